@@ -4,7 +4,8 @@
 
 // LANES lanes share a key, each with N elements of every LANES * N; the other lanes of a warp take other
 // keys. QUERIES query heads are computed at once from one reading of a key or value. With VALUES, value heads
-// and those of the output are v_width wide, else as wide as keys.
+// and those of the output are v_width wide, else as wide as keys. With LAST_OF_KEYS there is one key head,
+// whose last v_width columns are its value, and the query heads are divided in `query` / `group` blocks.
 #ifdef VALUES
 #define VALUES_PARAMETERS , u32 v_width
 #define VALUE_WIDTH v_width
@@ -63,7 +64,12 @@ __device__ __forceinline__ void chunk_of_row(const T *qkv, T *cache, const u32 *
     const u32 first_seen = window_start(position, window);
     if (first > position || first + CHUNK <= first_seen) return;
     const u32 keys = min(u32(CHUNK), position + 1 - first);
-#ifdef VALUES
+#ifdef LAST_OF_KEYS
+    const T *own = qkv + u64(row) * (query + 1) * width;
+    T *all_keys = cache + u64(row) * capacity * width, *all_values = all_keys + width - v_width;
+    const u32 v_stride = width;
+#elif defined(VALUES)
+    const u32 v_stride = v_width;
     const T *own = qkv + u64(row) * ((query + heads) * width + heads * v_width);
     T *slot = cache + u64(row) * heads * capacity * (width + v_width);
     T *all_keys = slot + u64(head) * capacity * width;
@@ -72,11 +78,16 @@ __device__ __forceinline__ void chunk_of_row(const T *qkv, T *cache, const u32 *
     const T *own = qkv + u64(row) * (query + 2 * heads) * width;
     T *all_keys = cache + (u64(row) * 2 * heads + head) * capacity * width;
     T *all_values = all_keys + u64(heads) * capacity * width;
+    const u32 v_stride = v_width;
 #endif
     for (u32 i = threadIdx.x; i < group * width; i += STRANDS)
         queries[i] = to_f32(own[u64(head) * group * width + i]);
     if (position < first + CHUNK) {
-#ifdef VALUES
+#ifdef LAST_OF_KEYS
+        // Every block of the chunk stores the same key.
+        const T *key = own + u64(query) * width;
+        for (u32 i = threadIdx.x; i < width; i += STRANDS) all_keys[u64(position) * width + i] = key[i];
+#elif defined(VALUES)
         const T *key = own + u64(query + head) * width,
                 *value = own + u64(query + heads) * width + u64(head) * v_width;
         for (u32 i = threadIdx.x; i < width; i += STRANDS) all_keys[u64(position) * width + i] = key[i];
@@ -143,7 +154,7 @@ __device__ __forceinline__ void chunk_of_row(const T *qkv, T *cache, const u32 *
             Floats<N> sum[QUERIES] = {};
             if (column < v_width)
                 for (u32 key = strand; key < keys; key += STRANDS / LANES) {
-                    const Floats<N> values = read<N>(all_values + u64(first + key) * v_width + column);
+                    const Floats<N> values = read<N>(all_values + u64(first + key) * v_stride + column);
 #pragma unroll
                     for (u32 q = 0; q < QUERIES; q++) {
                         const float weight = g + q < group ? scores[(g + q) * CHUNK + key] : 0.0f;

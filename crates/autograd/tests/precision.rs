@@ -19,6 +19,7 @@ use tensor::Tensor;
 use tensor::ops::Activation;
 use tensor::ops::attention::{Heads, Qkv};
 use tensor::ops::routing::{Routing, ScoreFunction};
+use tensor::ops::latent_qkv::LatentHeads;
 
 /// Operands of one call, in chosen types.
 struct Operand {
@@ -193,6 +194,12 @@ const CALLS: &[(&str, Run)] = &[
         let part = ops::lane_linear(t, x, &weight, None, Activation::None, sums)?;
         one(ops::lane_sum(t, vec![part], None, dtype))
     }),
+    ("latent_qkv", |t, o| {
+        let operands = [o.x(t, &[1, 4, 16]), o.x(t, &[1, 4, 20]), o.x(t, &[1, 4, 4])];
+        let heads =
+            LatentHeads { query: 2, key_value: 2, rotated: 4, plain: 4, value_width: 6, interleaved: true };
+        one(ops::latent_qkv(t, operands, heads))
+    }),
     ("layer_norm", |t, o| {
         let (x, weight, bias) = (o.x(t, &[4, 8]), o.weight(&[8]), o.weight(&[8]));
         one(ops::layer_norm(t, x, &weight, Some(&bias), 1e-5))
@@ -251,6 +258,7 @@ const CALLS: &[(&str, Run)] = &[
         let (weights, _) = ops::routing(t, o.logits(t), &ROUTING, RouterState::default())?;
         Ok(vec![weights])
     }),
+    ("row_linear", |t, o| one(ops::row_linear(t, o.x(t, &[4, 8]), &o.weight(&[6, 8]).over_row_lanes(2)))),
     ("row_qk_norm", |t, o| {
         let (qkv, heads) = (o.x(t, &[1, 4, 48]), Heads::multi(2, 8));
         let weights = QkNormWeights { query: o.weight(&[16]), key: o.weight(&[16]), share: None };
@@ -258,6 +266,7 @@ const CALLS: &[(&str, Run)] = &[
     }),
     ("slice", |t, o| one(ops::slice(t, o.x(t, &[4, 8]), 1, 2, 3))),
     ("softmax", |t, o| one(ops::softmax(t, o.x(t, &[4, 8])))),
+    ("split", |t, o| ops::split(t, o.x(t, &[4, 8]), 1, &[3, 5])),
     ("sum", |t, o| one(ops::sum(t, o.x(t, &[4, 8]), 1))),
     ("transpose", |t, o| one(ops::transpose(t, o.x(t, &[4, 8]), 0, 1))),
 ];

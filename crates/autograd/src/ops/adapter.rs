@@ -115,7 +115,7 @@ impl Adapter {
 
     /// Returns the matrix from `low` to the output: each part's `scale · B` at its rows and columns, `[out,
     /// parts · rank]`, in `dtype`.
-    fn expansion(&self, outputs: usize, dtype: DType) -> tensor::Result<Tensor> {
+    pub(super) fn expansion(&self, outputs: usize, dtype: DType) -> tensor::Result<Tensor> {
         match self.is_plain(outputs) {
             true => self.b.values(dtype),
             false => ops::blocks::spread(&self.b.values(dtype)?, &self.parts, outputs, self.scale),

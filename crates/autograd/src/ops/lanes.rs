@@ -8,6 +8,7 @@ use tensor::{Tensor, ops};
 
 use crate::error::{AutogradError, Result};
 use crate::tape::Tape;
+use crate::weight::Weight;
 
 /// The planes of a call whose operands are divided in lanes.
 #[derive(Clone, Debug)]
@@ -28,6 +29,13 @@ impl LanePlane {
     /// Returns the number of the first of `local` lanes that are here.
     pub(super) fn first_lane(&self, local: usize) -> usize {
         self.plane.as_ref().map_or(0, |plane| tensors::first_part(plane, local))
+    }
+
+    /// Number of runs of rows of `x` that an operator with `weight` computes one by one: the lanes that are
+    /// here, where rows are divided.
+    pub(super) fn runs(&self, x: &Tensor, weight: &Weight) -> usize {
+        let lanes = weight.row_lanes().max(1);
+        if self.divides_rows && x.shape().rows().is_multiple_of(lanes) { lanes } else { 1 }
     }
 
     /// Returns all rows, `[rows, columns]`, of the rows that are here.

@@ -4,12 +4,13 @@
 //! copy: tensors are dense, so that every operator takes every variable, and kernels read whole vectors.
 //! [`matmul_transposed`](super::matmul_transposed) and broadcasting [`pair`](super::pair) need no copy.
 
+use device::{Category, DType, Request};
 use tensor::ops::rearrange;
 use tensor::{Shape, Tensor};
 
 use super::cast::autocast_all;
 use super::{autocast, named, only};
-use crate::error::Result;
+use crate::error::{AutogradError, Result};
 use crate::rule::{Rule, Saved};
 use crate::tape::{Source, Tape, Var};
 
@@ -35,6 +36,13 @@ pub enum RearrangeRule {
         axis: usize,
         /// Elements of each part in that dimension.
         lengths: Vec<usize>,
+    },
+    /// The positions of the parts, for [`split`].
+    Split {
+        /// The dimension.
+        axis: usize,
+        /// Shapes of the parts.
+        shapes: Vec<Shape>,
     },
 }
 
@@ -89,6 +97,43 @@ pub fn concatenate(tape: &Tape, parts: &[Var], axis: usize) -> Result<Var> {
     tape.record_one(&sources, output, || RearrangeRule::Concatenate { axis, lengths })
 }
 
+/// Divides `x` along dimension `axis` in parts of these lengths, which together are the dimension's.
+///
+/// # Errors
+/// As [`rearrange::slice`].
+pub fn split(tape: &Tape, x: Var, axis: usize, lengths: &[usize]) -> Result<Vec<Var>> {
+    let [x] = autocast(tape, "split", [x])?;
+    tape.begin("split")?;
+    let mut start = 0;
+    let part = |length: &usize| {
+        let part = rearrange::slice(x.tensor(), axis, start, *length);
+        start += length;
+        part
+    };
+    let parts = named("split", lengths.iter().map(part).collect::<tensor::Result<Vec<_>>>())?;
+    let shapes = parts.iter().map(Tensor::shape).collect();
+    tape.record(&[x.source()], parts, || RearrangeRule::Split { axis, shapes })
+}
+
+/// Joins the gradients of the parts of [`split`]: in f32 if one is, as those of lanes are; a part without a
+/// gradient has zeros.
+fn joined(parts: Vec<Option<Tensor>>, axis: usize, shapes: &[Shape]) -> Result<Tensor> {
+    let first = parts.iter().flatten().next().ok_or(AutogradError::NotRecorded)?;
+    let is_wide = parts.iter().flatten().any(|part| part.dtype() == DType::F32);
+    let (device, dtype) = (first.device(), if is_wide { DType::F32 } else { first.dtype() });
+    let request = Request::new(Category::ActivationGradient, "split");
+    let of_type = |(part, shape): (&Option<Tensor>, &Shape)| match part {
+        Some(part) if part.dtype() == dtype => Ok(part.clone()),
+        Some(part) => {
+            let wide = Tensor::empty(device, *shape, dtype, request)?;
+            tensor::ops::cast::into(part, &wide).map(|()| wide)
+        }
+        None => Tensor::zeros(device, *shape, dtype, request),
+    };
+    let parts = parts.iter().zip(shapes).map(of_type).collect::<tensor::Result<Vec<_>>>()?;
+    Ok(rearrange::concatenate(&parts.iter().collect::<Vec<_>>(), axis)?)
+}
+
 impl Rule for RearrangeRule {
     fn operator(&self) -> &'static str {
         match self {
@@ -96,6 +141,7 @@ impl Rule for RearrangeRule {
             RearrangeRule::Transpose(..) => "transpose",
             RearrangeRule::Slice { .. } => "slice",
             RearrangeRule::Concatenate { .. } => "concatenate",
+            RearrangeRule::Split { .. } => "split",
         }
     }
 
@@ -108,8 +154,12 @@ impl Rule for RearrangeRule {
         outputs: Vec<Option<Tensor>>,
         wanted: &[bool],
     ) -> Result<Vec<Option<Tensor>>> {
+        if let RearrangeRule::Split { axis, shapes } = self {
+            return Ok(vec![Some(joined(outputs, *axis, shapes)?)]);
+        }
         let gradient = only(outputs)?;
         Ok(match self {
+            RearrangeRule::Split { .. } => Vec::new(),
             RearrangeRule::Reshape(shape) => vec![Some(gradient.reshape(*shape)?)],
             RearrangeRule::Transpose(one, other) => {
                 vec![Some(rearrange::transpose(&gradient, *one, *other)?)]

@@ -51,4 +51,5 @@ pub static FAMILIES: Families = &[
     &super::tree::FAMILY,
     &super::divided_norm::cuda::FAMILY,
     &super::random::FAMILY,
+    &super::latent_qkv::cuda::FAMILY,
 ];

@@ -63,13 +63,29 @@ pub fn product(a: Factor<'_>, b: Factor<'_>, category: Category) -> Result<Tenso
     let shape = shape.ok_or_else(|| check::wrong(OPERATOR, "a", a.tensor, "a matrix".to_owned()))?;
     let device = a.tensor.device();
     let output = Tensor::empty(device, shape, dtype, Request::new(category, OPERATOR))?;
+    into(a, b, &output)?;
+    Ok(output)
+}
+
+/// Computes `a` · `b` as [`product`] does, into `out`.
+///
+/// # Errors
+/// As [`product`]; another shape or type of `out`.
+pub fn into(a: Factor<'_>, b: Factor<'_>, out: &Tensor) -> Result<()> {
+    const OPERATOR: &str = "matmul.product";
+    let dtype = check::computed(OPERATOR, &[("a", a.tensor), ("b", b.tensor), ("out", out)])?;
+    let ([count, m, k], [others, inner, n]) = (a.sizes(OPERATOR, "a")?, b.sizes(OPERATOR, "b")?);
+    if count != others || k != inner || Factor::plain(out).sizes(OPERATOR, "out")? != [count, m, n] {
+        return Err(check::wrong(OPERATOR, "out", out, format!("{count} matrices of {m} by {n}")));
+    }
+    let device = out.device();
     device.count_flops(2 * (count * m * n * k) as u64);
     if device.is_meta() {
-        return Ok(output);
+        return Ok(());
     }
     for index in 0..count {
         let (a_matrix, b_matrix) = (a.matrix(index)?, b.matrix(index)?);
-        let out = output.view(index * m * n, [m, n])?;
+        let out = out.view(index * m * n, [m, n])?;
         match device.backend() {
             Backend::Cpu => on_host((&a_matrix, a.transposed), (&b_matrix, b.transposed), &out)?,
             _ if m * n == 0 => {}
@@ -83,7 +99,7 @@ pub fn product(a: Factor<'_>, b: Factor<'_>, category: Category) -> Result<Tenso
             }
         }
     }
-    Ok(output)
+    Ok(())
 }
 
 /// Returns the shape with two other innermost dimensions.

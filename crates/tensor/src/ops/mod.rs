@@ -37,6 +37,7 @@ pub mod gate;
 mod gpu;
 pub mod hash;
 mod kernels;
+pub mod latent_qkv;
 pub mod layer_norm;
 mod layout;
 pub mod linear;

@@ -1,6 +1,7 @@
 use device::{Category, Device};
 use tensor::ops::attention::{self, Heads, Masks, Qkv, Settings};
-use tensor::ops::cached_attention::{Cache, forward, store};
+use tensor::ops::cached_attention::{Cache, CachedHeads, CachedValues, forward, store, store_keys};
+use tensor::ops::rearrange;
 use tensor::{DType, Tensor};
 
 use crate::support::{Case, bits, cpu, devices, read, tensor};
@@ -87,6 +88,38 @@ fn check(case: &Case, settings: Settings, time: usize, sinks: bool) {
     case.close(&what, &read(&alone), &read(&expected));
     let beside = last(case, (&qkv, sinks), settings, time + 70, (3, 2));
     assert_eq!(bits(&alone), bits(&beside), "{what}: other rows and capacity change no bit");
+}
+
+/// Query heads, columns of a key, and those of its value: whole vectors and none, more heads than a block of
+/// the GPU's kernel takes.
+const LAST_OF_KEYS: [[usize; 3]; 3] = [[3, 7, 5], [20, 48, 32], [4, 576, 512]];
+
+#[test]
+fn values_may_be_the_last_columns_of_keys() {
+    for (case, [query, width, value_width]) in
+        devices().iter().flat_map(|case| LAST_OF_KEYS.map(|sizes| (case, sizes)))
+    {
+        let heads = Heads { query, key_value: 1, width, value_width };
+        let (time, plain) = (70, Settings::from(heads));
+        for settings in [plain, Settings { scale: Some(0.3), window: Some(9), ..plain }] {
+            let what = format!("{settings:?}");
+            let (sinks, _) = case.operand("sinks", [query]);
+            let (rows, _) = case.operand("rows", [1, time, query * width + width]);
+            let keys = rearrange::slice(&rows, 2, query * width, width).unwrap();
+            let values = rearrange::slice(&keys, 2, width - value_width, value_width).unwrap();
+            let qkv = rearrange::concatenate(&[&rows, &values], 2).unwrap();
+            let beside = last(case, (&qkv, Some(&sinks)), settings, time, (1, 0));
+            let cached = CachedHeads { heads, values: CachedValues::LastOfKeys };
+            let cache = Cache::new(&case.device, 2, cached, time + 3, case.dtype).unwrap();
+            store_keys(&self::rows(&keys, 0, time - 1), &cache, 1).unwrap();
+            let next = self::rows(&rows, time - 1, 1);
+            let both = rearrange::concatenate(&[&self::rows(&rows, 0, 1), &next], 0).unwrap();
+            let documents = documents(&case.device, &[0, time as u32 - 1]);
+            let out = forward(&Qkv::Packed(both), settings, &cache, &documents, Some(&sinks)).unwrap();
+            let own = out.view(query * value_width, [query * value_width]).unwrap();
+            case.close(&what, &read(&own), &read(&beside));
+        }
+    }
 }
 
 #[test]

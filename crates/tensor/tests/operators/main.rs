@@ -27,6 +27,7 @@ mod gate;
 mod general;
 mod hash;
 mod lanes;
+mod latent_qkv;
 mod layer_norm;
 mod linear;
 mod linear_cross_entropy;

@@ -2,6 +2,7 @@
 
 use device::{Category, Device};
 use tensor::Tensor;
+use tensor::ops::latent_qkv::{self, LatentHeads};
 use tensor::ops::linear_cross_entropy::{self, Operands, Settings};
 use tensor::ops::matmul::{Factor, product};
 use tensor::ops::pointwise::{self, Pair, Pointwise};
@@ -39,6 +40,14 @@ pub(crate) fn every_general_operator(
         after("pointwise.forward", &[&output]);
         after("pointwise.backward", &[&pointwise::backward(&y, &positive, function).unwrap()]);
     }
+    let (query, key_value) = (3, 2);
+    let heads = LatentHeads { query, key_value, rotated: 4, plain: 6, value_width: 5, interleaved: true };
+    let operand = |columns: usize| make(device, sizes.dtype, "heads", &[sizes.batch, sizes.time, columns]);
+    let operands = heads.columns().map(operand);
+    let packed = latent_qkv::forward(operands.each_ref(), heads).unwrap();
+    after("latent_qkv.forward", &[&packed]);
+    let [queries, keys_values, rotated] = latent_qkv::backward(&packed, heads).unwrap();
+    after("latent_qkv.backward", &[&queries, &keys_values, &rotated]);
     let row = make(device, sizes.dtype, "row", &[1, 1, sizes.width]);
     for function in [Pair::Add, Pair::Subtract, Pair::Multiply] {
         after("pointwise.pair", &[&pointwise::pair(&x, &y, function).unwrap()]);

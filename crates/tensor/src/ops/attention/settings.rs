@@ -23,7 +23,7 @@ impl From<Heads> for Settings {
 
 impl Settings {
     /// Factor of the scores.
-    pub(in crate::ops) fn factor(&self) -> f32 {
+    pub fn factor(&self) -> f32 {
         self.scale.unwrap_or_else(|| 1.0 / (self.heads.width as f32).sqrt())
     }
 

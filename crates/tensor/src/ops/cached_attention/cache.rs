@@ -7,11 +7,72 @@ use crate::ops::check;
 use crate::{Result, Tensor, TensorError};
 
 /// Keys and values of one attention layer: an array `[slots, key and value heads, capacity, head width and
-/// value width]`, in which the key heads of a slot come before its value heads. A slot holds one sequence.
+/// value width]`, in which the key heads of a slot come before its value heads. If values are parts of keys,
+/// it has the keys alone. A slot holds one sequence.
 #[derive(Clone, Debug)]
 pub struct Cache {
     pub(super) array: Tensor,
     heads: Heads,
+    values: CachedValues,
+}
+
+/// The values of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CachedValues {
+    /// Values beside keys.
+    Own,
+    /// Values are the last columns of keys, of which there is one head: those of latents.
+    LastOfKeys,
+}
+
+/// The heads of an attention layer as a cache has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CachedHeads {
+    /// The heads.
+    pub heads: Heads,
+    /// Their values.
+    pub values: CachedValues,
+}
+
+impl CachedHeads {
+    /// Returns the heads of each of `parts` lanes. All lanes have the key head of latents.
+    #[must_use]
+    pub fn divided(self, parts: usize) -> Self {
+        let heads = match self.values {
+            CachedValues::Own => self.heads.divided(parts),
+            CachedValues::LastOfKeys => Heads { query: self.heads.query / parts, ..self.heads },
+        };
+        CachedHeads { heads, ..self }
+    }
+
+    /// Values that are kept for a token.
+    #[must_use]
+    pub fn columns(&self) -> usize {
+        match self.values {
+            CachedValues::Own => self.heads.key_columns() + self.heads.value_columns(),
+            CachedValues::LastOfKeys => self.heads.key_columns(),
+        }
+    }
+
+    /// Columns of queries, and of keys and values that a cache keeps, in one array.
+    fn packed_columns(&self) -> usize {
+        self.heads.query_columns() + self.columns()
+    }
+
+    fn check(&self, operator: &'static str) -> Result<()> {
+        self.heads.check(operator)?;
+        let Heads { query, key_value, width, value_width } = self.heads;
+        if self.values == CachedValues::Own || key_value == 1 && value_width <= width {
+            return Ok(());
+        }
+        Err(TensorError::Heads { operator, query, key_value, width })
+    }
+}
+
+impl From<Heads> for CachedHeads {
+    fn from(heads: Heads) -> Self {
+        CachedHeads { heads, values: CachedValues::Own }
+    }
 }
 
 impl Cache {
@@ -19,13 +80,21 @@ impl Cache {
     ///
     /// # Errors
     /// Heads that do not divide, a type that operators do not compute with, out of memory.
-    pub fn new(device: &Device, slots: usize, heads: Heads, capacity: usize, dtype: DType) -> Result<Self> {
+    pub fn new(
+        device: &Device,
+        slots: usize,
+        heads: impl Into<CachedHeads>,
+        capacity: usize,
+        dtype: DType,
+    ) -> Result<Self> {
         const OPERATOR: &str = "cached_attention.cache";
-        heads.check(OPERATOR)?;
-        let shape = [slots, heads.key_value, capacity, heads.width + heads.value_width];
+        let cached = heads.into();
+        cached.check(OPERATOR)?;
+        let CachedHeads { heads, values } = cached;
+        let shape = [slots, heads.key_value, capacity, cached.columns() / heads.key_value];
         let array = Tensor::empty(device, shape, dtype, Request::new(Category::Buffer, OPERATOR))?;
         check::computed(OPERATOR, &[("cache", &array)])?;
-        Ok(Cache { array, heads })
+        Ok(Cache { array, heads, values })
     }
 
     /// Sequences that it holds at once.
@@ -36,6 +105,11 @@ impl Cache {
     /// Tokens of one sequence that it holds.
     pub fn capacity(&self) -> usize {
         self.array.shape().dims()[2]
+    }
+
+    /// The values.
+    pub(super) fn values(&self) -> CachedValues {
+        self.values
     }
 
     /// Bytes of its keys and values.
@@ -56,8 +130,10 @@ impl Cache {
         check::rank(operator, "qkv", qkv, 3)?;
         check::dtype(operator, "qkv", qkv, self.array.dtype())?;
         let [rows, time] = [qkv.shape().dims()[0], qkv.shape().dims()[1]];
-        check::shape(operator, "qkv", qkv, [rows, time, self.heads.packed_columns()])?;
-        let shape = [self.slots(), heads.key_value, self.capacity(), heads.width + heads.value_width];
+        let own = CachedHeads { heads: self.heads, values: self.values };
+        check::shape(operator, "qkv", qkv, [rows, time, own.packed_columns()])?;
+        let columns = CachedHeads { heads, ..own }.columns() / heads.key_value.max(1);
+        let shape = [self.slots(), heads.key_value, self.capacity(), columns];
         check::shape(operator, "cache", &self.array, shape)?;
         Ok((qkv.clone(), [rows, time]))
     }

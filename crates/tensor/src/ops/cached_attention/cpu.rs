@@ -1,8 +1,10 @@
 //! Attention over a cache on the host: one task for each row.
 
+use std::slice::ChunksExact;
+
 use device::parallel::{for_pieces, simd};
 
-use super::cache::Cache;
+use super::cache::{Cache, CachedValues};
 use crate::ops::attention::{Heads, Settings};
 use crate::ops::math::{exp, sum2};
 use crate::ops::pointwise::soft_cap;
@@ -46,10 +48,10 @@ pub(super) fn forward(
     output: &Tensor,
 ) -> Result<()> {
     let heads = settings.heads;
-    let (slots, capacity, columns) = (cache.slots(), cache.capacity(), heads.packed_columns());
+    let (slots, capacity, columns) = (cache.slots(), cache.capacity(), qkv.shape().columns());
     let (qkv, documents) = (qkv.values()?, documents.read::<u32>()?);
     let sinks = sinks.map(Tensor::values).transpose()?;
-    let sinks = sinks.as_deref();
+    let (sinks, kept) = (sinks.as_deref(), cache.values());
     let positions: Vec<usize> =
         documents.iter().take(slots).map(|first| 0_u32.wrapping_sub(*first) as usize).collect();
     if let Some(late) = positions.iter().find(|position| **position >= capacity) {
@@ -58,7 +60,13 @@ pub(super) fn forward(
     {
         let mut array = cache.array.values_mut()?;
         for (slot, (row, position)) in qkv.chunks_exact(columns).zip(&positions).enumerate() {
-            store_row(row, heads, &mut array, slot, capacity, *position);
+            match kept {
+                CachedValues::Own => store_row(row, heads, &mut array, slot, capacity, *position),
+                CachedValues::LastOfKeys => {
+                    let at = (slot * capacity + position) * heads.width;
+                    array[at..at + heads.width].copy_from_slice(&row[heads.query_columns()..]);
+                }
+            }
         }
     }
     let (array, qkv): (_, &[f32]) = (cache.array.values()?, &qkv);
@@ -70,9 +78,18 @@ pub(super) fn forward(
         let first = settings.window_start(*position);
         let mut weights = vec![0.0; position + 1 - first];
         for (head, (query, out)) in queries.zip(out.chunks_exact_mut(heads.value_width)).enumerate() {
-            let [keys, values] = offsets(row, head / heads.group(), heads, capacity);
-            let of = |offset, width| &array[offset..][first * width..(position + 1) * width];
-            let seen = [of(keys, heads.width), of(values, heads.value_width)];
+            let of =
+                |offset, width| array[offset..][first * width..(position + 1) * width].chunks_exact(width);
+            let seen = match kept {
+                CachedValues::Own => {
+                    let [keys, values] = offsets(row, head / heads.group(), heads, capacity);
+                    [(of(keys, heads.width), 0), (of(values, heads.value_width), 0)]
+                }
+                CachedValues::LastOfKeys => {
+                    let keys = of(row * capacity * heads.width, heads.width);
+                    [(keys.clone(), 0), (keys, heads.width - heads.value_width)]
+                }
+            };
             simd(
                 #[inline(always)]
                 || {
@@ -85,27 +102,30 @@ pub(super) fn forward(
     Ok(())
 }
 
+/// The keys or values that a query sees, and the column of each at which it begins.
+type Seen<'a> = (ChunksExact<'a, f32>, usize);
+
 /// One head's output, added to zeros.
 #[inline(always)]
 fn attend(
     query: &[f32],
-    [keys, values]: [&[f32]; 2],
+    [(keys, _), (values, first)]: [Seen<'_>; 2],
     (settings, sink): (Settings, Option<f32>),
     weights: &mut [f32],
     out: &mut [f32],
 ) {
-    let (width, scale) = (query.len(), settings.factor());
+    let scale = settings.factor();
     let mut largest = sink.unwrap_or(f32::NEG_INFINITY);
-    for (weight, key) in weights.iter_mut().zip(keys.chunks_exact(width)) {
+    for (weight, key) in weights.iter_mut().zip(keys) {
         let score = sum2(query, key, |a, b| a * b) * scale;
         *weight = settings.soft_cap.map_or(score, |cap| soft_cap(score, cap));
         largest = largest.max(*weight);
     }
     let mut total = sink.map_or(0.0, |sink| exp(sink - largest));
-    for (weight, value) in weights.iter_mut().zip(values.chunks_exact(out.len())) {
+    for (weight, value) in weights.iter_mut().zip(values) {
         *weight = exp(*weight - largest);
         total += *weight;
-        out.iter_mut().zip(value).for_each(|(out, value)| *out = weight.mul_add(*value, *out));
+        out.iter_mut().zip(&value[first..]).for_each(|(out, value)| *out = weight.mul_add(*value, *out));
     }
     out.iter_mut().for_each(|out| *out /= total);
 }

@@ -2,7 +2,7 @@
 
 use device::{Family, Function};
 
-use super::cache::Cache;
+use super::cache::{Cache, CachedValues};
 use super::workspace::{self, CHUNK};
 use crate::ops::attention::{Heads, Settings};
 use crate::ops::gpu;
@@ -28,14 +28,25 @@ pub(crate) static FAMILY: Family = family!(
         ("LANES", LANES),
         ("QUERIES", QUERIES),
     ],
-    variants: &[&[], &[("VALUES", 1)]],
+    variants: &[&[], &[("VALUES", 1)], &[("VALUES", 1), ("LAST_OF_KEYS", 1)]],
 );
+
+/// The most query heads that a block computes if all share one key head, and floats that they keep in shared
+/// memory.
+const MOST_QUERIES: usize = 16;
+const MOST_SHARED: usize = 11 << 10;
 
 /// Returns 1 if heads are read by 16 bytes, else 0.
 fn vector(heads: Heads, tensors: &[&Tensor]) -> u32 {
     let lanes = gpu::lanes(tensors[0].dtype());
     let whole = heads.width.is_multiple_of(lanes) && heads.value_width.is_multiple_of(lanes);
     u32::from(whole && gpu::aligned(tensors))
+}
+
+/// Query heads of a block if all share one key head.
+fn together(Heads { query, width, .. }: Heads) -> usize {
+    let fits = |count: &usize| query.is_multiple_of(*count) && count * (width + CHUNK + 2) <= MOST_SHARED;
+    (1..=query.min(MOST_QUERIES)).rev().find(fits).unwrap_or(1)
 }
 
 /// Variant of the kernels, of which the second takes values of another width than keys.
@@ -114,8 +125,13 @@ pub(super) fn forward(
     let (device, dtype) = (qkv.device(), qkv.dtype());
     let (rows, slots, capacity) = (output.shape().dims()[0], cache.slots(), cache.capacity());
     let chunks = word(capacity.div_ceil(CHUNK))?;
-    let [query, group, width] = [word(heads.query)?, word(heads.group())?, word(heads.width)?];
-    let kernel = |name| device.kernel(Function::new(&FAMILY, name).of(dtype).variant(variant(heads)));
+    let (variant, group) = match cache.values() {
+        CachedValues::Own => (variant(heads), heads.group()),
+        CachedValues::LastOfKeys => (2, together(heads)),
+    };
+    let tiles = word(heads.query / group)?;
+    let [query, group, width] = [word(heads.query)?, word(group)?, word(heads.width)?];
+    let kernel = |name| device.kernel(Function::new(&FAMILY, name).of(dtype).variant(variant));
     let value_width = word(heads.value_width)?;
     let launch = kernel("chunks").read(qkv.region()).write(cache.array.region()).read(documents.region());
     let launch = launch.write(partials.region()).u32(query).u32(group).u32(width).u32(word(capacity)?);
@@ -123,7 +139,7 @@ pub(super) fn forward(
     let window = word(window.filter(|window| *window < capacity).unwrap_or(0))?;
     let launch = launch.f32(settings.factor()).f32(soft_cap.unwrap_or(0.0)).u32(window);
     let launch = launch.u32(vector(heads, &[qkv, &cache.array]));
-    let launch = if heads.are_equally_wide() { launch } else { launch.u32(value_width) };
+    let launch = if variant == 0 { launch } else { launch.u32(value_width) };
     // The bytes read depend on positions, which are on the device: at most the whole cache.
     let columns = heads.query_columns() + heads.output_columns();
     let flops = 2 * (slots * capacity * columns) as u64;
@@ -131,7 +147,7 @@ pub(super) fn forward(
     // vector.
     let sums = STRANDS / WARP * QUERIES * LANES * word(gpu::lanes(dtype))?;
     let shared = 4 * (group * (width + CHUNK as u32 + 2) + sums);
-    let grid = [chunks, word(heads.key_value)?, word(slots)?];
+    let grid = [chunks, tiles, word(slots)?];
     launch.cost(cache.bytes() as u64, flops).shared(shared).launch(grid, STRANDS)?;
     let launch = kernel("join").read(partials.region()).read(documents.region()).write(output.region());
     let launch = launch.u32(word(slots)?).u32(query).u32(value_width).u32(chunks).u32(window);

@@ -10,7 +10,7 @@ mod cpu;
 pub(crate) mod cuda;
 mod workspace;
 
-pub use cache::Cache;
+pub use cache::{Cache, CachedHeads, CachedValues};
 
 use device::{Backend, Category, DType, Request};
 
@@ -36,10 +36,28 @@ pub fn store(qkv: &Qkv<Tensor>, heads: Heads, cache: &Cache, slot: usize) -> Res
     }
 }
 
+/// Copies the keys of a whole sequence `[1, time, key columns]` to positions 0 to time of `slot` of a cache
+/// whose values are parts of keys.
+///
+/// # Errors
+/// Shapes or types that do not agree, another kind of cache, a slot or a time that the cache does not have.
+pub fn store_keys(keys: &Tensor, cache: &Cache, slot: usize) -> Result<()> {
+    const OPERATOR: &str = "cached_attention.store_keys";
+    let (time, columns) = (keys.shape().rows(), cache.array.shape().columns());
+    let fits = time <= cache.capacity() && slot < cache.slots();
+    if cache.values() != CachedValues::LastOfKeys || !fits {
+        let expected = format!("[1, at most {}, _] and one of {} slots", cache.capacity(), cache.slots());
+        return Err(check::wrong(OPERATOR, "keys", keys, expected));
+    }
+    check::dtype(OPERATOR, "keys", keys, cache.array.dtype())?;
+    check::shape(OPERATOR, "keys", keys, [1, time, columns])?;
+    cache.array.view(slot * cache.capacity() * columns, [1, time, columns])?.copy_from(keys)
+}
+
 /// Adds one token to the sequence of every slot and lets it attend: `qkv [rows, 1, columns]`, of which row i
 /// is the next token of slot i, to `[rows, 1, heads.query · heads.value_width]`. `documents [rows, 1]` u32
 /// has minus the position of every row, modulo 2³², as rotary embeddings take it; rows beyond the slots give
-/// 0. `sinks`: as in [`Masks`](super::attention::Masks).
+/// 0. `sinks`: as in [`Masks`](super::attention::Masks). If values are parts of keys, `qkv` has none.
 ///
 /// # Errors
 /// Separate arrays, shapes or types that do not agree, fewer rows than slots, a position that the cache does

@@ -1,0 +1,50 @@
+//! Queries, keys and values of attention with latents as one array.
+
+use tensor::Tensor;
+use tensor::ops;
+use tensor::ops::latent_qkv::LatentHeads;
+
+use super::{autocast, named, only};
+use crate::error::Result;
+use crate::rule::{Rule, Saved};
+use crate::tape::{Tape, Var};
+
+const OPERATOR: &str = "latent_qkv";
+
+/// Backward of [`latent_qkv`].
+#[derive(Debug)]
+pub struct LatentQkvRule {
+    heads: LatentHeads,
+}
+
+/// Arranges queries, keys and values, and the rotated columns that all keys share, as attention takes them.
+///
+/// # Errors
+/// As [`ops::latent_qkv::forward`].
+pub fn latent_qkv(tape: &Tape, operands: [Var; 3], heads: LatentHeads) -> Result<Var> {
+    let operands = autocast(tape, OPERATOR, operands)?;
+    tape.begin(OPERATOR)?;
+    let output = named(OPERATOR, ops::latent_qkv::forward(operands.each_ref().map(Var::tensor), heads))?;
+    let sources = operands.each_ref().map(Var::source);
+    drop(operands);
+    tape.record_one(&sources, output, || LatentQkvRule { heads })
+}
+
+impl Rule for LatentQkvRule {
+    fn operator(&self) -> &'static str {
+        OPERATOR
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        Vec::new()
+    }
+
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        _wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let gradients = ops::latent_qkv::backward(&only(outputs)?, self.heads)?;
+        Ok(gradients.into_iter().map(Some).collect())
+    }
+}

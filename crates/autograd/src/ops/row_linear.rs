@@ -1,0 +1,124 @@
+//! A linear layer of rows that are divided between lanes.
+
+use device::{Category, DType, Request};
+use tensor::Tensor;
+use tensor::ops;
+use tensor::ops::matmul::{self, Factor};
+
+use super::lanes::{LanePlane, give};
+use super::{autocast, named, only};
+use crate::error::Result;
+use crate::rule::{Rule, Saved};
+use crate::sink::{GradientSink, Target, ready, target};
+use crate::tape::{Tape, Var};
+use crate::weight::Weight;
+
+const OPERATOR: &str = "row_linear";
+
+/// Backward of [`row_linear`].
+#[derive(Debug)]
+pub struct RowLinearRule {
+    /// The input, if the weight is trained.
+    x: Option<Tensor>,
+    weight: Weight,
+    /// Gradient of the output, from the input half to the weight half.
+    gradient: Option<Tensor>,
+    planes: LanePlane,
+}
+
+/// `x · Wᵀ` for `x [.., in]`, whose rows are divided between lanes, and `weight [out, in]` of
+/// [`Weight::over_row_lanes`]. Each lane's rows are a matmul of their own, so that bits do not depend on how
+/// many lanes are here.
+///
+/// # Errors
+/// As [`matmul::product`].
+pub fn row_linear(tape: &Tape, x: Var, weight: &Weight) -> Result<Var> {
+    let [x] = autocast(tape, OPERATOR, [x])?;
+    tape.begin(OPERATOR)?;
+    let planes = LanePlane::of(tape);
+    let forward = || -> tensor::Result<Tensor> {
+        let values = weight.values(x.tensor().dtype())?;
+        each_run(
+            x.tensor(),
+            planes.runs(x.tensor(), weight),
+            Factor::transposed(&values),
+            Category::Activation,
+        )
+    };
+    let output = named(OPERATOR, forward())?;
+    tape.record_one(&[x.source()], output, || RowLinearRule {
+        x: weight.is_trained().then(|| x.tensor().clone()),
+        weight: weight.clone(),
+        gradient: None,
+        planes,
+    })
+}
+
+/// Multiplies each of `runs` equal runs of rows by `factor`.
+fn each_run(x: &Tensor, runs: usize, factor: Factor<'_>, category: Category) -> tensor::Result<Tensor> {
+    let (shape, dims) = (x.shape(), factor.tensor.shape());
+    let columns = if factor.transposed { dims.rows() } else { dims.columns() };
+    let (rows, inner, axis) = (shape.rows() / runs, shape.columns(), shape.dims().len() - 1);
+    let shape = shape.with(axis, columns).unwrap_or(shape);
+    let output = Tensor::empty(x.device(), shape, x.dtype(), Request::new(category, OPERATOR))?;
+    for run in 0..runs {
+        let own = x.view(run * rows * inner, [rows, inner])?;
+        matmul::into(Factor::plain(&own), factor, &output.view(run * rows * columns, [rows, columns])?)?;
+    }
+    Ok(output)
+}
+
+impl Rule for RowLinearRule {
+    fn operator(&self) -> &'static str {
+        OPERATOR
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        self.x.iter().map(|x| Saved::new("x", x)).collect()
+    }
+
+    fn has_weights(&self) -> bool {
+        self.weight.is_trained()
+    }
+
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let gradient = only(outputs)?;
+        let input = if wanted[0] {
+            let values = self.weight.values(gradient.dtype())?;
+            let runs = self.planes.runs(&gradient, &self.weight);
+            Some(each_run(&gradient, runs, Factor::plain(&values), Category::ActivationGradient)?)
+        } else {
+            None
+        };
+        self.gradient = self.has_weights().then_some(gradient);
+        Ok(vec![input])
+    }
+
+    fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
+        let RowLinearRule { x, weight, gradient, planes } = *self;
+        let (Some(x), Some(gradient), Some(target)) = (x, gradient, target(sink, &weight)?) else {
+            return Ok(());
+        };
+        let runs = planes.runs(&gradient, &weight);
+        let part = |run: usize| -> Result<Tensor> {
+            let of = |array: &Tensor| {
+                let (rows, columns) = (array.shape().rows() / runs, array.shape().columns());
+                array.view(run * rows * columns, [rows, columns])
+            };
+            let request = Request::new(Category::Workspace, OPERATOR);
+            let tensor = Tensor::empty(x.device(), weight.shape(), DType::F32, request)?;
+            let own = Target { tensor, accumulate: false };
+            ops::linear::backward_weight(&of(&gradient)?, &of(&x)?, &own, None)?;
+            Ok(own.tensor)
+        };
+        let parts = (0..runs).map(part).collect::<Result<Vec<_>>>()?;
+        drop((gradient, x));
+        let sum = planes.sum(parts, Request::new(Category::Gradient, OPERATOR))?;
+        give(&sum, &target)?;
+        ready(sink, &weight)
+    }
+}

@@ -1,0 +1,81 @@
+//! The heads of attention with latents.
+
+use crate::ops::attention::Heads;
+use crate::ops::check;
+use crate::{Result, Tensor};
+
+/// Numbers and widths of heads whose keys share some columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LatentHeads {
+    /// Query heads.
+    pub query: usize,
+    /// Key and value heads.
+    pub key_value: usize,
+    /// Columns of a query or key that rotate, an even number; those of keys are shared by all heads.
+    pub rotated: usize,
+    /// Columns of a query or key that do not rotate.
+    pub plain: usize,
+    /// Columns of a value, possibly none.
+    pub value_width: usize,
+    /// Whether neighbouring columns rotate together in the operands; otherwise columns i and i + rotated/2.
+    pub interleaved: bool,
+}
+
+impl LatentHeads {
+    /// Returns the heads of attention over `latents` columns, which keys and values share: one key head with
+    /// all of them beside the rotated columns, and no value of its own.
+    #[must_use]
+    pub fn over_latents(self, latents: usize) -> Self {
+        LatentHeads { key_value: 1, plain: latents, value_width: 0, ..self }
+    }
+
+    /// Columns of a query or key.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        self.rotated + self.plain
+    }
+
+    /// Columns of all queries.
+    #[must_use]
+    pub fn query_columns(&self) -> usize {
+        self.query * self.width()
+    }
+
+    /// Columns of queries, of keys without shared columns and values, and of shared columns.
+    #[must_use]
+    pub fn columns(&self) -> [usize; 3] {
+        [self.query_columns(), self.key_value * (self.plain + self.value_width), self.rotated]
+    }
+
+    /// Columns of queries, keys and values in one array.
+    #[must_use]
+    pub fn packed_columns(&self) -> usize {
+        self.query_columns() + self.key_value * (self.width() + self.value_width)
+    }
+
+    /// The heads that attention has of the packed array.
+    #[must_use]
+    pub fn packed(&self) -> Heads {
+        let LatentHeads { query, key_value, value_width, .. } = *self;
+        Heads { query, key_value, width: self.width(), value_width }
+    }
+
+    /// Index of the operand's rotated column that is column `column` of the result.
+    #[inline(always)]
+    pub(super) fn source(&self, column: usize) -> usize {
+        let half = self.rotated / 2;
+        match (self.interleaved, column < half) {
+            (false, _) => column,
+            (true, true) => 2 * column,
+            (true, false) => 2 * (column - half) + 1,
+        }
+    }
+
+    pub(super) fn check(&self, operator: &'static str, x: &Tensor) -> Result<()> {
+        let exist = self.query > 0 && self.key_value > 0 && self.rotated > 0 && self.plain > 0;
+        if exist && self.rotated.is_multiple_of(2) {
+            return Ok(());
+        }
+        Err(check::wrong(operator, "heads", x, "heads with an even number of rotated columns".to_owned()))
+    }
+}

@@ -1,0 +1,68 @@
+//! Queries, keys and values of attention with latents (DeepSeek-AI, *DeepSeek-V2*, 2024) as one array, which
+//! attention takes: keys of all heads share their rotated columns.
+//!
+//! Heads come as Hugging Face's folders have them, `[plain | rotated]`, the rotated columns in neighbouring
+//! pairs if they are interleaved. In the result they are `[rotated | plain]`, half-split, as
+//! [`rotary`](super::rotary) takes them.
+
+mod cpu;
+pub(crate) mod cuda;
+mod heads;
+
+pub use heads::LatentHeads;
+
+use device::{Backend, Category, Request};
+
+use super::check;
+use crate::{Result, Tensor};
+
+/// Arranges `queries [batch, time, query · (plain + rotated)]`, `keys_values [batch, time, key_value · (plain
+/// + value_width)]`, each head's key before its value, and `rotated [batch, time, rotated]`, the columns that
+/// all keys share, as all queries, then all keys, then all values: `[batch, time, packed columns]`.
+///
+/// # Errors
+/// Shapes or types that do not agree, out of memory.
+pub fn forward([queries, keys_values, rotated]: [&Tensor; 3], heads: LatentHeads) -> Result<Tensor> {
+    const OPERATOR: &str = "latent_qkv.forward";
+    let operands = [("queries", queries), ("keys_values", keys_values), ("rotated", rotated)];
+    let dtype = check::computed(OPERATOR, &operands)?;
+    heads.check(OPERATOR, queries)?;
+    check::rank(OPERATOR, "queries", queries, 3)?;
+    let [batch, time] = [queries.shape().dims()[0], queries.shape().dims()[1]];
+    for ((name, tensor), columns) in operands.into_iter().zip(heads.columns()) {
+        check::shape(OPERATOR, name, tensor, [batch, time, columns])?;
+    }
+    let (device, request) = (queries.device(), Request::new(Category::Activation, OPERATOR));
+    let packed = Tensor::empty(device, [batch, time, heads.packed_columns()], dtype, request)?;
+    let operands = [queries, keys_values, rotated];
+    match device.backend() {
+        Backend::Meta => {}
+        Backend::Cpu => cpu::forward(operands, heads, &packed)?,
+        Backend::Cuda => cuda::forward(OPERATOR, operands, heads, &packed)?,
+    }
+    Ok(packed)
+}
+
+/// Computes the gradients of the operands of [`forward`] from that of its result. The gradient of the shared
+/// columns is the sum over key heads, from the first on, in f32.
+///
+/// # Errors
+/// As [`forward`].
+pub fn backward(dy: &Tensor, heads: LatentHeads) -> Result<[Tensor; 3]> {
+    const OPERATOR: &str = "latent_qkv.backward";
+    let dtype = check::computed(OPERATOR, &[("dy", dy)])?;
+    heads.check(OPERATOR, dy)?;
+    check::rank(OPERATOR, "dy", dy, 3)?;
+    let [batch, time] = [dy.shape().dims()[0], dy.shape().dims()[1]];
+    check::shape(OPERATOR, "dy", dy, [batch, time, heads.packed_columns()])?;
+    let (device, request) = (dy.device(), Request::new(Category::ActivationGradient, OPERATOR));
+    let gradient = |columns| Tensor::empty(device, [batch, time, columns], dtype, request);
+    let [queries, keys_values, rotated] = heads.columns();
+    let gradients = [gradient(queries)?, gradient(keys_values)?, gradient(rotated)?];
+    match device.backend() {
+        Backend::Meta => {}
+        Backend::Cpu => cpu::backward(dy, heads, &gradients)?,
+        Backend::Cuda => cuda::backward(OPERATOR, dy, heads, &gradients)?,
+    }
+    Ok(gradients)
+}
