@@ -4,7 +4,7 @@ use super::{
     BLOCK, INTERLEAVED, LANES, PAIR, PAIRS, PIPELINE, Row, SHARDED, THREE, ZERO_2, ZERO_3, ZERO_BUBBLE,
 };
 use super::{assert_equal_bits_on_devices, history};
-use crate::common::runs::{CHAT, GPT, LLAMA, WINDOWS_AND_CAPS, WINDOWS_AND_FACTORS};
+use crate::common::runs::{CHAT, GPT, LATENTS, LLAMA, WINDOWS_AND_CAPS, WINDOWS_AND_FACTORS};
 
 const PIECES: &str = "parallel.context_lanes=4";
 const TWO: &str = "parallel.context=2";
@@ -155,9 +155,8 @@ const FEATURES: &[Row] = &[
 #[test]
 fn features_keep_their_bits_among_ranks_that_share_sequences() {
     assert_equal_bits_on_devices(FEATURES);
-    let of_families: &[Row] =
-        &[(LLAMA, WINDOWS_AND_CAPS, GRIDS_OF_OPTIONS), (LLAMA, WINDOWS_AND_FACTORS, GRIDS_OF_OPTIONS)];
-    assert_equal_bits_on_devices(of_families);
+    let of_families = [WINDOWS_AND_CAPS, WINDOWS_AND_FACTORS, LATENTS];
+    assert_equal_bits_on_devices(&of_families.map(|options| (LLAMA, options, GRIDS_OF_OPTIONS)));
 }
 
 const GRIDS_OF_OPTIONS: &[&[&str]] = &[&[PIECES], &[PIECES, TWO], &[PIECES, TWO, PIPELINE, BLOCK]];
@@ -175,6 +174,7 @@ fn pieces_differ_from_whole_sequences_by_rounding_alone() {
         (LLAMA, &["model.attention_sinks=true", "model.window=9"]),
         (LLAMA, WINDOWS_AND_CAPS),
         (LLAMA, WINDOWS_AND_FACTORS),
+        (LLAMA, LATENTS),
         (CHAT, &[]),
     ] {
         let run = |pieces: &str| {

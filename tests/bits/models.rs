@@ -7,7 +7,9 @@ use super::{
     assert_equal_bits_on_devices, history_on,
 };
 use crate::common::devices::gpu;
-use crate::common::runs::{BOTTLENECKS, GPT, LLAMA, RESNET, WINDOWS_AND_CAPS, WINDOWS_AND_FACTORS};
+use crate::common::runs::{
+    ADAPTED_LATENTS, BOTTLENECKS, GPT, LATENTS, LLAMA, RESNET, WINDOWS_AND_CAPS, WINDOWS_AND_FACTORS,
+};
 
 /// Llama on every kind of grid, tied or not, recomputed or not.
 const LLAMAS: &[Row] = &[
@@ -96,6 +98,18 @@ const RELATIVES: &[Row] = &[
             &["parallel.pipeline=2", "parallel.data=2", SHARDED],
         ],
     ),
+    (
+        LLAMA,
+        LATENTS,
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", BLOCK],
+            &["parallel.data=4", SHARDED],
+            &["parallel.pipeline=2", ZERO_BUBBLE],
+            &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED, ZERO_3],
+        ],
+    ),
+    (LLAMA, ADAPTED_LATENTS, &[&["parallel.data=1"], &["parallel.data=2", ZERO_3, BLOCK]]),
 ];
 
 /// Residual networks, whose running statistics decide the loss of a validation, cut between blocks of

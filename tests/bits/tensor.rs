@@ -4,7 +4,7 @@ use super::{
     BLOCK, INTERLEAVED, LANES, PAIR, PAIRS, PIPELINE, Row, SHARDED, THREE, ZERO_2, ZERO_3, ZERO_BUBBLE,
 };
 use super::{assert_equal_bits_on_devices, history};
-use crate::common::runs::{GPT, LLAMA};
+use crate::common::runs::{ADAPTED_LATENTS, GPT, LATENTS, LLAMA};
 
 const TWO: &str = "parallel.tensor=2";
 const FOUR: &str = "parallel.tensor=4";
@@ -202,7 +202,26 @@ const FEATURES: &[Row] = &[
 #[test]
 fn features_keep_their_bits_among_ranks_that_share_layers() {
     assert_equal_bits_on_devices(FEATURES);
+    assert_equal_bits_on_devices(OF_LATENTS);
 }
+
+/// Latents, whose layers all lanes share.
+const OF_LATENTS: &[Row] = &[
+    (
+        LLAMA,
+        LATENTS,
+        &[&[LANES], &[LANES, TWO], &[LANES, FOUR, PIPELINE, BLOCK], &[LANES, TWO, PAIR, ZERO_3]],
+    ),
+    (LLAMA, ADAPTED_LATENTS, &[&[LANES], &[LANES, FOUR], &[LANES, TWO, PAIR, ZERO_3, BLOCK]]),
+    (
+        LLAMA,
+        LATENTS,
+        &[
+            &["parallel.tensor_lanes=2", "parallel.context_lanes=2"],
+            &["parallel.tensor_lanes=2", "parallel.context_lanes=2", TWO, PIPELINE],
+        ],
+    ),
+];
 
 /// Adapters: of all layers and the head, of some rows of packed layers with dropout, partly frozen, narrow.
 const ADAPTED: &[Row] = &[
@@ -317,6 +336,7 @@ fn lanes_differ_from_whole_layers_by_rounding_alone() {
         (LLAMA, &["model.key_value_heads=4", "model.qk_norm=true", "model.qk_norm_span=all"]),
         (LLAMA, &["model.key_value_heads=4", "model.loss_pieces=2", "model.attention_sinks=true"]),
         (LLAMA, &["model.key_value_heads=4", "lora.rank=4", "lora.targets=['all-linear', 'lm_head']"]),
+        (LLAMA, LATENTS),
     ] {
         let run = |lanes: &str| {
             let ran = history(text, &[sets, &[lanes]].concat());

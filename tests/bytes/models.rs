@@ -6,7 +6,9 @@ use telemetry::{RankStatistics, Statistic};
 use worker::Placement;
 
 use super::{SHARDED, compare_all};
-use crate::common::runs::{BOTTLENECKS, GPT, LLAMA, RESNET, WINDOWS_AND_CAPS, WINDOWS_AND_FACTORS, config};
+use crate::common::runs::{
+    ADAPTED_LATENTS, BOTTLENECKS, GPT, LATENTS, LLAMA, RESNET, WINDOWS_AND_CAPS, WINDOWS_AND_FACTORS, config,
+};
 
 /// Llama, alone, sharded, recomputed and in pipelines.
 #[test]
@@ -35,6 +37,34 @@ fn plans_of_relatives_of_llama_equal_runs() {
             compare_all(&[(LLAMA, &[options, grid].concat())]);
         }
     }
+    const FP8: &[&str] = &[
+        "precision.matmul=fp8",
+        "model.latent_width=16",
+        "model.query_latent_width=16",
+        "model.head_width=32",
+        "model.rope_width=16",
+        "model.value_width=16",
+    ];
+    for grid in [
+        &[][..],
+        &[
+            "parallel.data=2",
+            SHARDED,
+            "precision.compute=bf16",
+            "model.head_width=32",
+            "model.value_width=16",
+        ],
+        &["parallel.pipeline=2", "parallel.schedule=zero-bubble", "memory.recompute=block"],
+        &["parallel.tensor_lanes=4", "parallel.tensor=2", "parallel.data=2", "parallel.zero_stage=3"],
+        &["parallel.tensor_lanes=2", "parallel.context_lanes=2"],
+        &["parallel.context=2", "parallel.context_lanes=4"],
+        FP8,
+        &[FP8, &["parallel.tensor_lanes=2", "parallel.tensor=2"]].concat(),
+    ] {
+        compare_all(&[(LLAMA, &[LATENTS, grid].concat())]);
+    }
+    let lanes = [ADAPTED_LATENTS, &["parallel.tensor_lanes=4", "parallel.tensor=2"]].concat();
+    compare_all(&[(LLAMA, ADAPTED_LATENTS), (LLAMA, &lanes)]);
     // Norms of heads of which a part rotates, or none.
     let part = ["model.qk_norm=true", "model.rope_width=4", "model.rope_layers=[1, 0]"];
     compare_all(&[(LLAMA, &part), (LLAMA, &[&part[..], &["parallel.pipeline=2"]].concat())]);

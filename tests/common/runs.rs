@@ -125,6 +125,30 @@ pub(crate) const WINDOWS_AND_FACTORS: &[&str] = &[
     "model.value_width=16",
 ];
 
+/// Attention with latents over [`LLAMA`], as in DeepSeek-V3.
+pub(crate) const LATENTS: &[&str] = &[
+    "model.key_value_heads=4",
+    "model.latent_width=12",
+    "model.query_latent_width=10",
+    "model.head_width=14",
+    "model.rope_width=4",
+    "model.rope_interleaved=true",
+    "model.value_width=6",
+    "train.steps=2",
+];
+
+/// Latents of keys and values alone, with adapters of all linear layers.
+pub(crate) const ADAPTED_LATENTS: &[&str] = &[
+    "model.key_value_heads=4",
+    "model.latent_width=16",
+    "model.rope_width=4",
+    "model.window=9",
+    "lora.rank=2",
+    "lora.targets=['all-linear']",
+    "lora.dropout=0.1",
+    "train.steps=2",
+];
+
 /// A small GPT on the answers of made conversations.
 pub(crate) const CHAT: &str = r#"
 [model]

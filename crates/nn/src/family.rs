@@ -7,6 +7,7 @@ use autograd::precision::PrecisionTable;
 use device::DType;
 use keys::{Key, KeyValues, RawValues, Section};
 use tensor::ops::attention::Heads;
+use tensor::ops::cached_attention::CachedHeads;
 
 use crate::error::Result;
 use crate::hugging_face::{HuggingFaceConfig, HuggingFaceModel};
@@ -168,6 +169,11 @@ pub trait ModelSpec: KeyValues + Debug + Send + Sync {
     /// with a cache of keys and values; `None` for a model that is run on all tokens again for each one.
     fn cached_heads(&self) -> Option<Heads> {
         None
+    }
+
+    /// The heads as a cache has them: by default keys and values of [`ModelSpec::cached_heads`].
+    fn cache(&self) -> Option<CachedHeads> {
+        self.cached_heads().map(CachedHeads::from)
     }
 
     /// The model in Hugging Face's format; `None` if they have no such model.

@@ -47,6 +47,21 @@ const MODELS: &[(&str, &[&str])] = &[
             "model.value_width=5",
         ],
     ),
+    ("llama", LATENTS),
+    (
+        "llama",
+        &["model.latent_width=6", "model.rope_width=2", "model.window=3", "model.attention_sinks=true"],
+    ),
+];
+
+const LATENTS: &[&str] = &[
+    "model.latent_width=6",
+    "model.query_latent_width=5",
+    "model.head_width=10",
+    "model.rope_width=4",
+    "model.value_width=7",
+    "model.rope_interleaved=true",
+    "model.attention_scale=0.4",
 ];
 
 const GEMMA: &str = "model.embedding_scale=3.0";
@@ -266,7 +281,7 @@ fn a_cache_gives_what_the_whole_sequence_gives() {
         let whole = run(Pass::default(), &values, time).to_vec::<f32>().unwrap();
         let vocabulary = whole.len() / time;
         let cache = |slots| {
-            let heads = spec.cached_heads().unwrap();
+            let heads = spec.cache().unwrap();
             let one = |_| Cache::new(&device, slots, heads, time, DType::F32).unwrap();
             (0..spec.layers()).map(one).collect::<Rc<[Cache]>>()
         };

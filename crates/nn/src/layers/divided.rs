@@ -48,6 +48,11 @@ impl<A> Divided<A> {
         let name = super::linear::short(output).to_owned();
         Ok(Divided { lanes, sum: Some(LaneSum { name, bias: bias.transpose()?, time }) })
     }
+
+    /// The layers if they are not divided.
+    pub(super) fn whole(&self) -> Option<&A> {
+        self.lanes.first().filter(|_| self.sum.is_none())
+    }
 }
 
 /// A layer of a branch that lanes divide.

@@ -7,11 +7,12 @@ use tensor::ops::attention::Settings;
 use tensor::ops::gate::Gate;
 
 use super::block::Branch;
+use super::latents::Latents;
 use super::mixture::MixtureState;
 use super::rotary_attention::RotaryPositions;
 use super::{
-    Block, BlockFeedForward, Divided, Dropout, GatedFeedForward, Linear, LinearCut, Mixture, MixtureSizes,
-    Multiplier, QkNorm, QkNormSpan, RmsNorm, RotaryAttention,
+    Block, BlockFeedForward, Divided, Dropout, GatedFeedForward, LatentQkv, LatentSizes, Linear, LinearCut,
+    LlamaAttention, Mixture, MixtureSizes, Multiplier, QkNorm, QkNormSpan, QkvLayer, RmsNorm, RotaryAttention,
 };
 use crate::error::Result;
 use crate::init::Init;
@@ -64,6 +65,8 @@ pub struct LlamaBlockSizes {
     pub width: usize,
     /// Attention heads and the computation of scores.
     pub attention: Settings,
+    /// Latents of queries, keys and values, if there are some.
+    pub latents: Option<LatentSizes>,
     /// Tokens in a sequence.
     pub context: usize,
     /// Hidden width of the feed-forward layers.
@@ -95,13 +98,13 @@ pub struct LlamaBlockSizes {
 }
 
 /// Llama's block: RMS norms, rotary positions, and gated feed-forward layers.
-pub type LlamaBlock = Block<RmsNorm, Divided<RotaryAttention>, Divided<BlockFeedForward>>;
+pub type LlamaBlock = Block<RmsNorm, LlamaAttention, Divided<BlockFeedForward>>;
 
 impl LlamaBlock {
     /// Registers the parameters of layer `index` as `model.layers.{index}.…`, named as by Hugging Face except
-    /// two fused matrices: `self_attn.qkv_proj` has the rows of `q_proj`, `k_proj` and `v_proj`, and
-    /// `mlp.gate_up_proj` those of `gate_proj` and `up_proj`. `projection` initialises the layers whose
-    /// outputs are added to the residual stream.
+    /// two fused matrices: `self_attn.qkv_proj` has the rows of `q_proj`, `k_proj` and `v_proj`, unless they
+    /// have latents, and `mlp.gate_up_proj` those of `gate_proj` and `up_proj`. `projection` initialises the
+    /// layers whose outputs are added to the residual stream.
     ///
     /// # Errors
     /// Out of memory, a name that exists.
@@ -116,11 +119,13 @@ impl LlamaBlock {
         let (name, context) = (format!("model.layers.{index}"), sizes.context);
         let [attention_norms, feed_forward_norms] = sizes.norms.names();
         let attention = Self::branch(parameters, &name, sizes, attention_norms, "self_attn", |parameters| {
+            let latents = Self::latents(parameters, &name, sizes, inits[0])?;
             let mut shared = Self::shared_norms(parameters, &name, sizes)?.into_iter();
             let output = (&*format!("{name}.self_attn.o_proj"), sizes.width, sizes.output_bias);
-            Divided::new(parameters, output, context, |parameters| {
+            let heads = Divided::new(parameters, output, context, |parameters| {
                 Self::attention(parameters, &name, sizes, (&positions, shared.next()), inits)
-            })
+            })?;
+            Ok(LlamaAttention { latents, heads })
         })?;
         let feed_forward = Self::branch(parameters, &name, sizes, feed_forward_norms, "mlp", |parameters| {
             Self::feed_forward(parameters, (index, &format!("{name}.mlp")), sizes, inits)
@@ -176,6 +181,18 @@ impl LlamaBlock {
         Ok(Branch { before, layers, after, scale, dropout })
     }
 
+    /// Registers the layers of latents, which all lanes share, if there are some.
+    fn latents(
+        parameters: &mut Parameters,
+        name: &str,
+        sizes: LlamaBlockSizes,
+        init: Init,
+    ) -> Result<Option<Latents>> {
+        let Some(latents) = sizes.latents else { return Ok(None) };
+        let (prefix, norm) = (format!("{name}.self_attn"), (sizes.epsilon, sizes.norms_less_one));
+        Ok(Some(Latents::new(parameters, &prefix, (sizes.width, latents), norm, init)?))
+    }
+
     /// Registers the norms of heads that all lanes share, if layers are divided and have some. Of a norm over
     /// all heads, lanes have parts.
     fn shared_norms(parameters: &mut Parameters, name: &str, sizes: LlamaBlockSizes) -> Result<Vec<QkNorm>> {
@@ -206,9 +223,18 @@ impl LlamaBlock {
     ) -> Result<RotaryAttention> {
         let LlamaBlockSizes { width, attention, .. } = sizes;
         let (prefix, heads) = (format!("{name}.self_attn"), attention.heads);
-        let (fused, groups) = (format!("{prefix}.qkv_proj"), heads.groups_of_columns());
-        let cut = ([width, heads.packed_columns()], LinearCut::Outputs(&groups));
-        let qkv = Linear::lane(parameters, &fused, cut, init, sizes.qkv_bias, Activation::None)?;
+        let qkv = match sizes.latents {
+            Some(latents) => {
+                let latents = (width, latents);
+                QkvLayer::Latents(Box::new(LatentQkv::new(parameters, &prefix, latents, attention, init)?))
+            }
+            None => {
+                let (fused, groups) = (format!("{prefix}.qkv_proj"), heads.groups_of_columns());
+                let cut = ([width, heads.packed_columns()], LinearCut::Outputs(&groups));
+                let (biases, none) = (sizes.qkv_bias, Activation::None);
+                QkvLayer::Linear(Box::new(Linear::lane(parameters, &fused, cut, init, biases, none)?))
+            }
+        };
         let norm = match (sizes.qk_norm, shared) {
             (Some(span), None) => Some(Self::norm(parameters, &prefix, sizes, span)?),
             (_, shared) => shared,

@@ -8,8 +8,9 @@ use tensor::ops::rotary::Frequencies;
 use tensor::{DType, Tensor};
 
 use super::divided::{self, DividedLayer};
+use super::latent_qkv::QkvInput;
 use super::stack::each_piece;
-use super::{Dropout, Layer, Linear, QkNorm, QkNormSpan, within};
+use super::{Dropout, LatentQkv, Layer, Linear, QkNorm, QkNormSpan, within};
 use crate::error::{NnError, Result};
 
 /// Cosines and sines of the angles of all positions, shared by the layers of a stage: `[context, columns]`
@@ -63,11 +64,36 @@ pub struct RotaryPositions {
     pub still: Option<RotaryTable>,
 }
 
-/// Queries, keys and values by one linear layer; optional normalisation and rotation of queries and keys;
-/// attention over each head; and an output projection.
+/// The layer that computes queries, keys and values.
+#[derive(Debug)]
+pub enum QkvLayer {
+    /// One linear layer.
+    Linear(Box<Linear>),
+    /// Layers that expand latents.
+    Latents(Box<LatentQkv>),
+}
+
+impl QkvLayer {
+    fn forward(&self, tape: &Tape, input: QkvInput) -> Result<Var> {
+        match (self, input) {
+            (QkvLayer::Latents(layer), input) => layer.forward(tape, input),
+            (QkvLayer::Linear(layer), QkvInput::One(x)) => layer.forward(tape, x),
+            (QkvLayer::Linear(_), QkvInput::Parts(_)) => {
+                Err(NnError::Sizes("a layer without latents has no parts of them".to_owned()))
+            }
+        }
+    }
+
+    fn measures(&self) -> bool {
+        matches!(self, QkvLayer::Linear(layer) if layer.measures())
+    }
+}
+
+/// Queries, keys and values by one linear layer or from latents; optional normalisation and rotation of
+/// queries and keys; attention over each head; and an output projection.
 #[derive(Debug)]
 pub struct RotaryAttention {
-    qkv: Linear,
+    qkv: QkvLayer,
     norm: Option<QkNorm>,
     projection: Linear,
     settings: Settings,
@@ -80,7 +106,7 @@ impl RotaryAttention {
     /// Returns the layer. `qkv` gives the columns that the heads state, and `projection` takes `heads.query ·
     /// heads.value_width`.
     pub fn new(
-        qkv: Linear,
+        qkv: QkvLayer,
         norm: Option<QkNorm>,
         projection: Linear,
         settings: impl Into<Settings>,
@@ -103,8 +129,8 @@ impl RotaryAttention {
     }
 
     /// Queries, keys and values, with their positions.
-    fn qkv(&self, tape: &Tape, x: Var) -> Result<Var> {
-        let qkv = self.qkv.forward(tape, x)?;
+    fn qkv(&self, tape: &Tape, input: QkvInput) -> Result<Var> {
+        let qkv = self.qkv.forward(tape, input)?;
         within(tape, "rotary", || self.positioned(tape, qkv))
     }
 
@@ -173,22 +199,24 @@ impl Layer for RotaryAttention {
     /// # Errors
     /// Operands of a wrong shape, out of memory.
     fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        let qkv = self.qkv(tape, x)?;
-        self.attend(tape, qkv)
+        self.forward_input(tape, QkvInput::One(x))
     }
 
     fn forward_pieces(&self, tape: &Tape, x: Vec<Var>) -> Result<Vec<Var>> {
-        let qkv = each_piece(tape, x, |x| self.qkv(tape, x))?;
-        self.attend_pieces(tape, qkv)
+        self.forward_inputs(tape, x.into_iter().map(QkvInput::One).collect())
     }
 }
 
 impl DividedLayer for RotaryAttention {
     fn forward_lanes(lanes: &[Self], tape: &Tape, x: Vec<Var>) -> Result<Vec<Var>> {
+        let is_latent = |lane: &Self| matches!(lane.qkv, QkvLayer::Latents(_));
+        if tape.pass().cache.is_some() && lanes.iter().any(is_latent) {
+            return divided::each_lane(lanes, x, |lane, x| lane.forward(tape, x));
+        }
         let qkv = match lanes.first().and_then(Self::norm_of_all) {
-            None => divided::each_lane(lanes, x, |lane, x| lane.qkv(tape, x))?,
+            None => divided::each_lane(lanes, x, |lane, x| lane.qkv(tape, QkvInput::One(x)))?,
             Some(norm) => {
-                let qkv = divided::each_lane(lanes, x, |lane, x| lane.qkv.forward(tape, x))?;
+                let qkv = divided::each_lane(lanes, x, |lane, x| lane.qkv.forward(tape, QkvInput::One(x)))?;
                 let qkv = Self::normalise_lanes(lanes, norm, tape, qkv)?;
                 let rotated = |lane: &Self, qkv| within(tape, "rotary", || lane.rotated(tape, qkv));
                 divided::each_lane(lanes, qkv, rotated)?
@@ -201,7 +229,8 @@ impl DividedLayer for RotaryAttention {
         let Some(norm) = lanes.first().and_then(Self::norm_of_all) else {
             return divided::each_lane(lanes, x, |lane, x| lane.forward_pieces(tape, x));
         };
-        let qkv = divided::each_lane(lanes, x, |lane, x| each_piece(tape, x, |x| lane.qkv.forward(tape, x)))?;
+        let forward = |lane: &Self, x| lane.qkv.forward(tape, QkvInput::One(x));
+        let qkv = divided::each_lane(lanes, x, |lane, x| each_piece(tape, x, |x| forward(lane, x)))?;
         let qkv =
             each_piece(tape, divided::exchanged(qkv), |qkv| Self::normalise_lanes(lanes, norm, tape, qkv))?;
         divided::each_lane(lanes, divided::exchanged(qkv), |lane, qkv| {
@@ -213,6 +242,30 @@ impl DividedLayer for RotaryAttention {
 }
 
 impl RotaryAttention {
+    /// Maps the input of queries, keys and values to the layer's output.
+    ///
+    /// # Errors
+    /// As [`Layer::forward`].
+    pub(super) fn forward_input(&self, tape: &Tape, input: QkvInput) -> Result<Var> {
+        if let (QkvLayer::Latents(layer), true) = (&self.qkv, tape.pass().cache.is_some()) {
+            let rotary = self.positions.table.as_ref().map(|table| self.rotary(tape, table));
+            let others = (rotary.as_ref(), self.sinks.as_ref());
+            let mixed = layer.attend_cached(tape, input, self.settings, others)?;
+            return self.projection.forward(tape, mixed);
+        }
+        let qkv = self.qkv(tape, input)?;
+        self.attend(tape, qkv)
+    }
+
+    /// [`RotaryAttention::forward_input`] of the pieces of sequences that are here.
+    ///
+    /// # Errors
+    /// As [`Layer::forward`].
+    pub(super) fn forward_inputs(&self, tape: &Tape, inputs: Vec<QkvInput>) -> Result<Vec<Var>> {
+        let qkv = each_piece(tape, inputs, |input| self.qkv(tape, input))?;
+        self.attend_pieces(tape, qkv)
+    }
+
     /// Maps queries, keys and values with their positions to the layer's output.
     fn attend(&self, tape: &Tape, qkv: Var) -> Result<Var> {
         let mixed = within(tape, "attention", || {

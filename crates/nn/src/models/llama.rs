@@ -2,6 +2,7 @@
 //! their layers.
 
 mod folder;
+mod latents;
 mod mixture;
 mod model;
 mod sizes;
@@ -18,7 +19,7 @@ use super::checks::{self, HeadWidth};
 use crate::error::Result;
 use crate::family::{Conditions, Examples, Experts, Family, ModelSpec, Searchable};
 use crate::hugging_face::HuggingFaceModel;
-use crate::layers::{Heads, QkNormSpan};
+use crate::layers::{CachedHeads, Heads, QkNormSpan};
 use crate::model::{Model, Stage};
 use crate::parameters::Parameters;
 use crate::recompute::Recompute;
@@ -72,6 +73,7 @@ impl ModelSpec for LlamaSizes {
 
     fn check(&self, raw: &RawValues, conditions: &Conditions) -> keys::Result<()> {
         self.check_heads(raw)?;
+        self.check_latents(raw)?;
         let head = HeadWidth {
             value: self.head_width,
             from: format!("model.head_width is {}", self.head_width),
@@ -99,6 +101,10 @@ impl ModelSpec for LlamaSizes {
         Some(self.attention_heads())
     }
 
+    fn cache(&self) -> Option<CachedHeads> {
+        Some(self.cached())
+    }
+
     fn hugging_face(&self) -> Option<HuggingFaceModel> {
         folder::model(self)
     }
@@ -110,11 +116,15 @@ impl ModelSpec for LlamaSizes {
             false => format!("{heads}/{key_value_heads} heads"),
         };
         let window = if *window > 0 { format!(", window {window}") } else { String::new() };
+        let latents = match self.latent_width {
+            0 => String::new(),
+            latents => format!(" with latents of {latents}"),
+        };
         let experts = match self.has_mixture() {
             true => format!(", {} of {} experts", self.experts_per_token, self.experts),
             false => String::new(),
         };
-        format!("Llama, {layers} layers, width {width}, {heads}{experts}, context {context}{window}")
+        format!("Llama, {layers} layers, width {width}, {heads}{latents}{experts}, context {context}{window}")
     }
 
     fn searchable(&self) -> Vec<Searchable> {
@@ -239,6 +249,16 @@ impl LlamaSizes {
             &[
                 ("the token embedding", 1, &[of_width, of_vocabulary]),
                 ("the attention weights", 4, &[of_layers, of_width, of_heads, of_head]),
+                (
+                    "the weights of latents",
+                    2,
+                    &[of_layers, (Self::latent_width, self.latent_width), of_heads, of_head],
+                ),
+                (
+                    "the weights of latents of queries",
+                    1,
+                    &[of_layers, (Self::query_latent_width, self.query_latent_width), of_heads, of_head],
+                ),
                 ("the feed-forward weights", 3, &[of_layers, of_width, of_hidden]),
                 ("the weights of experts", 3, &[of_layers, of_width, of_experts, of_expert]),
                 ("a micro-batch's experts", 4, &[of_layers, of_choices, of_expert, of_context, of_batch]),

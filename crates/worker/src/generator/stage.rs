@@ -26,12 +26,12 @@ impl OwnStage {
         let Engine { setup, device, grid, .. } = engine;
         let (config, stage) = (&setup.config, &setup.blueprint.stages[number]);
         let (model, units) = build::sharded_model(config, device, *grid, stage)?;
-        let layers = config.model.cached_heads().map_or(0..0, |_| stage.layers.clone());
+        let layers = config.model.cache().map_or(0..0, |_| stage.layers.clone());
         let lanes = config.parallel.layer_lanes();
         let layers = layers.flat_map(|layer| (0..lanes.here).map(move |_| layer));
         let cache = |layer: usize| -> Result<Cache> {
             let _scope = device.module(&format!("cache.{layer}"));
-            let heads = config.model.cached_heads().ok_or_else(no_stage)?.divided(lanes.all);
+            let heads = config.model.cache().ok_or_else(no_stage)?.divided(lanes.all);
             Ok(Cache::new(device, options.slots, heads, options.capacity, config.precision.compute)?)
         };
         let caches = layers.map(cache).collect::<Result<Rc<[Cache]>>>()?;

@@ -130,6 +130,28 @@ fn values_that_contradict_each_other_are_refused() {
             "quick.toml:5: model.experts_per_token = 3 is more than the 2 experts that a token chooses from",
         ),
         (
+            "[model]\nkind = \"llama\"\nlatent_width = 64\n",
+            "quick.toml:3: model.latent_width = 64 needs columns of heads that rotate and others that do not, and \
+             model.rope_width = 0 is not between 0 and model.head_width = 32",
+        ),
+        (
+            "[model]\nkind = \"llama\"\nlatent_width = 64\nrope_width = 16\nkey_value_heads = 2\n",
+            "quick.toml:3: model.latent_width = 64 has keys and values for every head, and \
+             model.key_value_heads = 2 is not model.heads = 4",
+        ),
+        (
+            "[model]\nkind = \"llama\"\nlatent_width = 64\nrope_width = 16\nqk_norm = true\n",
+            "quick.toml:3: model.qk_norm = true is not built for latents (model.latent_width = 64)",
+        ),
+        (
+            "[model]\nkind = \"llama\"\nquery_latent_width = 64\n",
+            "quick.toml:3: model.query_latent_width = 64 needs model.latent_width, which is 0",
+        ),
+        (
+            "[model]\nkind = \"llama\"\nrope_interleaved = true\n",
+            "quick.toml:3: model.rope_interleaved = true needs latents, and model.latent_width = 0",
+        ),
+        (
             "[model]\nkind = \"llama\"\nrope_scaling = \"llama3\"\nrope_low_turns = 4\n",
             "quick.toml:4: model.rope_low_turns = 4 is not below model.rope_high_turns = 4",
         ),

@@ -71,6 +71,13 @@ section! {
                 };
                 Ok(own?.into())
             });
+        /// Values of a token's latents, from which the keys and values of all heads are expanded, as in
+        /// DeepSeek-V2 and V3; 0: they are computed from the token's vector. With latents, the rotated
+        /// columns of keys (`rope_width`) are shared by all heads.
+        latent_width: usize = Row::count(0, MOST_EXTENT).default("0");
+        /// Values of the latents from which queries are expanded; 0: they are computed from the token's
+        /// vector.
+        query_latent_width: usize = Row::count(0, MOST_EXTENT).default("0");
         /// Values between the feed-forward layers.
         feed_forward: usize = Row::count(1, MOST_EXTENT)
             .derived("8/3 of `width`, rounded up to a multiple of 32", |raw| {
@@ -181,6 +188,9 @@ section! {
         rope_theta: f64 = Row::number(Interval::Positive).default("10000.0");
         /// Columns of a head that rotate, the first ones, an even number; 0: all.
         rope_width: usize = Row::count(0, MOST_EXTENT).default("0");
+        /// With `latent_width`: whether neighbouring columns rotate together, as in DeepSeek-V3, or each of
+        /// the first half with one of the second.
+        rope_interleaved: bool = Row::flag().default("false");
         /// For each layer, repeated over the layers: 1 if it rotates queries and keys, else 0, as in SmolLM3;
         /// empty: all do.
         rope_layers: Vec<usize> = Row::counts(0, 0, 1).default("[]");
@@ -230,6 +240,7 @@ impl LlamaSizes {
                 soft_cap: some(self.attention_soft_cap),
                 window: self.is_windowed(layer).then_some(self.window),
             },
+            latents: self.latents(),
             context: self.context,
             feed_forward: self.feed_forward,
             mixture: self.mixture(layer),

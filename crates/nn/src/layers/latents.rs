@@ -1,0 +1,93 @@
+//! The latents of attention (DeepSeek-AI, *DeepSeek-V2*, 2024): narrow vectors from which queries, and keys
+//! and values, are expanded.
+
+use autograd::{Tape, Var, ops};
+
+use super::row_linear::RowLinear;
+use super::{RmsNorm, within};
+use crate::error::{NnError, Result};
+use crate::init::Init;
+use crate::parameters::Parameters;
+
+/// Widths of the latents of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LatentSizes {
+    /// Columns of the latents of keys and values.
+    pub keys_values: usize,
+    /// Columns of the latents of queries; 0: queries are computed from the layer's input.
+    pub queries: usize,
+    /// Columns of a query or key that rotate, which the keys of all heads share.
+    pub rotated: usize,
+    /// Whether neighbouring columns rotate together.
+    pub interleaved: bool,
+}
+
+/// The layers before attention whose results all heads share.
+#[derive(Debug)]
+pub(super) struct Latents {
+    sizes: LatentSizes,
+    /// The latents of queries, if there are some.
+    queries: Option<(RowLinear, RmsNorm)>,
+    /// The latents of keys and values beside the rotated columns of keys.
+    keys_values: (RowLinear, RmsNorm),
+}
+
+impl Latents {
+    /// Registers, below `prefix`, `q_a_proj` and `q_a_layernorm` if queries have latents, then
+    /// `kv_a_proj_with_mqa` and `kv_a_layernorm`.
+    ///
+    /// # Errors
+    /// Out of memory, a name that exists.
+    pub(super) fn new(
+        parameters: &mut Parameters,
+        prefix: &str,
+        (width, sizes): (usize, LatentSizes),
+        (epsilon, less_one): (f32, bool),
+        init: Init,
+    ) -> Result<Self> {
+        let new_norm = if less_one { RmsNorm::less_one } else { RmsNorm::new };
+        let mut pair = |layer: &str, norm: &str, [latents, others]: [usize; 2]| {
+            let outputs = [width, latents + others];
+            let layer = RowLinear::new(parameters, &format!("{prefix}.{layer}"), outputs, init)?;
+            let norm = new_norm(parameters, &format!("{prefix}.{norm}"), latents, epsilon)?;
+            Ok::<_, NnError>((layer, norm))
+        };
+        let queries = match sizes.queries {
+            0 => None,
+            latents => Some(pair("q_a_proj", "q_a_layernorm", [latents, 0])?),
+        };
+        let widths = [sizes.keys_values, sizes.rotated];
+        let keys_values = pair("kv_a_proj_with_mqa", "kv_a_layernorm", widths)?;
+        Ok(Latents { sizes, queries, keys_values })
+    }
+
+    /// Maps `x [.., width]` to the latents of keys and values, the rotated columns of keys, and the
+    /// latents of queries or `x`.
+    ///
+    /// # Errors
+    /// Another shape or type, out of memory.
+    pub(super) fn parts(&self, tape: &Tape, x: Var) -> Result<[Var; 3]> {
+        let (layer, norm) = &self.keys_values;
+        let axis = x.tensor().shape().dims().len() - 1;
+        let both = layer.forward(tape, x.clone())?;
+        let widths = [self.sizes.keys_values, self.sizes.rotated];
+        let parts = within(tape, "latents", || Ok(ops::split(tape, both, axis, &widths)?))?;
+        let [latents, rotated] = <[Var; 2]>::try_from(parts)
+            .map_err(|parts| NnError::Sizes(format!("{} parts of latents", parts.len())))?;
+        let queries = match &self.queries {
+            None => x,
+            Some((layer, norm)) => norm.forward(tape, layer.forward(tape, x)?)?,
+        };
+        Ok([norm.forward(tape, latents)?, rotated, queries])
+    }
+
+    /// Returns the parts side by side, for lanes that take all of them at once.
+    ///
+    /// # Errors
+    /// As [`Latents::parts`].
+    pub(super) fn joined(&self, tape: &Tape, x: Var) -> Result<Var> {
+        let parts = self.parts(tape, x)?;
+        let axis = parts[0].tensor().shape().dims().len() - 1;
+        within(tape, "latents", || Ok(ops::concatenate(tape, &parts, axis)?))
+    }
+}

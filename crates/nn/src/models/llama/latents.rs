@@ -1,0 +1,78 @@
+//! Latents of attention: the keys' meaning, and what they exclude.
+
+use keys::RawValues;
+
+use super::sizes::LlamaSizes;
+use crate::layers::{CachedHeads, CachedValues, Heads, LatentSizes};
+
+impl LlamaSizes {
+    /// The latents of every layer, if there are some.
+    pub(super) fn latents(&self) -> Option<LatentSizes> {
+        (self.latent_width > 0).then(|| LatentSizes {
+            keys_values: self.latent_width,
+            queries: self.query_latent_width,
+            rotated: self.rotated(),
+            interleaved: self.rope_interleaved,
+        })
+    }
+
+    /// The heads of each layer as caches have them: keys and values, or latents and the rotated columns of
+    /// keys.
+    pub(super) fn cached(&self) -> CachedHeads {
+        let heads = self.attention_heads();
+        match self.latents() {
+            None => heads.into(),
+            Some(LatentSizes { keys_values, rotated, .. }) => {
+                let width = rotated + keys_values;
+                let heads = Heads { query: heads.query, key_value: 1, width, value_width: keys_values };
+                CachedHeads { heads, values: CachedValues::LastOfKeys }
+            }
+        }
+    }
+
+    /// Refuses latents beside options that they exclude, and options that need them.
+    pub(super) fn check_latents(&self, raw: &RawValues) -> keys::Result<()> {
+        let latents = self.latent_width;
+        let refused =
+            |key: &'static str, reason: String| Err(raw.conflict(&[Self::latent_width, key], reason));
+        if latents == 0 {
+            let (queries, interleaved) = (self.query_latent_width, self.rope_interleaved);
+            return match (queries, interleaved) {
+                (0, false) => Ok(()),
+                (0, true) => refused(
+                    Self::rope_interleaved,
+                    "model.rope_interleaved = true needs latents, and model.latent_width = 0".to_owned(),
+                ),
+                (queries, _) => refused(
+                    Self::query_latent_width,
+                    format!("model.query_latent_width = {queries} needs model.latent_width, which is 0"),
+                ),
+            };
+        }
+        let (columns, head) = (self.rope_width, self.head_width);
+        if columns == 0 || columns >= head {
+            let reason = format!(
+                "model.latent_width = {latents} needs columns of heads that rotate and others that do not, and \
+                 model.rope_width = {columns} is not between 0 and model.head_width = {head}"
+            );
+            return refused(Self::rope_width, reason);
+        }
+        let (heads, key_value_heads) = (self.heads, self.key_value_heads);
+        if heads != key_value_heads {
+            let reason = format!(
+                "model.latent_width = {latents} has keys and values for every head, and model.key_value_heads = \
+                 {key_value_heads} is not model.heads = {heads}"
+            );
+            return refused(Self::key_value_heads, reason);
+        }
+        for (key, is_set) in [(Self::qk_norm, self.qk_norm), (Self::qkv_bias, self.qkv_bias)] {
+            if is_set {
+                return refused(
+                    key,
+                    format!("{key} = true is not built for latents (model.latent_width = {latents})"),
+                );
+            }
+        }
+        Ok(())
+    }
+}
