@@ -20,9 +20,15 @@ use worker::DeviceChoice;
 /// Recorded models: one whose linear layers are transposed, and one with packed layers and grouped heads.
 const MODELS: [&str; 2] = ["gpt2", "llama"];
 /// Recorded models of further families: one tied with norms after branches, one with fused tensors, one whose
-/// norms cover all heads, one with biases, and one with dense layers, experts and shared experts.
-const FAMILIES: [&str; 5] =
-    ["families/gemma2", "families/phi3", "families/olmo2", "families/granite", "families/glm4-moe"];
+/// norms cover all heads, one with biases, one with dense layers, experts and shared experts, and one with latents.
+const FAMILIES: [&str; 6] = [
+    "families/gemma2",
+    "families/phi3",
+    "families/olmo2",
+    "families/granite",
+    "families/glm4-moe",
+    "families/deepseek",
+];
 const LORA: [&str; 2] = ["lora.rank=4", "lora.alpha=16"];
 
 fn folder(name: &str) -> PathBuf {
@@ -51,6 +57,20 @@ fn loss(name: &str, model: &Path, is_run: bool) -> f64 {
         ..Default::default()
     };
     inference::evaluate(Startup::alone(), &options).unwrap().unwrap().loss
+}
+
+/// The most likely tokens after some of the model's own.
+fn sampled(model: PathBuf, prompt: Vec<u32>, tokens: usize) -> Vec<u32> {
+    let options = SampleOptions {
+        model,
+        prompt_tokens: vec![prompt],
+        tokens,
+        temperature: 0.0,
+        device: DeviceChoice::Cpu,
+        ..SampleOptions::default()
+    };
+    let sampled = inference::sample(Startup::alone(), &options, Arc::new(|_| Ok(())));
+    sampled.unwrap().unwrap().texts[0].tokens.clone()
 }
 
 fn export(model: &Path, output: PathBuf, merge: bool) -> PathBuf {
@@ -134,7 +154,7 @@ fn adapters_are_saved_alone_loaded_and_merged() {
 /// Lanes have parts of adapters: those of whole layers but for rounding, in the same folders.
 #[test]
 fn adapters_of_lanes_are_those_of_whole_layers() {
-    for name in MODELS.into_iter().chain(["families/mixtral"]) {
+    for name in MODELS.into_iter().chain(["families/mixtral", "families/deepseek"]) {
         let directory = tempfile::tempdir().unwrap();
         let at = |part: &str| directory.path().join(part);
         let sets = [&LORA[..], &["train.steps=4"]].concat();
@@ -146,6 +166,8 @@ fn adapters_of_lanes_are_those_of_whole_layers() {
         let trained = loss(name, &at("run"), true);
         let merged = export(&at("run"), at("merged"), true);
         assert_near(loss(name, &merged, false), trained, "merged");
+        let texts = [at("run"), merged].map(|model| sampled(model, vec![7, 3, 11], 12));
+        assert_eq!(texts[0], texts[1], "{name}");
         let adapters = export(&at("run"), at("adapters"), false);
         let from = format!("lora.from={}", adapters.display());
         let again = train(name, &at("again"), &[&from, "train.steps=1", "parallel.tensor=2"]);
@@ -245,18 +267,8 @@ fn peft_reads_and_writes_the_same_adapters() {
         let loss_of_ours = results["loss"].as_f64().unwrap();
         assert_near(loss(name, &at("run"), true), loss_of_ours, "PEFT with our adapters");
         // The run samples what PEFT generates.
-        let sampled = |model: PathBuf| {
-            let options = SampleOptions {
-                model,
-                prompt_tokens: vec![serde_json::from_value(results["prompt"].clone()).unwrap()],
-                tokens: 64,
-                temperature: 0.0,
-                device: DeviceChoice::Cpu,
-                ..SampleOptions::default()
-            };
-            let sampled = inference::sample(Startup::alone(), &options, Arc::new(|_| Ok(())));
-            serde_json::json!(sampled.unwrap().unwrap().texts[0].tokens)
-        };
+        let prompt: Vec<u32> = serde_json::from_value(results["prompt"].clone()).unwrap();
+        let sampled = |model: PathBuf| serde_json::json!(sampled(model, prompt.clone(), 64));
         assert_eq!(sampled(at("run")), results["tokens"], "{name}");
         assert_eq!(sampled(at("merged")), results["tokens"], "{name}");
         let from = format!("lora.from={}", at("theirs").display());

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use common::golden;
-use common::runs::{GPT, LLAMA, config, train_in};
+use common::runs::{GPT, LATENTS, LLAMA, config, train_in};
 use inference::{EvaluateOptions, Evaluation, Piece, SampleOptions, Sampled, Show};
 use run::Startup;
 use serde_json::Value;
@@ -21,6 +21,8 @@ use worker::DeviceChoice;
 const MODELS: &[&str] = &["models/gpt2", "models/llama", "models/qwen2", "models/qwen3"];
 /// The recorded models of further families.
 const FAMILIES: &[&str] = &[
+    "families/deepseek",
+    "families/deepseek-v3",
     "families/gemma2",
     "families/gemma3",
     "families/glm4-moe",
@@ -202,10 +204,10 @@ fn multiple_choice_is_scored_as_by_transformers_on_every_grid() {
 fn a_text_is_the_same_alone_beside_others_and_on_every_grid_and_memory_is_as_planned() {
     let prompts = ["The load ", "é", "pub fn of(", "\n", "x", "Returns", "a b", "#", "//!", "let"];
     let prompts: Vec<String> = prompts.iter().map(ToString::to_string).collect();
-    for text in [GPT, LLAMA] {
+    for (text, options) in [(GPT, &[][..]), (LLAMA, &[]), (LLAMA, LATENTS)] {
         let directory = tempfile::tempdir().unwrap();
         let model = directory.path().join("run");
-        train_in(&model, config(text, &[]), DeviceChoice::Cpu).unwrap();
+        train_in(&model, config(text, options), DeviceChoice::Cpu).unwrap();
         // 50 tokens are more than the context of 32, and ten prompts more than the rows of a step.
         let options = SampleOptions {
             model,

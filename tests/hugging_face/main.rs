@@ -28,6 +28,8 @@ const MODELS: &[&str] = &[
     "models/mistral",
     "models/qwen2",
     "models/qwen3",
+    "families/deepseek",
+    "families/deepseek-v3",
     "families/gemma2",
     "families/gemma3",
     "families/glm4-moe",
@@ -80,8 +82,13 @@ fn models_on_grids() -> impl Iterator<Item = (&'static str, &'static [&'static [
 }
 
 /// The models with experts, which GPUs have no kernels for yet.
-const MIXTURES: [&str; 4] =
-    ["families/glm4-moe", "families/gpt-oss", "families/mixtral", "families/qwen3-moe"];
+const MIXTURES: [&str; 5] = [
+    "families/deepseek-v3",
+    "families/glm4-moe",
+    "families/gpt-oss",
+    "families/mixtral",
+    "families/qwen3-moe",
+];
 
 /// The model whose layers are not divided: one key and value head.
 const WHOLE: &str = "models/qwen2";

@@ -18,8 +18,8 @@ use ops::{
 use tensor::Tensor;
 use tensor::ops::Activation;
 use tensor::ops::attention::{Heads, Qkv};
-use tensor::ops::routing::{Routing, ScoreFunction};
 use tensor::ops::latent_qkv::LatentHeads;
+use tensor::ops::routing::{Routing, ScoreFunction};
 
 /// Operands of one call, in chosen types.
 struct Operand {

@@ -34,6 +34,10 @@ MADE = {
     "granite": lambda: transformers.GraniteConfig(
         **COMMON, attention_bias=True, mlp_bias=True, embedding_multiplier=6.0, residual_multiplier=0.22,
         attention_multiplier=0.125, logits_scaling=4.0, tie_word_embeddings=True),
+    "deepseek": lambda: transformers.DeepseekV3Config(
+        **{**COMMON, "num_key_value_heads": 4}, q_lora_rank=40, kv_lora_rank=32, qk_nope_head_dim=32,
+        qk_rope_head_dim=16, v_head_dim=24, first_k_dense_replace=2, num_mtp_layers=0, rope_parameters={
+            **YARN, "attention_factor": None, "mscale": 0.8, "mscale_all_dim": 0.5}),
 }
 # The frequencies of longrope change while a text grows.
 WITHOUT_TEXTS = ["phi4"]

@@ -12,7 +12,8 @@ use super::mixture::MixtureState;
 use super::rotary_attention::RotaryPositions;
 use super::{
     Block, BlockFeedForward, Divided, Dropout, GatedFeedForward, LatentQkv, LatentSizes, Linear, LinearCut,
-    LlamaAttention, Mixture, MixtureSizes, Multiplier, QkNorm, QkNormSpan, QkvLayer, RmsNorm, RotaryAttention,
+    LlamaAttention, Mixture, MixtureSizes, Multiplier, QkNorm, QkNormSpan, QkvLayer, RmsNorm,
+    RotaryAttention,
 };
 use crate::error::Result;
 use crate::init::Init;

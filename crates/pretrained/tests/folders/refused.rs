@@ -59,7 +59,7 @@ fn unsupported_configurations_are_refused() {
 fn unsupported_configurations_of_llamas_are_refused() {
     let dynamic = json!({ "rope_type": "dynamic", "factor": 2.0 });
     let scaled = json!({ "sliding_attention": { "rope_type": "linear", "factor": 2.0 } });
-    let table: [(&str, &str, Value, &str); 17] = [
+    let table: [(&str, &str, Value, &str); 19] = [
         (
             "llama",
             "hidden_act",
@@ -98,7 +98,9 @@ fn unsupported_configurations_of_llamas_are_refused() {
         ),
         ("families/olmo3", "rope_parameters", scaled, "rope_type = \"linear\" of sliding_attention is not"),
         ("families/phi3", "resid_pdrop", json!(0.1), "resid_pdrop = 0.1 is not supported; supported: 0"),
+        ("families/deepseek", "rms_norm_eps", json!(1e-5), "rms_norm_eps = 0.00001 is not supported"),
         // Settings of other families that would change what is computed.
+        ("llama", "kv_lora_rank", json!(32), "kv_lora_rank = 32 is not supported with model_type"),
         (
             "llama",
             "attn_logit_softcapping",

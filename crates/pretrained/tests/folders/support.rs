@@ -18,6 +18,7 @@ pub(crate) const MODELS: &[&str] = &[
     "mistral",
     "qwen2",
     "qwen3",
+    "families/deepseek",
     "families/gemma2",
     "families/gemma3",
     "families/granite",

@@ -114,6 +114,23 @@ pub(super) const ROUTED_EXPERTS: FolderOption = FolderOption {
     },
 };
 
+/// [`ROUTED_EXPERTS`], or none where all layers are dense.
+pub(super) const DENSE_OR_ROUTED: FolderOption = FolderOption {
+    names: ROUTED_EXPERTS.names,
+    read: |config, family| {
+        let dense = config.number("first_k_dense_replace")?;
+        let dense = dense.ok_or_else(|| "it has no first_k_dense_replace".to_owned())?;
+        match dense >= config.count("num_hidden_layers")? as f64 {
+            true => Ok(Keys::new()),
+            false => routed(config, family),
+        }
+    },
+    write: |sizes| match sizes.has_mixture() {
+        true => (ROUTED_EXPERTS.write)(sizes),
+        false => vec![("first_k_dense_replace", json!(sizes.layers))],
+    },
+};
+
 fn routed(config: &FolderConfig, _: &super::family::FolderFamily) -> Result<Keys, String> {
     let count = |name: &str, absent: usize| Ok::<_, String>(config.optional_count(name)?.unwrap_or(absent));
     let whole = |name: &str| Ok::<_, String>(config.number(name)?.map(|number| number as usize));

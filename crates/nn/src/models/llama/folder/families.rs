@@ -2,8 +2,9 @@
 
 use keys::Value;
 
-use super::experts::{BOUNDED_GATE, LOCAL_EXPERTS, ROUTED_EXPERTS, SPARSE_EXPERTS};
+use super::experts::{BOUNDED_GATE, DENSE_OR_ROUTED, LOCAL_EXPERTS, ROUTED_EXPERTS, SPARSE_EXPERTS};
 use super::family::{Absent, ExpertLayout, FolderFamily, Keys, LLAMA, none};
+use super::latents::{LATENT_ROPE, LATENTS};
 use super::options::{
     ALL_BIASES, ATTENTION_BIAS, CAPS, FLAT_ROPE, HALF_ROPE, LAYER_ROPE, LAYER_TYPES, MLP_BIAS, MULTIPLIERS,
     NO_BIASES, NO_DROPOUT, NO_WINDOW, ONE_WINDOW, PADDING, QK_NORM, QKV_BIAS, QUERY_SCALAR, ROPE_LAYERS,
@@ -230,6 +231,17 @@ pub(super) const FAMILIES: &[FolderFamily] = &[
         absent: Absent { epsilon: 1e-5, ..LLAMA },
         fixed: none,
         options: &[PADDING, NO_WINDOW, QKV_BIAS, QK_NORM, HALF_ROPE, ROUTED_EXPERTS],
+        is_fused: false,
+        experts: Some(ExpertLayout { module: "mlp", router: "gate", parts: Some(PROJECTIONS) }),
+    },
+    FolderFamily {
+        model_type: "deepseek_v3",
+        architecture: "DeepseekV3ForCausalLM",
+        activation: "hidden_act",
+        own_activation: None,
+        absent: LLAMA,
+        fixed: none,
+        options: &[PADDING, NO_WINDOW, NO_BIASES, LATENTS, LATENT_ROPE, DENSE_OR_ROUTED],
         is_fused: false,
         experts: Some(ExpertLayout { module: "mlp", router: "gate", parts: Some(PROJECTIONS) }),
     },

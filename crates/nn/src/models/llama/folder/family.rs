@@ -77,6 +77,21 @@ pub(super) const LLAMA: Absent = Absent {
     padding: None,
 };
 
+/// Settings of families with latents: their widths, and those of the parts of heads.
+pub(super) const LATENT_NAMES: &[&str] = &[
+    "kv_lora_rank",
+    "q_lora_rank",
+    "qk_head_dim",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "v_head_dim",
+    "rope_interleave",
+];
+/// Columns of a head that rotate, if a folder with latents does not state them.
+pub(super) const ROTATED: usize = 64;
+/// Columns of a head that do not rotate, or of a value, if a folder with latents does not state them.
+pub(super) const PLAIN: usize = 128;
+
 /// A group of settings that some families have, translated in both directions.
 pub(super) struct FolderOption {
     /// The settings in a `config.json`.
@@ -90,9 +105,18 @@ pub(super) struct FolderOption {
 impl FolderFamily {
     /// Values in a head.
     pub(super) fn head_width(&self, config: &FolderConfig) -> Result<usize, String> {
+        if self.has_latents() {
+            let part = |name: &str, absent| Ok::<_, String>(config.optional_count(name)?.unwrap_or(absent));
+            return Ok(part("qk_nope_head_dim", PLAIN)? + part("qk_rope_head_dim", ROTATED)?);
+        }
         let (heads, width) = (config.count("num_attention_heads")?, config.count("hidden_size")?);
         let own = config.optional_count("head_dim")?.or(self.absent.head_width);
         Ok(own.unwrap_or((width / heads).max(1)))
+    }
+
+    /// Returns whether models of the family have latents.
+    pub(super) fn has_latents(&self) -> bool {
+        self.options.iter().any(|option| option.names == LATENT_NAMES)
     }
 }
 

@@ -7,6 +7,7 @@
 mod experts;
 mod families;
 mod family;
+mod latents;
 mod options;
 mod rope;
 mod tensors;
@@ -54,7 +55,7 @@ const COMMON: [&str; 14] = [
     "hidden_activation",
 ];
 /// Settings of families that are not built, which change what a model computes.
-const FOREIGN: [&str; 9] = [
+const FOREIGN: [&str; 8] = [
     "quantization_config",
     "use_bidirectional_attention",
     "attention_chunk_size",
@@ -62,7 +63,6 @@ const FOREIGN: [&str; 9] = [
     "clip_qkv",
     "logit_scale",
     "alibi",
-    "kv_lora_rank",
     "num_kv_shared_layers",
 ];
 /// Settings that change nothing that is computed.

@@ -2,6 +2,7 @@
 
 use super::experts;
 use super::family::FolderFamily;
+use super::latents;
 use crate::hugging_face::FolderTensor;
 use crate::layers::QkNormSpan;
 use crate::models::llama::sizes::LlamaSizes;
@@ -65,7 +66,10 @@ fn attention(prefix: &str, sizes: &LlamaSizes, family: &FolderFamily) -> Vec<Fol
         columns: width,
         bias: sizes.qkv_bias,
     };
-    tensors.extend(attention.tensors(family.is_fused));
+    tensors.extend(match family.has_latents() {
+        true => latents::qkv(&at("self_attn"), sizes),
+        false => attention.tensors(family.is_fused),
+    });
     if sizes.qk_norm {
         let columns = match sizes.qk_norm_span {
             QkNormSpan::Head => [sizes.head_width; 2],
