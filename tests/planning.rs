@@ -367,19 +367,25 @@ fn the_planned_host_memory_matches_a_run() {
 }
 
 #[test]
-fn experts_are_refused_on_a_gpu() {
+fn parts_that_gpus_do_not_compute_are_refused_there() {
     let directory = workplace();
-    let mixture = ["--set", "model.kind=llama", "--set", "model.experts=4"];
-    let arguments = |device| [&["plan", "run.toml", "--device", device][..], &mixture].concat();
-    let refused = plimsoll(directory.path()).args(arguments("cuda")).output().unwrap();
-    let printed = text(&refused.stderr);
-    assert_eq!(refused.status.code(), Some(2), "{printed}");
-    assert!(
-        printed.contains("--set model.experts=4: model.experts > 0 computes on the CPU only"),
-        "{printed}"
-    );
-    let planned = plimsoll(directory.path()).args(arguments("cpu")).output().unwrap();
-    assert!(planned.status.success(), "{}", text(&planned.stderr));
+    let table: [(&[&str], &str); 2] = [
+        (&["model.experts=4"], "--set model.experts=4: model.experts > 0 computes on the CPU only"),
+        (
+            &["model.latent_width=32", "model.rope_width=16"],
+            "--set model.latent_width=32: model.latent_width > 0 computes on the CPU only",
+        ),
+    ];
+    for (sets, sentence) in table {
+        let sets: Vec<_> = ["model.kind=llama"].iter().chain(sets).flat_map(|set| ["--set", set]).collect();
+        let arguments = |device| [&["plan", "run.toml", "--device", device][..], &sets].concat();
+        let refused = plimsoll(directory.path()).args(arguments("cuda")).output().unwrap();
+        let printed = text(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(2), "{printed}");
+        assert!(printed.contains(sentence), "{printed}");
+        let planned = plimsoll(directory.path()).args(arguments("cpu")).output().unwrap();
+        assert!(planned.status.success(), "{}", text(&planned.stderr));
+    }
 }
 
 #[test]

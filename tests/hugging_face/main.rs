@@ -81,8 +81,9 @@ fn models_on_grids() -> impl Iterator<Item = (&'static str, &'static [&'static [
     MODELS.iter().map(whole).chain(divided).chain(MODELS.iter().map(in_lanes(&CONTEXT_GRIDS)))
 }
 
-/// The models with experts, which GPUs have no kernels for yet.
-const MIXTURES: [&str; 5] = [
+/// The models with experts or latents, which GPUs do not compute yet.
+const ON_HOSTS: [&str; 6] = [
+    "families/deepseek",
     "families/deepseek-v3",
     "families/glm4-moe",
     "families/gpt-oss",
@@ -138,7 +139,7 @@ fn near(actual: f64, expected: &Value, tolerance: f64) -> bool {
 
 /// The devices of this machine that compute a model: the host, and a GPU if there is one.
 fn devices(name: &str) -> Vec<DeviceChoice> {
-    let on_gpu = (!MIXTURES.contains(&name) && gpu()).then_some(DeviceChoice::Cuda);
+    let on_gpu = (!ON_HOSTS.contains(&name) && gpu()).then_some(DeviceChoice::Cuda);
     [DeviceChoice::Cpu].into_iter().chain(on_gpu).collect()
 }
 

@@ -6,7 +6,7 @@ use checkpoint::ResumePoint;
 use config::{Parallel, Precision, RunConfig};
 use device::host::{AddressLimit, HostCapacity};
 use device::{Backend, DType, Description, Device, DeviceError, DeviceOptions, Kind, cuda};
-use nn::{Experts, Stage};
+use nn::Stage;
 use system::numbers::grouped;
 
 use crate::blueprint::Blueprint;
@@ -81,7 +81,7 @@ impl Setup {
             return Err(WorkerError::Refused(format!("{origin}: {text}")).into());
         }
         check_fp8(&config, &placement.description())?;
-        check_experts(&config, &placement.description())?;
+        check_host_only(&config, &placement.description())?;
         check_sharing(&config, &placement.description())?;
         if config.model.convolves() && placement.backend() == Backend::Cuda && !cuda::has_convolutions() {
             return Err(WorkerError::Refused(DeviceError::NoCudnn.to_string()).into());
@@ -226,10 +226,10 @@ fn check_fp8(config: &RunConfig, device: &Description) -> Result<()> {
     Err(WorkerError::Refused(format!("{origin}: precision.matmul = \"fp8\" {reason}")))
 }
 
-/// Refuses experts on a GPU, for which their operators have no kernels yet.
-fn check_experts(config: &RunConfig, device: &Description) -> Result<()> {
-    match config.model.experts() {
-        Some(Experts { key, .. }) if device.kind == Kind::Cuda => {
+/// Refuses a model on a GPU of which GPUs do not compute a part yet.
+fn check_host_only(config: &RunConfig, device: &Description) -> Result<()> {
+    match config.model.host_only() {
+        Some(key) if device.kind == Kind::Cuda => {
             let origin = config.origins.of(key);
             Err(WorkerError::Refused(format!(
                 "{origin}: {key} > 0 computes on the CPU only, not yet on GPUs"

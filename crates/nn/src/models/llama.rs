@@ -48,6 +48,11 @@ impl ModelSpec for LlamaSizes {
         Examples::Tokens { vocabulary: self.vocabulary, context: self.context }
     }
 
+    fn host_only(&self) -> Option<&'static str> {
+        let latents = (self.latent_width > 0).then_some(Self::latent_width);
+        self.has_mixture().then_some(Self::experts).or(latents)
+    }
+
     fn experts(&self) -> Option<Experts> {
         let is_corrected = self.router_correction;
         self.has_mixture().then_some(Experts { key: Self::experts, is_corrected })
@@ -124,7 +129,8 @@ impl ModelSpec for LlamaSizes {
             true => format!(", {} of {} experts", self.experts_per_token, self.experts),
             false => String::new(),
         };
-        format!("Llama, {layers} layers, width {width}, {heads}{latents}{experts}, context {context}{window}")
+        let attention = format!("{heads}{latents}");
+        format!("Llama, {layers} layers, width {width}, {attention}{experts}, context {context}{window}")
     }
 
     fn searchable(&self) -> Vec<Searchable> {
