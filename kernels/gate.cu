@@ -1,25 +1,7 @@
 // Gated feed-forward: h = activation(gate) * up, where a row holds the gate's columns, then those of up; or
 // with a clamp h = activation(min(gate, limit)) * (up within -limit to limit, + offset), as in gpt-oss.
-#include "activation.cuh"
+#include "gate.cuh"
 #include "maximum.cuh"
-
-// The operands of the two factors, and whether gradients pass to them.
-struct Plain {
-    __device__ __forceinline__ float gate(float x) const { return x; }
-    __device__ __forceinline__ float up(float x) const { return x; }
-    __device__ __forceinline__ bool passes_gate(float) const { return true; }
-    __device__ __forceinline__ bool passes_up(float) const { return true; }
-};
-// NaN for NaN.
-struct Clamp {
-    float limit, offset;
-    __device__ __forceinline__ float gate(float x) const { return x > limit ? limit : x; }
-    __device__ __forceinline__ float up(float x) const {
-        return (x > limit ? limit : x < -limit ? -limit : x) + offset;
-    }
-    __device__ __forceinline__ bool passes_gate(float x) const { return !(x > limit); }
-    __device__ __forceinline__ bool passes_up(float x) const { return !(fabsf(x) > limit); }
-};
 
 // Launch: THREADS threads, each with one item of N columns of h: more items per thread take so many registers
 // that fewer loads are in flight. Floor forward: gate and up in, h out. Floor backward: gate, up and dh in,
@@ -79,8 +61,6 @@ __device__ __forceinline__ void backward(T *pair, T *h, u32 *cells, u32 items, u
         else                                                                                                \
             backward<1, FUNCTION<MathFor<T>::Math>>(pair, h, cells, items, width, FORM);                    \
     }
-#define CLAMP(limit, offset) \
-    Clamp { limit, offset }
 #define FOR_ACTIVATION(KIND, FUNCTION, NAME, T)                                                             \
     KERNELS_OF(KIND##_##NAME, KIND##_gradient_##NAME, FUNCTION, T, Plain())                                 \
     KERNELS_OF(KIND##_clamped_##NAME, KIND##_clamped_gradient_##NAME, FUNCTION, T, CLAMP(limit, offset),    \

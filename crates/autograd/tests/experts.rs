@@ -25,8 +25,15 @@ const ROUTING: Routing = Routing {
     groups_per_token: 1,
 };
 
-fn cpu() -> Device {
-    Device::cpu(0, &DeviceOptions::default()).unwrap()
+/// The host, and a GPU if there is one.
+fn devices() -> Vec<Device> {
+    let options = DeviceOptions::default();
+    let mut devices = vec![Device::cpu(0, &options).unwrap()];
+    match device::cuda::availability() {
+        Ok(_) => devices.push(Device::cuda(0, 0, tensor::ops::FAMILIES, &options).unwrap()),
+        Err(why) => system::skipped::report(system::skipped::Need::Gpu, &why.to_string()),
+    }
+    devices
 }
 
 fn wave(elements: usize, seed: usize) -> Vec<f32> {
@@ -39,8 +46,7 @@ fn tensor(device: &Device, shape: impl Into<tensor::Shape>, seed: usize) -> Tens
 }
 
 /// Values, gradient of the input and gradients of the weights of a layer, weighted by a wave.
-fn run(layer: &dyn Fn(&Tape, Var, &[Weight]) -> Result<Var>) -> Vec<Vec<f32>> {
-    let device = &cpu();
+fn run(device: &Device, layer: &dyn Fn(&Tape, Var, &[Weight]) -> Result<Var>) -> Vec<Vec<f32>> {
     let shapes: [tensor::Shape; 6] = [
         [EXPERTS, WIDTH].into(),
         [EXPERTS].into(),
@@ -119,12 +125,14 @@ fn a_mixture_matches_dense_layers_of_all_experts() {
         };
         ops::experts(tape, x, choices, &experts, Gate::from(Activation::Silu))
     };
-    let (expected, actual) = (run(&dense), run(&mixture));
-    assert_eq!(expected.len(), actual.len());
-    for (index, (expected, actual)) in expected.iter().zip(&actual).enumerate() {
-        let size = expected.iter().map(|x| x * x).sum::<f32>().sqrt();
-        let error = expected.iter().zip(actual).map(|(a, b)| (a - b).powi(2)).sum::<f32>().sqrt();
-        assert!(expected.len() == actual.len() && error < 1e-5 * size, "{index}: {error} of {size}");
+    for device in devices() {
+        let (expected, actual) = (run(&device, &dense), run(&device, &mixture));
+        assert_eq!(expected.len(), actual.len());
+        for (index, (expected, actual)) in expected.iter().zip(&actual).enumerate() {
+            let size = expected.iter().map(|x| x * x).sum::<f32>().sqrt();
+            let error = expected.iter().zip(actual).map(|(a, b)| (a - b).powi(2)).sum::<f32>().sqrt();
+            assert!(expected.len() == actual.len() && error < 1e-5 * size, "{index}: {error} of {size}");
+        }
     }
 }
 
@@ -179,45 +187,52 @@ fn routing_and_its_gradients_match_those_in_f64() {
         (ROUTING, Balance { load: 0.7, logits: 0.0 }),
         (ROUTING, Balance { load: 0.0, logits: 0.3 }),
     ] {
-        let device = &cpu();
-        let logits = tensor(device, [ROWS, EXPERTS], 2);
-        let tape = Tape::new(device, Mode::Train).of(Pass { balance: Some(balance), ..Pass::default() });
-        let leaf = tape.leaf(logits.clone());
-        let source = leaf.source();
-        let state = RouterState { balances: true, ..RouterState::default() };
-        let (of_choices, routes) = ops::routing(&tape, leaf, &routing, state).unwrap();
-        let dw = tensor(device, [ROWS, routing.per_token], 4);
-        let mut sink = Gradients::default();
-        let mut leaves = tape.backward_from(vec![(of_choices.source(), dw.clone())], &mut sink).unwrap();
-        let gradient: Vec<f32> = leaves.take(source).unwrap().to_vec().unwrap();
-        let (choices, dw) = (routes.choices.to_vec::<u32>().unwrap(), dw.to_vec::<f32>().unwrap());
-        let mut wide: Vec<f64> = logits.to_vec::<f32>().unwrap().into_iter().map(f64::from).collect();
-        let actual = of_choices.tensor().to_vec::<f32>().unwrap();
-        for (row, logits) in wide.chunks(EXPERTS).enumerate() {
-            let own = row * routing.per_token..(row + 1) * routing.per_token;
-            let expected = weights(logits, &choices[own.clone()], &routing);
-            for (actual, expected) in actual[own].iter().zip(expected) {
-                assert!((f64::from(*actual) - expected).abs() < 1e-6, "{routing:?}: {actual} of {expected}");
-            }
+        devices().iter().for_each(|device| compare_in_f64(device, &routing, balance));
+    }
+}
+
+/// Compares weights and gradients of a routing with those in f64.
+fn compare_in_f64(device: &Device, routing: &Routing, balance: Balance) {
+    let logits = tensor(device, [ROWS, EXPERTS], 2);
+    let tape = Tape::new(device, Mode::Train).of(Pass { balance: Some(balance), ..Pass::default() });
+    let leaf = tape.leaf(logits.clone());
+    let source = leaf.source();
+    let state = RouterState { balances: true, ..RouterState::default() };
+    let (of_choices, routes) = ops::routing(&tape, leaf, routing, state).unwrap();
+    let dw = tensor(device, [ROWS, routing.per_token], 4);
+    let mut sink = Gradients::default();
+    let mut leaves = tape.backward_from(vec![(of_choices.source(), dw.clone())], &mut sink).unwrap();
+    let gradient: Vec<f32> = leaves.take(source).unwrap().to_vec().unwrap();
+    let (choices, dw) = (routes.choices.to_vec::<u32>().unwrap(), dw.to_vec::<f32>().unwrap());
+    let mut wide: Vec<f64> = logits.to_vec::<f32>().unwrap().into_iter().map(f64::from).collect();
+    let actual = of_choices.tensor().to_vec::<f32>().unwrap();
+    for (row, logits) in wide.chunks(EXPERTS).enumerate() {
+        let own = row * routing.per_token..(row + 1) * routing.per_token;
+        let expected = weights(logits, &choices[own.clone()], routing);
+        for (actual, expected) in actual[own].iter().zip(expected) {
+            assert!((f64::from(*actual) - expected).abs() < 1e-6, "{routing:?}: {actual} of {expected}");
         }
-        for (index, gradient) in gradient.iter().enumerate() {
-            let mut at = |step: f64| {
-                let own = wide[index];
-                wide[index] = own + step;
-                let value = objective(&wide, &choices, &dw, (&routing, balance));
-                wide[index] = own;
-                value
-            };
-            let expected = (at(1e-5) - at(-1e-5)) / 2e-5;
-            let error = (f64::from(*gradient) - expected).abs();
-            assert!(error < 1e-6, "{routing:?} {balance:?} {index}: {gradient} of {expected}");
-        }
+    }
+    for (index, gradient) in gradient.iter().enumerate() {
+        let mut at = |step: f64| {
+            let own = wide[index];
+            wide[index] = own + step;
+            let value = objective(&wide, &choices, &dw, (routing, balance));
+            wide[index] = own;
+            value
+        };
+        let expected = (at(1e-5) - at(-1e-5)) / 2e-5;
+        let error = (f64::from(*gradient) - expected).abs();
+        assert!(error < 1e-6, "{routing:?} {balance:?} {index}: {gradient} of {expected}");
     }
 }
 
 #[test]
 fn experts_are_chosen_in_groups_by_corrected_scores() {
-    let device = &cpu();
+    devices().iter().for_each(choose_in_groups);
+}
+
+fn choose_in_groups(device: &Device) {
     let values = |values: &[f32]| Tensor::from_host(device, values, [values.len()], Category::Input).unwrap();
     let logits = values(&[3.0, 0.0, 2.0, 2.5, 0.1, 0.2]).reshape([1, EXPERTS]).unwrap();
     let scores = ScoreFunction::Sigmoid;
@@ -237,7 +252,10 @@ fn experts_are_chosen_in_groups_by_corrected_scores() {
 
 #[test]
 fn loads_are_counted_and_corrections_move_towards_equal_ones() {
-    let device = &cpu();
+    devices().iter().for_each(count_loads);
+}
+
+fn count_loads(device: &Device) {
     let zeros = |values: usize| vec![0u32; values];
     let loads = Tensor::from_host(device, &zeros(EXPERTS), [EXPERTS], Category::Input).unwrap();
     let logits = tensor(device, [ROWS, EXPERTS], 2);

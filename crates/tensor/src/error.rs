@@ -117,12 +117,6 @@ pub enum TensorError {
         /// The number of rows, columns or blocks.
         size: usize,
     },
-    /// An operator that has no kernels yet.
-    #[error("{operator} is not implemented on GPUs")]
-    NotOnGpu {
-        /// The operator.
-        operator: &'static str,
-    },
     /// An error of the device.
     #[error(transparent)]
     Device(#[from] DeviceError),

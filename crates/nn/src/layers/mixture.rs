@@ -183,7 +183,7 @@ impl Layer for Mixture {
     /// Maps `[.., width]` to the same shape.
     ///
     /// # Errors
-    /// Another shape or type, out of memory; a GPU.
+    /// Another shape or type, out of memory.
     fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         within(tape, "mlp", || {
             let choices = within(tape, "router", || {

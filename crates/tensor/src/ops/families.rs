@@ -51,5 +51,8 @@ pub static FAMILIES: Families = &[
     &super::tree::FAMILY,
     &super::divided_norm::cuda::FAMILY,
     &super::random::FAMILY,
+    &super::experts::cuda::FAMILY,
+    &super::experts::cuda::FAMILY_LINEAR,
+    &super::routing::cuda::FAMILY,
     &super::latent_qkv::cuda::FAMILY,
 ];

@@ -17,7 +17,7 @@ use crate::{Result, Tensor};
 /// `kernels/gate.cu`.
 pub(super) static FAMILY: Family = family!(
     "gate",
-    headers: ["activation.cuh", "maximum.cuh"],
+    headers: ["activation.cuh", "gate.cuh", "maximum.cuh"],
     constants: &[gpu::THREADS_CONSTANT, gpu::CELLS_CONSTANT],
 );
 
@@ -72,8 +72,28 @@ impl Gate {
         }
     }
 
+    /// Name of the kernel of products with rows of experts.
+    pub(super) fn dot_kernel(self) -> &'static str {
+        match (self.clamp.is_some(), self.activation) {
+            (false, Activation::None) => "identity_dot",
+            (false, Activation::Relu) => "relu_dot",
+            (false, Activation::ReluSquared) => "relu_squared_dot",
+            (false, Activation::Silu) => "silu_dot",
+            (false, Activation::Gelu) => "gelu_dot",
+            (false, Activation::GeluErf) => "gelu_erf_dot",
+            (false, Activation::QuickGelu) => "quick_gelu_dot",
+            (true, Activation::None) => "identity_clamped_dot",
+            (true, Activation::Relu) => "relu_clamped_dot",
+            (true, Activation::ReluSquared) => "relu_squared_clamped_dot",
+            (true, Activation::Silu) => "silu_clamped_dot",
+            (true, Activation::Gelu) => "gelu_clamped_dot",
+            (true, Activation::GeluErf) => "gelu_erf_clamped_dot",
+            (true, Activation::QuickGelu) => "quick_gelu_clamped_dot",
+        }
+    }
+
     /// Adds the bounds to a launch of a kernel with a clamp.
-    fn add_to(self, launch: Launch<'_>) -> Launch<'_> {
+    pub(super) fn add_to(self, launch: Launch<'_>) -> Launch<'_> {
         match self.clamp {
             Some(Clamp { limit, offset }) => launch.f32(limit).f32(offset),
             None => launch,

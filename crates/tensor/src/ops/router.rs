@@ -3,14 +3,14 @@
 use device::parallel::simd;
 use device::{Backend, Category, DType, MatrixRef, Request, gemm, gemm_then};
 
-use super::{GradientTarget, check, columns, linear};
-use crate::{Result, Tensor, TensorError};
+use super::{GradientTarget, check, columns, experts, linear};
+use crate::{Result, Tensor};
 
 /// x · Wᵀ + b in f32: `x [.., in]` and `weight [experts, in]` of one type, `bias [experts]` f32, giving
 /// `[rows, experts]` f32.
 ///
 /// # Errors
-/// Shapes or types that do not agree, out of memory; a GPU.
+/// Shapes or types that do not agree, out of memory.
 pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     const OPERATOR: &str = "router.forward";
     check::computed(OPERATOR, &[("x", x), ("weight", weight)])?;
@@ -36,7 +36,10 @@ pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Ten
                 simd(|| finished.chunks_mut(experts).for_each(add));
             });
         }
-        Backend::Cuda => return Err(TensorError::NotOnGpu { operator: OPERATOR }),
+        Backend::Cuda => {
+            linear::cuda::affine(x, weight, None, false, &logits)?;
+            bias.map_or(Ok(()), |bias| experts::cuda::add_bias(OPERATOR, &logits, bias))?;
+        }
     }
     Ok(logits)
 }
@@ -45,7 +48,7 @@ pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Ten
 /// rounded once to `dtype`, in the shape `shape`.
 ///
 /// # Errors
-/// Shapes or types that do not agree, out of memory; a GPU.
+/// Shapes or types that do not agree, out of memory.
 pub fn backward_input(
     dy: &Tensor,
     weight: &Tensor,
@@ -66,7 +69,7 @@ pub fn backward_input(
             let weight = MatrixRef::new(&weight, experts, inputs, inputs);
             gemm(dy, weight, &mut dx.values_mut()?, inputs, 1.0, false);
         }
-        Backend::Cuda => return Err(TensorError::NotOnGpu { operator: OPERATOR }),
+        Backend::Cuda => experts::cuda::router_input(OPERATOR, dy, weight, &dx)?,
     }
     Ok(dx)
 }
@@ -75,7 +78,7 @@ pub fn backward_input(
 /// `dy [rows, experts]` f32. Sums are f32 and rounded once.
 ///
 /// # Errors
-/// Shapes that do not agree; a GPU.
+/// Shapes that do not agree.
 pub fn backward_weight(
     dy: &Tensor,
     x: &Tensor,
@@ -111,7 +114,10 @@ pub fn backward_weight(
             columns::sum_rows(rows, &mut bias.tensor.values_mut()?, bias.accumulate, add);
             Ok(())
         }
-        Backend::Cuda => Err(TensorError::NotOnGpu { operator: OPERATOR }),
+        Backend::Cuda => {
+            weight.map_or(Ok(()), |weight| experts::cuda::router_weight(OPERATOR, dy, x, weight))?;
+            bias.map_or(Ok(()), |bias| experts::cuda::router_bias(OPERATOR, dy, bias))
+        }
     }
 }
 

@@ -2,26 +2,17 @@
 
 use device::{Backend, Category, Request};
 
+use super::cuda;
+use super::parts::AdaptedParts;
 use crate::ops::{GradientTarget, check};
-use crate::{Result, Tensor, TensorError};
-
-/// The parts of the outputs of each expert that have an adapter.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AdaptedParts {
-    /// Number of experts.
-    pub experts: usize,
-    /// Equal parts of an expert's outputs: 2 for gate and up.
-    pub all: usize,
-    /// Indices of the parts with an adapter, in ascending order.
-    pub adapted: Vec<usize>,
-}
+use crate::{Result, Tensor};
 
 /// `scale` times the rows of `packed [experts · adapted · rows, rank]` in a matrix for each expert,
 /// `[experts · all · rows, adapted · rank]`, which is 0 elsewhere: those of an adapted part at its rows, in
 /// columns of their own.
 ///
 /// # Errors
-/// Shapes or types that do not agree, out of memory; a GPU.
+/// Shapes or types that do not agree, out of memory.
 pub fn spread(packed: &Tensor, parts: &AdaptedParts, scale: f32) -> Result<Tensor> {
     const OPERATOR: &str = "experts.spread";
     let dtype = check::computed(OPERATOR, &[("packed", packed)])?;
@@ -38,7 +29,7 @@ pub fn spread(packed: &Tensor, parts: &AdaptedParts, scale: f32) -> Result<Tenso
                 to.iter_mut().zip(from).for_each(|(to, from)| *to = from * scale);
             });
         }
-        Backend::Cuda => return Err(TensorError::NotOnGpu { operator: OPERATOR }),
+        Backend::Cuda => cuda::spread(OPERATOR, packed, (parts, rows), scale, &matrix)?,
     }
     Ok(matrix)
 }
@@ -46,7 +37,7 @@ pub fn spread(packed: &Tensor, parts: &AdaptedParts, scale: f32) -> Result<Tenso
 /// Computes the gradient of [`spread`]: packed (+)= `scale` times the blocks of `matrix`, of the same type.
 ///
 /// # Errors
-/// Shapes or types that do not agree; a GPU.
+/// Shapes or types that do not agree.
 pub fn collect(matrix: &Tensor, parts: &AdaptedParts, scale: f32, packed: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "experts.collect";
     check::computed(OPERATOR, &[("matrix", matrix), ("packed", &packed.tensor)])?;
@@ -65,7 +56,7 @@ pub fn collect(matrix: &Tensor, parts: &AdaptedParts, scale: f32, packed: &Gradi
             });
             Ok(())
         }
-        Backend::Cuda => Err(TensorError::NotOnGpu { operator: OPERATOR }),
+        Backend::Cuda => cuda::collect(OPERATOR, matrix, (parts, rows), scale, packed),
     }
 }
 

@@ -3,15 +3,16 @@
 
 use device::{Backend, Category, DType, Request};
 
+use super::cuda;
 use crate::ops::gate::{self, Gate};
 use crate::ops::routing::Routes;
 use crate::ops::{check, math};
-use crate::{Result, Tensor, TensorError};
+use crate::{Result, Tensor};
 
 /// Computes weight · gate of `pair [slots, 2 · width]` as `[slots, width]`.
 ///
 /// # Errors
-/// Another type, an odd number of columns, out of memory; a GPU.
+/// Another type, an odd number of columns, out of memory.
 pub fn forward(pair: &Tensor, routes: &Routes, gate: Gate) -> Result<Tensor> {
     const OPERATOR: &str = "experts.gate_forward";
     let hidden = gate::forward(pair, gate)?;
@@ -32,7 +33,7 @@ pub fn forward_again(pair: &Tensor) -> Result<Tensor> {
 /// weight gradient reads. Returns the gradients of the rows' weights, `[slots]` f32.
 ///
 /// # Errors
-/// Shapes or types that do not agree, out of memory; a GPU.
+/// Shapes or types that do not agree, out of memory.
 pub fn backward(pair: &Tensor, hidden: &Tensor, routes: &Routes, gate: Gate) -> Result<Tensor> {
     const OPERATOR: &str = "experts.gate_backward";
     check::computed(OPERATOR, &[("pair", pair), ("hidden", hidden)])?;
@@ -53,10 +54,13 @@ pub fn backward(pair: &Tensor, hidden: &Tensor, routes: &Routes, gate: Gate) -> 
         weigh(OPERATOR, hidden, routes)?;
         return Ok(gradients);
     }
-    match pair.device().backend() {
-        Backend::Cuda => Err(TensorError::NotOnGpu { operator: OPERATOR }),
-        Backend::Cpu | Backend::Meta => Ok(gradients),
+    if pair.device().backend() == Backend::Cuda {
+        cuda::gate_dot(OPERATOR, (pair, hidden), gate, &gradients)?;
+        weigh(OPERATOR, hidden, routes)?;
+        gate::backward(pair, hidden, gate)?;
+        weigh(OPERATOR, hidden, routes)?;
     }
+    Ok(gradients)
 }
 
 /// Multiplies each row by the weight of its choice.
@@ -72,6 +76,6 @@ fn weigh(operator: &'static str, hidden: &Tensor, routes: &Routes) -> Result<()>
             }
             Ok(())
         }
-        Backend::Cuda => Err(TensorError::NotOnGpu { operator }),
+        Backend::Cuda => cuda::weigh(operator, hidden, routes),
     }
 }

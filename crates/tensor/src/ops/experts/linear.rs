@@ -2,15 +2,16 @@
 
 use device::{Backend, Category, DType, MatrixRef, Request, gemm};
 
+use super::cuda;
 use crate::ops::routing::Routes;
 use crate::ops::{GradientTarget, check, linear};
-use crate::{Result, Tensor, TensorError};
+use crate::{Result, Tensor};
 
 /// x · Wᵀ + b of each group: `x [slots, in]`, `weight [experts · out, in]` and `bias [experts · out]` of one
 /// type, giving `[slots, out]` in `dtype`: theirs or f32.
 ///
 /// # Errors
-/// Shapes or types that do not agree, out of memory; a GPU.
+/// Shapes or types that do not agree, out of memory.
 pub fn forward(
     x: &Tensor,
     weight: &Tensor,
@@ -43,7 +44,7 @@ pub fn forward(
                 }
             })?;
         }
-        Backend::Cuda => return Err(TensorError::NotOnGpu { operator: OPERATOR }),
+        Backend::Cuda => cuda::forward(OPERATOR, (x, weight, bias), routes, &output)?,
     }
     Ok(output)
 }
@@ -65,7 +66,7 @@ pub fn forward_again(x: &Tensor, weight: &Tensor, routes: &Routes, dtype: DType)
 /// dy · weight of each group: `dy [slots, out]`, giving `[slots, in]` in `dtype`: that of `dy` or f32.
 ///
 /// # Errors
-/// Shapes or types that do not agree, out of memory; a GPU.
+/// Shapes or types that do not agree, out of memory.
 pub fn backward_input(dy: &Tensor, weight: &Tensor, routes: &Routes, dtype: DType) -> Result<Tensor> {
     const OPERATOR: &str = "experts.backward_input";
     check::computed(OPERATOR, &[("dy", dy), ("weight", weight)])?;
@@ -84,7 +85,7 @@ pub fn backward_input(dy: &Tensor, weight: &Tensor, routes: &Routes, dtype: DTyp
                 gemm(dy, matrix, &mut dx[rows.start * inputs..rows.end * inputs], inputs, 1.0, false);
             })?;
         }
-        Backend::Cuda => return Err(TensorError::NotOnGpu { operator: OPERATOR }),
+        Backend::Cuda => cuda::backward_input(OPERATOR, (dy, weight), routes, &dx)?,
     }
     Ok(dx)
 }
@@ -93,7 +94,7 @@ pub fn backward_input(dy: &Tensor, weight: &Tensor, routes: &Routes, dtype: DTyp
 /// `x [slots, in]`. The target is f32 or of their type; sums are f32 and rounded once.
 ///
 /// # Errors
-/// Shapes or types that do not agree; a GPU.
+/// Shapes or types that do not agree.
 pub fn backward_weight(dy: &Tensor, x: &Tensor, routes: &Routes, weight: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "experts.backward_weight";
     let dtype = check::computed(OPERATOR, &[("dy", dy), ("x", x)])?;
@@ -118,7 +119,7 @@ pub fn backward_weight(dy: &Tensor, x: &Tensor, routes: &Routes, weight: &Gradie
                 }
             })
         }
-        Backend::Cuda => Err(TensorError::NotOnGpu { operator: OPERATOR }),
+        Backend::Cuda => cuda::backward_weight(OPERATOR, (dy, x), routes, weight),
     }
 }
 
@@ -126,7 +127,7 @@ pub fn backward_weight(dy: &Tensor, x: &Tensor, routes: &Routes, weight: &Gradie
 /// by the weight of its choice if `is_weighted`.
 ///
 /// # Errors
-/// Shapes or types that do not agree; a GPU.
+/// Shapes or types that do not agree.
 pub fn backward_bias(dy: &Tensor, routes: &Routes, is_weighted: bool, bias: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "experts.backward_bias";
     let dtype = check::computed(OPERATOR, &[("dy", dy)])?;
@@ -151,7 +152,7 @@ pub fn backward_bias(dy: &Tensor, routes: &Routes, is_weighted: bool, bias: &Gra
                 target.iter_mut().zip(sum).for_each(|(target, sum)| *target = own(*target) + sum);
             })
         }
-        Backend::Cuda => Err(TensorError::NotOnGpu { operator: OPERATOR }),
+        Backend::Cuda => cuda::backward_bias(OPERATOR, dy, (routes, is_weighted), bias),
     }
 }
 

@@ -7,11 +7,14 @@
 //! [`Routes::offsets`]: super::routing::Routes::offsets
 
 mod blocks;
+pub(super) mod cuda;
 mod gate;
 mod linear;
 mod moves;
+mod parts;
 
-pub use blocks::{AdaptedParts, collect, spread};
+pub use blocks::{collect, spread};
 pub use gate::{backward as gate_backward, forward as gate_forward, forward_again as gate_forward_again};
 pub use linear::{backward_bias, backward_input, backward_weight, forward, forward_again};
 pub use moves::{combine, gather, sum_choices, weight_gradients};
+pub use parts::AdaptedParts;

@@ -3,14 +3,15 @@
 use device::parallel::{for_pieces, simd};
 use device::{Backend, Category, DType, Request};
 
+use super::cuda;
 use crate::ops::routing::Routes;
 use crate::ops::{check, rows};
-use crate::{Result, Tensor, TensorError};
+use crate::{Result, Tensor};
 
 /// Copies each row of `x [.., columns]` to the rows of its experts: `[slots, columns]`.
 ///
 /// # Errors
-/// Shapes or types that do not agree, out of memory; a GPU.
+/// Shapes or types that do not agree, out of memory.
 pub fn gather(x: &Tensor, routes: &Routes, category: Category) -> Result<Tensor> {
     const OPERATOR: &str = "experts.gather";
     let dtype = check::computed(OPERATOR, &[("x", x)])?;
@@ -31,7 +32,7 @@ pub fn gather(x: &Tensor, routes: &Routes, category: Category) -> Result<Tensor>
                 }
             });
         }
-        Backend::Cuda => return Err(TensorError::NotOnGpu { operator: OPERATOR }),
+        Backend::Cuda => cuda::gather(OPERATOR, x, routes, &gathered)?,
     }
     Ok(gathered)
 }
@@ -41,7 +42,7 @@ pub fn gather(x: &Tensor, routes: &Routes, category: Category) -> Result<Tensor>
 /// has `shape`.
 ///
 /// # Errors
-/// Shapes or types that do not agree, out of memory; a GPU.
+/// Shapes or types that do not agree, out of memory.
 pub fn combine(
     y: &Tensor,
     bias: Option<&Tensor>,
@@ -108,7 +109,7 @@ fn sum(
                 }
             });
         }
-        Backend::Cuda => return Err(TensorError::NotOnGpu { operator }),
+        Backend::Cuda => cuda::sum(operator, (y, bias), routes, &out)?,
     }
     Ok(out)
 }
@@ -118,7 +119,7 @@ fn sum(
 /// `bias [experts · columns]`.
 ///
 /// # Errors
-/// Shapes or types that do not agree, out of memory; a GPU.
+/// Shapes or types that do not agree, out of memory.
 pub fn weight_gradients(
     of_slots: &Tensor,
     biases: Option<(&Tensor, &Tensor)>,
@@ -151,7 +152,7 @@ pub fn weight_gradients(
                 }
             }
         }
-        Backend::Cuda => return Err(TensorError::NotOnGpu { operator: OPERATOR }),
+        Backend::Cuda => cuda::weight_gradients(OPERATOR, of_slots, biases, routes, &gradients)?,
     }
     Ok(gradients)
 }

@@ -2,13 +2,14 @@
 
 use device::{Backend, DType};
 
+use super::cuda;
 use crate::ops::check;
-use crate::{Result, Tensor, TensorError};
+use crate::{Result, Tensor};
 
 /// Writes the sum over the rows of `counts [ranks, width]` to `sums [width]`, both u32.
 ///
 /// # Errors
-/// Shapes or types that do not agree; a GPU.
+/// Shapes or types that do not agree.
 pub fn sum_loads(counts: &Tensor, sums: &Tensor) -> Result<()> {
     const OPERATOR: &str = "routing.sum_loads";
     check::dtype(OPERATOR, "counts", counts, DType::U32)?;
@@ -24,7 +25,7 @@ pub fn sum_loads(counts: &Tensor, sums: &Tensor) -> Result<()> {
             }
             Ok(())
         }
-        Backend::Cuda => Err(TensorError::NotOnGpu { operator: OPERATOR }),
+        Backend::Cuda => cuda::sum_loads(OPERATOR, counts, sums),
     }
 }
 
@@ -32,7 +33,7 @@ pub fn sum_loads(counts: &Tensor, sums: &Tensor) -> Result<()> {
 /// below the mean, and down where it is above (Wang et al., *Auxiliary-Loss-Free Load Balancing*, 2024).
 ///
 /// # Errors
-/// Shapes or types that do not agree; a GPU.
+/// Shapes or types that do not agree.
 pub fn move_correction(correction: &Tensor, loads: &Tensor, rate: f32) -> Result<()> {
     const OPERATOR: &str = "routing.move_correction";
     check::f32s(OPERATOR, &[("correction", correction)])?;
@@ -52,6 +53,6 @@ pub fn move_correction(correction: &Tensor, loads: &Tensor, rate: f32) -> Result
             }
             Ok(())
         }
-        Backend::Cuda => Err(TensorError::NotOnGpu { operator: OPERATOR }),
+        Backend::Cuda => cuda::move_correction(OPERATOR, correction, loads, rate),
     }
 }

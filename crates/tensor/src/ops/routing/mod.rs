@@ -5,6 +5,7 @@
 //! expert's is larger. Rows of experts are ordered by expert, then by row, then by choice.
 
 mod cpu;
+pub(super) mod cuda;
 mod loads;
 mod routes;
 mod settings;
@@ -16,14 +17,14 @@ pub use settings::{Balance, Routing, ScoreFunction};
 use device::{Backend, Category, DType, Request};
 
 use super::check;
-use crate::{Result, Tensor, TensorError};
+use crate::{Result, Tensor};
 
 /// Routes each row of `logits [rows, experts]` f32. `correction [experts]` f32 is added to the scores by
 /// which experts are chosen, and not to weights. Adds the number of rows of each expert to `loads [experts]`
 /// u32, if there are any.
 ///
 /// # Errors
-/// Shapes or types that do not agree, out of memory; a GPU.
+/// Shapes or types that do not agree, out of memory.
 pub fn forward(
     logits: &Tensor,
     correction: Option<&Tensor>,
@@ -49,10 +50,14 @@ pub fn forward(
         sources: new([rows * routing.per_token].into(), DType::U32)?,
         offsets: new([routing.experts + 1].into(), DType::U32)?,
     };
+    let counts = cuda::workspace_bytes(routes.slots(), routing.experts);
+    let counts = Tensor::workspace(device, OPERATOR, counts)?;
     match device.backend() {
         Backend::Meta => {}
         Backend::Cpu => cpu::forward(logits, correction, routing, loads, &routes)?,
-        Backend::Cuda => return Err(TensorError::NotOnGpu { operator: OPERATOR }),
+        Backend::Cuda => {
+            cuda::forward(OPERATOR, (logits, correction), routing, (loads, &counts), &routes)?;
+        }
     }
     Ok(routes)
 }
@@ -61,7 +66,7 @@ pub fn forward(
 /// the balancing losses, multiplied by a factor on the device, `[1]` f32, if there is one.
 ///
 /// # Errors
-/// Shapes or types that do not agree, out of memory; a GPU.
+/// Shapes or types that do not agree, out of memory.
 pub fn backward(
     dw: &Tensor,
     logits: &Tensor,
@@ -78,7 +83,7 @@ pub fn backward(
     match logits.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => cpu::backward(dw, logits, routes, (routing, balance), &gradient)?,
-        Backend::Cuda => return Err(TensorError::NotOnGpu { operator: OPERATOR }),
+        Backend::Cuda => cuda::backward(OPERATOR, (dw, logits), routes, (routing, balance), &gradient)?,
     }
     Ok(gradient)
 }

@@ -1,0 +1,325 @@
+//! Launches of `kernels/experts.cu` and `kernels/experts_linear.cu`.
+
+use device::cuda::Launch;
+use device::{DType, Family, Function};
+
+use super::parts::AdaptedParts;
+use crate::ops::GradientTarget;
+use crate::ops::gate::Gate;
+use crate::ops::gpu;
+use crate::ops::kernels::family;
+use crate::ops::routing::Routes;
+use crate::{Result, Tensor};
+
+/// Threads of a warp, which moves one row.
+const WARP: u32 = 32;
+/// Rows of a block of warps.
+const ROWS: u32 = gpu::THREADS / WARP;
+/// Rows and columns of a tile of a matmul.
+const TILE: u32 = 64;
+
+/// `kernels/experts.cu`.
+pub(crate) static FAMILY: Family =
+    family!("experts", headers: ["activation.cuh", "gate.cuh"], constants: &[gpu::THREADS_CONSTANT]);
+
+/// `kernels/experts_linear.cu`.
+pub(crate) static FAMILY_LINEAR: Family = family!("experts_linear", constants: &[gpu::THREADS_CONSTANT]);
+
+/// Returns the kernel of matmuls for operands of `dtype` with results of `out`.
+fn linear(names: [&'static str; 2], dtype: DType, out: DType) -> Function {
+    let name = names[usize::from(out != dtype)];
+    Function::new(&FAMILY_LINEAR, name).of(dtype)
+}
+
+fn read_any<'a>(launch: Launch<'a>, tensor: Option<&Tensor>) -> Launch<'a> {
+    match tensor {
+        Some(tensor) => launch.read(tensor.region()),
+        None => launch.null(),
+    }
+}
+
+/// Returns 1 if rows are moved by 16 bytes, else 0.
+fn vector(columns: usize, tensors: &[&Tensor]) -> u32 {
+    let whole = columns.is_multiple_of(gpu::lanes(tensors[0].dtype()));
+    u32::from(whole && gpu::aligned(tensors))
+}
+
+/// The tiles of the rows of all groups: at most one more for each expert than for the rows together.
+fn row_tiles(operator: &'static str, routes: &Routes) -> Result<u32> {
+    gpu::word(operator, routes.slots().div_ceil(TILE as usize) + routes.experts())
+}
+
+/// y = x · Wᵀ + b of each group.
+pub(super) fn forward(
+    operator: &'static str,
+    (x, weight, bias): (&Tensor, &Tensor, Option<&Tensor>),
+    routes: &Routes,
+    y: &Tensor,
+) -> Result<()> {
+    let word = |size| gpu::word(operator, size);
+    let [experts, outputs] = [word(routes.experts())?, word(y.shape().columns())?];
+    if y.elements() == 0 {
+        return Ok(());
+    }
+    let kernel = linear(["forward", "forward_wide"], x.dtype(), y.dtype());
+    let launch = read_any(x.device().kernel(kernel).read(x.region()).read(weight.region()), bias);
+    let launch = launch.read(routes.offsets.region()).write(y.region());
+    let launch = launch.u32(experts).u32(outputs).u32(word(x.shape().columns())?);
+    let grid = [outputs.div_ceil(TILE), row_tiles(operator, routes)?, 1];
+    Ok(launch.cost(gpu::bytes(&[x, weight, y]), 0).launch(grid, gpu::THREADS)?)
+}
+
+/// dx = dy · W of each group.
+pub(super) fn backward_input(
+    operator: &'static str,
+    (dy, weight): (&Tensor, &Tensor),
+    routes: &Routes,
+    dx: &Tensor,
+) -> Result<()> {
+    let word = |size| gpu::word(operator, size);
+    let [experts, inputs] = [word(routes.experts())?, word(dx.shape().columns())?];
+    if dx.elements() == 0 {
+        return Ok(());
+    }
+    let kernel = linear(["backward_input", "backward_input_wide"], dy.dtype(), dx.dtype());
+    let launch = dy.device().kernel(kernel).read(dy.region()).read(weight.region());
+    let launch = launch.read(routes.offsets.region()).write(dx.region());
+    let launch = launch.u32(experts).u32(word(dy.shape().columns())?).u32(inputs);
+    let grid = [inputs.div_ceil(TILE), row_tiles(operator, routes)?, 1];
+    Ok(launch.cost(gpu::bytes(&[dy, weight, dx]), 0).launch(grid, gpu::THREADS)?)
+}
+
+/// weight (+)= dyᵀ · x of each group.
+pub(super) fn backward_weight(
+    operator: &'static str,
+    (dy, x): (&Tensor, &Tensor),
+    routes: &Routes,
+    weight: &GradientTarget,
+) -> Result<()> {
+    let word = |size| gpu::word(operator, size);
+    let [outputs, inputs] = [word(dy.shape().columns())?, word(x.shape().columns())?];
+    let names = ["backward_weight", "backward_weight_wide"];
+    let launch = dy.device().kernel(linear(names, dy.dtype(), weight.tensor.dtype()));
+    let launch = launch.read(dy.region()).read(x.region()).read(routes.offsets.region());
+    let launch = launch.write(weight.tensor.region()).u32(outputs).u32(inputs);
+    let launch = launch.u32(u32::from(weight.accumulate)).cost(gpu::bytes(&[dy, x, &weight.tensor]), 0);
+    let grid = [inputs.div_ceil(TILE), outputs.div_ceil(TILE), word(routes.experts())?];
+    Ok(launch.launch(grid, gpu::THREADS)?)
+}
+
+/// bias (+)= Σ over the rows of each group of dy, weighted if `is_weighted`.
+pub(super) fn backward_bias(
+    operator: &'static str,
+    dy: &Tensor,
+    (routes, is_weighted): (&Routes, bool),
+    bias: &GradientTarget,
+) -> Result<()> {
+    let word = |size| gpu::word(operator, size);
+    let outputs = word(dy.shape().columns())?;
+    let kernel = linear(["backward_bias", "backward_bias_wide"], dy.dtype(), bias.tensor.dtype());
+    let launch = dy.device().kernel(kernel).read(dy.region());
+    let launch = read_any(launch, is_weighted.then_some(&routes.weights)).read(routes.sources.region());
+    let launch = launch.read(routes.offsets.region()).write(bias.tensor.region()).u32(outputs);
+    let launch = launch.u32(u32::from(bias.accumulate)).cost(dy.bytes() as u64, dy.elements() as u64);
+    let grid = [outputs.div_ceil(gpu::THREADS), word(routes.experts())?, 1];
+    Ok(launch.launch(grid, gpu::THREADS)?)
+}
+
+/// gathered = the rows of `x` in the order of experts.
+pub(super) fn gather(operator: &'static str, x: &Tensor, routes: &Routes, gathered: &Tensor) -> Result<()> {
+    let word = |size| gpu::word(operator, size);
+    let (slots, columns) = (word(routes.slots())?, x.shape().columns());
+    if gathered.elements() == 0 {
+        return Ok(());
+    }
+    let launch = x.device().kernel(Function::new(&FAMILY, "gather").of(x.dtype()));
+    let launch = launch.read(x.region()).read(routes.sources.region()).write(gathered.region());
+    let launch = launch.u32(slots).u32(word(columns)?).u32(word(routes.per_token())?);
+    let launch = launch.u32(vector(columns, &[x, gathered])).cost(2 * gathered.bytes() as u64, 0);
+    Ok(launch.launch([slots.div_ceil(ROWS), 1, 1], gpu::THREADS)?)
+}
+
+/// out = the sums of the choices of each row, plus weighted biases.
+pub(super) fn sum(
+    operator: &'static str,
+    (y, bias): (&Tensor, Option<&Tensor>),
+    routes: &Routes,
+    out: &Tensor,
+) -> Result<()> {
+    let word = |size| gpu::word(operator, size);
+    let (rows, columns) = (word(routes.rows())?, y.shape().columns());
+    if out.elements() == 0 {
+        return Ok(());
+    }
+    // With a bias of a half type, f32 rows have kernels of their own.
+    let (name, dtype) = match bias.map(Tensor::dtype).filter(|dtype| *dtype != y.dtype()) {
+        Some(half) => ("combine_wide", half),
+        None => ("combine", y.dtype()),
+    };
+    let launch = y.device().kernel(Function::new(&FAMILY, name).of(dtype));
+    let launch = read_any(launch.read(y.region()), bias).read(routes.slots.region());
+    let launch = launch.read(routes.choices.region()).read(routes.weights.region()).write(out.region());
+    let launch = launch.u32(rows).u32(word(columns)?).u32(word(routes.per_token())?);
+    let aligned = bias.is_none_or(|bias| gpu::aligned(&[bias]));
+    let launch = launch.u32(if aligned { vector(columns, &[y, out]) } else { 0 });
+    let launch = launch.cost(gpu::bytes(&[y, out]), y.elements() as u64);
+    Ok(launch.launch([rows.div_ceil(ROWS), 1, 1], gpu::THREADS)?)
+}
+
+/// Multiplies each row of experts by the weight of its choice.
+pub(super) fn weigh(operator: &'static str, hidden: &Tensor, routes: &Routes) -> Result<()> {
+    let (slots, columns) = (gpu::word(operator, routes.slots())?, hidden.shape().columns());
+    if hidden.elements() == 0 {
+        return Ok(());
+    }
+    let launch = hidden.device().kernel(Function::new(&FAMILY, "weigh").of(hidden.dtype()));
+    let launch = launch.write(hidden.region()).read(routes.weights.region()).read(routes.sources.region());
+    let launch = launch.u32(slots).u32(gpu::word(operator, columns)?).u32(vector(columns, &[hidden]));
+    let launch = launch.cost(2 * hidden.bytes() as u64, hidden.elements() as u64);
+    Ok(launch.launch([slots.div_ceil(ROWS), 1, 1], gpu::THREADS)?)
+}
+
+/// products = Σ over columns of the gate of `pair` times `hidden`, of each row.
+pub(super) fn gate_dot(
+    operator: &'static str,
+    (pair, hidden): (&Tensor, &Tensor),
+    gate: Gate,
+    products: &Tensor,
+) -> Result<()> {
+    let [slots, columns] = [products.elements(), hidden.shape().columns()];
+    let [slots, columns] = [gpu::word(operator, slots)?, gpu::word(operator, columns)?];
+    if slots == 0 {
+        return Ok(());
+    }
+    let launch = pair.device().kernel(Function::new(&FAMILY, gate.dot_kernel()).of(pair.dtype()));
+    let launch = launch.read(pair.region()).read(hidden.region()).write(products.region());
+    let launch = gate.add_to(launch.u32(slots).u32(columns));
+    let launch = launch.cost(gpu::bytes(&[pair, hidden]), 4 * hidden.elements() as u64);
+    Ok(launch.launch([slots.div_ceil(ROWS), 1, 1], gpu::THREADS)?)
+}
+
+/// gradients = those of the choices' weights, from those of rows and by biases.
+pub(super) fn weight_gradients(
+    operator: &'static str,
+    of_slots: &Tensor,
+    biases: Option<(&Tensor, &Tensor)>,
+    routes: &Routes,
+    gradients: &Tensor,
+) -> Result<()> {
+    let word = |size| gpu::word(operator, size);
+    let total = word(routes.slots())?;
+    if total == 0 {
+        return Ok(());
+    }
+    let (dtype, columns) = biases.map_or((DType::F32, 0), |(dy, _)| (dy.dtype(), dy.shape().columns()));
+    let launch = of_slots.device().kernel(Function::new(&FAMILY, "weight_gradients").of(dtype));
+    let launch = read_any(launch.read(of_slots.region()), biases.map(|(dy, _)| dy));
+    let launch = read_any(launch, biases.map(|(_, bias)| bias)).read(routes.slots.region());
+    let launch = launch.read(routes.choices.region()).write(gradients.region());
+    let launch = launch.u32(total).u32(word(columns)?).u32(word(routes.per_token())?);
+    Ok(launch.launch([total.div_ceil(ROWS), 1, 1], gpu::THREADS)?)
+}
+
+/// Adds the layout of an adapter's matrices, whose packed rows are `packed`.
+fn of_parts<'a>(
+    operator: &'static str,
+    launch: Launch<'a>,
+    packed: &Tensor,
+    (parts, rows): (&AdaptedParts, usize),
+) -> Result<Launch<'a>> {
+    let word = |size| gpu::word(operator, size);
+    let mask = parts.adapted.iter().fold(0, |mask, part| mask | 1_u32 << part);
+    let launch = launch.u32(mask).u64(packed.elements() as u64).u32(word(rows)?);
+    Ok(launch.u32(word(packed.shape().columns())?).u32(word(parts.all)?).u32(word(parts.adapted.len())?))
+}
+
+fn element_blocks(operator: &'static str, elements: usize) -> Result<[u32; 3]> {
+    Ok([gpu::word(operator, elements.div_ceil(gpu::THREADS as usize))?, 1, 1])
+}
+
+/// matrix = scale · packed, in blocks; other elements are 0 already.
+pub(super) fn spread(
+    operator: &'static str,
+    packed: &Tensor,
+    parts: (&AdaptedParts, usize),
+    scale: f32,
+    matrix: &Tensor,
+) -> Result<()> {
+    let launch = packed.device().kernel(Function::new(&FAMILY, "spread").of(packed.dtype()));
+    let launch = launch.read(packed.region()).write(matrix.region());
+    let launch = of_parts(operator, launch, packed, parts)?.f32(scale);
+    Ok(launch.launch(element_blocks(operator, packed.elements())?, gpu::THREADS)?)
+}
+
+/// packed (+)= scale · the blocks of `matrix`.
+pub(super) fn collect(
+    operator: &'static str,
+    matrix: &Tensor,
+    parts: (&AdaptedParts, usize),
+    scale: f32,
+    packed: &GradientTarget,
+) -> Result<()> {
+    let target = &packed.tensor;
+    let launch = matrix.device().kernel(Function::new(&FAMILY, "collect").of(matrix.dtype()));
+    let launch = launch.read(matrix.region()).write(target.region());
+    let launch = of_parts(operator, launch, target, parts)?.f32(scale).u32(u32::from(packed.accumulate));
+    Ok(launch.launch(element_blocks(operator, target.elements())?, gpu::THREADS)?)
+}
+
+/// logits += bias in each row.
+pub(in crate::ops) fn add_bias(operator: &'static str, logits: &Tensor, bias: &Tensor) -> Result<()> {
+    if logits.elements() == 0 {
+        return Ok(());
+    }
+    let launch = logits.device().kernel(Function::new(&FAMILY, "add_bias"));
+    let launch = launch.write(logits.region()).read(bias.region()).u64(logits.elements() as u64);
+    let launch = launch.u32(gpu::word(operator, bias.elements())?);
+    Ok(launch.launch(element_blocks(operator, logits.elements())?, gpu::THREADS)?)
+}
+
+/// dx = dy · W of a router; dy is f32.
+pub(in crate::ops) fn router_input(
+    operator: &'static str,
+    dy: &Tensor,
+    weight: &Tensor,
+    dx: &Tensor,
+) -> Result<()> {
+    let word = |size| gpu::word(operator, size);
+    let [rows, experts, inputs] =
+        [word(dy.shape().rows())?, word(dy.shape().columns())?, word(weight.shape().columns())?];
+    if dx.elements() == 0 {
+        return Ok(());
+    }
+    let kernel = linear(["router_input", "router_input_wide"], weight.dtype(), dx.dtype());
+    let launch = dy.device().kernel(kernel).read(dy.region()).read(weight.region()).write(dx.region());
+    let launch = launch.u32(rows).u32(experts).u32(inputs).cost(gpu::bytes(&[dy, weight, dx]), 0);
+    Ok(launch.launch([inputs.div_ceil(TILE), rows.div_ceil(TILE), 1], gpu::THREADS)?)
+}
+
+/// weight (+)= dyᵀ · x of a router; dy is f32.
+pub(in crate::ops) fn router_weight(
+    operator: &'static str,
+    dy: &Tensor,
+    x: &Tensor,
+    weight: &GradientTarget,
+) -> Result<()> {
+    let word = |size| gpu::word(operator, size);
+    let [rows, experts, inputs] =
+        [word(dy.shape().rows())?, word(dy.shape().columns())?, word(x.shape().columns())?];
+    let kernel = linear(["router_weight", "router_weight_wide"], x.dtype(), weight.tensor.dtype());
+    let launch = dy.device().kernel(kernel).read(dy.region()).read(x.region());
+    let launch = launch.write(weight.tensor.region()).u32(rows).u32(experts).u32(inputs);
+    let launch = launch.u32(u32::from(weight.accumulate)).cost(gpu::bytes(&[dy, x]), 0);
+    Ok(launch.launch([inputs.div_ceil(TILE), experts.div_ceil(TILE), 1], gpu::THREADS)?)
+}
+
+/// bias (+)= Σ over rows of dy, f32, of a router.
+pub(in crate::ops) fn router_bias(operator: &'static str, dy: &Tensor, bias: &GradientTarget) -> Result<()> {
+    let [rows, experts] = [dy.shape().rows(), dy.shape().columns()];
+    let [rows, experts] = [gpu::word(operator, rows)?, gpu::word(operator, experts)?];
+    let (names, dtype) = (["router_bias"; 2], bias.tensor.dtype());
+    let launch = dy.device().kernel(linear(names, dtype, dtype)).read(dy.region());
+    let launch = launch.write(bias.tensor.region()).u32(rows).u32(experts);
+    let launch = launch.u32(u32::from(bias.accumulate)).cost(dy.bytes() as u64, dy.elements() as u64);
+    Ok(launch.launch([experts.div_ceil(ROWS), 1, 1], gpu::THREADS)?)
+}

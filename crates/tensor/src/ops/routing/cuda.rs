@@ -1,0 +1,113 @@
+//! Launches of `kernels/routing.cu`.
+
+use device::cuda::Launch;
+use device::{Family, Function};
+
+use super::routes::Routes;
+use super::settings::{Balance, Routing, ScoreFunction};
+use crate::ops::gpu;
+use crate::ops::kernels::family;
+use crate::{Result, Tensor};
+
+/// Threads of a warp, which computes one row.
+const WARP: u32 = 32;
+/// Rows of a block.
+const ROWS: u32 = gpu::THREADS / WARP;
+
+/// `kernels/routing.cu`.
+pub(crate) static FAMILY: Family = family!("routing", constants: &[gpu::THREADS_CONSTANT]);
+
+/// Bytes of the counts by which choices are ordered: of each expert in each block of them.
+pub(super) fn workspace_bytes(choices: usize, experts: usize) -> usize {
+    choices.div_ceil(gpu::THREADS as usize) * experts * size_of::<u32>()
+}
+
+/// Adds a tensor that a kernel reads, or a null address.
+fn read_any<'a>(launch: Launch<'a>, tensor: Option<&Tensor>) -> Launch<'a> {
+    match tensor {
+        Some(tensor) => launch.read(tensor.region()),
+        None => launch.null(),
+    }
+}
+
+pub(super) fn forward(
+    operator: &'static str,
+    (logits, correction): (&Tensor, Option<&Tensor>),
+    routing: &Routing,
+    (loads, counts): (Option<&Tensor>, &Tensor),
+    routes: &Routes,
+) -> Result<()> {
+    let word = |size| gpu::word(operator, size);
+    let [rows, experts, chosen] = [word(routes.rows())?, word(routing.experts)?, word(routing.per_token)?];
+    let [groups, open] = [word(routing.groups)?, word(routing.groups_per_token)?];
+    let (device, total) = (logits.device(), word(routes.slots())?);
+    if total == 0 {
+        return Ok(());
+    }
+    let kernel = |name| device.kernel(Function::new(&FAMILY, name));
+    let launch = read_any(kernel("choose").read(logits.region()), correction);
+    let launch = launch.write(routes.weights.region()).write(routes.choices.region());
+    let launch = launch.u32(rows).u32(experts).u32(chosen);
+    let launch = of_scores(launch, routing).u32(groups).u32(open);
+    let launch = launch.cost(logits.bytes() as u64, u64::from(chosen) * logits.elements() as u64);
+    launch.shared(ROWS * (2 * experts + groups) * 4).launch([rows.div_ceil(ROWS), 1, 1], gpu::THREADS)?;
+    let blocks = total.div_ceil(gpu::THREADS);
+    let launch = kernel("count").read(routes.choices.region()).write(counts.region());
+    launch.u32(total).u32(experts).shared(4 * experts).launch([blocks, 1, 1], gpu::THREADS)?;
+    let launch = kernel("offsets").write(counts.region()).write(routes.offsets.region());
+    let launch = gpu::write_any(launch, loads).u32(blocks).u32(experts);
+    launch.shared(4 * experts).launch([1, 1, 1], gpu::THREADS)?;
+    let launch = kernel("order").read(routes.choices.region()).read(counts.region());
+    let launch = launch.read(routes.offsets.region()).write(routes.slots.region());
+    let launch = launch.write(routes.sources.region()).u32(total).u32(experts);
+    Ok(launch.shared(4 * gpu::THREADS).launch([blocks, 1, 1], gpu::THREADS)?)
+}
+
+/// Adds the function of scores, and the weights that follow from them.
+fn of_scores<'a>(launch: Launch<'a>, routing: &Routing) -> Launch<'a> {
+    let sigmoid = u32::from(routing.scores == ScoreFunction::Sigmoid);
+    launch.u32(sigmoid).u32(u32::from(routing.normalised)).f32(routing.scale)
+}
+
+pub(super) fn backward(
+    operator: &'static str,
+    (dw, logits): (&Tensor, &Tensor),
+    routes: &Routes,
+    (routing, balance): (&Routing, Option<(Balance, Option<&Tensor>)>),
+    gradient: &Tensor,
+) -> Result<()> {
+    let word = |size| gpu::word(operator, size);
+    let [rows, experts, chosen] = [word(routes.rows())?, word(routing.experts)?, word(routing.per_token)?];
+    if rows == 0 {
+        return Ok(());
+    }
+    let (balance, scale) = balance.unwrap_or_default();
+    let (of_rows, of_slots) = (routes.rows() as f32, routes.slots() as f32);
+    let launch = logits.device().kernel(Function::new(&FAMILY, "logits_gradient"));
+    let launch = launch.read(dw.region()).read(logits.region()).read(routes.choices.region());
+    let launch = read_any(launch.read(routes.offsets.region()), scale).write(gradient.region());
+    let launch = of_scores(launch.u32(rows).u32(experts).u32(chosen), routing);
+    let load = balance.load * routing.experts as f32 / of_rows / of_slots;
+    let launch = launch.f32(load).f32(balance.logits * 2.0 / of_rows);
+    let launch = launch.cost(2 * logits.bytes() as u64, 8 * logits.elements() as u64);
+    Ok(launch.shared(ROWS * 2 * experts * 4).launch([rows.div_ceil(ROWS), 1, 1], gpu::THREADS)?)
+}
+
+pub(super) fn sum_loads(operator: &'static str, counts: &Tensor, sums: &Tensor) -> Result<()> {
+    let [ranks, width] = [counts.shape().rows(), counts.shape().columns()];
+    let [ranks, width] = [gpu::word(operator, ranks)?, gpu::word(operator, width)?];
+    let launch = counts.device().kernel(Function::new(&FAMILY, "sum_loads"));
+    let launch = launch.read(counts.region()).write(sums.region()).u32(ranks).u32(width);
+    Ok(launch.launch([width.div_ceil(gpu::THREADS), 1, 1], gpu::THREADS)?)
+}
+
+pub(super) fn move_correction(
+    operator: &'static str,
+    correction: &Tensor,
+    loads: &Tensor,
+    rate: f32,
+) -> Result<()> {
+    let launch = loads.device().kernel(Function::new(&FAMILY, "move_correction"));
+    let launch = launch.write(correction.region()).read(loads.region());
+    Ok(launch.u32(gpu::word(operator, loads.elements())?).f32(rate).launch([1, 1, 1], WARP)?)
+}
