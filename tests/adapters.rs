@@ -20,7 +20,8 @@ use worker::DeviceChoice;
 /// Recorded models: one whose linear layers are transposed, and one with packed layers and grouped heads.
 const MODELS: [&str; 2] = ["gpt2", "llama"];
 /// Recorded models of further families: one tied with norms after branches, one with fused tensors, one whose
-/// norms cover all heads, one with biases, one with dense layers, experts and shared experts, and one with latents.
+/// norms cover all heads, one with biases, one with dense layers, experts and shared experts, and one with
+/// latents.
 const FAMILIES: [&str; 6] = [
     "families/gemma2",
     "families/phi3",
