@@ -15,8 +15,8 @@ __device__ __forceinline__ void gather(const T *x, const u32 *sources, T *gather
     for (u32 at = threadIdx.x % WARP * N; at < columns; at += WARP * N) store<N>(to + at, load<N>(from + at));
 }
 
-// out[row] = the sum over choices of y[slots[choice]] and, if there is a bias, weight * bias of its expert, in
-// the order of the choices. Launch: a warp for each row.
+// out[row] = the sum over choices of y[slots[choice]] and, if there is a bias, weight * bias of its expert,
+// in the order of the choices. Launch: a warp for each row.
 template <int N, typename T, typename Out>
 __device__ __forceinline__ void combine(const T *y, const T *bias, const u32 *slots, const u32 *choices,
                                         const float *weights, Out *out, u32 rows, u32 columns, u32 chosen) {
@@ -54,8 +54,8 @@ __device__ __forceinline__ void weigh(T *hidden, const float *weights, const u32
     }
 }
 
-// products[slot] = the sum over columns of the gate's result and `dh`, its gradient. Launch: a warp for each row
-// of experts.
+// products[slot] = the sum over columns of the gate's result and `dh`, its gradient. Launch: a warp for each
+// row of experts.
 template <typename Function, typename Form, typename T>
 __device__ __forceinline__ void gate_dot(const T *pair, const T *dh, float *products, u32 slots, u32 columns,
                                          Form form) {
@@ -88,8 +88,9 @@ __device__ __forceinline__ void weight_gradients(const float *of_slots, const T 
     if (threadIdx.x % WARP == 0) gradients[choice] = of_slots[slots[choice]] + sum;
 }
 
-// Rows of an expert's adapter as blocks of its matrix: element `at` of the packed rows, of `rank` columns, lies
-// at the result in the matrix, which has `adapted` blocks side by side, one for each bit of `parts` that is set.
+// Rows of an expert's adapter as blocks of its matrix: element `at` of the packed rows, of `rank` columns,
+// lies at the result in the matrix, which has `adapted` blocks side by side, one for each bit of `parts` that
+// is set.
 __device__ __forceinline__ u64 element_of_matrix(u64 at, u32 rows, u32 rank, u32 all, u32 adapted,
                                                  u32 parts) {
     const u64 packed_row = at / rank;
@@ -106,84 +107,84 @@ KERNEL __launch_bounds__(THREADS)
     if (at < elements) x[at] += bias[at % columns];
 }
 
-#define FOR_TYPE(NAME, T)                                                                                    \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
-        gather_##NAME(const T *__restrict__ x, const u32 *__restrict__ sources, T *__restrict__ gathered,    \
-                      u32 slots, u32 columns, u32 chosen, u32 vector) {                                      \
-        if (vector) gather<16 / sizeof(T)>(x, sources, gathered, slots, columns, chosen);                    \
-        else gather<1>(x, sources, gathered, slots, columns, chosen);                                        \
-    }                                                                                                        \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
-        combine_##NAME(const T *__restrict__ y, const T *__restrict__ bias, const u32 *__restrict__ slots,   \
-                       const u32 *__restrict__ choices, const float *__restrict__ weights,                   \
-                       T *__restrict__ out, u32 rows, u32 columns, u32 chosen, u32 vector) {                 \
-        if (vector)                                                                                          \
-            combine<16 / sizeof(T)>(y, bias, slots, choices, weights, out, rows, columns, chosen);           \
-        else combine<1>(y, bias, slots, choices, weights, out, rows, columns, chosen);                       \
-    }                                                                                                        \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
-        weigh_##NAME(T *__restrict__ hidden, const float *__restrict__ weights,                              \
-                     const u32 *__restrict__ sources, u32 slots, u32 columns, u32 vector) {                  \
-        if (vector) weigh<16 / sizeof(T)>(hidden, weights, sources, slots, columns);                         \
-        else weigh<1>(hidden, weights, sources, slots, columns);                                             \
-    }                                                                                                        \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
-        weight_gradients_##NAME(const float *__restrict__ of_slots, const T *__restrict__ dy,                \
-                                const T *__restrict__ bias, const u32 *__restrict__ slots,                   \
-                                const u32 *__restrict__ choices, float *__restrict__ gradients, u32 total,   \
-                                u32 columns, u32 chosen) {                                                   \
-        weight_gradients(of_slots, dy, bias, slots, choices, gradients, total, columns, chosen);             \
-    }                                                                                                        \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
-        spread_##NAME(const T *__restrict__ packed, T *__restrict__ matrix, u32 parts, u64 elements,         \
-                      u32 rows, u32 rank, u32 all, u32 adapted, float scale) {                 \
-        const u64 at = u64(blockIdx.x) * THREADS + threadIdx.x;                                              \
-        if (at < elements)                                                                                   \
-            matrix[element_of_matrix(at, rows, rank, all, adapted, parts)] =                                 \
-                from_f32<T>(to_f32(packed[at]) * scale);                                                     \
-    }                                                                                                        \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
-        collect_##NAME(const T *__restrict__ matrix, T *__restrict__ packed, u32 parts, u64 elements,        \
-                       u32 rows, u32 rank, u32 all, u32 adapted, float scale,                  \
-                       u32 accumulate) {                                                                     \
-        const u64 at = u64(blockIdx.x) * THREADS + threadIdx.x;                                              \
-        if (at >= elements) return;                                                                          \
-        const float own = to_f32(matrix[element_of_matrix(at, rows, rank, all, adapted, parts)]) * scale;    \
-        packed[at] = from_f32<T>(accumulate ? to_f32(packed[at]) + own : own);                               \
+#define FOR_TYPE(NAME, T)                                                                                   \
+    KERNEL __launch_bounds__(THREADS)                                                                       \
+        gather_##NAME(const T *__restrict__ x, const u32 *__restrict__ sources, T *__restrict__ gathered,   \
+                      u32 slots, u32 columns, u32 chosen, u32 vector) {                                     \
+        if (vector) gather<16 / sizeof(T)>(x, sources, gathered, slots, columns, chosen);                   \
+        else gather<1>(x, sources, gathered, slots, columns, chosen);                                       \
+    }                                                                                                       \
+    KERNEL __launch_bounds__(THREADS)                                                                       \
+        combine_##NAME(const T *__restrict__ y, const T *__restrict__ bias, const u32 *__restrict__ slots,  \
+                       const u32 *__restrict__ choices, const float *__restrict__ weights,                  \
+                       T *__restrict__ out, u32 rows, u32 columns, u32 chosen, u32 vector) {                \
+        if (vector)                                                                                         \
+            combine<16 / sizeof(T)>(y, bias, slots, choices, weights, out, rows, columns, chosen);          \
+        else combine<1>(y, bias, slots, choices, weights, out, rows, columns, chosen);                      \
+    }                                                                                                       \
+    KERNEL __launch_bounds__(THREADS)                                                                       \
+        weigh_##NAME(T *__restrict__ hidden, const float *__restrict__ weights,                             \
+                     const u32 *__restrict__ sources, u32 slots, u32 columns, u32 vector) {                 \
+        if (vector) weigh<16 / sizeof(T)>(hidden, weights, sources, slots, columns);                        \
+        else weigh<1>(hidden, weights, sources, slots, columns);                                            \
+    }                                                                                                       \
+    KERNEL __launch_bounds__(THREADS)                                                                       \
+        weight_gradients_##NAME(const float *__restrict__ of_slots, const T *__restrict__ dy,               \
+                                const T *__restrict__ bias, const u32 *__restrict__ slots,                  \
+                                const u32 *__restrict__ choices, float *__restrict__ gradients, u32 total,  \
+                                u32 columns, u32 chosen) {                                                  \
+        weight_gradients(of_slots, dy, bias, slots, choices, gradients, total, columns, chosen);            \
+    }                                                                                                       \
+    KERNEL __launch_bounds__(THREADS)                                                                       \
+        spread_##NAME(const T *__restrict__ packed, T *__restrict__ matrix, u32 parts, u64 elements,        \
+                      u32 rows, u32 rank, u32 all, u32 adapted, float scale) {                              \
+        const u64 at = u64(blockIdx.x) * THREADS + threadIdx.x;                                             \
+        if (at < elements)                                                                                  \
+            matrix[element_of_matrix(at, rows, rank, all, adapted, parts)] =                                \
+                from_f32<T>(to_f32(packed[at]) * scale);                                                    \
+    }                                                                                                       \
+    KERNEL __launch_bounds__(THREADS)                                                                       \
+        collect_##NAME(const T *__restrict__ matrix, T *__restrict__ packed, u32 parts, u64 elements,       \
+                       u32 rows, u32 rank, u32 all, u32 adapted, float scale,                               \
+                       u32 accumulate) {                                                                    \
+        const u64 at = u64(blockIdx.x) * THREADS + threadIdx.x;                                             \
+        if (at >= elements) return;                                                                         \
+        const float own = to_f32(matrix[element_of_matrix(at, rows, rank, all, adapted, parts)]) * scale;   \
+        packed[at] = from_f32<T>(accumulate ? to_f32(packed[at]) + own : own);                              \
     }
 FOR_EACH_TYPE(FOR_TYPE)
 
-#define FOR_ACTIVATION(KIND, FUNCTION, NAME, T)                                                              \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
-        KIND##_dot_##NAME(const T *__restrict__ pair, const T *__restrict__ dh,                              \
-                          float *__restrict__ products, u32 slots, u32 columns) {                            \
-        gate_dot<FUNCTION<MathFor<T>::Math>>(pair, dh, products, slots, columns, Plain());                   \
-    }                                                                                                        \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
-        KIND##_clamped_dot_##NAME(const T *__restrict__ pair, const T *__restrict__ dh,                      \
-                                  float *__restrict__ products, u32 slots, u32 columns, float limit,         \
-                                  float offset) {                                                            \
-        gate_dot<FUNCTION<MathFor<T>::Math>>(pair, dh, products, slots, columns, CLAMP(limit, offset));      \
+#define FOR_ACTIVATION(KIND, FUNCTION, NAME, T)                                                             \
+    KERNEL __launch_bounds__(THREADS)                                                                       \
+        KIND##_dot_##NAME(const T *__restrict__ pair, const T *__restrict__ dh,                             \
+                          float *__restrict__ products, u32 slots, u32 columns) {                           \
+        gate_dot<FUNCTION<MathFor<T>::Math>>(pair, dh, products, slots, columns, Plain());                  \
+    }                                                                                                       \
+    KERNEL __launch_bounds__(THREADS)                                                                       \
+        KIND##_clamped_dot_##NAME(const T *__restrict__ pair, const T *__restrict__ dh,                     \
+                                  float *__restrict__ products, u32 slots, u32 columns, float limit,        \
+                                  float offset) {                                                           \
+        gate_dot<FUNCTION<MathFor<T>::Math>>(pair, dh, products, slots, columns, CLAMP(limit, offset));     \
     }
 #define FOR_GATE(NAME, T) FOR_EACH_ACTIVATION(FOR_ACTIVATION, NAME, T)
 FOR_EACH_TYPE(FOR_GATE)
 
 // Sums of half-precision rows in f32.
-#define FOR_WIDE(NAME, T)                                                                                    \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
-        combine_wide_##NAME(const float *__restrict__ y, const T *__restrict__ bias,                         \
-                            const u32 *__restrict__ slots, const u32 *__restrict__ choices,                  \
-                            const float *__restrict__ weights, float *__restrict__ out, u32 rows,            \
-                            u32 columns, u32 chosen, u32) {                                                  \
-        const u32 row = blockIdx.x * WARPS + threadIdx.x / WARP;                                             \
-        if (row >= rows) return;                                                                             \
-        for (u32 at = threadIdx.x % WARP; at < columns; at += WARP) {                                        \
-            float sum = 0.0f;                                                                                \
-            for (u32 choice = row * chosen; choice < (row + 1) * chosen; choice++) {                         \
-                sum += y[u64(slots[choice]) * columns + at];                                                 \
-                if (bias) sum += weights[choice] * to_f32(bias[u64(choices[choice]) * columns + at]);        \
-            }                                                                                                \
-            out[u64(row) * columns + at] = sum;                                                              \
-        }                                                                                                    \
+#define FOR_WIDE(NAME, T)                                                                                   \
+    KERNEL __launch_bounds__(THREADS)                                                                       \
+        combine_wide_##NAME(const float *__restrict__ y, const T *__restrict__ bias,                        \
+                            const u32 *__restrict__ slots, const u32 *__restrict__ choices,                 \
+                            const float *__restrict__ weights, float *__restrict__ out, u32 rows,           \
+                            u32 columns, u32 chosen, u32) {                                                 \
+        const u32 row = blockIdx.x * WARPS + threadIdx.x / WARP;                                            \
+        if (row >= rows) return;                                                                            \
+        for (u32 at = threadIdx.x % WARP; at < columns; at += WARP) {                                       \
+            float sum = 0.0f;                                                                               \
+            for (u32 choice = row * chosen; choice < (row + 1) * chosen; choice++) {                        \
+                sum += y[u64(slots[choice]) * columns + at];                                                \
+                if (bias) sum += weights[choice] * to_f32(bias[u64(choices[choice]) * columns + at]);       \
+            }                                                                                               \
+            out[u64(row) * columns + at] = sum;                                                             \
+        }                                                                                                   \
     }
 FOR_EACH_HALF(FOR_WIDE)

@@ -138,8 +138,8 @@ __device__ __forceinline__ void backward_weight(const T *dy, const T *x, const u
         }
 }
 
-// bias[e] (+)= the sum of dy over the rows of e, each times the weight of its choice if `weights` is not null.
-// Launch: a thread for each output, a row of blocks for each expert.
+// bias[e] (+)= the sum of dy over the rows of e, each times the weight of its choice if `weights` is not
+// null. Launch: a thread for each output, a row of blocks for each expert.
 template <typename T, typename Out>
 __device__ __forceinline__ void backward_bias(const T *dy, const float *weights, const u32 *sources,
                                               const u32 *offsets, Out *bias, u32 outputs, u32 accumulate) {
@@ -178,8 +178,8 @@ __device__ __forceinline__ void router_input(const float *dy, const T *w, Out *d
         }
 }
 
-// dw[experts, in] (+)= dy[rows, experts]^T * x[rows, in], in f32 but for the result. Grid: tiles of inputs, tiles
-// of experts.
+// dw[experts, in] (+)= dy[rows, experts]^T * x[rows, in], in f32 but for the result. Grid: tiles of inputs,
+// tiles of experts.
 template <typename T, typename Out>
 __device__ __forceinline__ void router_weight(const float *dy, const T *x, Out *dw, u32 rows, u32 experts,
                                               u32 inputs, u32 accumulate) {
@@ -219,45 +219,45 @@ __device__ __forceinline__ void router_bias(const float *dy, Out *bias, u32 rows
     if (threadIdx.x % WARP == 0) bias[expert] = from_f32<Out>(accumulate ? to_f32(bias[expert]) + sum : sum);
 }
 
-#define KERNELS_OF(NAME, T, Out)                                                                             \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
-        forward##NAME(const T *__restrict__ x, const T *__restrict__ w, const T *__restrict__ bias,          \
-                      const u32 *__restrict__ offsets, Out *__restrict__ y, u32 experts, u32 outputs,        \
-                      u32 inputs) {                                                                          \
-        forward(x, w, bias, offsets, y, experts, outputs, inputs);                                           \
-    }                                                                                                        \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
-        backward_input##NAME(const T *__restrict__ dy, const T *__restrict__ w,                              \
-                             const u32 *__restrict__ offsets, Out *__restrict__ dx, u32 experts,             \
-                             u32 outputs, u32 inputs) {                                                      \
-        backward_input(dy, w, offsets, dx, experts, outputs, inputs);                                        \
-    }                                                                                                        \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
-        backward_weight##NAME(const T *__restrict__ dy, const T *__restrict__ x,                             \
-                              const u32 *__restrict__ offsets, Out *__restrict__ dw, u32 outputs,            \
-                              u32 inputs, u32 accumulate) {                                                  \
-        backward_weight(dy, x, offsets, dw, outputs, inputs, accumulate);                                    \
-    }                                                                                                        \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
-        backward_bias##NAME(const T *__restrict__ dy, const float *__restrict__ weights,                     \
-                            const u32 *__restrict__ sources, const u32 *__restrict__ offsets,                \
-                            Out *__restrict__ bias, u32 outputs, u32 accumulate) {                           \
-        backward_bias(dy, weights, sources, offsets, bias, outputs, accumulate);                             \
-    }                                                                                                        \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
-        router_input##NAME(const float *__restrict__ dy, const T *__restrict__ w, Out *__restrict__ dx,      \
-                           u32 rows, u32 experts, u32 inputs) {                                              \
-        router_input(dy, w, dx, rows, experts, inputs);                                                      \
-    }                                                                                                        \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
-        router_weight##NAME(const float *__restrict__ dy, const T *__restrict__ x, Out *__restrict__ dw,     \
-                            u32 rows, u32 experts, u32 inputs, u32 accumulate) {                             \
-        router_weight(dy, x, dw, rows, experts, inputs, accumulate);                                         \
-    }                                                                                                        \
-    KERNEL __launch_bounds__(THREADS)                                                                        \
-        router_bias##NAME(const float *__restrict__ dy, Out *__restrict__ bias, u32 rows, u32 experts,       \
-                          u32 accumulate) {                                                                  \
-        router_bias(dy, bias, rows, experts, accumulate);                                                    \
+#define KERNELS_OF(NAME, T, Out)                                                                            \
+    KERNEL __launch_bounds__(THREADS)                                                                       \
+        forward##NAME(const T *__restrict__ x, const T *__restrict__ w, const T *__restrict__ bias,         \
+                      const u32 *__restrict__ offsets, Out *__restrict__ y, u32 experts, u32 outputs,       \
+                      u32 inputs) {                                                                         \
+        forward(x, w, bias, offsets, y, experts, outputs, inputs);                                          \
+    }                                                                                                       \
+    KERNEL __launch_bounds__(THREADS)                                                                       \
+        backward_input##NAME(const T *__restrict__ dy, const T *__restrict__ w,                             \
+                             const u32 *__restrict__ offsets, Out *__restrict__ dx, u32 experts,            \
+                             u32 outputs, u32 inputs) {                                                     \
+        backward_input(dy, w, offsets, dx, experts, outputs, inputs);                                       \
+    }                                                                                                       \
+    KERNEL __launch_bounds__(THREADS)                                                                       \
+        backward_weight##NAME(const T *__restrict__ dy, const T *__restrict__ x,                            \
+                              const u32 *__restrict__ offsets, Out *__restrict__ dw, u32 outputs,           \
+                              u32 inputs, u32 accumulate) {                                                 \
+        backward_weight(dy, x, offsets, dw, outputs, inputs, accumulate);                                   \
+    }                                                                                                       \
+    KERNEL __launch_bounds__(THREADS)                                                                       \
+        backward_bias##NAME(const T *__restrict__ dy, const float *__restrict__ weights,                    \
+                            const u32 *__restrict__ sources, const u32 *__restrict__ offsets,               \
+                            Out *__restrict__ bias, u32 outputs, u32 accumulate) {                          \
+        backward_bias(dy, weights, sources, offsets, bias, outputs, accumulate);                            \
+    }                                                                                                       \
+    KERNEL __launch_bounds__(THREADS)                                                                       \
+        router_input##NAME(const float *__restrict__ dy, const T *__restrict__ w, Out *__restrict__ dx,     \
+                           u32 rows, u32 experts, u32 inputs) {                                             \
+        router_input(dy, w, dx, rows, experts, inputs);                                                     \
+    }                                                                                                       \
+    KERNEL __launch_bounds__(THREADS)                                                                       \
+        router_weight##NAME(const float *__restrict__ dy, const T *__restrict__ x, Out *__restrict__ dw,    \
+                            u32 rows, u32 experts, u32 inputs, u32 accumulate) {                            \
+        router_weight(dy, x, dw, rows, experts, inputs, accumulate);                                        \
+    }                                                                                                       \
+    KERNEL __launch_bounds__(THREADS)                                                                       \
+        router_bias##NAME(const float *__restrict__ dy, Out *__restrict__ bias, u32 rows, u32 experts,      \
+                          u32 accumulate) {                                                                 \
+        router_bias(dy, bias, rows, experts, accumulate);                                                   \
     }
 #define FOR_TYPE(NAME, T) KERNELS_OF(_##NAME, T, T)
 FOR_EACH_TYPE(FOR_TYPE)

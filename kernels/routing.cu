@@ -143,8 +143,8 @@ KERNEL __launch_bounds__(THREADS)
     offsets[experts] = before;
 }
 
-// The row of experts of each choice, in the order of choices within an expert. Launch as `count`, with THREADS
-// words of shared memory.
+// The row of experts of each choice, in the order of choices within an expert. Launch as `count`, with
+// THREADS words of shared memory.
 KERNEL __launch_bounds__(THREADS)
     order(const u32 *__restrict__ choices, const u32 *__restrict__ counts, const u32 *__restrict__ offsets,
           u32 *__restrict__ slots, u32 *__restrict__ sources, u32 total, u32 experts) {
@@ -171,7 +171,7 @@ __device__ __forceinline__ void through_scores(const float *scores, float *gradi
         all = warp_sum(all);
     }
     for (u32 e = lane; e < experts; e += WARP)
-        gradient[e] = sigmoid ? gradient[e] * scores[e] * (1.0f - scores[e]) : scores[e] * (gradient[e] - all);
+        gradient[e] = scores[e] * (sigmoid ? gradient[e] * (1.0f - scores[e]) : gradient[e] - all);
     __syncwarp();
 }
 

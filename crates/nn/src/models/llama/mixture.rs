@@ -14,7 +14,7 @@ impl LlamaSizes {
 
     /// The experts of `layer`, if it has some.
     pub(super) fn mixture(&self, layer: usize) -> Option<MixtureSizes> {
-        self.has_experts(layer).then(|| MixtureSizes {
+        let sizes = MixtureSizes {
             routing: Routing {
                 experts: self.experts,
                 per_token: self.experts_per_token,
@@ -29,7 +29,8 @@ impl LlamaSizes {
             router_bias: self.router_bias,
             biases: self.mlp_bias,
             correction: self.router_correction,
-        })
+        };
+        self.has_experts(layer).then_some(sizes)
     }
 
     /// Returns whether a layer has experts.
