@@ -45,8 +45,11 @@ fn tensor(device: &Device, shape: impl Into<tensor::Shape>, seed: usize) -> Tens
     Tensor::from_host(device, &wave(shape.elements(), seed), shape, Category::Input).unwrap()
 }
 
+/// A function of a variable and weights.
+type Layer<'a> = &'a dyn Fn(&Tape, Var, &[Weight]) -> Result<Var>;
+
 /// Values, gradient of the input and gradients of the weights of a layer, weighted by a wave.
-fn run(device: &Device, layer: &dyn Fn(&Tape, Var, &[Weight]) -> Result<Var>) -> Vec<Vec<f32>> {
+fn run(device: &Device, layer: Layer<'_>) -> Vec<Vec<f32>> {
     let shapes: [tensor::Shape; 6] = [
         [EXPERTS, WIDTH].into(),
         [EXPERTS].into(),

@@ -54,7 +54,8 @@ impl StepScalars {
 /// the factor `scale`.
 pub(super) fn balance(config: &RunConfig, scale: f32) -> Option<Balance> {
     let [load, logits] = [config.train.balance_loss, config.train.router_z_loss];
-    (load > 0.0 || logits > 0.0).then(|| Balance { load: load as f32 * scale, logits: logits as f32 * scale })
+    let has_losses = load > 0.0 || logits > 0.0;
+    has_losses.then_some(Balance { load: load as f32 * scale, logits: logits as f32 * scale })
 }
 
 impl Worker {
