@@ -372,7 +372,7 @@ fn parts_that_gpus_do_not_compute_are_refused_there() {
     let table: [(&[&str], &str); 2] = [
         (&["model.experts=4"], "--set model.experts=4: model.experts > 0 computes on the CPU only"),
         (
-            &["model.latent_width=32", "model.rope_width=16"],
+            &["model.latent_width=32", "model.rope_width=8"],
             "--set model.latent_width=32: model.latent_width > 0 computes on the CPU only",
         ),
     ];
