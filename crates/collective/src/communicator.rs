@@ -76,6 +76,7 @@ impl Communicator {
         let scratch = nccl::scratch(self.rank(), device)?;
         if device.is_meta() {
             self.scratch = Some(scratch);
+            self.data.log_on(device);
         } else {
             self.data = SharedPlane::of_box(nccl::connect(&mut *self.control, device, timeout, scratch)?);
         }
@@ -91,7 +92,9 @@ impl Communicator {
     /// A device that neither is a GPU nor imitates one, ranks that are not threads of one process or use
     /// several GPUs, a rank that does not arrive.
     pub fn over_shared_gpu(mut self, device: &Device) -> Result<Self> {
-        if self.world_size() > 1 && !(device.is_meta() && device.is_cuda_like()) {
+        if self.world_size() > 1 && device.is_meta() && device.is_cuda_like() {
+            self.data.log_on(device);
+        } else if self.world_size() > 1 {
             let data = shared_gpu::connect(&mut *self.control, device, self.threads.as_mut())?;
             self.data = SharedPlane::of_box(data);
         }

@@ -1,7 +1,11 @@
 //! The counted transport: one rank of several, without the others. Nothing is moved, traffic is counted as
-//! the host transports count it, and each rank receives its own values. No decision may depend on them.
+//! the host transports count it, and each rank receives its own values. No decision may depend on them. A
+//! device that logs its calls has the plane's calls in its log.
 
-use device::{Backend, DType, Region, StreamKind};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use device::{Backend, DType, Device, LoggedCall, LoggedCommunication, Region, StreamKind};
 
 use crate::call::{Call, Operation, Plane};
 use crate::control::{ControlPlane, Observer, Watch};
@@ -76,12 +80,44 @@ pub(crate) struct CountedData {
     members: Vec<usize>,
     calls: u64,
     tally: Tally,
+    /// The device whose log has the calls; all planes split from one have the same.
+    device: Rc<RefCell<Option<Device>>>,
 }
 
 impl CountedData {
     pub(crate) fn new(rank: usize, members: Vec<usize>, meter: Meter) -> Self {
         let tally = Tally::new(rank, members.len(), meter);
-        CountedData { rank, members, calls: 0, tally }
+        CountedData { rank, members, calls: 0, tally, device: Rc::default() }
+    }
+
+    /// Adds a collective with an operand of `bytes` bytes to the device's log.
+    fn log(&self, operation: Operation, bytes: usize, stream: StreamKind) {
+        self.log_messages(operation, bytes as u64, (&[], &[]), stream);
+    }
+
+    fn log_messages(
+        &self,
+        operation: Operation,
+        bytes: u64,
+        (sends, receives): (&[PeerRegion<'_>], &[PeerRegion<'_>]),
+        stream: StreamKind,
+    ) {
+        let Some(device) = &*self.device.borrow() else { return };
+        device.log(|| {
+            let of = |peers: &[PeerRegion<'_>]| -> Vec<(usize, u64)> {
+                peers.iter().map(|(peer, region)| (self.members[*peer], region.bytes as u64)).collect()
+            };
+            let (sends, receives) = (of(sends), of(receives));
+            let total = |peers: &[(usize, u64)]| peers.iter().map(|(_, bytes)| *bytes).sum::<u64>();
+            LoggedCall::Communication(LoggedCommunication {
+                operation: operation.name(),
+                bytes: bytes.max(total(&sends)).max(total(&receives)),
+                ranks: self.members.clone(),
+                sends,
+                receives,
+                stream,
+            })
+        });
     }
 
     fn next(&mut self, operation: Operation) -> Caller {
@@ -100,11 +136,13 @@ impl CountedData {
         operation: Operation,
         sends: &[PeerRegion<'_>],
         receives: &[PeerRegion<'_>],
+        stream: StreamKind,
     ) -> Result<()> {
         let call = Call { plane: Plane::Data, operation, sequence: 0 };
         let caller = Caller { rank: self.members[self.rank], call };
         self.check(caller, &Operands::PointToPoint { sends, receives })?;
         self.tally.point_to_point(operation, sends, receives);
+        self.log_messages(operation, 0, (sends, receives), stream);
         Ok(())
     }
 }
@@ -127,10 +165,11 @@ impl DataPlane for CountedData {
         self.members.len()
     }
 
-    fn all_reduce(&mut self, region: Region<'_>, dtype: DType, _stream: StreamKind) -> Result<()> {
+    fn all_reduce(&mut self, region: Region<'_>, dtype: DType, stream: StreamKind) -> Result<()> {
         let caller = self.next(Operation::AllReduce);
         self.check(caller, &Operands::AllReduce { region, dtype })?;
         self.tally.all_reduce(region.bytes, dtype);
+        self.log(Operation::AllReduce, region.bytes, stream);
         Ok(())
     }
 
@@ -139,56 +178,60 @@ impl DataPlane for CountedData {
         input: Region<'_>,
         output: Region<'_>,
         dtype: DType,
-        _stream: StreamKind,
+        stream: StreamKind,
     ) -> Result<()> {
         let caller = self.next(Operation::ReduceScatter);
         self.check(caller, &Operands::ReduceScatter { input, output, dtype })?;
         let shards = ByteShards::equal(output.bytes, self.members.len());
         self.tally.reduce_scatter(output.bytes);
+        self.log(Operation::ReduceScatter, input.bytes, stream);
         own_values(caller, input.part(shards.range(self.rank).start, output.bytes), output)
     }
 
-    fn all_gather(&mut self, input: Region<'_>, output: Region<'_>, _stream: StreamKind) -> Result<()> {
+    fn all_gather(&mut self, input: Region<'_>, output: Region<'_>, stream: StreamKind) -> Result<()> {
         let caller = self.next(Operation::AllGather);
         self.check(caller, &Operands::AllGather { input, output })?;
         let shards = ByteShards::equal(input.bytes, self.members.len());
         self.tally.all_gather(input.bytes);
+        self.log(Operation::AllGather, output.bytes, stream);
         (0..self.members.len()).try_for_each(|rank| {
             own_values(caller, input, output.part(shards.range(rank).start, input.bytes))
         })
     }
 
-    fn broadcast(&mut self, root: usize, region: Region<'_>, _stream: StreamKind) -> Result<()> {
+    fn broadcast(&mut self, root: usize, region: Region<'_>, stream: StreamKind) -> Result<()> {
         let caller = self.next(Operation::Broadcast);
         self.check(caller, &Operands::Broadcast { root, region })?;
         self.tally.broadcast(root, region.bytes);
+        self.log(Operation::Broadcast, region.bytes, stream);
         Ok(())
     }
 
-    fn send(&mut self, to: usize, region: Region<'_>, _stream: StreamKind) -> Result<()> {
-        self.point_to_point(Operation::Send, &[(to, region)], &[])
+    fn send(&mut self, to: usize, region: Region<'_>, stream: StreamKind) -> Result<()> {
+        self.point_to_point(Operation::Send, &[(to, region)], &[], stream)
     }
 
-    fn receive(&mut self, from: usize, region: Region<'_>, _stream: StreamKind) -> Result<()> {
-        self.point_to_point(Operation::Receive, &[], &[(from, region)])
+    fn receive(&mut self, from: usize, region: Region<'_>, stream: StreamKind) -> Result<()> {
+        self.point_to_point(Operation::Receive, &[], &[(from, region)], stream)
     }
 
     fn exchange(
         &mut self,
         sends: &[PeerRegion<'_>],
         receives: &[PeerRegion<'_>],
-        _stream: StreamKind,
+        stream: StreamKind,
     ) -> Result<()> {
-        self.point_to_point(Operation::Exchange, sends, receives)?;
+        self.point_to_point(Operation::Exchange, sends, receives, stream)?;
         let call = Call { plane: Plane::Data, operation: Operation::Exchange, sequence: 0 };
         let caller = Caller { rank: self.members[self.rank], call };
         let mut pairs = sends.iter().zip(receives).filter(|((_, from), (_, to))| from.bytes == to.bytes);
         pairs.try_for_each(|((_, from), (_, to))| own_values(caller, *from, *to))
     }
 
-    fn barrier(&mut self, _stream: StreamKind) -> Result<()> {
+    fn barrier(&mut self, stream: StreamKind) -> Result<()> {
         self.next(Operation::Barrier);
         self.tally.nothing(Operation::Barrier);
+        self.log(Operation::Barrier, 0, stream);
         Ok(())
     }
 
@@ -202,7 +245,13 @@ impl DataPlane for CountedData {
         self.tally.nothing(Operation::Split);
         let group = SplitGroup::of(groups, self.rank);
         let members = group.members.iter().map(|member| self.members[*member]).collect();
-        Ok(Box::new(CountedData::new(group.rank, members, self.tally.meter().part())))
+        let mut part = CountedData::new(group.rank, members, self.tally.meter().part());
+        part.device = Rc::clone(&self.device);
+        Ok(Box::new(part))
+    }
+
+    fn log_on(&mut self, device: &Device) {
+        *self.device.borrow_mut() = Some(device.clone());
     }
 
     /// Ignores the observer: a plan has no call to observe.

@@ -1,6 +1,6 @@
 //! The data plane: regions of device memory moved between ranks.
 
-use device::{DType, Region, StreamKind};
+use device::{DType, Device, Region, StreamKind};
 
 use crate::control::Observer;
 use crate::error::Result;
@@ -108,6 +108,10 @@ pub trait DataPlane {
     ) -> Result<bool> {
         Ok(false)
     }
+
+    /// Gives a plane that only counts the device in whose log its calls belong. Other planes ignore it, since
+    /// their own device has their work.
+    fn log_on(&mut self, _device: &Device) {}
 
     /// Registers `observer` for every call that begins from now on, also in groups split off later.
     fn observe(&mut self, observer: Observer);

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 
-use device::{DType, Region, StreamKind};
+use device::{DType, Device, Region, StreamKind};
 
 use crate::control::Observer;
 use crate::data::{CollectiveUse, DataPlane};
@@ -116,6 +116,10 @@ impl DataPlane for SharedPlane {
         stream: StreamKind,
     ) -> Result<bool> {
         self.0.borrow_mut().exchange_shared(sends, receives, stream)
+    }
+
+    fn log_on(&mut self, device: &Device) {
+        self.0.borrow_mut().log_on(device);
     }
 
     fn observe(&mut self, observer: Observer) {

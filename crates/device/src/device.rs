@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use memory::{Allocator, Category, Label, RawMemory, Statistics, Tag};
 
 use crate::buffer::Buffer;
+use crate::call_log::LogState;
 use crate::context::{Context, Request};
 use crate::cuda::{Cuda, CudaError, Families};
 use crate::description::{Backend, Description, DeviceAllocator, DeviceOptions, Kind};
@@ -42,6 +43,7 @@ struct State {
     /// FLOPs of the matmuls so far.
     flops: Cell<u64>,
     events: [Cell<u64>; StreamKind::ALL.len()],
+    log: LogState,
 }
 
 impl Device {
@@ -102,6 +104,7 @@ impl Device {
             context: Context::default(),
             flops: Cell::new(0),
             events: Default::default(),
+            log: LogState::default(),
         };
         let device = Device(Rc::new(state));
         if device.is_cuda_like() {
@@ -111,9 +114,9 @@ impl Device {
         Ok(device)
     }
 
-    /// Returns the backend.
+    /// Returns the backend whose calls operators make. While a Meta device logs calls, it is that of a GPU.
     pub fn backend(&self) -> Backend {
-        self.0.backend
+        self.calls_of(self.0.backend)
     }
 
     /// Returns whether operators allocate but compute nothing.
@@ -243,6 +246,10 @@ impl Device {
 
     pub(crate) fn cuda_error(&self, source: CudaError) -> DeviceError {
         DeviceError::Cuda { rank: self.0.rank, device: self.0.description.name.clone(), source }
+    }
+
+    pub(crate) fn call_log(&self) -> &LogState {
+        &self.0.log
     }
 
     /// Calls `body` with the address of the matmuls' workspace.

@@ -29,6 +29,7 @@ mod arrival;
 mod blas;
 mod borrows;
 mod buffer;
+mod call_log;
 mod context;
 mod convolution;
 pub mod cuda;
@@ -58,6 +59,9 @@ pub use access::{ReadGuard, WriteGuard};
 pub use arrival::Arrival;
 pub use blas::{MatrixRef, gemm, gemm_then};
 pub use buffer::{Buffer, Region};
+pub use call_log::{
+    CallLog, CopyKind, LoggedCall, LoggedCommunication, LoggedEvent, LoggedKernel, RepeatedCalls,
+};
 pub use context::{ModuleEvent, ModuleObserver, Request};
 pub use convolution::{Convolution, ConvolutionPass, ConvolutionShape};
 pub use description::{Backend, Description, DeviceOptions, Kind};
@@ -75,3 +79,4 @@ pub use memory::{Category, Label, Statistics};
 pub use module_scope::ModuleScope;
 pub use stream::StreamKind;
 pub use transfer::HostCopy;
+pub use work::Work;

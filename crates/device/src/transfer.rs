@@ -1,6 +1,7 @@
 //! Copies between host and device, and within a device.
 
 use crate::buffer::Region;
+use crate::call_log::CopyKind;
 use crate::cuda::{Cuda, FETCH_BYTES, Fetch, PeerAddress};
 use crate::device::Device;
 use crate::dtype::Element;
@@ -25,7 +26,10 @@ impl Device {
         same_length("copy_from_host", size_of_val(values), target.bytes)?;
         match self.gpu_to_use()? {
             Some(cuda) => self.upload(cuda, bytemuck::cast_slice(values), target, stream),
-            None if self.is_meta() => Ok(()),
+            None if self.is_meta() => {
+                self.log_copy(CopyKind::FromHost, target.bytes, stream);
+                Ok(())
+            }
             None => {
                 target.buffer.write::<T>(target.offset, values.len())?.copy_from_slice(values);
                 Ok(())
@@ -38,7 +42,10 @@ impl Device {
         same_length("copy_to_host", source.bytes, size_of_val(values))?;
         match self.gpu_to_use()? {
             Some(cuda) => self.download(cuda, source, bytemuck::cast_slice_mut(values))?,
-            None if self.is_meta() => values.fill(T::zeroed()),
+            None if self.is_meta() => {
+                self.log_copy(CopyKind::ToHost, source.bytes, StreamKind::Compute);
+                values.fill(T::zeroed());
+            }
             None => {
                 let read = source.buffer.read::<T>(source.offset, values.len())?;
                 values.copy_from_slice(&read);
@@ -52,7 +59,10 @@ impl Device {
         same_length("copy_bytes_from_host", bytes.len(), target.bytes)?;
         match (self.gpu_to_use()?, words(target)) {
             (Some(cuda), _) => self.upload(cuda, bytes, target, StreamKind::Compute),
-            (None, _) if self.is_meta() => Ok(()),
+            (None, _) if self.is_meta() => {
+                self.log_copy(CopyKind::FromHost, target.bytes, StreamKind::Compute);
+                Ok(())
+            }
             (None, true) => write_as::<u32>(bytes, target),
             (None, false) => write_as::<u8>(bytes, target),
         }
@@ -65,6 +75,7 @@ impl Device {
         match (self.gpu_to_use()?, words(source)) {
             (Some(cuda), _) => self.download(cuda, source, bytes),
             (None, _) if self.is_meta() => {
+                self.log_copy(CopyKind::ToHost, source.bytes, StreamKind::Compute);
                 bytes.fill(0);
                 Ok(())
             }
@@ -92,7 +103,11 @@ impl Device {
         let elements = elements::<T>(source)?;
         let Some(cuda) = self.gpu_to_use()? else {
             let mut values = vec![T::zeroed(); elements];
-            self.copy_to_host(source, &mut values)?;
+            if self.is_logging() {
+                self.log_copy(CopyKind::ToHostLater, source.bytes, StreamKind::Compute);
+            } else {
+                self.copy_to_host(source, &mut values)?;
+            }
             return Ok(HostCopy(Coming::Here(values)));
         };
         if source.bytes > FETCH_BYTES {
@@ -114,7 +129,10 @@ impl Device {
         same_length("copy", source.bytes, target.bytes)?;
         match (self.gpu_to_use()?, words(source) && words(target)) {
             (Some(cuda), _) => cuda.copy(source, target, stream)?.map_err(|error| self.cuda_error(error)),
-            (None, _) if self.is_meta() => Ok(()),
+            (None, _) if self.is_meta() => {
+                self.log_copy(CopyKind::Within, source.bytes, stream);
+                Ok(())
+            }
             (None, true) => copy_as::<u32>(source, target),
             (None, false) => copy_as::<u8>(source, target),
         }
@@ -150,7 +168,10 @@ impl Device {
     pub fn zero(&self, target: Region<'_>) -> Result<()> {
         match (self.gpu_to_use()?, words(target)) {
             (Some(cuda), _) => cuda.zero(target)?.map_err(|error| self.cuda_error(error)),
-            (None, _) if self.is_meta() => Ok(()),
+            (None, _) if self.is_meta() => {
+                self.log_copy(CopyKind::Zero, target.bytes, StreamKind::Compute);
+                Ok(())
+            }
             (None, true) => zero_as::<u32>(target),
             (None, false) => zero_as::<u8>(target),
         }

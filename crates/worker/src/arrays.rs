@@ -2,7 +2,7 @@
 
 use data::{ArrayShape, HostArray, HostData, HostType};
 use device::parallel::{CHUNK, for_pieces};
-use device::{Category, DType, Device, Float, dispatch};
+use device::{Category, DType, Device, Float, StreamKind, dispatch};
 use tensor::{Shape, Tensor};
 
 use crate::error::{Result, WorkerError};
@@ -38,7 +38,9 @@ pub(crate) fn allocate(device: &Device, array: &ArrayShape, dtype: DType) -> Res
         HostType::U32 => DType::U32,
         HostType::U8 => DType::U8,
     };
-    Ok(Tensor::for_host(device, shape_of(&array.extents)?, dtype, Category::Input)?)
+    let tensor = Tensor::for_host(device, shape_of(&array.extents)?, dtype, Category::Input)?;
+    device.log_copy_from_host(tensor.bytes(), StreamKind::Compute);
+    Ok(tensor)
 }
 
 /// The extents of an array of the data as a shape of tensors.

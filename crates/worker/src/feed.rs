@@ -342,7 +342,7 @@ impl Feed for WorkerFeed<'_> {
         }
         let mut pixels = self.pixels.take();
         let inputs = match &mut pixels {
-            Some(pixels) if device.is_meta() => pixels.normalised(dtype),
+            Some(pixels) if device.is_meta() => pixels.imitated(dtype),
             None if device.is_meta() => allocate(device, &self.dataset.source.shape().inputs, dtype),
             Some(pixels) => pixels.upload(&self.load(micro_batch)?.inputs, dtype),
             None => upload(device, &self.load(micro_batch)?.inputs, dtype),

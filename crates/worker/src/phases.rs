@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use autograd::{AutogradError, GradientSink, Target, UseId, Weight};
 use device::nvtx::Range;
-use device::{Device, Mark, StreamKind};
+use device::{Device, LoggedCall, Mark, StreamKind};
 use memory::Usage;
 use telemetry::step_trace::{MICRO_BATCH, STAGE};
 use telemetry::{Phase, PhaseCounter, PhaseTimes, RankStep};
@@ -94,6 +94,7 @@ impl Phases {
         self.range = Range::start(phase.name());
         self.memory.enter(phase);
         self.device.with_allocator(|allocator| allocator.mark(phase.name(), 0));
+        self.device.log(|| LoggedCall::Section(phase.name()));
         if !self.device.is_meta() {
             self.current.push((phase, self.device.mark()?));
         }

@@ -57,6 +57,20 @@ impl PixelBuffer {
         self.normalised(dtype)
     }
 
+    /// Does [`PixelBuffer::upload`] on Meta, which reads no pixels: only its log has the copy.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub(crate) fn imitated(&mut self, dtype: DType) -> Result<Tensor> {
+        let device = self.pixels.device().clone();
+        if device.is_logging() {
+            device.wait(StreamKind::Input, &self.read)?;
+            device.log_copy_from_host(self.pixels.bytes(), StreamKind::Input);
+            self.pixels.arrives(&device.arrival(StreamKind::Input)?);
+        }
+        self.normalised(dtype)
+    }
+
     /// Returns the pixels that the buffer holds, normalised.
     ///
     /// # Errors

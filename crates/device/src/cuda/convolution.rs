@@ -1,6 +1,7 @@
 //! Convolutions of a device: operands are checked, and the call is timed and passed to the library.
 
 use super::dnn::{Dnn, convolve, name};
+use crate::call_log::LoggedCall;
 use crate::convolution::Convolution;
 use crate::device::Device;
 use crate::stream::StreamKind;
@@ -12,6 +13,11 @@ impl Device {
     /// A device that is not a GPU, no cuDNN, operands that do not fit their regions, no deterministic
     /// algorithm whose workspace fits.
     pub fn convolve(&self, call: &Convolution<'_>) -> crate::Result<()> {
+        let Convolution { shape, pass, dtype, .. } = *call;
+        let logged = || LoggedCall::Convolution { shape, pass, dtype, work: call.work() };
+        if self.logged_call(|| call.check(), logged)? {
+            return Ok(());
+        }
         let cuda = self.gpu_or_refuse("convolution")?;
         call.check()?;
         let stream = cuda.streams.handle(StreamKind::Compute);

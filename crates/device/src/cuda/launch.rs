@@ -8,6 +8,7 @@ use cudarc::driver::result;
 use super::error::{CudaError, Named};
 use super::reach::PeerAddress;
 use crate::buffer::Region;
+use crate::call_log::{LoggedCall, LoggedKernel};
 use crate::device::Device;
 use crate::error::{DeviceError, Result};
 use crate::kernels::Function;
@@ -164,6 +165,11 @@ impl Launch<'_> {
             return Ok(());
         }
         let (function, device) = (self.function, self.device);
+        let Launch { shared_bytes, stream, work, .. } = self;
+        let call = LoggedKernel { function, grid, threads, shared_bytes, stream, work };
+        if device.log(|| LoggedCall::Kernel(call)) {
+            return Ok(());
+        }
         let cuda = device.gpu_or_refuse(function.family().name)?;
         let mut modules = cuda.modules.borrow_mut();
         let kernel = modules.kernel(function, self.shared_bytes).map_err(|e| device.cuda_error(e))?;

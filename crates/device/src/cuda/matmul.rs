@@ -1,8 +1,10 @@
 //! Matmuls of a device: operands are checked, and the call is timed and passed to the library.
 
 use super::blas::multiply;
+use crate::call_log::LoggedCall;
 use crate::device::Device;
 use crate::matmul::{Epilogue, Matmul, Operand, Scales};
+use crate::matmul_table::MatmulKey;
 use crate::stream::StreamKind;
 
 impl Device {
@@ -12,6 +14,10 @@ impl Device {
     /// A device that is not a GPU, operands that do not fit their regions, a combination that the library
     /// does not support.
     pub fn matmul(&self, call: &Matmul<'_>) -> crate::Result<()> {
+        let logged = || LoggedCall::Matmul { key: MatmulKey::of(call), work: call.work() };
+        if self.logged_call(|| check(call), logged)? {
+            return Ok(());
+        }
         let cuda = self.gpu_or_refuse("matmul")?;
         check(call)?;
         let stream = cuda.streams.handle(StreamKind::Compute);

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::Device;
+use crate::call_log::{LoggedCall, LoggedEvent};
 use crate::cuda::{Cuda, Named, SharedPoint, WaitGuard};
 use crate::error::{DeviceError, Result};
 use crate::event::{Event, SharedEvent};
@@ -18,6 +19,7 @@ impl Device {
     pub fn record(&self, stream: StreamKind) -> Result<Event> {
         let count = &self.0.events[stream as usize];
         let sequence = count.replace(count.get() + 1);
+        self.log(|| LoggedCall::Record(stream));
         let record = |cuda: &Cuda| cuda.events.record(cuda.streams.handle(stream));
         let point = self.gpu().map(record).transpose().map_err(|error| self.cuda_error(error))?;
         Ok(Event { stream, sequence, point: point.map(Rc::new) })
@@ -30,12 +32,18 @@ impl Device {
     pub fn wait(&self, stream: StreamKind, event: &Event) -> Result<()> {
         // CPU and Meta finish each call before the next begins, so a recorded event is always done.
         debug_assert!(event.sequence < self.0.events[event.stream as usize].get());
+        self.log(|| LoggedCall::Wait { stream, event: self.logged_event(event) });
         match (self.gpu(), &event.point) {
             (Some(cuda), Some(point)) => {
                 point.hold(cuda.streams.handle(stream)).map_err(|error| self.cuda_error(error))
             }
             _ => Ok(()),
         }
+    }
+
+    fn logged_event(&self, event: &Event) -> LoggedEvent {
+        let recorded = self.0.events[event.stream as usize].get();
+        LoggedEvent { stream: event.stream, later: recorded.saturating_sub(event.sequence + 1) }
     }
 
     /// Records an event after the work enqueued on `stream` so far, for streams of other ranks of this
@@ -68,6 +76,7 @@ impl Device {
     /// # Errors
     /// Errors of that work.
     pub fn synchronize(&self) -> Result<()> {
+        self.log(|| LoggedCall::Synchronize);
         let Some(cuda) = self.gpu() else { return Ok(()) };
         let wait = |stream| cuda.events.record(cuda.streams.handle(stream))?.wait();
         StreamKind::ALL.into_iter().try_for_each(wait).map_err(|error| self.cuda_error(error))
@@ -78,6 +87,7 @@ impl Device {
     /// # Errors
     /// Errors of the work before it.
     pub fn wait_on_host(&self, event: &Event) -> Result<()> {
+        self.log(|| LoggedCall::HostWait(self.logged_event(event)));
         event.point.as_ref().map_or(Ok(()), |point| point.wait()).map_err(|error| self.cuda_error(error))
     }
 

@@ -396,6 +396,8 @@ impl<'a, F: Feed> Walk<'a, F> {
 
     /// Continues as if the actions of a repetition had been executed. The rank's other stages wait meanwhile.
     fn skip(&mut self, repetition: &Repetition) -> Result<()> {
+        let (calls, times) = &repetition.calls;
+        self.executor.device.log_repetition(calls.clone(), *times);
         for action in &repetition.stages {
             let stage = self.local_stage(*action)?;
             self.queues[stage].skip(repetition.micro_batches);

@@ -7,6 +7,7 @@
 //! assumed: actions that do not repeat are executed.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use collective::AxisTraffic;
 use device::Device;
@@ -49,6 +50,8 @@ pub(super) struct Repetition {
     /// An action of each of these stages.
     pub(super) stages: Vec<Action>,
     pub(super) totals: Skipped,
+    /// The calls of one period in the device's log, and how often they repeat.
+    pub(super) calls: (Range<usize>, usize),
 }
 
 /// State of the walk after a pass.
@@ -59,6 +62,8 @@ struct Stretch {
     digest: u64,
     allocations: u64,
     traffic: AxisTraffic,
+    /// Number of calls in the device's log.
+    calls: usize,
 }
 
 /// A search for a period in the events of a walk.
@@ -107,7 +112,7 @@ impl<'a> Repeats<'a> {
             return Ok(None);
         }
         let now = self.stretches.len();
-        self.stretches.push(Stretch { done, digest, allocations, traffic });
+        self.stretches.push(Stretch { done, digest, allocations, traffic, calls: device.logged_calls() });
         let Some(period) = self.latest.insert(digest, now).map(|before| now - before) else {
             return Ok(None);
         };
@@ -154,7 +159,8 @@ impl<'a> Repeats<'a> {
         let mut stages = self.actions[first.done..middle.done].to_vec();
         stages.sort_unstable_by_key(|action| action.stage);
         stages.dedup_by_key(|action| action.stage);
-        Some(Repetition { actions: times * length, micro_batches: times * shift, stages, totals })
+        let calls = (middle.calls..end.calls, times);
+        Some(Repetition { actions: times * length, micro_batches: times * shift, stages, totals, calls })
     }
 }
 

@@ -1,0 +1,268 @@
+//! The log of a Meta device that imitates a GPU: every call that the GPU would be given, in order.
+//!
+//! While a device logs, operators make a GPU's calls, because [`Device::backend`] is that of the imitated
+//! device, and each call ends in the log instead of the driver. So the log is made by the code that launches,
+//! and nothing else describes a step.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+
+use crate::convolution::{ConvolutionPass, ConvolutionShape};
+use crate::description::Backend;
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::kernels::Function;
+use crate::matmul_table::MatmulKey;
+use crate::stream::StreamKind;
+use crate::work::Work;
+
+/// A call in a log.
+#[derive(Clone, Debug)]
+pub enum LoggedCall {
+    /// A launch of a kernel.
+    Kernel(LoggedKernel),
+    /// A matmul of the library, on the compute stream.
+    Matmul {
+        /// Sizes, types, transposition and epilogue.
+        key: MatmulKey,
+        /// The least work.
+        work: Work,
+    },
+    /// A pass of a convolution by the library, on the compute stream.
+    Convolution {
+        /// The sizes.
+        shape: ConvolutionShape,
+        /// The pass.
+        pass: ConvolutionPass,
+        /// Type of all elements.
+        dtype: DType,
+        /// The least work.
+        work: Work,
+    },
+    /// A copy or a zero-fill.
+    Copy {
+        /// The ends of the copy.
+        kind: CopyKind,
+        /// Number of bytes.
+        bytes: u64,
+        /// The stream.
+        stream: StreamKind,
+    },
+    /// A message or a collective between ranks.
+    Communication(LoggedCommunication),
+    /// An event after the work of a stream so far.
+    Record(StreamKind),
+    /// A wait of a stream for an event.
+    Wait {
+        /// The stream that waits.
+        stream: StreamKind,
+        /// The event.
+        event: LoggedEvent,
+    },
+    /// A wait of the host for an event.
+    HostWait(LoggedEvent),
+    /// A wait of the host for all streams.
+    Synchronize,
+    /// The name of the part of the step that begins.
+    Section(&'static str),
+}
+
+/// A launch of a kernel in a log.
+#[derive(Clone, Copy, Debug)]
+pub struct LoggedKernel {
+    /// The kernel.
+    pub function: Function,
+    /// Blocks along each dimension.
+    pub grid: [u32; 3],
+    /// Threads of a block.
+    pub threads: u32,
+    /// Dynamic shared memory of a block in bytes.
+    pub shared_bytes: u32,
+    /// The stream.
+    pub stream: StreamKind,
+    /// The least work; without bytes for kernels that only move a few.
+    pub work: Work,
+}
+
+/// The ends of a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CopyKind {
+    /// From host memory, which may change after the call.
+    FromHost,
+    /// To host memory; the host waits for it.
+    ToHost,
+    /// To host memory, for which the host waits later, or never.
+    ToHostLater,
+    /// Within the device.
+    Within,
+    /// No source: a zero-fill.
+    Zero,
+}
+
+/// A message or a collective in a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoggedCommunication {
+    /// Name of the operation.
+    pub operation: &'static str,
+    /// Bytes of this rank's operand: of a collective the whole array, of messages those that it sends or
+    /// receives, whichever are more.
+    pub bytes: u64,
+    /// Ranks of the world that take part, in the order of their numbers in the group; of messages, this rank
+    /// and those with which it exchanges some.
+    pub ranks: Vec<usize>,
+    /// Ranks that receive from this one, and how many bytes; empty for collectives.
+    pub sends: Vec<(usize, u64)>,
+    /// Ranks that send to this one, and how many bytes; empty for collectives.
+    pub receives: Vec<(usize, u64)>,
+    /// The stream.
+    pub stream: StreamKind,
+}
+
+/// An event of a stream, by the number of events that were recorded on the stream after it. That stays the
+/// same where calls repeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoggedEvent {
+    /// The stream on which the event was recorded.
+    pub stream: StreamKind,
+    /// Number of later events of the stream, when something waits for this one.
+    pub later: u64,
+}
+
+/// Calls that are repeated without being logged again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RepeatedCalls {
+    /// Indices of the calls.
+    pub calls: Range<usize>,
+    /// Number of repetitions after the logged one.
+    pub times: usize,
+}
+
+/// The calls of a device, in the order in which the host makes them.
+#[derive(Clone, Debug, Default)]
+pub struct CallLog {
+    /// The calls.
+    pub calls: Vec<LoggedCall>,
+    /// Repetitions, by the end of their calls.
+    pub repeated: Vec<RepeatedCalls>,
+}
+
+impl CallLog {
+    /// Calls `each` with every call in order, repetitions included.
+    pub fn for_each(&self, mut each: impl FnMut(&LoggedCall)) {
+        let mut next = 0;
+        for RepeatedCalls { calls, times } in &self.repeated {
+            self.calls[next..calls.end].iter().for_each(&mut each);
+            (0..*times).for_each(|_| self.calls[calls.clone()].iter().for_each(&mut each));
+            next = calls.end;
+        }
+        self.calls[next..].iter().for_each(each);
+    }
+
+    /// FLOPs of all matmuls, convolutions and kernels.
+    #[must_use]
+    pub fn flops(&self) -> u64 {
+        let mut flops = 0;
+        self.for_each(|call| flops += call.work().flops);
+        flops
+    }
+}
+
+impl LoggedCall {
+    /// The least work of the call.
+    #[must_use]
+    pub fn work(&self) -> Work {
+        match self {
+            LoggedCall::Kernel(LoggedKernel { work, .. })
+            | LoggedCall::Matmul { work, .. }
+            | LoggedCall::Convolution { work, .. } => *work,
+            LoggedCall::Copy { bytes, .. } => Work { bytes: *bytes, flops: 0 },
+            _ => Work::default(),
+        }
+    }
+}
+
+/// The state of a device's log.
+#[derive(Debug, Default)]
+pub(crate) struct LogState {
+    is_on: Cell<bool>,
+    log: RefCell<CallLog>,
+}
+
+impl LogState {
+    pub(crate) fn is_on(&self) -> bool {
+        self.is_on.get()
+    }
+}
+
+impl Device {
+    /// Starts a log of all calls, if the device is a Meta device that imitates a GPU.
+    pub fn begin_log(&self) {
+        self.call_log().log.take();
+        self.call_log().is_on.set(self.is_meta() && self.is_cuda_like());
+    }
+
+    /// Ends the log and returns it.
+    pub fn end_log(&self) -> CallLog {
+        self.call_log().is_on.set(false);
+        self.call_log().log.take()
+    }
+
+    /// Returns whether calls are logged.
+    pub fn is_logging(&self) -> bool {
+        self.call_log().is_on()
+    }
+
+    /// Number of calls in the log.
+    pub fn logged_calls(&self) -> usize {
+        self.call_log().log.borrow().calls.len()
+    }
+
+    /// Adds the call that `call` returns, if calls are logged. Returns whether they are.
+    pub fn log(&self, call: impl FnOnce() -> LoggedCall) -> bool {
+        let is_on = self.is_logging();
+        if is_on {
+            let call = call();
+            self.call_log().log.borrow_mut().calls.push(call);
+        }
+        is_on
+    }
+
+    /// Notes that the `calls` at the end of the log are repeated `times` times without being logged again.
+    pub fn log_repetition(&self, calls: Range<usize>, times: usize) {
+        if self.is_logging() && !calls.is_empty() && times > 0 {
+            self.call_log().log.borrow_mut().repeated.push(RepeatedCalls { calls, times });
+        }
+    }
+
+    /// Logs a copy of `bytes` bytes of a micro-batch, which Meta does not read, as
+    /// [`Device::copy_from_host_on`] would.
+    pub fn log_copy_from_host(&self, bytes: usize, stream: StreamKind) {
+        self.log_copy(CopyKind::FromHost, bytes, stream);
+    }
+
+    pub(crate) fn log_copy(&self, kind: CopyKind, bytes: usize, stream: StreamKind) {
+        self.log(|| LoggedCall::Copy { kind, bytes: bytes as u64, stream });
+    }
+
+    /// The backend whose calls operators make.
+    pub(crate) fn calls_of(&self, backend: Backend) -> Backend {
+        if self.is_logging() { Backend::Cuda } else { backend }
+    }
+
+    /// Logs a call whose operands `check` checks. Returns whether it was logged.
+    ///
+    /// # Errors
+    /// Errors of `check`.
+    pub(crate) fn logged_call(
+        &self,
+        check: impl FnOnce() -> Result<()>,
+        call: impl FnOnce() -> LoggedCall,
+    ) -> Result<bool> {
+        if !self.is_logging() {
+            return Ok(false);
+        }
+        check()?;
+        Ok(self.log(call))
+    }
+}
