@@ -6,8 +6,10 @@ use device::{Description, Kind};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{PlanError, Result};
+use crate::links::HOST;
 use crate::overhead::{DeviceRanks, Overhead};
 use crate::rates::DeviceRates;
+use crate::samples::MeasuredCalls;
 use crate::toml_file;
 
 /// The description of the device that plans imitate on a host without a GPU.
@@ -44,6 +46,9 @@ pub struct PlanDevice {
     pub compute_capability: (u32, u32),
     /// Number of multiprocessors; 0 for a host.
     pub multiprocessors: u32,
+    /// Number of GPUs of a host; `None`: 8.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpus_per_host: Option<usize>,
     /// Versions of the libraries that compute.
     #[serde(default)]
     pub libraries: String,
@@ -56,6 +61,9 @@ pub struct PlanDevice {
     /// Rates of the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rates: Option<DeviceRates>,
+    /// Measured calls.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub times: Vec<MeasuredCalls>,
 }
 
 /// Serialization of a kind of device as its name.
@@ -131,11 +139,9 @@ impl PlanDevice {
         let read: Self = toml_file::parse(text, name)?;
         let wrong = |what: &str| Err(PlanError::Refused(format!("{name}: {what}")));
         let positive = |rate: &f64| rate.is_finite() && *rate > 0.0;
-        let rates = read.rates.iter().flat_map(|rates| {
-            let required =
-                [rates.flops_bf16, rates.flops_f32, rates.memory_bytes, rates.link_bytes, rates.efficiency];
-            required.into_iter().chain(rates.network_bytes)
-        });
+        let mut samples = read.times.iter().flat_map(|measured| &measured.samples);
+        let positive_times = samples.clone().all(|[.., seconds]| positive(seconds));
+        let positive_sizes = samples.all(|sample| sample.iter().all(|size| size.is_finite() && *size >= 0.0));
         match &read {
             Self { total_bytes: 0, .. } => wrong("total_bytes must be above 0"),
             Self { total_bytes, .. } if *total_bytes > MOST_BYTES => {
@@ -147,7 +153,10 @@ impl PlanDevice {
             Self { overhead, .. } if overhead.bytes().is_none_or(|bytes| bytes >= read.total_bytes) => {
                 wrong("[overhead] leaves nothing of total_bytes")
             }
-            _ if !rates.into_iter().all(|rate| positive(&rate)) => wrong("[rates] must all be above 0"),
+            _ if !read.rates.iter().flat_map(DeviceRates::all).all(|rate| positive(&rate)) => wrong("[rates] must all be above 0"),
+            Self { gpus_per_host: Some(0), .. } => wrong("gpus_per_host must be above 0"),
+            _ if !positive_times => wrong("the seconds of [[times]] must all be above 0"),
+            _ if !positive_sizes => wrong("the sizes of [[times]] must be numbers of at least 0"),
             _ => Ok(read),
         }
     }
@@ -183,7 +192,15 @@ impl PlanDevice {
             assumed: Vec::new(),
             overhead,
             rates,
+            gpus_per_host: None,
+            times: Vec::new(),
         }
+    }
+
+    /// Number of GPUs of a host.
+    #[must_use]
+    pub fn gpus_per_host(&self) -> usize {
+        self.gpus_per_host.unwrap_or(HOST)
     }
 
     /// Returns the description for Meta to imitate.

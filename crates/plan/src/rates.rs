@@ -19,7 +19,105 @@ pub struct DeviceRates {
     pub network_bytes: Option<f64>,
     /// FLOP/s of a whole step divided by FLOP/s of large matmuls.
     pub efficiency: f64,
+    /// FLOP/s of large matmuls in TF32; `None`: half those in bf16.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flops_tf32: Option<f64>,
+    /// FLOP/s of large matmuls in FP8; `None`: twice those in bf16.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flops_fp8: Option<f64>,
+    /// Seconds of the host for a launch, with the work of the operator around it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launch_seconds: Option<f64>,
+    /// Seconds of a kernel that does nothing, with the pause before the next one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel_seconds: Option<f64>,
+    /// Bytes per second of copies from the host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_copy_bytes: Option<f64>,
+    /// Seconds of the shortest message between ranks of a host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link_seconds: Option<f64>,
+    /// Seconds of the shortest message between ranks of different hosts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network_seconds: Option<f64>,
     /// Keys above whose values were not measured on such a device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assumed: Vec<String>,
+}
+
+impl DeviceRates {
+    /// FLOP/s of large matmuls in TF32.
+    #[must_use]
+    pub fn tf32(&self) -> f64 {
+        self.flops_tf32.unwrap_or(self.flops_bf16 / 2.0)
+    }
+
+    /// FLOP/s of large matmuls in FP8.
+    #[must_use]
+    pub fn fp8(&self) -> f64 {
+        self.flops_fp8.unwrap_or(2.0 * self.flops_bf16)
+    }
+
+    /// Seconds of the host for a launch.
+    #[must_use]
+    pub fn launch(&self) -> f64 {
+        self.launch_seconds.unwrap_or(4e-6)
+    }
+
+    /// Seconds of a kernel that does nothing.
+    #[must_use]
+    pub fn kernel(&self) -> f64 {
+        self.kernel_seconds.unwrap_or(3e-6)
+    }
+
+    /// Bytes per second of copies from the host.
+    #[must_use]
+    pub fn host_copy(&self) -> f64 {
+        self.host_copy_bytes.unwrap_or(20e9)
+    }
+
+    /// Bytes per second that a rank sends to ranks of other hosts.
+    #[must_use]
+    pub fn network(&self) -> f64 {
+        self.network_bytes.unwrap_or(self.link_bytes)
+    }
+
+    /// Seconds of the shortest message to a rank of this host, or of another one.
+    #[must_use]
+    pub fn message(&self, is_far: bool) -> f64 {
+        match is_far {
+            true => self.network_seconds.unwrap_or(20e-6),
+            false => self.link_seconds.unwrap_or(10e-6),
+        }
+    }
+
+    /// All rates, which must be above 0.
+    pub(crate) fn all(&self) -> impl Iterator<Item = f64> {
+        let required = [self.flops_bf16, self.flops_f32, self.memory_bytes, self.link_bytes, self.efficiency];
+        let optional = [
+            self.network_bytes,
+            self.flops_tf32,
+            self.flops_fp8,
+            self.launch_seconds,
+            self.kernel_seconds,
+            self.host_copy_bytes,
+            self.link_seconds,
+            self.network_seconds,
+        ];
+        required.into_iter().chain(optional.into_iter().flatten())
+    }
+
+    /// Keys of rates that a file may omit and this one does, with the values assumed for them.
+    pub(crate) fn omitted(&self) -> Vec<&'static str> {
+        let keys = [
+            ("flops_tf32", self.flops_tf32),
+            ("flops_fp8", self.flops_fp8),
+            ("launch_seconds", self.launch_seconds),
+            ("kernel_seconds", self.kernel_seconds),
+            ("host_copy_bytes", self.host_copy_bytes),
+            ("link_seconds", self.link_seconds),
+            ("network_seconds", self.network_seconds),
+        ];
+        keys.into_iter().filter(|(_, value)| value.is_none()).map(|(key, _)| key).collect()
+    }
 }

@@ -229,7 +229,10 @@ fn refused(error: PlanError) -> PlanError {
 ///
 /// # Errors
 /// Errors of the first rank that has one.
-fn on_threads(ranks: &[usize], body: impl Fn(usize) -> Result<Plan> + Sync) -> Result<Vec<Plan>> {
+pub(crate) fn on_threads<T: Send>(
+    ranks: &[usize],
+    body: impl Fn(usize) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
     let threads = threads::processors().min(ranks.len());
     if threads <= 1 {
         return ranks.iter().map(|rank| body(*rank)).collect();

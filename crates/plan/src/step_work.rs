@@ -36,7 +36,7 @@ impl StepWork {
     }
 
     /// Counts the work of a step of devices with these rates.
-    fn at(
+    pub(crate) fn at(
         config: &RunConfig,
         dataset: &Dataset,
         description: &Description,
@@ -44,7 +44,11 @@ impl StepWork {
     ) -> Result<Self> {
         let layers = measure::layers(&with_recompute(config, RecomputePolicy::None), dataset, description)?;
         let micro_batch: u64 = layers.iter().flat_map(|layer| layer.flops).sum();
-        let rate = if config.precision.compute == DType::F32 { rates.flops_f32 } else { rates.flops_bf16 };
+        let rate = match config.precision.compute {
+            DType::F32 if config.precision.tf32 => rates.tf32(),
+            DType::F32 => rates.flops_f32,
+            _ => rates.flops_bf16,
+        };
         Ok(StepWork {
             flops: micro_batch as f64 * config.train.micro_batches() as f64,
             rate: rate * config.world_size() as f64,

@@ -1,0 +1,189 @@
+//! Seconds of single calls on a device: a model of each kind of call, corrected by measured calls.
+//!
+//! The model gives how times vary with size: waves of tiles of a matmul, bytes at the memory's rate, FLOPs at
+//! the rate of matmuls. Where the description has samples of a kind of call, their ratios to the model
+//! correct it, so a call that was measured takes its measured time. Other kinds take typical ratios.
+
+mod links;
+mod matmul;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use device::{CallLog, CopyKind, DType, LoggedCall, LoggedCommunication};
+use matmul::{MatmulModel, MatmulRate};
+
+use crate::imitated::PlanDevice;
+use crate::rates::DeviceRates;
+use crate::samples::{CallSize, Samples};
+
+/// Seconds of calls on a device.
+pub(crate) struct CallTimes {
+    pub(super) rates: DeviceRates,
+    pub(super) samples: Samples,
+    pub(super) gpus_per_host: usize,
+    /// Ranks that share the GPU.
+    sharing: f64,
+    multiprocessors: f64,
+    tf32: bool,
+    /// Seconds of all calls so far whose kind was measured, and of all.
+    measured: RefCell<[f64; 2]>,
+}
+
+/// A ratio of the time of a kind of call to the model, where nothing was measured.
+struct Typical {
+    /// Beginning of the family's name.
+    family: &'static str,
+    ratio: f64,
+}
+
+/// Typical ratios: those of GPT-2 and Llama on an H200 (`benches/notes/training_step.md`, `fp8.md`).
+const TYPICAL: [Typical; 8] = [
+    Typical { family: "attention_hopper_forward", ratio: 2.6 },
+    Typical { family: "attention_hopper_backward", ratio: 1.9 },
+    Typical { family: "attention_f32", ratio: 4.0 },
+    Typical { family: "attention", ratio: 4.5 },
+    Typical { family: "linear", ratio: 1.9 },
+    Typical { family: "embedding", ratio: 1.8 },
+    Typical { family: "fp8_linear", ratio: 1.25 },
+    Typical { family: "", ratio: 1.06 },
+];
+/// The ratio of the time of a matmul in a step to the model: a GPU at its power limit is slower than for the
+/// few matmuls that give its rate.
+const TYPICAL_MATMUL: f64 = 1.15;
+/// The ratio of a convolution's.
+const TYPICAL_CONVOLUTION: f64 = 1.6;
+/// Multiples of its share of the memory's rate that one multiprocessor reaches alone.
+const ALONE: f64 = 2.0;
+
+impl CallTimes {
+    /// Returns the times of a device with `rates`, for ranks of which `sharing` share a GPU.
+    pub(crate) fn new(device: &PlanDevice, rates: DeviceRates, tf32: bool, sharing: usize) -> Self {
+        CallTimes {
+            rates,
+            samples: Samples::of(&device.times),
+            gpus_per_host: device.gpus_per_host(),
+            sharing: sharing.max(1) as f64,
+            multiprocessors: f64::from(device.multiprocessors.max(1)),
+            tf32,
+            measured: RefCell::default(),
+        }
+    }
+
+    /// Returns the seconds on the device of each call of a log; of calls that take none, 0.
+    pub(crate) fn of_log(&self, log: &CallLog) -> Vec<f64> {
+        // Layers repeat their matmuls.
+        let mut matmuls = BTreeMap::new();
+        let time = |call: &LoggedCall| match call {
+            LoggedCall::Matmul { key, .. } => *matmuls.entry(*key).or_insert_with(|| self.of(call)),
+            _ => self.of(call),
+        };
+        log.calls.iter().map(time).collect()
+    }
+
+    /// The share of the seconds so far in calls of kinds that were measured.
+    pub(crate) fn measured_share(&self) -> f64 {
+        let [measured, all] = *self.measured.borrow();
+        if all > 0.0 { measured / all } else { 0.0 }
+    }
+
+    /// Seconds for which a call occupies the host.
+    pub(crate) fn host(&self, call: &LoggedCall) -> f64 {
+        let launch = self.rates.launch();
+        match call {
+            LoggedCall::Kernel(_) | LoggedCall::Convolution { .. } | LoggedCall::Communication(_) => launch,
+            // The library checks more than the driver.
+            LoggedCall::Matmul { .. } => 1.5 * launch,
+            LoggedCall::Copy { kind: CopyKind::FromHost, bytes, .. } => {
+                launch + *bytes as f64 / self.rates.host_copy()
+            }
+            LoggedCall::Copy { .. } => launch,
+            LoggedCall::Record(_) | LoggedCall::Wait { .. } => 0.25 * launch,
+            LoggedCall::HostWait(_) | LoggedCall::Synchronize | LoggedCall::Section(_) => 0.0,
+        }
+    }
+
+    /// Seconds of a call on the device.
+    fn of(&self, call: &LoggedCall) -> f64 {
+        let Some(size) = CallSize::of(call, self.gpus_per_host, self.tf32) else { return 0.0 };
+        if let LoggedCall::Communication(call) = call {
+            return self.corrected(&size, 1.0, |size| self.communication(call, size));
+        }
+        let seconds = match call {
+            LoggedCall::Kernel(kernel) => {
+                let (family, symbol) = (kernel.function.family().name, kernel.function.symbol());
+                let computes = family.starts_with("attention") && !symbol.contains("f32");
+                let rate = if computes { self.rates.flops_bf16 } else { self.rates.flops_f32 };
+                let typical = TYPICAL.iter().find(|typical| family.starts_with(typical.family));
+                let ratio = typical.map_or(1.0, |typical| typical.ratio);
+                self.corrected(&size, ratio, |size| self.kernel(size, rate))
+            }
+            LoggedCall::Matmul { key, work } => {
+                let model = MatmulModel {
+                    rate: self.matmul_rate(key.types, self.tf32),
+                    multiprocessors: self.multiprocessors,
+                    memory_bytes: self.rates.memory_bytes,
+                    kernel_seconds: self.rates.kernel(),
+                };
+                // Operands and results beyond the three arrays, as GELU's input.
+                let [m, n, k] = key.sizes.map(|size| size as f64);
+                let [a, b, out] = key.types.map(|dtype| dtype.bytes() as f64);
+                let arrays = a * m * k + b * k * n + out * m * n;
+                let more = work.bytes as f64 / arrays.max(1.0);
+                let seconds = |[m, n, k]: [f64; 3]| {
+                    model.seconds([m, n, k], more * (a * m * k + b * k * n + out * m * n))
+                };
+                self.corrected(&size, TYPICAL_MATMUL, seconds)
+            }
+            LoggedCall::Convolution { dtype, .. } => {
+                let rate = self.matmul_rate([*dtype; 3], self.tf32).large;
+                self.corrected(&size, TYPICAL_CONVOLUTION, |size| self.kernel([f64::MAX, size[1], size[2]], rate))
+            }
+            LoggedCall::Copy { kind, .. } => {
+                let bytes_per_second = match kind {
+                    CopyKind::Within => self.rates.memory_bytes / 2.0,
+                    CopyKind::Zero => self.rates.memory_bytes,
+                    _ => self.rates.host_copy(),
+                };
+                self.corrected(&size, 1.0, |[_, bytes, _]| self.rates.kernel() + bytes / bytes_per_second)
+            }
+            _ => 0.0,
+        };
+        seconds * self.sharing
+    }
+
+    /// The model's seconds, times the ratio of measured calls of the kind, or else `typical`.
+    fn corrected(&self, size: &CallSize, typical: f64, model: impl Fn([f64; 3]) -> f64) -> f64 {
+        let ratio = self.samples.ratio(size, &model);
+        let seconds = model(size.size) * ratio.unwrap_or(typical);
+        let mut measured = self.measured.borrow_mut();
+        measured[0] += if ratio.is_some() { seconds } else { 0.0 };
+        measured[1] += seconds;
+        seconds
+    }
+
+    /// Seconds of a kernel of so many blocks, bytes and FLOPs.
+    fn kernel(&self, [blocks, bytes, flops]: [f64; 3], flops_rate: f64) -> f64 {
+        // A few blocks reach a part of the device's rates.
+        let part = (ALONE * blocks / self.multiprocessors).min(1.0).max(f64::EPSILON);
+        self.rates.kernel() + (bytes / self.rates.memory_bytes).max(flops / flops_rate) / part
+    }
+
+    fn matmul_rate(&self, [a, b, _]: [DType; 3], tf32: bool) -> MatmulRate {
+        match (a, b) {
+            (a, _) if a.is_fp8() => MatmulRate { large: self.rates.fp8(), is_half: true },
+            (DType::F32, DType::F32) if tf32 => MatmulRate { large: self.rates.tf32(), is_half: true },
+            (DType::F32, DType::F32) => MatmulRate { large: self.rates.flops_f32, is_half: false },
+            _ => MatmulRate { large: self.rates.flops_bf16, is_half: true },
+        }
+    }
+
+    /// Seconds of a message or a collective of another size.
+    fn communication(&self, call: &LoggedCommunication, size: [f64; 3]) -> f64 {
+        if self.sharing > 1.0 {
+            // Ranks on one GPU copy within its memory.
+            return self.rates.kernel() + 2.0 * size[2] / self.rates.memory_bytes;
+        }
+        links::seconds(&self.rates, call.operation, size)
+    }
+}

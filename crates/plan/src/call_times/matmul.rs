@@ -1,0 +1,102 @@
+//! The model of a matmul's time: waves of tiles over the multiprocessors, and the bytes of its operands.
+
+/// A tile of the output that a multiprocessor computes at a time.
+struct Tile {
+    rows: f64,
+    columns: f64,
+    /// FLOP/s relative to the largest tile's.
+    speed: f64,
+}
+
+const TILES: [Tile; 5] = [
+    Tile { rows: 128.0, columns: 256.0, speed: 1.0 },
+    Tile { rows: 256.0, columns: 128.0, speed: 1.0 },
+    Tile { rows: 128.0, columns: 128.0, speed: 0.92 },
+    Tile { rows: 128.0, columns: 64.0, speed: 0.7 },
+    Tile { rows: 64.0, columns: 64.0, speed: 0.45 },
+];
+/// Parts in which the terms of each sum may be computed, each by another multiprocessor.
+const SPLITS: [f64; 7] = [1.0, 2.0, 4.0, 6.0, 8.0, 12.0, 16.0];
+/// Fewest terms of a part.
+const FEWEST_TERMS: f64 = 256.0;
+/// Size of the matmul that gives a device's rate.
+const LARGE: f64 = 8192.0;
+/// Terms in the time that a tile takes to begin and to end.
+const TERMS_OF_ENDS: f64 = 96.0;
+
+/// The rate of large matmuls of some types.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MatmulRate {
+    /// FLOP/s of large matmuls.
+    pub(super) large: f64,
+    /// Whether tensor cores compute it.
+    pub(super) is_half: bool,
+}
+
+/// A device as matmuls see it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MatmulModel {
+    pub(super) rate: MatmulRate,
+    pub(super) multiprocessors: f64,
+    pub(super) memory_bytes: f64,
+    pub(super) kernel_seconds: f64,
+}
+
+impl MatmulModel {
+    /// Seconds of a matmul of m, n and k that moves so many bytes.
+    pub(super) fn seconds(&self, size: [f64; 3], bytes: f64) -> f64 {
+        let large = 2.0 * LARGE.powi(3) / self.rate.large;
+        let unit = large / self.waves([LARGE; 3], 0.0);
+        self.kernel_seconds + (unit * self.waves(size, self.memory_bytes * unit)).max(bytes / self.memory_bytes)
+    }
+
+    /// Time of the fastest tiles, in a unit that depends on the device only. `written`: bytes that the memory
+    /// moves in the unit, for partial sums; 0 for those without.
+    fn waves(&self, [m, n, k]: [f64; 3], written: f64) -> f64 {
+        let tiles = if self.rate.is_half { &TILES[..] } else { &TILES[2..] };
+        let mut best = f64::INFINITY;
+        for Tile { rows, columns, speed } in tiles {
+            let count = (m / rows).ceil() * (n / columns).ceil();
+            for split in SPLITS {
+                let terms = (k / split).ceil();
+                if split > 1.0 && (terms < FEWEST_TERMS || written == 0.0) {
+                    break;
+                }
+                let waves = (count * split / self.multiprocessors).ceil();
+                let tile = rows * columns * (terms + TERMS_OF_ENDS) / speed;
+                let sums = if split > 1.0 { 8.0 * split * m * n / written } else { 0.0 };
+                best = best.min(waves * tile + sums);
+            }
+        }
+        best
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MODEL: MatmulModel = MatmulModel {
+        rate: MatmulRate { large: 800e12, is_half: true },
+        multiprocessors: 132.0,
+        memory_bytes: 4.2e12,
+        kernel_seconds: 3e-6,
+    };
+
+    fn rate([m, n, k]: [f64; 3]) -> f64 {
+        2.0 * m * n * k / MODEL.seconds([m, n, k], 2.0 * (m * k + k * n + m * n))
+    }
+
+    #[test]
+    fn large_matmuls_reach_the_rate_and_others_less() {
+        assert!((rate([LARGE; 3]) / 800e12 - 1.0).abs() < 0.01);
+        // Another tile after a whole wave is a wave more.
+        let [whole, more] = [132.0, 133.0].map(|tiles| MODEL.seconds([128.0 * tiles, 256.0, 4096.0], 0.0));
+        assert!(more > 1.4 * whole, "{more} {whole}");
+        // Few terms, and few rows, are slower.
+        assert!(rate([8192.0, 8192.0, 64.0]) < 0.5 * rate([LARGE; 3]));
+        assert!(rate([64.0, 8192.0, 8192.0]) < 0.5 * rate([LARGE; 3]));
+        // Long sums of few tiles are split.
+        assert!(rate([768.0, 768.0, 65536.0]) > 0.5 * rate([LARGE; 3]));
+    }
+}

@@ -1,0 +1,162 @@
+//! The streams of a rank in the simulation: when each is free, and what the compute stream does or awaits.
+
+use std::collections::VecDeque;
+
+use device::{LoggedEvent, StreamKind};
+
+/// The reason why the compute stream is idle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Idle {
+    /// The host has not made the next call.
+    Host,
+    /// The reduction of gradients, or the distribution of weights.
+    Reduction,
+    /// Another stage of the pipeline.
+    Pipeline,
+    /// An exchange with ranks that share layers or sequences.
+    Exchange,
+    /// Copies of inputs.
+    Inputs,
+}
+
+impl Idle {
+    /// The reason for a wait for work of a stream.
+    pub(crate) fn of(stream: StreamKind) -> Self {
+        match stream {
+            StreamKind::Transfer => Idle::Pipeline,
+            StreamKind::Exchange => Idle::Exchange,
+            StreamKind::Input => Idle::Inputs,
+            StreamKind::Reduce | StreamKind::Snapshot | StreamKind::Compute => Idle::Reduction,
+        }
+    }
+}
+
+/// Seconds of a step on a rank's compute stream, whose sum is the step.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct StepParts {
+    /// Seconds of work in each section of the step, by its name.
+    pub(crate) sections: Vec<(&'static str, f64)>,
+    /// Seconds of waiting, by reason.
+    pub(crate) idle: Vec<(Idle, f64)>,
+}
+
+impl StepParts {
+    /// Seconds of the whole step.
+    pub(crate) fn seconds(&self) -> f64 {
+        let work: f64 = self.sections.iter().map(|(_, seconds)| seconds).sum();
+        work + self.idle.iter().map(|(_, seconds)| seconds).sum::<f64>()
+    }
+
+    /// Seconds of work in a section.
+    pub(crate) fn section(&self, name: &str) -> f64 {
+        self.sections.iter().filter(|(other, _)| *other == name).map(|(_, seconds)| seconds).sum()
+    }
+
+    /// Seconds of waiting for a reason.
+    pub(crate) fn idle(&self, reason: Idle) -> f64 {
+        self.idle.iter().filter(|(other, _)| *other == reason).map(|(_, seconds)| seconds).sum()
+    }
+}
+
+/// Adds to the entry of a key.
+fn add<K: PartialEq>(list: &mut Vec<(K, f64)>, key: K, seconds: f64) {
+    match list.iter_mut().find(|(other, _)| *other == key) {
+        Some((_, sum)) => *sum += seconds,
+        None => list.push((key, seconds)),
+    }
+}
+
+/// Most events of a stream that are kept: waits are for recent ones.
+const EVENTS: usize = 4096;
+
+/// A stream.
+#[derive(Debug, Default)]
+struct Stream {
+    /// End of the work so far.
+    free: f64,
+    /// The latest event for which later work waits, and the reason.
+    awaited: Option<(f64, Idle)>,
+    /// Times of the last events.
+    events: VecDeque<f64>,
+}
+
+/// All streams of a rank.
+#[derive(Debug, Default)]
+pub(super) struct Streams {
+    streams: [Stream; StreamKind::ALL.len()],
+    section: &'static str,
+    current: StepParts,
+    last: StepParts,
+}
+
+impl Streams {
+    fn of(&mut self, stream: StreamKind) -> &mut Stream {
+        &mut self.streams[stream as usize]
+    }
+
+    /// Time at which a stream can begin its next work.
+    pub(super) fn ready(&self, stream: StreamKind) -> f64 {
+        let Stream { free, awaited, .. } = &self.streams[stream as usize];
+        awaited.map_or(*free, |(time, _)| time.max(*free))
+    }
+
+    /// Time at which all streams have ended their work.
+    pub(super) fn all_ready(&self) -> f64 {
+        StreamKind::ALL.into_iter().map(|stream| self.ready(stream)).fold(0.0, f64::max)
+    }
+
+    /// Lets later work of a stream begin at `time` or later.
+    pub(super) fn wait_until(&mut self, stream: StreamKind, time: f64, reason: Idle) {
+        let stream = self.of(stream);
+        if time > stream.free && stream.awaited.is_none_or(|(before, _)| before < time) {
+            stream.awaited = Some((time, reason));
+        }
+    }
+
+    /// Runs work of a stream that the host has enqueued by `enqueued`.
+    pub(super) fn run(&mut self, stream: StreamKind, enqueued: f64, seconds: f64) {
+        let Stream { free, awaited, .. } = self.of(stream);
+        let (before, waited) = (*free, awaited.take());
+        let awaited = waited.map_or(before, |(time, _)| time.max(before));
+        let begin = awaited.max(enqueued);
+        *free = begin + seconds;
+        if stream != StreamKind::Compute {
+            return;
+        }
+        if let Some((_, reason)) = waited {
+            add(&mut self.current.idle, reason, awaited - before);
+        }
+        add(&mut self.current.idle, Idle::Host, begin - awaited);
+        add(&mut self.current.sections, self.section, seconds);
+    }
+
+    /// Records an event.
+    pub(super) fn record(&mut self, stream: StreamKind, enqueued: f64) {
+        let time = self.ready(stream).max(enqueued);
+        let events = &mut self.of(stream).events;
+        events.push_front(time);
+        events.truncate(EVENTS);
+    }
+
+    /// Time of an event; 0 for one before the simulation.
+    pub(super) fn event(&self, LoggedEvent { stream, later }: LoggedEvent) -> f64 {
+        let index = usize::try_from(later).unwrap_or(usize::MAX);
+        self.streams[stream as usize].events.get(index).copied().unwrap_or(0.0)
+    }
+
+    /// Begins a section of the step.
+    pub(super) fn section(&mut self, name: &'static str) {
+        self.section = name;
+    }
+
+    /// Ends a step. Returns the end of its compute.
+    pub(super) fn end_step(&mut self) -> f64 {
+        self.last = std::mem::take(&mut self.current);
+        self.streams[StreamKind::Compute as usize].free
+    }
+
+    /// Parts of the last step.
+    pub(super) fn parts(&self) -> StepParts {
+        self.last.clone()
+    }
+}

@@ -1,0 +1,130 @@
+//! Measured times of calls, by kind of call and by its size.
+
+use std::collections::BTreeMap;
+
+use device::{ConvolutionPass, CopyKind, DType, LoggedCall, LoggedCommunication, LoggedKernel};
+use serde::{Deserialize, Serialize};
+
+/// Measured calls of one kind.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MeasuredCalls {
+    /// The kind: [`CallSize::kind`].
+    pub call: String,
+    /// Three numbers that describe the size of a call ([`CallSize::size`]), and its seconds.
+    pub samples: Vec<[f64; 4]>,
+}
+
+/// The kind of a call and its size among calls of its kind.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallSize {
+    /// Name of the kind, with types and, of kernels, the variant.
+    pub kind: String,
+    /// Of a kernel its blocks, bytes and FLOPs; of a matmul m, n and k; of a convolution the elements of its
+    /// output, bytes and FLOPs; of a copy the bytes; of communication the hosts, ranks on a host, and bytes.
+    pub size: [f64; 3],
+}
+
+impl CallSize {
+    /// Returns the kind and size of a call, on hosts of `gpus_per_host` GPUs that round the operands of f32
+    /// matmuls if `tf32`; `None` for calls that take no time on the device.
+    #[must_use]
+    pub fn of(call: &LoggedCall, gpus_per_host: usize, tf32: bool) -> Option<Self> {
+        Some(match call {
+            LoggedCall::Kernel(kernel) => Self::of_kernel(kernel),
+            LoggedCall::Matmul { key, .. } => {
+                // The text of a key begins with its sizes.
+                let text = key.to_string();
+                let (_, kind) = text.split_once(' ').unwrap_or_default();
+                let rounds = if tf32 && key.types[..2] == [DType::F32; 2] { " tf32" } else { "" };
+                let kind = format!("matmul {kind}{rounds}");
+                CallSize { kind, size: key.sizes.map(|size| size as f64) }
+            }
+            LoggedCall::Convolution { shape, pass, dtype, work } => {
+                let pass = match pass {
+                    ConvolutionPass::Forward => "forward",
+                    ConvolutionPass::BackwardInput => "backward input",
+                    ConvolutionPass::BackwardWeight => "backward weight",
+                };
+                let [_, output, _] = shape.elements();
+                let size = [output as f64, work.bytes as f64, work.flops as f64];
+                CallSize { kind: format!("convolution {dtype} {pass}"), size }
+            }
+            LoggedCall::Copy { kind, bytes, .. } => {
+                let kind = match kind {
+                    CopyKind::FromHost => "copy from host",
+                    CopyKind::ToHost | CopyKind::ToHostLater => "copy to host",
+                    CopyKind::Within => "copy",
+                    CopyKind::Zero => "zero",
+                };
+                CallSize { kind: kind.to_owned(), size: [1.0, *bytes as f64, 1.0] }
+            }
+            LoggedCall::Communication(call) => Self::of_communication(call, gpus_per_host),
+            _ => return None,
+        })
+    }
+
+    fn of_kernel(kernel: &LoggedKernel) -> Self {
+        let LoggedKernel { function, grid, work, .. } = kernel;
+        let (family, symbol, variant) = (function.family().name, function.symbol(), function.variant_index());
+        let blocks = grid.iter().map(|blocks| f64::from(*blocks)).product();
+        CallSize {
+            kind: format!("{family}.{symbol} {variant}"),
+            size: [blocks, work.bytes as f64, work.flops as f64],
+        }
+    }
+
+    fn of_communication(call: &LoggedCommunication, gpus_per_host: usize) -> Self {
+        let mut hosts: Vec<_> = call.ranks.iter().map(|rank| rank / gpus_per_host.max(1)).collect();
+        hosts.sort_unstable();
+        let ranks = hosts.len();
+        hosts.dedup();
+        let on_host = ranks as f64 / hosts.len().max(1) as f64;
+        CallSize { kind: call.operation.to_owned(), size: [hosts.len() as f64, on_host, call.bytes as f64] }
+    }
+}
+
+/// Measured calls of all kinds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Samples(BTreeMap<String, Vec<([f64; 3], f64)>>);
+
+impl Samples {
+    /// Returns the samples of a description.
+    pub(crate) fn of(measured: &[MeasuredCalls]) -> Self {
+        let mut all: BTreeMap<String, Vec<([f64; 3], f64)>> = BTreeMap::new();
+        for MeasuredCalls { call, samples } in measured {
+            let samples = samples.iter().map(|[a, b, c, seconds]| ([*a, *b, *c], *seconds));
+            all.entry(call.clone()).or_default().extend(samples);
+        }
+        Samples(all)
+    }
+
+    /// Returns by how much calls of this kind and size take longer than `model` says, which gives the seconds
+    /// of a size: the mean over the samples of the kind, weighted by how close they are; `None` without any.
+    pub(crate) fn ratio(&self, CallSize { kind, size }: &CallSize, model: impl Fn([f64; 3]) -> f64) -> Option<f64> {
+        let samples = self.0.get(kind)?;
+        let (mut sum, mut weights) = (0.0, 0.0);
+        for (sample, seconds) in samples {
+            let modelled = model(*sample);
+            if modelled <= 0.0 {
+                continue;
+            }
+            let ratio = seconds / modelled;
+            let distance = distance(*size, *sample);
+            if distance < 1e-9 {
+                return Some(ratio);
+            }
+            // The fourth power leaves far samples without influence between close ones.
+            let weight = distance.powi(-4);
+            sum += weight * ratio.ln();
+            weights += weight;
+        }
+        (weights > 0.0).then(|| (sum / weights).exp())
+    }
+}
+
+/// The distance of two sizes, in doublings.
+fn distance(one: [f64; 3], other: [f64; 3]) -> f64 {
+    let doublings = |(one, other): (f64, f64)| (one.max(1.0) / other.max(1.0)).log2();
+    one.into_iter().zip(other).map(|pair| doublings(pair).powi(2)).sum::<f64>().sqrt()
+}

@@ -1,0 +1,147 @@
+//! The predicted time of a training step: the calls that its ranks make, timed by a device's description.
+
+use std::fmt;
+
+use collective::Axis;
+use serde::Serialize;
+use telemetry::Phase;
+use telemetry::table::aligned;
+use telemetry::units::grouped;
+use worker::Setup;
+use worker::build;
+
+use crate::call_times::CallTimes;
+use crate::clock::{Idle, RankCalls, simulate};
+use crate::error::Result;
+use crate::imitated::PlanDevice;
+use crate::roles::on_threads;
+use crate::step_calls::step_calls;
+use crate::step_work::StepWork;
+
+/// Predicted seconds of a step, on the compute stream of the rank that computes longest.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StepTime {
+    /// Seconds of the step.
+    pub step_seconds: f64,
+    /// Copies of inputs, and waits for them.
+    pub inputs_seconds: f64,
+    /// Forward passes.
+    pub forward_seconds: f64,
+    /// Backward passes, with recomputation.
+    pub backward_seconds: f64,
+    /// Waits for other stages of the pipeline.
+    pub pipeline_seconds: f64,
+    /// Waits for ranks that share layers or sequences.
+    pub exchange_seconds: f64,
+    /// Waits for gradients or weights of other ranks.
+    pub reduction_seconds: f64,
+    /// Norm, clipping and update.
+    pub optimizer_seconds: f64,
+    /// Waits for the host.
+    pub host_seconds: f64,
+    /// Tokens of a step; 0 for models without tokens.
+    pub tokens: u64,
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Model FLOPs utilization.
+    pub mfu: f64,
+    /// Hours of all steps of the run.
+    pub hours: f64,
+    /// Share of the time on the device in kinds of calls that were measured on it.
+    pub measured_share: f64,
+    /// Rates that were assumed, not measured.
+    pub assumed: Vec<String>,
+}
+
+impl StepTime {
+    /// Predicts a step of a run on GPUs like `device`; `None` on a CPU, whose calls no description has.
+    ///
+    /// # Errors
+    /// Errors of the run, among them out of memory.
+    pub fn of(setup: &Setup, device: &PlanDevice) -> Result<Option<Self>> {
+        if !device.is_gpu() {
+            return Ok(None);
+        }
+        let config = &setup.config;
+        let (rates, mut assumed) = device.rates_or_shipped()?;
+        assumed.extend(rates.omitted().into_iter().map(str::to_owned));
+        let sharing = if config.parallel.shares_gpu() { config.world_size() } else { 1 };
+        let times = CallTimes::new(device, rates.clone(), config.precision.tf32, sharing);
+        // Ranks of other pipelines do the same at the same time.
+        let ranks = config.parallel.grid().seen_from(0)?.group(Axis::Pipeline).ranks;
+        let logs = on_threads(&ranks, |rank| step_calls(setup, rank))?;
+        let of_rank = |(rank, log): (&usize, device::CallLog)| {
+            let (seconds, host) = (times.of_log(&log), log.calls.iter().map(|call| times.host(call)).collect());
+            RankCalls { rank: *rank, log, seconds, host }
+        };
+        let calls: Vec<_> = ranks.iter().zip(logs).map(of_rank).collect();
+        let parts = simulate(&calls);
+        let working = |parts: &crate::clock::StepParts| -> f64 {
+            parts.sections.iter().map(|(_, seconds)| seconds).sum()
+        };
+        let longest = parts.iter().max_by(|a, b| working(a).total_cmp(&working(b)));
+        let Some(longest) = longest else { return Ok(None) };
+        let of = |phase: Phase| longest.section(phase.name());
+        let seconds = longest.seconds();
+        let model = StepWork::at(config, &setup.dataset, &setup.placement.description(), &rates)?;
+        Ok(Some(StepTime {
+            step_seconds: seconds,
+            inputs_seconds: of(Phase::Inputs) + longest.idle(Idle::Inputs),
+            forward_seconds: of(Phase::Forward),
+            backward_seconds: of(Phase::Backward),
+            pipeline_seconds: of(Phase::Pipeline) + longest.idle(Idle::Pipeline),
+            exchange_seconds: of(Phase::Exchange) + longest.idle(Idle::Exchange),
+            reduction_seconds: of(Phase::Reduce) + longest.idle(Idle::Reduction),
+            optimizer_seconds: of(Phase::Update),
+            host_seconds: longest.idle(Idle::Host) + longest.section(""),
+            tokens: build::tokens_per_step(config),
+            ranks: config.world_size(),
+            mfu: model.mfu(seconds),
+            hours: seconds * config.train.steps as f64 / 3600.0,
+            measured_share: times.measured_share(),
+            assumed,
+        }))
+    }
+
+    /// Seconds of the parts, by name, in the order of a step.
+    #[must_use]
+    pub fn parts(&self) -> [(&'static str, f64); 8] {
+        [
+            ("inputs", self.inputs_seconds),
+            ("forward", self.forward_seconds),
+            ("backward", self.backward_seconds),
+            ("idle in the pipeline", self.pipeline_seconds),
+            ("waiting for shared layers and sequences", self.exchange_seconds),
+            ("waiting for gradients and weights", self.reduction_seconds),
+            ("optimizer", self.optimizer_seconds),
+            ("waiting for the host", self.host_seconds),
+        ]
+    }
+}
+
+impl fmt::Display for StepTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let milliseconds = |seconds: f64| format!("{:.2} ms", 1e3 * seconds);
+        writeln!(f, "predicted: {} a step", milliseconds(self.step_seconds))?;
+        let is_shown = |(_, seconds): &(&str, f64)| *seconds >= 5e-6;
+        let share = |seconds: f64| format!("{:.1} %", 100.0 * seconds / self.step_seconds);
+        let row = |(name, seconds): (&str, f64)| vec![name.to_owned(), milliseconds(seconds), share(seconds)];
+        let rows: Vec<_> = self.parts().into_iter().filter(is_shown).map(row).collect();
+        write!(f, "{}", aligned(&rows, 1, &[]))?;
+        if self.tokens > 0 {
+            let tokens = self.tokens as f64 / self.step_seconds;
+            write!(f, "{} tokens/s", grouped(tokens as u64))?;
+            if self.ranks > 1 {
+                write!(f, ", {} for each GPU", grouped((tokens / self.ranks as f64) as u64))?;
+            }
+            f.write_str(", ")?;
+        }
+        writeln!(f, "MFU {:.1} %, {:.2} hours for all steps", 100.0 * self.mfu, self.hours)?;
+        let measured = 100.0 * self.measured_share;
+        write!(f, "{measured:.0} % of the device's time is in calls measured on such a device")?;
+        match self.assumed.as_slice() {
+            [] => writeln!(f),
+            names => writeln!(f, "; assumed, not measured: {}", names.join(", ")),
+        }
+    }
+}
