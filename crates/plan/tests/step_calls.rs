@@ -1,54 +1,192 @@
-//! The calls of a step, logged on Meta.
+//! The calls of a step, logged by the worker on Meta.
 #![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
 
 use std::collections::BTreeMap;
 
-use collective::Communicator;
-use common::{GPT, of};
-use device::{CallLog, LoggedCall, LoggedKernel, Statistics};
+use collective::{AxisTraffic, Communicator};
+use common::{GPT, MLP, of};
+use device::{CallLog, LoggedCall, Statistics};
+use plan::{CallSize, step_calls};
 use worker::{Setup, Worker};
+
+const LLAMA: &str = "[model]
+kind = \"llama\"
+layers = 2
+heads = 4
+key_value_heads = 2
+width = 128
+feed_forward = 256
+context = 64
+vocabulary = 128
+[data]
+kind = \"synthetic\"
+[train]
+micro_batch_size = 1
+global_batch_size = 4
+[parallel]
+bucket_bytes = 16384
+lanes = 4
+[precision]
+compute = \"bf16\"
+";
+
+const RESNET: &str = "[model]
+kind = \"resnet\"
+depth = 18
+image_size = 32
+[data]
+kind = \"synthetic\"
+[train]
+micro_batch_size = 4
+global_batch_size = 8
+[precision]
+compute = \"bf16\"
+";
+
+/// Configurations of all kinds of models, types and grids.
+fn table() -> Vec<(&'static str, Vec<&'static str>)> {
+    let few = ["train.global_batch_size=8", "parallel.lanes=4"];
+    let gpt = |sets: &[&'static str]| (GPT, [&few[..], sets].concat());
+    let llama = |sets: &[&'static str]| (LLAMA, sets.to_vec());
+    vec![
+        gpt(&[]),
+        gpt(&["precision.compute=f16", "model.dropout=0.1"]),
+        gpt(&["memory.recompute=block"]),
+        gpt(&["parallel.data=2"]),
+        gpt(&["parallel.data=2", "parallel.zero_stage=1"]),
+        gpt(&["parallel.data=2", "parallel.zero_stage=2"]),
+        gpt(&["parallel.data=2", "parallel.zero_stage=3"]),
+        gpt(&["parallel.pipeline=2"]),
+        gpt(&["parallel.tensor=2", "parallel.tensor_lanes=2"]),
+        gpt(&["parallel.context=2", "parallel.context_lanes=4"]),
+        llama(&[]),
+        llama(&["precision.matmul=fp8"]),
+        llama(&["lora.rank=4"]),
+        llama(&["optim.kind=lion"]),
+        (MLP, vec!["train.micro_batch_size=4", "train.global_batch_size=8"]),
+        (RESNET, vec![]),
+    ]
+}
 
 struct Ran {
     log: CallLog,
-    /// FLOPs of matmuls and attention that operators counted in the step.
+    /// FLOPs of matmuls, convolutions and attention that operators counted in the step.
     flops: u64,
+    traffic: AxisTraffic,
     statistics: Statistics,
 }
 
+/// Runs three steps, of which the last is logged if `logs`.
 fn run(setup: &Setup, logs: bool) -> Ran {
     let communicator = Communicator::counted(0, setup.config.world_size());
     let mut worker = Worker::new(&setup.on_meta(), communicator).unwrap();
     let device = worker.device().clone();
-    for step in 0..2 {
+    let begin = || {
         if logs {
             device.begin_log();
         }
+    };
+    for step in 0..2 {
+        begin();
         worker.step(step).unwrap();
     }
-    if logs {
-        device.begin_log();
-    }
-    let before = device.flops();
+    begin();
+    let (flops, traffic) = (device.flops(), worker.traffic_by_axis());
     worker.step(2).unwrap();
-    Ran { flops: device.flops() - before, log: device.end_log(), statistics: device.statistics() }
+    let (flops, traffic) = (device.flops() - flops, worker.traffic_by_axis() - traffic);
+    Ran { log: device.end_log(), flops, traffic, statistics: device.statistics() }
+}
+
+/// Number of calls of each kind.
+fn kinds(log: &CallLog) -> BTreeMap<String, usize> {
+    let mut kinds = BTreeMap::new();
+    log.for_each(|call| {
+        if let Some(size) = CallSize::of(call, 8, false) {
+            *kinds.entry(size.kind).or_default() += 1;
+        }
+    });
+    kinds
+}
+
+/// FLOPs of the calls that compute matmuls, convolutions and attention, as operators count them: attention's
+/// backward kernels compute seven matmuls for the five that are needed.
+fn counted_flops(log: &CallLog) -> u64 {
+    let (mut flops, mut backward) = (0, 0);
+    log.for_each(|call| match call {
+        LoggedCall::Matmul { .. } | LoggedCall::Convolution { .. } => flops += call.work().flops,
+        LoggedCall::Kernel(kernel) if kernel.function.family().name.starts_with("attention") => {
+            match kernel.function.symbol().starts_with("backward") {
+                true => backward += call.work().flops,
+                false => flops += call.work().flops,
+            }
+        }
+        _ => {}
+    });
+    flops + backward / 7 * 5
+}
+
+/// Bytes that the communication of a log sends.
+fn sent_bytes(log: &CallLog) -> u64 {
+    let mut sent = 0;
+    log.for_each(|call| {
+        let LoggedCall::Communication(call) = call else { return };
+        let (ranks, messages) = (call.ranks.len() as u64, call.sends.iter().map(|(_, bytes)| bytes));
+        sent += match call.operation {
+            "all-reduce" => 2 * call.bytes * (ranks - 1) / ranks,
+            "reduce-scatter" | "all-gather" => call.bytes * (ranks - 1) / ranks,
+            _ => messages.sum::<u64>(),
+        };
+    });
+    sent
 }
 
 #[test]
-fn show() {
-    for sets in [&["train.global_batch_size=4"][..], &["train.global_batch_size=4", "parallel.data=2", "parallel.lanes=2"], &["parallel.pipeline=2","train.global_batch_size=4"]] {
-        let setup = of(GPT, true, sets);
-        let ran = run(&setup, true);
-        for call in &ran.log.calls {
-            match call {
-                LoggedCall::Kernel(LoggedKernel { function, grid, threads, stream, work, .. }) => {
-                    println!("{function} {grid:?} {threads} {stream:?} {work:?}")
-                }
-                other => println!("{other:?}"),
-            }
-        }
-        println!("{:?} {:?}", ran.log.flops(), ran.flops);
-        println!("{}", ran.statistics == run(&setup, false).statistics);
+fn a_log_has_the_work_of_a_step_and_changes_no_byte() {
+    for (text, sets) in table() {
+        let setup = of(text, true, &sets);
+        let (logged, plain) = (run(&setup, true), run(&setup, false));
+        assert_eq!(logged.statistics, plain.statistics, "{sets:?}");
+        assert_eq!((logged.flops, logged.traffic), (plain.flops, plain.traffic), "{sets:?}");
+        assert_eq!(counted_flops(&logged.log), logged.flops, "{sets:?}");
+        assert_eq!(sent_bytes(&logged.log), logged.traffic.total().bytes_sent, "{sets:?}");
+        assert!(plain.log.calls.is_empty(), "{sets:?}");
     }
+}
+
+#[test]
+fn the_log_of_a_plan_is_that_of_a_run() {
+    let sets = ["train.global_batch_size=64", "parallel.lanes=4"];
+    let setup = of(GPT, true, &sets);
+    let (planned, ran) = (step_calls(&setup, 0).unwrap(), run(&setup, true).log);
+    // A plan skips micro-batches that repeat earlier ones.
+    assert!(!planned.repeated.is_empty() && planned.calls.len() < ran.calls.len());
+    assert_eq!(kinds(&planned), kinds(&ran));
+    assert_eq!(planned.flops(), ran.flops());
+    // A host has no calls to log.
+    assert!(step_calls(&of(GPT, false, &sets), 0).unwrap().calls.is_empty());
+}
+
+#[test]
+fn recomputation_and_ranks_add_their_calls() {
+    let few = ["train.global_batch_size=8", "parallel.lanes=4"];
+    let of = |sets: &[&str]| kinds(&run(&of(GPT, true, &[&few[..], sets].concat()), true).log);
+    let (plain, again) = (of(&[]), of(&["memory.recompute=block"]));
+    let forward = |kinds: &BTreeMap<String, usize>, kind: &str| {
+        let of_kind = kinds.iter().filter(|(name, _)| name.starts_with(kind));
+        of_kind.map(|(_, count)| *count).sum::<usize>()
+    };
+    // Two layers of each of four micro-batches run twice.
+    for (kind, runs) in [("attention_f32.forward", 8), ("layer_norm.forward", 20), ("activation.gelu_f", 8)] {
+        assert_eq!(forward(&plain, kind), runs, "{kind} in {plain:?}");
+        assert!(forward(&again, kind) >= runs + 8, "{kind} in {again:?}");
+    }
+    assert_eq!(forward(&plain, "attention_f32.backward"), forward(&again, "attention_f32.backward"));
+    let (data, weights) = (of(&["parallel.data=2"]), of(&["parallel.data=2", "parallel.zero_stage=3"]));
+    assert_eq!(forward(&plain, "exchange") + forward(&plain, "all-gather"), 0);
+    assert!(forward(&data, "exchange") > 0 && forward(&data, "tree") > 0, "{data:?}");
+    assert!(forward(&weights, "all-gather") > forward(&weights, "exchange"), "{weights:?}");
+    let stages = of(&["parallel.pipeline=2"]);
+    assert_eq!((forward(&stages, "send"), forward(&stages, "receive")), (4, 5), "{stages:?}");
 }

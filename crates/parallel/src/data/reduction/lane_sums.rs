@@ -81,6 +81,14 @@ impl LaneSums {
         self.lanes.is_transient(self.lane_of(micro_batch))
     }
 
+    /// Number of sums with earlier lanes after a micro-batch, plus 1; 0 if it does not end a lane.
+    pub(super) fn folds(&self, micro_batch: usize) -> usize {
+        match self.accumulates(micro_batch + 1) {
+            true => 0,
+            false => 1 + self.lanes.folds_after(self.lane_of(micro_batch)),
+        }
+    }
+
     /// Returns whether a micro-batch is the step's last.
     pub(super) fn is_last(&self, micro_batch: usize) -> bool {
         micro_batch + 1 == self.micro_batches()

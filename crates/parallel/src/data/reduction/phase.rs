@@ -11,11 +11,19 @@ pub(crate) struct SinkPhase {
     pub(super) is_transient: bool,
     /// Number of ranks whose gradients are reduced into shards.
     pub(super) senders: usize,
+    /// Number of sums of the lane's gradients with those of earlier lanes, plus 1, after the lane's last
+    /// micro-batch; else 0. The sums take no memory.
+    pub(super) folds: usize,
 }
 
 impl SinkPhase {
-    /// Returns whether two phases differ only in whether gradients are written or added.
+    /// Returns whether two phases use the same memory.
+    pub(crate) fn has_memory_of(self, other: SinkPhase) -> bool {
+        self == SinkPhase { folds: self.folds, ..other }
+    }
+
+    /// Returns whether two phases use memory that differs only in whether gradients are written or added.
     pub(crate) fn differs_in_accumulation(self, other: SinkPhase) -> bool {
-        self == SinkPhase { accumulates: !other.accumulates, ..other }
+        self.has_memory_of(SinkPhase { accumulates: !other.accumulates, ..other })
     }
 }

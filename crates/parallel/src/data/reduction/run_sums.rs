@@ -87,6 +87,7 @@ impl StepSums for RunSums {
             reduces: self.ranks.is_distributed() && self.lanes.is_last(micro_batch),
             is_transient: self.lanes.is_transient(micro_batch),
             senders: 0,
+            folds: self.lanes.folds(micro_batch),
         }
     }
 

@@ -153,6 +153,7 @@ impl StepSums for TurnSums {
             reduces: !self.accumulates(micro_batch + 1),
             is_transient: false,
             senders: self.turns.lanes_of_round(micro_batch / self.per_lane()).len(),
+            folds: 0,
         }
     }
 

@@ -71,6 +71,9 @@ pub(super) struct Repeats<'a> {
     actions: &'a [Action],
     /// Gradient phase of each action, which decides how its gradients are added.
     phases: Vec<SinkPhase>,
+    /// Whether micro-batches repeat others only if their calls do, which the device logs, not only their
+    /// memory.
+    compares_calls: bool,
     work: PlanWork,
     /// Allocations before the walk.
     before: u64,
@@ -88,7 +91,9 @@ impl<'a> Repeats<'a> {
     ) -> Self {
         device.with_allocator(|allocator| allocator.start_digest());
         let (phases, before) = (actions.iter().map(phase).collect(), allocations(device));
-        Repeats { actions, phases, work, before, stretches: Vec::new(), latest: BTreeMap::new() }
+        let compares_calls = device.is_logging();
+        let (stretches, latest) = Default::default();
+        Repeats { actions, phases, compares_calls, work, before, stretches, latest }
     }
 
     /// Records a pass after which `done` actions are done. Returns the following actions if they repeat
@@ -141,14 +146,22 @@ impl<'a> Repeats<'a> {
         let shift =
             self.actions[middle.done].micro_batch.checked_sub(self.actions[first.done].micro_batch)?;
         // The events are also equal if a gradient was written in one period and added in the next.
-        let varies = (first.done..middle.done).any(|at| self.phases[at] != self.phases[at + length]);
+        let alike = |before: SinkPhase, after: SinkPhase| match self.compares_calls {
+            true => before == after,
+            false => before.has_memory_of(after),
+        };
+        let varies =
+            (first.done..middle.done).any(|at| !alike(self.phases[at], self.phases[at + length]));
+        if varies && self.compares_calls {
+            return None;
+        }
         let matches = |at: &usize| {
             let (Some(later), Some(action)) = (self.actions.get(at + length), self.actions.get(*at)) else {
                 return false;
             };
             let [before, after] = [self.phases[*at], self.phases[at + length]];
             *later == Action { micro_batch: action.micro_batch + shift, ..*action }
-                && (before == after || (varies && before.differs_in_accumulation(after)))
+                && (alike(before, after) || (varies && before.differs_in_accumulation(after)))
         };
         let matching = (first.done..).take_while(matches).count();
         let times = (matching / length).checked_sub(1).filter(|times| *times > 0)?;
