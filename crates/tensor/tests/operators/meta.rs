@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use device::{Description, Device, DeviceOptions, Kind};
 use tensor::DType;
 use tensor::ops::attention::{Heads, Masks, Qkv};
@@ -66,6 +68,35 @@ fn meta_allocates_what_a_gpu_does_operator_by_operator() {
         let device = Device::cuda(0, 0, tensor::ops::FAMILIES, &DeviceOptions::default()).unwrap();
         let imitated = meta(device.description());
         assert_eq!(figures(&device, sizes), figures(&imitated, sizes));
+    }
+}
+
+/// On GPUs with other kernels for attention and matmuls each.
+#[test]
+fn every_operator_logs_its_calls_and_allocates_as_without_a_log() {
+    for compute_capability in [(8, 0), (9, 0)] {
+        let description =
+            Description { kind: Kind::Cuda, compute_capability, multiprocessors: 100, ..Description::host() };
+        for sizes in [&F32_SIZES[..], &HALF_SIZES] {
+            let plain = figures(&meta(&description), sizes);
+            let device = meta(&description);
+            device.begin_log();
+            let (mut logged, mut figures, mut calls) = (0, vec![], BTreeMap::new());
+            for sizes in sizes {
+                every_operator(&device, sizes, |operator, _| {
+                    let now = device.statistics();
+                    let bytes = [now.allocated(), now.peak_allocated(), now.reserved(), now.peak_reserved()];
+                    figures.push((operator, bytes, now.get("allocation.all.allocated")));
+                    *calls.entry(operator).or_insert(0) += device.logged_calls() - logged;
+                    logged = device.logged_calls();
+                });
+            }
+            // Some calls of an operator may be views.
+            let silent: Vec<_> = calls.iter().filter(|(_, calls)| **calls == 0).collect();
+            assert!(silent.is_empty(), "{silent:?}");
+            assert_eq!(figures, plain);
+            assert_eq!(device.end_log().calls.len(), logged);
+        }
     }
 }
 
