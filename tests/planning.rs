@@ -226,6 +226,9 @@ fn proposals_fit_in_their_stated_bytes() {
         let plan = json(&plan);
         assert_eq!((&plan["fit"]["fits"], &plan["world_size"]), (&true.into(), &2.into()));
         assert_eq!(plan["fit"]["needs_bytes"], proposal["peak_reserved_bytes"]);
+        // A plan and a proposal have one clock.
+        let predicted = plan["predicted_step_seconds"].as_f64().unwrap();
+        assert!((predicted / proposal["step_seconds"].as_f64().unwrap() - 1.0).abs() < 1e-9, "{proposal}");
     }
     // No proposal fits in less than the device's own overhead.
     let output = planned(directory.path(), &large, &["--fit", "512MiB", "--device", "cuda"]);

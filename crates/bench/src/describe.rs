@@ -172,9 +172,8 @@ fn described(description: &Description, all: &[Measured], others: PlanDevice) ->
             flops_f32: slowest(|rank| Some(rank.flops_f32)).unwrap_or(assumed.flops_f32),
             memory_bytes: slowest(|rank| Some(rank.rates.bytes_per_second)).unwrap_or(assumed.memory_bytes),
             link_bytes: slowest(|rank| rank.link).unwrap_or(assumed.link_bytes),
-            network_bytes: assumed.network_bytes,
-            efficiency: assumed.efficiency,
             assumed: not(&names),
+            ..assumed
         }
     });
     let mut device = PlanDevice::of(description, overhead, rates);

@@ -1,4 +1,4 @@
-//! The log of a Meta device that imitates a GPU: every call that the GPU would be given, in order.
+//! The log of a Meta device that imitates a GPU: every call that the GPU would receive, in order.
 //!
 //! While a device logs, operators make a GPU's calls, because [`Device::backend`] is that of the imitated
 //! device, and each call ends in the log instead of the driver. So the log is made by the code that launches,

@@ -30,27 +30,25 @@ pub(crate) struct CallTimes {
     measured: RefCell<[f64; 2]>,
 }
 
-/// A ratio of the time of a kind of call to the model, where nothing was measured.
-struct Typical {
-    /// Beginning of the family's name.
-    family: &'static str,
-    ratio: f64,
-}
-
-/// Typical ratios: those of GPT-2 and Llama on an H200 (`benches/notes/training_step.md`, `fp8.md`).
-const TYPICAL: [Typical; 8] = [
-    Typical { family: "attention_hopper_forward", ratio: 2.6 },
-    Typical { family: "attention_hopper_backward", ratio: 1.9 },
-    Typical { family: "attention_f32", ratio: 4.0 },
-    Typical { family: "attention", ratio: 4.5 },
-    Typical { family: "linear", ratio: 1.9 },
-    Typical { family: "embedding", ratio: 1.8 },
-    Typical { family: "fp8_linear", ratio: 1.25 },
-    Typical { family: "", ratio: 1.06 },
+/// Ratios of the times of kinds of kernels to the model, by the beginning of a kind, where nothing was
+/// measured: about those of GPT-2 and Llama on an H200 (`benches/notes/training_step.md`, `fp8.md`).
+const TYPICAL: [(&str, f64); 12] = [
+    ("attention.statistics", 1.25),
+    ("attention_f32.delta", 1.25),
+    ("attention_hopper_forward", 2.7),
+    ("attention_hopper_backward", 2.0),
+    ("attention_f32", 4.0),
+    ("attention", 4.5),
+    ("linear.", 1.9),
+    ("embedding", 1.8),
+    ("fp8_linear", 1.16),
+    ("rms_norm", 1.3),
+    ("layer_norm", 1.15),
+    ("", 1.06),
 ];
 /// The ratio of the time of a matmul in a step to the model: a GPU at its power limit is slower than for the
 /// few matmuls that give its rate.
-const TYPICAL_MATMUL: f64 = 1.15;
+const TYPICAL_MATMUL: f64 = 1.17;
 /// The ratio of a convolution's.
 const TYPICAL_CONVOLUTION: f64 = 1.6;
 /// Multiples of its share of the memory's rate that one multiprocessor reaches alone.
@@ -114,8 +112,8 @@ impl CallTimes {
                 let (family, symbol) = (kernel.function.family().name, kernel.function.symbol());
                 let computes = family.starts_with("attention") && !symbol.contains("f32");
                 let rate = if computes { self.rates.flops_bf16 } else { self.rates.flops_f32 };
-                let typical = TYPICAL.iter().find(|typical| family.starts_with(typical.family));
-                let ratio = typical.map_or(1.0, |typical| typical.ratio);
+                let typical = TYPICAL.iter().find(|(kind, _)| size.kind.starts_with(kind));
+                let ratio = typical.map_or(1.0, |(_, ratio)| *ratio);
                 self.corrected(&size, ratio, |size| self.kernel(size, rate))
             }
             LoggedCall::Matmul { key, work } => {
@@ -137,7 +135,9 @@ impl CallTimes {
             }
             LoggedCall::Convolution { dtype, .. } => {
                 let rate = self.matmul_rate([*dtype; 3], self.tf32).large;
-                self.corrected(&size, TYPICAL_CONVOLUTION, |size| self.kernel([f64::MAX, size[1], size[2]], rate))
+                self.corrected(&size, TYPICAL_CONVOLUTION, |size| {
+                    self.kernel([f64::MAX, size[1], size[2]], rate)
+                })
             }
             LoggedCall::Copy { kind, .. } => {
                 let bytes_per_second = match kind {

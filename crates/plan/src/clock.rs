@@ -8,10 +8,12 @@
 mod meetings;
 mod streams;
 
+use std::collections::BTreeMap;
+
 use device::{CallLog, LoggedCall, StreamKind};
 use meetings::{Meeting, Meetings};
-pub(crate) use streams::{Idle, StepParts};
 use streams::Streams;
+pub(crate) use streams::{Idle, StepParts};
 
 /// Steps that are simulated. The last one counts: by then the next step's calls overlap with the end of each.
 const STEPS: usize = 3;
@@ -27,6 +29,24 @@ pub(crate) struct RankCalls {
     pub(crate) seconds: Vec<f64>,
     /// Seconds of each call on the host.
     pub(crate) host: Vec<f64>,
+}
+
+impl RankCalls {
+    /// Returns the number of calls and their seconds on the device by a name of each, the longest first.
+    pub(crate) fn totals<K: Ord>(&self, name: impl Fn(&LoggedCall) -> Option<K>) -> Vec<(K, u64, f64)> {
+        let mut totals = BTreeMap::new();
+        for index in order(&self.log) {
+            let (call, seconds) = (&self.log.calls[index as usize], self.seconds[index as usize]);
+            if let Some(name) = name(call) {
+                let (count, sum) = totals.entry(name).or_insert((0, 0.0));
+                *count += 1;
+                *sum += seconds;
+            }
+        }
+        let mut totals: Vec<_> = totals.into_iter().map(|(name, (count, sum))| (name, count, sum)).collect();
+        totals.sort_by(|one, other| other.2.total_cmp(&one.2));
+        totals
+    }
 }
 
 /// Indices of a log's calls in order, repetitions included.

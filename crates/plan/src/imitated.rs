@@ -153,7 +153,9 @@ impl PlanDevice {
             Self { overhead, .. } if overhead.bytes().is_none_or(|bytes| bytes >= read.total_bytes) => {
                 wrong("[overhead] leaves nothing of total_bytes")
             }
-            _ if !read.rates.iter().flat_map(DeviceRates::all).all(|rate| positive(&rate)) => wrong("[rates] must all be above 0"),
+            _ if !read.rates.iter().flat_map(DeviceRates::all).all(|rate| positive(&rate)) => {
+                wrong("[rates] must all be above 0")
+            }
             Self { gpus_per_host: Some(0), .. } => wrong("gpus_per_host must be above 0"),
             _ if !positive_times => wrong("the seconds of [[times]] must all be above 0"),
             _ if !positive_sizes => wrong("the sizes of [[times]] must be numbers of at least 0"),

@@ -86,7 +86,7 @@ pub use roles::Plans;
 pub use samples::{CallSize, MeasuredCalls};
 pub use schedule::{PlannedSchedule, plan_schedule};
 pub use step_calls::step_calls;
-pub use step_time::StepTime;
+pub use step_time::{FamilySeconds, StepTime};
 pub use step_work::StepWork;
 pub use target::{PlanOptions, PlanTarget};
 pub use timed_partitions::{TimedPartition, timed_partitions};

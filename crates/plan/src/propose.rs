@@ -22,6 +22,7 @@ use crate::overhead::{DeviceRanks, OverheadPart};
 use crate::prepare::prepare_shapes;
 use crate::rates::DeviceRates;
 use crate::roles::{limited_to, plan_within};
+use crate::step_time::StepTime;
 use crate::target::PlanOptions;
 use crate::work::Work;
 use layout::Layout;
@@ -72,7 +73,8 @@ struct Search {
 }
 
 /// Plans configurations of `fit.ranks` ranks that have the samples of `config` in a step, in the order of
-/// their costs, until enough of them fit. `on_result` is called for each that fits.
+/// their costs, until enough of them fit, and orders those by the times that the clock predicts. `on_result`
+/// is called for each that fits.
 ///
 /// # Errors
 /// Errors of the configuration; a number of ranks for which no grid exists; candidates none of which can be
@@ -181,6 +183,7 @@ impl Search {
         let cost = cost(&setup.config, &self.work, &self.rates, &setup.blueprint.stages)?;
         let (needs, available) = (fit.needs, fit.available());
         let (sets, layout) = (sets.clone(), *layout);
-        Ok(Outcome::Fits(Box::new(Proposal { sets, layout, cost, needs, available, sent })))
+        let time = StepTime::of(&setup, &self.device)?;
+        Ok(Outcome::Fits(Box::new(Proposal { sets, layout, cost, time, needs, available, sent })))
     }
 }

@@ -24,6 +24,7 @@ use crate::recompute;
 use crate::remedy;
 use crate::roles::{Plans, plan_all};
 use crate::schedule::PlannedSchedule;
+use crate::step_time::StepTime;
 use crate::target::PlanOptions;
 use crate::tuning_cost::TuningCost;
 use crate::whole_gradients::WholeGradients;
@@ -97,6 +98,8 @@ pub struct PlanReport {
     pub fit: Fit,
     /// The communication along each axis with several ranks.
     pub communication: Vec<AxisCommunication>,
+    /// The predicted time of a step, if the run fits on GPUs.
+    pub time: Option<StepTime>,
     /// The memory of lanes, if they need more than one gradient set.
     pub lanes: Option<LaneCost>,
     /// The memory of whole gradients, if gradients are sharded and lanes need them.
@@ -137,6 +140,8 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
     let memory = setup.config.memory.clone();
     let description = device.description(ranks);
     let communication = AxisCommunication::of(&setup, &plans, (device.rates.as_ref(), &description))?;
+    let time = if fit.fits { StepTime::of(&setup, &device)? } else { None };
+    let time = time.map(|time| time.with_mfu(&setup, &device)).transpose()?;
     let lanes = plans.largest().map(|plan| LaneCost::of(&setup, plan)).transpose()?.flatten();
     let whole_gradients = plans.largest().map(|plan| WholeGradients::of(&setup, plan)).transpose()?.flatten();
     let balance = Balance::of(&setup)?;
@@ -155,6 +160,7 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
         pipeline,
         fit,
         communication,
+        time,
         lanes,
         whole_gradients,
         balance,
@@ -211,6 +217,8 @@ impl PlanReport {
             pipeline: self.pipeline.as_ref().map(PipelinePlan::to_json),
             fit: self.fit.to_json(),
             communication: &self.communication,
+            predicted_step_seconds: self.time.as_ref().map(|time| time.step_seconds),
+            predicted: self.time.as_ref(),
             lanes: self.lanes.map(|cost| cost.to_json()),
             whole_gradients: self.whole_gradients.map(WholeGradients::to_json),
             balance: self.balance.map(Balance::to_json),
@@ -273,6 +281,11 @@ struct PlanJson<'a> {
     pipeline: Option<Value>,
     fit: Value,
     communication: &'a [AxisCommunication],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    predicted_step_seconds: Option<f64>,
+    /// The parts of the predicted step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    predicted: Option<&'a StepTime>,
     lanes: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     whole_gradients: Option<Value>,

@@ -64,6 +64,19 @@ impl CallSize {
         })
     }
 
+    /// Returns the family of a call's kind: of a kernel its file's, of others what they are.
+    #[must_use]
+    pub fn family(call: &LoggedCall) -> Option<&'static str> {
+        match call {
+            LoggedCall::Kernel(kernel) => Some(kernel.function.family().name),
+            LoggedCall::Matmul { .. } => Some("matmul"),
+            LoggedCall::Convolution { .. } => Some("convolution"),
+            LoggedCall::Copy { .. } => Some("copy"),
+            LoggedCall::Communication(call) => Some(call.operation),
+            _ => None,
+        }
+    }
+
     fn of_kernel(kernel: &LoggedKernel) -> Self {
         let LoggedKernel { function, grid, work, .. } = kernel;
         let (family, symbol, variant) = (function.family().name, function.symbol(), function.variant_index());
@@ -101,7 +114,11 @@ impl Samples {
 
     /// Returns by how much calls of this kind and size take longer than `model` says, which gives the seconds
     /// of a size: the mean over the samples of the kind, weighted by how close they are; `None` without any.
-    pub(crate) fn ratio(&self, CallSize { kind, size }: &CallSize, model: impl Fn([f64; 3]) -> f64) -> Option<f64> {
+    pub(crate) fn ratio(
+        &self,
+        CallSize { kind, size }: &CallSize,
+        model: impl Fn([f64; 3]) -> f64,
+    ) -> Option<f64> {
         let samples = self.0.get(kind)?;
         let (mut sum, mut weights) = (0.0, 0.0);
         for (sample, seconds) in samples {

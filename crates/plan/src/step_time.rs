@@ -15,8 +15,20 @@ use crate::clock::{Idle, RankCalls, simulate};
 use crate::error::Result;
 use crate::imitated::PlanDevice;
 use crate::roles::on_threads;
+use crate::samples::CallSize;
 use crate::step_calls::step_calls;
 use crate::step_work::StepWork;
+
+/// The calls of a family in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct FamilySeconds {
+    /// Family of the kernel, or `matmul`, `convolution`, `copy` or the operation between ranks.
+    pub family: &'static str,
+    /// Number of calls.
+    pub calls: u64,
+    /// Seconds on the device.
+    pub seconds: f64,
+}
 
 /// Predicted seconds of a step, on the compute stream of the rank that computes longest.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -39,14 +51,20 @@ pub struct StepTime {
     pub optimizer_seconds: f64,
     /// Waits for the host.
     pub host_seconds: f64,
-    /// Tokens of a step; 0 for models without tokens.
+    /// Tokens of a step, or samples of models without tokens.
     pub tokens: u64,
+    /// Whether samples consist of tokens.
+    #[serde(skip)]
+    pub has_tokens: bool,
     /// Number of ranks.
     pub ranks: usize,
-    /// Model FLOPs utilization.
-    pub mfu: f64,
+    /// Model FLOPs utilization, if it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mfu: Option<f64>,
     /// Hours of all steps of the run.
     pub hours: f64,
+    /// Calls of the step by family, the longest first.
+    pub families: Vec<FamilySeconds>,
     /// Share of the time on the device in kinds of calls that were measured on it.
     pub measured_share: f64,
     /// Rates that were assumed, not measured.
@@ -71,19 +89,18 @@ impl StepTime {
         let ranks = config.parallel.grid().seen_from(0)?.group(Axis::Pipeline).ranks;
         let logs = on_threads(&ranks, |rank| step_calls(setup, rank))?;
         let of_rank = |(rank, log): (&usize, device::CallLog)| {
-            let (seconds, host) = (times.of_log(&log), log.calls.iter().map(|call| times.host(call)).collect());
+            let (seconds, host) =
+                (times.of_log(&log), log.calls.iter().map(|call| times.host(call)).collect());
             RankCalls { rank: *rank, log, seconds, host }
         };
         let calls: Vec<_> = ranks.iter().zip(logs).map(of_rank).collect();
         let parts = simulate(&calls);
-        let working = |parts: &crate::clock::StepParts| -> f64 {
-            parts.sections.iter().map(|(_, seconds)| seconds).sum()
-        };
-        let longest = parts.iter().max_by(|a, b| working(a).total_cmp(&working(b)));
-        let Some(longest) = longest else { return Ok(None) };
+        let longest = parts.iter().zip(&calls).max_by(|(a, _), (b, _)| a.work().total_cmp(&b.work()));
+        let Some((longest, calls)) = longest else { return Ok(None) };
+        let family = |(family, calls, seconds)| FamilySeconds { family, calls, seconds };
+        let families = calls.totals(CallSize::family).into_iter().map(family).collect();
         let of = |phase: Phase| longest.section(phase.name());
         let seconds = longest.seconds();
-        let model = StepWork::at(config, &setup.dataset, &setup.placement.description(), &rates)?;
         Ok(Some(StepTime {
             step_seconds: seconds,
             inputs_seconds: of(Phase::Inputs) + longest.idle(Idle::Inputs),
@@ -95,12 +112,30 @@ impl StepTime {
             optimizer_seconds: of(Phase::Update),
             host_seconds: longest.idle(Idle::Host) + longest.section(""),
             tokens: build::tokens_per_step(config),
+            has_tokens: config.model.examples().units() > 1,
             ranks: config.world_size(),
-            mfu: model.mfu(seconds),
+            mfu: None,
             hours: seconds * config.train.steps as f64 / 3600.0,
+            families,
             measured_share: times.measured_share(),
             assumed,
         }))
+    }
+
+    /// Returns the time with the model FLOPs utilization on `device`.
+    ///
+    /// # Errors
+    /// Errors of building and running the model's layers on Meta.
+    pub fn with_mfu(self, setup: &Setup, device: &PlanDevice) -> Result<Self> {
+        let (rates, _) = device.rates_or_shipped()?;
+        let work = StepWork::at(&setup.config, &setup.dataset, &setup.placement.description(), &rates)?;
+        Ok(StepTime { mfu: Some(work.mfu(self.step_seconds)), ..self })
+    }
+
+    /// Tokens per second of all ranks.
+    #[must_use]
+    pub fn tokens_per_second(&self) -> f64 {
+        self.tokens as f64 / self.step_seconds
     }
 
     /// Seconds of the parts, by name, in the order of a step.
@@ -128,15 +163,15 @@ impl fmt::Display for StepTime {
         let row = |(name, seconds): (&str, f64)| vec![name.to_owned(), milliseconds(seconds), share(seconds)];
         let rows: Vec<_> = self.parts().into_iter().filter(is_shown).map(row).collect();
         write!(f, "{}", aligned(&rows, 1, &[]))?;
-        if self.tokens > 0 {
-            let tokens = self.tokens as f64 / self.step_seconds;
-            write!(f, "{} tokens/s", grouped(tokens as u64))?;
-            if self.ranks > 1 {
-                write!(f, ", {} for each GPU", grouped((tokens / self.ranks as f64) as u64))?;
-            }
-            f.write_str(", ")?;
+        let (rate, unit) = (self.tokens_per_second(), if self.has_tokens { "tokens" } else { "samples" });
+        write!(f, "{} {unit}/s, ", grouped(rate as u64))?;
+        if self.ranks > 1 {
+            write!(f, "{} for each GPU, ", grouped((rate / self.ranks as f64) as u64))?;
         }
-        writeln!(f, "MFU {:.1} %, {:.2} hours for all steps", 100.0 * self.mfu, self.hours)?;
+        if let Some(mfu) = self.mfu {
+            write!(f, "MFU {:.1} %, ", 100.0 * mfu)?;
+        }
+        writeln!(f, "{:.2} hours for all steps", self.hours)?;
         let measured = 100.0 * self.measured_share;
         write!(f, "{measured:.0} % of the device's time is in calls measured on such a device")?;
         match self.assumed.as_slice() {

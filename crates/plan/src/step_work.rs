@@ -10,6 +10,7 @@ use crate::error::Result;
 use crate::imitated::PlanDevice;
 use crate::measure;
 use crate::rates::DeviceRates;
+use crate::work::undivided;
 
 /// The work of a step, against the rate of its devices.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,7 +43,8 @@ impl StepWork {
         description: &Description,
         rates: &DeviceRates,
     ) -> Result<Self> {
-        let layers = measure::layers(&with_recompute(config, RecomputePolicy::None), dataset, description)?;
+        let whole = with_recompute(&undivided(config)?, RecomputePolicy::None);
+        let layers = measure::layers(&whole, dataset, description)?;
         let micro_batch: u64 = layers.iter().flat_map(|layer| layer.flops).sum();
         let rate = match config.precision.compute {
             DType::F32 if config.precision.tf32 => rates.tf32(),

@@ -31,16 +31,23 @@ struct LayerWork {
     output: f64,
 }
 
+/// Returns a configuration whose ranks share neither layers nor sequences.
+///
+/// # Errors
+/// None for a checked configuration.
+pub(crate) fn undivided(config: &RunConfig) -> Result<RunConfig> {
+    let lanes = [Parallel::tensor_lanes, Parallel::context_lanes];
+    let keys = [Parallel::tensor, Parallel::context].into_iter().chain(lanes);
+    Ok(config.with(&keys.map(|key| format!("{key}=1")).collect::<Vec<_>>())?)
+}
+
 impl Work {
     /// Counts the work of whole layers and sequences on Meta imitating `description`.
     ///
     /// # Errors
     /// Errors of building and running the model there.
     pub(crate) fn count(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Self> {
-        let lanes = [Parallel::tensor_lanes, Parallel::context_lanes];
-        let whole = [Parallel::tensor, Parallel::context].into_iter().chain(lanes);
-        let whole: Vec<_> = whole.map(|key| format!("{key}=1")).collect();
-        let config = &config.with(&whole)?;
+        let config = &undivided(config)?;
         let samples = config.train.micro_batch_size as f64;
         let baseline = measure::layers(&with_recompute(config, RecomputePolicy::None), dataset, description)?;
         let again = measure::layers(&with_recompute(config, RecomputePolicy::Block), dataset, description)?;

@@ -1,44 +1,135 @@
 //! Predicted steps against measured ones.
 #![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
-mod common;
-
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use config::RunConfig;
-use plan::{DeviceRanks, PlanDevice, StepTime, prepare_shapes};
+use plan::{DeviceRanks, MeasuredCalls, PlanDevice, StepTime, prepare_shapes};
 use worker::Placement;
 
 /// The prediction of a shipped configuration with other keys on the shipped H200.
 fn predict(file: &str, sets: &[&str]) -> StepTime {
+    predict_on(&PlanDevice::shipped().unwrap(), file, sets)
+}
+
+fn predict_on(device: &PlanDevice, file: &str, sets: &[&str]) -> StepTime {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../launch/configs").join(file);
     let text = std::fs::read_to_string(&path).unwrap();
     let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
     let config = RunConfig::parse(&text, file, path.parent().unwrap(), &sets).unwrap();
-    let device = PlanDevice::shipped().unwrap();
     let description = device.description(DeviceRanks::of(&config));
     let setup = prepare_shapes(config, Placement::Meta(description)).unwrap();
-    StepTime::of(&setup, &device).unwrap().unwrap()
+    StepTime::of(&setup, device).unwrap().unwrap()
 }
 
-/// Milliseconds that `benches/notes` give for one H200.
+/// Keys of a micro-batch of so many sequences, which is the step.
+fn batch(sequences: usize) -> Vec<String> {
+    let size = |key| format!("train.{key}={sequences}");
+    vec![size("micro_batch_size"), size("global_batch_size"), "parallel.lanes=1".to_owned()]
+}
+
+const BF16: [&str; 2] = ["precision.compute=bf16", "data.kind=synthetic"];
+
+/// Milliseconds that `benches/notes` give for one H200, whose description has rates but no measured calls.
 #[test]
 fn measured_steps_are_predicted() {
-    let gpt = ["precision.compute=bf16", "data.kind=synthetic", "parallel.lanes=1"];
-    for (file, sets, measured) in [
-        ("gpt2-124m.toml", &["train.micro_batch_size=64", "train.global_batch_size=64"][..], 107.4),
-        ("gpt2-1558m.toml", &["train.micro_batch_size=16", "train.global_batch_size=16"], 318.0),
-        ("llama3-1b.toml", &["train.micro_batch_size=4", "train.global_batch_size=4"], 250.0),
-        ("llama3-1b.toml", &["train.micro_batch_size=4", "train.global_batch_size=4", "lora.rank=16"], 198.0),
-        ("gpt2-124m.toml", &["train.micro_batch_size=64", "train.global_batch_size=64", "precision.matmul=fp8"], 93.3),
-        ("gpt2-1558m.toml", &["train.micro_batch_size=16", "train.global_batch_size=16", "precision.matmul=fp8"], 230.3),
-        ("llama3-1b.toml", &["train.micro_batch_size=4", "train.global_batch_size=4", "precision.matmul=fp8"], 198.8),
-        ("gpt2-124m.toml", &["train.micro_batch_size=64", "train.global_batch_size=64", "memory.recompute=block"], 127.5),
+    for (file, sequences, set, measured) in [
+        ("gpt2-124m.toml", 64, "memory.recompute=none", 107.4),
+        ("gpt2-124m.toml", 64, "memory.recompute=block", 127.5),
+        ("gpt2-124m.toml", 64, "precision.matmul=fp8", 93.3),
+        ("gpt2-1558m.toml", 16, "memory.recompute=none", 318.0),
+        ("gpt2-1558m.toml", 16, "precision.matmul=fp8", 230.3),
+        ("llama3-1b.toml", 4, "memory.recompute=none", 250.0),
+        ("llama3-1b.toml", 4, "lora.rank=16", 198.0),
+        ("llama3-1b.toml", 4, "precision.matmul=fp8", 198.8),
     ] {
-        let sets: Vec<_> = gpt.iter().chain(sets).copied().collect();
-        let began = std::time::Instant::now();
+        let sizes = batch(sequences);
+        let sets: Vec<&str> = sizes.iter().map(String::as_str).chain(BF16).chain([set]).collect();
+        let began = Instant::now();
         let time = predict(file, &sets);
         let error = 1e3 * time.step_seconds / measured - 1.0;
-        println!("{file} {sets:?}: {measured} {:+.1} % in {:?}\n{time}", 100.0 * error, began.elapsed());
+        assert!(error.abs() < 0.08, "{file}, {set}: {:+.1} %\n{time}", 100.0 * error);
+        assert!(began.elapsed() < Duration::from_secs(1), "{file}, {set}: {:?}", began.elapsed());
+        let parts: f64 = time.parts().iter().map(|(_, seconds)| seconds).sum();
+        assert!((parts / time.step_seconds - 1.0).abs() < 1e-6, "{time:?}");
+        assert!(time.measured_share == 0.0 && time.assumed.iter().any(|key| key == "kernel_seconds"));
+    }
+}
+
+#[test]
+fn grids_differ_where_their_work_does() {
+    let gpt = |sets: &[&str]| predict("gpt2-355m.toml", &[&BF16[..], sets].concat());
+    let step = ["train.micro_batch_size=4", "train.global_batch_size=64", "parallel.lanes=8"];
+    let of = |sets: &[&str]| gpt(&[&step[..], sets].concat());
+    let alone = of(&[]);
+    assert!(alone.reduction_seconds < 1e-3 && alone.pipeline_seconds == 0.0, "{alone}");
+    // Ranks divide the work and wait for gradients.
+    let host = of(&["parallel.data=8", "parallel.zero_stage=1"]);
+    assert!(host.step_seconds < alone.step_seconds / 5.0 && host.reduction_seconds > 0.0, "{host}");
+    // Stages wait for each other, in some schedules less than in others, and less with more micro-batches.
+    let idle = |time: &StepTime| time.pipeline_seconds + time.reduction_seconds;
+    let schedule = |name: &str| of(&["parallel.pipeline=4", &format!("parallel.schedule={name}")]);
+    let (gpipe, zero_bubble) = (schedule("gpipe"), schedule("zero-bubble"));
+    assert!(idle(&zero_bubble) < idle(&gpipe), "{zero_bubble}\n{gpipe}");
+    let few = of(&["parallel.pipeline=4", "train.micro_batch_size=8"]);
+    assert!(idle(&few) / few.step_seconds > idle(&schedule("1f1b")) / schedule("1f1b").step_seconds);
+    // Ranks that share layers or sequences wait for each other.
+    for axis in ["parallel.tensor=2", "parallel.context=2"] {
+        let lanes = axis.replace('=', "_lanes=").replace("context_lanes=2", "context_lanes=4");
+        let shared = of(&[axis, &lanes]);
+        assert!(shared.exchange_seconds > 0.0, "{shared}");
+    }
+    // Recomputation adds to backward only.
+    let again = of(&["memory.recompute=block"]);
+    assert!((again.forward_seconds / alone.forward_seconds - 1.0).abs() < 0.05, "{again}\n{alone}");
+    assert!(again.backward_seconds > 1.1 * alone.backward_seconds, "{again}\n{alone}");
+}
+
+#[test]
+fn ranks_on_other_hosts_wait_longer() {
+    let sets =
+        ["parallel.data=8", "parallel.lanes=8", "train.micro_batch_size=1", "train.global_batch_size=8"];
+    let of = |gpus_per_host| {
+        let mut device = PlanDevice::shipped().unwrap();
+        device.gpus_per_host = Some(gpus_per_host);
+        predict_on(&device, "gpt2-355m.toml", &[&BF16[..], &sets].concat()).reduction_seconds
+    };
+    let [one, two, eight] = [8, 4, 1].map(of);
+    assert!(one < two && two < eight, "{one} {two} {eight}");
+}
+
+#[test]
+fn a_small_step_waits_for_a_slow_host() {
+    let mut device = PlanDevice::shipped().unwrap();
+    let sets =
+        ["train.micro_batch_size=1", "train.global_batch_size=1", "parallel.lanes=1", "model.context=64"];
+    let quick = predict_on(&device, "gpt2-124m.toml", &[&BF16[..], &sets].concat());
+    device.rates.as_mut().unwrap().launch_seconds = Some(100e-6);
+    let slow = predict_on(&device, "gpt2-124m.toml", &[&BF16[..], &sets].concat());
+    assert!(
+        slow.host_seconds > 0.5 * slow.step_seconds && slow.step_seconds > 5.0 * quick.step_seconds,
+        "{slow}"
+    );
+}
+
+#[test]
+fn measured_calls_take_their_measured_time() {
+    let mut device = PlanDevice::shipped().unwrap();
+    let sets = batch(8);
+    let sets: Vec<&str> = sets.iter().map(String::as_str).chain(BF16).collect();
+    let before = predict_on(&device, "gpt2-124m.toml", &sets);
+    // The update of all parameters, twice as slow as its bytes.
+    let call = "optimizer.adamw_f32 0".to_owned();
+    device.times.push(MeasuredCalls { call, samples: vec![[1000.0, 1e9, 1.0, 1e-3]] });
+    let after = predict_on(&device, "gpt2-124m.toml", &sets);
+    assert!(after.optimizer_seconds > 2.0 * before.optimizer_seconds, "{after}\n{before}");
+    assert!(after.measured_share > 0.0 && after.forward_seconds == before.forward_seconds, "{after}");
+    let text = device.to_toml().unwrap();
+    assert_eq!(PlanDevice::parse(&text, "written").unwrap(), device);
+    for (wrong, why) in [("1e-3", "above 0"), ("1000.0", "at least 0")] {
+        let text = text.replace(&format!("{:?}", wrong.parse::<f64>().unwrap()), "-1.0");
+        let error = PlanDevice::parse(&text, "written").unwrap_err().to_string();
+        assert!(error.contains("[[times]]") && error.contains(why), "{error}");
     }
 }

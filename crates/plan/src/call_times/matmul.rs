@@ -47,7 +47,8 @@ impl MatmulModel {
     pub(super) fn seconds(&self, size: [f64; 3], bytes: f64) -> f64 {
         let large = 2.0 * LARGE.powi(3) / self.rate.large;
         let unit = large / self.waves([LARGE; 3], 0.0);
-        self.kernel_seconds + (unit * self.waves(size, self.memory_bytes * unit)).max(bytes / self.memory_bytes)
+        self.kernel_seconds
+            + (unit * self.waves(size, self.memory_bytes * unit)).max(bytes / self.memory_bytes)
     }
 
     /// Time of the fastest tiles, in a unit that depends on the device only. `written`: bytes that the memory

@@ -43,18 +43,22 @@ pub(crate) struct StepParts {
 impl StepParts {
     /// Seconds of the whole step.
     pub(crate) fn seconds(&self) -> f64 {
-        let work: f64 = self.sections.iter().map(|(_, seconds)| seconds).sum();
-        work + self.idle.iter().map(|(_, seconds)| seconds).sum::<f64>()
+        self.idle.iter().fold(self.work(), |sum, (_, seconds)| sum + seconds)
+    }
+
+    /// Seconds of work in all sections.
+    pub(crate) fn work(&self) -> f64 {
+        self.sections.iter().fold(0.0, |sum, (_, seconds)| sum + seconds)
     }
 
     /// Seconds of work in a section.
     pub(crate) fn section(&self, name: &str) -> f64 {
-        self.sections.iter().filter(|(other, _)| *other == name).map(|(_, seconds)| seconds).sum()
+        self.sections.iter().find(|(other, _)| *other == name).map_or(0.0, |(_, seconds)| *seconds)
     }
 
     /// Seconds of waiting for a reason.
     pub(crate) fn idle(&self, reason: Idle) -> f64 {
-        self.idle.iter().filter(|(other, _)| *other == reason).map(|(_, seconds)| seconds).sum()
+        self.idle.iter().find(|(other, _)| *other == reason).map_or(0.0, |(_, seconds)| *seconds)
     }
 }
 

@@ -13,6 +13,7 @@ use super::layout::Layout;
 use super::nearest::Miss;
 use super::shards::Shards;
 use crate::cost::Cost;
+use crate::step_time::StepTime;
 
 /// A configuration that fits.
 #[derive(Clone, Debug)]
@@ -20,8 +21,10 @@ pub struct Proposal {
     /// Keys to set, each as `section.key=value`.
     pub sets: Vec<String>,
     pub(super) layout: Layout,
-    /// Predicted time of a step.
+    /// Cost of a step, by which candidates are searched.
     pub cost: Cost,
+    /// Predicted time of a step on a GPU.
+    pub time: Option<StepTime>,
     /// Peak of reserved bytes of the rank that needs most.
     pub needs: u64,
     /// Bytes that every device has for its allocator.
@@ -64,9 +67,26 @@ fn with_crosses(parts: impl Iterator<Item = impl ToString>) -> String {
 }
 
 impl Proposal {
+    /// Predicted seconds of a step.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        self.time.as_ref().map_or_else(|| self.cost.seconds(), |time| time.step_seconds)
+    }
+
+    /// Fraction of the step in which ranks wait for other stages, and seconds in which they wait for others.
+    fn waits(&self) -> (f64, f64) {
+        let cost = &self.cost;
+        match &self.time {
+            Some(time) => {
+                (time.pipeline_seconds / time.step_seconds, time.exchange_seconds + time.reduction_seconds)
+            }
+            None => (cost.bubble, cost.shared_layers + cost.shared_sequences + cost.exposed),
+        }
+    }
+
     fn row(&self, tokens: u64) -> Vec<String> {
         let Layout { grid, micro_batch, micro_batches, .. } = self.layout;
-        let seconds = self.cost.seconds();
+        let (seconds, (idle, waits)) = (self.seconds(), self.waits());
         let yes = |flag: bool, word: &str| if flag { word.to_owned() } else { "-".to_owned() };
         vec![
             with_crosses(grid.axes().map(|(_, size)| size)),
@@ -76,11 +96,8 @@ impl Proposal {
             format!("{micro_batch} x {micro_batches}"),
             format!("{:.1}", 1e3 * seconds),
             grouped((tokens as f64 / seconds) as u64),
-            format!("{:.1} %", 100.0 * self.cost.bubble),
-            format!(
-                "{:.1}",
-                1e3 * (self.cost.shared_layers + self.cost.shared_sequences + self.cost.exposed)
-            ),
+            format!("{:.1} %", 100.0 * idle),
+            format!("{:.1}", 1e3 * waits),
             bytes(self.needs),
             bytes(self.available.saturating_sub(self.needs)),
             bytes(self.sent),
@@ -100,9 +117,10 @@ impl Proposal {
             "recompute": layout.recomputed,
             "micro_batch_size": layout.micro_batch,
             "micro_batches": layout.micro_batches,
-            "step_seconds": cost.seconds(),
-            "tokens_per_second": tokens as f64 / cost.seconds(),
-            "bubble": cost.bubble,
+            "step_seconds": self.seconds(),
+            "tokens_per_second": tokens as f64 / self.seconds(),
+            "predicted": self.time,
+            "bubble": self.waits().0,
             "recomputed_seconds": cost.recomputed,
             "shared_layers_seconds": cost.shared_layers,
             "shared_sequences_seconds": cost.shared_sequences,
@@ -249,8 +267,7 @@ impl fmt::Display for Proposals {
         write!(
             f,
             "{more}\nPeaks are planned, to the byte ({planned} plans of {candidates} configurations); \
-             times are predicted: FLOPs at the measured rate of matmuls times a measured efficiency, the \
-             schedule's bubble, and communication beyond backward{assumed}.{unplanned}"
+             times are predicted from the calls of a step on each rank{assumed}.{unplanned}"
         )
     }
 }

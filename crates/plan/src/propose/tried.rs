@@ -47,7 +47,7 @@ impl Search {
         if proposals.list.is_empty() {
             proposals.nearest = self.nearest(&tried.too_large().collect::<Vec<_>>());
         }
-        proposals.list.sort_by(|a, b| a.cost.seconds().total_cmp(&b.cost.seconds()));
+        proposals.list.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
         Ok(tried.into_refusal())
     }
 }

@@ -125,6 +125,9 @@ impl fmt::Display for PlanReport {
         if !self.communication.is_empty() {
             write!(f, "\ncommunication in a step, by axis\n{}", axis_table(&self.communication))?;
         }
+        if let Some(time) = &self.time {
+            write!(f, "\n{time}")?;
+        }
         if let Some(lanes) = &self.lanes {
             writeln!(f, "\n{lanes}")?;
         }

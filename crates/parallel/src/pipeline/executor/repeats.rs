@@ -150,8 +150,7 @@ impl<'a> Repeats<'a> {
             true => before == after,
             false => before.has_memory_of(after),
         };
-        let varies =
-            (first.done..middle.done).any(|at| !alike(self.phases[at], self.phases[at + length]));
+        let varies = (first.done..middle.done).any(|at| !alike(self.phases[at], self.phases[at + length]));
         if varies && self.compares_calls {
             return None;
         }
