@@ -8,6 +8,8 @@ mod common;
 mod images;
 #[path = "command/models.rs"]
 mod models;
+#[path = "command/predict.rs"]
+mod predict;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::CliError;
-use bench::{BenchOptions, GPU_WARM_UP};
+use bench::{BenchOptions, GPU_WARM_UP, measures_gpu};
 use config::RunConfig;
 use worker::DeviceChoice;
 
@@ -60,11 +60,7 @@ impl StepArgs {
 
     /// Options of a benchmark on `device`.
     pub(crate) fn options(&self, device: DeviceChoice) -> BenchOptions {
-        let on_gpu = match device {
-            DeviceChoice::Cpu | DeviceChoice::Meta => false,
-            DeviceChoice::Auto | DeviceChoice::Cuda => device::cuda::availability().is_ok(),
-        };
-        let default = if on_gpu { GPU_WARM_UP } else { Duration::ZERO };
+        let default = if measures_gpu(device) { GPU_WARM_UP } else { Duration::ZERO };
         BenchOptions {
             device,
             steps: self.steps.max(1),

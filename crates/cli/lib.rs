@@ -66,6 +66,7 @@ mod bench_collective;
 mod bench_matmul;
 mod bench_model;
 mod bench_pipeline;
+mod bench_predict;
 mod bench_sample;
 mod bench_scaling;
 mod bench_step;
@@ -148,6 +149,7 @@ enum Bench {
     Collective(bench_collective::BenchCollectiveArgs),
     Matmul(bench_matmul::BenchMatmulArgs),
     Pipeline(bench_pipeline::BenchPipelineArgs),
+    Predict(bench_predict::BenchPredictArgs),
     Sample(bench_sample::BenchSampleArgs),
     Scaling(bench_scaling::BenchScalingArgs),
     Step(bench_step::BenchStepArgs),
@@ -242,6 +244,7 @@ fn run() -> u8 {
         Command::Bench(Bench::Collective(args)) => bench_collective::run(&args),
         Command::Bench(Bench::Matmul(args)) => bench_matmul::run(&args),
         Command::Bench(Bench::Pipeline(args)) => bench_pipeline::run(&args),
+        Command::Bench(Bench::Predict(args)) => bench_predict::run(&args),
         Command::Bench(Bench::Sample(args)) => bench_sample::run(&args),
         Command::Bench(Bench::Scaling(args)) => bench_scaling::run(&args),
         Command::Bench(Bench::Step(args)) => bench_step::run(&args),

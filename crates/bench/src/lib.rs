@@ -14,6 +14,7 @@
 //! ```
 
 mod attention;
+mod call_samples;
 mod cycled;
 mod describe;
 mod error;
@@ -24,6 +25,7 @@ mod matmul;
 mod operators;
 mod options;
 mod pipeline;
+mod predict;
 mod profile;
 mod ranks;
 mod rates;
@@ -40,8 +42,12 @@ pub use generate::{SampleBenchOptions, SampleMeasure, bench_sample};
 pub use listings::{FigureOrigin, ListedFigure, Listing, PyTorchFigures, memory_listings};
 pub use matmul::{MatmulMeasure, MatmulOptions, MatmulTime, bench_matmul};
 pub use operators::{OperatorOptions, profile_operators};
-pub use options::{BenchOptions, GPU_WARM_UP};
+pub use options::{BenchOptions, GPU_WARM_UP, measures_gpu};
 pub use pipeline::{PipelineMeasure, PipelineRank, bench_pipeline};
+pub use predict::{
+    FamilyDifference, PredictCase, Prediction, absolute_errors, bench_prediction, cases_of, predict_cases,
+    tiny_predict_cases,
+};
 pub use profile::take_profile;
 pub use rates::Rates;
 pub use scaling::{ScalingCase, bench_scaling, bench_scaling_as};

@@ -23,6 +23,15 @@ pub struct BenchOptions {
     pub trace: Option<PathBuf>,
 }
 
+/// Returns whether a measurement on a chosen device is one of a GPU.
+#[must_use]
+pub fn measures_gpu(device: DeviceChoice) -> bool {
+    match device {
+        DeviceChoice::Cpu | DeviceChoice::Meta => false,
+        DeviceChoice::Auto | DeviceChoice::Cuda => device::cuda::availability().is_ok(),
+    }
+}
+
 /// Returns the median; the larger of the two middle values if their number is even.
 pub(crate) fn median(seconds: &[f64]) -> f64 {
     let mut sorted = seconds.to_vec();

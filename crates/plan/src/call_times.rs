@@ -54,6 +54,25 @@ const TYPICAL_CONVOLUTION: f64 = 1.6;
 /// Multiples of its share of the memory's rate that one multiprocessor reaches alone.
 const ALONE: f64 = 2.0;
 
+/// Returns the launches for which a log's calls occupy the host as long.
+#[must_use]
+pub fn host_launches(log: &CallLog) -> f64 {
+    let mut launches = 0.0;
+    log.for_each(|call| launches += launches_of(call));
+    launches
+}
+
+/// Launches for which a call occupies the host as long, bytes aside.
+fn launches_of(call: &LoggedCall) -> f64 {
+    match call {
+        // The library checks more than the driver.
+        LoggedCall::Matmul { .. } => 1.5,
+        LoggedCall::Record(_) | LoggedCall::Wait { .. } => 0.25,
+        LoggedCall::HostWait(_) | LoggedCall::Synchronize | LoggedCall::Section(_) => 0.0,
+        _ => 1.0,
+    }
+}
+
 impl CallTimes {
     /// Returns the times of a device with `rates`, for ranks of which `sharing` share a GPU.
     pub(crate) fn new(device: &PlanDevice, rates: DeviceRates, tf32: bool, sharing: usize) -> Self {
@@ -87,18 +106,13 @@ impl CallTimes {
 
     /// Seconds for which a call occupies the host.
     pub(crate) fn host(&self, call: &LoggedCall) -> f64 {
-        let launch = self.rates.launch();
-        match call {
-            LoggedCall::Kernel(_) | LoggedCall::Convolution { .. } | LoggedCall::Communication(_) => launch,
-            // The library checks more than the driver.
-            LoggedCall::Matmul { .. } => 1.5 * launch,
+        let copied = match call {
             LoggedCall::Copy { kind: CopyKind::FromHost, bytes, .. } => {
-                launch + *bytes as f64 / self.rates.host_copy()
+                *bytes as f64 / self.rates.host_copy()
             }
-            LoggedCall::Copy { .. } => launch,
-            LoggedCall::Record(_) | LoggedCall::Wait { .. } => 0.25 * launch,
-            LoggedCall::HostWait(_) | LoggedCall::Synchronize | LoggedCall::Section(_) => 0.0,
-        }
+            _ => 0.0,
+        };
+        self.rates.launch() * launches_of(call) + copied
     }
 
     /// Seconds of a call on the device.

@@ -53,9 +53,8 @@ pub struct StepTime {
     pub host_seconds: f64,
     /// Tokens of a step, or samples of models without tokens.
     pub tokens: u64,
-    /// Whether samples consist of tokens.
-    #[serde(skip)]
-    pub has_tokens: bool,
+    /// Unit of the throughput: tokens/s, samples/s or images/s.
+    pub unit: &'static str,
     /// Number of ranks.
     pub ranks: usize,
     /// Model FLOPs utilization, if it was asked for.
@@ -112,7 +111,7 @@ impl StepTime {
             optimizer_seconds: of(Phase::Update),
             host_seconds: longest.idle(Idle::Host) + longest.section(""),
             tokens: build::tokens_per_step(config),
-            has_tokens: config.model.examples().units() > 1,
+            unit: config.model.examples().rate(),
             ranks: config.world_size(),
             mfu: None,
             hours: seconds * config.train.steps as f64 / 3600.0,
@@ -163,8 +162,8 @@ impl fmt::Display for StepTime {
         let row = |(name, seconds): (&str, f64)| vec![name.to_owned(), milliseconds(seconds), share(seconds)];
         let rows: Vec<_> = self.parts().into_iter().filter(is_shown).map(row).collect();
         write!(f, "{}", aligned(&rows, 1, &[]))?;
-        let (rate, unit) = (self.tokens_per_second(), if self.has_tokens { "tokens" } else { "samples" });
-        write!(f, "{} {unit}/s, ", grouped(rate as u64))?;
+        let rate = self.tokens_per_second();
+        write!(f, "{} {}, ", grouped(rate as u64), self.unit)?;
         if self.ranks > 1 {
             write!(f, "{} for each GPU, ", grouped((rate / self.ranks as f64) as u64))?;
         }

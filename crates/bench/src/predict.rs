@@ -1,0 +1,108 @@
+//! Predicted steps against measured ones, over many configurations.
+
+mod cases;
+
+use plan::{DeviceRanks, FamilySeconds, PlanDevice, PlanTarget, StepTime, prepare_shapes};
+use serde::Serialize;
+use worker::{DeviceChoice, Placement, is_out_of_memory};
+
+use crate::error::{BenchError, Result};
+use crate::options::{BenchOptions, measures_gpu, median};
+use crate::step::{StepMeasure, bench_step};
+pub use cases::{PredictCase, predict_cases, tiny_predict_cases};
+
+/// A configuration's predicted and measured step.
+#[derive(Clone, Debug, Serialize)]
+pub struct Prediction {
+    /// Name of the model.
+    pub model: &'static str,
+    /// Keys beside those of the model.
+    pub set: Vec<String>,
+    /// Predicted seconds; `None` on a CPU, whose calls no description has.
+    pub predicted_step_seconds: Option<f64>,
+    /// Median of the measured seconds.
+    pub measured_step_seconds: f64,
+    /// The family of calls whose predicted time differs most from the measured one.
+    pub furthest: Option<FamilyDifference>,
+}
+
+/// The times of a family of calls in a step, each call alone.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct FamilyDifference {
+    /// Name of the family.
+    pub family: &'static str,
+    /// Predicted seconds.
+    pub predicted_seconds: f64,
+    /// Measured seconds.
+    pub measured_seconds: f64,
+}
+
+impl Prediction {
+    /// The predicted seconds by which the prediction is off, as a part of the measured ones.
+    #[must_use]
+    pub fn error(&self) -> Option<f64> {
+        Some(self.predicted_step_seconds? / self.measured_step_seconds - 1.0)
+    }
+}
+
+/// Median and largest of the absolute errors of predictions; `None` without any.
+#[must_use]
+pub fn absolute_errors(predictions: &[Prediction]) -> Option<(f64, f64)> {
+    let errors: Vec<_> = predictions.iter().filter_map(Prediction::error).map(f64::abs).collect();
+    (!errors.is_empty()).then(|| (median(&errors), errors.iter().copied().fold(0.0, f64::max)))
+}
+
+/// Returns the configurations for the measured device.
+#[must_use]
+pub fn cases_of(device: DeviceChoice) -> Vec<PredictCase> {
+    if measures_gpu(device) { predict_cases() } else { tiny_predict_cases() }
+}
+
+/// Predicts a step of a case on the device that `target` describes, and measures it on that of `options`;
+/// `None` if it does not fit.
+///
+/// # Errors
+/// Errors of a run.
+pub fn bench_prediction(
+    case: &PredictCase,
+    target: &PlanTarget,
+    options: &BenchOptions,
+) -> Result<Option<Prediction>> {
+    let predicted = match predicted(case, target) {
+        Err(error) if is_out_of_memory(&error) => return Ok(None),
+        predicted => predicted?,
+    };
+    let measured = match bench_step(case.config()?, options) {
+        Err(error) if is_out_of_memory(&error) => return Ok(None),
+        measured => measured?,
+    };
+    let furthest = predicted.as_ref().and_then(|predicted| furthest(&predicted.families, &measured));
+    Ok(Some(Prediction {
+        model: case.model,
+        set: case.sets.clone(),
+        predicted_step_seconds: predicted.map(|time| time.step_seconds),
+        measured_step_seconds: measured.median(),
+        furthest,
+    }))
+}
+
+fn predicted(case: &PredictCase, target: &PlanTarget) -> Result<Option<StepTime>> {
+    let config = case.config()?;
+    let ranks = DeviceRanks::of(&config);
+    let device: PlanDevice = target.device(None, ranks)?;
+    let setup = prepare_shapes(config, Placement::Meta(device.description(ranks)))?;
+    StepTime::of(&setup, &device).map_err(BenchError::from)
+}
+
+fn furthest(predicted: &[FamilySeconds], measured: &StepMeasure) -> Option<FamilyDifference> {
+    let differences = measured.families.iter().map(|measured| {
+        let predicted = predicted.iter().find(|predicted| predicted.family == measured.family);
+        FamilyDifference {
+            family: measured.family,
+            predicted_seconds: predicted.map_or(0.0, |predicted| predicted.seconds),
+            measured_seconds: measured.milliseconds / 1e3,
+        }
+    });
+    let by = |of: &FamilyDifference| (of.predicted_seconds - of.measured_seconds).abs();
+    differences.max_by(|one, other| by(one).total_cmp(&by(other)))
+}

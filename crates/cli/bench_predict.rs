@@ -1,0 +1,111 @@
+//! `plimsoll bench predict`.
+
+use std::time::Duration;
+
+use bench::{
+    BenchOptions, GPU_WARM_UP, Prediction, absolute_errors, bench_prediction, cases_of, measures_gpu,
+};
+use plan::PlanTarget;
+use serde_json::json;
+use telemetry::table::aligned;
+use worker::DeviceChoice;
+
+use crate::bench_model::seconds;
+use crate::error::CliError;
+use crate::output::{print, print_json};
+
+/// Compare predicted with measured steps, over a table of configurations
+///
+/// Predicts a step of every configuration as `plimsoll plan` does, and measures it. Prints both, the error, and
+/// the family of calls whose time is furthest from its prediction; last the median and the largest error.
+/// Configurations that do not fit the device are left out. A CPU measures a few tiny ones, without
+/// predictions.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchPredictArgs {
+    /// Device to measure: auto, cpu or cuda
+    #[arg(long, default_value = "auto")]
+    device: String,
+    /// Description of that device, as `plimsoll plan --describe` writes it [default: the one that ships]
+    #[arg(long, value_name = "FILE")]
+    description: Option<String>,
+    /// Measure the first N configurations only
+    #[arg(long, value_name = "N")]
+    most: Option<usize>,
+    /// Number of timed steps of each
+    #[arg(long, default_value_t = 10)]
+    steps: u64,
+    /// Minimum seconds of warm-up steps of each [default: 5 on a GPU, 0 otherwise]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    warm_up_seconds: Option<Duration>,
+    /// Print a line of JSON for each configuration, and one for all, instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// Fewest steps before those that are timed.
+const WARM_UP: u64 = 3;
+
+/// Predicts, measures and prints.
+///
+/// # Errors
+/// Wrong arguments; a device that is missing or fails.
+pub(crate) fn run(args: &BenchPredictArgs) -> Result<(), CliError> {
+    let device = DeviceChoice::from_name(&args.device)?;
+    let target = PlanTarget::from_argument(args.description.as_deref().unwrap_or(&args.device))?;
+    let default = if measures_gpu(device) { GPU_WARM_UP } else { Duration::ZERO };
+    let warm_up_time = args.warm_up_seconds.unwrap_or(default);
+    let options =
+        BenchOptions { device, steps: args.steps.max(1), warm_up: WARM_UP, warm_up_time, trace: None };
+    let (mut predictions, mut left_out) = (Vec::new(), 0);
+    for case in cases_of(device).iter().take(args.most.unwrap_or(usize::MAX)) {
+        match bench_prediction(case, &target, &options)? {
+            Some(prediction) if args.json => {
+                print_json(&prediction)?;
+                predictions.push(prediction);
+            }
+            Some(prediction) => predictions.push(prediction),
+            None => left_out += 1,
+        }
+    }
+    let errors = absolute_errors(&predictions);
+    if args.json {
+        return print_json(&json!({
+            "configurations": predictions.len(),
+            "left_out": left_out,
+            "median_error": errors.map(|(median, _)| median),
+            "largest_error": errors.map(|(_, largest)| largest),
+        }));
+    }
+    let summary = match errors {
+        Some((median, largest)) => {
+            format!("median error {:.1} %, largest {:.1} %", 100.0 * median, 100.0 * largest)
+        }
+        None => "no predictions: a CPU has no description of its calls".to_owned(),
+    };
+    let missing =
+        if left_out > 0 { format!("; {left_out} do not fit and are left out") } else { String::new() };
+    let count = predictions.len();
+    print(&format!("{}\n{count} configurations: {summary}{missing}", table(&predictions)))
+}
+
+fn table(predictions: &[Prediction]) -> String {
+    let titles = ["model", "keys", "predicted, ms", "measured, ms", "error", "furthest family"];
+    let milliseconds = |seconds: f64| format!("{:.2}", 1e3 * seconds);
+    let row = |prediction: &Prediction| {
+        let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        vec![
+            prediction.model.to_owned(),
+            prediction.set.join(" "),
+            or_none(prediction.predicted_step_seconds.map(milliseconds)),
+            milliseconds(prediction.measured_step_seconds),
+            or_none(prediction.error().map(|error| format!("{:+.1} %", 100.0 * error))),
+            or_none(prediction.furthest.map(|family| {
+                let (predicted, measured) = (family.predicted_seconds, family.measured_seconds);
+                format!("{} {} for {}", family.family, milliseconds(predicted), milliseconds(measured))
+            })),
+        ]
+    };
+    let rows: Vec<_> =
+        std::iter::once(titles.map(str::to_owned).to_vec()).chain(predictions.iter().map(row)).collect();
+    aligned(&rows, 2, &[1])
+}
