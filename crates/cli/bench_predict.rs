@@ -16,8 +16,8 @@ use crate::output::{print, print_json};
 
 /// Compare predicted with measured steps, over a table of configurations
 ///
-/// Predicts a step of every configuration as `plimsoll plan` does, and measures it. Prints both, the error, and
-/// the family of calls whose time is furthest from its prediction; last the median and the largest error.
+/// Predicts a step of every configuration as `plimsoll plan` does, and measures it. Prints both, the error,
+/// and the family of calls whose time is furthest from its prediction; last the median and the largest error.
 /// Configurations that do not fit the device are left out. A CPU measures a few tiny ones, without
 /// predictions.
 #[derive(Debug, clap::Args)]

@@ -1,17 +1,14 @@
 //! The log of a Meta device that imitates a GPU: every call that the GPU would receive, in order.
 //!
-//! While a device logs, operators make a GPU's calls, because [`Device::backend`] is that of the imitated
-//! device, and each call ends in the log instead of the driver. So the log is made by the code that launches,
-//! and nothing else describes a step.
+//! While a device logs, operators make a GPU's calls, because [`Device::backend`](crate::Device::backend) is
+//! that of the imitated device, and each call ends in the log instead of the driver. So the log is made by
+//! the code that launches, and nothing else describes a step.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 use crate::convolution::{ConvolutionPass, ConvolutionShape};
-use crate::description::Backend;
-use crate::device::Device;
 use crate::dtype::DType;
-use crate::error::Result;
 use crate::kernels::Function;
 use crate::matmul_table::MatmulKey;
 use crate::stream::StreamKind;
@@ -193,76 +190,21 @@ impl LogState {
     pub(crate) fn is_on(&self) -> bool {
         self.is_on.get()
     }
-}
 
-impl Device {
-    /// Starts a log of all calls, if the device is a Meta device that imitates a GPU.
-    pub fn begin_log(&self) {
-        self.call_log().log.take();
-        self.call_log().is_on.set(self.is_meta() && self.is_cuda_like());
+    /// Starts an empty log, if `is_on`.
+    pub(crate) fn begin(&self, is_on: bool) {
+        self.log.take();
+        self.is_on.set(is_on);
     }
 
     /// Ends the log and returns it.
-    pub fn end_log(&self) -> CallLog {
-        self.call_log().is_on.set(false);
-        self.call_log().log.take()
+    pub(crate) fn end(&self) -> CallLog {
+        self.is_on.set(false);
+        self.log.take()
     }
 
-    /// Returns whether calls are logged.
-    pub fn is_logging(&self) -> bool {
-        self.call_log().is_on()
-    }
-
-    /// Number of calls in the log.
-    pub fn logged_calls(&self) -> usize {
-        self.call_log().log.borrow().calls.len()
-    }
-
-    /// Adds the call that `call` returns, if calls are logged. Returns whether they are.
-    pub fn log(&self, call: impl FnOnce() -> LoggedCall) -> bool {
-        let is_on = self.is_logging();
-        if is_on {
-            let call = call();
-            self.call_log().log.borrow_mut().calls.push(call);
-        }
-        is_on
-    }
-
-    /// Notes that the `calls` at the end of the log are repeated `times` times without being logged again.
-    pub fn log_repetition(&self, calls: Range<usize>, times: usize) {
-        if self.is_logging() && !calls.is_empty() && times > 0 {
-            self.call_log().log.borrow_mut().repeated.push(RepeatedCalls { calls, times });
-        }
-    }
-
-    /// Logs a copy of `bytes` bytes of a micro-batch, which Meta does not read, as
-    /// [`Device::copy_from_host_on`] would.
-    pub fn log_copy_from_host(&self, bytes: usize, stream: StreamKind) {
-        self.log_copy(CopyKind::FromHost, bytes, stream);
-    }
-
-    pub(crate) fn log_copy(&self, kind: CopyKind, bytes: usize, stream: StreamKind) {
-        self.log(|| LoggedCall::Copy { kind, bytes: bytes as u64, stream });
-    }
-
-    /// The backend whose calls operators make.
-    pub(crate) fn calls_of(&self, backend: Backend) -> Backend {
-        if self.is_logging() { Backend::Cuda } else { backend }
-    }
-
-    /// Logs a call whose operands `check` checks. Returns whether it was logged.
-    ///
-    /// # Errors
-    /// Errors of `check`.
-    pub(crate) fn logged_call(
-        &self,
-        check: impl FnOnce() -> Result<()>,
-        call: impl FnOnce() -> LoggedCall,
-    ) -> Result<bool> {
-        if !self.is_logging() {
-            return Ok(false);
-        }
-        check()?;
-        Ok(self.log(call))
+    /// Calls `body` with the log.
+    pub(crate) fn with<T>(&self, body: impl FnOnce(&mut CallLog) -> T) -> T {
+        body(&mut self.log.borrow_mut())
     }
 }

@@ -43,6 +43,7 @@ pub mod heap;
 pub mod host;
 mod host_buffer;
 mod kernels;
+mod logging;
 mod marks;
 mod matmul;
 pub mod matmul_table;

@@ -179,7 +179,7 @@ impl CallTimes {
     /// Seconds of a kernel of so many blocks, bytes and FLOPs.
     fn kernel(&self, [blocks, bytes, flops]: [f64; 3], flops_rate: f64) -> f64 {
         // A few blocks reach a part of the device's rates.
-        let part = (ALONE * blocks / self.multiprocessors).min(1.0).max(f64::EPSILON);
+        let part = (ALONE * blocks / self.multiprocessors).clamp(f64::EPSILON, 1.0);
         self.rates.kernel() + (bytes / self.rates.memory_bytes).max(flops / flops_rate) / part
     }
 
