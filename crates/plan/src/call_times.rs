@@ -7,9 +7,9 @@
 mod links;
 mod matmul;
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 
+use device::matmul_table::MatmulKey;
 use device::{CallLog, CopyKind, DType, LoggedCall, LoggedCommunication};
 use matmul::{MatmulModel, MatmulRate};
 
@@ -26,8 +26,6 @@ pub(crate) struct CallTimes {
     sharing: f64,
     multiprocessors: f64,
     tf32: bool,
-    /// Seconds of all calls so far whose kind was measured, and of all.
-    measured: RefCell<[f64; 2]>,
 }
 
 /// Ratios of the times of kinds of kernels to the model, by the beginning of a kind, where nothing was
@@ -83,25 +81,33 @@ impl CallTimes {
             sharing: sharing.max(1) as f64,
             multiprocessors: f64::from(device.multiprocessors.max(1)),
             tf32,
-            measured: RefCell::default(),
         }
     }
 
-    /// Returns the seconds on the device of each call of a log; of calls that take none, 0.
-    pub(crate) fn of_log(&self, log: &CallLog) -> Vec<f64> {
-        // Layers repeat their matmuls.
+    /// Returns the seconds of each matmul of a log: layers repeat theirs.
+    pub(crate) fn matmuls(&self, log: &CallLog) -> BTreeMap<MatmulKey, f64> {
         let mut matmuls = BTreeMap::new();
-        let time = |call: &LoggedCall| match call {
-            LoggedCall::Matmul { key, .. } => *matmuls.entry(*key).or_insert_with(|| self.of(call)),
-            _ => self.of(call),
-        };
-        log.calls.iter().map(time).collect()
+        for call in &log.calls {
+            if let LoggedCall::Matmul { key, .. } = call {
+                matmuls.entry(*key).or_insert_with(|| self.of(call));
+            }
+        }
+        matmuls
     }
 
-    /// The share of the seconds so far in calls of kinds that were measured.
-    pub(crate) fn measured_share(&self) -> f64 {
-        let [measured, all] = *self.measured.borrow();
-        if all > 0.0 { measured / all } else { 0.0 }
+    /// Returns the seconds of a call on the device, if it is a matmul those of `matmuls`.
+    pub(crate) fn device(&self, call: &LoggedCall, matmuls: &BTreeMap<MatmulKey, f64>) -> f64 {
+        let known = match call {
+            LoggedCall::Matmul { key, .. } => matmuls.get(key).copied(),
+            _ => None,
+        };
+        known.unwrap_or_else(|| self.of(call))
+    }
+
+    /// Returns whether calls of a call's kind were measured.
+    pub(crate) fn is_measured(&self, call: &LoggedCall) -> bool {
+        let size = || CallSize::of(call, self.gpus_per_host, self.tf32);
+        !self.samples.is_empty() && size().is_some_and(|size| self.samples.has(&size))
     }
 
     /// Seconds for which a call occupies the host.
@@ -168,12 +174,7 @@ impl CallTimes {
 
     /// The model's seconds, times the ratio of measured calls of the kind, or else `typical`.
     fn corrected(&self, size: &CallSize, typical: f64, model: impl Fn([f64; 3]) -> f64) -> f64 {
-        let ratio = self.samples.ratio(size, &model);
-        let seconds = model(size.size) * ratio.unwrap_or(typical);
-        let mut measured = self.measured.borrow_mut();
-        measured[0] += if ratio.is_some() { seconds } else { 0.0 };
-        measured[1] += seconds;
-        seconds
+        model(size.size) * self.samples.ratio(size, &model).unwrap_or(typical)
     }
 
     /// Seconds of a kernel of so many blocks, bytes and FLOPs.

@@ -9,81 +9,192 @@ mod meetings;
 mod streams;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-use device::{CallLog, LoggedCall, StreamKind};
+use device::{CallLog, CopyKind, LoggedCall, LoggedCommunication, LoggedEvent, RepeatedCalls, StreamKind};
 use meetings::{Meeting, Meetings};
 use streams::Streams;
+
+use crate::samples::CallSize;
 pub(crate) use streams::{Idle, StepParts};
 
 /// Steps that are simulated. The last one counts: by then the next step's calls overlap with the end of each.
 const STEPS: usize = 3;
 /// Steps by which the host may be ahead of the device: it reads a step's loss after the next one.
 const AHEAD: usize = 2;
+/// Most calls of all ranks in a step, if they are several.
+const MOST_CALLS: usize = 1 << 21;
+/// Part of a repetition's time by which another may differ that takes as long.
+const SAME: f64 = 1e-6;
 
 /// The calls of a rank in a step.
 pub(crate) struct RankCalls {
     /// Number of the rank in the world.
-    pub(crate) rank: usize,
-    pub(crate) log: CallLog,
-    /// Seconds of each call on the device.
-    pub(crate) seconds: Vec<f64>,
-    /// Seconds of each call on the host.
-    pub(crate) host: Vec<f64>,
+    rank: usize,
+    calls: Vec<TimedCall>,
+    stretches: Vec<Stretch>,
+}
+
+/// The times of a call.
+pub(crate) struct CallTime {
+    /// Seconds on the device.
+    pub(crate) device: f64,
+    /// Seconds on the host.
+    pub(crate) host: f64,
+    /// Whether calls of its kind were measured.
+    pub(crate) is_measured: bool,
+}
+
+/// A call with its times. Large pipelines have millions.
+struct TimedCall {
+    /// Seconds on the device.
+    seconds: f64,
+    /// Seconds on the host.
+    host: f64,
+    effect: Effect,
+    family: Option<&'static str>,
+    is_measured: bool,
+}
+
+/// The effect of a call on host and streams.
+enum Effect {
+    /// Work of a stream, for which the host waits if `blocks`.
+    Run {
+        stream: StreamKind,
+        blocks: bool,
+    },
+    /// A message or a collective.
+    Communicate(Box<LoggedCommunication>),
+    Record(StreamKind),
+    Wait {
+        stream: StreamKind,
+        event: LoggedEvent,
+    },
+    HostWait(LoggedEvent),
+    Synchronize,
+    Section(&'static str),
 }
 
 impl RankCalls {
-    /// Returns the number of calls and their seconds on the device by a name of each, the longest first.
-    pub(crate) fn totals<K: Ord>(&self, name: impl Fn(&LoggedCall) -> Option<K>) -> Vec<(K, u64, f64)> {
+    /// Returns the calls of a rank's log with the times of each.
+    pub(crate) fn new(rank: usize, log: CallLog, times: impl Fn(&LoggedCall) -> CallTime) -> Self {
+        let stretches = stretches(&log);
+        let timed = |call: LoggedCall| {
+            let (CallTime { device, host, is_measured }, family) = (times(&call), CallSize::family(&call));
+            TimedCall { seconds: device, host, effect: Effect::of(call), family, is_measured }
+        };
+        RankCalls { rank, calls: log.calls.into_iter().map(timed).collect(), stretches }
+    }
+
+    /// Returns the families of calls with their numbers and seconds on the device, the longest first.
+    pub(crate) fn families(&self) -> Vec<(&'static str, u64, f64)> {
         let mut totals = BTreeMap::new();
-        for index in order(&self.log) {
-            let (call, seconds) = (&self.log.calls[index as usize], self.seconds[index as usize]);
-            if let Some(name) = name(call) {
-                let (count, sum) = totals.entry(name).or_insert((0, 0.0));
-                *count += 1;
-                *sum += seconds;
+        for Stretch { calls, times } in &self.stretches {
+            for TimedCall { seconds, family, .. } in &self.calls[calls.clone()] {
+                if let Some(family) = family {
+                    let (count, sum) = totals.entry(*family).or_insert((0, 0.0));
+                    *count += *times as u64;
+                    *sum += *times as f64 * seconds;
+                }
             }
         }
-        let mut totals: Vec<_> = totals.into_iter().map(|(name, (count, sum))| (name, count, sum)).collect();
+        let mut totals: Vec<_> =
+            totals.into_iter().map(|(family, (count, sum))| (family, count, sum)).collect();
         totals.sort_by(|one, other| other.2.total_cmp(&one.2));
         totals
     }
+
+    /// Share of the seconds on the device in kinds of calls that were measured.
+    pub(crate) fn measured_share(&self) -> f64 {
+        let (mut measured, mut all) = (0.0, 0.0);
+        for Stretch { calls, times } in &self.stretches {
+            for TimedCall { seconds, is_measured, .. } in &self.calls[calls.clone()] {
+                let seconds = *times as f64 * seconds;
+                all += seconds;
+                measured += if *is_measured { seconds } else { 0.0 };
+            }
+        }
+        if all > 0.0 { measured / all } else { 0.0 }
+    }
+
+    /// Number of calls, repetitions included.
+    fn count(&self) -> usize {
+        let count = |Stretch { calls, times }: &Stretch| calls.len().saturating_mul(*times);
+        self.stretches.iter().map(count).fold(0, usize::saturating_add)
+    }
 }
 
-/// Indices of a log's calls in order, repetitions included.
-fn order(log: &CallLog) -> Vec<u32> {
-    let mut order = Vec::with_capacity(log.calls.len());
-    let mut next = 0;
-    let index = |index: usize| u32::try_from(index).unwrap_or(u32::MAX);
-    for repeated in &log.repeated {
-        order.extend((next..repeated.calls.end).map(index));
-        for _ in 0..repeated.times {
-            order.extend(repeated.calls.clone().map(index));
+impl Effect {
+    fn of(call: LoggedCall) -> Self {
+        let run = |stream| Effect::Run { stream, blocks: false };
+        match call {
+            LoggedCall::Kernel(kernel) => run(kernel.stream),
+            LoggedCall::Matmul { .. } | LoggedCall::Convolution { .. } => run(StreamKind::Compute),
+            LoggedCall::Copy { kind, stream, .. } => Effect::Run { stream, blocks: kind == CopyKind::ToHost },
+            LoggedCall::Communication(communication) => Effect::Communicate(Box::new(communication)),
+            LoggedCall::Record(stream) => Effect::Record(stream),
+            LoggedCall::Wait { stream, event } => Effect::Wait { stream, event },
+            LoggedCall::HostWait(event) => Effect::HostWait(event),
+            LoggedCall::Synchronize => Effect::Synchronize,
+            LoggedCall::Section(name) => Effect::Section(name),
         }
-        next = repeated.calls.end;
     }
-    order.extend((next..log.calls.len()).map(index));
-    order
+}
+
+/// Calls of a log that are made a number of times in succession.
+#[derive(Clone, Debug)]
+struct Stretch {
+    calls: Range<usize>,
+    times: usize,
+}
+
+/// Returns the stretches of a log in order.
+fn stretches(log: &CallLog) -> Vec<Stretch> {
+    let (mut stretches, mut next) = (Vec::new(), 0);
+    for RepeatedCalls { calls, times } in &log.repeated {
+        stretches.push(Stretch { calls: next..calls.start, times: 1 });
+        stretches.push(Stretch { calls: calls.clone(), times: times + 1 });
+        next = calls.end;
+    }
+    stretches.push(Stretch { calls: next..log.calls.len(), times: 1 });
+    stretches
 }
 
 /// A rank in the simulation.
 struct Rank<'a> {
     calls: &'a RankCalls,
-    order: Vec<u32>,
-    /// Index of the next call in `order`.
+    /// Indices of the stretch, of its repetition and of the next call.
+    stretch: usize,
+    repetition: usize,
     next: usize,
     step: usize,
+    /// Whether no other rank is simulated.
+    is_alone: bool,
+    /// The state after the last repetitions of the present stretch.
+    periods: [Option<Period>; 2],
     host: f64,
     streams: Streams,
     /// The end of the last compute of each step.
     ends: Vec<f64>,
     meetings: Meetings,
-    /// Meetings that the next call awaits, and whether this rank is known to have come to them.
+    /// Meetings to which the rank has come for the next call.
     awaited: Option<Vec<Meeting>>,
 }
 
+/// The state of a rank after a repetition.
+struct Period {
+    host: f64,
+    compute: f64,
+    parts: StepParts,
+}
+
 /// Simulates steps of ranks that communicate with each other and with ranks that are as fast. Returns the
-/// parts of the last step of each.
-pub(crate) fn simulate(ranks: &[RankCalls]) -> Vec<StepParts> {
+/// parts of the last step of each; `None` if several ranks make so many calls that it would take long.
+pub(crate) fn simulate(ranks: &[RankCalls]) -> Option<Vec<StepParts>> {
+    let calls = ranks.iter().map(RankCalls::count).fold(0, usize::saturating_add);
+    if ranks.len() > 1 && calls > MOST_CALLS {
+        return None;
+    }
     let numbers: Vec<usize> = ranks.iter().map(|rank| rank.rank).collect();
     let mut simulated: Vec<Rank<'_>> = ranks.iter().map(|calls| Rank::new(calls, &numbers)).collect();
     let mut arrivals = meetings::Arrivals::default();
@@ -103,15 +214,18 @@ pub(crate) fn simulate(ranks: &[RankCalls]) -> Vec<StepParts> {
             }
         }
     }
-    simulated.iter().map(|rank| rank.streams.parts()).collect()
+    Some(simulated.iter().map(|rank| rank.streams.parts()).collect())
 }
 
 impl<'a> Rank<'a> {
     fn new(calls: &'a RankCalls, ranks: &[usize]) -> Self {
         Rank {
             calls,
-            order: order(&calls.log),
+            stretch: 0,
+            repetition: 0,
             next: 0,
+            is_alone: ranks.len() == 1,
+            periods: [None, None],
             step: 0,
             host: 0.0,
             streams: Streams::default(),
@@ -130,24 +244,57 @@ impl<'a> Rank<'a> {
     fn advance(&mut self, arrivals: &mut meetings::Arrivals, mut forced: bool) -> bool {
         let mut moved = false;
         while !self.is_done() {
-            let Some(index) = self.order.get(self.next) else {
+            let Some(Stretch { calls, times }) = self.calls.stretches.get(self.stretch) else {
                 self.end_step();
                 moved = true;
                 continue;
             };
-            let index = *index as usize;
-            if !self.make(index, arrivals, forced) {
-                return moved;
+            let index = calls.start + self.next;
+            if index < calls.end && self.repetition < *times {
+                if !self.make(index, arrivals, forced) {
+                    return moved;
+                }
+                (moved, forced) = (true, false);
+                self.next += 1;
+                continue;
             }
-            (moved, forced) = (true, false);
-            self.next += 1;
+            (self.next, self.repetition) = (0, self.repetition + 1);
+            if self.repetition < *times {
+                self.skip_periods();
+            } else {
+                (self.stretch, self.repetition, self.periods) = (self.stretch + 1, 0, [None, None]);
+            }
         }
         moved
     }
 
+    /// Continues as if all further repetitions but one had been made, if the last two took as long.
+    fn skip_periods(&mut self) {
+        if !self.is_alone {
+            return;
+        }
+        let now = Period {
+            host: self.host,
+            compute: self.streams.ready(StreamKind::Compute),
+            parts: self.streams.current(),
+        };
+        if let [Some(first), Some(second)] = &self.periods {
+            let [before, last] = [second.compute - first.compute, now.compute - second.compute];
+            let left = self.calls.stretches[self.stretch].times - self.repetition - 1;
+            if left > 0 && (last - before).abs() <= SAME * last {
+                let times = left as f64;
+                self.host += times * (now.host - second.host);
+                self.streams.repeat(times * last, times, &second.parts);
+                self.repetition += left;
+            }
+        }
+        let [_, second] = std::mem::take(&mut self.periods);
+        self.periods = [second, Some(now)];
+    }
+
     fn end_step(&mut self) {
         self.ends.push(self.streams.end_step());
-        (self.next, self.step) = (0, self.step + 1);
+        (self.stretch, self.repetition, self.next, self.step) = (0, 0, 0, self.step + 1);
         if let Some(end) = self.ends.len().checked_sub(AHEAD).and_then(|step| self.ends.get(step)) {
             self.host = self.host.max(*end);
         }
@@ -155,47 +302,42 @@ impl<'a> Rank<'a> {
 
     /// Makes a call. Returns false if it awaits other ranks.
     fn make(&mut self, index: usize, arrivals: &mut meetings::Arrivals, forced: bool) -> bool {
-        let (call, seconds) = (&self.calls.log.calls[index], self.calls.seconds[index]);
-        if let LoggedCall::Communication(communication) = call {
-            let ready = self.streams.ready(communication.stream).max(self.host + self.calls.host[index]);
+        let TimedCall { seconds, host, effect, .. } = &self.calls.calls[index];
+        if let Effect::Communicate(communication) = effect {
+            let stream = communication.stream;
+            let ready = self.streams.ready(stream).max(self.host + host);
             let meetings = &mut self.meetings;
             let awaited = self.awaited.get_or_insert_with(|| {
                 let awaited = meetings.of(communication);
                 awaited.iter().for_each(|meeting| arrivals.come(meeting, ready));
                 awaited
             });
-            let begin = match awaited.iter().map(|meeting| arrivals.of(meeting)).collect::<Option<Vec<_>>>() {
-                Some(times) => times.into_iter().fold(ready, f64::max),
-                None if forced => ready,
-                None => return false,
-            };
+            let begin =
+                awaited.iter().try_fold(ready, |begin, meeting| Some(begin.max(arrivals.of(meeting)?)));
+            let Some(begin) = begin.or_else(|| forced.then_some(ready)) else { return false };
             self.awaited = None;
-            self.host += self.calls.host[index];
-            self.streams.wait_until(communication.stream, begin, Idle::of(communication.stream));
-            self.streams.run(communication.stream, self.host, seconds);
+            self.host += host;
+            self.streams.wait_until(stream, begin, Idle::of(stream));
+            self.streams.run(stream, self.host, *seconds);
             return true;
         }
-        self.host += self.calls.host[index];
-        match call {
-            LoggedCall::Kernel(kernel) => self.streams.run(kernel.stream, self.host, seconds),
-            LoggedCall::Matmul { .. } | LoggedCall::Convolution { .. } => {
-                self.streams.run(StreamKind::Compute, self.host, seconds);
-            }
-            LoggedCall::Copy { kind, stream, .. } => {
-                self.streams.run(*stream, self.host, seconds);
-                if *kind == device::CopyKind::ToHost {
+        self.host += host;
+        match effect {
+            Effect::Run { stream, blocks } => {
+                self.streams.run(*stream, self.host, *seconds);
+                if *blocks {
                     self.host = self.host.max(self.streams.ready(*stream));
                 }
             }
-            LoggedCall::Record(stream) => self.streams.record(*stream, self.host),
-            LoggedCall::Wait { stream, event } => {
+            Effect::Record(stream) => self.streams.record(*stream, self.host),
+            Effect::Wait { stream, event } => {
                 let time = self.streams.event(*event);
                 self.streams.wait_until(*stream, time, Idle::of(event.stream));
             }
-            LoggedCall::HostWait(event) => self.host = self.host.max(self.streams.event(*event)),
-            LoggedCall::Synchronize => self.host = self.host.max(self.streams.all_ready()),
-            LoggedCall::Section(name) => self.streams.section(name),
-            LoggedCall::Communication(_) => {}
+            Effect::HostWait(event) => self.host = self.host.max(self.streams.event(*event)),
+            Effect::Synchronize => self.host = self.host.max(self.streams.all_ready()),
+            Effect::Section(name) => self.streams.section(name),
+            Effect::Communicate(_) => {}
         }
         true
     }

@@ -112,6 +112,16 @@ impl Samples {
         Samples(all)
     }
 
+    /// Returns whether nothing was measured.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns whether calls of this kind were measured.
+    pub(crate) fn has(&self, size: &CallSize) -> bool {
+        self.0.contains_key(&size.kind)
+    }
+
     /// Returns by how much calls of this kind and size take longer than `model` says, which gives the seconds
     /// of a size: the mean over the samples of the kind, weighted by how close they are; `None` without any.
     pub(crate) fn ratio(

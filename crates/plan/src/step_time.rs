@@ -11,11 +11,10 @@ use worker::Setup;
 use worker::build;
 
 use crate::call_times::CallTimes;
-use crate::clock::{Idle, RankCalls, simulate};
+use crate::clock::{CallTime, Idle, RankCalls, simulate};
 use crate::error::Result;
 use crate::imitated::PlanDevice;
 use crate::roles::on_threads;
-use crate::samples::CallSize;
 use crate::step_calls::step_calls;
 use crate::step_work::StepWork;
 
@@ -71,7 +70,8 @@ pub struct StepTime {
 }
 
 impl StepTime {
-    /// Predicts a step of a run on GPUs like `device`; `None` on a CPU, whose calls no description has.
+    /// Predicts a step of a run on GPUs like `device`; `None` on a CPU, whose calls no description has, and
+    /// for pipelines with too many calls in a step.
     ///
     /// # Errors
     /// Errors of the run, among them out of memory.
@@ -86,18 +86,20 @@ impl StepTime {
         let times = CallTimes::new(device, rates.clone(), config.precision.tf32, sharing);
         // Ranks of other pipelines do the same at the same time.
         let ranks = config.parallel.grid().seen_from(0)?.group(Axis::Pipeline).ranks;
-        let logs = on_threads(&ranks, |rank| step_calls(setup, rank))?;
-        let of_rank = |(rank, log): (&usize, device::CallLog)| {
-            let (seconds, host) =
-                (times.of_log(&log), log.calls.iter().map(|call| times.host(call)).collect());
-            RankCalls { rank: *rank, log, seconds, host }
-        };
-        let calls: Vec<_> = ranks.iter().zip(logs).map(of_rank).collect();
-        let parts = simulate(&calls);
+        let calls = on_threads(&ranks, |rank| {
+            let log = step_calls(setup, rank)?;
+            let matmuls = times.matmuls(&log);
+            Ok(RankCalls::new(rank, log, |call| CallTime {
+                device: times.device(call, &matmuls),
+                host: times.host(call),
+                is_measured: times.is_measured(call),
+            }))
+        })?;
+        let Some(parts) = simulate(&calls) else { return Ok(None) };
         let longest = parts.iter().zip(&calls).max_by(|(a, _), (b, _)| a.work().total_cmp(&b.work()));
         let Some((longest, calls)) = longest else { return Ok(None) };
         let family = |(family, calls, seconds)| FamilySeconds { family, calls, seconds };
-        let families = calls.totals(CallSize::family).into_iter().map(family).collect();
+        let families = calls.families().into_iter().map(family).collect();
         let of = |phase: Phase| longest.section(phase.name());
         let seconds = longest.seconds();
         Ok(Some(StepTime {
@@ -116,7 +118,7 @@ impl StepTime {
             mfu: None,
             hours: seconds * config.train.steps as f64 / 3600.0,
             families,
-            measured_share: times.measured_share(),
+            measured_share: calls.measured_share(),
             assumed,
         }))
     }

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use device::LoggedCommunication;
 
 /// A message or a collective, by its number among those of the same ranks.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Meeting {
     kind: MeetingKind,
     number: usize,
@@ -53,25 +52,30 @@ impl Meetings {
 
     fn next(&mut self, kind: MeetingKind, ranks: usize) -> Meeting {
         let count = self.counts.entry(kind.clone()).or_default();
+        let number = *count;
         *count += 1;
-        Meeting { kind, number: *count, ranks }
+        Meeting { kind, number, ranks }
     }
 }
 
-/// The ranks that have come to meetings.
+/// For each kind the meetings in order: the number of ranks that have come, and when the last has.
 #[derive(Default)]
-pub(super) struct Arrivals(BTreeMap<Meeting, (usize, f64)>);
+pub(super) struct Arrivals(BTreeMap<MeetingKind, Vec<(usize, f64)>>);
 
 impl Arrivals {
     /// Notes that a rank has come to a meeting.
     pub(super) fn come(&mut self, meeting: &Meeting, time: f64) {
-        let (ranks, last) = self.0.entry(meeting.clone()).or_insert((0, 0.0));
+        let meetings = self.0.entry(meeting.kind.clone()).or_default();
+        // Each rank comes to the meetings of a kind in order.
+        meetings.resize(meetings.len().max(meeting.number + 1), (0, 0.0));
+        let (ranks, last) = &mut meetings[meeting.number];
         *ranks += 1;
         *last = last.max(time);
     }
 
     /// Returns the time at which the last rank has come; `None` before.
     pub(super) fn of(&self, meeting: &Meeting) -> Option<f64> {
-        self.0.get(meeting).filter(|(ranks, _)| *ranks >= meeting.ranks).map(|(_, time)| *time)
+        let (ranks, last) = self.0.get(&meeting.kind)?.get(meeting.number)?;
+        (*ranks >= meeting.ranks).then_some(*last)
     }
 }

@@ -153,6 +153,27 @@ impl Streams {
         self.section = name;
     }
 
+    /// Parts of the present step so far.
+    pub(super) fn current(&self) -> StepParts {
+        self.current.clone()
+    }
+
+    /// Continues as if the work since the parts of the step were `before` had been done `times` times more,
+    /// in `seconds`.
+    pub(super) fn repeat(&mut self, seconds: f64, times: f64, before: &StepParts) {
+        for Stream { free, awaited, events } in &mut self.streams {
+            *free += seconds;
+            awaited.iter_mut().for_each(|(time, _)| *time += seconds);
+            events.iter_mut().for_each(|time| *time += seconds);
+        }
+        for (name, sum) in &mut self.current.sections {
+            *sum += times * (*sum - before.section(name));
+        }
+        for (reason, sum) in &mut self.current.idle {
+            *sum += times * (*sum - before.idle(*reason));
+        }
+    }
+
     /// Ends a step. Returns the end of its compute.
     pub(super) fn end_step(&mut self) -> f64 {
         self.last = std::mem::take(&mut self.current);

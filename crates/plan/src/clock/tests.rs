@@ -1,14 +1,18 @@
 use super::*;
-use device::{LoggedCommunication, LoggedEvent};
 
 fn copy(stream: StreamKind) -> LoggedCall {
     LoggedCall::Copy { kind: device::CopyKind::Within, bytes: 1, stream }
 }
 
 fn calls(rank: usize, calls: &[(LoggedCall, f64)], host: f64) -> RankCalls {
-    let (calls, seconds): (Vec<_>, Vec<_>) = calls.iter().cloned().unzip();
-    let host = vec![host; calls.len()];
-    RankCalls { rank, log: CallLog { calls, repeated: Vec::new() }, seconds, host }
+    repeated(rank, calls, host, Vec::new())
+}
+
+fn repeated(rank: usize, calls: &[(LoggedCall, f64)], host: f64, repeated: Vec<RepeatedCalls>) -> RankCalls {
+    let log = CallLog { calls: calls.iter().map(|(call, _)| call.clone()).collect(), repeated };
+    let mut made = RankCalls::new(rank, log, |_| CallTime { device: 0.0, host, is_measured: false });
+    made.calls.iter_mut().zip(calls).for_each(|(made, (_, seconds))| made.seconds = *seconds);
+    made
 }
 
 fn event(stream: StreamKind) -> LoggedEvent {
@@ -22,9 +26,9 @@ fn close(one: f64, other: f64) -> bool {
 #[test]
 fn a_step_is_bound_by_the_device_or_by_the_host() {
     let work = [(copy(StreamKind::Compute), 2.0), (copy(StreamKind::Compute), 3.0)];
-    let parts = &simulate(&[calls(0, &work, 1.0)])[0];
+    let parts = &simulate(&[calls(0, &work, 1.0)]).unwrap()[0];
     assert!(close(parts.seconds(), 5.0) && close(parts.idle(Idle::Host), 0.0), "{parts:?}");
-    let parts = &simulate(&[calls(0, &work, 4.0)])[0];
+    let parts = &simulate(&[calls(0, &work, 4.0)]).unwrap()[0];
     assert!(close(parts.seconds(), 8.0) && close(parts.idle(Idle::Host), 3.0), "{parts:?}");
 }
 
@@ -43,7 +47,7 @@ fn compute_waits_for_what_other_streams_have_not_ended() {
         (LoggedCall::Section("optimizer"), 0.0),
         (copy(Compute), 1.0),
     ];
-    let parts = &simulate(&[calls(0, &reduction, 0.0)])[0];
+    let parts = &simulate(&[calls(0, &reduction, 0.0)]).unwrap()[0];
     // 1 of compute, 5 of reduction beside 2 of compute, 1 of the update.
     assert!(close(parts.seconds(), 7.0) && close(parts.idle(Idle::Reduction), 3.0), "{parts:?}");
     assert!(close(parts.section("backward"), 3.0) && close(parts.section("optimizer"), 1.0), "{parts:?}");
@@ -73,18 +77,44 @@ fn ranks_wait_for_each_other() {
         (LoggedCall::Wait { stream: StreamKind::Compute, event: event(StreamKind::Transfer) }, 0.0),
         (copy(StreamKind::Compute), 2.0),
     ];
-    let parts = simulate(&[calls(0, &first, 0.0), calls(1, &second, 0.0)]);
+    let parts = simulate(&[calls(0, &first, 0.0), calls(1, &second, 0.0)]).unwrap();
     // The second rank gets a tensor every 4 seconds and works for 2.
     assert!(close(parts[0].seconds(), 4.0), "{parts:?}");
     assert!(close(parts[1].seconds(), 4.0) && close(parts[1].idle(Idle::Pipeline), 2.0), "{parts:?}");
     // A message that nobody sends holds nothing up for ever.
-    let parts = simulate(&[calls(0, &first, 0.0), calls(1, &first, 0.0)]);
+    let parts = simulate(&[calls(0, &first, 0.0), calls(1, &first, 0.0)]).unwrap();
     assert!(close(parts[0].seconds(), 4.0), "{parts:?}");
 }
 
+/// Also those that are not simulated one by one, whether the device or the host is slower.
 #[test]
 fn repeated_calls_take_their_time_again() {
-    let mut work = calls(0, &[(copy(StreamKind::Compute), 2.0), (copy(StreamKind::Compute), 3.0)], 0.0);
-    work.log.repeated.push(device::RepeatedCalls { calls: 0..1, times: 3 });
-    assert!(close(simulate(&[work])[0].seconds(), 11.0));
+    use StreamKind::{Compute, Reduce};
+    let work = [
+        (LoggedCall::Section("forward"), 0.0),
+        (copy(Compute), 2.0),
+        (LoggedCall::Section("backward"), 0.0),
+        (LoggedCall::Record(Reduce), 0.0),
+        (LoggedCall::Wait { stream: Compute, event: event(Reduce) }, 0.0),
+        (copy(Compute), 3.0),
+        (copy(Reduce), 4.0),
+    ];
+    for host in [0.0, 0.5, 1.0, 3.0] {
+        for times in [1, 3, 1000] {
+            let repeated = repeated(0, &work, host, vec![RepeatedCalls { calls: 0..2, times }]);
+            let all: Vec<_> =
+                (0..times).flat_map(|_| work[..2].iter().cloned()).chain(work.clone()).collect();
+            let [repeated, all] = [repeated, calls(0, &all, host)].map(|calls| simulate(&[calls]).unwrap());
+            assert!(close(repeated[0].seconds(), all[0].seconds()), "{host} {times} {repeated:?} {all:?}");
+            assert!(close(repeated[0].section("forward"), 2.0 * (times + 1) as f64), "{repeated:?}");
+        }
+    }
+}
+
+#[test]
+fn pipelines_with_very_many_calls_are_not_simulated() {
+    let mut all = [0, 1].map(|rank| calls(rank, &[(copy(StreamKind::Compute), 1.0)], 0.0));
+    assert!(simulate(&all).is_some());
+    all[0].stretches[0].times = usize::MAX;
+    assert!(simulate(&all).is_none());
 }
