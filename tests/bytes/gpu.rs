@@ -1,9 +1,11 @@
 //! Runs on a GPU.
 
+use collective::Communicator;
+use device::{CopyKind, LoggedCall};
 use memory::Category;
-use plan::{DeviceRanks, PlanDevice, plan, prepare};
+use plan::{CallSize, DeviceRanks, PlanDevice, plan, prepare, step_calls};
 use telemetry::Statistic;
-use worker::{DeviceChoice, Gpus, Placement};
+use worker::{DeviceChoice, Gpus, Placement, Worker};
 
 use super::{SETTINGS, figures_of, planned, run};
 use crate::common::devices::gpu;
@@ -128,4 +130,43 @@ fn convolutions_without_cudnn_are_refused() {
     prepared(MLP).unwrap();
     let refused = prepared(RESNET).unwrap_err().to_string();
     assert!(refused.contains("install cuDNN 9"), "{refused}");
+}
+
+/// The calls that a log has on Meta are those that a GPU gets: their number, order, families and kernels.
+#[test]
+fn the_calls_of_a_step_are_those_of_its_log() {
+    if !gpu() {
+        return;
+    }
+    for (text, sets) in CASES {
+        // Checkpoints and later steps are none of a step's calls.
+        let sets = sets.iter().copied().filter(|set| !set.starts_with("checkpoint"));
+        let sets: Vec<_> = sets.chain(["parallel.data=1"]).collect();
+        let setup = prepare(config(text, &sets), Placement::one_gpu(0).unwrap()).unwrap();
+        ::run::prepare_kernels(&setup).unwrap();
+        let mut logged = Vec::new();
+        step_calls(&setup, 0).unwrap().for_each(|call| {
+            let is_read = |kind: &CopyKind| matches!(kind, CopyKind::ToHost | CopyKind::ToHostLater);
+            let name = match call {
+                LoggedCall::Kernel(kernel) => kernel.function.symbol(),
+                LoggedCall::Copy { kind, bytes, .. } if is_read(kind) || *bytes == 0 => return,
+                _ => String::new(),
+            };
+            logged.extend(CallSize::family(call).map(|family| (family, name)));
+        });
+        let mut worker = Worker::new(&setup, Communicator::solo()).unwrap();
+        let device = worker.device().clone();
+        worker.step(0).unwrap();
+        device.begin_profile();
+        worker.step(1).unwrap();
+        let profile = device.end_profile().unwrap();
+        let timed: Vec<_> = profile
+            .into_iter()
+            .map(|call| match call.family {
+                "matmul" | "convolution" | "copy" => (call.family, String::new()),
+                family => (family, call.name),
+            })
+            .collect();
+        assert_eq!(timed, logged, "{sets:?}");
+    }
 }

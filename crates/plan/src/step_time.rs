@@ -18,6 +18,9 @@ use crate::roles::on_threads;
 use crate::step_calls::step_calls;
 use crate::step_work::StepWork;
 
+/// Most passes of a pipeline in a step: others take more than a few seconds.
+const MOST_PASSES: usize = 1 << 13;
+
 /// The calls of a family in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FamilySeconds {
@@ -71,12 +74,14 @@ pub struct StepTime {
 
 impl StepTime {
     /// Predicts a step of a run on GPUs like `device`; `None` on a CPU, whose calls no description has, and
-    /// for pipelines with too many calls in a step.
+    /// for pipelines with thousands of passes in a step.
     ///
     /// # Errors
     /// Errors of the run, among them out of memory.
     pub fn of(setup: &Setup, device: &PlanDevice) -> Result<Option<Self>> {
-        if !device.is_gpu() {
+        let schedule = &setup.blueprint.schedule;
+        let passes = schedule.actions.iter().flatten().filter(|action| action.kind.is_compute()).count();
+        if !device.is_gpu() || (schedule.ranks > 1 && passes > MOST_PASSES) {
             return Ok(None);
         }
         let config = &setup.config;
@@ -172,7 +177,10 @@ impl fmt::Display for StepTime {
         if let Some(mfu) = self.mfu {
             write!(f, "MFU {:.1} %, ", 100.0 * mfu)?;
         }
-        writeln!(f, "{:.2} hours for all steps", self.hours)?;
+        match self.hours {
+            hours if hours < 1.0 => writeln!(f, "{:.1} minutes for all steps", 60.0 * hours)?,
+            hours => writeln!(f, "{hours:.1} hours for all steps")?,
+        }
         let measured = 100.0 * self.measured_share;
         write!(f, "{measured:.0} % of the device's time is in calls measured on such a device")?;
         match self.assumed.as_slice() {

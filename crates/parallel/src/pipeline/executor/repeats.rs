@@ -25,8 +25,8 @@ pub struct PlanWork {
     pub most: u64,
 }
 
-/// Most actions of a walk whose calls are compared beside their memory: in longer ones lanes would be repeated
-/// by none, since each adds up with others in its own way.
+/// Most actions of a walk whose calls are compared beside their memory. In longer ones few lanes would repeat
+/// others, since each adds up with others in its own way.
 const MOST_COMPARED: usize = 1 << 13;
 
 /// Totals of the skipped actions.
