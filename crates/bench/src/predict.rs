@@ -106,3 +106,18 @@ fn furthest(predicted: &[FamilySeconds], measured: &StepMeasure) -> Option<Famil
     let by = |of: &FamilyDifference| (of.predicted_seconds - of.measured_seconds).abs();
     differences.max_by(|one, other| by(one).total_cmp(&by(other)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On an H200, which has memory for all.
+    #[test]
+    fn every_configuration_has_a_prediction() {
+        let target = PlanTarget::from_argument("h200").unwrap();
+        for case in predict_cases() {
+            let time = predicted(&case, &target).unwrap_or_else(|error| panic!("{case:?}: {error}")).unwrap();
+            assert!(time.step_seconds > 1e-3 && time.step_seconds < 10.0, "{case:?}\n{time}");
+        }
+    }
+}

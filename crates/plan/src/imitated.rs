@@ -169,7 +169,7 @@ impl PlanDevice {
     }
 
     /// Describes a GPU of this host. Memory outside the allocator is known for the shipped model, and assumed
-    /// for others.
+    /// for others; rates and times of calls are those of the description of its model, if there is one.
     ///
     /// # Errors
     /// As for [`PlanDevice::shipped`].
@@ -177,8 +177,11 @@ impl PlanDevice {
         let shipped = Self::shipped()?;
         let is_shipped = shipped.model == description.model;
         let overhead = if is_shipped { shipped.overhead } else { shipped.overhead.elsewhere() };
-        let rates = shipped.rates.filter(|_| is_shipped);
-        Ok(Self::of(description, overhead, rates))
+        let device = Self::of(description, overhead, None);
+        Ok(match Self::of_model(&description.model)? {
+            Some(Self { rates, gpus_per_host, times, .. }) => Self { rates, gpus_per_host, times, ..device },
+            None => device,
+        })
     }
 
     /// Creates a device from a description.

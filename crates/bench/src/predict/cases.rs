@@ -72,8 +72,8 @@ pub fn predict_cases() -> Vec<PredictCase> {
     add("GPT-2 124M", GPT_124M, &[16], &[BF16, "model.dropout=0.1"]);
     add("GPT-2 124M", GPT_124M, &[16], &[BF16, "model.context=512"]);
     add("GPT-2 124M", GPT_124M, &[4], &[BF16, "model.context=4096"]);
-    add("GPT-2 124M", GPT_124M, &[16], &[BF16, "model.width=720"]);
-    add("GPT-2 124M", GPT_124M, &[16], &[BF16, "model.width=840", "model.heads=14"]);
+    add("GPT-2 124M", GPT_124M, &[16], &[BF16, "model.width=720", "model.heads=10"]);
+    add("GPT-2 124M", GPT_124M, &[16], &[BF16, "model.width=832", "model.heads=13"]);
     add("GPT-2 124M", GPT_124M, &[16], &[BF16, "model.vocabulary=50257"]);
     for (samples, micro_batch) in [(32, 4), (64, 16)] {
         let micro_batch = format!("train.micro_batch_size={micro_batch}");

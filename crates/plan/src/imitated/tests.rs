@@ -30,6 +30,9 @@ fn descriptions_are_read_back() {
         other.overhead.parts(DeviceRanks::CONNECTED).iter().all(|part| !part.measured)
             && other.rates.is_none()
     );
+    let model = "NVIDIA H100 80GB HBM3";
+    let known = Description { model: model.to_owned(), ..shipped.description(DeviceRanks::ALONE) };
+    assert!(PlanDevice::gpu(&known).unwrap().rates.is_some_and(|rates| !rates.assumed.is_empty()));
 }
 
 #[test]
