@@ -81,7 +81,6 @@ impl Setup {
             return Err(WorkerError::Refused(format!("{origin}: {text}")).into());
         }
         check_fp8(&config, &placement.description())?;
-        check_host_only(&config, &placement.description())?;
         check_sharing(&config, &placement.description())?;
         if config.model.convolves() && placement.backend() == Backend::Cuda && !cuda::has_convolutions() {
             return Err(WorkerError::Refused(DeviceError::NoCudnn.to_string()).into());
@@ -224,19 +223,6 @@ fn check_fp8(config: &RunConfig, device: &Description) -> Result<()> {
     };
     let origin = config.origins.of(Precision::matmul);
     Err(WorkerError::Refused(format!("{origin}: precision.matmul = \"fp8\" {reason}")))
-}
-
-/// Refuses a model on a GPU of which GPUs do not compute a part yet.
-fn check_host_only(config: &RunConfig, device: &Description) -> Result<()> {
-    match config.model.host_only() {
-        Some(key) if device.kind == Kind::Cuda => {
-            let origin = config.origins.of(key);
-            Err(WorkerError::Refused(format!(
-                "{origin}: {key} > 0 computes on the CPU only, not yet on GPUs"
-            )))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Refuses more ranks than may share the GPU.

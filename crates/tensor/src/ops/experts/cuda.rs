@@ -3,6 +3,7 @@
 use device::cuda::Launch;
 use device::{DType, Family, Function};
 
+use super::hopper::Matmul;
 use super::parts::AdaptedParts;
 use crate::ops::GradientTarget;
 use crate::ops::gate::Gate;
@@ -61,6 +62,10 @@ pub(super) fn forward(
     if y.elements() == 0 {
         return Ok(());
     }
+    let sizes = [y.shape().columns(), x.shape().columns()];
+    if let Some(matmul) = Matmul::new(operator, [x, weight, y], routes, sizes)? {
+        return matmul.forward((x, weight, bias), y);
+    }
     let kernel = linear(["forward", "forward_wide"], x.dtype(), y.dtype());
     let launch = read_any(x.device().kernel(kernel).read(x.region()).read(weight.region()), bias);
     let launch = launch.read(routes.offsets.region()).write(y.region());
@@ -81,6 +86,10 @@ pub(super) fn backward_input(
     if dx.elements() == 0 {
         return Ok(());
     }
+    let sizes = [dy.shape().columns(), dx.shape().columns()];
+    if let Some(matmul) = Matmul::new(operator, [dy, weight, dx], routes, sizes)? {
+        return matmul.backward_input((dy, weight), dx);
+    }
     let kernel = linear(["backward_input", "backward_input_wide"], dy.dtype(), dx.dtype());
     let launch = dy.device().kernel(kernel).read(dy.region()).read(weight.region());
     let launch = launch.read(routes.offsets.region()).write(dx.region());
@@ -97,7 +106,11 @@ pub(super) fn backward_weight(
     weight: &GradientTarget,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
-    let [outputs, inputs] = [word(dy.shape().columns())?, word(x.shape().columns())?];
+    let sizes = [dy.shape().columns(), x.shape().columns()];
+    if let Some(matmul) = Matmul::new(operator, [dy, x, &weight.tensor], routes, sizes)? {
+        return matmul.backward_weight((dy, x), weight);
+    }
+    let [outputs, inputs] = [word(sizes[0])?, word(sizes[1])?];
     let names = ["backward_weight", "backward_weight_wide"];
     let launch = dy.device().kernel(linear(names, dy.dtype(), weight.tensor.dtype()));
     let launch = launch.read(dy.region()).read(x.region()).read(routes.offsets.region());

@@ -9,6 +9,7 @@
 mod blocks;
 pub(super) mod cuda;
 mod gate;
+pub(super) mod hopper;
 mod linear;
 mod moves;
 mod parts;
