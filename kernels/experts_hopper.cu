@@ -4,12 +4,10 @@
 //
 // A block is one producer warpgroup, whose first thread lets the bulk copy engine fill a ring of stages, and
 // two consumer warpgroups. One block a multiprocessor lives for the whole launch and takes tiles of ROWS x
-// COLUMNS results in turn, rows of a group varying fastest, so that L2 serves the operands that blocks share.
-// The tiles follow from the offsets of groups on the device. Every result is a sum in steps of DEPTH from the
-// first element on, so that it depends on neither the other rows nor the routing.
-//
-// Where TAKES_TURNS is defined, the consumers take tiles in turn, and one stores while the other multiplies;
-// otherwise each has half of the rows of each tile.
+// COLUMNS results in turn, in bands of a few rows of tiles, so that L2 serves the operands that blocks share;
+// each consumer has half of a tile's rows. The tiles follow from the offsets of groups on the device. Every
+// result is a sum in steps of DEPTH from the first element on, so that it depends on neither the other rows nor
+// the routing.
 #include "hopper.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -24,19 +22,19 @@
 #define ELEMENT 2
 #endif
 #define DEPTH (DEPTH_BYTES / ELEMENT)
-#ifdef TAKES_TURNS
-#define OWN_ROWS ROWS
-#else
 #define OWN_ROWS (ROWS / CONSUMERS)
-#endif
 #define PARTS (OWN_ROWS / 64)  // matmuls of 64 rows of a consumer
 #define LEFT (ROWS * DEPTH_BYTES)
 #define RIGHT (COLUMNS * DEPTH_BYTES)
 #define STAGE (LEFT + RIGHT)
+// Rows of tiles of a band.
+#define BAND 16
 // Columns that a warp stores at once, in a buffer whose rows spread over all banks.
 #define STORED 64
 #define BUFFER_ROW (STORED * 2 + 16)
 #define BUFFER (16 * BUFFER_ROW)
+// What a consumer gives the copy engine to store at once: 64 rows of 128 bytes, in one of two boxes.
+#define BOX (64 * 128)
 
 extern __shared__ u8 shared_memory[];
 
@@ -58,8 +56,9 @@ struct Tiles {
             const u32 begin = offsets[expert], end = offsets[expert + 1];
             const u32 rows = down != 0 ? down : (end - begin + ROWS - 1) / ROWS;
             if (next - before < rows * across) {
-                const u32 own = next - before;
-                tile = {expert, begin, end, own % rows * ROWS, own / rows * COLUMNS};
+                const u32 own = next - before, band = own / (BAND * across), at = own - band * BAND * across;
+                const u32 high = min(BAND, rows - band * BAND);
+                tile = {expert, begin, end, (band * BAND + at % high) * ROWS, at / high * COLUMNS};
                 next += gridDim.x;
                 return true;
             }
@@ -79,18 +78,14 @@ __device__ __forceinline__ Shared prepare(const u32 *offsets, u32 experts) {
     Shared shared;
     shared.stages = stages;
     shared.buffer = stages + STAGES * STAGE;
-    shared.full = shared.buffer + CONSUMERS * 4 * BUFFER;
+    shared.full = shared.buffer + CONSUMERS * 2 * BOX;
     shared.empty = shared.full + STAGES * 8;
     u32 *own = reinterpret_cast<u32 *>(shared_memory + (shared.empty + STAGES * 8 - start));
     shared.offsets = own;
     if (threadIdx.x == 0) {
         for (u32 i = 0; i < STAGES; ++i) {
             barrier_init(shared.full + i * 8, 1);
-#ifdef TAKES_TURNS
-            barrier_init(shared.empty + i * 8, 1);
-#else
             barrier_init(shared.empty + i * 8, CONSUMERS);
-#endif
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
@@ -210,23 +205,17 @@ __device__ __forceinline__ void zero_vector(u32 at) {
     asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(at), "r"(0) : "memory");
 }
 // Zeros the elements of a stage from `first` on along the sums, which are those of the next expert.
-template <Along A>
-__device__ __forceinline__ void zero_rest(u32 stage, u32 first, u32 threads, u32 thread) {
+template <Along A> __device__ __forceinline__ void zero_rest(u32 stage, u32 first) {
+    constexpr u32 threads = CONSUMERS * GROUP;
     if (A == ROWS_RUN) {
         const u32 each = (DEPTH - first) * 8;
-        for (u32 i = thread; i < (ROWS + COLUMNS) / 64 * each; i += threads)
+        for (u32 i = threadIdx.x; i < (ROWS + COLUMNS) / 64 * each; i += threads)
             zero_vector(stage + i / each * (DEPTH * 128) + first * 128 + i % each * 16);
     } else {
-        // Rows of 8 vectors, which are swizzled.
-        const u32 bytes = first * ELEMENT;
-        for (u32 i = thread; i < (ROWS + COLUMNS) * 8; i += threads) {
-            const u32 row = i / 8, vector = i % 8, at = stage + row * 128 + ((vector ^ row % 8) << 4);
-            if (vector * 16 >= bytes) {
-                zero_vector(at);
-            } else {
-                for (u32 byte = max(bytes, vector * 16); byte < vector * 16 + 16; ++byte)
-                    asm volatile("st.shared.u8 [%0], %1;" ::"r"(at + byte % 16), "r"(0) : "memory");
-            }
+        // Rows of 8 vectors, which are swizzled; groups begin and end with a vector.
+        for (u32 i = threadIdx.x; i < (ROWS + COLUMNS) * 8; i += threads) {
+            const u32 row = i / 8, vector = i % 8;
+            if (vector * 16 >= first * ELEMENT) zero_vector(stage + row * 128 + ((vector ^ row % 8) << 4));
         }
     }
 }
@@ -301,20 +290,17 @@ __device__ __forceinline__ void produce(const Shared &shared, Tiles &tiles, cons
     }
 }
 
-// Makes stores of all consumers of a stage visible to matmuls.
-__device__ __forceinline__ void meet_consumers(u32 consumer) {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#ifdef TAKES_TURNS
-    asm volatile("bar.sync %0, %1;" ::"r"(1 + consumer), "n"(GROUP) : "memory");
-#else
-    asm volatile("bar.sync 1, %0;" ::"n"(CONSUMERS * GROUP) : "memory");
-#endif
+// Lets threads meet at one of the barriers 1 to 15.
+__device__ __forceinline__ void meet(u32 barrier, u32 threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
+// Makes stores to shared memory visible to matmuls and the copy engine.
+__device__ __forceinline__ void show_stores() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // acc = the sum of a tile, whose stages are released as they are read.
 template <Matmul M, Along A, Along B>
 __device__ __forceinline__ void sum_tile(float (&acc)[PARTS][COLUMNS / 2], const Shared &shared,
-                                         RingPosition<STAGES> &position, u32 length, u32 own, u32 consumer,
+                                         RingPosition<STAGES> &position, u32 length, u32 own,
                                          bool is_idle) {
     constexpr u32 LEFT_PANEL = A == ROWS_RUN ? 64 * 8 << 16 : 0, RIGHT_PANEL = B == ROWS_RUN ? 64 * 8 << 16 : 0;
     u32 last = 0;
@@ -322,12 +308,9 @@ __device__ __forceinline__ void sum_tile(float (&acc)[PARTS][COLUMNS / 2], const
         const u32 stage = shared.stages + position.index * STAGE;
         wait(shared.full + position.index * 8, position.phase);
         if (M == BACKWARD_WEIGHT && length - k < DEPTH) {
-#ifdef TAKES_TURNS
-            zero_rest<A>(stage, length - k, GROUP, threadIdx.x % GROUP);
-#else
-            zero_rest<A>(stage, length - k, CONSUMERS * GROUP, threadIdx.x);
-#endif
-            meet_consumers(consumer);
+            zero_rest<A>(stage, length - k);
+            show_stores();
+            meet(1, CONSUMERS * GROUP);
         }
         const u32 left = AT(stage + own * 128) | LEFT_PANEL, right = AT(stage + LEFT) | RIGHT_PANEL;
 #ifdef ADDS_STAGES
@@ -365,27 +348,73 @@ __device__ __forceinline__ void sum_tile(float (&acc)[PARTS][COLUMNS / 2], const
 #endif
 }
 
-// `rows`: those of a result of BACKWARD_WEIGHT.
+// Waits until the copy engine has read all but the last PENDING boxes.
+template <int PENDING> __device__ __forceinline__ void wait_boxes() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+
+// Lets the copy engine store the results of a consumer's 64 rows from `row` on in a matrix of the tile's expert,
+// or add them to it, which rounds as an addition of f32 does but takes subnormal numbers for 0. It leaves out what
+// lies outside of the matrix.
+template <typename Out>
+__device__ __forceinline__ void store_boxes(const TensorMap &matrices, const float (&acc)[COLUMNS / 2],
+                                            const Ending &ending, const Tile &tile, u32 row, u32 rows,
+                                            u32 columns, u32 boxes, bool &is_second, u32 consumer,
+                                            bool accumulate) {
+    constexpr u32 WIDTH = 128 / sizeof(Out);
+    const u32 lane = threadIdx.x % WARP, thread = threadIdx.x % GROUP, own = thread / WARP * 16 + lane / 4;
+    const float factors[2] = {ending.factor_of_row(min(row + own, rows - 1)),
+                              ending.factor_of_row(min(row + own + 8, rows - 1))};
+#pragma unroll
+    for (u32 first = 0; first < COLUMNS; first += WIDTH) {
+        const u32 box = boxes + (is_second ? BOX : 0);
+        is_second = !is_second;
+        if (thread == 0) wait_boxes<1>();
+        meet(2 + consumer, GROUP);
+#pragma unroll
+        for (u32 n = 0; n < WIDTH / 8; ++n)
+#pragma unroll
+            for (u32 half = 0; half < 2; ++half) {
+                const u32 i = (first / 8 + n) * 4 + half * 2, at = own + half * 8;
+                const u32 c = n * 8 + lane % 4 * 2, byte = c * sizeof(Out);
+                float x = acc[i], y = acc[i + 1];
+                ending.apply(x, y, factors[half], min(tile.column + first + c, columns - 2));
+                const u32 to = box + at * 128 + (((byte >> 4) ^ at % 8) << 4) + byte % 16;
+                if (sizeof(Out) == 4)
+                    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to), "f"(x), "f"(y) : "memory");
+                else
+                    asm volatile("st.shared.b32 [%0], %1;" ::"r"(to), "r"(pack_half(x, y)) : "memory");
+            }
+        show_stores();
+        meet(2 + consumer, GROUP);
+        if (thread != 0) continue;
+        if (accumulate)
+            asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, "
+                         "%4}], [%1];" ::"l"(&matrices),
+                         "r"(box), "r"(tile.column + first), "r"(row), "r"(tile.expert)
+                         : "memory");
+        else
+            asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], "
+                         "[%1];" ::"l"(&matrices),
+                         "r"(box), "r"(tile.column + first), "r"(row), "r"(tile.expert)
+                         : "memory");
+        asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+    }
+}
+
+// `rows`: those of a result of BACKWARD_WEIGHT, which the copy engine stores in `result`; sums in half precision
+// are added by threads, to round once.
 template <Matmul M, Along A, Along B, typename Out>
-__device__ __forceinline__ void consume(const Shared &shared, Tiles &tiles, Ending ending, Out *out, u32 sum,
-                                        u32 rows, u32 columns, bool accumulate) {
+__device__ __forceinline__ void consume(const Shared &shared, Tiles &tiles, Ending ending, const TensorMap &result,
+                                        Out *out, u32 sum, u32 rows, u32 columns, bool accumulate) {
     const u32 consumer = uniform(threadIdx.x / GROUP);
-    const u32 buffer = shared.buffer + threadIdx.x / WARP * BUFFER;
-#ifdef TAKES_TURNS
-    const u32 own = 0;
-#else
     const u32 own = consumer * OWN_ROWS;
-#endif
+    const u32 buffer = shared.buffer + threadIdx.x / WARP * BUFFER, boxes = shared.buffer + consumer * 2 * BOX;
+    bool is_second = false;
     RingPosition<STAGES> position;
     Tile tile;
-    for (u32 turn = 0; tiles.take(tile); ++turn) {
+    while (tiles.take(tile)) {
         const u32 length = length_of<M>(tile, sum);
-#ifdef TAKES_TURNS
-        if (turn % CONSUMERS != consumer) {
-            for (u32 k = 0; k < length; k += DEPTH) position.next();
-            continue;
-        }
-#endif
         float acc[PARTS][COLUMNS / 2];
 #pragma unroll
         for (u32 part = 0; part < PARTS; ++part)
@@ -393,12 +422,19 @@ __device__ __forceinline__ void consume(const Shared &shared, Tiles &tiles, Endi
             for (u32 i = 0; i < COLUMNS / 2; ++i) acc[part][i] = 0.0f;
         const u32 rows_left = (M == BACKWARD_WEIGHT ? rows : tile.end - tile.begin) - tile.row;
         const bool is_idle = rows_left <= own;
-        sum_tile<M, A, B>(acc, shared, position, length, own, consumer, is_idle);
+        sum_tile<M, A, B>(acc, shared, position, length, own, is_idle);
         if (is_idle) continue;
         Ending its = ending;
         if (M == FORWARD) {
             if (its.bias) its.bias += u64(tile.expert) * columns;
             its.right += u64(tile.expert) * columns * its.right_step;
+        }
+        if (M == BACKWARD_WEIGHT && (sizeof(Out) == 4 || !accumulate)) {
+#pragma unroll
+            for (u32 part = 0; part < PARTS; ++part)
+                store_boxes<Out>(result, acc[part], its, tile, tile.row + own + part * 64, rows, columns,
+                                 boxes, is_second, consumer, accumulate);
+            continue;
         }
         Out *to = out + (M == BACKWARD_WEIGHT ? u64(tile.expert) * rows * columns : 0);
         const u32 base = (M == BACKWARD_WEIGHT ? 0 : tile.begin) + tile.row + own;
@@ -408,11 +444,12 @@ __device__ __forceinline__ void consume(const Shared &shared, Tiles &tiles, Endi
             store_tile(to, acc[part], its, base + part * 64 + threadIdx.x % GROUP / WARP * 16, end, tile.column,
                        columns, buffer, accumulate);
     }
+    if (M == BACKWARD_WEIGHT && threadIdx.x % GROUP == 0) wait_boxes<0>();
 }
 
 template <Matmul M, typename Out>
 __device__ __forceinline__ void run(const TensorMap &left_map, const TensorMap &right_map, const u32 *offsets,
-                                    const Ending &ending, Out *out, u32 experts, u32 outputs, u32 inputs,
+                                    const Ending &ending, const TensorMap &result, Out *out, u32 experts, u32 outputs, u32 inputs,
                                     bool accumulate) {
 #ifdef FP8
     constexpr Along A = COLUMNS_RUN, B = COLUMNS_RUN;
@@ -429,7 +466,7 @@ __device__ __forceinline__ void run(const TensorMap &left_map, const TensorMap &
         if (threadIdx.x == CONSUMERS * GROUP) produce<M>(shared, tiles, left_map, right_map, sum);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        consume<M, A, B>(shared, tiles, ending, out, sum, outputs, columns, accumulate);
+        consume<M, A, B>(shared, tiles, ending, result, out, sum, outputs, columns, accumulate);
     }
 }
 
@@ -449,7 +486,7 @@ __device__ __forceinline__ void run(const TensorMap &left_map, const TensorMap &
         forward##NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,             \
                       FACTORS const Half *__restrict__ bias, const u32 *__restrict__ offsets,               \
                       Out *__restrict__ y, u32 experts, u32 outputs, u32 inputs) {                          \
-        run<FORWARD>(x, w, offsets, ENDING(bias), y, experts, outputs, inputs, false);                      \
+        run<FORWARD>(x, w, offsets, ENDING(bias), x, y, experts, outputs, inputs, false);                      \
     }
 // dx[rows of e, in] = dy[rows of e, out] * w[e].
 #define INPUT_KERNEL(NAME, Out)                                                                             \
@@ -457,15 +494,16 @@ __device__ __forceinline__ void run(const TensorMap &left_map, const TensorMap &
         backward_input##NAME(const __grid_constant__ TensorMap dy, const __grid_constant__ TensorMap w,     \
                              FACTORS const u32 *__restrict__ offsets, Out *__restrict__ dx, u32 experts,    \
                              u32 outputs, u32 inputs) {                                                     \
-        run<BACKWARD_INPUT>(dy, w, offsets, ENDING(nullptr), dx, experts, outputs, inputs, false);          \
+        run<BACKWARD_INPUT>(dy, w, offsets, ENDING(nullptr), dy, dx, experts, outputs, inputs, false);          \
     }
-// dw[e] (+)= dy[rows of e, out]^T * x[rows of e, in].
+// dw[e] (+)= dy[rows of e, out]^T * x[rows of e, in]; `matrices` are those of dw.
 #define WEIGHT_KERNEL(NAME, Out)                                                                            \
     KERNEL __launch_bounds__(BLOCK, 1)                                                                      \
         backward_weight##NAME(const __grid_constant__ TensorMap dy, const __grid_constant__ TensorMap x,    \
-                              FACTORS const u32 *__restrict__ offsets, Out *__restrict__ dw, u32 experts,   \
+                              const __grid_constant__ TensorMap matrices, FACTORS                           \
+                              const u32 *__restrict__ offsets, Out *__restrict__ dw, u32 experts,           \
                               u32 outputs, u32 inputs, u32 accumulate) {                                    \
-        run<BACKWARD_WEIGHT>(dy, x, offsets, ENDING(nullptr), dw, experts, outputs, inputs, accumulate);    \
+        run<BACKWARD_WEIGHT>(dy, x, offsets, ENDING(nullptr), matrices, dw, experts, outputs, inputs, accumulate);    \
     }
 #ifdef ADDS_STAGES
 WEIGHT_KERNEL(, Half)
