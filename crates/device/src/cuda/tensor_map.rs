@@ -16,11 +16,11 @@ const BOX_ROW_BYTES: usize = 128;
 /// 64-bit words of a description.
 const WORDS: usize = 16;
 
-/// A stack of matrices of which a kernel copies boxes: of 128 bytes of columns, and some rows. Elements
-/// outside of a matrix are copied as zeros.
+/// A stack of matrices of which a kernel reads or writes boxes: of 128 bytes of columns, and some rows. Elements
+/// outside of a matrix are read as zeros, and not written.
 #[derive(Clone, Copy, Debug)]
 pub struct Boxes {
-    /// Type of the elements, of one or two bytes.
+    /// Type of the elements: one of one or two bytes, or f32.
     pub dtype: DType,
     /// Number of matrices.
     pub layers: usize,
@@ -33,13 +33,6 @@ pub struct Boxes {
 }
 
 impl Boxes {
-    /// Returns whether the copy engine can read such matrices from `address` on.
-    #[must_use]
-    pub fn fit(&self, address: u64) -> bool {
-        let row = self.columns * self.dtype.bytes();
-        address.is_multiple_of(16) && row.is_multiple_of(16) && self.rows * self.columns * self.layers > 0
-    }
-
     /// Returns the driver's description of the matrices from `address` on.
     fn encode(&self, address: u64) -> std::result::Result<[u64; WORDS], super::CudaError> {
         let bytes = self.dtype.bytes();
@@ -48,7 +41,8 @@ impl Boxes {
         let extent = [(BOX_ROW_BYTES / bytes.max(1)) as u32, self.box_rows, 1];
         let dtype = match bytes {
             1 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT8,
-            _ => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT16,
+            2 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_UINT16,
+            _ => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
         };
         let mut map = sys::CUtensorMap { opaque: [0; WORDS] };
         // SAFETY: the driver writes the map and reads three sizes, two strides, and three extents and steps,

@@ -98,8 +98,7 @@ fn matmuls_of_groups_match_f64() {
                 }
                 let before = case.normal("weight", count * outputs * inputs);
                 let before = |at: usize| if accumulate { f64::from(before[at]) } else { 0.0 };
-                let after: Vec<f64> =
-                    expected.iter().enumerate().map(|(at, sum)| sum + before(at)).collect();
+                let after: Vec<f64> = expected.iter().enumerate().map(|(at, sum)| sum + before(at)).collect();
                 targets.iter().for_each(|target| case.close(&what, &read(&target.tensor), &after));
                 case.is_rounded(&what, &targets);
             }

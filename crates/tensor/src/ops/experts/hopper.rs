@@ -16,10 +16,10 @@ const COLUMNS: u32 = 256;
 const STAGES: u32 = 4;
 /// Threads of a block: a producer and two consumers of four warps.
 const THREADS: u32 = 384;
-/// Rows of a box of an operand whose rows run along the sums.
+/// Rows of a box of an operand whose rows run along the sums, and of one of results.
 const PANEL: u32 = 64;
 /// Most experts: their offsets lie in shared memory.
-const MOST_EXPERTS: usize = 1024;
+const MOST_EXPERTS: usize = 384;
 
 const SIZES: [(&str, u32); 3] = [("ROWS", ROWS), ("COLUMNS", COLUMNS), ("STAGES", STAGES)];
 
@@ -85,10 +85,10 @@ impl<'a> Matmul<'a> {
         let flops = 2 * self.routes.slots() as u64 * matrix;
         let launch = launch.cost(gpu::bytes(&[operands[0], operands[1], result]), flops);
         let stage = (ROWS + COLUMNS) * 128;
-        // 16 rows of 64 columns of each warp, with 16 bytes between.
-        let buffers = 8 * 16 * (128 + 16);
+        // Two boxes of results of each consumer.
+        let boxes = 2 * 2 * PANEL * 128;
         let words = (self.experts + 1) * 4;
-        let shared = 1024 + STAGES * (stage + 16) + buffers + words;
+        let shared = 1024 + STAGES * (stage + 16) + boxes + words;
         let blocks = result.device().description().multiprocessors;
         Ok(launch.shared(shared).launch([blocks, 1, 1], THREADS)?)
     }
@@ -126,6 +126,7 @@ impl<'a> Matmul<'a> {
         let launch = self.kernel(["backward_weight", "backward_weight_wide"], dy, weight.tensor.dtype());
         let launch = launch.boxes(dy.region(), &self.of_rows(dy, PANEL));
         let launch = launch.boxes(x.region(), &self.of_rows(x, PANEL));
+        let launch = launch.boxes(weight.tensor.region(), &self.of_matrices(&weight.tensor, PANEL));
         let launch = launch.read(self.routes.offsets.region()).write(weight.tensor.region());
         let launch = launch.u32(self.experts).u32(self.sizes[0]).u32(self.sizes[1]);
         let launch = launch.u32(u32::from(weight.accumulate));
