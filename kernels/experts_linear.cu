@@ -147,7 +147,8 @@ __device__ __forceinline__ void backward_bias(const T *dy, const float *weights,
     if (output >= outputs) return;
     float sum = 0.0f;
     for (u32 row = offsets[blockIdx.y]; row < offsets[blockIdx.y + 1]; row++)
-        sum += (weights ? weights[sources[row]] : 1.0f) * to_f32(dy[u64(row) * outputs + output]);
+        if (sources[row] != 0xffffffffu)  // a row of zeros
+            sum += (weights ? weights[sources[row]] : 1.0f) * to_f32(dy[u64(row) * outputs + output]);
     Out &target = bias[u64(blockIdx.y) * outputs + output];
     target = from_f32<Out>(accumulate ? to_f32(target) + sum : sum);
 }

@@ -204,6 +204,9 @@ fn check_addresses(settings: memory::Settings, kind: Kind, setting: &str) -> Res
 /// The least compute capability with FP8 matmuls, of Ada.
 const FP8_CAPABILITY: (u32, u32) = (8, 9);
 
+/// The major compute capability with matmuls of groups in FP8, of Hopper.
+const FP8_EXPERTS_MAJOR: u32 = 9;
+
 /// Refuses FP8 on a GPU without it, or that would not compute in bf16.
 fn check_fp8(config: &RunConfig, device: &Description) -> Result<()> {
     if config.fp8.is_none() || device.kind == Kind::Cpu {
@@ -218,6 +221,12 @@ fn check_fp8(config: &RunConfig, device: &Description) -> Result<()> {
         )
     } else if config.precision.compute != DType::Bf16 {
         "needs precision.compute = \"bf16\" on a GPU".to_owned()
+    } else if major != FP8_EXPERTS_MAJOR && config.model.experts().is_some() {
+        format!(
+            "multiplies experts on GPUs of compute capability {FP8_EXPERTS_MAJOR}, and {} has {major}.{minor}: \
+             use \"compute\"",
+            device.model
+        )
     } else {
         return Ok(());
     };

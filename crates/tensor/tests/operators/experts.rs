@@ -1,9 +1,10 @@
 //! Matmuls of groups of rows against f64, and their independence of the routing of other rows.
 
-use device::DType;
+use device::{Category, DType, E4m3, E5m2, Fp8};
 use tensor::Tensor;
 use tensor::ops::experts;
-use tensor::ops::routing::Routes;
+use tensor::ops::fp8_linear::{self, Cast, Input, Recipe, Scaled};
+use tensor::ops::routing::{self, Routes, Routing, ScoreFunction};
 
 use crate::reference;
 use crate::support::{Case, bits, devices, read, tensor};
@@ -19,6 +20,17 @@ const GROUPS: [(&[usize], [usize; 2]); 6] = [
     (&[0, 0, 129], [264, 312]),
 ];
 
+const ROUTING: Routing = Routing {
+    experts: 1,
+    per_token: 1,
+    scores: ScoreFunction::Softmax,
+    normalised: true,
+    scale: 1.0,
+    groups: 1,
+    groups_per_token: 1,
+    alignment: 1,
+};
+
 /// Routes of one choice a row, with weights of 1, by the number of rows of each expert.
 fn routes(case: &Case, counts: &[usize]) -> Routes {
     let rows: usize = counts.iter().sum();
@@ -33,6 +45,11 @@ fn routes(case: &Case, counts: &[usize]) -> Routes {
         slots: tensor(&case.device, &identity, [rows, 1]),
         sources: tensor(&case.device, &identity, [rows]),
         offsets: tensor(&case.device, &offsets, [counts.len() + 1]),
+        counts: tensor(
+            &case.device,
+            &counts.iter().map(|count| *count as u32).collect::<Vec<_>>(),
+            [counts.len()],
+        ),
     }
 }
 
@@ -103,6 +120,126 @@ fn matmuls_of_groups_match_f64() {
                 case.is_rounded(&what, &targets);
             }
         }
+    }
+}
+
+/// Groups that begin at multiples of 16, outputs and inputs.
+const ALIGNED: [(&[usize], [usize; 2]); 3] =
+    [(&[16], [16, 16]), (&[0, 80, 16, 144, 0], [80, 208]), (&[304, 16, 0, 64], [272, 144])];
+
+/// The values of a matrix in FP8: its codes times their factors.
+fn values(scaled: &Scaled) -> Vec<f64> {
+    let codes: Vec<f32> = match scaled.values.dtype() {
+        DType::E5m2 => scaled.values.to_vec::<E5m2>().unwrap().into_iter().map(Fp8::to_f32).collect(),
+        _ => scaled.values.to_vec::<E4m3>().unwrap().into_iter().map(Fp8::to_f32).collect(),
+    };
+    let (factors, columns) = (scaled.scales.to_vec::<f32>().unwrap(), scaled.values.shape().columns());
+    let factor = |row: usize| f64::from(factors[if factors.len() == 1 { 0 } else { row }]);
+    codes.iter().enumerate().map(|(at, code)| f64::from(*code) * factor(at / columns)).collect()
+}
+
+/// The columns of each row in a range.
+fn columns_of(values: &[f64], columns: usize, range: std::ops::Range<usize>) -> Vec<f64> {
+    values.chunks(columns).flat_map(|row| row[range.clone()].to_vec()).collect()
+}
+
+#[test]
+fn matmuls_of_groups_in_fp8_match_f64() {
+    for case in crate::fp8_linear::cases() {
+        for ((counts, [outputs, inputs]), recipe) in
+            ALIGNED.into_iter().flat_map(|group| Recipe::ALL.map(|recipe| (group, recipe)))
+        {
+            let (count, rows) = (counts.len(), counts.iter().sum::<usize>());
+            let what = format!("{counts:?} {outputs}x{inputs} {recipe:?}");
+            let (routes, groups) = (routes(&case, counts), groups(counts));
+            let cast = |tensor: &Tensor, format| {
+                let cast = Cast::new(format, recipe).stored().transposed();
+                let cast = fp8_linear::quantise(tensor, Input::Plain, cast).unwrap();
+                (cast.stored.unwrap(), cast.transposed.unwrap())
+            };
+            let (x, x_turned) = cast(&case.operand("x", [rows, inputs]).0, DType::E4m3);
+            let (weight, weight_turned) =
+                cast(&case.operand("weight", [count * outputs, inputs]).0, DType::E4m3);
+            let (bias, bias_wide) = case.operand("bias", [count * outputs]);
+            let of = |values: &[f64], columns: usize, rows: &std::ops::Range<usize>| {
+                values[rows.start * columns..rows.end * columns].to_vec()
+            };
+            for gradients in [DType::E4m3, DType::E5m2] {
+                let (dy, dy_turned) = cast(&case.operand("dy", [rows, outputs]).0, gradients);
+                for dtype in [case.dtype, DType::F32] {
+                    if dtype == case.dtype {
+                        let y = experts::fp8::forward(&x, &weight, Some(&bias), &routes, dtype).unwrap();
+                        let of_expert = |(expert, rows)| {
+                            let matrix =
+                                of(&values(&weight), inputs, &(expert * outputs..(expert + 1) * outputs));
+                            let bias = &bias_wide[expert * outputs..][..outputs];
+                            reference::linear(&of(&values(&x), inputs, rows), &matrix, Some(bias), inputs)
+                        };
+                        let expected: Vec<f64> = groups.iter().enumerate().flat_map(of_expert).collect();
+                        case.close(&what, &read(&y), &expected);
+                    }
+                    let dx = experts::fp8::backward_input(&dy, &weight_turned, &routes, dtype).unwrap();
+                    let of_expert = |(expert, rows)| {
+                        let own = expert * outputs..(expert + 1) * outputs;
+                        let matrix = columns_of(&values(&weight_turned), count * outputs, own);
+                        reference::linear(&of(&values(&dy), outputs, rows), &matrix, None, outputs)
+                    };
+                    let expected: Vec<f64> = groups.iter().enumerate().flat_map(of_expert).collect();
+                    case.close(&what, &read(&dx), &expected);
+                }
+                let of_expert = |group: &std::ops::Range<usize>| match group.is_empty() {
+                    true => vec![0.0; outputs * inputs],
+                    false => {
+                        let [dy, x] = [&dy_turned, &x_turned]
+                            .map(|operand| columns_of(&values(operand), rows, group.clone()));
+                        reference::linear(&dy, &x, None, group.len())
+                    }
+                };
+                let expected: Vec<f64> = groups.iter().flat_map(of_expert).collect();
+                for accumulate in [false, true] {
+                    let targets = case.targets("weight", [count * outputs, inputs], accumulate);
+                    for target in &targets {
+                        experts::fp8::backward_weight(&dy_turned, &x_turned, &routes, target).unwrap();
+                    }
+                    let before = case.normal("weight", count * outputs * inputs);
+                    let before = |at: usize| if accumulate { f64::from(before[at]) } else { 0.0 };
+                    let after: Vec<f64> =
+                        expected.iter().enumerate().map(|(at, sum)| sum + before(at)).collect();
+                    targets.iter().for_each(|target| case.close(&what, &read(&target.tensor), &after));
+                }
+            }
+        }
+    }
+}
+
+/// Rows between the experts' are zeros, and count for nothing.
+#[test]
+fn aligned_experts_have_the_results_of_others() {
+    const ROWS: usize = 77;
+    const EXPERTS: usize = 5;
+    for case in devices() {
+        let logits = tensor(&case.device, &case.single().normal("logits", ROWS * EXPERTS), [ROWS, EXPERTS]);
+        let (x, _) = case.operand("x", [ROWS, 24]);
+        let (weight, _) = case.operand("weight", [EXPERTS * 16, 24]);
+        let run = |alignment: usize| {
+            let routing = Routing { experts: EXPERTS, per_token: 2, alignment, ..ROUTING };
+            let routes = routing::forward(&logits, None, &routing, None).unwrap();
+            let offsets = routes.offsets.to_vec::<u32>().unwrap();
+            assert!(offsets.iter().all(|offset| (*offset as usize).is_multiple_of(alignment)));
+            assert_eq!(offsets[EXPERTS] as usize, routing.slots(ROWS));
+            let rows = experts::gather(&x, &routes, Category::Activation).unwrap();
+            let y = experts::forward(&rows, &weight, None, &routes, case.dtype).unwrap();
+            let sum = experts::combine(&y, None, &routes, [ROWS, 16], case.dtype).unwrap();
+            let target = case.target("weight", [EXPERTS * 16, 24], false);
+            experts::backward_weight(&y, &rows, &routes, &target).unwrap();
+            let bias = case.target("bias", [EXPERTS * 16], false);
+            experts::backward_bias(&y, &routes, true, &bias).unwrap();
+            (bits(&sum), read(&target.tensor), read(&bias.tensor), routes.counts.to_vec::<u32>().unwrap())
+        };
+        let (aligned, others) = (run(16), run(1));
+        assert!(aligned.0 == others.0 && aligned.3 == others.3, "{}", case.name());
+        case.close("weight", &aligned.1, &others.1);
+        case.close("bias", &aligned.2, &others.2);
     }
 }
 

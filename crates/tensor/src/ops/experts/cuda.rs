@@ -64,7 +64,7 @@ pub(super) fn forward(
     }
     let sizes = [y.shape().columns(), x.shape().columns()];
     if let Some(matmul) = Matmul::new(operator, [x, weight, y], routes, sizes)? {
-        return matmul.forward((x, weight, bias), y);
+        return matmul.forward(bias);
     }
     let kernel = linear(["forward", "forward_wide"], x.dtype(), y.dtype());
     let launch = read_any(x.device().kernel(kernel).read(x.region()).read(weight.region()), bias);
@@ -88,7 +88,7 @@ pub(super) fn backward_input(
     }
     let sizes = [dy.shape().columns(), dx.shape().columns()];
     if let Some(matmul) = Matmul::new(operator, [dy, weight, dx], routes, sizes)? {
-        return matmul.backward_input((dy, weight), dx);
+        return matmul.backward_input();
     }
     let kernel = linear(["backward_input", "backward_input_wide"], dy.dtype(), dx.dtype());
     let launch = dy.device().kernel(kernel).read(dy.region()).read(weight.region());
@@ -108,7 +108,7 @@ pub(super) fn backward_weight(
     let word = |size| gpu::word(operator, size);
     let sizes = [dy.shape().columns(), x.shape().columns()];
     if let Some(matmul) = Matmul::new(operator, [dy, x, &weight.tensor], routes, sizes)? {
-        return matmul.backward_weight((dy, x), weight);
+        return matmul.backward_weight(weight.accumulate);
     }
     let [outputs, inputs] = [word(sizes[0])?, word(sizes[1])?];
     let names = ["backward_weight", "backward_weight_wide"];

@@ -8,6 +8,7 @@
 
 mod blocks;
 pub(super) mod cuda;
+pub mod fp8;
 mod gate;
 pub(super) mod hopper;
 mod linear;
