@@ -11,7 +11,9 @@ use worker::DeviceChoice;
 use super::{GPUS, MIB, complete, on_the_first_gpu};
 use crate::common::devices::gpu;
 use crate::common::jobs::workplace;
-use crate::common::runs::{BIASED_EXPERTS, CHAT, CORRECTED_EXPERTS, GPT, LATENTS, LLAMA, MLP, RESNET, config};
+use crate::common::runs::{
+    BIASED_EXPERTS, CHAT, CORRECTED_EXPERTS, GPT, LATENTS, LLAMA, MLP, RESNET, config,
+};
 
 const SHARDED: &str = "parallel.zero_stage=1";
 const ZERO_2: &str = "parallel.zero_stage=2";
@@ -32,7 +34,8 @@ fn train(run_dir: &Path, text: &str, sets: &[&str], resume: bool) -> TrainReport
     let _beside_others = GPUS.read().unwrap_or_else(PoisonError::into_inner);
     let (device, run_dir) = (DeviceChoice::Cuda, Some(run_dir.to_owned()));
     let options = RunOptions { device, run_dir, resume, quiet: true, ..RunOptions::default() };
-    let report = run::train(config(text, sets), options).unwrap();
+    let report = run::train(config(text, sets), options);
+    let report = report.unwrap_or_else(|error| panic!("{sets:?}: {error}"));
     assert!(report.divergences.is_empty() && report.outlived.is_empty(), "{sets:?}: {report}");
     report
 }
