@@ -18,6 +18,7 @@
 // a multiple of 64, and keys those of all `rows_of_keys` positions, of which the piece sees those up to its
 // end.
 #pragma once
+#include "hopper.cuh"
 #include "maximum.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -66,47 +67,11 @@ constexpr bool IS_PIECE = false;
 
 extern __shared__ u8 shared_memory[];
 
-__device__ __forceinline__ u32 shared_address(const void *p) { return u32(__cvta_generic_to_shared(p)); }
-
-// A value that is the same in all lanes, as the compiler then knows: it keeps results in uniform registers.
-__device__ __forceinline__ u32 uniform(u32 x) { return __shfl_sync(ALL_LANES, x, 0); }
-
 __device__ __forceinline__ float exp2_fast(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-
-// ---- mbarriers
-
-__device__ __forceinline__ void barrier_init(u32 barrier, u32 count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
-}
-__device__ __forceinline__ void arrive(u32 barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-// Arrives for this thread once its copies so far are complete.
-__device__ __forceinline__ void arrive_after_copies(u32 barrier) {
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
-}
-__device__ __forceinline__ void wait(u32 barrier, u32 phase) {
-    u32 done;
-    do {
-        asm volatile(
-            "{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
-            : "=r"(done)
-            : "r"(barrier), "r"(phase)
-            : "memory");
-    } while (done == 0);
-}
-
-// A position in a ring of `SIZE`, and the parity of its rounds.
-template <u32 SIZE> struct RingPosition {
-    u32 index = 0, phase = 0;
-    __device__ __forceinline__ void next() {
-        if (++index == SIZE) index = 0, phase ^= 1;
-    }
-};
 
 // The barriers of a ring: `copied` by the lanes of copiers, `full` by the relay, `empty` by the consumers'
 // lanes, each for its own reads.
@@ -160,44 +125,6 @@ template <u32 SIZE> struct Ring {
     }
     __device__ __forceinline__ void release(u32 index) const { arrive(empty(index)); }
 };
-
-// ---- wgmma
-
-__device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void products_commit() {
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-template <int PENDING> __device__ __forceinline__ void products_wait() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
-}
-// Keeps the compiler from moving uses of accumulators over a wait.
-template <int N> __device__ __forceinline__ void pin(float (&d)[N]) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) asm volatile("" : "+f"(d[i])::"memory");
-}
-
-// The low half of the descriptor of a tile in shared memory of `rows` rows (the distance of its panels, if
-// rows run along the depth); offsets are added to it in units of 16 bytes. The high half: rows of 128 bytes,
-// swizzled in groups of 8.
-__device__ __forceinline__ u32 descriptor(u32 address, u32 rows) { return address >> 4 | rows * 8 << 16; }
-#define AT(bytes) ((bytes) >> 4)
-
-#define F4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define F16(d, i) F4(d, i), F4(d, i + 4), F4(d, i + 8), F4(d, i + 12)
-#define F32(d, i) F16(d, i), F16(d, i + 16)
-#define LOW                                                                                                  \
-    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27," \
-    "%28,%29,%30,%31"
-#define HIGH                                                                                                \
-    "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%" \
-    "57,%58,%59,%60,%61,%62,%63"
-#define HIGHER                                                                                             \
-    "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%" \
-    "89,%90,%91,%92,%93,%94,%95"
-#define HIGHEST                                                                                             \
-    "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116," \
-    "%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-#define WGMMA "wgmma.mma_async.sync.aligned."
 
 // d[64, 2 * N] (+)= a[64, 16] * b, both in shared memory, b with rows along its columns.
 __device__ __forceinline__ void product(float (&d)[32], u32 a, u32 b, int add) {

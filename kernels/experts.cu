@@ -2,17 +2,20 @@
 #include "gate.cuh"
 
 #define WARPS (THREADS / WARP)
+#define NONE 0xffffffffu
 
-// gathered[slot] = x[sources[slot] / chosen]. Launch: a warp for each row of experts. Floor: every row read
+// gathered[slot] = x[sources[slot] / chosen], or zeros where there is no source. Launch: a warp for each row of experts. Floor: every row read
 // and written once; reads of one row by several experts may hit L2.
 template <int N, typename T>
 __device__ __forceinline__ void gather(const T *x, const u32 *sources, T *gathered, u32 slots, u32 columns,
                                        u32 chosen) {
     const u32 slot = blockIdx.x * WARPS + threadIdx.x / WARP;
     if (slot >= slots) return;
-    const T *from = x + u64(sources[slot] / chosen) * columns;
+    const u32 source = sources[slot];
+    const T *from = x + (source == NONE ? 0 : u64(source / chosen) * columns);
     T *to = gathered + u64(slot) * columns;
-    for (u32 at = threadIdx.x % WARP * N; at < columns; at += WARP * N) store<N>(to + at, load<N>(from + at));
+    for (u32 at = threadIdx.x % WARP * N; at < columns; at += WARP * N)
+        store<N>(to + at, source == NONE ? Vector<T, N>{} : load<N>(from + at));
 }
 
 // out[row] = the sum over choices of y[slots[choice]] and, if there is a bias, weight * bias of its expert,
@@ -44,7 +47,7 @@ __device__ __forceinline__ void weigh(T *hidden, const float *weights, const u32
                                       u32 columns) {
     const u32 slot = blockIdx.x * WARPS + threadIdx.x / WARP;
     if (slot >= slots) return;
-    const float weight = weights[sources[slot]];
+    const float weight = sources[slot] == NONE ? 0.0f : weights[sources[slot]];
     T *row = hidden + u64(slot) * columns;
     for (u32 at = threadIdx.x % WARP * N; at < columns; at += WARP * N) {
         Floats<N> values = read<N>(row + at);

@@ -147,7 +147,8 @@ __device__ __forceinline__ void backward_bias(const T *dy, const float *weights,
     if (output >= outputs) return;
     float sum = 0.0f;
     for (u32 row = offsets[blockIdx.y]; row < offsets[blockIdx.y + 1]; row++)
-        sum += (weights ? weights[sources[row]] : 1.0f) * to_f32(dy[u64(row) * outputs + output]);
+        if (sources[row] != 0xffffffffu)  // a row of zeros
+            sum += (weights ? weights[sources[row]] : 1.0f) * to_f32(dy[u64(row) * outputs + output]);
     Out &target = bias[u64(blockIdx.y) * outputs + output];
     target = from_f32<Out>(accumulate ? to_f32(target) + sum : sum);
 }
@@ -178,33 +179,44 @@ __device__ __forceinline__ void router_input(const float *dy, const T *w, Out *d
         }
 }
 
-// dw[experts, in] (+)= dy[rows, experts]^T * x[rows, in], in f32 but for the result. Grid: tiles of inputs,
-// tiles of experts.
-template <typename T, typename Out>
-__device__ __forceinline__ void router_weight(const float *dy, const T *x, Out *dw, u32 rows, u32 experts,
-                                              u32 inputs, u32 accumulate) {
+// parts[part, experts, in] = dy[rows of part, experts]^T * x[rows of part, in], in f32. Grid: tiles of inputs,
+// tiles of experts, parts of `each` rows.
+template <typename T>
+__device__ __forceinline__ void router_weight(const float *dy, const T *x, float *parts, u32 rows, u32 each,
+                                              u32 experts, u32 inputs) {
+    const u32 begin = blockIdx.z * each, end = min(rows, begin + each);
     const u32 first_expert = blockIdx.y * TILE, first_input = blockIdx.x * TILE;
     float sum[4][4] = {};
     multiply(
-        sum, rows,
+        sum, end - begin,
         [&](float (&tile)[DEPTH][TILE + 4], u32 at, u32 first) {
-            const u32 row = first + at / TILE, expert = first_expert + at % TILE;
-            const bool inside = row < rows && expert < experts;
+            const u32 row = begin + first + at / TILE, expert = first_expert + at % TILE;
+            const bool inside = row < end && expert < experts;
             tile[at / TILE][at % TILE] = inside ? dy[u64(row) * experts + expert] : 0.0f;
         },
         [&](float (&tile)[DEPTH][TILE + 4], u32 at, u32 first) {
-            const u32 row = first + at / TILE, input = first_input + at % TILE;
-            const bool inside = row < rows && input < inputs;
+            const u32 row = begin + first + at / TILE, input = first_input + at % TILE;
+            const bool inside = row < end && input < inputs;
             tile[at / TILE][at % TILE] = inside ? to_f32(x[u64(row) * inputs + input]) : 0.0f;
         });
+    parts += u64(blockIdx.z) * experts * inputs;
     for (u32 i = 0; i < 4; i++)
         for (u32 j = 0; j < 4; j++) {
             const u32 expert = first_expert + threadIdx.x / 16 * 4 + i;
             const u32 input = first_input + threadIdx.x % 16 * 4 + j;
-            if (expert >= experts || input >= inputs) continue;
-            Out &target = dw[u64(expert) * inputs + input];
-            target = from_f32<Out>(accumulate ? to_f32(target) + sum[i][j] : sum[i][j]);
+            if (expert < experts && input < inputs) parts[u64(expert) * inputs + input] = sum[i][j];
         }
+}
+
+// dw (+)= the sum of parts, in their order. Launch: a thread for each element.
+template <typename Out>
+__device__ __forceinline__ void router_sum(const float *parts, Out *dw, u32 count, u32 elements,
+                                           u32 accumulate) {
+    const u32 at = blockIdx.x * THREADS + threadIdx.x;
+    if (at >= elements) return;
+    float sum = 0.0f;
+    for (u32 part = 0; part < count; part++) sum += parts[u64(part) * elements + at];
+    dw[at] = from_f32<Out>(accumulate ? to_f32(dw[at]) + sum : sum);
 }
 
 // bias[expert] (+)= the sum of dy over rows. Launch: a warp for each expert.
@@ -250,16 +262,22 @@ __device__ __forceinline__ void router_bias(const float *dy, Out *bias, u32 rows
         router_input(dy, w, dx, rows, experts, inputs);                                                     \
     }                                                                                                       \
     KERNEL __launch_bounds__(THREADS)                                                                       \
-        router_weight##NAME(const float *__restrict__ dy, const T *__restrict__ x, Out *__restrict__ dw,    \
-                            u32 rows, u32 experts, u32 inputs, u32 accumulate) {                            \
-        router_weight(dy, x, dw, rows, experts, inputs, accumulate);                                        \
+        router_sum##NAME(const float *__restrict__ parts, Out *__restrict__ dw, u32 count, u32 elements,    \
+                         u32 accumulate) {                                                                  \
+        router_sum(parts, dw, count, elements, accumulate);                                                 \
     }                                                                                                       \
     KERNEL __launch_bounds__(THREADS)                                                                       \
         router_bias##NAME(const float *__restrict__ dy, Out *__restrict__ bias, u32 rows, u32 experts,      \
                           u32 accumulate) {                                                                 \
         router_bias(dy, bias, rows, experts, accumulate);                                                   \
     }
-#define FOR_TYPE(NAME, T) KERNELS_OF(_##NAME, T, T)
+#define FOR_TYPE(NAME, T)                                                                                   \
+    KERNELS_OF(_##NAME, T, T)                                                                               \
+    KERNEL __launch_bounds__(THREADS)                                                                       \
+        router_weight_##NAME(const float *__restrict__ dy, const T *__restrict__ x,                         \
+                             float *__restrict__ parts, u32 rows, u32 each, u32 experts, u32 inputs) {      \
+        router_weight(dy, x, parts, rows, each, experts, inputs);                                           \
+    }
 FOR_EACH_TYPE(FOR_TYPE)
 
 // Results of half-precision operands in f32.

@@ -116,11 +116,13 @@ KERNEL __launch_bounds__(THREADS)
     for (u32 e = threadIdx.x; e < experts; e += THREADS) counts[u64(blockIdx.x) * experts + e] = own[e];
 }
 
-// Replaces counts by those of the blocks before, writes the first row of each expert, and adds to its load.
-// Launch: one block, `experts` words of shared memory.
+// Replaces counts by those of the blocks before, writes the first row of each expert, a multiple of `alignment`,
+// its number of choices and the sources of rows of zeros, and adds to its load. Launch: one block, `experts`
+// words of shared memory.
 KERNEL __launch_bounds__(THREADS)
-    offsets(u32 *__restrict__ counts, u32 *__restrict__ offsets, u32 *__restrict__ loads, u32 blocks,
-            u32 experts) {
+    offsets(u32 *__restrict__ counts, u32 *__restrict__ offsets, u32 *__restrict__ of_experts,
+            u32 *__restrict__ sources, u32 *__restrict__ loads, u32 blocks, u32 experts, u32 alignment,
+            u32 rows) {
     u32 *sums = reinterpret_cast<u32 *>(shared_memory);
     for (u32 e = threadIdx.x; e < experts; e += THREADS) {
         u32 before = 0;
@@ -131,16 +133,21 @@ KERNEL __launch_bounds__(THREADS)
             before += own;
         }
         sums[e] = before;
+        of_experts[e] = before;
         if (loads) loads[e] += before;
     }
     __syncthreads();
-    if (threadIdx.x != 0) return;
-    u32 before = 0;
-    for (u32 e = 0; e < experts; e++) {
-        offsets[e] = before;
-        before += sums[e];
+    if (threadIdx.x == 0) {
+        u32 before = 0;
+        for (u32 e = 0; e < experts; e++) {
+            offsets[e] = before;
+            before += (sums[e] + alignment - 1) / alignment * alignment;
+        }
+        offsets[experts] = rows;
     }
-    offsets[experts] = before;
+    __syncthreads();
+    for (u32 e = threadIdx.x; e < experts; e += THREADS)
+        for (u32 row = offsets[e] + sums[e]; row < offsets[e + 1]; row++) sources[row] = NONE;
 }
 
 // The row of experts of each choice, in the order of choices within an expert. Launch as `count`, with
@@ -180,7 +187,7 @@ __device__ __forceinline__ void through_scores(const float *scores, float *gradi
 // log-sum-exp.
 KERNEL __launch_bounds__(THREADS)
     logits_gradient(const float *__restrict__ dw, const float *__restrict__ logits,
-                    const u32 *__restrict__ choices, const u32 *__restrict__ offsets,
+                    const u32 *__restrict__ choices, const u32 *__restrict__ counts,
                     const float *__restrict__ loss_scale, float *__restrict__ gradient, u32 rows, u32 experts,
                     u32 chosen, u32 sigmoid, u32 normalised, float scale, float load_factor,
                     float log_factor) {
@@ -214,11 +221,11 @@ KERNEL __launch_bounds__(THREADS)
         const float each = load_factor * factor;
         if (sigmoid) {
             for (u32 e = lane; e < experts; e += WARP)
-                of_all += each * float(offsets[e + 1] - offsets[e]) * (scores[e] / all);
+                of_all += each * float(counts[e]) * (scores[e] / all);
             of_all = warp_sum(of_all);
         }
         for (u32 e = lane; e < experts; e += WARP)
-            own[e] = (each * float(offsets[e + 1] - offsets[e]) - of_all) / all;
+            own[e] = (each * float(counts[e]) - of_all) / all;
         __syncwarp();
         through_scores(scores, own, experts, sigmoid);
         for (u32 e = lane; e < experts; e += WARP) gradient[e] += own[e];

@@ -370,28 +370,6 @@ fn the_planned_host_memory_matches_a_run() {
 }
 
 #[test]
-fn parts_that_gpus_do_not_compute_are_refused_there() {
-    let directory = workplace();
-    let table: [(&[&str], &str); 2] = [
-        (&["model.experts=4"], "--set model.experts=4: model.experts > 0 computes on the CPU only"),
-        (
-            &["model.latent_width=32", "model.rope_width=8"],
-            "--set model.latent_width=32: model.latent_width > 0 computes on the CPU only",
-        ),
-    ];
-    for (sets, sentence) in table {
-        let sets: Vec<_> = ["model.kind=llama"].iter().chain(sets).flat_map(|set| ["--set", set]).collect();
-        let arguments = |device| [&["plan", "run.toml", "--device", device][..], &sets].concat();
-        let refused = plimsoll(directory.path()).args(arguments("cuda")).output().unwrap();
-        let printed = text(&refused.stderr);
-        assert_eq!(refused.status.code(), Some(2), "{printed}");
-        assert!(printed.contains(sentence), "{printed}");
-        let planned = plimsoll(directory.path()).args(arguments("cpu")).output().unwrap();
-        assert!(planned.status.success(), "{}", text(&planned.stderr));
-    }
-}
-
-#[test]
 fn layers_that_cannot_multiply_in_fp8_are_refused() {
     let directory = workplace();
     std::fs::write(directory.path().join("fp8.toml"), "[model]\n").unwrap();

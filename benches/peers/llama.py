@@ -1,7 +1,8 @@
 """A Llama in PyTorch for step.py: the step of `plimsoll bench step --model llama3-1b` with FSDP2 and torch.compile.
 
 Parameters are f32 masters, computed with in bf16: by autocast on one GPU, by FSDP2's mixed precision on several, which reduces
-gradients in f32. Each block is compiled by itself, and so is the loss. Random tokens, AdamW (fused), clipping at 1.0.
+gradients in f32. Each block is compiled by itself, and so is the loss. Random tokens, AdamW (fused), clipping at 1.0. Experts are
+sorted by a stable sort and multiplied by torch._grouped_mm, with weights cast to bf16 once a pass, as torchtitan's are.
 """
 
 import tomllib
@@ -23,7 +24,7 @@ def model(torch, size):
     from torch.nn import functional as F
 
     width, heads, kv_heads = size["width"], size["heads"], size["key_value_heads"]
-    head = width // heads
+    head = size.get("head_width", width // heads)
 
     def linear(inputs, outputs):
         return nn.Linear(inputs, outputs, bias=False)
@@ -31,12 +32,44 @@ def model(torch, size):
     def norm():
         return nn.RMSNorm(width, size["norm_epsilon"])
 
+    class Experts(nn.Module):
+        """A mixture of experts with normalised softmax weights."""
+
+        def __init__(self):
+            super().__init__()
+            experts, hidden = size["experts"], size["expert_width"]
+            self.router = linear(width, experts)
+            self.gate_up = nn.Parameter(torch.empty(experts, 2 * hidden, width))
+            self.down = nn.Parameter(torch.empty(experts, width, hidden))
+
+        def forward(self, x):
+            rows, chosen = x.reshape(-1, width), size["experts_per_token"]
+            with torch.autocast(x.device.type, enabled=False):
+                scores = F.linear(rows.float(), self.router.weight).softmax(-1)
+            weights, choices = scores.topk(chosen, dim=-1)
+            weights = weights / weights.sum(-1, keepdim=True)
+            order = choices.flatten().argsort(stable=True)
+            ends = torch.histc(choices.flatten().float(), size["experts"], 0, size["experts"] - 1).cumsum(0).int()
+            kind = torch.bfloat16
+            gathered = rows.to(kind)[order // chosen]
+            pair = torch._grouped_mm(gathered, self.gate_up.to(kind).transpose(-2, -1), offs=ends)
+            gate, up = pair.chunk(2, -1)
+            hidden = F.silu(gate) * up * weights.flatten()[order].to(kind)[:, None]
+            out = torch._grouped_mm(hidden, self.down.to(kind).transpose(-2, -1), offs=ends)
+            back = torch.empty_like(order).scatter_(0, order, torch.arange(order.shape[0], device=x.device))
+            return out[back].view(rows.shape[0], chosen, width).sum(1).view_as(x)
+
     class Block(nn.Module):
         def __init__(self):
             super().__init__()
             self.attention_norm, self.mlp_norm = norm(), norm()
             self.query, self.out = linear(width, heads * head), linear(heads * head, width)
             self.key, self.value = linear(width, kv_heads * head), linear(width, kv_heads * head)
+            if "qk_norm" in size:
+                self.query_norm, self.key_norm = nn.RMSNorm(head, size["norm_epsilon"]), nn.RMSNorm(head, size["norm_epsilon"])
+            if "experts" in size:
+                self.experts = Experts()
+                return
             self.gate, self.up = linear(width, size["feed_forward"]), linear(width, size["feed_forward"])
             self.down = linear(size["feed_forward"], width)
 
@@ -47,10 +80,14 @@ def model(torch, size):
                 project(normed).view(rows, columns, -1, head).transpose(1, 2)
                 for project in (self.query, self.key, self.value)
             )
+            if "qk_norm" in size:
+                query, key = self.query_norm(query), self.key_norm(key)
             query, key = rotary.rotated(torch, query, cos, sin), rotary.rotated(torch, key, cos, sin)
             mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
             x = x + self.out(mixed.transpose(1, 2).reshape(rows, columns, -1))
             normed = self.mlp_norm(x)
+            if "experts" in size:
+                return x + self.experts(normed)
             return x + self.down(F.silu(self.gate(normed)) * self.up(normed))
 
     class Llama(nn.Module):

@@ -25,7 +25,7 @@ import timing
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "launch" / "configs"
 # As in `plimsoll bench step`.
 MICRO_BATCHES = {"small": 32, "gpt2-124m": 64, "gpt2-355m": 32, "gpt2-1558m": 16, "gpt-shakespeare": 64}
-LLAMAS = {"llama3-1b": 4, "llama3-8b": 1, "gemma3-1b": 4}
+LLAMAS = {"llama3-1b": 4, "llama3-8b": 1, "gemma3-1b": 4, "qwen3-30b-a3b": 4}
 
 
 def sizes(model):

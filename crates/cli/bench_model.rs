@@ -12,7 +12,7 @@ use worker::DeviceChoice;
 #[derive(Debug, clap::Args)]
 pub(crate) struct StepArgs {
     /// Sequences or images in a micro-batch [default: 64 for 124M, 32 for 355M, 16 for 1558M, 32 for small, 4
-    /// for llama3-1b and gemma3-1b, 1 for llama3-8b, 64 for gpt-shakespeare, 256 for resnet50]
+    /// for llama3-1b, gemma3-1b and qwen3-30b-a3b, 1 for llama3-8b, 64 for gpt-shakespeare, 256 for resnet50]
     #[arg(long, visible_alias = "batch")]
     pub(crate) micro_batch_size: Option<usize>,
     /// Compute dtype: f32 or bf16 [default: bf16 on a GPU, f32 otherwise]
@@ -124,7 +124,7 @@ const ADAMW: &str = "clip_norm = 1.0";
 /// SGD with momentum, as residual networks are trained.
 const SGD: &str = "kind = \"sgd\"\nlearning_rate = 0.1\nmomentum = 0.9\nweight_decay = 1e-4\nclip_norm = 0.0";
 
-const MODELS: [BenchModel; 9] = [
+const MODELS: [BenchModel; 10] = [
     // The sizes that are the keys' defaults.
     BenchModel { name: "small", sizes: "[data]\nkind = \"synthetic\"\n", micro_batch_size: 32, optim: ADAMW },
     BenchModel {
@@ -160,6 +160,12 @@ const MODELS: [BenchModel; 9] = [
     BenchModel {
         name: "gemma3-1b",
         sizes: include_str!("../../launch/configs/gemma3-1b.toml"),
+        micro_batch_size: 4,
+        optim: ADAMW,
+    },
+    BenchModel {
+        name: "qwen3-30b-a3b",
+        sizes: include_str!("../../launch/configs/qwen3-30b-a3b.toml"),
         micro_batch_size: 4,
         optim: ADAMW,
     },

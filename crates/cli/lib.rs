@@ -63,6 +63,7 @@
 mod bench_allocator;
 mod bench_attention;
 mod bench_collective;
+mod bench_experts;
 mod bench_matmul;
 mod bench_model;
 mod bench_pipeline;
@@ -147,6 +148,7 @@ enum Bench {
     Allocator(bench_allocator::BenchAllocatorArgs),
     Attention(bench_attention::BenchAttentionArgs),
     Collective(bench_collective::BenchCollectiveArgs),
+    Experts(bench_experts::BenchExpertsArgs),
     Matmul(bench_matmul::BenchMatmulArgs),
     Pipeline(bench_pipeline::BenchPipelineArgs),
     Predict(bench_predict::BenchPredictArgs),
@@ -241,6 +243,7 @@ fn run() -> u8 {
         Command::Profile(args) => profile::run(&args),
         Command::Bench(Bench::Allocator(args)) => bench_allocator::run(&args),
         Command::Bench(Bench::Attention(args)) => bench_attention::run(&args),
+        Command::Bench(Bench::Experts(args)) => bench_experts::run(&args),
         Command::Bench(Bench::Collective(args)) => bench_collective::run(&args),
         Command::Bench(Bench::Matmul(args)) => bench_matmul::run(&args),
         Command::Bench(Bench::Pipeline(args)) => bench_pipeline::run(&args),

@@ -42,12 +42,27 @@ const DIVIDED: &[&[&str]] = &[
     &[PIPELINE, TENSOR, ZERO_3, "memory.recompute=2"],
 ];
 
+/// Layers of experts that multiply in FP8, of which the first row of each expert is aligned.
+const IN_FP8: &[&str] =
+    &["model.experts=4", "model.expert_width=32", "precision.compute=bf16", "precision.matmul=fp8"];
+const ROWWISE: &[&str] = &[
+    "model.experts=4",
+    "model.expert_width=32",
+    "train.balance_loss=0.01",
+    "precision.compute=bf16",
+    "precision.matmul=fp8",
+    "precision.fp8_recipe=rowwise",
+    "precision.fp8_layers=['*.experts.*']",
+];
+
 #[test]
 fn mixtures_have_equal_bits_on_every_grid() {
     let table: &[Row] = &[
         (LLAMA, CORRECTED_EXPERTS, WHOLE),
         (LLAMA, BIASED_EXPERTS, &WHOLE[..3]),
         (LLAMA, &["model.experts=4", "precision.compute=bf16", "model.head_width=32"], &WHOLE[..2]),
+        (LLAMA, IN_FP8, &WHOLE[3..6]),
+        (LLAMA, ROWWISE, &WHOLE[..2]),
         (
             LLAMA,
             &["model.experts=4", "lora.rank=2", "lora.dropout=0.1", "lora.targets=['w3', 'w2']"],

@@ -1,4 +1,4 @@
-//! `plimsoll bench attention`.
+//! `plimsoll bench attention` and `plimsoll bench experts`.
 
 use std::path::Path;
 
@@ -31,6 +31,32 @@ fn attention_is_measured_by_head_width() {
         &["--precision", "f64"],
         &["--positions", "16777216", "--head-widths", "16777216"],
     ];
+    for wrong in wrong {
+        assert_eq!(bench(wrong).status.code(), Some(2), "{wrong:?}");
+    }
+}
+
+#[test]
+fn matmuls_of_experts_are_measured_by_the_spread_of_rows() {
+    let bench = |arguments: &[&str]| {
+        let always =
+            ["bench", "experts", "--device", "cpu", "--calls", "1", "--experts", "4", "--rows", "128"];
+        let sizes = ["--outputs", "32", "--inputs", "16"];
+        plimsoll(Path::new(".")).args(always).args(sizes).args(arguments).output().unwrap()
+    };
+    for precision in ["f32", "bf16", "fp8"] {
+        let output = bench(&["--precision", precision, "--json"]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let lines: Vec<serde_json::Value> =
+            text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let spreads: Vec<_> = lines.iter().map(|line| line["spread"].as_str().unwrap()).collect();
+        assert_eq!(spreads, ["balanced", "skewed", "one"]);
+        assert!(lines.iter().all(|line| line["weight_f32_milliseconds"].as_f64().unwrap() > 0.0));
+    }
+    let output = bench(&["--spreads", "one"]);
+    assert!(text(&output.stdout).contains("4 experts of 32 × 16, f32, about 128 rows"), "{output:?}");
+    let wrong: [&[&str]; 4] =
+        [&["--spreads", "even"], &["--precision", "f64"], &["--calls", "0"], &["--device", "meta"]];
     for wrong in wrong {
         assert_eq!(bench(wrong).status.code(), Some(2), "{wrong:?}");
     }

@@ -11,7 +11,9 @@ use worker::DeviceChoice;
 use super::{GPUS, MIB, complete, on_the_first_gpu};
 use crate::common::devices::gpu;
 use crate::common::jobs::workplace;
-use crate::common::runs::{CHAT, GPT, LLAMA, MLP, RESNET, config};
+use crate::common::runs::{
+    BIASED_EXPERTS, CHAT, CORRECTED_EXPERTS, GPT, LATENTS, LLAMA, MLP, RESNET, config,
+};
 
 const SHARDED: &str = "parallel.zero_stage=1";
 const ZERO_2: &str = "parallel.zero_stage=2";
@@ -32,7 +34,8 @@ fn train(run_dir: &Path, text: &str, sets: &[&str], resume: bool) -> TrainReport
     let _beside_others = GPUS.read().unwrap_or_else(PoisonError::into_inner);
     let (device, run_dir) = (DeviceChoice::Cuda, Some(run_dir.to_owned()));
     let options = RunOptions { device, run_dir, resume, quiet: true, ..RunOptions::default() };
-    let report = run::train(config(text, sets), options).unwrap();
+    let report = run::train(config(text, sets), options);
+    let report = report.unwrap_or_else(|error| panic!("{sets:?}: {error}"));
     assert!(report.divergences.is_empty() && report.outlived.is_empty(), "{sets:?}: {report}");
     report
 }
@@ -45,6 +48,9 @@ fn bits(report: &TrainReport) -> (Vec<u32>, String, Option<u64>) {
 
 /// A grid: data-parallel ranks, pipeline ranks, and what else is set.
 type Grid = (usize, usize, &'static [&'static str]);
+
+/// Experts of sizes that Hopper's kernels multiply.
+const HALF_EXPERTS: [&str; 4] = ["model.width=128", "model.experts=4", "model.expert_width=64", BF16];
 
 /// Models with their settings, and grids that must not change a bit.
 const TABLE: &[(&str, &[&str], &[Grid])] = &[
@@ -129,6 +135,20 @@ const TABLE: &[(&str, &[&str], &[Grid])] = &[
         &["lora.rank=4", "lora.alpha=8", "optim.clip_norm=0.1", "model.tied=true"],
         &[(4, 1, &[SHARDED]), (1, 4, &[]), (2, 2, &["parallel.schedule=interleaved"]), (3, 1, &[ZERO_3])],
     ),
+    (LLAMA, CORRECTED_EXPERTS, &[(4, 1, &[ZERO_3]), (2, 2, &[]), (3, 1, &[SHARDED])]),
+    (LLAMA, BIASED_EXPERTS, &[(2, 1, &[ZERO_2])]),
+    (LLAMA, &HALF_EXPERTS, &[(4, 1, &[ZERO_3, PAIRS]), (2, 2, &["parallel.schedule=zero-bubble"])]),
+    (
+        LLAMA,
+        &[HALF_EXPERTS[0], HALF_EXPERTS[1], HALF_EXPERTS[2], BF16, "precision.gradients=bf16"],
+        &[(2, 2, &["memory.recompute=block"])],
+    ),
+    (
+        LLAMA,
+        &[HALF_EXPERTS[0], HALF_EXPERTS[1], HALF_EXPERTS[2], BF16, "precision.matmul=fp8"],
+        &[(4, 1, &[ZERO_3]), (2, 2, &[])],
+    ),
+    (LLAMA, LATENTS, &[(2, 1, &[SHARDED]), (1, 2, &[])]),
     (CHAT, &[], &[(4, 1, &[]), (2, 2, &["parallel.schedule=zero-bubble"])]),
 ];
 

@@ -23,6 +23,7 @@ const ROUTING: Routing = Routing {
     scale: 1.0,
     groups: 1,
     groups_per_token: 1,
+    alignment: 1,
 };
 
 /// The host, and a GPU if there is one.
@@ -125,6 +126,7 @@ fn a_mixture_matches_dense_layers_of_all_experts() {
             adapters: [None, None],
             is_first: true,
             is_lane: false,
+            fp8: [None, None],
         };
         ops::experts(tape, x, choices, &experts, Gate::from(Activation::Silu))
     };

@@ -93,6 +93,7 @@ const ROUTING: Routing = Routing {
     scale: 1.0,
     groups: 1,
     groups_per_token: 1,
+    alignment: 1,
 };
 
 type Run = fn(&Tape, &Operand) -> Result<Vec<Var>>;
@@ -165,7 +166,9 @@ const CALLS: &[(&str, Run)] = &[
         let choices = ops::routing(t, o.logits(t), &ROUTING, RouterState::default())?;
         let (gate_up_bias, down_bias) = (Some(o.weight(&[36])), None);
         let (adapters, is_first, is_lane) = ([None, None], true, false);
-        let layers = ExpertWeights { gate_up, down, gate_up_bias, down_bias, adapters, is_first, is_lane };
+        let fp8 = [None, None];
+        let layers =
+            ExpertWeights { gate_up, down, gate_up_bias, down_bias, adapters, fp8, is_first, is_lane };
         one(ops::experts(t, x, choices, &layers, Activation::Silu.into()))
     }),
     ("feed_forward", |t, o| {

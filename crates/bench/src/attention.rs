@@ -145,7 +145,7 @@ pub fn bench_attention(
 }
 
 /// Returns the median seconds of `calls` calls.
-fn timed(device: &Device, calls: usize, call: impl Fn() -> Result<()>) -> Result<f64> {
+pub(crate) fn timed(device: &Device, calls: usize, call: impl Fn() -> Result<()>) -> Result<f64> {
     for _ in 0..WARM_UP_CALLS.min(calls) {
         call()?;
     }

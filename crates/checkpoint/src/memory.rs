@@ -124,6 +124,11 @@ impl MemoryWriter {
         self.neighbour = Some(Neighbour(Arc::new(send)));
     }
 
+    /// Takes back a snapshot that is not to be written.
+    pub fn discard_snapshot(&mut self, snapshot: Snapshot) {
+        self.spare = snapshot;
+    }
+
     /// Provides `memory` for snapshots, which otherwise is allocated for the first one.
     pub fn set_memory(&mut self, memory: HostBuffer) {
         self.spare.set_memory(memory);

@@ -71,11 +71,18 @@ impl Snapshot {
         start
     }
 
-    /// Adds the loss of every step so far, once.
-    pub fn add_losses(&mut self, losses: &[f32]) {
-        let bytes: Vec<u8> = losses.iter().flat_map(|loss| loss.to_le_bytes()).collect();
-        self.push(LOSSES.to_owned(), DType::F32, &[losses.len()], self.arrays, bytes.len());
+    /// Adds the loss of each of `steps` steps, once. [`Snapshot::set_losses`] provides them, which may come
+    /// from the device later than this.
+    pub fn add_losses(&mut self, steps: usize) {
+        let bytes = vec![0; steps * size_of::<f32>()];
+        self.push(LOSSES.to_owned(), DType::F32, &[steps], self.arrays, bytes.len());
         self.losses = (bytes, self.arrays);
+    }
+
+    /// Provides the losses that were added; nothing if none were, as on other ranks than the first.
+    pub fn set_losses(&mut self, losses: &[f32]) {
+        let (targets, _) = self.losses.0.as_chunks_mut();
+        targets.iter_mut().zip(losses).for_each(|(target, loss)| *target = loss.to_le_bytes());
     }
 
     fn push(&mut self, name: String, dtype: DType, shape: &[usize], start: usize, bytes: usize) {

@@ -46,7 +46,8 @@ fn checkpoint(run_dir: &Path, arrays: &[Written]) -> Checkpoint {
         assert_eq!(snapshot.add(array.name.to_owned(), array.dtype, &array.shape), bytes.len());
         bytes.extend(&array.bytes);
     }
-    snapshot.add_losses(&[0.5]);
+    snapshot.add_losses(1);
+    snapshot.set_losses(&[0.5]);
     fill(&mut snapshot, &bytes);
     writer.write(snapshot, 1, Validations::default(), false);
     writer.finish().unwrap();
@@ -192,7 +193,8 @@ fn three_writers(run_dir: &Path) -> Vec<Writer> {
             let mut index = Index::new(2);
             index.add("w".to_owned(), DType::F32, &[2, 3], vec![(0, 0, 3), (0, 5, 1), (1, 3, 2)]);
             index.add_losses(1);
-            snapshot.add_losses(&[0.5]);
+            snapshot.add_losses(1);
+            snapshot.set_losses(&[0.5]);
             snapshot.set_index(index);
         }
         fill(&mut snapshot, bytemuck::cast_slice(values));
@@ -283,7 +285,8 @@ fn losses_and_counters_are_written_with_the_arrays() {
     for (step, losses) in [(1, &[0.5f32][..]), (2, &[0.5, 0.25])] {
         let mut snapshot = writer.begin();
         assert_eq!(snapshot.add("first".to_owned(), DType::F32, &[2]), 0);
-        snapshot.add_losses(losses);
+        snapshot.add_losses(losses.len());
+        snapshot.set_losses(losses);
         assert_eq!(snapshot.add("last".to_owned(), DType::U8, &[3]), 8);
         assert_eq!(snapshot.add_counters(step == 2), 11);
         let mut bytes = bytemuck::cast_slice::<f32, u8>(&[1.0, 2.0]).to_vec();

@@ -131,11 +131,6 @@ pub trait ModelSpec: KeyValues + Debug + Send + Sync {
         false
     }
 
-    /// The path of the key of a part that GPUs do not compute, if the model has one.
-    fn host_only(&self) -> Option<&'static str> {
-        None
-    }
-
     /// The experts of its layers, if they have some.
     fn experts(&self) -> Option<Experts> {
         None

@@ -114,6 +114,29 @@ impl Fp8Weights {
         weight: &Weight,
         role: LinearRole,
     ) -> Result<Option<Fp8Weight>> {
+        self.create_with((layer, is_lane), weight, weight.shape().rows(), role)
+    }
+
+    /// [`Fp8Weights::create`] for the weights of experts, of `outputs` outputs each.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn create_for_experts(
+        &mut self,
+        layer: (&str, bool),
+        weight: &Weight,
+        outputs: usize,
+    ) -> Result<Option<Fp8Weight>> {
+        self.create_with(layer, weight, outputs, LinearRole::Inner)
+    }
+
+    fn create_with(
+        &mut self,
+        (layer, is_lane): (&str, bool),
+        weight: &Weight,
+        outputs: usize,
+        role: LinearRole,
+    ) -> Result<Option<Fp8Weight>> {
         let is_first = self.in_first_stage && self.layers.first().is_none_or(|first| first == layer);
         if !is_lane || !self.layers.iter().rev().any(|known| known == layer) {
             self.layers.push(layer.to_owned());
@@ -121,8 +144,7 @@ impl Fp8Weights {
         let Some(fp8) = self.chosen.as_ref().filter(|fp8| fp8.selects(layer, role, is_first)) else {
             return Ok(None);
         };
-        let shape = weight.shape();
-        let [outputs, inputs] = [shape.rows(), shape.columns()];
+        let inputs = weight.shape().columns();
         if ![outputs, inputs].iter().all(|size| size.is_multiple_of(MULTIPLE)) {
             let part = if is_lane { "a lane of " } else { "" };
             let text = format!(

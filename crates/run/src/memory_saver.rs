@@ -1,6 +1,6 @@
 //! States in host memory during a run, on every rank.
 
-use checkpoint::{Contents, MemoryWriter};
+use checkpoint::{Contents, MemoryWriter, Snapshot};
 use collective::ControlPlane;
 use collective::tcp::copies::Receiver;
 use telemetry::host_name;
@@ -16,6 +16,8 @@ use crate::neighbours;
 #[derive(Debug)]
 pub(crate) struct MemorySaver {
     writer: MemoryWriter,
+    /// The state whose copies have been enqueued.
+    taken: Option<Snapshot>,
     /// Receives the copies for this host, on its first rank.
     _receiver: Option<Receiver>,
     /// Whether this is the first rank of its host, which publishes the host's states.
@@ -57,7 +59,13 @@ impl MemorySaver {
             true => None,
             false => neighbours::connect(&mut writer, (&host, is_first_of_host), control)?,
         };
-        Ok(Some(MemorySaver { writer, _receiver: receiver, is_first_of_host, is_reported: false }))
+        Ok(Some(MemorySaver {
+            writer,
+            taken: None,
+            _receiver: receiver,
+            is_first_of_host,
+            is_reported: false,
+        }))
     }
 
     /// Allocates this rank's memory for copies, on a separate thread. All ranks call this.
@@ -82,15 +90,24 @@ impl MemorySaver {
         self.writer.is_unreported()
     }
 
-    /// Starts to copy this rank's part of the state. Does not wait for the device. All ranks call this.
+    /// Starts to copy this rank's part of the state after `steps` steps. Does not wait for the device.
     ///
     /// # Errors
     /// Errors of the device.
-    pub(crate) fn save(&mut self, worker: &mut Worker, history: &History) -> Result<()> {
+    pub(crate) fn take(&mut self, worker: &mut Worker, steps: u64) -> Result<()> {
         let mut snapshot = self.writer.begin();
-        worker.take_snapshot(&mut snapshot, &history.losses)?;
-        self.writer.write(snapshot, (history.steps, history.validations), history.norms.kept());
+        worker.take_snapshot(&mut snapshot, steps)?;
+        self.taken = Some(snapshot);
         Ok(())
+    }
+
+    /// Starts to write the state that was taken, with its losses, or drops it without them. All ranks call
+    /// this.
+    pub(crate) fn write(&mut self, history: Option<&History>) {
+        let Some(mut snapshot) = self.taken.take() else { return };
+        let Some(history) = history else { return self.writer.discard_snapshot(snapshot) };
+        snapshot.set_losses(&history.losses);
+        self.writer.write(snapshot, (history.steps, history.validations), history.norms.kept());
     }
 
     /// Publishes the state whose files all ranks have written, on every host. All ranks call this.

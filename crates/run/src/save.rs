@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use checkpoint::{CheckpointError, Contents, Writer};
+use checkpoint::{CheckpointError, Contents, Snapshot, Writer};
 use collective::ControlPlane;
 use telemetry::metrics::MetricsSync;
 use worker::answering::wait_together;
@@ -19,6 +19,8 @@ use crate::memory_saver::MemorySaver;
 #[derive(Debug)]
 pub(crate) struct Saver {
     writer: Writer,
+    /// The state whose copies have been enqueued.
+    taken: Option<Snapshot>,
     /// Whether this is rank 0, which decides by time, logs and completes checkpoints.
     is_first: bool,
     /// Longest time between two checkpoints; `None`: any.
@@ -102,6 +104,7 @@ impl Saver {
         let (last, is_reported) = (Instant::now(), false);
         Saver {
             writer,
+            taken: None,
             is_first: false,
             every: None,
             last,
@@ -137,19 +140,22 @@ impl Saver {
         self.memory.as_ref().is_some_and(MemorySaver::is_working)
     }
 
-    /// Starts to copy this rank's part of the state to host memory, unless the last copy goes on. All ranks
-    /// call this.
+    /// Starts to copy this rank's part of the state after `steps` steps to host memory, unless the last copy
+    /// goes on. All ranks call this, and then [`Saver::write_in_memory`].
     ///
     /// # Errors
     /// Errors of the device.
-    pub(crate) fn keep_in_memory(&mut self, worker: &mut Worker, history: &History) -> Result<()> {
-        let Some(memory) = self.memory.as_mut().filter(|memory| !memory.is_unreported()) else {
-            return Ok(());
-        };
+    pub(crate) fn take_in_memory(&mut self, worker: &mut Worker, steps: u64) -> Result<()> {
         let began = Instant::now();
-        memory.save(worker, history)?;
+        let memory = self.memory.as_mut().filter(|memory| !memory.is_unreported());
+        memory.map_or(Ok(()), |memory| memory.take(worker, steps))?;
         self.longest_stall = self.longest_stall.max(Some(began.elapsed()));
         Ok(())
+    }
+
+    /// Starts to keep the state that [`Saver::take_in_memory`] took, with its losses, or drops it without them.
+    pub(crate) fn write_in_memory(&mut self, history: Option<&History>) {
+        self.memory.iter_mut().for_each(|memory| memory.write(history));
     }
 
     /// Publishes a state in memory that all ranks have copied, if there is one. All ranks call this.
@@ -171,25 +177,35 @@ impl Saver {
         }
     }
 
-    /// Starts to copy this rank's part of the state and to write it, when the checkpoint before has been
+    /// Starts to copy this rank's part of the state after `steps` steps, when the checkpoint before has been
     /// written; if that failed, it is a warning, because this one replaces it. Does not wait for the device.
-    /// With `is_last`, no step follows that the wait for the disk would hold up. All ranks call this.
+    /// With `is_last`, no step follows that the wait for the disk would hold up. All ranks call this, and then
+    /// [`Saver::write`].
     ///
     /// # Errors
     /// Errors of the device and the transport.
-    pub(crate) fn save(&mut self, worker: &mut Worker, history: &History, is_last: bool) -> Result<()> {
+    pub(crate) fn take(&mut self, worker: &mut Worker, steps: u64, is_last: bool) -> Result<()> {
         let mut began = Instant::now();
         self.settle(worker.control())?;
         if is_last {
             began = Instant::now();
         }
         let mut snapshot = self.writer.begin();
-        worker.take_snapshot(&mut snapshot, &history.losses)?;
+        worker.take_snapshot(&mut snapshot, steps)?;
+        self.taken = Some(snapshot);
+        self.longest_stall = self.longest_stall.max(Some(began.elapsed()));
+        Ok(())
+    }
+
+    /// Starts to write the state that [`Saver::take`] took, with its losses, or drops it without them. All ranks
+    /// call this.
+    pub(crate) fn write(&mut self, history: Option<&History>) {
+        let Some(mut snapshot) = self.taken.take() else { return };
+        let Some(history) = history else { return self.writer.discard_snapshot(snapshot) };
+        snapshot.set_losses(&history.losses);
         self.writer.set_gradient_norms(history.norms.kept());
         self.writer.write(snapshot, history.steps, history.validations, history.is_best);
         self.last = Instant::now();
-        self.longest_stall = self.longest_stall.max(Some(began.elapsed()));
-        Ok(())
     }
 
     /// Waits until all ranks have written their files of a checkpoint, and lets rank 0 start to complete it.

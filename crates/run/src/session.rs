@@ -192,10 +192,7 @@ impl Training<'_> {
             self.observer.saver_mut().into_iter().for_each(|saver| saver.put_off(step));
         }
         if is_kept && (is_last || self.due && !is_busy) || self.history.is_best {
-            // A checkpoint includes the loss of its last step.
-            self.read_last()?;
-            if !self.history.is_lost() && self.history.is_finite() {
-                self.save(is_last)?;
+            if self.save(is_last)? {
                 self.due = false;
                 self.clock.restart();
             }
@@ -209,21 +206,36 @@ impl Training<'_> {
         })
     }
 
-    /// Saves the state, when the last checkpoint has been written.
-    fn save(&mut self, is_last: bool) -> Result<()> {
-        let Some(saver) = self.observer.saver_mut() else { return Ok(()) };
-        saver.save(self.worker, &self.history, is_last)
+    /// Saves the state, when the last checkpoint has been written. Returns whether it is one that may be saved:
+    /// it is finite.
+    fn save(&mut self, is_last: bool) -> Result<bool> {
+        // The copies are enqueued behind the step, so that the device does not wait for the host.
+        if let Some(saver) = self.observer.saver_mut() {
+            saver.take(self.worker, self.history.steps, is_last)?;
+        }
+        let is_finite = self.read_finite()?;
+        if let Some(saver) = self.observer.saver_mut() {
+            saver.write(is_finite.then_some(&self.history));
+        }
+        Ok(is_finite)
     }
 
     /// Keeps the state in memory, unless it is not finite.
     fn keep_in_memory(&mut self) -> Result<()> {
-        // A checkpoint includes the loss of its last step.
-        self.read_last()?;
-        if self.history.is_lost() || !self.history.is_finite() {
-            return Ok(());
+        if let Some(saver) = self.observer.saver_mut() {
+            saver.take_in_memory(self.worker, self.history.steps)?;
         }
-        let Some(saver) = self.observer.saver_mut() else { return Ok(()) };
-        saver.keep_in_memory(self.worker, &self.history)
+        let is_finite = self.read_finite()?;
+        if let Some(saver) = self.observer.saver_mut() {
+            saver.write_in_memory(is_finite.then_some(&self.history));
+        }
+        Ok(())
+    }
+
+    /// Reads the scalars of the last step, whose loss is part of its state. Returns whether that is finite.
+    fn read_finite(&mut self) -> Result<bool> {
+        self.read_last()?;
+        Ok(!self.history.is_lost() && self.history.is_finite())
     }
 
     /// Saves the state before a step that ran out of memory, from which the run continues with smaller

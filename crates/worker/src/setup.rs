@@ -81,7 +81,6 @@ impl Setup {
             return Err(WorkerError::Refused(format!("{origin}: {text}")).into());
         }
         check_fp8(&config, &placement.description())?;
-        check_host_only(&config, &placement.description())?;
         check_sharing(&config, &placement.description())?;
         if config.model.convolves() && placement.backend() == Backend::Cuda && !cuda::has_convolutions() {
             return Err(WorkerError::Refused(DeviceError::NoCudnn.to_string()).into());
@@ -205,6 +204,9 @@ fn check_addresses(settings: memory::Settings, kind: Kind, setting: &str) -> Res
 /// The least compute capability with FP8 matmuls, of Ada.
 const FP8_CAPABILITY: (u32, u32) = (8, 9);
 
+/// The major compute capability with matmuls of groups in FP8, of Hopper.
+const FP8_EXPERTS_MAJOR: u32 = 9;
+
 /// Refuses FP8 on a GPU without it, or that would not compute in bf16.
 fn check_fp8(config: &RunConfig, device: &Description) -> Result<()> {
     if config.fp8.is_none() || device.kind == Kind::Cpu {
@@ -219,24 +221,17 @@ fn check_fp8(config: &RunConfig, device: &Description) -> Result<()> {
         )
     } else if config.precision.compute != DType::Bf16 {
         "needs precision.compute = \"bf16\" on a GPU".to_owned()
+    } else if major != FP8_EXPERTS_MAJOR && config.model.experts().is_some() {
+        format!(
+            "multiplies experts on GPUs of compute capability {FP8_EXPERTS_MAJOR}, and {} has {major}.{minor}: \
+             use \"compute\"",
+            device.model
+        )
     } else {
         return Ok(());
     };
     let origin = config.origins.of(Precision::matmul);
     Err(WorkerError::Refused(format!("{origin}: precision.matmul = \"fp8\" {reason}")))
-}
-
-/// Refuses a model on a GPU of which GPUs do not compute a part yet.
-fn check_host_only(config: &RunConfig, device: &Description) -> Result<()> {
-    match config.model.host_only() {
-        Some(key) if device.kind == Kind::Cuda => {
-            let origin = config.origins.of(key);
-            Err(WorkerError::Refused(format!(
-                "{origin}: {key} > 0 computes on the CPU only, not yet on GPUs"
-            )))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Refuses more ranks than may share the GPU.

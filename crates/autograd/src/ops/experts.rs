@@ -10,6 +10,7 @@ use tensor::ops::experts as kernel;
 use tensor::ops::gate::Gate;
 use tensor::ops::routing::Routes;
 
+use super::Fp8Weight;
 use super::expert_adapter::{ExpertAdapter, ExpertAdapterTensors};
 use super::lane_gradients::LaneCall;
 use super::router::SharedWeight;
@@ -21,6 +22,9 @@ use crate::tape::{Tape, Var};
 use crate::weight::Weight;
 
 const OPERATOR: &str = "experts";
+/// Index of the layer of gate and up, and of the one after it.
+const GATE_UP: usize = 0;
+const DOWN: usize = 1;
 
 /// The parameters of all experts, at their uses.
 #[derive(Clone, Debug)]
@@ -35,6 +39,8 @@ pub struct ExpertWeights {
     pub down_bias: Option<SharedWeight>,
     /// The adapters of both layers.
     pub adapters: [Option<ExpertAdapter>; 2],
+    /// The FP8 copies of the weights of both layers, if the layers multiply in FP8.
+    pub fp8: [Option<Fp8Weight>; 2],
     /// Whether this is the first lane, or layers are not divided.
     pub is_first: bool,
     /// Whether output and gradient of the input are parts of sums over lanes, and therefore in f32.
@@ -73,17 +79,16 @@ pub fn experts(
     let forward = || {
         let dtype = x.tensor().dtype();
         let rows = kernel::gather(x.tensor(), &routes, Category::Activation)?;
-        let (matrix, bias) =
-            (weights.gate_up.values(dtype)?, values_of(weights.gate_up_bias.as_ref(), dtype)?);
-        let gate_up = kernel::forward(&rows, &matrix, bias.as_ref(), &routes, dtype)?;
+        let bias = values_of(weights.gate_up_bias.as_ref(), dtype)?;
+        let gate_up = weights.multiply(GATE_UP, &rows, bias.as_ref(), &routes, dtype)?;
         let [adapter, down_adapter] = weights.adapters.each_ref().map(Option::as_ref);
         let adapted = adapter.map(|adapter| {
             let tensors = adapter.compress(tape, &rows, &routes)?;
             adapter.add(&tensors, &routes, &gate_up).map(|()| tensors)
         });
         let adapted = adapted.transpose()?;
-        drop((rows, matrix, bias));
-        let (matrix, bias) = (weights.down.values(dtype)?, weights.own_down_bias(dtype)?);
+        drop((rows, bias));
+        let bias = weights.own_down_bias(dtype)?;
         let sum = if weights.is_lane { DType::F32 } else { dtype };
         let hidden = match tape.reads_output() || down_adapter.is_some() {
             true => kernel::gate_forward(&gate_up, &routes, gate)?,
@@ -92,8 +97,8 @@ pub fn experts(
         let down_adapted = down_adapter.map(|adapter| adapter.compress(tape, &hidden, &routes));
         let down_adapted = down_adapted.transpose()?;
         let results = match tape.reads_output() {
-            true => kernel::forward(&hidden, &matrix, None, &routes, sum)?,
-            false => kernel::forward_again(&hidden, &matrix, &routes, sum)?,
+            true => weights.multiply(DOWN, &hidden, None, &routes, sum)?,
+            false => kernel::forward_again(&hidden, &weights.down.values(dtype)?, &routes, sum)?,
         };
         drop(hidden);
         if let (Some(adapter), Some(tensors)) = (down_adapter, &down_adapted) {
@@ -116,6 +121,59 @@ pub fn experts(
 }
 
 impl ExpertWeights {
+    /// The weight of layer `layer`.
+    fn of(&self, layer: usize) -> &Weight {
+        if layer == GATE_UP { &self.gate_up } else { &self.down }
+    }
+
+    /// x · Wᵀ + b of a layer for the rows of experts.
+    fn multiply(
+        &self,
+        layer: usize,
+        x: &Tensor,
+        bias: Option<&Tensor>,
+        routes: &Routes,
+        dtype: DType,
+    ) -> tensor::Result<Tensor> {
+        let Some(copies) = &self.fp8[layer] else {
+            return kernel::forward(x, &self.of(layer).values(x.dtype())?, bias, routes, dtype);
+        };
+        let [own, _] = copies.layouts()?;
+        kernel::fp8::forward(&copies.input(x)?, &own, bias, routes, dtype)
+    }
+
+    /// dy · W of a layer for the rows of experts.
+    fn multiply_back(
+        &self,
+        layer: usize,
+        dy: &Tensor,
+        routes: &Routes,
+        dtype: DType,
+    ) -> tensor::Result<Tensor> {
+        let Some(copies) = &self.fp8[layer] else {
+            return kernel::backward_input(dy, &self.of(layer).values(dy.dtype())?, routes, dtype);
+        };
+        let [_, transposed] = copies.layouts()?;
+        kernel::fp8::backward_input(&copies.gradient(dy)?, &transposed, routes, dtype)
+    }
+
+    /// Gives the gradient dyᵀ · x of a layer's weight, of the rows of experts.
+    fn give_weight(
+        &self,
+        sink: &mut dyn GradientSink,
+        layer: usize,
+        [dy, x]: [&Tensor; 2],
+        routes: &Routes,
+    ) -> Result<()> {
+        give_gradient(sink, self.of(layer), |target| match &self.fp8[layer] {
+            None => kernel::backward_weight(dy, x, routes, target),
+            Some(copies) => {
+                let (dy, x) = (copies.transposed_gradient(dy)?, copies.transposed_input(x)?);
+                kernel::fp8::backward_weight(&dy, &x, routes, target)
+            }
+        })
+    }
+
     /// The bias of down, if this lane adds it.
     fn own_down_bias(&self, dtype: DType) -> tensor::Result<Option<Tensor>> {
         let bias = self.down_bias.as_ref().filter(|_| self.is_first);
@@ -151,7 +209,7 @@ impl Rule for ExpertsRule {
         let [adapter, down_adapter] = weights.adapters.each_ref().map(Option::as_ref);
         let dtype = gate_up.dtype();
         let rows = kernel::gather(&gradient, routes, Category::ActivationGradient)?;
-        let hidden = kernel::backward_input(&rows, &weights.down.values(dtype)?, routes, dtype)?;
+        let hidden = weights.multiply_back(DOWN, &rows, routes, dtype)?;
         if let (Some(adapter), Some(tensors)) = (down_adapter, down_tensors) {
             adapter.backward_input(tensors, &rows, routes, Some(&hidden))?;
         }
@@ -164,7 +222,7 @@ impl Rule for ExpertsRule {
         self.down = is_trained.then_some((gradient, hidden));
         let is_wanted = |index: usize| wanted.get(index).copied().unwrap_or(false);
         let sum = if weights.is_lane { DType::F32 } else { dtype };
-        let rows = || kernel::backward_input(gate_up, &weights.gate_up.values(dtype)?, routes, sum);
+        let rows = || weights.multiply_back(GATE_UP, gate_up, routes, sum);
         let rows = is_wanted(0).then(rows).transpose()?;
         if let (Some(adapter), Some(tensors)) = (adapter, tensors) {
             adapter.backward_input(tensors, gate_up, routes, rows.as_ref())?;
@@ -190,9 +248,7 @@ impl Rule for ExpertsRule {
                 false => Ok(target.tensor.zero()?),
             })?;
         }
-        give_gradient(sink, &weights.down, |target| {
-            kernel::backward_weight(&rows, &hidden, &routes, target)
-        })?;
+        weights.give_weight(sink, DOWN, [&rows, &hidden], &routes)?;
         drop((rows, hidden));
         if let Some(bias) = &weights.gate_up_bias {
             give_gradient(sink, bias, |target| kernel::backward_bias(&gate_up, &routes, false, target))?;
@@ -202,8 +258,6 @@ impl Rule for ExpertsRule {
         if let (Some(adapter), Some(tensors)) = (adapter, tensors) {
             adapter.backward_weight(sink, tensors, [&gate_up, &rows], called)?;
         }
-        give_gradient(sink, &weights.gate_up, |target| {
-            kernel::backward_weight(&gate_up, &rows, &routes, target)
-        })
+        weights.give_weight(sink, GATE_UP, [&gate_up, &rows], &routes)
     }
 }

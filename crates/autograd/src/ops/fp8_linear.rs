@@ -91,8 +91,40 @@ impl Fp8Weight {
         *self.0.layouts.borrow_mut() = Layouts::Missing;
     }
 
+    /// The cast of a layer's input.
+    fn input_cast(&self) -> Cast {
+        Cast::new(DType::E4m3, self.0.recipe)
+    }
+
+    /// The cast of an output's gradient.
+    fn gradient_cast(&self) -> Cast {
+        Cast::new(self.0.gradients, self.0.recipe).of(Category::ActivationGradient)
+    }
+
+    /// Casts the input of a layer's output.
+    pub(super) fn input(&self, x: &Tensor) -> tensor::Result<Scaled> {
+        operator::quantise(x, Input::Plain, self.input_cast().stored())?.stored.ok_or_else(missing)
+    }
+
+    /// Casts the input of a layer for the gradient of its weight.
+    pub(super) fn transposed_input(&self, x: &Tensor) -> tensor::Result<Scaled> {
+        let cast = self.input_cast().transposed().of(Category::ActivationGradient);
+        operator::quantise(x, Input::Plain, cast)?.transposed.ok_or_else(missing)
+    }
+
+    /// Casts the gradient of a layer's output for that of its input.
+    pub(super) fn gradient(&self, dy: &Tensor) -> tensor::Result<Scaled> {
+        operator::quantise(dy, Input::Plain, self.gradient_cast().stored())?.stored.ok_or_else(missing)
+    }
+
+    /// Casts the gradient of a layer's output for that of its weight.
+    pub(super) fn transposed_gradient(&self, dy: &Tensor) -> tensor::Result<Scaled> {
+        let cast = self.gradient_cast().transposed();
+        operator::quantise(dy, Input::Plain, cast)?.transposed.ok_or_else(missing)
+    }
+
     /// The layout as stored and the transposed one, of the current values of the weight.
-    fn layouts(&self) -> tensor::Result<[Scaled; 2]> {
+    pub(super) fn layouts(&self) -> tensor::Result<[Scaled; 2]> {
         self.0.weight.gather()?;
         let layouts = self.0.layouts.borrow().clone();
         let current = match layouts {

@@ -58,7 +58,7 @@ impl Rule for RoutingRule {
     }
 
     fn saved(&self) -> Vec<Saved<'_>> {
-        let Routes { weights, choices, slots, sources, offsets } = &self.routes;
+        let Routes { weights, choices, slots, sources, offsets, counts } = &self.routes;
         [
             ("logits", &self.logits),
             ("weights", weights),
@@ -66,6 +66,7 @@ impl Rule for RoutingRule {
             ("slots", slots),
             ("sources", sources),
             ("offsets", offsets),
+            ("counts", counts),
         ]
         .map(|(name, tensor)| Saved::new(name, tensor))
         .into()

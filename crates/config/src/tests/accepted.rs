@@ -156,6 +156,7 @@ fn the_shipped_configurations_are_valid() {
             "llama3-70b",
             "llama3-405b",
             "gemma3-1b",
+            "qwen3-30b-a3b",
             "resnet50"
         ]
         .iter()

@@ -91,6 +91,20 @@ impl Launch<'_> {
         self
     }
 
+    /// The device that launches.
+    pub(super) fn device(&self) -> &Device {
+        self.device
+    }
+
+    /// Adds a structure of 64-bit words, or keeps the error for the launch.
+    pub(super) fn described<const N: usize>(mut self, words: Result<[u64; N]>) -> Self {
+        match words {
+            Ok(words) => self.arguments.push(Argument::Doubles(words.to_vec())),
+            Err(error) => self.outside = Some(error),
+        }
+        self
+    }
+
     /// Adds an address in another GPU's memory.
     pub fn peer(self, index: PeerAddress<'_>) -> Self {
         self.u64(index.address)

@@ -25,6 +25,7 @@ mod share;
 mod signals;
 mod staging;
 pub(crate) mod streams;
+mod tensor_map;
 mod timing;
 
 use std::cell::{OnceCell, RefCell};
@@ -48,6 +49,7 @@ pub use signals::{SignalPage, Word};
 pub(crate) use staging::{FETCH_BYTES, Fetch};
 pub use streams::WaitGuard;
 pub(crate) use streams::{Point, SharedPoint, Streams};
+pub use tensor_map::Boxes;
 
 pub use crate::work::Work;
 

@@ -1,9 +1,10 @@
 //! A mixture of experts: gated feed-forward layers of which each row uses a few, chosen by a router.
 
 use autograd::ops::{self, ExpertWeights, RouterState, RouterWeights, SharedWeight};
-use autograd::{Tape, Var};
+use autograd::{Tape, Var, Weight};
 use collective::Axis;
 use tensor::Shape;
+use tensor::ops::fp8_linear::MULTIPLE;
 use tensor::ops::gate::Gate;
 use tensor::ops::routing::Routing;
 
@@ -98,6 +99,7 @@ impl Mixture {
         let bias = sizes.router_bias.then(&mut bias).transpose()?;
         let experts =
             Self::experts(parameters, (prefix, width), (experts, hidden, sizes.biases), [init, projection])?;
+        let alignment = if experts.fp8.iter().any(Option::is_some) { MULTIPLE } else { 1 };
         let mut shared = || {
             let (name, widths) = (format!("{prefix}.shared_experts"), [width, sizes.shared_width]);
             GatedFeedForward::new(parameters, &name, widths, [init, projection], gate, false)
@@ -106,7 +108,7 @@ impl Mixture {
         let MixtureState { correction, loads } = state;
         Ok(Mixture {
             router: RouterWeights { weight, bias },
-            routing: sizes.routing,
+            routing: Routing { alignment, ..sizes.routing },
             correction,
             loads: is_first_here.then_some(loads),
             experts,
@@ -159,7 +161,16 @@ impl Mixture {
             adapter::create_for_experts(parameters, gate_up_adapter)?,
             adapter::create_for_experts(parameters, down_adapter)?,
         ];
-        Ok(ExpertWeights { gate_up, down, gate_up_bias, down_bias, adapters, is_first, is_lane })
+        // Adapters multiply beside their layers in the compute type.
+        let mut fp8 = |layer: &ExpertLayer<'_>, adapter: &Option<_>, weight: &Weight| match adapter {
+            Some(_) => Ok(None),
+            None => {
+                let rows = weight.shape().rows() / experts;
+                parameters.fp8_mut().create_for_experts((&layer.layer, is_lane), weight, rows)
+            }
+        };
+        let fp8 = [fp8(gate_up_adapter, &adapters[0], &gate_up)?, fp8(down_adapter, &adapters[1], &down)?];
+        Ok(ExpertWeights { gate_up, down, gate_up_bias, down_bias, adapters, fp8, is_first, is_lane })
     }
 }
 

@@ -48,11 +48,6 @@ impl ModelSpec for LlamaSizes {
         Examples::Tokens { vocabulary: self.vocabulary, context: self.context }
     }
 
-    fn host_only(&self) -> Option<&'static str> {
-        let latents = (self.latent_width > 0).then_some(Self::latent_width);
-        self.has_mixture().then_some(Self::experts).or(latents)
-    }
-
     fn experts(&self) -> Option<Experts> {
         let is_corrected = self.router_correction;
         self.has_mixture().then_some(Experts { key: Self::experts, is_corrected })

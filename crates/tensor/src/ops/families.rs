@@ -53,6 +53,7 @@ pub static FAMILIES: Families = &[
     &super::random::FAMILY,
     &super::experts::cuda::FAMILY,
     &super::experts::cuda::FAMILY_LINEAR,
+    &super::experts::hopper::FAMILY,
     &super::routing::cuda::FAMILY,
     &super::latent_qkv::cuda::FAMILY,
 ];

@@ -96,6 +96,11 @@ pub fn backward_weight(
         check::shape(OPERATOR, "bias", &bias.tensor, [experts])?;
     }
     dy.device().count_flops(2 * (rows * experts * inputs) as u64);
+    let parts = match weight {
+        Some(weight) => experts::cuda::router_workspace_bytes(rows, weight.tensor.elements()),
+        None => 0,
+    };
+    let parts = Tensor::workspace(dy.device(), OPERATOR, parts)?;
     match dy.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => {
@@ -115,7 +120,8 @@ pub fn backward_weight(
             Ok(())
         }
         Backend::Cuda => {
-            weight.map_or(Ok(()), |weight| experts::cuda::router_weight(OPERATOR, dy, x, weight))?;
+            let of_weight = |weight| experts::cuda::router_weight(OPERATOR, (dy, x), &parts, weight);
+            weight.map_or(Ok(()), of_weight)?;
             bias.map_or(Ok(()), |bias| experts::cuda::router_bias(OPERATOR, dy, bias))
         }
     }

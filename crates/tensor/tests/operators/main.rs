@@ -19,6 +19,7 @@ mod divided_norm;
 mod dropout;
 mod embedding;
 mod errors;
+mod experts;
 mod fill;
 mod fp8_linear;
 mod fp8_maxima;

@@ -33,13 +33,14 @@ fn saved(worker: &Worker) -> Result<[Vec<Array>; 2]> {
 
 impl Worker {
     /// Starts to copy the arrays that this rank writes to the memory of `snapshot`, and returns without
-    /// waiting for the device: the next update waits for the copies. Rank 0 also writes the losses, the
-    /// optimizer's counters and, if there are several files, their index. Allocates nothing on the device.
+    /// waiting for the device: the next update waits for the copies. Rank 0 also writes the losses of `steps`
+    /// steps, which the caller provides, the optimizer's counters and, if there are several files, their index.
+    /// Allocates nothing on the device.
     ///
     /// # Errors
     /// Errors of the device.
-    pub fn take_snapshot(&mut self, snapshot: &mut Snapshot, losses: &[f32]) -> Result<()> {
-        let copies = self.lay_out(snapshot, losses)?;
+    pub fn take_snapshot(&mut self, snapshot: &mut Snapshot, steps: u64) -> Result<()> {
+        let copies = self.lay_out(snapshot, steps as usize)?;
         if copies.is_empty() {
             return Ok(());
         }
@@ -57,26 +58,26 @@ impl Worker {
     /// Errors of the device.
     pub fn snapshot_bytes(&self) -> Result<usize> {
         let mut snapshot = Snapshot::default();
-        self.lay_out(&mut snapshot, &[])?;
+        self.lay_out(&mut snapshot, 0)?;
         Ok(snapshot.memory_bytes())
     }
 
     /// Adds everything that this rank writes to `snapshot`. Returns the tensors to copy, each with its offset
     /// in the memory.
-    fn lay_out(&self, snapshot: &mut Snapshot, losses: &[f32]) -> Result<Vec<(Tensor, usize)>> {
+    fn lay_out(&self, snapshot: &mut Snapshot, steps: usize) -> Result<Vec<(Tensor, usize)>> {
         let [before, after] = saved(self)?;
         let (rank, writers) = (self.grid().rank(), writers(before.iter().chain(&after)));
         let is_first = rank == 0;
         if writers.len() > 1 {
             snapshot.set_file(writers.binary_search(&rank).ok(), writers.len());
             if is_first {
-                snapshot.set_index(index(before.iter().chain(&after), &writers, losses.len()));
+                snapshot.set_index(index(before.iter().chain(&after), &writers, steps));
             }
         }
         let mut copies = Vec::new();
         before.iter().try_for_each(|array| array.add_to(snapshot, rank, &mut copies))?;
         if is_first {
-            snapshot.add_losses(losses);
+            snapshot.add_losses(steps);
         }
         after.iter().try_for_each(|array| array.add_to(snapshot, rank, &mut copies))?;
         if is_first {

@@ -85,7 +85,8 @@ fn save(worker: &mut Worker, steps: u64, to: &Path) -> Result<(), WorkerError> {
         _ => Writer::beside(to, std::process::id()),
     };
     let mut snapshot = writer.begin();
-    worker.take_snapshot(&mut snapshot, &vec![0.5; steps as usize])?;
+    worker.take_snapshot(&mut snapshot, steps)?;
+    snapshot.set_losses(&vec![0.5; steps as usize]);
     writer.write(snapshot, steps, Validations::default(), false);
     if writer.is_unreported() {
         let own = writer.report();

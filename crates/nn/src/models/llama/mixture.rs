@@ -23,6 +23,7 @@ impl LlamaSizes {
                 scale: self.router_scale as f32,
                 groups: self.expert_groups,
                 groups_per_token: self.expert_groups_per_token,
+                alignment: 1,
             },
             width: self.expert_width,
             shared_width: self.shared_expert_width,

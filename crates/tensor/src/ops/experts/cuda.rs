@@ -3,6 +3,7 @@
 use device::cuda::Launch;
 use device::{DType, Family, Function};
 
+use super::hopper::Matmul;
 use super::parts::AdaptedParts;
 use crate::ops::GradientTarget;
 use crate::ops::gate::Gate;
@@ -61,6 +62,10 @@ pub(super) fn forward(
     if y.elements() == 0 {
         return Ok(());
     }
+    let sizes = [y.shape().columns(), x.shape().columns()];
+    if let Some(matmul) = Matmul::new(operator, [x, weight, y], routes, sizes)? {
+        return matmul.forward(bias);
+    }
     let kernel = linear(["forward", "forward_wide"], x.dtype(), y.dtype());
     let launch = read_any(x.device().kernel(kernel).read(x.region()).read(weight.region()), bias);
     let launch = launch.read(routes.offsets.region()).write(y.region());
@@ -81,6 +86,10 @@ pub(super) fn backward_input(
     if dx.elements() == 0 {
         return Ok(());
     }
+    let sizes = [dy.shape().columns(), dx.shape().columns()];
+    if let Some(matmul) = Matmul::new(operator, [dy, weight, dx], routes, sizes)? {
+        return matmul.backward_input();
+    }
     let kernel = linear(["backward_input", "backward_input_wide"], dy.dtype(), dx.dtype());
     let launch = dy.device().kernel(kernel).read(dy.region()).read(weight.region());
     let launch = launch.read(routes.offsets.region()).write(dx.region());
@@ -97,7 +106,11 @@ pub(super) fn backward_weight(
     weight: &GradientTarget,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
-    let [outputs, inputs] = [word(dy.shape().columns())?, word(x.shape().columns())?];
+    let sizes = [dy.shape().columns(), x.shape().columns()];
+    if let Some(matmul) = Matmul::new(operator, [dy, x, &weight.tensor], routes, sizes)? {
+        return matmul.backward_weight(weight.accumulate);
+    }
+    let [outputs, inputs] = [word(sizes[0])?, word(sizes[1])?];
     let names = ["backward_weight", "backward_weight_wide"];
     let launch = dy.device().kernel(linear(names, dy.dtype(), weight.tensor.dtype()));
     let launch = launch.read(dy.region()).read(x.region()).read(routes.offsets.region());
@@ -296,21 +309,43 @@ pub(in crate::ops) fn router_input(
     Ok(launch.launch([inputs.div_ceil(TILE), rows.div_ceil(TILE), 1], gpu::THREADS)?)
 }
 
+/// Rows whose products one block of threads adds in the gradient of a router's weight.
+const ROUTER_ROWS: usize = 1024;
+/// Most parts of the rows, whose sums are added in order.
+const ROUTER_PARTS: usize = 16;
+
+/// Rows of each part of `rows` rows.
+fn router_rows(rows: usize) -> usize {
+    rows.div_ceil(ROUTER_PARTS).max(ROUTER_ROWS).next_multiple_of(TILE as usize)
+}
+
+/// Bytes of the sums of parts of `rows` rows, for a weight of `elements`.
+pub(in crate::ops) fn router_workspace_bytes(rows: usize, elements: usize) -> usize {
+    rows.div_ceil(router_rows(rows)) * elements * size_of::<f32>()
+}
+
 /// weight (+)= dyᵀ · x of a router; dy is f32.
 pub(in crate::ops) fn router_weight(
     operator: &'static str,
-    dy: &Tensor,
-    x: &Tensor,
+    (dy, x): (&Tensor, &Tensor),
+    parts: &Tensor,
     weight: &GradientTarget,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
-    let [rows, experts, inputs] =
-        [word(dy.shape().rows())?, word(dy.shape().columns())?, word(x.shape().columns())?];
-    let kernel = linear(["router_weight", "router_weight_wide"], x.dtype(), weight.tensor.dtype());
-    let launch = dy.device().kernel(kernel).read(dy.region()).read(x.region());
-    let launch = launch.write(weight.tensor.region()).u32(rows).u32(experts).u32(inputs);
-    let launch = launch.u32(u32::from(weight.accumulate)).cost(gpu::bytes(&[dy, x]), 0);
-    Ok(launch.launch([inputs.div_ceil(TILE), experts.div_ceil(TILE), 1], gpu::THREADS)?)
+    let (device, all_rows) = (dy.device(), dy.shape().rows());
+    let each = router_rows(all_rows);
+    let [rows, experts, inputs] = [word(all_rows)?, word(dy.shape().columns())?, word(x.shape().columns())?];
+    let count = word(all_rows.div_ceil(each))?;
+    let launch = device.kernel(Function::new(&FAMILY_LINEAR, "router_weight").of(x.dtype()));
+    let launch = launch.read(dy.region()).read(x.region()).write(parts.region());
+    let launch = launch.u32(rows).u32(word(each)?).u32(experts).u32(inputs);
+    let grid = [inputs.div_ceil(TILE), experts.div_ceil(TILE), count];
+    launch.cost(gpu::bytes(&[dy, x]), 0).launch(grid, gpu::THREADS)?;
+    let (target, elements) = (&weight.tensor, word(weight.tensor.elements())?);
+    let launch = device.kernel(linear(["router_sum", "router_sum_wide"], x.dtype(), target.dtype()));
+    let launch = launch.read(parts.region()).write(target.region()).u32(count).u32(elements);
+    let launch = launch.u32(u32::from(weight.accumulate)).cost(parts.bytes() as u64, 0);
+    Ok(launch.launch([elements.div_ceil(gpu::THREADS), 1, 1], gpu::THREADS)?)
 }
 
 /// bias (+)= Σ over rows of dy, f32, of a router.

@@ -5,7 +5,7 @@ use device::{Backend, Category, DType, Request};
 
 use super::cuda;
 use crate::ops::gate::{self, Gate};
-use crate::ops::routing::Routes;
+use crate::ops::routing::{NONE, Routes};
 use crate::ops::{check, math};
 use crate::{Result, Tensor};
 
@@ -71,7 +71,7 @@ fn weigh(operator: &'static str, hidden: &Tensor, routes: &Routes) -> Result<()>
             let (weights, sources) = (routes.weights.read::<f32>()?, routes.sources.read::<u32>()?);
             let (mut hidden_values, columns) = (hidden.values_mut()?, hidden.shape().columns());
             for (row, source) in hidden_values.chunks_exact_mut(columns).zip(sources.iter()) {
-                let weight = weights[*source as usize];
+                let weight = if *source == NONE { 0.0 } else { weights[*source as usize] };
                 row.iter_mut().for_each(|value| *value *= weight);
             }
             Ok(())

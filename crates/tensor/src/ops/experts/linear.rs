@@ -3,7 +3,7 @@
 use device::{Backend, Category, DType, MatrixRef, Request, gemm};
 
 use super::cuda;
-use crate::ops::routing::Routes;
+use crate::ops::routing::{NONE, Routes};
 use crate::ops::{GradientTarget, check, linear};
 use crate::{Result, Tensor};
 
@@ -118,6 +118,7 @@ pub fn backward_weight(dy: &Tensor, x: &Tensor, routes: &Routes, weight: &Gradie
                     gemm(dy.transposed(), x, target, inputs, 1.0, weight.accumulate);
                 }
             })
+            .map(drop)
         }
         Backend::Cuda => cuda::backward_weight(OPERATOR, (dy, x), routes, weight),
     }
@@ -143,7 +144,7 @@ pub fn backward_bias(dy: &Tensor, routes: &Routes, is_weighted: bool, bias: &Gra
             for_groups(routes, |expert, rows| {
                 let target = &mut target[expert * outputs..][..outputs];
                 let mut sum = vec![0.0; outputs];
-                for row in rows {
+                for row in rows.filter(|row| sources[*row] != NONE) {
                     let weight = if is_weighted { weights[sources[row] as usize] } else { 1.0 };
                     let dy = &dy[row * outputs..][..outputs];
                     sum.iter_mut().zip(dy).for_each(|(sum, dy)| *sum += weight * dy);
@@ -151,17 +152,20 @@ pub fn backward_bias(dy: &Tensor, routes: &Routes, is_weighted: bool, bias: &Gra
                 let own = |target: f32| if bias.accumulate { target } else { 0.0 };
                 target.iter_mut().zip(sum).for_each(|(target, sum)| *target = own(*target) + sum);
             })
+            .map(drop)
         }
         Backend::Cuda => cuda::backward_bias(OPERATOR, dy, (routes, is_weighted), bias),
     }
 }
 
-/// Calls `body` with each expert and its rows.
-fn for_groups(routes: &Routes, mut body: impl FnMut(usize, std::ops::Range<usize>)) -> Result<()> {
+/// Calls `body` with each expert and its rows, and returns its results.
+pub(super) fn for_groups<T>(
+    routes: &Routes,
+    mut body: impl FnMut(usize, std::ops::Range<usize>) -> T,
+) -> Result<Vec<T>> {
     let offsets = routes.offsets.read::<u32>()?;
     let groups = offsets.windows(2).map(|ends| ends[0] as usize..ends[1] as usize);
-    groups.enumerate().for_each(|(expert, rows)| body(expert, rows));
-    Ok(())
+    Ok(groups.enumerate().map(|(expert, rows)| body(expert, rows)).collect())
 }
 
 /// Outputs and inputs of one expert's matrix.

@@ -8,7 +8,9 @@
 
 mod blocks;
 pub(super) mod cuda;
+pub mod fp8;
 mod gate;
+pub(super) mod hopper;
 mod linear;
 mod moves;
 mod parts;

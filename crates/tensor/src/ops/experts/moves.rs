@@ -4,11 +4,12 @@ use device::parallel::{for_pieces, simd};
 use device::{Backend, Category, DType, Request};
 
 use super::cuda;
-use crate::ops::routing::Routes;
+use crate::ops::routing::{NONE, Routes};
 use crate::ops::{check, rows};
 use crate::{Result, Tensor};
 
-/// Copies each row of `x [.., columns]` to the rows of its experts: `[slots, columns]`.
+/// Copies each row of `x [.., columns]` to the rows of its experts: `[slots, columns]`. Rows without a choice are
+/// zeros.
 ///
 /// # Errors
 /// Shapes or types that do not agree, out of memory.
@@ -28,7 +29,10 @@ pub fn gather(x: &Tensor, routes: &Routes, category: Category) -> Result<Tensor>
             for_pieces(&mut gathered.values_mut()?, per_task * columns, |index, gathered| {
                 let sources = rows::piece(sources, index, per_task);
                 for (row, source) in gathered.chunks_exact_mut(columns).zip(sources) {
-                    row.copy_from_slice(&x[*source as usize / chosen * columns..][..columns]);
+                    match *source {
+                        NONE => row.fill(0.0),
+                        source => row.copy_from_slice(&x[source as usize / chosen * columns..][..columns]),
+                    }
                 }
             });
         }

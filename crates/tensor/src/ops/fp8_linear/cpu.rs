@@ -180,6 +180,18 @@ pub(super) fn multiply(
     out: &Tensor,
     accumulate: bool,
 ) -> Result<()> {
+    multiply_columns((a, 0), (b, 0), a.values.shape().columns(), bias, out, accumulate)
+}
+
+/// out (+)= the sums over `terms` columns of a and of b, from a first one each, + bias.
+pub(crate) fn multiply_columns(
+    (a, a_first): (&Scaled, usize),
+    (b, b_first): (&Scaled, usize),
+    terms: usize,
+    bias: Option<&Tensor>,
+    out: &Tensor,
+    accumulate: bool,
+) -> Result<()> {
     dispatch!(
         out.dtype(),
         T => with_format!(a.values.dtype(), A => with_format!(b.values.dtype(), B => {
@@ -187,27 +199,29 @@ pub(super) fn multiply(
             let bias: &[T] = bias.as_deref().unwrap_or(&[]);
             let (left, right) = (a.values.read::<A>()?, b.values.read::<B>()?);
             let [left_scales, right_scales] = [a.scales.read::<f32>()?, b.scales.read::<f32>()?];
-            let left = Matrix::new(&a.values, &left, &left_scales);
-            let right = Matrix::new(&b.values, &right, &right_scales);
-            product(&left, &right, bias, &mut out.write::<T>()?, accumulate);
+            let left = Matrix::new(&a.values, &left[a_first..], &left_scales);
+            let right = Matrix::new(&b.values, &right[b_first..], &right_scales);
+            product(&left, &right, terms, bias, &mut out.write::<T>()?, accumulate);
             Ok(())
         })),
         _ => Err(check::unsupported("fp8_linear", "out", out)),
     )
 }
 
-/// A matrix in FP8 on the host.
+/// A matrix in FP8 on the host, or some columns of it.
 struct Matrix<'a, F: Fp8> {
+    /// From the first column's first element on.
     values: &'a [F],
     scales: &'a [f32],
     rows: usize,
-    columns: usize,
+    /// Elements from a row to the next.
+    stride: usize,
 }
 
 impl<'a, F: Fp8> Matrix<'a, F> {
     fn new(matrix: &Tensor, values: &'a [F], scales: &'a [f32]) -> Self {
-        let (rows, columns) = (matrix.shape().rows(), matrix.shape().columns());
-        Matrix { values, scales, rows, columns }
+        let (rows, stride) = (matrix.shape().rows(), matrix.shape().columns());
+        Matrix { values, scales, rows, stride }
     }
 
     fn scale(&self, row: usize) -> f32 {
@@ -218,6 +232,7 @@ impl<'a, F: Fp8> Matrix<'a, F> {
 fn product<A: Fp8, B: Fp8, T: Float>(
     a: &Matrix<'_, A>,
     b: &Matrix<'_, B>,
+    terms: usize,
     bias: &[T],
     out: &mut [T],
     accumulate: bool,
@@ -225,7 +240,7 @@ fn product<A: Fp8, B: Fp8, T: Float>(
     let [rows, columns, _] = TILE;
     for_pieces(out, rows * b.rows, |index, out| {
         for first in (0..b.rows).step_by(columns) {
-            let tile = tile(a, b, index * rows, first);
+            let tile = tile(a, b, terms, [index * rows, first]);
             for (row, (out, sums)) in out.chunks_mut(b.rows).zip(&tile).enumerate() {
                 let of_row = a.scale(index * rows + row);
                 for (i, (out, sum)) in out[first..].iter_mut().zip(sums).enumerate() {
@@ -244,22 +259,22 @@ fn product<A: Fp8, B: Fp8, T: Float>(
 fn tile<A: Fp8, B: Fp8>(
     a: &Matrix<'_, A>,
     b: &Matrix<'_, B>,
-    first_row: usize,
-    first_column: usize,
+    all_terms: usize,
+    [first_row, first_column]: [usize; 2],
 ) -> [[f32; TILE[1]]; TILE[0]] {
     let [rows, columns, terms] = TILE;
     let mut sums = [[0.0f32; TILE[1]]; TILE[0]];
-    for first in (0..a.columns).step_by(terms) {
-        let terms = terms.min(a.columns - first);
+    for first in (0..all_terms).step_by(terms) {
+        let terms = terms.min(all_terms - first);
         let mut right = [[0.0f32; TILE[1]]; TILE[2]];
         for column in first_column..b.rows.min(first_column + columns) {
-            let codes = &b.values[column * b.columns + first..][..terms];
+            let codes = &b.values[column * b.stride + first..][..terms];
             for (right, code) in right.iter_mut().zip(codes) {
                 right[column - first_column] = code.to_f32();
             }
         }
         for (sums, row) in sums.iter_mut().zip(first_row..a.rows.min(first_row + rows)) {
-            let codes = &a.values[row * a.columns + first..][..terms];
+            let codes = &a.values[row * a.stride + first..][..terms];
             simd(
                 #[inline(always)]
                 || {

@@ -26,7 +26,7 @@ use device::{Backend, Category, DType, Request};
 
 use super::{GradientTarget, check};
 use crate::{Result, Shape, Tensor};
-pub(super) use cpu::inverse as factor_of;
+pub(super) use cpu::{inverse as factor_of, multiply_columns};
 pub use input::Input;
 pub use maxima::{backward_activation, backward_gate};
 pub(super) use quantise::{cast, measure};

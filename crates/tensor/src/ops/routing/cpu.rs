@@ -2,7 +2,7 @@
 
 use device::parallel::{for_pieces, for_tasks};
 
-use super::routes::Routes;
+use super::routes::{NONE, Routes};
 use super::settings::{Balance, Routing, ScoreFunction};
 use crate::ops::math::exp;
 use crate::ops::rows;
@@ -38,10 +38,10 @@ pub(super) fn forward(
         },
     );
     drop(weights);
-    order(&choices, routes)?;
+    order(&choices, routing.alignment, routes)?;
     let Some(loads) = loads else { return Ok(()) };
-    let (mut loads, offsets) = (loads.write::<u32>()?, routes.offsets.read::<u32>()?);
-    loads.iter_mut().zip(offsets.windows(2)).for_each(|(load, of)| *load += of[1] - of[0]);
+    let (mut loads, counts) = (loads.write::<u32>()?, routes.counts.read::<u32>()?);
+    loads.iter_mut().zip(counts.iter()).for_each(|(load, count)| *load += count);
     Ok(())
 }
 
@@ -107,15 +107,21 @@ fn weigh(scores: &[f32], choices: &[u32], routing: &Routing, weights: &mut [f32]
 }
 
 /// Orders the choices by expert.
-fn order(choices: &[u32], routes: &Routes) -> Result<()> {
-    let mut offsets = routes.offsets.write::<u32>()?;
-    offsets.fill(0);
-    choices.iter().for_each(|expert| offsets[*expert as usize + 1] += 1);
-    for expert in 1..offsets.len() {
-        offsets[expert] += offsets[expert - 1];
+fn order(choices: &[u32], alignment: usize, routes: &Routes) -> Result<()> {
+    let (mut offsets, mut counts) = (routes.offsets.write::<u32>()?, routes.counts.write::<u32>()?);
+    counts.fill(0);
+    choices.iter().for_each(|expert| counts[*expert as usize] += 1);
+    let mut first = 0;
+    for (offset, count) in offsets.iter_mut().zip(counts.iter()) {
+        *offset = first;
+        first += count.next_multiple_of(alignment as u32);
+    }
+    if let Some(end) = offsets.last_mut() {
+        *end = routes.slots() as u32;
     }
     let mut next = offsets.to_vec();
     let (mut slots, mut sources) = (routes.slots.write::<u32>()?, routes.sources.write::<u32>()?);
+    sources.fill(NONE);
     for (index, (expert, slot)) in choices.iter().zip(slots.iter_mut()).enumerate() {
         let own = &mut next[*expert as usize];
         *slot = *own;
@@ -133,16 +139,16 @@ pub(super) fn backward(
     gradient: &Tensor,
 ) -> Result<()> {
     let (experts, chosen) = (routing.experts, routing.per_token);
-    let offsets = routes.offsets.read::<u32>()?;
+    let counts = routes.counts.read::<u32>()?;
     let scaled = |(balance, scale): (Balance, Option<&Tensor>)| -> Result<Balance> {
         let scale = scale.map(Tensor::read::<f32>).transpose()?.map_or(1.0, |scale| scale[0]);
         Ok(Balance { load: balance.load * scale, logits: balance.logits * scale })
     };
     let balance: Balance = balance.map(scaled).transpose()?.unwrap_or_default();
-    let (rows, slots) = (routes.rows() as f32, routes.slots() as f32);
+    let (rows, all) = (routes.rows() as f32, routes.choices.elements() as f32);
     // The gradient of each row's normalised scores by the loss of loads.
     let factor = balance.load * experts as f32 / rows;
-    let of_load = offsets.windows(2).map(|of| factor * ((of[1] - of[0]) as f32 / slots));
+    let of_load = counts.iter().map(|count| factor * (*count as f32 / all));
     let of_load: Option<Vec<f32>> = (balance.load != 0.0).then(|| of_load.collect());
     let of_logits = balance.logits * 2.0 / rows;
     let (dw, logits, choices) = (dw.read::<f32>()?, logits.read::<f32>()?, routes.choices.read::<u32>()?);

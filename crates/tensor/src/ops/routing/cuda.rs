@@ -40,7 +40,7 @@ pub(super) fn forward(
     let word = |size| gpu::word(operator, size);
     let [rows, experts, chosen] = [word(routes.rows())?, word(routing.experts)?, word(routing.per_token)?];
     let [groups, open] = [word(routing.groups)?, word(routing.groups_per_token)?];
-    let (device, total) = (logits.device(), word(routes.slots())?);
+    let (device, total) = (logits.device(), word(routes.choices.elements())?);
     if total == 0 {
         return Ok(());
     }
@@ -55,7 +55,9 @@ pub(super) fn forward(
     let launch = kernel("count").read(routes.choices.region()).write(counts.region());
     launch.u32(total).u32(experts).shared(4 * experts).launch([blocks, 1, 1], gpu::THREADS)?;
     let launch = kernel("offsets").write(counts.region()).write(routes.offsets.region());
+    let launch = launch.write(routes.counts.region()).write(routes.sources.region());
     let launch = gpu::write_any(launch, loads).u32(blocks).u32(experts);
+    let launch = launch.u32(word(routing.alignment)?).u32(word(routes.slots())?);
     launch.shared(4 * experts).launch([1, 1, 1], gpu::THREADS)?;
     let launch = kernel("order").read(routes.choices.region()).read(counts.region());
     let launch = launch.read(routes.offsets.region()).write(routes.slots.region());
@@ -82,12 +84,12 @@ pub(super) fn backward(
         return Ok(());
     }
     let (balance, scale) = balance.unwrap_or_default();
-    let (of_rows, of_slots) = (routes.rows() as f32, routes.slots() as f32);
+    let (of_rows, of_choices) = (routes.rows() as f32, routes.choices.elements() as f32);
     let launch = logits.device().kernel(Function::new(&FAMILY, "logits_gradient"));
     let launch = launch.read(dw.region()).read(logits.region()).read(routes.choices.region());
-    let launch = read_any(launch.read(routes.offsets.region()), scale).write(gradient.region());
+    let launch = read_any(launch.read(routes.counts.region()), scale).write(gradient.region());
     let launch = of_scores(launch.u32(rows).u32(experts).u32(chosen), routing);
-    let load = balance.load * routing.experts as f32 / of_rows / of_slots;
+    let load = balance.load * routing.experts as f32 / of_rows / of_choices;
     let launch = launch.f32(load).f32(balance.logits * 2.0 / of_rows);
     let launch = launch.cost(2 * logits.bytes() as u64, 8 * logits.elements() as u64);
     Ok(launch.shared(ROWS * 2 * experts * 4).launch([rows.div_ceil(ROWS), 1, 1], gpu::THREADS)?)

@@ -2,7 +2,8 @@
 //!
 //! A dropless mixture (Gale et al., *MegaBlocks*, 2022) has rows · `per_token` rows of experts whatever the
 //! routing, so that all shapes are known before it. Scores and weights are f32; of equal scores the first
-//! expert's is larger. Rows of experts are ordered by expert, then by row, then by choice.
+//! expert's is larger. Rows of experts are ordered by expert, then by row, then by choice. Where the first row of
+//! each expert is a multiple of an alignment, rows of zeros fill the gaps; the last expert has the rest of them.
 
 mod cpu;
 pub(super) mod cuda;
@@ -11,7 +12,7 @@ mod routes;
 mod settings;
 
 pub use loads::{move_correction, sum_loads};
-pub use routes::Routes;
+pub use routes::{NONE, Routes};
 pub use settings::{Balance, Routing, ScoreFunction};
 
 use device::{Backend, Category, DType, Request};
@@ -47,10 +48,11 @@ pub fn forward(
         weights: new(choices.into(), DType::F32)?,
         choices: new(choices.into(), DType::U32)?,
         slots: new(choices.into(), DType::U32)?,
-        sources: new([rows * routing.per_token].into(), DType::U32)?,
+        sources: new([routing.slots(rows)].into(), DType::U32)?,
         offsets: new([routing.experts + 1].into(), DType::U32)?,
+        counts: new([routing.experts].into(), DType::U32)?,
     };
-    let counts = cuda::workspace_bytes(routes.slots(), routing.experts);
+    let counts = cuda::workspace_bytes(routes.choices.elements(), routing.experts);
     let counts = Tensor::workspace(device, OPERATOR, counts)?;
     match device.backend() {
         Backend::Meta => {}

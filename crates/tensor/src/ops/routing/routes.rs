@@ -11,11 +11,17 @@ pub struct Routes {
     pub choices: Tensor,
     /// The row of experts that computes each choice, `[rows, per_token]` u32.
     pub slots: Tensor,
-    /// The choice that each row of experts computes, `[rows · per_token]` u32: its index in `choices`.
+    /// The choice that each row of experts computes, `[slots]` u32: its index in `choices`, or [`NONE`] for a
+    /// row of zeros.
     pub sources: Tensor,
     /// The first row of each expert and the end of the last one's, `[experts + 1]` u32.
     pub offsets: Tensor,
+    /// The number of choices that are each expert, `[experts]` u32.
+    pub counts: Tensor,
 }
+
+/// The source of a row of experts that computes no choice.
+pub const NONE: u32 = u32::MAX;
 
 impl Routes {
     /// Number of rows of all experts.

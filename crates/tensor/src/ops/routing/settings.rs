@@ -41,6 +41,18 @@ pub struct Routing {
     /// Groups that a row's experts are in: the ones in which the two largest scores have the largest sum, as
     /// in DeepSeek-V3.
     pub groups_per_token: usize,
+    /// Rows of which the first of each expert is a multiple: 1, or more where matmuls read rows together. The
+    /// rows between are zeros.
+    pub alignment: usize,
+}
+
+impl Routing {
+    /// Number of rows of experts for `rows` rows, whatever the routing.
+    #[must_use]
+    pub fn slots(&self, rows: usize) -> usize {
+        let most = rows * self.per_token + self.experts * (self.alignment - 1);
+        if rows == 0 { 0 } else { most / self.alignment * self.alignment }
+    }
 }
 
 /// Losses that balance the loads of experts, each as a factor of its gradient.

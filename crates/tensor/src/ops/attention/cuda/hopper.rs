@@ -93,7 +93,7 @@ impl HopperForward {
 /// Forward attention in half precision with Hopper's warp-group matmuls; empty for other architectures.
 pub(crate) static FAMILY_HOPPER_FORWARD: Family = family!(
     "attention_hopper_forward",
-    headers: ["attention_hopper.cuh", "maximum.cuh"],
+    headers: ["attention_hopper.cuh", "hopper.cuh", "maximum.cuh"],
     constants: &[("CONSUMER_ROWS", CONSUMER_ROWS), gpu::CELLS_CONSTANT],
     variants: &[
         &HOPPER_FORWARD[0].macros(),
@@ -163,7 +163,7 @@ const EXCHANGE_BYTES: u32 = 16_384;
 /// architectures.
 pub(crate) static FAMILY_HOPPER_WIDE: Family = family!(
     "attention_hopper_wide",
-    headers: ["attention_hopper.cuh", "attention_hopper_columns.cuh", "maximum.cuh"],
+    headers: ["attention_hopper.cuh", "hopper.cuh", "attention_hopper_columns.cuh", "maximum.cuh"],
     constants: &[
         ("CONSUMER_ROWS", CONSUMER_ROWS),
         ("COLUMNS", COLUMNS),
@@ -217,7 +217,7 @@ pub(super) fn backward(width: usize, dtype: DType, pairs: Pairs) -> Option<Hoppe
 /// Backward attention in half precision with Hopper's warp-group matmuls; empty for other architectures.
 pub(crate) static FAMILY_HOPPER_BACKWARD: Family = family!(
     "attention_hopper_backward",
-    headers: ["attention_hopper.cuh", "attention_hopper_columns.cuh", "maximum.cuh"],
+    headers: ["attention_hopper.cuh", "hopper.cuh", "attention_hopper_columns.cuh", "maximum.cuh"],
     constants: &[("CONSUMER_ROWS", CONSUMER_ROWS), ("COLUMNS", COLUMNS), gpu::CELLS_CONSTANT],
     variants: &[
         &HOPPER_BACKWARD[0].macros(),

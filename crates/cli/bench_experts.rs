@@ -1,0 +1,176 @@
+//! `plimsoll bench experts`.
+
+use bench::{ExpertSizes, ExpertTime, Spread, attention_device, bench_experts};
+use device::{DType, Device};
+use serde::Serialize;
+use telemetry::table::aligned;
+use worker::DeviceChoice;
+
+use crate::error::CliError;
+use crate::output::{print, print_json, rounded};
+
+/// Measure the matmuls of a layer of experts alone: outputs, gradients of inputs and of weights
+///
+/// Prints milliseconds of a call, the median of several after a warm-up, and TFLOP/s, for rows that are spread
+/// evenly over the experts, unevenly, and to one of them. Gradients of weights are written in the operands' type
+/// (bf16 for FP8), and in f32 added to others. benches/peers/experts.py measures PyTorch's grouped matmuls beside
+/// these.
+#[derive(Debug, clap::Args)]
+pub(crate) struct BenchExpertsArgs {
+    /// Experts
+    #[arg(long, value_name = "N", default_value = "128", value_parser = size)]
+    experts: usize,
+    /// Rows of all experts, a multiple of 16 of each
+    #[arg(long, value_name = "N", default_value = "65536", value_parser = size)]
+    rows: usize,
+    /// Outputs of an expert
+    #[arg(long, value_name = "N", default_value = "1536", value_parser = size)]
+    outputs: usize,
+    /// Inputs of an expert
+    #[arg(long, value_name = "N", default_value = "2048", value_parser = size)]
+    inputs: usize,
+    /// Distributions of rows: balanced, skewed (as 1, 1/2, 1/3 …) or one
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_value = "balanced,skewed,one")]
+    spreads: Vec<String>,
+    /// Type of the operands: bf16, f16, f32 or fp8 [default: bf16 on a GPU, f32 otherwise]
+    #[arg(long)]
+    precision: Option<String>,
+    /// Device: auto, cpu or cuda; a CPU wants small sizes, such as --experts 4 --rows 256 --outputs 64 --inputs 64
+    #[arg(long, default_value = "auto")]
+    device: String,
+    /// Timed calls of each matmul
+    #[arg(long, value_name = "N", default_value = "20", value_parser = size)]
+    calls: usize,
+    /// Print a line of JSON for each distribution instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// The largest size that is accepted.
+const MOST: usize = 1 << 24;
+
+/// Parses a size.
+fn size(text: &str) -> Result<usize, String> {
+    let size = text.parse().ok().filter(|size| (1..=MOST).contains(size));
+    size.ok_or_else(|| format!("not a number from 1 to {MOST}"))
+}
+
+impl BenchExpertsArgs {
+    fn precision(&self, device: &Device) -> Result<DType, CliError> {
+        match self.precision.as_deref() {
+            Some("bf16") => Ok(DType::Bf16),
+            Some("f16") => Ok(DType::F16),
+            Some("f32") => Ok(DType::F32),
+            Some("fp8") => Ok(DType::E4m3),
+            Some(other) => {
+                let text = format!("--precision {other}: unknown type; the types are bf16, f16, f32 and fp8");
+                Err(CliError::Refused(text))
+            }
+            None if device.is_cuda_like() => Ok(DType::Bf16),
+            None => Ok(DType::F32),
+        }
+    }
+
+    fn spreads(&self) -> Result<Vec<Spread>, CliError> {
+        let of = |name: &String| {
+            let spread = Spread::ALL.into_iter().find(|spread| spread.name() == name);
+            let text = || format!("--spreads {name}: unknown; there are balanced, skewed and one");
+            spread.ok_or_else(|| CliError::Refused(text()))
+        };
+        self.spreads.iter().map(of).collect()
+    }
+}
+
+/// Measures and prints.
+///
+/// # Errors
+/// Wrong arguments; a device that is missing or fails.
+pub(crate) fn run(args: &BenchExpertsArgs) -> Result<(), CliError> {
+    let spreads = args.spreads()?;
+    let device = attention_device(DeviceChoice::from_name(&args.device)?)?;
+    let dtype = args.precision(&device)?;
+    let mut lines = Vec::new();
+    for spread in spreads {
+        let rows = spread.rows(args.rows, args.experts);
+        let sizes = ExpertSizes { rows, outputs: args.outputs, inputs: args.inputs };
+        let time = bench_experts(&device, &sizes, dtype, args.calls)?;
+        let line = Line::of(&device, (spread, &sizes), dtype, time);
+        if args.json {
+            print_json(&line)?;
+        }
+        lines.push(line);
+    }
+    if args.json {
+        return Ok(());
+    }
+    print(&format!(
+        "{}\n{} experts of {} × {}, {dtype}, about {} rows, median of {} calls\n\n{}",
+        device.description().model,
+        args.experts,
+        args.outputs,
+        args.inputs,
+        args.rows,
+        args.calls,
+        table(&lines)
+    ))
+}
+
+/// The measurement of one distribution: a line of JSON.
+#[derive(Serialize)]
+struct Line<'a> {
+    device: &'a str,
+    precision: String,
+    spread: &'static str,
+    experts: usize,
+    rows: usize,
+    outputs: usize,
+    inputs: usize,
+    flops: f64,
+    forward_milliseconds: f64,
+    input_milliseconds: f64,
+    weight_milliseconds: f64,
+    weight_f32_milliseconds: f64,
+}
+
+impl<'a> Line<'a> {
+    fn of(
+        device: &'a Device,
+        (spread, sizes): (Spread, &ExpertSizes),
+        dtype: DType,
+        time: ExpertTime,
+    ) -> Self {
+        let milliseconds = |seconds: f64| rounded(1e3 * seconds, 4);
+        Line {
+            device: &device.description().model,
+            precision: dtype.to_string(),
+            spread: spread.name(),
+            experts: sizes.rows.len(),
+            rows: sizes.all_rows(),
+            outputs: sizes.outputs,
+            inputs: sizes.inputs,
+            flops: sizes.flops(),
+            forward_milliseconds: milliseconds(time.forward),
+            input_milliseconds: milliseconds(time.input),
+            weight_milliseconds: milliseconds(time.weight),
+            weight_f32_milliseconds: milliseconds(time.weight_f32),
+        }
+    }
+}
+
+fn table(lines: &[Line<'_>]) -> String {
+    let head = ["rows", "forward", "input", "weight", "weight, f32"].map(str::to_owned);
+    let row = |line: &Line<'_>| {
+        let cell = |milliseconds: f64| {
+            format!("{milliseconds:.3} ms {:.0} TFLOP/s", line.flops / milliseconds / 1e9)
+        };
+        vec![
+            line.spread.to_owned(),
+            cell(line.forward_milliseconds),
+            cell(line.input_milliseconds),
+            cell(line.weight_milliseconds),
+            cell(line.weight_f32_milliseconds),
+        ]
+    };
+    let rows: Vec<_> = std::iter::once(head.to_vec()).chain(lines.iter().map(row)).collect();
+    aligned(&rows, 2, &[])
+}
