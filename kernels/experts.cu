@@ -4,8 +4,8 @@
 #define WARPS (THREADS / WARP)
 #define NONE 0xffffffffu
 
-// gathered[slot] = x[sources[slot] / chosen], or zeros where there is no source. Launch: a warp for each row of experts. Floor: every row read
-// and written once; reads of one row by several experts may hit L2.
+// gathered[slot] = x[sources[slot] / chosen], or zeros where there is no source. Launch: a warp for each row
+// of experts. Floor: every row read and written once; reads of one row by several experts may hit L2.
 template <int N, typename T>
 __device__ __forceinline__ void gather(const T *x, const u32 *sources, T *gathered, u32 slots, u32 columns,
                                        u32 chosen) {

@@ -6,8 +6,8 @@
 // two consumer warpgroups. One block a multiprocessor lives for the whole launch and takes tiles of ROWS x
 // COLUMNS results in turn, in bands of a few rows of tiles, so that L2 serves the operands that blocks share;
 // each consumer has half of a tile's rows. The tiles follow from the offsets of groups on the device. Every
-// result is a sum in steps of DEPTH from the first element on, so that it depends on neither the other rows nor
-// the routing.
+// result is a sum in steps of DEPTH from the first element on, so that it depends on neither the other rows
+// nor the routing.
 #include "hopper.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -94,13 +94,16 @@ __device__ __forceinline__ Shared prepare(const u32 *offsets, u32 experts) {
     return shared;
 }
 
-// What is done to sums before they are stored: factors of FP8 operands and a bias, each null if there is none.
+// What is done to sums before they are stored: factors of FP8 operands and a bias, each null if there is
+// none.
 struct Ending {
     const Half *bias;
     const float *left, *right;
     u32 left_step, right_step;  // 0 if an operand has one factor
 
-    __device__ __forceinline__ float factor_of_row(u32 row) const { return left ? left[row * left_step] : 1.0f; }
+    __device__ __forceinline__ float factor_of_row(u32 row) const {
+        return left ? left[row * left_step] : 1.0f;
+    }
     __device__ __forceinline__ void apply(float &x, float &y, float factor, u32 column) const {
         if (left) x *= factor * right[column * right_step], y *= factor * right[(column + 1) * right_step];
         if (bias) x += to_f32(bias[column]), y += to_f32(bias[column + 1]);
@@ -302,7 +305,8 @@ template <Matmul M, Along A, Along B>
 __device__ __forceinline__ void sum_tile(float (&acc)[PARTS][COLUMNS / 2], const Shared &shared,
                                          RingPosition<STAGES> &position, u32 length, u32 own,
                                          bool is_idle) {
-    constexpr u32 LEFT_PANEL = A == ROWS_RUN ? 64 * 8 << 16 : 0, RIGHT_PANEL = B == ROWS_RUN ? 64 * 8 << 16 : 0;
+    constexpr u32 LEFT_PANEL = A == ROWS_RUN ? 64 * 8 << 16 : 0;
+    constexpr u32 RIGHT_PANEL = B == ROWS_RUN ? 64 * 8 << 16 : 0;
     u32 last = 0;
     for (u32 k = 0; k < length; k += DEPTH) {
         const u32 stage = shared.stages + position.index * STAGE;
@@ -353,9 +357,9 @@ template <int PENDING> __device__ __forceinline__ void wait_boxes() {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
 
-// Lets the copy engine store the results of a consumer's 64 rows from `row` on in a matrix of the tile's expert,
-// or add them to it, which rounds as an addition of f32 does but takes subnormal numbers for 0. It leaves out what
-// lies outside of the matrix.
+// Lets the copy engine store the results of a consumer's 64 rows from `row` on in a matrix of the tile's
+// expert, or add them to it, which rounds as an addition of f32 does but takes subnormal numbers for 0. It
+// leaves out what lies outside of the matrix.
 template <typename Out>
 __device__ __forceinline__ void store_boxes(const TensorMap &matrices, const float (&acc)[COLUMNS / 2],
                                             const Ending &ending, const Tile &tile, u32 row, u32 rows,
@@ -389,8 +393,8 @@ __device__ __forceinline__ void store_boxes(const TensorMap &matrices, const flo
         meet(2 + consumer, GROUP);
         if (thread != 0) continue;
         if (accumulate)
-            asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group [%0, {%2, %3, "
-                         "%4}], [%1];" ::"l"(&matrices),
+            asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group "
+                         "[%0, {%2, %3, %4}], [%1];" ::"l"(&matrices),
                          "r"(box), "r"(tile.column + first), "r"(row), "r"(tile.expert)
                          : "memory");
         else
@@ -402,14 +406,16 @@ __device__ __forceinline__ void store_boxes(const TensorMap &matrices, const flo
     }
 }
 
-// `rows`: those of a result of BACKWARD_WEIGHT, which the copy engine stores in `result`; sums in half precision
-// are added by threads, to round once.
+// `rows`: those of a result of BACKWARD_WEIGHT, which the copy engine stores in `result`; sums in half
+// precision are added by threads, to round once.
 template <Matmul M, Along A, Along B, typename Out>
-__device__ __forceinline__ void consume(const Shared &shared, Tiles &tiles, Ending ending, const TensorMap &result,
-                                        Out *out, u32 sum, u32 rows, u32 columns, bool accumulate) {
+__device__ __forceinline__ void consume(const Shared &shared, Tiles &tiles, const Ending &ending,
+                                        const TensorMap &result, Out *out, u32 sum, u32 rows, u32 columns,
+                                        bool accumulate) {
     const u32 consumer = uniform(threadIdx.x / GROUP);
     const u32 own = consumer * OWN_ROWS;
-    const u32 buffer = shared.buffer + threadIdx.x / WARP * BUFFER, boxes = shared.buffer + consumer * 2 * BOX;
+    const u32 buffer = shared.buffer + threadIdx.x / WARP * BUFFER;
+    const u32 boxes = shared.buffer + consumer * 2 * BOX;
     bool is_second = false;
     RingPosition<STAGES> position;
     Tile tile;
@@ -441,16 +447,16 @@ __device__ __forceinline__ void consume(const Shared &shared, Tiles &tiles, Endi
         const u32 end = M == BACKWARD_WEIGHT ? rows : tile.end;
 #pragma unroll
         for (u32 part = 0; part < PARTS; ++part)
-            store_tile(to, acc[part], its, base + part * 64 + threadIdx.x % GROUP / WARP * 16, end, tile.column,
-                       columns, buffer, accumulate);
+            store_tile(to, acc[part], its, base + part * 64 + threadIdx.x % GROUP / WARP * 16, end,
+                       tile.column, columns, buffer, accumulate);
     }
     if (M == BACKWARD_WEIGHT && threadIdx.x % GROUP == 0) wait_boxes<0>();
 }
 
 template <Matmul M, typename Out>
 __device__ __forceinline__ void run(const TensorMap &left_map, const TensorMap &right_map, const u32 *offsets,
-                                    const Ending &ending, const TensorMap &result, Out *out, u32 experts, u32 outputs, u32 inputs,
-                                    bool accumulate) {
+                                    const Ending &ending, const TensorMap &result, Out *out, u32 experts,
+                                    u32 outputs, u32 inputs, bool accumulate) {
 #ifdef FP8
     constexpr Along A = COLUMNS_RUN, B = COLUMNS_RUN;
 #else
@@ -486,7 +492,7 @@ __device__ __forceinline__ void run(const TensorMap &left_map, const TensorMap &
         forward##NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,             \
                       FACTORS const Half *__restrict__ bias, const u32 *__restrict__ offsets,               \
                       Out *__restrict__ y, u32 experts, u32 outputs, u32 inputs) {                          \
-        run<FORWARD>(x, w, offsets, ENDING(bias), x, y, experts, outputs, inputs, false);                      \
+        run<FORWARD>(x, w, offsets, ENDING(bias), x, y, experts, outputs, inputs, false);                   \
     }
 // dx[rows of e, in] = dy[rows of e, out] * w[e].
 #define INPUT_KERNEL(NAME, Out)                                                                             \
@@ -494,7 +500,7 @@ __device__ __forceinline__ void run(const TensorMap &left_map, const TensorMap &
         backward_input##NAME(const __grid_constant__ TensorMap dy, const __grid_constant__ TensorMap w,     \
                              FACTORS const u32 *__restrict__ offsets, Out *__restrict__ dx, u32 experts,    \
                              u32 outputs, u32 inputs) {                                                     \
-        run<BACKWARD_INPUT>(dy, w, offsets, ENDING(nullptr), dy, dx, experts, outputs, inputs, false);          \
+        run<BACKWARD_INPUT>(dy, w, offsets, ENDING(nullptr), dy, dx, experts, outputs, inputs, false);      \
     }
 // dw[e] (+)= dy[rows of e, out]^T * x[rows of e, in]; `matrices` are those of dw.
 #define WEIGHT_KERNEL(NAME, Out)                                                                            \
@@ -503,7 +509,8 @@ __device__ __forceinline__ void run(const TensorMap &left_map, const TensorMap &
                               const __grid_constant__ TensorMap matrices, FACTORS                           \
                               const u32 *__restrict__ offsets, Out *__restrict__ dw, u32 experts,           \
                               u32 outputs, u32 inputs, u32 accumulate) {                                    \
-        run<BACKWARD_WEIGHT>(dy, x, offsets, ENDING(nullptr), matrices, dw, experts, outputs, inputs, accumulate);    \
+        run<BACKWARD_WEIGHT>(dy, x, offsets, ENDING(nullptr), matrices, dw, experts, outputs, inputs,       \
+                             accumulate);                                                                   \
     }
 #ifdef ADDS_STAGES
 WEIGHT_KERNEL(, Half)

@@ -179,8 +179,8 @@ __device__ __forceinline__ void router_input(const float *dy, const T *w, Out *d
         }
 }
 
-// parts[part, experts, in] = dy[rows of part, experts]^T * x[rows of part, in], in f32. Grid: tiles of inputs,
-// tiles of experts, parts of `each` rows.
+// parts[part, experts, in] = dy[rows of part, experts]^T * x[rows of part, in], in f32. Grid: tiles of
+// inputs, tiles of experts, parts of `each` rows.
 template <typename T>
 __device__ __forceinline__ void router_weight(const float *dy, const T *x, float *parts, u32 rows, u32 each,
                                               u32 experts, u32 inputs) {

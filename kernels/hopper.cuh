@@ -78,8 +78,8 @@ __device__ __forceinline__ u32 descriptor(u32 address, u32 rows) { return addres
     "%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 #define WGMMA "wgmma.mma_async.sync.aligned."
 
-// d[64, 256] (+)= a[64, 16] * b[16, 256], both in shared memory; LEFT_RUNS and RIGHT_RUNS: whether rows of a or
-// b run along the sums.
+// d[64, 256] (+)= a[64, 16] * b[16, 256], both in shared memory; LEFT_RUNS and RIGHT_RUNS: whether rows of a
+// or b run along the sums.
 template <bool LEFT_RUNS, bool RIGHT_RUNS>
 __device__ __forceinline__ void grouped_product(float (&d)[128], u32 a, u32 b, int add) {
     asm volatile(

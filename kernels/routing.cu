@@ -116,9 +116,9 @@ KERNEL __launch_bounds__(THREADS)
     for (u32 e = threadIdx.x; e < experts; e += THREADS) counts[u64(blockIdx.x) * experts + e] = own[e];
 }
 
-// Replaces counts by those of the blocks before, writes the first row of each expert, a multiple of `alignment`,
-// its number of choices and the sources of rows of zeros, and adds to its load. Launch: one block, `experts`
-// words of shared memory.
+// Replaces counts by those of the blocks before, writes the first row of each expert, a multiple of
+// `alignment`, its number of choices and the sources of rows of zeros, and adds to its load. Launch: one
+// block, `experts` words of shared memory.
 KERNEL __launch_bounds__(THREADS)
     offsets(u32 *__restrict__ counts, u32 *__restrict__ offsets, u32 *__restrict__ of_experts,
             u32 *__restrict__ sources, u32 *__restrict__ loads, u32 blocks, u32 experts, u32 alignment,

@@ -11,10 +11,10 @@ use crate::output::{print, print_json, rounded};
 
 /// Measure the matmuls of a layer of experts alone: outputs, gradients of inputs and of weights
 ///
-/// Prints milliseconds of a call, the median of several after a warm-up, and TFLOP/s, for rows that are spread
-/// evenly over the experts, unevenly, and to one of them. Gradients of weights are written in the operands' type
-/// (bf16 for FP8), and in f32 added to others. benches/peers/experts.py measures PyTorch's grouped matmuls beside
-/// these.
+/// Prints milliseconds of a call, the median of several after a warm-up, and TFLOP/s, for rows that are
+/// spread evenly over the experts, unevenly, and to one of them. Gradients of weights are written in the
+/// operands' type (bf16 for FP8), and in f32 added to others. benches/peers/experts.py measures PyTorch's
+/// grouped matmuls beside these.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchExpertsArgs {
     /// Experts
@@ -35,7 +35,8 @@ pub(crate) struct BenchExpertsArgs {
     /// Type of the operands: bf16, f16, f32 or fp8 [default: bf16 on a GPU, f32 otherwise]
     #[arg(long)]
     precision: Option<String>,
-    /// Device: auto, cpu or cuda; a CPU wants small sizes, such as --experts 4 --rows 256 --outputs 64 --inputs 64
+    /// Device: auto, cpu or cuda; a CPU wants small sizes, such as --experts 4 --rows 256 --outputs 64
+    /// --inputs 64
     #[arg(long, default_value = "auto")]
     device: String,
     /// Timed calls of each matmul

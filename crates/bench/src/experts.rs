@@ -119,7 +119,7 @@ pub struct ExpertTime {
     pub input: f64,
     /// The gradients of the weights, of the type of the operands, or bf16 for operands in FP8.
     pub weight: f64,
-    /// Those gradients added to others in f32.
+    /// Gradients of the weights, added to others in f32.
     pub weight_f32: f64,
 }
 

@@ -153,7 +153,8 @@ impl Saver {
         Ok(())
     }
 
-    /// Starts to keep the state that [`Saver::take_in_memory`] took, with its losses, or drops it without them.
+    /// Starts to keep the state that [`Saver::take_in_memory`] took, with its losses, or drops it without
+    /// them.
     pub(crate) fn write_in_memory(&mut self, history: Option<&History>) {
         self.memory.iter_mut().for_each(|memory| memory.write(history));
     }
@@ -179,8 +180,8 @@ impl Saver {
 
     /// Starts to copy this rank's part of the state after `steps` steps, when the checkpoint before has been
     /// written; if that failed, it is a warning, because this one replaces it. Does not wait for the device.
-    /// With `is_last`, no step follows that the wait for the disk would hold up. All ranks call this, and then
-    /// [`Saver::write`].
+    /// With `is_last`, no step follows that the wait for the disk would hold up. All ranks call this, and
+    /// then [`Saver::write`].
     ///
     /// # Errors
     /// Errors of the device and the transport.
@@ -197,8 +198,8 @@ impl Saver {
         Ok(())
     }
 
-    /// Starts to write the state that [`Saver::take`] took, with its losses, or drops it without them. All ranks
-    /// call this.
+    /// Starts to write the state that [`Saver::take`] took, with its losses, or drops it without them. All
+    /// ranks call this.
     pub(crate) fn write(&mut self, history: Option<&History>) {
         let Some(mut snapshot) = self.taken.take() else { return };
         let Some(history) = history else { return self.writer.discard_snapshot(snapshot) };

@@ -206,8 +206,8 @@ impl Training<'_> {
         })
     }
 
-    /// Saves the state, when the last checkpoint has been written. Returns whether it is one that may be saved:
-    /// it is finite.
+    /// Saves the state, when the last checkpoint has been written. Returns whether it is one that may be
+    /// saved: it is finite.
     fn save(&mut self, is_last: bool) -> Result<bool> {
         // The copies are enqueued behind the step, so that the device does not wait for the host.
         if let Some(saver) = self.observer.saver_mut() {

@@ -78,9 +78,7 @@ impl Cuda {
         memory: &mut Pinned,
     ) -> Result<SharedPoint> {
         let stream = self.streams.handle(StreamKind::Snapshot);
-        // An event of its own: work behind the next record of an event that this stream waits for would wait
-        // for the copies, as was seen with the driver of CUDA 13.
-        SharedPoint::record(&self.context, self.streams.handle(StreamKind::Compute))?.hold(stream)?;
+        self.events.record(self.streams.handle(StreamKind::Compute))?.hold(stream)?;
         // Short copies end as fast as they are enqueued. Behind long ones they would fill the stream's queue,
         // which holds about a thousand, and the host would wait.
         copies.sort_by_key(|copy| copy.target.len());

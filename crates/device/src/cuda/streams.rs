@@ -28,10 +28,8 @@ impl Streams {
         let (_, urgent) = result::stream::get_priority_range().named("cuCtxGetStreamPriorityRange")?;
         let mut handles = [std::ptr::null_mut(); StreamKind::ALL.len()];
         for kind in StreamKind::ALL {
-            // Work that other ranks or compute wait for has priority as soon as a multiprocessor is free. Nobody
-            // waits for snapshots, and compute stood still while a more urgent stream waited for its copies.
-            let patient = matches!(kind, StreamKind::Compute | StreamKind::Snapshot);
-            let priority = if patient { 0 } else { urgent };
+            // Work that other ranks or compute wait for has priority as soon as a multiprocessor is free.
+            let priority = if kind == StreamKind::Compute { 0 } else { urgent };
             // Non-blocking streams avoid the implicit waits of the legacy default stream.
             let flags = result::stream::StreamKind::NonBlocking;
             let stream = result::stream::create_with_priority(flags, priority);

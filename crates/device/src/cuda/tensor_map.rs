@@ -16,8 +16,8 @@ const BOX_ROW_BYTES: usize = 128;
 /// 64-bit words of a description.
 const WORDS: usize = 16;
 
-/// A stack of matrices of which a kernel reads or writes boxes: of 128 bytes of columns, and some rows. Elements
-/// outside of a matrix are read as zeros, and not written.
+/// A stack of matrices of which a kernel reads or writes boxes: of 128 bytes of columns, and some rows.
+/// Elements outside of a matrix are read as zeros, and not written.
 #[derive(Clone, Copy, Debug)]
 pub struct Boxes {
     /// Type of the elements: one of one or two bytes, or f32.

@@ -34,8 +34,8 @@ fn saved(worker: &Worker) -> Result<[Vec<Array>; 2]> {
 impl Worker {
     /// Starts to copy the arrays that this rank writes to the memory of `snapshot`, and returns without
     /// waiting for the device: the next update waits for the copies. Rank 0 also writes the losses of `steps`
-    /// steps, which the caller provides, the optimizer's counters and, if there are several files, their index.
-    /// Allocates nothing on the device.
+    /// steps, which the caller provides, the optimizer's counters and, if there are several files, their
+    /// index. Allocates nothing on the device.
     ///
     /// # Errors
     /// Errors of the device.

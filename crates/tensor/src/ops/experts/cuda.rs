@@ -220,7 +220,7 @@ pub(super) fn weight_gradients(
     gradients: &Tensor,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
-    let total = word(routes.slots())?;
+    let total = word(gradients.elements())?;
     if total == 0 {
         return Ok(());
     }

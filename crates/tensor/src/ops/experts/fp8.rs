@@ -74,8 +74,9 @@ pub fn backward_input(dy: &Scaled, weight: &Scaled, routes: &Routes, dtype: DTyp
     Ok(dx)
 }
 
-/// Computes weight `[experts · out, in]` (+)= dyᵀ · x of each group, for `dy [out, slots]` and `x [in, slots]`
-/// transposed, adding in f32 now and then as [`fp8_linear`](crate::ops::fp8_linear::backward_weight) does.
+/// Computes weight `[experts · out, in]` (+)= dyᵀ · x of each group, for `dy [out, slots]` and `x [in,
+/// slots]` transposed, adding in f32 now and then as [`fp8_linear`](crate::ops::fp8_linear::backward_weight)
+/// does.
 ///
 /// # Errors
 /// Shapes or types that do not agree.

@@ -116,8 +116,8 @@ pub(super) struct Matmul<'a> {
 }
 
 impl<'a> Matmul<'a> {
-    /// The matmul in half precision of `left` and `right` into `result`, with matrices `[outputs, inputs]`, if
-    /// Hopper's kernels have it.
+    /// The matmul in half precision of `left` and `right` into `result`, with matrices `[outputs, inputs]`,
+    /// if Hopper's kernels have it.
     ///
     /// # Errors
     /// Sizes of more than 32 bits.
@@ -168,8 +168,8 @@ impl<'a> Matmul<'a> {
         matmul.ok_or_else(|| check::wrong(operator, "x", operands.left, expected))
     }
 
-    /// Begins a launch of the kernel `name`, for results in f32 of `{name}_wide`. With `adds`, of FP8 operands
-    /// whose sums are added in f32.
+    /// Begins a launch of the kernel `name`, for results in f32 of `{name}_wide`. With `adds`, of FP8
+    /// operands whose sums are added in f32.
     fn kernel<'t>(&self, [name, wide]: [&'static str; 2], adds: bool) -> Launch<'t>
     where
         'a: 't,

@@ -8,8 +8,8 @@ use crate::ops::routing::{NONE, Routes};
 use crate::ops::{check, rows};
 use crate::{Result, Tensor};
 
-/// Copies each row of `x [.., columns]` to the rows of its experts: `[slots, columns]`. Rows without a choice are
-/// zeros.
+/// Copies each row of `x [.., columns]` to the rows of its experts: `[slots, columns]`. Rows without a choice
+/// are zeros.
 ///
 /// # Errors
 /// Shapes or types that do not agree, out of memory.

@@ -2,8 +2,9 @@
 //!
 //! A dropless mixture (Gale et al., *MegaBlocks*, 2022) has rows · `per_token` rows of experts whatever the
 //! routing, so that all shapes are known before it. Scores and weights are f32; of equal scores the first
-//! expert's is larger. Rows of experts are ordered by expert, then by row, then by choice. Where the first row of
-//! each expert is a multiple of an alignment, rows of zeros fill the gaps; the last expert has the rest of them.
+//! expert's is larger. Rows of experts are ordered by expert, then by row, then by choice. Where the first
+//! row of each expert is a multiple of an alignment, rows of zeros fill the gaps; the last expert has the
+//! rest of them.
 
 mod cpu;
 pub(super) mod cuda;
