@@ -60,6 +60,12 @@ impl Function {
         self.variant
     }
 
+    /// Returns whether the kernel's variant is compiled with the macro `name`.
+    pub fn is_with(&self, name: &str) -> bool {
+        let variant = self.family.variants.get(self.variant).copied().unwrap_or_default();
+        variant.iter().any(|(own, _)| *own == name)
+    }
+
     /// Name of the kernel in the compiled module: its own name, then the name of each element type.
     pub fn symbol(&self) -> String {
         let dtypes = self.dtypes.iter().flatten();

@@ -30,12 +30,13 @@ pub(crate) struct CallTimes {
 
 /// Ratios of the times of kinds of kernels to the model, by the beginning of a kind, where nothing was
 /// measured: about those of GPT-2 and Llama on an H200 (`benches/notes/training_step.md`, `fp8.md`).
-const TYPICAL: [(&str, f64); 12] = [
+const TYPICAL: [(&str, f64); 13] = [
     ("attention.statistics", 1.25),
     ("attention_f32.delta", 1.25),
     ("attention_hopper_forward", 2.7),
     ("attention_hopper_backward", 2.0),
     ("attention_f32", 4.0),
+    ("experts_hopper", 1.4),
     ("attention", 4.5),
     ("linear.", 1.9),
     ("embedding", 1.8),
@@ -130,8 +131,13 @@ impl CallTimes {
         let seconds = match call {
             LoggedCall::Kernel(kernel) => {
                 let (family, symbol) = (kernel.function.family().name, kernel.function.symbol());
-                let computes = family.starts_with("attention") && !symbol.contains("f32");
-                let rate = if computes { self.rates.flops_bf16 } else { self.rates.flops_f32 };
+                let in_halves = family.starts_with("attention") && !symbol.contains("f32");
+                let rate = match family == "experts_hopper" {
+                    true if kernel.function.is_with("FP8") => self.rates.fp8(),
+                    true => self.rates.flops_bf16,
+                    false if in_halves => self.rates.flops_bf16,
+                    false => self.rates.flops_f32,
+                };
                 let typical = TYPICAL.iter().find(|(kind, _)| size.kind.starts_with(kind));
                 let ratio = typical.map_or(1.0, |(_, ratio)| *ratio);
                 self.corrected(&size, ratio, |size| self.kernel(size, rate))
