@@ -191,11 +191,10 @@ impl Training<'_> {
             let step = self.history.steps;
             self.observer.saver_mut().into_iter().for_each(|saver| saver.put_off(step));
         }
-        if is_kept && (is_last || self.due && !is_busy) || self.history.is_best {
-            if self.save(is_last)? {
-                self.due = false;
-                self.clock.restart();
-            }
+        let saves = is_kept && (is_last || self.due && !is_busy) || self.history.is_best;
+        if saves && self.save(is_last)? {
+            self.due = false;
+            self.clock.restart();
         }
         if self.calendar.keeps_in_memory_after(step) && !is_last {
             self.keep_in_memory()?;
