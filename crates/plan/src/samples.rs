@@ -20,8 +20,8 @@ pub struct MeasuredCalls {
 pub struct CallSize {
     /// Name of the kind, with types and, of kernels, the variant.
     pub kind: String,
-    /// Of a kernel its blocks, bytes and FLOPs; of a matmul m, n and k; of a convolution the elements of its
-    /// output, bytes and FLOPs; of a copy the bytes; of communication the hosts, ranks on a host, and bytes.
+    /// Sizes: blocks, bytes and FLOPs of a kernel; m, n and k of a matmul; elements of the output, bytes and
+    /// FLOPs of a convolution; bytes of a copy; hosts, ranks on a host and bytes of communication.
     pub size: [f64; 3],
 }
 

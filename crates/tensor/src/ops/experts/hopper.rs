@@ -72,7 +72,7 @@ const ADDS: (&str, u32) = ("ADDS_STAGES", 1);
 /// `kernels/experts_hopper.cu`, empty for other architectures; in the order of [`Variant`].
 pub(crate) static FAMILY: Family = family!(
     "experts_hopper",
-    headers: ["hopper.cuh"],
+    headers: ["experts_hopper_results.cuh", "hopper.cuh"],
     variants: &[
         &WHOLE.macros(),
         &with::<1, 4>(&WHOLE, [("HALF_IS_F16", 1)]),
