@@ -1,5 +1,5 @@
-// The results of a tile of experts_hopper.cu, whose sizes and types it uses: factors and biases, and stores by
-// threads and by the copy engine.
+// The results of a tile of experts_hopper.cu, whose sizes and types it uses: factors and biases, and stores
+// by threads and by the copy engine.
 #pragma once
 #include "hopper.cuh"
 
