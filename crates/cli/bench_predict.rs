@@ -1,5 +1,6 @@
 //! `plimsoll bench predict`.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bench::{
@@ -28,7 +29,13 @@ pub(crate) struct BenchPredictArgs {
     /// Description of that device, as `plimsoll plan --describe` writes it [default: the one that ships]
     #[arg(long, value_name = "FILE")]
     description: Option<String>,
-    /// Measure the first N configurations only
+    /// Compare with the steps in FILE, which --json printed on such a device, and measure nothing
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["most", "skip", "steps", "warm_up_seconds"])]
+    measured: Option<PathBuf>,
+    /// Leave out the first N configurations
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    skip: usize,
+    /// Measure the first N of the other configurations only
     #[arg(long, value_name = "N")]
     most: Option<usize>,
     /// Number of timed steps of each
@@ -50,22 +57,23 @@ const WARM_UP: u64 = 3;
 /// # Errors
 /// Wrong arguments; a device that is missing or fails.
 pub(crate) fn run(args: &BenchPredictArgs) -> Result<(), CliError> {
-    let device = DeviceChoice::from_name(&args.device)?;
     let target = PlanTarget::from_argument(args.description.as_deref().unwrap_or(&args.device))?;
-    let default = if measures_gpu(device) { GPU_WARM_UP } else { Duration::ZERO };
-    let warm_up_time = args.warm_up_seconds.unwrap_or(default);
-    let options =
-        BenchOptions { device, steps: args.steps.max(1), warm_up: WARM_UP, warm_up_time, trace: None };
     let (mut predictions, mut left_out) = (Vec::new(), 0);
-    for case in cases_of(device).iter().take(args.most.unwrap_or(usize::MAX)) {
-        match bench_prediction(case, &target, &options)? {
-            Some(prediction) if args.json => {
-                print_json(&prediction)?;
+    let mut each = |prediction: Option<Prediction>| -> Result<(), CliError> {
+        match prediction {
+            Some(prediction) => {
+                args.json.then(|| print_json(&prediction)).transpose()?;
                 predictions.push(prediction);
             }
-            Some(prediction) => predictions.push(prediction),
             None => left_out += 1,
         }
+        Ok(())
+    };
+    match &args.measured {
+        Some(path) => {
+            measured(path)?.iter().try_for_each(|prediction| each(prediction.again(&target)?))?;
+        }
+        None => measure(args, &target, &mut each)?,
     }
     let errors = absolute_errors(&predictions);
     if args.json {
@@ -88,6 +96,39 @@ pub(crate) fn run(args: &BenchPredictArgs) -> Result<(), CliError> {
     print(&format!("{}\n{count} configurations: {summary}{missing}", table(&predictions)))
 }
 
+/// Predicts and measures each configuration.
+fn measure(
+    args: &BenchPredictArgs,
+    target: &PlanTarget,
+    each: &mut impl FnMut(Option<Prediction>) -> Result<(), CliError>,
+) -> Result<(), CliError> {
+    let device = DeviceChoice::from_name(&args.device)?;
+    let default = if measures_gpu(device) { GPU_WARM_UP } else { Duration::ZERO };
+    let warm_up_time = args.warm_up_seconds.unwrap_or(default);
+    let options =
+        BenchOptions { device, steps: args.steps.max(1), warm_up: WARM_UP, warm_up_time, trace: None };
+    let cases = cases_of(device);
+    let most = args.most.unwrap_or(usize::MAX);
+    cases
+        .iter()
+        .skip(args.skip)
+        .take(most)
+        .try_for_each(|case| each(bench_prediction(case, target, &options)?))
+}
+
+/// Returns the measured steps in a file of `--json`, whose last line is about all of them.
+fn measured(path: &Path) -> Result<Vec<Prediction>, CliError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| CliError::Refused(format!("{}: {error}", path.display())))?;
+    let lines = text.lines().enumerate().filter(|(_, line)| line.contains("measured_step_seconds"));
+    let parsed = lines.map(|(index, line)| {
+        serde_json::from_str(line).map_err(|error| {
+            CliError::Refused(format!("{}, line {}: no measured step: {error}", path.display(), index + 1))
+        })
+    });
+    parsed.collect()
+}
+
 fn table(predictions: &[Prediction]) -> String {
     let titles = ["model", "keys", "predicted, ms", "measured, ms", "error", "furthest family"];
     let milliseconds = |seconds: f64| format!("{:.2}", 1e3 * seconds);
@@ -99,7 +140,7 @@ fn table(predictions: &[Prediction]) -> String {
             or_none(prediction.predicted_step_seconds.map(milliseconds)),
             milliseconds(prediction.measured_step_seconds),
             or_none(prediction.error().map(|error| format!("{:+.1} %", 100.0 * error))),
-            or_none(prediction.furthest.map(|family| {
+            or_none(prediction.families.first().map(|family| {
                 let (predicted, measured) = (family.predicted_seconds, family.measured_seconds);
                 format!("{} {} for {}", family.family, milliseconds(predicted), milliseconds(measured))
             })),

@@ -110,7 +110,11 @@ pub(crate) fn measure(gpus: &Gpus) -> Result<CallMeasurements> {
 }
 
 fn text(model: &str) -> String {
-    format!("{model}[data]\nkind = \"synthetic\"\n[train]\nsteps = 1000000\n[parallel]\nlanes = 1\n")
+    // The learning rate changes in every step, so that every step copies it to the device.
+    format!(
+        "{model}[data]\nkind = \"synthetic\"\n[train]\nsteps = 1000000\n[optim]\nwarmup_steps = 999999\n\
+         [parallel]\nlanes = 1\n"
+    )
 }
 
 /// Returns samples of one kind by size, each with the median of its times.
@@ -149,19 +153,19 @@ impl MeasuredStep {
         let mut calls = Vec::new();
         logged.for_each(|call| calls.extend(is_timed(call).then(|| call.clone())));
         let (profiles, step) = timed(&setup)?;
-        let seconds = calls.iter().enumerate().map(|(index, call)| {
-            let of_call = |profile: &Vec<TimedCall>| {
-                let timed = profile.get(index).filter(|_| profile.len() == calls.len())?;
-                (CallSize::family(call) == Some(timed.family)).then_some(f64::from(timed.milliseconds) / 1e3)
-            };
-            let times: Option<Vec<f64>> = profiles.iter().map(of_call).collect();
-            times.map(|times| median(&times)).ok_or_else(|| {
-                BenchError::Refused(format!(
-                    "--describe: call {index} of a step of {sets:?} is another than in its plan, or there are more"
-                ))
-            })
+        for profile in &profiles {
+            if let Some(difference) = difference(&calls, profile) {
+                return Err(BenchError::Refused(format!(
+                    "--describe: a step of {sets:?} differs from its plan: {difference}"
+                )));
+            }
+        }
+        let seconds = (0..calls.len()).map(|index| {
+            let times: Vec<f64> =
+                profiles.iter().map(|profile| f64::from(profile[index].milliseconds) / 1e3).collect();
+            median(&times)
         });
-        let seconds = scaled(seconds.collect::<Result<_>>()?, step);
+        let seconds = scaled(seconds.collect(), step);
         let tf32 = setup.config.precision.tf32;
         let sized = calls
             .iter()
@@ -180,6 +184,24 @@ fn is_timed(call: &LoggedCall) -> bool {
         }
         _ => false,
     }
+}
+
+/// Returns the first difference of a profile from the calls of a plan.
+fn difference(calls: &[LoggedCall], profile: &[TimedCall]) -> Option<String> {
+    let differs = |(call, timed): (&LoggedCall, &TimedCall)| CallSize::family(call) != Some(timed.family);
+    let index = calls.iter().zip(profile).position(differs);
+    if index.is_none() && calls.len() == profile.len() {
+        return None;
+    }
+    let index = index.unwrap_or(calls.len().min(profile.len()));
+    let (planned, made) = (calls.get(index).and_then(CallSize::family), profile.get(index));
+    Some(format!(
+        "call {index} is {} instead of {}, of {} instead of {} calls",
+        made.map_or("none", |call| &call.name),
+        planned.unwrap_or("none"),
+        profile.len(),
+        calls.len(),
+    ))
 }
 
 /// Returns the profiles of some steps, and the seconds of a step without one.

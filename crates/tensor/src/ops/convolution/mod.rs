@@ -35,7 +35,7 @@ pub fn forward(x: &Tensor, weight: &Tensor, options: &ConvolutionOptions) -> Res
         unfolded.forward(x, weight, &output)?;
         return Ok(output);
     }
-    let workspace = workspace::allocate(x.device(), OPERATOR, &shape, dtype)?;
+    let workspace = workspace::allocate(x.device(), OPERATOR, &shape, (ConvolutionPass::Forward, dtype))?;
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => cpu::forward(&shape, x, weight, &output, &workspace)?,
@@ -64,7 +64,8 @@ pub fn backward_input(
         return linear::backward_input(dy, &matrix(weight)?);
     }
     let dx = allocate(OPERATOR, dy, input_sizes(&shape), Category::ActivationGradient)?;
-    let workspace = workspace::allocate(dy.device(), OPERATOR, &shape, dtype)?;
+    let workspace =
+        workspace::allocate(dy.device(), OPERATOR, &shape, (ConvolutionPass::BackwardInput, dtype))?;
     dy.device().count_flops(shape.flops());
     match dy.device().backend() {
         Backend::Meta => {}
@@ -127,7 +128,8 @@ pub fn backward_weight(
     if let Some(unfolded) = Unfolded::of(OPERATOR, dy.device(), dtype, &shape) {
         return unfolded.backward_weight(dy, x, weight);
     }
-    let workspace = workspace::allocate(dy.device(), OPERATOR, &shape, dtype)?;
+    let workspace =
+        workspace::allocate(dy.device(), OPERATOR, &shape, (ConvolutionPass::BackwardWeight, dtype))?;
     let operands = cuda::Operands { x, weight: &weight.tensor, y: dy, workspace: &workspace };
     if dy.device().backend() == Backend::Cpu {
         return cpu::backward_weight(&shape, dy, x, weight, &workspace);

@@ -1,10 +1,10 @@
 //! Workspace of convolutions: on a GPU what cuDNN may use, on a host the unfolded windows of some images.
 
-use device::{Category, ConvolutionShape, DType, Device, Request};
+use device::{Category, ConvolutionPass, ConvolutionShape, DType, Device, Request};
 
 use crate::{Result, Tensor};
 
-/// Most bytes of cuDNN's workspace, beside copies of an input with padded channels.
+/// Most bytes of cuDNN's workspace, beside copies of operands.
 const MOST_BYTES: usize = 64 << 20;
 /// Bytes of cuDNN's workspace for small arrays.
 const LEAST_BYTES: usize = 1 << 20;
@@ -21,21 +21,22 @@ pub(super) fn allocate(
     device: &Device,
     operator: &'static str,
     shape: &ConvolutionShape,
-    dtype: DType,
+    (pass, dtype): (ConvolutionPass, DType),
 ) -> Result<Tensor> {
     if device.is_cuda_like() {
-        return Tensor::workspace(device, operator, library_bytes(shape, dtype));
+        return Tensor::workspace(device, operator, library_bytes(shape, pass, dtype));
     }
     let request = Request::new(Category::Workspace, operator);
     let elements = images_at_once(shape) * positions(shape) * shape.window();
     Tensor::empty(device, [elements], DType::F32, request)
 }
 
-/// Bytes that cuDNN may use: twice the operands within limits, and a copy of both images with padded
-/// channels if theirs are no multiple of 8.
-fn library_bytes(shape: &ConvolutionShape, dtype: DType) -> usize {
+/// Bytes that cuDNN may use: twice the operands within limits, a copy of both images with padded channels if
+/// theirs are no multiple of 8, and a copy of all operands for input gradients in f32, which the library
+/// computes in another layout.
+fn library_bytes(shape: &ConvolutionShape, pass: ConvolutionPass, dtype: DType) -> usize {
     let [input, output, weight] = shape.elements();
-    let all = 2 * dtype.bytes() * (input + output + weight);
+    let operands = dtype.bytes() * (input + output + weight);
     let padded = |elements: usize, channels: usize| {
         let channels = channels / shape.groups;
         match channels.is_multiple_of(CHANNELS) {
@@ -43,8 +44,10 @@ fn library_bytes(shape: &ConvolutionShape, dtype: DType) -> usize {
             false => dtype.bytes() * (elements / channels) * channels.next_multiple_of(CHANNELS),
         }
     };
-    let copies = padded(input, shape.input[2]) + padded(output, shape.output[2]);
-    all.clamp(LEAST_BYTES, MOST_BYTES) + copies
+    let is_relaid = pass == ConvolutionPass::BackwardInput && dtype == DType::F32;
+    let relaid = if is_relaid { operands } else { 0 };
+    let copies = padded(input, shape.input[2]) + padded(output, shape.output[2]) + relaid;
+    (2 * operands).clamp(LEAST_BYTES, MOST_BYTES) + copies
 }
 
 /// Images of which a host unfolds the windows of one group at once.
