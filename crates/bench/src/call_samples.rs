@@ -21,7 +21,7 @@ use crate::error::{BenchError, Result};
 use crate::options::median;
 
 /// Least work before a step is measured, so that the clocks are those of work at the power limit.
-const WARM_UP: Duration = Duration::from_secs(2);
+const WARM_UP: Duration = Duration::from_secs(1);
 /// Steps that are timed as a whole, and steps whose calls are.
 const STEPS: u64 = 5;
 /// Fewest steps before them.
@@ -29,49 +29,116 @@ const FIRST_STEPS: u64 = 2;
 /// Least part of a call's time between two events that is its own.
 const LEAST_PART: f64 = 0.25;
 /// A GPT whose step the device finishes sooner than the host enqueues it.
-const SMALL: [&str; 3] = ["model.width=64", "model.heads=1", "model.context=64"];
+const SMALL: [&str; 4] = ["precision.compute=bf16", "model.width=64", "model.heads=1", "model.context=64"];
 
 /// Models of which steps are measured.
 const GPT: &str = "[model]\nkind = \"gpt\"\nlayers = 2\nheads = 12\nwidth = 768\ncontext = 1024\n\
                    vocabulary = 32768\n";
 const LLAMA: &str = "[model]\nkind = \"llama\"\nlayers = 2\nheads = 16\nkey_value_heads = 4\nwidth = 2048\n\
                      feed_forward = 5632\ncontext = 2048\nvocabulary = 32768\n";
+/// Heads of 64 values, longer sequences and a large vocabulary.
+const LONGER: &str = "[model]\nkind = \"llama\"\nlayers = 2\nheads = 32\nkey_value_heads = 8\nwidth = 2048\n\
+                      feed_forward = 8192\ncontext = 4096\nvocabulary = 131072\n";
+/// Norms of queries and keys, and heads wider than the model's share.
+const NORMED: &str = "[model]\nkind = \"llama\"\nlayers = 2\nheads = 16\nkey_value_heads = 8\nhead_width = 128\n\
+                      width = 1024\nfeed_forward = 3072\ncontext = 4096\nvocabulary = 65536\nqk_norm = true\n";
+/// Windows, wide heads, norms on both sides of a layer and a very large vocabulary.
+const WINDOWED: &str = "[model]\nkind = \"llama\"\nlayers = 2\nheads = 4\nkey_value_heads = 1\nhead_width = 256\n\
+                        width = 1152\nfeed_forward = 6912\ncontext = 4096\nvocabulary = 196608\ntied = true\n\
+                        activation = \"gelu\"\nqk_norm = true\nnorm_position = \"both\"\nnorms_less_one = true\n\
+                        window = 512\nlayer_types = [\"sliding_attention\", \"full_attention\"]\n\
+                        embedding_scale = 33.9\n";
 const RESNET: &str = "[model]\nkind = \"resnet\"\ndepth = 50\nclasses = 1000\nimage_size = 224\n";
 
+/// Widths, heads, contexts and numbers of samples of the measured GPTs.
+const GPTS: [(usize, usize, usize, &[usize]); 9] = [
+    (384, 6, 256, &[64, 192]),
+    (512, 8, 512, &[4, 32]),
+    (768, 12, 1024, &[1, 3, 8, 32, 64]),
+    (768, 12, 4096, &[2]),
+    (896, 14, 1024, &[8]),
+    (1024, 16, 1024, &[1, 4, 16]),
+    (1280, 20, 1024, &[2, 8]),
+    (1600, 25, 1024, &[1, 3, 12]),
+    (2048, 16, 2048, &[2]),
+];
+
 /// The measured steps: a model, keys, and samples in the step.
-fn steps() -> Vec<(&'static str, Vec<&'static str>, usize)> {
-    let mut steps = Vec::new();
-    for types in [
-        &["precision.compute=bf16"][..],
-        &["precision.compute=f16"],
-        &["precision.compute=f32"],
-        &["precision.compute=f32", "precision.tf32=true"],
-        &["precision.compute=bf16", "precision.matmul=fp8"],
-    ] {
-        let mut add = |model: &'static str, sizes: &[&'static str], samples: usize| {
-            steps.push((model, [types, sizes].concat(), samples));
-        };
-        for samples in [1, 8, 32] {
-            add(GPT, &[], samples);
-        }
-        add(GPT, &["model.width=1600", "model.heads=25"], 8);
-        add(GPT, &["model.width=384", "model.heads=6", "model.context=256"], 32);
-        add(GPT, &["model.width=1024", "model.heads=16", "memory.recompute=block"], 8);
-        for samples in [1, 4] {
-            add(LLAMA, &[], samples);
-        }
-        add(LLAMA, &["model.heads=32", "model.key_value_heads=8", "model.context=4096"], 2);
-        add(LLAMA, &["model.width=4096", "model.heads=32", "model.feed_forward=14336"], 2);
-        add(LLAMA, &["model.width=1536", "model.heads=6", "model.key_value_heads=2"], 4);
+#[derive(Default)]
+struct Steps(Vec<(&'static str, Vec<String>, usize)>);
+
+impl Steps {
+    fn add(&mut self, model: &'static str, samples: &[usize], keys: &[&str]) {
+        let keys: Vec<_> = keys.iter().map(|key| (*key).to_owned()).collect();
+        self.0.extend(samples.iter().map(|samples| (model, keys.clone(), *samples)));
     }
-    for types in ["precision.compute=bf16", "precision.compute=f32"] {
-        for samples in [8, 32, 128] {
-            steps.push((RESNET, vec![types], samples));
+
+    /// Adds the measured GPTs that pass a filter by width and number of samples.
+    fn add_gpts(&mut self, keys: &[&str], filter: impl Fn(usize, usize) -> bool) {
+        for (width, heads, context, samples) in GPTS {
+            let samples: Vec<_> = samples.iter().copied().filter(|samples| filter(width, *samples)).collect();
+            let sizes = [("width", width), ("heads", heads), ("context", context)];
+            let sizes = sizes.map(|(key, value)| format!("model.{key}={value}"));
+            let keys: Vec<_> = keys.iter().copied().chain(sizes.iter().map(String::as_str)).collect();
+            self.add(GPT, &samples, &keys);
         }
     }
-    steps.push((GPT, vec!["precision.compute=bf16", "model.dropout=0.1"], 8));
-    steps.push((LLAMA, vec!["precision.compute=bf16", "lora.rank=16"], 4));
-    steps
+
+    /// All steps, those of one type after the other.
+    fn all() -> Vec<(&'static str, Vec<String>, usize)> {
+        let mut steps = Steps::default();
+        steps.add_bf16();
+        let f16 = "precision.compute=f16";
+        steps.add_gpts(&[f16], |width, samples| {
+            matches!((width, samples), (768, 3 | 32) | (1024 | 1600, 3 | 4))
+        });
+        steps.add(LLAMA, &[3], &[f16]);
+        steps.add(RESNET, &[16, 128], &[f16]);
+        let fp8 = &["precision.compute=bf16", "precision.matmul=fp8"];
+        let few =
+            |width, samples| matches!((width, samples), (768, 3 | 8 | 64) | (1024, 16) | (1600, 3 | 12));
+        steps.add_gpts(fp8, few);
+        steps.add(LLAMA, &[1, 4], fp8);
+        steps.add(LONGER, &[1, 3], fp8);
+        steps.add(NORMED, &[3], fp8);
+        let tf32 = &["precision.compute=f32", "precision.tf32=true"];
+        let few = |width, samples| matches!((width, samples), (768, 3 | 8) | (1024, 4) | (1600, 1));
+        steps.add_gpts(tf32, few);
+        steps.add(LONGER, &[1], tf32);
+        steps.add(RESNET, &[32, 128], tf32);
+        let f32 = "precision.compute=f32";
+        let few = |width, samples| matches!((width, samples), (384, 64) | (768, 3 | 8) | (1024, 4));
+        steps.add_gpts(&[f32], few);
+        steps.add(LLAMA, &[1], &[f32]);
+        steps.add(RESNET, &[32, 128], &[f32]);
+        steps.0
+    }
+
+    /// Adds steps in bf16, in which most models are trained.
+    fn add_bf16(&mut self) {
+        let bf16 = "precision.compute=bf16";
+        self.add_gpts(&[bf16], |_, _| true);
+        self.add(GPT, &[8], &[bf16, "model.vocabulary=33333"]);
+        self.add(GPT, &[8], &[bf16, "optim.kind=lion"]);
+        self.add_gpts(&[bf16, "model.dropout=0.1"], |width, samples| {
+            matches!((width, samples), (384, _) | (768, 3 | 32) | (1024, 4))
+        });
+        // Heads whose width is no multiple of 16.
+        self.add(GPT, &[4], &[bf16, "model.width=672"]);
+        self.add(GPT, &[16], &[bf16, "model.width=720", "model.heads=10"]);
+        self.add(LLAMA, &[1, 4], &[bf16]);
+        self.add(LLAMA, &[1, 3], &[bf16, "model.width=4096", "model.heads=32", "model.feed_forward=14336"]);
+        self.add(LLAMA, &[4], &[bf16, "model.width=1536", "model.heads=6", "model.key_value_heads=2"]);
+        self.add(LLAMA, &[4], &[bf16, "lora.rank=16"]);
+        for model in [LONGER, NORMED] {
+            self.add(model, &[1, 3], &[bf16]);
+            self.add(model, &[2], &[bf16, "lora.rank=16"]);
+        }
+        self.add(WINDOWED, &[1, 3], &[bf16]);
+        self.add(WINDOWED, &[2], &[bf16, "lora.rank=16"]);
+        self.add(RESNET, &[8, 32, 128], &[bf16]);
+        self.add(RESNET, &[32], &[bf16, "model.depth=34"]);
+    }
 }
 
 /// The measurements of calls.
@@ -89,7 +156,7 @@ pub(crate) struct CallMeasurements {
 /// The GPU's; a step whose calls are others than those of its log.
 pub(crate) fn measure(gpus: &Gpus) -> Result<CallMeasurements> {
     let mut samples: BTreeMap<String, Vec<[f64; 4]>> = BTreeMap::new();
-    for (model, sets, size) in steps() {
+    for (model, sets, size) in Steps::all() {
         let measured = match MeasuredStep::of(gpus, &text(model), &sets, size) {
             // A small GPU measures the steps that it has memory for.
             Err(error) if is_out_of_memory(&error) => continue,
@@ -99,7 +166,7 @@ pub(crate) fn measure(gpus: &Gpus) -> Result<CallMeasurements> {
             samples.entry(kind).or_default().push([a, b, c, seconds]);
         }
     }
-    let host = MeasuredStep::of(gpus, &text(GPT), &[&["precision.compute=bf16"], &SMALL[..]].concat(), 1)?;
+    let host = MeasuredStep::of(gpus, &text(GPT), &SMALL.map(str::to_owned), 1)?;
     let calls: Vec<_> = samples
         .into_iter()
         .map(|(call, samples)| MeasuredCalls { call, samples: distinct(samples) })
@@ -142,9 +209,9 @@ struct MeasuredStep {
 }
 
 impl MeasuredStep {
-    fn of(gpus: &Gpus, text: &str, sets: &[&str], samples: usize) -> Result<Self> {
+    fn of(gpus: &Gpus, text: &str, sets: &[String], samples: usize) -> Result<Self> {
         let sizes = ["micro", "global"].map(|batch| format!("train.{batch}_batch_size={samples}"));
-        let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).chain(sizes).collect();
+        let sets: Vec<String> = sets.iter().cloned().chain(sizes).collect();
         let config = RunConfig::parse(text, "the measurement", Path::new("/"), &sets)?;
         let setup = plan::prepare(config, Placement::Cuda(gpus.clone()))?;
         run::prepare_kernels(&setup)?;
@@ -265,10 +332,9 @@ mod tests {
 
     #[test]
     fn every_measured_step_is_a_configuration() {
-        let all = steps();
+        let all = Steps::all();
         assert!(all.len() > 60, "{}", all.len());
         for (model, sets, _) in all {
-            let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
             RunConfig::parse(&text(model), "the measurement", Path::new("/"), &sets).unwrap();
         }
     }

@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use device::{ConvolutionPass, CopyKind, DType, LoggedCall, LoggedCommunication, LoggedKernel};
 use serde::{Deserialize, Serialize};
 
+/// Rows, columns and terms of which matmuls need multiples for their fast algorithms.
+const ALIGNMENT: usize = 8;
+
 /// Measured calls of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -37,7 +40,9 @@ impl CallSize {
                 let text = key.to_string();
                 let (_, kind) = text.split_once(' ').unwrap_or_default();
                 let rounds = if tf32 && key.types[..2] == [DType::F32; 2] { " tf32" } else { "" };
-                let kind = format!("matmul {kind}{rounds}");
+                let odd =
+                    if key.sizes.iter().all(|size| size.is_multiple_of(ALIGNMENT)) { "" } else { " odd" };
+                let kind = format!("matmul {kind}{rounds}{odd}");
                 CallSize { kind, size: key.sizes.map(|size| size as f64) }
             }
             LoggedCall::Convolution { shape, pass, dtype, work } => {

@@ -32,7 +32,7 @@ pub(super) fn allocate(
 }
 
 /// Bytes that cuDNN may use: twice the operands within limits, a copy of both images with padded channels if
-/// theirs are no multiple of 8, and a copy of all operands for input gradients in f32, which the library
+/// theirs are no multiple of 8, and a copy of all operands for gradients in f32, which the library
 /// computes in another layout.
 fn library_bytes(shape: &ConvolutionShape, pass: ConvolutionPass, dtype: DType) -> usize {
     let [input, output, weight] = shape.elements();
@@ -44,7 +44,7 @@ fn library_bytes(shape: &ConvolutionShape, pass: ConvolutionPass, dtype: DType) 
             false => dtype.bytes() * (elements / channels) * channels.next_multiple_of(CHANNELS),
         }
     };
-    let is_relaid = pass == ConvolutionPass::BackwardInput && dtype == DType::F32;
+    let is_relaid = pass != ConvolutionPass::Forward && dtype == DType::F32;
     let relaid = if is_relaid { operands } else { 0 };
     let copies = padded(input, shape.input[2]) + padded(output, shape.output[2]) + relaid;
     (2 * operands).clamp(LEAST_BYTES, MOST_BYTES) + copies
