@@ -5,15 +5,16 @@
 //! is what steps consist of. Times of the calls of a step are scaled to add up to the step without events
 //! between its calls.
 
+mod steps;
+
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use collective::Communicator;
-use config::RunConfig;
 use device::cuda::TimedCall;
-use device::{CopyKind, Device, LoggedCall};
+use device::{CopyKind, DType, Device, LoggedCall, StreamKind};
 use plan::{CallSize, MeasuredCalls, step_calls};
+use steps::{MeasuredModel, steps};
 use worker::placement::{Gpus, Placement};
 use worker::{Setup, Worker, is_out_of_memory};
 
@@ -22,124 +23,16 @@ use crate::options::median;
 
 /// Least work before a step is measured, so that the clocks are those of work at the power limit.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// Steps that are timed as a whole, and steps whose calls are.
+/// Least time of the steps that are timed as a whole.
+const TIMED: Duration = Duration::from_millis(300);
+/// Fewest steps that are timed as a whole, and steps whose calls are timed.
 const STEPS: u64 = 5;
 /// Fewest steps before them.
 const FIRST_STEPS: u64 = 2;
 /// Least part of a call's time between two events that is its own.
 const LEAST_PART: f64 = 0.25;
-/// A GPT whose step the device finishes sooner than the host enqueues it.
-const SMALL: [&str; 4] = ["precision.compute=bf16", "model.width=64", "model.heads=1", "model.context=64"];
-
-/// Models of which steps are measured.
-const GPT: &str = "[model]\nkind = \"gpt\"\nlayers = 2\nheads = 12\nwidth = 768\ncontext = 1024\n\
-                   vocabulary = 32768\n";
-const LLAMA: &str = "[model]\nkind = \"llama\"\nlayers = 2\nheads = 16\nkey_value_heads = 4\nwidth = 2048\n\
-                     feed_forward = 5632\ncontext = 2048\nvocabulary = 32768\n";
-/// Heads of 64 values, longer sequences and a large vocabulary.
-const LONGER: &str = "[model]\nkind = \"llama\"\nlayers = 2\nheads = 32\nkey_value_heads = 8\nwidth = 2048\n\
-                      feed_forward = 8192\ncontext = 4096\nvocabulary = 131072\n";
-/// Norms of queries and keys, and heads wider than the model's share.
-const NORMED: &str = "[model]\nkind = \"llama\"\nlayers = 2\nheads = 16\nkey_value_heads = 8\nhead_width = 128\n\
-                      width = 1024\nfeed_forward = 3072\ncontext = 4096\nvocabulary = 65536\nqk_norm = true\n";
-/// Windows, wide heads, norms on both sides of a layer and a very large vocabulary.
-const WINDOWED: &str = "[model]\nkind = \"llama\"\nlayers = 2\nheads = 4\nkey_value_heads = 1\nhead_width = 256\n\
-                        width = 1152\nfeed_forward = 6912\ncontext = 4096\nvocabulary = 196608\ntied = true\n\
-                        activation = \"gelu\"\nqk_norm = true\nnorm_position = \"both\"\nnorms_less_one = true\n\
-                        window = 512\nlayer_types = [\"sliding_attention\", \"full_attention\"]\n\
-                        embedding_scale = 33.9\n";
-const RESNET: &str = "[model]\nkind = \"resnet\"\ndepth = 50\nclasses = 1000\nimage_size = 224\n";
-
-/// Widths, heads, contexts and numbers of samples of the measured GPTs.
-const GPTS: [(usize, usize, usize, &[usize]); 9] = [
-    (384, 6, 256, &[64, 192]),
-    (512, 8, 512, &[4, 32]),
-    (768, 12, 1024, &[1, 3, 8, 32, 64]),
-    (768, 12, 4096, &[2]),
-    (896, 14, 1024, &[8]),
-    (1024, 16, 1024, &[1, 4, 16]),
-    (1280, 20, 1024, &[2, 8]),
-    (1600, 25, 1024, &[1, 3, 12]),
-    (2048, 16, 2048, &[2]),
-];
-
-/// The measured steps: a model, keys, and samples in the step.
-#[derive(Default)]
-struct Steps(Vec<(&'static str, Vec<String>, usize)>);
-
-impl Steps {
-    fn add(&mut self, model: &'static str, samples: &[usize], keys: &[&str]) {
-        let keys: Vec<_> = keys.iter().map(|key| (*key).to_owned()).collect();
-        self.0.extend(samples.iter().map(|samples| (model, keys.clone(), *samples)));
-    }
-
-    /// Adds the measured GPTs that pass a filter by width and number of samples.
-    fn add_gpts(&mut self, keys: &[&str], filter: impl Fn(usize, usize) -> bool) {
-        for (width, heads, context, samples) in GPTS {
-            let samples: Vec<_> = samples.iter().copied().filter(|samples| filter(width, *samples)).collect();
-            let sizes = [("width", width), ("heads", heads), ("context", context)];
-            let sizes = sizes.map(|(key, value)| format!("model.{key}={value}"));
-            let keys: Vec<_> = keys.iter().copied().chain(sizes.iter().map(String::as_str)).collect();
-            self.add(GPT, &samples, &keys);
-        }
-    }
-
-    /// All steps, those of one type after the other.
-    fn all() -> Vec<(&'static str, Vec<String>, usize)> {
-        let mut steps = Steps::default();
-        steps.add_bf16();
-        let f16 = "precision.compute=f16";
-        steps.add_gpts(&[f16], |width, samples| {
-            matches!((width, samples), (768, 3 | 32) | (1024 | 1600, 3 | 4))
-        });
-        steps.add(LLAMA, &[3], &[f16]);
-        steps.add(RESNET, &[16, 128], &[f16]);
-        let fp8 = &["precision.compute=bf16", "precision.matmul=fp8"];
-        let few =
-            |width, samples| matches!((width, samples), (768, 3 | 8 | 64) | (1024, 16) | (1600, 3 | 12));
-        steps.add_gpts(fp8, few);
-        steps.add(LLAMA, &[1, 4], fp8);
-        steps.add(LONGER, &[1, 3], fp8);
-        steps.add(NORMED, &[3], fp8);
-        let tf32 = &["precision.compute=f32", "precision.tf32=true"];
-        let few = |width, samples| matches!((width, samples), (768, 3 | 8) | (1024, 4) | (1600, 1));
-        steps.add_gpts(tf32, few);
-        steps.add(LONGER, &[1], tf32);
-        steps.add(RESNET, &[32, 128], tf32);
-        let f32 = "precision.compute=f32";
-        let few = |width, samples| matches!((width, samples), (384, 64) | (768, 3 | 8) | (1024, 4));
-        steps.add_gpts(&[f32], few);
-        steps.add(LLAMA, &[1], &[f32]);
-        steps.add(RESNET, &[32, 128], &[f32]);
-        steps.0
-    }
-
-    /// Adds steps in bf16, in which most models are trained.
-    fn add_bf16(&mut self) {
-        let bf16 = "precision.compute=bf16";
-        self.add_gpts(&[bf16], |_, _| true);
-        self.add(GPT, &[8], &[bf16, "model.vocabulary=33333"]);
-        self.add(GPT, &[8], &[bf16, "optim.kind=lion"]);
-        self.add_gpts(&[bf16, "model.dropout=0.1"], |width, samples| {
-            matches!((width, samples), (384, _) | (768, 3 | 32) | (1024, 4))
-        });
-        // Heads whose width is no multiple of 16.
-        self.add(GPT, &[4], &[bf16, "model.width=672"]);
-        self.add(GPT, &[16], &[bf16, "model.width=720", "model.heads=10"]);
-        self.add(LLAMA, &[1, 4], &[bf16]);
-        self.add(LLAMA, &[1, 3], &[bf16, "model.width=4096", "model.heads=32", "model.feed_forward=14336"]);
-        self.add(LLAMA, &[4], &[bf16, "model.width=1536", "model.heads=6", "model.key_value_heads=2"]);
-        self.add(LLAMA, &[4], &[bf16, "lora.rank=16"]);
-        for model in [LONGER, NORMED] {
-            self.add(model, &[1, 3], &[bf16]);
-            self.add(model, &[2], &[bf16, "lora.rank=16"]);
-        }
-        self.add(WINDOWED, &[1, 3], &[bf16]);
-        self.add(WINDOWED, &[2], &[bf16, "lora.rank=16"]);
-        self.add(RESNET, &[8, 32, 128], &[bf16]);
-        self.add(RESNET, &[32], &[bf16, "model.depth=34"]);
-    }
-}
+/// Most by which a step takes longer than its calls, as a factor, if the device does not wait for the host.
+const MOST_FACTOR: f64 = 1.06;
 
 /// The measurements of calls.
 pub(crate) struct CallMeasurements {
@@ -155,33 +48,38 @@ pub(crate) struct CallMeasurements {
 /// # Errors
 /// The GPU's; a step whose calls are others than those of its log.
 pub(crate) fn measure(gpus: &Gpus) -> Result<CallMeasurements> {
-    let mut samples: BTreeMap<String, Vec<[f64; 4]>> = BTreeMap::new();
-    for (model, sets, size) in Steps::all() {
-        let measured = match MeasuredStep::of(gpus, &text(model), &sets, size) {
+    let mut measured = Vec::new();
+    for step in steps() {
+        match MeasuredStep::of(gpus, &step) {
             // A small GPU measures the steps that it has memory for.
-            Err(error) if is_out_of_memory(&error) => continue,
-            measured => measured?,
-        };
-        for (CallSize { kind, size: [a, b, c] }, seconds) in measured.calls {
+            Err(error) if is_out_of_memory(&error) => {}
+            step => measured.push(step?),
+        }
+    }
+    let event = event_seconds(&measured);
+    let mut samples: BTreeMap<String, Vec<[f64; 4]>> = BTreeMap::new();
+    for step in &measured {
+        for (CallSize { kind, size: [a, b, c] }, seconds) in step.calls(event) {
             samples.entry(kind).or_default().push([a, b, c, seconds]);
         }
     }
-    let host = MeasuredStep::of(gpus, &text(GPT), &SMALL.map(str::to_owned), 1)?;
-    let calls: Vec<_> = samples
-        .into_iter()
-        .map(|(call, samples)| MeasuredCalls { call, samples: distinct(samples) })
-        .collect();
+    let calls = samples.into_iter().map(|(call, samples)| MeasuredCalls { call, samples: distinct(samples) });
+    let mut calls: Vec<_> = calls.collect();
     let shortest = calls.iter().flat_map(|calls| &calls.samples).map(|[.., seconds]| *seconds);
     let kernel_seconds = shortest.fold(f64::INFINITY, f64::min);
-    Ok(CallMeasurements { calls, launch_seconds: host.step / host.launches.max(1.0), kernel_seconds })
-}
-
-fn text(model: &str) -> String {
-    // The learning rate changes in every step, so that every step copies it to the device.
-    format!(
-        "{model}[data]\nkind = \"synthetic\"\n[train]\nsteps = 1000000\n[optim]\nwarmup_steps = 999999\n\
-         [parallel]\nlanes = 1\n"
-    )
+    let host = MeasuredStep::of(gpus, &MeasuredModel::small())?;
+    let launch_seconds = host.step / host.launches.max(1.0);
+    for dtype in [DType::Bf16, DType::F16, DType::F32] {
+        let step = MeasuredStep::of(gpus, &MeasuredModel::small_convolutions(dtype))?;
+        let convolutions = step.convolutions as f64;
+        let others = step.launches - convolutions;
+        let seconds = ((step.step - launch_seconds * others) / convolutions.max(1.0)).max(launch_seconds);
+        calls.push(MeasuredCalls {
+            call: plan::host_convolution(dtype),
+            samples: vec![[1.0, 1.0, 1.0, seconds]],
+        });
+    }
+    Ok(CallMeasurements { calls, launch_seconds, kernel_seconds })
 }
 
 /// Returns samples of one kind by size, each with the median of its times.
@@ -200,20 +98,21 @@ fn distinct(samples: Vec<[f64; 4]>) -> Vec<[f64; 4]> {
 
 /// A measured step.
 struct MeasuredStep {
-    /// The calls with their seconds.
-    calls: Vec<(CallSize, f64)>,
-    /// Seconds of the step.
+    /// The calls on the compute stream, with seconds between the events before and after each.
+    computed: Vec<(CallSize, f64)>,
+    /// The calls on other streams, which take place meanwhile.
+    others: Vec<(CallSize, f64)>,
+    /// Seconds of the step without events.
     step: f64,
     /// Launches of the host, as the clock counts them.
     launches: f64,
+    /// Number of convolutions.
+    convolutions: usize,
 }
 
 impl MeasuredStep {
-    fn of(gpus: &Gpus, text: &str, sets: &[String], samples: usize) -> Result<Self> {
-        let sizes = ["micro", "global"].map(|batch| format!("train.{batch}_batch_size={samples}"));
-        let sets: Vec<String> = sets.iter().cloned().chain(sizes).collect();
-        let config = RunConfig::parse(text, "the measurement", Path::new("/"), &sets)?;
-        let setup = plan::prepare(config, Placement::Cuda(gpus.clone()))?;
+    fn of(gpus: &Gpus, model: &MeasuredModel) -> Result<Self> {
+        let setup = plan::prepare(model.config()?, Placement::Cuda(gpus.clone()))?;
         run::prepare_kernels(&setup)?;
         let logged = step_calls(&setup, 0)?;
         let launches = plan::host_launches(&logged);
@@ -222,24 +121,52 @@ impl MeasuredStep {
         let (profiles, step) = timed(&setup)?;
         for profile in &profiles {
             if let Some(difference) = difference(&calls, profile) {
-                return Err(BenchError::Refused(format!(
-                    "--describe: a step of {sets:?} differs from its plan: {difference}"
-                )));
+                let text = format!("--describe: a step of {model:?} differs from its plan: {difference}");
+                return Err(BenchError::Refused(text));
             }
         }
-        let seconds = (0..calls.len()).map(|index| {
-            let times: Vec<f64> =
-                profiles.iter().map(|profile| f64::from(profile[index].milliseconds) / 1e3).collect();
-            median(&times)
-        });
-        let seconds = scaled(seconds.collect(), step);
         let tf32 = setup.config.precision.tf32;
-        let sized = calls
-            .iter()
-            .zip(seconds)
-            .filter_map(|(call, seconds)| CallSize::of(call, 1, tf32).map(|size| (size, seconds)));
-        Ok(MeasuredStep { calls: sized.collect(), step, launches })
+        let (mut computed, mut others) = (Vec::new(), Vec::new());
+        for (index, call) in calls.iter().enumerate() {
+            let Some(size) = CallSize::of(call, 1, tf32) else { continue };
+            let times: Vec<_> =
+                profiles.iter().map(|profile| f64::from(profile[index].milliseconds) / 1e3).collect();
+            match profiles[0][index].stream {
+                StreamKind::Compute => computed.push((size, median(&times))),
+                _ => others.push((size, median(&times))),
+            }
+        }
+        let convolutions = calls.iter().filter(|call| matches!(call, LoggedCall::Convolution { .. })).count();
+        Ok(MeasuredStep { computed, others, step, launches, convolutions })
     }
+
+    /// Seconds between the events of all calls on the compute stream.
+    fn between_events(&self) -> f64 {
+        self.computed.iter().map(|(_, seconds)| seconds).sum()
+    }
+
+    /// Returns the calls with their seconds, where an event takes `event` seconds.
+    fn calls(&self, event: f64) -> Vec<(CallSize, f64)> {
+        let less =
+            |(size, seconds): &(CallSize, f64)| (size.clone(), (seconds - event).max(LEAST_PART * seconds));
+        let mut computed: Vec<_> = self.computed.iter().map(less).collect();
+        let sum: f64 = computed.iter().map(|(_, seconds)| seconds).sum();
+        let factor = self.step / sum.max(f64::MIN_POSITIVE);
+        // In a step that takes longer than its calls the device waits for the host.
+        if factor < MOST_FACTOR {
+            computed.iter_mut().for_each(|(_, seconds)| *seconds *= factor);
+        }
+        computed.extend(self.others.iter().map(less));
+        computed
+    }
+}
+
+/// Returns the seconds that an event before and after a call takes: the median, over steps, of those by which
+/// the calls between events take longer than the step without, for each call.
+fn event_seconds(steps: &[MeasuredStep]) -> f64 {
+    let of = |step: &MeasuredStep| (step.between_events() - step.step) / step.computed.len().max(1) as f64;
+    let seconds: Vec<f64> = steps.iter().map(of).filter(|seconds| *seconds > 0.0).collect();
+    if seconds.is_empty() { 0.0 } else { median(&seconds) }
 }
 
 /// Returns whether a profile has a call.
@@ -283,12 +210,15 @@ fn timed(setup: &Setup) -> Result<(Vec<Vec<TimedCall>>, f64)> {
     }
     device.synchronize()?;
     let began = Instant::now();
-    for _ in 0..STEPS {
+    let first = step;
+    while step < first + STEPS || began.elapsed() < TIMED {
         worker.step(step)?;
+        // As a run does, one step late.
+        worker.scalars(step - 1)?;
         step += 1;
     }
     device.synchronize()?;
-    let seconds = began.elapsed().as_secs_f64() / STEPS as f64;
+    let seconds = began.elapsed().as_secs_f64() / (step - first) as f64;
     let mut profiles = Vec::new();
     for _ in 0..STEPS {
         device.begin_profile();
@@ -299,43 +229,36 @@ fn timed(setup: &Setup) -> Result<(Vec<Vec<TimedCall>>, f64)> {
     Ok((profiles, seconds))
 }
 
-/// Returns times of calls between two events each such that they add up to their step: less the time of
-/// events where they take longer than the step, or else in proportion.
-fn scaled(mut seconds: Vec<f64>, step: f64) -> Vec<f64> {
-    let sum: f64 = seconds.iter().sum();
-    let more = (sum - step).max(0.0) / seconds.len().max(1) as f64;
-    seconds.iter_mut().for_each(|time| *time = (*time - more).max(LEAST_PART * *time));
-    let rest = step / seconds.iter().sum::<f64>().max(f64::MIN_POSITIVE);
-    seconds.iter_mut().for_each(|time| *time *= rest);
-    seconds
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn call(bytes: f64) -> CallSize {
+        CallSize { kind: "copy".to_owned(), size: [1.0, bytes, 1.0] }
+    }
+
     #[test]
-    fn times_of_calls_add_up_to_their_step() {
-        for step in [0.5, 8.0, 24.0] {
-            let seconds = scaled(vec![2.0, 6.0, 3.0], step);
-            assert!((seconds.iter().sum::<f64>() - step).abs() < 1e-9, "{seconds:?}");
-        }
-        assert_eq!(scaled(vec![2.0, 6.0, 3.0], 8.0), [1.0, 5.0, 2.0]);
-        assert_eq!(scaled(vec![1.0, 2.0], 6.0), [2.0, 4.0]);
+    fn times_of_calls_are_without_events_and_add_up_to_their_step() {
+        let computed = [5.0, 9.0].map(|seconds| (call(seconds), seconds)).to_vec();
+        let others = vec![(call(3.0), 3.0)];
+        let of = |step| MeasuredStep {
+            computed: computed.clone(),
+            others: others.clone(),
+            step,
+            launches: 2.0,
+            convolutions: 0,
+        };
+        assert!((event_seconds(&[of(12.0), of(20.0)]) - 1.0).abs() < 1e-12);
+        let seconds = |step| of(step).calls(1.0).into_iter().map(|(_, seconds)| seconds).collect::<Vec<_>>();
+        assert_eq!(seconds(12.0), [4.0, 8.0, 2.0]);
+        assert_eq!(seconds(9.0), [3.0, 6.0, 2.0]);
+        // The device waited for the host.
+        assert_eq!(seconds(30.0), [4.0, 8.0, 2.0]);
     }
 
     #[test]
     fn samples_of_one_size_are_one() {
         let samples = vec![[1.0, 2.0, 3.0, 0.5], [1.0, 2.0, 3.0, 0.7], [0.0, 2.0, 3.0, 1.0]];
         assert_eq!(distinct(samples), [[0.0, 2.0, 3.0, 1.0], [1.0, 2.0, 3.0, 0.7]]);
-    }
-
-    #[test]
-    fn every_measured_step_is_a_configuration() {
-        let all = Steps::all();
-        assert!(all.len() > 60, "{}", all.len());
-        for (model, sets, _) in all {
-            RunConfig::parse(&text(model), "the measurement", Path::new("/"), &sets).unwrap();
-        }
     }
 }

@@ -61,6 +61,12 @@ pub fn host_launches(log: &CallLog) -> f64 {
     launches
 }
 
+/// Returns the kind of the samples that have the seconds of the host for a convolution of a type.
+#[must_use]
+pub fn host_convolution(dtype: DType) -> String {
+    format!("host convolution {dtype}")
+}
+
 /// Launches for which a call occupies the host as long, bytes aside.
 fn launches_of(call: &LoggedCall) -> f64 {
     match call {
@@ -119,7 +125,11 @@ impl CallTimes {
             }
             _ => 0.0,
         };
-        self.rates.launch() * launches_of(call) + copied
+        let launch = match call {
+            LoggedCall::Convolution { dtype, .. } => self.samples.first(&host_convolution(*dtype)),
+            _ => None,
+        };
+        launch.unwrap_or(self.rates.launch() * launches_of(call)) + copied
     }
 
     /// Seconds of a call on the device.
@@ -140,7 +150,12 @@ impl CallTimes {
                 };
                 let typical = TYPICAL.iter().find(|(kind, _)| size.kind.starts_with(kind));
                 let ratio = typical.map_or(1.0, |(_, ratio)| *ratio);
-                self.corrected(&size, ratio, |size| self.kernel(size, rate))
+                // Blocks of attention read their operands from the caches.
+                let is_attention = family.starts_with("attention") && kernel.work.flops > 0;
+                let cached = |[blocks, _, flops]: [f64; 3]| [blocks, 0.0, flops];
+                self.corrected(&size, ratio, |size| {
+                    self.kernel(if is_attention { cached(size) } else { size }, rate)
+                })
             }
             LoggedCall::Matmul { key, work } => {
                 let model = MatmulModel {

@@ -53,7 +53,11 @@ impl CallSize {
                 };
                 let [_, output, _] = shape.elements();
                 let size = [output as f64, work.bytes as f64, work.flops as f64];
-                CallSize { kind: format!("convolution {dtype} {pass}"), size }
+                let [rows, columns] = shape.kernel;
+                let rounds = if tf32 && *dtype == DType::F32 { " tf32" } else { "" };
+                let stride = shape.stride[0];
+                let kind = format!("convolution {dtype}{rounds} {pass} {rows}x{columns} {stride}");
+                CallSize { kind, size }
             }
             LoggedCall::Copy { kind, bytes, .. } => {
                 let kind = match kind {
@@ -125,6 +129,11 @@ impl Samples {
     /// Returns whether calls of this kind were measured.
     pub(crate) fn has(&self, size: &CallSize) -> bool {
         self.0.contains_key(&size.kind)
+    }
+
+    /// Returns the seconds of the first sample of a kind.
+    pub(crate) fn first(&self, kind: &str) -> Option<f64> {
+        self.0.get(kind)?.first().map(|(_, seconds)| *seconds)
     }
 
     /// Returns by how much calls of this kind and size take longer than `model` says, which gives the seconds

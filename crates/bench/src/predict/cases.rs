@@ -80,6 +80,12 @@ pub fn predict_cases() -> Vec<PredictCase> {
         add("GPT-2 124M", GPT_124M, &[samples], &[BF16, &micro_batch]);
         add("GPT-2 124M", GPT_124M, &[samples], &[BF16, &micro_batch, "parallel.lanes=2"]);
     }
+    // Numbers of tokens between those of a description.
+    add("GPT-2 124M", GPT_124M, &[6, 24], &[BF16]);
+    add("GPT-2 355M", GPT_355M, &[3], &[BF16]);
+    add("GPT-2 1558M", GPT_1558M, &[6], &[BF16]);
+    add("Llama 3 1B", LLAMA_1B, &[3], &[BF16]);
+    add("Qwen 3 0.6B", QWEN, &[3], &[BF16]);
     add("GPT-2 355M", GPT_355M, &[1, 8, 32], &[BF16]);
     add("GPT-2 355M", GPT_355M, &[8], &[F32, TF32]);
     add("GPT-2 355M", GPT_355M, &[8], &[F16, AGAIN]);
