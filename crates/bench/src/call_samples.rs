@@ -100,7 +100,7 @@ fn distinct(samples: Vec<[f64; 4]>) -> Vec<[f64; 4]> {
 struct MeasuredStep {
     /// The calls on the compute stream, with seconds between the events before and after each.
     computed: Vec<(CallSize, f64)>,
-    /// The calls on other streams, which take place meanwhile.
+    /// The calls on other streams, which run meanwhile.
     others: Vec<(CallSize, f64)>,
     /// Seconds of the step without events.
     step: f64,

@@ -1,7 +1,8 @@
 //! Causal self-attention of sequences in pieces, some of which are on other ranks.
 //!
 //! Keys and values of all pieces are gathered one piece of every rank at a time, in forward and again in
-//! backward, while attention computes earlier ones. Each piece of queries is one call of the operator, with the same shapes on any number of ranks.
+//! backward, while attention computes earlier ones. Each piece of queries is one call of the operator, with
+//! the same shapes on any number of ranks.
 
 mod gathered;
 
@@ -12,7 +13,7 @@ use tensor::ops::dropout::Mask;
 use tensor::ops::rearrange;
 use tensor::{Tensor, ops};
 
-use gathered::{Gathered, Layout};
+use gathered::{Gathered, Layout, OPERATOR};
 
 use super::{Dropout, autocast, named, parameter, values_of};
 use crate::error::{AutogradError, Result};
@@ -20,8 +21,6 @@ use crate::pieces::{Pieces, part};
 use crate::rule::{Rule, Saved};
 use crate::tape::{Source, Tape, Var};
 use crate::weight::Weight;
-
-const OPERATOR: &str = "piece_attention";
 
 /// Backward of [`piece_attention`].
 #[derive(Debug)]

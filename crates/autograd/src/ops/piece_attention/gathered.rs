@@ -5,9 +5,10 @@ use collective::{DataPlane, SharedPlane};
 use device::{Category, Request};
 use tensor::Tensor;
 
-use super::OPERATOR;
 use crate::error::{AutogradError, Result};
 use crate::pieces::part;
+
+pub(super) const OPERATOR: &str = "piece_attention";
 
 /// The pieces of all ranks.
 #[derive(Debug)]
@@ -45,7 +46,7 @@ impl<'a> Gathered<'a> {
         let request = Request::new(category, OPERATOR);
         let first = own.first().ok_or(AutogradError::NotRecorded)?;
         let shape = [layout.batch, layout.dealt.len() * layout.time, first.shape().columns()];
-        // Kernels read whole tiles of keys, also beyond the last one that counts, whose values must be finite.
+        // Kernels read whole tiles of keys, also beyond the last that counts, whose values must be finite.
         let all = match layout.plane.is_some() && own.len() > 1 {
             true => Tensor::zeros(first.device(), shape, first.dtype(), request)?,
             false => Tensor::empty(first.device(), shape, first.dtype(), request)?,
