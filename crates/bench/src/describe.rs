@@ -12,7 +12,7 @@ use crate::error::{BenchError, Result};
 use crate::rates::{Rates, matmul_flops_per_second, rates};
 use config::RunConfig;
 use plan::PlanTarget;
-use plan::{DeviceRates, MeasuredCalls, Overhead, PlanDevice};
+use plan::{DeviceRates, MeasuredCalls, Overhead, PlanDevice, Power};
 use run::failure;
 use worker::placement::{DeviceChoice, Gpus, Placement, describe};
 use worker::{Setup, Worker};
@@ -75,6 +75,8 @@ struct Measured {
     link: Option<f64>,
     /// Operation between all ranks, bytes of its operand, and seconds.
     collectives: Vec<(&'static str, usize, f64)>,
+    /// Power limit of the GPU in watts, if it reports one.
+    power_limit: Option<u32>,
 }
 
 fn measure(gpus: usize) -> Result<PlanDevice> {
@@ -103,12 +105,16 @@ fn measure(gpus: usize) -> Result<PlanDevice> {
         }
     };
     let alone = Gpus { first_rank: 0, ordinals: vec![0], description: description.clone() };
+    let on_host = cuda::availability().map_or(ranks, |gpus| gpus.len());
     let calls = call_samples::measure(&alone)?;
     let mut device = described(&description, &all, PlanDevice::shipped()?);
     if let Some(rates) = &mut device.rates {
         rates.launch_seconds = Some(legible(calls.launch_seconds));
         rates.kernel_seconds = Some(legible(calls.kernel_seconds));
     }
+    device.gpus_per_host = Some(on_host);
+    let limits = all.iter().filter_map(|rank| rank.power_limit);
+    device.power = limits.min().map(|watts| Power { limit_watts: watts.into(), step_watts: None });
     device.times = calls.calls;
     device.times.iter_mut().flat_map(|calls| &mut calls.samples).for_each(|[.., seconds]| {
         *seconds = legible(*seconds);
@@ -150,13 +156,10 @@ fn measure_rank(setup: &Setup, communicator: Communicator) -> Result<Measured> {
         1 => (None, Vec::new()),
         _ => (Some(link(&mut worker)?), collectives(&mut worker)?),
     };
-    Ok(Measured {
-        statistics,
-        rates: rates(&device)?,
-        flops_f32: matmul_flops_per_second(&device, DType::F32)?,
-        link,
-        collectives,
-    })
+    let (rates, flops_f32) = (rates(&device)?, matmul_flops_per_second(&device, DType::F32)?);
+    // By now the management library has been opened.
+    let power_limit = worker.record()?.figures.gpu.and_then(|gpu| gpu.power_limit_watts);
+    Ok(Measured { statistics, rates, flops_f32, link, collectives, power_limit })
 }
 
 /// Times collectives and an exchange between all ranks with operands of several sizes.
@@ -241,7 +244,6 @@ fn described(description: &Description, all: &[Measured], others: PlanDevice) ->
         let mut names = Vec::new();
         names.extend((!is_same_model).then_some("efficiency"));
         names.extend((!connected).then_some("link_bytes"));
-        names.extend(assumed.network_bytes.map(|_| "network_bytes"));
         DeviceRates {
             flops_bf16: slowest(|rank| Some(rank.rates.flops_per_second)).unwrap_or(assumed.flops_bf16),
             flops_f32: slowest(|rank| Some(rank.flops_f32)).unwrap_or(assumed.flops_f32),

@@ -1,16 +1,11 @@
 //! Communication by axis of the grid: the bytes that a step sends, and for how long compute waits for them.
 
 use collective::Axis;
-use device::Description;
 use serde::Serialize;
 use worker::Setup;
-use worker::build::{self, DataScope};
 
-use crate::cost::{Cost, cost};
-use crate::error::Result;
-use crate::rates::DeviceRates;
 use crate::roles::Plans;
-use crate::work::Work;
+use crate::step_time::StepTime;
 
 /// The communication of a step along an axis with several ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -21,45 +16,32 @@ pub struct AxisCommunication {
     pub ranks: usize,
     /// Bytes sent by the rank that sends most.
     pub step_bytes_sent: u64,
-    /// Seconds for which compute waits, by the cost model; `None` for a device without rates, and along
-    /// [`Axis::Pipeline`], whose waits are those of the schedule.
+    /// Predicted seconds for which compute waits; `None` without a predicted step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exposed_seconds: Option<f64>,
 }
 
 impl AxisCommunication {
-    /// Returns the communication along each axis with several ranks.
-    ///
-    /// # Errors
-    /// Errors of the data or of the schedule.
-    pub(crate) fn of(
-        setup: &Setup,
-        plans: &Plans,
-        (rates, description): (Option<&DeviceRates>, &Description),
-    ) -> Result<Vec<Self>> {
-        let (config, grid) = (&setup.config, setup.config.parallel.grid());
-        if grid.world_size() == 1 {
-            return Ok(Vec::new());
-        }
-        let predict = |rates| -> Result<Cost> {
-            let dataset = build::dataset(config, DataScope::Shapes)?;
-            let work = Work::count(config, &dataset, description)?;
-            cost(config, &work, rates, &setup.blueprint.stages)
-        };
-        let cost = rates.map(predict).transpose()?;
+    /// Returns the communication along each axis with several ranks. `time`: the predicted step.
+    pub(crate) fn of(setup: &Setup, plans: &Plans, time: Option<&StepTime>) -> Vec<Self> {
+        let grid = setup.config.parallel.grid();
         let most =
             |axis: Axis| plans.roles().iter().map(|plan| plan.step_traffic.along(axis).bytes_sent).max();
         let along = |axis: Axis| AxisCommunication {
             axis: axis.name(),
             ranks: grid.size(axis),
             step_bytes_sent: most(axis).unwrap_or(0),
-            exposed_seconds: cost.and_then(|cost| match axis {
-                Axis::Data => Some(cost.exposed),
-                Axis::Tensor => Some(cost.shared_layers),
-                Axis::Context => Some(cost.shared_sequences),
-                Axis::Pipeline => None,
+            exposed_seconds: time.map(|time| match axis {
+                Axis::Data => time.parts.reduction_seconds,
+                Axis::Tensor => time.parts.layers_seconds,
+                // Ranks that share sequences reduce gradients too, together with those along the data axis.
+                Axis::Context if grid.size(Axis::Data) == 1 => {
+                    time.parts.sequences_seconds + time.parts.reduction_seconds
+                }
+                Axis::Context => time.parts.sequences_seconds,
+                Axis::Pipeline => time.parts.pipeline_seconds,
             }),
         };
-        Ok(Axis::ALL.into_iter().filter(|axis| grid.size(*axis) > 1).map(along).collect())
+        Axis::ALL.into_iter().filter(|axis| grid.size(*axis) > 1).map(along).collect()
     }
 }

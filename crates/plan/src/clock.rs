@@ -16,7 +16,7 @@ use meetings::{Meeting, Meetings};
 use streams::Streams;
 
 use crate::samples::CallSize;
-pub(crate) use streams::{Idle, StepParts};
+pub(crate) use streams::{ClockParts, Idle};
 
 /// Steps that are simulated. The last one counts: by then the next step's calls overlap with the end of each.
 const STEPS: usize = 3;
@@ -33,6 +33,8 @@ pub(crate) struct RankCalls {
     rank: usize,
     calls: Vec<TimedCall>,
     stretches: Vec<Stretch>,
+    /// The ranks that share this one's sequences; empty if none do.
+    sequences: Vec<usize>,
 }
 
 /// The times of a call.
@@ -83,7 +85,24 @@ impl RankCalls {
             let (CallTime { device, host, is_measured }, family) = (times(&call), CallSize::family(&call));
             TimedCall { seconds: device, host, effect: Effect::of(call), family, is_measured }
         };
-        RankCalls { rank, calls: log.calls.into_iter().map(timed).collect(), stretches }
+        RankCalls {
+            rank,
+            calls: log.calls.into_iter().map(timed).collect(),
+            stretches,
+            sequences: Vec::new(),
+        }
+    }
+
+    /// Returns the calls of a rank that shares its sequences with `ranks`.
+    pub(crate) fn with_sequences(self, ranks: Vec<usize>) -> Self {
+        RankCalls { sequences: if ranks.len() > 1 { ranks } else { Vec::new() }, ..self }
+    }
+
+    /// Returns the reason of waits for an exchange with ranks that share sequences; `None` for others.
+    fn reason_of(&self, communication: &LoggedCommunication) -> Option<Idle> {
+        let is_exchange = communication.stream == StreamKind::Exchange;
+        let shares = |rank: &usize| self.sequences.contains(rank);
+        (is_exchange && communication.ranks.iter().all(shares)).then_some(Idle::Sequences)
     }
 
     /// Returns the families of calls with their numbers and seconds on the device, the longest first.
@@ -185,12 +204,12 @@ struct Rank<'a> {
 struct Period {
     host: f64,
     compute: f64,
-    parts: StepParts,
+    parts: ClockParts,
 }
 
 /// Simulates steps of ranks that communicate with each other and with ranks that are as fast. Returns the
 /// parts of the last step of each; `None` if several ranks make so many calls that it would take long.
-pub(crate) fn simulate(ranks: &[RankCalls]) -> Option<Vec<StepParts>> {
+pub(crate) fn simulate(ranks: &[RankCalls]) -> Option<Vec<ClockParts>> {
     let calls = ranks.iter().map(RankCalls::count).fold(0, usize::saturating_add);
     if ranks.len() > 1 && calls > MOST_CALLS {
         return None;
@@ -317,7 +336,9 @@ impl<'a> Rank<'a> {
             let Some(begin) = begin.or_else(|| forced.then_some(ready)) else { return false };
             self.awaited = None;
             self.host += host;
-            self.streams.wait_until(stream, begin, Idle::of(stream));
+            let reason = self.calls.reason_of(communication);
+            self.streams.set_reason(stream, reason);
+            self.streams.wait_until(stream, begin, reason.unwrap_or_else(|| Idle::of(stream)));
             self.streams.run(stream, self.host, *seconds);
             return true;
         }
@@ -331,10 +352,10 @@ impl<'a> Rank<'a> {
             }
             Effect::Record(stream) => self.streams.record(*stream, self.host),
             Effect::Wait { stream, event } => {
-                let time = self.streams.event(*event);
-                self.streams.wait_until(*stream, time, Idle::of(event.stream));
+                let (time, reason) = self.streams.event(*event);
+                self.streams.wait_until(*stream, time, reason);
             }
-            Effect::HostWait(event) => self.host = self.host.max(self.streams.event(*event)),
+            Effect::HostWait(event) => self.host = self.host.max(self.streams.event(*event).0),
             Effect::Synchronize => self.host = self.host.max(self.streams.all_ready()),
             Effect::Section(name) => self.streams.section(name),
             Effect::Communicate(_) => {}

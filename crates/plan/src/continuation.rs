@@ -6,20 +6,17 @@
 use config::{Parallel, RunConfig};
 use telemetry::units::counted;
 use worker::Placement;
-use worker::build::{self, DataScope};
 
-use crate::cost::{cost, equal_stages};
 use crate::error::{PlanError, Result};
 use crate::fit::Fit;
 use crate::host::RankForm;
 use crate::imitated::PlanDevice;
 use crate::overhead::DeviceRanks;
 use crate::prepare::prepare_shapes;
-use crate::rates::DeviceRates;
 use crate::recompute;
 use crate::roles::plan_all;
+use crate::screening::{Screen, TimedLayers};
 use crate::target::PlanOptions;
-use crate::work::Work;
 
 /// Most grids of equal settings that are planned before others are tried.
 const MOST_PLANNED: usize = 4;
@@ -36,7 +33,7 @@ pub struct Continuation {
     pub ranks: usize,
 }
 
-/// A grid that the configuration accepts, and its predicted time of a step.
+/// A grid that the configuration accepts, and the seconds of a step by the screening.
 struct Candidate {
     grid: Continuation,
     config: RunConfig,
@@ -80,18 +77,15 @@ pub fn continuation(config: &RunConfig, options: &PlanOptions, most_ranks: usize
 struct Search<'a> {
     config: &'a RunConfig,
     device: PlanDevice,
-    rates: DeviceRates,
-    work: Work,
+    layers: TimedLayers,
 }
 
 impl<'a> Search<'a> {
     fn of(config: &'a RunConfig, options: &PlanOptions) -> Result<Self> {
         let ranks = DeviceRanks::of(config);
         let device = options.target.device(options.capacity, ranks)?;
-        let (rates, _) = device.rates_or_shipped()?;
-        let dataset = build::dataset(config, DataScope::Shapes)?;
-        let work = Work::count(config, &dataset, &device.description(ranks))?;
-        Ok(Search { config, device, rates, work })
+        let layers = Screen::of(&device, ranks)?.layers(config, None)?;
+        Ok(Search { config, device, layers })
     }
 
     /// Returns the grids of at most `most_ranks` ranks that the configuration accepts with these settings,
@@ -108,9 +102,8 @@ impl<'a> Search<'a> {
     fn candidate(&self, sets: Vec<String>) -> Option<Candidate> {
         let config = self.config.with(&sets).ok()?;
         let ranks = config.world_size();
-        let cost = cost(&config, &self.work, &self.rates, &equal_stages(&config)).ok()?;
-        // The rates of links are those between GPUs.
-        let seconds = if self.device.is_gpu() { cost.seconds() } else { cost.passes };
+        let screen = Screen::of(&self.device, DeviceRanks::of(&config)).ok()?;
+        let seconds = screen.seconds(&config, &self.layers).ok()?;
         Some(Candidate { grid: Continuation { sets, ranks }, config, seconds })
     }
 

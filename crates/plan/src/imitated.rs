@@ -6,10 +6,10 @@ use device::{Description, Kind};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{PlanError, Result};
-use crate::links::HOST;
 use crate::overhead::{DeviceRanks, Overhead};
 use crate::rates::DeviceRates;
 use crate::samples::MeasuredCalls;
+use crate::surroundings::{GPUS_PER_HOST, Network, Power};
 use crate::toml_file;
 
 /// The description of the device that plans imitate on a host without a GPU.
@@ -61,6 +61,12 @@ pub struct PlanDevice {
     /// Rates of the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rates: Option<DeviceRates>,
+    /// The network between hosts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
+    /// The electric power.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub power: Option<Power>,
     /// Measured calls.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub times: Vec<MeasuredCalls>,
@@ -156,6 +162,12 @@ impl PlanDevice {
             _ if !read.rates.iter().flat_map(DeviceRates::all).all(|rate| positive(&rate)) => {
                 wrong("[rates] must all be above 0")
             }
+            _ if !read.network.iter().flat_map(Network::all).all(|figure| positive(&figure)) => {
+                wrong("[network] must all be above 0")
+            }
+            _ if !read.power.iter().flat_map(Power::all).all(|watts| positive(&watts)) => {
+                wrong("[power] must all be above 0")
+            }
             Self { gpus_per_host: Some(0), .. } => wrong("gpus_per_host must be above 0"),
             _ if !positive_times => wrong("the seconds of [[times]] must all be above 0"),
             _ if !positive_sizes => wrong("the sizes of [[times]] must be numbers of at least 0"),
@@ -179,7 +191,14 @@ impl PlanDevice {
         let overhead = if is_shipped { shipped.overhead } else { shipped.overhead.elsewhere() };
         let device = Self::of(description, overhead, None);
         Ok(match Self::of_model(&description.model)? {
-            Some(Self { rates, gpus_per_host, times, .. }) => Self { rates, gpus_per_host, times, ..device },
+            Some(known) => Self {
+                rates: known.rates,
+                gpus_per_host: known.gpus_per_host,
+                network: known.network,
+                power: known.power,
+                times: known.times,
+                ..device
+            },
             None => device,
         })
     }
@@ -197,6 +216,8 @@ impl PlanDevice {
             assumed: Vec::new(),
             overhead,
             rates,
+            network: None,
+            power: None,
             gpus_per_host: None,
             times: Vec::new(),
         }
@@ -205,7 +226,7 @@ impl PlanDevice {
     /// Number of GPUs of a host.
     #[must_use]
     pub fn gpus_per_host(&self) -> usize {
-        self.gpus_per_host.unwrap_or(HOST)
+        self.gpus_per_host.unwrap_or(GPUS_PER_HOST)
     }
 
     /// Returns the description for Meta to imitate.
@@ -228,18 +249,24 @@ impl PlanDevice {
     }
 
     /// Returns the device's rates, or those of the shipped description, and the keys not measured on such a
-    /// device.
+    /// device. The network is the device's, or the assumed one.
     ///
     /// # Errors
     /// As for [`PlanDevice::shipped`].
     pub(crate) fn rates_or_shipped(&self) -> Result<(DeviceRates, Vec<String>)> {
+        let network = self.network.clone().unwrap_or(Network::ASSUMED);
+        let with_network = |rates: DeviceRates| DeviceRates {
+            network_bytes: Some(network.bytes),
+            network_seconds: Some(network.seconds()),
+            ..rates
+        };
         if let Some(rates) = &self.rates {
-            return Ok((rates.clone(), rates.assumed.clone()));
+            return Ok((with_network(rates.clone()), rates.assumed.clone()));
         }
         let missing = || PlanError::Refused(format!("{SHIPPED_NAME} has no [rates]"));
         let shipped = Self::shipped()?;
         let all = format!("all rates, which were measured on an {}", shipped.model);
-        Ok((shipped.rates.ok_or_else(missing)?, vec![all]))
+        Ok((with_network(shipped.rates.ok_or_else(missing)?), vec![all]))
     }
 
     pub(crate) fn is_gpu(&self) -> bool {

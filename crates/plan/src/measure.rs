@@ -2,7 +2,7 @@
 
 use autograd::{Mode, Source, Tape, Var};
 use collective::DividedPlane;
-use device::{Category, Description, Device, Kind, Request};
+use device::{CallLog, Category, Description, Device, Kind, Request};
 use nn::{Input, Model, Stage};
 use parallel::data::WalkKind;
 use parallel::pipeline::{Crossing, HeldBytes, StagePart};
@@ -40,13 +40,24 @@ pub fn layers(config: &RunConfig, dataset: &Dataset, description: &Description) 
     let mut measures = Vec::with_capacity(of);
     let mut before = None;
     for layer in 0..of {
-        let device = blueprint::meta(description)?;
-        let stage = Stage { layers: layer..layer + 1, of };
-        let measure = layer_alone(config, dataset, &device, &stage, before)?;
+        let (measure, _) = logged_layer(config, dataset, description, (layer, before))?;
         before = measure.output;
         measures.push(measure);
     }
     Ok(measures)
+}
+
+/// Measures one layer, whose input is the activation sent by the layer before it, and returns the calls of
+/// its passes too: forward, the input half of backward, the weights' half.
+pub(crate) fn logged_layer(
+    config: &RunConfig,
+    dataset: &Dataset,
+    description: &Description,
+    (layer, before): (usize, Option<Crossing>),
+) -> Result<(LayerMeasure, [CallLog; 3])> {
+    let device = blueprint::meta(description)?;
+    let stage = Stage { layers: layer..layer + 1, of: config.layers() };
+    layer_alone(config, dataset, &device, &stage, before)
 }
 
 /// Measures one layer.
@@ -56,7 +67,7 @@ fn layer_alone(
     device: &Device,
     stage: &Stage,
     before: Option<Crossing>,
-) -> Result<LayerMeasure> {
+) -> Result<(LayerMeasure, [CallLog; 3])> {
     let start = held(device);
     let grid = config.parallel.grid().seen_from(0)?;
     let mut parts = parts::build(device, config, grid, std::slice::from_ref(stage), None)?;
@@ -64,12 +75,20 @@ fn layer_alone(
     let parameters = held(device) - start;
     let plane = DividedPlane::counted(config.parallel.replicas(), config.parallel.owners());
     let mut measure = LayerMeasure::default();
+    let mut logs: [CallLog; 3] = Default::default();
+    let next_log = |device: &Device| {
+        let log = device.end_log();
+        device.begin_log();
+        log
+    };
     for StagePart { model, reduction, weights } in &mut parts {
         if let Some(units) = weights {
             units.begin(WalkKind::Step, &plane.within)?;
         }
         let (start, before_passes, flops_before) = (held(device), work(device), device.flops());
+        device.begin_log();
         let (tape, loss, output) = passed_forward(config, dataset, &**model, stage, before)?;
+        logs[0] = next_log(device);
         let (activations, after_forward, flops_forward) =
             (held(device) - start, work(device), device.flops());
         let (leaves, pending) = match (loss, output) {
@@ -82,15 +101,18 @@ fn layer_alone(
             _ => continue,
         };
         drop(leaves);
+        logs[1] = next_log(device);
         let (weights, after_input, flops_input) = (held(device) - start, work(device), device.flops());
         pending.backward_weight(&mut reduction.sink(&plane))?;
+        logs[2] = device.end_log();
         measure.bytes = HeldBytes { parameters, activations, weights };
         let (end, flops_end) = (work(device), device.flops());
         measure.flops = [flops_forward - flops_before, flops_input - flops_forward, flops_end - flops_input];
         measure.passes = [after_forward - before_passes, after_input - after_forward, end - after_input];
     }
+    device.end_log();
     drop(optimizer);
-    Ok(measure)
+    Ok((measure, logs))
 }
 
 /// The start of backward: the loss, or the identity of an output that has been freed.

@@ -39,8 +39,8 @@ pub fn plan_page(config: RunConfig, options: &PlanOptions, title: &str) -> Resul
     let schedule = match config.parallel.pipeline {
         1 => None,
         _ => {
-            let planned = PlannedSchedule::of(&setup)?;
-            let note = format!("drawn with passes {}, and transfers hidden", planned.times());
+            let planned = PlannedSchedule::of(&setup, &device)?;
+            let note = format!("drawn with passes {}", planned.times());
             Some(SchedulePicture { picture: planned.svg(), note })
         }
     };

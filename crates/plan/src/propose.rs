@@ -1,30 +1,32 @@
 //! Configurations that fit a device, the fastest first: grids, schedules, ZeRO stages, recomputation and
 //! micro-batch sizes, with the same number of samples in a step.
 
+mod larger;
 mod layout;
 mod nearest;
 mod proposal;
 mod shards;
 mod tried;
 
+use std::collections::BTreeMap;
+
+use collective::Axis;
 use config::RunConfig;
 use device::Description;
-use worker::build::{self, DataScope};
 use worker::{Placement, Setup};
 
-use crate::cost::{Cost, cost, equal_stages};
 use crate::error::{PlanError, Result};
 use crate::fit::Fit;
 use crate::host::RankForm;
 use crate::imitated::PlanDevice;
-use crate::links::HOST;
 use crate::overhead::{DeviceRanks, OverheadPart};
 use crate::prepare::prepare_shapes;
-use crate::rates::DeviceRates;
 use crate::roles::{limited_to, plan_within};
+use crate::screening::{Screen, TimedLayers};
 use crate::step_time::StepTime;
 use crate::target::PlanOptions;
-use crate::work::Work;
+use crate::timed_step::assumptions;
+pub use larger::LargerBatch;
 use layout::Layout;
 pub use nearest::Miss;
 pub use proposal::{Proposal, Proposals};
@@ -49,8 +51,8 @@ struct Candidate {
     layout: Layout,
     /// Keys that give the configuration this layout.
     sets: Vec<String>,
-    /// Predicted time of a step with equal stages.
-    cost: Cost,
+    /// Seconds of a step by the screening, which decide the order of planning.
+    screened: f64,
 }
 
 /// The result of planning a candidate.
@@ -68,13 +70,11 @@ struct Search {
     on_device: DeviceRanks,
     description: Description,
     fit: FitOptions,
-    rates: DeviceRates,
-    work: Work,
 }
 
 /// Plans configurations of `fit.ranks` ranks that have the samples of `config` in a step, in the order of
-/// their costs, until enough of them fit, and orders those by the times that the clock predicts. `on_result`
-/// is called for each that fits.
+/// their screening, until enough of them fit, and orders those by the times that the clock predicts.
+/// `on_result` is called for each that fits.
 ///
 /// # Errors
 /// Errors of the configuration; a number of ranks for which no grid exists; candidates none of which can be
@@ -89,15 +89,13 @@ pub fn propose(
     let on_device = DeviceRanks::of_world(&config, ranks);
     let device = options.target.device(options.capacity, on_device)?;
     let own_capacity = options.target.device(None, on_device)?.total_bytes;
-    let (rates, mut assumed) = device.rates_or_shipped()?;
-    assumed.retain(|key| ranks > HOST || key != "network_bytes");
     let description = device.description(on_device);
-    let work = Work::count(&config, &build::dataset(&config, DataScope::Shapes)?, &description)?;
-    let search = Search { config, device, on_device, description, fit, rates, work };
+    let search = Search { config, device, on_device, description, fit };
     let candidates = search.candidates()?;
     let mut proposals = Proposals {
         list: Vec::new(),
         nearest: None,
+        larger: None,
         planned: 0,
         unplanned: 0,
         reason: None,
@@ -107,10 +105,14 @@ pub fn propose(
         own_capacity,
         ranks,
         samples: search.config.train.global_batch_size,
-        tokens: build::tokens_per_step(&search.config),
-        assumed,
+        assumed: Vec::new(),
     };
     let refusal = search.run(&candidates, &mut proposals, on_result)?;
+    proposals.larger = search.larger(&proposals.list)?;
+    if let Some(first) = proposals.list.first() {
+        let config = search.config.with(&first.sets)?;
+        proposals.assumed = assumptions(&config, &search.device)?;
+    }
     match refusal {
         Some(error) if proposals.list.is_empty() && proposals.nearest.is_none() => Err(error),
         _ => Ok(proposals),
@@ -118,22 +120,31 @@ pub fn propose(
 }
 
 impl Search {
-    /// Returns the layouts that the configuration accepts, the fastest first. Of those that differ only in
-    /// the size of the groups that share state, the smallest comes first: the cost model has one link between
-    /// all ranks, and groups use those of a host.
+    /// Returns the layouts that the configuration accepts, the fastest first by the screening. Of those that
+    /// differ only in the size of the groups that share state, the smallest comes first: it needs no less
+    /// memory and sends less from host to host.
     ///
     /// # Errors
     /// No such layout.
     fn candidates(&self) -> Result<Vec<Candidate>> {
         let config = &self.config;
+        let screen = Screen::of(&self.device, self.on_device)?;
+        let mut timed: BTreeMap<[usize; 3], TimedLayers> = BTreeMap::new();
         let candidate = |layout: Layout| {
             // A refused configuration is no candidate.
             let sets = config.with_profile_of(layout.sets(config, self.fit.names_grid)).ok()?;
             let changed = config.with(&sets).ok()?;
-            let cost = cost(&changed, &self.work, &self.rates, &equal_stages(&changed)).ok()?;
-            Some(Candidate { layout, sets, cost })
+            let size = |axis| layout.grid.size(axis);
+            let shapes = [layout.micro_batch, size(Axis::Tensor), size(Axis::Context)];
+            if !timed.contains_key(&shapes) {
+                let layers = screen.layers(&changed, timed.values().next()).ok()?;
+                timed.insert(shapes, layers);
+            }
+            let screened = screen.seconds(&changed, timed.get(&shapes)?).ok()?;
+            Some(Candidate { layout, sets, screened })
         };
-        let mut all: Vec<_> = Layout::all(config, self.fit.ranks).into_iter().filter_map(candidate).collect();
+        let all = Layout::all(config, self.fit.ranks, self.device.gpus_per_host());
+        let mut all: Vec<_> = all.into_iter().filter_map(candidate).collect();
         if all.is_empty() {
             let (ranks, samples) = (self.fit.ranks, config.train.global_batch_size);
             return Err(PlanError::Refused(format!(
@@ -141,7 +152,7 @@ impl Search {
                  the model's layers"
             )));
         }
-        all.sort_by(|a, b| a.cost.seconds().total_cmp(&b.cost.seconds()));
+        all.sort_by(|a, b| a.screened.total_cmp(&b.screened));
         let first_alike = |one: &Candidate| {
             all.iter().position(|other: &Candidate| other.layout.has_groups_of_another_size(&one.layout))
         };
@@ -155,9 +166,9 @@ impl Search {
         self.device.overhead.parts(self.on_device)
     }
 
-    fn setup(&self, candidate: &Candidate) -> Result<Setup> {
+    fn setup(&self, sets: &[String]) -> Result<Setup> {
         let placement = Placement::Meta(self.description.clone());
-        let setup = prepare_shapes(self.config.with(&candidate.sets)?, placement)?;
+        let setup = prepare_shapes(self.config.with(sets)?, placement)?;
         Ok(limited_to(setup, self.fit.most_allocations))
     }
 
@@ -166,24 +177,29 @@ impl Search {
     /// # Errors
     /// Errors that are no refusal of the candidate.
     fn plan(&self, candidate: &Candidate) -> Result<Outcome> {
-        let planned = self.setup(candidate).and_then(|setup| Ok((plan_within(&setup)?, setup)));
-        let (plans, setup) = match planned {
-            Ok(planned) => planned,
-            Err(error) if error.is_out_of_memory() => return Ok(Outcome::TooLarge),
-            Err(error) if error.exit_status() == 2 => return Ok(Outcome::Unplanned(error)),
-            Err(error) => return Err(error),
-        };
+        match self.proposal(&candidate.sets, candidate.layout) {
+            Ok(Some(proposal)) => Ok(Outcome::Fits(Box::new(proposal))),
+            Ok(None) => Ok(Outcome::TooLarge),
+            Err(error) if error.is_out_of_memory() => Ok(Outcome::TooLarge),
+            Err(error) if error.exit_status() == 2 => Ok(Outcome::Unplanned(error)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Plans and times a configuration; `None` if it does not fit.
+    ///
+    /// # Errors
+    /// Errors of the plan.
+    fn proposal(&self, sets: &[String], layout: Layout) -> Result<Option<Proposal>> {
+        let setup = self.setup(sets)?;
+        let plans = plan_within(&setup)?;
         let fit = Fit::of(&setup, &plans, self.overhead(), RankForm::Threads);
         if !fit.fits {
-            return Ok(Outcome::TooLarge);
+            return Ok(None);
         }
         let sent = plans.roles().iter().map(|plan| plan.step_traffic.total().bytes_sent).max().unwrap_or(0);
-        let Candidate { layout, sets, .. } = candidate;
-        // The cost with the actual partition of the layers instead of the assumed one.
-        let cost = cost(&setup.config, &self.work, &self.rates, &setup.blueprint.stages)?;
-        let (needs, available) = (fit.needs, fit.available());
-        let (sets, layout) = (sets.clone(), *layout);
         let time = StepTime::of(&setup, &self.device)?;
-        Ok(Outcome::Fits(Box::new(Proposal { sets, layout, cost, time, needs, available, sent })))
+        let (needs, available, sets) = (fit.needs, fit.available(), sets.to_vec());
+        Ok(Some(Proposal { sets, layout, time, needs, available, sent }))
     }
 }

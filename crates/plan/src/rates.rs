@@ -14,8 +14,8 @@ pub struct DeviceRates {
     pub memory_bytes: f64,
     /// Bytes per second that a rank sends to other ranks of its host.
     pub link_bytes: f64,
-    /// Bytes per second that a rank sends to ranks of other hosts; `None`: as many as on its host.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Bytes per second that a rank sends to ranks of other hosts: `bytes` of `[network]`.
+    #[serde(skip)]
     pub network_bytes: Option<f64>,
     /// FLOP/s of a whole step divided by FLOP/s of large matmuls.
     pub efficiency: f64,
@@ -37,8 +37,8 @@ pub struct DeviceRates {
     /// Seconds of the shortest message between ranks of a host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_seconds: Option<f64>,
-    /// Seconds of the shortest message between ranks of different hosts.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Seconds of the shortest message between ranks of different hosts: `seconds` of `[network]`.
+    #[serde(skip)]
     pub network_seconds: Option<f64>,
     /// Keys above whose values were not measured on such a device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -95,14 +95,12 @@ impl DeviceRates {
     pub(crate) fn all(&self) -> impl Iterator<Item = f64> {
         let required = [self.flops_bf16, self.flops_f32, self.memory_bytes, self.link_bytes, self.efficiency];
         let optional = [
-            self.network_bytes,
             self.flops_tf32,
             self.flops_fp8,
             self.launch_seconds,
             self.kernel_seconds,
             self.host_copy_bytes,
             self.link_seconds,
-            self.network_seconds,
         ];
         required.into_iter().chain(optional.into_iter().flatten())
     }
@@ -116,7 +114,6 @@ impl DeviceRates {
             ("kernel_seconds", self.kernel_seconds),
             ("host_copy_bytes", self.host_copy_bytes),
             ("link_seconds", self.link_seconds),
-            ("network_seconds", self.network_seconds),
         ];
         keys.into_iter().filter(|(_, value)| value.is_none()).map(|(key, _)| key).collect()
     }

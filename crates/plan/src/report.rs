@@ -26,6 +26,7 @@ use crate::roles::{Plans, plan_all};
 use crate::schedule::PlannedSchedule;
 use crate::step_time::StepTime;
 use crate::target::PlanOptions;
+use crate::timed_step::TimedStep;
 use crate::tuning_cost::TuningCost;
 use crate::whole_gradients::WholeGradients;
 use config::{Memory, RunConfig};
@@ -43,19 +44,19 @@ pub struct PipelinePlan {
     pub layers: Vec<usize>,
     /// Number of micro-batches that the pipeline runs in a step.
     pub micro_batches: usize,
-    /// Simulated fraction of the time in which ranks wait for each other.
+    /// Fraction of the passes' time in which ranks wait for each other.
     pub bubble: f64,
     /// Source of the passes' times, in words.
     pub times: String,
 }
 
 impl PipelinePlan {
-    fn of(setup: &Setup) -> Result<Option<Self>> {
+    fn of(setup: &Setup, timed: Option<&TimedStep>) -> Result<Option<Self>> {
         let (config, stages) = (&setup.config, &setup.blueprint.stages);
         if config.parallel.pipeline == 1 {
             return Ok(None);
         }
-        let planned = PlannedSchedule::of(setup)?;
+        let planned = PlannedSchedule::timed(setup, timed)?;
         Ok(Some(PipelinePlan {
             schedule: config.schedule_kind().name(),
             layers: stages.iter().map(|stage| stage.layers.len()).collect(),
@@ -136,12 +137,11 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
     let fit = Fit::of(&setup, &plans, device.overhead.parts(ranks), RankForm::Threads);
     let took = began.elapsed();
     let refusal = (!fit.fits).then(|| remedy::refusal(&setup, &fit).to_string());
-    let (name, pipeline) = (device.name(), PipelinePlan::of(&setup)?);
+    let timed = if fit.fits { TimedStep::of(&setup, &device)? } else { None };
+    let (name, pipeline) = (device.name(), PipelinePlan::of(&setup, timed.as_ref())?);
     let memory = setup.config.memory.clone();
-    let description = device.description(ranks);
-    let communication = AxisCommunication::of(&setup, &plans, (device.rates.as_ref(), &description))?;
-    let time = if fit.fits { StepTime::of(&setup, &device)? } else { None };
-    let time = time.map(|time| time.with_mfu(&setup, &device)).transpose()?;
+    let time = timed.map(|timed| timed.time.with_mfu(&setup, &device)).transpose()?;
+    let communication = AxisCommunication::of(&setup, &plans, time.as_ref());
     let lanes = plans.largest().map(|plan| LaneCost::of(&setup, plan)).transpose()?.flatten();
     let whole_gradients = plans.largest().map(|plan| WholeGradients::of(&setup, plan)).transpose()?.flatten();
     let balance = Balance::of(&setup)?;

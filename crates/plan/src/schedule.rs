@@ -1,17 +1,20 @@
 //! `plimsoll plan --schedule`: the actions of every pipeline rank in a step, over time.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use parallel::pipeline::{ActionTimes, Schedule, StageTimes, Timeline, loads, simulate, svg, text};
+use parallel::pipeline::{
+    ActionKind, ActionTimes, Schedule, Span, StageTimes, Timeline, loads, simulate, svg, text,
+};
 use telemetry::units::grouped;
 
 use crate::costs::Costs;
 use crate::error::{PlanError, Result};
+use crate::imitated::PlanDevice;
 use crate::overhead::DeviceRanks;
 use crate::prepare::prepare_shapes;
 use crate::target::PlanOptions;
+use crate::timed_step::TimedStep;
 use config::RunConfig;
 use worker::Placement;
 use worker::Setup;
@@ -19,8 +22,9 @@ use worker::Setup;
 /// Resolution of pictures, in parts of a step.
 const PARTS: u64 = 1000;
 
-/// A step of a configuration's pipeline over time. Passes take the work counted on Meta, or the times of the
-/// configuration's profile; transfers are assumed to be hidden.
+/// A step of a configuration's pipeline over time. On a GPU, passes begin and end when the predicted step's
+/// do; elsewhere they take the work counted on Meta, or the times of the configuration's profile, and
+/// transfers are taken to be hidden.
 #[derive(Clone, Debug)]
 pub struct PlannedSchedule {
     schedule: Arc<Schedule>,
@@ -29,8 +33,8 @@ pub struct PlannedSchedule {
     /// The shortest pass.
     shortest: u64,
     stages: Vec<PlannedStage>,
-    /// The profile from which passes' times were read.
-    profile: Option<PathBuf>,
+    /// The source of the passes' times, in words.
+    times: String,
 }
 
 /// Properties of a stage.
@@ -51,23 +55,113 @@ struct PlannedStage {
 /// As for [`plan_run`](crate::plan_run).
 pub fn plan_schedule(config: RunConfig, options: &PlanOptions) -> Result<PlannedSchedule> {
     let ranks = DeviceRanks::of(&config);
-    let description = options.target.device(options.capacity, ranks)?.description(ranks);
-    PlannedSchedule::of(&prepare_shapes(config, Placement::Meta(description))?)
+    let device = options.target.device(options.capacity, ranks)?;
+    let setup = prepare_shapes(config, Placement::Meta(device.description(ranks)))?;
+    PlannedSchedule::of(&setup, &device)
+}
+
+/// The passes of all ranks over time.
+struct TimedPasses {
+    timeline: Timeline,
+    stages: Vec<StageTimes>,
+    /// The source of the times, in words.
+    source: String,
+}
+
+impl TimedPasses {
+    /// Returns the passes of a predicted step; `None` if it does not have the schedule's passes.
+    fn predicted(schedule: &Schedule, passes: &[Vec<[f64; 2]>]) -> Option<Self> {
+        let begin = passes.iter().flatten().map(|[begin, _]| *begin).fold(f64::INFINITY, f64::min);
+        // Nanoseconds are precise enough for passes.
+        let nanoseconds = |seconds: f64| (1e9 * (seconds - begin)).round() as u64;
+        let mut totals = vec![[(0, 0); 3]; schedule.stages];
+        let (mut spans, mut busy) = (Vec::new(), Vec::new());
+        for (actions, passes) in schedule.actions.iter().zip(passes) {
+            let (mut next, mut last, mut sum) = (passes.iter(), 0, 0);
+            let mut of_rank = Vec::with_capacity(actions.len());
+            for action in actions {
+                if !action.kind.is_compute() {
+                    of_rank.push(Span { start: last, end: last });
+                    continue;
+                }
+                let [start, end] = next.next()?.map(nanoseconds);
+                last = end;
+                sum += end - start;
+                let (time, count) = &mut totals[action.stage][part_of(action.kind)];
+                (*time, *count) = (*time + (end - start), *count + 1);
+                of_rank.push(Span { start, end });
+            }
+            if next.next().is_some() {
+                return None;
+            }
+            spans.push(of_rank);
+            busy.push(sum);
+        }
+        let makespan = spans.iter().flatten().map(|span| span.end).max()?;
+        let mean = |(time, count): (u64, u64)| time.checked_div(count).unwrap_or(0);
+        let stages = totals.iter().map(|[forward, input, weight]| StageTimes {
+            forward: mean(*forward),
+            backward_input: mean(*input),
+            backward_weight: mean(*weight),
+        });
+        let timeline = Timeline { spans, makespan, busy };
+        let source = "timed by the calls of a step".to_owned();
+        Some(TimedPasses { timeline, stages: stages.collect(), source })
+    }
+
+    /// Simulates the schedule with passes that take counted work or the times of a profile.
+    fn simulated(setup: &Setup) -> Result<Self> {
+        let (config, blueprint) = (&setup.config, &setup.blueprint);
+        let costs = Costs::of(config, &setup.dataset, &setup.placement.description())?;
+        let stages: Vec<StageTimes> = blueprint.stages.iter().map(|stage| costs.of_stage(stage)).collect();
+        let refused = |error: parallel::pipeline::ScheduleError| PlanError::Refused(error.to_string());
+        let times = ActionTimes { stages: stages.clone(), transfer: 0 };
+        let timeline = simulate(&blueprint.schedule, &times).map_err(refused)?;
+        let basis = match costs.profile() {
+            None => "counted FLOPs and bytes".to_owned(),
+            Some(path) => path.display().to_string(),
+        };
+        let source = format!("timed by {basis}, with hidden transfers");
+        Ok(TimedPasses { timeline, stages, source })
+    }
+}
+
+/// Index of a pass among forward, the input half of backward and its weights' half; a whole backward is the
+/// first half.
+fn part_of(kind: ActionKind) -> usize {
+    match kind {
+        ActionKind::Forward => 0,
+        ActionKind::BackwardWeight => 2,
+        _ => 1,
+    }
 }
 
 impl PlannedSchedule {
-    /// Returns the schedule of a run.
+    /// Returns the schedule of a run on devices like `device`.
+    ///
+    /// # Errors
+    /// Errors of the run.
+    pub fn of(setup: &Setup, device: &PlanDevice) -> Result<Self> {
+        // A device that is too small has no time.
+        let timed = match TimedStep::of(setup, device) {
+            Err(error) if error.is_out_of_memory() => None,
+            timed => timed?,
+        };
+        Self::timed(setup, timed.as_ref())
+    }
+
+    /// Returns the schedule of a run, whose step is predicted to be `timed`.
     ///
     /// # Errors
     /// Errors of a layer on Meta.
-    pub fn of(setup: &Setup) -> Result<Self> {
-        let (config, blueprint) = (&setup.config, &setup.blueprint);
-        let costs = Costs::of(config, &setup.dataset, &setup.placement.description())?;
+    pub(crate) fn timed(setup: &Setup, timed: Option<&TimedStep>) -> Result<Self> {
+        let blueprint = &setup.blueprint;
         let schedule = Arc::clone(&blueprint.schedule);
-        let stages: Vec<StageTimes> = blueprint.stages.iter().map(|stage| costs.of_stage(stage)).collect();
-        let refused = |error: parallel::pipeline::ScheduleError| PlanError::Refused(error.to_string());
-        let timeline =
-            simulate(&schedule, &ActionTimes { stages: stages.clone(), transfer: 0 }).map_err(refused)?;
+        let predicted = timed.and_then(|timed| TimedPasses::predicted(&schedule, &timed.passes));
+        let TimedPasses { timeline, stages, source } = match predicted {
+            Some(passes) => passes,
+            None => TimedPasses::simulated(setup)?,
+        };
         let work = |times: &StageTimes| times.forward + times.backward_input + times.backward_weight;
         let all = stages.iter().map(work).sum::<u64>().max(1);
         let loads = loads(&schedule).stages;
@@ -86,8 +180,7 @@ impl PlannedSchedule {
         let shortest = stages.iter().flat_map(passes).filter(|time| *time > 0).min().unwrap_or(1);
         let unit = (timeline.makespan / PARTS).max(1);
         let (timeline, shortest) = (timeline.in_units(unit), (shortest / unit).max(1));
-        let profile = costs.profile().map(Path::to_path_buf);
-        Ok(PlannedSchedule { stages: planned.collect(), timeline, shortest, schedule, profile })
+        Ok(PlannedSchedule { stages: planned.collect(), timeline, shortest, schedule, times: source })
     }
 
     /// The share of the passes' time in which ranks wait for each other.
@@ -99,10 +192,7 @@ impl PlannedSchedule {
     /// The source of the times of passes, in words.
     #[must_use]
     pub fn times(&self) -> String {
-        match &self.profile {
-            None => "timed by counted FLOPs and bytes".to_owned(),
-            Some(path) => format!("timed by {}", path.display()),
-        }
+        self.times.clone()
     }
 
     /// Draws the schedule as SVG.
@@ -114,12 +204,7 @@ impl PlannedSchedule {
 impl fmt::Display for PlannedSchedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", text(&self.schedule, &self.timeline, self.shortest))?;
-        writeln!(
-            f,
-            "one column: the shortest pass; times in thousandths of the step, {}; transfers are \
-             taken to be hidden\n",
-            self.times()
-        )?;
+        writeln!(f, "one column: the shortest pass; times in thousandths of the step, {}\n", self.times)?;
         writeln!(
             f,
             "{:>5} {:>5} {:>12} {:>8} {:>12} {:>8} {:>9}",

@@ -1,6 +1,6 @@
 //! The model FLOPs of a step, and the rate of its devices: the model FLOPs utilization (MFU).
 
-use config::{RecomputePolicy, RunConfig};
+use config::{Parallel, RecomputePolicy, RunConfig};
 use device::{DType, Description};
 use worker::build::Dataset;
 use worker::{Placement, Setup};
@@ -10,7 +10,6 @@ use crate::error::Result;
 use crate::imitated::PlanDevice;
 use crate::measure;
 use crate::rates::DeviceRates;
-use crate::work::undivided;
 
 /// The work of a step, against the rate of its devices.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,6 +61,16 @@ impl StepWork {
     pub fn mfu(&self, seconds: f64) -> f64 {
         self.flops / (self.rate * seconds)
     }
+}
+
+/// Returns a configuration whose ranks share neither layers nor sequences.
+///
+/// # Errors
+/// None for a checked configuration.
+fn undivided(config: &RunConfig) -> Result<RunConfig> {
+    let lanes = [Parallel::tensor_lanes, Parallel::context_lanes];
+    let keys = [Parallel::tensor, Parallel::context].into_iter().chain(lanes);
+    Ok(config.with(&keys.map(|key| format!("{key}=1")).collect::<Vec<_>>())?)
 }
 
 #[cfg(test)]

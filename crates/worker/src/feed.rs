@@ -314,7 +314,7 @@ impl Feed for WorkerFeed<'_> {
         match part {
             ActionPart::Inputs => self.phases.enter(Phase::Inputs)?,
             ActionPart::Waiting | ActionPart::Moving => self.phases.enter(Phase::Pipeline)?,
-            ActionPart::Computing => self.phases.enter(computing)?,
+            ActionPart::Computing => self.phases.enter_pass(computing)?,
         }
         if let (Some(HookContext { moments, .. }), ActionPart::Computing) = (&self.hook_context, part) {
             let is_forward = computing == Phase::Forward;

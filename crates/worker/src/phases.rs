@@ -104,6 +104,17 @@ impl Phases {
         Ok(())
     }
 
+    /// Enters the phase of a pass, and logs its beginning also if the pass before it was in the same phase.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn enter_pass(&mut self, phase: Phase) -> Result<()> {
+        if self.now == Some(phase) {
+            self.device.log(|| LoggedCall::Section(phase.name()));
+        }
+        self.enter(phase)
+    }
+
     /// Marks the beginning of a stage in the allocator's history; before the first call, it is the first
     /// stage.
     pub fn stage(&self, stage: usize) {

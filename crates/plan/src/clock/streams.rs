@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use device::{LoggedEvent, StreamKind};
+use telemetry::Phase;
 
 /// The reason why the compute stream is idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -13,8 +14,10 @@ pub(crate) enum Idle {
     Reduction,
     /// Another stage of the pipeline.
     Pipeline,
-    /// An exchange with ranks that share layers or sequences.
-    Exchange,
+    /// An exchange with ranks that share layers.
+    Layers,
+    /// An exchange with ranks that share sequences.
+    Sequences,
     /// Copies of inputs.
     Inputs,
 }
@@ -24,7 +27,8 @@ impl Idle {
     pub(crate) fn of(stream: StreamKind) -> Self {
         match stream {
             StreamKind::Transfer => Idle::Pipeline,
-            StreamKind::Exchange => Idle::Exchange,
+            // Exchanges along other axes are named by their ranks.
+            StreamKind::Exchange => Idle::Layers,
             StreamKind::Input => Idle::Inputs,
             StreamKind::Reduce | StreamKind::Snapshot | StreamKind::Compute => Idle::Reduction,
         }
@@ -33,14 +37,16 @@ impl Idle {
 
 /// Seconds of a step on a rank's compute stream, whose sum is the step.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct StepParts {
+pub(crate) struct ClockParts {
     /// Seconds of work in each section of the step, by its name.
     pub(crate) sections: Vec<(&'static str, f64)>,
     /// Seconds of waiting, by reason.
     pub(crate) idle: Vec<(Idle, f64)>,
+    /// Begin and end of each pass, in order.
+    pub(crate) passes: Vec<[f64; 2]>,
 }
 
-impl StepParts {
+impl ClockParts {
     /// Seconds of the whole step.
     pub(crate) fn seconds(&self) -> f64 {
         self.idle.iter().fold(self.work(), |sum, (_, seconds)| sum + seconds)
@@ -70,6 +76,11 @@ fn add<K: PartialEq>(list: &mut Vec<(K, f64)>, key: K, seconds: f64) {
     }
 }
 
+/// The sections of a step that are passes.
+fn is_pass(section: &str) -> bool {
+    [Phase::Forward, Phase::Backward].into_iter().any(|phase| phase.name() == section)
+}
+
 /// Most events of a stream that are kept: waits are for recent ones.
 const EVENTS: usize = 4096;
 
@@ -80,8 +91,10 @@ struct Stream {
     free: f64,
     /// The latest event for which later work waits, and the reason.
     awaited: Option<(f64, Idle)>,
-    /// Times of the last events.
-    events: VecDeque<f64>,
+    /// The reason of waits for the stream's work; `None`: that of all streams of its kind.
+    reason: Option<Idle>,
+    /// Times of the last events, with the reason of waits for them.
+    events: VecDeque<(f64, Option<Idle>)>,
 }
 
 /// All streams of a rank.
@@ -89,8 +102,10 @@ struct Stream {
 pub(super) struct Streams {
     streams: [Stream; StreamKind::ALL.len()],
     section: &'static str,
-    current: StepParts,
-    last: StepParts,
+    /// Whether the present pass has not begun to compute.
+    is_new_pass: bool,
+    current: ClockParts,
+    last: ClockParts,
 }
 
 impl Streams {
@@ -132,39 +147,56 @@ impl Streams {
         }
         add(&mut self.current.idle, Idle::Host, begin - awaited);
         add(&mut self.current.sections, self.section, seconds);
+        if !is_pass(self.section) {
+            return;
+        }
+        let end = begin + seconds;
+        match self.current.passes.last_mut().filter(|_| !self.is_new_pass) {
+            Some(pass) => pass[1] = end,
+            None => self.current.passes.push([begin, end]),
+        }
+        self.is_new_pass = false;
+    }
+
+    /// Sets the reason of waits for the work of a stream from now on.
+    pub(super) fn set_reason(&mut self, stream: StreamKind, reason: Option<Idle>) {
+        self.of(stream).reason = reason;
     }
 
     /// Records an event.
     pub(super) fn record(&mut self, stream: StreamKind, enqueued: f64) {
         let time = self.ready(stream).max(enqueued);
-        let events = &mut self.of(stream).events;
-        events.push_front(time);
+        let Stream { reason, events, .. } = self.of(stream);
+        events.push_front((time, *reason));
         events.truncate(EVENTS);
     }
 
-    /// Time of an event; 0 for one before the simulation.
-    pub(super) fn event(&self, LoggedEvent { stream, later }: LoggedEvent) -> f64 {
+    /// Time of an event, and the reason of waits for it; 0 for one before the simulation.
+    pub(super) fn event(&self, LoggedEvent { stream, later }: LoggedEvent) -> (f64, Idle) {
         let index = usize::try_from(later).unwrap_or(usize::MAX);
-        self.streams[stream as usize].events.get(index).copied().unwrap_or(0.0)
+        let event = self.streams[stream as usize].events.get(index);
+        let (time, reason) = event.copied().unwrap_or((0.0, None));
+        (time, reason.unwrap_or_else(|| Idle::of(stream)))
     }
 
     /// Begins a section of the step.
     pub(super) fn section(&mut self, name: &'static str) {
         self.section = name;
+        self.is_new_pass = true;
     }
 
     /// Parts of the present step so far.
-    pub(super) fn current(&self) -> StepParts {
+    pub(super) fn current(&self) -> ClockParts {
         self.current.clone()
     }
 
     /// Continues as if the work since the parts of the step were `before` had been done `times` times more,
     /// in `seconds`.
-    pub(super) fn repeat(&mut self, seconds: f64, times: f64, before: &StepParts) {
-        for Stream { free, awaited, events } in &mut self.streams {
+    pub(super) fn repeat(&mut self, seconds: f64, times: f64, before: &ClockParts) {
+        for Stream { free, awaited, events, .. } in &mut self.streams {
             *free += seconds;
             awaited.iter_mut().for_each(|(time, _)| *time += seconds);
-            events.iter_mut().for_each(|time| *time += seconds);
+            events.iter_mut().for_each(|(time, _)| *time += seconds);
         }
         for (name, sum) in &mut self.current.sections {
             *sum += times * (*sum - before.section(name));
@@ -181,7 +213,7 @@ impl Streams {
     }
 
     /// Parts of the last step.
-    pub(super) fn parts(&self) -> StepParts {
+    pub(super) fn parts(&self) -> ClockParts {
         self.last.clone()
     }
 }

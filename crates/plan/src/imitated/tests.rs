@@ -49,8 +49,8 @@ fn descriptions_from_data_sheets_are_marked_as_assumed() {
         let (rates, assumed) = device.rates_or_shipped().unwrap();
         let all = [rates.assumed.len(), assumed.len(), device.overhead.assumed.len()];
         match names.last().map(String::as_str) {
-            Some("h200") => assert!(device.assumed.is_empty() && all == [1, 1, 0]),
-            _ => assert!(!device.assumed.is_empty() && all == [6, 6, 4], "{path:?}"),
+            Some("h200") => assert!(device.assumed.is_empty() && all == [0, 0, 0]),
+            _ => assert!(!device.assumed.is_empty() && all == [5, 5, 4], "{path:?}"),
         }
         assert!(
             device
@@ -90,6 +90,8 @@ fn invalid_descriptions_are_refused_with_their_line() {
         ("context = 554500096", "context = 150109880320", "leaves nothing"),
         ("context = 554500096", "context = 9223372036854775807", "leaves nothing"),
         ("flops_f32 = ", "flops_f32 = 0.0 # ", "above 0"),
+        ("bytes = 50e9", "bytes = 0.0", "[network] must all be above 0"),
+        ("limit_watts = 700.0", "limit_watts = -1.0", "[power] must all be above 0"),
     ];
     for (from, to, expected) in table {
         let text = SHIPPED.replacen(from, to, 1);

@@ -5,7 +5,6 @@ use config::{Parallel, RecomputePolicy, RunConfig};
 use parallel::pipeline::ScheduleKind;
 
 use super::shards::Shards;
-use crate::links::HOST;
 
 /// A distribution of a step's work over ranks and micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,8 +72,8 @@ impl Layout {
             && self.shards.keep_no_more_than(other.shards)
     }
 
-    /// Returns all layouts of the configuration's step over `ranks` ranks.
-    pub(super) fn all(config: &RunConfig, ranks: usize) -> Vec<Self> {
+    /// Returns all layouts of the configuration's step over `ranks` ranks, `gpus_per_host` on each host.
+    pub(super) fn all(config: &RunConfig, ranks: usize, gpus_per_host: usize) -> Vec<Self> {
         let samples = config.train.global_batch_size;
         let powers = |number: usize| (0..=number.trailing_zeros()).map(|power| 1_usize << power);
         // Halve the size and double the number, repeatedly: sizes suited to the kernels remain so.
@@ -83,12 +82,12 @@ impl Layout {
         let larger = powers(config.train.micro_batches()).map(|by| config.train.micro_batch_size * by);
         let sizes: Vec<_> = smaller.chain(larger).collect();
         let mut all = Vec::new();
-        for grid in grids(config, ranks) {
+        for grid in grids(config, ranks, gpus_per_host) {
             let data = grid.size(Axis::Data);
             for micro_batch in sizes.iter().copied().filter(|size| samples / size >= data) {
                 for schedule in schedules(grid.size(Axis::Pipeline)) {
                     let micro_batches = samples / micro_batch;
-                    let ways = Shards::all(config, &grid, micro_batches).into_iter();
+                    let ways = Shards::all(config, &grid, micro_batches, gpus_per_host).into_iter();
                     all.extend(ways.flat_map(|shards| {
                         let layout = |recomputed| Layout {
                             grid,
@@ -141,9 +140,9 @@ impl Layout {
 const PIECE: usize = 4096;
 
 /// Returns the grids of `ranks` ranks to try.
-fn grids(config: &RunConfig, ranks: usize) -> impl Iterator<Item = GridShape> {
+fn grids(config: &RunConfig, ranks: usize, gpus_per_host: usize) -> impl Iterator<Item = GridShape> {
     let whole = config.parallel.grid();
-    let (tensor, context) = (tensor_sizes(config), context_sizes(config));
+    let (tensor, context) = (tensor_sizes(config, gpus_per_host), context_sizes(config, gpus_per_host));
     let data = (1..=ranks).filter(move |data| ranks.is_multiple_of(*data));
     data.flat_map(move |data| {
         let shared = tensor.iter().flat_map(|tensor| context.iter().map(move |context| [*tensor, *context]));
@@ -157,9 +156,10 @@ fn grids(config: &RunConfig, ranks: usize) -> impl Iterator<Item = GridShape> {
 
 /// Numbers of ranks to try that share sequences: that of the configuration, and those of neighbours on a host
 /// with long pieces.
-fn context_sizes(config: &RunConfig) -> Vec<usize> {
+fn context_sizes(config: &RunConfig, gpus_per_host: usize) -> Vec<usize> {
     let tokens = config.model.examples().units();
-    let powers = std::iter::successors(Some(1), |size| Some(2 * size)).take_while(|size| *size <= HOST);
+    let powers = std::iter::successors(Some(1), |size| Some(2 * size));
+    let powers = powers.take_while(|size| *size <= gpus_per_host);
     let long = powers.filter(|size| *size == 1 || tokens / (2 * size) >= PIECE);
     let mut sizes: Vec<_> = long.chain([config.parallel.context]).collect();
     sizes.sort_unstable();
@@ -176,8 +176,9 @@ fn context_lanes(config: &RunConfig, ranks: usize) -> usize {
 }
 
 /// Numbers of ranks to try that share layers: that of the configuration, and those of neighbours on a host.
-fn tensor_sizes(config: &RunConfig) -> Vec<usize> {
-    let powers = std::iter::successors(Some(1), |size| Some(2 * size)).take_while(|size| *size <= HOST);
+fn tensor_sizes(config: &RunConfig, gpus_per_host: usize) -> Vec<usize> {
+    let powers = std::iter::successors(Some(1), |size| Some(2 * size));
+    let powers = powers.take_while(|size| *size <= gpus_per_host);
     let mut sizes: Vec<_> = powers.chain([config.parallel.tensor]).collect();
     sizes.sort_unstable();
     sizes.dedup();

@@ -31,7 +31,7 @@ impl Search {
     }
 
     fn miss(&self, candidate: &Candidate) -> Result<Miss> {
-        let setup = self.setup(candidate)?;
+        let setup = self.setup(&candidate.sets)?;
         let plans = plan_boundless(&setup)?;
         let fit = Fit::of(&setup, &plans, self.overhead(), RankForm::Threads);
         Ok(Miss { sets: candidate.sets.clone(), needs: fit.needs, available: fit.available() })

@@ -9,10 +9,10 @@ use telemetry::GridSizes;
 use telemetry::table::aligned;
 use telemetry::units::{bytes, counted, grouped};
 
+use super::larger::LargerBatch;
 use super::layout::Layout;
 use super::nearest::Miss;
 use super::shards::Shards;
-use crate::cost::Cost;
 use crate::step_time::StepTime;
 
 /// A configuration that fits.
@@ -21,9 +21,7 @@ pub struct Proposal {
     /// Keys to set, each as `section.key=value`.
     pub sets: Vec<String>,
     pub(super) layout: Layout,
-    /// Cost of a step, by which candidates are searched.
-    pub cost: Cost,
-    /// Predicted time of a step on a GPU.
+    /// Predicted time of a step; `None` on a CPU, and for pipelines with thousands of passes in a step.
     pub time: Option<StepTime>,
     /// Peak of reserved bytes of the rank that needs most.
     pub needs: u64,
@@ -40,6 +38,8 @@ pub struct Proposals {
     pub list: Vec<Proposal>,
     /// If none fits, the one that needs least.
     pub nearest: Option<Miss>,
+    /// A pipeline with a larger global batch, if one idles.
+    pub larger: Option<LargerBatch>,
     /// Number of configurations that were planned.
     pub planned: usize,
     /// Number of candidates that cannot be planned.
@@ -56,8 +56,7 @@ pub struct Proposals {
     pub(super) ranks: usize,
     /// Number of samples in a step, equal for all.
     pub(super) samples: usize,
-    pub(super) tokens: u64,
-    /// Rates of the cost model that were assumed, not measured.
+    /// Figures of the predictions that were assumed, not measured.
     pub(super) assumed: Vec<String>,
 }
 
@@ -67,26 +66,15 @@ fn with_crosses(parts: impl Iterator<Item = impl ToString>) -> String {
 }
 
 impl Proposal {
-    /// Predicted seconds of a step.
-    #[must_use]
-    pub fn seconds(&self) -> f64 {
-        self.time.as_ref().map_or_else(|| self.cost.seconds(), |time| time.step_seconds)
+    /// Predicted seconds of a step, infinite if none are predicted.
+    pub(super) fn order(&self) -> f64 {
+        self.time.as_ref().map_or(f64::INFINITY, |time| time.step_seconds)
     }
 
-    /// Fraction of the step in which ranks wait for other stages, and seconds in which they wait for others.
-    fn waits(&self) -> (f64, f64) {
-        let cost = &self.cost;
-        match &self.time {
-            Some(time) => {
-                (time.pipeline_seconds / time.step_seconds, time.exchange_seconds + time.reduction_seconds)
-            }
-            None => (cost.bubble, cost.shared_layers + cost.shared_sequences + cost.exposed),
-        }
-    }
-
-    fn row(&self, tokens: u64) -> Vec<String> {
+    fn row(&self) -> Vec<String> {
         let Layout { grid, micro_batch, micro_batches, .. } = self.layout;
-        let (seconds, (idle, waits)) = (self.seconds(), self.waits());
+        let timed =
+            |words: &dyn Fn(&StepTime) -> String| self.time.as_ref().map_or_else(|| "-".to_owned(), words);
         let yes = |flag: bool, word: &str| if flag { word.to_owned() } else { "-".to_owned() };
         vec![
             with_crosses(grid.axes().map(|(_, size)| size)),
@@ -94,18 +82,20 @@ impl Proposal {
             self.layout.shards.in_words(self.layout.grid.size(Axis::Data)).unwrap_or_else(|| "-".to_owned()),
             yes(self.layout.recomputed, "block"),
             format!("{micro_batch} x {micro_batches}"),
-            format!("{:.1}", 1e3 * seconds),
-            grouped((tokens as f64 / seconds) as u64),
-            format!("{:.1} %", 100.0 * idle),
-            format!("{:.1}", 1e3 * waits),
+            timed(&|time| format!("{:.1}", 1e3 * time.step_seconds)),
+            timed(&|time| grouped(time.tokens_per_second as u64)),
+            timed(&|time| format!("{:.1} %", 100.0 * time.pipeline_idle)),
+            timed(&|time| {
+                format!("{:.1}", 1e3 * (time.parts.exchange_seconds() + time.parts.reduction_seconds))
+            }),
             bytes(self.needs),
             bytes(self.available.saturating_sub(self.needs)),
             bytes(self.sent),
         ]
     }
 
-    fn to_json(&self, tokens: u64) -> Value {
-        let (layout, cost) = (&self.layout, &self.cost);
+    pub(super) fn to_json(&self) -> Value {
+        let (layout, time) = (&self.layout, self.time.as_ref());
         let Shards { zero_stage, owners, lanes } = layout.shards;
         json!({
             "set": self.sets,
@@ -117,15 +107,10 @@ impl Proposal {
             "recompute": layout.recomputed,
             "micro_batch_size": layout.micro_batch,
             "micro_batches": layout.micro_batches,
-            "step_seconds": self.seconds(),
-            "tokens_per_second": tokens as f64 / self.seconds(),
-            "predicted": self.time,
-            "bubble": self.waits().0,
-            "recomputed_seconds": cost.recomputed,
-            "shared_layers_seconds": cost.shared_layers,
-            "shared_sequences_seconds": cost.shared_sequences,
-            "exposed_seconds": cost.exposed,
-            "update_seconds": cost.update,
+            "step_seconds": time.map(|time| time.step_seconds),
+            "tokens_per_second": time.map(|time| time.tokens_per_second),
+            "bubble": time.map(|time| time.pipeline_idle),
+            "predicted": time,
             "peak_reserved_bytes": self.needs,
             "available_bytes": self.available,
             "step_bytes_sent": self.sent,
@@ -197,7 +182,7 @@ impl Proposals {
     /// Returns one object: `proposals`, the fastest first, each with its figures and the keys to `set`.
     #[must_use]
     pub fn to_json(&self) -> Value {
-        let proposals: Vec<_> = self.list.iter().map(|proposal| proposal.to_json(self.tokens)).collect();
+        let proposals: Vec<_> = self.list.iter().map(|proposal| proposal.to_json()).collect();
         json!({
             "device_model": self.device_model,
             "capacity_bytes": self.capacity,
@@ -210,6 +195,7 @@ impl Proposals {
             "unplanned_reason": self.reason,
             "nearest": self.nearest.as_ref().map(Miss::to_json),
             "assumed": self.assumed,
+            "larger_batch": self.larger.as_ref().map(LargerBatch::to_json),
             "proposals": proposals,
         })
     }
@@ -245,7 +231,7 @@ impl fmt::Display for Proposals {
             "sent in a step",
         ];
         let mut rows = vec![titles.map(str::to_owned).to_vec()];
-        rows.extend(self.list.iter().map(|proposal| proposal.row(self.tokens)));
+        rows.extend(self.list.iter().map(|proposal| proposal.row()));
         let samples = counted(*samples as u64, "sample");
         writeln!(f, "{ranks} on {model} with {capacity}, {samples} a step, the fastest first\n")?;
         write!(f, "{}", aligned(&rows, 4, &[1]))?;
@@ -259,7 +245,16 @@ impl fmt::Display for Proposals {
                     let _ = writeln!(more, "({key} decides the bits of the weights)");
                 }
             }
+            if let Some(larger) = &self.larger {
+                let _ = writeln!(more, "\n{larger}");
+            }
         }
+        let measured =
+            |proposal: &Proposal| proposal.time.as_ref().is_none_or(|time| time.basis.is_measured());
+        let estimates = match self.list.iter().all(measured) {
+            true => "predicted",
+            false => "estimated, by rates that were not measured on such a device,",
+        };
         let assumed = match self.assumed.as_slice() {
             [] => String::new(),
             names => format!("; assumed, not measured: {}", names.join(", ")),
@@ -267,7 +262,7 @@ impl fmt::Display for Proposals {
         write!(
             f,
             "{more}\nPeaks are planned, to the byte ({planned} plans of {candidates} configurations); \
-             times are predicted from the calls of a step on each rank{assumed}.{unplanned}"
+             times are {estimates} from the calls of a step on each rank{assumed}.{unplanned}"
         )
     }
 }

@@ -3,8 +3,6 @@
 use collective::{Axis, GridShape};
 use config::{Parallel, RunConfig};
 
-use crate::links::HOST;
-
 /// State of which data-parallel ranks keep shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shards {
@@ -20,7 +18,12 @@ impl Shards {
     /// Returns the ways that the ranks of `grid` may share state in a step of `micro_batches`, with few lanes
     /// and, where gradients are sharded, with lanes of one micro-batch, which need no whole gradients. Ranks
     /// that share sequences share state with such lanes only, and in one group.
-    pub(super) fn all(config: &RunConfig, grid: &GridShape, micro_batches: usize) -> Vec<Self> {
+    pub(super) fn all(
+        config: &RunConfig,
+        grid: &GridShape,
+        micro_batches: usize,
+        gpus_per_host: usize,
+    ) -> Vec<Self> {
         let [data, context] = [Axis::Data, Axis::Context].map(|axis| grid.size(axis));
         let few = lanes(config.parallel.lanes, micro_batches, data);
         let whole = |zero_stage: u32| Shards { zero_stage, owners: data * context, lanes: few };
@@ -32,7 +35,7 @@ impl Shards {
             return [whole(0)].into_iter().chain((1..=3).map(sharded)).collect();
         }
         let mut all = vec![whole(0), whole(1)];
-        for owners in groups(config, data) {
+        for owners in groups(config, data, gpus_per_host) {
             for zero_stage in [2, 3] {
                 all.push(Shards { owners, ..whole(zero_stage) });
                 all.extend((few < micro_batches).then_some(Shards {
@@ -86,8 +89,9 @@ impl Shards {
 
 /// Returns the sizes of groups of ranks that share state, the smallest first: those of a host, doubled, the
 /// size in the configuration, and all ranks.
-fn groups(config: &RunConfig, data: usize) -> Vec<usize> {
-    let hosts = std::iter::successors(Some(HOST), |size| size.checked_mul(2)).take_while(|size| *size < data);
+fn groups(config: &RunConfig, data: usize, gpus_per_host: usize) -> Vec<usize> {
+    let hosts = std::iter::successors(Some(gpus_per_host), |size| size.checked_mul(2));
+    let hosts = hosts.take_while(|size| *size < data);
     let mut sizes: Vec<_> = hosts.chain([config.parallel.shard, data]).collect();
     sizes.retain(|size| *size > 1 && data.is_multiple_of(*size));
     sizes.sort_unstable();

@@ -47,7 +47,7 @@ impl Search {
         if proposals.list.is_empty() {
             proposals.nearest = self.nearest(&tried.too_large().collect::<Vec<_>>());
         }
-        proposals.list.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
+        proposals.list.sort_by(|a, b| a.order().total_cmp(&b.order()));
         Ok(tried.into_refusal())
     }
 }

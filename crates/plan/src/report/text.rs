@@ -119,7 +119,7 @@ impl fmt::Display for PlanReport {
                 f,
                 "\n{schedule}: {stages} stages of {layers}, {micro_batches}; \
                  ranks wait {bubble:.1} % of the \
-                 time, simulated with passes {times}"
+                 passes' time, {times}"
             )?;
         }
         if !self.communication.is_empty() {
@@ -164,8 +164,7 @@ fn axis_table(axes: &[AxisCommunication]) -> String {
         ["axis", "ranks", "sent by the rank that sends most", "compute waits"].map(str::to_owned).to_vec(),
     ];
     for AxisCommunication { axis, ranks, step_bytes_sent, exposed_seconds } in axes {
-        let waits = exposed_seconds
-            .map_or_else(String::new, |time| format!("{:.2} ms, by the cost model", 1e3 * time));
+        let waits = exposed_seconds.map_or_else(String::new, |time| format!("{:.2} ms", 1e3 * time));
         rows.push(vec![(*axis).to_owned(), ranks.to_string(), exact(*step_bytes_sent), waits]);
     }
     aligned(&rows, 1, &[1])

@@ -4,60 +4,58 @@ use collective::{Axis, GridShape};
 
 use crate::rates::DeviceRates;
 
-/// GPUs of a host.
-pub(crate) const HOST: usize = 8;
-
 /// Ranks that send to each other, at equal distances in the order of ranks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Peers {
+pub(super) struct Peers {
     /// Number of ranks.
-    pub(crate) ranks: usize,
+    pub(super) ranks: usize,
     /// Distance of neighbours.
-    pub(crate) stride: usize,
+    pub(super) stride: usize,
 }
 
 impl Peers {
     /// Returns the ranks along an axis of a grid.
-    pub(crate) fn along(grid: GridShape, axis: Axis) -> Self {
+    pub(super) fn along(grid: GridShape, axis: Axis) -> Self {
         let faster = grid.axes().skip_while(|(other, _)| *other != axis).skip(1);
         Peers { ranks: grid.size(axis), stride: faster.map(|(_, size)| size).product() }
     }
 
     /// Returns `ranks` neighbours of these.
-    pub(crate) fn first(self, ranks: usize) -> Self {
+    pub(super) fn first(self, ranks: usize) -> Self {
         Peers { ranks, ..self }
     }
 
     /// Returns `ranks` of these, of which each is `step` ranks from the next.
-    pub(crate) fn every(self, step: usize, ranks: usize) -> Self {
+    pub(super) fn every(self, step: usize, ranks: usize) -> Self {
         Peers { ranks, stride: self.stride * step }
     }
 
-    /// Number of the ranks on a host.
-    fn on_host(self) -> usize {
-        (HOST / self.stride).clamp(1, self.ranks)
+    /// Number of the ranks on a host of so many GPUs.
+    fn on_host(self, gpus_per_host: usize) -> usize {
+        (gpus_per_host / self.stride).clamp(1, self.ranks)
     }
 }
 
 /// Rates of links, in bytes per second that a rank sends.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Links {
+pub(super) struct Links {
     /// Rate between ranks of a host.
     host: f64,
     /// Rate between ranks of different hosts.
     network: f64,
+    gpus_per_host: usize,
 }
 
 impl Links {
-    /// Returns the links of a device.
-    pub(crate) fn of(rates: &DeviceRates) -> Self {
-        Links { host: rates.link_bytes, network: rates.network_bytes.unwrap_or(rates.link_bytes) }
+    /// Returns the links of a device with `rates`, of which hosts have `gpus_per_host`.
+    pub(super) fn of(rates: &DeviceRates, gpus_per_host: usize) -> Self {
+        Links { host: rates.link_bytes, network: rates.network(), gpus_per_host }
     }
 
     /// Seconds in which each of `peers` sends the others their parts of `bytes` bytes, to those on its host
     /// beside those on others.
-    pub(crate) fn parts(self, peers: Peers, bytes: f64) -> f64 {
-        let (part, on_host) = (bytes / peers.ranks as f64, peers.on_host());
+    pub(super) fn parts(self, peers: Peers, bytes: f64) -> f64 {
+        let (part, on_host) = (bytes / peers.ranks as f64, peers.on_host(self.gpus_per_host));
         let here = (on_host - 1) as f64 * part / self.host;
         let elsewhere = (peers.ranks - on_host) as f64 * part / self.network;
         here.max(elsewhere)
@@ -65,8 +63,8 @@ impl Links {
 
     /// Seconds in which a rank sends `bytes` bytes to the next of `peers`, some of which may be on another
     /// host.
-    pub(crate) fn next(self, peers: Peers, bytes: f64) -> f64 {
-        bytes / if peers.on_host() == peers.ranks { self.host } else { self.network }
+    pub(super) fn next(self, peers: Peers, bytes: f64) -> f64 {
+        bytes / if peers.on_host(self.gpus_per_host) == peers.ranks { self.host } else { self.network }
     }
 }
 
@@ -76,7 +74,7 @@ mod tests {
 
     #[test]
     fn ranks_send_over_the_network_to_those_on_other_hosts() {
-        let links = Links { host: 400.0, network: 50.0 };
+        let links = Links { host: 400.0, network: 50.0, gpus_per_host: 8 };
         let grid = GridShape::new(&[(Axis::Data, 16), (Axis::Pipeline, 2), (Axis::Tensor, 4)]).unwrap();
         let tensor = Peers::along(grid, Axis::Tensor);
         assert_eq!((tensor.ranks, tensor.stride), (4, 1));
@@ -91,7 +89,7 @@ mod tests {
         let pairs = Peers { ranks: 4, stride: 4 };
         assert_eq!(links.parts(pairs, 400.0), 4.0);
         assert_eq!(links.parts(pairs.first(2), 400.0), 0.5);
-        assert_eq!(pairs.every(2, 2).on_host(), 1);
+        assert_eq!(pairs.every(2, 2).on_host(8), 1);
         assert_eq!(links.parts(Peers { ranks: 1, stride: 1 }, 400.0), 0.0);
     }
 }

@@ -1,4 +1,5 @@
-//! The communication between ranks with the same weights that compute does not hide, predicted.
+//! The communication that compute does not hide, estimated: between ranks with the same weights, and between
+//! those that share layers or sequences.
 //!
 //! A rank sends what all others own of a bucket or of a unit, over the link of its host and the network
 //! ([`Links`]). Gradients travel while backward fills more buckets, and weights while the passes that need
@@ -7,21 +8,20 @@
 use collective::Axis;
 use parallel::data::{Lanes, Reduction};
 
-use crate::links::{Links, Peers};
-use crate::rates::DeviceRates;
+use super::links::{Links, Peers};
 use config::{RecomputePolicy, RunConfig};
 
 /// Work and weights of the rank of a pipeline that has most.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RankWork {
+pub(super) struct RankWork {
     /// Elements of all parameters.
-    pub(crate) parameters: f64,
+    pub(super) parameters: f64,
     /// Elements of the parameters of a unit, on average.
-    pub(crate) unit: f64,
+    pub(super) unit: f64,
     /// Seconds of a micro-batch's forward pass.
-    pub(crate) forward: f64,
+    pub(super) forward: f64,
     /// Seconds of a micro-batch's backward pass, with recomputation.
-    pub(crate) backward: f64,
+    pub(super) backward: f64,
 }
 
 /// Seconds of transfers.
@@ -34,11 +34,11 @@ struct Transfers<'a> {
 }
 
 /// Returns the seconds of a step's communication between ranks with the same parameters beyond its compute.
-pub(crate) fn exposed(config: &RunConfig, rates: &DeviceRates, work: RankWork) -> f64 {
+pub(super) fn exposed(config: &RunConfig, links: Links, work: RankWork) -> f64 {
     let grid = config.parallel.grid();
     let nearest = if config.parallel.context > 1 { Axis::Context } else { Axis::Data };
     let replicas = Peers::along(grid, nearest).first(grid.size_over(&[Axis::Data, Axis::Context]));
-    let transfers = Transfers { config, links: Links::of(rates), replicas, work };
+    let transfers = Transfers { config, links, replicas, work };
     match replicas.ranks {
         1 => 0.0,
         _ if config.parallel.shards_weights() => transfers.of_sharded_weights(),
@@ -137,11 +137,44 @@ impl Transfers<'_> {
     }
 }
 
+/// Seconds in which ranks exchange what they share of a layer, for a micro-batch.
+pub(super) struct Exchange {
+    /// The rows of two inputs and two partial results of a layer that ranks share, in either pass.
+    layer: f64,
+    /// Keys and values of sequences that ranks share, in the forward and in the backward pass.
+    sequences: [f64; 2],
+}
+
+impl Exchange {
+    /// Returns the exchanges of layers that send `crossing` bytes to the next.
+    pub(super) fn of(config: &RunConfig, crossing: f64, links: Links) -> Self {
+        let (parallel, samples) = (&config.parallel, config.train.micro_batch_size as f64);
+        let [tensor, context] = [Axis::Tensor, Axis::Context].map(|axis| Peers::along(parallel.grid(), axis));
+        let element = config.precision.compute.bytes() as f64;
+        // Partial results are in f32.
+        let layer = links.parts(tensor, (1.0 + 4.0 / element) * 2.0 * crossing);
+        let columns =
+            config.model.cached_heads().map_or(0, |heads| heads.key_columns() + heads.value_columns());
+        let values = samples * (config.model.examples().units() * columns) as f64 / tensor.ranks as f64;
+        // Backward gathers them again, and adds their gradients in f32.
+        let sequences = [element, element + 4.0].map(|bytes| links.parts(context, bytes * values));
+        Exchange { layer, sequences }
+    }
+
+    pub(super) fn forward(&self) -> f64 {
+        self.layer + self.sequences[0]
+    }
+
+    pub(super) fn backward(&self) -> f64 {
+        self.layer + self.sequences[1]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
-    use super::{RankWork, RunConfig, exposed};
+    use super::{Links, RankWork, RunConfig, exposed};
     use crate::imitated::PlanDevice;
 
     /// Seconds of an imagined rank with a billion parameters whose passes take this long.
@@ -151,8 +184,8 @@ mod tests {
                     [precision]\ncompute = \"bf16\"\n";
         let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
         let config = RunConfig::parse(text, "test.toml", Path::new("/"), &sets).unwrap();
-        let rates = PlanDevice::shipped().unwrap().rates.unwrap();
-        exposed(&config, &rates, RankWork { parameters: 1e9, unit: 1e8, forward: pass, backward: 2.0 * pass })
+        let links = Links::of(&PlanDevice::shipped().unwrap().rates_or_shipped().unwrap().0, 8);
+        exposed(&config, links, RankWork { parameters: 1e9, unit: 1e8, forward: pass, backward: 2.0 * pass })
     }
 
     #[test]

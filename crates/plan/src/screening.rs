@@ -1,0 +1,173 @@
+//! The screening of candidates of `--fit`, and of grids with which a run goes on: a quick estimate of a step,
+//! which only decides the order in which they are planned. No time of it is printed, and proposals are ordered by the clock.
+//!
+//! Passes take the calls of the model's layers, timed as the clock times them, and the schedule's simulator
+//! combines them into a step. Communication beyond the passes is added in closed form ([`communication`]), as is
+//! the update, which moves the optimizer's state through the device's memory. So thousands of candidates take
+//! the time of a few predictions.
+
+mod communication;
+mod layers;
+mod links;
+
+use collective::Axis;
+use config::{OptimKind, RunConfig};
+use device::{DType, Description};
+use nn::Stage;
+use parallel::pipeline::{ActionTimes, ScheduleError, StageTimes, simulate};
+use worker::blueprint;
+use worker::build;
+
+use crate::costs::recomputed_layers;
+use crate::error::{PlanError, Result};
+use crate::imitated::PlanDevice;
+use crate::overhead::DeviceRanks;
+use crate::rates::DeviceRates;
+use communication::{Exchange, RankWork, exposed};
+pub(crate) use layers::TimedLayers;
+use links::{Links, Peers};
+
+/// The device of all candidates.
+pub(crate) struct Screen<'a> {
+    device: &'a PlanDevice,
+    description: Description,
+    rates: DeviceRates,
+}
+
+/// Returns stages with equal numbers of layers, up to one.
+fn equal_stages(config: &RunConfig) -> Vec<Stage> {
+    let (of, stages) = (config.layers(), config.stages());
+    (0..stages).map(|stage| Stage { layers: stage * of / stages..(stage + 1) * of / stages, of }).collect()
+}
+
+impl<'a> Screen<'a> {
+    /// Returns the screening of candidates on a device that `ranks` share.
+    ///
+    /// # Errors
+    /// An invalid description of the shipped device, which a test excludes.
+    pub(crate) fn of(device: &'a PlanDevice, ranks: DeviceRanks) -> Result<Self> {
+        let (rates, _) = device.rates_or_shipped()?;
+        Ok(Screen { device, description: device.description(ranks), rates })
+    }
+
+    /// Times the layers of a configuration, whose ranks share no state. `alike`: a timing of the same model's
+    /// layers, by which equal ones are timed once.
+    ///
+    /// # Errors
+    /// Errors of building and running the layers on Meta.
+    pub(crate) fn layers(&self, config: &RunConfig, alike: Option<&TimedLayers>) -> Result<TimedLayers> {
+        let sets = ["parallel.zero_stage=0", "parallel.shard=0"].map(str::to_owned);
+        TimedLayers::of(&config.with(&sets)?, self, alike.map(|timed| &timed.alike[..]))
+    }
+
+    /// Estimates the seconds of a step of `config` with its layers in equal stages.
+    ///
+    /// # Errors
+    /// An invalid schedule.
+    pub(crate) fn seconds(&self, config: &RunConfig, layers: &TimedLayers) -> Result<f64> {
+        let stages = equal_stages(config);
+        let recomputed = recomputed_layers(&config.memory);
+        // Nanoseconds are precise enough for passes.
+        let nanoseconds = |seconds: f64| (1e9 * seconds).round() as u64;
+        let links = Links::of(&self.rates, self.device.gpus_per_host());
+        let exchange = Exchange::of(config, layers.crossing(), links);
+        let times = stages.iter().map(|stage| {
+            let [forward, input, weight] = layers.passes(stage);
+            let (count, again) = (stage.layers.len(), recomputed.min(stage.layers.len()));
+            let exchanged = count as f64 * exchange.backward() + again as f64 * exchange.forward();
+            StageTimes {
+                forward: nanoseconds(forward + count as f64 * exchange.forward()),
+                backward_input: nanoseconds(input + layers.again(stage, recomputed) + exchanged),
+                backward_weight: nanoseconds(weight),
+            }
+        });
+        let neighbours = Peers::along(config.parallel.grid(), Axis::Pipeline);
+        let transfer = nanoseconds(links.next(neighbours, layers.crossing()));
+        let times = ActionTimes { stages: times.collect(), transfer };
+        let refused = |error: ScheduleError| PlanError::Refused(error.to_string());
+        let schedule = blueprint::schedule(config)?;
+        let timeline = simulate(&schedule, &times).map_err(refused)?;
+        let most = |value: &dyn Fn(&Stage) -> f64| {
+            let of_rank =
+                |rank| schedule.stages_of(rank).filter_map(|stage| stages.get(stage)).map(value).sum();
+            (0..config.parallel.pipeline).map(of_rank).fold(0.0, f64::max)
+        };
+        let parameters = most(&|stage| layers.parameters(stage));
+        let shards = if config.parallel.shards_optimizer() { config.parallel.owners() as f64 } else { 1.0 };
+        let of_rank = RankWork {
+            parameters,
+            unit: parameters / most(&|stage| stage.layers.len() as f64).max(1.0),
+            forward: most(&|stage| layers.passes(stage)[0]),
+            backward: most(&|stage| {
+                let [_, input, weight] = layers.passes(stage);
+                input + weight + layers.again(stage, recomputed)
+            }),
+        };
+        let update = parameters / shards * state_bytes(config) / self.rates.memory_bytes;
+        let passes = timeline.makespan as f64 / 1e9;
+        if !self.device.is_gpu() {
+            // The rates of links and memory are those of GPUs.
+            return Ok(passes);
+        }
+        Ok(passes + exposed(config, links, of_rank) + update)
+    }
+}
+
+/// Returns the bytes that the update reads and writes for one parameter.
+fn state_bytes(config: &RunConfig) -> f64 {
+    let moments = match config.optim.kind {
+        OptimKind::AdamW => 2.0,
+        OptimKind::Lion | OptimKind::Sgd => 1.0,
+    };
+    let state = build::state_dtype(config).bytes() as f64;
+    let copy = if config.precision.weight_dtype() == DType::F32 { 0.0 } else { 2.0 };
+    // The gradient is read, master and moments are read and written, and a half-precision weight is written.
+    4.0 + 8.0 + 2.0 * state * moments + copy
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::step_time::StepTime;
+
+    /// Screened steps are in the order of the predicted ones wherever these clearly differ.
+    #[test]
+    fn candidates_are_screened_in_the_order_of_the_clock() {
+        let text = include_str!("../../../launch/configs/gpt2-124m.toml").replace("lanes = 8", "");
+        let sets = [
+            "precision.compute=bf16",
+            "data.kind=synthetic",
+            "train.global_batch_size=64",
+            "parallel.lanes=4",
+        ];
+        let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
+        let config = RunConfig::parse(&text, "124m", std::path::Path::new("/"), &sets).unwrap();
+        let device = PlanDevice::shipped().unwrap();
+        let screen = Screen::of(&device, DeviceRanks::CONNECTED).unwrap();
+        let alike = screen.layers(&config, None).unwrap();
+        assert_eq!(alike.alike, [&[0, 1][..], &[1; 9], &[11]].concat());
+        let steps = [
+            &["train.micro_batch_size=1", "parallel.data=4"][..],
+            &["train.micro_batch_size=4", "parallel.data=4"],
+            &["train.micro_batch_size=16", "parallel.data=4"],
+            &["train.micro_batch_size=16", "parallel.data=4", "memory.recompute=block"],
+            &["train.micro_batch_size=16", "parallel.tensor=4", "parallel.tensor_lanes=4"],
+            &["train.micro_batch_size=4", "parallel.pipeline=4"],
+            &["train.micro_batch_size=32", "parallel.pipeline=4", "parallel.lanes=2"],
+            &["train.micro_batch_size=4", "parallel.pipeline=4", "parallel.schedule=gpipe"],
+        ];
+        let mut times = steps.map(|sets| {
+            let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
+            let config = config.with(&sets).unwrap();
+            let layers = screen.layers(&config, Some(&alike)).unwrap();
+            let predicted = StepTime::of_config(&config, &device).unwrap().unwrap().step_seconds;
+            (predicted, screen.seconds(&config, &layers).unwrap(), sets)
+        });
+        times.sort_by(|one, other| one.0.total_cmp(&other.0));
+        for (predicted, screened, sets) in &times {
+            assert!((screened / predicted - 1.0).abs() < 0.25, "{screened} for {predicted}: {sets:?}");
+            let slower = times.iter().filter(|other| other.0 > 1.3 * predicted);
+            assert!(slower.into_iter().all(|other| other.1 > *screened), "{times:?}");
+        }
+    }
+}

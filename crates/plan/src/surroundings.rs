@@ -1,0 +1,63 @@
+//! The surroundings of a GPU in a description: the network between hosts, and the power that it draws.
+
+use serde::{Deserialize, Serialize};
+
+/// GPUs of a host, if a description has no number.
+pub(crate) const GPUS_PER_HOST: usize = 8;
+
+/// `[network]`: the network between hosts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Network {
+    /// Bytes per second that a GPU sends to GPUs of other hosts.
+    pub bytes: f64,
+    /// Seconds of the shortest message; `None`: [`Network::ASSUMED`]'s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
+    /// Keys above whose values were not measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub assumed: Vec<String>,
+}
+
+impl Network {
+    /// The network of a description without one: 400 Gbit/s for each GPU.
+    pub(crate) const ASSUMED: Network = Network { bytes: 50e9, seconds: Some(20e-6), assumed: Vec::new() };
+
+    /// Seconds of the shortest message.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        self.seconds.or(Network::ASSUMED.seconds).unwrap_or_default()
+    }
+
+    /// All figures, which must be above 0.
+    pub(crate) fn all(&self) -> impl Iterator<Item = f64> {
+        [Some(self.bytes), self.seconds].into_iter().flatten()
+    }
+}
+
+/// `[power]`: the electric power of a GPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Power {
+    /// Power limit in watts.
+    pub limit_watts: f64,
+    /// Mean power in watts during measured steps; `None`: not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_watts: Option<f64>,
+}
+
+impl Power {
+    /// Watts of a GPU during a step, and their source in words.
+    #[must_use]
+    pub fn of_step(&self) -> (f64, &'static str) {
+        match self.step_watts {
+            Some(watts) => (watts, "measured power"),
+            None => (self.limit_watts, "power limit"),
+        }
+    }
+
+    /// All figures, which must be above 0.
+    pub(crate) fn all(&self) -> impl Iterator<Item = f64> {
+        [Some(self.limit_watts), self.step_watts].into_iter().flatten()
+    }
+}

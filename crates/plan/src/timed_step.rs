@@ -1,0 +1,199 @@
+//! The prediction of a training step: the calls that its ranks make, timed by a device's description.
+
+use collective::Axis;
+use config::RunConfig;
+use telemetry::Phase;
+use worker::build;
+use worker::{Placement, Setup};
+
+use crate::call_times::CallTimes;
+use crate::clock::{CallTime, ClockParts, Idle, RankCalls, simulate};
+use crate::error::Result;
+use crate::imitated::PlanDevice;
+use crate::overhead::DeviceRanks;
+use crate::prepare::prepare_shapes;
+use crate::rates::DeviceRates;
+use crate::roles::on_threads;
+use crate::step_calls::step_calls;
+use crate::step_time::{Basis, FamilySeconds, StepEnergy, StepParts, StepTime};
+use crate::step_work::StepWork;
+use crate::surroundings::GPUS_PER_HOST;
+
+/// Most passes of a pipeline in a step: others take more than a few seconds.
+const MOST_PASSES: usize = 1 << 13;
+
+/// A predicted step, with the times of its passes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct TimedStep {
+    pub(crate) time: StepTime,
+    /// Begin and end of each pass in seconds, in the order of each pipeline rank.
+    pub(crate) passes: Vec<Vec<[f64; 2]>>,
+}
+
+impl StepTime {
+    /// Predicts a step of a run on GPUs like `device`; `None` on a CPU, whose calls no description has, and
+    /// for pipelines with thousands of passes in a step.
+    ///
+    /// # Errors
+    /// Errors of the run, among them out of memory.
+    pub fn of(setup: &Setup, device: &PlanDevice) -> Result<Option<Self>> {
+        Ok(TimedStep::of(setup, device)?.map(|step| step.time))
+    }
+
+    /// Predicts a step of a configuration on GPUs like `device`, with the model FLOPs utilization.
+    ///
+    /// # Errors
+    /// As for [`StepTime::of`].
+    pub fn of_config(config: &RunConfig, device: &PlanDevice) -> Result<Option<Self>> {
+        let description = device.description(DeviceRanks::of(config));
+        let setup = prepare_shapes(config.clone(), Placement::Meta(description))?;
+        Self::of(&setup, device)?.map(|time| time.with_mfu(&setup, device)).transpose()
+    }
+
+    /// Returns the time with the model FLOPs utilization on `device`.
+    ///
+    /// # Errors
+    /// Errors of building and running the model's layers on Meta.
+    pub fn with_mfu(self, setup: &Setup, device: &PlanDevice) -> Result<Self> {
+        let (rates, _) = device.rates_or_shipped()?;
+        let work = StepWork::at(&setup.config, &setup.dataset, &setup.placement.description(), &rates)?;
+        Ok(StepTime { mfu: Some(work.mfu(self.step_seconds)), ..self })
+    }
+}
+
+impl TimedStep {
+    /// Predicts a step, as [`StepTime::of`] does.
+    ///
+    /// # Errors
+    /// As for [`StepTime::of`].
+    pub(crate) fn of(setup: &Setup, device: &PlanDevice) -> Result<Option<Self>> {
+        let schedule = &setup.blueprint.schedule;
+        let passes = schedule.actions.iter().flatten().filter(|action| action.kind.is_compute()).count();
+        if !device.is_gpu() || (schedule.ranks > 1 && passes > MOST_PASSES) {
+            return Ok(None);
+        }
+        let config = &setup.config;
+        let (rates, _) = device.rates_or_shipped()?;
+        let times = call_times(config, device, &rates);
+        // Ranks of other pipelines do the same at the same time.
+        let grid = config.parallel.grid().seen_from(0)?;
+        let ranks = grid.group(Axis::Pipeline).ranks;
+        let calls = on_threads(&ranks, |rank| {
+            let log = step_calls(setup, rank)?;
+            let matmuls = times.matmuls(&log);
+            let calls = RankCalls::new(rank, log, |call| CallTime {
+                device: times.device(call, &matmuls),
+                host: times.host(call),
+                is_measured: times.is_measured(call),
+            });
+            Ok(calls.with_sequences(grid.seen_from(rank)?.group(Axis::Context).ranks))
+        })?;
+        let Some(parts) = simulate(&calls) else { return Ok(None) };
+        let longest = parts.iter().zip(&calls).max_by(|(a, _), (b, _)| a.work().total_cmp(&b.work()));
+        let Some((longest, calls)) = longest else { return Ok(None) };
+        let family = |(family, calls, seconds)| FamilySeconds { family, calls, seconds };
+        let (seconds, tokens, ranks) =
+            (longest.seconds(), build::tokens_per_step(config), config.world_size());
+        let idle = |parts: &ClockParts| parts.idle(Idle::Pipeline) / parts.seconds();
+        let tokens_per_second = tokens as f64 / seconds;
+        let energy = device.power.as_ref().map(|power| {
+            let (watts, source) = power.of_step();
+            StepEnergy { joules: watts * seconds * devices(config) as f64, watts, source }
+        });
+        let time = StepTime {
+            device_model: device.model.clone(),
+            basis: device.basis(),
+            step_seconds: seconds,
+            parts: StepParts::of(longest),
+            pipeline_idle: parts.iter().map(idle).sum::<f64>() / parts.len() as f64,
+            stages: parts.iter().map(StepParts::of).collect(),
+            tokens,
+            unit: config.model.examples().rate(),
+            tokens_per_second,
+            tokens_per_second_per_rank: tokens_per_second / ranks as f64,
+            ranks,
+            mfu: None,
+            hours: seconds * config.train.steps as f64 / 3600.0,
+            energy,
+            families: calls.families().into_iter().map(family).collect(),
+            measured_share: calls.measured_share(),
+            assumed: assumptions(config, device)?,
+            steps: config.train.steps,
+        };
+        Ok(Some(TimedStep { time, passes: parts.into_iter().map(|parts| parts.passes).collect() }))
+    }
+}
+
+impl StepParts {
+    fn of(parts: &ClockParts) -> Self {
+        let of = |phase: Phase| parts.section(phase.name());
+        StepParts {
+            inputs_seconds: of(Phase::Inputs) + parts.idle(Idle::Inputs),
+            forward_seconds: of(Phase::Forward),
+            backward_seconds: of(Phase::Backward),
+            pipeline_seconds: of(Phase::Pipeline) + parts.idle(Idle::Pipeline),
+            layers_seconds: of(Phase::Exchange) + parts.idle(Idle::Layers),
+            sequences_seconds: parts.idle(Idle::Sequences),
+            reduction_seconds: of(Phase::Reduce) + parts.idle(Idle::Reduction),
+            optimizer_seconds: of(Phase::Update),
+            host_seconds: parts.idle(Idle::Host) + parts.section(""),
+        }
+    }
+}
+
+impl PlanDevice {
+    /// The figures on which predictions for the device are based.
+    pub(crate) fn basis(&self) -> Basis {
+        match &self.rates {
+            None => Basis::AnotherModel,
+            Some(rates) if rates.assumed.iter().any(|key| key == "flops_bf16") => Basis::DataSheet,
+            Some(_) if self.times.is_empty() => Basis::MeasuredRates,
+            Some(_) => Basis::MeasuredCalls,
+        }
+    }
+}
+
+/// Returns the times of a configuration's calls on a device with `rates`.
+pub(crate) fn call_times(config: &RunConfig, device: &PlanDevice, rates: &DeviceRates) -> CallTimes {
+    let sharing = if config.parallel.shares_gpu() { config.world_size() } else { 1 };
+    CallTimes::new(device, rates.clone(), config.precision.tf32, sharing)
+}
+
+/// Number of GPUs of a run.
+fn devices(config: &RunConfig) -> usize {
+    if config.parallel.shares_gpu() { 1 } else { config.world_size() }
+}
+
+/// Returns the figures of a prediction that the device's description does not have or assumes, without those
+/// that the prediction does not use.
+///
+/// # Errors
+/// An invalid description of the shipped device, which a test excludes.
+pub(crate) fn assumptions(config: &RunConfig, device: &PlanDevice) -> Result<Vec<String>> {
+    let (rates, mut assumed) = device.rates_or_shipped()?;
+    assumed.extend(rates.omitted().into_iter().map(str::to_owned));
+    let (devices, gpus_per_host) = (devices(config), device.gpus_per_host());
+    assumed.retain(|key| match &**key {
+        "flops_tf32" => config.precision.tf32,
+        "flops_fp8" => config.fp8.is_some(),
+        "link_bytes" | "link_seconds" => devices > 1,
+        _ => true,
+    });
+    if devices > 1 && device.gpus_per_host.is_none() {
+        assumed.push(format!("{GPUS_PER_HOST} GPUs of a host (gpus_per_host)"));
+    }
+    if devices > gpus_per_host {
+        match &device.network {
+            None => {
+                let gigabytes = rates.network() / 1e9;
+                assumed.push(format!("{gigabytes} GB/s for each GPU between hosts ([network])"));
+            }
+            Some(network) => {
+                let keys = network.assumed.iter().map(|key| format!("{key} of [network]"));
+                assumed.extend(keys);
+                assumed.extend(network.seconds.is_none().then(|| "seconds of [network]".to_owned()));
+            }
+        }
+    }
+    Ok(assumed)
+}
