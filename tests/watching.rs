@@ -240,3 +240,98 @@ fn text_of_users_is_escaped_on_every_page() {
         }
     }
 }
+
+/// The shipped description of an H200, whose host takes `launch` seconds for a call.
+fn description(launch: f64) -> String {
+    let shipped = include_str!("../launch/devices/h200.toml");
+    shipped.replace("efficiency =", &format!("launch_seconds = {launch:e}\nefficiency ="))
+}
+
+/// The text of the events' tags and of the files that people look at.
+fn seen(directory: &Path, command: &[&str]) -> String {
+    message(&plimsoll(directory, command))
+}
+
+#[test]
+fn measured_steps_stand_beside_predicted_ones() {
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
+    std::fs::write(here.join("run.toml"), config(MLP, &["train.steps=9", "telemetry.every=4"]).to_toml())
+        .unwrap();
+    for (name, launch) in [("fast", 1e-9), ("slow", 1.0)] {
+        std::fs::write(here.join(format!("{name}.toml")), description(launch)).unwrap();
+        let set = format!("telemetry.device={name}.toml");
+        let train = ["train", "run.toml", "--device", "cpu", "--run-dir", name, "--set", &set];
+        let output = plimsoll(here, &[&train[..], &["--set", "telemetry.tensorboard=true"]].concat());
+        let text = message(&output);
+        assert!(output.status.success(), "{text}");
+        // The prediction is the plan's, and stands in every place where steps are seen.
+        let plan = plimsoll(here, &["plan", "run.toml", "--device", &format!("{name}.toml"), "--json"]);
+        let plan: Value = serde_json::from_slice(&plan.stdout).unwrap();
+        let predicted = plan["predicted_step_seconds"].as_f64().unwrap();
+        let timed: Vec<_> =
+            metrics(&here.join(name)).into_iter().filter(|line| line["seconds"].is_f64()).collect();
+        assert_eq!(timed.len(), 8);
+        assert!(timed.iter().all(|line| line["predicted_seconds"].as_f64() == Some(predicted)), "{timed:?}");
+        let shown = format!("predicted {:.1}", 1e3 * predicted);
+        let events =
+            std::fs::read(here.join(name).join("tensorboard/events.out.tfevents.0.plimsoll")).unwrap();
+        assert!(events.windows(25).any(|tag| tag == b"time_metrics/predicted(s)"));
+        let report = plimsoll(here, &["report", name, "--output", &format!("{name}.html")]);
+        assert!(report.status.success(), "{}", message(&report));
+        let page = std::fs::read_to_string(here.join(format!("{name}.html"))).unwrap();
+        let watched = seen(here, &["watch", name, "--once"]);
+        for text in [&text, &page, &watched] {
+            assert!(text.contains(&shown), "{shown}: {text}");
+        }
+        // Slow steps are reported once, with the part and the rank.
+        let slow = text.lines().filter(|line| line.contains(" predicted for NVIDIA H200: phase ")).count();
+        assert_eq!(slow, usize::from(name == "fast"), "{text}");
+        for text in [&page, &watched] {
+            assert_eq!(text.contains(" predicted for NVIDIA H200: phase "), name == "fast", "{text}");
+        }
+        assert!(
+            text.contains(&format!("predicted: {:.1} ms a step, by rates measured", 1e3 * predicted)),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn runs_without_a_described_device_have_no_prediction() {
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
+    train(&here.join("run"), &["train.steps=3"], RunOptions::default());
+    let described = "telemetry.device=h200";
+    train(
+        &here.join("unplanned"),
+        &["train.steps=3", described],
+        RunOptions { no_plan: true, ..RunOptions::default() },
+    );
+    for run in ["run", "unplanned"] {
+        assert!(!here.join(run).join("prediction.json").exists());
+        assert!(metrics(&here.join(run)).iter().all(|line| line.get("predicted_seconds").is_none()));
+    }
+    // A session with another device replaces the prediction, and one without removes it.
+    let run_dir = here.join("run");
+    for (set, is_predicted) in [(described, true), ("telemetry.device=", false)] {
+        let steps = format!("train.steps={}", if is_predicted { 4 } else { 5 });
+        train(&run_dir, &[&steps, set], RunOptions { resume: true, ..RunOptions::default() });
+        assert_eq!(run_dir.join("prediction.json").exists(), is_predicted);
+    }
+    std::fs::write(here.join("cpu.toml"), seen(here, &["plan", "--describe", "--device", "cpu"])).unwrap();
+    std::fs::write(here.join("run.toml"), MLP).unwrap();
+    for (device, why) in [
+        ("h201", "write a file of `plimsoll plan --describe`, or a100-40gb"),
+        ("missing.toml", "missing.toml"),
+        ("cpu.toml", "it describes a CPU, whose steps are not predicted"),
+    ] {
+        let set = format!("telemetry.device={device}");
+        let refused =
+            plimsoll(here, &["train", "run.toml", "--device", "cpu", "--run-dir", "out", "--set", &set]);
+        let text = message(&refused);
+        assert_eq!((refused.status.code(), text.lines().count()), (Some(2), 1), "{text}");
+        assert!(text.contains("telemetry.device = ") && text.contains(why), "{text}");
+        assert!(!here.join("out").exists());
+    }
+}

@@ -216,7 +216,11 @@ fn fit(args: &PlanArgs, config: RunConfig, options: &PlanOptions, is_raised: boo
 
 fn describe(target: &PlanTarget, file: Option<&Path>, force: Force) -> Result<(), CliError> {
     let output = file.map(|path| force.output("--describe", path, Kind::Measurement)).transpose()?;
-    let description = describe_device(target)?.to_toml()?;
+    let device = describe_device(target)?;
+    if let Some(path) = device.remember()? {
+        note(&format!("runs on this host are predicted by it from now on: {}", path.display()));
+    }
+    let description = device.to_toml()?;
     let (Some(path), Some(output)) = (file, output) else { return print(&description) };
     output.write(&description)?;
     print(&format!("{0} describes this device: `plimsoll plan CONFIG --device {0}`", path.display()))

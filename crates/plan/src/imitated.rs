@@ -180,17 +180,18 @@ impl PlanDevice {
         Self::of(&Description::host(), Overhead::default(), None)
     }
 
-    /// Describes a GPU of this host. Memory outside the allocator is known for the shipped model, and assumed
-    /// for others; rates and times of calls are those of the description of its model, if there is one.
+    /// Describes a GPU of this host. Rates and times of calls are those that were measured on this host, or
+    /// else those of the shipped description of its model, if there is one.
     ///
     /// # Errors
-    /// As for [`PlanDevice::shipped`].
-    pub(crate) fn gpu(description: &Description) -> Result<Self> {
-        let shipped = Self::shipped()?;
-        let is_shipped = shipped.model == description.model;
-        let overhead = if is_shipped { shipped.overhead } else { shipped.overhead.elsewhere() };
-        let device = Self::of(description, overhead, None);
-        Ok(match Self::of_model(&description.model)? {
+    /// A description on this host that is invalid; as for [`PlanDevice::shipped`].
+    pub fn gpu(description: &Description) -> Result<Self> {
+        let device = Self::of(description, Self::overhead_of(description)?, None);
+        let known = match Self::measured_here(&description.model)? {
+            Some(measured) => Some(measured),
+            None => Self::of_model(&description.model)?,
+        };
+        Ok(match known {
             Some(known) => Self {
                 rates: known.rates,
                 gpus_per_host: known.gpus_per_host,
@@ -201,6 +202,17 @@ impl PlanDevice {
             },
             None => device,
         })
+    }
+
+    /// Returns the memory of a GPU outside the allocator, which is known for the shipped model, and assumed
+    /// for others.
+    ///
+    /// # Errors
+    /// As for [`PlanDevice::shipped`].
+    pub(crate) fn overhead_of(description: &Description) -> Result<Overhead> {
+        let shipped = Self::shipped()?;
+        let is_shipped = shipped.model == description.model;
+        Ok(if is_shipped { shipped.overhead } else { shipped.overhead.elsewhere() })
     }
 
     /// Creates a device from a description.
@@ -269,7 +281,9 @@ impl PlanDevice {
         Ok((with_network(shipped.rates.ok_or_else(missing)?), vec![all]))
     }
 
-    pub(crate) fn is_gpu(&self) -> bool {
+    /// Returns whether the device is a GPU.
+    #[must_use]
+    pub fn is_gpu(&self) -> bool {
         self.kind == Kind::Cuda
     }
 

@@ -56,6 +56,7 @@ mod timed_partitions;
 mod timed_step;
 mod toml_file;
 mod tuning_cost;
+mod user_device;
 mod whole_gradients;
 
 pub use balance::Balance;

@@ -174,7 +174,7 @@ pub fn taken(setup: &Setup) -> Result<Vec<OverheadPart>> {
     if setup.placement.is_meta() || description.kind != Kind::Cuda {
         return Ok(Vec::new());
     }
-    let parts = PlanDevice::gpu(&description)?.overhead.parts(DeviceRanks::of(&setup.config));
+    let parts = PlanDevice::overhead_of(&description)?.parts(DeviceRanks::of(&setup.config));
     Ok(parts.into_iter().filter(|part| part.measured).collect())
 }
 

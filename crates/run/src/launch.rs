@@ -17,6 +17,7 @@ use crate::history::Repetition;
 use crate::memory_states::{self, InMemory};
 use crate::options::RunOptions;
 use crate::placement::ChosenPlacement;
+use crate::prediction;
 use crate::rank::{Outcome, run_rank};
 use crate::repetition;
 use crate::resume::{self, Resumption};
@@ -225,6 +226,7 @@ fn prepare(
     startup.check_ranks(&config, options.ranks)?;
     if startup.rank() == 0 {
         endpoint::check(&config)?;
+        prediction::check(&config)?;
     }
     let ChosenPlacement { placement, reason } =
         ChosenPlacement::find(options.device, &mut config, startup, options.ranks)?;

@@ -27,6 +27,7 @@ mod memory_states;
 mod neighbours;
 mod options;
 mod placement;
+mod prediction;
 mod rank;
 mod repetition;
 mod reporter;

@@ -121,8 +121,8 @@ fn train_rank(
     start.end("state");
     let loaded = (!matches!(setup.start, Start::Drawn)).then(|| began.elapsed());
     worker.write_traces_to(directory.path());
-    let (opened, run_dir) = (setup.clone(), directory.path().to_owned());
-    let open = (rank == 0).then_some(move || RunFiles::open(&opened, &run_dir, loaded));
+    let (opened, run_dir, predicts) = (setup.clone(), directory.path().to_owned(), !options.no_plan);
+    let open = (rank == 0).then_some(move || RunFiles::open(&opened, &run_dir, loaded, predicts));
     let files = while_answering(worker.control(), open)?.transpose()?;
     start.end("files");
     let (history, files, mut saver) = train(worker, options, directory, files, start)?;

@@ -14,7 +14,7 @@ use telemetry::progress::StepFigures;
 use telemetry::prometheus::Endpoint;
 use telemetry::run_files::Summary;
 use telemetry::tensorboard::TensorBoardWriter;
-use telemetry::{EXPERT_LOADS, ExpertLoads, Progress};
+use telemetry::{EXPERT_LOADS, ExpertLoads, PREDICTED_SECONDS, Progress};
 use worker::{Setup, StepMemory, StepScalars, Validation, Worker, build};
 
 use crate::accuracy::percentages;
@@ -22,6 +22,7 @@ use crate::endpoint;
 use crate::error::Result;
 use crate::history::{Repetition, StepReport};
 use crate::options::RunOptions;
+use crate::prediction::{self, Comparison};
 use crate::save::Saver;
 use crate::session::Observer;
 use crate::sessions::Sessions;
@@ -44,15 +45,22 @@ pub(crate) struct RunFiles {
     spikes: SpikeFile,
     /// Work of a step, if the devices' rate is known.
     work: Option<StepWork>,
+    /// The comparison with the predicted step, if there is one.
+    comparison: Option<Comparison>,
 }
 
 impl RunFiles {
     /// Opens the files; in a resumed run, lines of steps that are repeated are removed. `loaded`: the time of
-    /// reading the state.
+    /// reading the state; `predicts`: whether a step is predicted.
     ///
     /// # Errors
     /// A file or the data cannot be read or written.
-    pub(crate) fn open(setup: &Setup, run_dir: &Path, loaded: Option<Duration>) -> Result<Self> {
+    pub(crate) fn open(
+        setup: &Setup,
+        run_dir: &Path,
+        loaded: Option<Duration>,
+        predicts: bool,
+    ) -> Result<Self> {
         let sessions = Sessions::begin(run_dir, setup, loaded)?;
         let spikes = SpikeFile::open(run_dir, setup.first_step())?;
         let metrics = MetricsWriter::resume(&run_dir.join("metrics.jsonl"), setup.first_step())?;
@@ -70,7 +78,9 @@ impl RunFiles {
             None
         });
         let tensorboard = tensorboard.transpose()?;
-        Ok(RunFiles { metrics, hashes, tensorboard, endpoint, saver, sessions, spikes, work })
+        let prediction = if predicts { prediction::predict(setup, run_dir) } else { None };
+        let comparison = prediction.map(Comparison::new);
+        Ok(RunFiles { metrics, hashes, tensorboard, endpoint, saver, sessions, spikes, work, comparison })
     }
 
     /// Returns rank 0's saver, once.
@@ -138,6 +148,8 @@ pub(crate) struct Reporter {
     tokens: f64,
     /// Mean bytes per training token, if tokens consist of bytes; `None`: not read yet.
     bytes_per_token: Option<Option<f64>>,
+    /// Whether slow steps have been reported.
+    has_warned: bool,
 }
 
 impl Reporter {
@@ -156,6 +168,7 @@ impl Reporter {
             saver,
             tokens,
             bytes_per_token: None,
+            has_warned: false,
         }
     }
 
@@ -163,6 +176,18 @@ impl Reporter {
     fn bytes_per_token(&mut self, tokens: Option<&Arc<TokenSource>>) -> Option<f64> {
         let read = || tokens.and_then(|tokens| tokens.training_bytes_per_token().ok().flatten());
         *self.bytes_per_token.get_or_insert_with(read)
+    }
+
+    /// Compares a step with the predicted one, and reports slow steps once. Returns the predicted seconds, if
+    /// the step was timed on a device.
+    fn predicted(&mut self, seconds: Option<f64>, report: &StepReport) -> Option<f64> {
+        let comparison = self.files.comparison.as_mut()?;
+        let slowdown = comparison.add(seconds, &report.ranks).flatten();
+        if let Some(slowdown) = slowdown.filter(|_| !self.has_warned) {
+            tracing::warn!(step = report.step + 1, "{slowdown}");
+            self.has_warned = true;
+        }
+        seconds.and(Some(comparison.prediction.step_seconds))
     }
 
     /// Ends the progress.
@@ -208,6 +233,7 @@ impl Observer for Reporter {
         let training_per_byte = loss_per_byte(loss.into(), self.bytes_per_token(tokens));
         let seconds = report.duration.map(|duration| duration.as_secs_f64());
         let mfu = self.files.work.as_ref().and_then(|work| Some(work.mfu(seconds?)));
+        let predicted = self.predicted(seconds, report);
         if let Some(progress) = &mut self.progress {
             // Meta computes no loss, and its speed is that of planning.
             let computes = !worker.device().is_meta();
@@ -218,12 +244,14 @@ impl Observer for Reporter {
                     loss_per_byte: training_per_byte,
                     throughput: tokens_per_second.filter(|_| computes),
                     mfu,
+                    predicted: seconds.zip(predicted).map(<[f64; 2]>::from),
                     memory: Some(most_memory(report)),
                     skipped: report.skipped_steps.filter(|_| computes),
                 },
             );
         }
         let mut more = serde_json::Map::new();
+        more.extend(predicted.map(|seconds| (PREDICTED_SECONDS.to_owned(), seconds.into())));
         more.extend(loss_scale.map(|scale| ("loss_scale".to_owned(), scale.into())));
         more.extend(report.skipped_steps.map(|steps| ("skipped_steps".to_owned(), steps.into())));
         more.extend(report.spike.iter().map(|spike| ("spike".to_owned(), spike.action.clone().into())));

@@ -3,15 +3,17 @@
 use std::path::{Path, PathBuf};
 
 use parallel::pipeline::{self, ActionTimes, simulate};
+use serde::Deserialize;
 use serde_json::Value;
 use system::input;
 use telemetry::operators::{self, OperatorProfile};
 use telemetry::report::{Curve, Notice, PhaseRow, RankMemory, Report, SchedulePicture, StepPoint, Tile};
 use telemetry::step_trace::{Divergence, Outlived, RankTraces};
 use telemetry::units::{bytes, counted, duration, grouped};
-use telemetry::{EXPERT_LOADS, ExpertLoads, Phase};
+use telemetry::{EXPERT_LOADS, ExpertLoads, PREDICTED_SECONDS, Phase, Prediction, RankStep};
 
 use crate::error::{Result, RunError};
+use crate::prediction::Comparison;
 use crate::run_directory::CONFIG;
 use crate::sessions;
 use config::RunConfig;
@@ -42,11 +44,15 @@ pub fn report_run(run_dir: &Path, others: &[PathBuf]) -> Result<Report> {
         Some(summary) => ranks(run_dir, &config, summary)?,
         None => Vec::new(),
     };
+    let prediction = Prediction::read(run_dir)?;
+    let mut notices = notices(&ranks, &history, summary.as_ref());
+    let slowdown = prediction.as_ref().and_then(|prediction| slowdown(run_dir, prediction));
+    notices.extend(slowdown.map(|text| Notice { good: false, text }));
     Ok(Report {
         title: name_of(run_dir),
         subtitle: subtitle(&config, summary.as_ref().map(device)),
-        tiles: tiles(&config, &ranks, (&history, seconds), summary.as_ref()),
-        notices: notices(&ranks, &history, summary.as_ref()),
+        tiles: tiles(&config, &ranks, (&history, seconds), prediction.as_ref(), summary.as_ref()),
+        notices,
         schedule: schedule(&config)?,
         curves,
         operators: OperatorProfile::read(&run_dir.join(operators::FILE))?,
@@ -128,11 +134,16 @@ pub(crate) fn history(path: &Path) -> Result<(Vec<StepPoint>, Timed)> {
         if let Some(seconds) = number("seconds") {
             timed = (timed.0 + 1, timed.1 + seconds);
         }
+        let speed = |number: &dyn Fn(&str) -> Option<f64>| {
+            let ratio = number("seconds")? / number(PREDICTED_SECONDS)?;
+            Some(ratio * number("tokens_per_second")?)
+        };
         Some(StepPoint {
             step: line["step"].as_u64()?,
             loss: number("loss"),
             validation_loss: number("validation_loss"),
             tokens_per_second: number("tokens_per_second"),
+            predicted_tokens_per_second: speed(&number),
             gradient_norm: number("gradient_norm"),
             learning_rate: number("learning_rate"),
             // Numbers that are not finite are `null` in JSON.
@@ -141,6 +152,22 @@ pub(crate) fn history(path: &Path) -> Result<(Vec<StepPoint>, Timed)> {
     };
     let points = text.lines().filter_map(point).collect();
     Ok((points, timed))
+}
+
+/// Returns how the last steps with records of all ranks in `metrics.jsonl` were slower than predicted, in a
+/// sentence; `None` if they were not.
+fn slowdown(run_dir: &Path, prediction: &Prediction) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Line {
+        seconds: Option<f64>,
+        #[serde(default)]
+        ranks: Vec<RankStep>,
+    }
+    let text = read(&run_dir.join("metrics.jsonl")).ok()??;
+    let mut comparison = Comparison::new(prediction.clone());
+    let lines = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
+    let slowdown = lines.filter_map(|line| comparison.add(line.seconds, &line.ranks)).last()??.to_string();
+    Some(format!("{}{}.", slowdown[..1].to_uppercase(), &slowdown[1..]))
 }
 
 /// Returns the last loads of experts in `metrics.jsonl`, and their step.
@@ -183,6 +210,7 @@ fn tiles(
     config: &RunConfig,
     ranks: &[RankMemory],
     (history, (timed, seconds)): (&[StepPoint], Timed),
+    prediction: Option<&Prediction>,
     summary: Option<&Value>,
 ) -> Vec<Tile> {
     let mut tiles = memory_tiles(ranks);
@@ -213,7 +241,9 @@ fn tiles(
         }
     }
     if timed > 0 {
-        let note = format!("{:.1} ms a step", 1e3 * seconds / timed as f64);
+        let predicted =
+            prediction.map_or_else(String::new, |own| format!(", predicted {:.1}", 1e3 * own.step_seconds));
+        let note = format!("{:.1} ms a step{predicted}", 1e3 * seconds / timed as f64);
         tiles.push(Tile { name: "Time in steps", value: duration(seconds), note });
     }
     let Some(summary) = summary else { return tiles };

@@ -31,6 +31,8 @@ pub struct StepFigures {
     pub throughput: Option<f64>,
     /// Model FLOPs utilization, as a fraction.
     pub mfu: Option<f64>,
+    /// Measured and predicted seconds of the step.
+    pub predicted: Option<[f64; 2]>,
     /// Bytes allocated after the step, and their peak in it, on the rank with the most.
     pub memory: Option<[u64; 2]>,
     /// Steps so far whose update was skipped; `None` without a loss scale.
@@ -124,12 +126,16 @@ impl Progress {
 
     /// Returns the known figures, each followed by two spaces.
     fn in_words(&self, figures: &StepFigures) -> String {
-        let StepFigures { loss, loss_per_byte, throughput, mfu, memory, skipped } = *figures;
+        let StepFigures { loss, loss_per_byte, throughput, mfu, predicted, memory, skipped } = *figures;
+        let times = |[measured, predicted]: [f64; 2]| {
+            format!("{:.1} ms, predicted {:.1}  ", 1e3 * measured, 1e3 * predicted)
+        };
         let in_bytes = loss_per_byte.map_or(String::new(), |loss| format!(" ({loss:.4} a byte)"));
         let words = [
             loss.map(|loss| format!("loss {loss:.4}{in_bytes}  ")),
             throughput.map(|rate| format!("{} {}  ", grouped(rate as u64), self.unit)),
             mfu.map(|share| format!("MFU {}  ", percent(share))),
+            predicted.map(times),
             skipped.filter(|steps| *steps > 0).map(|steps| format!("skipped {}  ", grouped(steps))),
             memory.map(|[now, peak]| format!("memory {}, peak {}  ", bytes(now), bytes(peak))),
         ];

@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use system::threads;
 
 use crate::metrics::StepMetrics;
+use crate::prediction::PREDICTED_SECONDS;
 use crate::rank_step::RankStep;
 
 /// Serves the last step's figures until it is dropped. No step waits for a client.
@@ -133,6 +134,7 @@ fn text(metrics: &StepMetrics, run: &str) -> String {
     let mut out = String::new();
     let validation =
         VALIDATION.map(|(key, help)| (key, help, metrics.more.get(key).and_then(serde_json::Value::as_f64)));
+    let predicted = metrics.more.get(PREDICTED_SECONDS).and_then(serde_json::Value::as_f64);
     let started = metrics.step > 0;
     let of_step = |value: f32| started.then(|| f64::from(value));
     let figures = [
@@ -144,6 +146,7 @@ fn text(metrics: &StepMetrics, run: &str) -> String {
         ("gradient_norm", "Gradient norm of the last step before clipping.", of_step(metrics.gradient_norm)),
         ("learning_rate", "Learning rate of the last step.", of_step(metrics.learning_rate)),
         ("step_seconds", "Duration of the last step.", metrics.seconds),
+        (PREDICTED_SECONDS, "Predicted duration of a step.", predicted),
         ("tokens_per_second", "Tokens or samples per second of the last step.", metrics.tokens_per_second),
         ("mfu_ratio", "Model FLOPs utilization of the last step.", metrics.mfu),
     ];

@@ -12,6 +12,7 @@ use system::{input, output};
 use crate::error::{Result, TelemetryError};
 use crate::expert_loads::{EXPERT_LOADS, ExpertLoads};
 use crate::metrics::{MetricsWriter, StepMetrics};
+use crate::prediction::PREDICTED_SECONDS;
 
 /// Directory of event files in a run directory.
 pub const DIRECTORY: &str = "tensorboard";
@@ -81,7 +82,7 @@ fn scalars(metrics: &StepMetrics, world_size: f64) -> Vec<(String, f64)> {
     let reserved = most(metrics.step_peak_reserved_bytes, |rank| rank.step_peak_reserved_bytes);
     let capacity = metrics.ranks.iter().map(|rank| rank.capacity_bytes).min().filter(|bytes| *bytes > 0);
     let of_capacity = |bytes: u64| capacity.map(|capacity| 100.0 * bytes as f64 / capacity as f64);
-    let validation = |key: &str| metrics.more.get(key).and_then(serde_json::Value::as_f64);
+    let optional = |key: &str| metrics.more.get(key).and_then(serde_json::Value::as_f64);
     let all = [
         ("loss_metrics/global_avg_loss", Some(metrics.loss.into())),
         ("grad_norm", Some(metrics.gradient_norm.into())),
@@ -89,13 +90,14 @@ fn scalars(metrics: &StepMetrics, world_size: f64) -> Vec<(String, f64)> {
         ("throughput(tps)", metrics.tokens_per_second.map(|speed| speed / world_size)),
         ("mfu(%)", metrics.mfu.map(|mfu| 100.0 * mfu)),
         ("time_metrics/end_to_end(s)", metrics.seconds),
+        ("time_metrics/predicted(s)", optional(PREDICTED_SECONDS)),
         ("memory/max_active(GiB)", Some(active as f64 / GIB)),
         ("memory/max_active(%)", of_capacity(active)),
         ("memory/max_reserved(GiB)", Some(reserved as f64 / GIB)),
         ("memory/max_reserved(%)", of_capacity(reserved)),
-        ("validation_metrics/loss", validation("validation_loss")),
-        ("validation_metrics/top_1", validation("validation_top_1")),
-        ("validation_metrics/top_5", validation("validation_top_5")),
+        ("validation_metrics/loss", optional("validation_loss")),
+        ("validation_metrics/top_1", optional("validation_top_1")),
+        ("validation_metrics/top_5", optional("validation_top_5")),
     ];
     let scalars = all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
     scalars.chain(loads(metrics)).collect()

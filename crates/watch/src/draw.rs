@@ -90,6 +90,7 @@ fn figures_of(run: &RunView) -> String {
         last.tokens_per_second.map(|speed| format!("{} {}", grouped(speed.round() as u64), run.unit)),
         last.mfu.map(|mfu| format!("MFU {}", percent(mfu))),
         last.seconds.map(|seconds| format!("{:.1} ms a step", 1000.0 * seconds)),
+        last.predicted_seconds.map(|seconds| format!("predicted {:.1}", 1000.0 * seconds)),
         run.seconds_left().map(|seconds| format!("eta {}", duration(seconds))),
     ];
     words.into_iter().flatten().collect::<Vec<_>>().join("   ")

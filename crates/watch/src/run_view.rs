@@ -8,8 +8,8 @@ use run::{RunError, configuration_of};
 use serde::Deserialize;
 use serde_json::Value;
 use system::input;
-use telemetry::RankStep;
 use telemetry::step_trace::{Divergence, Outlived};
+use telemetry::{Prediction, RankStep};
 use worker::status::Record;
 
 use crate::tail::Tail;
@@ -18,6 +18,9 @@ use crate::tail::Tail;
 const MOST_BYTES: u64 = 1 << 30;
 /// Records of each rank that are kept, to see whether its memory grows.
 const KEPT: usize = 6;
+
+/// Latest steps whose median time is compared with the predicted one.
+const RECENT: usize = 9;
 
 /// A line of `metrics.jsonl`.
 #[derive(Clone, Debug, Deserialize)]
@@ -29,6 +32,8 @@ pub(crate) struct StepLine {
     pub(crate) tokens_per_second: Option<f64>,
     #[serde(default)]
     pub(crate) mfu: Option<f64>,
+    #[serde(default)]
+    pub(crate) predicted_seconds: Option<f64>,
     #[serde(default)]
     pub(crate) validation_loss: Option<f64>,
     #[serde(default)]
@@ -61,6 +66,10 @@ pub struct RunView {
     pub(crate) statuses: Vec<Option<Record>>,
     /// The state of the run's last session.
     pub(crate) state: State,
+    /// Seconds of the latest steps.
+    recent: VecDeque<f64>,
+    /// The predicted step of the last session, if there is one.
+    pub(crate) prediction: Option<Prediction>,
     /// Differences from the plan and growth, once the run has ended.
     pub(crate) findings: Vec<String>,
 }
@@ -95,6 +104,8 @@ impl RunView {
             records: BTreeMap::new(),
             statuses: Vec::new(),
             state: State::Unknown,
+            recent: VecDeque::new(),
+            prediction: None,
             findings: Vec::new(),
             run_dir: run_dir.to_owned(),
         })
@@ -112,6 +123,7 @@ impl RunView {
         let logs = self.run_dir.join("logs");
         self.statuses = (0..self.world_size).map(|rank| Record::read(&logs, rank)).collect();
         self.state = state(&self.read_json("sessions.json")?);
+        self.prediction = serde_json::from_value(self.read_json("prediction.json")?).ok();
         if matches!(self.state, State::Ended(_)) {
             self.findings = findings(&self.read_json("summary.json")?);
         }
@@ -120,6 +132,10 @@ impl RunView {
 
     fn add(&mut self, mut line: StepLine) {
         let StepLine { step, loss, learning_rate, .. } = line;
+        self.recent.extend(line.seconds);
+        if self.recent.len() > RECENT {
+            self.recent.pop_front();
+        }
         // A resumed run repeats steps.
         self.points.truncate(self.points.partition_point(|point| point.step < step));
         self.points.push(Point { step, loss, learning_rate });
@@ -148,6 +164,15 @@ impl RunView {
     /// The latest record of each rank.
     pub(crate) fn ranks(&self) -> impl Iterator<Item = &RankStep> {
         self.records.values().filter_map(|records| records.back().map(|(_, record)| record))
+    }
+
+    /// How recent steps are slower than predicted, in words.
+    pub(crate) fn slowdown(&self) -> Option<String> {
+        let ranks: Vec<RankStep> = self.ranks().cloned().collect();
+        let mut recent: Vec<f64> = self.recent.iter().copied().collect();
+        recent.sort_by(f64::total_cmp);
+        let median = recent.get(recent.len() / 2)?;
+        Some(self.prediction.as_ref()?.slowdown(*median, &ranks)?.to_string())
     }
 
     /// Seconds until the last step at the pace of the last one; `None` if it is not known or the run has

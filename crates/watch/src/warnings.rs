@@ -22,6 +22,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 /// Returns the warnings, one sentence each.
 pub(crate) fn warnings(run: &RunView) -> Vec<String> {
     let mut all = Vec::new();
+    all.extend(run.slowdown());
     all.extend(imbalance(run));
     all.extend(growth(run));
     all.extend(throttled(run));

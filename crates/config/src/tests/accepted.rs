@@ -297,6 +297,7 @@ fn every_key_is_known_to_decide_bits_or_not() {
         "parallel.tensor",
         "parallel.timeout_seconds",
         "parallel.zero_stage",
+        "telemetry.device",
         "telemetry.every",
         "telemetry.hashes",
         "telemetry.listen",

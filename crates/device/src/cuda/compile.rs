@@ -112,6 +112,14 @@ pub(crate) fn compiler_version() -> (i32, i32) {
     if status == sys::nvrtcResult::NVRTC_SUCCESS { (major, minor) } else { (0, 0) }
 }
 
+/// The directory of [`CACHE_VARIABLE`], else `plimsoll` in the user's cache directory; `None` without either.
+pub fn user_cache() -> Option<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let home = || variable("HOME").map(|home| home.join(".cache"));
+    let user = || variable("XDG_CACHE_HOME").or_else(home).map(|cache| cache.join("plimsoll"));
+    variable(CACHE_VARIABLE).or_else(user)
+}
+
 /// Compiled kernels on disk, found by the content they were compiled from.
 #[derive(Clone, Debug)]
 pub(crate) struct Cache {
@@ -119,14 +127,9 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
-    /// The cache in the directory of [`CACHE_VARIABLE`], else in the user's cache directory; no cache without
-    /// either.
+    /// The cache in [`user_cache`]; no cache without it.
     pub(crate) fn of_user() -> Self {
-        let variable =
-            |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let home = || variable("HOME").map(|home| home.join(".cache"));
-        let user = || variable("XDG_CACHE_HOME").or_else(home).map(|cache| cache.join("plimsoll"));
-        Cache { directory: variable(CACHE_VARIABLE).or_else(user).map(|base| base.join("kernels")) }
+        Cache { directory: user_cache().map(|base| base.join("kernels")) }
     }
 
     #[cfg(test)]

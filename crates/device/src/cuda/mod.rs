@@ -36,7 +36,7 @@ use cudarc::driver::{CudaContext, result, sys};
 
 pub use availability::{GpuInfo, Unavailable, availability, has_convolutions};
 pub use choice::PlannedMatmul;
-pub use compile::{CACHE_VARIABLE, architecture, compile, compiler_is_there};
+pub use compile::{CACHE_VARIABLE, architecture, compile, compiler_is_there, user_cache};
 pub use error::CudaError;
 pub use launch::Launch;
 pub use ledger::Ledger;

@@ -18,9 +18,14 @@ pub(super) fn section(history: &[StepPoint], unit: &str) -> Option<Section> {
     let speed = format!("{unit} per second");
     let (training, validation) = (line("training", "s1", false), line("validation", "s2", true));
     let plain = |name: &str| vec![line(name, "s1", false)];
+    let mut speeds: (Vec<Line>, &[Value]) = (plain("all ranks"), &[|point| point.tokens_per_second]);
+    if history.iter().any(|point| point.predicted_tokens_per_second.is_some()) {
+        speeds.0.push(line("predicted", "s2", false));
+        speeds.1 = &[|point| point.tokens_per_second, |point| point.predicted_tokens_per_second];
+    }
     let charts: [(&str, Vec<Line>, &[Value], bool); 4] = [
         ("Loss", vec![training, validation], &[|point| point.loss, |point| point.validation_loss], false),
-        (&speed, plain("all ranks"), &[|point| point.tokens_per_second], true),
+        (&speed, speeds.0, speeds.1, true),
         ("Gradient norm, before clipping", plain("norm"), &[|point| point.gradient_norm], true),
         ("Learning rate", plain("rate"), &[|point| point.learning_rate], true),
     ];

@@ -164,6 +164,8 @@ pub struct StepPoint {
     pub validation_loss: Option<f64>,
     /// Tokens or samples per second, over all ranks.
     pub tokens_per_second: Option<f64>,
+    /// Predicted tokens or samples per second.
+    pub predicted_tokens_per_second: Option<f64>,
     /// Gradient norm before clipping.
     pub gradient_norm: Option<f64>,
     /// Learning rate of the update.
@@ -179,6 +181,7 @@ impl Default for StepPoint {
             loss: None,
             validation_loss: None,
             tokens_per_second: None,
+            predicted_tokens_per_second: None,
             gradient_norm: None,
             learning_rate: None,
             is_finite: true,

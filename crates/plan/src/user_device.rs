@@ -1,0 +1,45 @@
+//! Descriptions that `plimsoll plan --describe` has measured on this host, in the user's cache directory.
+
+use std::io::ErrorKind;
+use std::path::PathBuf;
+
+use device::cuda;
+use system::output;
+
+use crate::error::{PlanError, Result};
+use crate::imitated::PlanDevice;
+
+/// Returns the file of the description of a model of GPU; `None` for a user without a cache directory.
+fn path(model: &str) -> Option<PathBuf> {
+    let name: String = model.to_lowercase().split_whitespace().collect::<Vec<_>>().join("-");
+    let is_plain = |letter: &char| letter.is_ascii_alphanumeric() || *letter == '-';
+    let name: String = name.chars().filter(is_plain).collect();
+    Some(cuda::user_cache()?.join("devices").join(format!("{name}.toml")))
+}
+
+impl PlanDevice {
+    /// Reads the description of a model of GPU that was measured on this host; `None` if none was.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is invalid.
+    pub(crate) fn measured_here(model: &str) -> Result<Option<Self>> {
+        let Some(path) = path(model) else { return Ok(None) };
+        match std::fs::metadata(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            _ => Self::load(&path).map(|device| Some(device).filter(|device| device.model == model)),
+        }
+    }
+
+    /// Writes the description of a GPU into the user's cache directory, for the predictions of later runs.
+    /// Returns the file; `None` for a CPU, and for a user without such a directory.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub fn remember(&self) -> Result<Option<PathBuf>> {
+        let Some(path) = path(&self.model).filter(|_| self.is_gpu()) else { return Ok(None) };
+        let refused = |error: std::io::Error| PlanError::Refused(format!("{}: {error}", path.display()));
+        path.parent().map_or(Ok(()), std::fs::create_dir_all).map_err(refused)?;
+        output::write_own(&path, self.to_toml()?.as_bytes()).map_err(refused)?;
+        Ok(Some(path))
+    }
+}

@@ -1,0 +1,250 @@
+//! The predicted step of a run beside the measured ones: which part of a slow step is slow, and on which rank.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use system::input;
+
+use crate::error::{Result, TelemetryError};
+use crate::gpu::GpuLoad;
+use crate::phase::Phase;
+use crate::rank_step::RankStep;
+use crate::run_files::{atomic_write, to_json};
+use crate::units::percent;
+
+/// Key of a step's predicted seconds in `metrics.jsonl`.
+pub const PREDICTED_SECONDS: &str = "predicted_seconds";
+/// File of a run's prediction in its directory.
+const FILE: &str = "prediction.json";
+/// Most bytes of the file.
+const MOST_BYTES: u64 = 1 << 26;
+/// Multiple of the predicted time above which steps are slow.
+const SLOW: f64 = 1.1;
+/// Multiple of the other ranks' time of computing above which a rank is slow.
+const SLOW_RANK: f64 = 1.05;
+/// Part of its highest clock below which a GPU's is worth mentioning.
+const LOW_CLOCK: f64 = 0.95;
+
+/// The predicted step of a run: the contents of `prediction.json`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Prediction {
+    /// Model of the device that was described.
+    pub device_model: String,
+    /// The figures on which the prediction is based, in words.
+    pub basis: String,
+    /// Whether they were measured on such a device.
+    pub is_measured: bool,
+    /// Seconds of a step.
+    pub step_seconds: f64,
+    /// Tokens (or samples) per second over all ranks.
+    pub tokens_per_second: f64,
+    /// Model FLOPs utilization.
+    pub mfu: Option<f64>,
+    /// Seconds of each phase by name, for each rank of a pipeline.
+    pub stages: Vec<BTreeMap<String, f64>>,
+    /// Index in `stages` of each rank.
+    pub stage_of: Vec<usize>,
+}
+
+impl Prediction {
+    /// Reads the prediction of the run in `run_dir`; `None` if it has none.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is damaged.
+    pub fn read(run_dir: &Path) -> Result<Option<Self>> {
+        let path = run_dir.join(FILE);
+        let text = match input::read(&path, MOST_BYTES) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            text => text.map_err(TelemetryError::file(&path, "read it"))?,
+        };
+        let read = serde_json::from_slice(&text);
+        read.map(Some).map_err(|error| TelemetryError::file(&path, "read it")(error.into()))
+    }
+
+    /// Writes the prediction into `run_dir`.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&self, run_dir: &Path) -> Result<()> {
+        let path = run_dir.join(FILE);
+        let mut text = to_json(&path, serde_json::to_vec_pretty(self))?;
+        text.push(b'\n');
+        atomic_write(&path, &text)
+    }
+
+    /// Removes the prediction of an earlier session from `run_dir`.
+    ///
+    /// # Errors
+    /// The file cannot be removed.
+    pub fn remove(run_dir: &Path) -> Result<()> {
+        let path = run_dir.join(FILE);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            removed => removed.map_err(TelemetryError::file(&path, "remove it")),
+        }
+    }
+
+    /// Compares steps of `seconds` with the prediction, and their phases with those of `ranks`. Returns how
+    /// they are slow, and where; `None` for steps that are not, and without measured figures.
+    #[must_use]
+    pub fn slowdown(&self, seconds: f64, ranks: &[RankStep]) -> Option<Slowdown> {
+        let is_slow = self.is_measured && seconds > SLOW * self.step_seconds;
+        is_slow.then(|| Slowdown {
+            seconds,
+            predicted: self.step_seconds,
+            device_model: self.device_model.clone(),
+            cause: self.cause(ranks),
+        })
+    }
+
+    /// Seconds by which a phase of a rank is longer than predicted.
+    fn excess(&self, rank: &RankStep, phase: Phase) -> Option<f64> {
+        let (measured, predicted) = (seconds_of(rank, phase)?, self.predicted(rank.rank, phase)?);
+        Some(measured - predicted)
+    }
+
+    fn predicted(&self, rank: usize, phase: Phase) -> Option<f64> {
+        self.stages.get(*self.stage_of.get(rank)?)?.get(phase.name()).copied()
+    }
+
+    /// The phase that exceeds its prediction most, on the rank on which it does. A phase of waiting counts as far
+    /// as all ranks wait: the others wait for a slow rank too.
+    fn cause(&self, ranks: &[RankStep]) -> Option<Cause> {
+        let own = ranks.iter().flat_map(|rank| {
+            let phases = Phase::ALL.into_iter().filter(|phase| !phase.waits());
+            phases.filter_map(move |phase| Some((self.excess(rank, phase)?, rank, phase)))
+        });
+        let waits = Phase::ALL.into_iter().filter(|phase| phase.waits()).filter_map(|phase| {
+            let excesses = ranks.iter().filter_map(|rank| Some((self.excess(rank, phase)?, rank, phase)));
+            excesses.min_by(|one, other| one.0.total_cmp(&other.0))
+        });
+        let (excess, rank, phase) = own.chain(waits).max_by(|one, other| one.0.total_cmp(&other.0))?;
+        if excess <= 0.0 {
+            return None;
+        }
+        Some(Cause {
+            phase,
+            rank: rank.rank,
+            seconds: seconds_of(rank, phase)?,
+            predicted: self.predicted(rank.rank, phase)?,
+            above_others: self.above_others(rank, ranks),
+            gpu: rank.gpu.clone(),
+        })
+    }
+
+    /// Part by which a rank computes longer than the median of the other ranks of its stage, if it is a slow
+    /// one.
+    fn above_others(&self, rank: &RankStep, ranks: &[RankStep]) -> Option<f64> {
+        let stage = |rank: &RankStep| self.stage_of.get(rank.rank).copied();
+        let others = ranks.iter().filter(|other| other.rank != rank.rank && stage(other) == stage(rank));
+        let mut others: Vec<f64> = others.map(computing).collect();
+        others.sort_by(f64::total_cmp);
+        let median = *others.get(others.len() / 2)?;
+        let own = computing(rank);
+        (median > 0.0 && own > SLOW_RANK * median).then(|| own / median - 1.0)
+    }
+}
+
+fn seconds_of(rank: &RankStep, phase: Phase) -> Option<f64> {
+    // A phase that a step does not enter takes no time.
+    let figures = rank.phases.get(phase.name());
+    let is_timed = rank.phases.values().any(|figures| figures.microseconds.is_some());
+    match figures {
+        Some(figures) => figures.microseconds.map(|time| time as f64 / 1e6),
+        None => is_timed.then_some(0.0),
+    }
+}
+
+/// Seconds in which a rank computes.
+fn computing(rank: &RankStep) -> f64 {
+    let phases = [Phase::Forward, Phase::Backward, Phase::Update];
+    phases.into_iter().filter_map(|phase| seconds_of(rank, phase)).sum()
+}
+
+/// Steps that take longer than predicted.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Slowdown {
+    /// Seconds of a step.
+    pub seconds: f64,
+    /// Predicted seconds of a step.
+    pub predicted: f64,
+    /// Model of the device that was described.
+    pub device_model: String,
+    /// The slow part, if phases were timed.
+    pub cause: Option<Cause>,
+}
+
+/// The part of a step that is slow.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cause {
+    /// The phase.
+    pub phase: Phase,
+    /// The rank.
+    pub rank: usize,
+    /// Seconds of the phase on this rank.
+    pub seconds: f64,
+    /// Its predicted seconds.
+    pub predicted: f64,
+    /// Part by which the rank computes longer than the others of its stage, if it clearly does.
+    pub above_others: Option<f64>,
+    /// The load of the rank's GPU.
+    pub gpu: Option<GpuLoad>,
+}
+
+fn milliseconds(seconds: f64) -> String {
+    format!("{:.1} ms", 1e3 * seconds)
+}
+
+impl fmt::Display for Slowdown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Slowdown { seconds, predicted, device_model, cause } = self;
+        let (more, measured) = (percent(seconds / predicted - 1.0), milliseconds(*seconds));
+        write!(f, "steps take {measured}, {more} more than the {} predicted", milliseconds(*predicted))?;
+        write!(f, " for {device_model}")?;
+        cause.as_ref().map_or(Ok(()), |cause| write!(f, ": {cause}"))
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Cause { phase, rank, seconds, predicted, above_others, gpu } = self;
+        let (name, measured) = (phase.name(), milliseconds(*seconds));
+        write!(f, "phase {name} takes {measured} on rank {rank} instead of {}", milliseconds(*predicted))?;
+        match phase {
+            Phase::Inputs => return write!(f, ": its loader or its host is slow"),
+            Phase::Pipeline | Phase::Exchange | Phase::Reduce => {
+                return write!(f, ", and no less on others: the links between ranks are slow");
+            }
+            _ => {}
+        }
+        match above_others {
+            Some(above) => {
+                write!(f, ": its GPU or host is slow, {} behind the other ranks", percent(*above))?
+            }
+            None => {}
+        }
+        gpu.as_ref().map_or(Ok(()), |gpu| clocks(f, gpu))
+    }
+}
+
+/// Writes the clocks of a GPU, if they are reduced.
+fn clocks(f: &mut fmt::Formatter<'_>, gpu: &GpuLoad) -> fmt::Result {
+    let clocks = match (gpu.clock_mhz, gpu.max_clock_mhz) {
+        (Some(clock), Some(most)) if f64::from(clock) < LOW_CLOCK * f64::from(most) => {
+            format!("at {clock} of {most} MHz")
+        }
+        _ => String::new(),
+    };
+    match (gpu.throttled.as_slice(), clocks.as_str()) {
+        ([], "") => Ok(()),
+        ([], clocks) => write!(f, "; its GPU runs {clocks}"),
+        (reasons, "") => write!(f, "; its GPU is throttled: {}", reasons.join(", ")),
+        (reasons, clocks) => write!(f, "; its GPU is throttled, {clocks}: {}", reasons.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests;
