@@ -4,6 +4,8 @@
 #[path = "planning/address_limits.rs"]
 mod address_limits;
 mod common;
+#[path = "planning/predictions.rs"]
+mod predictions;
 #[path = "planning/search.rs"]
 mod search;
 #[path = "planning/shared_gpu.rs"]

@@ -244,7 +244,7 @@ fn text_of_users_is_escaped_on_every_page() {
 /// The shipped description of an H200, whose host takes `launch` seconds for a call.
 fn description(launch: f64) -> String {
     let shipped = include_str!("../launch/devices/h200.toml");
-    shipped.replace("efficiency =", &format!("launch_seconds = {launch:e}\nefficiency ="))
+    shipped.replace("[rates]", &format!("[rates]\nlaunch_seconds = {launch:e}"))
 }
 
 /// The text of the events' tags and of the files that people look at.
@@ -273,6 +273,7 @@ fn measured_steps_stand_beside_predicted_ones() {
             metrics(&here.join(name)).into_iter().filter(|line| line["seconds"].is_f64()).collect();
         assert_eq!(timed.len(), 8);
         assert!(timed.iter().all(|line| line["predicted_seconds"].as_f64() == Some(predicted)), "{timed:?}");
+        assert!(text.contains(" predicted; training loss"), "{text}");
         let shown = format!("predicted {:.1}", 1e3 * predicted);
         let events =
             std::fs::read(here.join(name).join("tensorboard/events.out.tfevents.0.plimsoll")).unwrap();
@@ -291,7 +292,7 @@ fn measured_steps_stand_beside_predicted_ones() {
             assert_eq!(text.contains(" predicted for NVIDIA H200: phase "), name == "fast", "{text}");
         }
         assert!(
-            text.contains(&format!("predicted: {:.1} ms a step, by rates measured", 1e3 * predicted)),
+            text.contains(&format!("predicted: {:.1} ms a step, by rates measured on", 1e3 * predicted)),
             "{text}"
         );
     }

@@ -240,9 +240,7 @@ fn described(description: &Description, all: &[Measured], others: PlanDevice) ->
         assumed: if connected { Vec::new() } else { not(&["communicators"]) },
     };
     let rates = others.rates.map(|assumed| {
-        let is_same_model = description.model == others.model;
         let mut names = Vec::new();
-        names.extend((!is_same_model).then_some("efficiency"));
         names.extend((!connected).then_some("link_bytes"));
         DeviceRates {
             flops_bf16: slowest(|rank| Some(rank.rates.flops_per_second)).unwrap_or(assumed.flops_bf16),

@@ -17,8 +17,6 @@ pub struct DeviceRates {
     /// Bytes per second that a rank sends to ranks of other hosts: `bytes` of `[network]`.
     #[serde(skip)]
     pub network_bytes: Option<f64>,
-    /// FLOP/s of a whole step divided by FLOP/s of large matmuls.
-    pub efficiency: f64,
     /// FLOP/s of large matmuls in TF32; `None`: half those in bf16.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flops_tf32: Option<f64>,
@@ -93,7 +91,7 @@ impl DeviceRates {
 
     /// All rates, which must be above 0.
     pub(crate) fn all(&self) -> impl Iterator<Item = f64> {
-        let required = [self.flops_bf16, self.flops_f32, self.memory_bytes, self.link_bytes, self.efficiency];
+        let required = [self.flops_bf16, self.flops_f32, self.memory_bytes, self.link_bytes];
         let optional = [
             self.flops_tf32,
             self.flops_fp8,

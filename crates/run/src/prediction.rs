@@ -78,7 +78,7 @@ fn predicted(setup: &Setup) -> Result<Option<Prediction>> {
     let time = time.with_mfu(&planned, &device)?;
     let prediction = prediction(config, &time)?;
     tracing::info!(
-        "predicted: {:.1} ms a step, by {} of {}",
+        "predicted: {:.1} ms a step, by {} {}",
         1e3 * prediction.step_seconds,
         prediction.basis,
         prediction.device_model
@@ -109,10 +109,10 @@ fn prediction(config: &RunConfig, time: &StepTime) -> Result<Prediction> {
     let grid = config.parallel.grid();
     let stage = |rank| Ok(grid.seen_from(rank)?.coordinate(Axis::Pipeline));
     let basis = match time.basis {
-        Basis::MeasuredCalls => "calls measured on a GPU",
-        Basis::MeasuredRates => "rates measured on a GPU",
-        Basis::DataSheet => "the data sheet",
-        Basis::AnotherModel => "the rates of another model, instead",
+        Basis::MeasuredCalls => "calls measured on",
+        Basis::MeasuredRates => "rates measured on",
+        Basis::DataSheet => "the data sheet of",
+        Basis::AnotherModel => "the rates of another model instead of",
     };
     Ok(Prediction {
         device_model: time.device_model.clone(),

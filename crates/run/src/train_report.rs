@@ -1,15 +1,15 @@
 //! The results of a run, as files and in words.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use data::TokenSource;
 use device::Backend;
-use telemetry::RankStatistics;
 use telemetry::run_files::Summary;
 use telemetry::step_trace::{Divergence, Outlived};
 use telemetry::table::{device_table, memory_table, phase_table};
 use telemetry::units::{counted, grouped, ranges};
+use telemetry::{Prediction, RankStatistics};
 
 use crate::accuracy::percentages;
 use crate::error::{Result, RunError};
@@ -51,6 +51,8 @@ pub struct TrainReport {
     pub ranks: Vec<RankStatistics>,
     /// Whether the run was stopped early.
     pub interrupted: bool,
+    /// Predicted tokens (or samples) per second, if a step was predicted.
+    pub predicted_tokens_per_second: Option<f64>,
     /// Unit of its throughput: tokens/s or samples/s.
     pub unit: &'static str,
     /// Unit of its losses, with a space before it; empty if they have none.
@@ -118,10 +120,16 @@ pub(crate) fn report(
         outlived: findings.iter().filter_map(|finding| finding.outlived.clone()).collect(),
         ranks: summary.ranks.clone(),
         interrupted: history.interrupted,
+        predicted_tokens_per_second: predicted(directory.path()),
         unit: setup.config.model.examples().rate(),
         loss_unit: setup.config.model.examples().loss_unit(),
         summary,
     })
+}
+
+/// Returns the predicted throughput of the run in `run_dir`. The run is complete: a missing file is no failure.
+fn predicted(run_dir: &Path) -> Option<f64> {
+    Prediction::read(run_dir).ok().flatten().map(|prediction| prediction.tokens_per_second)
 }
 
 impl TrainReport {
@@ -145,6 +153,7 @@ impl TrainReport {
             outlived: serde_json::from_value(entries("outlived")).unwrap_or_default(),
             ranks: summary.ranks.clone(),
             interrupted: false,
+            predicted_tokens_per_second: None,
             unit: setup.config.model.examples().rate(),
             loss_unit: setup.config.model.examples().loss_unit(),
             summary,
@@ -197,7 +206,9 @@ impl fmt::Display for TrainReport {
         let ended = if self.interrupted { "stopped after" } else { "did" };
         // Nothing was timed if the checkpoint had all steps done.
         let rate = if speed > 0.0 && computes {
-            format!(" at {} {}", grouped(speed.round() as u64), self.unit)
+            let predicted = self.predicted_tokens_per_second;
+            let predicted = predicted.map(|speed| format!(", {} predicted", grouped(speed.round() as u64)));
+            format!(" at {} {}{}", grouped(speed.round() as u64), self.unit, predicted.unwrap_or_default())
         } else {
             String::new()
         };

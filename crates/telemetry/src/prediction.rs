@@ -25,6 +25,8 @@ const MOST_BYTES: u64 = 1 << 26;
 const SLOW: f64 = 1.1;
 /// Multiple of the other ranks' time of computing above which a rank is slow.
 const SLOW_RANK: f64 = 1.05;
+/// Multiple of the predicted time from which on it is printed as one.
+const MANIFOLD: f64 = 2.0;
 /// Part of its highest clock below which a GPU's is worth mentioning.
 const LOW_CLOCK: f64 = 0.95;
 
@@ -33,7 +35,7 @@ const LOW_CLOCK: f64 = 0.95;
 pub struct Prediction {
     /// Model of the device that was described.
     pub device_model: String,
-    /// The figures on which the prediction is based, in words.
+    /// The figures on which the prediction is based, in words before the model, as in `rates measured on`.
     pub basis: String,
     /// Whether they were measured on such a device.
     pub is_measured: bool,
@@ -201,8 +203,12 @@ fn milliseconds(seconds: f64) -> String {
 impl fmt::Display for Slowdown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Slowdown { seconds, predicted, device_model, cause } = self;
-        let (more, measured) = (percent(seconds / predicted - 1.0), milliseconds(*seconds));
-        write!(f, "steps take {measured}, {more} more than the {} predicted", milliseconds(*predicted))?;
+        let more = match seconds / predicted {
+            ratio if ratio < MANIFOLD => format!("{} more than", percent(ratio - 1.0)),
+            ratio => format!("{ratio:.1} times"),
+        };
+        let (measured, predicted) = (milliseconds(*seconds), milliseconds(*predicted));
+        write!(f, "steps take {measured}, {more} the {predicted} predicted")?;
         write!(f, " for {device_model}")?;
         cause.as_ref().map_or(Ok(()), |cause| write!(f, ": {cause}"))
     }

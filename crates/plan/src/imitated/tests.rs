@@ -50,7 +50,7 @@ fn descriptions_from_data_sheets_are_marked_as_assumed() {
         let all = [rates.assumed.len(), assumed.len(), device.overhead.assumed.len()];
         match names.last().map(String::as_str) {
             Some("h200") => assert!(device.assumed.is_empty() && all == [0, 0, 0]),
-            _ => assert!(!device.assumed.is_empty() && all == [5, 5, 4], "{path:?}"),
+            _ => assert!(!device.assumed.is_empty() && all == [4, 4, 4], "{path:?}"),
         }
         assert!(
             device

@@ -76,6 +76,8 @@ fn the_slow_part_and_its_rank_are_named() {
 fn steps_that_are_not_slow_or_only_estimated_are_no_finding() {
     assert_eq!(prediction().slowdown(0.109, &[]), None);
     assert!(prediction().slowdown(0.111, &[]).is_some_and(|slowdown| slowdown.cause.is_none()));
+    let slow = prediction().slowdown(0.35, &[]).unwrap().to_string();
+    assert_eq!(slow, "steps take 350.0 ms, 3.5 times the 100.0 ms predicted for NVIDIA H200");
     let estimated = Prediction { is_measured: false, ..prediction() };
     assert_eq!(estimated.slowdown(0.2, &[]), None);
 }
