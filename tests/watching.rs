@@ -265,7 +265,7 @@ fn measured_steps_stand_beside_predicted_ones() {
         let output = plimsoll(here, &[&train[..], &["--set", "telemetry.tensorboard=true"]].concat());
         let text = message(&output);
         assert!(output.status.success(), "{text}");
-        // The prediction is the plan's, and stands in every place where steps are seen.
+        // The prediction is the plan's, and stands wherever steps are seen.
         let plan = plimsoll(here, &["plan", "run.toml", "--device", &format!("{name}.toml"), "--json"]);
         let plan: Value = serde_json::from_slice(&plan.stdout).unwrap();
         let predicted = plan["predicted_step_seconds"].as_f64().unwrap();

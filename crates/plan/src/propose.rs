@@ -5,6 +5,7 @@ mod larger;
 mod layout;
 mod nearest;
 mod proposal;
+mod proposals;
 mod shards;
 mod tried;
 
@@ -29,7 +30,8 @@ use crate::timed_step::assumptions;
 pub use larger::LargerBatch;
 use layout::Layout;
 pub use nearest::Miss;
-pub use proposal::{Proposal, Proposals};
+pub use proposal::Proposal;
+pub use proposals::Proposals;
 
 /// Number of proposals.
 const PROPOSALS: usize = 12;

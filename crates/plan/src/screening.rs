@@ -1,10 +1,11 @@
 //! The screening of candidates of `--fit`, and of grids with which a run goes on: a quick estimate of a step,
-//! which only decides the order in which they are planned. No time of it is printed, and proposals are ordered by the clock.
+//! which only decides the order in which they are planned. No time of it is printed, and proposals are
+//! ordered by the clock.
 //!
 //! Passes take the calls of the model's layers, timed as the clock times them, and the schedule's simulator
-//! combines them into a step. Communication beyond the passes is added in closed form ([`communication`]), as is
-//! the update, which moves the optimizer's state through the device's memory. So thousands of candidates take
-//! the time of a few predictions.
+//! combines them into a step. Communication beyond the passes is added in closed form ([`communication`]), as
+//! is the update, which moves the optimizer's state through the device's memory. So thousands of candidates
+//! take the time of a few predictions.
 
 mod communication;
 mod layers;

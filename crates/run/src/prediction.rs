@@ -38,11 +38,8 @@ fn described(config: &RunConfig) -> Result<Option<PlanDevice>> {
     let target = match PlanTarget::from_argument(name) {
         Ok(target @ (PlanTarget::File(_) | PlanTarget::Named(_))) => target,
         _ => {
-            let names: Vec<_> = PlanDevice::names().collect();
-            return Err(refused(&format!(
-                "write a file of `plimsoll plan --describe`, or {}",
-                names.join(", ")
-            )));
+            let names = PlanDevice::names().collect::<Vec<_>>().join(", ");
+            return Err(refused(&format!("write a file of `plimsoll plan --describe`, or {names}")));
         }
     };
     let device = target.device(None, DeviceRanks::of(config)).map_err(|error| refused(&error.to_string()))?;
@@ -52,8 +49,8 @@ fn described(config: &RunConfig) -> Result<Option<PlanDevice>> {
     Ok(Some(device))
 }
 
-/// Predicts a step of the run and keeps the prediction in `run_dir`. An earlier session's prediction is removed
-/// if there is none. A failure is logged, and ends no run.
+/// Predicts a step of the run and keeps the prediction in `run_dir`. An earlier session's prediction is
+/// removed if there is none. A failure is logged, and ends no run.
 pub(crate) fn predict(setup: &Setup, run_dir: &Path) -> Option<Prediction> {
     let predicted = predicted(setup).and_then(|prediction| {
         match &prediction {
@@ -159,8 +156,8 @@ impl Comparison {
         Comparison { prediction, recent: Vec::new() }
     }
 
-    /// Adds a step with the records of all ranks, if there are any. Returns the comparison of the steps so far,
-    /// if there are records and enough steps: how they are slow, or `None`.
+    /// Adds a step with the records of all ranks, if there are any. Returns the comparison of the steps so
+    /// far, if there are records and enough steps: how they are slow, or `None`.
     pub(crate) fn add(&mut self, seconds: Option<f64>, ranks: &[RankStep]) -> Option<Option<Slowdown>> {
         self.recent.extend(seconds);
         if ranks.is_empty() || self.recent.len() < FEWEST_STEPS {

@@ -127,7 +127,8 @@ pub(crate) fn report(
     })
 }
 
-/// Returns the predicted throughput of the run in `run_dir`. The run is complete: a missing file is no failure.
+/// Returns the predicted throughput of the run in `run_dir`. The run is complete: a missing file is no
+/// failure.
 fn predicted(run_dir: &Path) -> Option<f64> {
     Prediction::read(run_dir).ok().flatten().map(|prediction| prediction.tokens_per_second)
 }

@@ -1,4 +1,5 @@
-//! The predicted step of a run beside the measured ones: which part of a slow step is slow, and on which rank.
+//! The predicted step of a run beside the measured ones: which part of a slow step is slow, and on which
+//! rank.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -112,8 +113,8 @@ impl Prediction {
         self.stages.get(*self.stage_of.get(rank)?)?.get(phase.name()).copied()
     }
 
-    /// The phase that exceeds its prediction most, on the rank on which it does. A phase of waiting counts as far
-    /// as all ranks wait: the others wait for a slow rank too.
+    /// The phase that exceeds its prediction most, on the rank on which it does. A phase of waiting counts as
+    /// far as all ranks wait: the others wait for a slow rank too.
     fn cause(&self, ranks: &[RankStep]) -> Option<Cause> {
         let own = ranks.iter().flat_map(|rank| {
             let phases = Phase::ALL.into_iter().filter(|phase| !phase.waits());
@@ -188,7 +189,7 @@ pub struct Cause {
     pub rank: usize,
     /// Seconds of the phase on this rank.
     pub seconds: f64,
-    /// Its predicted seconds.
+    /// Predicted seconds of the phase.
     pub predicted: f64,
     /// Part by which the rank computes longer than the others of its stage, if it clearly does.
     pub above_others: Option<f64>,
@@ -226,11 +227,8 @@ impl fmt::Display for Cause {
             }
             _ => {}
         }
-        match above_others {
-            Some(above) => {
-                write!(f, ": its GPU or host is slow, {} behind the other ranks", percent(*above))?
-            }
-            None => {}
+        if let Some(above) = above_others {
+            write!(f, ": its GPU or host is slow, {} behind the other ranks", percent(*above))?;
         }
         gpu.as_ref().map_or(Ok(()), |gpu| clocks(f, gpu))
     }

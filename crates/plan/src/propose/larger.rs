@@ -66,8 +66,8 @@ impl Search {
     }
 }
 
-/// Returns the keys and the layout of a proposal with a multiple of its samples. Lanes of one micro-batch remain
-/// so.
+/// Returns the keys and the layout of a proposal with a multiple of its samples. Lanes of one micro-batch
+/// remain so.
 fn multiplied(first: &Proposal, samples: usize, multiple: usize) -> (Vec<String>, Layout) {
     let mut layout = first.layout;
     let has_short_lanes = layout.shards.zero_stage >= 2 && layout.shards.lanes == layout.micro_batches;

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::layout::Layout;
-use super::proposal::{Proposal, Proposals};
+use super::proposal::Proposal;
+use super::proposals::Proposals;
 use super::{Candidate, Outcome, PROPOSALS, Search};
 use crate::error::{PlanError, Result};
 

@@ -1,0 +1,176 @@
+//! Lists of proposals, as text and as JSON.
+
+use std::fmt::{self, Write};
+
+use collective::Axis;
+use config::Parallel;
+use serde_json::{Value, json};
+use telemetry::table::aligned;
+use telemetry::units::{bytes, counted};
+
+use super::larger::LargerBatch;
+use super::layout::Layout;
+use super::nearest::Miss;
+use super::proposal::{Proposal, with_crosses};
+
+/// Configurations that fit, the fastest first.
+#[derive(Clone, Debug)]
+pub struct Proposals {
+    /// Configurations that fit.
+    pub list: Vec<Proposal>,
+    /// If none fits, the one that needs least.
+    pub nearest: Option<Miss>,
+    /// A pipeline with a larger global batch, if one idles.
+    pub larger: Option<LargerBatch>,
+    /// Number of configurations that were planned.
+    pub planned: usize,
+    /// Number of candidates that cannot be planned.
+    pub unplanned: usize,
+    /// The reason why the first of these cannot be planned.
+    pub reason: Option<String>,
+    /// Number of candidates in all.
+    pub candidates: usize,
+    /// The device's model.
+    pub(super) device_model: String,
+    pub(super) capacity: u64,
+    /// Bytes of the device itself, which may be others than those to fit.
+    pub(super) own_capacity: u64,
+    pub(super) ranks: usize,
+    /// Number of samples in a step, equal for all.
+    pub(super) samples: usize,
+    /// Figures of the predictions that were assumed, not measured.
+    pub(super) assumed: Vec<String>,
+}
+
+impl Miss {
+    fn to_json(&self) -> Value {
+        json!({
+            "set": self.sets,
+            "peak_reserved_bytes": self.needs,
+            "available_bytes": self.available,
+        })
+    }
+}
+
+impl fmt::Display for Miss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Miss { sets, needs, available } = self;
+        let sets: Vec<_> = sets.iter().map(|set| format!("--set {set}")).collect();
+        let sets = if sets.is_empty() { "the configuration as it is".to_owned() } else { sets.join(" ") };
+        let lacks = bytes(needs.saturating_sub(*available));
+        write!(f, "the nearest, {sets}, needs {} of {}: {lacks} more", bytes(*needs), bytes(*available))
+    }
+}
+
+impl Proposals {
+    /// Returns whether the list has a layout that differs from `layout` only in the state that ranks share,
+    /// if `layout` shares more than the optimizer's. That one is faster, so that sharing more gains nothing.
+    pub(super) fn have_faster(&self, layout: &Layout) -> bool {
+        layout.shards.zero_stage > 1 && self.list.iter().any(|other| other.layout.is_alike(layout))
+    }
+
+    /// The bytes to fit, with those of the device itself if they are others.
+    fn capacity_in_words(&self) -> String {
+        let capacity = bytes(self.capacity);
+        match self.capacity == self.own_capacity {
+            true => capacity,
+            false => format!("{capacity} (its own are {}: --fit without a size)", bytes(self.own_capacity)),
+        }
+    }
+
+    /// A line about candidates that cannot be planned, if there are any.
+    fn unplanned_in_words(&self) -> String {
+        let reason = self.reason.as_deref().unwrap_or_default();
+        match self.unplanned {
+            0 => String::new(),
+            count => format!("\n{} cannot be planned: {reason}", counted(count as u64, "candidate")),
+        }
+    }
+
+    /// Returns one object: `proposals`, the fastest first, each with its figures and the keys to `set`.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let proposals: Vec<_> = self.list.iter().map(|proposal| proposal.to_json()).collect();
+        json!({
+            "device_model": self.device_model,
+            "capacity_bytes": self.capacity,
+            "device_bytes": self.own_capacity,
+            "ranks": self.ranks,
+            "samples_per_step": self.samples,
+            "candidates": self.candidates,
+            "planned": self.planned,
+            "unplanned": self.unplanned,
+            "unplanned_reason": self.reason,
+            "nearest": self.nearest.as_ref().map(Miss::to_json),
+            "assumed": self.assumed,
+            "larger_batch": self.larger.as_ref().map(LargerBatch::to_json),
+            "proposals": proposals,
+        })
+    }
+}
+
+impl fmt::Display for Proposals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Proposals { samples, candidates, planned, .. } = self;
+        let ranks = counted(self.ranks as u64, "rank");
+        let (model, capacity) = (&self.device_model, self.capacity_in_words());
+        let unplanned = self.unplanned_in_words();
+        if self.list.is_empty() {
+            let candidates = counted(*candidates as u64, "configuration");
+            write!(f, "nothing fits: {candidates} of {ranks} on {model} with {capacity}")?;
+            if let Some(nearest) = &self.nearest {
+                write!(f, "; {nearest}")?;
+            }
+            return write!(f, "{unplanned}");
+        }
+        let axes = with_crosses(Axis::ALL.into_iter().map(Axis::name));
+        let titles = [
+            &*axes,
+            "schedule",
+            "ZeRO",
+            "recompute",
+            "micro-batches",
+            "step, ms",
+            "tokens/s",
+            "bubble",
+            "exposed, ms",
+            "peak reserved",
+            "free",
+            "sent in a step",
+        ];
+        let mut rows = vec![titles.map(str::to_owned).to_vec()];
+        rows.extend(self.list.iter().map(|proposal| proposal.row()));
+        let samples = counted(*samples as u64, "sample");
+        writeln!(f, "{ranks} on {model} with {capacity}, {samples} a step, the fastest first\n")?;
+        write!(f, "{}", aligned(&rows, 4, &[1]))?;
+        let mut more = String::new();
+        if let Some(first) = self.list.first() {
+            let sets: Vec<_> = first.sets.iter().map(|set| format!("--set {set}")).collect();
+            let sets = if sets.is_empty() { "the configuration as it is".to_owned() } else { sets.join(" ") };
+            let _ = write!(more, "\nthe first: {sets}\n");
+            for key in [Parallel::lanes, Parallel::tensor_lanes, Parallel::context_lanes] {
+                if first.sets.iter().any(|set| set.split('=').next() == Some(key)) {
+                    let _ = writeln!(more, "({key} decides the bits of the weights)");
+                }
+            }
+            if let Some(larger) = &self.larger {
+                let _ = writeln!(more, "\n{larger}");
+            }
+        }
+        let measured =
+            |proposal: &Proposal| proposal.time.as_ref().is_none_or(|time| time.basis.is_measured());
+        let estimates = match self.list.iter().all(measured) {
+            true => "predicted",
+            false => "estimated, by rates that were not measured on such a device,",
+        };
+        let assumed = match self.assumed.as_slice() {
+            [] => String::new(),
+            names => format!("; assumed, not measured: {}", names.join(", ")),
+        };
+        write!(
+            f,
+            "{more}\nPeaks are planned, to the byte ({planned} plans of {candidates} configurations); \
+             times are {estimates} from the calls of a step on each rank{assumed}.{unplanned}"
+        )
+    }
+}
