@@ -51,6 +51,9 @@ fn a_plan_prints_parts_rates_and_energy() {
     );
     let drawn = text(&plan("h200", &["--schedule"]).stdout);
     assert!(drawn.contains("timed by the calls of a step\n"), "{drawn}");
+    assert_eq!(plan("h200", &["--html", "plan.html"]).status.code(), Some(0));
+    let page = std::fs::read_to_string(directory.path().join("plan.html")).unwrap();
+    assert!(page.contains("Step, predicted") && page.contains("timed by the calls of a step"));
     // Data sheets give estimates; a CPU, no time.
     let estimate = text(&plan("b200", &[]).stdout);
     assert!(estimate.contains(", an estimate from the data sheet"), "{estimate}");

@@ -16,7 +16,9 @@ use crate::prepare::prepare_shapes;
 use crate::recompute;
 use crate::roles::plan_all;
 use crate::schedule::PlannedSchedule;
+use crate::step_time::StepTime;
 use crate::target::PlanOptions;
+use crate::timed_step::TimedStep;
 use config::{RecomputePolicy, RunConfig};
 use worker::Placement;
 use worker::Setup;
@@ -36,15 +38,16 @@ pub fn plan_page(config: RunConfig, options: &PlanOptions, title: &str) -> Resul
     let plans = plan_all(&setup)?;
     let with_ranks = plans.roles().iter().enumerate().map(|(role, plan)| (plan, plans.ranks_of(role)));
     let ranks: Vec<_> = with_ranks.map(|(plan, ranks)| memory(&setup, plan, ranks.collect())).collect();
+    let fit = Fit::of(&setup, &plans, device.overhead.parts(ranks_on_device), RankForm::Threads);
+    let timed = if fit.fits { TimedStep::of(&setup, &device)? } else { None };
     let schedule = match config.parallel.pipeline {
         1 => None,
         _ => {
-            let planned = PlannedSchedule::of(&setup, &device)?;
+            let planned = PlannedSchedule::timed(&setup, timed.as_ref())?;
             let note = format!("drawn with passes {}", planned.times());
             Some(SchedulePicture { picture: planned.svg(), note })
         }
     };
-    let fit = Fit::of(&setup, &plans, device.overhead.parts(ranks_on_device), RankForm::Threads);
     let mut tiles = memory_tiles(&ranks);
     let (value, note) = (bytes(fit.capacity), format!("{} bytes", grouped(fit.capacity)));
     tiles.push(Tile { name: "Capacity", value, note });
@@ -53,6 +56,7 @@ pub fn plan_page(config: RunConfig, options: &PlanOptions, title: &str) -> Resul
         value: grouped(plans.world_size() as u64),
         note: format!("for {}", counted(config.train.steps, "step")),
     });
+    tiles.extend(timed.map(|timed| predicted_tile(&timed.time)));
     if config.memory.recompute != RecomputePolicy::None {
         let value = match config.memory.recompute {
             RecomputePolicy::Segments(count) => counted(count as u64, "segment"),
@@ -80,6 +84,17 @@ pub fn plan_page(config: RunConfig, options: &PlanOptions, title: &str) -> Resul
         ranks,
         ..Report::default()
     })
+}
+
+/// Returns the tile of the predicted step.
+fn predicted_tile(time: &StepTime) -> Tile {
+    let (speed, unit) = (grouped(time.tokens_per_second as u64), time.unit);
+    let estimated = if time.basis.is_measured() { "" } else { ", estimated" };
+    Tile {
+        name: "Step, predicted",
+        value: format!("{:.1} ms", 1e3 * time.step_seconds),
+        note: format!("{speed} {unit}{estimated}"),
+    }
 }
 
 fn memory(setup: &Setup, plan: &Plan, ranks: Vec<usize>) -> RankMemory {

@@ -21,7 +21,7 @@ use worker::build;
 
 use crate::costs::recomputed_layers;
 use crate::error::{PlanError, Result};
-use crate::imitated::PlanDevice;
+use crate::imitated::{MOST_BYTES, PlanDevice};
 use crate::overhead::DeviceRanks;
 use crate::rates::DeviceRates;
 use communication::{Exchange, RankWork, exposed};
@@ -48,7 +48,10 @@ impl<'a> Screen<'a> {
     /// An invalid description of the shipped device, which a test excludes.
     pub(crate) fn of(device: &'a PlanDevice, ranks: DeviceRanks) -> Result<Self> {
         let (rates, _) = device.rates_or_shipped()?;
-        Ok(Screen { device, description: device.description(ranks), rates })
+        // Layers that do not fit are timed too: a plan finds that they do not.
+        let description =
+            Description { total_bytes: MOST_BYTES, taken_bytes: 0, ..device.description(ranks) };
+        Ok(Screen { device, description, rates })
     }
 
     /// Times the layers of a configuration, whose ranks share no state. `alike`: a timing of the same model's

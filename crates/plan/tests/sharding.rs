@@ -170,7 +170,9 @@ fn ranks_are_proposed_that_share_long_sequences() {
         for proposal in sharing {
             let sets = proposal["set"].as_array().unwrap();
             assert!(sets.contains(&"parallel.context_lanes=4".into()), "{proposal}");
-            assert!(proposal["shared_sequences_seconds"].as_f64().unwrap() > 0.0, "{proposal}");
+            let predicted = &proposal["predicted"];
+            assert!(predicted["sequences_seconds"].as_f64().unwrap() > 0.0, "{proposal}");
+            assert_eq!(predicted["layers_seconds"], 0.0, "{proposal}");
         }
     }
 }

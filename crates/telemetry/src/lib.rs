@@ -62,7 +62,7 @@ pub use expert_loads::{EXPERT_LOADS, ExpertLoads};
 pub use gpu::{GpuLoad, GpuMonitor};
 pub use grid_sizes::GridSizes;
 pub use phase::{Phase, PhaseCounter, PhaseTimes};
-pub use prediction::{Cause, PREDICTED_SECONDS, Prediction, Slowdown};
+pub use prediction::{Cause, Others, PREDICTED_SECONDS, Prediction, Slowdown};
 pub use progress::Progress;
 pub use rank_statistics::{DriverAccount, RankStatistics, Sources, gather, host_name};
 pub use rank_step::{PhaseFigures, RankRecord, RankStep, VALIDATION};

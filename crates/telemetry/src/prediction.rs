@@ -133,21 +133,22 @@ impl Prediction {
             rank: rank.rank,
             seconds: seconds_of(rank, phase)?,
             predicted: self.predicted(rank.rank, phase)?,
-            above_others: self.above_others(rank, ranks),
+            others: self.others(rank, ranks),
             gpu: rank.gpu.clone(),
         })
     }
 
-    /// Part by which a rank computes longer than the median of the other ranks of its stage, if it is a slow
-    /// one.
-    fn above_others(&self, rank: &RankStep, ranks: &[RankStep]) -> Option<f64> {
+    /// Compares a rank's time of computing with the median of the other ranks of its stage.
+    fn others(&self, rank: &RankStep, ranks: &[RankStep]) -> Others {
         let stage = |rank: &RankStep| self.stage_of.get(rank.rank).copied();
         let others = ranks.iter().filter(|other| other.rank != rank.rank && stage(other) == stage(rank));
-        let mut others: Vec<f64> = others.map(computing).collect();
+        let mut others: Vec<f64> = others.map(computing).filter(|seconds| *seconds > 0.0).collect();
         others.sort_by(f64::total_cmp);
-        let median = *others.get(others.len() / 2)?;
-        let own = computing(rank);
-        (median > 0.0 && own > SLOW_RANK * median).then(|| own / median - 1.0)
+        match (others.get(others.len() / 2), computing(rank)) {
+            (None, _) => Others::None,
+            (Some(median), own) if own > SLOW_RANK * median => Others::Faster(own / median - 1.0),
+            _ => Others::Alike,
+        }
     }
 }
 
@@ -191,10 +192,21 @@ pub struct Cause {
     pub seconds: f64,
     /// Predicted seconds of the phase.
     pub predicted: f64,
-    /// Part by which the rank computes longer than the others of its stage, if it clearly does.
-    pub above_others: Option<f64>,
+    /// The other ranks of its stage.
+    pub others: Others,
     /// The load of the rank's GPU.
     pub gpu: Option<GpuLoad>,
+}
+
+/// The other ranks of a rank's stage.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Others {
+    /// No other ranks.
+    None,
+    /// Ranks that compute about as long.
+    Alike,
+    /// Ranks that compute for less time: the rank takes longer than their median, by this part of it.
+    Faster(f64),
 }
 
 fn milliseconds(seconds: f64) -> String {
@@ -217,7 +229,7 @@ impl fmt::Display for Slowdown {
 
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Cause { phase, rank, seconds, predicted, above_others, gpu } = self;
+        let Cause { phase, rank, seconds, predicted, others, gpu } = self;
         let (name, measured) = (phase.name(), milliseconds(*seconds));
         write!(f, "phase {name} takes {measured} on rank {rank} instead of {}", milliseconds(*predicted))?;
         match phase {
@@ -227,8 +239,12 @@ impl fmt::Display for Cause {
             }
             _ => {}
         }
-        if let Some(above) = above_others {
-            write!(f, ": its GPU or host is slow, {} behind the other ranks", percent(*above))?;
+        match others {
+            Others::None => {}
+            Others::Alike => write!(f, ", and about as long on the other ranks")?,
+            Others::Faster(part) => {
+                write!(f, ": its GPU or host is slow, {} behind the other ranks", percent(*part))?;
+            }
         }
         gpu.as_ref().map_or(Ok(()), |gpu| clocks(f, gpu))
     }

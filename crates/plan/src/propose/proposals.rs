@@ -78,6 +78,19 @@ impl Proposals {
         }
     }
 
+    /// The source of the times, in words.
+    fn times_in_words(&self) -> &'static str {
+        let mut bases = self.list.iter().filter_map(|proposal| Some(proposal.time.as_ref()?.basis));
+        match bases.next() {
+            None => "no time is predicted here, and their order is an estimate",
+            Some(basis) if basis.is_measured() => "times are predicted from the calls of a step on each rank",
+            Some(_) => {
+                "times are estimates from the calls of a step on each rank, by rates that were not measured \
+                 on such a device"
+            }
+        }
+    }
+
     /// A line about candidates that cannot be planned, if there are any.
     fn unplanned_in_words(&self) -> String {
         let reason = self.reason.as_deref().unwrap_or_default();
@@ -157,20 +170,15 @@ impl fmt::Display for Proposals {
                 let _ = writeln!(more, "\n{larger}");
             }
         }
-        let measured =
-            |proposal: &Proposal| proposal.time.as_ref().is_none_or(|time| time.basis.is_measured());
-        let estimates = match self.list.iter().all(measured) {
-            true => "predicted",
-            false => "estimated, by rates that were not measured on such a device,",
-        };
         let assumed = match self.assumed.as_slice() {
             [] => String::new(),
             names => format!("; assumed, not measured: {}", names.join(", ")),
         };
+        let times = self.times_in_words();
         write!(
             f,
             "{more}\nPeaks are planned, to the byte ({planned} plans of {candidates} configurations); \
-             times are {estimates} from the calls of a step on each rank{assumed}.{unplanned}"
+             {times}{assumed}.{unplanned}"
         )
     }
 }

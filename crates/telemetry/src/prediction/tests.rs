@@ -61,6 +61,13 @@ fn the_slow_part_and_its_rank_are_named() {
             format!("steps take 125.0 ms, 25.0 % more than the 100.0 ms predicted for NVIDIA H200: {words}")
         );
     }
+    // A phase that is as long on all ranks is no matter of one of them.
+    let all: Vec<_> = (0..4).map(|number| rank(number, [1, 40, 60 + number as u64, 2], None)).collect();
+    let slowdown = prediction().slowdown(0.125, &all).unwrap().to_string();
+    assert!(
+        slowdown.ends_with("on rank 3 instead of 50.0 ms, and about as long on the other ranks"),
+        "{slowdown}"
+    );
     // Ranks that all wait have slow links; a single one waits for another rank.
     let waiting: Vec<_> = (0..4).map(|number| rank(number, [1, 30, 50, 30 + number as u64], None)).collect();
     let slowdown = prediction().slowdown(0.125, &waiting).unwrap().to_string();
