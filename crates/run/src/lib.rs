@@ -28,6 +28,7 @@ mod neighbours;
 mod options;
 mod placement;
 mod rank;
+mod reference;
 mod repetition;
 mod reporter;
 mod restarts;

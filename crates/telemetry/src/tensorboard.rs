@@ -81,7 +81,7 @@ fn scalars(metrics: &StepMetrics, world_size: f64) -> Vec<(String, f64)> {
     let reserved = most(metrics.step_peak_reserved_bytes, |rank| rank.step_peak_reserved_bytes);
     let capacity = metrics.ranks.iter().map(|rank| rank.capacity_bytes).min().filter(|bytes| *bytes > 0);
     let of_capacity = |bytes: u64| capacity.map(|capacity| 100.0 * bytes as f64 / capacity as f64);
-    let validation = |key: &str| metrics.more.get(key).and_then(serde_json::Value::as_f64);
+    let figure = |key: &str| metrics.more.get(key).and_then(serde_json::Value::as_f64);
     let all = [
         ("loss_metrics/global_avg_loss", Some(metrics.loss.into())),
         ("grad_norm", Some(metrics.gradient_norm.into())),
@@ -93,9 +93,15 @@ fn scalars(metrics: &StepMetrics, world_size: f64) -> Vec<(String, f64)> {
         ("memory/max_active(%)", of_capacity(active)),
         ("memory/max_reserved(GiB)", Some(reserved as f64 / GIB)),
         ("memory/max_reserved(%)", of_capacity(reserved)),
-        ("validation_metrics/loss", validation("validation_loss")),
-        ("validation_metrics/top_1", validation("validation_top_1")),
-        ("validation_metrics/top_5", validation("validation_top_5")),
+        ("validation_metrics/loss", figure("validation_loss")),
+        ("validation_metrics/top_1", figure("validation_top_1")),
+        ("validation_metrics/top_5", figure("validation_top_5")),
+        ("rewards/accuracies", figure("reward_accuracy")),
+        ("rewards/margins", figure("reward_margin")),
+        ("rewards/chosen", figure("chosen_reward")),
+        ("rewards/rejected", figure("rejected_reward")),
+        ("validation_metrics/rewards/accuracies", figure("validation_reward_accuracy")),
+        ("validation_metrics/rewards/margins", figure("validation_reward_margin")),
     ];
     let scalars = all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
     scalars.chain(loads(metrics)).collect()
