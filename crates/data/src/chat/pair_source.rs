@@ -79,8 +79,8 @@ impl PairSource {
         numbers.clear();
         for number in (0..micro_batch).map(number_of) {
             numbers.push(number as u64);
-            let pair = self.training.get(number).or(self.validation.get(number - self.training.len()));
-            let Some(Pair { chosen, rejected }) = pair else { continue };
+            let held_out = || self.validation.get(number - self.training.len());
+            let Some(Pair { chosen, rejected }) = self.training.get(number).or_else(held_out) else { continue };
             for (answered, learns_prompt) in [(chosen, learns_prompts), (rejected, false)] {
                 if let (Some(input), Some(target), Some(answer)) = (inputs.next(), targets.next(), answers.next())
                 {
