@@ -42,9 +42,12 @@ fn preferences_keep_the_bits() {
 #[test]
 fn settings_of_preferences_decide_bits() {
     let reference = history(PREFERENCE, &[]).weights;
-    for different in
-        ["preference.beta=0.2", "preference.label_smoothing=0.1", "preference.loss=ipo", "preference.loss=orpo"]
-    {
+    for different in [
+        "preference.beta=0.2",
+        "preference.label_smoothing=0.1",
+        "preference.loss=ipo",
+        "preference.loss=orpo",
+    ] {
         assert_ne!(reference, history(PREFERENCE, &[different]).weights, "{different}");
     }
 }

@@ -99,7 +99,11 @@ fn losses_gradients_and_rewards_of_pairs_are_those_of_trl() {
         let lines: Vec<Value> = metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         for (line, expected) in lines.iter().zip(recorded["steps"].as_array().unwrap()) {
             for (index, key) in STEP.iter().enumerate() {
-                close(&format!("{name}, step {}, {key}", line["step"]), line[key].as_f64().unwrap(), &expected[index]);
+                close(
+                    &format!("{name}, step {}, {key}", line["step"]),
+                    line[key].as_f64().unwrap(),
+                    &expected[index],
+                );
             }
         }
         let line = lines.last().unwrap();

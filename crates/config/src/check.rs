@@ -200,7 +200,8 @@ fn check_data(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
         return Err(raw.conflict(&[Data::order, Data::pack_documents], reason.to_owned()));
     }
     if matches!(config.data.kind, DataKind::Text | DataKind::Chat | DataKind::Preference)
-        && config.tokenizer == Tokenizer::None {
+        && config.tokenizer == Tokenizer::None
+    {
         let kind = config.data.kind.name();
         let reason = format!("data.tokenizer = \"none\" makes no tokens of data.kind = \"{kind}\"");
         return Err(raw.conflict(&[Data::tokenizer, Data::kind], reason));

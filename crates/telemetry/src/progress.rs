@@ -130,7 +130,8 @@ impl Progress {
         let in_bytes = loss_per_byte.map_or(String::new(), |loss| format!(" ({loss:.4} a byte)"));
         let words = [
             loss.map(|loss| format!("loss {loss:.4}{in_bytes}  ")),
-            rewards.map(|[share, margin]| format!("reward accuracy {}, margin {margin:.4}  ", percent(share))),
+            rewards
+                .map(|[share, margin]| format!("reward accuracy {}, margin {margin:.4}  ", percent(share))),
             throughput.map(|rate| format!("{} {}  ", grouped(rate as u64), self.unit)),
             mfu.map(|share| format!("MFU {}  ", percent(share))),
             skipped.filter(|steps| *steps > 0).map(|steps| format!("skipped {}  ", grouped(steps))),

@@ -124,7 +124,10 @@ const FURTHER: [(&str, &str); 7] = [
     ("reward_accuracy", "Share of the last step's pairs whose chosen answer had the higher reward."),
     ("reward_margin", "Mean reward of the last step's chosen answers minus that of the rejected ones."),
     ("validation_reward_accuracy", "Share of validation pairs whose chosen answer had the higher reward."),
-    ("validation_reward_margin", "Mean reward of validation's chosen answers minus that of the rejected ones."),
+    (
+        "validation_reward_margin",
+        "Mean reward of validation's chosen answers minus that of the rejected ones.",
+    ),
 ];
 
 /// Escapes a label's value.

@@ -23,9 +23,7 @@ use tokenize::Job;
 use crate::conversations;
 use crate::error::{Result, WorkerError};
 use crate::image_source;
-use config::{
-    self, Data, DataKind, MixtureSource, Preference, PreferenceLoss, RunConfig, ScheduleName,
-};
+use config::{self, Data, DataKind, MixtureSource, Preference, PreferenceLoss, RunConfig, ScheduleName};
 
 /// The directory beside runs that caches tokenized text.
 pub const CACHE: &str = ".tokens";

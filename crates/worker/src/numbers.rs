@@ -88,9 +88,9 @@ impl<'a> Numbers<'a> {
     /// Returns the number, over all walks, of this replica's micro-batch `index`.
     pub(crate) fn number(&self, index: usize) -> u64 {
         match self.id(index) {
-            MicroBatchId::Training(number) | MicroBatchId::Validation(number) | MicroBatchId::Pairs(number) => {
-                number
-            }
+            MicroBatchId::Training(number)
+            | MicroBatchId::Validation(number)
+            | MicroBatchId::Pairs(number) => number,
         }
     }
 

@@ -80,9 +80,12 @@ impl PairSource {
         for number in (0..micro_batch).map(number_of) {
             numbers.push(number as u64);
             let held_out = || self.validation.get(number - self.training.len());
-            let Some(Pair { chosen, rejected }) = self.training.get(number).or_else(held_out) else { continue };
+            let Some(Pair { chosen, rejected }) = self.training.get(number).or_else(held_out) else {
+                continue;
+            };
             for (answered, learns_prompt) in [(chosen, learns_prompts), (rejected, false)] {
-                if let (Some(input), Some(target), Some(answer)) = (inputs.next(), targets.next(), answers.next())
+                if let (Some(input), Some(target), Some(answer)) =
+                    (inputs.next(), targets.next(), answers.next())
                 {
                     *answer = fill(answered, input, target, learns_prompt);
                 }

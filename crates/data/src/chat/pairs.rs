@@ -60,11 +60,7 @@ pub fn read_pairs(
     }
 }
 
-fn pair(
-    text: &[u8],
-    template: Result<&ChatTemplate, &Error>,
-    tokenizer: &Tokenizer,
-) -> Result<Pair, String> {
+fn pair(text: &[u8], template: Result<&ChatTemplate, &Error>, tokenizer: &Tokenizer) -> Result<Pair, String> {
     let object: Value = serde_json::from_slice(text).map_err(|error| format!("it is no JSON: {error}"))?;
     let prompt = object.get("prompt").filter(|prompt| !prompt.is_null());
     let [chosen, rejected] = ["chosen", "rejected"].map(|key| {
@@ -175,7 +171,8 @@ mod tests {
 
     fn texts(object: &Value) -> Result<[(String, usize); 2], String> {
         let missing = Error::NoPaths;
-        let Pair { chosen, rejected } = pair(object.to_string().as_bytes(), Err(&missing), &Tokenizer::Bytes)?;
+        let Pair { chosen, rejected } =
+            pair(object.to_string().as_bytes(), Err(&missing), &Tokenizer::Bytes)?;
         let text = |of: Answered| (Tokenizer::Bytes.decode(&of.tokens), of.answer);
         Ok([text(chosen), text(rejected)])
     }

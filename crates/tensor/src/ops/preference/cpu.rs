@@ -45,7 +45,11 @@ pub(super) fn forward(
 ) -> Result<()> {
     let all = sums(sequences, reference)?;
     let count = (all.len() / 2) as f64;
-    let learnt = if objective.learns_prompts() { all.iter().step_by(2).map(|chosen| chosen.targets).sum() } else { 0.0 };
+    let learnt = if objective.learns_prompts() {
+        all.iter().step_by(2).map(|chosen| chosen.targets).sum()
+    } else {
+        0.0
+    };
     let of_target = if learnt > 0.0 { f64::from(scale) / learnt } else { 0.0 };
     let (mut values, mut slopes) = ([0.0; VALUES], Vec::with_capacity(all.len()));
     for pair in all.chunks_exact(2) {
@@ -53,7 +57,10 @@ pub(super) fn forward(
         let PairLoss { loss, slopes: own, rewards } = of_pair(objective, [chosen, rejected]);
         let margin = rewards[0] - rewards[1];
         let figures = [loss, f64::from(u8::from(margin > 0.0)), margin, rewards[0], rewards[1]];
-        values.iter_mut().zip(figures).for_each(|(value, figure)| *value += figure * f64::from(scale) / count);
+        values
+            .iter_mut()
+            .zip(figures)
+            .for_each(|(value, figure)| *value += figure * f64::from(scale) / count);
         values[0] += of_target * chosen.loss;
         slopes.extend(own.map(|slope| -slope * f64::from(scale) / count));
     }
