@@ -78,8 +78,8 @@ KERNEL __launch_bounds__(MOST_THREADS)
     *loss = float(log(double(total)) + (double(largest) - double(part(target / width, 2))));
 }
 
-// Replaces scores by the gradient of factor * scale * mean loss with respect to them; with `weights` by that of
-// factor * the sum of weight * loss over rows.
+// Replaces scores by the gradient of factor * scale * mean loss with respect to them; with `weights` by that
+// of factor * the sum of weight * loss over rows.
 template <typename T>
 __device__ __forceinline__ void gradient(T *scores, const u32 *targets, const float *maxima,
                                          const float *sums, const u32 *counted, const float *weights,

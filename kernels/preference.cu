@@ -97,15 +97,16 @@ __device__ PairLoss of_pair(const float *sums, const float *reference, u32 kind,
     return out;
 }
 
-// Writes the loss and its figures, each times `scale`, and after the sums of every sequence the weights of its
-// rows: of those of the answer, and of all. Launch: one block.
+// Writes the loss and its figures, each times `scale`, and after the sums of every sequence the weights of
+// its rows: of those of the answer, and of all. Launch: one block.
 KERNEL __launch_bounds__(THREADS)
     pairs(float *sums, const float *__restrict__ reference, float *__restrict__ values, u32 count, u32 kind,
           float parameter, float smoothing, float scale) {
     __shared__ double shared[THREADS];
     const bool learns_prompts = kind == 2;
     double learnt = 0.0;
-    for (u32 pair = threadIdx.x; pair < count; pair += THREADS) learnt += double(sums[u64(pair) * 2 * SUMS + 3]);
+    for (u32 pair = threadIdx.x; pair < count; pair += THREADS)
+        learnt += double(sums[u64(pair) * 2 * SUMS + 3]);
     learnt = sum_of_block(learnt, shared);
     const double of_target = learns_prompts && learnt > 0.0 ? double(scale) / learnt : 0.0;
     const double of_each = double(scale) / double(count);

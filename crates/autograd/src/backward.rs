@@ -55,7 +55,8 @@ impl std::fmt::Debug for PendingWeights {
 
 impl Tape {
     /// Runs backward from a scalar loss, or the first of a loss and its figures, whose gradient is 1 or the
-    /// pass's loss scale, and consumes tape and loss. Weight gradients go to `sink`; gradients of leaves are returned.
+    /// pass's loss scale, and consumes tape and loss. Weight gradients go to `sink`; gradients of leaves are
+    /// returned.
     ///
     /// # Errors
     /// A loss that this tape did not record, an operator's error, or the sink's.

@@ -51,15 +51,15 @@ pub struct Pass {
     pub observers: Observers,
 }
 
-/// The pairs of answers that a pass learns from: its sequences are a chosen answer, then a rejected one to the
-/// same prompt.
+/// The pairs of answers that a pass learns from: its sequences are a chosen answer, then a rejected one to
+/// the same prompt.
 #[derive(Clone, Debug)]
 pub struct PreferencePass {
     /// The first row of each sequence's answer, u32 `[sequences]`.
     pub answers: Tensor,
     /// ln p of each answer by the reference model, f32 `[sequences]`, if the objective reads it.
     pub reference: Option<Tensor>,
-    /// What the pairs are learnt by; `None`: the loss is instead ln p of each answer, f32 `[sequences]`.
+    /// The loss of the pairs; `None`: the loss is instead ln p of each answer, f32 `[sequences]`.
     pub objective: Option<Objective>,
 }
 

@@ -6,7 +6,8 @@ use crate::choices::{DataKind, PreferenceLoss};
 use crate::run_config::RunConfig;
 use crate::sections::{Data, Parallel, Preference};
 
-/// Refuses settings of another loss of pairs than the one chosen, and grids on which no rank has a whole answer.
+/// Refuses settings of another loss of pairs than the one chosen, and grids on which no rank has a whole
+/// answer.
 pub(crate) fn check_preference(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     if config.data.kind != DataKind::Preference {
         return Ok(());

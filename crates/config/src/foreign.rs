@@ -13,8 +13,8 @@ const DECAY: &str = "use optim.schedule: a cosine or line ends with train.steps,
                      last optim.decay_steps";
 const HALF: &str = "use precision.compute = \"bf16\" or \"f16\"";
 
-const REFERENCE: &str = "leave it out: data.kind = \"preference\" computes the scores of all answers once, by the \
-                         model from which the run starts";
+const REFERENCE: &str = "leave it out: data.kind = \"preference\" computes the scores of all answers once, by \
+                         the model from which the run starts";
 
 /// Each foreign name with the equivalent key or section, or with a sentence about what to use instead. A name
 /// is a key's, with its section if its meaning depends on it; in brackets it is a section's.

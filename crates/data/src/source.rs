@@ -49,8 +49,8 @@ pub trait Source: Send + Sync {
         None
     }
 
-    /// Fills `out` with the pairs of answers from `index` times those of a micro-batch on, in the order of their
-    /// numbers; after the last comes the first.
+    /// Fills `out` with the pairs of answers from `index` times those of a micro-batch on, in the order of
+    /// their numbers; after the last comes the first.
     ///
     /// # Errors
     /// A source without pairs.

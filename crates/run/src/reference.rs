@@ -1,6 +1,6 @@
-//! `reference_scores.safetensors` in a run directory: ln p of every answer by the model as it was before the first
-//! step, of each pair of the chosen and of the rejected one. A run computes them once, and reads them when it
-//! is resumed.
+//! `reference_scores.safetensors` in a run directory: ln p of every answer by the model as it was before the
+//! first step, of each pair of the chosen and of the rejected one. A run computes them once, and reads them
+//! when it is resumed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -67,7 +67,7 @@ fn template(config: &RunConfig) -> std::result::Result<ChatTemplate, data::Error
 /// of training.
 ///
 /// # Errors
-/// Those of `read`, with their key.
+/// Errors of `read`, with their key.
 fn split<T>(
     config: &RunConfig,
     read: impl Fn(&[String]) -> std::result::Result<Vec<T>, data::Error>,

@@ -154,7 +154,7 @@ pub(crate) struct WorkerFeed<'a> {
     pub(crate) phases: &'a mut Phases,
     /// Results of evaluated micro-batches.
     pub(crate) results: Arriving<'a>,
-    /// What passes do with pairs of answers, if the data is pairs.
+    /// The work of passes on pairs of answers, if the data is pairs.
     pub(crate) pairs: Option<PairWork<'a>>,
     /// The stage that computes losses.
     last_stage: usize,

@@ -10,13 +10,13 @@ use crate::arrays::{allocate, upload};
 use crate::build;
 use crate::error::Result;
 
-/// What passes do with pairs of answers.
+/// The work of passes on pairs of answers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PairWork<'a> {
-    /// What pairs are learnt by; `None`: passes compute ln p of each answer.
+    /// The loss of pairs; `None`: passes compute ln p of each answer.
     objective: Option<Objective>,
-    /// The scores of the answers of all pairs by the reference model, two for each pair; `None` before they are
-    /// computed, when no pass has a meaning.
+    /// The scores of the answers of all pairs by the reference model, two for each pair; `None` before they
+    /// are computed, when no pass has a meaning.
     reference: Option<&'a [f32]>,
 }
 

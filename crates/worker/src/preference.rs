@@ -5,8 +5,8 @@ use tensor::ops::preference::VALUES;
 /// Figures of a loss of pairs.
 pub const FIGURES: usize = VALUES - 1;
 
-/// Means over pairs of answers. A reward is β (π − ρ) with ln p of an answer by the model, π, and by the reference
-/// model, ρ; of ORPO it is λ times the mean ln p of the answer's tokens.
+/// Means over pairs of answers. A reward is β (π − ρ) with ln p of an answer by the model, π, and by the
+/// reference model, ρ; of ORPO it is λ times the mean ln p of the answer's tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PreferenceFigures {
     /// The share of pairs whose chosen answer has the higher reward.

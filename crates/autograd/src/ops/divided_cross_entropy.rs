@@ -25,8 +25,8 @@ pub struct DividedCrossEntropyRule {
 }
 
 /// `settings.scale` times the mean over rows, or the loss of the pass's pairs of answers with its figures;
-/// `scores` are those of the lanes that are here, of `lanes` in all, `[.., classes]` each, and `targets` has one
-/// u32 per row, among all classes.
+/// `scores` are those of the lanes that are here, of `lanes` in all, `[.., classes]` each, and `targets` has
+/// one u32 per row, among all classes.
 ///
 /// # Errors
 /// No lane; as [`divided::statistics`] and [`divided::merge`]; a failed collective.

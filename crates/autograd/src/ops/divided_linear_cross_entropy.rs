@@ -49,8 +49,9 @@ impl LaneHead {
 }
 
 /// `settings.scale` times the mean cross-entropy of the scores `x · weightᵀ` of all lanes against `targets`,
-/// one u32 per row among all classes, or the loss of the pass's pairs of answers with its figures. `x` has for each lane that is here, of `lanes` in all, the same rows
-/// `[.., in]`, and `weights` its `[classes, in]`.
+/// one u32 per row among all classes, or the loss of the pass's pairs of answers with its figures. `x` has
+/// for each lane that is here, of `lanes` in all, the same rows `[.., in]`, and `weights` its `[classes,
+/// in]`.
 ///
 /// # Errors
 /// No lane; as [`divided::statistics_of`] and [`divided::merge`]; a failed collective.

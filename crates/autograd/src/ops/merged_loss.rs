@@ -8,8 +8,8 @@ use tensor::ops::preference::{self, Sequences};
 use crate::pass::PreferencePass;
 use crate::tape::Tape;
 
-/// Merges the statistics of all runs of classes, `parts [runs, 3, rows]`. Returns `scale` times the mean loss of
-/// rows, a scalar; where the pass has pairs of answers, their loss and its figures
+/// Merges the statistics of all runs of classes, `parts [runs, 3, rows]`. Returns `scale` times the mean loss
+/// of rows, a scalar; where the pass has pairs of answers, their loss and its figures
 /// ([`preference::VALUES`]), or if they are not learnt from the score of each answer.
 ///
 /// # Errors

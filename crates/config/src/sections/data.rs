@@ -33,8 +33,8 @@ section! {
         /// classes, or examples from a generator for benchmarks and planning.
         kind: DataKind = choice!(DataKind, DataKind::ALL).default("\"text\"");
         /// Files and globs of text, of token shards in nanoGPT's or llm.c's format, or of conversations or
-        /// pairs of answers in JSON lines; folders of images with a subfolder for each class, or CIFAR's binary files or their
-        /// folder; at least one.
+        /// pairs of answers in JSON lines; folders of images with a subfolder for each class, or CIFAR's
+        /// binary files or their folder; at least one.
         paths: Vec<String> = Row::texts()
             .default("[]")
             .only(Data::kind, FILES)

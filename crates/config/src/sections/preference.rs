@@ -11,9 +11,10 @@ const PAIRS: &[&str] = &[DataKind::Preference.name()];
 section! {
     /// `[preference]`: how pairs of answers are learnt.
     pub struct Preference = "preference" {
-        /// DPO: a logistic loss of how much more the model prefers the chosen answer than the model did from which
-        /// the run starts; IPO: a squared one of means over tokens, which does not grow without end; ORPO:
-        /// the cross-entropy of prompts and chosen answers with a logistic loss of odds, without a reference.
+        /// DPO: a logistic loss of how much more the model prefers the chosen answer than the model did from
+        /// which the run starts; IPO: a squared one of means over tokens, which does not grow without end;
+        /// ORPO: the cross-entropy of prompts and chosen answers with a logistic loss of odds, without a
+        /// reference.
         loss: PreferenceLoss = choice!(PreferenceLoss, PreferenceLoss::ALL)
             .default("\"dpo\"").only(Data::kind, PAIRS);
         /// β of DPO and IPO: the larger, the nearer the model stays to the one from which the run starts.

@@ -22,9 +22,9 @@ pub struct PairOptions {
     pub learns_prompts: bool,
 }
 
-/// Pairs of answers as micro-batches of twice as many sequences: each prompt with its chosen answer, then with
-/// the rejected one. A target is the token after its input. Sequences are padded at the end; the end of a
-/// longer answer is cut. Pairs are numbered, those of training first.
+/// Pairs of answers as micro-batches of twice as many sequences: each prompt with its chosen answer, then
+/// with the rejected one. A target is the token after its input. Sequences are padded at the end; the end of
+/// a longer answer is cut. Pairs are numbered, those of training first.
 #[derive(Debug)]
 pub struct PairSource {
     options: PairOptions,

@@ -26,10 +26,10 @@ pub struct Pair {
     pub rejected: Answered,
 }
 
-/// Reads the pairs of `files`: JSON lines, or lists, of objects with `chosen` and `rejected`, and with `prompt`
-/// or answers that begin with it, as texts or as lists of messages. A text ends with the tokenizer's token for
-/// that. Tokens are those of prompt and answer together, and one that joins both belongs to the answer. Empty
-/// lines are skipped. `template` gives messages their text. Logs its progress.
+/// Reads the pairs of `files`: JSON lines, or lists, of objects with `chosen` and `rejected`, and with
+/// `prompt` or answers that begin with it, as texts or as lists of messages. A text ends with the tokenizer's
+/// token for that. Tokens are those of prompt and answer together, and one that joins both belongs to the
+/// answer. Empty lines are skipped. `template` gives messages their text. Logs its progress.
 ///
 /// # Errors
 /// A line that is no pair, messages without a template or that it refuses, by file and line; a token beyond

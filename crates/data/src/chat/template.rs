@@ -99,8 +99,8 @@ impl ChatTemplate {
         Ok((text, answers))
     }
 
-    /// Returns the text of messages, the first `prompt` of which are answered by the others, and the byte at which
-    /// the answer begins: where the text first differs from that of the prompt alone.
+    /// Returns the text of messages, the first `prompt` of which are answered by the others, and the byte at
+    /// which the answer begins: where the text first differs from that of the prompt alone.
     ///
     /// # Errors
     /// Messages that the template refuses.

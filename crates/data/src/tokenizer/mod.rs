@@ -110,8 +110,8 @@ impl Tokenizer {
         }
     }
 
-    /// The token that ends a text that a model answers with, if any: of a file `eos_token` of the configuration
-    /// beside it, or else as [`Tokenizer::separator`].
+    /// The token that ends a text that a model answers with, if any: of a file `eos_token` of the
+    /// configuration beside it, or else as [`Tokenizer::separator`].
     #[must_use]
     pub fn end(&self) -> Option<u32> {
         match self {

@@ -99,8 +99,8 @@ fn check_kind(kind: DataKind, options: &EvaluateOptions) -> Result<()> {
         return Ok(());
     }
     Err(RunError::Refused(format!(
-        "{}: the losses of data.kind = \"preference\" are those of a run's validations: --data FILE evaluates \
-         texts or conversations",
+        "{}: the losses of data.kind = \"preference\" are those of a run's validations: --data FILE \
+         evaluates texts or conversations",
         options.model.display()
     )))
 }

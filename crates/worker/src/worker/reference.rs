@@ -38,14 +38,14 @@ impl Worker {
         Ok(())
     }
 
-    /// The scores of the answers of all pairs by the reference model, if they are known: two for each pair, of
-    /// training first.
+    /// The scores of the answers of all pairs by the reference model, if they are known: two for each pair,
+    /// of training first.
     pub fn reference_scores(&self) -> Option<Arc<[f32]>> {
         self.engine.reference.clone()
     }
 
-    /// Returns the scores of the answers of this rank's micro-batches of pairs, at most `most`, on ranks with the
-    /// last stage.
+    /// Returns the scores of the answers of this rank's micro-batches of pairs, at most `most`, on ranks with
+    /// the last stage.
     pub(super) fn reference_passes(&mut self, most: Option<usize>) -> Result<Vec<Vec<f32>>> {
         self.outdate_copies();
         self.begin_walk(WalkKind::Forward)?;

@@ -9,8 +9,8 @@ pub struct Statistics {
     pub rows: Tensor,
     /// The number of rows that are not ignored, a u32.
     pub counted: Tensor,
-    /// The weight of each row's loss, f32 `[rows]`; `None` if the loss is `scale` times the mean over rows that
-    /// are not ignored.
+    /// The weight of each row's loss, f32 `[rows]`; `None` if the loss is `scale` times the mean over rows
+    /// that are not ignored.
     pub weights: Option<Tensor>,
 }
 

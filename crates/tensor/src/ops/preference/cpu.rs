@@ -1,7 +1,7 @@
 //! Losses of pairs on the host. There are as many numbers as rows, so one thread computes them.
 
 use super::objective::Objective;
-use super::{Output, Sequences, VALUES};
+use super::operands::{Output, Sequences, VALUES};
 use crate::ops::cross_entropy::IGNORED;
 use crate::{Result, Tensor};
 

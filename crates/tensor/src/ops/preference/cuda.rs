@@ -4,7 +4,7 @@ use device::{Family, Function};
 
 use super::cpu::LEAST_IMPROBABILITY;
 use super::objective::Objective;
-use super::{Output, Sequences, VALUES};
+use super::operands::{Output, Sequences, VALUES};
 use crate::ops::cross_entropy::IGNORED;
 use crate::ops::gpu;
 use crate::ops::kernels::family;

@@ -7,39 +7,15 @@
 mod cpu;
 pub(crate) mod cuda;
 mod objective;
+mod operands;
 
 use device::{Backend, Category, DType, Request};
 
 pub use objective::Objective;
+pub use operands::{Output, Sequences, VALUES};
 
 use super::check;
 use crate::{Result, Tensor};
-
-/// Values of a loss: the loss, the share of pairs whose chosen answer has the higher reward, the mean
-/// difference of rewards, and the mean rewards of chosen and of rejected answers.
-pub const VALUES: usize = 5;
-
-/// Sequences of pairs.
-#[derive(Clone, Copy, Debug)]
-pub struct Sequences<'a> {
-    /// −ln p of each row's target, f32 `[rows]`, which are those of sequence after sequence; a row whose target
-    /// is ignored has any value.
-    pub losses: &'a Tensor,
-    /// Classes, u32, one for each row.
-    pub targets: &'a Tensor,
-    /// The first row of each sequence's answer, counted from the sequence's first, u32 `[sequences]`. The answer
-    /// ends with the sequence.
-    pub answers: &'a Tensor,
-}
-
-/// Results of [`forward`].
-#[derive(Clone, Debug)]
-pub struct Output {
-    /// f32 `[VALUES]`, each of them times the scale.
-    pub values: Tensor,
-    /// The weight of each row's loss in the loss of the pairs, f32 `[rows]`.
-    pub weights: Tensor,
-}
 
 /// Computes ln p of each sequence's answer, f32 `[sequences]`: the sum over its targets.
 ///
@@ -59,9 +35,9 @@ pub fn scores(sequences: Sequences) -> Result<Tensor> {
     Ok(scores)
 }
 
-/// Computes `scale` times the mean loss of the pairs, its figures, and the weights of rows. `reference` are the
-/// [`scores`] of the answers by the reference model, f32 `[sequences]`, which an objective without a reference
-/// does not read.
+/// Computes `scale` times the mean loss of the pairs, its figures, and the weights of rows. `reference` are
+/// the [`scores`] of the answers by the reference model, f32 `[sequences]`, which an objective without a
+/// reference does not read.
 ///
 /// # Errors
 /// Shapes or types that do not agree, an odd number of sequences, out of memory.

@@ -1,4 +1,4 @@
-//! What pairs of answers are learnt by.
+//! The losses of a pair of answers.
 
 /// The loss of a pair. π is ln p of an answer, ρ the same by the reference model, and n its number of tokens;
 /// c is the chosen and r the rejected answer, and ln σ(x) = −ln(1 + e^−x).
