@@ -2,7 +2,7 @@
 //! first step, of each pair of the chosen and of the rejected one. A run computes them once, and reads them
 //! when it is resumed.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -66,7 +66,7 @@ fn identity(setup: &Setup) -> Result<String> {
     Ok(setup.dataset.mark()?.map_or_else(String::new, |mark| mark.samples_sha256.clone()))
 }
 
-fn write(path: &PathBuf, setup: &Setup, scores: &Arc<[f32]>) -> Result<()> {
+fn write(path: &Path, setup: &Setup, scores: &Arc<[f32]>) -> Result<()> {
     let header = json!({
         ARRAY: {"dtype": "F32", "shape": [scores.len() / 2, 2], "data_offsets": [0, 4 * scores.len()]},
         "__metadata__": {"answers_sha256": identity(setup)?},
