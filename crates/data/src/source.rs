@@ -55,7 +55,7 @@ pub trait Source: Send + Sync {
     /// # Errors
     /// A source without pairs.
     fn pairs_in_order(&self, index: u64, out: &mut MicroBatch) -> Result<(), Error> {
-        let (_, _) = (index, out);
+        let _ = (index, out);
         Err(Error::OnlyShapes)
     }
 
