@@ -371,8 +371,8 @@ impl Feed for WorkerFeed<'_> {
         let (label_smoothing, loss_scale) = (self.label_smoothing, self.loss_scale.clone());
         let (balance, autocast) = (self.balance, self.autocast.clone());
         let is_padding = !self.numbers.is_own(action.micro_batch);
-        let balance_and_casts = Pass { balance, autocast, preference, ..pass };
-        Ok(Pass { observers, label_smoothing, loss_scale, is_padding, ..balance_and_casts })
+        let pass = Pass { preference, is_padding, ..pass };
+        Ok(Pass { observers, label_smoothing, loss_scale, balance, autocast, ..pass })
     }
 
     fn sink<'s>(&'s mut self, sink: MicroBatchSink<'s>, reduces: bool) -> Box<dyn GradientSink + 's> {
