@@ -78,11 +78,12 @@ KERNEL __launch_bounds__(MOST_THREADS)
     *loss = float(log(double(total)) + (double(largest) - double(part(target / width, 2))));
 }
 
-// Replaces scores by the gradient of factor * scale * mean loss with respect to them.
+// Replaces scores by the gradient of factor * scale * mean loss with respect to them; with `weights` by that
+// of factor * the sum of weight * loss over rows.
 template <typename T>
 __device__ __forceinline__ void gradient(T *scores, const u32 *targets, const float *maxima,
-                                         const float *sums, const u32 *counted, const float *factor,
-                                         u32 first, u32 width, float cap, float scale) {
+                                         const float *sums, const u32 *counted, const float *weights,
+                                         const float *factor, u32 first, u32 width, float cap, float scale) {
     constexpr u32 N = Cut<T>::N;
     const u32 at_row = blockIdx.x, target = targets[at_row];
     T *row = scores + u64(at_row) * width;
@@ -92,7 +93,8 @@ __device__ __forceinline__ void gradient(T *scores, const u32 *targets, const fl
                      [&](u32 at) { row[at] = from_f32<T>(0.0f); });
         return;
     }
-    const float weight = __fdiv_rn(scale, __uint2float_rn(*counted)) * *factor;
+    const float of_loss = weights ? weights[at_row] : __fdiv_rn(scale, __uint2float_rn(*counted));
+    const float weight = of_loss * *factor;
     const float largest = maxima[at_row], share = weight / sums[at_row];
     const u32 hot = target - first;
     const auto slope = [&](float x, u32 at) {
@@ -121,9 +123,9 @@ __device__ __forceinline__ void gradient(T *scores, const u32 *targets, const fl
     KERNEL __launch_bounds__(MOST_THREADS)                                                                \
         gradient_##NAME(T *__restrict__ scores, const u32 *__restrict__ targets,                          \
                         const float *__restrict__ maxima, const float *__restrict__ sums,                 \
-                        const u32 *__restrict__ counted, const float *__restrict__ factor, u32 first,     \
-                        u32 width, float cap, float scale) {                                              \
-        gradient(scores, targets, maxima, sums, counted, factor, first, width, cap, scale);               \
+                        const u32 *__restrict__ counted, const float *__restrict__ weights,               \
+                        const float *__restrict__ factor, u32 first, u32 width, float cap, float scale) { \
+        gradient(scores, targets, maxima, sums, counted, weights, factor, first, width, cap, scale);      \
     }
 
 FOR_EACH_TYPE(FOR_TYPE)

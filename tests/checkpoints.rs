@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use checkpoint::{Checkpoint, Share, list, newest};
 use common::runs::{
-    CHAT, GPT, LLAMA, MIXTURE, MLP, PACKED, RESNET, SEQUENTIAL_MIXTURE, TOKENS, config, train_in,
+    CHAT, GPT, LLAMA, MIXTURE, MLP, PACKED, PREFERENCE, RESNET, SEQUENTIAL_MIXTURE, TOKENS, config, train_in,
 };
 use common::sizes;
 use run::{Interrupt, RunError, RunOptions, TrainReport};

@@ -12,6 +12,7 @@ mod loss_scale;
 mod models;
 mod planted;
 mod precision;
+mod preference;
 mod tensor;
 mod uneven;
 mod zero;
@@ -52,6 +53,8 @@ struct History {
     losses: Vec<u32>,
     weights: String,
     validation: Option<u64>,
+    /// Of pairs of answers, a figure of the validation.
+    figure: Option<serde_json::Value>,
 }
 
 fn history(text: &str, overrides: &[&str]) -> History {
@@ -69,6 +72,7 @@ fn history_on(device: DeviceChoice, text: &str, overrides: &[&str]) -> History {
         losses: report.summary.losses.iter().map(|loss| loss.to_bits()).collect(),
         weights: report.summary.weights_sha256.clone(),
         validation: report.validation_loss.map(f64::to_bits),
+        figure: report.summary.more.get("validation_reward_margin").cloned(),
     }
 }
 
@@ -103,6 +107,7 @@ fn assert_equal_bits_on(device: DeviceChoice, table: &[Row], shared: bool) {
             assert_eq!(reference.losses, other.losses, "losses of row {row}, {variant:?}");
             assert_eq!(reference.weights, other.weights, "weights of row {row}, {variant:?}");
             assert_eq!(reference.validation, other.validation, "validation of row {row}, {variant:?}");
+            assert_eq!(reference.figure, other.figure, "figure of row {row}, {variant:?}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Data of every kind, conversations included.
 
 use super::{SHARDED, compare, compare_all};
-use crate::common::runs::{CHAT, GPT, LLAMA};
+use crate::common::runs::{CHAT, GPT, LLAMA, PREFERENCE};
 use crate::common::runs::{MIXTURE, PACKED, SEQUENTIAL, SEQUENTIAL_MIXTURE, TOKENIZED, TOKENS};
 
 /// Data of every kind, alone, sharded, recomputed and in a pipeline.
@@ -27,6 +27,19 @@ fn plans_of_every_kind_of_data_equal_runs() {
             compare(text, &[sources, grid, &["train.steps=2"]].concat());
         }
     }
+}
+
+/// Pairs of answers, whose reference is computed before the first step.
+#[test]
+fn plans_of_preferences_equal_runs() {
+    let table: &[(&str, &[&str])] = &[
+        (PREFERENCE, &["parallel.data=2", "parallel.zero_stage=3", "model.loss_pieces=3"]),
+        (PREFERENCE, &["parallel.pipeline=2", "memory.recompute=block", "lora.rank=2"]),
+        (PREFERENCE, &["preference.loss=orpo", "parallel.data=2", SHARDED, "memory.empty_cache_every=2"]),
+        (PREFERENCE, &["preference.loss=ipo", "memory.empty_cache_every=2", "train.validate_every=1"]),
+        (PREFERENCE, &["parallel.tensor=2", "parallel.tensor_lanes=2", "memory.preallocate=true"]),
+    ];
+    compare_all(table);
 }
 
 /// Conversations, padded and packed.

@@ -90,6 +90,30 @@ fn a_run_resumes_from_an_earlier_step() {
     assert_eq!(steps(&run_dir), [4, 6]);
 }
 
+/// The scores of the reference are those of the first start, on any grid.
+#[test]
+fn a_run_on_pairs_resumes_with_the_scores_of_its_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let (whole, parts) = (directory.path().join("whole"), directory.path().join("parts"));
+    let kept = ["checkpoint.every=1000"];
+    let reference = full(&whole, PREFERENCE, &kept);
+    let file = "reference_scores.safetensors";
+    let first = one_step(&parts, PREFERENCE, &[&kept[..], &["parallel.data=2"]].concat());
+    let scores = std::fs::read(parts.join(file)).unwrap();
+    assert!(first.interrupted && scores == std::fs::read(whole.join(file)).unwrap());
+    for (damage, expected) in [(None, "reference_scores.safetensors: "), (Some(9), "it has no scores")] {
+        match damage {
+            None => std::fs::remove_file(parts.join(file)).unwrap(),
+            Some(bytes) => std::fs::write(parts.join(file), &scores[..bytes]).unwrap(),
+        }
+        let refused = resume(&parts, PREFERENCE, &kept).unwrap_err();
+        assert!(refused.exit_status() == 2 && refused.to_string().contains(expected), "{refused}");
+    }
+    std::fs::write(parts.join(file), scores).unwrap();
+    let sets = [&kept[..], &["parallel.pipeline=2", "parallel.data=2"]].concat();
+    assert_eq!(bits(&full(&parts, PREFERENCE, &sets)), bits(&reference));
+}
+
 /// `--from` uses only the weights, on any grid, and reports mismatches before anything is written.
 #[test]
 fn a_new_run_starts_with_the_weights_of_another() {

@@ -149,6 +149,31 @@ pub(crate) const ADAPTED_LATENTS: &[&str] = &[
     "train.steps=2",
 ];
 
+/// A small Llama on pairs of answers.
+pub(crate) const PREFERENCE: &str = r#"
+[model]
+kind = "llama"
+layers = 4
+heads = 4
+key_value_heads = 4
+width = 32
+context = 40
+[data]
+kind = "preference"
+paths = ["tests/golden/preference.jsonl"]
+validation_paths = ["tests/golden/preference.jsonl"]
+[train]
+steps = 3
+micro_batch_size = 1
+global_batch_size = 4
+validation_micro_batches = 3
+[optim]
+warmup_steps = 2
+[parallel]
+lanes = 4
+bucket_bytes = 65536
+"#;
+
 /// A small GPT on the answers of made conversations.
 pub(crate) const CHAT: &str = r#"
 [model]

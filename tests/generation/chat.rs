@@ -94,6 +94,7 @@ fn conversations_and_adapters_are_learnt() {
     scores_of_a_folder_are_those_of_its_run(directory.path(), &file, &all);
 
     let from = format!("model.from={}", at("model").display());
+    preferences_are_learnt(directory.path(), &from);
     let [first, last] = train(&at("twice"), "lora.toml", &[&from]);
     assert!(last < 0.1 * first, "{first} {last}");
     let messages = ["twice keel", "twice wind"];
@@ -111,6 +112,18 @@ fn conversations_and_adapters_are_learnt() {
     assert_eq!(answers(&at("adapters"), &messages, &[]), ["KEEL KEEL", "WIND WIND"]);
     export("twice", "merged", true);
     assert_eq!(answers(&at("merged"), &messages, &[]), ["KEEL KEEL", "WIND WIND"]);
+}
+
+/// Adapters learn by DPO which of two answers is better, and shorten those of a folder.
+fn preferences_are_learnt(directory: &Path, from: &str) {
+    let run_dir = directory.join("brief");
+    let [first, last] = train(&run_dir, "preference.toml", &[from]);
+    assert!(first == std::f32::consts::LN_2 && last < 0.5 * first, "{first} {last}");
+    assert_eq!(answers(&run_dir, &["shout keel", "shout wind sail"], &[]), ["KEEL", "WIND"]);
+    let options = EvaluateOptions { model: run_dir, device: DeviceChoice::Cpu, ..Default::default() };
+    let refused = inference::evaluate(Startup::alone(), &options).unwrap_err();
+    let text = refused.to_string();
+    assert!(refused.exit_status() == 2 && text.contains("are those of a run's validations"), "{text}");
 }
 
 /// Turns follow answers, and their prompts have what came before as far as it fits; on every grid, and

@@ -4,6 +4,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod half;
+mod preference;
 mod resized;
 mod resnet;
 mod transformers;

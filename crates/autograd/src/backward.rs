@@ -54,8 +54,9 @@ impl std::fmt::Debug for PendingWeights {
 }
 
 impl Tape {
-    /// Runs backward from a scalar loss, whose gradient is 1 or the pass's loss scale, and consumes tape and
-    /// loss. Weight gradients go to `sink`; gradients of leaves are returned.
+    /// Runs backward from a scalar loss, or the first of a loss and its figures, whose gradient is 1 or the
+    /// pass's loss scale, and consumes tape and loss. Weight gradients go to `sink`; gradients of leaves are
+    /// returned.
     ///
     /// # Errors
     /// A loss that this tape did not record, an operator's error, or the sink's.
@@ -186,7 +187,9 @@ fn from_root(
         return Ok(Some(gradients));
     }
     let Some(loss) = loss else { return Ok(None) };
-    let one = Tensor::empty(loss.tensor.device(), loss.tensor.shape(), DType::F32, gradient_request())?;
+    // Figures after the loss have no gradient.
+    let shape = if loss.tensor.elements() > 1 { [].into() } else { loss.tensor.shape() };
+    let one = Tensor::empty(loss.tensor.device(), shape, DType::F32, gradient_request())?;
     match &pass.loss_scale {
         Some(factor) => one.copy_from(&factor.scale)?,
         None => ops::fill::constant(&one, 1.0)?,

@@ -48,7 +48,7 @@ pub use backward::{LeafGradients, PendingWeights};
 pub use error::{AutogradError, Result};
 pub use mode::Mode;
 pub use observer::{Call, Direction, Observer, ObserverError, Observers};
-pub use pass::{CachedPass, LossScale, Pass};
+pub use pass::{CachedPass, LossScale, Pass, PreferencePass};
 pub use pieces::{Piece, Pieces};
 pub use recompute::{RECOMPUTE, RecomputeRule, Segment, recompute};
 pub use rule::{Rule, Saved};

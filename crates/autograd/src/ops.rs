@@ -32,6 +32,7 @@ mod layer_norm;
 mod linear;
 mod linear_cross_entropy;
 mod matmul;
+mod merged_loss;
 mod mse;
 mod norm_rule;
 mod parameter;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use collective::AxisPlanes;
 use device::{Category, Request};
 use tensor::ops::cached_attention::Cache;
+use tensor::ops::preference::Objective;
 use tensor::ops::routing::Balance;
 use tensor::{Tensor, ops};
 
@@ -31,6 +32,8 @@ pub struct Pass {
     pub piece: Option<Piece>,
     /// The part of each target's probability that is spread over all classes, as PyTorch's `label_smoothing`.
     pub label_smoothing: f32,
+    /// The pairs of answers of a pass whose loss compares them; only on the last stage.
+    pub preference: Option<PreferencePass>,
     /// The caches of a pass that generates text.
     pub cache: Option<CachedPass>,
     /// The factor of the loss, for gradients in a type of few exponents; the loss itself is not multiplied.
@@ -46,6 +49,18 @@ pub struct Pass {
     pub planes: AxisPlanes,
     /// Observers of the pass's operators.
     pub observers: Observers,
+}
+
+/// The pairs of answers that a pass learns from: its sequences are a chosen answer, then a rejected one to
+/// the same prompt.
+#[derive(Clone, Debug)]
+pub struct PreferencePass {
+    /// The first row of each sequence's answer, u32 `[sequences]`.
+    pub answers: Tensor,
+    /// ln p of each answer by the reference model, f32 `[sequences]`, if the objective reads it.
+    pub reference: Option<Tensor>,
+    /// The loss of the pairs; `None`: the loss is instead ln p of each answer, f32 `[sequences]`.
+    pub objective: Option<Objective>,
 }
 
 /// A factor of all gradients of a pass, on the device.

@@ -10,6 +10,7 @@ use system::numbers::grouped;
 use crate::check_context::check_context_lanes;
 use crate::check_experts::check_experts;
 use crate::check_images::{check_images, check_schedule};
+use crate::check_preference::check_preference;
 use crate::check_tensor::check_tensor_lanes;
 use crate::choices::{
     DataKind, MatmulPrecision, OnSpike, OptimKind, PartitionPolicy, RecomputePolicy, StateType,
@@ -29,6 +30,7 @@ pub(crate) fn check(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     check_data(raw, config)?;
     check_images(raw, config)?;
     check_experts(raw, config)?;
+    check_preference(raw, config)?;
     check_schedule(raw, config)?;
     if config.train.patience > 0 && config.train.validate_every == 0 {
         let reason = "train.patience needs train.validate_every, which is 0".to_owned();
@@ -167,7 +169,7 @@ fn check_model(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     }
     let conditions = Conditions {
         compute: config.precision.compute,
-        micro_batch_size: config.train.micro_batch_size,
+        micro_batch_size: config.micro_batch_rows(),
         tokenizer: (is_files && !images).then(|| (config.tokenizer.name(), config.tokenizer.vocabulary())),
     };
     config.model.check(raw, &conditions)
@@ -197,7 +199,9 @@ fn check_data(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
             "data.order = \"sequential\" reads tokens as they follow, and data.pack_documents does not";
         return Err(raw.conflict(&[Data::order, Data::pack_documents], reason.to_owned()));
     }
-    if matches!(config.data.kind, DataKind::Text | DataKind::Chat) && config.tokenizer == Tokenizer::None {
+    if matches!(config.data.kind, DataKind::Text | DataKind::Chat | DataKind::Preference)
+        && config.tokenizer == Tokenizer::None
+    {
         let kind = config.data.kind.name();
         let reason = format!("data.tokenizer = \"none\" makes no tokens of data.kind = \"{kind}\"");
         return Err(raw.conflict(&[Data::tokenizer, Data::kind], reason));

@@ -37,7 +37,7 @@ pub(crate) fn check_tensor_lanes(raw: &RawValues, config: &RunConfig) -> Result<
             }
         }
     }
-    let rows = config.train.micro_batch_size * config.model.examples().units();
+    let rows = config.micro_batch_rows() * config.model.examples().units();
     if !rows.is_multiple_of(4 * lanes) {
         let why = format!("the {rows} rows of a micro-batch are no multiple of {}", 4 * lanes);
         return refused(Train::micro_batch_size, why);

@@ -36,10 +36,24 @@ names! {
         Tokens = "tokens",
         /// Conversations in files of JSON lines.
         Chat = "chat",
+        /// Pairs of answers in files of JSON lines, the one preferred to the other.
+        Preference = "preference",
         /// Images and their classes.
         Images = "images",
         /// A random number generator, for benchmarks and planning.
         Synthetic = "synthetic",
+    }
+}
+
+names! {
+    /// The loss of pairs of answers.
+    PreferenceLoss {
+        /// Direct preference optimisation.
+        Dpo = "dpo",
+        /// Identity preference optimisation.
+        Ipo = "ipo",
+        /// Odds-ratio preference optimisation.
+        Orpo = "orpo",
     }
 }
 

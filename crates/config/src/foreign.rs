@@ -13,6 +13,9 @@ const DECAY: &str = "use optim.schedule: a cosine or line ends with train.steps,
                      last optim.decay_steps";
 const HALF: &str = "use precision.compute = \"bf16\" or \"f16\"";
 
+const REFERENCE: &str = "leave it out: data.kind = \"preference\" computes the scores of all answers once, by \
+                         the model from which the run starts";
+
 /// Each foreign name with the equivalent key or section, or with a sentence about what to use instead. A name
 /// is a key's, with its section if its meaning depends on it; in brackets it is a section's.
 pub(crate) const FOREIGN: &[(&str, &str)] = &[
@@ -146,6 +149,15 @@ pub(crate) const FOREIGN: &[(&str, &str)] = &[
     ("lora_dropout", "lora.dropout"),
     ("target_modules", "lora.targets"),
     ("modules_to_save", "adapters alone are trained with [lora]; whole layers are not saved beside them"),
+    ("loss_type", "preference.loss"),
+    ("dpo_beta", "preference.beta"),
+    ("orpo_alpha", "preference.lambda"),
+    ("[dpo]", "[preference]"),
+    ("[orpo]", "[preference]"),
+    ("precompute_ref_log_probs", REFERENCE),
+    ("ref_model", REFERENCE),
+    ("ref_model_name_or_path", REFERENCE),
+    ("max_prompt_length", "leave it out: the ends of answers beyond model.context are cut"),
     ("log_interval", "telemetry.every"),
     ("save_interval", "checkpoint.every"),
     ("checkpoint_interval", "checkpoint.every"),

@@ -36,6 +36,7 @@ mod check;
 mod check_context;
 mod check_experts;
 mod check_images;
+mod check_preference;
 mod check_tensor;
 mod choices;
 mod folder;
@@ -55,8 +56,8 @@ mod tokenizer;
 mod tokenizer_warning;
 
 pub use choices::{
-    DataKind, MatmulPrecision, OnOutOfMemory, OnSpike, OptimKind, Overlap, PartitionPolicy, RecomputePolicy,
-    ScheduleName, StateType, WeightType,
+    DataKind, MatmulPrecision, OnOutOfMemory, OnSpike, OptimKind, Overlap, PartitionPolicy, PreferenceLoss,
+    RecomputePolicy, ScheduleName, StateType, WeightType,
 };
 pub use hub::how_to_download;
 pub use identity::{Change, differences};
@@ -65,7 +66,8 @@ pub use mixture::MixtureSource;
 pub use model::ModelConfig;
 pub use run_config::RunConfig;
 pub use sections::{
-    Checkpoint, Data, LoraSection, Memory, ModelSection, Optim, Parallel, Precision, Scaler, Telemetry, Train,
+    Checkpoint, Data, LoraSection, Memory, ModelSection, Optim, Parallel, Precision, Preference, Scaler,
+    Telemetry, Train,
 };
 
 use nn::Families;

@@ -12,7 +12,7 @@ use crate::folder;
 use crate::model::ModelConfig;
 use crate::run_config::RunConfig;
 use crate::sections::{
-    Checkpoint, Data, LoraSection, Memory, Optim, Parallel, Precision, Scaler, Telemetry, Train,
+    Checkpoint, Data, LoraSection, Memory, Optim, Parallel, Precision, Preference, Scaler, Telemetry, Train,
 };
 use crate::table::table;
 use crate::tokenizer;
@@ -91,6 +91,7 @@ impl RunConfig {
             optim: Optim::read(raw)?,
             parallel: Parallel::read(raw)?,
             precision,
+            preference: Preference::read(raw)?,
             scaler: Scaler::read(raw)?,
             memory: Memory::read(raw)?,
             telemetry: Telemetry::read(raw)?,

@@ -11,11 +11,12 @@ use parallel::data::Assignment;
 use parallel::pipeline::{ScheduleKind, Shape};
 use sha2::{Digest, Sha256};
 
+use crate::choices::DataKind;
 use crate::folder::context_of;
 use crate::mixture;
 use crate::model::ModelConfig;
 use crate::sections::{
-    Checkpoint, Data, LoraSection, Memory, Optim, Parallel, Precision, Scaler, Telemetry, Train,
+    Checkpoint, Data, LoraSection, Memory, Optim, Parallel, Precision, Preference, Scaler, Telemetry, Train,
 };
 use crate::table::table;
 
@@ -45,6 +46,8 @@ pub struct RunConfig {
     pub parallel: Parallel,
     /// The types of values.
     pub precision: Precision,
+    /// The loss of pairs of answers.
+    pub preference: Preference,
     /// The loss scale of f16.
     pub scaler: Scaler,
     /// The caching allocator, and the activations that are kept for backward.
@@ -92,9 +95,30 @@ impl RunConfig {
     /// The replicas that run the micro-batches of a validation, in turn.
     #[must_use]
     pub fn validation_assignment(&self) -> Assignment {
-        let count = self.train.validation_micro_batches as usize;
+        self.in_turn(self.train.validation_micro_batches as usize)
+    }
+
+    fn in_turn(&self, count: usize) -> Assignment {
         let assignment = Assignment::in_turn(count, self.parallel.data);
         if self.parallel.shards_weights() { assignment.padded() } else { assignment }
+    }
+
+    /// The replicas that compute the scores of `micro_batches` micro-batches of pairs, in turn.
+    #[must_use]
+    pub fn pairs_assignment(&self, micro_batches: usize) -> Assignment {
+        self.in_turn(micro_batches)
+    }
+
+    /// Sequences or images of a micro-batch: two for each pair of answers.
+    #[must_use]
+    pub fn micro_batch_rows(&self) -> usize {
+        self.train.micro_batch_size * self.rows_of_sample()
+    }
+
+    /// Sequences or images of a sample, of which batches are a number.
+    #[must_use]
+    pub fn rows_of_sample(&self) -> usize {
+        if self.data.kind == DataKind::Preference { 2 } else { 1 }
     }
 
     /// Layers of the model, which are divided over a pipeline's stages.
@@ -233,6 +257,7 @@ impl RunConfig {
         values.extend(pairs(self.model.section()));
         values.extend(self.model.pairs().map(|(key, value)| (key.path, value)));
         values.extend(pairs(&self.data));
+        values.extend(pairs(&self.preference));
         values.extend(pairs(&self.train));
         values.extend(pairs(&self.lora));
         values.extend(pairs(&self.optim));

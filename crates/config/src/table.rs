@@ -5,7 +5,8 @@ use nn::Families;
 
 use crate::foreign::FOREIGN;
 use crate::sections::{
-    Checkpoint, Data, LoraSection, Memory, ModelSection, Optim, Parallel, Precision, Scaler, Telemetry, Train,
+    Checkpoint, Data, LoraSection, Memory, ModelSection, Optim, Parallel, Precision, Preference, Scaler,
+    Telemetry, Train,
 };
 
 /// All keys, section by section.
@@ -32,6 +33,7 @@ pub(crate) fn table(families: &'static Families) -> Table {
         Data::tokenizer => Key { only: Some(of_tokens), ..key },
         _ => key,
     }));
+    keys.extend(of::<Preference>());
     keys.extend(of::<Train>().chain(of::<LoraSection>()).chain(of::<Optim>()));
     keys.extend(of::<Parallel>().chain(of::<Precision>()).chain(of::<Scaler>()));
     keys.extend(of::<Memory>().chain(of::<Telemetry>()).chain(of::<Checkpoint>()));

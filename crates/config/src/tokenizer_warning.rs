@@ -16,7 +16,7 @@ impl RunConfig {
     /// learnt: its folder has another tokenizer, or none and a much larger vocabulary.
     #[must_use]
     pub fn tokenizer_warning(&self) -> Option<String> {
-        let makes_tokens = matches!(self.data.kind, DataKind::Text | DataKind::Chat | DataKind::Tokens);
+        let makes_tokens = !matches!(self.data.kind, DataKind::Images | DataKind::Synthetic);
         let folder = self.model.folder().filter(|_| makes_tokens && self.tokenizer != Tokenizer::None)?;
         let (name, tokens) = (self.tokenizer.name(), self.tokenizer.vocabulary());
         let file = folder.join(TOKENIZER);

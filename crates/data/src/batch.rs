@@ -155,6 +155,17 @@ pub struct MicroBatch {
     /// The position in its sequence at which each token's document begins, in the inputs' shape, if sequences
     /// contain several documents.
     pub documents: Option<HostArray>,
+    /// The pairs, if sequences are pairs of answers.
+    pub pairs: Option<PairArrays>,
+}
+
+/// Pairs of answers: sequences 2n and 2n + 1 are pair n's chosen and rejected answer after the same prompt.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PairArrays {
+    /// The position of the first target of each sequence's answer, u32 \[sequences\].
+    pub answers: HostArray,
+    /// The number of each pair among all of the source.
+    pub numbers: Vec<u64>,
 }
 
 /// The type of the values of an array.

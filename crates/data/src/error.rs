@@ -73,6 +73,12 @@ pub enum Error {
         /// The first file.
         path: PathBuf,
     },
+    /// Files without a pair of answers.
+    #[error("{path} has no pair of answers")]
+    NoPairs {
+        /// The first file.
+        path: PathBuf,
+    },
     /// Conversations without an answer near enough to the start.
     #[error("no conversation has an answer within the {context} tokens of a sequence")]
     NoAnswers {

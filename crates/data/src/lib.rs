@@ -76,10 +76,11 @@ mod token_options;
 mod token_source;
 mod tokenizer;
 
-pub use batch::{ArrayShape, BatchShape, HostArray, HostData, HostType, MicroBatch};
+pub use batch::{ArrayShape, BatchShape, HostArray, HostData, HostType, MicroBatch, PairArrays};
 pub use bigram::Bigrams;
 pub use chat::{
-    CHAT_TASK, ChatOptions, ChatSource, ChatTemplate, Conversation, read_conversations, read_messages,
+    Answered, CHAT_TASK, ChatOptions, ChatSource, ChatTemplate, Conversation, Pair, PairOptions, PairSource,
+    read_conversations, read_messages, read_pairs,
 };
 pub use choices::{ChoiceSource, Ending, Question, Questions};
 pub use corpus::Corpus;

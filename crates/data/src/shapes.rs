@@ -10,6 +10,7 @@ pub struct TokenShapes {
     context: usize,
     validation_micro_batches: u64,
     masks: bool,
+    pairs: Option<u64>,
 }
 
 impl TokenShapes {
@@ -23,7 +24,13 @@ impl TokenShapes {
         masks: bool,
     ) -> Result<Self, Error> {
         checked_shape(micro_batch, context)?;
-        Ok(Self { micro_batch, context, validation_micro_batches, masks })
+        Ok(Self { micro_batch, context, validation_micro_batches, masks, pairs: None })
+    }
+
+    /// Returns the same micro-batches as `pairs` pairs of answers.
+    #[must_use]
+    pub fn of_pairs(self, pairs: u64) -> Self {
+        Self { pairs: Some(pairs), ..self }
     }
 }
 
@@ -39,6 +46,10 @@ impl Source for TokenShapes {
     fn shape(&self) -> BatchShape {
         let tokens = ArrayShape::of_u32([self.micro_batch, self.context]);
         BatchShape { inputs: tokens.clone(), targets: tokens }
+    }
+
+    fn pairs(&self) -> Option<u64> {
+        self.pairs
     }
 
     fn packs_documents(&self) -> bool {

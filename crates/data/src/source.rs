@@ -11,6 +11,8 @@ pub enum MicroBatchId {
     Training(u64),
     /// One of [`Source::validation`].
     Validation(u64),
+    /// One of [`Source::pairs_in_order`].
+    Pairs(u64),
 }
 
 impl fmt::Display for MicroBatchId {
@@ -18,6 +20,7 @@ impl fmt::Display for MicroBatchId {
         match self {
             Self::Training(number) => write!(f, "micro-batch {number} of training"),
             Self::Validation(number) => write!(f, "micro-batch {number} of validation"),
+            Self::Pairs(number) => write!(f, "micro-batch {number} of all pairs"),
         }
     }
 }
@@ -41,14 +44,30 @@ pub trait Source: Send + Sync {
     /// [`Error::NoSuchValidation`] if `index` is not below [`Source::validation_micro_batches`].
     fn validation(&self, index: u64, out: &mut MicroBatch) -> Result<(), Error>;
 
-    /// Fills `out` with a micro-batch of training or of validation.
+    /// Number of pairs of answers, if sequences are pairs: of training, then of validation.
+    fn pairs(&self) -> Option<u64> {
+        None
+    }
+
+    /// Fills `out` with the pairs of answers from `index` times those of a micro-batch on, in the order of
+    /// their numbers; after the last comes the first.
     ///
     /// # Errors
-    /// As for [`Source::train`] and [`Source::validation`].
+    /// A source without pairs.
+    fn pairs_in_order(&self, index: u64, out: &mut MicroBatch) -> Result<(), Error> {
+        let _ = (index, out);
+        Err(Error::OnlyShapes)
+    }
+
+    /// Fills `out` with a micro-batch of training, of validation or of all pairs.
+    ///
+    /// # Errors
+    /// As for [`Source::train`], [`Source::validation`] and [`Source::pairs_in_order`].
     fn read(&self, id: MicroBatchId, out: &mut MicroBatch) -> Result<(), Error> {
         match id {
             MicroBatchId::Training(number) => self.train(number, out),
             MicroBatchId::Validation(index) => self.validation(index, out),
+            MicroBatchId::Pairs(index) => self.pairs_in_order(index, out),
         }
     }
 

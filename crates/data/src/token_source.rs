@@ -287,6 +287,7 @@ impl Source for TokenSource {
                 let (cut, run) = self.validation_row(index.saturating_mul(self.options.micro_batch as u64));
                 (&cut.split.validation, run)
             }
+            MicroBatchId::Pairs(_) => return None,
         };
         Some(slice.corpus.locate(run.start).0)
     }

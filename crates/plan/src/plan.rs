@@ -108,6 +108,10 @@ fn plan_once(setup: &Setup, rank: usize, events: usize) -> Result<Round> {
         parts.add(worker.device(), worker.skipped().allocations, part, step, events)
     };
     add(RunPart::Start, 0, &mut parts, &worker);
+    if worker.lacks_reference() {
+        worker.score_reference()?;
+        add(RunPart::Reference, 0, &mut parts, &worker);
+    }
     let requests = worker.device().statistics().num_device_alloc;
     let mut steps = Steps::new(&setup, calendar, Layout::of(worker.device(), &calendar));
     let mut step_traffic = AxisTraffic::default();

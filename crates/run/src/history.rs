@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::spikes::{Norms, Spike};
 use checkpoint::Validations;
 use telemetry::{ExpertLoads, RankStep};
-use worker::{Accuracy, Setup, StepMemory, StepScalars, Validation, build};
+use worker::{Accuracy, PreferenceFigures, Setup, StepMemory, StepScalars, Validation, build};
 
 /// A completed step, as rank 0 reports it.
 #[derive(Clone, Debug)]
@@ -72,6 +72,8 @@ pub(crate) struct History {
     pub(crate) validations: Validations,
     /// The accuracy of the last validation in this session, of images.
     pub(crate) accuracy: Option<Accuracy>,
+    /// The figures of the last validation in this session, of pairs of answers.
+    pub(crate) preference: Option<PreferenceFigures>,
     /// Whether the last validation is of the last step, has the lowest loss, and is to be kept.
     pub(crate) is_best: bool,
     /// Steps whose duration is known, and those durations.

@@ -29,6 +29,7 @@ mod options;
 mod placement;
 mod prediction;
 mod rank;
+mod reference;
 mod repetition;
 mod reporter;
 mod restarts;

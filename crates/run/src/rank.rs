@@ -8,12 +8,14 @@ use system::pace::Pace;
 use telemetry::host_name;
 use telemetry::log::rank_span;
 use telemetry::run_files::Summary;
+use telemetry::step_trace::RunPart;
 
 use crate::answering::while_answering;
 use crate::error::{Result, RunError};
 use crate::failure;
 use crate::history::History;
 use crate::options::RunOptions;
+use crate::reference;
 use crate::reporter::{Reporter, RunFiles, Silent};
 use crate::run_directory::RunDirectory;
 use crate::sampler::Sample;
@@ -171,6 +173,11 @@ fn train(
     let mut saver = Saver::shared(&setup, directory.path(), first, worker.control())?;
     saver.as_mut().map_or(Ok(()), |saver| saver.prepare(worker))?;
     start.end("memory for checkpoints");
+    worker.check_plan(RunPart::Start, 0)?;
+    if worker.lacks_reference() {
+        reference::score(worker, directory.path())?;
+        start.end("scores of the reference model");
+    }
     tracing::info!("ready to train after {}", start.in_words());
     fail_point::reach("training about to begin");
     Ok(match files {

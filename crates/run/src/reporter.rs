@@ -15,9 +15,9 @@ use telemetry::prometheus::Endpoint;
 use telemetry::run_files::Summary;
 use telemetry::tensorboard::TensorBoardWriter;
 use telemetry::{EXPERT_LOADS, ExpertLoads, PREDICTED_SECONDS, Progress};
-use worker::{Setup, StepMemory, StepScalars, Validation, Worker, build};
+use worker::{PreferenceFigures, Setup, StepMemory, StepScalars, Validation, Worker, build};
 
-use crate::accuracy::percentages;
+use crate::accuracy::{percentages, rewards};
 use crate::endpoint;
 use crate::error::Result;
 use crate::history::{Repetition, StepReport};
@@ -217,7 +217,7 @@ fn most_memory(report: &StepReport) -> [u64; 2] {
 
 impl Observer for Reporter {
     fn step(&mut self, worker: &Worker, report: &StepReport) -> Result<()> {
-        let StepScalars { loss, gradient_norm, loss_scale } = report.scalars;
+        let StepScalars { loss, gradient_norm, loss_scale, preference } = report.scalars;
         let tokens_per_second = report.duration.map(|duration| self.tokens / duration.as_secs_f64());
         let step = report.step + 1;
         if report.scalars.is_lost() && !worker.device().is_meta() {
@@ -242,6 +242,9 @@ impl Observer for Reporter {
                 &StepFigures {
                     loss: computes.then_some(loss),
                     loss_per_byte: training_per_byte,
+                    rewards: preference
+                        .filter(|_| computes)
+                        .map(|PreferenceFigures { accuracy, margin, .. }| [accuracy, margin]),
                     throughput: tokens_per_second.filter(|_| computes),
                     mfu,
                     predicted: seconds.zip(predicted).map(<[f64; 2]>::from),
@@ -252,11 +255,16 @@ impl Observer for Reporter {
         }
         let mut more = serde_json::Map::new();
         more.extend(predicted.map(|seconds| (PREDICTED_SECONDS.to_owned(), seconds.into())));
+        let named = |prefix: &str, figures: Option<PreferenceFigures>| {
+            let named = figures.into_iter().flat_map(|figures| figures.named());
+            named.map(|(name, figure)| (format!("{prefix}{name}"), figure.into())).collect::<Vec<_>>()
+        };
+        more.extend(named("", preference));
         more.extend(loss_scale.map(|scale| ("loss_scale".to_owned(), scale.into())));
         more.extend(report.skipped_steps.map(|steps| ("skipped_steps".to_owned(), steps.into())));
         more.extend(report.spike.iter().map(|spike| ("spike".to_owned(), spike.action.clone().into())));
         more.extend(training_per_byte.map(|loss| ("loss_per_byte".to_owned(), loss.into())));
-        if let Some(Validation { loss, accuracy }) = report.validation {
+        if let Some(Validation { loss, accuracy, preference }) = report.validation {
             let bytes = tokens.map(|tokens| tokens.bytes_per_token()).transpose()?.flatten();
             let per_byte = loss_per_byte(loss, bytes);
             if !worker.device().is_meta() {
@@ -264,12 +272,17 @@ impl Observer for Reporter {
                 let accuracies = accuracy.map_or(String::new(), |accuracy| {
                     format!(", {}", percentages([accuracy.top_1(), accuracy.top_5()]))
                 });
-                tracing::info!(step = report.step + 1, "validation loss {loss:.4}{in_bytes}{accuracies}");
+                let rewards = preference.map_or(String::new(), |figures| rewards(&figures));
+                tracing::info!(
+                    step = report.step + 1,
+                    "validation loss {loss:.4}{in_bytes}{accuracies}{rewards}"
+                );
             }
             if let Some(accuracy) = accuracy {
                 more.insert("validation_top_1".to_owned(), accuracy.top_1().into());
                 more.insert("validation_top_5".to_owned(), accuracy.top_5().into());
             }
+            more.extend(named("validation_", preference));
             more.insert("validation_loss".to_owned(), loss.into());
             more.extend(per_byte.map(|loss| ("validation_loss_per_byte".to_owned(), loss.into())));
         }

@@ -1,12 +1,13 @@
 //! The source of a run's first state: a checkpoint from which it resumes, or weights of another run. They are
 //! found and compared with the configuration before anything is written or allocated.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Result, RunError};
 use crate::memory_states::InMemory;
 use crate::options::RunOptions;
+use crate::reference;
 use crate::run_directory::RunLock;
 use crate::weights;
 use checkpoint::{Checkpoint, CheckpointError, ResumePoint, Share};
@@ -22,6 +23,8 @@ pub(crate) struct Resumption {
     pub(crate) lock: Option<RunLock>,
     /// `None` if the run starts at its beginning.
     pub(crate) point: Option<Arc<ResumePoint>>,
+    /// The directory of the run.
+    run_dir: PathBuf,
 }
 
 impl Resumption {
@@ -42,7 +45,7 @@ impl Resumption {
             return Err(RunError::Refused("--resume needs --run-dir, the run to resume".to_owned()));
         };
         if !run_dir.exists() {
-            return Ok(Resumption { lock: None, point: None });
+            return Ok(Resumption { lock: None, point: None, run_dir: run_dir.to_owned() });
         }
         let lock = owns.then(|| RunLock::take(run_dir)).transpose()?;
         // With --from, the step is that of the other run.
@@ -56,11 +59,12 @@ impl Resumption {
                     format!("--resume: {} holds a run that ended and no checkpoint", run_dir.display());
                 return Err(RunError::Refused(text));
             }
-            return Ok(Resumption { lock, point: None });
+            return Ok(Resumption { lock, point: None, run_dir: run_dir.to_owned() });
         };
         check_settings(config, &checkpoint)?;
         let losses = checkpoint.losses()?;
-        Ok(Resumption { lock, point: Some(Arc::new(ResumePoint { checkpoint, losses })) })
+        let point = Some(Arc::new(ResumePoint { checkpoint, losses }));
+        Ok(Resumption { lock, point, run_dir: run_dir.to_owned() })
     }
 
     /// Makes `setup` resume from the checkpoint.
@@ -81,6 +85,7 @@ impl Resumption {
             )));
         }
         check_steps(&setup.config, &point.checkpoint)?;
+        reference::read(setup, &self.run_dir)?;
         setup.start = Start::Resumed(Arc::clone(point));
         Ok(())
     }

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use telemetry::run_files;
 
 use crate::error::{Result, RunError};
+use crate::reference;
 use crate::summary;
 use crate::utc::compact;
 use config::RunConfig;
@@ -210,7 +211,8 @@ pub(crate) fn tidy(setup: &Setup, run_dir: &Path) -> Result<()> {
 /// Deletes the temporary files of killed processes in a run's directory, which this process has locked.
 fn remove_temporaries(run_dir: &Path) -> Result<()> {
     let copies = [TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE];
-    for file in [CONFIG, "metrics.jsonl", "sessions.json", "summary.json"].into_iter().chain(copies) {
+    let own = [CONFIG, "metrics.jsonl", "sessions.json", "summary.json", reference::FILE];
+    for file in own.into_iter().chain(copies) {
         run_files::remove_temporaries(&run_dir.join(file))?;
     }
     for directory in DIRECTORIES {

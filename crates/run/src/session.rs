@@ -38,7 +38,6 @@ pub(crate) fn run(
     observer: &mut dyn Observer,
 ) -> Result<History> {
     let history = History::begin(worker.setup());
-    worker.check_plan(RunPart::Start, 0)?;
     let calendar = Calendar::new(&worker.setup().config);
     let clock = Clock::new(worker.device().backend() == Backend::Cuda);
     let mut training =
@@ -146,6 +145,7 @@ impl Training<'_> {
         }
         let validation = self.worker.validate()?;
         self.history.accuracy = validation.accuracy;
+        self.history.preference = validation.preference;
         let keeps_best = self.worker.setup().config.checkpoint.keep_best;
         self.history.is_best = self.history.validations.add(step + 1, validation.loss) && keeps_best;
         self.worker.check_plan(RunPart::Validation, step + 1)?;

@@ -68,6 +68,8 @@ pub(crate) fn summarize(
         more.insert("validation_top_1".to_owned(), accuracy.top_1().into());
         more.insert("validation_top_5".to_owned(), accuracy.top_5().into());
     }
+    let figures = history.preference.iter().flat_map(worker::PreferenceFigures::named);
+    more.extend(figures.map(|(name, figure)| (format!("validation_{name}"), figure.into())));
     Summary {
         device: setup.placement.name().to_owned(),
         world_size: config.world_size(),

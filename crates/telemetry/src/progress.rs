@@ -27,6 +27,8 @@ pub struct StepFigures {
     pub loss: Option<f32>,
     /// The same loss in nats per byte of text.
     pub loss_per_byte: Option<f64>,
+    /// Of pairs of answers, the share whose chosen answer has the higher reward, and the mean difference.
+    pub rewards: Option<[f64; 2]>,
     /// Tokens (or samples) per second.
     pub throughput: Option<f64>,
     /// Model FLOPs utilization, as a fraction.
@@ -126,13 +128,16 @@ impl Progress {
 
     /// Returns the known figures, each followed by two spaces.
     fn in_words(&self, figures: &StepFigures) -> String {
-        let StepFigures { loss, loss_per_byte, throughput, mfu, predicted, memory, skipped } = *figures;
+        let StepFigures { loss, loss_per_byte, rewards, throughput, mfu, predicted, memory, skipped } =
+            *figures;
         let times = |[measured, predicted]: [f64; 2]| {
             format!("{:.1} ms, predicted {:.1}  ", 1e3 * measured, 1e3 * predicted)
         };
         let in_bytes = loss_per_byte.map_or(String::new(), |loss| format!(" ({loss:.4} a byte)"));
         let words = [
             loss.map(|loss| format!("loss {loss:.4}{in_bytes}  ")),
+            rewards
+                .map(|[share, margin]| format!("reward accuracy {}, margin {margin:.4}  ", percent(share))),
             throughput.map(|rate| format!("{} {}  ", grouped(rate as u64), self.unit)),
             mfu.map(|share| format!("MFU {}  ", percent(share))),
             predicted.map(times),

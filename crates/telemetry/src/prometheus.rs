@@ -61,9 +61,9 @@ impl Endpoint {
             true => std::mem::take(&mut self.last.ranks),
             false => metrics.ranks.clone(),
         };
-        let validation = VALIDATION.map(|(key, _)| (key, self.last.more.remove(key)));
+        let further = FURTHER.map(|(key, _)| (key, self.last.more.remove(key)));
         self.last = StepMetrics { ranks, ..metrics.clone() };
-        for (key, value) in validation {
+        for (key, value) in further {
             if let Some(value) = value {
                 self.last.more.entry(key).or_insert(value);
             }
@@ -117,11 +117,18 @@ fn answer(request: &[u8], shared: &Shared) -> Vec<u8> {
     [head.as_bytes(), text.as_bytes()].concat()
 }
 
-/// Figures of the last validation, with their help.
-const VALIDATION: [(&str, &str); 3] = [
+/// Figures of the last validation and of pairs of answers, with their help.
+const FURTHER: [(&str, &str); 7] = [
     ("validation_loss", "Loss of the last validation."),
     ("validation_top_1", "Share of validation images whose class had the highest score."),
     ("validation_top_5", "Share of validation images whose class had one of the five highest scores."),
+    ("reward_accuracy", "Share of the last step's pairs whose chosen answer had the higher reward."),
+    ("reward_margin", "Mean reward of the last step's chosen answers minus that of the rejected ones."),
+    ("validation_reward_accuracy", "Share of validation pairs whose chosen answer had the higher reward."),
+    (
+        "validation_reward_margin",
+        "Mean reward of validation's chosen answers minus that of the rejected ones.",
+    ),
 ];
 
 /// Escapes a label's value.
@@ -132,17 +139,16 @@ fn label(text: &str) -> String {
 /// Returns the figures in the text format.
 fn text(metrics: &StepMetrics, run: &str) -> String {
     let mut out = String::new();
-    let validation =
-        VALIDATION.map(|(key, help)| (key, help, metrics.more.get(key).and_then(serde_json::Value::as_f64)));
+    let further =
+        FURTHER.map(|(key, help)| (key, help, metrics.more.get(key).and_then(serde_json::Value::as_f64)));
     let predicted = metrics.more.get(PREDICTED_SECONDS).and_then(serde_json::Value::as_f64);
     let started = metrics.step > 0;
     let of_step = |value: f32| started.then(|| f64::from(value));
-    let figures = [
+    let losses = [
         ("step", "Completed steps.", Some(metrics.step as f64)),
         ("loss", "Mean loss over the micro-batches of the last step.", of_step(metrics.loss)),
-        validation[0],
-        validation[1],
-        validation[2],
+    ];
+    let others = [
         ("gradient_norm", "Gradient norm of the last step before clipping.", of_step(metrics.gradient_norm)),
         ("learning_rate", "Learning rate of the last step.", of_step(metrics.learning_rate)),
         ("step_seconds", "Duration of the last step.", metrics.seconds),
@@ -151,7 +157,7 @@ fn text(metrics: &StepMetrics, run: &str) -> String {
         ("mfu_ratio", "Model FLOPs utilization of the last step.", metrics.mfu),
     ];
     // Writing to a string cannot fail, here and below.
-    for (name, help, value) in figures {
+    for (name, help, value) in losses.into_iter().chain(further).chain(others) {
         let Some(value) = value else { continue };
         head(&mut out, name, help);
         let _ = writeln!(out, "plimsoll_{name}{{{run}}} {}", number(value));

@@ -98,6 +98,12 @@ fn scalars(metrics: &StepMetrics, world_size: f64) -> Vec<(String, f64)> {
         ("validation_metrics/loss", optional("validation_loss")),
         ("validation_metrics/top_1", optional("validation_top_1")),
         ("validation_metrics/top_5", optional("validation_top_5")),
+        ("rewards/accuracies", optional("reward_accuracy")),
+        ("rewards/margins", optional("reward_margin")),
+        ("rewards/chosen", optional("chosen_reward")),
+        ("rewards/rejected", optional("rejected_reward")),
+        ("validation_metrics/rewards/accuracies", optional("validation_reward_accuracy")),
+        ("validation_metrics/rewards/margins", optional("validation_reward_margin")),
     ];
     let scalars = all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
     scalars.chain(loads(metrics)).collect()

@@ -162,6 +162,7 @@ fn progress_has_the_first_the_last_and_every_nth_step() {
         let figures = StepFigures {
             loss: Some(2.5),
             loss_per_byte: None,
+            rewards: None,
             throughput: warm.then_some(1_234_567.0),
             mfu: warm.then_some(0.4125),
             predicted: warm.then_some([0.1071, 0.1047]),

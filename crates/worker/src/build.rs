@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 use autograd::precision::Autocast;
 use checkpoint::CorpusMark;
 use collective::RankGrid;
-use data::{ChatOptions, ChatSource, ChatTemplate, Component, Corpus, CorpusIdentity, Documents};
-use data::{ImageSource, JsonLines, Prefetcher, Slice, Source, Split, read_conversations};
+use data::{ChatSource, Component, Corpus, CorpusIdentity, Documents};
+use data::{ImageSource, JsonLines, PairSource, Prefetcher, Slice, Source, Split};
 use data::{
     SyntheticKind, SyntheticOptions, SyntheticSource, TokenOptions, TokenShapes, TokenSource, Tokenizer,
 };
@@ -17,11 +17,13 @@ use optim::{Decay, ScaleRule, Schedule};
 use parallel::data::{BucketEnd, BucketLayout, UnitOptions, WeightLayout, WeightUnits};
 use sha2::{Digest, Sha256};
 use telemetry::units::grouped;
+use tensor::ops::preference::{self, Objective};
 use tokenize::Job;
 
+use crate::conversations;
 use crate::error::{Result, WorkerError};
 use crate::image_source;
-use config::{self, Data, DataKind, MixtureSource, RunConfig, ScheduleName};
+use config::{self, Data, DataKind, MixtureSource, Preference, PreferenceLoss, RunConfig, ScheduleName};
 
 /// The directory beside runs that caches tokenized text.
 pub const CACHE: &str = ".tokens";
@@ -74,6 +76,12 @@ impl Dataset {
             mark: Arc::new(OnceLock::from(mark)),
             is_hashed: true,
         }
+    }
+
+    fn of_pairs(source: PairSource) -> Self {
+        let (tokens, samples_sha256) = source.identity();
+        let mark = CorpusMark { tokens, modified: 0, samples_sha256, sha256: None };
+        Dataset { mark: Arc::new(OnceLock::from(mark)), ..Self::of_source(Arc::new(source)) }
     }
 
     fn of_images(source: ImageSource) -> Self {
@@ -141,7 +149,13 @@ pub fn dataset(config: &RunConfig, scope: DataScope) -> Result<Dataset> {
             SyntheticKind::Images { channels, size, classes }
         }
         (DataKind::Text | DataKind::Tokens, _) => return token_dataset(config, scope),
-        (DataKind::Chat, _) => return chat_dataset(config, scope),
+        (DataKind::Chat | DataKind::Preference, _) if scope == DataScope::Shapes => {
+            conversations::check_files(config)?;
+            let shapes = token_shapes(config, data.document_mask);
+            return shapes.map_err(|source| conversations::refused(config, Data::paths, source));
+        }
+        (DataKind::Chat, _) => return Ok(Dataset::of_chat(conversations::open(config)?)),
+        (DataKind::Preference, _) => return Ok(Dataset::of_pairs(conversations::open_pairs(config)?)),
         (DataKind::Images, _) => return Ok(Dataset::of_images(image_source::open(config)?)),
     };
     Ok(Dataset::synthetic(SyntheticSource::new(SyntheticOptions {
@@ -158,68 +172,35 @@ pub fn dataset(config: &RunConfig, scope: DataScope) -> Result<Dataset> {
 /// Sizes that are too large.
 fn token_shapes(config: &RunConfig, masks: bool) -> std::result::Result<Dataset, data::Error> {
     let train = &config.train;
-    let sizes = [train.micro_batch_size, config.model.examples().units()];
-    Ok(Dataset::of_source(Arc::new(TokenShapes::new(sizes, train.validation_micro_batches, masks)?)))
+    let sizes = [config.micro_batch_rows(), config.model.examples().units()];
+    let shapes = TokenShapes::new(sizes, train.validation_micro_batches, masks)?;
+    let shapes = match config.data.kind {
+        DataKind::Preference => shapes.of_pairs(planned_pairs(config)),
+        _ => shapes,
+    };
+    Ok(Dataset::of_source(Arc::new(shapes)))
 }
 
-/// Reads files of conversations.
-fn chat_dataset(config: &RunConfig, scope: DataScope) -> Result<Dataset> {
-    let (data, train) = (&config.data, &config.train);
-    let at = |key: &'static str| {
-        let origin = config.origins.of(key);
-        move |source: data::Error| WorkerError::Data { origin, key, source: source.into() }
-    };
-    let template = match &data.chat_template {
-        Some(file) => ChatTemplate::of_file(file),
-        None => match &config.tokenizer {
-            Tokenizer::File(_) => ChatTemplate::beside(Path::new(config.tokenizer.name())),
-            own => {
-                let reason = "no chat template belongs to this tokenizer: name the file of one".to_owned();
-                Err(data::Error::Template { path: own.name().into(), reason })
-            }
-        },
-    };
-    let template = template.map_err(at(Data::chat_template))?;
-    let Examples::Tokens { vocabulary, context } = config.model.examples() else {
-        return Err(WorkerError::Refused("data.kind = \"chat\" needs a model of tokens".to_owned()));
-    };
-    if scope == DataScope::Shapes {
-        for (key, paths) in [(Data::paths, &data.paths), (Data::validation_paths, &data.validation_paths)] {
-            if !paths.is_empty() || key == Data::paths {
-                Corpus::open(&data.base, paths).map_err(at(key))?;
-            }
-        }
-        return token_shapes(config, data.document_mask).map_err(at(Data::paths));
-    }
-    let read = |paths: &[String]| {
-        let files = data::files(&data.base, paths)?;
-        read_conversations(&files, &template, &config.tokenizer, vocabulary)
-    };
-    let mut training = read(&data.paths).map_err(at(Data::paths))?;
-    let validation = match data.validation_paths.is_empty() {
-        false => read(&data.validation_paths).map_err(at(Data::validation_paths))?,
-        true => {
-            let held_out = (training.len() as f64 * data.validation_fraction).ceil() as usize;
-            training.split_off(training.len() - held_out.min(training.len()))
-        }
-    };
-    let options = ChatOptions {
-        context,
-        micro_batch: train.micro_batch_size,
-        seed: train.seed,
-        validation_micro_batches: train.validation_micro_batches,
-        packs: data.pack_documents,
-        masks: data.document_mask,
-    };
-    let read = training.len();
-    let source = ChatSource::new(training, validation, options).map_err(at(Data::paths))?;
-    let (conversations, sequences) = source.training();
-    if conversations < read {
-        let left = read - conversations;
-        tracing::warn!("{left} conversations have no answer within {context} tokens and are left out");
-    }
-    tracing::info!("{conversations} conversations in {sequences} sequences");
-    Ok(Dataset::of_chat(source))
+/// Pairs of answers in a plan that does not read them: so many micro-batches on each replica that more would
+/// repeat them.
+fn planned_pairs(config: &RunConfig) -> u64 {
+    (4 * config.parallel.data * config.train.micro_batch_size) as u64
+}
+
+/// The loss of pairs of answers, if the data is pairs.
+pub fn objective(config: &RunConfig) -> Option<Objective> {
+    let Preference { loss, beta, label_smoothing, lambda } = config.preference;
+    let [beta, label_smoothing, lambda] = [beta, label_smoothing, lambda].map(|value| value as f32);
+    (config.data.kind == DataKind::Preference).then_some(match loss {
+        PreferenceLoss::Dpo => Objective::Dpo { beta, label_smoothing },
+        PreferenceLoss::Ipo => Objective::Ipo { beta },
+        PreferenceLoss::Orpo => Objective::Orpo { lambda },
+    })
+}
+
+/// Values of a micro-batch's loss: that of pairs of answers has figures.
+pub fn loss_values(config: &RunConfig) -> usize {
+    objective(config).map_or(1, |_| preference::VALUES)
 }
 
 /// Opens files of text or tokens.
@@ -441,5 +422,5 @@ pub fn schedule(config: &RunConfig) -> Schedule {
 
 /// Tokens in a step, over all ranks; samples for a model without tokens.
 pub fn tokens_per_step(config: &RunConfig) -> u64 {
-    (config.train.global_batch_size * config.model.examples().units()) as u64
+    (config.train.global_batch_size * config.rows_of_sample() * config.model.examples().units()) as u64
 }

@@ -1,5 +1,7 @@
 //! The engine of a rank: device, transports and executor, which training, evaluation and generation share.
 
+use std::sync::Arc;
+
 use collective::{Axis, Communicator, Planes, RankGrid};
 use config::RunConfig;
 use device::Device;
@@ -10,10 +12,11 @@ use crate::connect;
 use crate::error::{Result, WorkerError};
 use crate::feed::{self, WorkerFeed};
 use crate::numbers::Numbers;
+use crate::pair_work::PairWork;
 use crate::phases::Phases;
 use crate::pixel_buffer::PixelBuffer;
 use crate::setup::Setup;
-use crate::validation::Losses;
+use crate::validation::{Evaluated, Losses};
 
 /// One rank without its models.
 pub(crate) struct Engine {
@@ -27,6 +30,8 @@ pub(crate) struct Engine {
     pub(crate) has_peers: bool,
     /// The memory of inputs that are pixels, on ranks with the first stage.
     pub(crate) pixels: Option<PixelBuffer>,
+    /// The scores of the answers of all pairs by the reference model, once they are known.
+    pub(crate) reference: Option<Arc<[f32]>>,
 }
 
 impl Engine {
@@ -43,7 +48,8 @@ impl Engine {
         if let Some(work) = setup.plan_work {
             executor.limit_work(work);
         }
-        Ok(Engine { setup: setup.clone(), grid, device, planes, executor, has_peers: false, pixels: None })
+        let (setup, reference) = (setup.clone(), setup.reference.clone());
+        Ok(Engine { setup, grid, device, planes, executor, has_peers: false, pixels: None, reference })
     }
 
     /// The numbers of this rank's stages, in order.
@@ -72,8 +78,52 @@ impl Engine {
         phases: &mut Phases,
         on_losses: Option<&mut dyn FnMut(usize)>,
     ) -> Result<(Losses, Skipped)> {
+        let config = Arc::clone(&self.setup.config);
+        let (numbers, reference) = (Numbers::validation(&config, &self.grid), self.reference.clone());
+        let pairs = PairWork::of(&config, reference.as_deref());
+        let walk = (numbers, pairs, most);
+        let (evaluated, skipped) = self.evaluate(models, walk, phases, on_losses)?;
+        Ok((Losses::of(evaluated, pairs.is_some()), skipped))
+    }
+
+    /// Computes ln p of each answer of this rank's micro-batches of pairs, at most `most`, with its `models`.
+    /// Calls `on_scores` with the number of micro-batches so far. Scores exist on ranks with the last stage.
+    ///
+    /// # Errors
+    /// Errors of passes and of data.
+    pub(crate) fn scores(
+        &mut self,
+        models: Vec<&dyn Model>,
+        most: Option<usize>,
+        phases: &mut Phases,
+        on_scores: &mut dyn FnMut(usize),
+    ) -> Result<(Vec<Vec<f32>>, Skipped)> {
+        let numbers = Numbers::pairs(&self.setup.config, &self.grid, self.pair_micro_batches());
+        let walk = (numbers, Some(PairWork::SCORES), most);
+        let (evaluated, skipped) = self.evaluate(models, walk, phases, Some(on_scores))?;
+        Ok((evaluated.values, skipped))
+    }
+
+    /// Micro-batches of all pairs of answers.
+    pub(crate) fn pair_micro_batches(&self) -> usize {
+        let pairs = self.setup.dataset.source.pairs().unwrap_or_default() as usize;
+        pairs.div_ceil(self.setup.config.train.micro_batch_size)
+    }
+
+    /// This rank's micro-batches of all pairs of answers.
+    pub(crate) fn own_pairs(&self) -> usize {
+        Numbers::pairs(&self.setup.config, &self.grid, self.pair_micro_batches()).count()
+    }
+
+    /// Evaluates this rank's micro-batches of some numbers, at most so many.
+    fn evaluate(
+        &mut self,
+        models: Vec<&dyn Model>,
+        (numbers, pairs, most): (Numbers<'_>, Option<PairWork<'_>>, Option<usize>),
+        phases: &mut Phases,
+        on_losses: Option<&mut dyn FnMut(usize)>,
+    ) -> Result<(Evaluated, Skipped)> {
         let (config, dataset) = (&self.setup.config, &self.setup.dataset);
-        let numbers = Numbers::validation(config, &self.grid);
         let own = numbers.count().min(most.unwrap_or(usize::MAX));
         // A prefetcher of its own: that of training goes on where it is.
         let mut data = feed::prefetcher(dataset, config, &mut self.planes);
@@ -86,11 +136,12 @@ impl Engine {
             phases,
         );
         feed.pixels = self.pixels.as_mut();
+        feed.pairs = pairs;
         if let Some(on_losses) = on_losses {
-            feed.on_losses = Some(on_losses);
+            feed.results.on_losses = Some(on_losses);
         }
         let skipped = self.executor.validate(models, &mut self.planes, own, &mut feed)?;
-        Ok((feed.results()?, skipped))
+        Ok((feed.results.all()?, skipped))
     }
 
     /// Replaces the transports by ones that only count, and returns the real ones.

@@ -49,7 +49,7 @@ pub struct PlannedParts {
     /// Where blocks have lain, on a rank that computes on the host.
     covered: CoveredPages,
     /// Number of consecutive parts, by kind, that left more memory allocated than before.
-    growing: [u32; 4],
+    growing: [u32; 5],
 }
 
 /// The planned parts, by rank.

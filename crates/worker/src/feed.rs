@@ -1,32 +1,32 @@
 //! The worker's side of a pipeline schedule: micro-batches on the device, and the phases of the step.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use autograd::precision::Autocast;
-use autograd::{GradientSink, LossScale, Observer, Observers, Pass};
+use autograd::{GradientSink, LossScale, Observer, Observers, Pass, PreferencePass};
 use collective::{Planes, RankGrid};
 use config::RunConfig;
 use data::{MicroBatch, Prefetcher};
-use device::{DType, Device, HostCopy, Mark};
+use device::{DType, Device, Mark};
 use parallel::data::MicroBatchSink;
 use parallel::pipeline::{Action, ActionKind, ActionPart, Feed, ScratchSink};
 use telemetry::Phase;
 use tensor::Tensor;
-use tensor::ops::accuracy;
 use tensor::ops::routing::Balance;
 
 use crate::arrays::{allocate, upload};
+use crate::arriving::Arriving;
 use crate::build::{self, Dataset};
 use crate::context_pieces::ContextPieces;
 use crate::error::{Result, WorkerError};
 use crate::hook::{HookedSink, Moment, Moments};
 use crate::numbers::Numbers;
+use crate::pair_work::PairWork;
 use crate::phases::Phases;
 use crate::pixel_buffer::PixelBuffer;
 use crate::tensor_hashes::TensorHashes;
-use crate::validation::Losses;
 use crate::verification::Verification;
 
 /// A micro-batch on a device.
@@ -46,6 +46,7 @@ pub struct Uploaded {
 /// Data that cannot be read; the device's.
 pub fn first(config: &RunConfig, dataset: &Dataset, device: &Device) -> Result<Uploaded> {
     let dtype = config.precision.weight_dtype();
+    let pairs = PairWork::of(config, None);
     let with_casts = |pass| Pass { autocast: build::autocast(config), ..pass };
     let pieces = ContextPieces::of(config, &config.parallel.grid().seen_from(0)?);
     if let Some(pieces) = pieces {
@@ -60,7 +61,9 @@ pub fn first(config: &RunConfig, dataset: &Dataset, device: &Device) -> Result<U
             None => allocate(device, &shape.inputs, dtype)?,
         };
         let targets = allocate(device, &shape.targets, dtype)?;
-        return Ok(Uploaded { inputs, targets, pass: with_casts(pass_of(device, dataset, 0)?) });
+        let preference = pairs.map(|pairs| pairs.allocate(device, sequences(dataset))).transpose()?;
+        let pass = Pass { preference, ..pass_of(device, dataset, 0)? };
+        return Ok(Uploaded { inputs, targets, pass: with_casts(pass) });
     }
     let mut batch = MicroBatch::default();
     dataset.source.train(0, &mut batch)?;
@@ -69,7 +72,14 @@ pub fn first(config: &RunConfig, dataset: &Dataset, device: &Device) -> Result<U
         None => upload(device, &batch.inputs, dtype)?,
     };
     let targets = upload(device, &batch.targets, dtype)?;
-    Ok(Uploaded { inputs, targets, pass: with_casts(pass(device, &batch, 0)?) })
+    let preference = pairs.map(|pairs| pairs.upload(device, &batch)).transpose()?.flatten();
+    let pass = Pass { preference, ..pass(device, &batch, 0)? };
+    Ok(Uploaded { inputs, targets, pass: with_casts(pass) })
+}
+
+/// Sequences or samples of a micro-batch.
+fn sequences(dataset: &Dataset) -> usize {
+    dataset.source.shape().inputs.extents.first().copied().unwrap_or_default()
 }
 
 /// [`first`] of sequences in pieces.
@@ -127,15 +137,6 @@ fn pass_of_action(action: Option<Action>) -> Option<(usize, usize)> {
     action.map(|action| (action.stage, action.micro_batch))
 }
 
-/// The results of a validation micro-batch on their way to the host.
-struct Coming {
-    loss: HostCopy<f32>,
-    counts: Option<HostCopy<u32>>,
-}
-
-/// Validation micro-batches whose results may be on their way while the device computes the next one.
-const MOST_COMING: usize = 2;
-
 /// The worker's side of one pass through the schedule.
 pub(crate) struct WorkerFeed<'a> {
     pub(crate) device: &'a Device,
@@ -151,12 +152,12 @@ pub(crate) struct WorkerFeed<'a> {
     /// [`Executor::data_order`]: parallel::pipeline::Executor::data_order
     pub(crate) order: &'a [usize],
     pub(crate) phases: &'a mut Phases,
-    /// Results of a validation that have arrived, in the order of this rank's micro-batches.
-    arrived: Losses,
-    /// Validation results still being copied to the host.
-    coming: VecDeque<Coming>,
-    /// The counts of the prediction whose loss comes next.
-    counted: Option<Tensor>,
+    /// Results of evaluated micro-batches.
+    pub(crate) results: Arriving<'a>,
+    /// The work of passes on pairs of answers, if the data is pairs.
+    pub(crate) pairs: Option<PairWork<'a>>,
+    /// The stage that computes losses.
+    last_stage: usize,
     /// The label smoothing of training.
     pub(crate) label_smoothing: f32,
     /// Factors of the losses that balance loads, if there are any.
@@ -167,8 +168,6 @@ pub(crate) struct WorkerFeed<'a> {
     pub(crate) marks: Option<&'a mut Marks>,
     /// The hook that sees every step, if there is one.
     pub(crate) hook_context: Option<HookContext<'a>>,
-    /// Called with the number of losses after each.
-    pub(crate) on_losses: Option<&'a mut dyn FnMut(usize)>,
     /// Observers of all operators.
     pub(crate) observers: &'a [Rc<dyn Observer>],
     /// Hashes of the operators' results.
@@ -205,15 +204,14 @@ impl<'a> WorkerFeed<'a> {
             pixels: None,
             order,
             phases,
-            coming: VecDeque::new(),
-            arrived: Losses { losses: Vec::new(), counts: dataset.source.classes().map(|_| Vec::new()) },
-            counted: None,
+            results: Arriving::new(dataset.source.classes().is_some()),
+            pairs: None,
+            last_stage: config.stages() - 1,
             label_smoothing: 0.0,
             balance: None,
             at: None,
             marks: None,
             hook_context: None,
-            on_losses: None,
             observers: &[],
             hashes: None,
             loss_scale: None,
@@ -223,27 +221,6 @@ impl<'a> WorkerFeed<'a> {
             pieces: ContextPieces::of(config, grid),
             shares: None,
         }
-    }
-
-    /// Returns the results of a validation, in the order of this rank's micro-batches. Waits for the device.
-    pub(crate) fn results(mut self) -> Result<Losses> {
-        self.await_results(0)?;
-        Ok(self.arrived)
-    }
-
-    /// Waits until the results of at most `most` micro-batches are on their way.
-    fn await_results(&mut self, most: usize) -> Result<()> {
-        while self.coming.len() > most {
-            let Some(Coming { loss, counts }) = self.coming.pop_front() else { return Ok(()) };
-            self.arrived.losses.push(loss.wait()?.first().copied().unwrap_or(f32::NAN));
-            if let (Some(all), Some(counts)) = (&mut self.arrived.counts, counts) {
-                all.push(counts.wait()?.try_into().unwrap_or_default());
-            }
-            if let Some(on_losses) = &mut self.on_losses {
-                on_losses(self.arrived.losses.len());
-            }
-        }
-        Ok(())
     }
 
     /// Returns the recording of the present pass, its stage and its micro-batch's number, if it is verified.
@@ -262,6 +239,16 @@ impl<'a> WorkerFeed<'a> {
             self.loaded += 1;
         }
         Ok(self.data.get(id, self.numbers.following(self.order, self.loaded))?)
+    }
+
+    /// The pairs of answers of a pass through the stage of `action`, which is the last.
+    fn preference(&mut self, action: Action) -> Result<Option<PreferencePass>> {
+        let Some(pairs) = self.pairs.filter(|_| action.stage == self.last_stage) else { return Ok(None) };
+        let device = self.device;
+        match device.is_meta() {
+            true => pairs.allocate(device, sequences(self.dataset)).map(Some),
+            false => pairs.upload(device, self.load(action.micro_batch)?),
+        }
     }
 
     /// The pass of micro-batch `number`, which is `micro_batch` of the walk.
@@ -375,6 +362,7 @@ impl Feed for WorkerFeed<'_> {
             Some(pieces) => self.pass_of_pieces(&pieces.clone(), action.micro_batch, number)?,
             None => self.pass_of_whole(action.micro_batch, number)?,
         };
+        let preference = self.preference(action)?;
         // A bit that a test inverts is inverted before others see it.
         let verified = self.verification.and_then(|verified| verified.of_stage(action.stage, number));
         let hashes = self.hashes.map(|hashes| hashes.of_stage(action.stage));
@@ -383,7 +371,8 @@ impl Feed for WorkerFeed<'_> {
         let (label_smoothing, loss_scale) = (self.label_smoothing, self.loss_scale.clone());
         let (balance, autocast) = (self.balance, self.autocast.clone());
         let is_padding = !self.numbers.is_own(action.micro_batch);
-        Ok(Pass { observers, label_smoothing, loss_scale, balance, autocast, is_padding, ..pass })
+        let pass = Pass { preference, is_padding, ..pass };
+        Ok(Pass { observers, label_smoothing, loss_scale, balance, autocast, ..pass })
     }
 
     fn sink<'s>(&'s mut self, sink: MicroBatchSink<'s>, reduces: bool) -> Box<dyn GradientSink + 's> {
@@ -411,17 +400,10 @@ impl Feed for WorkerFeed<'_> {
     }
 
     fn predicted(&mut self, prediction: &Tensor, targets: &Tensor) -> Result<()> {
-        if self.arrived.counts.is_some() {
-            self.counted = Some(accuracy::count(prediction, targets)?);
-        }
-        Ok(())
+        self.results.predicted(prediction, targets)
     }
 
     fn loss(&mut self, _micro_batch: usize, loss: &Tensor) -> Result<()> {
-        let counted = self.counted.take();
-        let counts = counted.map(|counted| self.device.begin_copy_to_host(counted.region()));
-        let loss = self.device.begin_copy_to_host(loss.region())?;
-        self.coming.push_back(Coming { loss, counts: counts.transpose()? });
-        self.await_results(MOST_COMING)
+        self.results.loss(self.device, loss)
     }
 }

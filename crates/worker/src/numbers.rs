@@ -51,6 +51,12 @@ impl<'a> Numbers<'a> {
         }
     }
 
+    /// Returns the numbers of `micro_batches` micro-batches of pairs of answers in their order.
+    pub(crate) fn pairs(config: &RunConfig, grid: &RankGrid, micro_batches: usize) -> Self {
+        let assignment = config.pairs_assignment(micro_batches);
+        Numbers { id: MicroBatchId::Pairs, assignment, ..Numbers::validation(config, grid) }
+    }
+
     /// Returns whether the micro-batches are those of training.
     pub(crate) fn trains(&self) -> bool {
         matches!((self.id)(0), MicroBatchId::Training(_))
@@ -81,8 +87,11 @@ impl<'a> Numbers<'a> {
 
     /// Returns the number, over all walks, of this replica's micro-batch `index`.
     pub(crate) fn number(&self, index: usize) -> u64 {
-        let (MicroBatchId::Training(number) | MicroBatchId::Validation(number)) = self.id(index);
-        number
+        match self.id(index) {
+            MicroBatchId::Training(number)
+            | MicroBatchId::Validation(number)
+            | MicroBatchId::Pairs(number) => number,
+        }
     }
 
     /// Returns the identifiers from entry `from` of `order`, a list of indices, to the end of the last walk.

@@ -47,6 +47,7 @@ pub fn build(
             reduction: config.parallel.reduction,
             zero_stage: parallel.sharding_stage(),
             loss: stage.is_last(),
+            loss_values: build::loss_values(config),
         };
         let reduction = GradientReduction::new(device, model.parameters(), options)?;
         parts.push(StagePart { model, reduction, weights });

@@ -39,6 +39,9 @@ pub struct Setup {
     pub start: Start,
     /// The weights of frozen parameters, which checkpoints then leave out; `None` if these contain all.
     pub base: Option<Arc<dyn Weights>>,
+    /// The scores of the answers of all pairs by the reference model, two for each pair, if the run has them
+    /// from its start.
+    pub reference: Option<Arc<[f32]>>,
     /// Steps, in the order of the data, whose samples are left out, in ascending order.
     pub left_out: Arc<Vec<u64>>,
     /// The hook around the model.
@@ -106,6 +109,7 @@ impl Setup {
             blueprint,
             start: Start::Drawn,
             base: None,
+            reference: None,
             left_out: Arc::default(),
             hook: None,
             tensor_hook: None,

@@ -5,14 +5,37 @@ use parallel::data::Assignment;
 use tensor::ops::accuracy::COUNTS;
 
 use crate::error::Result;
+use crate::preference::{FIGURES, PreferenceFigures};
+
+/// The results of a rank's evaluated micro-batches, in order, if it has the model's last stage.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Evaluated {
+    /// The values of each one's loss.
+    pub(crate) values: Vec<Vec<f32>>,
+    /// Of images, the counts of each.
+    pub(crate) counts: Option<Vec<[u32; COUNTS]>>,
+}
 
 /// The results of a rank's validation micro-batches, in order, if it has the model's last stage.
 #[derive(Clone, Debug, Default)]
 pub struct Losses {
     /// Mean loss of each.
     pub losses: Vec<f32>,
+    /// Of pairs of answers, the figures of each loss.
+    pub figures: Option<Vec<[f32; FIGURES]>>,
     /// Of images, the counts of each: images, and those whose class was the best, or among the best five.
     pub counts: Option<Vec<[u32; COUNTS]>>,
+}
+
+impl Losses {
+    /// The losses of evaluated micro-batches; `has_figures`: each with its figures.
+    pub(crate) fn of(evaluated: Evaluated, has_figures: bool) -> Self {
+        let Evaluated { values, counts } = evaluated;
+        let first = |values: &Vec<f32>| values.first().copied().unwrap_or(f32::NAN);
+        let others = |values: &Vec<f32>| values.get(1..).unwrap_or_default().try_into().unwrap_or_default();
+        let figures = has_figures.then(|| values.iter().map(others).collect());
+        Losses { losses: values.iter().map(first).collect(), figures, counts }
+    }
 }
 
 /// The result of a validation, equal on every rank and every grid.
@@ -22,6 +45,8 @@ pub struct Validation {
     pub loss: f64,
     /// The share of images whose class was found; `None` for other examples.
     pub accuracy: Option<Accuracy>,
+    /// Figures of pairs of answers; `None` for other examples.
+    pub preference: Option<PreferenceFigures>,
 }
 
 /// Images whose class was found.
@@ -55,44 +80,58 @@ impl Validation {
     pub fn of(all: &Losses) -> Self {
         let losses = all.losses.iter().map(|loss| f64::from(*loss));
         let Some(counts) = &all.counts else {
-            return Self { loss: losses.sum::<f64>() / all.losses.len().max(1) as f64, accuracy: None };
+            let loss = losses.sum::<f64>() / all.losses.len().max(1) as f64;
+            let preference = all.figures.as_ref().map(|figures| PreferenceFigures::mean(figures));
+            return Self { loss, accuracy: None, preference };
         };
         let sum = |at: usize| counts.iter().map(|counts| u64::from(counts[at])).sum();
         let accuracy = Accuracy { images: sum(0), first: sum(1), among: sum(2) };
         let weighed = losses.zip(counts).map(|(loss, counts)| loss * f64::from(counts[0]));
-        Self { loss: weighed.sum::<f64>() / accuracy.images.max(1) as f64, accuracy: Some(accuracy) }
+        let loss = weighed.sum::<f64>() / accuracy.images.max(1) as f64;
+        Self { loss, accuracy: Some(accuracy), preference: None }
     }
 }
 
 /// Returns the results of all validation micro-batches of an assignment in order, on every rank. `own` are
 /// the results of this rank's micro-batches.
 pub(crate) fn of_all(planes: &mut Planes, own: &Losses, assignment: &Assignment) -> Result<Losses> {
-    let bits: Vec<[u32; 1]> = own.losses.iter().map(|loss| [loss.to_bits()]).collect();
-    let losses =
-        gathered(planes, &bits, assignment)?.into_iter().map(|[bits]| f32::from_bits(bits)).collect();
-    let counts = own.counts.as_ref().map(|own| gathered(planes, own, assignment)).transpose()?;
-    Ok(Losses { losses, counts })
+    let bits: Vec<u32> = own.losses.iter().map(|loss| loss.to_bits()).collect();
+    let losses = floats(gathered(planes, (&bits, 1), assignment)?);
+    let mut figures = None;
+    if let Some(own) = &own.figures {
+        let bits: Vec<u32> = own.as_flattened().iter().map(|figure| figure.to_bits()).collect();
+        let all = floats(gathered(planes, (&bits, FIGURES), assignment)?);
+        figures = Some(all.as_chunks().0.to_vec());
+    }
+    let mut counts = None;
+    if let Some(own) = &own.counts {
+        counts = Some(gathered(planes, (own.as_flattened(), COUNTS), assignment)?.as_chunks().0.to_vec());
+    }
+    Ok(Losses { losses, figures, counts })
 }
 
-/// Returns the words of all validation micro-batches in order.
-fn gathered<const N: usize>(
+fn floats(bits: Vec<u32>) -> Vec<f32> {
+    bits.into_iter().map(f32::from_bits).collect()
+}
+
+/// Returns the words of all micro-batches of an assignment in order, on every rank. `own` are those of this
+/// rank's micro-batches, so many each.
+pub(crate) fn gathered(
     planes: &mut Planes,
-    own: &[[u32; N]],
+    (own, each): (&[u32], usize),
     assignment: &Assignment,
-) -> Result<Vec<[u32; N]>> {
-    let bytes: Vec<u8> = own.as_flattened().iter().flat_map(|word| word.to_le_bytes()).collect();
+) -> Result<Vec<u32>> {
+    let bytes: Vec<u8> = own.iter().flat_map(|word| word.to_le_bytes()).collect();
     let all = planes.control().all_gather(&bytes)?;
     let grid = *planes.grid();
     let last = (Axis::Pipeline, grid.size(Axis::Pipeline) - 1);
-    let of = |number: usize| -> Option<[u32; N]> {
+    let of = |number: usize| -> Option<&[[u8; 4]]> {
         let (replica, index) = assignment.owner(number);
         let bytes = all.get(grid.rank_at(&[(Axis::Data, replica), last]))?;
-        let (words, _) = bytes.get(4 * N * index..4 * N * (index + 1))?.as_chunks::<4>();
-        let mut of_one = [0; N];
-        of_one.iter_mut().zip(words).for_each(|(to, word)| *to = u32::from_le_bytes(*word));
-        Some(of_one)
+        Some(bytes.get(4 * each * index..4 * each * (index + 1))?.as_chunks::<4>().0)
     };
-    Ok((0..assignment.total()).filter_map(of).collect())
+    let words = (0..assignment.total()).filter_map(of).flatten();
+    Ok(words.map(|word| u32::from_le_bytes(*word)).collect())
 }
 
 #[cfg(test)]
@@ -102,11 +141,11 @@ mod tests {
     #[test]
     fn images_weigh_alike_whatever_their_micro_batch() {
         let counts = Some(vec![[2, 1, 2], [1, 1, 1], [0, 0, 0]]);
-        let all = Losses { losses: vec![1.0, 4.0, 0.0], counts };
-        let Validation { loss, accuracy } = Validation::of(&all);
+        let all = Losses { losses: vec![1.0, 4.0, 0.0], figures: None, counts };
+        let Validation { loss, accuracy, .. } = Validation::of(&all);
         assert_eq!((loss, accuracy), (2.0, Some(Accuracy { images: 3, first: 2, among: 3 })));
         assert_eq!(accuracy.map(|accuracy| (accuracy.top_1(), accuracy.top_5())), Some((2.0 / 3.0, 1.0)));
-        let plain = Losses { losses: vec![1.0, 4.0], counts: None };
-        assert_eq!(Validation::of(&plain), Validation { loss: 2.5, accuracy: None });
+        let plain = Losses { losses: vec![1.0, 4.0], figures: None, counts: None };
+        assert_eq!(Validation::of(&plain), Validation { loss: 2.5, accuracy: None, preference: None });
     }
 }

@@ -177,6 +177,7 @@ impl Watch {
         }
         let index = match part {
             RunPart::Start => 0,
+            RunPart::Reference => 1,
             RunPart::Step => self.effect?.step,
             RunPart::Validation => self.effect?.validation?,
             RunPart::Verification => self.effect?.verification?,

@@ -38,6 +38,7 @@ use crate::watch::Watch;
 mod counters;
 mod hashes;
 mod observed;
+mod reference;
 mod rehearsal;
 mod rounding;
 mod step;
@@ -46,9 +47,6 @@ mod verify;
 
 pub use counters::StepMemory;
 pub use step::StepScalars;
-
-/// Loss and norm of a step, kept on the device until the next step; with a loss scale, also that.
-const SCALARS: usize = 2;
 
 /// One rank of a run.
 pub struct Worker {
@@ -140,7 +138,9 @@ impl Worker {
         if scale_rule.is_some() {
             norm.norm.state().set_loss_scale(config.scaler.init_scale as f32, 0)?;
         }
-        let scalars = scalars(&device, SCALARS + usize::from(scale_rule.is_some()))?;
+        // The values of the loss, the norm, and with a loss scale also that.
+        let count = build::loss_values(config) + 1 + usize::from(scale_rule.is_some());
+        let scalars = scalars(&device, count)?;
         let data = feed::prefetcher(&setup.dataset, config, &mut engine.planes);
         engine.allocate_pixels()?;
         let mut worker = Worker {

@@ -6,6 +6,7 @@ use tensor::ops::linear_cross_entropy::divided::{self, ClassRun};
 use tensor::ops::linear_cross_entropy::{Output, Settings, Statistics};
 
 use super::lanes::LanePlane;
+use super::merged_loss::merged_loss;
 use super::{named, only};
 use crate::error::{AutogradError, Result};
 use crate::rule::{Rule, Saved};
@@ -23,8 +24,9 @@ pub struct DividedCrossEntropyRule {
     settings: Settings,
 }
 
-/// `settings.scale` times the mean over rows; `scores` are those of the lanes that are here, of `lanes` in
-/// all, `[.., classes]` each, and `targets` has one u32 per row, among all classes.
+/// `settings.scale` times the mean over rows, or the loss of the pass's pairs of answers with its figures;
+/// `scores` are those of the lanes that are here, of `lanes` in all, `[.., classes]` each, and `targets` has
+/// one u32 per row, among all classes.
 ///
 /// # Errors
 /// No lane; as [`divided::statistics`] and [`divided::merge`]; a failed collective.
@@ -50,7 +52,7 @@ pub fn divided_cross_entropy(
         named(OPERATOR, divided::statistics(scores, targets, run, settings.soft_cap, &of_lane))?;
     }
     let all = planes.gather(own, request)?;
-    let merged = divided::merge(&all, targets, classes, settings.scale);
+    let merged = merged_loss(tape, &all, targets, classes, settings.scale);
     let Output { loss, statistics } = named(OPERATOR, merged)?;
     tape.record_one(&sources, loss, || DividedCrossEntropyRule {
         first,
@@ -69,7 +71,8 @@ impl Rule for DividedCrossEntropyRule {
 
     fn saved(&self) -> Vec<Saved<'_>> {
         let scores = self.scores.iter().map(|scores| Saved::new("scores", scores));
-        scores.chain([Saved::new("statistics", &self.statistics.rows)]).collect()
+        let weights = self.statistics.weights.iter().map(|weights| Saved::new("weights", weights));
+        scores.chain([Saved::new("statistics", &self.statistics.rows)]).chain(weights).collect()
     }
 
     fn backward_input(

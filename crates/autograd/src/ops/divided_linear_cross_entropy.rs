@@ -8,6 +8,7 @@ use tensor::ops::linear_cross_entropy::{Operands, Output, Settings, Statistics};
 
 use super::cast::autocast_all;
 use super::lanes::LanePlane;
+use super::merged_loss::merged_loss;
 use super::{named, only};
 use crate::error::{AutogradError, Result};
 use crate::rule::{Rule, Saved};
@@ -48,8 +49,9 @@ impl LaneHead {
 }
 
 /// `settings.scale` times the mean cross-entropy of the scores `x · weightᵀ` of all lanes against `targets`,
-/// one u32 per row among all classes. `x` has for each lane that is here, of `lanes` in all, the same rows
-/// `[.., in]`, and `weights` its `[classes, in]`.
+/// one u32 per row among all classes, or the loss of the pass's pairs of answers with its figures. `x` has
+/// for each lane that is here, of `lanes` in all, the same rows `[.., in]`, and `weights` its `[classes,
+/// in]`.
 ///
 /// # Errors
 /// No lane; as [`divided::statistics_of`] and [`divided::merge`]; a failed collective.
@@ -80,7 +82,7 @@ pub fn divided_linear_cross_entropy(
     };
     named(OPERATOR, heads.iter().enumerate().try_for_each(of_lane))?;
     let all = planes.gather(own, request)?;
-    let merged = divided::merge(&all, targets, classes, settings.scale);
+    let merged = merged_loss(tape, &all, targets, classes, settings.scale);
     let Output { loss, statistics } = named(OPERATOR, merged)?;
     let targets = targets.clone();
     tape.record_one(&sources, loss, || DividedLinearCrossEntropyRule {
@@ -114,7 +116,8 @@ impl Rule for DividedLinearCrossEntropyRule {
 
     fn saved(&self) -> Vec<Saved<'_>> {
         let x = self.lanes.iter().map(|lane| Saved::new("x", &lane.x));
-        x.chain([Saved::new("statistics", &self.statistics.rows)]).collect()
+        let weights = self.statistics.weights.iter().map(|weights| Saved::new("weights", weights));
+        x.chain([Saved::new("statistics", &self.statistics.rows)]).chain(weights).collect()
     }
 
     fn has_weights(&self) -> bool {

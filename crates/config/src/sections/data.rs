@@ -13,9 +13,12 @@ use crate::paths;
 /// The largest token number that a key accepts.
 const MOST_TOKEN: u64 = u32::MAX as u64 - 1;
 /// The kinds of data that are read from files.
-const FILES: &[&str] = &[DataKind::Text.name(), DataKind::Tokens.name(), DataKind::Chat.name(), IMAGES[0]];
+const FILES: &[&str] =
+    &[DataKind::Text.name(), DataKind::Tokens.name(), DataKind::Chat.name(), PAIRS, IMAGES[0]];
 /// The kinds of data of which a tokenizer makes tokens.
-const TEXTS: &[&str] = &[DataKind::Text.name(), DataKind::Chat.name()];
+const TEXTS: &[&str] = &[DataKind::Text.name(), DataKind::Chat.name(), PAIRS];
+/// The kind of data that is pairs of answers.
+const PAIRS: &str = DataKind::Preference.name();
 /// The kind of data that is images.
 const IMAGES: &[&str] = &[DataKind::Images.name()];
 /// Kinds of data with documents.
@@ -26,12 +29,12 @@ const STREAMS: &[&str] = &[DataKind::Text.name(), DataKind::Tokens.name()];
 section! {
     /// `[data]`: the data that is trained on.
     pub struct Data = "data" {
-        /// Text files, token shards, conversations, images of classes, or examples from a generator for
-        /// benchmarks and planning.
+        /// Text files, token shards, conversations, pairs of answers of which one is preferred, images of
+        /// classes, or examples from a generator for benchmarks and planning.
         kind: DataKind = choice!(DataKind, DataKind::ALL).default("\"text\"");
-        /// Files and globs of text, of token shards in nanoGPT's or llm.c's format, or of conversations in
-        /// JSON lines; folders of images with a subfolder for each class, or CIFAR's binary files or their
-        /// folder; at least one.
+        /// Files and globs of text, of token shards in nanoGPT's or llm.c's format, or of conversations or
+        /// pairs of answers in JSON lines; folders of images with a subfolder for each class, or CIFAR's
+        /// binary files or their folder; at least one.
         paths: Vec<String> = Row::texts()
             .default("[]")
             .only(Data::kind, FILES)
@@ -66,8 +69,8 @@ section! {
         /// file; "none" for token shards whose text does not matter.
         tokenizer: String = Row::text()
             .derived(
-                "for token shards that of tokenizer.json or tokens.json beside them, or \"none\"; for text \
-                 and conversations tokenizer.json in `model.from`, if it has one; else \"bytes\"",
+                "for token shards that of tokenizer.json or tokens.json beside them, or \"none\"; for text, \
+                 conversations and answers tokenizer.json in `model.from`, if it has one; else \"bytes\"",
                 |raw| {
                     let chosen = raw.text(Data::kind)?;
                     if chosen == DataKind::Tokens.name() {
@@ -83,7 +86,7 @@ section! {
         /// tokenizer, or `chat_template` in its tokenizer_config.json.
         chat_template: Option<PathBuf> = Row::new(Takes::Text, read_path, path_value)
             .default("\"\"")
-            .only(Data::kind, &["chat"])
+            .only(Data::kind, &["chat", PAIRS])
             .any_bits()
             .local()
             .finish(|path, raw| paths::file(path, raw, Data::chat_template, "chat template"));

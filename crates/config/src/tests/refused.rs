@@ -187,8 +187,8 @@ fn keys_of_another_kind_are_refused() {
         ),
         (
             "[data]\nkind = \"synthetic\"\npaths = [\"a\"]\n",
-            "quick.toml:3: data.paths belongs to data.kind = \"text\" or \"tokens\" or \"chat\" or \"images\", and data.kind is \
-             \"synthetic\"",
+            "quick.toml:3: data.paths belongs to data.kind = \"text\" or \"tokens\" or \"chat\" or \
+             \"preference\" or \"images\", and data.kind is \"synthetic\"",
         ),
         (
             "[optim]\nmomentum = 0.5\n",

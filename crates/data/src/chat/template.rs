@@ -99,6 +99,23 @@ impl ChatTemplate {
         Ok((text, answers))
     }
 
+    /// Returns the text of messages, the first `prompt` of which are answered by the others, and the byte at
+    /// which the answer begins: where the text first differs from that of the prompt alone.
+    ///
+    /// # Errors
+    /// Messages that the template refuses.
+    pub(super) fn answered(
+        &self,
+        messages: &[serde_json::Value],
+        prompt: usize,
+    ) -> Result<(String, usize), String> {
+        let question = if prompt > 0 { self.question(&messages[..prompt])? } else { String::new() };
+        let text = without_marks(&self.text(messages, false)?).0;
+        let same = text.chars().zip(question.chars()).take_while(|(one, other)| one == other);
+        let start = same.map(|(character, _)| character.len_utf8()).sum();
+        Ok((text, start))
+    }
+
     /// Returns the text of messages, after which the assistant answers.
     ///
     /// # Errors

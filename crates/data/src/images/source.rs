@@ -237,6 +237,7 @@ impl Source for ImageSource {
         match id {
             MicroBatchId::Training(number) => self.split.training.path(self.index(number.wrapping_mul(rows))),
             MicroBatchId::Validation(index) => self.split.validation.path(index * rows),
+            MicroBatchId::Pairs(_) => None,
         }
     }
 

@@ -17,7 +17,10 @@ const SEPARATORS: [&str; 8] =
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 
 /// Files beside a tokenizer that belong to it: its special tokens, and its chat template.
-const BESIDE: [&str; 2] = ["tokenizer_config.json", "chat_template.jinja"];
+const BESIDE: [&str; 2] = [CONFIGURATION, "chat_template.jinja"];
+
+/// The configuration beside a tokenizer.
+const CONFIGURATION: &str = "tokenizer_config.json";
 
 /// The most bytes of such a file.
 const MOST_BESIDE: u64 = 16 << 20;
@@ -133,6 +136,16 @@ impl FileTokenizer {
 
     pub(super) fn separator(&self) -> Option<u32> {
         SEPARATORS.iter().find_map(|text| self.token(text))
+    }
+
+    pub(super) fn end(&self) -> Option<u32> {
+        let configuration = self.beside.iter().find(|(name, _)| *name == CONFIGURATION);
+        let end = configuration.and_then(|(_, text)| {
+            let value = serde_json::from_slice::<Value>(text).ok()?;
+            let end = &value["eos_token"];
+            self.token(end.as_str().or_else(|| end["content"].as_str())?)
+        });
+        end.or_else(|| self.separator())
     }
 
     pub(super) fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {

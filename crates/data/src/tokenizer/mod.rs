@@ -110,6 +110,16 @@ impl Tokenizer {
         }
     }
 
+    /// The token that ends a text that a model answers with, if any: of a file `eos_token` of the
+    /// configuration beside it, or else as [`Tokenizer::separator`].
+    #[must_use]
+    pub fn end(&self) -> Option<u32> {
+        match self {
+            Self::File(file) => file.end(),
+            _ => self.separator(),
+        }
+    }
+
     /// The token written as `text`.
     #[must_use]
     pub fn token(&self, text: &str) -> Option<u32> {

@@ -66,6 +66,7 @@ pub(super) fn settings(trained: &Trained, options: &EvaluateOptions) -> Result<V
         DataKind::Chat if !options.data.iter().any(|path| is_shard(path)) => DataKind::Chat,
         _ => kind_of(&options.data, &base)?,
     };
+    check_kind(kind, options)?;
     if kind == DataKind::Chat && config.data.kind != kind {
         tracing::info!("the answers of conversations are scored: --set data.kind=text scores whole lines");
     }
@@ -89,7 +90,19 @@ pub(super) fn check_own(trained: &Trained, options: &EvaluateOptions) -> Result<
         let text = format!("{}: it has no data of its own: --data FILE", options.model.display());
         return Err(RunError::Refused(text));
     }
-    Ok(())
+    check_kind(trained.config.data.kind, options)
+}
+
+/// Refuses pairs of answers, whose loss compares a model with the one from which its run started.
+fn check_kind(kind: DataKind, options: &EvaluateOptions) -> Result<()> {
+    if kind != DataKind::Preference {
+        return Ok(());
+    }
+    Err(RunError::Refused(format!(
+        "{}: the losses of data.kind = \"preference\" are those of a run's validations: --data FILE \
+         evaluates texts or conversations",
+        options.model.display()
+    )))
 }
 
 fn is_shard(path: &str) -> bool {

@@ -110,7 +110,7 @@ impl TokenHead {
     }
 
     /// `scale` times the mean cross-entropy of a result of [`TokenHead::forward`] against `targets`, tokens
-    /// as u32.
+    /// as u32, or the loss of the pass's pairs of answers with its figures.
     ///
     /// # Errors
     /// Other shapes, out of memory, a failed collective.
@@ -130,7 +130,9 @@ impl TokenHead {
 
     fn mean_loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var> {
         let settings = LinearCrossEntropy { scale, soft_cap: self.soft_cap, pieces: self.pieces };
-        if self.all > 1 && self.pieces > 1 {
+        // The loss of pairs needs the losses of all rows first, as one of lanes does.
+        let has_pairs = tape.pass().preference.is_some();
+        if (self.all > 1 || has_pairs) && self.pieces > 1 {
             let inputs = self.lane_inputs(tape, prediction)?;
             let weights: Vec<_> = self.lanes.iter().map(|lane| &lane.weight).collect();
             return within(tape, "loss", || {
@@ -141,6 +143,12 @@ impl TokenHead {
             let scores = self.lane_scores(tape, prediction)?;
             return within(tape, "loss", || {
                 Ok(ops::divided_cross_entropy(tape, scores, self.all, targets, settings)?)
+            });
+        }
+        if has_pairs {
+            let settings = LinearCrossEntropy { soft_cap: None, ..settings };
+            return within(tape, "loss", || {
+                Ok(ops::divided_cross_entropy(tape, vec![prediction], 1, targets, settings)?)
             });
         }
         within(tape, "loss", || match self.pieces {

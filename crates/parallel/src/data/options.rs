@@ -62,6 +62,8 @@ pub struct ReductionOptions {
     pub zero_stage: u32,
     /// Whether this rank has the last stage, where losses are summed.
     pub loss: bool,
+    /// Values of a micro-batch's loss: the loss, and figures that are summed beside it.
+    pub loss_values: usize,
 }
 
 impl ReductionOptions {

@@ -152,7 +152,7 @@ impl GradientReduction {
     /// lanes and tree.
     pub fn end_micro_batch(&mut self, loss: Option<&Tensor>) -> Result<()> {
         if let Some(loss) = loss.filter(|_| self.has_loss) {
-            self.sums.add_loss(&loss.reshape([1])?)?;
+            self.sums.add_loss(&loss.reshape([loss.elements()])?)?;
         }
         self.sums.advance(1);
         Ok(())
@@ -207,7 +207,7 @@ impl GradientReduction {
         &self.gradients.first
     }
 
-    /// The summed loss, one element, on the last stage. The next step overwrites it.
+    /// The summed loss with its figures, on the last stage. The next step overwrites it.
     pub fn loss(&self) -> Option<Tensor> {
         self.sums.loss()
     }

@@ -143,6 +143,7 @@ fn run_rank(schedule: &Schedule, communicator: Communicator) -> Result<RunResult
         reduction: Reduction::Tree,
         zero_stage: 0,
         loss: stage + 1 == schedule.stages,
+        loss_values: 1,
     };
     let part = |stage: &usize| {
         let model = Box::new(Layer::new(&device, *stage));

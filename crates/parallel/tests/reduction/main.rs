@@ -99,7 +99,16 @@ type OwnedPart = (usize, usize, Vec<f32>);
 
 fn options(assignment: Assignment, rank: usize, bucket_end: BucketEnd, how: How) -> ReductionOptions {
     let (reduction, zero_stage, dtype) = how;
-    ReductionOptions { assignment, rank, dtype, bucket_end, reduction, zero_stage, loss: true }
+    ReductionOptions {
+        assignment,
+        rank,
+        dtype,
+        bucket_end,
+        reduction,
+        zero_stage,
+        loss: true,
+        loss_values: 1,
+    }
 }
 
 /// Kind of reduction, ZeRO stage, and dtype of the gradients.

@@ -66,6 +66,8 @@ pub enum RunPart {
     Validation,
     /// The repetition of a micro-batch before a step that is verified.
     Verification,
+    /// The scores of answers by the reference model, before the first step.
+    Reference,
 }
 
 impl RunPart {
@@ -77,6 +79,7 @@ impl RunPart {
             RunPart::Step => "step",
             RunPart::Validation => "validation",
             RunPart::Verification => "verification",
+            RunPart::Reference => "reference",
         }
     }
 
@@ -88,13 +91,14 @@ impl RunPart {
             RunPart::Step => format!("step {step}"),
             RunPart::Validation => format!("the validation after step {step}"),
             RunPart::Verification => format!("the verification before step {step}"),
+            RunPart::Reference => "the scores of the reference model".to_owned(),
         }
     }
 
     /// Returns the part that starts at the mark `name`.
     fn of_mark(name: &str) -> Option<RunPart> {
         let all = [RunPart::Start, RunPart::Step, RunPart::Validation, RunPart::Verification];
-        all.into_iter().find(|part| part.name() == name)
+        all.into_iter().chain([RunPart::Reference]).find(|part| part.name() == name)
     }
 }
 

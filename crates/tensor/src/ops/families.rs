@@ -38,6 +38,7 @@ pub static FAMILIES: Families = &[
     &super::pixels::FAMILY,
     &super::pointwise::cuda::FAMILY,
     &super::pooling::cuda::FAMILY,
+    &super::preference::cuda::FAMILY,
     &super::qk_norm::cuda::FAMILY,
     &super::rearrange::cuda::FAMILY,
     &super::reduce::cuda::FAMILY,

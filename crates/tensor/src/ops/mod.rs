@@ -51,6 +51,7 @@ pub mod optimizer;
 pub mod pixels;
 pub mod pointwise;
 pub mod pooling;
+pub mod preference;
 pub mod qk_norm;
 pub mod random;
 pub mod rearrange;

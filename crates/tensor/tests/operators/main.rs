@@ -40,6 +40,7 @@ mod norms;
 mod optimizers;
 mod pixels;
 mod pooling;
+mod preference;
 mod qk_norm;
 mod quantised_states;
 mod random;

@@ -1,13 +1,14 @@
 //! One call of every general operator, and of the loss in pieces.
 
 use device::{Category, Device};
-use tensor::Tensor;
 use tensor::ops::latent_qkv::{self, LatentHeads};
 use tensor::ops::linear_cross_entropy::{self, Operands, Settings};
 use tensor::ops::matmul::{Factor, product};
 use tensor::ops::pointwise::{self, Pair, Pointwise};
+use tensor::ops::preference::{self, Objective, Sequences};
 use tensor::ops::reduce::{self, Reduction};
 use tensor::ops::{GradientTarget, fill, rearrange, softmax};
+use tensor::{DType, Tensor};
 
 use crate::scenario::{Sizes, make};
 use crate::support::{indices, tensor};
@@ -102,4 +103,19 @@ fn loss_in_pieces(
         after("linear_cross_entropy.backward", &[&back(true, Some(&target)).unwrap(), &target.tensor]);
     }
     after("linear_cross_entropy.backward input", &[&back(true, None).unwrap()]);
+    preferences(device, sizes, after);
+}
+
+/// The loss of a pair of answers, and their scores.
+fn preferences(device: &Device, sizes: &Sizes, after: &mut dyn FnMut(&'static str, &[&Tensor])) {
+    let rows = 2 * sizes.time;
+    let losses = make(device, DType::F32, "row losses", &[rows]);
+    let targets = tensor(device, &indices("row targets", rows, sizes.vocab), [rows]);
+    let answers = tensor(device, &[1_u32, 3], [2]);
+    let sequences = Sequences { losses: &losses, targets: &targets, answers: &answers };
+    after("preference.scores", &[&preference::scores(sequences).unwrap()]);
+    let objective = Objective::Dpo { beta: 0.1, label_smoothing: 0.1 };
+    let reference = make(device, DType::F32, "reference", &[2]);
+    let output = preference::forward(sequences, Some(&reference), objective, 1.0).unwrap();
+    after("preference.forward", &[&output.values, &output.weights]);
 }

@@ -46,7 +46,10 @@ impl Worker {
             .forward_backward(step, Mode::Rehearse)
             .and_then(|()| self.reduce_gradients())
             .and_then(|()| self.rehearse_repetition(step))
-            .and_then(|()| self.validation_passes());
+            .and_then(|()| self.validation_passes())
+            .and_then(
+                |_| if self.lacks_reference() { self.reference_passes(Some(1)) } else { Ok(Vec::new()) },
+            );
         self.phases = phases;
         // Transports that count give no values.
         self.outdate_weights();

@@ -13,12 +13,15 @@ use telemetry::step_trace::RunPart;
 use tensor::ops::routing::Balance;
 
 use super::Worker;
+use crate::build;
 use crate::calendar::Calendar;
 use crate::error::{Result, WorkerError};
 use crate::feed::{HookContext, WorkerFeed};
 use crate::hook::Moment;
 use crate::numbers::Numbers;
+use crate::pair_work::PairWork;
 use crate::parts::ModelNorm;
+use crate::preference::PreferenceFigures;
 use config::RunConfig;
 
 /// Results of a step, read from the device one step later.
@@ -30,6 +33,8 @@ pub struct StepScalars {
     pub gradient_norm: f32,
     /// Factor of the loss in the step; `None` without a loss scale.
     pub loss_scale: Option<f32>,
+    /// Figures of the step's pairs of answers, if the data is pairs.
+    pub preference: Option<PreferenceFigures>,
 }
 
 impl StepScalars {
@@ -146,6 +151,7 @@ impl Worker {
         let mut feed = WorkerFeed::new(&self.engine.device, source, numbers, data, phases);
         feed.pixels = self.engine.pixels.as_mut();
         feed.label_smoothing = setup.config.train.label_smoothing as f32;
+        feed.pairs = PairWork::of(&setup.config, self.engine.reference.as_deref());
         feed.balance = balance(&setup.config, scale);
         feed.marks = self.marks.as_mut();
         feed.loss_scale = loss_scale;
@@ -295,16 +301,17 @@ impl Worker {
     /// Starts to copy loss, norm and loss scale to the host, and adapts the loss scale.
     fn report(&mut self, step: u64) -> Result<()> {
         let scalars = &self.scalars[(step % 2) as usize];
-        let loss = scalars.view(0, [1])?;
+        let values = build::loss_values(&self.engine.setup.config);
+        let loss = scalars.view(0, [values])?;
         for part in &self.parts {
             if let Some(sum) = part.reduction.loss() {
                 loss.copy_from(&sum)?;
             }
         }
         let state = self.norm.norm.state();
-        scalars.view(1, [1])?.copy_from(&state.norm_tensor()?)?;
+        scalars.view(values, [1])?.copy_from(&state.norm_tensor()?)?;
         if let Some(rule) = &self.scale_rule {
-            scalars.view(2, [1])?.copy_from(&state.loss_scale_tensor()?)?;
+            scalars.view(values + 1, [1])?.copy_from(&state.loss_scale_tensor()?)?;
             // After the update, whose factor is the old scale's.
             optim::adapt_loss_scale(rule, state)?;
         }
@@ -325,7 +332,10 @@ impl Worker {
             None => Vec::new(),
         };
         let value = |index: usize| values.get(index).copied().unwrap_or(f32::NAN);
-        let loss_scale = self.scale_rule.map(|_| value(2));
-        Ok(StepScalars { loss: value(0), gradient_norm: value(1), loss_scale })
+        let norm = build::loss_values(&self.engine.setup.config);
+        let figures = values.get(1..norm).and_then(|figures| figures.try_into().ok());
+        let loss_scale = self.scale_rule.map(|_| value(norm + 1));
+        let preference = figures.map(PreferenceFigures::new);
+        Ok(StepScalars { loss: value(0), gradient_norm: value(norm), loss_scale, preference })
     }
 }

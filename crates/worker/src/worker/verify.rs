@@ -8,6 +8,7 @@ use super::Worker;
 use crate::error::{Result, WorkerError};
 use crate::feed::{self, WorkerFeed};
 use crate::numbers::Numbers;
+use crate::pair_work::PairWork;
 use crate::verification::{self, Round, Run, Verification};
 
 impl Worker {
@@ -94,6 +95,7 @@ impl Worker {
         feed.pixels = self.engine.pixels.as_mut();
         let scale = 1.0 / config.train.micro_batches() as f32;
         feed.label_smoothing = config.train.label_smoothing as f32;
+        feed.pairs = PairWork::of(config, self.engine.reference.as_deref());
         feed.balance = super::step::balance(config, scale);
         feed.loss_scale = loss_scale;
         feed.verification = Some(verification);

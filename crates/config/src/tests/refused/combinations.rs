@@ -109,6 +109,32 @@ fn values_that_contradict_each_other_are_refused() {
              model.head_width = 32",
         ),
         (
+            "[data]\nkind = \"preference\"\npaths = [\"a\"]\n[preference]\nlambda = 0.2",
+            "quick.toml:5: preference.lambda belongs to preference.loss = \"orpo\", and preference.loss is \
+             \"dpo\"",
+        ),
+        (
+            "[data]\nkind = \"preference\"\npaths = [\"a\"]\n[preference]\nloss = \"ipo\"\n\
+             label_smoothing = 0.1",
+            "quick.toml:6: preference.label_smoothing belongs to preference.loss = \"dpo\", and \
+             preference.loss is \"ipo\"",
+        ),
+        (
+            "[data]\nkind = \"preference\"\npaths = [\"a\"]\n[preference]\nloss = \"orpo\"\nbeta = 0.5",
+            "quick.toml:6: preference.beta belongs to preference.loss = \"dpo\" or \"ipo\", and \
+             preference.loss is \"orpo\"",
+        ),
+        (
+            "[data]\nkind = \"preference\"\npaths = [\"a\"]\n[parallel]\ncontext_lanes = 2",
+            "quick.toml:5: parallel.context_lanes = 2 divides sequences, and data.kind = \"preference\" \
+             compares whole answers: use 1",
+        ),
+        (
+            "[data]\nkind = \"preference\"\npaths = [\"a\"]\npack_documents = true",
+            "quick.toml:4: data.pack_documents belongs to data.kind = \"text\" or \"tokens\" or \
+             \"chat\", and data.kind is \"preference\"",
+        ),
+        (
             "[train]\nbalance_loss = 0.1\n[data]\npaths = [\"a\"]",
             "quick.toml:2: train.balance_loss = 0.1 balances experts, and the model has none",
         ),

@@ -26,6 +26,8 @@ pub(super) struct RunSums {
     ranks: RankSums,
     /// Index of the bucket of the loss, if there is one.
     loss: Option<usize>,
+    /// Values in the bucket of the loss.
+    loss_values: usize,
     /// Number of elements that full buckets must have before the first is summed over ranks.
     held: usize,
     /// Full buckets that are not summed yet.
@@ -53,7 +55,8 @@ impl RunSums {
         let largest = elements.iter().copied().max().unwrap_or(0);
         let ranks = RankSums::new(device, sum, (largest, options.dtype), loss)?;
         let (device, loss) = (device.clone(), options.loss.then_some(elements.len()));
-        Ok(RunSums { device, lanes, ranks, loss, held: 0, waiting: Vec::new() })
+        let loss_values = options.loss_values;
+        Ok(RunSums { device, lanes, ranks, loss, loss_values, held: 0, waiting: Vec::new() })
     }
 
     /// The buckets of the set that holds the rank's sums after its last micro-batch.
@@ -118,7 +121,7 @@ impl StepSums for RunSums {
 
     fn add_loss(&mut self, loss: &Tensor) -> Result<()> {
         let Some(bucket) = self.loss else { return Ok(()) };
-        let slot = self.lanes.buffer(bucket)?.view(0, [1])?;
+        let slot = self.lanes.buffer(bucket)?.view(0, loss.shape())?;
         match self.lanes.accumulates(self.lanes.micro_batch()) {
             true => ops::add::into(&slot, loss)?,
             false => slot.copy_from(loss)?,
@@ -140,7 +143,7 @@ impl StepSums for RunSums {
     }
 
     fn loss(&self) -> Option<Tensor> {
-        self.lanes.sums().get(self.loss?)?.view(0, [1]).ok()
+        self.lanes.sums().get(self.loss?)?.view(0, [self.loss_values]).ok()
     }
 
     fn hold(&mut self, elements: usize) {

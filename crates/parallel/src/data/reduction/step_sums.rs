@@ -40,7 +40,7 @@ pub(super) trait StepSums: Debug {
     /// A failed collective.
     fn filled(&mut self, bucket: usize, progress: Progress, plane: &mut DividedPlane) -> Result<()>;
 
-    /// Adds the loss of the current micro-batch, of one element, on the last stage.
+    /// Adds the loss of the current micro-batch with its figures, on the last stage.
     ///
     /// # Errors
     /// Errors of the device.
@@ -52,7 +52,7 @@ pub(super) trait StepSums: Debug {
     /// A failed collective.
     fn finish(&mut self, plane: &mut DividedPlane) -> Result<()>;
 
-    /// The summed loss, one element, on the last stage.
+    /// The summed loss with its figures, on the last stage.
     fn loss(&self) -> Option<Tensor>;
 
     /// Starts to sum over ranks when this many elements of full buckets exist.

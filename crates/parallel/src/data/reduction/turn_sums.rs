@@ -76,7 +76,7 @@ impl TurnSums {
             Ok(GroupSums { scratch: Tensor::empty(device, [elements], dtype, request)?, tree })
         };
         let groups = turns.group_tree()?.map(group_scratch).transpose()?;
-        let losses = options.loss.then(|| LaneLosses::new(device, options.assignment, options.rank));
+        let losses = options.loss.then(|| LaneLosses::new(device, &options));
         Ok(TurnSums {
             device: device.clone(),
             turns,

@@ -116,8 +116,13 @@ pub(super) fn gradient(
     factor: &Tensor,
 ) -> Result<()> {
     let Piece { first, classes, soft_cap: cap, .. } = piece;
-    let counted = statistics.counted.read::<u32>()?[0];
-    let weight = settings.scale / counted as f32 * factor.reshape([1])?.values()?[0];
+    let factor = factor.reshape([1])?.values()?[0];
+    let of_mean = match &statistics.weights {
+        Some(_) => 0.0,
+        None => settings.scale / statistics.counted.read::<u32>()?[0] as f32 * factor,
+    };
+    let weights = statistics.weights.as_ref().map(Tensor::values).transpose()?;
+    let weights: Option<&[f32]> = weights.as_deref();
     let (maxima, sums) = (statistics.part(0)?, statistics.part(1)?);
     let (targets, maxima, sums) = (targets.read::<u32>()?, maxima.values()?, sums.values()?);
     let (targets, maxima, sums): (&[u32], &[f32], &[f32]) = (&targets, &maxima, &sums);
@@ -133,6 +138,7 @@ pub(super) fn gradient(
                         scores.fill(0.0);
                         continue;
                     }
+                    let weight = weights.map_or(of_mean, |weights| weights[row] * factor);
                     let (largest, share) = (maxima[row], weight / sums[row]);
                     let hot = (targets[row] as usize).checked_sub(first);
                     for (at, x) in scores.iter_mut().enumerate() {

@@ -82,6 +82,10 @@ pub(super) fn gradient(
     let kernel = Function::new(&FAMILY, "gradient").of(scores.dtype());
     let launch = scores.device().kernel(kernel).write(scores.region()).read(targets.region());
     let launch = launch.read(maxima.region()).read(sums.region()).read(statistics.counted.region());
+    let launch = match &statistics.weights {
+        Some(weights) => launch.read(weights.region()),
+        None => launch.null(),
+    };
     let launch = launch.read(factor.region()).u32(gpu::word(operator, piece.first)?);
     let launch = launch.u32(gpu::word(operator, piece.classes)?).f32(piece.soft_cap).f32(settings.scale);
     let launch = launch.cost(2 * scores.bytes() as u64, 4 * scores.elements() as u64);

@@ -52,7 +52,7 @@ pub fn statistics(
     check::elements(OPERATOR, "statistics", statistics, 3 * targets.elements())?;
     let rows = statistics.reshape([3, targets.elements()])?;
     let device = scores.device();
-    let joined = Statistics { rows, counted: Tensor::workspace(device, OPERATOR, 0)? };
+    let joined = Statistics { rows, counted: Tensor::workspace(device, OPERATOR, 0)?, weights: None };
     let piece = run.piece(scores, soft_cap);
     match device.backend() {
         Backend::Meta => Ok(()),
@@ -77,7 +77,7 @@ pub fn statistics_of(
     check::f32s(OPERATOR, &[("statistics", statistics)])?;
     check::elements(OPERATOR, "statistics", statistics, 3 * rows)?;
     let counted = Tensor::workspace(x.device(), OPERATOR, 0)?;
-    let joined = Statistics { rows: statistics.reshape([3, rows])?, counted };
+    let joined = Statistics { rows: statistics.reshape([3, rows])?, counted, weights: None };
     super::join(OPERATOR, (&x, operands), &joined, run.pieces(operands, settings))
 }
 
@@ -111,31 +111,44 @@ pub fn gradients_of(
 /// # Errors
 /// Shapes or types that do not agree, a target outside the vocabulary, out of memory.
 pub fn merge(parts: &Tensor, targets: &Tensor, classes: usize, scale: f32) -> Result<super::Output> {
-    const OPERATOR: &str = "cross_entropy.merge";
-    check::f32s(OPERATOR, &[("parts", parts)])?;
-    check::dtype(OPERATOR, "targets", targets, DType::U32)?;
-    check::rank(OPERATOR, "parts", parts, 3)?;
-    let (runs, rows) = (parts.shape().dims()[0], targets.elements());
-    check::shape(OPERATOR, "parts", parts, [runs, 3, rows])?;
-    let (device, request) = (parts.device(), Request::new(Category::Activation, OPERATOR));
+    let (device, request) = (parts.device(), Request::new(Category::Activation, MERGE));
     let loss = Tensor::empty(device, [], DType::F32, request)?;
+    let statistics = merge_rows(parts, targets, classes)?;
+    match device.backend() {
+        Backend::Meta => {}
+        Backend::Cpu => cpu::mean(&statistics, scale, &loss)?,
+        Backend::Cuda => cuda::mean(MERGE, targets, &statistics, scale, &loss)?,
+    }
+    Ok(super::Output { loss, statistics })
+}
+
+const MERGE: &str = "cross_entropy.merge";
+
+/// Merges statistics as [`merge`] does, without a loss of all rows.
+///
+/// # Errors
+/// As [`merge`].
+pub fn merge_rows(parts: &Tensor, targets: &Tensor, classes: usize) -> Result<Statistics> {
+    check::f32s(MERGE, &[("parts", parts)])?;
+    check::dtype(MERGE, "targets", targets, DType::U32)?;
+    check::rank(MERGE, "parts", parts, 3)?;
+    let (runs, rows) = (parts.shape().dims()[0], targets.elements());
+    check::shape(MERGE, "parts", parts, [runs, 3, rows])?;
+    let (device, request) = (parts.device(), Request::new(Category::Activation, MERGE));
     let statistics = Statistics {
         rows: Tensor::empty(device, [3, rows], DType::F32, request)?,
         counted: Tensor::empty(device, [], DType::U32, request)?,
+        weights: None,
     };
     match device.backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            cpu::count(OPERATOR, targets, runs * classes, &statistics.counted)?;
+            cpu::count(MERGE, targets, runs * classes, &statistics.counted)?;
             cpu::merge(parts, targets, &statistics.rows, classes)?;
-            cpu::mean(&statistics, scale, &loss)?;
         }
-        Backend::Cuda => {
-            cuda::merge(OPERATOR, parts, targets, &statistics.rows, classes)?;
-            cuda::mean(OPERATOR, targets, &statistics, scale, &loss)?;
-        }
+        Backend::Cuda => cuda::merge(MERGE, parts, targets, &statistics.rows, classes)?,
     }
-    Ok(super::Output { loss, statistics })
+    Ok(statistics)
 }
 
 /// Replaces a run's scores by the gradient of `factor` (a scalar f32) · scale · mean loss.

@@ -63,6 +63,7 @@ pub fn forward(operands: &Operands, settings: &Settings) -> Result<Output> {
     let statistics = Statistics {
         rows: Tensor::empty(device, [3, rows], DType::F32, request)?,
         counted: Tensor::empty(device, [], DType::U32, request)?,
+        weights: None,
     };
     if device.backend() == Backend::Cpu {
         cpu::count(OPERATOR, targets, vocabulary, &statistics.counted)?;

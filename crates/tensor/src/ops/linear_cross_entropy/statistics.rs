@@ -9,9 +9,20 @@ pub struct Statistics {
     pub rows: Tensor,
     /// The number of rows that are not ignored, a u32.
     pub counted: Tensor,
+    /// The weight of each row's loss, f32 `[rows]`; `None` if the loss is `scale` times the mean over rows
+    /// that are not ignored.
+    pub weights: Option<Tensor>,
 }
 
 impl Statistics {
+    /// The rows' losses.
+    ///
+    /// # Errors
+    /// None.
+    pub fn losses(&self) -> Result<Tensor> {
+        self.part(2)
+    }
+
     /// The largest scores, the sums, or the losses: part 0, 1 or 2.
     pub(super) fn part(&self, part: usize) -> Result<Tensor> {
         let rows = self.rows.shape().columns();

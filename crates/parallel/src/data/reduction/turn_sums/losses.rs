@@ -6,6 +6,7 @@ use tensor::ops::tree::{MOST_PARTS, SumTree};
 use tensor::{Tensor, ops};
 
 use crate::data::assignment::Assignment;
+use crate::data::options::ReductionOptions;
 use crate::data::stream_order::between_compute;
 use crate::error::Result;
 
@@ -23,15 +24,16 @@ pub(super) struct LaneLosses {
 }
 
 impl LaneLosses {
-    /// Allocates the losses of `rank`'s lanes.
+    /// Allocates the losses of a rank's lanes.
     ///
     /// # Errors
     /// Out of memory.
-    pub(super) fn new(device: &Device, assignment: Assignment, rank: usize) -> Result<Self> {
-        let each = assignment.lanes_of(0).next_multiple_of(ALIGNMENT);
+    pub(super) fn new(device: &Device, options: &ReductionOptions) -> Result<Self> {
+        let ReductionOptions { assignment, rank, loss_values: values, .. } = *options;
+        let each = (assignment.lanes_of(0) * values).next_multiple_of(ALIGNMENT);
         let request = Request::new(Category::Gradient, "lane_losses");
         let all = Tensor::zeros(device, [assignment.replicas() * each], DType::F32, request)?;
-        let total = Tensor::zeros(device, [1], DType::F32, request)?;
+        let total = Tensor::zeros(device, [values], DType::F32, request)?;
         Ok(LaneLosses { assignment, own: all.view(rank * each, [each])?, all, total })
     }
 
@@ -40,7 +42,7 @@ impl LaneLosses {
     /// # Errors
     /// Errors of the device.
     pub(super) fn add(&self, lane: usize, loss: &Tensor, accumulates: bool) -> Result<()> {
-        let own = self.own.view(lane, [1])?;
+        let own = self.own.view(lane * loss.elements(), loss.shape())?;
         match accumulates {
             true => ops::add::into(&own, loss)?,
             false => own.copy_from(loss)?,
@@ -56,10 +58,11 @@ impl LaneLosses {
         between_compute(self.all.device(), || {
             Ok(plane.all_gather(self.own.region(), self.all.region(), StreamKind::Reduce)?)
         })?;
+        let values = self.total.elements();
         let per_lane = self.assignment.micro_batches_per_lane();
         let lane = |lane: usize| {
             let (rank, index) = self.assignment.owner(lane * per_lane);
-            self.all.view(rank * self.own.elements() + index / per_lane, [1])
+            self.all.view(rank * self.own.elements() + index / per_lane * values, [values])
         };
         let mut sums = (0..self.assignment.lanes()).map(lane).collect::<tensor::Result<Vec<_>>>()?;
         // Aligned groups of a power of two of lanes are subtrees.

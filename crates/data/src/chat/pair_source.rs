@@ -1,0 +1,211 @@
+//! Micro-batches of pairs of answers.
+
+use super::pairs::{Answered, Pair};
+use crate::batch::checked_shape;
+use crate::permutation::Permutation;
+use crate::{ArrayShape, BatchShape, Error, IGNORED, MicroBatch, PairArrays, Source};
+use philox::key_of_name;
+use sha2::{Digest, Sha256};
+
+/// Options for cutting pairs into micro-batches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PairOptions {
+    /// Input tokens in a sequence.
+    pub context: usize,
+    /// Pairs in a micro-batch.
+    pub micro_batch: usize,
+    /// Seed of the order of training.
+    pub seed: u64,
+    /// Validation micro-batches.
+    pub validation_micro_batches: u64,
+    /// Whether the tokens of prompts with chosen answers are targets too.
+    pub learns_prompts: bool,
+}
+
+/// Pairs of answers as micro-batches of twice as many sequences: each prompt with its chosen answer, then
+/// with the rejected one. A target is the token after its input. Sequences are padded at the end; the end of
+/// a longer answer is cut. Pairs are numbered, those of training first.
+#[derive(Debug)]
+pub struct PairSource {
+    options: PairOptions,
+    key: [u32; 2],
+    training: Vec<Pair>,
+    validation: Vec<Pair>,
+}
+
+impl PairSource {
+    /// Cuts pairs into sequences. A pair with an answer that begins beyond `context` tokens is left out.
+    ///
+    /// # Errors
+    /// Sizes that are zero or too large; a split of which nothing is left.
+    pub fn new(training: Vec<Pair>, validation: Vec<Pair>, options: PairOptions) -> Result<Self, Error> {
+        checked_shape(2 * options.micro_batch, options.context)?;
+        let key = key_of_name(options.seed, "data.order");
+        let [training, validation] = [cut(training, options.context)?, cut(validation, options.context)?];
+        Ok(Self { options, key, training, validation })
+    }
+
+    /// Number of training tokens, and SHA-256 of all pairs.
+    #[must_use]
+    pub fn identity(&self) -> (u64, String) {
+        let (mut digest, mut tokens) = (Sha256::new(), 0);
+        for Pair { chosen, rejected } in self.training.iter().chain(&self.validation) {
+            for answered in [chosen, rejected] {
+                answered.tokens.iter().for_each(|token| digest.update(token.to_le_bytes()));
+                digest.update(u32::MAX.to_le_bytes());
+                digest.update((answered.answer as u64).to_le_bytes());
+            }
+        }
+        for Pair { chosen, rejected } in &self.training {
+            tokens += (chosen.tokens.len() + rejected.tokens.len()) as u64;
+        }
+        (tokens, format!("{:x}", digest.finalize()))
+    }
+
+    /// Number of pairs, of training and of validation.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.training.len() + self.validation.len()
+    }
+
+    /// Fills `out` with the pairs of the numbers `number_of(0..micro_batch)`.
+    fn fill(&self, out: &mut MicroBatch, number_of: impl Fn(usize) -> usize) {
+        let PairOptions { context, micro_batch, learns_prompts, .. } = self.options;
+        let rows = 2 * micro_batch;
+        let mut inputs = out.inputs.reset_u32(&[rows, context]).chunks_exact_mut(context);
+        let mut targets = out.targets.reset_u32(&[rows, context]).chunks_exact_mut(context);
+        let PairArrays { answers, numbers } = out.pairs.get_or_insert_default();
+        let mut answers = answers.reset_u32(&[rows]).iter_mut();
+        numbers.clear();
+        for number in (0..micro_batch).map(number_of) {
+            numbers.push(number as u64);
+            let held_out = || self.validation.get(number - self.training.len());
+            let Some(Pair { chosen, rejected }) = self.training.get(number).or_else(held_out) else {
+                continue;
+            };
+            for (answered, learns_prompt) in [(chosen, learns_prompts), (rejected, false)] {
+                if let (Some(input), Some(target), Some(answer)) =
+                    (inputs.next(), targets.next(), answers.next())
+                {
+                    *answer = fill(answered, input, target, learns_prompt);
+                }
+            }
+        }
+    }
+}
+
+/// Cuts the ends of sequences of more than `context` inputs, and leaves out pairs that then lack an answer.
+fn cut(mut pairs: Vec<Pair>, context: usize) -> Result<Vec<Pair>, Error> {
+    // The first token is no target.
+    let has_answer = |answered: &Answered| answered.answer.max(1) < answered.tokens.len();
+    for Pair { chosen, rejected } in &mut pairs {
+        chosen.tokens.truncate(context + 1);
+        rejected.tokens.truncate(context + 1);
+    }
+    pairs.retain(|pair| has_answer(&pair.chosen) && has_answer(&pair.rejected));
+    if pairs.is_empty() { Err(Error::NoAnswers { context }) } else { Ok(pairs) }
+}
+
+/// Fills one sequence, and returns the position of the answer's first target.
+fn fill(answered: &Answered, input: &mut [u32], target: &mut [u32], learns_prompt: bool) -> u32 {
+    let (tokens, first) = (&answered.tokens, answered.answer.max(1) - 1);
+    input.fill(0);
+    target.fill(IGNORED);
+    input.iter_mut().zip(tokens).for_each(|(input, token)| *input = *token);
+    let from = if learns_prompt { 0 } else { first };
+    let next = target.iter_mut().zip(&tokens[1..]).skip(from);
+    next.for_each(|(target, token)| *target = *token);
+    first as u32
+}
+
+impl Source for PairSource {
+    fn train(&self, number: u64, out: &mut MicroBatch) -> Result<(), Error> {
+        let count = self.training.len() as u64;
+        let first = u128::from(number) * self.options.micro_batch as u128;
+        self.fill(out, |pair| {
+            let sample = first + pair as u128;
+            // After 2⁶⁴ epochs the orders repeat.
+            let (epoch, index) = ((sample / u128::from(count)) as u64, (sample % u128::from(count)) as u64);
+            Permutation::new(count, self.key, epoch).at(index) as usize
+        });
+        Ok(())
+    }
+
+    fn validation(&self, index: u64, out: &mut MicroBatch) -> Result<(), Error> {
+        let count = self.options.validation_micro_batches;
+        if index >= count {
+            return Err(Error::NoSuchValidation { index, count });
+        }
+        let first = index as usize * self.options.micro_batch;
+        self.fill(out, |pair| self.training.len() + (first + pair) % self.validation.len());
+        Ok(())
+    }
+
+    fn pairs(&self) -> Option<u64> {
+        Some(self.count() as u64)
+    }
+
+    fn pairs_in_order(&self, index: u64, out: &mut MicroBatch) -> Result<(), Error> {
+        let first = index as usize * self.options.micro_batch;
+        self.fill(out, |pair| (first + pair) % self.count());
+        Ok(())
+    }
+
+    fn training_sequences(&self) -> Option<u64> {
+        Some(self.training.len() as u64)
+    }
+
+    fn shape(&self) -> BatchShape {
+        let PairOptions { context, micro_batch, .. } = self.options;
+        let tokens = ArrayShape::of_u32([2 * micro_batch, context]);
+        BatchShape { inputs: tokens.clone(), targets: tokens }
+    }
+
+    fn held_out_sequences(&self) -> Option<u64> {
+        Some(self.validation.len() as u64)
+    }
+
+    fn validation_micro_batches(&self) -> u64 {
+        self.options.validation_micro_batches
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(first: u32, prompt: usize, answer: usize) -> Answered {
+        Answered { tokens: (first..).take(prompt + answer).collect(), answer: prompt }
+    }
+
+    #[test]
+    fn pairs_are_two_sequences_whose_answers_are_targets() {
+        let pair = |first, [prompt, chosen, rejected]: [usize; 3]| Pair {
+            chosen: answered(first, prompt, chosen),
+            rejected: answered(first + 50, prompt, rejected),
+        };
+        // The answers of the second begin beyond the context.
+        let all = vec![pair(10, [2, 2, 1]), pair(200, [6, 1, 1]), pair(30, [1, 9, 2])];
+        let options = |learns_prompts| PairOptions {
+            context: 5,
+            micro_batch: 1,
+            seed: 1,
+            validation_micro_batches: 2,
+            learns_prompts,
+        };
+        let source = PairSource::new(all.clone(), all[..1].to_vec(), options(false)).unwrap();
+        assert_eq!((source.pairs(), source.training_sequences()), (Some(3), Some(2)));
+        let mut batch = MicroBatch::default();
+        const NONE: u32 = IGNORED;
+        source.pairs_in_order(1, &mut batch).unwrap();
+        assert_eq!(batch.inputs.tokens().unwrap(), [30, 31, 32, 33, 34, 80, 81, 82, 0, 0]);
+        assert_eq!(batch.targets.tokens().unwrap(), [31, 32, 33, 34, 35, 81, 82, NONE, NONE, NONE]);
+        source.validation(1, &mut batch).unwrap();
+        let pairs = batch.pairs.as_ref().unwrap();
+        assert_eq!((pairs.answers.tokens().unwrap(), &pairs.numbers[..]), (&[1, 1][..], &[2][..]));
+        assert_eq!(batch.targets.tokens().unwrap(), [NONE, 12, 13, NONE, NONE, NONE, 62, NONE, NONE, NONE]);
+        let source = PairSource::new(all.clone(), all[..1].to_vec(), options(true)).unwrap();
+        source.validation(0, &mut batch).unwrap();
+        assert_eq!(batch.targets.tokens().unwrap(), [11, 12, 13, NONE, NONE, NONE, 62, NONE, NONE, NONE]);
+    }
+}

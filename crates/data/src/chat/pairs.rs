@@ -1,0 +1,199 @@
+//! Pairs of answers in files of JSON, as tokens.
+
+use super::objects::each_object;
+use super::template::ChatTemplate;
+use crate::{Error, Tokenizer};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use system::numbers::grouped;
+use system::pace::Pace;
+
+/// A prompt and an answer as tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answered {
+    /// All tokens.
+    pub tokens: Vec<u32>,
+    /// The index of the answer's first token.
+    pub answer: usize,
+}
+
+/// Two answers to the same prompt, of which the first is preferred.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pair {
+    /// The prompt with the chosen answer.
+    pub chosen: Answered,
+    /// The prompt with the rejected answer.
+    pub rejected: Answered,
+}
+
+/// Reads the pairs of `files`: JSON lines, or lists, of objects with `chosen` and `rejected`, and with
+/// `prompt` or answers that begin with it, as texts or as lists of messages. A text ends with the tokenizer's
+/// token for that. Tokens are those of prompt and answer together, and one that joins both belongs to the
+/// answer. Empty lines are skipped. `template` gives messages their text. Logs its progress.
+///
+/// # Errors
+/// A line that is no pair, messages without a template or that it refuses, by file and line; a token beyond
+/// `vocabulary`; files without a pair.
+pub fn read_pairs(
+    files: &[PathBuf],
+    template: Result<&ChatTemplate, &Error>,
+    tokenizer: &Tokenizer,
+    vocabulary: usize,
+) -> Result<Vec<Pair>, Error> {
+    let (mut pairs, pace) = (Vec::new(), Pace::of_files());
+    for path in files {
+        each_object(path, |line, text| {
+            if pace.is_due() {
+                let read = grouped(pairs.len() as u64);
+                tracing::info!("{}: read {read} pairs of answers", path.display());
+            }
+            let refused = |reason| Error::BadConversation { path: path.clone(), line, reason };
+            let pair = pair(text, template, tokenizer).map_err(refused)?;
+            check(&pair, vocabulary).map_err(refused)?;
+            pairs.push(pair);
+            Ok(())
+        })?;
+    }
+    match pairs.is_empty() {
+        true => Err(Error::NoPairs { path: files.first().map_or(Path::new(""), PathBuf::as_path).into() }),
+        false => Ok(pairs),
+    }
+}
+
+fn pair(text: &[u8], template: Result<&ChatTemplate, &Error>, tokenizer: &Tokenizer) -> Result<Pair, String> {
+    let object: Value = serde_json::from_slice(text).map_err(|error| format!("it is no JSON: {error}"))?;
+    let prompt = object.get("prompt").filter(|prompt| !prompt.is_null());
+    let [chosen, rejected] = ["chosen", "rejected"].map(|key| {
+        let value = object.get(key).filter(|value| value.is_string() || value.is_array());
+        value.ok_or_else(|| format!("it has no text or list of messages \"{key}\""))
+    });
+    match (prompt, chosen?, rejected?) {
+        (None | Some(Value::String(_)), Value::String(chosen), Value::String(rejected)) => {
+            let prompt = prompt.and_then(Value::as_str);
+            of_texts(prompt, chosen, rejected, tokenizer)
+        }
+        // A text beside conversations is the first message of both.
+        (None | Some(Value::Array(_) | Value::String(_)), Value::Array(chosen), Value::Array(rejected)) => {
+            let prompt = prompt.and_then(Value::as_array);
+            let template = template.map_err(ToString::to_string)?;
+            of_messages(prompt, [chosen, rejected], template, tokenizer)
+        }
+        _ => Err("its \"prompt\", \"chosen\" and \"rejected\" are not all texts or all lists of messages"
+            .to_owned()),
+    }
+}
+
+fn of_texts(
+    prompt: Option<&str>,
+    chosen: &str,
+    rejected: &str,
+    tokenizer: &Tokenizer,
+) -> Result<Pair, String> {
+    let (prompt, chosen, rejected) = match prompt {
+        Some(prompt) => (prompt, chosen, rejected),
+        None => {
+            let common = common_text(chosen, rejected);
+            (&chosen[..common], &chosen[common..], &rejected[common..])
+        }
+    };
+    let not_encoded = |error: Error| error.to_string();
+    let start = tokenizer.encode_prompt("").map_err(not_encoded)?;
+    let answered = |answer: &str| -> Result<Answered, String> {
+        let mut answered = encoded(&format!("{prompt}{answer}"), prompt.len(), tokenizer)?;
+        answered.tokens.splice(0..0, start.iter().copied());
+        let ends = tokenizer.end().is_some_and(|end| answered.tokens.last() == Some(&end));
+        answered.tokens.extend(tokenizer.end().filter(|_| !ends));
+        Ok(Answered { answer: answered.answer + start.len(), ..answered })
+    };
+    Ok(Pair { chosen: answered(chosen)?, rejected: answered(rejected)? })
+}
+
+/// Bytes of the prompt with which two texts begin, without a last space, which belongs to the answers.
+fn common_text(one: &str, other: &str) -> usize {
+    let same = one.chars().zip(other.chars()).take_while(|(one, other)| one == other);
+    let common = same.map(|(character, _)| character.len_utf8()).sum();
+    common - usize::from(common < one.len() && one[..common].ends_with(' '))
+}
+
+fn of_messages(
+    prompt: Option<&Vec<Value>>,
+    answers: [&Vec<Value>; 2],
+    template: &ChatTemplate,
+    tokenizer: &Tokenizer,
+) -> Result<Pair, String> {
+    let common = answers[0].iter().zip(answers[1]).take_while(|(one, other)| one == other).count();
+    let (prompt, before) = match prompt {
+        Some(prompt) => (&prompt[..], 0),
+        None => (&answers[0][..common], common),
+    };
+    let answered = |answer: &[Value]| -> Result<Answered, String> {
+        let messages = [prompt, answer].concat();
+        check_messages(&messages)?;
+        let (text, start) = template.answered(&messages, prompt.len())?;
+        encoded(&text, start, tokenizer)
+    };
+    Ok(Pair { chosen: answered(&answers[0][before..])?, rejected: answered(&answers[1][before..])? })
+}
+
+/// Checks that messages have a role and a text.
+fn check_messages(messages: &[Value]) -> Result<(), String> {
+    for (number, message) in (1..).zip(messages) {
+        if !message["role"].is_string() || !message["content"].is_string() {
+            return Err(format!("message {number} has no \"role\" or no text as its \"content\""));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the tokens of a text whose answer begins at byte `start`.
+fn encoded(text: &str, start: usize, tokenizer: &Tokenizer) -> Result<Answered, String> {
+    let spans = tokenizer.encode_spans(text).map_err(|error| error.to_string())?;
+    let answer = spans.iter().position(|(_, span)| span.end > start).unwrap_or(spans.len());
+    Ok(Answered { tokens: spans.into_iter().map(|(token, _)| token).collect(), answer })
+}
+
+fn check(pair: &Pair, vocabulary: usize) -> Result<(), String> {
+    for (name, Answered { tokens, answer }) in [("chosen", &pair.chosen), ("rejected", &pair.rejected)] {
+        if *answer >= tokens.len() {
+            return Err(format!("its \"{name}\" has no answer after the prompt"));
+        }
+        if let Some(token) = tokens.iter().find(|token| **token as usize >= vocabulary) {
+            return Err(format!("token {token} is not among the {vocabulary} of the model"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn texts(object: &Value) -> Result<[(String, usize); 2], String> {
+        let missing = Error::NoPaths;
+        let Pair { chosen, rejected } =
+            pair(object.to_string().as_bytes(), Err(&missing), &Tokenizer::Bytes)?;
+        let text = |of: Answered| (Tokenizer::Bytes.decode(&of.tokens), of.answer);
+        Ok([text(chosen), text(rejected)])
+    }
+
+    #[test]
+    fn prompts_are_named_or_what_both_answers_begin_with() {
+        let expected = Ok([("2 + 2 = 4\0".to_owned(), 7), ("2 + 2 = five\0".to_owned(), 7)]);
+        for object in [
+            json!({"prompt": "2 + 2 =", "chosen": " 4", "rejected": " five"}),
+            json!({"chosen": "2 + 2 = 4", "rejected": "2 + 2 = five"}),
+            json!({"prompt": null, "chosen": "2 + 2 = 4", "rejected": "2 + 2 = five", "score": 1}),
+        ] {
+            assert_eq!(texts(&object), expected, "{object}");
+        }
+        for (object, refusal) in [
+            (json!({"chosen": "a"}), "it has no text or list of messages \"rejected\""),
+            (json!({"prompt": ["a"], "chosen": "a", "rejected": "b"}), "its \"prompt\", \"chosen\" and"),
+            (json!({"chosen": [], "rejected": "b"}), "its \"prompt\", \"chosen\" and"),
+            (json!({"chosen": [], "rejected": []}), "the corpus names no file"),
+        ] {
+            assert!(texts(&object).unwrap_err().starts_with(refusal), "{object}");
+        }
+    }
+}

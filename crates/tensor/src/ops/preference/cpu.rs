@@ -1,0 +1,147 @@
+//! Losses of pairs on the host. There are as many numbers as rows, so one thread computes them.
+
+use super::objective::Objective;
+use super::operands::{Output, Sequences, VALUES};
+use crate::ops::cross_entropy::IGNORED;
+use crate::{Result, Tensor};
+
+/// The reciprocal of the least 1 − p of an answer's mean p, whose odds are then finite.
+pub(super) const LEAST_IMPROBABILITY: u32 = 10_000_000;
+
+/// Sums over the rows of a sequence.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    /// ln p of the answer, rounded as scores of the reference are.
+    score: f32,
+    /// Targets of the answer.
+    tokens: f64,
+    /// −ln p of all targets, and their number.
+    loss: f64,
+    targets: f64,
+    /// The score by the reference model.
+    reference: f32,
+}
+
+/// The loss of a pair, its derivatives by the scores of both answers, and their rewards.
+struct PairLoss {
+    loss: f64,
+    slopes: [f64; 2],
+    rewards: [f64; 2],
+}
+
+/// Computes ln p of each answer.
+pub(super) fn scores(sequences: Sequences, scores: &Tensor) -> Result<()> {
+    let scored: Vec<f32> = sums(sequences, None)?.iter().map(|sums| sums.score).collect();
+    scores.set(&scored)
+}
+
+/// Computes the loss of pairs with its figures, and the weights of rows.
+pub(super) fn forward(
+    sequences: Sequences,
+    reference: Option<&Tensor>,
+    objective: Objective,
+    scale: f32,
+    output: &Output,
+) -> Result<()> {
+    let all = sums(sequences, reference)?;
+    let count = (all.len() / 2) as f64;
+    let learnt = if objective.learns_prompts() {
+        all.iter().step_by(2).map(|chosen| chosen.targets).sum()
+    } else {
+        0.0
+    };
+    let of_target = if learnt > 0.0 { f64::from(scale) / learnt } else { 0.0 };
+    let (mut values, mut slopes) = ([0.0; VALUES], Vec::with_capacity(all.len()));
+    for pair in all.chunks_exact(2) {
+        let [chosen, rejected] = [pair[0], pair[1]];
+        let PairLoss { loss, slopes: own, rewards } = of_pair(objective, [chosen, rejected]);
+        let margin = rewards[0] - rewards[1];
+        let figures = [loss, f64::from(u8::from(margin > 0.0)), margin, rewards[0], rewards[1]];
+        values
+            .iter_mut()
+            .zip(figures)
+            .for_each(|(value, figure)| *value += figure * f64::from(scale) / count);
+        values[0] += of_target * chosen.loss;
+        slopes.extend(own.map(|slope| -slope * f64::from(scale) / count));
+    }
+    output.values.set(&values.map(|value| value as f32))?;
+    let (targets, answers) = (sequences.targets.read::<u32>()?, sequences.answers.read::<u32>()?);
+    let time = targets.len() / answers.len();
+    let mut weights = output.weights.values_mut()?;
+    for (row, (weight, target)) in weights.iter_mut().zip(targets.iter()).enumerate() {
+        let (sequence, position) = (row / time, row % time);
+        let own = if position >= answers[sequence] as usize { slopes[sequence] } else { 0.0 };
+        let learns = if sequence.is_multiple_of(2) { of_target } else { 0.0 };
+        *weight = if *target == IGNORED { 0.0 } else { (own + learns) as f32 };
+    }
+    Ok(())
+}
+
+/// Sums over the rows of every sequence, in their order.
+fn sums(sequences: Sequences, reference: Option<&Tensor>) -> Result<Vec<Sums>> {
+    let Sequences { losses, targets, answers } = sequences;
+    let (losses, targets, answers) = (losses.values()?, targets.read::<u32>()?, answers.read::<u32>()?);
+    let reference = reference.map(Tensor::values).transpose()?;
+    let time = targets.len() / answers.len();
+    let of_sequence = |(index, answer): (usize, &u32)| {
+        let (mut sums, mut score) = (Sums::default(), 0.0);
+        let rows = index * time..(index + 1) * time;
+        for (position, (loss, target)) in losses[rows.clone()].iter().zip(&targets[rows]).enumerate() {
+            if *target == IGNORED {
+                continue;
+            }
+            (sums.loss, sums.targets) = (sums.loss + f64::from(*loss), sums.targets + 1.0);
+            if position >= *answer as usize {
+                score -= f64::from(*loss);
+                sums.tokens += 1.0;
+            }
+        }
+        let reference = reference.as_ref().map_or(0.0, |reference| reference[index]);
+        Sums { score: score as f32, reference, tokens: sums.tokens.max(1.0), ..sums }
+    };
+    Ok(answers.iter().enumerate().map(of_sequence).collect())
+}
+
+/// ln σ(x).
+fn log_sigmoid(x: f64) -> f64 {
+    x.min(0.0) - libm::log1p(libm::exp(-x.abs()))
+}
+
+/// σ(x).
+fn sigmoid(x: f64) -> f64 {
+    libm::exp(log_sigmoid(x))
+}
+
+fn of_pair(objective: Objective, pair: [Sums; 2]) -> PairLoss {
+    let (_, parameter, smoothing) = objective.parameters();
+    let (parameter, smoothing) = (f64::from(parameter), f64::from(smoothing));
+    let gains = pair.map(|sums| f64::from(sums.score) - f64::from(sums.reference));
+    match objective {
+        Objective::Dpo { .. } => {
+            let rewards = gains.map(|gain| parameter * gain);
+            let margin = rewards[0] - rewards[1];
+            let loss = -(1.0 - smoothing) * log_sigmoid(margin) - smoothing * log_sigmoid(-margin);
+            let slope = parameter * (smoothing * sigmoid(margin) - (1.0 - smoothing) * sigmoid(-margin));
+            PairLoss { loss, slopes: [slope, -slope], rewards }
+        }
+        Objective::Ipo { .. } => {
+            let means = [gains[0] / pair[0].tokens, gains[1] / pair[1].tokens];
+            let distance = means[0] - means[1] - 0.5 / parameter;
+            let slopes = [2.0 * distance / pair[0].tokens, -2.0 * distance / pair[1].tokens];
+            PairLoss { loss: distance * distance, slopes, rewards: gains.map(|gain| parameter * gain) }
+        }
+        Objective::Orpo { .. } => {
+            let least = -1.0 / f64::from(LEAST_IMPROBABILITY);
+            let means = pair.map(|sums| (f64::from(sums.score) / sums.tokens).min(least));
+            let odds = means.map(|mean| mean - libm::log(-libm::expm1(mean)));
+            let ratio = odds[0] - odds[1];
+            let slope = -parameter * sigmoid(-ratio);
+            let of_mean = |which: usize| slope / (-libm::expm1(means[which])) / pair[which].tokens;
+            PairLoss {
+                loss: -parameter * log_sigmoid(ratio),
+                slopes: [of_mean(0), -of_mean(1)],
+                rewards: means.map(|mean| parameter * mean),
+            }
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Launches of `kernels/preference.cu`.
+
+use device::{Family, Function};
+
+use super::cpu::LEAST_IMPROBABILITY;
+use super::objective::Objective;
+use super::operands::{Output, Sequences, VALUES};
+use crate::ops::cross_entropy::IGNORED;
+use crate::ops::gpu;
+use crate::ops::kernels::family;
+use crate::{Result, Tensor};
+
+/// Values that the kernels keep of a sequence, in f32: score, tokens, loss and number of all targets, and the
+/// weights of rows of the answer and of all rows.
+const SUMS: usize = 6;
+
+/// `kernels/preference.cu`.
+pub(crate) static FAMILY: Family = family!(
+    "preference",
+    constants: &[
+        gpu::THREADS_CONSTANT,
+        ("IGNORED", IGNORED),
+        ("SUMS", SUMS as u32),
+        ("VALUES", VALUES as u32),
+        ("LEAST_IMPROBABILITY", LEAST_IMPROBABILITY),
+    ],
+);
+
+/// Bytes of the sums of `sequences` sequences.
+pub(super) fn sum_bytes(sequences: usize) -> usize {
+    4 * SUMS * sequences
+}
+
+/// Computes the sums of every sequence; the first of each are its score.
+fn sum(operator: &'static str, sequences: Sequences, sums: &Tensor) -> Result<()> {
+    let Sequences { losses, targets, answers } = sequences;
+    let count = gpu::word(operator, answers.elements())?;
+    let time = gpu::word(operator, targets.elements() / answers.elements())?;
+    let launch = losses.device().kernel(Function::new(&FAMILY, "sequences")).read(losses.region());
+    let launch = launch.read(targets.region()).read(answers.region()).write(sums.region()).u32(time);
+    let launch = launch.cost(gpu::bytes(&[losses, targets, sums]), 2 * losses.elements() as u64);
+    Ok(launch.launch([count, 1, 1], gpu::THREADS)?)
+}
+
+/// Computes ln p of each answer.
+pub(super) fn scores(
+    operator: &'static str,
+    sequences: Sequences,
+    sums: &Tensor,
+    scores: &Tensor,
+) -> Result<()> {
+    sum(operator, sequences, sums)?;
+    let count = gpu::word(operator, scores.elements())?;
+    let launch = scores.device().kernel(Function::new(&FAMILY, "scores")).read(sums.region());
+    let launch = launch.write(scores.region()).u32(count).cost(gpu::bytes(&[sums, scores]), 0);
+    Ok(launch.launch([count.div_ceil(gpu::THREADS), 1, 1], gpu::THREADS)?)
+}
+
+/// Computes the loss of pairs with its figures, and the weights of rows.
+pub(super) fn forward(
+    operator: &'static str,
+    sequences: Sequences,
+    reference: Option<&Tensor>,
+    (objective, scale): (Objective, f32),
+    sums: &Tensor,
+    output: &Output,
+) -> Result<()> {
+    sum(operator, sequences, sums)?;
+    let Sequences { targets, answers, .. } = sequences;
+    let (device, Output { values, weights }) = (targets.device(), output);
+    let count = gpu::word(operator, answers.elements())?;
+    let time = gpu::word(operator, targets.elements() / answers.elements())?;
+    let (kind, parameter, smoothing) = objective.parameters();
+    let launch = device.kernel(Function::new(&FAMILY, "pairs")).write(sums.region());
+    let launch = match reference {
+        Some(reference) => launch.read(reference.region()),
+        None => launch.null(),
+    };
+    let launch = launch.write(values.region()).u32(count / 2).u32(kind).f32(parameter).f32(smoothing);
+    let launch = launch.f32(scale).cost(gpu::bytes(&[sums, values]), 64 * u64::from(count));
+    launch.launch([1, 1, 1], gpu::THREADS)?;
+    let launch = device.kernel(Function::new(&FAMILY, "weights")).read(targets.region());
+    let launch = launch.read(answers.region()).read(sums.region()).write(weights.region()).u32(time);
+    let launch = launch.cost(gpu::bytes(&[targets, weights]), targets.elements() as u64);
+    Ok(launch.launch([count, 1, 1], gpu::THREADS)?)
+}

@@ -1,0 +1,90 @@
+//! Losses of pairs of answers, of which the first is preferred: DPO, IPO and ORPO.
+//!
+//! Operands are the losses of rows, −ln p of each target, of sequences that lie in pairs: the chosen answer,
+//! then the rejected one. The result is the loss of the pairs with its figures, and the weight that every row
+//! has in it, by which the gradient of the scores is computed.
+
+mod cpu;
+pub(crate) mod cuda;
+mod objective;
+mod operands;
+
+use device::{Backend, Category, DType, Request};
+
+pub use objective::Objective;
+pub use operands::{Output, Sequences, VALUES};
+
+use super::check;
+use crate::{Result, Tensor};
+
+/// Computes ln p of each sequence's answer, f32 `[sequences]`: the sum over its targets.
+///
+/// # Errors
+/// Shapes or types that do not agree, out of memory.
+pub fn scores(sequences: Sequences) -> Result<Tensor> {
+    const OPERATOR: &str = "preference.scores";
+    let count = check(OPERATOR, sequences)?;
+    let device = sequences.losses.device();
+    let scores = Tensor::empty(device, [count], DType::F32, Request::new(Category::Activation, OPERATOR))?;
+    let sums = Tensor::workspace(device, OPERATOR, cuda::sum_bytes(count))?;
+    match device.backend() {
+        Backend::Meta => {}
+        Backend::Cpu => cpu::scores(sequences, &scores)?,
+        Backend::Cuda => cuda::scores(OPERATOR, sequences, &sums, &scores)?,
+    }
+    Ok(scores)
+}
+
+/// Computes `scale` times the mean loss of the pairs, its figures, and the weights of rows. `reference` are
+/// the [`scores`] of the answers by the reference model, f32 `[sequences]`, which an objective without a
+/// reference does not read.
+///
+/// # Errors
+/// Shapes or types that do not agree, an odd number of sequences, out of memory.
+pub fn forward(
+    sequences: Sequences,
+    reference: Option<&Tensor>,
+    objective: Objective,
+    scale: f32,
+) -> Result<Output> {
+    const OPERATOR: &str = "preference.forward";
+    let count = check(OPERATOR, sequences)?;
+    if !count.is_multiple_of(2) {
+        return Err(check::wrong(OPERATOR, "answers", sequences.answers, "pairs of sequences".to_owned()));
+    }
+    if let Some(reference) = reference {
+        check::f32s(OPERATOR, &[("reference", reference)])?;
+        check::elements(OPERATOR, "reference", reference, count)?;
+    } else if objective.has_reference() {
+        return Err(check::wrong(OPERATOR, "reference", sequences.answers, "one score each".to_owned()));
+    }
+    let (device, rows) = (sequences.losses.device(), sequences.losses.elements());
+    let request = Request::new(Category::Activation, OPERATOR);
+    let values = Tensor::empty(device, [VALUES], DType::F32, request)?;
+    let weights = Tensor::empty(device, [rows], DType::F32, request)?;
+    let workspace = Tensor::workspace(device, OPERATOR, cuda::sum_bytes(count))?;
+    let output = Output { values, weights };
+    match device.backend() {
+        Backend::Meta => {}
+        Backend::Cpu => cpu::forward(sequences, reference, objective, scale, &output)?,
+        Backend::Cuda => {
+            cuda::forward(OPERATOR, sequences, reference, (objective, scale), &workspace, &output)?;
+        }
+    }
+    Ok(output)
+}
+
+/// Returns the number of sequences.
+fn check(operator: &'static str, sequences: Sequences) -> Result<usize> {
+    let Sequences { losses, targets, answers } = sequences;
+    check::f32s(operator, &[("losses", losses)])?;
+    check::dtype(operator, "targets", targets, DType::U32)?;
+    check::dtype(operator, "answers", answers, DType::U32)?;
+    check::not_empty(operator, "answers", answers)?;
+    let (rows, count) = (targets.elements(), answers.elements());
+    check::elements(operator, "losses", losses, rows)?;
+    if rows == 0 || !rows.is_multiple_of(count) {
+        return Err(check::wrong(operator, "targets", targets, format!("rows of {count} sequences")));
+    }
+    Ok(count)
+}

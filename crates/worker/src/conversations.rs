@@ -1,0 +1,151 @@
+//! Construction of the sources of conversations and of pairs of answers from the configuration.
+
+use std::path::Path;
+
+use config::{Data, RunConfig};
+use data::{
+    ChatOptions, ChatSource, ChatTemplate, Corpus, PairOptions, PairSource, Tokenizer, read_conversations,
+    read_pairs,
+};
+use nn::Examples;
+
+use crate::error::{Result, WorkerError};
+use config::PreferenceLoss;
+
+/// The error of data that `key` names.
+pub(crate) fn refused(config: &RunConfig, key: &'static str, source: data::Error) -> WorkerError {
+    WorkerError::Data { origin: config.origins.of(key), key, source: source.into() }
+}
+
+/// Checks that the files are there, without reading them.
+///
+/// # Errors
+/// Names and globs without a file, with their key; a model of other examples.
+pub(crate) fn check_files(config: &RunConfig) -> Result<()> {
+    let data = &config.data;
+    sizes(config)?;
+    for (key, paths) in [(Data::paths, &data.paths), (Data::validation_paths, &data.validation_paths)] {
+        if !paths.is_empty() || key == Data::paths {
+            Corpus::open(&data.base, paths).map_err(|source| refused(config, key, source))?;
+        }
+    }
+    Ok(())
+}
+
+/// Vocabulary and context of the model.
+///
+/// # Errors
+/// A model of other examples.
+fn sizes(config: &RunConfig) -> Result<(usize, usize)> {
+    match config.model.examples() {
+        Examples::Tokens { vocabulary, context } => Ok((vocabulary, context)),
+        Examples::Numbers { .. } | Examples::Images { .. } => {
+            let kind = config.data.kind.name();
+            Err(WorkerError::Refused(format!("data.kind = \"{kind}\" needs a model of tokens")))
+        }
+    }
+}
+
+/// The chat template of the run.
+///
+/// # Errors
+/// None beside the tokenizer; one that cannot be read.
+fn template(config: &RunConfig) -> std::result::Result<ChatTemplate, data::Error> {
+    match &config.data.chat_template {
+        Some(file) => ChatTemplate::of_file(file),
+        None => match &config.tokenizer {
+            Tokenizer::File(_) => ChatTemplate::beside(Path::new(config.tokenizer.name())),
+            own => {
+                let reason = "no chat template belongs to this tokenizer: name the file of one".to_owned();
+                Err(data::Error::Template { path: own.name().into(), reason })
+            }
+        },
+    }
+}
+
+/// Reads the files of training and of validation with `read`; without files of validation, these are the last
+/// of training.
+///
+/// # Errors
+/// Errors of `read`, with their key.
+fn split<T>(
+    config: &RunConfig,
+    read: impl Fn(&[String]) -> std::result::Result<Vec<T>, data::Error>,
+) -> Result<(Vec<T>, Vec<T>)> {
+    let data = &config.data;
+    let mut training = read(&data.paths).map_err(|source| refused(config, Data::paths, source))?;
+    if !data.validation_paths.is_empty() {
+        let validation = read(&data.validation_paths);
+        return Ok((training, validation.map_err(|source| refused(config, Data::validation_paths, source))?));
+    }
+    let held_out = (training.len() as f64 * data.validation_fraction).ceil() as usize;
+    let validation = training.split_off(training.len() - held_out.min(training.len()));
+    Ok((training, validation))
+}
+
+/// Opens the conversations of a configuration.
+///
+/// # Errors
+/// Wrong data, with its key; a model of other examples.
+pub(crate) fn open(config: &RunConfig) -> Result<ChatSource> {
+    let (data, train) = (&config.data, &config.train);
+    let template = template(config).map_err(|source| refused(config, Data::chat_template, source))?;
+    let (vocabulary, context) = sizes(config)?;
+    let (training, validation) = split(config, |paths| {
+        let files = data::files(&data.base, paths)?;
+        read_conversations(&files, &template, &config.tokenizer, vocabulary)
+    })?;
+    let options = ChatOptions {
+        context,
+        micro_batch: train.micro_batch_size,
+        seed: train.seed,
+        validation_micro_batches: train.validation_micro_batches,
+        packs: data.pack_documents,
+        masks: data.document_mask,
+    };
+    let read = training.len();
+    let source = ChatSource::new(training, validation, options);
+    let source = source.map_err(|source| refused(config, Data::paths, source))?;
+    let (conversations, sequences) = source.training();
+    if conversations < read {
+        let left = read - conversations;
+        tracing::warn!("{left} conversations have no answer within {context} tokens and are left out");
+    }
+    tracing::info!("{conversations} conversations in {sequences} sequences");
+    Ok(source)
+}
+
+/// Opens the pairs of answers of a configuration. Only messages need a chat template.
+///
+/// # Errors
+/// Wrong data, with its key; a model of other examples.
+pub(crate) fn open_pairs(config: &RunConfig) -> Result<PairSource> {
+    let (data, train) = (&config.data, &config.train);
+    let template = template(config);
+    if let (Err(source), true) = (&template, data.chat_template.is_some()) {
+        let (origin, key) = (config.origins.of(Data::chat_template), Data::chat_template);
+        return Err(WorkerError::Refused(format!("{origin}: {key}: {source}")));
+    }
+    let (vocabulary, context) = sizes(config)?;
+    let (training, validation) = split(config, |paths| {
+        let files = data::files(&data.base, paths)?;
+        read_pairs(&files, template.as_ref(), &config.tokenizer, vocabulary)
+    })?;
+    let options = PairOptions {
+        context,
+        micro_batch: train.micro_batch_size,
+        seed: train.seed,
+        validation_micro_batches: train.validation_micro_batches,
+        learns_prompts: config.preference.loss == PreferenceLoss::Orpo,
+    };
+    let read = training.len() + validation.len();
+    let source = PairSource::new(training, validation, options);
+    let source = source.map_err(|source| refused(config, Data::paths, source))?;
+    let kept = source.count();
+    if kept < read {
+        let left = read - kept;
+        tracing::warn!("{left} pairs lack an answer within {context} tokens and are left out");
+    }
+    tracing::info!("{kept} pairs of answers");
+    Ok(source)
+}

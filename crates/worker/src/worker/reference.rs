@@ -1,0 +1,66 @@
+//! The scores of answers by the reference model: the model as it is before the first step.
+
+use std::sync::Arc;
+
+use parallel::data::WalkKind;
+use system::numbers::grouped;
+use system::pace::Pace;
+use telemetry::step_trace::RunPart;
+
+use super::Worker;
+use crate::build;
+use crate::error::Result;
+use crate::phases::Phases;
+use crate::validation;
+
+impl Worker {
+    /// Returns whether the loss needs scores of a reference model that are not known.
+    pub fn lacks_reference(&self) -> bool {
+        let objective = build::objective(&self.engine.setup.config);
+        objective.is_some_and(|objective| objective.has_reference()) && self.engine.reference.is_none()
+    }
+
+    /// Computes the scores of all answers by the model as it is; the data-parallel ranks share the pairs.
+    ///
+    /// # Errors
+    /// Errors of passes, of data and of the transport.
+    pub fn score_reference(&mut self) -> Result<()> {
+        self.begin_part(RunPart::Reference, 0);
+        let own = self.reference_passes(None)?;
+        self.outdate_weights();
+        let rows = self.engine.setup.config.micro_batch_rows();
+        let assignment = self.engine.setup.config.pairs_assignment(self.engine.pair_micro_batches());
+        let own: Vec<u32> = own.iter().flatten().map(|score| score.to_bits()).collect();
+        let all = validation::gathered(&mut self.engine.planes, (&own, rows), &assignment)?;
+        let pairs = self.engine.setup.dataset.source.pairs().unwrap_or_default();
+        let scores = all.into_iter().take(2 * pairs as usize).map(f32::from_bits);
+        self.engine.reference = Some(scores.collect::<Vec<_>>().into());
+        Ok(())
+    }
+
+    /// The scores of the answers of all pairs by the reference model, if they are known: two for each pair,
+    /// of training first.
+    pub fn reference_scores(&self) -> Option<Arc<[f32]>> {
+        self.engine.reference.clone()
+    }
+
+    /// Returns the scores of the answers of this rank's micro-batches of pairs, at most `most`, on ranks with
+    /// the last stage.
+    pub(super) fn reference_passes(&mut self, most: Option<usize>) -> Result<Vec<Vec<f32>>> {
+        self.outdate_copies();
+        self.begin_walk(WalkKind::Forward)?;
+        let _scope = self.engine.device.module("reference");
+        let models = self.parts.iter().map(|part| &*part.model).collect();
+        let mut phases = Phases::new(&self.engine.device);
+        let (pace, all, is_first) = (Pace::of_files(), self.engine.own_pairs(), self.engine.grid.rank() == 0);
+        let mut report = |done: usize| {
+            if is_first && pace.is_due() {
+                let [done, all] = [done, all].map(|count| grouped(count as u64));
+                tracing::info!("scoring answers by the model as it is: {done} of {all} micro-batches");
+            }
+        };
+        let (scores, skipped) = self.engine.scores(models, most, &mut phases, &mut report)?;
+        self.skipped += skipped;
+        Ok(scores)
+    }
+}
