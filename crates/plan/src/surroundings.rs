@@ -11,7 +11,7 @@ pub(crate) const GPUS_PER_HOST: usize = 8;
 pub struct Network {
     /// Bytes per second that a GPU sends to GPUs of other hosts.
     pub bytes: f64,
-    /// Seconds of the shortest message; `None`: [`Network::ASSUMED`]'s.
+    /// Seconds of the shortest message; `None`: as many as are assumed without a network.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
     /// Keys above whose values were not measured.
