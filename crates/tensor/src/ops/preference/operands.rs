@@ -19,7 +19,7 @@ pub struct Sequences<'a> {
     pub answers: &'a Tensor,
 }
 
-/// Results of [`forward`].
+/// Results of [`super::forward`].
 #[derive(Clone, Debug)]
 pub struct Output {
     /// f32 `[VALUES]`, each of them times the scale.
