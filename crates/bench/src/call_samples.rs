@@ -2,8 +2,8 @@
 //!
 //! The calls of a step are known from its log on Meta, with their sizes; the profile of the step on the GPU
 //! has the same calls in the same order, with their times. So nothing but a step is run, and what is measured
-//! is what steps consist of. Times of the calls of a step are scaled to add up to the step without events
-//! between its calls.
+//! is what steps consist of. Times of calls are less what events between them take, and add up to the step
+//! without events, unless the device waits for the host in it.
 
 mod steps;
 
