@@ -8,12 +8,13 @@ use bench::{
 };
 use plan::PlanTarget;
 use serde_json::json;
+use system::pace::Pace;
 use telemetry::table::aligned;
 use worker::DeviceChoice;
 
 use crate::bench_model::seconds;
 use crate::error::CliError;
-use crate::output::{print, print_json};
+use crate::output::{note, print, print_json};
 
 /// Compare predicted with measured steps, over a table of configurations
 ///
@@ -58,7 +59,7 @@ const WARM_UP: u64 = 3;
 /// Wrong arguments; a device that is missing or fails.
 pub(crate) fn run(args: &BenchPredictArgs) -> Result<(), CliError> {
     let target = PlanTarget::from_argument(args.description.as_deref().unwrap_or(&args.device))?;
-    let (mut predictions, mut left_out) = (Vec::new(), 0);
+    let (mut predictions, mut left_out, pace) = (Vec::new(), 0, Pace::of_files());
     let mut each = |prediction: Option<Prediction>| -> Result<(), CliError> {
         match prediction {
             Some(prediction) => {
@@ -66,6 +67,9 @@ pub(crate) fn run(args: &BenchPredictArgs) -> Result<(), CliError> {
                 predictions.push(prediction);
             }
             None => left_out += 1,
+        }
+        if pace.is_due() {
+            note(&format!("{} configurations compared", predictions.len() + left_out));
         }
         Ok(())
     };

@@ -10,6 +10,7 @@ use plan::{
     FitOptions, PlanOptions, PlanTarget, Proposal, Try, plan_page, plan_precision, plan_run, propose,
     search_largest, timed_partitions,
 };
+use system::pace::Pace;
 use telemetry::units::{counted, parse_bytes};
 
 use crate::layer_profile;
@@ -216,7 +217,12 @@ fn fit(args: &PlanArgs, config: RunConfig, options: &PlanOptions, is_raised: boo
 
 fn describe(target: &PlanTarget, file: Option<&Path>, force: Force) -> Result<(), CliError> {
     let output = file.map(|path| force.output("--describe", path, Kind::Measurement)).transpose()?;
-    let device = describe_device(target)?;
+    let pace = Pace::of_files();
+    let device = describe_device(target, &|done, all| {
+        if pace.is_due() {
+            note(&format!("measured {done} of {all} steps"));
+        }
+    })?;
     if let Some(path) = device.remember()? {
         note(&format!("runs on this host are predicted by it from now on: {}", path.display()));
     }

@@ -43,14 +43,16 @@ pub(crate) struct CallMeasurements {
     pub(crate) kernel_seconds: f64,
 }
 
-/// Measures the calls of steps on one GPU, which should be otherwise idle.
+/// Measures the calls of steps on one GPU, which should be otherwise idle. Calls `progress` with the numbers
+/// of measured steps and of all.
 ///
 /// # Errors
 /// The GPU's; a step whose calls are others than those of its log.
-pub(crate) fn measure(gpus: &Gpus) -> Result<CallMeasurements> {
-    let mut measured = Vec::new();
-    for step in steps() {
-        match MeasuredStep::of(gpus, &step) {
+pub(crate) fn measure(gpus: &Gpus, progress: &dyn Fn(usize, usize)) -> Result<CallMeasurements> {
+    let (mut measured, steps) = (Vec::new(), steps());
+    for (index, step) in steps.iter().enumerate() {
+        progress(index, steps.len());
+        match MeasuredStep::of(gpus, step) {
             // A small GPU measures the steps that it has memory for.
             Err(error) if is_out_of_memory(&error) => {}
             step => measured.push(step?),

@@ -43,10 +43,11 @@ const SMALLEST: usize = 1 << 12;
 /// Measures the description of a device. On GPUs, which should be otherwise idle, three training steps of a
 /// small model run on as many as exist, up to the largest power of two. The GPUs then make all connections
 /// that any run may make. The result has the memory that the driver reports as used, and the measured rates.
+/// Then steps of many models run on one GPU; `progress` is called with the number of measured ones and of all.
 ///
 /// # Errors
 /// A file, which is already a description; GPUs that are missing or fail.
-pub fn describe_device(target: &PlanTarget) -> Result<PlanDevice> {
+pub fn describe_device(target: &PlanTarget, progress: &dyn Fn(usize, usize)) -> Result<PlanDevice> {
     match target {
         PlanTarget::File(path) => {
             let text = format!("--describe: {} is already a description", path.display());
@@ -60,7 +61,7 @@ pub fn describe_device(target: &PlanTarget) -> Result<PlanDevice> {
         PlanTarget::AtHand(choice) => match (cuda::availability(), choice) {
             (Err(_), DeviceChoice::Auto) => Ok(PlanDevice::host()),
             (Err(why), _) => Err(BenchError::Refused(format!("--device cuda: {why}"))),
-            (Ok(gpus), _) => measure(gpus.len()),
+            (Ok(gpus), _) => measure(gpus.len(), progress),
         },
     }
 }
@@ -79,7 +80,7 @@ struct Measured {
     power_limit: Option<u32>,
 }
 
-fn measure(gpus: usize) -> Result<PlanDevice> {
+fn measure(gpus: usize, progress: &dyn Fn(usize, usize)) -> Result<PlanDevice> {
     let description = describe(0)?;
     let connected = gpus > 1 && collective::nccl::is_there();
     let ranks = if connected { 1 << gpus.ilog2() } else { 1 };
@@ -106,7 +107,7 @@ fn measure(gpus: usize) -> Result<PlanDevice> {
     };
     let alone = Gpus { first_rank: 0, ordinals: vec![0], description: description.clone() };
     let on_host = cuda::availability().map_or(ranks, |gpus| gpus.len());
-    let calls = call_samples::measure(&alone)?;
+    let calls = call_samples::measure(&alone, progress)?;
     let mut device = described(&description, &all, PlanDevice::shipped()?);
     if let Some(rates) = &mut device.rates {
         rates.launch_seconds = Some(legible(calls.launch_seconds));
