@@ -28,6 +28,14 @@ impl Permutation {
         Self { count, bits: [bits / 2, bits - bits / 2], key, tweak }
     }
 
+    /// Index of sample `number` among `count`, where each epoch has another permutation.
+    #[must_use]
+    pub fn in_epochs(count: u64, key: [u32; 2], number: u128) -> u64 {
+        // After 2⁶⁴ epochs the orders repeat.
+        let (epoch, index) = ((number / u128::from(count)) as u64, (number % u128::from(count)) as u64);
+        Permutation::new(count, key, epoch).at(index)
+    }
+
     /// Image of `index`. An index that is not below the count maps to itself.
     #[must_use]
     pub fn at(&self, index: u64) -> u64 {

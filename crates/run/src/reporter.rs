@@ -215,6 +215,37 @@ fn most_memory(report: &StepReport) -> [u64; 2] {
     ]
 }
 
+/// Returns the figures of pairs of answers by name.
+fn named(prefix: &str, figures: Option<PreferenceFigures>) -> Vec<(String, serde_json::Value)> {
+    let named = figures.into_iter().flat_map(|figures| figures.named());
+    named.map(|(name, figure)| (format!("{prefix}{name}"), figure.into())).collect()
+}
+
+/// Logs the results of a validation after step `step`, counted from 1, and returns them by name.
+fn validated(worker: &Worker, step: u64, validation: Validation) -> Result<Vec<(String, serde_json::Value)>> {
+    let Validation { loss, accuracy, preference } = validation;
+    let is_computed = !worker.device().is_meta();
+    let tokens = worker.setup().dataset.tokens.as_ref().filter(|_| is_computed);
+    let bytes = tokens.map(|tokens| tokens.bytes_per_token()).transpose()?.flatten();
+    let per_byte = loss_per_byte(loss, bytes);
+    if is_computed {
+        let in_bytes = per_byte.map_or(String::new(), |loss| format!(" a token, {loss:.4} a byte"));
+        let accuracies = accuracy.map_or(String::new(), |accuracy| {
+            format!(", {}", percentages([accuracy.top_1(), accuracy.top_5()]))
+        });
+        let rewards = preference.map_or(String::new(), |figures| rewards(&figures));
+        tracing::info!(step, "validation loss {loss:.4}{in_bytes}{accuracies}{rewards}");
+    }
+    let mut results = named("validation_", preference);
+    results.push(("validation_loss".to_owned(), loss.into()));
+    results.extend(per_byte.map(|loss| ("validation_loss_per_byte".to_owned(), loss.into())));
+    if let Some(accuracy) = accuracy {
+        results.push(("validation_top_1".to_owned(), accuracy.top_1().into()));
+        results.push(("validation_top_5".to_owned(), accuracy.top_5().into()));
+    }
+    Ok(results)
+}
+
 impl Observer for Reporter {
     fn step(&mut self, worker: &Worker, report: &StepReport) -> Result<()> {
         let StepScalars { loss, gradient_norm, loss_scale, preference } = report.scalars;
@@ -255,36 +286,13 @@ impl Observer for Reporter {
         }
         let mut more = serde_json::Map::new();
         more.extend(predicted.map(|seconds| (PREDICTED_SECONDS.to_owned(), seconds.into())));
-        let named = |prefix: &str, figures: Option<PreferenceFigures>| {
-            let named = figures.into_iter().flat_map(|figures| figures.named());
-            named.map(|(name, figure)| (format!("{prefix}{name}"), figure.into())).collect::<Vec<_>>()
-        };
         more.extend(named("", preference));
         more.extend(loss_scale.map(|scale| ("loss_scale".to_owned(), scale.into())));
         more.extend(report.skipped_steps.map(|steps| ("skipped_steps".to_owned(), steps.into())));
         more.extend(report.spike.iter().map(|spike| ("spike".to_owned(), spike.action.clone().into())));
         more.extend(training_per_byte.map(|loss| ("loss_per_byte".to_owned(), loss.into())));
-        if let Some(Validation { loss, accuracy, preference }) = report.validation {
-            let bytes = tokens.map(|tokens| tokens.bytes_per_token()).transpose()?.flatten();
-            let per_byte = loss_per_byte(loss, bytes);
-            if !worker.device().is_meta() {
-                let in_bytes = per_byte.map_or(String::new(), |loss| format!(" a token, {loss:.4} a byte"));
-                let accuracies = accuracy.map_or(String::new(), |accuracy| {
-                    format!(", {}", percentages([accuracy.top_1(), accuracy.top_5()]))
-                });
-                let rewards = preference.map_or(String::new(), |figures| rewards(&figures));
-                tracing::info!(
-                    step = report.step + 1,
-                    "validation loss {loss:.4}{in_bytes}{accuracies}{rewards}"
-                );
-            }
-            if let Some(accuracy) = accuracy {
-                more.insert("validation_top_1".to_owned(), accuracy.top_1().into());
-                more.insert("validation_top_5".to_owned(), accuracy.top_5().into());
-            }
-            more.extend(named("validation_", preference));
-            more.insert("validation_loss".to_owned(), loss.into());
-            more.extend(per_byte.map(|loss| ("validation_loss_per_byte".to_owned(), loss.into())));
+        if let Some(validation) = report.validation {
+            more.extend(validated(worker, step, validation)?);
         }
         if !report.expert_loads.is_empty() {
             more.insert(EXPERT_LOADS.to_owned(), ExpertLoads::to_json(&report.expert_loads));

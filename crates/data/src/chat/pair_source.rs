@@ -122,12 +122,7 @@ impl Source for PairSource {
     fn train(&self, number: u64, out: &mut MicroBatch) -> Result<(), Error> {
         let count = self.training.len() as u64;
         let first = u128::from(number) * self.options.micro_batch as u128;
-        self.fill(out, |pair| {
-            let sample = first + pair as u128;
-            // After 2⁶⁴ epochs the orders repeat.
-            let (epoch, index) = ((sample / u128::from(count)) as u64, (sample % u128::from(count)) as u64);
-            Permutation::new(count, self.key, epoch).at(index) as usize
-        });
+        self.fill(out, |pair| Permutation::in_epochs(count, self.key, first + pair as u128) as usize);
         Ok(())
     }
 

@@ -152,13 +152,8 @@ impl Source for ChatSource {
     fn train(&self, number: u64, out: &mut MicroBatch) -> Result<(), Error> {
         let count = self.training.rows.len() as u64;
         let first = u128::from(number) * self.options.micro_batch as u128;
-        self.fill(&self.training, out, |row| {
-            let sequence = first + row as u128;
-            // After 2⁶⁴ epochs the orders repeat.
-            let (epoch, index) =
-                ((sequence / u128::from(count)) as u64, (sequence % u128::from(count)) as u64);
-            Permutation::new(count, self.key, epoch).at(index) as usize
-        });
+        let index = |row: usize| Permutation::in_epochs(count, self.key, first + row as u128) as usize;
+        self.fill(&self.training, out, index);
         Ok(())
     }
 
