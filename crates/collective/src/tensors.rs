@@ -3,7 +3,7 @@
 //! They run on the exchange stream, for which the compute stream waits, so that a step's phases tell for how
 //! long. Sums are added in the tree of [`RankTree::balanced`], on every transport with the same bits.
 
-use device::{Arrival, Backend, Category, DType, Device, Request, StreamKind};
+use device::{Backend, Category, DType, Device, Request, StreamKind};
 use tensor::ops::rounded_sum;
 use tensor::{Shape, Tensor, TensorError};
 
@@ -16,56 +16,16 @@ const STREAM: StreamKind = StreamKind::Exchange;
 
 /// Runs `work` on the exchange stream, after all compute so far and before all that follows.
 fn exchanged(device: &Device, work: impl FnOnce(StreamKind) -> Result<()>) -> Result<()> {
-    if let Some(arrival) = begin_exchange(device, work)? {
-        device.await_arrival(&arrival);
-    }
-    Ok(())
-}
-
-/// Runs `work` on the exchange stream, after all compute so far. Returns its arrival; `None` if it has been
-/// done.
-fn begin_exchange(device: &Device, work: impl FnOnce(StreamKind) -> Result<()>) -> Result<Option<Arrival>> {
     let of = TensorError::from;
     match device.backend() {
-        Backend::Meta => work(STREAM)?,
-        Backend::Cpu => device.noted(STREAM, || work(STREAM)).map_err(of)??,
+        Backend::Meta => work(STREAM),
+        Backend::Cpu => device.noted(STREAM, || work(STREAM)).map_err(of)?,
         Backend::Cuda => {
             let computed = device.record(StreamKind::Compute).map_err(of)?;
             device.wait(STREAM, &computed).map_err(of)?;
             work(STREAM)?;
-            return Ok(Some(device.arrival(STREAM).map_err(of)?));
-        }
-    }
-    Ok(None)
-}
-
-/// A tensor that is being gathered. Compute enqueued after it has been dropped starts after the gathering.
-#[derive(Debug)]
-pub struct Gathering {
-    /// The operand, which must not be overwritten meanwhile.
-    operand: Tensor,
-    output: Tensor,
-    arrival: Option<Arrival>,
-}
-
-impl Gathering {
-    /// A tensor that needs no gathering, because no other rank has rows of it.
-    #[must_use]
-    pub fn here(x: &Tensor) -> Self {
-        Gathering { operand: x.clone(), output: x.clone(), arrival: None }
-    }
-
-    /// Returns the gathered tensor; compute from now on starts after it has been gathered.
-    #[must_use]
-    pub fn wait(self) -> Tensor {
-        self.output.clone()
-    }
-}
-
-impl Drop for Gathering {
-    fn drop(&mut self) {
-        if let Some(arrival) = &self.arrival {
-            self.operand.device().await_arrival(arrival);
+            device.await_arrival(&device.arrival(STREAM).map_err(of)?);
+            Ok(())
         }
     }
 }
@@ -102,19 +62,10 @@ pub fn all_reduce(x: &Tensor, plane: &mut dyn DataPlane, request: Request) -> Re
 /// # Errors
 /// A scalar; out of memory; a failed collective.
 pub fn all_gather(x: &Tensor, plane: &mut dyn DataPlane, request: Request) -> Result<Tensor> {
-    Ok(begin_all_gather(x, plane, request)?.wait())
-}
-
-/// Begins [`all_gather`], beside compute that is enqueued meanwhile.
-///
-/// # Errors
-/// As for [`all_gather`].
-pub fn begin_all_gather(x: &Tensor, plane: &mut dyn DataPlane, request: Request) -> Result<Gathering> {
     let rows = first(x)? * plane.world_size();
     let output = Tensor::empty(x.device(), with_rows(x, rows)?, x.dtype(), request)?;
-    let gather = |stream| plane.all_gather(x.region(), output.region(), stream);
-    let arrival = begin_exchange(x.device(), gather)?;
-    Ok(Gathering { operand: x.clone(), output, arrival })
+    exchanged(x.device(), |stream| plane.all_gather(x.region(), output.region(), stream))?;
+    Ok(output)
 }
 
 /// This rank's part of the rows of the sum of `x [ranks · rows, ..]` over ranks: `[rows, ..]`, f32, bf16 or

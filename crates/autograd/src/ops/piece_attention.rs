@@ -1,19 +1,14 @@
 //! Causal self-attention of sequences in pieces, some of which are on other ranks.
 //!
 //! Keys and values of all pieces are gathered one piece of every rank at a time, in forward and again in
-//! backward, while attention computes earlier ones. Each piece of queries is one call of the operator, with
-//! the same shapes on any number of ranks.
+//! backward. Each piece of queries is one call of the operator, with the same shapes on any number of ranks.
 
-mod gathered;
-
-use collective::Axis;
+use collective::{Axis, DataPlane, SharedPlane, tensors};
 use device::{Category, DType, Request};
 use tensor::ops::attention::{Masks, Qkv, Settings};
 use tensor::ops::dropout::Mask;
 use tensor::ops::rearrange;
 use tensor::{Tensor, ops};
-
-use gathered::{Gathered, Layout, OPERATOR};
 
 use super::{Dropout, autocast, named, parameter, values_of};
 use crate::error::{AutogradError, Result};
@@ -21,6 +16,8 @@ use crate::pieces::{Pieces, part};
 use crate::rule::{Rule, Saved};
 use crate::tape::{Source, Tape, Var};
 use crate::weight::Weight;
+
+const OPERATOR: &str = "piece_attention";
 
 /// Backward of [`piece_attention`].
 #[derive(Debug)]
@@ -43,6 +40,17 @@ struct PieceSaved {
     first: usize,
     documents: Option<Tensor>,
     dropout: Option<Mask>,
+}
+
+/// The pieces of all ranks.
+#[derive(Debug)]
+struct Layout {
+    /// Numbers of all pieces, in the order of the ranks.
+    dealt: Vec<usize>,
+    plane: Option<SharedPlane>,
+    batch: usize,
+    /// Positions of a piece.
+    time: usize,
 }
 
 /// Attention over `qkv`, for each piece that is here `[batch, time, columns]`: the columns of all query
@@ -83,17 +91,14 @@ pub fn piece_attention(
         })
     };
     let mut saved = qkv.into_iter().enumerate().map(piece).collect::<Result<Vec<_>>>()?;
-    let own = saved.iter().map(|piece| piece.keys_values.clone()).collect();
-    let mut gathered = Gathered::begin(&layout, own, Category::Activation)?;
+    let all = layout.gather(&saved, Category::Activation)?;
     for piece in &mut saved {
         let masks = Masks { sinks: values.as_ref(), ..piece.masks() };
-        let operands = piece.operands(gathered.until(piece.first / time)?);
-        let forward = ops::attention::forward(&operands, settings, masks, false);
+        let forward = ops::attention::forward(&piece.operands(&all), settings, masks, false);
         let ops::attention::Output { output, logsumexp } = named(OPERATOR, forward)?;
         piece.results = Some([output, logsumexp]);
     }
-    gathered.until(usize::MAX)?;
-    drop(gathered);
+    drop(all);
     let outputs = saved.iter().filter_map(|piece| piece.results.as_ref().map(|[output, _]| output.clone()));
     let (outputs, sinks) = (outputs.collect(), sinks.cloned());
     tape.record(&sources, outputs, || PieceAttentionRule { saved, layout, settings, sinks })
@@ -122,6 +127,69 @@ impl PieceSaved {
     }
 }
 
+impl Layout {
+    /// Number of ranks.
+    fn ranks(&self) -> usize {
+        self.plane.as_ref().map_or(1, DataPlane::world_size)
+    }
+
+    /// Returns keys and values of all pieces in the order of their positions, `[batch, positions, columns]`.
+    fn gather(&self, own: &[PieceSaved], category: Category) -> Result<Tensor> {
+        let request = Request::new(category, OPERATOR);
+        let first = &own.first().ok_or(AutogradError::NotRecorded)?.keys_values;
+        let (positions, columns) = (self.dealt.len() * self.time, first.shape().columns());
+        let all = Tensor::empty(first.device(), [self.batch, positions, columns], first.dtype(), request)?;
+        for (index, piece) in own.iter().enumerate() {
+            let gathered = match &self.plane {
+                Some(plane) => tensors::all_gather(&piece.keys_values, &mut plane.clone(), request)
+                    .map_err(|source| AutogradError::Collective { operator: OPERATOR, source })?,
+                None => piece.keys_values.clone(),
+            };
+            for holder in 0..self.ranks() {
+                let number = self.dealt[holder * own.len() + index];
+                let of_holder = part(&gathered, holder, self.ranks())?;
+                self.sequences(&all, number, columns, &of_holder, |all, piece| all.copy_from(piece))?;
+            }
+        }
+        Ok(all)
+    }
+
+    /// Returns the sum over ranks of `all`, `[batch, positions, columns]`: that of the pieces that are here,
+    /// `[own · batch, time, columns]`.
+    fn scatter(&self, all: Tensor, own: usize) -> Result<Tensor> {
+        let request = Request::new(Category::ActivationGradient, OPERATOR);
+        let columns = all.shape().columns();
+        let rows = self.dealt.len() * self.batch;
+        let dealt = Tensor::empty(all.device(), [rows, self.time, columns], all.dtype(), request)?;
+        for (index, number) in self.dealt.iter().enumerate() {
+            let piece = part(&dealt, index, self.dealt.len())?;
+            self.sequences(&all, *number, columns, &piece, |all, piece| piece.copy_from(all))?;
+        }
+        drop(all);
+        // Without other ranks, as in the plan of a layer alone, the first pieces are here.
+        let Some(plane) = &self.plane else { return part(&dealt, 0, self.dealt.len() / own) };
+        let of = |source| AutogradError::Collective { operator: OPERATOR, source };
+        tensors::reduce_scatter(&dealt, &mut plane.clone(), request).map_err(of)
+    }
+
+    /// Calls `copy` with the rows of piece `number` of each sequence in `all`, and in `piece`.
+    fn sequences(
+        &self,
+        all: &Tensor,
+        number: usize,
+        columns: usize,
+        piece: &Tensor,
+        copy: impl Fn(&Tensor, &Tensor) -> tensor::Result<()>,
+    ) -> Result<()> {
+        let elements = self.time * columns;
+        for sequence in 0..self.batch {
+            let whole = all.view((sequence * self.dealt.len() + number) * elements, [elements])?;
+            copy(&whole, &piece.view(sequence * elements, [elements])?)?;
+        }
+        Ok(())
+    }
+}
+
 impl Rule for PieceAttentionRule {
     fn operator(&self) -> &'static str {
         OPERATOR
@@ -138,21 +206,18 @@ impl Rule for PieceAttentionRule {
     ) -> Result<Vec<Option<Tensor>>> {
         let saved = std::mem::take(&mut self.saved);
         let gradients = outputs.into_iter().collect::<Option<Vec<_>>>().ok_or(AutogradError::NotRecorded)?;
-        let own = saved.iter().map(|piece| piece.keys_values.clone()).collect();
-        let mut gathered = Gathered::begin(&self.layout, own, Category::ActivationGradient)?;
+        let all = self.layout.gather(&saved, Category::ActivationGradient)?;
         let (mut of_queries, mut sums, parts) = (Vec::with_capacity(saved.len()), Vec::new(), saved.len());
         let mut of_sinks = Vec::new();
         for (piece, gradient) in saved.into_iter().zip(gradients) {
             if let Some(sinks) = &self.sinks {
                 of_sinks.push(piece.sink_gradients(&gradient, sinks, self.settings)?);
             }
-            let all = gathered.until(piece.first / self.layout.time)?;
-            let [dq, sum] = piece.backward(all, &gradient, self.settings)?;
+            let [dq, sum] = piece.backward(&all, &gradient, self.settings)?;
             of_queries.push(dq);
             push_sum(&mut sums, sum)?;
         }
-        gathered.until(usize::MAX)?;
-        drop(gathered);
+        drop(all);
         let (_, sum) = sums.pop().ok_or(AutogradError::NotRecorded)?;
         let of_keys_values = self.layout.scatter(sum, parts)?;
         let packed = |(index, dq): (usize, Tensor)| {
