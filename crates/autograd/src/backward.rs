@@ -43,7 +43,7 @@ impl PendingWeights {
             let _scope = self.device.at_module(module);
             sums.with(piece, sink, |sink| weight_half(&self.pass, module, rule, sink))?;
         }
-        Ok(())
+        sums.finish(sink)
     }
 }
 
@@ -130,6 +130,7 @@ impl Tape {
             pass_on(&node, gradients, &mut flowing)?;
             weights.half(&pass, (node.module, node.piece, node.rule))?;
         }
+        weights.finish()?;
         let leaf = |index: u32| flowing[index as usize].take().map(|gradient| (index, gradient));
         Ok(LeafGradients(graph.leaves.into_iter().filter_map(leaf).collect()))
     }
@@ -169,6 +170,13 @@ impl Weights<'_> {
             Weights::Later(_) => {}
         }
         Ok(())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        match self {
+            Weights::Now(sink, sums) => sums.finish(*sink),
+            Weights::Later(_) => Ok(()),
+        }
     }
 }
 

@@ -1,9 +1,10 @@
 //! Weight gradients of pieces of sequences: their sum over all pieces, in a fixed tree.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 
-use collective::{Axis, SharedPlane, tensors};
+use collective::tensors::{self, PendingSum};
+use collective::{Axis, SharedPlane};
 use device::{Category, Request};
 use tensor::{Tensor, ops};
 
@@ -14,6 +15,8 @@ use crate::sink::{GradientSink, Target};
 use crate::weight::{UseId, Weight};
 
 const OPERATOR: &str = "piece_gradients";
+/// Most sums over ranks that are made beside compute: enough for the weights of half a layer.
+const MOST_PENDING: usize = 3;
 
 /// The sums over pieces of the weight gradients of a backward pass.
 #[derive(Debug, Default)]
@@ -23,6 +26,8 @@ pub(crate) struct PieceSums {
     /// The plane of the ranks with the other pieces.
     plane: Option<SharedPlane>,
     uses: BTreeMap<UseId, UseSums>,
+    /// The sums over ranks that have begun, in that order.
+    pending: VecDeque<(UseId, Target, PendingSum)>,
 }
 
 /// The gradients of one use of a weight.
@@ -41,7 +46,7 @@ impl PieceSums {
     pub(crate) fn of(pass: &Pass) -> Self {
         let Some(Pieces { here, sums_over_ranks, .. }) = &pass.pieces else { return Self::default() };
         let plane = pass.planes.along(Axis::Context).filter(|_| *sums_over_ranks).cloned();
-        PieceSums { here: here.len(), plane, uses: BTreeMap::new() }
+        PieceSums { here: here.len(), plane, uses: BTreeMap::new(), pending: VecDeque::new() }
     }
 
     /// Calls `rule` with `sink`, for a rule of a piece with a sink of the piece's gradients.
@@ -57,7 +62,21 @@ impl PieceSums {
         }
     }
 
-    /// Adds the gradient of a piece; returns the sum over all pieces once those that are here have theirs.
+    /// Delivers the sums over ranks that have begun. Every backward pass ends with it.
+    pub(crate) fn finish(&mut self, sink: &mut dyn GradientSink) -> Result<()> {
+        self.deliver(0, sink)
+    }
+
+    /// Delivers all sums over ranks but the last `kept`.
+    fn deliver(&mut self, kept: usize, sink: &mut dyn GradientSink) -> Result<()> {
+        while self.pending.len() > kept {
+            let Some((use_id, target, sum)) = self.pending.pop_front() else { break };
+            deliver(use_id, &target, &sum.wait(), sink)?;
+        }
+        Ok(())
+    }
+
+    /// Adds the gradient of a piece; returns the sum of the pieces that are here once all have theirs.
     fn add(&mut self, use_id: UseId, piece: usize) -> Result<Option<(Target, Tensor)>> {
         let Some(sums) = self.uses.get_mut(&use_id) else { return Ok(None) };
         let Some(mut sum) = sums.begun.take() else { return Ok(None) };
@@ -71,14 +90,17 @@ impl PieceSums {
             ops::add::into(&first, &second)?;
             (sum, level, number) = (first, level + 1, number / 2);
         }
-        let Some(UseSums { target, .. }) = self.uses.remove(&use_id) else { return Ok(None) };
-        if let Some(plane) = &self.plane {
-            let request = Request::new(Category::Gradient, OPERATOR);
-            let of = |source| AutogradError::Collective { operator: OPERATOR, source };
-            sum = tensors::all_reduce(&sum, &mut plane.clone(), request).map_err(of)?;
-        }
-        Ok(Some((target, sum)))
+        Ok(self.uses.remove(&use_id).map(|UseSums { target, .. }| (target, sum)))
     }
+}
+
+/// Adds a sum over all pieces to its target.
+fn deliver(use_id: UseId, target: &Target, sum: &Tensor, sink: &mut dyn GradientSink) -> Result<()> {
+    match target.accumulate {
+        true => ops::add::into(&target.tensor, sum)?,
+        false => target.tensor.copy_from(sum)?,
+    }
+    sink.ready(use_id)
 }
 
 /// The sink of the rules of one piece.
@@ -105,13 +127,12 @@ impl GradientSink for PieceSink<'_> {
     }
 
     fn ready(&mut self, use_id: UseId) -> Result<()> {
-        let Some((Target { tensor, accumulate }, sum)) = self.sums.add(use_id, self.piece)? else {
-            return Ok(());
-        };
-        match accumulate {
-            true => ops::add::into(&tensor, &sum)?,
-            false => tensor.copy_from(&sum)?,
-        }
-        self.sink.ready(use_id)
+        let Some((target, sum)) = self.sums.add(use_id, self.piece)? else { return Ok(()) };
+        let Some(plane) = &self.sums.plane else { return deliver(use_id, &target, &sum, self.sink) };
+        let request = Request::new(Category::Gradient, OPERATOR);
+        let of = |source| AutogradError::Collective { operator: OPERATOR, source };
+        let sum = tensors::begin_all_reduce(sum, &mut plane.clone(), request).map_err(of)?;
+        self.sums.pending.push_back((use_id, target, sum));
+        self.sums.deliver(MOST_PENDING, self.sink)
     }
 }

@@ -3,7 +3,7 @@
 //! They run on the exchange stream, for which the compute stream waits, so that a step's phases tell for how
 //! long. Sums are added in the tree of [`RankTree::balanced`], on every transport with the same bits.
 
-use device::{Backend, Category, DType, Device, Request, StreamKind};
+use device::{Arrival, Backend, Category, DType, Device, Request, StreamKind};
 use tensor::ops::rounded_sum;
 use tensor::{Shape, Tensor, TensorError};
 
@@ -16,16 +16,50 @@ const STREAM: StreamKind = StreamKind::Exchange;
 
 /// Runs `work` on the exchange stream, after all compute so far and before all that follows.
 fn exchanged(device: &Device, work: impl FnOnce(StreamKind) -> Result<()>) -> Result<()> {
+    if let Some(arrival) = begin_exchange(device, work)? {
+        device.await_arrival(&arrival);
+    }
+    Ok(())
+}
+
+/// Runs `work` on the exchange stream, after all compute so far. Returns its arrival; `None` if it has ended.
+fn begin_exchange(device: &Device, work: impl FnOnce(StreamKind) -> Result<()>) -> Result<Option<Arrival>> {
     let of = TensorError::from;
     match device.backend() {
-        Backend::Meta => work(STREAM),
-        Backend::Cpu => device.noted(STREAM, || work(STREAM)).map_err(of)?,
+        Backend::Meta => work(STREAM)?,
+        Backend::Cpu => device.noted(STREAM, || work(STREAM)).map_err(of)??,
         Backend::Cuda => {
             let computed = device.record(StreamKind::Compute).map_err(of)?;
             device.wait(STREAM, &computed).map_err(of)?;
             work(STREAM)?;
-            device.await_arrival(&device.arrival(STREAM).map_err(of)?);
-            Ok(())
+            return Ok(Some(device.arrival(STREAM).map_err(of)?));
+        }
+    }
+    Ok(None)
+}
+
+/// A sum over ranks that the exchange stream makes beside compute. Compute enqueued after it has been dropped
+/// starts after the sum.
+#[derive(Debug)]
+pub struct PendingSum {
+    sum: Tensor,
+    /// The buffers that the exchange stream uses meanwhile: the sum with its padding, and a workspace.
+    _buffers: [Tensor; 2],
+    arrival: Option<Arrival>,
+}
+
+impl PendingSum {
+    /// Returns the sum; compute from now on starts after it has been made.
+    #[must_use]
+    pub fn wait(self) -> Tensor {
+        self.sum.clone()
+    }
+}
+
+impl Drop for PendingSum {
+    fn drop(&mut self) {
+        if let Some(arrival) = &self.arrival {
+            self.sum.device().await_arrival(arrival);
         }
     }
 }
@@ -40,21 +74,45 @@ pub fn first_part(plane: &dyn DataPlane, each: usize) -> usize {
 /// # Errors
 /// Out of memory; a failed collective.
 pub fn all_reduce(x: &Tensor, plane: &mut dyn DataPlane, request: Request) -> Result<Tensor> {
-    // The sum is made in one shard for each rank, so that its length must divide.
+    Ok(sum_of(padded_copy(x, plane, request)?, x.shape(), plane, true)?.wait())
+}
+
+/// Begins to sum `x` over ranks, f32, bf16 or f16, beside compute that is enqueued meanwhile. The sum
+/// overwrites `x` if the ranks divide its elements.
+///
+/// # Errors
+/// As for [`all_reduce`].
+pub fn begin_all_reduce(x: Tensor, plane: &mut dyn DataPlane, request: Request) -> Result<PendingSum> {
+    let shape = x.shape();
+    let padded = match x.elements().is_multiple_of(plane.world_size()) {
+        true => x.reshape([x.elements()])?,
+        false => padded_copy(&x, plane, request)?,
+    };
+    drop(x);
+    sum_of(padded, shape, plane, false)
+}
+
+/// Returns the elements of `x` in a row, followed by zeros up to a multiple of the ranks: the sum is made in
+/// one shard for each.
+fn padded_copy(x: &Tensor, plane: &dyn DataPlane, request: Request) -> Result<Tensor> {
     let elements = x.elements().next_multiple_of(plane.world_size());
     let padded = match elements == x.elements() {
         true => Tensor::empty(x.device(), [elements], x.dtype(), request)?,
         false => Tensor::zeros(x.device(), [elements], x.dtype(), request)?,
     };
-    let output = padded.view(0, x.shape())?;
-    output.copy_from(x)?;
-    let scratch = scratch(&padded)?;
+    padded.view(0, x.shape())?.copy_from(x)?;
+    Ok(padded)
+}
+
+/// Begins to sum `padded` over ranks, in place. `alone`: the device has no other work meanwhile.
+fn sum_of(padded: Tensor, shape: Shape, plane: &mut dyn DataPlane, alone: bool) -> Result<PendingSum> {
+    let (sum, scratch) = (padded.view(0, shape)?, scratch(&padded)?);
     let tree = RankTree::balanced(plane.world_size());
-    exchanged(x.device(), |stream| {
+    let arrival = begin_exchange(padded.device(), |stream| {
         let sum = TreeSum { parts: std::slice::from_ref(&padded), scratch: &scratch, everywhere: true };
-        tree_sums(plane, &[sum], &tree, true, stream)
+        tree_sums(plane, &[sum], &tree, alone, stream)
     })?;
-    Ok(output)
+    Ok(PendingSum { sum, _buffers: [padded, scratch], arrival })
 }
 
 /// The rows of `x [rows, ..]` of all ranks, in their order: `[ranks · rows, ..]`.
