@@ -8,6 +8,7 @@
 mod steps;
 
 use std::collections::BTreeMap;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use collective::Communicator;
@@ -15,6 +16,7 @@ use device::cuda::TimedCall;
 use device::{CopyKind, DType, Device, LoggedCall, StreamKind};
 use plan::{CallSize, MeasuredCalls, step_calls};
 use steps::{MeasuredModel, steps};
+use system::threads;
 use worker::placement::{Gpus, Placement};
 use worker::{Setup, Worker, is_out_of_memory};
 
@@ -43,21 +45,14 @@ pub(crate) struct CallMeasurements {
     pub(crate) kernel_seconds: f64,
 }
 
-/// Measures the calls of steps on one GPU, which should be otherwise idle. Calls `progress` with the numbers
-/// of measured steps and of all.
+/// Measures the calls of steps on GPUs of one kind, which should be otherwise idle and share the work. Calls
+/// `progress` with the numbers of measured steps and of all.
 ///
 /// # Errors
-/// The GPU's; a step whose calls are others than those of its log.
-pub(crate) fn measure(gpus: &Gpus, progress: &dyn Fn(usize, usize)) -> Result<CallMeasurements> {
-    let (mut measured, steps) = (Vec::new(), steps());
-    for (index, step) in steps.iter().enumerate() {
-        progress(index, steps.len());
-        match MeasuredStep::of(gpus, step) {
-            // A small GPU measures the steps that it has memory for.
-            Err(error) if is_out_of_memory(&error) => {}
-            step => measured.push(step?),
-        }
-    }
+/// The GPUs'; a step whose calls are others than those of its log.
+pub(crate) fn measure(gpus: &[Gpus], progress: &dyn Fn(usize, usize)) -> Result<CallMeasurements> {
+    let Some(first) = gpus.first() else { return Err(BenchError::Refused("--describe: no GPU".to_owned())) };
+    let measured = measured_steps(gpus, &steps(), progress)?;
     let event = event_seconds(&measured);
     let mut samples: BTreeMap<String, Vec<[f64; 4]>> = BTreeMap::new();
     for step in &measured {
@@ -69,10 +64,10 @@ pub(crate) fn measure(gpus: &Gpus, progress: &dyn Fn(usize, usize)) -> Result<Ca
     let mut calls: Vec<_> = calls.collect();
     let shortest = calls.iter().flat_map(|calls| &calls.samples).map(|[.., seconds]| *seconds);
     let kernel_seconds = shortest.fold(f64::INFINITY, f64::min);
-    let host = MeasuredStep::of(gpus, &MeasuredModel::small())?;
+    let host = MeasuredStep::of(first, &MeasuredModel::small())?;
     let launch_seconds = host.step / host.launches.max(1.0);
     for dtype in [DType::Bf16, DType::F16, DType::F32] {
-        let step = MeasuredStep::of(gpus, &MeasuredModel::small_convolutions(dtype))?;
+        let step = MeasuredStep::of(first, &MeasuredModel::small_convolutions(dtype))?;
         let convolutions = step.convolutions as f64;
         let others = step.launches - convolutions;
         let seconds = ((step.step - launch_seconds * others) / convolutions.max(1.0)).max(launch_seconds);
@@ -82,6 +77,43 @@ pub(crate) fn measure(gpus: &Gpus, progress: &dyn Fn(usize, usize)) -> Result<Ca
         });
     }
     Ok(CallMeasurements { calls, launch_seconds, kernel_seconds })
+}
+
+/// Measures each of `steps` on one of the GPUs.
+fn measured_steps(
+    gpus: &[Gpus],
+    steps: &[MeasuredModel],
+    progress: &dyn Fn(usize, usize),
+) -> Result<Vec<MeasuredStep>> {
+    let (sender, receiver) = channel();
+    let mut measured: Vec<(usize, MeasuredStep)> = Vec::new();
+    std::thread::scope(|scope| {
+        for (first, gpu) in gpus.iter().enumerate() {
+            let sender = sender.clone();
+            let measure = move || {
+                for (index, step) in steps.iter().enumerate().skip(first).step_by(gpus.len()) {
+                    // Nobody waits for results after an error.
+                    if sender.send((index, MeasuredStep::of(gpu, step))).is_err() {
+                        break;
+                    }
+                }
+            };
+            threads::spawn_scoped(scope, measure)
+                .map_err(|error| BenchError::Refused(format!("no thread can be started: {error}")))?;
+        }
+        drop(sender);
+        for (done, (index, step)) in receiver.into_iter().enumerate() {
+            progress(done, steps.len());
+            match step {
+                // A small GPU measures the steps that it has memory for.
+                Err(error) if is_out_of_memory(&error) => {}
+                step => measured.push((index, step?)),
+            }
+        }
+        Ok::<_, BenchError>(())
+    })?;
+    measured.sort_by_key(|(index, _)| *index);
+    Ok(measured.into_iter().map(|(_, step)| step).collect())
 }
 
 /// Returns samples of one kind by size, each with the median of its times.

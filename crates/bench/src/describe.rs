@@ -43,7 +43,7 @@ const SMALLEST: usize = 1 << 12;
 /// Measures the description of a device. On GPUs, which should be otherwise idle, three training steps of a
 /// small model run on as many as exist, up to the largest power of two. The GPUs then make all connections
 /// that any run may make. The result has the memory that the driver reports as used, and the measured rates.
-/// Steps of many models then run on one GPU; `progress` gets the number of measured ones and of all.
+/// The GPUs then share steps of many models, each on one of them; `progress` gets the number of measured ones and of all.
 ///
 /// # Errors
 /// A file, which is already a description; GPUs that are missing or fail.
@@ -105,9 +105,9 @@ fn measure(gpus: usize, progress: &dyn Fn(usize, usize)) -> Result<PlanDevice> {
             })?
         }
     };
-    let alone = Gpus { first_rank: 0, ordinals: vec![0], description: description.clone() };
     let on_host = cuda::availability().map_or(ranks, |gpus| gpus.len());
-    let calls = call_samples::measure(&alone, progress)?;
+    let alone = |ordinal| Gpus { first_rank: 0, ordinals: vec![ordinal], description: description.clone() };
+    let calls = call_samples::measure(&(0..on_host).map(alone).collect::<Vec<_>>(), progress)?;
     let mut device = described(&description, &all, PlanDevice::shipped()?);
     if let Some(rates) = &mut device.rates {
         rates.launch_seconds = Some(legible(calls.launch_seconds));
