@@ -339,7 +339,10 @@ impl<'a> Rank<'a> {
             let reason = self.calls.reason_of(communication);
             self.streams.set_reason(stream, reason);
             self.streams.wait_until(stream, begin, reason.unwrap_or_else(|| Idle::of(stream)));
-            self.streams.run(stream, self.host, *seconds);
+            match is_sum(communication) {
+                true => self.streams.run_sum(stream, self.host, *seconds),
+                false => self.streams.run(stream, self.host, *seconds),
+            }
             return true;
         }
         self.host += host;
@@ -362,6 +365,13 @@ impl<'a> Rank<'a> {
         }
         true
     }
+}
+
+/// Returns whether a communication is one of sums over ranks, which kernels make, or of the parts of such
+/// sums. Messages and gathered values are copied.
+fn is_sum(communication: &LoggedCommunication) -> bool {
+    let reduces = matches!(communication.stream, StreamKind::Reduce | StreamKind::Exchange);
+    reduces && matches!(communication.operation, "exchange" | "all-reduce" | "reduce-scatter")
 }
 
 #[cfg(test)]

@@ -116,7 +116,10 @@ impl Samples {
         let mut all: BTreeMap<String, Vec<([f64; 3], f64)>> = BTreeMap::new();
         for MeasuredCalls { call, samples } in measured {
             let samples = samples.iter().map(|[a, b, c, seconds]| ([*a, *b, *c], *seconds));
-            all.entry(call.clone()).or_default().extend(samples);
+            let of_all_variants = any_variant(call).into_iter().map(str::to_owned);
+            for kind in of_all_variants.chain([call.clone()]) {
+                all.entry(kind).or_default().extend(samples.clone());
+            }
         }
         Samples(all)
     }
@@ -137,13 +140,14 @@ impl Samples {
     }
 
     /// Returns by how much calls of this kind and size take longer than `model` says, which gives the seconds
-    /// of a size: the mean over the samples of the kind, weighted by how close they are; `None` without any.
+    /// of a size: the mean over the samples of the kind, or else of a kernel's other variants, weighted by how
+    /// close they are; `None` without any.
     pub(crate) fn ratio(
         &self,
         CallSize { kind, size }: &CallSize,
         model: impl Fn([f64; 3]) -> f64,
     ) -> Option<f64> {
-        let samples = self.0.get(kind)?;
+        let samples = self.0.get(kind).or_else(|| self.0.get(any_variant(kind)?))?;
         let (mut sum, mut weights) = (0.0, 0.0);
         for (sample, seconds) in samples {
             let modelled = model(*sample);
@@ -162,6 +166,12 @@ impl Samples {
         }
         (weights > 0.0).then(|| (sum / weights).exp())
     }
+}
+
+/// Returns the kind of all variants of a kernel; `None` for the kind of another call.
+fn any_variant(kind: &str) -> Option<&str> {
+    let (name, variant) = kind.rsplit_once(' ')?;
+    (name.contains('.') && variant.parse::<usize>().is_ok()).then_some(name)
 }
 
 /// The distance of two sizes, in doublings.

@@ -88,7 +88,10 @@ impl TimedStep {
             });
             Ok(calls.with_sequences(grid.seen_from(rank)?.group(Axis::Context).ranks))
         })?;
-        let Some(parts) = simulate(&calls) else { return Ok(None) };
+        let Some(mut parts) = simulate(&calls) else { return Ok(None) };
+        if config.parallel.shares_gpu() {
+            wait_for_gpu(&mut parts);
+        }
         let longest = parts.iter().zip(&calls).max_by(|(a, _), (b, _)| a.work().total_cmp(&b.work()));
         let Some((longest, calls)) = longest else { return Ok(None) };
         let family = |(family, calls, seconds)| FamilySeconds { family, calls, seconds };
@@ -124,6 +127,14 @@ impl TimedStep {
     }
 }
 
+/// Lets stages on one GPU wait for each other's work: a step takes at least as long as all of it.
+fn wait_for_gpu(parts: &mut [ClockParts]) {
+    let work: f64 = parts.iter().map(ClockParts::work).sum();
+    for own in parts {
+        own.wait(Idle::Pipeline, (work - own.seconds()).max(0.0));
+    }
+}
+
 impl StepParts {
     fn of(parts: &ClockParts) -> Self {
         let of = |phase: Phase| parts.section(phase.name());
@@ -155,7 +166,10 @@ impl PlanDevice {
 
 /// Returns the times of a configuration's calls on a device with `rates`.
 pub(crate) fn call_times(config: &RunConfig, device: &PlanDevice, rates: &DeviceRates) -> CallTimes {
-    let sharing = if config.parallel.shares_gpu() { config.world_size() } else { 1 };
+    let grid = config.parallel.grid();
+    // Stages of a pipeline mostly take turns.
+    let sharing =
+        if config.parallel.shares_gpu() { grid.world_size() / grid.size(Axis::Pipeline) } else { 1 };
     CallTimes::new(device, rates.clone(), config.precision.tf32, sharing)
 }
 

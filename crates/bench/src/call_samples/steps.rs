@@ -7,23 +7,25 @@ use device::DType;
 
 use crate::error::Result;
 
-/// Models of which steps are measured.
-const GPT: &str = "[model]\nkind = \"gpt\"\nlayers = 6\nheads = 12\nwidth = 768\ncontext = 1024\n\
+/// Models of which steps are measured. With few layers, the head would be a larger part of a step, and the clock
+/// of a GPU at its power limit lower, than in whole models.
+const GPT: &str = "[model]\nkind = \"gpt\"\nlayers = 12\nheads = 12\nwidth = 768\ncontext = 1024\n\
                    vocabulary = 32768\n";
-const LLAMA: &str = "[model]\nkind = \"llama\"\nlayers = 4\nheads = 16\nkey_value_heads = 4\nwidth = 2048\n\
+const LLAMA: &str = "[model]\nkind = \"llama\"\nlayers = 8\nheads = 16\nkey_value_heads = 4\nwidth = 2048\n\
                      feed_forward = 5632\ncontext = 2048\nvocabulary = 32768\n";
 /// Heads of 64 values, longer sequences and a large vocabulary.
-const LONGER: &str = "[model]\nkind = \"llama\"\nlayers = 4\nheads = 32\nkey_value_heads = 8\nwidth = 2048\n\
+const LONGER: &str = "[model]\nkind = \"llama\"\nlayers = 8\nheads = 32\nkey_value_heads = 8\nwidth = 2048\n\
                       feed_forward = 8192\ncontext = 4096\nvocabulary = 131072\n";
 /// Norms of queries and keys, and heads wider than the model's share.
-const NORMED: &str = "[model]\nkind = \"llama\"\nlayers = 4\nheads = 16\nkey_value_heads = 8\nhead_width = 128\n\
+const NORMED: &str = "[model]\nkind = \"llama\"\nlayers = 8\nheads = 16\nkey_value_heads = 8\nhead_width = 128\n\
                       width = 1024\nfeed_forward = 3072\ncontext = 4096\nvocabulary = 65536\nqk_norm = true\n";
 /// Windows, wide heads, norms on both sides of a layer and a very large vocabulary.
-const WINDOWED: &str = "[model]\nkind = \"llama\"\nlayers = 4\nheads = 4\nkey_value_heads = 1\nhead_width = 256\n\
+const WINDOWED: &str = "[model]\nkind = \"llama\"\nlayers = 8\nheads = 4\nkey_value_heads = 1\nhead_width = 256\n\
                         width = 1152\nfeed_forward = 6912\ncontext = 4096\nvocabulary = 196608\ntied = true\n\
                         activation = \"gelu\"\nqk_norm = true\nnorm_position = \"both\"\nnorms_less_one = true\n\
-                        window = 512\nlayer_types = [\"sliding_attention\", \"sliding_attention\", \"sliding_attention\", \"full_attention\"]\n\
-                        embedding_scale = 33.9\n";
+                        window = 512\nlayer_types = [\"sliding_attention\", \"sliding_attention\", \
+                        \"sliding_attention\", \"full_attention\", \"sliding_attention\", \"sliding_attention\", \
+                        \"sliding_attention\", \"full_attention\"]\nembedding_scale = 33.9\n";
 const RESNET: &str = "[model]\nkind = \"resnet\"\ndepth = 50\nclasses = 1000\nimage_size = 224\n";
 
 /// Widths, heads, contexts and numbers of samples of the measured GPTs.
@@ -151,9 +153,15 @@ impl Steps {
         self.add(GPT, &[4], &[bf16, "model.width=672"]);
         self.add(GPT, &[16], &[bf16, "model.width=720", "model.heads=10"]);
         self.add(LLAMA, &[1, 4], &[bf16]);
-        self.add(LLAMA, &[1, 3], &[bf16, "model.width=4096", "model.heads=32", "model.feed_forward=14336"]);
+        let wide = ["model.width=4096", "model.heads=32", "model.feed_forward=14336"];
+        for (samples, context) in [(&[1, 3][..], "model.context=2048"), (&[1], "model.context=8192")] {
+            self.add(LLAMA, samples, &[&[bf16, context], &wide[..]].concat());
+        }
         self.add(LLAMA, &[4], &[bf16, "model.width=1536", "model.heads=6", "model.key_value_heads=2"]);
         self.add(LLAMA, &[4], &[bf16, "lora.rank=16"]);
+        for context in ["model.context=16384", "model.context=32768"] {
+            self.add(LONGER, &[1], &[bf16, context]);
+        }
         for model in [LONGER, NORMED] {
             self.add(model, &[1, 2, 4], &[bf16]);
             self.add(model, &[2], &[bf16, "lora.rank=16"]);

@@ -62,6 +62,11 @@ impl ClockParts {
         self.sections.iter().find(|(other, _)| *other == name).map_or(0.0, |(_, seconds)| *seconds)
     }
 
+    /// Adds a wait.
+    pub(crate) fn wait(&mut self, reason: Idle, seconds: f64) {
+        add(&mut self.idle, reason, seconds);
+    }
+
     /// Seconds of waiting for a reason.
     pub(crate) fn idle(&self, reason: Idle) -> f64 {
         self.idle.iter().find(|(other, _)| *other == reason).map_or(0.0, |(_, seconds)| *seconds)
@@ -81,6 +86,9 @@ fn is_pass(section: &str) -> bool {
     [Phase::Forward, Phase::Backward].into_iter().any(|phase| phase.name() == section)
 }
 
+/// Speed of compute beside sums over ranks, whose kernels hold multiprocessors for which the last blocks of
+/// matmuls wait (`benches/notes/several_gpus.md`).
+const SPEED_BESIDE_SUMS: f64 = 0.25;
 /// Most events of a stream that are kept: waits are for recent ones.
 const EVENTS: usize = 4096;
 
@@ -101,6 +109,8 @@ struct Stream {
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     streams: [Stream; StreamKind::ALL.len()],
+    /// The begins and ends of sums over ranks beside which compute may still run.
+    sums: Vec<[f64; 2]>,
     section: &'static str,
     /// Whether the present pass has not begun to compute.
     is_new_pass: bool,
@@ -138,10 +148,12 @@ impl Streams {
         let (before, waited) = (*free, awaited.take());
         let awaited = waited.map_or(before, |(time, _)| time.max(before));
         let begin = awaited.max(enqueued);
-        *free = begin + seconds;
         if stream != StreamKind::Compute {
+            *free = begin + seconds;
             return;
         }
+        let seconds = seconds + self.slowed_by_sums(begin, seconds);
+        self.of(stream).free = begin + seconds;
         if let Some((_, reason)) = waited {
             add(&mut self.current.idle, reason, awaited - before);
         }
@@ -156,6 +168,29 @@ impl Streams {
             None => self.current.passes.push([begin, end]),
         }
         self.is_new_pass = false;
+    }
+
+    /// Runs a sum over ranks, which slows compute down.
+    pub(super) fn run_sum(&mut self, stream: StreamKind, enqueued: f64, seconds: f64) {
+        self.run(stream, enqueued, seconds);
+        let end = self.of(stream).free;
+        self.sums.push([end - seconds, end]);
+    }
+
+    /// Returns by how much longer compute of `seconds` from `begin` on takes beside sums.
+    fn slowed_by_sums(&mut self, begin: f64, seconds: f64) -> f64 {
+        let mut longer = 0.0;
+        for [from, until] in &mut self.sums {
+            *from = from.max(begin);
+            let left = begin + seconds + longer - *from;
+            if left > 0.0 && *from < *until {
+                let beside = (*until - *from).min(left / SPEED_BESIDE_SUMS);
+                longer += beside * (1.0 - SPEED_BESIDE_SUMS);
+                *from += beside;
+            }
+        }
+        self.sums.retain(|[from, until]| from < until);
+        longer
     }
 
     /// Sets the reason of waits for the work of a stream from now on.
@@ -193,6 +228,7 @@ impl Streams {
     /// Continues as if the work since the parts of the step were `before` had been done `times` times more,
     /// in `seconds`.
     pub(super) fn repeat(&mut self, seconds: f64, times: f64, before: &ClockParts) {
+        self.sums.iter_mut().flatten().for_each(|time| *time += seconds);
         for Stream { free, awaited, events, .. } in &mut self.streams {
             *free += seconds;
             awaited.iter_mut().for_each(|(time, _)| *time += seconds);

@@ -118,3 +118,42 @@ fn pipelines_with_very_many_calls_are_not_simulated() {
     all[0].stretches[0].times = usize::MAX;
     assert!(simulate(&all).is_none());
 }
+
+#[test]
+fn sums_over_ranks_slow_compute_beside_them() {
+    use StreamKind::{Compute, Exchange, Reduce};
+    let step = |operation, stream| {
+        let communication = LoggedCommunication {
+            operation,
+            bytes: 1,
+            ranks: vec![0, 1],
+            sends: Vec::new(),
+            receives: Vec::new(),
+            stream,
+        };
+        let made = [
+            (copy(Compute), 1.0),
+            (LoggedCall::Record(Compute), 0.0),
+            (LoggedCall::Wait { stream, event: event(Compute) }, 0.0),
+            (LoggedCall::Communication(communication), 2.0),
+            (copy(Compute), 1.0),
+            (copy(Compute), 4.0),
+            // The sum has ended before.
+            (copy(Compute), 1.0),
+        ];
+        simulate(&[calls(0, &made, 0.0)]).unwrap()[0].seconds()
+    };
+    // A sum of 2 takes 1.5 of the compute beside it.
+    for (operation, stream, seconds) in [
+        ("exchange", Reduce, 8.5),
+        ("all-reduce", Exchange, 8.5),
+        ("all-gather", Reduce, 7.0),
+        ("exchange", StreamKind::Transfer, 7.0),
+    ] {
+        assert!(
+            close(step(operation, stream), seconds),
+            "{operation} {stream:?} {}",
+            step(operation, stream)
+        );
+    }
+}
