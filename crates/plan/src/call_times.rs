@@ -10,7 +10,7 @@ mod matmul;
 use std::collections::BTreeMap;
 
 use device::matmul_table::MatmulKey;
-use device::{CallLog, CopyKind, DType, LoggedCall, LoggedCommunication};
+use device::{CallLog, CopyKind, DType, LoggedCall, LoggedCommunication, StreamKind};
 use matmul::{MatmulModel, MatmulRate};
 
 use crate::imitated::PlanDevice;
@@ -115,6 +115,16 @@ impl CallTimes {
     pub(crate) fn is_measured(&self, call: &LoggedCall) -> bool {
         let size = || CallSize::of(call, self.gpus_per_host, self.tf32);
         !self.samples.is_empty() && size().is_some_and(|size| self.samples.has(&size))
+    }
+
+    /// Returns whether a call slows compute down that runs meanwhile: sums over ranks of a host, and the
+    /// exchange of their parts, which kernels make. Gathered values are copied, and networks are slow.
+    pub(crate) fn slows_compute(&self, call: &LoggedCall) -> bool {
+        let LoggedCall::Communication(call) = call else { return false };
+        let reduces = matches!(call.stream, StreamKind::Reduce | StreamKind::Exchange);
+        let host = |rank: &usize| rank / self.gpus_per_host.max(1);
+        let is_near = call.ranks.iter().all(|rank| Some(host(rank)) == call.ranks.first().map(host));
+        reduces && is_near && matches!(call.operation, "exchange" | "all-reduce" | "reduce-scatter")
     }
 
     /// Seconds for which a call occupies the host.

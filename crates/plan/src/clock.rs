@@ -45,6 +45,8 @@ pub(crate) struct CallTime {
     pub(crate) host: f64,
     /// Whether calls of its kind were measured.
     pub(crate) is_measured: bool,
+    /// Whether it slows compute down that runs meanwhile.
+    pub(crate) slows_compute: bool,
 }
 
 /// A call with its times. Large pipelines have millions.
@@ -56,6 +58,7 @@ struct TimedCall {
     effect: Effect,
     family: Option<&'static str>,
     is_measured: bool,
+    slows_compute: bool,
 }
 
 /// The effect of a call on host and streams.
@@ -82,8 +85,9 @@ impl RankCalls {
     pub(crate) fn new(rank: usize, log: CallLog, times: impl Fn(&LoggedCall) -> CallTime) -> Self {
         let stretches = stretches(&log);
         let timed = |call: LoggedCall| {
-            let (CallTime { device, host, is_measured }, family) = (times(&call), CallSize::family(&call));
-            TimedCall { seconds: device, host, effect: Effect::of(call), family, is_measured }
+            let (time, family) = (times(&call), CallSize::family(&call));
+            let CallTime { device: seconds, host, is_measured, slows_compute } = time;
+            TimedCall { seconds, host, effect: Effect::of(call), family, is_measured, slows_compute }
         };
         RankCalls {
             rank,
@@ -321,7 +325,8 @@ impl<'a> Rank<'a> {
 
     /// Makes a call. Returns false if it awaits other ranks.
     fn make(&mut self, index: usize, arrivals: &mut meetings::Arrivals, forced: bool) -> bool {
-        let TimedCall { seconds, host, effect, .. } = &self.calls.calls[index];
+        let calls = self.calls;
+        let call @ TimedCall { host, effect, .. } = &calls.calls[index];
         if let Effect::Communicate(communication) = effect {
             let stream = communication.stream;
             let ready = self.streams.ready(stream).max(self.host + host);
@@ -339,16 +344,13 @@ impl<'a> Rank<'a> {
             let reason = self.calls.reason_of(communication);
             self.streams.set_reason(stream, reason);
             self.streams.wait_until(stream, begin, reason.unwrap_or_else(|| Idle::of(stream)));
-            match is_sum(communication) {
-                true => self.streams.run_sum(stream, self.host, *seconds),
-                false => self.streams.run(stream, self.host, *seconds),
-            }
+            self.run(stream, call);
             return true;
         }
         self.host += host;
         match effect {
             Effect::Run { stream, blocks } => {
-                self.streams.run(*stream, self.host, *seconds);
+                self.run(*stream, call);
                 if *blocks {
                     self.host = self.host.max(self.streams.ready(*stream));
                 }
@@ -365,13 +367,14 @@ impl<'a> Rank<'a> {
         }
         true
     }
-}
 
-/// Returns whether a communication is one of sums over ranks, which kernels make, or of the parts of such
-/// sums. Messages and gathered values are copied.
-fn is_sum(communication: &LoggedCommunication) -> bool {
-    let reduces = matches!(communication.stream, StreamKind::Reduce | StreamKind::Exchange);
-    reduces && matches!(communication.operation, "exchange" | "all-reduce" | "reduce-scatter")
+    /// Runs a call on a stream.
+    fn run(&mut self, stream: StreamKind, call: &TimedCall) {
+        match call.slows_compute {
+            true => self.streams.run_sum(stream, self.host, call.seconds),
+            false => self.streams.run(stream, self.host, call.seconds),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -85,6 +85,7 @@ impl TimedStep {
                 device: times.device(call, &matmuls),
                 host: times.host(call),
                 is_measured: times.is_measured(call),
+                slows_compute: times.slows_compute(call),
             });
             Ok(calls.with_sequences(grid.seen_from(rank)?.group(Axis::Context).ranks))
         })?;

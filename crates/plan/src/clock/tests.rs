@@ -10,7 +10,12 @@ fn calls(rank: usize, calls: &[(LoggedCall, f64)], host: f64) -> RankCalls {
 
 fn repeated(rank: usize, calls: &[(LoggedCall, f64)], host: f64, repeated: Vec<RepeatedCalls>) -> RankCalls {
     let log = CallLog { calls: calls.iter().map(|(call, _)| call.clone()).collect(), repeated };
-    let mut made = RankCalls::new(rank, log, |_| CallTime { device: 0.0, host, is_measured: false });
+    let mut made = RankCalls::new(rank, log, |_| CallTime {
+        device: 0.0,
+        host,
+        is_measured: false,
+        slows_compute: false,
+    });
     made.calls.iter_mut().zip(calls).for_each(|(made, (_, seconds))| made.seconds = *seconds);
     made
 }
@@ -121,39 +126,23 @@ fn pipelines_with_very_many_calls_are_not_simulated() {
 
 #[test]
 fn sums_over_ranks_slow_compute_beside_them() {
-    use StreamKind::{Compute, Exchange, Reduce};
-    let step = |operation, stream| {
-        let communication = LoggedCommunication {
-            operation,
-            bytes: 1,
-            ranks: vec![0, 1],
-            sends: Vec::new(),
-            receives: Vec::new(),
-            stream,
-        };
-        let made = [
-            (copy(Compute), 1.0),
-            (LoggedCall::Record(Compute), 0.0),
-            (LoggedCall::Wait { stream, event: event(Compute) }, 0.0),
-            (LoggedCall::Communication(communication), 2.0),
-            (copy(Compute), 1.0),
-            (copy(Compute), 4.0),
-            // The sum has ended before.
-            (copy(Compute), 1.0),
-        ];
-        simulate(&[calls(0, &made, 0.0)]).unwrap()[0].seconds()
+    use StreamKind::{Compute, Reduce};
+    let made = [
+        (copy(Compute), 1.0),
+        (LoggedCall::Record(Compute), 0.0),
+        (LoggedCall::Wait { stream: Reduce, event: event(Compute) }, 0.0),
+        (copy(Reduce), 2.0),
+        (copy(Compute), 1.0),
+        (copy(Compute), 4.0),
+        // The sum has ended before.
+        (copy(Compute), 1.0),
+    ];
+    let seconds = |slows_compute| {
+        let mut calls = calls(0, &made, 0.0);
+        calls.calls[3].slows_compute = slows_compute;
+        simulate(&[calls]).unwrap()[0].seconds()
     };
+    assert!(close(seconds(false), 7.0), "{}", seconds(false));
     // A sum of 2 takes 1.5 of the compute beside it.
-    for (operation, stream, seconds) in [
-        ("exchange", Reduce, 8.5),
-        ("all-reduce", Exchange, 8.5),
-        ("all-gather", Reduce, 7.0),
-        ("exchange", StreamKind::Transfer, 7.0),
-    ] {
-        assert!(
-            close(step(operation, stream), seconds),
-            "{operation} {stream:?} {}",
-            step(operation, stream)
-        );
-    }
+    assert!(close(seconds(true), 8.5), "{}", seconds(true));
 }
