@@ -43,7 +43,8 @@ const SMALLEST: usize = 1 << 12;
 /// Measures the description of a device. On GPUs, which should be otherwise idle, three training steps of a
 /// small model run on as many as exist, up to the largest power of two. The GPUs then make all connections
 /// that any run may make. The result has the memory that the driver reports as used, and the measured rates.
-/// The GPUs then share steps of many models, each on one of them; `progress` gets the number of measured ones and of all.
+/// The GPUs then share steps of many models, each on one of them; `progress` gets the number of measured ones
+/// and of all.
 ///
 /// # Errors
 /// A file, which is already a description; GPUs that are missing or fail.

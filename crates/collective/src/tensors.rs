@@ -104,7 +104,7 @@ fn padded_copy(x: &Tensor, plane: &dyn DataPlane, request: Request) -> Result<Te
     Ok(padded)
 }
 
-/// Begins to sum `padded` over ranks, in place. `alone`: the device has no other work meanwhile.
+/// Begins to overwrite `padded` with its sum over ranks. `alone`: the device has no other work meanwhile.
 fn sum_of(padded: Tensor, shape: Shape, plane: &mut dyn DataPlane, alone: bool) -> Result<PendingSum> {
     let (sum, scratch) = (padded.view(0, shape)?, scratch(&padded)?);
     let tree = RankTree::balanced(plane.world_size());

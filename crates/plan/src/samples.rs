@@ -140,8 +140,8 @@ impl Samples {
     }
 
     /// Returns by how much calls of this kind and size take longer than `model` says, which gives the seconds
-    /// of a size: the mean over the samples of the kind, or else of a kernel's other variants, weighted by how
-    /// close they are; `None` without any.
+    /// of a size: the mean over the samples of the kind, or else of other variants of a kernel, weighted by
+    /// how close they are; `None` without any.
     pub(crate) fn ratio(
         &self,
         CallSize { kind, size }: &CallSize,

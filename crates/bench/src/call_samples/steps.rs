@@ -7,8 +7,8 @@ use device::DType;
 
 use crate::error::Result;
 
-/// Models of which steps are measured. With few layers, the head would be a larger part of a step, and the clock
-/// of a GPU at its power limit lower, than in whole models.
+/// Models of which steps are measured. With few layers, the head would be a larger part of a step, and the
+/// clock of a GPU at its power limit lower, than in whole models.
 const GPT: &str = "[model]\nkind = \"gpt\"\nlayers = 12\nheads = 12\nwidth = 768\ncontext = 1024\n\
                    vocabulary = 32768\n";
 const LLAMA: &str = "[model]\nkind = \"llama\"\nlayers = 8\nheads = 16\nkey_value_heads = 4\nwidth = 2048\n\
