@@ -51,11 +51,11 @@ fn measured_steps_are_predicted() {
     ] {
         let sizes = batch(sequences);
         let sets: Vec<&str> = sizes.iter().map(String::as_str).chain(BF16).chain([set]).collect();
-        for (device, least_measured) in [(&described, 0.95), (&rates, 0.0)] {
+        for (device, least_measured, most_error) in [(&described, 0.95, 0.06), (&rates, 0.0, 0.1)] {
             let began = Instant::now();
             let time = predict_on(device, file, &sets);
             let error = 1e3 * time.step_seconds / measured - 1.0;
-            assert!(error.abs() < 0.08, "{file}, {set}: {:+.1} %\n{time}", 100.0 * error);
+            assert!(error.abs() < most_error, "{file}, {set}: {:+.1} %\n{time}", 100.0 * error);
             assert!(began.elapsed() < Duration::from_secs(1), "{file}, {set}: {:?}", began.elapsed());
             let parts: f64 = time.parts.named().iter().map(|(_, seconds)| seconds).sum();
             assert!((parts / time.step_seconds - 1.0).abs() < 1e-6, "{time:?}");
