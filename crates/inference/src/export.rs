@@ -81,7 +81,7 @@ pub fn export(options: &ExportOptions) -> Result<()> {
     let whole = weights::whole(&config)?;
     let parameters = whole.parameters();
     let buffers = whole.buffers().iter().map(|buffer| (buffer.name(), buffer.tensor().shape()));
-    let shapes = parameters.list().iter().map(|p| (p.name.as_str(), p.weight.shape()));
+    let shapes = parameters.list().iter().map(|p| (p.name.as_str(), p.shape()));
     let shapes: BTreeMap<_, _> = shapes.chain(buffers).collect();
     let shape = |name: &str| shapes.get(name).copied();
     let adapters = match config.tuning.lora() {
