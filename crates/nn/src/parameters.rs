@@ -26,6 +26,8 @@ use crate::running_statistics::RunningStatistics;
 use crate::sharding::Sharding;
 use crate::tuning::Tuning;
 
+pub use codes::Drawing;
+
 /// Index into [`Parameters::list`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ParameterId(pub usize);
@@ -333,7 +335,7 @@ impl Parameters {
 
     /// Fills `target`, f32 or bf16, with the initial values of this part of the parameter from element
     /// `first` on; those of an f32 master are not rounded to the parameter's type. A record of codes gets
-    /// zeros: values are drawn when weights are loaded ([`Parameters::draw`]).
+    /// zeros: values are drawn when weights are loaded ([`Parameters::drawing`]).
     pub fn fill_initial(&self, parameter: ParameterId, first: usize, target: &Tensor) -> Result<()> {
         let Parameter { name, init, sharding, lane, codes, .. } = &self.list[parameter.0];
         if codes.is_some() {

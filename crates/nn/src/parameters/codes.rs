@@ -55,14 +55,29 @@ impl Parameters {
         BlockCodes::new(alphabet, shape, &rows).map(Some).map_err(refused)
     }
 
-    /// Fills `target`, f32 on a host, with the values that a parameter in codes begins with, from element
-    /// `first` on.
+    /// The initial values of a parameter in codes.
+    #[must_use]
+    pub fn drawing(&self, parameter: ParameterId) -> Drawing {
+        let Parameter { name, init, .. } = &self.list[parameter.0];
+        Drawing { name: name.clone(), init: *init, seed: self.seed }
+    }
+}
+
+/// The initial values of a whole parameter, before they are encoded.
+#[derive(Clone, Debug)]
+pub struct Drawing {
+    name: String,
+    init: Init,
+    seed: u64,
+}
+
+impl Drawing {
+    /// Fills `target`, f32, with the values from element `first` on.
     ///
     /// # Errors
     /// Another type.
-    pub fn draw(&self, parameter: ParameterId, first: usize, target: &Tensor) -> Result<()> {
-        let Parameter { name, init, .. } = &self.list[parameter.0];
+    pub fn fill(&self, first: usize, target: &Tensor) -> Result<()> {
         let range = first..first + target.elements();
-        Ok(init.fill(target, slice::from_ref(&range), self.seed, name)?)
+        Ok(self.init.fill(target, slice::from_ref(&range), self.seed, &self.name)?)
     }
 }
