@@ -66,7 +66,8 @@ fn runs_beside_a_base_in_codes_have_the_losses_of_bitsandbytes() {
     let recorded: Value = serde_json::from_slice(&fs::read(golden("block_codes.json")).unwrap()).unwrap();
     for (name, expected) in recorded.as_object().unwrap() {
         let name = format!("models/{name}");
-        for base in ["nf4", "int4", "fp8"] {
+        // The others on one model.
+        for base in if name.ends_with("llama") { &["nf4", "int4", "fp8"][..] } else { &["nf4"] } {
             let directory = tempfile::tempdir().unwrap();
             let at = |part: &str| directory.path().join(part);
             let base = format!("lora.base={base}");

@@ -2,10 +2,9 @@
 
 use keys::{Error, RawValues};
 
-use crate::choices::LoraBase;
 use crate::lanes::divisors_around;
 use crate::run_config::RunConfig;
-use crate::sections::{LoraSection, Parallel, Train};
+use crate::sections::{Parallel, Train};
 
 /// Checks that the lanes of layers can be divided among ranks, and the model among lanes.
 pub(crate) fn check_tensor_lanes(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
@@ -29,14 +28,6 @@ pub(crate) fn check_tensor_lanes(raw: &RawValues, config: &RunConfig) -> Result<
     }
     if lanes == 1 {
         return Ok(());
-    }
-    if config.lora.base != LoraBase::Compute {
-        let why = format!(
-            "layers that are divided have no weights in codes, and {} = \"{}\"",
-            LoraSection::base,
-            config.lora.base.name()
-        );
-        return refused(LoraSection::base, why);
     }
     match config.model.divided_dimensions() {
         Err((key, why)) => return refused(key, format!("{key}: {why}")),

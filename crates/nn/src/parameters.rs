@@ -12,7 +12,6 @@ use autograd::ops::{Fp8Weight, LaneShare};
 use autograd::{UseId, Weight, WeightHandle};
 use collective::RankGrid;
 use device::{Category, DType, Device, Element, Request};
-use tensor::ops::block_codes::BlockCodes;
 use tensor::{Shape, Tensor};
 
 use crate::buffers::ModelBuffer;
@@ -26,7 +25,7 @@ use crate::running_statistics::RunningStatistics;
 use crate::sharding::Sharding;
 use crate::tuning::Tuning;
 
-pub use codes::Drawing;
+pub use codes::{CodedValues, MatrixCodes};
 
 /// Index into [`Parameters::list`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -40,7 +39,7 @@ pub struct Parameter {
     /// Values of this rank's part, in the compute dtype, or its record of codes.
     pub weight: WeightHandle,
     /// The codes of a parameter that has a record of them instead of values.
-    pub codes: Option<Rc<BlockCodes>>,
+    pub codes: Option<MatrixCodes>,
     /// The parts that the ranks of the grid hold.
     pub sharding: Sharding,
     /// Number of the part among those that are here, if layers are divided in lanes.
@@ -191,7 +190,7 @@ impl Parameters {
     /// Makes a parameter that is stored as elements of type `dtype`.
     fn register_as(
         &mut self,
-        (name, codes): (&str, Option<Rc<BlockCodes>>),
+        (name, codes): (&str, Option<MatrixCodes>),
         (sharding, dtype): (Sharding, DType),
         init: Init,
     ) -> Result<ParameterId> {
@@ -326,7 +325,8 @@ impl Parameters {
         self.list[parameter.0].users += 1;
         let Parameter { weight, codes, trained, .. } = &self.list[parameter.0];
         if !trained {
-            return Weight::frozen(weight.clone()).in_codes(codes.clone());
+            let blocks = codes.as_ref().map(|codes| Rc::clone(&codes.blocks));
+            return Weight::frozen(weight.clone()).in_codes(blocks);
         }
         let id = UseId(self.uses.len() as u32);
         self.uses.push(Use { id, parameter });
@@ -335,7 +335,7 @@ impl Parameters {
 
     /// Fills `target`, f32 or bf16, with the initial values of this part of the parameter from element
     /// `first` on; those of an f32 master are not rounded to the parameter's type. A record of codes gets
-    /// zeros: values are drawn when weights are loaded ([`Parameters::drawing`]).
+    /// zeros: values are drawn when weights are loaded ([`CodedValues::draw`]).
     pub fn fill_initial(&self, parameter: ParameterId, first: usize, target: &Tensor) -> Result<()> {
         let Parameter { name, init, sharding, lane, codes, .. } = &self.list[parameter.0];
         if codes.is_some() {

@@ -102,17 +102,18 @@ impl Targets {
                 None => Some((0, weight.tensor()?)),
             };
             let Some((first, tensor)) = part else { continue };
-            if let Some(codes) = &parameter.codes {
-                let (name, shape) = (name.clone(), sharding.whole());
-                let target = Target { name, dtype: DType::U8, shape, first, tensor };
-                let (codes, drawing) = ((**codes).clone(), parameters.drawing(ParameterId(number)));
-                self.records.push(RecordTarget { target, is_whole: units.is_none(), codes, drawing });
-                continue;
-            }
             let range = first..first + tensor.elements();
             let runs = part_runs(sharding, |axis| parameters.coordinate(axis, *lane), range);
-            let targets = run_targets(name, DType::F32, sharding.whole(), &tensor, runs)?;
-            self.holders(units.is_none()).extend(targets);
+            let Some(values) = parameters.coded_values(ParameterId(number)) else {
+                let targets = run_targets(name, DType::F32, sharding.whole(), &tensor, runs)?;
+                self.holders(units.is_none()).extend(targets);
+                continue;
+            };
+            // A record is one run of the records of all parts.
+            for target in run_targets(name, DType::U8, sharding.whole(), &tensor, runs)? {
+                let (is_whole, values) = (units.is_none(), values.clone());
+                self.records.push(RecordTarget { target, first, is_whole, values });
+            }
         }
         Ok(())
     }

@@ -1,7 +1,5 @@
 //! Decoding on the host.
 
-use std::ops::Range;
-
 use device::Float;
 use device::parallel::for_pieces;
 
@@ -25,26 +23,11 @@ pub(super) fn decode<T: Float>(record: &[u8], codes: &BlockCodes, matrix: &mut [
 }
 
 impl BlockCodes {
-    /// Decodes some elements of a record: those of `range`, whose ends are multiples of [`BLOCK`].
+    /// Decodes a record of the host.
     #[must_use]
-    pub fn decode_on_host(&self, record: &[u8], range: Range<usize>) -> Vec<f32> {
-        let mut values = vec![0.0; range.len()];
-        let mut piece = vec![0.0; PIECE];
-        for run in self.runs() {
-            let (first, end) = (range.start.max(run.elements.start), range.end.min(run.elements.end));
-            if first >= end {
-                continue;
-            }
-            let groups = first - run.elements.start..end - run.elements.start;
-            for group in groups.start / PIECE..groups.end.div_ceil(PIECE) {
-                let start = run.elements.start + group * PIECE;
-                let length = PIECE.min(run.elements.end - start);
-                self.decode_group(record, &run, group, &mut piece[..length]);
-                let (first, end) = (first.max(start), end.min(start + length));
-                let own = &piece[first - start..end - start];
-                values[first - range.start..end - range.start].copy_from_slice(own);
-            }
-        }
+    pub fn decode_on_host(&self, record: &[u8]) -> Vec<f32> {
+        let mut values = vec![0.0; self.elements()];
+        decode(record, self, &mut values);
         values
     }
 
