@@ -40,7 +40,7 @@ impl Worker {
     /// Weights that cannot be read or belong to another model; a failure of a rank or of the transport.
     pub fn begin(&mut self) -> Result<()> {
         match self.setup().start.clone() {
-            Start::Drawn => self.encode_drawn(),
+            Start::Drawn => Ok(()),
             Start::Weights(weights) => {
                 // Adapters that are not there start as in any run.
                 let mut targets = Targets::of_weights(self)?;
@@ -70,7 +70,10 @@ impl Worker {
     }
 
     /// Encodes the initial values of weights in codes.
-    fn encode_drawn(&mut self) -> Result<()> {
+    ///
+    /// # Errors
+    /// Errors of the device or the transport.
+    pub(crate) fn encode_drawn(&mut self) -> Result<()> {
         let is_coded = self.setup().config.tuning.lora().is_some_and(|lora| lora.base.is_some());
         if !is_coded || self.engine().device.is_meta() {
             return Ok(());
