@@ -1,5 +1,5 @@
-// Matrices that are kept as codes: each block of BLOCK elements has a scale, whose 8-bit code is a fraction of
-// its group's largest difference from the mean of scales. A value is its code's value times the scale.
+// Matrices that are kept as codes: each block of BLOCK elements has a scale, whose 8-bit code is a fraction
+// of its group's largest difference from the mean of scales. A value is its code's value times the scale.
 #include "common.cuh"
 
 // Elements of a thread's access, and accesses of a thread, which loads all of its codes before it decodes.

@@ -208,8 +208,9 @@ impl Weight {
     }
 
     /// The values in `dtype`, plus the offset: those stored if they have that type and no offset, else a
-    /// copy, which is decoded if the weight is in codes. Operators take their weights in the type of their operands, and again in backward, so that a
-    /// copy lives as long as one call: copies that are kept for backward would all exist at once.
+    /// copy, which is decoded if the weight is in codes. Operators take their weights in the type of their
+    /// operands, and again in backward, so that a copy lives as long as one call: copies that are kept for
+    /// backward would all exist at once.
     ///
     /// # Errors
     /// Two half types, out of memory, released values.
@@ -218,6 +219,17 @@ impl Weight {
         match self.offset {
             Some(offset) => ops::pointwise::forward(&values, Pointwise::Shift(offset)),
             None => Ok(values),
+        }
+    }
+
+    /// [`Weight::values`] for a call that reads none of them: codes are not decoded.
+    ///
+    /// # Errors
+    /// As for [`Weight::values`].
+    pub fn unread_values(&self, dtype: DType) -> tensor::Result<Tensor> {
+        match &self.codes {
+            Some(codes) => block_codes::allocate(self.device(), codes, dtype),
+            None => self.values(dtype),
         }
     }
 

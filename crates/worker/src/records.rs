@@ -1,8 +1,8 @@
 //! Records of weights in codes, which are made from values while weights are loaded.
 //!
-//! The one idea: **values pass through a small buffer of the host**. A matrix is read in pieces, each of which
-//! is encoded before the next is read; then its record goes to the device. No more of a model's values exists
-//! at a time.
+//! The one idea: **values pass through a small buffer of the host**. A matrix is read in pieces, each of
+//! which is encoded before the next is read; then its record goes to the device. No more of a model's values
+//! exists at a time.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -3,9 +3,8 @@
 use device::Float;
 use device::parallel::for_pieces;
 
-use super::layout::{GROUP_BYTES, Part};
+use super::layout::{BLOCK, BlockCodes, GROUP, GROUP_BYTES, Part};
 use super::scale_code::scale_code;
-use super::{BLOCK, BlockCodes, GROUP};
 
 /// Elements of a group.
 const PIECE: usize = BLOCK * GROUP;

@@ -2,8 +2,8 @@
 
 use device::{Family, Function};
 
-use super::layout::{GROUP_BYTES, Part};
-use super::{Alphabet, BLOCK, BlockCodes, GROUP};
+use super::alphabet::Alphabet;
+use super::layout::{BLOCK, BlockCodes, GROUP, GROUP_BYTES, Part};
 use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};

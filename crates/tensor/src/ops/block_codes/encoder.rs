@@ -2,9 +2,8 @@
 
 use device::parallel::{CHUNK, for_tasks};
 
-use super::layout::{GROUP_BYTES, Part};
+use super::layout::{BLOCK, BlockCodes, GROUP, GROUP_BYTES, Part};
 use super::scale_code::scale_code;
-use super::{BLOCK, BlockCodes, GROUP};
 
 /// The least scale that has a reciprocal.
 const LEAST: f32 = 1e-38;

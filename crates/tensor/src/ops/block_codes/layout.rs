@@ -2,9 +2,13 @@
 
 use std::ops::Range;
 
-use super::{Alphabet, BLOCK, GROUP};
+use super::alphabet::Alphabet;
 use crate::Shape;
 
+/// Elements that share a scale.
+pub const BLOCK: usize = 64;
+/// Blocks whose scales share a scale.
+pub const GROUP: usize = 256;
 /// Bytes of which sections of a record, and records, are multiples.
 const ALIGNMENT: usize = 16;
 /// Bytes of a group: the scale of its scales and their mean, in f32.

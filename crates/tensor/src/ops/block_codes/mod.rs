@@ -14,19 +14,14 @@ mod encoder;
 mod layout;
 mod scale_code;
 
-use device::{Backend, Category, DType, Request, dispatch};
+use device::{Backend, Category, DType, Device, Request, dispatch};
 
 use super::check;
 use crate::{Result, Tensor};
 
 pub use alphabet::Alphabet;
 pub use encoder::Encoder;
-pub use layout::BlockCodes;
-
-/// Elements that share a scale.
-pub const BLOCK: usize = 64;
-/// Blocks whose scales share a scale.
-pub const GROUP: usize = 256;
+pub use layout::{BLOCK, BlockCodes, GROUP};
 
 /// Returns the matrix whose record is `record`, in `dtype`.
 ///
@@ -36,8 +31,7 @@ pub fn decode(record: &Tensor, codes: &BlockCodes, dtype: DType) -> Result<Tenso
     const OPERATOR: &str = "block_codes.decode";
     check::dtype(OPERATOR, "record", record, DType::U8)?;
     check::shape(OPERATOR, "record", record, [codes.bytes()])?;
-    let request = Request::new(Category::Workspace, OPERATOR);
-    let matrix = Tensor::empty(record.device(), codes.shape(), dtype, request)?;
+    let matrix = allocate(record.device(), codes, dtype)?;
     check::computed(OPERATOR, &[("matrix", &matrix)])?;
     match record.device().backend() {
         Backend::Meta => {}
@@ -49,4 +43,13 @@ pub fn decode(record: &Tensor, codes: &BlockCodes, dtype: DType) -> Result<Tenso
         Backend::Cuda => cuda::decode(OPERATOR, record, codes, &matrix)?,
     }
     Ok(matrix)
+}
+
+/// Allocates what [`decode`] returns, with undefined elements.
+///
+/// # Errors
+/// Out of memory.
+pub fn allocate(device: &Device, codes: &BlockCodes, dtype: DType) -> Result<Tensor> {
+    let request = Request::new(Category::Workspace, "block_codes.decode");
+    Tensor::empty(device, codes.shape(), dtype, request)
 }
