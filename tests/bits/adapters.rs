@@ -119,6 +119,11 @@ const IN_CODES: &[Row] = &[
         &[&["parallel.tensor=1"], &["parallel.tensor=2"], &["parallel.tensor=2", "parallel.data=2", ZERO_3]],
     ),
     (
+        LLAMA,
+        &["model.experts=4", "lora.rank=2", "lora.base=nf4"],
+        &[&["parallel.data=1"], &["parallel.data=2", ZERO_3], &["parallel.pipeline=2", BLOCK]],
+    ),
+    (
         GPT,
         &["lora.rank=3", "lora.base=fp8", "lora.targets=['c_attn']"],
         &[&["parallel.data=1"], &["parallel.data=3", ZERO_3], &["parallel.pipeline=2", BLOCK]],

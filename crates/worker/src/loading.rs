@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use checkpoint::{Checkpoint, Target};
 use collective::{Axis, DataPlane, SharedPlane};
-use device::StreamKind;
+use device::{DType, StreamKind};
 use nn::{Lora, Model};
 use parallel::data::{WeightUnits, broadcast_parts, gather_parts};
 use system::numbers::megabytes_of;
@@ -22,6 +22,7 @@ use tensor::Tensor;
 use crate::answering::Answers;
 use crate::engine::Engine;
 use crate::error::Result;
+use crate::records::RecordTarget;
 use crate::start::{Layered, Start, Weights};
 use crate::targets::Targets;
 use crate::worker::Worker;
@@ -120,7 +121,7 @@ fn load(engine: &mut Engine, mut targets: Targets, weights: &dyn Weights) -> Res
     }
     let mut answers = Answers::new(engine.planes.control());
     weights.load(&mut with_progress(own, weights.path()).inspect(|_| answers.answer()))?;
-    records.iter().try_for_each(|record| record.encode(Some(weights), &mut || answers.answer()))?;
+    encode(&records, weights, &mut || answers.answer())?;
     answers.finish()?;
     // The kernels of a broadcast, which no step uses, are loaded now.
     engine.device.connecting(|| {
@@ -128,6 +129,21 @@ fn load(engine: &mut Engine, mut targets: Targets, weights: &dyn Weights) -> Res
             |(share, mut plane): (Share, SharedPlane)| share.exchange(&mut plane, engine.has_peers);
         shares.into_iter().try_for_each(exchange)
     })
+}
+
+/// Encodes `records` from the values of `weights`, and logs at times how much of these has been read.
+fn encode(records: &[RecordTarget], weights: &dyn Weights, on_piece: &mut dyn FnMut()) -> Result<()> {
+    let bytes = |record: &RecordTarget| (DType::F32.bytes() * record.values.codes.elements()) as u64;
+    let all = records.iter().map(bytes).sum();
+    let (pace, mut done) = (Pace::of_files(), 0);
+    for record in records {
+        if pace.is_due() {
+            tracing::info!("encoding {}: {}", weights.path().display(), megabytes_of(done, all));
+        }
+        record.encode(Some(weights), on_piece)?;
+        done += bytes(record);
+    }
+    Ok(())
 }
 
 /// Waits for this rank's device, and then for the other ranks: none calls its driver while another one still
