@@ -176,10 +176,36 @@ fn adapters_of_lanes_are_those_of_whole_layers() {
     }
 }
 
+/// Models with experts, latents and fused experts, in lanes too, are merged from codes as they computed.
+#[test]
+fn bases_in_codes_are_merged_as_they_computed() {
+    let lanes = "parallel.tensor_lanes=2";
+    let table: [(&str, &[&str]); 4] = [
+        ("families/mixtral", &["lora.base=nf4"]),
+        ("families/deepseek", &["lora.base=int4", lanes]),
+        ("families/gpt-oss", &["lora.base=fp8", "lora.targets=['q_proj', 'v_proj']"]),
+        ("llama", &["lora.base=nf4", lanes]),
+    ];
+    for (name, sets) in table {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |part: &str| directory.path().join(part);
+        let sets = [&LORA[..], &["train.steps=2"], sets].concat();
+        let losses = train(name, &at("run"), &sets).summary.losses;
+        let plain = train(name, &at("plain"), &[&LORA[..], &["train.steps=1"]].concat()).summary.losses;
+        assert!(
+            losses[0] != plain[0] && (losses[0] - plain[0]).abs() < 5e-3 * plain[0],
+            "{name}: {losses:?}"
+        );
+        let trained = loss(name, &at("run"), true);
+        let merged = export(&at("run"), at("merged"), true);
+        assert_near(loss(name, &merged, false), trained, "merged");
+    }
+}
+
 #[test]
 fn wrong_adapters_are_refused() {
     let directory = tempfile::tempdir().unwrap();
-    let table: [(&[&str], &str); 5] = [
+    let table: [(&[&str], &str); 6] = [
         (
             &["lora.rank=2", "lora.targets=['q_prj']"],
             "\"q_prj\" names no linear layer of the model, such as q_proj",
@@ -187,6 +213,17 @@ fn wrong_adapters_are_refused() {
         (&["lora.rank=2", "train.freeze=['*']"], "nothing is left to train"),
         (&["train.freeze=['model.norms.*']"], "\"model.norms.*\" matches no parameter, such as model.norm"),
         (&["lora.from=there", "lora.rank=2"], "adapter_config.json"),
+        (
+            &[
+                "lora.rank=2",
+                "lora.base=nf4",
+                "model.from=",
+                "model.kind=mlp",
+                "model.sizes=[3, 300, 8]",
+                "data.kind=synthetic",
+            ],
+            "lora.base: a matrix of 0.weight has 900 elements, and codes need multiples of 64",
+        ),
         (&["lora.rank=2", "lora.targets=['lm_head']", "model.loss_pieces=2"], "model.loss_pieces = 2"),
     ];
     for (overrides, expected) in table {

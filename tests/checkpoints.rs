@@ -108,7 +108,7 @@ fn copy(from: &Path, to: &Path) {
 
 #[test]
 fn runs_stopped_after_any_step_continue_on_other_grids() {
-    let table: [(&str, &[&str]); 19] = [
+    let table: [(&str, &[&str]); 20] = [
         (GPT, &TOKENS),
         (GPT, &PACKED),
         (GPT, &MIXTURE),
@@ -116,6 +116,7 @@ fn runs_stopped_after_any_step_continue_on_other_grids() {
         (CHAT, &["train.steps=6"]),
         (GPT, &[]),
         (GPT, &["lora.rank=2", "lora.dropout=0.1"]),
+        (GPT, &["lora.rank=2", "lora.base=nf4"]),
         (MLP, &[]),
         (GPT, &["train.freeze=['wpe.*', 'h.0.*']"]),
         (GPT, &["optim.kind=sgd", "optim.momentum=0"]),

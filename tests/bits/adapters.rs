@@ -100,6 +100,36 @@ const ADAPTED: &[Row] = &[
     ),
 ];
 
+/// Bases in codes: in whole layers, in lanes, gathered, on stages, of experts.
+const IN_CODES: &[Row] = &[
+    (
+        LLAMA,
+        &["lora.rank=4", "lora.base=nf4", "precision.compute=bf16"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=4", SHARDED],
+            &["parallel.data=2", ZERO_3, BLOCK],
+            &["parallel.pipeline=2", "parallel.data=2", ZERO_BUBBLE, ZERO_3],
+            &["memory.recompute=2", "parallel.pipeline=2", GPIPE],
+        ],
+    ),
+    (
+        LLAMA,
+        &["lora.rank=2", "lora.base=int4", "lora.targets=['q_proj', 'down_proj']", "parallel.tensor_lanes=2"],
+        &[&["parallel.tensor=1"], &["parallel.tensor=2"], &["parallel.tensor=2", "parallel.data=2", ZERO_3]],
+    ),
+    (
+        LLAMA,
+        &["model.experts=4", "lora.rank=2", "lora.base=nf4"],
+        &[&["parallel.data=1"], &["parallel.data=2", ZERO_3], &["parallel.pipeline=2", BLOCK]],
+    ),
+    (
+        GPT,
+        &["lora.rank=3", "lora.base=fp8", "lora.targets=['c_attn']"],
+        &[&["parallel.data=1"], &["parallel.data=3", ZERO_3], &["parallel.pipeline=2", BLOCK]],
+    ),
+];
+
 #[test]
 fn frozen_parameters_keep_the_bits() {
     assert_equal_bits(FROZEN);
@@ -108,4 +138,9 @@ fn frozen_parameters_keep_the_bits() {
 #[test]
 fn adapters_keep_the_bits() {
     assert_equal_bits(ADAPTED);
+}
+
+#[test]
+fn bases_in_codes_keep_the_bits() {
+    assert_equal_bits(IN_CODES);
 }

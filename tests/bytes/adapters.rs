@@ -41,6 +41,29 @@ fn plans_of_adapters_equal_runs() {
         ),
         (GPT, &["lora.rank=8", "lora.targets=['c_attn']", "parallel.data=4"]),
         (MLP, &["lora.rank=2", "model.activation=gelu", "parallel.pipeline=5"]),
+        (
+            LLAMA,
+            &[
+                "lora.rank=4",
+                "lora.base=nf4",
+                "precision.compute=bf16",
+                "parallel.pipeline=2",
+                "memory.recompute=block",
+                "checkpoint.every=2",
+            ],
+        ),
+        (LLAMA, &["lora.rank=2", "lora.base=int4", "parallel.data=2", "parallel.zero_stage=3"]),
+        (
+            LLAMA,
+            &[
+                "lora.rank=2",
+                "lora.base=nf4",
+                "parallel.tensor=2",
+                "parallel.data=2",
+                "parallel.zero_stage=3",
+            ],
+        ),
+        (GPT, &["lora.rank=8", "lora.base=fp8", "lora.targets=['c_attn']"]),
     ];
     compare_all(table);
 }

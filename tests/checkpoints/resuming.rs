@@ -154,6 +154,36 @@ fn a_new_run_starts_with_the_weights_of_another() {
     }
 }
 
+/// Weights of a run are encoded, and codes of a run are taken as they are, or refused under another base.
+#[test]
+fn a_base_in_codes_starts_from_another_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let old = finished(directory.path());
+    let start = |name: &str, from: &Path, more: &[&str]| {
+        let run_dir = Some(directory.path().join(name));
+        let options =
+            RunOptions { run_dir, from: Some(from.to_owned()), quiet: true, ..RunOptions::default() };
+        let sets = [&["train.steps=1", "checkpoint.every=1", "lora.rank=2"], more].concat();
+        run::train(config(GPT, &sets), options)
+    };
+    let loss = |report: TrainReport| report.summary.losses[0];
+    let plain = loss(start("plain", &old, &[]).unwrap());
+    let coded = loss(start("coded", &old, &["lora.base=fp8"]).unwrap());
+    assert!(coded != plain && (coded - plain).abs() < 1e-2 * plain, "{coded} {plain}");
+    let (from_values, from_codes) = (directory.path().join("plain"), directory.path().join("coded"));
+    let again = |name, from: &Path, grid| loss(start(name, from, &["lora.base=fp8", grid]).unwrap());
+    let values = again("values", &from_values, "parallel.data=2");
+    let codes = again("codes", &from_codes, "parallel.pipeline=2");
+    assert!((values - codes).abs() < 1e-2 * values, "{values} {codes}");
+    for base in ["compute", "int4"] {
+        let refused = start("refused", &from_codes, &[&format!("lora.base={base}")]).unwrap_err();
+        assert!(
+            refused.exit_status() == 2 && refused.to_string().contains("codes of lora.base = \"fp8\""),
+            "{refused}"
+        );
+    }
+}
+
 /// Rewrites a manifest, with its own hash.
 fn rewrite_manifest(path: &Path, change: impl Fn(&str) -> String) {
     let text = change(&std::fs::read_to_string(path).unwrap());

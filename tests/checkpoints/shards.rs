@@ -29,7 +29,7 @@ fn stored_bytes(files: &[PathBuf]) -> usize {
 fn each_element_is_written_once_by_a_rank_that_holds_it() {
     // A model, settings, and grids with the number of files.
     type Grids = &'static [(&'static [&'static str], usize)];
-    let table: [(&str, &[&str], Grids); 4] = [
+    let table: [(&str, &[&str], Grids); 5] = [
         (
             GPT,
             &["model.width=64"],
@@ -65,6 +65,11 @@ fn each_element_is_written_once_by_a_rank_that_holds_it() {
                 (&["parallel.data=2", SHARDED], 2),
                 (&["parallel.data=2", ZERO_3], 2),
             ],
+        ),
+        (
+            GPT,
+            &["lora.rank=2", "lora.base=int4"],
+            &[(&["parallel.pipeline=2"], 2), (&["parallel.data=2", ZERO_3], 2)],
         ),
         (
             RESNET,

@@ -1,6 +1,7 @@
 //! Hugging Face folders through whole runs: reading weights on every grid, losses, writing weights.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)] // a test panics to report a failure
 
+mod block_codes;
 #[path = "../common/mod.rs"]
 mod common;
 mod half;

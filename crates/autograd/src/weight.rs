@@ -6,6 +6,7 @@ use std::fmt;
 use std::rc::{Rc, Weak};
 
 use device::{Category, DType, Device, Request};
+use tensor::ops::block_codes::{self, BlockCodes};
 use tensor::ops::pointwise::Pointwise;
 use tensor::{Shape, Tensor, TensorError, ops};
 
@@ -159,17 +160,25 @@ pub struct Weight {
     row_lanes: usize,
     /// A number that operators find added to the values.
     offset: Option<f32>,
+    /// The codes that the handle has instead of values.
+    codes: Option<Rc<BlockCodes>>,
 }
 
 impl Weight {
     /// Returns the parameter at the use `use_id`.
     pub fn new(handle: impl Into<WeightHandle>, use_id: UseId) -> Self {
-        Weight { handle: handle.into(), use_id: Some(use_id), row_lanes: 0, offset: None }
+        Weight { use_id: Some(use_id), ..Weight::frozen(handle) }
     }
 
     /// Returns the parameter as a frozen weight.
     pub fn frozen(handle: impl Into<WeightHandle>) -> Self {
-        Weight { handle: handle.into(), use_id: None, row_lanes: 0, offset: None }
+        Weight { handle: handle.into(), use_id: None, row_lanes: 0, offset: None, codes: None }
+    }
+
+    /// Returns the same weight, whose handle has a record of `codes` instead of values.
+    #[must_use]
+    pub fn in_codes(self, codes: Option<Rc<BlockCodes>>) -> Self {
+        Weight { codes, ..self }
     }
 
     /// Returns the same use with values plus `offset`. The gradient is the same.
@@ -190,7 +199,7 @@ impl Weight {
         self.row_lanes
     }
 
-    /// The values in the type that they are stored in.
+    /// The values in the type that they are stored in; of a weight in codes, the record.
     ///
     /// # Errors
     /// Values that are released.
@@ -199,8 +208,9 @@ impl Weight {
     }
 
     /// The values in `dtype`, plus the offset: those stored if they have that type and no offset, else a
-    /// copy. Operators take their weights in the type of their operands, and again in backward, so that a
-    /// copy lives as long as one call: copies that are kept for backward would all exist at once.
+    /// copy, which is decoded if the weight is in codes. Operators take their weights in the type of their
+    /// operands, and again in backward, so that a copy lives as long as one call: copies that are kept for
+    /// backward would all exist at once.
     ///
     /// # Errors
     /// Two half types, out of memory, released values.
@@ -212,8 +222,22 @@ impl Weight {
         }
     }
 
+    /// [`Weight::values`] for a call that reads none of them: codes are not decoded.
+    ///
+    /// # Errors
+    /// As for [`Weight::values`].
+    pub fn unread_values(&self, dtype: DType) -> tensor::Result<Tensor> {
+        match &self.codes {
+            Some(codes) => block_codes::allocate(self.device(), codes, dtype),
+            None => self.values(dtype),
+        }
+    }
+
     fn without_offset(&self, dtype: DType) -> tensor::Result<Tensor> {
         let stored = self.stored()?;
+        if let Some(codes) = &self.codes {
+            return block_codes::decode(&stored, codes, dtype);
+        }
         if stored.dtype() == dtype {
             return Ok(stored);
         }
@@ -235,7 +259,7 @@ impl Weight {
 
     /// The shape.
     pub fn shape(&self) -> Shape {
-        self.handle.shape()
+        self.codes.as_ref().map_or_else(|| self.handle.shape(), |codes| codes.shape())
     }
 
     /// Number of the use; `None` for a frozen weight.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use keys::{Reading, Takes, Value};
+use nn::Alphabet;
 use serde::{Serialize, Serializer};
 
 /// Defines an enumeration whose values have names in the configuration.
@@ -54,6 +55,33 @@ names! {
         Ipo = "ipo",
         /// Odds-ratio preference optimisation.
         Orpo = "orpo",
+    }
+}
+
+names! {
+    /// The storage of the frozen matrices beside adapters.
+    LoraBase {
+        /// The compute type.
+        Compute = "compute",
+        /// 4 bits: quantiles of a normal distribution.
+        Nf4 = "nf4",
+        /// 4 bits: integers.
+        Int4 = "int4",
+        /// 8 bits: E4M3.
+        Fp8 = "fp8",
+    }
+}
+
+impl LoraBase {
+    /// The codes; `None` for the compute type.
+    #[must_use]
+    pub fn alphabet(self) -> Option<Alphabet> {
+        match self {
+            LoraBase::Compute => None,
+            LoraBase::Nf4 => Some(Alphabet::Nf4),
+            LoraBase::Int4 => Some(Alphabet::Int4),
+            LoraBase::Fp8 => Some(Alphabet::E4m3),
+        }
     }
 }
 

@@ -6,6 +6,7 @@ const NO_EXPERT_RANKS: &str = "ranks are not divided over experts: parallel.tens
 const NO_COMPILER: &str = "leave it out: kernels are fused already, and there is no graph to compile";
 const SHARDED: &str = "use parallel.zero_stage = 3, which shards weights, gradients and optimizer state over \
                        parallel.data ranks; 2 leaves weights whole on each, and 1 gradients too";
+const BASE: &str = "use lora.base = \"nf4\", \"int4\" or \"fp8\", beside adapters";
 const NOT_SENT: &str = "nothing is sent anywhere; telemetry.tensorboard = true writes event files for \
                         TensorBoard, and metrics.jsonl in the run directory has every step";
 const FOLDER: &str = "use model.from, a folder with a config.json, or the keys of [model]";
@@ -147,6 +148,12 @@ pub(crate) const FOREIGN: &[(&str, &str)] = &[
     ("r", "lora.rank"),
     ("lora_alpha", "lora.alpha"),
     ("lora_dropout", "lora.dropout"),
+    ("load_in_4bit", BASE),
+    ("load_in_8bit", BASE),
+    ("bnb_4bit_quant_type", "lora.base"),
+    ("quantize_base", BASE),
+    ("bnb_4bit_use_double_quant", "leave it out: scales of lora.base are always quantised"),
+    ("bnb_4bit_compute_dtype", "precision.compute"),
     ("target_modules", "lora.targets"),
     ("modules_to_save", "adapters alone are trained with [lora]; whole layers are not saved beside them"),
     ("loss_type", "preference.loss"),

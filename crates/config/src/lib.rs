@@ -56,8 +56,8 @@ mod tokenizer;
 mod tokenizer_warning;
 
 pub use choices::{
-    DataKind, MatmulPrecision, OnOutOfMemory, OnSpike, OptimKind, Overlap, PartitionPolicy, PreferenceLoss,
-    RecomputePolicy, ScheduleName, StateType, WeightType,
+    DataKind, LoraBase, MatmulPrecision, OnOutOfMemory, OnSpike, OptimKind, Overlap, PartitionPolicy,
+    PreferenceLoss, RecomputePolicy, ScheduleName, StateType, WeightType,
 };
 pub use hub::how_to_download;
 pub use identity::{Change, differences};

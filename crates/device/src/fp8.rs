@@ -73,6 +73,12 @@ pub trait Fp8: Pod + Send + Sync {
 
     /// Returns the value in f32, which is exact.
     fn to_f32(self) -> f32;
+
+    /// Returns the value of a code.
+    fn from_bits(code: u8) -> Self;
+
+    /// Returns the value's code.
+    fn to_bits(self) -> u8;
 }
 
 macro_rules! formats {
@@ -94,6 +100,16 @@ macro_rules! formats {
             fn to_f32(self) -> f32 {
                 static VALUES: [f32; 256] = $format.table();
                 VALUES[usize::from(self.0)]
+            }
+
+            #[inline(always)]
+            fn from_bits(code: u8) -> Self {
+                Self(code)
+            }
+
+            #[inline(always)]
+            fn to_bits(self) -> u8 {
+                self.0
             }
         })*
     };

@@ -10,7 +10,7 @@ use nn::{Examples, FolderTensor, HuggingFaceModel};
 use pretrained::{CONFIG, Export, Folder, FolderKind, PretrainedError, write_folder};
 use serde_json::Value;
 use tensor::Shape;
-use worker::{Weights, WorkerError};
+use worker::{Decoded, Weights, WorkerError};
 
 use crate::beside::{Beside, pretty, takes_tokens};
 use crate::location::{Location, NO_DATA, folder_config};
@@ -80,8 +80,9 @@ pub fn export(options: &ExportOptions) -> Result<()> {
     stored.add_copies(&mut model);
     let whole = weights::whole(&config)?;
     let parameters = whole.parameters();
+    let weights = Decoded::new(weights, weights::whole_in_lanes(&config)?.parameters());
     let buffers = whole.buffers().iter().map(|buffer| (buffer.name(), buffer.tensor().shape()));
-    let shapes = parameters.list().iter().map(|p| (p.name.as_str(), p.weight.shape()));
+    let shapes = parameters.list().iter().map(|p| (p.name.as_str(), p.shape()));
     let shapes: BTreeMap<_, _> = shapes.chain(buffers).collect();
     let shape = |name: &str| shapes.get(name).copied();
     let adapters = match config.tuning.lora() {
@@ -123,7 +124,7 @@ pub fn export(options: &ExportOptions) -> Result<()> {
     };
     let load = |targets: &mut dyn Iterator<Item = Target>| {
         let mut targets = targets;
-        let each = |target| load(target, &*weights, adapters.as_ref());
+        let each = |target| load(target, &weights, adapters.as_ref());
         let loaded = (&mut targets).try_for_each(each);
         loaded.map_err(|error| as_pretrained(error, weights.path()))
     };

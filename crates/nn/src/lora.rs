@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use glob::Pattern;
+use tensor::ops::block_codes::Alphabet;
 
 use crate::hugging_face::FolderTensor;
 
@@ -32,6 +33,8 @@ pub struct Lora {
     pub dropout: f64,
     /// Names of modules, or their ends, or globs of names.
     pub targets: Vec<String>,
+    /// The codes of the model's frozen matrices; `None`: they are in the compute type.
+    pub base: Option<Alphabet>,
     /// Modules by name of their weight.
     modules: BTreeMap<String, Vec<Module>>,
 }
@@ -48,7 +51,13 @@ impl Lora {
             let module = Module { name: name.to_owned(), rows: tensor.first_row..tensor.first_row + rows };
             modules.entry(tensor.parameter.clone()).or_default().push(module);
         }
-        Lora { r, alpha, dropout, targets: targets.to_vec(), modules }
+        Lora { r, alpha, dropout, targets: targets.to_vec(), base: None, modules }
+    }
+
+    /// Returns the same adapters beside a model whose frozen matrices are in codes.
+    #[must_use]
+    pub fn beside(self, base: Option<Alphabet>) -> Self {
+        Lora { base, ..self }
     }
 
     /// Returns whether a parameter of this name is a matrix of an adapter.
@@ -70,6 +79,16 @@ impl Lora {
         let mut modules = modules.unwrap_or_else(own);
         modules.retain(|module| self.targets.iter().any(|target| is_target(target, &module.name)));
         modules
+    }
+
+    /// Rows of each module of the weight `name`, which has `rows` rows.
+    pub(crate) fn rows_of(&self, name: &str, rows: usize) -> Vec<usize> {
+        let mut ranges: Vec<_> =
+            self.modules.get(name).into_iter().flatten().map(|module| module.rows.clone()).collect();
+        ranges.sort_by_key(|range| range.start);
+        let ends = std::iter::once(0).chain(ranges.iter().map(|range| range.end));
+        let is_divided = ranges.iter().map(|range| range.start).chain([rows]).eq(ends);
+        if is_divided { ranges.iter().map(Range::len).collect() } else { vec![rows] }
     }
 
     /// The modules with an adapter of a layer of experts, by expert: `names` are those of the equal parts of

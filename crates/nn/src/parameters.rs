@@ -1,5 +1,6 @@
 //! The parameters of a model, or of one stage of it, in the order in which its layers were built.
 
+mod codes;
 mod lanes;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,8 @@ use crate::running_statistics::RunningStatistics;
 use crate::sharding::Sharding;
 use crate::tuning::Tuning;
 
+pub use codes::{CodedValues, MatrixCodes};
+
 /// Index into [`Parameters::list`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ParameterId(pub usize);
@@ -33,8 +36,10 @@ pub struct ParameterId(pub usize);
 pub struct Parameter {
     /// The unique name, with the model's global layer numbers.
     pub name: String,
-    /// Values of this rank's part, in the compute dtype.
+    /// Values of this rank's part, in the compute dtype, or its record of codes.
     pub weight: WeightHandle,
+    /// The codes of a parameter that has a record of them instead of values.
+    pub codes: Option<MatrixCodes>,
     /// The parts that the ranks of the grid hold.
     pub sharding: Sharding,
     /// Number of the part among those that are here, if layers are divided in lanes.
@@ -179,20 +184,31 @@ impl Parameters {
     }
 
     fn register_parameter(&mut self, name: &str, sharding: Sharding, init: Init) -> Result<ParameterId> {
+        self.register_as((name, None), (sharding, self.dtype), init)
+    }
+
+    /// Makes a parameter that is stored as elements of type `dtype`.
+    fn register_as(
+        &mut self,
+        (name, codes): (&str, Option<MatrixCodes>),
+        (sharding, dtype): (Sharding, DType),
+        init: Init,
+    ) -> Result<ParameterId> {
         self.check_new(name)?;
         let tensor = match self.released {
             true => None,
             false => {
                 let _scope = self.device.module(name);
                 let request = Request::new(Category::Parameter, "parameter");
-                Some(Tensor::empty(&self.device, sharding.shape(), self.dtype, request)?)
+                Some(Tensor::empty(&self.device, sharding.shape(), dtype, request)?)
             }
         };
-        let released = || WeightHandle::released(&self.device, sharding.shape(), self.dtype);
+        let released = || WeightHandle::released(&self.device, sharding.shape(), dtype);
         let id = ParameterId(self.list.len());
         self.list.push(Parameter {
             name: name.to_owned(),
             weight: tensor.clone().map_or_else(released, WeightHandle::from),
+            codes,
             decay: sharding.whole().dims().len() >= 2,
             sharding,
             lane: self.lane.unwrap_or(0),
@@ -307,9 +323,10 @@ impl Parameters {
     /// Adds a use of a parameter; a frozen one has none.
     fn use_of(&mut self, parameter: ParameterId) -> Weight {
         self.list[parameter.0].users += 1;
-        let Parameter { weight, trained, .. } = &self.list[parameter.0];
+        let Parameter { weight, codes, trained, .. } = &self.list[parameter.0];
         if !trained {
-            return Weight::frozen(weight.clone());
+            let blocks = codes.as_ref().map(|codes| Rc::clone(&codes.blocks));
+            return Weight::frozen(weight.clone()).in_codes(blocks);
         }
         let id = UseId(self.uses.len() as u32);
         self.uses.push(Use { id, parameter });
@@ -317,9 +334,13 @@ impl Parameters {
     }
 
     /// Fills `target`, f32 or bf16, with the initial values of this part of the parameter from element
-    /// `first` on; those of an f32 master are not rounded to the parameter's type.
+    /// `first` on; those of an f32 master are not rounded to the parameter's type. A record of codes gets
+    /// zeros: values are drawn when weights are loaded ([`CodedValues::draw`]).
     pub fn fill_initial(&self, parameter: ParameterId, first: usize, target: &Tensor) -> Result<()> {
-        let Parameter { name, init, sharding, lane, .. } = &self.list[parameter.0];
+        let Parameter { name, init, sharding, lane, codes, .. } = &self.list[parameter.0];
+        if codes.is_some() {
+            return Ok(target.zero()?);
+        }
         let range = first..first + target.elements();
         if target.device().is_meta() {
             // Plans build many parts of large matrices, and nothing is drawn there.
@@ -362,7 +383,7 @@ impl Parameters {
 
     /// Elements of all parameters, each counted once.
     pub fn elements(&self) -> usize {
-        self.list.iter().map(|p| p.weight.elements()).sum()
+        self.list.iter().map(Parameter::elements).sum()
     }
 
     /// The parameters' device.

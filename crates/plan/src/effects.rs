@@ -94,7 +94,7 @@ const IDLE: &[Idle] = &[
     },
     Idle {
         when: |config, _| config.lora.rank == 0,
-        keys: &[LoraSection::dropout, LoraSection::targets],
+        keys: &[LoraSection::base, LoraSection::dropout, LoraSection::targets],
         words: "with lora.rank = 0: there are no adapters",
     },
     Idle {

@@ -9,7 +9,7 @@ use crate::fit::{Fit, Limit};
 use crate::prepare::prepare_shapes;
 use crate::recompute;
 use crate::roles::plan_within;
-use config::{Parallel, RecomputePolicy, RunConfig};
+use config::{LoraBase, LoraSection, Parallel, RecomputePolicy, RunConfig};
 use worker::Setup;
 
 /// Duration after which the search for a configuration that fits ends.
@@ -73,8 +73,9 @@ pub fn refusal(setup: &Setup, fit: &Fit) -> PlanError {
 
 /// Returns the first configuration that fits: with more sharded state, which changes nothing else, one ZeRO
 /// stage after the other, and with lanes of one micro-batch; with more, smaller micro-batches; with
-/// recomputed activations; with several of these; and with all of them and twice, four, eight times as many
-/// pipeline stages, by as many ranks if possible, else by more.
+/// recomputed activations; with several of these; beside adapters with frozen weights in 4 bits; and with all
+/// of the former and twice, four, eight times as many pipeline stages, by as many ranks if possible, else by
+/// more.
 pub fn nearest(setup: &Setup, fit: &Fit) -> Option<Remedy> {
     let began = Instant::now();
     let candidates = candidates(&setup.config);
@@ -141,6 +142,11 @@ fn candidates(config: &RunConfig) -> Vec<Vec<String>> {
     all.extend(both(&shard, &both(&again, &smaller)));
     let most: Vec<_> = shard.last().cloned().into_iter().collect();
     let everything: Vec<String> = [&most[..], &again, &least].concat().concat();
+    if config.lora.rank > 0 && config.lora.base == LoraBase::Compute {
+        let coded = vec![format!("{}={}", LoraSection::base, LoraBase::Nf4.name())];
+        all.push(coded.clone());
+        all.push([&everything[..], &coded].concat());
+    }
     let (data, pipeline) = (config.parallel.data, config.parallel.pipeline);
     let stages = |by: usize| format!("parallel.pipeline={}", pipeline * by);
     let divided = [2, 4, 8].into_iter().filter(|by| data.is_multiple_of(*by));

@@ -2,15 +2,19 @@
 
 use std::fmt;
 
-use config::{LoraSection, Train};
+use config::{LoraSection, Memory, Train};
+use device::Description;
 use serde_json::{Value, json};
 use telemetry::Statistic;
 use telemetry::units::{bytes, grouped};
-use worker::Setup;
+use worker::{Placement, Setup};
 
 use crate::error::Result;
 use crate::plan::{Plan, plan};
 use crate::prepare::prepare_shapes;
+
+/// More bytes than any model needs.
+const PLENTY: u64 = 1 << 60;
 
 /// Trained and frozen parameters, and the peak compared with training all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,9 +44,12 @@ impl TuningCost {
             format!("{}=[]", Train::freeze),
             format!("{}=0", LoraSection::rank),
             format!("{}=", LoraSection::from),
+            format!("{}=0", Memory::limit_bytes),
         ];
         let full = setup.config.with(&sets)?;
-        let full = plan(&prepare_shapes(full, setup.placement.clone())?, largest.rank)?;
+        // All of them may need more than the device has.
+        let description = Description { total_bytes: PLENTY, ..setup.placement.description() };
+        let full = plan(&prepare_shapes(full, Placement::Meta(description))?, largest.rank)?;
         Ok(Some(TuningCost {
             trained: trained as u64,
             frozen: (all - trained) as u64,

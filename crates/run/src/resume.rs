@@ -11,7 +11,7 @@ use crate::reference;
 use crate::run_directory::RunLock;
 use crate::weights;
 use checkpoint::{Checkpoint, CheckpointError, ResumePoint, Share};
-use config::{Change, RunConfig, Train};
+use config::{Change, LoraBase, LoraSection, RunConfig, Train};
 use device::Description;
 use worker::{Setup, Start};
 
@@ -171,6 +171,16 @@ pub(crate) fn weights_from(
             "--from: {path} has adapters, and this run has no [lora]: `plimsoll export --merge` makes \
              one model"
         )));
+    }
+    // A checkpoint without the model's folder has its frozen weights as the run had them.
+    let of_base = |change: &Change| change.key == LoraSection::base;
+    let change = config.changes_since(checkpoint.configuration()).into_iter().find(of_base);
+    let is_coded = |text: &&String| !text.contains(LoraBase::Compute.name());
+    let coded = change.as_ref().and_then(|change| change.from.as_ref()).filter(is_coded);
+    if let (Some(there), None) = (coded, checkpoint.base()) {
+        let (path, key) = (checkpoint.path().display(), LoraSection::base);
+        let text = format!("--from: {path} has weights in the codes of {key} = {there}: use that");
+        return Err(RunError::Refused(text));
     }
     Ok(Start::Weights(weights::complete(checkpoint, config)?))
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use checkpoint::Checkpoint;
 use config::RunConfig;
 use device::{DType, Description};
-use nn::{FolderTensor, HuggingFaceModel, Model, Parameters, Recompute, Stage};
+use nn::{FolderTensor, HuggingFaceModel, Lanes, Model, Parameters, Recompute, Stage};
 use pretrained::PretrainedModel;
 use worker::{Layered, Start, Weights, blueprint};
 
@@ -117,9 +117,26 @@ pub fn adapters(config: &RunConfig, tensors: &[FolderTensor]) -> Option<HuggingF
 }
 
 /// The whole model on Meta, for names and shapes.
+///
+/// # Errors
+/// Sizes of which no model can be built.
 pub fn whole(config: &RunConfig) -> Result<Box<dyn Model>> {
+    whole_in(config, Lanes::ONE)
+}
+
+/// The whole model on Meta in the parts of which lanes have one each.
+///
+/// # Errors
+/// Sizes of which no model can be built.
+pub fn whole_in_lanes(config: &RunConfig) -> Result<Box<dyn Model>> {
+    let all = config.parallel.layer_lanes().all;
+    whole_in(config, Lanes { all, here: all })
+}
+
+fn whole_in(config: &RunConfig, lanes: Lanes) -> Result<Box<dyn Model>> {
     let device = blueprint::meta(&Description::host())?;
-    let parameters =
-        Parameters::new(&device, config.train.seed, DType::F32).tuned(Arc::clone(&config.tuning));
+    let parameters = Parameters::new(&device, config.train.seed, DType::F32)
+        .tuned(Arc::clone(&config.tuning))
+        .in_lanes(lanes);
     Ok(config.model.build(parameters, &Stage::whole(config.layers()), Recompute::NONE)?)
 }

@@ -28,8 +28,10 @@ pub struct Entry {
     pub sharding: Sharding,
     /// Number of the part among those of a rank. A rank has an entry for each of its parts.
     pub lane: usize,
-    /// Type of the compute weights.
+    /// Type of the compute weights; of a parameter in codes, which has a record of bytes, U8.
     pub dtype: DType,
+    /// Number of the whole parameter's values.
+    pub elements: usize,
     /// Whether the parameter is trained.
     pub trained: bool,
     /// The stages that hold the parameter, each with the parameter's index there. Hash, norm and checkpoints
@@ -232,7 +234,7 @@ impl Blueprint {
 
     /// Elements of every whole parameter, in order.
     pub fn sizes(&self) -> Vec<usize> {
-        self.first_parts().map(|entry| entry.shape().elements()).collect()
+        self.first_parts().map(|entry| entry.elements).collect()
     }
 
     /// Elements of every part of every parameter's gradient, in order: 0 for a frozen one. The norm adds in
@@ -321,7 +323,8 @@ fn add(parameters: &mut Vec<Entry>, by_name: &mut ByName, stage: usize, model: &
         if position == parameters.len() {
             let (name, sharding, lane) = (parameter.name.clone(), parameter.sharding.clone(), parameter.lane);
             let (dtype, trained) = (parameter.weight.dtype(), parameter.trained);
-            parameters.push(Entry { name, sharding, lane, dtype, trained, holders: Vec::new() });
+            let elements = parameter.elements() * sharding.parts();
+            parameters.push(Entry { name, sharding, lane, dtype, elements, trained, holders: Vec::new() });
         }
         parameters[position].holders.push((stage, number));
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use checkpoint::{Checkpoint, Target};
 use collective::{Axis, DataPlane, SharedPlane};
-use device::StreamKind;
+use device::{DType, StreamKind};
 use nn::{Lora, Model};
 use parallel::data::{WeightUnits, broadcast_parts, gather_parts};
 use system::numbers::megabytes_of;
@@ -22,6 +22,7 @@ use tensor::Tensor;
 use crate::answering::Answers;
 use crate::engine::Engine;
 use crate::error::Result;
+use crate::records::RecordTarget;
 use crate::start::{Layered, Start, Weights};
 use crate::targets::Targets;
 use crate::worker::Worker;
@@ -45,7 +46,7 @@ impl Worker {
                 // Adapters that are not there start as in any run.
                 let mut targets = Targets::of_weights(self)?;
                 targets.retain(|name| weights.has(name) || !Lora::is_adapter(name));
-                self.take(&*weights, &targets)
+                self.take(&*weights, targets)
             }
             Start::Resumed(point) => self.restore(&point.checkpoint),
         }
@@ -57,16 +58,33 @@ impl Worker {
     /// As for [`Worker::begin`].
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
         let weights = Layered::new(Arc::new(checkpoint.clone()), self.setup().base.clone());
-        self.take(&weights, &Targets::of(self)?)?;
+        self.take(&weights, Targets::of(self)?)?;
         checkpoint.loss_scale().map_or(Ok(()), |scale| self.set_loss_scale(scale))?;
         self.set_updates(checkpoint.updates())
     }
 
     /// Loads `targets`, and rounds masters to the weights that compute.
-    pub(crate) fn take(&mut self, weights: &dyn Weights, targets: &Targets) -> Result<()> {
+    pub(crate) fn take(&mut self, weights: &dyn Weights, targets: Targets) -> Result<()> {
         load(self.engine(), targets, weights)?;
         self.round_weights()?;
         settle(self.engine())
+    }
+
+    /// Encodes the initial values of weights in codes.
+    ///
+    /// # Errors
+    /// Errors of the device or the transport.
+    pub(crate) fn encode_drawn(&mut self) -> Result<()> {
+        let is_coded = self.setup().config.tuning.lora().is_some_and(|lora| lora.base.is_some());
+        if !is_coded || self.engine().device.is_meta() {
+            return Ok(());
+        }
+        let records = Targets::of(self)?.records;
+        let mut answers = Answers::new(self.engine().planes.control());
+        records.iter().try_for_each(|record| record.encode(None, &mut || answers.answer()))?;
+        answers.finish()?;
+        self.outdate_weights();
+        Ok(())
     }
 }
 
@@ -84,13 +102,14 @@ pub(crate) fn load_models<'a>(
     for (model, units) in models {
         targets.add_model(model, units)?;
     }
-    load(engine, &targets, weights)?;
+    load(engine, targets, weights)?;
     settle(engine)
 }
 
 /// Reads this rank's part of `targets`, and exchanges it for those of the other ranks when all have read.
 /// Answers them meanwhile: their disks may be slower.
-fn load(engine: &mut Engine, targets: &Targets, weights: &dyn Weights) -> Result<()> {
+fn load(engine: &mut Engine, mut targets: Targets, weights: &dyn Weights) -> Result<()> {
+    let records = targets.take_records(weights);
     let data = engine.planes.divided(Axis::Data)?;
     let share = |targets: &[Target], plane: SharedPlane| -> Result<(Share, SharedPlane)> {
         Ok((Share::new(targets, plane.world_size())?, plane))
@@ -102,6 +121,7 @@ fn load(engine: &mut Engine, targets: &Targets, weights: &dyn Weights) -> Result
     }
     let mut answers = Answers::new(engine.planes.control());
     weights.load(&mut with_progress(own, weights.path()).inspect(|_| answers.answer()))?;
+    encode(&records, weights, &mut || answers.answer())?;
     answers.finish()?;
     // The kernels of a broadcast, which no step uses, are loaded now.
     engine.device.connecting(|| {
@@ -109,6 +129,21 @@ fn load(engine: &mut Engine, targets: &Targets, weights: &dyn Weights) -> Result
             |(share, mut plane): (Share, SharedPlane)| share.exchange(&mut plane, engine.has_peers);
         shares.into_iter().try_for_each(exchange)
     })
+}
+
+/// Encodes `records` from the values of `weights`, and logs at times how much of these has been read.
+fn encode(records: &[RecordTarget], weights: &dyn Weights, on_piece: &mut dyn FnMut()) -> Result<()> {
+    let bytes = |record: &RecordTarget| (DType::F32.bytes() * record.values.codes.elements()) as u64;
+    let all = records.iter().map(bytes).sum();
+    let (pace, mut done) = (Pace::of_files(), 0);
+    for record in records {
+        if pace.is_due() {
+            tracing::info!("encoding {}: {}", weights.path().display(), megabytes_of(done, all));
+        }
+        record.encode(Some(weights), on_piece)?;
+        done += bytes(record);
+    }
+    Ok(())
 }
 
 /// Waits for this rank's device, and then for the other ranks: none calls its driver while another one still

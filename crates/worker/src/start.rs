@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use checkpoint::{Checkpoint, ResumePoint, Target};
+use device::DType;
 use pretrained::PretrainedModel;
 
 use crate::error::{Result, WorkerError};
@@ -19,6 +20,11 @@ pub trait Weights: fmt::Debug + Send + Sync {
 
     /// Returns whether there is an array of this name.
     fn has(&self, name: &str) -> bool;
+
+    /// Returns whether the array of this name is a record of codes instead of values.
+    fn has_record(&self, _name: &str) -> bool {
+        false
+    }
 
     /// Reads the arrays of `targets`: this rank's part of every parameter and buffer of its stages, under the
     /// names of the model.
@@ -39,6 +45,10 @@ impl Weights for Checkpoint {
 
     fn has(&self, name: &str) -> bool {
         Checkpoint::has(self, name)
+    }
+
+    fn has_record(&self, name: &str) -> bool {
+        self.layout(name).is_ok_and(|(dtype, _)| dtype == DType::U8)
     }
 
     fn load(&self, targets: &mut dyn Iterator<Item = Target>) -> Result<()> {
@@ -79,6 +89,12 @@ impl Layered {
         let id = ids.collect::<Vec<_>>().join("+");
         Layered { first, base, id }
     }
+
+    /// The weights that have the array `name`.
+    fn of(&self, name: &str) -> &dyn Weights {
+        let base = self.base.as_ref().filter(|base| !self.first.has(name) && base.has(name));
+        &**base.unwrap_or(&self.first)
+    }
 }
 
 impl Weights for Layered {
@@ -94,11 +110,13 @@ impl Weights for Layered {
         self.first.has(name) || self.base.as_ref().is_some_and(|base| base.has(name))
     }
 
+    fn has_record(&self, name: &str) -> bool {
+        self.of(name).has_record(name)
+    }
+
     fn load(&self, targets: &mut dyn Iterator<Item = Target>) -> Result<()> {
         for target in targets {
-            let base =
-                self.base.as_ref().filter(|base| !self.first.has(&target.name) && base.has(&target.name));
-            base.unwrap_or(&self.first).load(&mut std::iter::once(target))?;
+            self.of(&target.name).load(&mut std::iter::once(target))?;
         }
         Ok(())
     }

@@ -4,12 +4,14 @@ use std::collections::BTreeSet;
 
 use checkpoint::Target;
 use device::DType;
-use nn::{Model, Run};
+use nn::{Model, ParameterId, Run};
 use optim::StateArray;
 use parallel::data::WeightUnits;
 use tensor::{Shape, Tensor};
 
 use crate::error::Result;
+use crate::records::RecordTarget;
+use crate::start::Weights;
 use crate::state::{is_own_master, part_runs, state_runs, state_shape};
 use crate::worker::Worker;
 
@@ -20,6 +22,8 @@ pub(crate) struct Targets {
     pub(crate) everywhere: Vec<Target>,
     /// Shards, which the ranks with the same index in other groups hold too.
     pub(crate) in_groups: Vec<Target>,
+    /// Parts of records of codes.
+    pub(crate) records: Vec<RecordTarget>,
 }
 
 impl Targets {
@@ -67,6 +71,16 @@ impl Targets {
         for targets in [&mut self.everywhere, &mut self.in_groups] {
             targets.retain(|target| keeps(&target.name));
         }
+        self.records.retain(|record| keeps(&record.target.name));
+    }
+
+    /// Moves the records that `weights` has to the other targets, and returns those to encode.
+    pub(crate) fn take_records(&mut self, weights: &dyn Weights) -> Vec<RecordTarget> {
+        let records = std::mem::take(&mut self.records).into_iter();
+        let (read, encoded): (Vec<_>, Vec<_>) =
+            records.partition(|record| weights.has_record(&record.target.name));
+        read.into_iter().for_each(|record| self.holders(record.is_whole).push(record.target));
+        encoded
     }
 
     fn holders(&mut self, is_whole: bool) -> &mut Vec<Target> {
@@ -90,8 +104,16 @@ impl Targets {
             let Some((first, tensor)) = part else { continue };
             let range = first..first + tensor.elements();
             let runs = part_runs(sharding, |axis| parameters.coordinate(axis, *lane), range);
-            let targets = run_targets(name, DType::F32, sharding.whole(), &tensor, runs)?;
-            self.holders(units.is_none()).extend(targets);
+            let Some(values) = parameters.coded_values(ParameterId(number)) else {
+                let targets = run_targets(name, DType::F32, sharding.whole(), &tensor, runs)?;
+                self.holders(units.is_none()).extend(targets);
+                continue;
+            };
+            // A record is one run of the records of all parts.
+            for target in run_targets(name, DType::U8, sharding.whole(), &tensor, runs)? {
+                let (is_whole, values) = (units.is_none(), values.clone());
+                self.records.push(RecordTarget { target, first, is_whole, values });
+            }
         }
         Ok(())
     }

@@ -30,6 +30,7 @@ use crate::phases::Phases;
 use crate::preallocate;
 use crate::ranges::OperatorRanges;
 use crate::setup::Setup;
+use crate::start::Start;
 use crate::status::Status;
 use crate::tensor_hashes::TensorHashes;
 use crate::verification::Verification;
@@ -173,6 +174,9 @@ impl Worker {
         };
         if !worker.rehearses_first {
             worker.rehearse(setup.first_step())?;
+        }
+        if let Start::Drawn = setup.start {
+            worker.encode_drawn()?;
         }
         Ok(worker)
     }

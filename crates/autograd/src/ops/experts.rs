@@ -98,7 +98,7 @@ pub fn experts(
         let down_adapted = down_adapted.transpose()?;
         let results = match tape.reads_output() {
             true => weights.multiply(DOWN, &hidden, None, &routes, sum)?,
-            false => kernel::forward_again(&hidden, &weights.down.values(dtype)?, &routes, sum)?,
+            false => kernel::forward_again(&hidden, &weights.down.unread_values(dtype)?, &routes, sum)?,
         };
         drop(hidden);
         if let (Some(adapter), Some(tensors)) = (down_adapter, &down_adapted) {

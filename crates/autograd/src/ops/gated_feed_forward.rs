@@ -93,7 +93,8 @@ pub fn gated_feed_forward(
                 (ops::linear::forward(&hidden, &down()?, bias.as_ref(), Activation::None)?.output, None)
             }
             (None, false) => {
-                (ops::linear::forward_again(&hidden, &down()?, down_values()?.as_ref())?.output, None)
+                let down = weights.down.unread_values(x.tensor().dtype())?;
+                (ops::linear::forward_again(&hidden, &down, down_values()?.as_ref())?.output, None)
             }
         };
         Ok((gate_up, output, [tensors, down_tensors]))

@@ -96,10 +96,12 @@ fn forward(
     bias: Option<&Weight>,
     activation: Activation,
 ) -> tensor::Result<ops::linear::Output> {
-    let (weight, bias) = (weight.values(x.dtype())?, values_of(bias, x.dtype())?);
-    match activation {
-        Activation::None if !tape.reads_output() => ops::linear::forward_again(x, &weight, bias.as_ref()),
-        _ => ops::linear::forward(x, &weight, bias.as_ref(), activation),
+    let is_read = tape.reads_output() || activation != Activation::None;
+    let weight = if is_read { weight.values(x.dtype())? } else { weight.unread_values(x.dtype())? };
+    let bias = values_of(bias, x.dtype())?;
+    match is_read {
+        true => ops::linear::forward(x, &weight, bias.as_ref(), activation),
+        false => ops::linear::forward_again(x, &weight, bias.as_ref()),
     }
 }
 

@@ -162,6 +162,9 @@ impl Steps {
         for context in ["model.context=16384", "model.context=32768"] {
             self.add(LONGER, &[1], &[bf16, context]);
         }
+        for base in ["lora.base=nf4", "lora.base=fp8"] {
+            self.add(LLAMA, &[4], &[bf16, "lora.rank=16", base]);
+        }
         for model in [LONGER, NORMED] {
             self.add(model, &[1, 2, 4], &[bf16]);
             self.add(model, &[2], &[bf16, "lora.rank=16"]);

@@ -98,6 +98,7 @@ pub fn predict_cases() -> Vec<PredictCase> {
     add("Llama 3 1B", LLAMA_1B, &[2], &[F16]);
     add("Llama 3 1B", LLAMA_1B, &[1, 4], &[BF16, FP8]);
     add("Llama 3 1B", LLAMA_1B, &[1, 4], &[BF16, LORA]);
+    add("Llama 3 1B", LLAMA_1B, &[4], &[BF16, LORA, "lora.base=nf4"]);
     add("Llama 3 1B", LLAMA_1B, &[4], &[BF16, AGAIN]);
     add("Llama 3 1B", LLAMA_1B, &[1], &[F32, TF32]);
     add("Llama 3 1B", LLAMA_1B, &[8], &[BF16, "model.context=1024"]);

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use keys::{Interval, Row, Takes, section};
+use keys::{Interval, Row, Takes, choice, section};
 use nn::{FolderTensor, Lora, MOST_EXTENT};
 
-use crate::choices::{path_value, read_path};
+use crate::choices::{LoraBase, path_value, read_path};
 use crate::paths;
 
 section! {
@@ -29,13 +29,18 @@ section! {
         /// The linear layers with an adapter: names of modules or their ends, as PEFT takes them, such as
         /// "q_proj" or "c_attn", globs of names, or "all-linear".
         targets: Vec<String> = Row::text_or_texts().default("[\"all-linear\"]");
+        /// The storage of the frozen matrices of linear layers but the head: in `precision.compute`, or in
+        /// codes that each use decodes, with 8-bit scales of blocks of 64 elements: bitsandbytes' NF4 with
+        /// double quantisation, 4-bit integers, or E4M3.
+        base: LoraBase = choice!(LoraBase, LoraBase::ALL).default("\"compute\"").decides_times();
     }
 }
 
 impl LoraSection {
     /// The adapters of a model with these tensors in Hugging Face's format; `None` for rank 0.
     pub(crate) fn of(&self, tensors: &[FolderTensor]) -> Option<Lora> {
-        let LoraSection { rank, alpha, dropout, ref targets, .. } = *self;
-        (rank > 0).then(|| Lora::new(rank, alpha, dropout, targets, tensors))
+        let LoraSection { rank, alpha, dropout, ref targets, base, .. } = *self;
+        let lora = || Lora::new(rank, alpha, dropout, targets, tensors).beside(base.alphabet());
+        (rank > 0).then(lora)
     }
 }

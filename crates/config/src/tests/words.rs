@@ -9,6 +9,10 @@ fn words_of_other_tools_are_refused_with_ours() {
         ("[lora]\nr = 8\n", "unknown key lora.r: did you mean lora.rank?"),
         ("[lora]\nlora_alpha = 8\n", "unknown key lora.lora_alpha: did you mean lora.alpha?"),
         ("[lora]\nlora_dropout = 0\n", "unknown key lora.lora_dropout: did you mean lora.dropout?"),
+        (
+            "[lora]\nbnb_4bit_quant_type = \"nf4\"\n",
+            "unknown key lora.bnb_4bit_quant_type: did you mean lora.base?",
+        ),
         ("[lora]\ntarget_modules = []\n", "unknown key lora.target_modules: did you mean lora.targets?"),
         ("[peft]\nr = 8\n", "unknown section [peft]: did you mean [lora]?"),
         (

@@ -141,7 +141,11 @@ impl Linear {
         role: LinearRole,
     ) -> Result<Self> {
         let whole = sharding.whole();
-        let weight = parameters.create_sharded(&format!("{name}.weight"), sharding, init)?;
+        let weight_name = format!("{name}.weight");
+        let weight = match role {
+            LinearRole::Inner => parameters.create_matrix(&weight_name, sharding, init)?,
+            LinearRole::Head => parameters.create_sharded(&weight_name, sharding, init)?,
+        };
         let adapter = adapter::create(parameters, name, ([whole.rows(), whole.columns()], cut))?;
         let is_lane = parameters.lanes().is_divided();
         let fp8 = parameters.fp8_mut().create((name, is_lane), &weight, role)?;

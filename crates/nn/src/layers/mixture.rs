@@ -132,12 +132,12 @@ impl Mixture {
         let name = |layer: &str, part: &str| format!("{prefix}.experts.{layer}_proj.{part}");
         let zero = Init::Constant(0.0);
         let gate_up = divided([rows, width].into())?;
-        let gate_up = parameters.create_sharded(&name("gate_up", "weight"), gate_up, init)?;
+        let gate_up = parameters.create_matrix(&name("gate_up", "weight"), gate_up, init)?;
         let gate_up_bias = biases.then(|| divided([rows].into())).transpose()?;
         let mut bias = |sharding| parameters.create_sharded(&name("gate_up", "bias"), sharding, zero);
         let gate_up_bias = gate_up_bias.map(&mut bias).transpose()?;
         let down = Sharding::replicated([experts * width, hidden]).divided(Axis::Tensor, 1, lanes.all)?;
-        let down = parameters.create_sharded(&name("down", "weight"), down, projection)?;
+        let down = parameters.create_matrix(&name("down", "weight"), down, projection)?;
         let mut bias = || shared(parameters, &name("down", "bias"), [experts * width], zero);
         let down_bias = biases.then(&mut bias).transpose()?;
         let is_first = parameters.lane().is_none_or(|lane| lane == 0);

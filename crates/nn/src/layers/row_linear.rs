@@ -45,7 +45,7 @@ impl RowLinear {
             return Ok(RowLinear::Whole(layer));
         }
         let mut create = |name: &str, shape: [usize; 2], init: Init| {
-            let weight = parameters.create_sharded(name, Sharding::replicated(shape), init)?;
+            let weight = parameters.create_matrix(name, Sharding::replicated(shape), init)?;
             Ok::<_, crate::NnError>(parameters.over_rows(weight))
         };
         let weight = create(&format!("{name}.weight"), [outputs, inputs], init)?;

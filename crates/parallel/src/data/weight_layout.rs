@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
+use device::DType;
 use nn::{ParameterId, Parameters};
+use tensor::ops::fp8_parts;
 use tensor::ops::norm::CHUNK;
 
 use super::buckets::BucketLayout;
@@ -15,8 +17,42 @@ pub(super) struct FlatWeights {
     pub(super) elements: usize,
     /// Each parameter with its first element.
     pub(super) members: Vec<(usize, usize)>,
-    /// Whether FP8 codes of the weights are gathered instead of the weights.
-    pub(super) in_fp8: bool,
+    /// The values that are gathered.
+    pub(super) kind: ValueKind,
+}
+
+/// The values of a parameter that are gathered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ValueKind {
+    /// Weights.
+    Weights,
+    /// FP8 codes instead of the weights.
+    Fp8,
+    /// Records of codes, which are all that there is of some frozen weights.
+    Records,
+}
+
+impl ValueKind {
+    /// All kinds.
+    pub(super) const ALL: [ValueKind; 3] = [ValueKind::Weights, ValueKind::Fp8, ValueKind::Records];
+
+    fn of(parameters: &Parameters, number: usize) -> Self {
+        match &parameters.list()[number].codes {
+            Some(_) => ValueKind::Records,
+            None if parameters.is_only_in_fp8(ParameterId(number)) => ValueKind::Fp8,
+            None => ValueKind::Weights,
+        }
+    }
+
+    /// Type of the values in which ranks hold their parts; weights have `dtype`.
+    pub(super) fn held_as(self, dtype: DType) -> DType {
+        if self == ValueKind::Records { DType::U8 } else { dtype }
+    }
+
+    /// Type of the gathered values; weights have `dtype`.
+    pub(super) fn gathered_as(self, dtype: DType) -> DType {
+        if self == ValueKind::Fp8 { fp8_parts::CODES } else { self.held_as(dtype) }
+    }
 }
 
 /// The weights of a stage by unit, each of which is gathered as a whole.
@@ -39,14 +75,13 @@ impl WeightLayout {
         let count = parameters.list().iter().map(|parameter| parameter.unit + 1).max().unwrap_or(0);
         let mut units: Vec<Vec<FlatWeights>> = vec![Vec::new(); count];
         let (mut array_of_bucket, mut positions) = (vec![None; layout.elements.len()], Vec::new());
-        let mut frozen: Vec<[Option<usize>; 2]> = vec![[None; 2]; count];
+        let mut frozen = vec![[None; ValueKind::ALL.len()]; count];
         for ((number, parameter), slot) in
             parameters.list().iter().enumerate().zip(layout.first_uses(parameters))
         {
-            let (arrays, in_fp8) =
-                (&mut units[parameter.unit], parameters.is_only_in_fp8(ParameterId(number)));
+            let (arrays, kind) = (&mut units[parameter.unit], ValueKind::of(parameters, number));
             let add = |arrays: &mut Vec<FlatWeights>, elements: usize| {
-                arrays.push(FlatWeights { elements, members: Vec::new(), in_fp8 });
+                arrays.push(FlatWeights { elements, members: Vec::new(), kind });
                 arrays.len() - 1
             };
             let (array, offset) = match slot {
@@ -60,7 +95,7 @@ impl WeightLayout {
                     (add(arrays, parameter.weight.elements().next_multiple_of(CHUNK * ranks)), 0)
                 }
                 None => {
-                    let array = &mut frozen[parameter.unit][usize::from(in_fp8)];
+                    let array = &mut frozen[parameter.unit][kind as usize];
                     let array = *array.get_or_insert_with(|| add(arrays, 0));
                     let offset = arrays[array].elements;
                     arrays[array].elements += parameter.weight.elements().next_multiple_of(CHUNK);

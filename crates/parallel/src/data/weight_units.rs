@@ -24,7 +24,7 @@ use tensor::Tensor;
 
 use super::visits::Visits;
 pub use super::visits::WalkKind;
-use super::weight_layout::WeightLayout;
+use super::weight_layout::{FlatWeights, ValueKind, WeightLayout};
 use crate::error::{ParallelError, Result};
 use buffers::UnitBuffers;
 use codes::Codes;
@@ -80,12 +80,11 @@ impl WeightUnits {
         options: UnitOptions,
     ) -> Result<Self> {
         let dtype = parameters.dtype();
-        let part = |elements: usize| {
+        let part = |flat: &FlatWeights| {
             let request = Request::new(Category::Parameter, "weight_shard");
-            Tensor::zeros(device, [elements / layout.ranks()], dtype, request)
+            Tensor::zeros(device, [flat.elements / layout.ranks()], flat.kind.held_as(dtype), request)
         };
-        let shards =
-            layout.units.iter().map(|arrays| arrays.iter().map(|flat| part(flat.elements)).collect());
+        let shards = layout.units.iter().map(|arrays| arrays.iter().map(part).collect());
         let shards = shards.collect::<tensor::Result<Vec<Vec<_>>>>()?;
         let codes = Codes::new(device, parameters, &layout, options.rank)?;
         let buffers = UnitBuffers::new(device, parameters, &layout, &codes, options.prefetch)?;
@@ -185,14 +184,19 @@ impl Units {
         let arrays = self.layout.units[unit].iter().enumerate();
         for (array, flat) in arrays {
             let whole = self.buffers.array(unit, array)?;
-            let own = if flat.in_fp8 { self.codes.shard(unit, array)? } else { &self.shards[unit][array] };
+            let own = match flat.kind {
+                ValueKind::Fp8 => self.codes.shard(unit, array)?,
+                ValueKind::Weights | ValueKind::Records => &self.shards[unit][array],
+            };
             plane.all_gather(own.region(), whole.region(), STREAM)?;
             for (parameter, first) in &flat.members {
                 let handle = &self.handles[*parameter];
                 let values = whole.view(*first, handle.shape())?;
-                match flat.in_fp8 {
-                    true => self.codes.fill(*parameter, values, self.buffers.turned(*parameter)?, STREAM)?,
-                    false => handle.fill(values)?,
+                match flat.kind {
+                    ValueKind::Fp8 => {
+                        self.codes.fill(*parameter, values, self.buffers.turned(*parameter)?, STREAM)?;
+                    }
+                    ValueKind::Weights | ValueKind::Records => handle.fill(values)?,
                 }
             }
         }

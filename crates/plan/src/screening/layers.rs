@@ -135,5 +135,5 @@ fn parameters(config: &RunConfig, description: &Description, layer: usize) -> Re
     let device = blueprint::meta(description)?;
     let model = build::model(config, &device, config.parallel.grid().seen_from(0)?, &stage)?;
     let list = model.parameters().list();
-    Ok(list.iter().map(|one| (one.name.clone(), one.weight.elements())).collect())
+    Ok(list.iter().map(|one| (one.name.clone(), one.elements())).collect())
 }

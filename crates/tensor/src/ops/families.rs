@@ -15,6 +15,7 @@ pub static FAMILIES: Families = &[
     &super::attention::cuda::FAMILY_WIDE,
     &super::attention::sinks::FAMILY,
     &super::batch_norm::cuda::FAMILY,
+    &super::block_codes::cuda::FAMILY,
     &super::blocks::cuda::FAMILY,
     &super::cached_attention::cuda::FAMILY,
     &super::cast::FAMILY,

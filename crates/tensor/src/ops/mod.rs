@@ -15,6 +15,7 @@ pub mod activation;
 pub mod add;
 pub mod attention;
 pub mod batch_norm;
+pub mod block_codes;
 pub mod blocks;
 pub mod cached_attention;
 pub mod cast;

@@ -9,6 +9,7 @@ mod attention;
 mod attention_masks;
 mod attention_pieces;
 mod batch_norm;
+mod block_codes;
 mod blocks;
 mod cached_attention;
 mod cast;

@@ -240,7 +240,7 @@ fn loaded(ranks: usize, overrides: &[&str], checkpoint: &Checkpoint) -> ([usize;
     let body = move |communicator: Communicator| -> Result<Vec<String>, WorkerError> {
         let mut worker = Worker::new(&setup, communicator)?;
         let targets = Targets::of(&worker)?;
-        worker.take(&*weights, &targets)?;
+        worker.take(&*weights, targets)?;
         worker.set_updates(weights.checkpoint.updates())?;
         worker.begin_walk(WalkKind::Forward)?;
         let cast = weight_bits(&worker);
@@ -303,7 +303,7 @@ fn ranks_that_have_read_their_parts_learn_why_another_one_has_not() {
     let body = move |communicator: Communicator| -> Result<(), WorkerError> {
         let mut worker = Worker::new(&setup, communicator)?;
         let targets = Targets::of(&worker)?;
-        worker.take(&*weights, &targets)
+        worker.take(&*weights, targets)
     };
     let failed = threads::run(4, threads::Options::default(), body).unwrap_err();
     assert!(failed.cause.to_string().ends_with("1.weight is damaged"), "{failed}");

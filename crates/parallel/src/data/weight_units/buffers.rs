@@ -9,11 +9,15 @@ use tensor::ops::fp8_parts;
 
 use super::codes::Codes;
 use crate::data::slots::Slots;
-use crate::data::weight_layout::{FlatWeights, WeightLayout};
+use crate::data::weight_layout::{FlatWeights, ValueKind, WeightLayout};
 use crate::error::{ParallelError, Result};
 
-/// The kinds of a unit's values: weights, codes as stored, and transposed codes.
-const KINDS: usize = 3;
+/// The kinds of a unit's values: those that are gathered, and transposed FP8 codes.
+const KINDS: usize = ValueKind::ALL.len() + 1;
+/// The number of FP8 codes as stored.
+const STORED: usize = ValueKind::Fp8 as usize;
+/// The number of transposed FP8 codes.
+const TURNED: usize = ValueKind::ALL.len();
 /// Codes of which the first of each layout is a multiple.
 const ALIGNMENT: usize = 512;
 
@@ -45,7 +49,10 @@ impl UnitBuffers {
         codes: &Codes,
         prefetch: usize,
     ) -> Result<Self> {
-        let kinds = [parameters.dtype(), fp8_parts::CODES, fp8_parts::CODES];
+        let kinds: [DType; KINDS] = std::array::from_fn(|kind| match ValueKind::ALL.get(kind) {
+            Some(kind) => kind.gathered_as(parameters.dtype()),
+            None => fp8_parts::CODES,
+        });
         let (sizes, arrays) = sizes(parameters, layout);
         let bytes: Vec<usize> = sizes
             .iter()
@@ -65,7 +72,11 @@ impl UnitBuffers {
                 0 => Ok(None),
                 elements => Tensor::empty(device, [elements], kinds[kind], request).map(Some),
             };
-            Ok([tensor(0)?, tensor(1)?, tensor(2)?])
+            let mut tensors = [const { None }; KINDS];
+            for (kind, own) in tensors.iter_mut().enumerate() {
+                *own = tensor(kind)?;
+            }
+            Ok(tensors)
         };
         let slots = longest.into_iter().map(slot).collect::<Result<Vec<_>>>()?;
         let (turned, copies) = (vec![None; parameters.list().len()], vec![Vec::new(); sizes.len()]);
@@ -78,15 +89,15 @@ impl UnitBuffers {
     fn locate_copies(&mut self, device: &Device, parameters: &Parameters, codes: &Codes) -> Result<()> {
         let mut ends = vec![[0; 2]; self.copies.len()];
         for (unit, arrays) in self.arrays.iter().enumerate() {
-            let of_codes = arrays.iter().filter(|(kind, ..)| *kind == 1);
+            let of_codes = arrays.iter().filter(|(kind, ..)| *kind == STORED);
             ends[unit][0] = of_codes.map(|(_, first, elements)| first + elements).max().unwrap_or(0);
         }
         for (number, parameter) in parameters.list().iter().enumerate() {
             let Some(copies) = parameters.fp8().copies_of(&parameter.weight) else { continue };
             let (unit, shape) = (parameter.unit, parameter.weight.shape());
             let (rows, columns) = (shape.rows(), shape.columns());
-            let [_, stored, turned] = &self.slots[self.slot_of[unit]];
-            let (Some(stored), Some(turned)) = (stored, turned) else { continue };
+            let slot = &self.slots[self.slot_of[unit]];
+            let (Some(stored), Some(turned)) = (&slot[STORED], &slot[TURNED]) else { continue };
             let [end, turned_end] = &mut ends[unit];
             let transposed = turned.view(*turned_end, [columns, rows])?;
             *turned_end += (rows * columns).next_multiple_of(ALIGNMENT);
@@ -160,7 +171,7 @@ fn sizes(parameters: &Parameters, layout: &WeightLayout) -> Sizes {
     let mut positions = Vec::new();
     for (size, arrays) in sizes.iter_mut().zip(&layout.units) {
         let position = |flat: &FlatWeights| {
-            let kind = usize::from(flat.in_fp8);
+            let kind = flat.kind as usize;
             let first = size[kind];
             size[kind] += flat.elements;
             (kind, first, flat.elements)
@@ -169,11 +180,11 @@ fn sizes(parameters: &Parameters, layout: &WeightLayout) -> Sizes {
     }
     for (number, parameter) in parameters.list().iter().enumerate() {
         if parameters.fp8().copies_of(&parameter.weight).is_some() {
-            let [_, stored, turned] = &mut sizes[parameter.unit];
+            let size = &mut sizes[parameter.unit];
             let is_gathered = parameters.is_only_in_fp8(ParameterId(number));
             let elements = parameter.weight.elements().next_multiple_of(ALIGNMENT);
-            *stored += if is_gathered { 0 } else { elements };
-            *turned += elements;
+            size[STORED] += if is_gathered { 0 } else { elements };
+            size[TURNED] += elements;
         }
     }
     (sizes, positions)

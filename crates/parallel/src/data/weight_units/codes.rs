@@ -11,7 +11,7 @@ use tensor::ops::fp8_linear::{Quantised, Scaled};
 use tensor::ops::fp8_parts;
 
 use crate::data::stream_order::between_compute;
-use crate::data::weight_layout::{FlatWeights, WeightLayout};
+use crate::data::weight_layout::{FlatWeights, ValueKind, WeightLayout};
 use crate::error::{ParallelError, Result};
 
 /// Weights of which the number is a multiple, and elements from one factor to the next: 512 bytes.
@@ -56,7 +56,8 @@ impl Codes {
         let request = Request::new(Category::Parameter, "fp8_weight_shard");
         let shard = |flat: &FlatWeights| {
             let part = [flat.elements / layout.ranks()];
-            flat.in_fp8.then(|| Tensor::empty(device, part, fp8_parts::CODES, request)).transpose()
+            let is_coded = flat.kind == ValueKind::Fp8;
+            is_coded.then(|| Tensor::empty(device, part, fp8_parts::CODES, request)).transpose()
         };
         let shards = layout.units.iter().map(|arrays| arrays.iter().map(shard).collect());
         let shards = shards.collect::<tensor::Result<Vec<Vec<_>>>>()?;

@@ -1,0 +1,122 @@
+//! Parameters that are kept as codes: frozen matrices of a quantised model.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use autograd::Weight;
+use collective::Axis;
+use device::DType;
+use tensor::ops::block_codes::{BLOCK, BlockCodes};
+use tensor::{Shape, Tensor};
+
+use super::{Parameter, ParameterId, Parameters};
+use crate::error::{NnError, Result};
+use crate::init::Init;
+use crate::sharding::{Run, Sharding};
+
+/// The codes of a parameter that has a record of them instead of values. A part has a record of its own.
+#[derive(Clone, Debug)]
+pub struct MatrixCodes {
+    /// The codes of this rank's part.
+    pub blocks: Rc<BlockCodes>,
+    /// The parts of the values.
+    pub sharding: Sharding,
+}
+
+impl Parameter {
+    /// Shape of this rank's part of the values.
+    #[must_use]
+    pub fn shape(&self) -> Shape {
+        self.codes.as_ref().map_or_else(|| self.sharding.shape(), |codes| codes.blocks.shape())
+    }
+
+    /// Number of values of this rank's part.
+    #[must_use]
+    pub fn elements(&self) -> usize {
+        self.shape().elements()
+    }
+}
+
+impl Parameters {
+    /// Makes this part of the weight of a linear layer between others, and its first use: in codes, if
+    /// adapters are beside a quantised model.
+    ///
+    /// # Errors
+    /// As for [`Parameters::create`]; sizes that cannot be divided in blocks.
+    pub(crate) fn create_matrix(&mut self, name: &str, sharding: Sharding, init: Init) -> Result<Weight> {
+        let Some(blocks) = self.codes_of(name, &sharding)? else {
+            return self.create_sharded(name, sharding, init);
+        };
+        let (bytes, parts) = (blocks.bytes(), sharding.parts());
+        let record = Sharding::replicated([parts * bytes]).divided(Axis::Tensor, 0, parts)?;
+        let codes = MatrixCodes { blocks: Rc::new(blocks), sharding };
+        let id = self.register_as((name, Some(codes)), (record, DType::U8), init)?;
+        Ok(self.use_of(id))
+    }
+
+    fn codes_of(&self, name: &str, sharding: &Sharding) -> Result<Option<BlockCodes>> {
+        let lora = self.tuning.lora();
+        let Some((lora, alphabet)) = lora.and_then(|lora| Some((lora, lora.base?))) else { return Ok(None) };
+        let (whole, shape) = (sharding.whole().rows(), sharding.shape());
+        // Parts have equal rows of each module, or all of them.
+        let rows = lora.rows_of(name, whole).into_iter().map(|rows| rows * shape.rows() / whole);
+        let refused = |elements: usize| {
+            let text = format!(
+                "lora.base: a matrix of {name} has {elements} elements, and codes need multiples of {BLOCK}"
+            );
+            NnError::Sizes(text)
+        };
+        BlockCodes::new(alphabet, shape, &rows.collect::<Vec<_>>()).map(Some).map_err(refused)
+    }
+
+    /// The values of this part of a parameter in codes; `None` for another parameter.
+    #[must_use]
+    pub fn coded_values(&self, parameter: ParameterId) -> Option<CodedValues> {
+        let Parameter { name, init, codes, lane, .. } = &self.list[parameter.0];
+        let MatrixCodes { blocks, sharding } = codes.clone()?;
+        let coordinate = |axis: Axis| self.coordinate(axis, *lane);
+        let coordinates = Axis::ALL.map(coordinate).to_vec();
+        let (name, codes) = (name.clone(), (*blocks).clone());
+        Some(CodedValues { name, codes, sharding, coordinates, init: *init, seed: self.seed })
+    }
+}
+
+/// The values of a part of a parameter, before they are encoded.
+#[derive(Clone, Debug)]
+pub struct CodedValues {
+    /// The parameter's name.
+    pub name: String,
+    /// The codes of the part.
+    pub codes: BlockCodes,
+    sharding: Sharding,
+    /// The part's index along each axis.
+    coordinates: Vec<usize>,
+    init: Init,
+    seed: u64,
+}
+
+impl CodedValues {
+    /// Shape of the whole parameter.
+    #[must_use]
+    pub fn whole(&self) -> Shape {
+        self.sharding.whole()
+    }
+
+    /// The elements `range` of the part in the whole.
+    #[must_use]
+    pub fn runs(&self, range: Range<usize>) -> Vec<Run> {
+        let index = |axis: Axis| Axis::ALL.into_iter().position(|other| other == axis);
+        let coordinate = |axis: Axis| index(axis).and_then(|index| self.coordinates.get(index).copied());
+        self.sharding.runs(|axis| coordinate(axis).unwrap_or(0), range)
+    }
+
+    /// Fills `target`, f32, with the initial values of the part from element `first` on.
+    ///
+    /// # Errors
+    /// Another type.
+    pub fn draw(&self, first: usize, target: &Tensor) -> Result<()> {
+        let runs = self.runs(first..first + target.elements());
+        let elements: Vec<_> = runs.iter().map(|run| run.whole..run.whole + run.elements).collect();
+        Ok(self.init.fill(target, &elements, self.seed, &self.name)?)
+    }
+}

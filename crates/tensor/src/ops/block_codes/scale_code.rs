@@ -1,0 +1,59 @@
+//! The 8-bit code of scales: bitsandbytes' signed dynamic map. `kernels/block_codes.cu` computes the same
+//! values.
+
+use std::sync::LazyLock;
+
+/// Number of codes.
+const CODES: usize = 256;
+/// The code of 0.
+const ZERO: usize = 127;
+/// The decades of the fractions, which double in number from one to the next.
+const DECADES: [f32; 7] = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0];
+
+/// The fractions in increasing order, and the border between each and the next.
+pub(super) struct ScaleCode {
+    pub(super) fractions: [f32; CODES],
+    borders: [f32; CODES - 1],
+}
+
+static SCALE_CODE: LazyLock<ScaleCode> = LazyLock::new(|| {
+    let fractions: [f32; CODES] = std::array::from_fn(fraction);
+    let borders = std::array::from_fn(|code| (fractions[code] + fractions[code + 1]) / 2.0);
+    ScaleCode { fractions, borders }
+});
+
+/// The code of scales.
+pub(super) fn scale_code() -> &'static ScaleCode {
+    &SCALE_CODE
+}
+
+/// The fraction of a code: 127 negative ones, 0, 127 positive ones and 1.
+fn fraction(code: usize) -> f32 {
+    let magnitude = code.abs_diff(ZERO);
+    match code {
+        ZERO => 0.0,
+        255 => 1.0,
+        _ if code < ZERO => -positive(magnitude),
+        _ => positive(magnitude),
+    }
+}
+
+/// The fraction number `magnitude`, counted from 1: the middle of an equal part of a decade, whose borders
+/// are those of `torch.linspace(0.1, 1, parts + 1)`.
+fn positive(magnitude: usize) -> f32 {
+    let decade = magnitude.ilog2();
+    let (parts, part) = (1usize << decade, magnitude - (1 << decade));
+    let step = (1.0 - 0.1) / parts as f32;
+    let border = |index: usize| match index < parts.div_ceil(2) {
+        true => step.mul_add(index as f32, 0.1),
+        false => (-step).mul_add((parts - index) as f32, 1.0),
+    };
+    DECADES[decade as usize] * ((border(part) + border(part + 1)) / 2.0)
+}
+
+impl ScaleCode {
+    /// Returns the code nearest to `fraction`, the lower of two as near.
+    pub(super) fn nearest(&self, fraction: f32) -> u8 {
+        self.borders.partition_point(|border| *border < fraction) as u8
+    }
+}
