@@ -15,6 +15,7 @@ use crate::context::{Context, Request};
 use crate::cuda::{Cuda, CudaError, Families};
 use crate::description::{Backend, Description, DeviceAllocator, DeviceOptions, Kind};
 use crate::error::{DeviceError, Result};
+use crate::host_pool::Served;
 use crate::matmul::WORKSPACE_BYTES;
 use crate::moment::Wait;
 use crate::raw::cuda::CudaMemory;
@@ -34,6 +35,8 @@ struct State {
     /// Compute-stream waits not yet collected by `take_waits`.
     waits: RefCell<Vec<Wait>>,
     cuda: Option<Cuda>,
+    /// The GPU of a host pool.
+    served: Option<Served>,
     /// The first error of a call that could not return it.
     deferred: RefCell<Option<DeviceError>>,
     rank: usize,
@@ -54,7 +57,7 @@ impl Device {
     pub fn cpu(rank: usize, options: &DeviceOptions) -> Result<Self> {
         let description = Description::host();
         let raw = Box::new(HostMemory::new(description.total_bytes));
-        Self::new(Backend::Cpu, rank, description, raw, None, options)
+        Self::new(Backend::Cpu, rank, description, raw, (None, None), options)
     }
 
     /// Creates `rank`'s device on GPU `ordinal`, with the kernels of `families` compiled and loaded.
@@ -66,7 +69,7 @@ impl Device {
         let (cuda, description) = Cuda::new(ordinal, families, options.tf32).map_err(named)?;
         let raw =
             Box::new(CudaMemory::new(&cuda.context, &cuda.streams, &cuda.ledger.shared, &cuda.allocated));
-        Self::new(Backend::Cuda, rank, description, raw, Some(cuda), options)
+        Self::new(Backend::Cuda, rank, description, raw, (Some(cuda), None), options)
     }
 
     /// Creates a device without memory that counts as `description` would.
@@ -75,15 +78,15 @@ impl Device {
     /// As for [`Device::cpu`].
     pub fn meta(rank: usize, description: Description, options: &DeviceOptions) -> Result<Self> {
         let raw = Box::new(MetaMemory::new(&description));
-        Self::new(Backend::Meta, rank, description, raw, None, options)
+        Self::new(Backend::Meta, rank, description, raw, (None, None), options)
     }
 
-    fn new(
+    pub(crate) fn new(
         backend: Backend,
         rank: usize,
         description: Description,
         raw: Box<dyn RawMemory + Send>,
-        cuda: Option<Cuda>,
+        (cuda, served): (Option<Cuda>, Option<Served>),
         options: &DeviceOptions,
     ) -> Result<Self> {
         let refused = |source| DeviceError::Settings { device: description.name.clone(), source };
@@ -97,6 +100,7 @@ impl Device {
             blas_workspace: RefCell::default(),
             waits: RefCell::default(),
             cuda,
+            served,
             deferred: RefCell::default(),
             rank,
             description,
@@ -127,6 +131,11 @@ impl Device {
     /// Returns whether calls take workspaces: on a GPU, and on a Meta device that imitates one.
     pub fn is_cuda_like(&self) -> bool {
         self.0.description.kind == Kind::Cuda
+    }
+
+    /// Returns whether `other` is a handle of this device.
+    pub fn is(&self, other: &Device) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
     }
 
     /// The rank that owns the device.
@@ -235,6 +244,10 @@ impl Device {
         self.0.deferred.borrow_mut().get_or_insert(error);
     }
 
+    pub(crate) fn served(&self) -> Option<&Served> {
+        self.0.served.as_ref()
+    }
+
     pub(crate) fn waits(&self) -> &RefCell<Vec<Wait>> {
         &self.0.waits
     }
@@ -280,6 +293,11 @@ impl Device {
 
 impl Drop for State {
     fn drop(&mut self) {
+        // Memory to which copies may never end, because another rank is lost, is not freed: the driver would
+        // wait.
+        if self.served.as_ref().is_some_and(Served::is_filling) {
+            std::mem::forget(Arc::clone(&self.allocator));
+        }
         // Running work still uses memory that is about to be released.
         if let Some(cuda) = &self.cuda {
             let _ = cuda.context.bind_to_thread();

@@ -24,7 +24,9 @@
 //! ```
 
 mod group;
+mod member;
 mod norm;
+mod offload;
 mod optimizer;
 mod schedule;
 mod slot;

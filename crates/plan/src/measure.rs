@@ -71,7 +71,11 @@ fn layer_alone(
     let start = held(device);
     let grid = config.parallel.grid().seen_from(0)?;
     let mut parts = parts::build(device, config, grid, std::slice::from_ref(stage), None)?;
-    let optimizer = optimizer::build(device, config, &parts)?;
+    // The buffers of offloaded state are not those of one layer.
+    let optimizer = match config.optim.offload {
+        true => None,
+        false => Some(optimizer::build((device, None), config, &parts)?),
+    };
     let parameters = held(device) - start;
     let plane = DividedPlane::counted(config.parallel.replicas(), config.parallel.owners());
     let mut measure = LayerMeasure::default();

@@ -12,8 +12,8 @@ mod tried;
 use std::collections::BTreeMap;
 
 use collective::Axis;
-use config::RunConfig;
-use device::Description;
+use config::{Optim, RunConfig};
+use device::{Description, Kind};
 use worker::{Placement, Setup};
 
 use crate::error::{PlanError, Result};
@@ -68,6 +68,8 @@ enum Outcome {
 /// The settings that all candidates share.
 struct Search {
     config: RunConfig,
+    /// Keys that give the user's configuration this one; all candidates have them.
+    base: Vec<String>,
     device: PlanDevice,
     on_device: DeviceRanks,
     description: Description,
@@ -76,7 +78,7 @@ struct Search {
 
 /// Plans configurations of `fit.ranks` ranks that have the samples of `config` in a step, in the order of
 /// their screening, until enough of them fit, and orders those by the times that the clock predicts.
-/// `on_result` is called for each that fits.
+/// `on_result` is called for each that fits. Where none does, state is offloaded.
 ///
 /// # Errors
 /// Errors of the configuration; a number of ranks for which no grid exists; candidates none of which can be
@@ -92,7 +94,7 @@ pub fn propose(
     let device = options.target.device(options.capacity, on_device)?;
     let own_capacity = options.target.device(None, on_device)?.total_bytes;
     let description = device.description(on_device);
-    let search = Search { config, device, on_device, description, fit };
+    let mut search = Search { config, base: Vec::new(), device, on_device, description, fit };
     let candidates = search.candidates()?;
     let mut proposals = Proposals {
         list: Vec::new(),
@@ -109,7 +111,12 @@ pub fn propose(
         samples: search.config.train.global_batch_size,
         assumed: Vec::new(),
     };
-    let refusal = search.run(&candidates, &mut proposals, on_result)?;
+    let mut refusal = search.run(&candidates, &mut proposals, on_result)?;
+    if proposals.list.is_empty() && search.offload()? {
+        let candidates = search.candidates()?;
+        proposals.candidates += candidates.len();
+        refusal = search.run(&candidates, &mut proposals, on_result)?;
+    }
     proposals.larger = search.larger(&proposals.list)?;
     if let Some(first) = proposals.list.first() {
         let config = search.config.with(&first.sets)?;
@@ -122,6 +129,21 @@ pub fn propose(
 }
 
 impl Search {
+    /// Offloads state in all further candidates. Returns false where that is no change, or frees nothing
+    /// because devices are the host.
+    ///
+    /// # Errors
+    /// None for a checked configuration.
+    fn offload(&mut self) -> Result<bool> {
+        if self.config.optim.offload || self.description.kind == Kind::Cpu {
+            return Ok(false);
+        }
+        let set = format!("{}=true", Optim::offload);
+        self.config = self.config.with(std::slice::from_ref(&set))?;
+        self.base.push(set);
+        Ok(true)
+    }
+
     /// Returns the layouts that the configuration accepts, the fastest first by the screening. Of those that
     /// differ only in the size of the groups that share state, the smallest comes first: it needs no less
     /// memory and sends less from host to host.
@@ -134,7 +156,8 @@ impl Search {
         let mut timed: BTreeMap<[usize; 3], TimedLayers> = BTreeMap::new();
         let candidate = |layout: Layout| {
             // A refused configuration is no candidate.
-            let sets = config.with_profile_of(layout.sets(config, self.fit.names_grid)).ok()?;
+            let sets = [&self.base[..], &layout.sets(config, self.fit.names_grid)].concat();
+            let sets = config.with_profile_of(sets).ok()?;
             let changed = config.with(&sets).ok()?;
             let size = |axis| layout.grid.size(axis);
             let shapes = [layout.micro_batch, size(Axis::Tensor), size(Axis::Context)];

@@ -6,7 +6,7 @@ use std::time::Duration;
 use collective::threads::{Options, run};
 use collective::{Communicator, Operation, Traffic};
 use memory::drivers::Counting;
-use memory::{Allocator, Category, Settings, Stream, Tag};
+use memory::{Allocator, Category, Settings, Stream, Tag, Usage};
 use proptest::prelude::*;
 use telemetry::table::{device_table, full_table, memory_table, phase_table};
 use telemetry::{
@@ -26,6 +26,7 @@ fn statistics(rank: usize, host: &str, mebibytes: u64) -> RankStatistics {
         statistics: allocator.statistics(),
         live: allocator.category_bytes(),
         at_peak: allocator.peak_category_bytes(),
+        host: Usage { allocated: 3, reserved: 4 },
         traffic,
         driver: DriverAccount {
             context: 500,
@@ -51,6 +52,7 @@ fn exhausted(rank: usize) -> RankStatistics {
         statistics: allocator.statistics(),
         live: allocator.category_bytes(),
         at_peak: allocator.peak_category_bytes(),
+        host: Usage::default(),
         traffic: Traffic::default(),
         driver: DriverAccount::default(),
         phases: PhaseTimes::default(),
@@ -230,6 +232,7 @@ fn timed(rank: usize, median: [u64; Phase::ALL.len()]) -> RankStatistics {
         statistics: allocator.statistics(),
         live: allocator.category_bytes(),
         at_peak: allocator.peak_category_bytes(),
+        host: Usage::default(),
         traffic: Traffic::default(),
         driver: DriverAccount::default(),
         phases: PhaseTimes {

@@ -383,6 +383,14 @@ fn recompute(config: &RunConfig) -> Recompute {
     }
 }
 
+/// Creates the host pool of a rank's offloaded state, if the configuration offloads some.
+///
+/// # Errors
+/// Those of [`Device::host_pool`].
+pub fn host_pool(device: &Device, config: &RunConfig) -> Result<Option<Device>> {
+    Ok(if config.optim.offload { Some(device.host_pool()?) } else { None })
+}
+
 /// The type of the tensors that the optimizer's rule keeps.
 pub fn state_dtype(config: &RunConfig) -> DType {
     match config.optim.state {

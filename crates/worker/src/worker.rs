@@ -62,6 +62,8 @@ pub struct Worker {
     tied: Vec<TiedGradient>,
     norm: ModelNorm,
     optimizer: Optimizer,
+    /// The host pool of offloaded state, if there is some.
+    host: Option<Device>,
     schedule: Schedule,
     /// The rule of the loss scale, if there is one.
     scale_rule: Option<ScaleRule>,
@@ -131,7 +133,8 @@ impl Worker {
         let peer_access = connect::share(&mut engine.planes, &device, &parts, config)?;
         parts.iter_mut().for_each(|part| part.reduction.reduce_from(parts::reduce_from(config, peer_access)));
         engine.has_peers = connect::warm_up(&mut engine.planes, &device, config, &parts, peer_access)?;
-        let optimizer = optimizer::build(&device, config, &parts)?;
+        let host = build::host_pool(&device, config)?;
+        let optimizer = optimizer::build((&device, host.as_ref()), config, &parts)?;
         let norm = ModelNorm::new(&device, config, &grid, &setup.blueprint, &parts)?;
         let gradients = parts.iter().flat_map(|part| part.reduction.gradients()).cloned().collect();
         let scale_rule = build::scale_rule(config);
@@ -152,6 +155,7 @@ impl Worker {
             gradients,
             norm,
             optimizer,
+            host,
             schedule: build::schedule(config),
             scale_rule,
             data,
@@ -180,6 +184,11 @@ impl Worker {
     /// The rank's device.
     pub fn device(&self) -> &Device {
         &self.engine.device
+    }
+
+    /// The host pool of offloaded state, if there is some.
+    pub fn host(&self) -> Option<&Device> {
+        self.host.as_ref()
     }
 
     /// The grid, with the rank's coordinates.

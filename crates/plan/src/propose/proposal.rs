@@ -48,6 +48,7 @@ impl Proposal {
             yes(grid.size(Axis::Pipeline) > 1, self.layout.schedule.name()),
             self.layout.shards.in_words(self.layout.grid.size(Axis::Data)).unwrap_or_else(|| "-".to_owned()),
             yes(self.layout.recomputed, "block"),
+            yes(self.layout.offloaded, "state"),
             format!("{micro_batch} x {micro_batches}"),
             timed(&|time| format!("{:.1}", 1e3 * time.step_seconds)),
             timed(&|time| grouped(time.tokens_per_second as u64)),
@@ -72,6 +73,7 @@ impl Proposal {
             "ranks_that_share_state": if zero_stage > 0 { owners } else { 1 },
             "lanes": lanes,
             "recompute": layout.recomputed,
+            "offload": layout.offloaded,
             "micro_batch_size": layout.micro_batch,
             "micro_batches": layout.micro_batches,
             "step_seconds": time.map(|time| time.step_seconds),
@@ -87,7 +89,7 @@ impl Proposal {
 
 impl fmt::Display for Proposal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Layout { grid, schedule, shards, recomputed, micro_batch, micro_batches } = self.layout;
+        let Layout { grid, schedule, shards, recomputed, offloaded, micro_batch, micro_batches } = self.layout;
         let sizes = with_crosses(grid.axes().map(|(_, size)| size));
         write!(f, "{sizes}, {micro_batches} micro-batches of {micro_batch}")?;
         if grid.size(Axis::Pipeline) > 1 {
@@ -97,6 +99,7 @@ impl fmt::Display for Proposal {
             write!(f, ", ZeRO-{sharded}")?;
         }
         f.write_str(if recomputed { ", recomputed blocks" } else { "" })?;
+        f.write_str(if offloaded { ", offloaded state" } else { "" })?;
         write!(f, ": {} at the peak", bytes(self.needs))
     }
 }

@@ -1,0 +1,43 @@
+//! State in host memory: the pieces in which an update brings it to the device change no bit.
+
+use super::{PAIRS, PIPELINE, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE, assert_equal_bits_on_devices};
+use crate::common::runs::{GPT, LLAMA, MLP, RESNET};
+
+const STATE: &str = "optim.offload=true";
+
+/// Optimizers, types of states, precisions, clipping and grids.
+#[test]
+fn offloaded_state_has_equal_bits() {
+    let common: &[&str] = &["train.steps=3", "train.validate_every=2", "optim.clip_norm=0.1"];
+    let table: &[(&str, &[&str], &[&[&str]])] = &[
+        (
+            GPT,
+            &["precision.compute=bf16", "model.width=64", "model.layers=4"],
+            &[
+                &[],
+                &[STATE],
+                &[STATE, "parallel.data=3", SHARDED],
+                &[STATE, "parallel.data=2", ZERO_2, PIPELINE, ZERO_BUBBLE],
+                &[STATE, "parallel.data=4", ZERO_3, PAIRS, "memory.recompute=block"],
+            ],
+        ),
+        (
+            GPT,
+            &["precision.compute=bf16", "optim.kind=lion", "optim.state=bf16", "model.width=64"],
+            &[&["parallel.data=2"], &[STATE], &[STATE, "parallel.data=3", ZERO_3]],
+        ),
+        (
+            LLAMA,
+            &["precision.compute=bf16", "optim.state=8bit", "model.width=64"],
+            &[&[], &[STATE, "parallel.data=2", SHARDED]],
+        ),
+        (GPT, &["precision.compute=f16", "precision.scaler.init_scale=3e7"], &[&[], &[STATE]]),
+        (GPT, &["lora.rank=4", "optim.state=bf16"], &[&[], &[STATE, "parallel.data=2"]]),
+        (MLP, &["optim.kind=sgd"], &[&[], &[STATE]]),
+        (RESNET, &["optim.kind=sgd", "precision.compute=bf16"], &[&[], &[STATE, "parallel.data=2"]]),
+    ];
+    for (text, sets, variants) in table {
+        let row: Row = (text, &[common, sets].concat().leak()[..], variants);
+        assert_equal_bits_on_devices(&[row]);
+    }
+}

@@ -1,0 +1,43 @@
+//! Offloaded state: bytes of device and host.
+
+use plan::{plan, prepare};
+use telemetry::Statistic;
+use worker::Placement;
+
+use super::compare;
+use crate::common::runs::{GPT, LLAMA, MLP, config};
+
+const STATE: &str = "optim.offload=true";
+const BF16: &str = "precision.compute=bf16";
+
+#[test]
+fn plans_of_offloaded_state_equal_runs() {
+    let table: &[(&str, &[&str])] = &[
+        (GPT, &[BF16, "model.width=64", "checkpoint.every=1"]),
+        (GPT, &[BF16, "optim.state=8bit", "model.width=64", "parallel.data=3", "parallel.zero_stage=3"]),
+        (GPT, &["optim.kind=lion", "parallel.data=2", "parallel.pipeline=2", "parallel.zero_stage=1"]),
+        (LLAMA, &[BF16, "lora.rank=4", "memory.preallocate=true"]),
+        (MLP, &["optim.kind=sgd", "optim.momentum=0", BF16]),
+    ];
+    for (text, sets) in table {
+        compare(text, &[&["train.steps=2", STATE][..], sets].concat());
+    }
+}
+
+/// What a device no longer holds is on the host, but for the buffers.
+#[test]
+fn state_moves_to_the_host() {
+    let planned = |more: &[&str]| {
+        let sets = [&[BF16, "model.width=256", "model.layers=6"][..], more].concat();
+        let setup = prepare(config(GPT, &sets), Placement::Cpu).unwrap();
+        let counters = plan(&setup, 0).unwrap().counters;
+        let parameters: usize = setup.blueprint.sizes().iter().sum();
+        let state = counters.get(Statistic::LiveBytes(device::Category::OptimizerState));
+        (12 * parameters as u64, state, counters.get(Statistic::HostAllocatedBytes))
+    };
+    let ((state, on_device, none), (_, buffers, host)) = (planned(&[]), planned(&[STATE]));
+    assert!(none == 0 && on_device >= state, "{on_device} {state}");
+    assert!(host >= state && host < state + state / 10, "{host} {state}");
+    // Three pieces of eight or more.
+    assert!(buffers < state / 2, "{buffers} {state}");
+}
