@@ -137,7 +137,9 @@ fn runs_stopped_after_any_step_continue_on_other_grids() {
         for (step, grid) in ["parallel.data=1", "parallel.data=2", "parallel.data=4"].into_iter().enumerate()
         {
             // State is saved and read alike wherever it is kept.
-            let offload = ["optim.offload=false", "optim.offload=true"][step % 2];
+            let streams = !overrides.contains(&"precision.matmul=fp8");
+            let weights = ["optim.offload=false", "memory.offload_weights=true"][usize::from(streams)];
+            let offload = ["optim.offload=false", "optim.offload=true", weights][step];
             let report = one_step(&parts, text, &all(&[grid, offload]));
             assert!(report.interrupted);
             assert_eq!(report.summary.steps, step as u64 + 1);

@@ -1,13 +1,16 @@
-//! State in host memory: the pieces in which an update brings it to the device change no bit.
+//! State and weights in host memory: the pieces in which an update brings state to the device, and the copies
+//! of blocks of weights ahead of their use, change no bit.
 
 use super::{PAIRS, PIPELINE, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE, assert_equal_bits_on_devices};
 use crate::common::runs::{GPT, LLAMA, MLP, RESNET};
 
 const STATE: &str = "optim.offload=true";
+const WEIGHTS: &str = "memory.offload_weights=true";
 
-/// Optimizers, types of states, precisions, clipping and grids.
+/// Optimizers, types of states, precisions, clipping and grids; weights with masters and without, frozen and
+/// tied ones, shards and stages.
 #[test]
-fn offloaded_state_has_equal_bits() {
+fn offloaded_state_and_weights_have_equal_bits() {
     let common: &[&str] = &["train.steps=3", "train.validate_every=2", "optim.clip_norm=0.1"];
     let table: &[(&str, &[&str], &[&[&str]])] = &[
         (
@@ -19,12 +22,20 @@ fn offloaded_state_has_equal_bits() {
                 &[STATE, "parallel.data=3", SHARDED],
                 &[STATE, "parallel.data=2", ZERO_2, PIPELINE, ZERO_BUBBLE],
                 &[STATE, "parallel.data=4", ZERO_3, PAIRS, "memory.recompute=block"],
+                &[WEIGHTS],
+                &[WEIGHTS, "parallel.data=2", "parallel.prefetch=0"],
+                &[WEIGHTS, "parallel.data=3", ZERO_3, PIPELINE, ZERO_BUBBLE],
             ],
         ),
         (
             GPT,
             &["precision.compute=bf16", "optim.kind=lion", "optim.state=bf16", "model.width=64"],
-            &[&["parallel.data=2"], &[STATE], &[STATE, "parallel.data=3", ZERO_3]],
+            &[
+                &["parallel.data=2"],
+                &[STATE],
+                &[STATE, "parallel.data=3", ZERO_3],
+                &[WEIGHTS, "optim.offload=true"],
+            ],
         ),
         (
             LLAMA,
@@ -32,9 +43,18 @@ fn offloaded_state_has_equal_bits() {
             &[&[], &[STATE, "parallel.data=2", SHARDED]],
         ),
         (GPT, &["precision.compute=f16", "precision.scaler.init_scale=3e7"], &[&[], &[STATE]]),
-        (GPT, &["lora.rank=4", "optim.state=bf16"], &[&[], &[STATE, "parallel.data=2"]]),
-        (MLP, &["optim.kind=sgd"], &[&[], &[STATE]]),
-        (RESNET, &["optim.kind=sgd", "precision.compute=bf16"], &[&[], &[STATE, "parallel.data=2"]]),
+        (
+            GPT,
+            &["lora.rank=4", "optim.state=bf16"],
+            &[&[], &[STATE, "parallel.data=2"], &[WEIGHTS], &[WEIGHTS, "memory.recompute=block", PIPELINE]],
+        ),
+        (GPT, &["model.tied=false", "train.freeze=['h.0.*']"], &[&[], &[WEIGHTS, PIPELINE]]),
+        (MLP, &["optim.kind=sgd"], &[&[], &[STATE], &[WEIGHTS, "parallel.tensor=1"]]),
+        (
+            RESNET,
+            &["optim.kind=sgd", "precision.compute=bf16"],
+            &[&[], &[STATE, "parallel.data=2"], &[WEIGHTS, "parallel.data=2"]],
+        ),
     ];
     for (text, sets, variants) in table {
         let row: Row = (text, &[common, sets].concat().leak()[..], variants);

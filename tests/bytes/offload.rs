@@ -8,6 +8,7 @@ use super::compare;
 use crate::common::runs::{GPT, LLAMA, MLP, config};
 
 const STATE: &str = "optim.offload=true";
+const WEIGHTS: &str = "memory.offload_weights=true";
 const BF16: &str = "precision.compute=bf16";
 
 #[test]
@@ -18,13 +19,16 @@ fn plans_of_offloaded_state_equal_runs() {
         (GPT, &["optim.kind=lion", "parallel.data=2", "parallel.pipeline=2", "parallel.zero_stage=1"]),
         (LLAMA, &[BF16, "lora.rank=4", "memory.preallocate=true"]),
         (MLP, &["optim.kind=sgd", "optim.momentum=0", BF16]),
+        (GPT, &[WEIGHTS, BF16, "model.layers=4", "checkpoint.every=1"]),
+        (GPT, &[WEIGHTS, "parallel.data=3", "parallel.zero_stage=3", "memory.recompute=block"]),
+        (LLAMA, &[WEIGHTS, BF16, "lora.rank=4", "parallel.pipeline=2", "parallel.prefetch=0"]),
     ];
     for (text, sets) in table {
         compare(text, &[&["train.steps=2", STATE][..], sets].concat());
     }
 }
 
-/// What a device no longer holds is on the host, but for the buffers.
+/// The host holds the state that the device no longer has, and the device the buffers.
 #[test]
 fn state_moves_to_the_host() {
     let planned = |more: &[&str]| {
@@ -40,4 +44,15 @@ fn state_moves_to_the_host() {
     assert!(host >= state && host < state + state / 10, "{host} {state}");
     // Three pieces of eight or more.
     assert!(buffers < state / 2, "{buffers} {state}");
+    let device = |more: &[&str]| {
+        let sets = [&[BF16, "model.width=256", "model.layers=6", STATE][..], more].concat();
+        let setup = prepare(config(GPT, &sets), Placement::Cpu).unwrap();
+        plan(&setup, 0).unwrap().counters
+    };
+    let [here, away] = [device(&[]), device(&[WEIGHTS])];
+    let weights = here.get(Statistic::LiveBytes(device::Category::Parameter));
+    let moved = away.get(Statistic::HostAllocatedBytes) - here.get(Statistic::HostAllocatedBytes);
+    assert!(moved >= weights, "{moved} {weights}");
+    // Two units of eight, one of which is used while the other is copied.
+    assert!(away.get(Statistic::AllocatedBytes) < here.get(Statistic::AllocatedBytes) - weights / 4);
 }

@@ -144,8 +144,10 @@ impl<'a> Alone<'a> {
         crossings: [Option<Crossing>; 2],
     ) -> Result<Self> {
         let grid = config.parallel.grid().seen_from(0)?;
-        let parts = parts::build(device, config, grid, std::slice::from_ref(stage), None)?;
-        let optimizer = optimizer::build((device, build::host_pool(device, config)?.as_ref()), config, &parts)?;
+        let host = build::host_pool(device, config)?;
+        let devices = (device, host.as_ref());
+        let parts = parts::build(devices, config, grid, std::slice::from_ref(stage), None)?;
+        let optimizer = optimizer::build(devices, config, &parts)?;
         let norm = GradientNorm::new(device, optimizer.slots(), config.optim.clip_norm as f32)?;
         let nothing = || BenchError::Refused("a stage has one part".to_owned());
         let part = parts.into_iter().next().ok_or_else(nothing)?;

@@ -1,5 +1,6 @@
 //! A device handle: backend, caching allocator, streams, and the context of requests.
 
+mod served;
 mod waiting;
 
 use std::cell::{Cell, RefCell};
@@ -15,13 +16,13 @@ use crate::context::{Context, Request};
 use crate::cuda::{Cuda, CudaError, Families};
 use crate::description::{Backend, Description, DeviceAllocator, DeviceOptions, Kind};
 use crate::error::{DeviceError, Result};
-use crate::host_pool::Served;
 use crate::matmul::WORKSPACE_BYTES;
 use crate::moment::Wait;
 use crate::raw::cuda::CudaMemory;
 use crate::raw::host::HostMemory;
 use crate::raw::meta::MetaMemory;
 use crate::stream::StreamKind;
+pub(crate) use served::Served;
 
 /// One rank's device. Clones are cheap and refer to the same device. Not `Send`: it belongs to its worker's
 /// thread.
@@ -35,7 +36,7 @@ struct State {
     /// Compute-stream waits not yet collected by `take_waits`.
     waits: RefCell<Vec<Wait>>,
     cuda: Option<Cuda>,
-    /// The GPU of a host pool.
+    /// The device of a host pool.
     served: Option<Served>,
     /// The first error of a call that could not return it.
     deferred: RefCell<Option<DeviceError>>,
@@ -242,10 +243,6 @@ impl Device {
     /// Keeps an error until [`Device::gpu_to_use`] returns it.
     pub(crate) fn defer(&self, error: DeviceError) {
         self.0.deferred.borrow_mut().get_or_insert(error);
-    }
-
-    pub(crate) fn served(&self) -> Option<&Served> {
-        self.0.served.as_ref()
     }
 
     pub(crate) fn waits(&self) -> &RefCell<Vec<Wait>> {

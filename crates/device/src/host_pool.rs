@@ -1,19 +1,16 @@
 //! Host pools: host memory with an allocator of its own, for arrays that a device needs a piece at a time.
 //!
-//! A pool is a [`Device`] beside the rank's: pinned memory on a GPU, ordinary memory on the CPU, none on Meta.
-//! Tensors of it are read and written from the host like those of any device. Copies between it and the
+//! A pool is a [`Device`] beside the rank's: pinned memory on a GPU, ordinary memory on the CPU, none on
+//! Meta. Tensors of it are read and written from the host like those of any device. Copies between it and the
 //! rank's device run on a stream, so they take turns with computing only where an event makes them.
-
-use std::cell::RefCell;
 
 use memory::Settings;
 
 use crate::buffer::Region;
 use crate::call_log::CopyKind;
 use crate::description::{Backend, Description, DeviceOptions};
-use crate::device::Device;
+use crate::device::{Device, Served};
 use crate::error::Result;
-use crate::event::Event;
 use crate::raw::host::HostMemory;
 use crate::raw::meta::MetaMemory;
 use crate::raw::pinned::PinnedMemory;
@@ -22,22 +19,6 @@ use crate::transfer::{copy_words, same_length};
 
 /// Bytes of a pool on Meta, which stands for a host that may not be this one.
 const BOUNDLESS: u64 = 1 << 56;
-
-/// The GPU that copies to and from a pool.
-pub(crate) struct Served {
-    pub(crate) device: Device,
-    /// The end of the last copies to the pool, until the host has waited for them.
-    filled: RefCell<Option<Event>>,
-}
-
-impl Served {
-    /// Returns whether copies to the pool may still be running.
-    pub(crate) fn is_filling(&self) -> bool {
-        let filled = self.filled.borrow();
-        let point = filled.as_ref().and_then(|event| event.point.as_ref());
-        point.is_some_and(|point| !point.is_over().unwrap_or(false))
-    }
-}
 
 impl Device {
     /// Creates an empty host pool for this device. Its segments have fixed sizes, whatever the settings of
@@ -50,17 +31,17 @@ impl Device {
         let options = DeviceOptions { settings: Settings::default(), ..DeviceOptions::default() };
         let description = Description { name: "host memory".to_owned(), ..host };
         let total = description.total_bytes;
+        let served = Served::by(self);
         if self.is_meta() {
             let description = Description { total_bytes: BOUNDLESS, ..description };
             let raw = Box::new(MetaMemory::new(&description));
-            return Self::new(Backend::Meta, self.rank(), description, raw, (None, None), &options);
+            return Self::new(Backend::Meta, self.rank(), description, raw, (None, Some(served)), &options);
         }
         let Some(cuda) = self.gpu() else {
             let raw = Box::new(HostMemory::new(total));
-            return Self::new(Backend::Cpu, self.rank(), description, raw, (None, None), &options);
+            return Self::new(Backend::Cpu, self.rank(), description, raw, (None, Some(served)), &options);
         };
         let raw = Box::new(PinnedMemory::new(&cuda.context, total));
-        let served = Served { device: self.clone(), filled: RefCell::default() };
         Self::new(Backend::Cpu, self.rank(), description, raw, (None, Some(served)), &options)
     }
 
@@ -71,7 +52,9 @@ impl Device {
     pub fn copy_from_pool(&self, source: Region<'_>, target: Region<'_>, stream: StreamKind) -> Result<()> {
         same_length("copy_from_pool", source.bytes, target.bytes)?;
         match self.gpu_to_use()? {
-            Some(cuda) => cuda.copy_from_pool(source, target, stream)?.map_err(|error| self.cuda_error(error)),
+            Some(cuda) => {
+                cuda.copy_from_pool(source, target, stream)?.map_err(|error| self.cuda_error(error))
+            }
             None if self.is_meta() => {
                 self.log_copy(CopyKind::FromPool, source.bytes, stream);
                 Ok(())
@@ -95,23 +78,5 @@ impl Device {
             }
             None => copy_words(source, target),
         }
-    }
-
-    /// Makes the host's next access to this pool wait for `event`, the end of copies to it and of all that
-    /// were enqueued before.
-    pub fn fill_until(&self, event: Event) {
-        if let Some(served) = self.served() {
-            *served.filled.borrow_mut() = Some(event);
-        }
-    }
-
-    /// Waits on the host for copies to this pool, if the device is one.
-    ///
-    /// # Errors
-    /// Errors of the work before their end.
-    pub fn settle(&self) -> Result<()> {
-        let Some(served) = self.served() else { return Ok(()) };
-        let filled = served.filled.take();
-        filled.map_or(Ok(()), |event| served.device.wait_on_host(&event))
     }
 }

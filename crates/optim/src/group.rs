@@ -7,28 +7,10 @@ use tensor::ops::optimizer::{self, UpdateRule};
 use tensor::ops::{StepState, Table, cast};
 use tensor::{Result, Tensor};
 
-use crate::member::Member;
+use crate::member::{Member, StateOptions};
 use crate::offload::{Extent, Offload, Piece};
 use crate::slot::Slot;
 use crate::state_array::StateArray;
-
-/// How the tensors of [`UpdateRule::states`] are kept.
-#[derive(Clone, Debug)]
-pub struct StateOptions {
-    /// f32; bf16, which each update rounds stochastically; or u8 for 8 bits, block by block.
-    pub dtype: DType,
-    /// The seed of the random numbers of rounding.
-    pub seed: u64,
-    /// Index of each slot's first element in its whole parameter; 0 for slots that are not listed.
-    pub firsts: Vec<usize>,
-}
-
-impl Default for StateOptions {
-    /// f32.
-    fn default() -> Self {
-        StateOptions { dtype: DType::F32, seed: 0, firsts: Vec::new() }
-    }
-}
 
 /// A group of parameters before its state is allocated.
 #[derive(Clone, Debug)]
@@ -82,9 +64,9 @@ enum Home {
 const CALLS: [Call; 2] = [Call::First, Call::Rest];
 
 impl Group {
-    /// Allocates the state of a group, slot by slot, on the device or in the host pool `host`; then the tables
-    /// of its launches, and the buffers of state that is in a pool. The first call updates the slots whose
-    /// index is below `first`.
+    /// Allocates the state of a group, slot by slot, on the device or in the host pool `host`; then the
+    /// tables of its launches, and the buffers of state that is in a pool. The first call updates the slots
+    /// whose index is below `first`.
     ///
     /// # Errors
     /// Out of memory.
@@ -133,14 +115,14 @@ impl Group {
         }
     }
 
-    /// Updates the slots of a call in one launch, or in one for each piece of offloaded state. `gradients` has
-    /// one tensor for each slot of all groups.
+    /// Updates the slots of a call in one launch, or in one for each piece of offloaded state. `gradients`
+    /// has one tensor for each slot of all groups.
     pub(crate) fn update(&self, call: Call, gradients: &[Tensor], state: &StepState) -> Result<()> {
         let tables = match &self.home {
             Home::Device(tables) => tables,
             Home::Host(offload) => {
                 let update = |piece: &Piece| self.update_piece(piece, gradients, state);
-                return offload.pass(call as usize, [Extent::All; 2], update);
+                return offload.pass(call as usize, [Extent::State, Extent::All], update);
             }
         };
         let members = &self.members[self.range(call)];
@@ -168,8 +150,8 @@ impl Group {
         };
         for call in CALLS {
             offload.pass(call as usize, [Extent::Nothing, Extent::Masters], |piece| {
-                let mut masters = piece.spans().iter().filter_map(|span| Some((span, span.master.as_ref()?)));
-                masters.try_for_each(|(span, pair)| fill(span.index, span.range.start, &pair.device))
+                let mut masters = piece.spans().iter().filter_map(|span| Some((span, span.copied()?)));
+                masters.try_for_each(|(span, master)| fill(span.index, span.range.start, master))
             })?;
         }
         Ok(())
@@ -182,9 +164,9 @@ impl Group {
             return copied.try_for_each(|member| cast::into(&member.master, &member.slot.weight));
         };
         for call in CALLS {
-            offload.pass(call as usize, [Extent::Masters, Extent::Nothing], |piece| {
-                let mut masters = piece.spans().iter().filter_map(|span| Some((span, span.master.as_ref()?)));
-                masters.try_for_each(|(span, pair)| cast::into(&pair.device, &span.weight))
+            offload.pass(call as usize, [Extent::Masters, Extent::Weights], |piece| {
+                let mut masters = piece.spans().iter().filter_map(|span| Some((span, span.copied()?)));
+                masters.try_for_each(|(span, master)| cast::into(master, &span.weight))
             })?;
         }
         Ok(())

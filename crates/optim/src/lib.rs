@@ -32,7 +32,8 @@ mod schedule;
 mod slot;
 mod state_array;
 
-pub use group::{GroupOptions, StateOptions};
+pub use group::GroupOptions;
+pub use member::StateOptions;
 pub use norm::GradientNorm;
 pub use optimizer::Optimizer;
 pub use schedule::{Decay, Schedule};

@@ -1,11 +1,28 @@
-//! A slot of a group with its state.
+//! A slot of a group with its state, and how it is kept.
 
 use device::{Category, DType, Device, Request};
 use tensor::ops::optimizer::{self, Item, Stream, UpdateRule};
 use tensor::{Result, Tensor};
 
-use crate::group::StateOptions;
 use crate::slot::Slot;
+
+/// How the tensors of [`UpdateRule::states`] are kept.
+#[derive(Clone, Debug)]
+pub struct StateOptions {
+    /// f32; bf16, which each update rounds stochastically; or u8 for 8 bits, block by block.
+    pub dtype: DType,
+    /// The seed of the random numbers of rounding.
+    pub seed: u64,
+    /// Index of each slot's first element in its whole parameter; 0 for slots that are not listed.
+    pub firsts: Vec<usize>,
+}
+
+impl Default for StateOptions {
+    /// f32.
+    fn default() -> Self {
+        StateOptions { dtype: DType::F32, seed: 0, firsts: Vec::new() }
+    }
+}
 
 /// A slot of a group with its state.
 #[derive(Debug)]

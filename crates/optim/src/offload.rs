@@ -29,9 +29,13 @@ const ALIGNMENT: usize = 512;
 pub(crate) enum Extent {
     /// None.
     Nothing,
-    /// Master weights.
+    /// Master weights that weights are rounded copies of.
     Masters,
+    /// Weights that are in the pool and rounded copies of their masters, which an update does not read.
+    Weights,
     /// Master weights and states.
+    State,
+    /// All of these.
     All,
 }
 
@@ -63,10 +67,13 @@ pub(crate) struct Span {
     pub(crate) index: usize,
     /// The elements.
     pub(crate) range: Range<usize>,
-    /// The elements of the slot's weight.
+    /// The elements of the slot's weight, in the buffer if they are in the pool.
     pub(crate) weight: Tensor,
-    /// The master weights, unless the weight is its own master.
-    pub(crate) master: Option<Pair>,
+    /// Both, if they are in the pool and rounded copies of their masters.
+    weights: Option<Pair>,
+    /// The master weights, unless these are the weight and that is on the device.
+    master: Option<Pair>,
+    is_copied: bool,
     states: Vec<Tensor>,
     maxima: Vec<Tensor>,
     /// All of these with their copies in the host pool.
@@ -78,7 +85,7 @@ pub(crate) struct Span {
 /// A tensor in a buffer and in the host pool.
 #[derive(Clone, Debug)]
 pub(crate) struct Pair {
-    pub(crate) device: Tensor,
+    device: Tensor,
     host: Tensor,
 }
 
@@ -94,6 +101,7 @@ struct Cut {
 /// The tensors of a buffer.
 struct Buffer {
     masters: Option<Tensor>,
+    weights: Option<Tensor>,
     states: Vec<Tensor>,
     maxima: Vec<Tensor>,
 }
@@ -127,7 +135,7 @@ impl Offload {
                 DType::U8 => Table::of_quantised(device, cuts.len()),
                 _ => Table::of_parameters(device, cuts.len()),
             };
-            let span = |cut: Cut| Span::new(&members[cut.member], &cut, &buffers[buffer]);
+            let span = |cut: Cut| Span::new(device, &members[cut.member], &cut, &buffers[buffer]);
             let spans = cuts.into_iter().map(span).collect::<Result<_>>()?;
             Ok(Piece { buffer, spans, table: table? })
         };
@@ -187,15 +195,21 @@ impl Piece {
     }
 
     fn pairs(&self, extent: Extent) -> impl Iterator<Item = &Pair> {
+        use Extent::{All, Masters, State, Weights};
+        let has = move |extents: &[Extent]| extents.contains(&extent);
         self.spans.iter().flat_map(move |span| {
-            let masters = span.master.iter().filter(move |_| extent != Extent::Nothing);
-            masters.chain(span.kept.iter().filter(move |_| extent == Extent::All))
+            let masters = span.master.iter().filter(move |_| match extent {
+                Masters => span.is_copied,
+                _ => has(&[State, All]),
+            });
+            let states = span.kept.iter().filter(move |_| has(&[State, All]));
+            masters.chain(states).chain(span.weights.iter().filter(move |_| has(&[Weights, All])))
         })
     }
 }
 
 impl Span {
-    fn new(member: &Member, cut: &Cut, buffer: &Buffer) -> Result<Self> {
+    fn new(device: &Device, member: &Member, cut: &Cut, buffer: &Buffer) -> Result<Self> {
         let (first, elements) = (cut.range.start, cut.range.len());
         let pair = |device: &Tensor, host: &Tensor, per: usize| {
             let elements = elements.div_ceil(per);
@@ -206,14 +220,21 @@ impl Span {
             let each = device.iter().zip(host);
             each.map(|(device, host)| pair(device, host, per)).collect::<Result<Vec<_>>>()
         };
-        let masters = buffer.masters.as_ref().filter(|_| member.is_copied());
+        let (is_copied, is_here) = (member.is_copied(), member.slot.weight.device().is(device));
+        let masters = buffer.masters.as_ref().filter(|_| is_copied || !is_here);
+        let weights = buffer.weights.as_ref().filter(|_| is_copied && !is_here);
+        let weights = weights.map(|weights| pair(weights, &member.slot.weight, 1)).transpose()?;
+        let own = || member.slot.weight.view(first, [elements]);
+        let weight = weights.as_ref().map_or_else(own, |pair| Ok(pair.device.clone()))?;
         let [states, maxima] =
             [pairs(&buffer.states, &member.states, 1)?, pairs(&buffer.maxima, &member.maxima, BLOCK)?];
         let devices = |pairs: &[Pair]| pairs.iter().map(|pair| pair.device.clone()).collect();
         Ok(Span {
             index: member.index,
             range: cut.range.clone(),
-            weight: member.slot.weight.view(first, [elements])?,
+            weight,
+            weights,
+            is_copied,
             master: masters.map(|masters| pair(masters, &member.master, 1)).transpose()?,
             states: devices(&states),
             maxima: devices(&maxima),
@@ -223,6 +244,11 @@ impl Span {
         })
     }
 
+    /// The master weights in the buffer, if the weight is a rounded copy of them.
+    pub(crate) fn copied(&self) -> Option<&Tensor> {
+        self.master.as_ref().filter(|_| self.is_copied).map(|pair| &pair.device)
+    }
+
     /// Returns the operands of an update of the span's elements, whose gradients are `gradient`.
     pub(crate) fn item<'a>(&'a self, gradient: &'a Tensor) -> Item<'a> {
         Item {
@@ -230,7 +256,7 @@ impl Span {
             gradient,
             states: &self.states,
             maxima: &self.maxima,
-            compute: self.master.is_some().then_some(&self.weight),
+            compute: self.is_copied.then_some(&self.weight),
             decay: self.decay,
             stream: self.stream,
         }
@@ -245,11 +271,12 @@ impl Buffer {
         };
         let count = members.first().map_or(0, |member| member.states.len());
         let has_maxima = states == DType::U8;
+        let is_away = |member: &&Member| !member.slot.weight.device().is(device);
+        let has_masters = members.iter().any(|member| member.is_copied() || is_away(&member));
+        let rounded = members.iter().filter(is_away).find(|member| member.is_copied());
         Ok(Buffer {
-            masters: match members.iter().any(Member::is_copied) {
-                true => Some(empty(capacity, DType::F32)?),
-                false => None,
-            },
+            masters: has_masters.then(|| empty(capacity, DType::F32)).transpose()?,
+            weights: rounded.map(|member| empty(capacity, member.slot.weight.dtype())).transpose()?,
             states: (0..count).map(|_| empty(capacity, states)).collect::<Result<_>>()?,
             maxima: (0..if has_maxima { count } else { 0 })
                 .map(|_| empty(optimizer::blocks(capacity), DType::F32))

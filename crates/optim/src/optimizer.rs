@@ -28,9 +28,8 @@ impl Optimizer {
         Self::with_groups((device, None), slots, &[GroupOptions::all(rule, slots.len())], 0)
     }
 
-    /// Allocates zeroed state group by group, on the device or in a host pool of it: results do not depend on
-    /// that. [`Optimizer::update_first_slots`] updates the first `first` slots, on which results do not depend
-    /// either.
+    /// Allocates zeroed state group by group, on the device or in a host pool of it.
+    /// [`Optimizer::update_first_slots`] updates the first `first` slots. Results depend on neither.
     ///
     /// # Errors
     /// Out of memory; a slot that is in no group, or in two.

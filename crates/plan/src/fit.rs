@@ -47,8 +47,8 @@ pub struct HostLack {
 }
 
 impl HostLack {
-    /// Returns what this host lacks for GPUs of it; `None` if it suffices, nothing is offloaded, or the run is
-    /// planned for another host.
+    /// Returns what this host lacks for GPUs of it; `None` if it suffices, nothing is offloaded, or the run
+    /// is planned for another host.
     fn of(setup: &Setup, host: &HostUse, form: RankForm) -> Option<Self> {
         let Placement::Cuda(_) = setup.placement else { return None };
         let processes = match form {

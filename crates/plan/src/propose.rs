@@ -12,7 +12,7 @@ mod tried;
 use std::collections::BTreeMap;
 
 use collective::Axis;
-use config::{Optim, RunConfig};
+use config::{Memory, Optim, RunConfig};
 use device::{Description, Kind};
 use worker::{Placement, Setup};
 
@@ -78,7 +78,8 @@ struct Search {
 
 /// Plans configurations of `fit.ranks` ranks that have the samples of `config` in a step, in the order of
 /// their screening, until enough of them fit, and orders those by the times that the clock predicts.
-/// `on_result` is called for each that fits. Where none does, state is offloaded.
+/// `on_result` is called for each that fits. Where none does, state is
+/// offloaded, and where none does then, weights too.
 ///
 /// # Errors
 /// Errors of the configuration; a number of ranks for which no grid exists; candidates none of which can be
@@ -112,7 +113,10 @@ pub fn propose(
         assumed: Vec::new(),
     };
     let mut refusal = search.run(&candidates, &mut proposals, on_result)?;
-    if proposals.list.is_empty() && search.offload()? {
+    for key in [Optim::offload, Memory::offload_weights] {
+        if !proposals.list.is_empty() || !search.offload(key) {
+            continue;
+        }
         let candidates = search.candidates()?;
         proposals.candidates += candidates.len();
         refusal = search.run(&candidates, &mut proposals, on_result)?;
@@ -129,19 +133,21 @@ pub fn propose(
 }
 
 impl Search {
-    /// Offloads state in all further candidates. Returns false where that is no change, or frees nothing
-    /// because devices are the host.
-    ///
-    /// # Errors
-    /// None for a checked configuration.
-    fn offload(&mut self) -> Result<bool> {
-        if self.config.optim.offload || self.description.kind == Kind::Cpu {
-            return Ok(false);
+    /// Sets a key that offloads state or weights in all further candidates. Returns false where that is no
+    /// change, is refused, or frees nothing because devices are the host.
+    fn offload(&mut self, key: &str) -> bool {
+        let offloaded = |config: &RunConfig| (config.optim.offload, config.memory.offload_weights);
+        let set = format!("{key}=true");
+        let changed = self.config.with(std::slice::from_ref(&set));
+        let differs = |config: &RunConfig| offloaded(config) != offloaded(&self.config);
+        match changed {
+            Ok(config) if self.description.kind == Kind::Cuda && differs(&config) => {
+                self.config = config;
+                self.base.push(set);
+                true
+            }
+            _ => false,
         }
-        let set = format!("{}=true", Optim::offload);
-        self.config = self.config.with(std::slice::from_ref(&set))?;
-        self.base.push(set);
-        Ok(true)
     }
 
     /// Returns the layouts that the configuration accepts, the fastest first by the screening. Of those that

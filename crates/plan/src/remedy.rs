@@ -9,7 +9,7 @@ use crate::fit::{Fit, Limit};
 use crate::prepare::prepare_shapes;
 use crate::recompute;
 use crate::roles::plan_within;
-use config::{Optim, Parallel, RecomputePolicy, RunConfig};
+use config::{Memory, Optim, Parallel, RecomputePolicy, RunConfig};
 use worker::Setup;
 
 /// Duration after which the search for a configuration that fits ends.
@@ -73,7 +73,7 @@ pub fn refusal(setup: &Setup, fit: &Fit) -> PlanError {
 
 /// Returns the first configuration that fits: with more sharded state, which changes nothing else, one ZeRO
 /// stage after the other, and with lanes of one micro-batch; with more, smaller micro-batches; with
-/// recomputed activations; with several of these; with offloaded state, alone and with these; and with all of
+/// recomputed activations; with several of these; with offloaded state and weights, alone and with these; and with all of
 /// them and twice, four, eight times as many pipeline stages, by as many ranks if possible, else by more.
 pub fn nearest(setup: &Setup, fit: &Fit) -> Option<Remedy> {
     let began = Instant::now();
@@ -139,7 +139,10 @@ fn candidates(config: &RunConfig) -> Vec<Vec<String>> {
     all.extend(both(&shard, &again));
     all.extend(both(&again, &smaller));
     all.extend(both(&shard, &both(&again, &smaller)));
-    let offload = one(!config.optim.offload, &format!("{}=true", Optim::offload));
+    let state = one(!config.optim.offload, &format!("{}=true", Optim::offload));
+    let weights = one(!config.memory.offload_weights, &format!("{}=true", Memory::offload_weights));
+    let weights = if config.optim.offload { weights } else { both(&state, &weights) };
+    let offload = [state, weights].concat();
     all.extend_from_slice(&offload);
     all.extend(both(&again, &offload));
     all.extend(both(&both(&shard, &again), &offload));

@@ -108,11 +108,12 @@ impl<'a> Screen<'a> {
             }),
         };
         let [state, moved] = state_bytes(config);
-        let update = parameters / shards * (moved / self.rates.memory_bytes).max(match config.optim.offload {
-            // Copies both ways run beside each other.
-            true => state / self.rates.host_copy(),
-            false => 0.0,
-        });
+        let update = parameters / shards
+            * (moved / self.rates.memory_bytes).max(match config.optim.offload {
+                // Copies both ways run beside each other.
+                true => state / self.rates.host_copy(),
+                false => 0.0,
+            });
         let passes = timeline.makespan as f64 / 1e9;
         if !self.device.is_gpu() {
             // The rates of links and memory are those of GPUs.

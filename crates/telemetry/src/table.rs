@@ -61,7 +61,8 @@ pub fn memory_table(ranks: &[RankStatistics]) -> String {
     text
 }
 
-/// Returns the columns of the memory table: those of the device, and of the host if a rank offloads something.
+/// Returns the columns of the memory table: those of the device, and of the host if a rank offloads
+/// something.
 fn shown(ranks: &[RankStatistics]) -> Vec<Statistic> {
     let offloads = ranks.iter().any(|rank| rank.get(HOST) > 0);
     COLUMNS.into_iter().chain(offloads.then_some(HOST)).collect()

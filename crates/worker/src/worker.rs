@@ -62,7 +62,7 @@ pub struct Worker {
     tied: Vec<TiedGradient>,
     norm: ModelNorm,
     optimizer: Optimizer,
-    /// The host pool of offloaded state, if there is some.
+    /// The host pool of offloaded state and weights, if there are some.
     host: Option<Device>,
     schedule: Schedule,
     /// The rule of the loss scale, if there is one.
@@ -129,11 +129,11 @@ impl Worker {
             allocator.mark(RunPart::Start.name(), 0);
         });
         let stages: Vec<_> = engine.stages().map(|stage| setup.blueprint.stages[stage].clone()).collect();
-        let mut parts = parts::build(&device, config, grid, &stages, setup.hook.as_ref())?;
+        let host = build::host_pool(&device, config)?;
+        let mut parts = parts::build((&device, host.as_ref()), config, grid, &stages, setup.hook.as_ref())?;
         let peer_access = connect::share(&mut engine.planes, &device, &parts, config)?;
         parts.iter_mut().for_each(|part| part.reduction.reduce_from(parts::reduce_from(config, peer_access)));
         engine.has_peers = connect::warm_up(&mut engine.planes, &device, config, &parts, peer_access)?;
-        let host = build::host_pool(&device, config)?;
         let optimizer = optimizer::build((&device, host.as_ref()), config, &parts)?;
         let norm = ModelNorm::new(&device, config, &grid, &setup.blueprint, &parts)?;
         let gradients = parts.iter().flat_map(|part| part.reduction.gradients()).cloned().collect();
@@ -186,7 +186,7 @@ impl Worker {
         &self.engine.device
     }
 
-    /// The host pool of offloaded state, if there is some.
+    /// The host pool of offloaded state and weights, if there are some.
     pub fn host(&self) -> Option<&Device> {
         self.host.as_ref()
     }

@@ -30,6 +30,9 @@ section! {
         ).default("\"none\"").any_bits();
         /// The number of layers of a pipeline stage that `recompute` is for, the first ones; 0: all.
         recompute_layers: usize = Row::count(0, MOST_LAYERS).default("0").any_bits();
+        /// Keeps weights in host memory, which is pinned for a GPU, and copies those of each block to the device
+        /// ahead of their use; the bits are the same. `parallel.prefetch` says how many blocks ahead.
+        offload_weights: bool = Row::flag().default("false").any_bits();
         /// Allocator events kept by each rank for the views in the run directory's `memory/`; 0: none are
         /// written.
         history: u64 = Row::integer(0, 100_000_000).default("0").any_bits();

@@ -86,8 +86,8 @@ fn without_pages() -> RawError {
 }
 
 fn refused(error: CudaError) -> RawError {
-    let is_out_of_memory = error.call == "mmap"
-        || error.code == sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY as i64;
+    let is_out_of_memory =
+        error.call == "mmap" || error.code == sys::cudaError_enum::CUDA_ERROR_OUT_OF_MEMORY as i64;
     match is_out_of_memory {
         true => RawError::OutOfMemory,
         false => RawError::Driver { code: error.code, text: error.to_string() },
