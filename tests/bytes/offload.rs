@@ -8,23 +8,33 @@ use super::compare;
 use crate::common::runs::{GPT, LLAMA, MLP, config};
 
 const STATE: &str = "optim.offload=true";
+const ACTIVATIONS: &str = "memory.offload=activations";
 const WEIGHTS: &str = "memory.offload_weights=true";
 const BF16: &str = "precision.compute=bf16";
 
 #[test]
-fn plans_of_offloaded_state_equal_runs() {
+fn plans_of_what_is_offloaded_equal_runs() {
     let table: &[(&str, &[&str])] = &[
-        (GPT, &[BF16, "model.width=64", "checkpoint.every=1"]),
-        (GPT, &[BF16, "optim.state=8bit", "model.width=64", "parallel.data=3", "parallel.zero_stage=3"]),
-        (GPT, &["optim.kind=lion", "parallel.data=2", "parallel.pipeline=2", "parallel.zero_stage=1"]),
-        (LLAMA, &[BF16, "lora.rank=4", "memory.preallocate=true"]),
-        (MLP, &["optim.kind=sgd", "optim.momentum=0", BF16]),
+        (GPT, &[STATE, BF16, "model.width=64", "checkpoint.every=1"]),
+        (
+            GPT,
+            &[STATE, BF16, "optim.state=8bit", "model.width=64", "parallel.data=3", "parallel.zero_stage=3"],
+        ),
+        (GPT, &[STATE, "optim.kind=lion", "parallel.data=2", "parallel.pipeline=2", "parallel.zero_stage=1"]),
+        (LLAMA, &[STATE, BF16, "lora.rank=4", "memory.preallocate=true"]),
+        (MLP, &[STATE, "optim.kind=sgd", "optim.momentum=0", BF16]),
+        (GPT, &[ACTIVATIONS, "memory.recompute=block", "parallel.data=2"]),
+        (GPT, &[ACTIVATIONS, "memory.recompute=2", STATE, "parallel.pipeline=2", "model.layers=4"]),
+        (
+            GPT,
+            &[ACTIVATIONS, "memory.recompute=block", "train.freeze=['w?e.*', 'h.0.*']", "model.tied=false"],
+        ),
         (GPT, &[WEIGHTS, BF16, "model.layers=4", "checkpoint.every=1"]),
         (GPT, &[WEIGHTS, "parallel.data=3", "parallel.zero_stage=3", "memory.recompute=block"]),
         (LLAMA, &[WEIGHTS, BF16, "lora.rank=4", "parallel.pipeline=2", "parallel.prefetch=0"]),
     ];
     for (text, sets) in table {
-        compare(text, &[&["train.steps=2", STATE][..], sets].concat());
+        compare(text, &[&["train.steps=2"][..], sets].concat());
     }
 }
 
@@ -49,6 +59,12 @@ fn state_moves_to_the_host() {
         let setup = prepare(config(GPT, &sets), Placement::Cpu).unwrap();
         plan(&setup, 0).unwrap().counters
     };
+    let peak = |more: &[&str]| {
+        let sets = ["model.context=256", "memory.recompute=block", "memory.offload=none"];
+        device(&[&sets[..], more].concat()).get(Statistic::PeakBytes(device::Category::Activation))
+    };
+    let [kept, offloaded] = [peak(&[]), peak(&[ACTIVATIONS])];
+    assert!(offloaded < kept, "{offloaded} {kept}");
     let [here, away] = [device(&[]), device(&[WEIGHTS])];
     let weights = here.get(Statistic::LiveBytes(device::Category::Parameter));
     let moved = away.get(Statistic::HostAllocatedBytes) - here.get(Statistic::HostAllocatedBytes);

@@ -10,6 +10,7 @@ use system::numbers::grouped;
 use crate::check_context::check_context_lanes;
 use crate::check_experts::check_experts;
 use crate::check_images::{check_images, check_schedule};
+use crate::check_offload::check_offload;
 use crate::check_preference::check_preference;
 use crate::check_tensor::check_tensor_lanes;
 use crate::choices::{
@@ -138,36 +139,6 @@ fn check_precision(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
 }
 
 /// Checks the model's sizes, and that the data has the kind of examples that it learns from.
-/// Refuses weights in host memory where an update or FP8 needs them on the device.
-fn check_offload(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
-    if !config.memory.offload_weights {
-        return Ok(());
-    }
-    let parallel = &config.parallel;
-    if !config.optim.offload {
-        let reason =
-            "memory.offload_weights = true needs optim.offload = true: an update brings weights and \
-                      their state to the device together"
-                .to_owned();
-        return Err(raw.conflict(&[Optim::offload, Memory::offload_weights], reason));
-    }
-    if config.precision.matmul == MatmulPrecision::Fp8 {
-        let reason = "memory.offload_weights = true streams weights in precision.weights, and \
-                      precision.matmul = \"fp8\" keeps FP8 codes of them: use \"compute\""
-            .to_owned();
-        return Err(raw.conflict(&[Memory::offload_weights, Precision::matmul], reason));
-    }
-    if parallel.shards_optimizer() && parallel.owners() > 1 && !parallel.shards_weights() {
-        let reason = format!(
-            "memory.offload_weights = true streams weights of which a rank updates all or keeps its shard, \
-             and with parallel.zero_stage = {} ranks gather them after each update: use 0 or 3",
-            parallel.zero_stage
-        );
-        return Err(raw.conflict(&[Parallel::zero_stage, Memory::offload_weights], reason));
-    }
-    Ok(())
-}
-
 fn check_model(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let (kind, is_files) = (config.data.kind.name(), config.data.kind != DataKind::Synthetic);
     let images = config.data.kind == DataKind::Images;

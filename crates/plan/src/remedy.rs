@@ -73,8 +73,9 @@ pub fn refusal(setup: &Setup, fit: &Fit) -> PlanError {
 
 /// Returns the first configuration that fits: with more sharded state, which changes nothing else, one ZeRO
 /// stage after the other, and with lanes of one micro-batch; with more, smaller micro-batches; with
-/// recomputed activations; with several of these; with offloaded state and weights, alone and with these; and with all of
-/// them and twice, four, eight times as many pipeline stages, by as many ranks if possible, else by more.
+/// recomputed activations; with several of these; with offloaded state and weights, alone and with these; and
+/// with all of them but offloading and twice, four, eight times as many pipeline stages, by as many ranks if
+/// possible, else by more.
 pub fn nearest(setup: &Setup, fit: &Fit) -> Option<Remedy> {
     let began = Instant::now();
     let candidates = candidates(&setup.config);

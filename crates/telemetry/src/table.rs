@@ -20,7 +20,7 @@ const COLUMNS: [Statistic; 4] = [
     Statistic::PeakReservedBytes,
 ];
 /// The column of ranks that offload something.
-const HOST: Statistic = Statistic::HostAllocatedBytes;
+const HOST: Statistic = Statistic::PeakHostReservedBytes;
 const GAP: &str = "  ";
 
 /// Returns a table with a row for each rank: allocated and reserved bytes and their peaks, and bytes of the

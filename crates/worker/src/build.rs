@@ -23,7 +23,9 @@ use tokenize::Job;
 use crate::conversations;
 use crate::error::{Result, WorkerError};
 use crate::image_source;
-use config::{self, Data, DataKind, MixtureSource, Preference, PreferenceLoss, RunConfig, ScheduleName};
+use config::{
+    self, Data, DataKind, MixtureSource, OffloadPolicy, Preference, PreferenceLoss, RunConfig, ScheduleName,
+};
 
 /// The directory beside runs that caches tokenized text.
 pub const CACHE: &str = ".tokens";
@@ -384,12 +386,13 @@ fn recompute(config: &RunConfig) -> Recompute {
     }
 }
 
-/// Creates the host pool of a rank's offloaded state and weights, if the configuration offloads some.
+/// Creates the host pool of a rank's offloaded state, weights and activations, if the configuration offloads some.
 ///
 /// # Errors
 /// Errors of [`Device::host_pool`].
 pub fn host_pool(device: &Device, config: &RunConfig) -> Result<Option<Device>> {
-    Ok(if config.optim.offload { Some(device.host_pool()?) } else { None })
+    let offloads = config.optim.offload || config.memory.offload != OffloadPolicy::None;
+    Ok(if offloads { Some(device.host_pool()?) } else { None })
 }
 
 /// The type of the tensors that the optimizer's rule keeps.

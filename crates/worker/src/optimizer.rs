@@ -66,16 +66,16 @@ pub fn state_arrays(config: &RunConfig, parameter: &str, shape: Shape) -> Vec<St
 
 /// Builds the optimizer of this rank's shards of the parameters, stage by stage, with the initial master
 /// weights. If the optimizer state is sharded, its first call updates the shards of the group that the next
-/// forward pass needs first. The second device is the host pool of offloaded state.
+/// forward pass needs first. The second device is the host pool of what is offloaded.
 ///
 /// # Errors
 /// Out of memory.
 pub fn build(
-    devices: (&Device, Option<&Device>),
+    (device, host): (&Device, Option<&Device>),
     config: &RunConfig,
     parts: &[StagePart],
 ) -> Result<Optimizer> {
-    let groups = groups(config);
+    let (groups, host) = (groups(config), host.filter(|_| config.optim.offload));
     let (mut slots, mut firsts, mut members) = (Vec::new(), Vec::new(), Vec::new());
     let mut owners = Vec::new();
     for part in parts {
@@ -92,7 +92,7 @@ pub fn build(
     let first = first.map_or(0, |part| first_pieces(&part.reduction));
     let mut options: Vec<_> = groups.iter().map(|group| group.options(config, &firsts)).collect();
     members.into_iter().enumerate().for_each(|(slot, group)| options[group].slots.push(slot));
-    let optimizer = Optimizer::with_groups(devices, &slots, &options, first)?;
+    let optimizer = Optimizer::with_groups((device, host), &slots, &options, first)?;
     optimizer.fill_masters(|slot, first, master| -> Result<()> {
         let (model, parameter) = owners[slot];
         let first = firsts[slot] + first;

@@ -18,7 +18,7 @@ use config::{Overlap, RunConfig};
 const LATE: f64 = 0.6;
 
 /// Builds the models of `stages`, then their gradient buckets, for a rank of `grid`. The second device is the
-/// host pool of offloaded weights.
+/// host pool of what is offloaded.
 ///
 /// # Errors
 /// Out of memory.

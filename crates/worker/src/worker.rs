@@ -2,9 +2,10 @@
 
 use std::rc::Rc;
 
-use autograd::Observer;
+use autograd::{Observer, Offload};
 use checkpoint::LossScale;
 use collective::{Axis, Communicator, RankGrid};
+use config::OffloadPolicy;
 use data::Prefetcher;
 use device::{Category, DType, Device, HostCopy, Mark, Request, SharedEvent, StreamKind};
 use nn::Model;
@@ -62,7 +63,7 @@ pub struct Worker {
     tied: Vec<TiedGradient>,
     norm: ModelNorm,
     optimizer: Optimizer,
-    /// The host pool of offloaded state and weights, if there are some.
+    /// The host pool of what is offloaded, if something is.
     host: Option<Device>,
     schedule: Schedule,
     /// The rule of the loss scale, if there is one.
@@ -130,6 +131,8 @@ impl Worker {
         });
         let stages: Vec<_> = engine.stages().map(|stage| setup.blueprint.stages[stage].clone()).collect();
         let host = build::host_pool(&device, config)?;
+        let activations = host.as_ref().filter(|_| config.memory.offload == OffloadPolicy::Activations);
+        engine.offload = activations.map(|host| Offload::new(&device, host));
         let mut parts = parts::build((&device, host.as_ref()), config, grid, &stages, setup.hook.as_ref())?;
         let peer_access = connect::share(&mut engine.planes, &device, &parts, config)?;
         parts.iter_mut().for_each(|part| part.reduction.reduce_from(parts::reduce_from(config, peer_access)));
@@ -186,7 +189,7 @@ impl Worker {
         &self.engine.device
     }
 
-    /// The host pool of offloaded state and weights, if there are some.
+    /// The host pool of what is offloaded, if something is.
     pub fn host(&self) -> Option<&Device> {
         self.host.as_ref()
     }

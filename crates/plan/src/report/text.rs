@@ -32,7 +32,7 @@ const COLUMNS: [Statistic; 4] = [
 ];
 
 /// The column of ranks that offload something.
-const HOST: Statistic = Statistic::HostAllocatedBytes;
+const HOST: Statistic = Statistic::PeakHostReservedBytes;
 
 /// Ranks that share a line of the table.
 struct Line<'a> {
