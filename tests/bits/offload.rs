@@ -1,5 +1,5 @@
-//! State, weights and activations in host memory: the pieces in which an update brings state to the device, and
-//! the copies of blocks of weights and of inputs of segments ahead of their use, change no bit.
+//! State, weights and activations in host memory: the pieces in which an update brings state to the device,
+//! and the copies of blocks of weights and of inputs of segments ahead of their use, change no bit.
 
 use super::{
     BLOCK, INTERLEAVED, PAIRS, PIPELINE, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE,
@@ -16,7 +16,7 @@ const WEIGHTS: &str = "memory.offload_weights=true";
 #[test]
 fn what_is_offloaded_has_equal_bits() {
     let common: &[&str] = &["train.steps=3", "train.validate_every=2", "optim.clip_norm=0.1"];
-    let table: &[(&str, &[&str], &[&[&str]])] = &[
+    let table: &[Row] = &[
         (
             GPT,
             &["precision.compute=bf16", "model.width=64", "model.layers=4"],
@@ -68,7 +68,7 @@ fn what_is_offloaded_has_equal_bits() {
         ),
     ];
     for (text, sets, variants) in table {
-        let row: Row = (text, &[common, sets].concat().leak()[..], variants);
-        assert_equal_bits_on_devices(&[row]);
+        let sets = [common, sets].concat();
+        assert_equal_bits_on_devices(&[(text, sets.leak(), variants)]);
     }
 }

@@ -66,8 +66,8 @@ impl HostLack {
     fn in_words(self) -> String {
         let HostLack { needs, offloaded, capacity } = self;
         format!(
-            "its processes need {} bytes of host memory ({}) of {} ({}), {} of them for what is offloaded: \
-             optim.offload = false needs none",
+            "its processes need {} bytes of host memory ({}) of {} ({}), {} of them for what is offloaded, as \
+             optim.offload, memory.offload_weights and memory.offload say",
             grouped(needs),
             bytes(needs),
             grouped(capacity),

@@ -30,8 +30,8 @@ const THREADS: u64 = 2;
 const THREADS_OF_RANK: u64 = 6;
 /// Bytes that compressing a rank's traces takes.
 const PACKER: u64 = 3 << 17;
-/// Name of the part that is offloaded from devices.
-const OFFLOADED: &str = "offloaded state";
+/// Name of the part that holds what is offloaded from devices.
+const OFFLOADED: &str = "host pools";
 
 /// The form of a run's ranks, on which the host memory of a process depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,10 +6,10 @@ use config::{LoraSection, Train};
 use serde_json::{Value, json};
 use telemetry::Statistic;
 use telemetry::units::{bytes, grouped};
-use worker::Setup;
+use worker::{Placement, Setup};
 
 use crate::error::Result;
-use crate::plan::{Plan, plan};
+use crate::plan::{Plan, boundless, plan};
 use crate::prepare::prepare_shapes;
 
 /// Trained and frozen parameters, and the peak compared with training all.
@@ -21,7 +21,7 @@ pub struct TuningCost {
     pub frozen: u64,
     /// Peak of allocated bytes, on the rank that needs most.
     pub peak: u64,
-    /// The peak if all parameters were trained, found by a plan.
+    /// The peak if all parameters were trained, found by a plan for a device that they fit.
     pub full_peak: u64,
 }
 
@@ -42,7 +42,10 @@ impl TuningCost {
             format!("{}=", LoraSection::from),
         ];
         let full = setup.config.with(&sets)?;
-        let full = plan(&prepare_shapes(full, setup.placement.clone())?, largest.rank)?;
+        // All parameters may not fit.
+        let mut full = prepare_shapes(full, Placement::Meta(boundless(setup)))?;
+        full.device.limit_bytes = None;
+        let full = plan(&full, largest.rank)?;
         Ok(Some(TuningCost {
             trained: trained as u64,
             frozen: (all - trained) as u64,

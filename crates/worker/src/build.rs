@@ -386,7 +386,7 @@ fn recompute(config: &RunConfig) -> Recompute {
     }
 }
 
-/// Creates the host pool of a rank's offloaded state, weights and activations, if the configuration offloads some.
+/// Creates the host pool of what a rank offloads, if the configuration offloads something.
 ///
 /// # Errors
 /// Errors of [`Device::host_pool`].

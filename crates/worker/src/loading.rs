@@ -3,8 +3,9 @@
 //! The one idea: **ranks that hold the same elements read each of them once**. Every rank reads its shards,
 //! and an equal part of the arrays that others hold too; then the ranks exchange those parts. Small arrays,
 //! and those in host pools, are read by all. Weights that are rounded copies of their masters are cast from
-//! them. Nothing is allocated on a device, and GPUs make no connection that their steps do not use: ranks that
-//! do not send each other tensors ([`Engine::has_peers`]) broadcast them over the connections of their sums.
+//! them. Nothing is allocated on a device, and GPUs make no connection that their steps do not use: ranks
+//! that do not send each other tensors ([`Engine::has_peers`]) broadcast them over the connections of their
+//! sums.
 
 use std::ops::Range;
 use std::path::Path;

@@ -20,7 +20,7 @@ section! {
         /// Keeps moments, and master weights that are not the weights themselves, in host memory, which is
         /// pinned for a GPU. Each update brings them to the device and back in pieces; the bits are the same.
         offload: bool = Row::flag()
-            .derived("`memory.offload_weights`", |raw| Ok(raw.flag(Memory::offload_weights)?.into()))
+            .derived("as `memory.offload_weights`", |raw| Ok(raw.flag(Memory::offload_weights)?.into()))
             .any_bits();
         /// The highest learning rate, at the end of warm-up.
         learning_rate: f64 = Row::number(Interval::Positive).default("1e-3").may_change();
