@@ -65,6 +65,9 @@ fn state_moves_to_the_host() {
     };
     let [kept, offloaded] = [peak(&[]), peak(&[ACTIVATIONS])];
     assert!(offloaded < kept, "{offloaded} {kept}");
+    // Activations are back on the device when a step has ended, and state never left it.
+    let (_, on_device_still, none) = planned(&[ACTIVATIONS, "memory.recompute=block"]);
+    assert_eq!((on_device_still, none), (on_device, 0));
     let [here, away] = [device(&[]), device(&[WEIGHTS])];
     let weights = here.get(Statistic::LiveBytes(device::Category::Parameter));
     let moved = away.get(Statistic::HostAllocatedBytes) - here.get(Statistic::HostAllocatedBytes);

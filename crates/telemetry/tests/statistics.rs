@@ -15,6 +15,11 @@ use telemetry::{
 
 /// Returns the statistics of an allocator with `mebibytes` MiB of parameters and as many freed activations.
 fn statistics(rank: usize, host: &str, mebibytes: u64) -> RankStatistics {
+    offloading(rank, host, mebibytes, Usage::default())
+}
+
+/// Returns the same statistics with bytes of a host pool.
+fn offloading(rank: usize, host: &str, mebibytes: u64, pool: Usage) -> RankStatistics {
     let mut allocator = Allocator::new(Counting::new(1 << 40), Settings::default()).unwrap();
     allocator.allocate(mebibytes << 20, Stream(0), Tag::of(Category::Parameter)).unwrap();
     let activation = allocator.allocate(mebibytes << 20, Stream(0), Tag::of(Category::Activation)).unwrap();
@@ -26,7 +31,7 @@ fn statistics(rank: usize, host: &str, mebibytes: u64) -> RankStatistics {
         statistics: allocator.statistics(),
         live: allocator.category_bytes(),
         at_peak: allocator.peak_category_bytes(),
-        host: Usage { allocated: 3, reserved: 4 },
+        host: pool,
         traffic,
         driver: DriverAccount {
             context: 500,
@@ -190,6 +195,21 @@ proptest! {
 #[test]
 fn the_memory_table_of_one_rank_has_one_row() {
     assert_eq!(memory_table(&[statistics(0, "box", 32)]), include_str!("expected/memory_one_rank.txt"));
+}
+
+#[test]
+fn the_memory_table_has_the_host_if_a_rank_offloads() {
+    let title = "peak host reserved";
+    assert!(!memory_table(&[statistics(0, "a", 1)]).contains(title));
+    let pool = Usage { allocated: 3 << 20, reserved: 20 << 20 };
+    let table = memory_table(&[statistics(0, "a", 1), offloading(1, "a", 1, pool)]);
+    let values = ["0 (0 B)", "20,971,520 (20.00 MiB)"];
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[1].ends_with(title), "{table}");
+    for (line, value) in lines[3..5].iter().zip(values) {
+        assert!(line.ends_with(value), "{table}");
+    }
+    assert_eq!(offloading(1, "a", 1, pool).get(Statistic::HostAllocatedBytes), 3 << 20);
 }
 
 #[test]
