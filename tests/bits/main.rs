@@ -10,6 +10,7 @@ mod experts;
 mod grids;
 mod loss_scale;
 mod models;
+mod offload;
 mod planted;
 mod precision;
 mod preference;

@@ -11,6 +11,7 @@ mod experts;
 mod gpu;
 mod grids;
 mod models;
+mod offload;
 mod recompute;
 mod tensor;
 mod zero;
@@ -51,6 +52,12 @@ fn compare(text: &str, overrides: &[&str]) {
     for ran in &report.ranks {
         let plan = plan(&setup, ran.rank).unwrap();
         assert_eq!(figures_of(ran), planned(&plan.statistics), "rank {} of {overrides:?}", ran.rank);
+        for figure in [Statistic::HostAllocatedBytes, Statistic::PeakHostReservedBytes] {
+            let (ran, planned) = (ran.get(figure), plan.counters.get(figure));
+            assert_eq!(ran, planned, "{} of {overrides:?}", figure.name());
+        }
+        let offloads = overrides.iter().any(|set| set.contains("offload"));
+        assert_eq!(ran.get(Statistic::PeakHostReservedBytes) > 0, offloads, "{overrides:?}");
         assert!(plan.statistics.allocated() > 0);
     }
 }

@@ -114,13 +114,15 @@ fn advice_keeps_the_ranks_or_says_how_many_it_needs() {
         ["model.width=256", "model.layers=8", "train.micro_batch_size=1", "train.global_batch_size=8"];
     /// Grid, the settings that save most on it, the advice, and whether that has more ranks.
     type Row = (&'static [&'static str], &'static [&'static str], &'static [&'static str], bool);
-    let table: [Row; 3] = [
+    const AWAY: &str = "memory.offload_weights=true";
+    let table: [Row; 4] = [
         (&["lora.rank=4"], &["memory.recompute=block"], &["lora.base=nf4"], false),
-        (&[], &["memory.recompute=block"], &["memory.recompute=block", "parallel.pipeline=2"], true),
+        (&[], &["memory.recompute=block"], &["optim.offload=true"], false),
+        (&[AWAY], &["memory.recompute=block"], &["memory.recompute=block", "parallel.pipeline=2"], true),
         (
-            &["parallel.data=2"],
+            &["parallel.data=2", AWAY],
             &["memory.recompute=block", "parallel.zero_stage=3", "parallel.lanes=8"],
-            &["memory.recompute=block", "parallel.data=1", "parallel.pipeline=2"],
+            &["parallel.zero_stage=3", "parallel.lanes=8", "memory.recompute=block", "parallel.pipeline=2"],
             false,
         ),
     ];

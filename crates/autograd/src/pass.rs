@@ -13,6 +13,7 @@ use tensor::{Tensor, ops};
 
 use crate::error::Result;
 use crate::observer::Observers;
+use crate::offload::Offload;
 use crate::pieces::{Piece, Pieces};
 use crate::precision::Autocast;
 
@@ -45,6 +46,8 @@ pub struct Pass {
     pub balance: Option<Balance>,
     /// The casts of operands, if weights are f32 and matmuls in half precision.
     pub autocast: Option<Arc<Autocast>>,
+    /// The host memory of inputs of recomputed segments, if these are offloaded.
+    pub offload: Option<Offload>,
     /// The planes on which the pass's operators communicate.
     pub planes: AxisPlanes,
     /// Observers of the pass's operators.

@@ -1,10 +1,12 @@
-//! Recomputation: a segment of a model saves only its inputs, and runs again in backward.
+//! Recomputation: a segment of a model saves only its inputs, on the device or in host memory, and runs again
+//! in backward.
 
 use device::Device;
 use tensor::Tensor;
 
 use crate::backward::PendingWeights;
 use crate::error::{AutogradError, Result};
+use crate::offload::Input;
 use crate::rule::{Rule, Saved};
 use crate::sink::GradientSink;
 use crate::tape::{SharedPass, Source, Tape, Var};
@@ -34,7 +36,11 @@ pub fn recompute<S: Segment + 'static>(
         return segment.run(tape, inputs);
     }
     let sources: Vec<_> = inputs.iter().map(Var::source).collect();
-    let tensors = inputs.iter().map(|input| input.tensor().clone()).collect();
+    let tensors: Vec<_> = inputs.iter().map(|input| input.tensor().clone()).collect();
+    let kept = match &tape.pass().offload {
+        Some(offload) => offload.keep(tape.pass().micro_batch, tensors)?,
+        None => tensors.into_iter().map(Input::Here).collect(),
+    };
     let silent = tape.first_run();
     let constants = inputs.into_iter().map(|input| silent.constant(input.into_tensor())).collect();
     let outputs = segment.run(&silent, constants)?.into_iter().map(Var::into_tensor).collect();
@@ -44,7 +50,7 @@ pub fn recompute<S: Segment + 'static>(
         has_weights: silent.has_weights(),
         device: tape.device().clone(),
         pass: tape.shared_pass(),
-        inputs: tensors,
+        inputs: kept,
         pending: None,
     };
     Ok(tape.record(&sources, outputs, rule)?)
@@ -60,7 +66,7 @@ pub struct RecomputeRule<S> {
     has_weights: bool,
     device: Device,
     pass: SharedPass,
-    inputs: Vec<Tensor>,
+    inputs: Vec<Input>,
     /// The weight halves of the segment's rules, between the two halves of a divided backward.
     pending: Option<PendingWeights>,
 }
@@ -78,7 +84,8 @@ impl<S: Segment> RecomputeRule<S> {
     /// Runs the segment again on its own tape, consuming its saved inputs.
     fn again(&mut self, gradients: Vec<Option<Tensor>>, wanted: &[bool]) -> Result<Again> {
         let tape = Tape::replaying(&self.device, self.pass.clone(), self.calls);
-        let inputs = std::mem::take(&mut self.inputs).into_iter().zip(wanted);
+        let inputs = std::mem::take(&mut self.inputs).into_iter().map(Input::take);
+        let inputs = inputs.collect::<Result<Vec<_>>>()?.into_iter().zip(wanted);
         let enter = |(tensor, wanted): (Tensor, &bool)| {
             if *wanted { tape.leaf(tensor) } else { tape.constant(tensor) }
         };
@@ -99,7 +106,11 @@ impl<S: Segment> Rule for RecomputeRule<S> {
     }
 
     fn saved(&self) -> Vec<Saved<'_>> {
-        self.inputs.iter().map(|input| Saved::new("input", input)).collect()
+        let here = self.inputs.iter().filter_map(|input| match input {
+            Input::Here(tensor) => Some(Saved::new("input", tensor)),
+            Input::Away(_) => None,
+        });
+        here.collect()
     }
 
     fn has_weights(&self) -> bool {

@@ -21,7 +21,7 @@ use run::ChosenPlacement;
 use run::Startup;
 use worker::DeviceChoice;
 use worker::Setup;
-use worker::{feed, optimizer, parts};
+use worker::{build, feed, optimizer, parts};
 
 /// Number of untimed steps of each layer.
 const WARM_UP: usize = 1;
@@ -144,8 +144,10 @@ impl<'a> Alone<'a> {
         crossings: [Option<Crossing>; 2],
     ) -> Result<Self> {
         let grid = config.parallel.grid().seen_from(0)?;
-        let parts = parts::build(device, config, grid, std::slice::from_ref(stage), None)?;
-        let optimizer = optimizer::build(device, config, &parts)?;
+        let host = build::host_pool(device, config)?;
+        let devices = (device, host.as_ref());
+        let parts = parts::build(devices, config, grid, std::slice::from_ref(stage), None)?;
+        let optimizer = optimizer::build(devices, config, &parts)?;
         let norm = GradientNorm::new(device, optimizer.slots(), config.optim.clip_norm as f32)?;
         let nothing = || BenchError::Refused("a stage has one part".to_owned());
         let part = parts.into_iter().next().ok_or_else(nothing)?;

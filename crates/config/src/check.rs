@@ -10,6 +10,7 @@ use system::numbers::grouped;
 use crate::check_context::check_context_lanes;
 use crate::check_experts::check_experts;
 use crate::check_images::{check_images, check_schedule};
+use crate::check_offload::check_offload;
 use crate::check_preference::check_preference;
 use crate::check_tensor::check_tensor_lanes;
 use crate::choices::{
@@ -53,6 +54,7 @@ pub(crate) fn check(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
         return Err(raw.conflict(&[Optim::state, Optim::momentum], reason));
     }
     check_precision(raw, config)?;
+    check_offload(raw, config)?;
     if config.precision.matmul == MatmulPrecision::Fp8 && config.lora.rank > 0 {
         let reason = format!(
             "precision.matmul = \"fp8\" has no adapters, and lora.rank = {}: use \"compute\"",

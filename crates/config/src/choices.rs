@@ -99,6 +99,16 @@ names! {
 }
 
 names! {
+    /// The activations that are in host memory between forward and backward.
+    OffloadPolicy {
+        /// None.
+        None = "none",
+        /// The inputs of recomputed layers or segments.
+        Activations = "activations",
+    }
+}
+
+names! {
     /// The decay of the learning rate after the warm-up.
     ScheduleName {
         /// Half a cosine.

@@ -12,6 +12,7 @@ const NOT_SENT: &str = "nothing is sent anywhere; telemetry.tensorboard = true w
 const FOLDER: &str = "use model.from, a folder with a config.json, or the keys of [model]";
 const DECAY: &str = "use optim.schedule: a cosine or line ends with train.steps, and \"wsd\" falls in its \
                      last optim.decay_steps";
+const OFFLOAD: &str = "use optim.offload = true, which keeps master weights and moments in host memory";
 const HALF: &str = "use precision.compute = \"bf16\" or \"f16\"";
 
 const REFERENCE: &str = "leave it out: data.kind = \"preference\" computes the scores of all answers once, by \
@@ -31,6 +32,12 @@ pub(crate) const FOREIGN: &[(&str, &str)] = &[
     ("adam_beta2", "optim.beta2"),
     ("eps", "optim.epsilon"),
     ("optimizer", "optim.kind"),
+    ("offload_optimizer", "optim.offload"),
+    ("optimizer_offload", "optim.offload"),
+    ("offload_optimizer_device", "use optim.offload = true"),
+    ("zero_offload", "optim.offload"),
+    ("cpu_offload", OFFLOAD),
+    ("fsdp_offload_params", OFFLOAD),
     ("batch_size", "use train.micro_batch_size, of a micro-batch, or train.global_batch_size, of a step"),
     ("per_device_train_batch_size", "train.micro_batch_size"),
     (

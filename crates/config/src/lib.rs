@@ -36,6 +36,7 @@ mod check;
 mod check_context;
 mod check_experts;
 mod check_images;
+mod check_offload;
 mod check_preference;
 mod check_tensor;
 mod choices;
@@ -56,8 +57,8 @@ mod tokenizer;
 mod tokenizer_warning;
 
 pub use choices::{
-    DataKind, LoraBase, MatmulPrecision, OnOutOfMemory, OnSpike, OptimKind, Overlap, PartitionPolicy,
-    PreferenceLoss, RecomputePolicy, ScheduleName, StateType, WeightType,
+    DataKind, LoraBase, MatmulPrecision, OffloadPolicy, OnOutOfMemory, OnSpike, OptimKind, Overlap,
+    PartitionPolicy, PreferenceLoss, RecomputePolicy, ScheduleName, StateType, WeightType,
 };
 pub use hub::how_to_download;
 pub use identity::{Change, differences};

@@ -98,6 +98,18 @@ impl RunConfig {
         self.in_turn(self.train.validation_micro_batches as usize)
     }
 
+    /// Returns whether weights come and go by block: each rank keeps a shard of them, or host memory does.
+    #[must_use]
+    pub fn gathers_weights(&self) -> bool {
+        self.parallel.shards_weights() || self.memory.offload_weights
+    }
+
+    /// Number of ranks that share the weights between their uses.
+    #[must_use]
+    pub fn weight_owners(&self) -> usize {
+        if self.parallel.shards_weights() { self.parallel.owners() } else { 1 }
+    }
+
     fn in_turn(&self, count: usize) -> Assignment {
         let assignment = Assignment::in_turn(count, self.parallel.data);
         if self.parallel.shards_weights() { assignment.padded() } else { assignment }

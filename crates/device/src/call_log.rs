@@ -91,6 +91,10 @@ pub enum CopyKind {
     ToHost,
     /// To host memory, for which the host waits later, or never.
     ToHostLater,
+    /// From a host pool, beside the host.
+    FromPool,
+    /// To a host pool, beside the host.
+    ToPool,
     /// Within the device.
     Within,
     /// No source: a zero-fill.

@@ -1,5 +1,6 @@
 //! A device handle: backend, caching allocator, streams, and the context of requests.
 
+mod served;
 mod waiting;
 
 use std::cell::{Cell, RefCell};
@@ -21,6 +22,7 @@ use crate::raw::cuda::CudaMemory;
 use crate::raw::host::HostMemory;
 use crate::raw::meta::MetaMemory;
 use crate::stream::StreamKind;
+pub(crate) use served::Served;
 
 /// One rank's device. Clones are cheap and refer to the same device. Not `Send`: it belongs to its worker's
 /// thread.
@@ -34,6 +36,8 @@ struct State {
     /// Compute-stream waits not yet collected by `take_waits`.
     waits: RefCell<Vec<Wait>>,
     cuda: Option<Cuda>,
+    /// The device of a host pool.
+    served: Option<Served>,
     /// The first error of a call that could not return it.
     deferred: RefCell<Option<DeviceError>>,
     rank: usize,
@@ -54,7 +58,7 @@ impl Device {
     pub fn cpu(rank: usize, options: &DeviceOptions) -> Result<Self> {
         let description = Description::host();
         let raw = Box::new(HostMemory::new(description.total_bytes));
-        Self::new(Backend::Cpu, rank, description, raw, None, options)
+        Self::new(Backend::Cpu, rank, description, raw, (None, None), options)
     }
 
     /// Creates `rank`'s device on GPU `ordinal`, with the kernels of `families` compiled and loaded.
@@ -66,7 +70,7 @@ impl Device {
         let (cuda, description) = Cuda::new(ordinal, families, options.tf32).map_err(named)?;
         let raw =
             Box::new(CudaMemory::new(&cuda.context, &cuda.streams, &cuda.ledger.shared, &cuda.allocated));
-        Self::new(Backend::Cuda, rank, description, raw, Some(cuda), options)
+        Self::new(Backend::Cuda, rank, description, raw, (Some(cuda), None), options)
     }
 
     /// Creates a device without memory that counts as `description` would.
@@ -75,15 +79,15 @@ impl Device {
     /// As for [`Device::cpu`].
     pub fn meta(rank: usize, description: Description, options: &DeviceOptions) -> Result<Self> {
         let raw = Box::new(MetaMemory::new(&description));
-        Self::new(Backend::Meta, rank, description, raw, None, options)
+        Self::new(Backend::Meta, rank, description, raw, (None, None), options)
     }
 
-    fn new(
+    pub(crate) fn new(
         backend: Backend,
         rank: usize,
         description: Description,
         raw: Box<dyn RawMemory + Send>,
-        cuda: Option<Cuda>,
+        (cuda, served): (Option<Cuda>, Option<Served>),
         options: &DeviceOptions,
     ) -> Result<Self> {
         let refused = |source| DeviceError::Settings { device: description.name.clone(), source };
@@ -97,6 +101,7 @@ impl Device {
             blas_workspace: RefCell::default(),
             waits: RefCell::default(),
             cuda,
+            served,
             deferred: RefCell::default(),
             rank,
             description,
@@ -127,6 +132,11 @@ impl Device {
     /// Returns whether calls take workspaces: on a GPU, and on a Meta device that imitates one.
     pub fn is_cuda_like(&self) -> bool {
         self.0.description.kind == Kind::Cuda
+    }
+
+    /// Returns whether `other` is a handle of this device.
+    pub fn is(&self, other: &Device) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
     }
 
     /// The rank that owns the device.
@@ -280,6 +290,11 @@ impl Device {
 
 impl Drop for State {
     fn drop(&mut self) {
+        // Memory to which copies may never end, because another rank is lost, is not freed: the driver would
+        // wait.
+        if self.served.as_ref().is_some_and(Served::is_filling) {
+            std::mem::forget(Arc::clone(&self.allocator));
+        }
         // Running work still uses memory that is about to be released.
         if let Some(cuda) = &self.cuda {
             let _ = cuda.context.bind_to_thread();

@@ -42,6 +42,7 @@ mod fp8;
 pub mod heap;
 pub mod host;
 mod host_buffer;
+mod host_pool;
 mod kernels;
 mod logging;
 mod marks;

@@ -11,9 +11,9 @@ pub enum StreamKind {
     Transfer,
     /// Exchanges within layers, between ranks that share layers or sequences.
     Exchange,
-    /// Copies of micro-batches from the host while the device computes.
+    /// Copies from the host while the device computes: of micro-batches, and of what is offloaded.
     Input,
-    /// Copies of the state to the host for checkpoints.
+    /// Copies to the host while the device computes: of the state for checkpoints, and of what is offloaded.
     Snapshot,
 }
 

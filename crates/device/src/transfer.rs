@@ -6,8 +6,12 @@ use crate::cuda::{Cuda, FETCH_BYTES, Fetch, PeerAddress};
 use crate::device::Device;
 use crate::dtype::Element;
 use crate::error::{DeviceError, Result};
+use crate::parallel::for_pieces;
 use crate::stream::StreamKind;
 use crate::work::Work;
+
+/// Bytes that a thread copies or clears at once.
+const PIECE: usize = 1 << 22;
 
 impl Device {
     /// Copies `values` to `target`, which must have the same number of bytes. `values` may change after the
@@ -31,6 +35,7 @@ impl Device {
                 Ok(())
             }
             None => {
+                self.settle()?;
                 target.buffer.write::<T>(target.offset, values.len())?.copy_from_slice(values);
                 Ok(())
             }
@@ -47,6 +52,7 @@ impl Device {
                 values.fill(T::zeroed());
             }
             None => {
+                self.settle()?;
                 let read = source.buffer.read::<T>(source.offset, values.len())?;
                 values.copy_from_slice(&read);
             }
@@ -63,8 +69,10 @@ impl Device {
                 self.log_copy(CopyKind::FromHost, target.bytes, StreamKind::Compute);
                 Ok(())
             }
-            (None, true) => write_as::<u32>(bytes, target),
-            (None, false) => write_as::<u8>(bytes, target),
+            (None, is_words) => {
+                self.settle()?;
+                if is_words { write_as::<u32>(bytes, target) } else { write_as::<u8>(bytes, target) }
+            }
         }
     }
 
@@ -79,8 +87,10 @@ impl Device {
                 bytes.fill(0);
                 Ok(())
             }
-            (None, true) => read_as::<u32>(source, bytes),
-            (None, false) => read_as::<u8>(source, bytes),
+            (None, is_words) => {
+                self.settle()?;
+                if is_words { read_as::<u32>(source, bytes) } else { read_as::<u8>(source, bytes) }
+            }
         }
     }
 
@@ -127,14 +137,16 @@ impl Device {
     /// Does [`Device::copy`] on a chosen stream.
     pub fn copy_on(&self, source: Region<'_>, target: Region<'_>, stream: StreamKind) -> Result<()> {
         same_length("copy", source.bytes, target.bytes)?;
-        match (self.gpu_to_use()?, words(source) && words(target)) {
-            (Some(cuda), _) => cuda.copy(source, target, stream)?.map_err(|error| self.cuda_error(error)),
-            (None, _) if self.is_meta() => {
+        match self.gpu_to_use()? {
+            Some(cuda) => cuda.copy(source, target, stream)?.map_err(|error| self.cuda_error(error)),
+            None if self.is_meta() => {
                 self.log_copy(CopyKind::Within, source.bytes, stream);
                 Ok(())
             }
-            (None, true) => copy_as::<u32>(source, target),
-            (None, false) => copy_as::<u8>(source, target),
+            None => {
+                self.settle()?;
+                copy_words(source, target)
+            }
         }
     }
 
@@ -172,8 +184,10 @@ impl Device {
                 self.log_copy(CopyKind::Zero, target.bytes, StreamKind::Compute);
                 Ok(())
             }
-            (None, true) => zero_as::<u32>(target),
-            (None, false) => zero_as::<u8>(target),
+            (None, is_words) => {
+                self.settle()?;
+                if is_words { zero_as::<u32>(target) } else { zero_as::<u8>(target) }
+            }
         }
     }
 }
@@ -217,6 +231,14 @@ fn words(region: Region<'_>) -> bool {
     region.bytes.is_multiple_of(4) && region.offset.is_multiple_of(4)
 }
 
+/// Copies on the host, by words where both regions consist of them.
+pub(crate) fn copy_words(source: Region<'_>, target: Region<'_>) -> Result<()> {
+    match words(source) && words(target) {
+        true => copy_as::<u32>(source, target),
+        false => copy_as::<u8>(source, target),
+    }
+}
+
 fn copy_as<T: Element>(source: Region<'_>, target: Region<'_>) -> Result<()> {
     let len = elements::<T>(source)?;
     let read = source.buffer.read::<T>(source.offset, len)?;
@@ -232,12 +254,14 @@ fn write_as<T: Element>(bytes: &[u8], target: Region<'_>) -> Result<()> {
 
 fn read_as<T: Element>(source: Region<'_>, bytes: &mut [u8]) -> Result<()> {
     let read = source.buffer.read::<T>(source.offset, elements::<T>(source)?)?;
-    bytes.copy_from_slice(bytemuck::cast_slice(&read));
+    let read: &[u8] = bytemuck::cast_slice(&read);
+    for_pieces(bytes, PIECE, |index, piece| piece.copy_from_slice(&read[index * PIECE..][..piece.len()]));
     Ok(())
 }
 
 fn zero_as<T: Element>(target: Region<'_>) -> Result<()> {
-    target.buffer.write::<T>(target.offset, elements::<T>(target)?)?.fill(T::zeroed());
+    let mut write = target.buffer.write::<T>(target.offset, elements::<T>(target)?)?;
+    for_pieces(bytemuck::cast_slice_mut(&mut write), PIECE, |_, piece: &mut [u8]| piece.fill(0));
     Ok(())
 }
 
@@ -250,6 +274,6 @@ fn elements<T>(region: Region<'_>) -> Result<usize> {
     }
 }
 
-fn same_length(operator: &'static str, left: usize, right: usize) -> Result<()> {
+pub(crate) fn same_length(operator: &'static str, left: usize, right: usize) -> Result<()> {
     if left == right { Ok(()) } else { Err(DeviceError::Length { operator, left, right }) }
 }

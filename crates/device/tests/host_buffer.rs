@@ -80,3 +80,42 @@ fn meta_takes_no_host_memory() {
     device.copy_to_host_buffer(&[(buffer.region(0, 1 << 30), 0)], &mut host).unwrap();
     assert!(host.is_empty() && host.is_filled().unwrap());
 }
+
+/// Values go to a pool and come back behind work of other streams, the host reads them when they are there,
+/// and bytes of the pool are counted apart from those of the device.
+#[test]
+fn a_pool_has_the_values_that_streams_copy_to_it() {
+    for device in devices() {
+        let (pool, request) = (device.host_pool().unwrap(), Request::new(Category::Other, "test"));
+        let before = device.statistics().allocated();
+        let away = pool.allocate(4 * ELEMENTS, request).unwrap();
+        assert_eq!((device.statistics().allocated(), pool.statistics().allocated()), (before, 4 << 20));
+        let buffers = [0, 1].map(|_| device.allocate(4 * ELEMENTS, request).unwrap());
+        let [source, target] = [0, 1].map(|index| buffers[index].region(0, 4 * ELEMENTS));
+        let kept = away.region(0, 4 * ELEMENTS);
+        for round in 1..4u32 {
+            device.copy_from_host(&vec![round; ELEMENTS], source).unwrap();
+            let written = device.record(StreamKind::Compute).unwrap();
+            device.wait(StreamKind::Snapshot, &written).unwrap();
+            device.copy_to_pool(source, kept, StreamKind::Snapshot).unwrap();
+            pool.fill_until(device.record(StreamKind::Snapshot).unwrap());
+            device.wait_for_pool(&pool, StreamKind::Input).unwrap();
+            device.copy_from_pool(kept, target, StreamKind::Input).unwrap();
+            let arrived = device.record(StreamKind::Input).unwrap();
+            let mut values = vec![0; ELEMENTS];
+            pool.copy_to_host(kept, &mut values).unwrap();
+            assert!(values.iter().all(|value| *value == round));
+            device.wait(StreamKind::Compute, &arrived).unwrap();
+            device.copy_to_host(target, &mut values).unwrap();
+            assert!(values.iter().all(|value| *value == round));
+        }
+        let short = device.copy_from_pool(away.region(0, 4), target, StreamKind::Input);
+        assert!(matches!(short, Err(DeviceError::Length { .. })));
+    }
+    // Meta counts what a pool of a real device does.
+    let meta = Device::meta(0, Description::host(), &DeviceOptions::default()).unwrap().host_pool().unwrap();
+    let _held = meta.allocate(30 << 20, Request::new(Category::Other, "test")).unwrap();
+    let cpu = Device::cpu(0, &DeviceOptions::default()).unwrap().host_pool().unwrap();
+    let _also = cpu.allocate(30 << 20, Request::new(Category::Other, "test")).unwrap();
+    assert_eq!(meta.statistics().peak_reserved(), cpu.statistics().peak_reserved());
+}

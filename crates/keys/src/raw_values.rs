@@ -160,6 +160,14 @@ impl RawValues {
         self.read_at(path, codec::integer)
     }
 
+    /// Returns the flag at `path`: the configured value or the default.
+    ///
+    /// # Errors
+    /// A value that the key does not accept.
+    pub fn flag(&self, path: &str) -> Result<bool> {
+        self.read_at(path, codec::flag)
+    }
+
     /// Returns the number at `path`: the configured value or the default.
     ///
     /// # Errors

@@ -2,31 +2,15 @@
 
 use std::ops::Range;
 
-use device::{Category, DType, Device, Request};
-use tensor::ops::optimizer::{self, Item, Stream, UpdateRule};
-use tensor::ops::{StepState, Table};
+use device::{DType, Device};
+use tensor::ops::optimizer::{self, UpdateRule};
+use tensor::ops::{StepState, Table, cast};
 use tensor::{Result, Tensor};
 
+use crate::member::{Member, StateOptions};
+use crate::offload::{Extent, Offload, Piece};
 use crate::slot::Slot;
 use crate::state_array::StateArray;
-
-/// How the tensors of [`UpdateRule::states`] are kept.
-#[derive(Clone, Debug)]
-pub struct StateOptions {
-    /// f32; bf16, which each update rounds stochastically; or u8 for 8 bits, block by block.
-    pub dtype: DType,
-    /// The seed of the random numbers of rounding.
-    pub seed: u64,
-    /// Index of each slot's first element in its whole parameter; 0 for slots that are not listed.
-    pub firsts: Vec<usize>,
-}
-
-impl Default for StateOptions {
-    /// f32.
-    fn default() -> Self {
-        StateOptions { dtype: DType::F32, seed: 0, firsts: Vec::new() }
-    }
-}
 
 /// A group of parameters before its state is allocated.
 #[derive(Clone, Debug)]
@@ -64,46 +48,49 @@ pub(crate) struct Group {
     members: Vec<Member>,
     /// Number of members that are updated in the first call.
     first: usize,
-    /// Device addresses of the tensors of those members, and of the others.
-    tables: [Table; 2],
+    home: Home,
 }
 
-/// A slot of a group with its state.
+/// The memory of a group's state.
 #[derive(Debug)]
-struct Member {
-    /// Index of the slot, and of its gradient.
-    index: usize,
-    slot: Slot,
-    /// The f32 master weight, which is updated. An f32 weight is its own master and shares its storage. The
-    /// master of a bf16 weight is a separate tensor, 0 until the caller fills it; each update rounds it into
-    /// the weight.
-    master: Tensor,
-    /// The tensors of [`UpdateRule::states`].
-    states: Vec<Tensor>,
-    /// The maxima of their blocks, if they are in 8 bits.
-    maxima: Vec<Tensor>,
-    /// Random numbers that round them.
-    stream: Stream,
+enum Home {
+    /// The device, with the device addresses of the tensors of the first call's members, and of the others.
+    Device([Table; 2]),
+    /// A host pool.
+    Host(Offload),
 }
+
+/// Both calls.
+const CALLS: [Call; 2] = [Call::First, Call::Rest];
 
 impl Group {
-    /// Allocates the state of a group, slot by slot, then the tables of its launches. The first call updates
-    /// the slots whose index is below `first`.
+    /// Allocates the state of a group, slot by slot, on the device or in the host pool `host`; then the
+    /// tables of its launches, and the buffers of state that is in a pool. The first call updates the slots
+    /// whose index is below `first`.
     ///
     /// # Errors
     /// Out of memory.
-    pub(crate) fn new(device: &Device, slots: &[Slot], options: &GroupOptions, first: usize) -> Result<Self> {
+    pub(crate) fn new(
+        (device, host): (&Device, Option<&Device>),
+        slots: &[Slot],
+        options: &GroupOptions,
+        first: usize,
+    ) -> Result<Self> {
         let GroupOptions { rule, states, slots: indices } = options;
         let chosen = indices.iter().filter_map(|index| Some((*index, slots.get(*index)?)));
-        let members = chosen.map(|(index, slot)| Member::new(device, rule, states, index, slot));
+        let home = host.unwrap_or(device);
+        let members = chosen.map(|(index, slot)| Member::new(home, rule, states, index, slot));
         let members = members.collect::<Result<Vec<_>>>()?;
         let first = members.partition_point(|member| member.index < first);
         let table = |slots| match states.dtype {
             DType::U8 => Table::of_quantised(device, slots),
             _ => Table::of_parameters(device, slots),
         };
-        let tables = [table(first)?, table(members.len() - first)?];
-        Ok(Group { rule: *rule, dtype: states.dtype, members, first, tables })
+        let home = match host {
+            None => Home::Device([table(first)?, table(members.len() - first)?]),
+            Some(host) => Home::Host(Offload::new((device, host), &members, first, states.dtype)?),
+        };
+        Ok(Group { rule: *rule, dtype: states.dtype, members, first, home })
     }
 
     /// The rule of the group's updates.
@@ -128,24 +115,64 @@ impl Group {
         }
     }
 
-    /// Updates the slots of a call in one launch. `gradients` has one tensor for each slot of all groups.
+    /// Updates the slots of a call in one launch, or in one for each piece of offloaded state. `gradients`
+    /// has one tensor for each slot of all groups.
     pub(crate) fn update(&self, call: Call, gradients: &[Tensor], state: &StepState) -> Result<()> {
+        let tables = match &self.home {
+            Home::Device(tables) => tables,
+            Home::Host(offload) => {
+                let update = |piece: &Piece| self.update_piece(piece, gradients, state);
+                return offload.pass(call as usize, [Extent::State, Extent::All], update);
+            }
+        };
         let members = &self.members[self.range(call)];
-        let items = members.iter().filter_map(|member| {
-            Some(Item {
-                weight: &member.master,
-                gradient: gradients.get(member.index)?,
-                states: &member.states,
-                maxima: &member.maxima,
-                compute: member.is_copied().then_some(&member.slot.weight),
-                decay: member.slot.decay,
-                stream: member.stream,
-            })
-        });
-        optimizer::update(&self.tables[call as usize], &self.rule, &items.collect::<Vec<_>>(), state)
+        let items = members.iter().filter_map(|member| Some(member.item(gradients.get(member.index)?)));
+        optimizer::update(&tables[call as usize], &self.rule, &items.collect::<Vec<_>>(), state)
     }
 
-    /// The f32 master weight of the group's slot `number`.
+    fn update_piece(&self, piece: &Piece, gradients: &[Tensor], state: &StepState) -> Result<()> {
+        let spans = piece.spans().iter().filter_map(|span| Some((span, gradients.get(span.index)?)));
+        let parts = spans.map(|(span, gradient)| gradient.view(span.range.start, [span.range.len()]));
+        let parts = parts.collect::<Result<Vec<_>>>()?;
+        let items = piece.spans().iter().zip(&parts).map(|(span, part)| span.item(part));
+        optimizer::update(&piece.table, &self.rule, &items.collect::<Vec<_>>(), state)
+    }
+
+    /// Calls `fill` with each master weight that is not the weight itself, or with parts of it: the index of
+    /// its slot, the index of the first element, and a tensor on the device to write.
+    pub(crate) fn fill_masters<E: From<tensor::TensorError>>(
+        &self,
+        fill: &mut impl FnMut(usize, usize, &Tensor) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let Home::Host(offload) = &self.home else {
+            let mut copied = self.members.iter().filter(|member| member.is_copied());
+            return copied.try_for_each(|member| fill(member.index, 0, &member.master));
+        };
+        for call in CALLS {
+            offload.pass(call as usize, [Extent::Nothing, Extent::Masters], |piece| {
+                let mut masters = piece.spans().iter().filter_map(|span| Some((span, span.copied()?)));
+                masters.try_for_each(|(span, master)| fill(span.index, span.range.start, master))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Rounds the master weights into the weights that are copies of them.
+    pub(crate) fn round_masters(&self) -> Result<()> {
+        let Home::Host(offload) = &self.home else {
+            let mut copied = self.members.iter().filter(|member| member.is_copied());
+            return copied.try_for_each(|member| cast::into(&member.master, &member.slot.weight));
+        };
+        for call in CALLS {
+            offload.pass(call as usize, [Extent::Masters, Extent::Weights], |piece| {
+                let mut masters = piece.spans().iter().filter_map(|span| Some((span, span.copied()?)));
+                masters.try_for_each(|(span, master)| cast::into(master, &span.weight))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The f32 master weight of the group's slot `number`, on the device or in the host pool.
     pub(crate) fn master(&self, number: usize) -> &Tensor {
         &self.members[number].master
     }
@@ -160,41 +187,5 @@ impl Group {
         let tensors = member.states.iter().enumerate().flat_map(state);
         let arrays = StateArray::all(&self.rule, name, self.dtype);
         master.into_iter().chain(arrays.into_iter().zip(tensors))
-    }
-}
-
-impl Member {
-    fn new(
-        device: &Device,
-        rule: &UpdateRule,
-        options: &StateOptions,
-        index: usize,
-        slot: &Slot,
-    ) -> Result<Self> {
-        let _scope = device.module(&slot.name);
-        let zeros = |elements, operator: &'static str, dtype: DType| {
-            Tensor::zeros(device, elements, dtype, Request::new(Category::OptimizerState, operator))
-        };
-        let shape = slot.weight.shape();
-        let master = match slot.weight.dtype() {
-            DType::F32 => slot.weight.clone(),
-            _ => zeros(shape, "optimizer.master", DType::F32)?,
-        };
-        let (mut states, mut maxima) = (Vec::new(), Vec::new());
-        for state in rule.states() {
-            states.push(zeros(shape, state.name, options.dtype)?);
-            if options.dtype == DType::U8 {
-                let blocks = optimizer::blocks(slot.weight.elements());
-                maxima.push(zeros([blocks].into(), "optimizer.maxima", DType::F32)?);
-            }
-        }
-        let start = options.firsts.get(index).copied().unwrap_or(0);
-        let stream = Stream::new(options.seed, &slot.name, start);
-        Ok(Member { index, slot: slot.clone(), master, states, maxima, stream })
-    }
-
-    /// Returns whether the weight is a rounded copy of its master.
-    fn is_copied(&self) -> bool {
-        !self.master.shares_storage(&self.slot.weight)
     }
 }

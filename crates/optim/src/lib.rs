@@ -24,13 +24,16 @@
 //! ```
 
 mod group;
+mod member;
 mod norm;
+mod offload;
 mod optimizer;
 mod schedule;
 mod slot;
 mod state_array;
 
-pub use group::{GroupOptions, StateOptions};
+pub use group::GroupOptions;
+pub use member::StateOptions;
 pub use norm::GradientNorm;
 pub use optimizer::Optimizer;
 pub use schedule::{Decay, Schedule};

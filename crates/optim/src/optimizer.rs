@@ -25,21 +25,21 @@ impl Optimizer {
     /// # Errors
     /// Out of memory.
     pub fn new(device: &Device, slots: &[Slot], rule: UpdateRule) -> Result<Self> {
-        Self::with_groups(device, slots, &[GroupOptions::all(rule, slots.len())], 0)
+        Self::with_groups((device, None), slots, &[GroupOptions::all(rule, slots.len())], 0)
     }
 
-    /// Allocates zeroed state group by group. [`Optimizer::update_first_slots`] updates the first `first`
-    /// slots, on which results do not depend.
+    /// Allocates zeroed state group by group, on the device or in a host pool of it.
+    /// [`Optimizer::update_first_slots`] updates the first `first` slots. Results depend on neither.
     ///
     /// # Errors
     /// Out of memory; a slot that is in no group, or in two.
     pub fn with_groups(
-        device: &Device,
+        devices: (&Device, Option<&Device>),
         slots: &[Slot],
         groups: &[GroupOptions],
         first: usize,
     ) -> Result<Self> {
-        let groups = groups.iter().map(|options| Group::new(device, slots, options, first));
+        let groups = groups.iter().map(|options| Group::new(devices, slots, options, first));
         let groups = groups.collect::<Result<Vec<_>>>()?;
         let numbered = |(group, of): (usize, &Group)| {
             let slots = of.slots().enumerate().map(move |(number, slot)| (slot, (group, number)));
@@ -92,7 +92,25 @@ impl Optimizer {
         &self.slots
     }
 
-    /// The f32 master weights, in the order of the slots: the weight itself or a separate tensor.
+    /// Calls `fill` with each master weight that is not the weight itself, or with parts of it: the index of
+    /// its slot, the index of the first element, and a tensor on the device to write.
+    ///
+    /// # Errors
+    /// Errors of `fill`; the driver's.
+    pub fn fill_masters<E: From<TensorError>>(
+        &self,
+        mut fill: impl FnMut(usize, usize, &Tensor) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        self.groups.iter().try_for_each(|group| group.fill_masters(&mut fill))
+    }
+
+    /// Rounds the master weights into the weights that are copies of them.
+    pub fn round_masters(&self) -> Result<()> {
+        self.groups.iter().try_for_each(Group::round_masters)
+    }
+
+    /// The f32 master weights, in the order of the slots: the weight itself or a separate tensor, in the host
+    /// pool if there is one.
     pub fn masters(&self) -> impl Iterator<Item = &Tensor> {
         self.members.iter().map(|(group, number)| self.groups[*group].master(*number))
     }

@@ -2,34 +2,47 @@
 #![allow(missing_docs, clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
 use device::{Category, DType, Device, DeviceOptions, Request};
-use optim::{GradientNorm, GroupOptions, Optimizer, Slot, UpdateRule};
+use optim::{GradientNorm, GroupOptions, Optimizer, Slot, StateOptions, UpdateRule};
 use tensor::Tensor;
 
-const LENGTHS: [usize; 4] = [5, 10_000, 1, 300];
+const LENGTHS: [usize; 4] = [5, 30_000, 1, 300];
 
 fn values(seed: usize, count: usize) -> Vec<f32> {
     (0..count).map(|index| ((index * 37 + seed * 101) % 97) as f32 / 97.0 - 0.5).collect()
 }
 
 /// Returns the bits of all weights and states after three updates; the first `first` slots have a call of
-/// their own.
-fn updated(rule: UpdateRule, dtype: DType, first: Option<usize>) -> Vec<Vec<u32>> {
+/// their own, and state in `states` is in a host pool if `offloads`.
+fn updated(
+    rule: UpdateRule,
+    dtype: DType,
+    states: DType,
+    (first, offloads): (Option<usize>, bool),
+) -> Vec<Vec<u32>> {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
+    let host = offloads.then(|| device.host_pool().unwrap());
     let slot = |(index, length): (usize, usize)| {
         let weight =
             Tensor::zeros(&device, [length], dtype, Request::new(Category::Parameter, "weight")).unwrap();
         Slot { name: format!("w{index}"), weight, decay: index % 2 == 0 }
     };
     let slots: Vec<Slot> = LENGTHS.into_iter().enumerate().map(slot).collect();
-    let optimizer = match first {
-        None => Optimizer::new(&device, &slots, rule).unwrap(),
-        Some(first) => {
-            let group = GroupOptions::all(rule, slots.len());
-            Optimizer::with_groups(&device, &slots, &[group], first).unwrap()
+    let mut group = GroupOptions::all(rule, slots.len());
+    group.states = StateOptions { dtype: states, seed: 7, firsts: vec![0, 8192] };
+    let devices = (&device, host.as_ref());
+    let optimizer = Optimizer::with_groups(devices, &slots, &[group], first.unwrap_or(0)).unwrap();
+    if dtype == DType::F32 {
+        for (index, slot) in slots.iter().enumerate() {
+            slot.weight.set(&values(index, LENGTHS[index])).unwrap();
         }
+    }
+    let fill = |slot: usize, first: usize, master: &Tensor| {
+        master.set(&values(slot, LENGTHS[slot])[first..first + master.elements()])
     };
-    for (index, master) in optimizer.masters().enumerate() {
-        master.set(&values(index, LENGTHS[index])).unwrap();
+    optimizer.fill_masters(fill).unwrap();
+    optimizer.round_masters().unwrap();
+    for (slot, master) in optimizer.masters().enumerate() {
+        assert_eq!(master.to_vec::<f32>().unwrap(), values(slot, LENGTHS[slot]));
     }
     let norm = GradientNorm::new(&device, &slots, 1.0).unwrap();
     for step in 1..=3 {
@@ -50,15 +63,20 @@ fn updated(rule: UpdateRule, dtype: DType, first: Option<usize>) -> Vec<Vec<u32>
         }
         assert_eq!(state.updates().unwrap() as usize, step);
     }
-    let f32s = |tensor: &Tensor| tensor.to_vec::<f32>().unwrap().into_iter().map(f32::to_bits).collect();
-    let weight = |slot: &Slot| match dtype {
-        DType::F32 => f32s(&slot.weight),
+    let states = optimizer.named_state().map(|state| bits(state.tensor));
+    optimizer.slots().iter().map(|slot| bits(&slot.weight)).chain(states).collect()
+}
+
+/// Returns the bits of all elements.
+fn bits(tensor: &Tensor) -> Vec<u32> {
+    match tensor.dtype() {
+        DType::F32 => tensor.to_vec::<f32>().unwrap().into_iter().map(f32::to_bits).collect(),
+        DType::U8 => tensor.to_vec::<u8>().unwrap().into_iter().map(u32::from).collect(),
         _ => {
-            slot.weight.to_vec::<half::bf16>().unwrap().into_iter().map(|v| u32::from(v.to_bits())).collect()
+            let values = tensor.to_vec::<half::bf16>().unwrap().into_iter();
+            values.map(|value| u32::from(value.to_bits())).collect()
         }
-    };
-    let states = optimizer.named_state().map(|state| f32s(state.tensor));
-    optimizer.slots().iter().map(weight).chain(states).collect()
+    }
 }
 
 const RULES: [UpdateRule; 3] = [
@@ -71,10 +89,28 @@ const RULES: [UpdateRule; 3] = [
 fn any_number_of_slots_may_come_first() {
     for rule in RULES {
         for dtype in [DType::F32, DType::Bf16] {
-            let one = updated(rule, dtype, None);
+            let one = updated(rule, dtype, DType::F32, (None, false));
             assert!(one.iter().flatten().any(|bits| *bits != 0));
             for first in [0, 1, 3, 4, 9] {
-                assert!(updated(rule, dtype, Some(first)) == one, "{rule:?} {dtype} {first}");
+                let calls = (Some(first), false);
+                assert!(updated(rule, dtype, DType::F32, calls) == one, "{rule:?} {dtype} {first}");
+            }
+        }
+    }
+}
+
+#[test]
+fn offloaded_state_gives_the_same_bits() {
+    let lion = UpdateRule::Lion { beta1: 0.9, beta2: 0.99, weight_decay: 0.1 };
+    for rule in RULES.into_iter().chain([lion]) {
+        for dtype in [DType::F32, DType::Bf16] {
+            for states in [DType::F32, DType::Bf16, DType::U8] {
+                let on_device = updated(rule, dtype, states, (None, false));
+                assert!(on_device.iter().flatten().any(|bits| *bits != 0));
+                for first in [None, Some(1), Some(2), Some(4)] {
+                    let offloaded = updated(rule, dtype, states, (first, true));
+                    assert!(offloaded == on_device, "{rule:?} {dtype} {states} {first:?}");
+                }
             }
         }
     }

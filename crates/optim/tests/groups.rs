@@ -46,7 +46,7 @@ fn updated(
 ) -> Vec<(usize, Vec<Saved>)> {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
     let slots = slots(&device, weights, indices);
-    let optimizer = Optimizer::with_groups(&device, &slots, groups, first).unwrap();
+    let optimizer = Optimizer::with_groups((&device, None), &slots, groups, first).unwrap();
     for (master, index) in optimizer.masters().zip(indices) {
         master.set(&values(*index, LENGTHS[*index])).unwrap();
     }
@@ -106,7 +106,7 @@ fn every_slot_belongs_to_one_group() {
     let slots = slots(&device, DType::F32, &[0, 1, 2]);
     for (other, count) in [(&[1][..], 2), (&[0, 1, 2], 4), (&[], 1)] {
         let groups = [group(ADAMW, DType::F32, &[0]), group(SGD, DType::F32, other)];
-        let refused = Optimizer::with_groups(&device, &slots, &groups, 0).unwrap_err();
+        let refused = Optimizer::with_groups((&device, None), &slots, &groups, 0).unwrap_err();
         let expected = TensorError::Count { operator: "optimizer.groups", actual: count, expected: 3 };
         assert_eq!(refused.to_string(), expected.to_string());
     }

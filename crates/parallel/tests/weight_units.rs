@@ -58,7 +58,8 @@ impl Sharded {
         let (parameters, layers) = model(Parameters::new(&device, 7, DType::F32).released(), freeze);
         let buckets = BucketLayout::of(&parameters, DType::F32, BucketEnd::Unit, ranks);
         let layout = WeightLayout::new(&parameters, &buckets, ranks);
-        let units = WeightUnits::new(&device, &parameters, layout, UnitOptions { rank, prefetch }).unwrap();
+        let options = UnitOptions { rank, prefetch };
+        let units = WeightUnits::new((&device, None), &parameters, layout, options).unwrap();
         Sharded { device, parameters, layers, units }
     }
 

@@ -63,10 +63,12 @@ struct TimedCall {
 
 /// The effect of a call on host and streams.
 enum Effect {
-    /// Work of a stream, for which the host waits if `blocks`.
-    Run {
+    /// Work of a stream.
+    Run(StreamKind),
+    /// A copy or a zero-fill.
+    Copy {
         stream: StreamKind,
-        blocks: bool,
+        kind: CopyKind,
     },
     /// A message or a collective.
     Communicate(Box<LoggedCommunication>),
@@ -149,11 +151,10 @@ impl RankCalls {
 
 impl Effect {
     fn of(call: LoggedCall) -> Self {
-        let run = |stream| Effect::Run { stream, blocks: false };
         match call {
-            LoggedCall::Kernel(kernel) => run(kernel.stream),
-            LoggedCall::Matmul { .. } | LoggedCall::Convolution { .. } => run(StreamKind::Compute),
-            LoggedCall::Copy { kind, stream, .. } => Effect::Run { stream, blocks: kind == CopyKind::ToHost },
+            LoggedCall::Kernel(kernel) => Effect::Run(kernel.stream),
+            LoggedCall::Matmul { .. } | LoggedCall::Convolution { .. } => Effect::Run(StreamKind::Compute),
+            LoggedCall::Copy { kind, stream, .. } => Effect::Copy { stream, kind },
             LoggedCall::Communication(communication) => Effect::Communicate(Box::new(communication)),
             LoggedCall::Record(stream) => Effect::Record(stream),
             LoggedCall::Wait { stream, event } => Effect::Wait { stream, event },
@@ -349,9 +350,17 @@ impl<'a> Rank<'a> {
         }
         self.host += host;
         match effect {
-            Effect::Run { stream, blocks } => {
+            Effect::Run(stream) => self.run(*stream, call),
+            Effect::Copy { stream, kind } => {
+                match kind {
+                    CopyKind::FromPool | CopyKind::ToPool => {
+                        self.streams.set_reason(*stream, Some(Idle::Offload));
+                    }
+                    CopyKind::FromHost => self.streams.set_reason(*stream, None),
+                    _ => {}
+                }
                 self.run(*stream, call);
-                if *blocks {
+                if *kind == CopyKind::ToHost {
                     self.host = self.host.max(self.streams.ready(*stream));
                 }
             }

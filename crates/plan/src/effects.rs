@@ -41,9 +41,10 @@ const IDLE: &[Idle] = &[
         words: "below parallel.zero_stage = 2: all data-parallel ranks share the optimizer's state",
     },
     Idle {
-        when: |config, _| !config.parallel.shards_weights(),
+        when: |config, _| !config.gathers_weights(),
         keys: &[Parallel::prefetch],
-        words: "without sharded weights (parallel.zero_stage = 3): every rank has all of them",
+        words: "without sharded or offloaded weights (parallel.zero_stage = 3, memory.offload_weights): every \
+                rank has all of them",
     },
     Idle {
         when: |config, _| config.parallel.replicas() == 1,
@@ -56,9 +57,9 @@ const IDLE: &[Idle] = &[
         words: "with parallel.data = 1, but for the sizes of the buffers of gradients",
     },
     Idle {
-        when: |config, _| config.parallel.shards_weights(),
+        when: |config, _| config.gathers_weights(),
         keys: &[Parallel::bucket_bytes],
-        words: "with parallel.zero_stage = 3: a bucket of gradients is a unit of weights",
+        words: "with parallel.zero_stage = 3 or memory.offload_weights: a bucket of gradients is a unit of weights",
     },
     Idle {
         when: |config, _| config.parallel.shards_gradients(),

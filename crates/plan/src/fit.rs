@@ -1,5 +1,6 @@
 //! The comparison of a run's plans with the memory of its devices.
 
+use device::cuda;
 use device::host::HostCapacity;
 use serde_json::{Value, json};
 use telemetry::units::{bytes, grouped};
@@ -8,7 +9,7 @@ use crate::host::{HostUse, RankForm, resident_bytes};
 use crate::overhead::OverheadPart;
 use crate::plan::Plan;
 use crate::roles::Plans;
-use worker::Setup;
+use worker::{Placement, Setup};
 
 /// A limit on the bytes that a rank may reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +35,48 @@ impl Limit {
     }
 }
 
+/// Host memory that runs with offloaded state need and this host lacks, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostLack {
+    /// Bytes that the processes on this host need.
+    pub needs: u64,
+    /// Bytes of them that are offloaded from devices.
+    pub offloaded: u64,
+    /// Bytes that the host has.
+    pub capacity: u64,
+}
+
+impl HostLack {
+    /// Returns what this host lacks for GPUs of it; `None` if it suffices, nothing is offloaded, or the run
+    /// is planned for another host.
+    fn of(setup: &Setup, host: &HostUse, form: RankForm) -> Option<Self> {
+        let Placement::Cuda(_) = setup.placement else { return None };
+        let processes = match form {
+            RankForm::Threads => 1,
+            RankForm::Processes { .. } => {
+                let gpus = cuda::availability().map_or(1, |gpus| gpus.len());
+                setup.config.world_size().min(gpus) as u64
+            }
+        };
+        let [needs, offloaded] = [host.bytes(), host.offloaded()].map(|each| each.saturating_mul(processes));
+        let capacity = HostCapacity::of_process().bytes;
+        (offloaded > 0 && needs > capacity).then_some(HostLack { needs, offloaded, capacity })
+    }
+
+    fn in_words(self) -> String {
+        let HostLack { needs, offloaded, capacity } = self;
+        format!(
+            "its processes need {} bytes of host memory ({}) of {} ({}), {} of them for what is offloaded, as \
+             optim.offload, memory.offload_weights and memory.offload say",
+            grouped(needs),
+            bytes(needs),
+            grouped(capacity),
+            bytes(capacity),
+            bytes(offloaded)
+        )
+    }
+}
+
 /// The memory that the rank with the highest peak needs and has, in bytes.
 #[derive(Clone, Debug)]
 pub struct Fit {
@@ -54,6 +97,8 @@ pub struct Fit {
     pub bounded_by: Option<&'static str>,
     /// Host memory of a process besides its allocators'; part of `needs` if ranks compute on the host.
     pub host: HostUse,
+    /// Bytes that this host has and those that its processes need, if GPUs of it offload something.
+    pub host_lack: Option<HostLack>,
     /// Number of ranks that share the device.
     pub shared_by: usize,
     /// The form of the ranks.
@@ -89,6 +134,7 @@ impl Fit {
         let capacity = description.total_bytes;
         let taken = overhead.iter().map(|part| part.bytes).sum();
         let process = HostCapacity::of_process();
+        let host_lack = HostLack::of(setup, &host, form);
         let bounded_by = process.limit.filter(|_| on_host && process.bytes == capacity);
         Fit {
             capacity,
@@ -98,10 +144,13 @@ impl Fit {
             needs,
             most,
             bounded_by,
-            host,
             shared_by,
             form,
-            fits: plans.fit() && (!on_host && shared_by == 1 || needs <= capacity.saturating_sub(taken)),
+            fits: plans.fit()
+                && host_lack.is_none()
+                && (!on_host && shared_by == 1 || needs <= capacity.saturating_sub(taken)),
+            host,
+            host_lack,
             retries: plans.roles().iter().any(|plan| plan.statistics.num_alloc_retries > 0),
         }
     }
@@ -121,6 +170,9 @@ impl Fit {
     /// Returns a clause with the needed and available bytes.
     #[must_use]
     pub fn figures(&self) -> String {
+        if let Some(lack) = self.host_lack.filter(|_| self.needs <= self.available()) {
+            return lack.in_words();
+        }
         let who = match self.shared_by {
             1 => format!("rank {} needs", self.rank),
             ranks => format!("its {ranks} ranks together need"),

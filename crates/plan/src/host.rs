@@ -30,6 +30,8 @@ const THREADS: u64 = 2;
 const THREADS_OF_RANK: u64 = 6;
 /// Bytes that compressing a rank's traces takes.
 const PACKER: u64 = 3 << 17;
+/// Name of the part that holds what is offloaded from devices.
+const OFFLOADED: &str = "host pools";
 
 /// The form of a run's ranks, on which the host memory of a process depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +80,7 @@ impl HostUse {
             ("events of allocators", history * ranks),
             ("the plan", traces),
             ("traces of steps", written_bytes(plans) * ranks),
+            (OFFLOADED, offloaded_bytes(plans, form)),
             ("the copy for checkpoints", checkpoint_bytes(setup, form)),
             ("states in memory", memory_states_bytes(setup, form)),
             ("addresses of threads and files", address_bytes(setup, ranks)),
@@ -90,6 +93,12 @@ impl HostUse {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.bytes).fold(0, u64::saturating_add)
+    }
+
+    /// Bytes that are offloaded from devices.
+    #[must_use]
+    pub fn offloaded(&self) -> u64 {
+        self.parts.iter().filter(|part| part.name == OFFLOADED).map(|part| part.bytes).sum()
     }
 
     /// Returns the parts under the keys of `plimsoll plan --json`.
@@ -126,6 +135,15 @@ fn allocated(event: &TraceEvent) -> u64 {
 /// The traces of all roles' parts after the start.
 fn traces(plans: &Plans) -> impl Iterator<Item = &StepTrace> {
     plans.roles().iter().flat_map(|plan| plan.parts.list().iter().skip(1)).map(|part| &*part.trace)
+}
+
+/// Bytes of the host pools of a process's ranks.
+fn offloaded_bytes(plans: &Plans, form: RankForm) -> u64 {
+    let pools = plans.by_rank().map(|(_, plan)| plan.counters.get(Statistic::PeakHostReservedBytes));
+    match form {
+        RankForm::Threads => pools.fold(0, u64::saturating_add),
+        RankForm::Processes { .. } => pools.max().unwrap_or(0),
+    }
 }
 
 /// Bytes of a rank's trace of a step while it is written: as it was read, as it is kept, and as text.

@@ -11,7 +11,7 @@ use tensor::Tensor;
 use crate::error::Result;
 use config::RunConfig;
 use worker::build::Dataset;
-use worker::{blueprint, feed, optimizer, parts};
+use worker::{blueprint, build, feed, optimizer, parts};
 
 /// FLOPs of matmuls in the time in which a device moves a byte, approximately: of an H200 in bf16, at the
 /// rates that `plimsoll bench step` measures there (see `benches/notes/training_step.md`).
@@ -70,8 +70,13 @@ fn layer_alone(
 ) -> Result<(LayerMeasure, [CallLog; 3])> {
     let start = held(device);
     let grid = config.parallel.grid().seen_from(0)?;
-    let mut parts = parts::build(device, config, grid, std::slice::from_ref(stage), None)?;
-    let optimizer = optimizer::build(device, config, &parts)?;
+    let host = build::host_pool(device, config)?;
+    let mut parts = parts::build((device, host.as_ref()), config, grid, std::slice::from_ref(stage), None)?;
+    // The buffers of offloaded state are not those of one layer.
+    let optimizer = match config.optim.offload {
+        true => None,
+        false => Some(optimizer::build((device, None), config, &parts)?),
+    };
     let parameters = held(device) - start;
     let plane = DividedPlane::counted(config.parallel.replicas(), config.parallel.owners());
     let mut measure = LayerMeasure::default();

@@ -36,10 +36,13 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns whether the four figures of a rank that ran equal the plan, byte for byte.
+    /// Returns whether the figures of device and host of a rank that ran equal the plan, byte for byte.
     pub fn agrees(&self, ran: &RankStatistics) -> bool {
         let planned = &self.statistics;
+        let host = |statistic| (statistic, self.counters.get(statistic));
         [
+            host(Statistic::HostAllocatedBytes),
+            host(Statistic::PeakHostReservedBytes),
             (Statistic::AllocatedBytes, planned.allocated()),
             (Statistic::ReservedBytes, planned.reserved()),
             (Statistic::PeakAllocatedBytes, planned.peak_allocated()),

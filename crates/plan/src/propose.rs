@@ -12,8 +12,8 @@ mod tried;
 use std::collections::BTreeMap;
 
 use collective::Axis;
-use config::RunConfig;
-use device::Description;
+use config::{Memory, Optim, RunConfig};
+use device::{Description, Kind};
 use worker::{Placement, Setup};
 
 use crate::error::{PlanError, Result};
@@ -68,6 +68,8 @@ enum Outcome {
 /// The settings that all candidates share.
 struct Search {
     config: RunConfig,
+    /// Keys that give the user's configuration this one; all candidates have them.
+    base: Vec<String>,
     device: PlanDevice,
     on_device: DeviceRanks,
     description: Description,
@@ -76,7 +78,8 @@ struct Search {
 
 /// Plans configurations of `fit.ranks` ranks that have the samples of `config` in a step, in the order of
 /// their screening, until enough of them fit, and orders those by the times that the clock predicts.
-/// `on_result` is called for each that fits.
+/// `on_result` is called for each that fits. Where none does, state is
+/// offloaded, and where none does then, weights too.
 ///
 /// # Errors
 /// Errors of the configuration; a number of ranks for which no grid exists; candidates none of which can be
@@ -92,7 +95,7 @@ pub fn propose(
     let device = options.target.device(options.capacity, on_device)?;
     let own_capacity = options.target.device(None, on_device)?.total_bytes;
     let description = device.description(on_device);
-    let search = Search { config, device, on_device, description, fit };
+    let mut search = Search { config, base: Vec::new(), device, on_device, description, fit };
     let candidates = search.candidates()?;
     let mut proposals = Proposals {
         list: Vec::new(),
@@ -109,7 +112,15 @@ pub fn propose(
         samples: search.config.train.global_batch_size,
         assumed: Vec::new(),
     };
-    let refusal = search.run(&candidates, &mut proposals, on_result)?;
+    let mut refusal = search.run(&candidates, &mut proposals, on_result)?;
+    for key in [Optim::offload, Memory::offload_weights] {
+        if !proposals.list.is_empty() || !search.offload(key) {
+            continue;
+        }
+        let candidates = search.candidates()?;
+        proposals.candidates += candidates.len();
+        refusal = search.run(&candidates, &mut proposals, on_result)?;
+    }
     proposals.larger = search.larger(&proposals.list)?;
     if let Some(first) = proposals.list.first() {
         let config = search.config.with(&first.sets)?;
@@ -122,6 +133,23 @@ pub fn propose(
 }
 
 impl Search {
+    /// Sets a key that offloads state or weights in all further candidates. Returns false where that is no
+    /// change, is refused, or frees nothing because devices are the host.
+    fn offload(&mut self, key: &str) -> bool {
+        let offloaded = |config: &RunConfig| (config.optim.offload, config.memory.offload_weights);
+        let set = format!("{key}=true");
+        let changed = self.config.with(std::slice::from_ref(&set));
+        let differs = |config: &RunConfig| offloaded(config) != offloaded(&self.config);
+        match changed {
+            Ok(config) if self.description.kind == Kind::Cuda && differs(&config) => {
+                self.config = config;
+                self.base.push(set);
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Returns the layouts that the configuration accepts, the fastest first by the screening. Of those that
     /// differ only in the size of the groups that share state, the smallest comes first: it needs no less
     /// memory and sends less from host to host.
@@ -134,7 +162,8 @@ impl Search {
         let mut timed: BTreeMap<[usize; 3], TimedLayers> = BTreeMap::new();
         let candidate = |layout: Layout| {
             // A refused configuration is no candidate.
-            let sets = config.with_profile_of(layout.sets(config, self.fit.names_grid)).ok()?;
+            let sets = [&self.base[..], &layout.sets(config, self.fit.names_grid)].concat();
+            let sets = config.with_profile_of(sets).ok()?;
             let changed = config.with(&sets).ok()?;
             let size = |axis| layout.grid.size(axis);
             let shapes = [layout.micro_batch, size(Axis::Tensor), size(Axis::Context)];

@@ -9,7 +9,7 @@ use crate::fit::{Fit, Limit};
 use crate::prepare::prepare_shapes;
 use crate::recompute;
 use crate::roles::plan_within;
-use config::{LoraBase, LoraSection, Parallel, RecomputePolicy, RunConfig};
+use config::{LoraBase, LoraSection, Memory, Optim, Parallel, RecomputePolicy, RunConfig};
 use worker::Setup;
 
 /// Duration after which the search for a configuration that fits ends.
@@ -73,9 +73,9 @@ pub fn refusal(setup: &Setup, fit: &Fit) -> PlanError {
 
 /// Returns the first configuration that fits: with more sharded state, which changes nothing else, one ZeRO
 /// stage after the other, and with lanes of one micro-batch; with more, smaller micro-batches; with
-/// recomputed activations; with several of these; beside adapters with frozen weights in 4 bits; and with all
-/// of the former and twice, four, eight times as many pipeline stages, by as many ranks if possible, else by
-/// more.
+/// recomputed activations; with several of these; with offloaded state and weights, alone and with these;
+/// beside adapters with frozen weights in 4 bits; and with all of them but offloading and codes, and twice,
+/// four, eight times as many pipeline stages, by as many ranks if possible, else by more.
 pub fn nearest(setup: &Setup, fit: &Fit) -> Option<Remedy> {
     let began = Instant::now();
     let candidates = candidates(&setup.config);
@@ -134,14 +134,22 @@ fn candidates(config: &RunConfig) -> Vec<Vec<String>> {
     let both = |first: &[Vec<String>], second: &[Vec<String>]| -> Vec<Vec<String>> {
         first.iter().flat_map(|a| second.iter().map(move |b| [&a[..], b].concat())).collect()
     };
-    let least: Vec<_> = smaller.last().cloned().into_iter().collect();
+    let smallest: Vec<_> = smaller.last().cloned().into_iter().collect();
     let mut all = [&shard[..], &smaller, &again].concat();
     all.extend(both(&shard, &smaller));
     all.extend(both(&shard, &again));
     all.extend(both(&again, &smaller));
     all.extend(both(&shard, &both(&again, &smaller)));
+    let state = one(!config.optim.offload, &format!("{}=true", Optim::offload));
+    let weights = one(!config.memory.offload_weights, &format!("{}=true", Memory::offload_weights));
+    let weights = if config.optim.offload { weights } else { both(&state, &weights) };
+    let offload = [state, weights].concat();
+    all.extend_from_slice(&offload);
+    all.extend(both(&again, &offload));
+    all.extend(both(&both(&shard, &again), &offload));
+    all.extend(both(&both(&again, &smallest), &offload));
     let most: Vec<_> = shard.last().cloned().into_iter().collect();
-    let everything: Vec<String> = [&most[..], &again, &least].concat().concat();
+    let everything: Vec<String> = [&most[..], &again, &smallest].concat().concat();
     if config.lora.rank > 0 && config.lora.base == LoraBase::Compute {
         let coded = vec![format!("{}={}", LoraSection::base, LoraBase::Nf4.name())];
         all.push(coded.clone());
@@ -154,7 +162,7 @@ fn candidates(config: &RunConfig) -> Vec<Vec<String>> {
     let grids = grids.chain([2, 4, 8].map(|by| vec![stages(by)]));
     // One replica has no optimizer state to share.
     let shares = |grid: &Vec<String>| !grid.contains(&"parallel.data=1".to_owned());
-    let without: Vec<String> = [&again[..], &least].concat().concat();
+    let without: Vec<String> = [&again[..], &smallest].concat().concat();
     all.extend(grids.map(|grid| [if shares(&grid) { &everything[..] } else { &without }, &grid].concat()));
     all
 }

@@ -349,6 +349,8 @@ fn is_planned(statistic: Statistic) -> bool {
             | Statistic::PeakAllocatedBytes
             | Statistic::PeakReservedBytes
             | Statistic::RequestedBytes
+            | Statistic::HostAllocatedBytes
+            | Statistic::PeakHostReservedBytes
             | Statistic::LiveBytes(_)
             | Statistic::PeakBytes(_)
     )

@@ -63,6 +63,8 @@ impl CallSize {
                 let kind = match kind {
                     CopyKind::FromHost => "copy from host",
                     CopyKind::ToHost | CopyKind::ToHostLater => "copy to host",
+                    CopyKind::FromPool => "copy from pool",
+                    CopyKind::ToPool => "copy to pool",
                     CopyKind::Within => "copy",
                     CopyKind::Zero => "zero",
                 };

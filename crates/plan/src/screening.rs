@@ -107,7 +107,13 @@ impl<'a> Screen<'a> {
                 input + weight + layers.again(stage, recomputed)
             }),
         };
-        let update = parameters / shards * state_bytes(config) / self.rates.memory_bytes;
+        let [state, moved] = state_bytes(config);
+        let update = parameters / shards
+            * (moved / self.rates.memory_bytes).max(match config.optim.offload {
+                // Copies both ways run beside each other.
+                true => state / self.rates.host_copy(),
+                false => 0.0,
+            });
         let passes = timeline.makespan as f64 / 1e9;
         if !self.device.is_gpu() {
             // The rates of links and memory are those of GPUs.
@@ -117,8 +123,8 @@ impl<'a> Screen<'a> {
     }
 }
 
-/// Returns the bytes that the update reads and writes for one parameter.
-fn state_bytes(config: &RunConfig) -> f64 {
+/// Returns the bytes of the optimizer's state for one parameter, and those that an update reads and writes.
+fn state_bytes(config: &RunConfig) -> [f64; 2] {
     let moments = match config.optim.kind {
         OptimKind::AdamW => 2.0,
         OptimKind::Lion | OptimKind::Sgd => 1.0,
@@ -126,7 +132,7 @@ fn state_bytes(config: &RunConfig) -> f64 {
     let state = build::state_dtype(config).bytes() as f64;
     let copy = if config.precision.weight_dtype() == DType::F32 { 0.0 } else { 2.0 };
     // The gradient is read, master and moments are read and written, and a half-precision weight is written.
-    4.0 + 8.0 + 2.0 * state * moments + copy
+    [4.0 + state * moments, 4.0 + 8.0 + 2.0 * state * moments + copy]
 }
 
 #[cfg(test)]

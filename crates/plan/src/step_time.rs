@@ -35,6 +35,8 @@ pub struct StepParts {
     pub sequences_seconds: f64,
     /// Waits for gradients or weights of other ranks.
     pub reduction_seconds: f64,
+    /// Waits for copies of what is offloaded to host memory.
+    pub offload_seconds: f64,
     /// Norm, clipping and update.
     pub optimizer_seconds: f64,
     /// Waits for the host.
@@ -131,7 +133,7 @@ pub struct StepTime {
 impl StepParts {
     /// Seconds of the parts, by name, in the order of a step.
     #[must_use]
-    pub fn named(&self) -> [(&'static str, f64); 9] {
+    pub fn named(&self) -> [(&'static str, f64); 10] {
         [
             ("inputs", self.inputs_seconds),
             ("forward", self.forward_seconds),
@@ -140,6 +142,7 @@ impl StepParts {
             ("waiting for shared layers", self.layers_seconds),
             ("waiting for shared sequences", self.sequences_seconds),
             ("waiting for gradients and weights", self.reduction_seconds),
+            ("waiting for copies from host memory", self.offload_seconds),
             ("optimizer", self.optimizer_seconds),
             ("waiting for the host", self.host_seconds),
         ]

@@ -147,6 +147,7 @@ impl StepParts {
             layers_seconds: of(Phase::Exchange) + parts.idle(Idle::Layers),
             sequences_seconds: parts.idle(Idle::Sequences),
             reduction_seconds: of(Phase::Reduce) + parts.idle(Idle::Reduction),
+            offload_seconds: parts.idle(Idle::Offload),
             optimizer_seconds: of(Phase::Update),
             host_seconds: parts.idle(Idle::Host) + parts.section(""),
         }

@@ -2,19 +2,15 @@
 
 use std::fmt;
 
-use config::{LoraSection, Memory, Train};
-use device::Description;
+use config::{LoraSection, Train};
 use serde_json::{Value, json};
 use telemetry::Statistic;
 use telemetry::units::{bytes, grouped};
 use worker::{Placement, Setup};
 
 use crate::error::Result;
-use crate::plan::{Plan, plan};
+use crate::plan::{Plan, boundless, plan};
 use crate::prepare::prepare_shapes;
-
-/// More bytes than any model needs.
-const PLENTY: u64 = 1 << 60;
 
 /// Trained and frozen parameters, and the peak compared with training all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +21,7 @@ pub struct TuningCost {
     pub frozen: u64,
     /// Peak of allocated bytes, on the rank that needs most.
     pub peak: u64,
-    /// The peak if all parameters were trained, found by a plan.
+    /// The peak if all parameters were trained, found by a plan for a device that they fit.
     pub full_peak: u64,
 }
 
@@ -44,12 +40,12 @@ impl TuningCost {
             format!("{}=[]", Train::freeze),
             format!("{}=0", LoraSection::rank),
             format!("{}=", LoraSection::from),
-            format!("{}=0", Memory::limit_bytes),
         ];
         let full = setup.config.with(&sets)?;
-        // All of them may need more than the device has.
-        let description = Description { total_bytes: PLENTY, ..setup.placement.description() };
-        let full = plan(&prepare_shapes(full, Placement::Meta(description))?, largest.rank)?;
+        // All parameters may not fit.
+        let mut full = prepare_shapes(full, Placement::Meta(boundless(setup)))?;
+        full.device.limit_bytes = None;
+        let full = plan(&full, largest.rank)?;
         Ok(Some(TuningCost {
             trained: trained as u64,
             frozen: (all - trained) as u64,

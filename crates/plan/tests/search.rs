@@ -52,3 +52,34 @@ fn a_pipeline_that_can_be_planned_can_be_planned_with_shards() {
     let both = plan_all(&setup(true, &[&one[..], &shards].concat())).unwrap();
     assert!(both.roles().len() > alone.roles().len());
 }
+
+/// A device that holds no state gets proposals with state in host memory, and a smaller one with weights
+/// there too; a device that holds all gets neither.
+#[test]
+fn offloading_is_proposed_where_nothing_else_fits() {
+    let sizes = ["model.width=512", "model.layers=16", "train.global_batch_size=2", "parallel.lanes=1"];
+    let config = (*setup(true, &[&["precision.compute=bf16"][..], &sizes].concat()).config).clone();
+    let within = |capacity: Option<u64>| {
+        let target = PlanTarget::from_argument("cuda").unwrap();
+        let fit = FitOptions { ranks: 1, names_grid: false, most_allocations: u64::MAX };
+        propose(config.clone(), &PlanOptions { target, capacity }, fit, &mut |_| ()).unwrap()
+    };
+    let offloaded = |proposals: &Proposals| {
+        let first = proposals.list.first();
+        let sets = first.map_or(&[][..], |first| &first.sets);
+        ["optim.offload=true", "memory.offload_weights=true"].map(|key| sets.iter().any(|set| set == key))
+    };
+    let all = within(None);
+    assert_eq!(offloaded(&all), [false, false], "{all}");
+    // The overhead, and a byte less than the least without offloading.
+    let least = |proposals: &Proposals| {
+        let least = proposals.list.iter().min_by_key(|proposal| proposal.needs).unwrap();
+        proposals.to_json()["capacity_bytes"].as_u64().unwrap() - least.available + least.needs
+    };
+    let state = within(Some(least(&all) - 1));
+    assert_eq!(offloaded(&state), [true, false], "{state}");
+    let weights = within(Some(least(&state) - 1));
+    assert_eq!(offloaded(&weights), [true, true], "{weights}");
+    let nothing = within(Some(least(&weights) - 1));
+    assert!(nothing.list.is_empty() && nothing.nearest.is_some(), "{nothing}");
+}

@@ -149,3 +149,32 @@ fn measured_calls_take_their_measured_time() {
         assert!(error.contains("[[times]]") && error.contains(why), "{error}");
     }
 }
+
+/// Copies of what is offloaded take their bytes at the rate of the link to the host, beside each other and
+/// beside computing.
+#[test]
+fn offloaded_bytes_take_their_time() {
+    let mut device = PlanDevice::shipped().unwrap();
+    device.rates.as_mut().unwrap().host_copy_bytes = Some(10e9);
+    let sets = batch(4);
+    let sets: Vec<&str> = sets.iter().map(String::as_str).chain(BF16).collect();
+    let of = |more: &[&str]| predict_on(&device, "llama3-1b.toml", &[&sets[..], more].concat());
+    let here = of(&[]);
+    assert_eq!(here.parts.offload_seconds, 0.0);
+    // Master weights and two moments of 1.5 billion parameters.
+    let parameters = 1_498_482_688.0;
+    let state = of(&["optim.offload=true"]);
+    let more = state.step_seconds - here.step_seconds;
+    assert!((more / (12.0 * parameters / 10e9) - 1.0).abs() < 0.05, "{more}\n{state}");
+    assert!(state.parts.offload_seconds > 0.9 * more, "{state}");
+    // Weights of two bytes, for forward and for backward; a step computes for a part of that time.
+    let weights = of(&["memory.offload_weights=true"]);
+    let more = weights.step_seconds - state.step_seconds;
+    let copies = 2.0 * 2.0 * parameters / 10e9;
+    assert!(more < copies && more > copies - here.step_seconds, "{more} {copies}\n{weights}");
+    // Inputs of 16 blocks take 6.7 ms each, in which a block almost computes forward.
+    let again = of(&["memory.recompute=block"]);
+    let inputs = of(&["memory.recompute=block", "memory.offload=activations"]);
+    assert!(inputs.step_seconds < 1.2 * again.step_seconds, "{inputs}\n{again}");
+    assert!(inputs.parts.offload_seconds < 16.0 * 6.7e-3, "{inputs}");
+}

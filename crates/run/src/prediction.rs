@@ -138,7 +138,7 @@ fn phases(parts: &StepParts) -> BTreeMap<String, f64> {
         Phase::Pipeline => parts.pipeline_seconds,
         Phase::Exchange => parts.exchange_seconds(),
         Phase::Reduce => parts.reduction_seconds,
-        Phase::Update => parts.optimizer_seconds,
+        Phase::Update => parts.optimizer_seconds + parts.offload_seconds,
     };
     Phase::ALL.into_iter().map(|phase| (phase.name().to_owned(), seconds(phase))).collect()
 }

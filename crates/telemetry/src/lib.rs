@@ -6,7 +6,7 @@
 //!
 //! ```
 //! use collective::{Communicator, Traffic};
-//! use memory::{Allocator, Category, Settings, Stream, Tag, drivers::Counting};
+//! use memory::{Allocator, Category, Settings, Stream, Tag, Usage, drivers::Counting};
 //! use telemetry::{DriverAccount, PhaseTimes, RankStatistics, Sources, gather, table::memory_table};
 //!
 //! let mut allocator = Allocator::new(Counting::new(1 << 30), Settings::default())?;
@@ -15,6 +15,7 @@
 //!     statistics: allocator.statistics(),
 //!     live: allocator.category_bytes(),
 //!     at_peak: allocator.peak_category_bytes(),
+//!     host: Usage::default(),
 //!     traffic: Traffic::default(),
 //!     driver: DriverAccount::default(),
 //!     phases: PhaseTimes::default(),

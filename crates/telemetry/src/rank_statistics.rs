@@ -1,7 +1,7 @@
 //! The statistics of one rank, and gathering them on rank 0.
 
 use collective::{ControlPlane, Traffic};
-use memory::{CategoryBytes, Metric, PoolKind, Statistics};
+use memory::{CategoryBytes, Metric, PoolKind, Statistics, Usage};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -22,6 +22,8 @@ pub struct Sources<'a> {
     pub live: CategoryBytes,
     /// Allocated bytes by category at the peak of all allocated bytes.
     pub at_peak: CategoryBytes,
+    /// Allocated bytes of the host pool, and the peak of those that it has reserved.
+    pub host: Usage,
     /// Traffic of the data planes.
     pub traffic: Traffic,
     /// Memory of the device as its driver counts it.
@@ -159,6 +161,8 @@ fn value(statistic: Statistic, sources: &Sources<'_>) -> u64 {
         Statistic::OutOfMemory => memory.num_ooms,
         Statistic::DriverAllocations => memory.num_device_alloc,
         Statistic::DriverFrees => memory.num_device_free,
+        Statistic::HostAllocatedBytes => return sources.host.allocated,
+        Statistic::PeakHostReservedBytes => return sources.host.reserved,
         Statistic::BytesSent => return sources.traffic.total().bytes_sent,
         Statistic::BytesReceived => return sources.traffic.total().bytes_received,
         Statistic::CollectiveCalls => return sources.traffic.total().calls,

@@ -101,6 +101,10 @@ statistics! {
     DriverAllocations "driver_allocations" Count,
     /// Number of calls that returned memory to the driver.
     DriverFrees "driver_frees" Count,
+    /// Allocated bytes of the rank's host pool, which holds what is offloaded: pinned memory for a GPU.
+    HostAllocatedBytes "host_allocated_bytes" Bytes,
+    /// Peak of the bytes that the host pool has taken from the host.
+    PeakHostReservedBytes "peak_host_reserved_bytes" Bytes,
     /// Bytes of data-plane operands sent to other ranks. Excludes headers and the control plane.
     BytesSent "bytes_sent" Bytes,
     /// Bytes of data-plane operands received from other ranks. Excludes headers and the control plane.

@@ -19,20 +19,24 @@ const COLUMNS: [Statistic; 4] = [
     Statistic::PeakAllocatedBytes,
     Statistic::PeakReservedBytes,
 ];
+/// The column of ranks that offload something.
+const HOST: Statistic = Statistic::PeakHostReservedBytes;
 const GAP: &str = "  ";
 
-/// Returns a table with a row for each rank: allocated and reserved bytes and their peaks; then the maximum
+/// Returns a table with a row for each rank: allocated and reserved bytes and their peaks, and bytes of the
+/// host if any rank offloads something; then the maximum
 /// and minimum of each with the first rank that has it, and the sums over ranks that share a device. Ranks
 /// whose allocator retried or ran out of memory are listed below the table.
 pub fn memory_table(ranks: &[RankStatistics]) -> String {
     let (columns, common) = name_columns(ranks);
+    let shown = shown(ranks);
     let mut header = columns.iter().map(|column| column.title.to_owned()).collect::<Vec<_>>();
-    header.extend(COLUMNS.iter().map(|statistic| title(*statistic)));
+    header.extend(shown.iter().map(|statistic| title(*statistic)));
     let mut rows = vec![header];
     for group in groups(ranks, &columns) {
         let mut row = vec![ranges(group.iter().map(|statistics| statistics.rank))];
         row.extend(columns.iter().skip(1).map(|column| (column.name)(group[0]).to_owned()));
-        row.extend(COLUMNS.iter().map(|statistic| exact(*statistic, group[0].get(*statistic))));
+        row.extend(shown.iter().map(|statistic| exact(*statistic, group[0].get(*statistic))));
         rows.push(row);
     }
     let by_rank = rows.len();
@@ -40,7 +44,7 @@ pub fn memory_table(ranks: &[RankStatistics]) -> String {
         for (name, wins) in EXTREMES {
             let mut row = vec![name.to_owned()];
             row.resize(columns.len(), String::new());
-            row.extend(COLUMNS.iter().map(|statistic| extreme(ranks, *statistic, wins)));
+            row.extend(shown.iter().map(|statistic| extreme(ranks, *statistic, wins)));
             rows.push(row);
         }
     }
@@ -48,13 +52,20 @@ pub fn memory_table(ranks: &[RankStatistics]) -> String {
         let mut row = vec![format!("sum of {}", numbers(&device))];
         row.resize(columns.len(), String::new());
         let sum = |statistic: Statistic| device.iter().map(|rank| rank.get(statistic)).sum();
-        row.extend(COLUMNS.iter().map(|statistic| exact(*statistic, sum(*statistic))));
+        row.extend(shown.iter().map(|statistic| exact(*statistic, sum(*statistic))));
         rows.push(row);
     }
     let mut text = format!("memory by rank{common}\n");
     text += &aligned(&rows, columns.len(), &[1, by_rank]);
     text += &troubles(ranks);
     text
+}
+
+/// Returns the columns of the memory table: those of the device, and of the host if a rank offloads
+/// something.
+fn shown(ranks: &[RankStatistics]) -> Vec<Statistic> {
+    let offloads = ranks.iter().any(|rank| rank.get(HOST) > 0);
+    COLUMNS.into_iter().chain(offloads.then_some(HOST)).collect()
 }
 
 /// Columns of the device table: the parts of the bytes used on a device.
@@ -172,7 +183,7 @@ fn name_columns(ranks: &[RankStatistics]) -> (Vec<NameColumn>, String) {
 fn groups<'a>(ranks: &'a [RankStatistics], columns: &[NameColumn]) -> Vec<Vec<&'a RankStatistics>> {
     let mut groups: Vec<Vec<&RankStatistics>> = Vec::new();
     let same = |a: &RankStatistics, b: &RankStatistics| {
-        COLUMNS.iter().all(|statistic| a.get(*statistic) == b.get(*statistic))
+        COLUMNS.iter().chain([&HOST]).all(|statistic| a.get(*statistic) == b.get(*statistic))
             && columns.iter().all(|column| (column.name)(a) == (column.name)(b))
     };
     for rank in ranks {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use collective::threads::{Options, run};
 use collective::{Communicator, Operation, Traffic};
 use memory::drivers::Counting;
-use memory::{Allocator, Category, Settings, Stream, Tag};
+use memory::{Allocator, Category, Settings, Stream, Tag, Usage};
 use proptest::prelude::*;
 use telemetry::table::{device_table, full_table, memory_table, phase_table};
 use telemetry::{
@@ -15,6 +15,11 @@ use telemetry::{
 
 /// Returns the statistics of an allocator with `mebibytes` MiB of parameters and as many freed activations.
 fn statistics(rank: usize, host: &str, mebibytes: u64) -> RankStatistics {
+    offloading(rank, host, mebibytes, Usage::default())
+}
+
+/// Returns the same statistics with bytes of a host pool.
+fn offloading(rank: usize, host: &str, mebibytes: u64, pool: Usage) -> RankStatistics {
     let mut allocator = Allocator::new(Counting::new(1 << 40), Settings::default()).unwrap();
     allocator.allocate(mebibytes << 20, Stream(0), Tag::of(Category::Parameter)).unwrap();
     let activation = allocator.allocate(mebibytes << 20, Stream(0), Tag::of(Category::Activation)).unwrap();
@@ -26,6 +31,7 @@ fn statistics(rank: usize, host: &str, mebibytes: u64) -> RankStatistics {
         statistics: allocator.statistics(),
         live: allocator.category_bytes(),
         at_peak: allocator.peak_category_bytes(),
+        host: pool,
         traffic,
         driver: DriverAccount {
             context: 500,
@@ -51,6 +57,7 @@ fn exhausted(rank: usize) -> RankStatistics {
         statistics: allocator.statistics(),
         live: allocator.category_bytes(),
         at_peak: allocator.peak_category_bytes(),
+        host: Usage::default(),
         traffic: Traffic::default(),
         driver: DriverAccount::default(),
         phases: PhaseTimes::default(),
@@ -191,6 +198,21 @@ fn the_memory_table_of_one_rank_has_one_row() {
 }
 
 #[test]
+fn the_memory_table_has_the_host_if_a_rank_offloads() {
+    let title = "peak host reserved";
+    assert!(!memory_table(&[statistics(0, "a", 1)]).contains(title));
+    let pool = Usage { allocated: 3 << 20, reserved: 20 << 20 };
+    let table = memory_table(&[statistics(0, "a", 1), offloading(1, "a", 1, pool)]);
+    let values = ["0 (0 B)", "20,971,520 (20.00 MiB)"];
+    let lines: Vec<&str> = table.lines().collect();
+    assert!(lines[1].ends_with(title), "{table}");
+    for (line, value) in lines[3..5].iter().zip(values) {
+        assert!(line.ends_with(value), "{table}");
+    }
+    assert_eq!(offloading(1, "a", 1, pool).get(Statistic::HostAllocatedBytes), 3 << 20);
+}
+
+#[test]
 fn the_memory_table_of_several_ranks_has_extremes() {
     let ranks = [statistics(0, "a", 48), statistics(1, "b", 32), exhausted(2)];
     assert_eq!(memory_table(&ranks), include_str!("expected/memory_three_ranks.txt"));
@@ -230,6 +252,7 @@ fn timed(rank: usize, median: [u64; Phase::ALL.len()]) -> RankStatistics {
         statistics: allocator.statistics(),
         live: allocator.category_bytes(),
         at_peak: allocator.peak_category_bytes(),
+        host: Usage::default(),
         traffic: Traffic::default(),
         driver: DriverAccount::default(),
         phases: PhaseTimes {

@@ -209,6 +209,7 @@ impl Tensor {
     pub fn read<T: Element>(&self) -> Result<ReadGuard<'_, T>> {
         self.check_type::<T>("read")?;
         self.storage.settle();
+        self.device().settle()?;
         Ok(self.storage.buffer.read(self.offset, self.elements())?)
     }
 
@@ -219,6 +220,7 @@ impl Tensor {
     pub fn write<T: Element>(&self) -> Result<WriteGuard<'_, T>> {
         self.check_type::<T>("write")?;
         self.storage.settle();
+        self.device().settle()?;
         Ok(self.storage.buffer.write(self.offset, self.elements())?)
     }
 
@@ -271,6 +273,23 @@ impl Tensor {
             return Err(self.wrong_type("copy_from", source.dtype));
         }
         Ok(self.device().copy_on(source.region(), self.region(), stream)?)
+    }
+
+    /// Overwrites all elements with those of `source`, of the same type and count, in a host pool of this
+    /// tensor's device.
+    pub fn copy_from_pool(&self, source: &Tensor, stream: StreamKind) -> Result<()> {
+        if source.dtype != self.dtype {
+            return Err(self.wrong_type("copy_from_pool", source.dtype));
+        }
+        Ok(self.device().copy_from_pool(source.region(), self.region(), stream)?)
+    }
+
+    /// Copies all elements to `target`, of the same type and count, in a host pool of this tensor's device.
+    pub fn copy_to_pool(&self, target: &Tensor, stream: StreamKind) -> Result<()> {
+        if target.dtype != self.dtype {
+            return Err(self.wrong_type("copy_to_pool", target.dtype));
+        }
+        Ok(self.device().copy_to_pool(self.region(), target.region(), stream)?)
     }
 
     /// Sets all elements to zero.

@@ -102,8 +102,7 @@ impl Blueprint {
         let (mut by_name, mut hidden, mut buffers) = (ByName::new(), None, BufferList::default());
         for (number, stage) in stages.iter().enumerate() {
             let model = build::model(config, &device, grid, stage)?;
-            let sharded = config.parallel.shards_weights();
-            weights.push(sharded.then(|| build::weight_layout(config, model.parameters())));
+            weights.push(config.gathers_weights().then(|| build::weight_layout(config, model.parameters())));
             add(&mut parameters, &mut by_name, number, &*model);
             let layout = build::bucket_layout(config, model.parameters());
             shards.push(divide(config, &*model, &layout));

@@ -23,7 +23,9 @@ use tokenize::Job;
 use crate::conversations;
 use crate::error::{Result, WorkerError};
 use crate::image_source;
-use config::{self, Data, DataKind, MixtureSource, Preference, PreferenceLoss, RunConfig, ScheduleName};
+use config::{
+    self, Data, DataKind, MixtureSource, OffloadPolicy, Preference, PreferenceLoss, RunConfig, ScheduleName,
+};
 
 /// The directory beside runs that caches tokenized text.
 pub const CACHE: &str = ".tokens";
@@ -314,24 +316,25 @@ pub fn model(config: &RunConfig, device: &Device, grid: RankGrid, stage: &Stage)
 }
 
 /// Builds the layers of `stage` on `device`, with the weights that a rank of `grid` holds between their uses,
-/// which are parts of units if weights are sharded.
+/// which are parts of units if weights are sharded, or are in the pool `host` if they are offloaded.
 ///
 /// # Errors
 /// As for [`model`].
 pub fn sharded_model(
     config: &RunConfig,
-    device: &Device,
+    (device, host): (&Device, Option<&Device>),
     grid: RankGrid,
     stage: &Stage,
 ) -> Result<(Box<dyn Model>, Option<WeightUnits>)> {
-    if !config.parallel.shards_weights() {
+    if !config.gathers_weights() {
         return Ok((model(config, device, grid, stage)?, None));
     }
     let model = build_in(empty_parameters(config, device, grid).released(), config, stage)?;
     let parameters = model.parameters();
-    let index = grid.coordinate_over(config.parallel.replica_axes()) % config.parallel.owners();
+    let index = grid.coordinate_over(config.parallel.replica_axes()) % config.weight_owners();
     let options = UnitOptions { rank: index, prefetch: config.parallel.prefetch };
-    let units = WeightUnits::new(device, parameters, weight_layout(config, parameters), options)?;
+    let host = host.filter(|_| config.memory.offload_weights);
+    let units = WeightUnits::new((device, host), parameters, weight_layout(config, parameters), options)?;
     Ok((model, Some(units)))
 }
 
@@ -352,9 +355,9 @@ pub fn autocast(config: &RunConfig) -> Option<Arc<Autocast>> {
     config.precision.is_autocast().then(|| Arc::new(table()))
 }
 
-/// The end of a bucket of gradients: that of a unit of weights, if those are sharded.
+/// The end of a bucket of gradients: that of a unit of weights, if those are gathered.
 pub fn bucket_end(config: &RunConfig) -> BucketEnd {
-    match config.parallel.shards_weights() {
+    match config.gathers_weights() {
         true => BucketEnd::Unit,
         false => BucketEnd::Bytes(usize::try_from(config.parallel.bucket_bytes).unwrap_or(usize::MAX)),
     }
@@ -365,9 +368,9 @@ pub fn bucket_layout(config: &RunConfig, parameters: &Parameters) -> BucketLayou
     BucketLayout::of(parameters, config.precision.gradients, bucket_end(config), config.parallel.replicas())
 }
 
-/// Returns the parts of a stage's weights on all data-parallel ranks, if those are sharded.
+/// Returns the parts of a stage's weights on all ranks that share them between their uses.
 pub fn weight_layout(config: &RunConfig, parameters: &Parameters) -> WeightLayout {
-    WeightLayout::new(parameters, &bucket_layout(config, parameters), config.parallel.owners())
+    WeightLayout::new(parameters, &bucket_layout(config, parameters), config.weight_owners())
 }
 
 /// The layers of a stage that are recomputed; none while `"auto"` is unresolved.
@@ -381,6 +384,15 @@ fn recompute(config: &RunConfig) -> Recompute {
         config::RecomputePolicy::Block => Recompute::first(layers, usize::MAX),
         config::RecomputePolicy::Segments(count) => Recompute::first(layers, count),
     }
+}
+
+/// Creates the host pool of what a rank offloads, if the configuration offloads something.
+///
+/// # Errors
+/// Errors of [`Device::host_pool`].
+pub fn host_pool(device: &Device, config: &RunConfig) -> Result<Option<Device>> {
+    let offloads = config.optim.offload || config.memory.offload != OffloadPolicy::None;
+    Ok(if offloads { Some(device.host_pool()?) } else { None })
 }
 
 /// The type of the tensors that the optimizer's rule keeps.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use autograd::Offload;
 use collective::{Axis, Communicator, Planes, RankGrid};
 use config::RunConfig;
 use device::Device;
@@ -30,6 +31,8 @@ pub(crate) struct Engine {
     pub(crate) has_peers: bool,
     /// The memory of inputs that are pixels, on ranks with the first stage.
     pub(crate) pixels: Option<PixelBuffer>,
+    /// The host memory of activations, if they are offloaded.
+    pub(crate) offload: Option<Offload>,
     /// The scores of the answers of all pairs by the reference model, once they are known.
     pub(crate) reference: Option<Arc<[f32]>>,
 }
@@ -49,7 +52,8 @@ impl Engine {
             executor.limit_work(work);
         }
         let (setup, reference) = (setup.clone(), setup.reference.clone());
-        Ok(Engine { setup, grid, device, planes, executor, has_peers: false, pixels: None, reference })
+        let (has_peers, pixels, offload) = (false, None, None);
+        Ok(Engine { setup, grid, device, planes, executor, has_peers, pixels, offload, reference })
     }
 
     /// The numbers of this rank's stages, in order.

@@ -36,7 +36,8 @@ impl Evaluator {
         let mut engine = Engine::connect(device, setup, communicator)?;
         let model = |stage: usize| -> Result<StageWeights> {
             let stage = &setup.blueprint.stages[stage];
-            build::sharded_model(config, &engine.device, engine.grid, stage)
+            let host = build::host_pool(&engine.device, config)?;
+            build::sharded_model(config, (&engine.device, host.as_ref()), engine.grid, stage)
         };
         let models = engine.stages().map(model).collect::<Result<Vec<_>>>()?;
         engine.allocate_pixels()?;

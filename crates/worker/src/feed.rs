@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use autograd::precision::Autocast;
-use autograd::{GradientSink, LossScale, Observer, Observers, Pass, PreferencePass};
+use autograd::{GradientSink, LossScale, Observer, Observers, Offload, Pass, PreferencePass};
 use collective::{Planes, RankGrid};
 use config::RunConfig;
 use data::{MicroBatch, Prefetcher};
@@ -162,6 +162,8 @@ pub(crate) struct WorkerFeed<'a> {
     pub(crate) label_smoothing: f32,
     /// Factors of the losses that balance loads, if there are any.
     pub(crate) balance: Option<Balance>,
+    /// The host memory of activations of training, if they are offloaded.
+    pub(crate) offload: Option<&'a Offload>,
     /// The last action that began.
     pub(crate) at: Option<Action>,
     /// Times at which the parts of actions began, if a benchmark asks for them.
@@ -209,6 +211,7 @@ impl<'a> WorkerFeed<'a> {
             last_stage: config.stages() - 1,
             label_smoothing: 0.0,
             balance: None,
+            offload: None,
             at: None,
             marks: None,
             hook_context: None,
@@ -369,10 +372,10 @@ impl Feed for WorkerFeed<'_> {
         let observers = verified.into_iter().chain(self.observers.iter().cloned()).chain(hashes);
         let observers = Observers::new(observers);
         let (label_smoothing, loss_scale) = (self.label_smoothing, self.loss_scale.clone());
-        let (balance, autocast) = (self.balance, self.autocast.clone());
+        let (balance, autocast, offload) = (self.balance, self.autocast.clone(), self.offload.cloned());
         let is_padding = !self.numbers.is_own(action.micro_batch);
         let pass = Pass { preference, is_padding, ..pass };
-        Ok(Pass { observers, label_smoothing, loss_scale, balance, autocast, ..pass })
+        Ok(Pass { observers, label_smoothing, loss_scale, balance, autocast, offload, ..pass })
     }
 
     fn sink<'s>(&'s mut self, sink: MicroBatchSink<'s>, reduces: bool) -> Box<dyn GradientSink + 's> {

@@ -1,10 +1,11 @@
 //! Loading: a run's state, or the weights of a model that does not train.
 //!
 //! The one idea: **ranks that hold the same elements read each of them once**. Every rank reads its shards,
-//! and an equal part of the arrays that others hold too; then the ranks exchange those parts. Small arrays
-//! are read by all. Weights that are rounded copies of their masters are cast from them. Nothing is allocated
-//! on a device, and GPUs make no connection that their steps do not use: ranks that do not send each other
-//! tensors ([`Engine::has_peers`]) broadcast them over the connections of their sums.
+//! and an equal part of the arrays that others hold too; then the ranks exchange those parts. Small arrays,
+//! and those in host pools, are read by all. Weights that are rounded copies of their masters are cast from
+//! them. Nothing is allocated on a device, and GPUs make no connection that their steps do not use: ranks
+//! that do not send each other tensors ([`Engine::has_peers`]) broadcast them over the connections of their
+//! sums.
 
 use std::ops::Range;
 use std::path::Path;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 
 use checkpoint::{Checkpoint, Target};
 use collective::{Axis, DataPlane, SharedPlane};
-use device::{DType, StreamKind};
+use device::{DType, Device, StreamKind};
 use nn::{Lora, Model};
 use parallel::data::{WeightUnits, broadcast_parts, gather_parts};
 use system::numbers::megabytes_of;
@@ -110,9 +111,9 @@ pub(crate) fn load_models<'a>(
 /// Answers them meanwhile: their disks may be slower.
 fn load(engine: &mut Engine, mut targets: Targets, weights: &dyn Weights) -> Result<()> {
     let records = targets.take_records(weights);
-    let data = engine.planes.divided(Axis::Data)?;
+    let (data, device) = (engine.planes.divided(Axis::Data)?, engine.device.clone());
     let share = |targets: &[Target], plane: SharedPlane| -> Result<(Share, SharedPlane)> {
-        Ok((Share::new(targets, plane.world_size())?, plane))
+        Ok((Share::new(targets, plane.world_size(), &device)?, plane))
     };
     let shares = [share(&targets.everywhere, data.all)?, share(&targets.in_groups, data.across)?];
     let mut own = Vec::new();
@@ -166,9 +167,11 @@ struct Share {
 
 impl Share {
     /// Divides `targets` among `ranks` ranks, each of which gets neighbouring elements of neighbouring
-    /// arrays, of about as many bytes.
-    fn new(targets: &[Target], ranks: usize) -> Result<Self> {
-        let is_small = |target: &&Target| ranks == 1 || target.tensor.bytes() < SMALL;
+    /// arrays, of about as many bytes. Ranks exchange what is on their `device` only.
+    fn new(targets: &[Target], ranks: usize, device: &Device) -> Result<Self> {
+        let is_small = |target: &&Target| {
+            ranks == 1 || target.tensor.bytes() < SMALL || !target.tensor.device().is(device)
+        };
         let (small, large): (Vec<_>, Vec<_>) = targets.iter().partition(is_small);
         let mut by_all = Vec::new();
         for target in small {

@@ -66,16 +66,22 @@ pub fn state_arrays(config: &RunConfig, parameter: &str, shape: Shape) -> Vec<St
 
 /// Builds the optimizer of this rank's shards of the parameters, stage by stage, with the initial master
 /// weights. If the optimizer state is sharded, its first call updates the shards of the group that the next
-/// forward pass needs first.
+/// forward pass needs first. The second device is the host pool of what is offloaded.
 ///
 /// # Errors
 /// Out of memory.
-pub fn build(device: &Device, config: &RunConfig, parts: &[StagePart]) -> Result<Optimizer> {
-    let groups = groups(config);
+pub fn build(
+    (device, host): (&Device, Option<&Device>),
+    config: &RunConfig,
+    parts: &[StagePart],
+) -> Result<Optimizer> {
+    let (groups, host) = (groups(config), host.filter(|_| config.optim.offload));
     let (mut slots, mut firsts, mut members) = (Vec::new(), Vec::new(), Vec::new());
+    let mut owners = Vec::new();
     for part in parts {
         for owned in part.reduction.shards().own() {
             firsts.push(owned.shard.range.start);
+            owners.push((&part.model, owned.parameter));
             let nn::Parameter { name, weight, decay, .. } = &part.model.parameters().list()[owned.parameter];
             let decay = *decay || config.optim.decay_norms;
             members.push(group_of(&groups, name, weight.shape()));
@@ -86,17 +92,12 @@ pub fn build(device: &Device, config: &RunConfig, parts: &[StagePart]) -> Result
     let first = first.map_or(0, |part| first_pieces(&part.reduction));
     let mut options: Vec<_> = groups.iter().map(|group| group.options(config, &firsts)).collect();
     members.into_iter().enumerate().for_each(|(slot, group)| options[group].slots.push(slot));
-    let optimizer = Optimizer::with_groups(device, &slots, &options, first)?;
-    let mut masters = slots.iter().zip(optimizer.masters());
-    for StagePart { model, reduction, .. } in parts {
-        for (owned, (slot, master)) in reduction.shards().own().iter().zip(&mut masters) {
-            if !master.shares_storage(&slot.weight) {
-                let parameter = ParameterId(owned.parameter);
-                model.parameters().fill_initial(parameter, owned.shard.range.start, master)?;
-            }
-        }
-    }
-    drop(masters);
+    let optimizer = Optimizer::with_groups((device, host), &slots, &options, first)?;
+    optimizer.fill_masters(|slot, first, master| -> Result<()> {
+        let (model, parameter) = owners[slot];
+        let first = firsts[slot] + first;
+        Ok(model.parameters().fill_initial(ParameterId(parameter), first, master)?)
+    })?;
     Ok(optimizer)
 }
 

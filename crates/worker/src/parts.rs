@@ -17,12 +17,13 @@ use config::{Overlap, RunConfig};
 /// Fraction of backward after which `parallel.overlap = "late"` starts to sum gradients.
 const LATE: f64 = 0.6;
 
-/// Builds the models of `stages`, then their gradient buckets, for a rank of `grid`.
+/// Builds the models of `stages`, then their gradient buckets, for a rank of `grid`. The second device is the
+/// host pool of what is offloaded.
 ///
 /// # Errors
 /// Out of memory.
 pub fn build(
-    device: &Device,
+    (device, host): (&Device, Option<&Device>),
     config: &RunConfig,
     grid: RankGrid,
     stages: &[Stage],
@@ -30,7 +31,7 @@ pub fn build(
 ) -> Result<Vec<StagePart>> {
     let (parallel, train) = (&config.parallel, &config.train);
     let model = |stage: &Stage| -> Result<(Box<dyn Model>, Option<WeightUnits>)> {
-        let (model, weights) = build::sharded_model(config, device, grid, stage)?;
+        let (model, weights) = build::sharded_model(config, (device, host), grid, stage)?;
         model.parameters().statistics().keep(train.micro_batches())?;
         let (ranks, own) = load_rank(&grid);
         model.parameters().expert_loads().keep(device, ranks, own)?;

@@ -205,7 +205,7 @@ fn weight(worker: &Worker, parts: &[usize]) -> Result<Array> {
     };
     let own = parts.iter().map(own).collect::<Result<_>>()?;
     let (name, shape) = (entry.name.clone(), entry.shape());
-    let replicated = layout.is_none() && sharding.parts() == 1;
+    let replicated = layout.is_none_or(|layout| layout.ranks() == 1) && sharding.parts() == 1;
     Ok(Array { name, dtype: entry.dtype, shape, sources, replicated, own })
 }
 

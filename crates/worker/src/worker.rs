@@ -2,9 +2,10 @@
 
 use std::rc::Rc;
 
-use autograd::Observer;
+use autograd::{Observer, Offload};
 use checkpoint::LossScale;
 use collective::{Axis, Communicator, RankGrid};
+use config::OffloadPolicy;
 use data::Prefetcher;
 use device::{Category, DType, Device, HostCopy, Mark, Request, SharedEvent, StreamKind};
 use nn::Model;
@@ -63,6 +64,8 @@ pub struct Worker {
     tied: Vec<TiedGradient>,
     norm: ModelNorm,
     optimizer: Optimizer,
+    /// The host pool of what is offloaded, if something is.
+    host: Option<Device>,
     schedule: Schedule,
     /// The rule of the loss scale, if there is one.
     scale_rule: Option<ScaleRule>,
@@ -128,11 +131,14 @@ impl Worker {
             allocator.mark(RunPart::Start.name(), 0);
         });
         let stages: Vec<_> = engine.stages().map(|stage| setup.blueprint.stages[stage].clone()).collect();
-        let mut parts = parts::build(&device, config, grid, &stages, setup.hook.as_ref())?;
+        let host = build::host_pool(&device, config)?;
+        let activations = host.as_ref().filter(|_| config.memory.offload == OffloadPolicy::Activations);
+        engine.offload = activations.map(|host| Offload::new(&device, host));
+        let mut parts = parts::build((&device, host.as_ref()), config, grid, &stages, setup.hook.as_ref())?;
         let peer_access = connect::share(&mut engine.planes, &device, &parts, config)?;
         parts.iter_mut().for_each(|part| part.reduction.reduce_from(parts::reduce_from(config, peer_access)));
         engine.has_peers = connect::warm_up(&mut engine.planes, &device, config, &parts, peer_access)?;
-        let optimizer = optimizer::build(&device, config, &parts)?;
+        let optimizer = optimizer::build((&device, host.as_ref()), config, &parts)?;
         let norm = ModelNorm::new(&device, config, &grid, &setup.blueprint, &parts)?;
         let gradients = parts.iter().flat_map(|part| part.reduction.gradients()).cloned().collect();
         let scale_rule = build::scale_rule(config);
@@ -153,6 +159,7 @@ impl Worker {
             gradients,
             norm,
             optimizer,
+            host,
             schedule: build::schedule(config),
             scale_rule,
             data,
@@ -184,6 +191,11 @@ impl Worker {
     /// The rank's device.
     pub fn device(&self) -> &Device {
         &self.engine.device
+    }
+
+    /// The host pool of what is offloaded, if something is.
+    pub fn host(&self) -> Option<&Device> {
+        self.host.as_ref()
     }
 
     /// The grid, with the rank's coordinates.

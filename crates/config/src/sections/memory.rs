@@ -1,10 +1,10 @@
 //! The keys of `[memory]`.
 
-use keys::{Row, Takes, section};
+use keys::{Row, Takes, choice, section};
 use nn::MOST_LAYERS;
 
 use super::MOST;
-use crate::choices::RecomputePolicy;
+use crate::choices::{OffloadPolicy, RecomputePolicy};
 
 section! {
     /// `[memory]`: the caching allocator, and the activations that are kept for backward.
@@ -30,6 +30,14 @@ section! {
         ).default("\"none\"").any_bits();
         /// The number of layers of a pipeline stage that `recompute` is for, the first ones; 0: all.
         recompute_layers: usize = Row::count(0, MOST_LAYERS).default("0").any_bits();
+        /// With activations, the inputs of recomputed layers or segments are in host memory between forward
+        /// and backward, which is pinned for a GPU, and are copied back one segment ahead; the bits are the
+        /// same.
+        offload: OffloadPolicy =
+            choice!(OffloadPolicy, OffloadPolicy::ALL).default("\"none\"").any_bits();
+        /// Keeps weights in host memory, which is pinned for a GPU, and copies those of each block to the
+        /// device ahead of their use; the bits are the same. `parallel.prefetch` says how many blocks ahead.
+        offload_weights: bool = Row::flag().default("false").any_bits();
         /// Allocator events kept by each rank for the views in the run directory's `memory/`; 0: none are
         /// written.
         history: u64 = Row::integer(0, 100_000_000).default("0").any_bits();

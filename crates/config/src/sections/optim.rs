@@ -3,6 +3,7 @@
 use keys::{Interval, Row, choice, section};
 
 use super::MOST;
+use super::memory::Memory;
 use super::train::Train;
 use crate::choices::{OptimKind, ScheduleName, StateType};
 
@@ -16,6 +17,11 @@ section! {
         /// random, with the same random numbers on every grid. 8bit takes a quarter: 256 fractions of the
         /// largest magnitude of every block of 256 elements. Master weights stay f32.
         state: StateType = choice!(StateType, StateType::ALL).default("\"f32\"").decides_times();
+        /// Keeps moments, and master weights that are not the weights themselves, in host memory, which is
+        /// pinned for a GPU. Each update brings them to the device and back in pieces; the bits are the same.
+        offload: bool = Row::flag()
+            .derived("as `memory.offload_weights`", |raw| Ok(raw.flag(Memory::offload_weights)?.into()))
+            .any_bits();
         /// The highest learning rate, at the end of warm-up.
         learning_rate: f64 = Row::number(Interval::Positive).default("1e-3").may_change();
         /// The learning rate after warm-up: it falls along half a cosine, or a line, to the last step; it is

@@ -2,6 +2,7 @@
 
 mod accepted;
 mod files;
+mod offload;
 mod properties;
 mod refused;
 mod schedules;

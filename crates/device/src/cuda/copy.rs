@@ -1,4 +1,4 @@
-//! Copies and zero-fills on one GPU, and copies from it to pinned memory.
+//! Copies and zero-fills on one GPU, and copies between it and pinned memory.
 #![allow(unsafe_code)] // the driver copies between addresses
 
 use cudarc::driver::{result, sys};
@@ -27,6 +27,45 @@ impl Cuda {
         // SAFETY: both regions were checked to be inside live buffers and have one length.
         let copied = unsafe { result::memcpy_dtod_async(to, from, source.bytes, stream) };
         Ok(copied.named("cuMemcpyDtoDAsync").and_then(|()| timed.finish()))
+    }
+
+    /// Enqueues a copy from a pinned segment.
+    ///
+    /// # Errors
+    /// As for [`Cuda::copy`].
+    pub(crate) fn copy_from_pool(
+        &self,
+        source: Region<'_>,
+        target: Region<'_>,
+        stream: StreamKind,
+    ) -> crate::Result<Result<()>> {
+        let (from, to) = (source.checked_address()?, target.checked_address()?);
+        let stream = self.streams.handle(stream);
+        let timed = self.timed(stream, "copy", || "from pool".to_owned(), one_way(source));
+        let from = std::ptr::with_exposed_provenance(from as usize);
+        // SAFETY: both regions were checked to be inside live buffers and have one length; the segment of the
+        // source stays pinned until work that uses it is over.
+        let copied = unsafe { sys::cuMemcpyHtoDAsync_v2(to, from, source.bytes, stream) }.result();
+        Ok(copied.named("cuMemcpyHtoDAsync").and_then(|()| timed.finish()))
+    }
+
+    /// Enqueues a copy to a pinned segment.
+    ///
+    /// # Errors
+    /// As for [`Cuda::copy`].
+    pub(crate) fn copy_to_pool(
+        &self,
+        source: Region<'_>,
+        target: Region<'_>,
+        stream: StreamKind,
+    ) -> crate::Result<Result<()>> {
+        let (from, to) = (source.checked_address()?, target.checked_address()?);
+        let stream = self.streams.handle(stream);
+        let timed = self.timed(stream, "copy", || "to pool".to_owned(), one_way(source));
+        let to = std::ptr::with_exposed_provenance_mut(to as usize);
+        // SAFETY: as in `copy_from_pool`; the host waits for the copy before it reads the target.
+        let copied = unsafe { sys::cuMemcpyDtoHAsync_v2(to, from, source.bytes, stream) }.result();
+        Ok(copied.named("cuMemcpyDtoHAsync").and_then(|()| timed.finish()))
     }
 
     /// Enqueues a copy between GPUs, of the target's length, on a copy engine.
@@ -93,4 +132,9 @@ impl Cuda {
         timed.finish()?;
         SharedPoint::record(&self.context, stream)
     }
+}
+
+/// The work of a copy over the link to the host.
+fn one_way(region: Region<'_>) -> Work {
+    Work { bytes: region.bytes as u64, flops: 0 }
 }

@@ -1,5 +1,5 @@
-//! Weights that come and go (ZeRO stage 3): each rank holds an equal part of every unit's weights, and a unit
-//! is gathered when an operator asks for one of its weights.
+//! Weights that come and go: each rank holds an equal part of every unit's weights (ZeRO stage 3), on its
+//! device or in host memory, and a unit is gathered when an operator asks for one of its weights.
 //!
 //! Gathered units lie in a few buffers that are allocated once. A buffer is overwritten only by work behind
 //! the passes that used it, so a unit is released when another one needs its buffer. While a unit is used,
@@ -29,6 +29,9 @@ use crate::error::{ParallelError, Result};
 use buffers::UnitBuffers;
 use codes::Codes;
 
+/// The stream of copies of weights.
+const STREAM: StreamKind = StreamKind::Reduce;
+
 /// Options of [`WeightUnits`].
 #[derive(Clone, Copy, Debug)]
 pub struct UnitOptions {
@@ -45,6 +48,8 @@ pub struct WeightUnits(Rc<Units>);
 #[derive(Debug)]
 struct Units {
     device: Device,
+    /// The pool of this rank's parts, if they are in host memory.
+    host: Option<Device>,
     layout: WeightLayout,
     options: UnitOptions,
     /// This rank's part of each array of each unit.
@@ -69,12 +74,12 @@ struct State {
 
 impl WeightUnits {
     /// Allocates this rank's parts of `parameters`, which have no values, with their initial values, and the
-    /// buffers of gathered units; `layout` is that of the weights.
+    /// buffers of gathered units; `layout` is that of the weights. With a pool `host`, the parts are there.
     ///
     /// # Errors
     /// Out of memory.
     pub fn new(
-        device: &Device,
+        (device, host): (&Device, Option<&Device>),
         parameters: &Parameters,
         layout: WeightLayout,
         options: UnitOptions,
@@ -82,7 +87,8 @@ impl WeightUnits {
         let dtype = parameters.dtype();
         let part = |flat: &FlatWeights| {
             let request = Request::new(Category::Parameter, "weight_shard");
-            Tensor::zeros(device, [flat.elements / layout.ranks()], flat.kind.held_as(dtype), request)
+            let (on, elements) = (host.unwrap_or(device), flat.elements / layout.ranks());
+            Tensor::zeros(on, [elements], flat.kind.held_as(dtype), request)
         };
         let shards = layout.units.iter().map(|arrays| arrays.iter().map(part).collect());
         let shards = shards.collect::<tensor::Result<Vec<Vec<_>>>>()?;
@@ -91,8 +97,8 @@ impl WeightUnits {
         let (held, visits) = (vec![None; buffers.count()], Visits::default());
         let state = RefCell::new(State { plane: None, held, current: None, visits });
         let handles: Vec<_> = parameters.list().iter().map(|parameter| parameter.weight.clone()).collect();
-        let device = device.clone();
-        let units = Rc::new(Units { device, layout, options, shards, handles, buffers, codes, state });
+        let (device, host) = (device.clone(), host.cloned());
+        let units = Rc::new(Units { device, host, layout, options, shards, handles, buffers, codes, state });
         for (parameter, handle) in parameters.list().iter().zip(&units.handles) {
             let source: Weak<dyn WeightSource> = Rc::downgrade(&units) as Weak<dyn WeightSource>;
             handle.gathered_by(source, parameter.unit);
@@ -100,7 +106,7 @@ impl WeightUnits {
         let units = WeightUnits(units);
         for number in 0..parameters.list().len() {
             if let Some((first, part)) = units.part(number)? {
-                parameters.fill_initial(ParameterId(number), first, &part)?;
+                units.0.fill_initial(parameters, ParameterId(number), (first, &part))?;
             }
         }
         Ok(units)
@@ -168,27 +174,22 @@ impl Units {
     /// Gathers a unit on the reduce stream, unless its buffer holds it. The first operator that uses a weight
     /// waits for it.
     fn fetch(&self, state: &mut State, unit: usize) -> Result<()> {
-        const STREAM: StreamKind = StreamKind::Reduce;
         let slot = self.buffers.slot_of(unit);
         if state.held[slot] == Some(unit) {
             return Ok(());
         }
-        let missing =
-            || ParallelError::Grid("weights were used before their ranks were connected".to_owned());
-        let plane = state.plane.as_mut().ok_or_else(missing)?;
         if let Some(before) = state.held[slot].take() {
             self.release(before);
         }
-        // Behind the passes that used the buffer.
+        // Behind the passes that used the buffer, and behind updates of offloaded parts.
         self.device.wait(STREAM, &self.device.record(StreamKind::Compute)?)?;
+        if let Some(host) = &self.host {
+            self.device.wait_for_pool(host, STREAM)?;
+        }
         let arrays = self.layout.units[unit].iter().enumerate();
         for (array, flat) in arrays {
             let whole = self.buffers.array(unit, array)?;
-            let own = match flat.kind {
-                ValueKind::Fp8 => self.codes.shard(unit, array)?,
-                ValueKind::Weights | ValueKind::Records => &self.shards[unit][array],
-            };
-            plane.all_gather(own.region(), whole.region(), STREAM)?;
+            self.gather_array((unit, array, flat.kind), &whole, state.plane.as_mut())?;
             for (parameter, first) in &flat.members {
                 let handle = &self.handles[*parameter];
                 let values = whole.view(*first, handle.shape())?;
@@ -203,6 +204,48 @@ impl Units {
         self.buffers.arrive(unit, &self.device.arrival(STREAM)?);
         self.buffers.fill_copies(unit);
         state.held[slot] = Some(unit);
+        Ok(())
+    }
+
+    /// Gathers an array of a unit, whose values are of a kind, in `whole`: copies this rank's part from the host
+    /// if it is there, and receives the others.
+    fn gather_array(
+        &self,
+        (unit, array, kind): (usize, usize, ValueKind),
+        whole: &Tensor,
+        plane: Option<&mut SharedPlane>,
+    ) -> Result<()> {
+        let missing =
+            || ParallelError::Grid("weights were used before their ranks were connected".to_owned());
+        let part = match kind {
+            ValueKind::Fp8 => self.codes.shard(unit, array)?,
+            ValueKind::Weights | ValueKind::Records => &self.shards[unit][array],
+        };
+        let mut own = part.clone();
+        if self.host.is_some() {
+            own = whole.view(self.options.rank * part.elements(), [part.elements()])?;
+            own.copy_from_pool(part, STREAM)?;
+            if self.layout.ranks() == 1 {
+                return Ok(());
+            }
+        }
+        Ok(plane.ok_or_else(missing)?.all_gather(own.region(), whole.region(), STREAM)?)
+    }
+
+    /// Draws the initial values of this rank's part of a parameter, which begins at element `first`; on the
+    /// device, so that its bits do not depend on where it is kept.
+    fn fill_initial(
+        &self,
+        parameters: &Parameters,
+        parameter: ParameterId,
+        (first, part): (usize, &Tensor),
+    ) -> Result<()> {
+        let Some(host) = &self.host else { return Ok(parameters.fill_initial(parameter, first, part)?) };
+        let ([unit, array], _) = self.layout.position(parameter.0, self.options.rank);
+        let buffer = self.buffers.array(unit, array)?.view(0, [part.elements()])?;
+        parameters.fill_initial(parameter, first, &buffer)?;
+        buffer.copy_to_pool(part, StreamKind::Compute)?;
+        host.fill_until(self.device.record(StreamKind::Compute)?);
         Ok(())
     }
 

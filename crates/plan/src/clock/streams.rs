@@ -20,6 +20,8 @@ pub(crate) enum Idle {
     Sequences,
     /// Copies of inputs.
     Inputs,
+    /// Copies of what is offloaded to host memory.
+    Offload,
 }
 
 impl Idle {

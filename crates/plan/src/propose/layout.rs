@@ -13,6 +13,8 @@ pub(super) struct Layout {
     pub(super) schedule: ScheduleKind,
     pub(super) shards: Shards,
     pub(super) recomputed: bool,
+    /// Whether state and weights are offloaded: as the configuration says.
+    pub(super) offloaded: [bool; 2],
     pub(super) micro_batch: usize,
     pub(super) micro_batches: usize,
 }
@@ -94,6 +96,7 @@ impl Layout {
                             schedule,
                             shards,
                             recomputed,
+                            offloaded: [config.optim.offload, config.memory.offload_weights],
                             micro_batch,
                             micro_batches,
                         };

@@ -32,6 +32,15 @@ pub(super) fn with_crosses(parts: impl Iterator<Item = impl ToString>) -> String
     parts.map(|part| part.to_string()).collect::<Vec<_>>().join(" x ")
 }
 
+/// Names what is offloaded, of state and weights.
+fn offloaded_in_words(offloaded: [bool; 2]) -> Option<&'static str> {
+    match offloaded {
+        [_, true] => Some("state, weights"),
+        [true, false] => Some("state"),
+        [false, false] => None,
+    }
+}
+
 impl Proposal {
     /// Predicted seconds of a step, infinite if none are predicted.
     pub(super) fn order(&self) -> f64 {
@@ -48,6 +57,7 @@ impl Proposal {
             yes(grid.size(Axis::Pipeline) > 1, self.layout.schedule.name()),
             self.layout.shards.in_words(self.layout.grid.size(Axis::Data)).unwrap_or_else(|| "-".to_owned()),
             yes(self.layout.recomputed, "block"),
+            offloaded_in_words(self.layout.offloaded).unwrap_or("-").to_owned(),
             format!("{micro_batch} x {micro_batches}"),
             timed(&|time| format!("{:.1}", 1e3 * time.step_seconds)),
             timed(&|time| grouped(time.tokens_per_second as u64)),
@@ -72,6 +82,8 @@ impl Proposal {
             "ranks_that_share_state": if zero_stage > 0 { owners } else { 1 },
             "lanes": lanes,
             "recompute": layout.recomputed,
+            "offload_state": layout.offloaded[0],
+            "offload_weights": layout.offloaded[1],
             "micro_batch_size": layout.micro_batch,
             "micro_batches": layout.micro_batches,
             "step_seconds": time.map(|time| time.step_seconds),
@@ -87,7 +99,8 @@ impl Proposal {
 
 impl fmt::Display for Proposal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Layout { grid, schedule, shards, recomputed, micro_batch, micro_batches } = self.layout;
+        let Layout { grid, schedule, shards, recomputed, offloaded, micro_batch, micro_batches } =
+            self.layout;
         let sizes = with_crosses(grid.axes().map(|(_, size)| size));
         write!(f, "{sizes}, {micro_batches} micro-batches of {micro_batch}")?;
         if grid.size(Axis::Pipeline) > 1 {
@@ -97,6 +110,9 @@ impl fmt::Display for Proposal {
             write!(f, ", ZeRO-{sharded}")?;
         }
         f.write_str(if recomputed { ", recomputed blocks" } else { "" })?;
+        if let Some(words) = offloaded_in_words(offloaded) {
+            write!(f, ", offloaded {words}")?;
+        }
         write!(f, ": {} at the peak", bytes(self.needs))
     }
 }

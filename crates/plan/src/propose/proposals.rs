@@ -142,6 +142,7 @@ impl fmt::Display for Proposals {
             "schedule",
             "ZeRO",
             "recompute",
+            "offload",
             "micro-batches",
             "step, ms",
             "tokens/s",
@@ -155,7 +156,7 @@ impl fmt::Display for Proposals {
         rows.extend(self.list.iter().map(|proposal| proposal.row()));
         let samples = counted(*samples as u64, "sample");
         writeln!(f, "{ranks} on {model} with {capacity}, {samples} a step, the fastest first\n")?;
-        write!(f, "{}", aligned(&rows, 4, &[1]))?;
+        write!(f, "{}", aligned(&rows, 5, &[1]))?;
         let mut more = String::new();
         if let Some(first) = self.list.first() {
             let sets: Vec<_> = first.sets.iter().map(|set| format!("--set {set}")).collect();

@@ -44,7 +44,7 @@ impl Search {
                 }
             }
         }
-        proposals.planned = tried.planned();
+        proposals.planned += tried.planned();
         if proposals.list.is_empty() {
             proposals.nearest = self.nearest(&tried.too_large().collect::<Vec<_>>());
         }

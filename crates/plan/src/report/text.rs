@@ -31,6 +31,9 @@ const COLUMNS: [Statistic; 4] = [
     Statistic::PeakReservedBytes,
 ];
 
+/// The column of ranks that offload something.
+const HOST: Statistic = Statistic::PeakHostReservedBytes;
+
 /// Ranks that share a line of the table.
 struct Line<'a> {
     ranks: Vec<usize>,
@@ -46,6 +49,9 @@ impl<'a> Line<'a> {
         for (role, plan) in plans.roles().iter().enumerate() {
             let peak = plan.parts.peak();
             let mut cells: Vec<_> = COLUMNS.map(|statistic| exact(plan.counters.get(statistic))).into();
+            if offloads(plans) {
+                cells.push(exact(plan.counters.get(HOST)));
+            }
             cells.push(exact(plan.step_traffic.total().bytes_sent));
             cells.push(peak.as_ref().map_or_else(String::new, index));
             match lines.iter_mut().find(|line| line.cells == cells) {
@@ -60,6 +66,11 @@ impl<'a> Line<'a> {
     fn ranks(&self) -> String {
         in_steps(&self.ranks)
     }
+}
+
+/// Returns whether a rank offloads something.
+fn offloads(plans: &Plans) -> bool {
+    plans.roles().iter().any(|plan| plan.counters.get(HOST) > 0)
 }
 
 /// Returns bytes exactly and rounded.
@@ -95,7 +106,7 @@ impl fmt::Display for PlanReport {
         let took = self.took.as_secs_f64();
         writeln!(f, "planned for {model}, {capacity} bytes{assumed}, in {took:.1} s\n")?;
         let lines = Line::all(&self.plans);
-        write!(f, "{}", rank_table(&lines, self.shared_gpu()))?;
+        write!(f, "{}", rank_table(&lines, &self.plans, self.shared_gpu()))?;
         if self.memory.recompute != RecomputePolicy::None {
             writeln!(f, "\nwith {}", recompute::in_words(&self.memory))?;
         }
@@ -172,17 +183,11 @@ fn axis_table(axes: &[AxisCommunication]) -> String {
 
 /// Returns the table by rank. `shared`: the plans of all ranks, if they share a GPU; their sums are then a
 /// row.
-fn rank_table(lines: &[Line<'_>], shared: Option<&Plans>) -> String {
-    let titles = [
-        "rank",
-        "allocated",
-        "reserved",
-        "peak allocated",
-        "peak reserved",
-        "sent in a step",
-        "peak reached in",
-    ];
-    let mut rows = vec![titles.map(str::to_owned).to_vec()];
+fn rank_table(lines: &[Line<'_>], plans: &Plans, shared: Option<&Plans>) -> String {
+    let mut titles = vec!["rank", "allocated", "reserved", "peak allocated", "peak reserved"];
+    titles.extend(offloads(plans).then_some("on the host"));
+    titles.extend(["sent in a step", "peak reached in"]);
+    let mut rows = vec![titles.into_iter().map(str::to_owned).collect()];
     for line in lines.iter().take(LINES) {
         rows.push([&[line.ranks()][..], &line.cells].concat());
     }
@@ -192,6 +197,7 @@ fn rank_table(lines: &[Line<'_>], shared: Option<&Plans>) -> String {
         let sent = plans.by_rank().map(|(_, plan)| plan.step_traffic.total().bytes_sent).sum();
         let mut row = vec!["the device".to_owned()];
         row.extend(COLUMNS.map(|statistic| exact(sum(statistic))));
+        row.extend(offloads(plans).then(|| exact(sum(HOST))));
         row.extend([exact(sent), String::new()]);
         rows.push(row);
     }

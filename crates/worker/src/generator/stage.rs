@@ -25,7 +25,8 @@ impl OwnStage {
     pub(super) fn new(engine: &Engine, number: usize, options: GeneratorOptions) -> Result<Self> {
         let Engine { setup, device, grid, .. } = engine;
         let (config, stage) = (&setup.config, &setup.blueprint.stages[number]);
-        let (model, units) = build::sharded_model(config, device, *grid, stage)?;
+        let host = build::host_pool(device, config)?;
+        let (model, units) = build::sharded_model(config, (device, host.as_ref()), *grid, stage)?;
         let layers = config.model.cache().map_or(0..0, |_| stage.layers.clone());
         let lanes = config.parallel.layer_lanes();
         let layers = layers.flat_map(|layer| (0..lanes.here).map(move |_| layer));

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use checkpoint::{Index, Part, Snapshot};
-use device::DType;
+use device::{DType, Region};
 use nn::Run;
 use tensor::Tensor;
 
@@ -33,7 +33,8 @@ fn saved(worker: &Worker) -> Result<[Vec<Array>; 2]> {
 
 impl Worker {
     /// Starts to copy the arrays that this rank writes to the memory of `snapshot`, and returns without
-    /// waiting for the device: the next update waits for the copies. Rank 0 also writes the losses of `steps`
+    /// waiting for the device: the next update waits for the copies. Only offloaded state is copied at once,
+    /// when the last update has ended. Rank 0 also writes the losses of `steps`
     /// steps, which the caller provides, the optimizer's counters and, if there are several files, their
     /// index. Allocates nothing on the device.
     ///
@@ -44,10 +45,14 @@ impl Worker {
         if copies.is_empty() {
             return Ok(());
         }
-        let regions: Vec<_> = copies.iter().map(|(tensor, start)| (tensor.region(), *start)).collect();
         let device = self.device();
         let memory = snapshot.fit(device.host_memory());
-        let copied = device.copy_to_host_buffer(&regions, memory)?;
+        let is_here = |(tensor, _): &&(Tensor, usize)| tensor.device().is(device);
+        let (own, offloaded): (Vec<_>, Vec<_>) = copies.iter().partition(is_here);
+        if let Some(host) = self.host() {
+            host.copy_to_host_buffer(&regions(offloaded), memory)?;
+        }
+        let copied = device.copy_to_host_buffer(&regions(own), memory)?;
         self.set_copying(copied);
         Ok(())
     }
@@ -86,6 +91,11 @@ impl Worker {
         }
         Ok(copies)
     }
+}
+
+/// Returns the regions of tensors, each with its offset in the memory.
+fn regions(copies: Vec<&(Tensor, usize)>) -> Vec<(Region<'_>, usize)> {
+    copies.into_iter().map(|(tensor, start)| (tensor.region(), *start)).collect()
 }
 
 /// Returns the ranks that write a file, in order: those that hold elements of an array, and rank 0.

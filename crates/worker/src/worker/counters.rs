@@ -1,6 +1,7 @@
 //! A rank's statistics.
 
 use collective::Axis;
+use device::Device;
 use memory::Usage;
 use telemetry::{
     DriverAccount, ExpertLoads, GpuMonitor, PhaseTimes, RankRecord, RankStatistics, RankStep, Sources,
@@ -35,11 +36,17 @@ impl Worker {
     /// Returns the rank's statistics, from the times of its phases and its driver's account.
     pub fn counters(&self, phases: PhaseTimes, driver: DriverAccount) -> RankStatistics {
         let traffic = self.engine.planes.traffic();
+        let host = self.host.as_ref().map(Device::statistics);
+        let host = host.map_or(Usage::default(), |statistics| Usage {
+            allocated: statistics.allocated(),
+            reserved: statistics.peak_reserved(),
+        });
         self.engine.device.with_allocator(|allocator| {
             let sources = Sources {
                 statistics: allocator.statistics(),
                 live: allocator.category_bytes(),
                 at_peak: allocator.peak_category_bytes(),
+                host,
                 traffic,
                 driver,
                 phases,

@@ -4,7 +4,6 @@ use collective::DataPlane;
 use device::{DType, StreamKind};
 use parallel::data::gather_weights;
 use parallel::pipeline::StagePart;
-use tensor::ops::cast;
 
 use super::Worker;
 use crate::engine::Engine;
@@ -22,15 +21,7 @@ impl Worker {
     /// # Errors
     /// A failed collective.
     pub(crate) fn round_weights(&mut self) -> Result<()> {
-        let mut masters = self.optimizer.masters();
-        for part in &self.parts {
-            for (owned, master) in part.reduction.shards().own().iter().zip(&mut masters) {
-                let weight = part.own_weight(owned)?;
-                if !master.shares_storage(&weight) {
-                    cast::into(master, &weight)?;
-                }
-            }
-        }
+        self.optimizer.round_masters()?;
         self.outdate_weights();
         let is_gathered =
             |part: &&StagePart| part.weights.is_none() && part.model.parameters().dtype() != DType::F32;

@@ -155,6 +155,7 @@ impl Worker {
         feed.balance = balance(&setup.config, scale);
         feed.marks = self.marks.as_mut();
         feed.loss_scale = loss_scale;
+        feed.offload = self.engine.offload.as_ref();
         if mode == Mode::Train {
             let mut parts = self.parts.iter();
             parts.try_for_each(|part| part.model.parameters().expert_loads().begin())?;

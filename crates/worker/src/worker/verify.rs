@@ -97,6 +97,7 @@ impl Worker {
         feed.label_smoothing = config.train.label_smoothing as f32;
         feed.pairs = PairWork::of(config, self.engine.reference.as_deref());
         feed.balance = super::step::balance(config, scale);
+        feed.offload = self.engine.offload.as_ref();
         feed.loss_scale = loss_scale;
         feed.verification = Some(verification);
         let (executor, planes) = (&self.engine.executor, &mut self.engine.planes);

@@ -29,6 +29,13 @@ impl Stream {
         Stream { id, first_chunk: (first / norm::CHUNK) as u32 }
     }
 
+    /// Returns the stream of the elements from `elements` on, a multiple of [`norm::CHUNK`].
+    #[must_use]
+    pub fn skipping(self, elements: usize) -> Self {
+        debug_assert!(elements.is_multiple_of(norm::CHUNK));
+        Stream { first_chunk: self.first_chunk + (elements / norm::CHUNK) as u32, ..self }
+    }
+
     /// Rounds `values` of state `state` into `rounded`; `start`, a multiple of 4, is the index of the first
     /// of them in the item.
     pub(super) fn round(self, values: &[f32], rounded: &mut [bf16], start: usize, state: usize, update: u32) {

@@ -1,0 +1,175 @@
+//! Offloaded activations: the inputs of recomputed segments are in host memory between forward and backward.
+//!
+//! An input is copied to a host pool while its segment computes, and freed on the device when the next input
+//! is kept. Backward of a segment lets the input of the segment before it be copied back while it computes.
+//! The compute stream waits before memory that a copy reads is freed, so the bytes of a step do not depend on
+//! how far the device has got.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use device::{Category, Device, Event, Request, StreamKind};
+use tensor::Tensor;
+
+use crate::error::{AutogradError, Result};
+
+/// The activations of a device that are in a host pool. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Offload(Rc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    device: Device,
+    host: Device,
+    state: RefCell<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Number of the next input.
+    next: u64,
+    /// The inputs that are kept, by micro-batch and number.
+    kept: BTreeMap<(u64, u64), Kept>,
+    /// The inputs that were kept last, until the compute stream waits for the end of their copies.
+    leaving: Option<(Vec<Tensor>, Event)>,
+    /// The end of the last copy from the pool, before which nothing writes to memory that it read.
+    returned: Option<Event>,
+}
+
+/// An input on its way.
+#[derive(Debug)]
+enum Kept {
+    /// In the pool.
+    Away(Tensor),
+    /// On the device again, or being copied there.
+    Back(Tensor),
+}
+
+/// An input of a segment that is kept for backward.
+#[derive(Debug)]
+pub(crate) enum Input {
+    /// On the device.
+    Here(Tensor),
+    /// In a pool, until it is taken or dropped.
+    Away(Offloaded),
+}
+
+/// The key of an input in a pool.
+#[derive(Debug)]
+pub(crate) struct Offloaded {
+    offload: Offload,
+    key: (u64, u64),
+}
+
+impl Offload {
+    /// Returns an empty list of activations of `device` in its pool `host`.
+    pub fn new(device: &Device, host: &Device) -> Self {
+        let (device, host) = (device.clone(), host.clone());
+        Offload(Rc::new(Shared { device, host, state: RefCell::default() }))
+    }
+
+    /// Starts to copy the inputs of a segment of `micro_batch` to the pool.
+    ///
+    /// # Errors
+    /// Out of host memory; the driver's.
+    pub(crate) fn keep(&self, micro_batch: u64, inputs: Vec<Tensor>) -> Result<Vec<Input>> {
+        let Shared { device, host, state } = &*self.0;
+        let mut state = state.borrow_mut();
+        state.settle(device)?;
+        if let Some(returned) = &state.returned {
+            device.wait(StreamKind::Snapshot, returned)?;
+        }
+        // Access makes compute wait for inputs that are arriving, as those from another stage.
+        for input in &inputs {
+            let _ = input.region();
+        }
+        device.wait(StreamKind::Snapshot, &device.record(StreamKind::Compute)?)?;
+        let mut kept = Vec::with_capacity(inputs.len());
+        for input in &inputs {
+            let request = Request::new(Category::Activation, "offload");
+            let away = Tensor::empty(host, input.shape(), input.dtype(), request)?;
+            input.copy_to_pool(&away, StreamKind::Snapshot)?;
+            let key = (micro_batch, state.next);
+            state.next += 1;
+            state.kept.insert(key, Kept::Away(away));
+            kept.push(Input::Away(Offloaded { offload: self.clone(), key }));
+        }
+        state.leaving = Some((inputs, device.record(StreamKind::Snapshot)?));
+        Ok(kept)
+    }
+
+    /// Removes an input and returns it; then starts to copy the input before it, of the same micro-batch.
+    fn take(&self, key: (u64, u64)) -> Result<Option<Tensor>> {
+        let Shared { device, state, .. } = &*self.0;
+        let mut state = state.borrow_mut();
+        state.settle(device)?;
+        state.bring(device, key)?;
+        let taken = state.kept.remove(&key);
+        let (micro_batch, number) = key;
+        let before = state.kept.range((micro_batch, 0)..(micro_batch, number)).next_back();
+        if let Some(before) = before.map(|(before, _)| *before) {
+            state.bring(device, before)?;
+        }
+        Ok(taken.map(|(Kept::Away(tensor) | Kept::Back(tensor))| tensor))
+    }
+
+    /// Removes an input that backward does not need.
+    fn forget(&self, key: (u64, u64)) {
+        let Shared { device, state, .. } = &*self.0;
+        let mut state = state.borrow_mut();
+        if state.kept.remove(&key).is_some() {
+            // An error of the driver comes again with the next call that gives it work.
+            let _ = state.settle(device);
+        }
+    }
+}
+
+impl State {
+    /// Frees the inputs that were kept last, after their copies.
+    fn settle(&mut self, device: &Device) -> Result<()> {
+        if let Some((_, copied)) = &self.leaving {
+            device.wait(StreamKind::Compute, copied)?;
+        }
+        self.leaving = None;
+        Ok(())
+    }
+
+    /// Starts to copy an input to the device, if it is not there; the first operator that reads it waits.
+    fn bring(&mut self, device: &Device, key: (u64, u64)) -> Result<()> {
+        let Some(Kept::Away(away)) = self.kept.get(&key) else { return Ok(()) };
+        let request = Request::new(Category::Activation, "offload");
+        let back = Tensor::empty(device, away.shape(), away.dtype(), request)?;
+        // After the copy to the pool, and after compute work that used the memory.
+        device.wait(StreamKind::Input, &device.record(StreamKind::Snapshot)?)?;
+        device.wait(StreamKind::Input, &device.record(StreamKind::Compute)?)?;
+        back.copy_from_pool(away, StreamKind::Input)?;
+        back.arrives(&device.arrival(StreamKind::Input)?);
+        self.returned = Some(device.record(StreamKind::Input)?);
+        self.kept.insert(key, Kept::Back(back));
+        Ok(())
+    }
+}
+
+impl Input {
+    /// Returns the input on the device.
+    ///
+    /// # Errors
+    /// Out of memory; the driver's.
+    pub(crate) fn take(self) -> Result<Tensor> {
+        match self {
+            Input::Here(tensor) => Ok(tensor),
+            Input::Away(offloaded) => {
+                let Offloaded { offload, key } = &offloaded;
+                let gone = || AutogradError::NotRecorded;
+                offload.take(*key)?.ok_or_else(gone)
+            }
+        }
+    }
+}
+
+impl Drop for Offloaded {
+    fn drop(&mut self) {
+        self.offload.forget(self.key);
+    }
+}

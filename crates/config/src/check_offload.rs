@@ -1,0 +1,58 @@
+//! Checks of what is offloaded to host memory.
+
+use keys::{Error, RawValues};
+
+use crate::choices::{LoraBase, MatmulPrecision, OffloadPolicy, RecomputePolicy};
+use crate::run_config::RunConfig;
+use crate::sections::{LoraSection, Memory, Optim, Parallel, Precision};
+
+/// Refuses activations in host memory that nothing recomputes from, and weights there where an update or FP8
+/// needs them on the device or there are codes of them.
+pub(crate) fn check_offload(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
+    let memory = &config.memory;
+    if memory.offload == OffloadPolicy::Activations && memory.recompute == RecomputePolicy::None {
+        let reason =
+            "memory.offload = \"activations\" keeps the inputs of recomputed layers in host memory, and \
+                      memory.recompute is \"none\": set it to \"block\", \"auto\" or a number of segments"
+                .to_owned();
+        return Err(raw.conflict(&[Memory::offload, Memory::recompute], reason));
+    }
+    check_weights(raw, config)
+}
+
+fn check_weights(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
+    if !config.memory.offload_weights {
+        return Ok(());
+    }
+    let parallel = &config.parallel;
+    if !config.optim.offload {
+        let reason =
+            "memory.offload_weights = true needs optim.offload = true: an update brings weights and \
+                      their state to the device together"
+                .to_owned();
+        return Err(raw.conflict(&[Optim::offload, Memory::offload_weights], reason));
+    }
+    if config.precision.matmul == MatmulPrecision::Fp8 {
+        let reason = "memory.offload_weights = true streams weights in precision.weights, and \
+                      precision.matmul = \"fp8\" keeps FP8 codes of them: use \"compute\""
+            .to_owned();
+        return Err(raw.conflict(&[Memory::offload_weights, Precision::matmul], reason));
+    }
+    if config.lora.base != LoraBase::Compute {
+        let reason = format!(
+            "memory.offload_weights = true streams weights in precision.weights, and lora.base = \"{}\" keeps \
+             codes of them: use \"compute\"",
+            config.lora.base.name()
+        );
+        return Err(raw.conflict(&[LoraSection::base, Memory::offload_weights], reason));
+    }
+    if parallel.shards_optimizer() && parallel.owners() > 1 && !parallel.shards_weights() {
+        let reason = format!(
+            "memory.offload_weights = true streams weights of which a rank updates all or keeps its shard, \
+             and with parallel.zero_stage = {} ranks gather them after each update: use 0 or 3",
+            parallel.zero_stage
+        );
+        return Err(raw.conflict(&[Parallel::zero_stage, Memory::offload_weights], reason));
+    }
+    Ok(())
+}

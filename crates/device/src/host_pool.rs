@@ -1,0 +1,82 @@
+//! Host pools: host memory with an allocator of its own, for arrays that a device needs a piece at a time.
+//!
+//! A pool is a [`Device`] beside the rank's: pinned memory on a GPU, ordinary memory on the CPU, none on
+//! Meta. Tensors of it are read and written from the host like those of any device. Copies between it and the
+//! rank's device run on a stream, so they take turns with computing only where an event makes them.
+
+use memory::Settings;
+
+use crate::buffer::Region;
+use crate::call_log::CopyKind;
+use crate::description::{Backend, Description, DeviceOptions};
+use crate::device::{Device, Served};
+use crate::error::Result;
+use crate::raw::host::HostMemory;
+use crate::raw::meta::MetaMemory;
+use crate::raw::pinned::PinnedMemory;
+use crate::stream::StreamKind;
+use crate::transfer::{copy_words, same_length};
+
+/// Bytes of a pool on Meta, which stands for a host that may not be this one.
+const BOUNDLESS: u64 = 1 << 56;
+
+impl Device {
+    /// Creates an empty host pool for this device. Its segments have fixed sizes, whatever the settings of
+    /// the device's own allocator.
+    ///
+    /// # Errors
+    /// None; allocations report what the host lacks.
+    pub fn host_pool(&self) -> Result<Device> {
+        let host = Description::host();
+        let options = DeviceOptions { settings: Settings::default(), ..DeviceOptions::default() };
+        let description = Description { name: "host memory".to_owned(), ..host };
+        let total = description.total_bytes;
+        let served = Served::by(self);
+        if self.is_meta() {
+            let description = Description { total_bytes: BOUNDLESS, ..description };
+            let raw = Box::new(MetaMemory::new(&description));
+            return Self::new(Backend::Meta, self.rank(), description, raw, (None, Some(served)), &options);
+        }
+        let Some(cuda) = self.gpu() else {
+            let raw = Box::new(HostMemory::new(total));
+            return Self::new(Backend::Cpu, self.rank(), description, raw, (None, Some(served)), &options);
+        };
+        let raw = Box::new(PinnedMemory::new(&cuda.context, total));
+        Self::new(Backend::Cpu, self.rank(), description, raw, (None, Some(served)), &options)
+    }
+
+    /// Copies `source`, in a pool of this device, to `target` on it, of the same length.
+    ///
+    /// # Errors
+    /// A region outside its buffer; the driver's.
+    pub fn copy_from_pool(&self, source: Region<'_>, target: Region<'_>, stream: StreamKind) -> Result<()> {
+        same_length("copy_from_pool", source.bytes, target.bytes)?;
+        match self.gpu_to_use()? {
+            Some(cuda) => {
+                cuda.copy_from_pool(source, target, stream)?.map_err(|error| self.cuda_error(error))
+            }
+            None if self.is_meta() => {
+                self.log_copy(CopyKind::FromPool, source.bytes, stream);
+                Ok(())
+            }
+            None => copy_words(source, target),
+        }
+    }
+
+    /// Copies `source` on this device to `target`, in a pool of it, of the same length. The caller passes the
+    /// end of the copies to [`Device::fill_until`].
+    ///
+    /// # Errors
+    /// A region outside its buffer; the driver's.
+    pub fn copy_to_pool(&self, source: Region<'_>, target: Region<'_>, stream: StreamKind) -> Result<()> {
+        same_length("copy_to_pool", source.bytes, target.bytes)?;
+        match self.gpu_to_use()? {
+            Some(cuda) => cuda.copy_to_pool(source, target, stream)?.map_err(|error| self.cuda_error(error)),
+            None if self.is_meta() => {
+                self.log_copy(CopyKind::ToPool, source.bytes, stream);
+                Ok(())
+            }
+            None => copy_words(source, target),
+        }
+    }
+}
