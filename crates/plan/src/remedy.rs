@@ -73,9 +73,9 @@ pub fn refusal(setup: &Setup, fit: &Fit) -> PlanError {
 
 /// Returns the first configuration that fits: with more sharded state, which changes nothing else, one ZeRO
 /// stage after the other, and with lanes of one micro-batch; with more, smaller micro-batches; with
-/// recomputed activations; with several of these; with offloaded state and weights, alone and with these;
-/// beside adapters with frozen weights in 4 bits; and with all of them but offloading and codes, and twice,
-/// four, eight times as many pipeline stages, by as many ranks if possible, else by more.
+/// recomputed activations; with several of these; beside adapters with frozen weights in 4 bits; with
+/// offloaded state and weights, alone and with these; and with all of them but offloading and codes, and
+/// twice, four, eight times as many pipeline stages, by as many ranks if possible, else by more.
 pub fn nearest(setup: &Setup, fit: &Fit) -> Option<Remedy> {
     let began = Instant::now();
     let candidates = candidates(&setup.config);
@@ -140,6 +140,11 @@ fn candidates(config: &RunConfig) -> Vec<Vec<String>> {
     all.extend(both(&shard, &again));
     all.extend(both(&again, &smaller));
     all.extend(both(&shard, &both(&again, &smaller)));
+    let has_values = config.lora.rank > 0 && config.lora.base == LoraBase::Compute;
+    let codes = one(has_values, &format!("{}={}", LoraSection::base, LoraBase::Nf4.name()));
+    all.extend_from_slice(&codes);
+    all.extend(both(&again, &codes));
+    all.extend(both(&both(&shard, &again), &codes));
     let state = one(!config.optim.offload, &format!("{}=true", Optim::offload));
     let weights = one(!config.memory.offload_weights, &format!("{}=true", Memory::offload_weights));
     let weights = if config.optim.offload { weights } else { both(&state, &weights) };
@@ -150,11 +155,6 @@ fn candidates(config: &RunConfig) -> Vec<Vec<String>> {
     all.extend(both(&both(&again, &smallest), &offload));
     let most: Vec<_> = shard.last().cloned().into_iter().collect();
     let everything: Vec<String> = [&most[..], &again, &smallest].concat().concat();
-    if config.lora.rank > 0 && config.lora.base == LoraBase::Compute {
-        let coded = vec![format!("{}={}", LoraSection::base, LoraBase::Nf4.name())];
-        all.push(coded.clone());
-        all.push([&everything[..], &coded].concat());
-    }
     let (data, pipeline) = (config.parallel.data, config.parallel.pipeline);
     let stages = |by: usize| format!("parallel.pipeline={}", pipeline * by);
     let divided = [2, 4, 8].into_iter().filter(|by| data.is_multiple_of(*by));

@@ -207,8 +207,8 @@ impl Units {
         Ok(())
     }
 
-    /// Gathers an array of a unit, whose values are of a kind, in `whole`: copies this rank's part from the host
-    /// if it is there, and receives the others.
+    /// Gathers an array of a unit, whose values are of a kind, in `whole`: copies this rank's part from the
+    /// host if it is there, and receives the others.
     fn gather_array(
         &self,
         (unit, array, kind): (usize, usize, ValueKind),
