@@ -138,7 +138,8 @@ fn runs_stopped_after_any_step_continue_on_other_grids() {
         for (step, grid) in ["parallel.data=1", "parallel.data=2", "parallel.data=4"].into_iter().enumerate()
         {
             // State is saved and read alike wherever it is kept.
-            let streams = !overrides.contains(&"precision.matmul=fp8");
+            let codes = ["precision.matmul=fp8", "lora.base=nf4"];
+            let streams = !codes.iter().any(|set| overrides.contains(set));
             let weights = ["optim.offload=false", "memory.offload_weights=true"][usize::from(streams)];
             let offload = ["optim.offload=false", "optim.offload=true", weights][step];
             let report = one_step(&parts, text, &all(&[grid, offload]));

@@ -245,7 +245,11 @@ fn text_of_users_is_escaped_on_every_page() {
 fn description(launch: f64) -> String {
     let shipped = include_str!("../launch/devices/h200.toml");
     let rates = &shipped[..shipped.find("# Measured calls").unwrap()];
-    rates.replace("launch_seconds = 8.753e-6", &format!("launch_seconds = {launch:e}"))
+    let with_launch = |line: &str| match line.starts_with("launch_seconds") {
+        true => format!("launch_seconds = {launch:e}\n"),
+        false => format!("{line}\n"),
+    };
+    rates.lines().map(with_launch).collect()
 }
 
 /// The text of the events' tags and of the files that people look at.

@@ -175,7 +175,8 @@ mod tests {
         });
         times.sort_by(|one, other| one.0.total_cmp(&other.0));
         for (predicted, screened, sets) in &times {
-            assert!((screened / predicted - 1.0).abs() < 0.25, "{screened} for {predicted}: {sets:?}");
+            // Transfers as short as those of ranks that share layers are slower than the rate of links.
+            assert!((screened / predicted - 1.0).abs() < 0.35, "{screened} for {predicted}: {sets:?}");
             let slower = times.iter().filter(|other| other.0 > 1.3 * predicted);
             assert!(slower.into_iter().all(|other| other.1 > *screened), "{times:?}");
         }

@@ -96,7 +96,7 @@ mod tests {
         let tokens = (config.train.global_batch_size * 1024) as f64;
         let expected = 3.0 * tokens * (weights + attention);
         assert!((work.flops / expected - 1.0).abs() < 0.02, "{work:?}, {expected}");
-        assert_eq!(work.rate, 2.0 * 799.2e12);
+        assert_eq!(work.rate, 2.0 * rates.flops_bf16);
         assert!((work.mfu(work.flops / work.rate) - 1.0).abs() < 1e-12);
         assert!(PlanDevice::of_model("another").unwrap().is_none());
     }

@@ -62,7 +62,7 @@ fn settings_without_effect_are_named() {
         (
             &["parallel.data=2", "parallel.zero_stage=2", "parallel.prefetch=2", "parallel.overlap=off"],
             &[
-                "parallel.prefetch has no effect without sharded weights",
+                "parallel.prefetch has no effect without sharded or offloaded weights",
                 "parallel.overlap has no effect from parallel.zero_stage = 2 on",
             ],
         ),
