@@ -1,6 +1,7 @@
 //! The configuration through its public interface.
 
 mod accepted;
+mod adapters;
 mod files;
 mod offload;
 mod properties;
