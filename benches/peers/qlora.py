@@ -9,6 +9,7 @@ eight pieces here (model.loss_pieces); transformers compute all of them at once.
 """
 
 import argparse
+import functools
 import json
 import pathlib
 import subprocess
@@ -118,12 +119,7 @@ def main():
     given = arguments()
     tokens = given.micro_batch_size * given.context
 
-    def line(name, seconds, allocated, reserved, ours=None):
-        text = f"{name:<28} {1e3 * seconds:9.2f} ms {tokens / seconds:11,.0f} tokens/s"
-        if allocated:
-            text += f"   peak {allocated / 1e9:6.2f} GB allocated, {reserved / 1e9:6.2f} GB reserved"
-        print(text + (f"   Plimsoll is {seconds / ours:.3f} times as fast" if ours else ""), flush=True)
-
+    line = functools.partial(timing.line, tokens)
     ours = []
 
     def own(when):

@@ -12,6 +12,7 @@ before and after PyTorch: the machine may have changed in between, and the slowe
 """
 
 import argparse
+import functools
 import importlib.util
 import json
 import pathlib
@@ -171,12 +172,7 @@ def main():
     context = llama_sizes(given)["context"] if given.model in LLAMAS else sizes(given.model)[3]
     tokens = given.gpus * given.micro_batch_size * context
 
-    def line(name, seconds, allocated, reserved, ours=None):
-        text = f"{name:<28} {1e3 * seconds:9.2f} ms {tokens / seconds:11,.0f} tokens/s"
-        if allocated:
-            text += f"   peak {allocated / 1e9:6.2f} GB allocated, {reserved / 1e9:6.2f} GB reserved"
-        print(text + (f"   Plimsoll is {seconds / ours:.3f} times as fast" if ours else ""), flush=True)
-
+    line = functools.partial(timing.line, tokens)
     ours = []
 
     def own(when):

@@ -69,3 +69,11 @@ def timed(call, times=8):
         torch.cuda.synchronize()
         means.append(start.elapsed_time(end) / times)
     return min(means)
+
+
+def line(tokens, name, seconds, allocated, reserved, ours=None):
+    """Prints a step of `tokens` tokens; `ours`: the seconds of Plimsoll's, to compare."""
+    text = f"{name:<28} {1e3 * seconds:9.2f} ms {tokens / seconds:11,.0f} tokens/s"
+    if allocated:
+        text += f"   peak {allocated / 1e9:6.2f} GB allocated, {reserved / 1e9:6.2f} GB reserved"
+    print(text + (f"   Plimsoll is {seconds / ours:.3f} times as fast" if ours else ""), flush=True)
