@@ -49,6 +49,26 @@ fn what_is_offloaded_has_equal_bits() {
             &["precision.compute=bf16", "optim.state=8bit", "model.width=64"],
             &[&[], &[STATE, "parallel.data=2", SHARDED]],
         ),
+        (
+            GPT,
+            &["precision.compute=bf16", "precision.matmul=fp8", "model.width=64", "model.layers=3"],
+            &[
+                &[],
+                &[WEIGHTS, STATE],
+                &[WEIGHTS, STATE, "parallel.data=2"],
+                &[WEIGHTS, STATE, "parallel.data=3", ZERO_3],
+            ],
+        ),
+        (
+            LLAMA,
+            &[
+                "precision.compute=bf16",
+                "precision.matmul=fp8",
+                "precision.fp8_recipe=rowwise",
+                "model.width=64",
+            ],
+            &[&[], &[WEIGHTS, STATE, BLOCK], &[WEIGHTS, STATE, PIPELINE]],
+        ),
         (GPT, &["precision.compute=f16", "precision.scaler.init_scale=3e7"], &[&[], &[STATE]]),
         (
             GPT,

@@ -7,7 +7,7 @@ use plan::{CallSize, DeviceRanks, PlanDevice, plan, prepare, step_calls};
 use telemetry::Statistic;
 use worker::{DeviceChoice, Gpus, Placement, Worker};
 
-use super::{SETTINGS, figures_of, planned, run};
+use super::{SETTINGS, compare_host, figures_of, planned, run};
 use crate::common::devices::gpu;
 use crate::common::runs::{BOTTLENECKS, GPT, LLAMA, MLP, RESNET, config};
 
@@ -83,6 +83,41 @@ const CASES: &[(&str, &[&str])] = &[
             "precision.gradients=bf16",
         ],
     ),
+    (GPT, &["model.width=128", "precision.compute=bf16", "optim.offload=true"]),
+    (GPT, &["precision.compute=bf16", "optim.state=8bit", "optim.offload=true", "model.width=128"]),
+    (
+        GPT,
+        &[
+            "model.width=128",
+            "precision.compute=bf16",
+            "memory.recompute=block",
+            "memory.offload=activations",
+            "optim.offload=true",
+            "memory.offload_weights=true",
+        ],
+    ),
+    (
+        LLAMA,
+        &[
+            "model.width=128",
+            "precision.compute=bf16",
+            "precision.matmul=fp8",
+            "optim.offload=true",
+            "memory.offload_weights=true",
+        ],
+    ),
+    (LLAMA, &["model.width=128", "precision.compute=bf16", "lora.rank=4", "lora.base=nf4"]),
+    (
+        LLAMA,
+        &[
+            "model.width=128",
+            "precision.compute=bf16",
+            "lora.rank=4",
+            "lora.base=int4",
+            "memory.recompute=block",
+            "memory.offload=activations",
+        ],
+    ),
 ];
 
 /// On a GPU the plan, made on Meta, equals the run; the CPU differs from both in workspaces only.
@@ -105,6 +140,7 @@ fn gpu_plans_equal_runs() {
         let report = run(text, overrides, DeviceChoice::Cuda);
         let (ran, plan) = (&report.ranks[0], plan(&setup, 0).unwrap());
         assert_eq!(figures_of(ran), planned(&plan.statistics), "{overrides:?}");
+        compare_host(ran, &plan.counters, overrides);
         if overrides.contains(&"precision.compute=bf16") {
             continue;
         }

@@ -43,6 +43,14 @@ fn run(text: &str, overrides: &[&str], device: DeviceChoice) -> TrainReport {
     train_in(&directory.path().join("run"), config(text, overrides), device).unwrap()
 }
 
+/// Compares bytes of a rank's pools in host memory with those planned.
+fn compare_host(ran: &RankStatistics, planned: &RankStatistics, overrides: &[&str]) {
+    for figure in [Statistic::HostAllocatedBytes, Statistic::PeakHostReservedBytes] {
+        let (ran, planned) = (ran.get(figure), planned.get(figure));
+        assert_eq!(ran, planned, "{} of {overrides:?}", figure.name());
+    }
+}
+
 /// Runs a configuration and compares every rank with its plan.
 fn compare(text: &str, overrides: &[&str]) {
     let setup = prepare(config(text, overrides), Placement::Cpu).unwrap();
@@ -52,10 +60,7 @@ fn compare(text: &str, overrides: &[&str]) {
     for ran in &report.ranks {
         let plan = plan(&setup, ran.rank).unwrap();
         assert_eq!(figures_of(ran), planned(&plan.statistics), "rank {} of {overrides:?}", ran.rank);
-        for figure in [Statistic::HostAllocatedBytes, Statistic::PeakHostReservedBytes] {
-            let (ran, planned) = (ran.get(figure), plan.counters.get(figure));
-            assert_eq!(ran, planned, "{} of {overrides:?}", figure.name());
-        }
+        compare_host(ran, &plan.counters, overrides);
         let offloads = overrides.iter().any(|set| set.contains("offload"));
         assert_eq!(ran.get(Statistic::PeakHostReservedBytes) > 0, offloads, "{overrides:?}");
         assert!(plan.statistics.allocated() > 0);

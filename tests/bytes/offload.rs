@@ -11,6 +11,7 @@ const STATE: &str = "optim.offload=true";
 const ACTIVATIONS: &str = "memory.offload=activations";
 const WEIGHTS: &str = "memory.offload_weights=true";
 const BF16: &str = "precision.compute=bf16";
+const FP8: &str = "precision.matmul=fp8";
 
 #[test]
 fn plans_of_what_is_offloaded_equal_runs() {
@@ -32,6 +33,8 @@ fn plans_of_what_is_offloaded_equal_runs() {
         (GPT, &[WEIGHTS, BF16, "model.layers=4", "checkpoint.every=1"]),
         (GPT, &[WEIGHTS, "parallel.data=3", "parallel.zero_stage=3", "memory.recompute=block"]),
         (LLAMA, &[WEIGHTS, BF16, "lora.rank=4", "parallel.pipeline=2", "parallel.prefetch=0"]),
+        (GPT, &[WEIGHTS, STATE, BF16, FP8, "model.width=64", "parallel.data=2"]),
+        (GPT, &[WEIGHTS, STATE, BF16, FP8, "model.width=64", "parallel.data=2", "parallel.zero_stage=3"]),
     ];
     for (text, sets) in table {
         compare(text, &[&["train.steps=2"][..], sets].concat());

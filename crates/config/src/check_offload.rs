@@ -2,12 +2,12 @@
 
 use keys::{Error, RawValues};
 
-use crate::choices::{LoraBase, MatmulPrecision, OffloadPolicy, RecomputePolicy};
+use crate::choices::{LoraBase, OffloadPolicy, RecomputePolicy};
 use crate::run_config::RunConfig;
-use crate::sections::{LoraSection, Memory, Optim, Parallel, Precision};
+use crate::sections::{LoraSection, Memory, Optim, Parallel};
 
-/// Refuses activations in host memory that nothing recomputes from, and weights there where an update or FP8
-/// needs them on the device or there are codes of them.
+/// Refuses activations in host memory that nothing recomputes from, and weights there where an update needs
+/// them on the device or codes are all that there is of them.
 pub(crate) fn check_offload(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let memory = &config.memory;
     if memory.offload == OffloadPolicy::Activations && memory.recompute == RecomputePolicy::None {
@@ -31,12 +31,6 @@ fn check_weights(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
                       their state to the device together"
                 .to_owned();
         return Err(raw.conflict(&[Optim::offload, Memory::offload_weights], reason));
-    }
-    if config.precision.matmul == MatmulPrecision::Fp8 {
-        let reason = "memory.offload_weights = true streams weights in precision.weights, and \
-                      precision.matmul = \"fp8\" keeps FP8 codes of them: use \"compute\""
-            .to_owned();
-        return Err(raw.conflict(&[Memory::offload_weights, Precision::matmul], reason));
     }
     if config.lora.base != LoraBase::Compute {
         let reason = format!(

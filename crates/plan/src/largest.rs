@@ -99,7 +99,7 @@ pub struct Largest {
     pub next: Try,
     /// Changes in words that the key does not say; may be empty.
     consequences: String,
-    /// Bytes that the devices' allocators can use.
+    /// Bytes of a device that its ranks' allocators can use: all that are left, or as many as they may.
     pub available: u64,
     /// Number of configurations planned.
     pub tries: usize,
@@ -158,7 +158,8 @@ pub fn search_largest(
         above.outcome = Outcome::Needs(needs);
     }
     let taken: u64 = overhead.iter().map(|part| part.bytes).sum();
-    let available = device.total_bytes - taken;
+    let limit = setup.device.limit_bytes.map_or(u64::MAX, |bytes| bytes.saturating_mul(ranks.count));
+    let available = (device.total_bytes - taken).min(limit);
     let with_sets = |tried: Try| -> Result<_> {
         let sets = sets(&searched, &setup.config, tried.value)?;
         Ok((tried, sets))

@@ -25,11 +25,6 @@ fn impossible_ways_to_offload_are_refused() {
              brings weights and their state to the device together",
         ),
         (
-            &["memory.offload_weights=true", "precision.matmul=fp8"],
-            "--set memory.offload_weights=true: memory.offload_weights = true streams weights in \
-             precision.weights, and precision.matmul = \"fp8\" keeps FP8 codes of them: use \"compute\"",
-        ),
-        (
             &["parallel.zero_stage=1", "parallel.data=2", "memory.offload_weights=true"],
             "--set parallel.zero_stage=1: memory.offload_weights = true streams weights of which a rank \
              updates all or keeps its shard, and with parallel.zero_stage = 1 ranks gather them after each \

@@ -49,6 +49,12 @@ impl ValueKind {
         if self == ValueKind::Records { DType::U8 } else { dtype }
     }
 
+    /// Returns whether values are gathered in a buffer where `ranks` ranks hold parts. Codes that one rank holds
+    /// are on its device, whole.
+    pub(super) fn is_gathered(self, ranks: usize) -> bool {
+        self != ValueKind::Fp8 || ranks > 1
+    }
+
     /// Type of the gathered values; weights have `dtype`.
     pub(super) fn gathered_as(self, dtype: DType) -> DType {
         if self == ValueKind::Fp8 { fp8_parts::CODES } else { self.held_as(dtype) }

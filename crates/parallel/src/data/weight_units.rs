@@ -7,10 +7,12 @@
 //! last walk of the same kind: all ranks run the same passes, so they make the same calls.
 //!
 //! FP8 codes are gathered instead of a weight that is multiplied in FP8 only: each rank casts its part with
-//! the factor of the whole weight, which follows from the largest magnitudes of all parts.
+//! the factor of the whole weight, which follows from the largest magnitudes of all parts. The codes stay on
+//! the device where the weights are in host memory, from where they come after an update only.
 
 mod buffers;
 mod codes;
+mod staging;
 
 use std::cell::RefCell;
 use std::error::Error;
@@ -92,7 +94,7 @@ impl WeightUnits {
         };
         let shards = layout.units.iter().map(|arrays| arrays.iter().map(part).collect());
         let shards = shards.collect::<tensor::Result<Vec<Vec<_>>>>()?;
-        let codes = Codes::new(device, parameters, &layout, options.rank)?;
+        let codes = Codes::new((device, host), parameters, &layout, options.rank)?;
         let buffers = UnitBuffers::new(device, parameters, &layout, &codes, options.prefetch)?;
         let (held, visits) = (vec![None; buffers.count()], Visits::default());
         let state = RefCell::new(State { plane: None, held, current: None, visits });
@@ -188,8 +190,13 @@ impl Units {
         }
         let arrays = self.layout.units[unit].iter().enumerate();
         for (array, flat) in arrays {
-            let whole = self.buffers.array(unit, array)?;
-            self.gather_array((unit, array, flat.kind), &whole, state.plane.as_mut())?;
+            let whole = if flat.kind.is_gathered(self.layout.ranks()) {
+                let whole = self.buffers.array(unit, array)?;
+                self.gather_array((unit, array, flat.kind), &whole, state.plane.as_mut())?;
+                whole
+            } else {
+                self.codes.shard(unit, array)?.clone()
+            };
             for (parameter, first) in &flat.members {
                 let handle = &self.handles[*parameter];
                 let values = whole.view(*first, handle.shape())?;
@@ -222,7 +229,7 @@ impl Units {
             ValueKind::Weights | ValueKind::Records => &self.shards[unit][array],
         };
         let mut own = part.clone();
-        if self.host.is_some() {
+        if self.host.is_some() && kind != ValueKind::Fp8 {
             own = whole.view(self.options.rank * part.elements(), [part.elements()])?;
             own.copy_from_pool(part, STREAM)?;
             if self.layout.ranks() == 1 {
@@ -241,6 +248,11 @@ impl Units {
         (first, part): (usize, &Tensor),
     ) -> Result<()> {
         let Some(host) = &self.host else { return Ok(parameters.fill_initial(parameter, first, part)?) };
+        if self.codes.has(parameter.0) {
+            return self
+                .codes
+                .fill_part(part, |buffer| Ok(parameters.fill_initial(parameter, first, buffer)?));
+        }
         let ([unit, array], _) = self.layout.position(parameter.0, self.options.rank);
         let buffer = self.buffers.array(unit, array)?.view(0, [part.elements()])?;
         parameters.fill_initial(parameter, first, &buffer)?;

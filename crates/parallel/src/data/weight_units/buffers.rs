@@ -81,14 +81,20 @@ impl UnitBuffers {
         let slots = longest.into_iter().map(slot).collect::<Result<Vec<_>>>()?;
         let (turned, copies) = (vec![None; parameters.list().len()], vec![Vec::new(); sizes.len()]);
         let mut buffers = UnitBuffers { slot_of, slots, arrays, turned, copies };
-        buffers.locate_copies(device, parameters, codes)?;
+        buffers.locate_copies(device, parameters, codes, layout.ranks())?;
         Ok(buffers)
     }
 
     /// Finds room for the layouts of all weights in FP8.
-    fn locate_copies(&mut self, device: &Device, parameters: &Parameters, codes: &Codes) -> Result<()> {
+    fn locate_copies(
+        &mut self,
+        device: &Device,
+        parameters: &Parameters,
+        codes: &Codes,
+        ranks: usize,
+    ) -> Result<()> {
         let mut ends = vec![[0; 2]; self.copies.len()];
-        for (unit, arrays) in self.arrays.iter().enumerate() {
+        for (unit, arrays) in self.arrays.iter().enumerate().filter(|_| ValueKind::Fp8.is_gathered(ranks)) {
             let of_codes = arrays.iter().filter(|(kind, ..)| *kind == STORED);
             ends[unit][0] = of_codes.map(|(_, first, elements)| first + elements).max().unwrap_or(0);
         }
@@ -97,7 +103,7 @@ impl UnitBuffers {
             let (unit, shape) = (parameter.unit, parameter.weight.shape());
             let (rows, columns) = (shape.rows(), shape.columns());
             let slot = &self.slots[self.slot_of[unit]];
-            let (Some(stored), Some(turned)) = (&slot[STORED], &slot[TURNED]) else { continue };
+            let Some(turned) = &slot[TURNED] else { continue };
             let [end, turned_end] = &mut ends[unit];
             let transposed = turned.view(*turned_end, [columns, rows])?;
             *turned_end += (rows * columns).next_multiple_of(ALIGNMENT);
@@ -105,6 +111,7 @@ impl UnitBuffers {
                 self.turned[number] = Some(transposed);
                 continue;
             }
+            let Some(stored) = &slot[STORED] else { continue };
             let values = stored.view(*end, [rows, columns])?;
             *end += (rows * columns).next_multiple_of(ALIGNMENT);
             let [by_row, by_column] = factors(device, copies, [rows, columns])?;
@@ -173,7 +180,7 @@ fn sizes(parameters: &Parameters, layout: &WeightLayout) -> Sizes {
         let position = |flat: &FlatWeights| {
             let kind = flat.kind as usize;
             let first = size[kind];
-            size[kind] += flat.elements;
+            size[kind] += if flat.kind.is_gathered(layout.ranks()) { flat.elements } else { 0 };
             (kind, first, flat.elements)
         };
         positions.push(arrays.iter().map(position).collect());

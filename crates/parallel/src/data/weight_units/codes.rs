@@ -10,6 +10,8 @@ use tensor::Tensor;
 use tensor::ops::fp8_linear::{Quantised, Scaled};
 use tensor::ops::fp8_parts;
 
+use super::STREAM;
+use super::staging::Staging;
 use crate::data::stream_order::between_compute;
 use crate::data::weight_layout::{FlatWeights, ValueKind, WeightLayout};
 use crate::error::{ParallelError, Result};
@@ -27,6 +29,8 @@ pub(super) struct Codes {
     /// The position of each parameter's part: unit, array and first element.
     positions: Vec<([usize; 2], usize)>,
     arrays: Option<Arrays>,
+    /// Buffers for parts in host memory.
+    staging: Option<Staging>,
     is_current: Cell<bool>,
 }
 
@@ -43,12 +47,13 @@ struct Arrays {
 }
 
 impl Codes {
-    /// Allocates the codes of the parts of `rank`; nothing without weights in FP8.
+    /// Allocates the codes of the parts of `rank`, which are cast from the pool `host` if they are there;
+    /// nothing without weights in FP8.
     ///
     /// # Errors
     /// Out of memory.
     pub(super) fn new(
-        device: &Device,
+        (device, host): (&Device, Option<&Device>),
         parameters: &Parameters,
         layout: &WeightLayout,
         rank: usize,
@@ -70,7 +75,12 @@ impl Codes {
         }
         let arrays = (count > 0).then(|| Arrays::new(device, count, layout.ranks(), rank)).transpose()?;
         let positions = (0..weights.len()).map(|parameter| layout.position(parameter, rank)).collect();
-        Ok(Codes { weights, shards, positions, arrays, is_current: Cell::new(false) })
+        let coded = weights.iter().enumerate().filter(|(_, weight)| weight.is_some());
+        let longest = coded.map(|(parameter, _)| layout.range(rank, parameter).len()).max();
+        let staged = host.zip(longest);
+        let staging = staged.map(|(host, longest)| Staging::new((device, host), longest, parameters.dtype()));
+        let staging = staging.transpose()?;
+        Ok(Codes { weights, shards, positions, arrays, staging, is_current: Cell::new(false) })
     }
 
     /// Casts this rank's parts of weights, which `part` returns, if they have changed. All ranks call it.
@@ -86,26 +96,59 @@ impl Codes {
             return Ok(());
         };
         let coded = self.weights.iter().enumerate();
-        let coded: Vec<_> = coded.filter_map(|(at, weight)| Some((at, weight.as_ref()?.1))).collect();
-        for (parameter, number) in &coded {
-            if let Some((_, part)) = part(*parameter)? {
+        let coded: Vec<_> = coded.filter_map(|(at, weight)| weight.as_ref().map(|_| at)).collect();
+        // A rank alone needs no other's maxima, and then a weight comes from the host once.
+        let together = if arrays.maxima.shape().rows() == 1 { 1 } else { coded.len() };
+        for (round, weights) in coded.chunks(together).enumerate() {
+            self.cast_round(plane, arrays, (round * together, weights), &part)?;
+        }
+        Ok(())
+    }
+
+    /// Casts this rank's parts of `weights`, whose numbers follow `first`.
+    fn cast_round(
+        &self,
+        plane: &mut dyn DataPlane,
+        arrays: &Arrays,
+        (first, weights): (usize, &[usize]),
+        part: &impl Fn(usize) -> Result<Option<(usize, Tensor)>>,
+    ) -> Result<()> {
+        let mut last = None;
+        let mut here = |parameter: usize| match (part(parameter)?, &self.staging, &last) {
+            (Some((_, part)), Some(staging), known) => {
+                let staged = match known {
+                    Some((known, staged)) if *known == parameter => Tensor::clone(staged),
+                    _ => staging.bring(&part, STREAM)?,
+                };
+                last = Some((parameter, staged.clone()));
+                Ok(Some(staged))
+            }
+            (part, ..) => Ok::<_, ParallelError>(part.map(|(_, part)| part)),
+        };
+        for (number, parameter) in (first..).zip(weights) {
+            if let Some(part) = here(*parameter)? {
                 let cells = arrays.cells.view(number * fp8_parts::CELLS, [fp8_parts::CELLS])?;
                 fp8_parts::measure(&part, &cells)?;
             }
         }
-        fp8_parts::fold(&arrays.cells, &arrays.own)?;
-        between_compute(arrays.own.device(), || {
-            Ok(plane.all_gather(arrays.own.region(), arrays.maxima.region(), StreamKind::Reduce)?)
-        })?;
-        fp8_parts::factors(&arrays.maxima, &arrays.factors)?;
-        for (parameter, number) in coded {
-            let ([unit, array], first) = self.positions[parameter];
-            if let Some((_, part)) = part(parameter)? {
+        arrays.exchange(plane, first, weights.len())?;
+        for (number, parameter) in (first..).zip(weights) {
+            let ([unit, array], first) = self.positions[*parameter];
+            if let Some(part) = here(*parameter)? {
                 let codes = self.shard(unit, array)?.view(first, [part.elements()])?;
                 fp8_parts::cast(&part, &arrays.factor(number)?, &codes)?;
             }
         }
         Ok(())
+    }
+
+    /// Writes to this rank's part of a weight, in host memory, what `fill` writes to a buffer.
+    ///
+    /// # Errors
+    /// Errors of `fill`, a part that is on the device.
+    pub(super) fn fill_part(&self, part: &Tensor, fill: impl FnOnce(&Tensor) -> Result<()>) -> Result<()> {
+        let missing = || ParallelError::Grid("no part of codes is in host memory".to_owned());
+        self.staging.as_ref().ok_or_else(missing)?.fill(part, fill)
     }
 
     /// Provides the gathered codes `[rows, columns]` of a parameter as its copies; the transposed layout is
@@ -173,6 +216,23 @@ impl Arrays {
         let own = maxima.view(rank * count, [count])?;
         let factors = zeros([count, ALIGNMENT], DType::F32)?;
         Ok(Arrays { cells: zeros([count, fp8_parts::CELLS], DType::U32)?, maxima, own, factors })
+    }
+
+    /// Computes the factors of `count` weights from number `first` on, of which all ranks have measured their
+    /// parts; either of one or of all.
+    fn exchange(&self, plane: &mut dyn DataPlane, first: usize, count: usize) -> Result<()> {
+        let ranks = self.maxima.shape().rows();
+        let count = if ranks == 1 { count } else { self.own.elements() };
+        let own = self.own.view(first, [count])?;
+        let cells = self.cells.view(first * fp8_parts::CELLS, [count, fp8_parts::CELLS])?;
+        fp8_parts::fold(&cells, &own)?;
+        if ranks > 1 {
+            between_compute(own.device(), || {
+                Ok(plane.all_gather(own.region(), self.maxima.region(), StreamKind::Reduce)?)
+            })?;
+        }
+        let maxima = self.maxima.view(first, [ranks, count])?;
+        Ok(fp8_parts::factors(&maxima, &self.factors.view(first * ALIGNMENT, [count, ALIGNMENT])?)?)
     }
 
     /// The factor of a weight.

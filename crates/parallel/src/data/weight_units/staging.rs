@@ -1,0 +1,71 @@
+//! Parts of weights in host memory, brought to the device one after another.
+
+use std::cell::RefCell;
+
+use device::{Category, DType, Device, Event, Request, StreamKind};
+use tensor::Tensor;
+
+use crate::error::Result;
+
+/// Two buffers on the device: one is filled while compute work reads the other.
+#[derive(Debug)]
+pub(super) struct Staging {
+    device: Device,
+    host: Device,
+    buffers: [Tensor; 2],
+    turn: RefCell<Turn>,
+}
+
+#[derive(Debug)]
+struct Turn {
+    /// Index of the buffer that was filled last.
+    last: usize,
+    /// The events after which each buffer may be filled again.
+    emptied: [Event; 2],
+}
+
+impl Staging {
+    /// Allocates buffers for parts of at most `elements` elements in the pool `host`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub(super) fn new((device, host): (&Device, &Device), elements: usize, dtype: DType) -> Result<Self> {
+        let request = Request::new(Category::Communication, "staged_weights");
+        let buffer = || Tensor::empty(device, [elements], dtype, request);
+        let (buffers, now) = ([buffer()?, buffer()?], device.record(StreamKind::Compute)?);
+        let turn = RefCell::new(Turn { last: 0, emptied: [now.clone(), now] });
+        Ok(Staging { device: device.clone(), host: host.clone(), buffers, turn })
+    }
+
+    /// Returns a copy of `part` on the device, made on `stream`, for compute work that is enqueued before the
+    /// next call.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(super) fn bring(&self, part: &Tensor, stream: StreamKind) -> Result<Tensor> {
+        let mut turn = self.turn.borrow_mut();
+        let last = turn.last;
+        turn.emptied[last] = self.device.record(StreamKind::Compute)?;
+        turn.last = 1 - last;
+        self.device.wait(stream, &turn.emptied[turn.last])?;
+        self.device.wait_for_pool(&self.host, stream)?;
+        let copy = self.buffers[turn.last].view(0, [part.elements()])?;
+        copy.copy_from_pool(part, stream)?;
+        self.device.wait(StreamKind::Compute, &self.device.record(stream)?)?;
+        Ok(copy)
+    }
+
+    /// Copies to `part` what `fill` writes to a buffer, both as compute work.
+    ///
+    /// # Errors
+    /// Errors of `fill` and of the device.
+    pub(super) fn fill(&self, part: &Tensor, fill: impl FnOnce(&Tensor) -> Result<()>) -> Result<()> {
+        let buffer = self.buffers[0].view(0, [part.elements()])?;
+        fill(&buffer)?;
+        buffer.copy_to_pool(part, StreamKind::Compute)?;
+        let filled = self.device.record(StreamKind::Compute)?;
+        self.host.fill_until(filled.clone());
+        self.turn.borrow_mut().emptied[0] = filled;
+        Ok(())
+    }
+}
