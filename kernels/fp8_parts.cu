@@ -32,28 +32,37 @@ KERNEL __launch_bounds__(THREADS) factors_e4m3(const u32 *maxima, float *factors
 
 #define SIDE 128
 
-// turned [columns, rows] = codes [rows, columns], both multiples of 4. Launch: a block for each tile of
-// SIDE x SIDE. Floor: each code is read once and written once.
+// turned [columns, rows] = codes [rows, columns], both multiples of 4. A thread transposes squares of 4 x 4 bytes; the
+// squares of a warp are 8 below each other and 4 beside each other, so that it reads 32 banks and writes whole
+// sectors. Launch: a block for each tile of SIDE x SIDE. Floor: each code is read once and written once.
 KERNEL __launch_bounds__(THREADS) transpose_codes(const u8 *__restrict__ codes, u8 *__restrict__ turned,
                                                   u32 rows, u32 columns) {
-    // Rows of a multiple of 4 bytes that is odd in words, so that a column's bytes lie in different banks.
-    __shared__ alignas(4) u8 tile[SIDE][SIDE + 4];
+    // An odd number of words in a row.
+    __shared__ u32 tile[SIDE][SIDE / 4 + 1];
     const u32 first_row = blockIdx.y * SIDE, first_column = blockIdx.x * SIDE;
     for (u32 i = threadIdx.x; i < SIDE * SIDE / 4; i += THREADS) {
-        const u32 row = i / (SIDE / 4), column = i % (SIDE / 4) * 4;
-        if (first_row + row < rows && first_column + column < columns)
-            *reinterpret_cast<u32 *>(&tile[row][column]) = *reinterpret_cast<const u32 *>(
-                codes + u64(first_row + row) * columns + first_column + column);
+        const u32 row = i / (SIDE / 4), word = i % (SIDE / 4);
+        if (first_row + row < rows && first_column + word * 4 < columns)
+            tile[row][word] = *reinterpret_cast<const u32 *>(
+                codes + u64(first_row + row) * columns + first_column + word * 4);
     }
     __syncthreads();
-    for (u32 i = threadIdx.x; i < SIDE * SIDE / 4; i += THREADS) {
-        const u32 column = i / (SIDE / 4), row = i % (SIDE / 4) * 4;
-        if (first_row + row < rows && first_column + column < columns) {
-            u32 word = 0;
+    for (u32 i = threadIdx.x; i < SIDE * SIDE / 16; i += THREADS) {
+        const u32 lane = i % 32, group = i / 32;
+        const u32 row = (group % 4 * 8 + lane % 8) * 4, word = group / 4 * 4 + lane / 8;
+        if (first_row + row >= rows || first_column + word * 4 >= columns) continue;
+        u32 in[4];
 #pragma unroll
-            for (u32 byte = 0; byte < 4; byte++) word |= u32(tile[row + byte][column]) << 8 * byte;
-            *reinterpret_cast<u32 *>(turned + u64(first_column + column) * rows + first_row + row) = word;
-        }
+        for (u32 line = 0; line < 4; line++) in[line] = tile[row + line][word];
+        // Pairs of lines, then their halves.
+        const u32 low01 = __byte_perm(in[0], in[1], 0x5140), high01 = __byte_perm(in[0], in[1], 0x7362);
+        const u32 low23 = __byte_perm(in[2], in[3], 0x5140), high23 = __byte_perm(in[2], in[3], 0x7362);
+        const u32 out[4] = {__byte_perm(low01, low23, 0x5410), __byte_perm(low01, low23, 0x7632),
+                            __byte_perm(high01, high23, 0x5410), __byte_perm(high01, high23, 0x7632)};
+#pragma unroll
+        for (u32 column = 0; column < 4; column++)
+            *reinterpret_cast<u32 *>(turned + u64(first_column + word * 4 + column) * rows + first_row + row) =
+                out[column];
     }
 }
 

@@ -183,7 +183,8 @@ fn devices_alone_are_measured_in_turn_with_the_runs() {
 fn all_ranks_warm_up_with_the_same_steps() {
     let device = DeviceChoice::Cpu;
     let measure = |ranks: usize, scaling: Scaling, time: Duration| {
-        let options = BenchOptions { device, steps: 2, warm_up: 1, warm_up_time: time, trace: None };
+        let options =
+            BenchOptions { device, steps: 2, warm_up: 1, warm_up_time: time, profile: true, trace: None };
         let (data, worlds) = if scaling == Scaling::Alone { (1, ranks) } else { (ranks, 1) };
         let config = config(GPT, &[&format!("parallel.data={data}"), "train.steps=1000000"]);
         let case = ScalingCase { model: "tiny".to_owned(), scaling, config, worlds };
@@ -234,7 +235,14 @@ fn a_timeline_has_the_steps_of_all_ranks() {
 #[test]
 fn runs_do_not_affect_the_next_run() {
     let device = DeviceChoice::Cpu;
-    let options = BenchOptions { device, steps: 2, warm_up: 1, warm_up_time: Duration::ZERO, trace: None };
+    let options = BenchOptions {
+        device,
+        steps: 2,
+        warm_up: 1,
+        warm_up_time: Duration::ZERO,
+        profile: true,
+        trace: None,
+    };
     let measure = |ranks: usize| {
         let config = config(GPT, &[&format!("parallel.data={ranks}"), "train.steps=1000"]);
         let (model, scaling) = ("tiny".to_owned(), Scaling::Strong);

@@ -66,6 +66,7 @@ impl StepArgs {
             steps: self.steps.max(1),
             warm_up: self.warm_up.max(1),
             warm_up_time: self.warm_up_seconds.unwrap_or(default),
+            profile: true,
             trace: None,
         }
     }

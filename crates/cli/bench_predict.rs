@@ -109,8 +109,14 @@ fn measure(
     let device = DeviceChoice::from_name(&args.device)?;
     let default = if measures_gpu(device) { GPU_WARM_UP } else { Duration::ZERO };
     let warm_up_time = args.warm_up_seconds.unwrap_or(default);
-    let options =
-        BenchOptions { device, steps: args.steps.max(1), warm_up: WARM_UP, warm_up_time, trace: None };
+    let options = BenchOptions {
+        device,
+        steps: args.steps.max(1),
+        warm_up: WARM_UP,
+        warm_up_time,
+        profile: true,
+        trace: None,
+    };
     let cases = cases_of(device);
     let most = args.most.unwrap_or(usize::MAX);
     cases

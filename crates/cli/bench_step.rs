@@ -51,7 +51,12 @@ pub(crate) fn run(args: &BenchStepArgs) -> Result<(), CliError> {
     let text = BenchModel::named(&args.model)?.configuration(args.step.micro_batch_size, 1, precision)?;
     let sets = [data_settings(&args.data)?, args.step.overrides.clone()].concat();
     let config = RunConfig::parse(&text, "bench step", Path::new("/"), &sets)?;
-    let options = BenchOptions { trace: args.trace.directory()?, ..args.step.options(device) };
+    let options = BenchOptions {
+        // A line of JSON has no kernels.
+        profile: !args.json,
+        trace: args.trace.directory()?,
+        ..args.step.options(device)
+    };
     let shape = config.model.summary();
     let examples = match config.model.examples() {
         Examples::Tokens { .. } if args.data.is_empty() => "random tokens",

@@ -8,7 +8,7 @@
 //! use worker::DeviceChoice;
 //! let config = config::RunConfig::quickstart(&[])?;
 //! let (device, warm_up_time) = (DeviceChoice::Cpu, std::time::Duration::ZERO);
-//! let options = BenchOptions { device, steps: 10, warm_up: 1, warm_up_time, trace: None };
+//! let options = BenchOptions { device, steps: 10, warm_up: 1, warm_up_time, profile: true, trace: None };
 //! println!("{:.0} tokens/s", bench_step(config, &options)?.tokens_per_second());
 //! # Ok::<(), bench::BenchError>(())
 //! ```

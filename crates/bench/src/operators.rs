@@ -54,6 +54,7 @@ fn measure(worker: &mut Worker, options: &OperatorOptions) -> Result<Option<Oper
         steps: PLAIN_STEPS,
         warm_up: WARM_UP_STEPS,
         warm_up_time: options.warm_up,
+        profile: false,
         trace: None,
     };
     let TimedSteps { seconds, next, .. } = timed_steps(worker, &mut None, &plain)?;

@@ -19,6 +19,8 @@ pub struct BenchOptions {
     pub warm_up: u64,
     /// Minimum duration of those steps (see [`GPU_WARM_UP`]).
     pub warm_up_time: Duration,
+    /// Whether to time the kernels of a further step.
+    pub profile: bool,
     /// Directory for a timeline of two further steps.
     pub trace: Option<PathBuf>,
 }

@@ -104,9 +104,12 @@ pub fn bench_step(mut config: RunConfig, options: &BenchOptions) -> Result<StepM
     let statistics = worker.device().statistics();
     let at_peak = worker.device().with_allocator(|allocator| allocator.peak_category_bytes());
     let inputs = worker.phases().times()?.median[Phase::Inputs.index()];
-    worker.device().begin_profile();
-    worker.step(next)?;
-    let calls = worker.device().end_profile()?;
+    let mut calls = Vec::new();
+    if options.profile {
+        worker.device().begin_profile();
+        worker.step(next)?;
+        calls = worker.device().end_profile()?;
+    }
     if let Some(directory) = &options.trace {
         timeline::write(&mut worker, &mut None, next + 1, &directory.join("step.json"))?;
     }

@@ -20,7 +20,7 @@ use crate::matmul::WORKSPACE_BYTES;
 use crate::moment::Wait;
 use crate::raw::cuda::CudaMemory;
 use crate::raw::host::HostMemory;
-use crate::raw::meta::MetaMemory;
+use crate::raw::meta::{MetaMemory, PageTables};
 use crate::stream::StreamKind;
 pub(crate) use served::Served;
 
@@ -38,6 +38,8 @@ struct State {
     cuda: Option<Cuda>,
     /// The device of a host pool.
     served: Option<Served>,
+    /// Bytes of a Meta device that page tables of its pools take.
+    page_tables: PageTables,
     /// The first error of a call that could not return it.
     deferred: RefCell<Option<DeviceError>>,
     rank: usize,
@@ -50,6 +52,21 @@ struct State {
     log: LogState,
 }
 
+/// A GPU or a pool, of which a device is made, and bytes that pools take of it.
+#[derive(Default)]
+pub(crate) struct Beside {
+    cuda: Option<Cuda>,
+    served: Option<Served>,
+    page_tables: PageTables,
+}
+
+impl Beside {
+    /// Of the pool of a device.
+    pub(crate) fn pool_of(device: &Device) -> Self {
+        Beside { served: Some(Served::by(device)), ..Beside::default() }
+    }
+}
+
 impl Device {
     /// Creates `rank`'s device on the host.
     ///
@@ -58,7 +75,7 @@ impl Device {
     pub fn cpu(rank: usize, options: &DeviceOptions) -> Result<Self> {
         let description = Description::host();
         let raw = Box::new(HostMemory::new(description.total_bytes));
-        Self::new(Backend::Cpu, rank, description, raw, (None, None), options)
+        Self::new(Backend::Cpu, rank, description, raw, Beside::default(), options)
     }
 
     /// Creates `rank`'s device on GPU `ordinal`, with the kernels of `families` compiled and loaded.
@@ -70,7 +87,14 @@ impl Device {
         let (cuda, description) = Cuda::new(ordinal, families, options.tf32).map_err(named)?;
         let raw =
             Box::new(CudaMemory::new(&cuda.context, &cuda.streams, &cuda.ledger.shared, &cuda.allocated));
-        Self::new(Backend::Cuda, rank, description, raw, (Some(cuda), None), options)
+        Self::new(
+            Backend::Cuda,
+            rank,
+            description,
+            raw,
+            Beside { cuda: Some(cuda), ..Beside::default() },
+            options,
+        )
     }
 
     /// Creates a device without memory that counts as `description` would.
@@ -78,8 +102,9 @@ impl Device {
     /// # Errors
     /// As for [`Device::cpu`].
     pub fn meta(rank: usize, description: Description, options: &DeviceOptions) -> Result<Self> {
-        let raw = Box::new(MetaMemory::new(&description));
-        Self::new(Backend::Meta, rank, description, raw, (None, None), options)
+        let beside = Beside::default();
+        let raw = Box::new(MetaMemory::new(&description, &beside.page_tables));
+        Self::new(Backend::Meta, rank, description, raw, beside, options)
     }
 
     pub(crate) fn new(
@@ -87,7 +112,7 @@ impl Device {
         rank: usize,
         description: Description,
         raw: Box<dyn RawMemory + Send>,
-        (cuda, served): (Option<Cuda>, Option<Served>),
+        Beside { cuda, served, page_tables }: Beside,
         options: &DeviceOptions,
     ) -> Result<Self> {
         let refused = |source| DeviceError::Settings { device: description.name.clone(), source };
@@ -102,6 +127,7 @@ impl Device {
             waits: RefCell::default(),
             cuda,
             served,
+            page_tables,
             deferred: RefCell::default(),
             rank,
             description,
@@ -117,6 +143,11 @@ impl Device {
             *device.0.blas_workspace.borrow_mut() = Some(device.allocate(WORKSPACE_BYTES, request)?);
         }
         Ok(device)
+    }
+
+    /// Bytes of this device, of Meta, that page tables of its pools take.
+    pub(crate) fn page_tables(&self) -> &PageTables {
+        &self.0.page_tables
     }
 
     /// Returns the backend whose calls operators make. While a Meta device logs calls, it is that of a GPU.

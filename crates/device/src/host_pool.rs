@@ -8,8 +8,8 @@ use memory::Settings;
 
 use crate::buffer::Region;
 use crate::call_log::CopyKind;
-use crate::description::{Backend, Description, DeviceOptions};
-use crate::device::{Device, Served};
+use crate::description::{Backend, Description, DeviceOptions, Kind};
+use crate::device::{Beside, Device};
 use crate::error::Result;
 use crate::raw::host::HostMemory;
 use crate::raw::meta::MetaMemory;
@@ -31,18 +31,19 @@ impl Device {
         let options = DeviceOptions { settings: Settings::default(), ..DeviceOptions::default() };
         let description = Description { name: "host memory".to_owned(), ..host };
         let total = description.total_bytes;
-        let served = Served::by(self);
+        let beside = Beside::pool_of(self);
         if self.is_meta() {
             let description = Description { total_bytes: BOUNDLESS, ..description };
-            let raw = Box::new(MetaMemory::new(&description));
-            return Self::new(Backend::Meta, self.rank(), description, raw, (None, Some(served)), &options);
+            let is_pinned = self.description().kind == Kind::Cuda;
+            let raw = Box::new(MetaMemory::pool(&description, self.page_tables(), is_pinned));
+            return Self::new(Backend::Meta, self.rank(), description, raw, beside, &options);
         }
         let Some(cuda) = self.gpu() else {
             let raw = Box::new(HostMemory::new(total));
-            return Self::new(Backend::Cpu, self.rank(), description, raw, (None, Some(served)), &options);
+            return Self::new(Backend::Cpu, self.rank(), description, raw, beside, &options);
         };
         let raw = Box::new(PinnedMemory::new(&cuda.context, total));
-        Self::new(Backend::Cpu, self.rank(), description, raw, (None, Some(served)), &options)
+        Self::new(Backend::Cpu, self.rank(), description, raw, beside, &options)
     }
 
     /// Copies `source`, in a pool of this device, to `target` on it, of the same length.

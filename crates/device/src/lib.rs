@@ -79,6 +79,7 @@ pub use marks::Mark;
 pub use matmul::{Epilogue, Matmul, Operand, Scales};
 pub use memory::{Category, Label, Statistics};
 pub use module_scope::ModuleScope;
+pub use raw::meta::page_table_bytes;
 pub use stream::StreamKind;
 pub use transfer::HostCopy;
 pub use work::Work;

@@ -3,6 +3,7 @@
 use device::cuda;
 use device::host::HostCapacity;
 use serde_json::{Value, json};
+use telemetry::Statistic;
 use telemetry::units::{bytes, grouped};
 
 use crate::host::{HostUse, RankForm, resident_bytes};
@@ -112,7 +113,7 @@ pub struct Fit {
 impl Fit {
     /// Compares the plans of a run with `setup`'s devices. On the CPU, the ranks share the host's memory if
     /// they are threads of one process.
-    pub fn of(setup: &Setup, plans: &Plans, overhead: Vec<OverheadPart>, form: RankForm) -> Self {
+    pub fn of(setup: &Setup, plans: &Plans, mut overhead: Vec<OverheadPart>, form: RankForm) -> Self {
         let description = setup.placement.description();
         let largest = plans.largest();
         let most = largest.map_or(0, |plan| plan.statistics.peak_reserved());
@@ -132,6 +133,12 @@ impl Fit {
         };
         let needs = held.saturating_add(beside);
         let capacity = description.total_bytes;
+        if !on_host {
+            let of = |plan: &Plan| plan.counters.get(Statistic::PeakHostReservedBytes);
+            let pinned = if setup.config.parallel.shares_gpu() { sum(&of).1 } else { largest.map_or(0, of) };
+            overhead.retain(|part| !part.is_of_pinned());
+            overhead.extend(Some(OverheadPart::of_pinned(pinned)).filter(|part| part.bytes > 0));
+        }
         let taken = overhead.iter().map(|part| part.bytes).sum();
         let process = HostCapacity::of_process();
         let host_lack = HostLack::of(setup, &host, form);

@@ -3,6 +3,9 @@
 use config::RunConfig;
 use serde::{Deserialize, Serialize};
 
+/// Name of the part that maps pinned host memory.
+const PAGE_TABLES: &str = "page_tables";
+
 /// Bytes of a device that the allocator cannot use.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -63,6 +66,16 @@ pub struct OverheadPart {
 }
 
 impl OverheadPart {
+    /// The part that maps `pinned` bytes of host memory.
+    pub(crate) fn of_pinned(pinned: u64) -> Self {
+        OverheadPart { name: PAGE_TABLES, bytes: device::page_table_bytes(pinned), measured: true }
+    }
+
+    /// Returns whether this part depends on the run, not on the device alone.
+    pub(crate) fn is_of_pinned(&self) -> bool {
+        self.name == PAGE_TABLES
+    }
+
     /// Name of the part in sentences.
     #[must_use]
     pub fn words(&self) -> &'static str {
@@ -70,6 +83,7 @@ impl OverheadPart {
             "modules" => "kernels",
             "warm_up" => "libraries",
             "communicators" => "connections",
+            PAGE_TABLES => "page tables of pinned memory",
             name => name,
         }
     }

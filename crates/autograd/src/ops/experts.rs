@@ -138,7 +138,7 @@ impl ExpertWeights {
         let Some(copies) = &self.fp8[layer] else {
             return kernel::forward(x, &self.of(layer).values(x.dtype())?, bias, routes, dtype);
         };
-        let [own, _] = copies.layouts()?;
+        let own = copies.stored()?;
         kernel::fp8::forward(&copies.input(x)?, &own, bias, routes, dtype)
     }
 
@@ -153,7 +153,7 @@ impl ExpertWeights {
         let Some(copies) = &self.fp8[layer] else {
             return kernel::backward_input(dy, &self.of(layer).values(dy.dtype())?, routes, dtype);
         };
-        let [_, transposed] = copies.layouts()?;
+        let transposed = copies.transposed()?;
         kernel::fp8::backward_input(&copies.gradient(dy)?, &transposed, routes, dtype)
     }
 

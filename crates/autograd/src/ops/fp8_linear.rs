@@ -9,6 +9,7 @@ use std::rc::Rc;
 use device::{Category, DType};
 use tensor::Tensor;
 use tensor::ops::fp8_linear::{self as operator, Cast, Input, Quantised, Recipe, Scaled};
+use tensor::ops::fp8_parts;
 
 use super::{PartialSums, named, only};
 use crate::error::Result;
@@ -37,6 +38,8 @@ enum Layouts {
     Missing,
     /// To be cast from the weight, which has changed.
     Outdated(Quantised),
+    /// The weight's current values as stored, to be transposed.
+    Stored(Quantised),
     /// The weight's current values.
     Current(Quantised),
 }
@@ -71,14 +74,17 @@ impl Fp8Weight {
     /// Records that the weight has changed; layouts that its source provides stay until that replaces them.
     pub fn outdate(&self) {
         let mut layouts = self.0.layouts.borrow_mut();
-        if let (Layouts::Current(current), false) = (&*layouts, self.0.weight.is_gathered()) {
+        if let (Layouts::Current(current) | Layouts::Stored(current), false) =
+            (&*layouts, self.0.weight.is_gathered())
+        {
             *layouts = Layouts::Outdated(current.clone());
         }
     }
 
-    /// Provides layouts that have the current values.
+    /// Provides layouts of which the one as stored has the current values; the other is transposed at its
+    /// first use, which only backward has.
     pub fn fill(&self, layouts: Quantised) {
-        *self.0.layouts.borrow_mut() = Layouts::Current(layouts);
+        *self.0.layouts.borrow_mut() = Layouts::Stored(layouts);
     }
 
     /// Provides layouts into which the current values are cast at their first use.
@@ -123,23 +129,36 @@ impl Fp8Weight {
         operator::quantise(dy, Input::Plain, cast)?.transposed.ok_or_else(missing)
     }
 
-    /// The layout as stored and the transposed one, of the current values of the weight.
-    pub(super) fn layouts(&self) -> tensor::Result<[Scaled; 2]> {
+    /// The layout as stored of the current values of the weight.
+    pub(super) fn stored(&self) -> tensor::Result<Scaled> {
+        self.current(false)?.stored.ok_or_else(missing)
+    }
+
+    /// The transposed layout of the current values of the weight.
+    pub(super) fn transposed(&self) -> tensor::Result<Scaled> {
+        self.current(true)?.transposed.ok_or_else(missing)
+    }
+
+    /// The layouts of the current values; the transposed one has them if it `is_read`.
+    fn current(&self, is_read: bool) -> tensor::Result<Quantised> {
         self.0.weight.gather()?;
         let layouts = self.0.layouts.borrow().clone();
         let current = match layouts {
             Layouts::Missing => return Err(tensor::TensorError::Released { shape: self.0.weight.shape() }),
             Layouts::Outdated(layouts) => {
                 operator::quantise_into(&self.0.weight.tensor()?, self.0.recipe, &layouts)?;
-                self.fill(layouts.clone());
                 layouts
             }
-            Layouts::Current(layouts) => layouts,
+            Layouts::Stored(layouts) if is_read => {
+                if let (Some(stored), Some(transposed)) = (&layouts.stored, &layouts.transposed) {
+                    fp8_parts::transpose(&stored.values, &transposed.values)?;
+                }
+                layouts
+            }
+            Layouts::Stored(layouts) | Layouts::Current(layouts) => return Ok(layouts),
         };
-        match (current.stored, current.transposed) {
-            (Some(stored), Some(transposed)) => Ok([stored, transposed]),
-            _ => Err(missing()),
-        }
+        *self.0.layouts.borrow_mut() = Layouts::Current(current.clone());
+        Ok(current)
     }
 }
 
@@ -221,7 +240,7 @@ fn forward(
         return Ok((operator::forward_again(x, outputs, dtype)?, transposed, None));
     }
     let Quantised { stored, transposed } = operator::quantise(x, function, cast.stored())?;
-    let [own, _] = copies.layouts()?;
+    let own = copies.stored()?;
     let Some(stored) = stored else { return Err(missing()) };
     let bias = bias.as_ref().map(Weight::stored).transpose()?;
     let output = operator::forward(&stored, &own, bias.as_ref(), x.shape(), dtype)?;
@@ -236,7 +255,7 @@ fn missing() -> tensor::TensorError {
 impl Fp8LinearRule {
     /// The gradient of the layer's input, from the output's.
     fn input_gradient(&mut self, dy: &Scaled, output: &Tensor) -> Result<Tensor> {
-        let [_, turned] = self.layer.copies.layouts()?;
+        let turned = self.layer.copies.transposed()?;
         let dtype = if self.layer.sums.input_gradient { DType::F32 } else { output.dtype() };
         let dx = operator::backward_input(dy, &turned, output.shape(), dtype)?;
         let Some(layer_input) = self.layer_input.take() else { return Ok(dx) };

@@ -143,6 +143,8 @@ impl WeightUnits {
         state.plane = Some(plane.clone());
         state.visits.begin(kind);
         state.current = None;
+        // Copies of units that are still there are cast again, as in every walk.
+        state.held.iter().flatten().for_each(|unit| self.0.buffers.fill_copies(*unit));
         self.0.codes.cast(&mut plane.clone(), |parameter| self.part(parameter))
     }
 
@@ -202,7 +204,7 @@ impl Units {
                 let values = whole.view(*first, handle.shape())?;
                 match flat.kind {
                     ValueKind::Fp8 => {
-                        self.codes.fill(*parameter, values, self.buffers.turned(*parameter)?, STREAM)?;
+                        self.codes.fill(*parameter, values, self.buffers.turned(*parameter)?)?;
                     }
                     ValueKind::Weights | ValueKind::Records => handle.fill(values)?,
                 }

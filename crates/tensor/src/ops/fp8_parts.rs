@@ -5,7 +5,7 @@
 //! matrix's factor from the words of all its parts. [`cast`] then casts a part, and [`transpose`] makes the
 //! second layout when all parts are there.
 
-use device::{Backend, DType, E4m3, Family, Function, StreamKind};
+use device::{Backend, DType, E4m3, Family, Function};
 
 use super::fp8_linear::{self, Quantised, Scaled};
 use super::kernels::family;
@@ -108,11 +108,11 @@ pub fn cast(part: &Tensor, factor: &Tensor, codes: &Tensor) -> Result<()> {
     fp8_linear::cast(OPERATOR, &in_rows(OPERATOR, part)?, &Quantised { stored, transposed: None })
 }
 
-/// turned `[columns, rows]` = codes `[rows, columns]`, bytes, on a chosen stream.
+/// turned `[columns, rows]` = codes `[rows, columns]`, bytes.
 ///
 /// # Errors
 /// Shapes that do not agree, or that are no multiples of [`fp8_linear::MULTIPLE`].
-pub fn transpose(codes: &Tensor, turned: &Tensor, stream: StreamKind) -> Result<()> {
+pub fn transpose(codes: &Tensor, turned: &Tensor) -> Result<()> {
     const OPERATOR: &str = "fp8_parts.transpose";
     let (rows, columns) = (codes.shape().rows(), codes.shape().columns());
     check::shape(OPERATOR, "turned", turned, [columns, rows])?;
@@ -131,7 +131,7 @@ pub fn transpose(codes: &Tensor, turned: &Tensor, stream: StreamKind) -> Result<
         }
         Backend::Cuda => {
             let word = |size: usize| gpu::word(OPERATOR, size);
-            let launch = codes.device().kernel(Function::new(&FAMILY, "transpose_codes")).on(stream);
+            let launch = codes.device().kernel(Function::new(&FAMILY, "transpose_codes"));
             let launch =
                 launch.read(codes.region()).write(turned.region()).u32(word(rows)?).u32(word(columns)?);
             let blocks = [word(columns.div_ceil(SIDE))?, word(rows.div_ceil(SIDE))?, 1];

@@ -1,6 +1,6 @@
 //! FP8 codes of matrices in parts: the bits of whole matrices.
 
-use device::{Category, Request, StreamKind};
+use device::{Category, Request};
 use tensor::ops::fp8_linear::{self, Cast, Input, Recipe, Scaled};
 use tensor::ops::fp8_parts::{self, CELLS, CODES};
 use tensor::{DType, Tensor};
@@ -50,7 +50,7 @@ fn parts_have_the_codes_of_the_whole() {
             let (x, _) = case.operand("x", [rows, columns]);
             let stored = cast_in_parts(&case, &x);
             let turned = zeros(&case, [columns, rows], CODES);
-            fp8_parts::transpose(&stored.values, &turned, StreamKind::Compute).unwrap();
+            fp8_parts::transpose(&stored.values, &turned).unwrap();
             let transposed = Scaled { values: turned, scales: stored.scales.clone() };
             let output = fp8_linear::Quantised { stored: Some(stored), transposed: Some(transposed) };
             check_cast::<device::E4m3>(&what, &wide(&case, &x), columns, Recipe::Tensorwise, &output);

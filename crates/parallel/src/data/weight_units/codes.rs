@@ -152,21 +152,14 @@ impl Codes {
     }
 
     /// Provides the gathered codes `[rows, columns]` of a parameter as its copies; the transposed layout is
-    /// made in `turned`, on `stream`.
+    /// made in `turned` where backward asks for it.
     ///
     /// # Errors
     /// Errors of the device.
-    pub(super) fn fill(
-        &self,
-        parameter: usize,
-        codes: Tensor,
-        turned: Tensor,
-        stream: StreamKind,
-    ) -> Result<()> {
+    pub(super) fn fill(&self, parameter: usize, codes: Tensor, turned: Tensor) -> Result<()> {
         let (Some((copies, number)), Some(arrays)) = (&self.weights[parameter], &self.arrays) else {
             return Ok(());
         };
-        fp8_parts::transpose(&codes, &turned, stream)?;
         let scales = arrays.factor(*number)?;
         let transposed = Some(Scaled { values: turned, scales: scales.clone() });
         copies.fill(Quantised { stored: Some(Scaled { values: codes, scales }), transposed });
