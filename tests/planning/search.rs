@@ -49,7 +49,7 @@ fn the_bytes_to_fit_are_by_default_those_of_the_device() {
     let result = json(&planned(directory.path(), &[], &search));
     assert_eq!(
         (&result["capacity_bytes"], &result["device_bytes"]),
-        (&84932558848_u64.into(), &result["capacity_bytes"])
+        (&85017493504_u64.into(), &result["capacity_bytes"])
     );
     for proposal in result["proposals"].as_array().unwrap().iter().take(2) {
         let plan = json(&planned(directory.path(), &sets_of(proposal), &["--json", "--device", "h100.toml"]));
@@ -58,7 +58,7 @@ fn the_bytes_to_fit_are_by_default_those_of_the_device() {
         assert_eq!(plan["fit"]["available_bytes"], proposal["available_bytes"]);
     }
     let other = planned(directory.path(), &[], &["--fit", "80GiB", "--ranks", "2", "--device", "h100.toml"]);
-    assert!(text(&other.stdout).contains("with 80.00 GiB (its own are 79.10 GiB"), "{}", text(&other.stdout));
+    assert!(text(&other.stdout).contains("with 80.00 GiB (its own are 79.18 GiB"), "{}", text(&other.stdout));
     for (argument, size) in [("--fit", "80"), ("--capacity", "80"), ("--fit", "80KiB")] {
         let refused = planned(directory.path(), &[], &[argument, size]);
         let message = text(&refused.stderr);

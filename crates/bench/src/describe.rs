@@ -9,7 +9,7 @@ use tensor::Tensor;
 
 use crate::call_samples;
 use crate::error::{BenchError, Result};
-use crate::rates::{Rates, matmul_flops_per_second, rates};
+use crate::rates::{Rates, host_copy_bytes_per_second, matmul_flops_per_second, rates};
 use config::RunConfig;
 use plan::PlanTarget;
 use plan::{DeviceRates, MeasuredCalls, Overhead, PlanDevice, Power};
@@ -73,6 +73,8 @@ struct Measured {
     rates: Rates,
     /// FLOP/s of f32 matmuls.
     flops_f32: f64,
+    /// Bytes per second of copies from and to the host.
+    host_copy: f64,
     /// Bytes per second of the link; `None` for a single rank.
     link: Option<f64>,
     /// Operation between all ranks, bytes of its operand, and seconds.
@@ -159,9 +161,10 @@ fn measure_rank(setup: &Setup, communicator: Communicator) -> Result<Measured> {
         _ => (Some(link(&mut worker)?), collectives(&mut worker)?),
     };
     let (rates, flops_f32) = (rates(&device)?, matmul_flops_per_second(&device, DType::F32)?);
+    let host_copy = host_copy_bytes_per_second(&device)?;
     // By now the management library has been opened.
     let power_limit = worker.record()?.figures.gpu.and_then(|gpu| gpu.power_limit_watts);
-    Ok(Measured { statistics, rates, flops_f32, link, collectives, power_limit })
+    Ok(Measured { statistics, rates, flops_f32, host_copy, link, collectives, power_limit })
 }
 
 /// Times collectives and an exchange between all ranks with operands of several sizes.
@@ -248,6 +251,7 @@ fn described(description: &Description, all: &[Measured], others: PlanDevice) ->
             flops_bf16: slowest(|rank| Some(rank.rates.flops_per_second)).unwrap_or(assumed.flops_bf16),
             flops_f32: slowest(|rank| Some(rank.flops_f32)).unwrap_or(assumed.flops_f32),
             memory_bytes: slowest(|rank| Some(rank.rates.bytes_per_second)).unwrap_or(assumed.memory_bytes),
+            host_copy_bytes: slowest(|rank| Some(rank.host_copy)),
             link_bytes: slowest(|rank| rank.link).unwrap_or(assumed.link_bytes),
             assumed: not(&names),
             ..assumed

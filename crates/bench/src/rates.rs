@@ -1,7 +1,7 @@
 //! Best rates of a device, measured with large matmuls and copies.
 
 use crate::error::Result;
-use device::{Backend, Category, DType, Device, Matmul, Operand, Request};
+use device::{Backend, Category, DType, Device, Matmul, Operand, Request, StreamKind};
 use tensor::ops::{Activation, linear};
 use tensor::{Tensor, ops};
 
@@ -25,6 +25,8 @@ const HOST_SIDES: [usize; 3] = [256, 512, HOST_SIDE];
 /// Elements of the copies that are timed: 2 GiB.
 const COPIED: usize = 1 << 29;
 const ROUNDS: usize = 10;
+/// Elements of the copies from and to the host: 512 MiB.
+const HOST_COPIED: usize = 1 << 27;
 
 pub(crate) fn rates(device: &Device) -> Result<Rates> {
     let request = Request::new(Category::Other, "rates");
@@ -37,6 +39,29 @@ pub(crate) fn rates(device: &Device) -> Result<Rates> {
         flops_per_second: matmul_flops_per_second(device, DType::Bf16)?,
         bytes_per_second: 2.0 * from.bytes() as f64 / seconds,
     })
+}
+
+/// Returns the bytes per second of copies between the device and pinned memory, in each of both directions at
+/// once, as updates of offloaded state make them.
+pub(crate) fn host_copy_bytes_per_second(device: &Device) -> Result<f64> {
+    let (host, request) = (device.host_pool()?, Request::new(Category::Other, "rates"));
+    let pair = || -> Result<[Tensor; 2]> {
+        let on = |device| Tensor::zeros(device, [HOST_COPIED], DType::F32, request);
+        Ok([on(device)?, on(&host)?])
+    };
+    let ([to, source], [from, target]) = (pair()?, pair()?);
+    let both = || {
+        for stream in [StreamKind::Input, StreamKind::Snapshot] {
+            device.wait(stream, &device.record(StreamKind::Compute)?)?;
+        }
+        to.copy_from_pool(&source, StreamKind::Input)?;
+        from.copy_to_pool(&target, StreamKind::Snapshot)?;
+        for stream in [StreamKind::Input, StreamKind::Snapshot] {
+            device.wait(StreamKind::Compute, &device.record(stream)?)?;
+        }
+        Ok(())
+    };
+    Ok(source.bytes() as f64 / median(&timed(device, both)?))
 }
 
 /// Returns the FLOP/s of large matmuls of random values of this dtype, the median of several.

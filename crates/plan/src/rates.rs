@@ -29,7 +29,7 @@ pub struct DeviceRates {
     /// Seconds of a kernel that does nothing, with the pause before the next one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_seconds: Option<f64>,
-    /// Bytes per second of copies from the host.
+    /// Bytes per second of copies between a device and pinned memory, in each of both directions at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_copy_bytes: Option<f64>,
     /// Seconds of the shortest message between ranks of a host.

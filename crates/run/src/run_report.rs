@@ -142,6 +142,8 @@ pub(crate) fn history(path: &Path) -> Result<(Vec<StepPoint>, Timed)> {
             step: line["step"].as_u64()?,
             loss: number("loss"),
             validation_loss: number("validation_loss"),
+            reward_accuracy: ["reward_accuracy", "validation_reward_accuracy"].map(number),
+            reward_margin: ["reward_margin", "validation_reward_margin"].map(number),
             tokens_per_second: number("tokens_per_second"),
             predicted_tokens_per_second: speed(&number),
             gradient_norm: number("gradient_norm"),

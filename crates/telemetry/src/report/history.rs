@@ -1,4 +1,4 @@
-//! Charts of a run's values by step: loss, throughput, gradient norm, learning rate.
+//! Charts of a run's values by step: loss, rewards, throughput, gradient norm, learning rate.
 
 use super::StepPoint;
 use super::plot::{Column, Line, Plot, mean};
@@ -16,15 +16,27 @@ type Value = fn(&StepPoint) -> Option<f64>;
 pub(super) fn section(history: &[StepPoint], unit: &str) -> Option<Section> {
     let last = history.last()?;
     let speed = format!("{unit} per second");
-    let (training, validation) = (line("training", "s1", false), line("validation", "s2", true));
+    let both = || vec![line("training", "s1", false), line("validation", "s2", true)];
     let plain = |name: &str| vec![line(name, "s1", false)];
     let mut speeds: (Vec<Line>, &[Value]) = (plain("all ranks"), &[|point| point.tokens_per_second]);
     if history.iter().any(|point| point.predicted_tokens_per_second.is_some()) {
         speeds.0.push(line("predicted", "s2", false));
         speeds.1 = &[|point| point.tokens_per_second, |point| point.predicted_tokens_per_second];
     }
-    let charts: [(&str, Vec<Line>, &[Value], bool); 4] = [
-        ("Loss", vec![training, validation], &[|point| point.loss, |point| point.validation_loss], false),
+    let charts: [(&str, Vec<Line>, &[Value], bool); 6] = [
+        ("Loss", both(), &[|point| point.loss, |point| point.validation_loss], false),
+        (
+            "Pairs whose chosen answer has the higher reward",
+            both(),
+            &[|point| point.reward_accuracy[0], |point| point.reward_accuracy[1]],
+            true,
+        ),
+        (
+            "Reward of chosen answers minus that of rejected ones",
+            both(),
+            &[|point| point.reward_margin[0], |point| point.reward_margin[1]],
+            false,
+        ),
         (&speed, speeds.0, speeds.1, true),
         ("Gradient norm, before clipping", plain("norm"), &[|point| point.gradient_norm], true),
         ("Learning rate", plain("rate"), &[|point| point.learning_rate], true),

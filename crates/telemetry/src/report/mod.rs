@@ -162,6 +162,10 @@ pub struct StepPoint {
     pub loss: Option<f64>,
     /// Validation loss after the step, if validation ran.
     pub validation_loss: Option<f64>,
+    /// Share of pairs of answers whose chosen one has the higher reward, in training and in validation.
+    pub reward_accuracy: [Option<f64>; 2],
+    /// Mean reward of chosen answers minus that of rejected ones, in training and in validation.
+    pub reward_margin: [Option<f64>; 2],
     /// Tokens or samples per second, over all ranks.
     pub tokens_per_second: Option<f64>,
     /// Predicted tokens or samples per second.
@@ -180,6 +184,8 @@ impl Default for StepPoint {
             step: 0,
             loss: None,
             validation_loss: None,
+            reward_accuracy: [None; 2],
+            reward_margin: [None; 2],
             tokens_per_second: None,
             predicted_tokens_per_second: None,
             gradient_norm: None,

@@ -42,6 +42,7 @@ fn page(ranks: Vec<RankMemory>) -> String {
         step,
         loss: (step != 5).then(|| 8.0 / step as f64),
         validation_loss: (step % 500 == 0).then_some(1.5),
+        reward_accuracy: [Some(0.75), None],
         tokens_per_second: Some(1e4 + (step % 7) as f64),
         is_finite: step != 5,
         ..StepPoint::default()
@@ -121,8 +122,9 @@ fn a_page_is_self_contained_and_escapes_text() {
 fn hover_values_are_those_of_the_run() {
     let page = page(vec![rank(0, Some(2 << 20), Some(2 << 20))]);
     let hovers = hovers(&page);
-    // Memory, two charts of learning curves, loss and throughput; other values have no chart.
-    assert_eq!(hovers.len(), 5);
+    // Memory, two charts of learning curves, loss, rewards and throughput; other values have no chart.
+    assert_eq!(hovers.len(), 6);
+    assert_eq!(hovers[4]["rows"][0]["values"][0], 0.75);
     let memory = &hovers[0];
     let values = |name: &str| -> Vec<f64> {
         let row = memory["rows"].as_array().unwrap().iter().find(|row| row["name"] == name).unwrap();
