@@ -17,9 +17,14 @@
 // Only where PIECE is defined are queries those of a piece of a sequence, from position `first_position` on,
 // a multiple of 64, and keys those of all `rows_of_keys` positions, of which the piece sees those up to its
 // end.
+//
+// Only where DROPPED is defined are weights dropped, those that attention_masks.cuh drops: positions 8 apart
+// share four random words, and a thread has the weights of such squares. It draws them while matmuls run, and
+// keeps one bit for each of its weights. Sums of kept weights are scaled once, at their end.
 #pragma once
 #include "hopper.cuh"
 #include "maximum.cuh"
+#include "philox.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
@@ -63,6 +68,16 @@ constexpr bool IS_PIECE = false;
 #define ROWS_OF_KEYS time
 #define PIECE_PARAMETERS
 #define PIECE_ARGUMENTS
+#endif
+
+#ifdef DROPPED
+constexpr bool IS_DROPPED = true;
+#define DROPOUT Dropout{key0, key1, threshold, kept_scale}
+#define DROPOUT_PARAMETERS , u32 key0, u32 key1, u32 threshold, float kept_scale
+#else
+constexpr bool IS_DROPPED = false;
+#define DROPOUT Dropout{0, 0, 0, 1.0f}
+#define DROPOUT_PARAMETERS
 #endif
 
 extern __shared__ u8 shared_memory[];
@@ -191,6 +206,51 @@ __device__ __forceinline__ void times(float (&d)[N], const u32 (&a)[K][4], u32 t
 template <int N> __device__ __forceinline__ void pack(u32 (&a)[N / 8][4], const float (&x)[N]) {
 #pragma unroll
     for (int i = 0; i < N / 2; ++i) a[i / 4][i % 4] = pack_half(x[2 * i], x[2 * i + 1]);
+}
+
+// ---- dropout
+
+// One bit for each of N accumulators of a thread.
+template <int N> struct Kept {
+    u32 words[N / 32];
+    __device__ __forceinline__ bool at(int i) const { return words[i / 32] >> i % 32 & 1; }
+};
+
+// Draws which weights are kept of 64 rows from position `row` on and 2 * N columns from `column` on, both
+// multiples of 16. Rows are queries and columns keys, or with OWN_KEYS the reverse. `line` is the index of a
+// sequence and query head.
+template <bool OWN_KEYS, int N>
+__device__ __forceinline__ void draw(Kept<N> &kept, const Dropout &dropout, u32 line, u32 row, u32 column) {
+    const u32 own = row / 2 + threadIdx.x % GROUP / WARP * 8 + threadIdx.x % WARP / 4;
+    const u32 other = column / 2 + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int word = 0; word < N / 32; ++word) {
+        u32 bits = 0;
+        // Not unrolled: draws of several squares at once would take registers that matmuls have.
+#pragma unroll 1
+        for (u32 n = 0; n < 32; n += 8)
+#pragma unroll
+            for (int odd = 0; odd < 2; ++odd) {
+                const u32 across = other + word * 32 + n + odd;
+                const Words words = philox(dropout.key0, dropout.key1, OWN_KEYS ? across : own,
+                                           OWN_KEYS ? own : across, line, 0);
+                u32 square = 0;
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const int far_row = i / 2, far_column = i % 2;
+                    const u32 drawn = words.at[OWN_KEYS ? far_column * 2 + far_row : i];
+                    square |= u32(drawn >= dropout.threshold) << far_column * 4 + far_row * 2 + odd;
+                }
+                bits |= square << n;
+            }
+        kept.words[word] = bits;
+    }
+}
+
+// Sets dropped weights to 0.
+template <int N> __device__ __forceinline__ void drop(float (&p)[N], const Kept<N> &kept) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) p[i] = kept.at(i) ? p[i] : 0.0f;
 }
 
 // ---- copies

@@ -8,6 +8,7 @@ template <bool OWN_KEYS> struct Consumer {
     Memory memory;
     float scale;
     u32 group;
+    Dropout dropout;
     RingPosition<OWN_TILES> own_position;
     RingPosition<STAGES> position;
     float logsumexp[2], delta[2];  // of the own rows, if they are queries
@@ -48,24 +49,29 @@ template <bool OWN_KEYS> struct Consumer {
     }
     // Turns gradients of weights, ds, into gradients of scores.
     template <typename Weight>
-    __device__ __forceinline__ void slopes(float (&ds)[COLUMNS / 2], u32 base, Weight weight) const {
+    __device__ __forceinline__ void slopes(float (&ds)[COLUMNS / 2], u32 base, const Kept<COLUMNS / 2> &kept,
+                                           Weight weight) const {
 #pragma unroll
         for (int n = 0; n < COLUMNS / 8; ++n) {
             Vector<float, 2> less;
             if (OWN_KEYS) less = shared_pair(base + 256 + n * 32);
 #pragma unroll
-            for (int i = 0; i < 4; ++i)
+            for (int i = 0; i < 4; ++i) {
+                if (IS_DROPPED) ds[n * 4 + i] = kept.at(n * 4 + i) ? ds[n * 4 + i] * dropout.scale : 0.0f;
                 ds[n * 4 + i] =
                     weight(n * 4 + i) * (ds[n * 4 + i] - (OWN_KEYS ? less.at[i % 2] : delta[i / 2]));
+            }
         }
     }
 
     // acc0 = sum of ds * first tiles, acc1 = sum of p * second tiles (OWN_KEYS), over the stages of all
     // members: of each, `others` are diagonal tiles of other consumers, and `count` follow, the first of
     // which is the diagonal tile of these rows if it `has_diagonal`, and `further` are of other consumers'
-    // windows. Other consumers run while this one waits.
-    __device__ __forceinline__ void block(u32 members, u32 others, u32 count, u32 further, bool has_diagonal,
-                                          u32 window, float (&acc0)[D / 2], float (&acc1)[D / 2]) {
+    // windows. `row` is the position of the first row, and `line` the index of the sequence and first query
+    // head. Other consumers run while this one waits.
+    __device__ __forceinline__ void block(u32 line, u32 row, u32 members, u32 others, u32 count, u32 further,
+                                          bool has_diagonal, u32 window, float (&acc0)[D / 2],
+                                          float (&acc1)[D / 2]) {
         memory.own_ring.take(own_position);
         const u32 own = after(memory.own + own_position.index * OWN_BYTES);
         const u32 left = descriptor(own + group * 64 * 128, ROWS);
@@ -79,22 +85,24 @@ template <bool OWN_KEYS> struct Consumer {
         u32 add = 0;
         do {
             skip(others);
-            member(left, count, add, has_diagonal, window, acc0, acc1);
+            member(left, line, row, count, add, has_diagonal, window, acc0, acc1);
             if constexpr (IS_WINDOWED) skip(further);
-            add = 1;
+            add = 1, ++line;
         } while (OWN_KEYS && --members > 0);
         own_done();
     }
 
     // The stages of one member.
-    __device__ __forceinline__ void member(u32 left, u32 count, u32 add, bool has_diagonal, u32 window,
-                                           float (&acc0)[D / 2], float (&acc1)[D / 2]) {
+    __device__ __forceinline__ void member(u32 left, u32 line, u32 row, u32 count, u32 add,
+                                           bool has_diagonal, u32 window, float (&acc0)[D / 2],
+                                           float (&acc1)[D / 2]) {
         const u32 all = count;
         float p[COLUMNS / 2], ds[COLUMNS / 2];
         memory.ring.take(position);
         u32 here = position.index, diagonal = has_diagonal;
         do {
             u32 packed_p[COLUMNS / 16][4], packed_ds[COLUMNS / 16][4];
+            Kept<COLUMNS / 2> kept;
             const u32 first = descriptor(memory.stages, COLUMNS) + here * AT(STAGE_BYTES),
                       second = first + AT(COLUMN_BYTES);
             const u32 base =
@@ -110,6 +118,10 @@ template <bool OWN_KEYS> struct Consumer {
                 memory.ring.take(position);
                 next = position.index;
             }
+            if constexpr (IS_DROPPED) {
+                const u32 steps = (all - count) * COLUMNS;  // from the diagonal tile
+                draw<OWN_KEYS>(kept, dropout, line, row, OWN_KEYS ? row + steps : row - steps);
+            }
             products_wait<1>();
             pin(p);
             if (OWN_KEYS ? diagonal : add == 0) mask(p);
@@ -117,19 +129,24 @@ template <bool OWN_KEYS> struct Consumer {
             weights(p, base);
             if constexpr (OWN_KEYS) {
                 pack(packed_p, p);
+                u32 packed_kept[COLUMNS / 16][4];
+                if constexpr (IS_DROPPED) {
+                    drop(p, kept);
+                    pack(packed_kept, p);
+                }
                 products_begin();
-                times(acc1, packed_p, second, add);
+                times(acc1, IS_DROPPED ? packed_kept : packed_p, second, add);
                 products_commit();
             }
             products_wait<OWN_KEYS>();
             pin(ds);
             if constexpr (OWN_KEYS)
-                slopes(ds, base, [&](int i) {  // rounded weights take fewer registers
+                slopes(ds, base, kept, [&](int i) {  // rounded weights take fewer registers
                     const u32 pair = packed_p[i / 8][i / 2 % 4];
                     return i % 2 ? Word<Half>::last(pair) : Word<Half>::first(pair);
                 });
             else
-                slopes(ds, base, [&](int i) { return p[i]; });
+                slopes(ds, base, kept, [&](int i) { return p[i]; });
             pack(packed_ds, ds);
             products_begin();
             times(acc0, packed_ds, first, add);
@@ -152,7 +169,7 @@ template <bool OWN_KEYS> struct Consumer {
 // of first and second go.
 template <bool OWN_KEYS>
 __device__ __forceinline__ void backward(Half *first, Half *second, const Operands &from, float scale,
-                                         u32 *first_cells, u32 *second_cells) {
+                                         u32 *first_cells, u32 *second_cells, const Dropout &dropout) {
     // Producers keep their addresses, more of them with windows, and consumers of keys two sums.
     constexpr int FEW_OF_QUERIES = !IS_WINDOWED ? 56 : CONSUMERS == 2 ? 88 : 80;
     constexpr int FEW = !OWN_KEYS ? FEW_OF_QUERIES : CONSUMERS == 2 ? 40 : 32;
@@ -165,7 +182,7 @@ __device__ __forceinline__ void backward(Half *first, Half *second, const Operan
         bring<OWN_KEYS>(memory, from, warp);
     } else {
         many_registers<FEW>();
-        Consumer<OWN_KEYS> consumer = {memory, scale * LOG2E, warp / 4 - 1};
+        Consumer<OWN_KEYS> consumer = {memory, scale * LOG2E, warp / 4 - 1, dropout};
         const u32 members = from.members<OWN_KEYS>(), lines = from.heads / members;
         const Work work(from.own_end<OWN_KEYS>(), lines, from.batch);
         for_work(work, lines, [&](u32 block, u32 line, u32 sequence) {
@@ -193,13 +210,15 @@ __device__ __forceinline__ void backward(Half *first, Half *second, const Operan
                 has_diagonal = !OWN_KEYS || diagonal >= before;
             }
             const u32 own = IS_WINDOWED ? min(count - others, tiles_of_window(from.window)) : count - others;
-            consumer.block(members, others, own, count - others - own, has_diagonal, from.window, acc0, acc1);
+            consumer.block(sequence * from.heads + head, diagonal * COLUMNS, members, others, own,
+                           count - others - own, has_diagonal, from.window, acc0, acc1);
             if constexpr (OWN_KEYS) {
                 const u64 start = from.kv_start(head, sequence), end = from.own_end<true>();
                 const u32 most =
                     store_rows(first + start, from.kv_stride, row, end, acc0, scale, scale);
                 if (first_cells) record_pair(most, first_cells);
-                const u32 other = store_rows(second + start, from.kv_stride, row, end, acc1, 1.0f, 1.0f);
+                const u32 other = store_rows(second + start, from.kv_stride, row, end, acc1,
+                                             dropout.scale, dropout.scale);
                 if (second_cells) record_pair(other, second_cells);
             } else {
                 const u32 most = store_rows(first + from.q_start(head, sequence), from.q_stride, row, time,
@@ -219,14 +238,14 @@ __device__ __forceinline__ void backward(Half *first, Half *second, const Operan
 
 KERNEL __launch_bounds__(BLOCK, 1)
     OF_HALF(backward_query)(Half *__restrict__ dq, BACKWARD_OPERANDS,
-                            u32 *cells WINDOW_PARAMETER PIECE_PARAMETERS) {
-    backward<false>(dq, nullptr, BACKWARD_ARGUMENTS, scale, cells, nullptr);
+                            u32 *cells WINDOW_PARAMETER PIECE_PARAMETERS DROPOUT_PARAMETERS) {
+    backward<false>(dq, nullptr, BACKWARD_ARGUMENTS, scale, cells, nullptr, DROPOUT);
 }
 
 KERNEL __launch_bounds__(BLOCK, 1)
     OF_HALF(backward_key_value)(Half *__restrict__ dk, Half *__restrict__ dv, BACKWARD_OPERANDS,
-                                u32 *dk_cells, u32 *dv_cells WINDOW_PARAMETER PIECE_PARAMETERS) {
-    backward<true>(dk, dv, BACKWARD_ARGUMENTS, scale, dk_cells, dv_cells);
+                                u32 *dk_cells, u32 *dv_cells WINDOW_PARAMETER PIECE_PARAMETERS DROPOUT_PARAMETERS) {
+    backward<true>(dk, dv, BACKWARD_ARGUMENTS, scale, dk_cells, dv_cells, DROPOUT);
 }
 
 #endif

@@ -80,6 +80,7 @@ struct Consumer {
     Memory memory;
     float scale;
     u32 group;
+    Dropout dropout;
     RingPosition<QUERY_TILES> query_position;
     RingPosition<SLOTS> position;
 
@@ -120,10 +121,12 @@ struct Consumer {
     }
 
     // 64 queries from position `first` on against the tiles from `begin` to `last`, which holds the diagonal,
-    // so that each query has met a key that it sees when tiles follow in which it sees none.
-    __device__ __forceinline__ void rows(u32 first, u32 begin, u32 last, u32 window, Softmax &softmax,
-                                         float (&out)[D / 2]) {
+    // so that each query has met a key that it sees when tiles follow in which it sees none. `line` is the
+    // index of the sequence and head.
+    __device__ __forceinline__ void rows(u32 line, u32 first, u32 begin, u32 last, u32 window,
+                                         Softmax &softmax, float (&out)[D / 2]) {
         float s[KEYS / 2], shrink[2];
+        Kept<KEYS / 2> kept;
         u32 p[KEYS / 16][4];
         const u32 queries =
             descriptor(memory.queries + query_position.index * OWN_TILE + group * 64 * 128, ROWS);
@@ -136,6 +139,7 @@ struct Consumer {
         times_transposed(s, queries, tile(keys));
         products_commit();
         turn_pass(group);
+        if constexpr (IS_DROPPED) draw<false>(kept, dropout, line, first, last * KEYS);
         products_wait<0>();
         pin(s);
         memory.ring.release(keys);
@@ -145,6 +149,7 @@ struct Consumer {
             if (i / 4 * 8 + i % 2 - i / 2 % 2 * 8 > distance) s[i] = -INFINITE;
         if constexpr (IS_WINDOWED) hide(s, first, last, window);
         softmax.step(s, scale, shrink);
+        if constexpr (IS_DROPPED) drop(s, kept);
         pack(p, s);
         int add = 0;
         for (u32 left = last; left > begin; --left) {
@@ -159,11 +164,13 @@ struct Consumer {
             products_commit();
             turn_pass(group);
             add = 1;
+            if constexpr (IS_DROPPED) draw<false>(kept, dropout, line, first, (left - 1) * KEYS);
             products_wait<1>();
             pin(s);
             memory.ring.release(keys);
             if constexpr (IS_WINDOWED) hide(s, first, left - 1, window);
             softmax.step(s, scale, shrink);
+            if constexpr (IS_DROPPED) drop(s, kept);
             products_wait<0>();
             pin(out);
             memory.ring.release(values.index);
@@ -193,7 +200,7 @@ KERNEL __launch_bounds__(BLOCK, 1)
                              const Half *__restrict__ q, const Half *__restrict__ k,
                              const Half *__restrict__ v, u32 batch, u32 time, u32 heads, u32 group,
                              u32 q_stride, u32 kv_stride, float scale,
-                             u32 *cells WINDOW_PARAMETER PIECE_PARAMETERS) {
+                             u32 *cells WINDOW_PARAMETER PIECE_PARAMETERS DROPOUT_PARAMETERS) {
     const Memory memory(shared_memory);
     const u32 width = heads * D, warp = uniform(threadIdx.x / WARP);
     if (threadIdx.x == 0) memory.query_ring.init(COPIERS), memory.ring.init(1);
@@ -228,7 +235,7 @@ KERNEL __launch_bounds__(BLOCK, 1)
         finish_copies();
     } else {
         many_registers<24>();
-        Consumer consumer = {memory, scale * LOG2E, warp / 4 - 1};
+        Consumer consumer = {memory, scale * LOG2E, warp / 4 - 1, DROPOUT};
         if (consumer.group == 1) turn_pass(1);
         for_work(work, heads, [&](u32 block, u32 head, u32 sequence) {
             const u32 first = block * ROWS + consumer.group * 64, row = first + own_row(0);
@@ -258,7 +265,8 @@ KERNEL __launch_bounds__(BLOCK, 1)
             } else {
                 consumer.skip_tiles(last - diagonal);
             }
-            consumer.rows(POSITION + first, own_begin, diagonal, WINDOW, softmax, acc);
+            consumer.rows(sequence * heads + head, POSITION + first, own_begin, diagonal, WINDOW, softmax,
+                          acc);
             if constexpr (IS_WINDOWED) consumer.skip_in_turn(own_begin - begin);
             float total[2];
 #pragma unroll
@@ -266,8 +274,9 @@ KERNEL __launch_bounds__(BLOCK, 1)
                 total[half] = softmax.total[half] + __shfl_xor_sync(ALL_LANES, softmax.total[half], 1);
                 total[half] += __shfl_xor_sync(ALL_LANES, total[half], 2);
             }
+            const float kept = consumer.dropout.scale;
             const u32 most = store_rows(out + u64(sequence) * time * width + head * D, width, row, time, acc,
-                                        1.0f / total[0], 1.0f / total[1]);
+                                        kept / total[0], kept / total[1]);
             if (cells) record_pair(most, cells);
             float *line = logsumexp + (u64(sequence) * heads + head) * time;
             if (threadIdx.x % 4 == 0) {

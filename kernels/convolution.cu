@@ -1,4 +1,5 @@
-// Convolutions of few channels as matmuls of unfolded windows, and gradients of weights in other layouts.
+// Convolutions of few channels as matmuls of unfolded windows, gradients of weights in other layouts, and
+// what follows a convolution where the library has no epilogue.
 #include "common.cuh"
 
 // Launch: THREADS threads. Floor: each array once.
@@ -55,6 +56,33 @@ __device__ __forceinline__ void unpad(const T *padded, Out *out, u32 own, u32 co
     out[index] = from_f32<Out>(accumulate ? to_f32(out[index]) + value : value);
 }
 
+// y = y + bias + residual, and then ReLU if `relu`; `residual` may be null. A thread for each WIDE elements,
+// or for each one.
+template <typename T>
+__device__ __forceinline__ void finish(T *y, const T *bias, const T *residual, u32 channels, u32 count,
+                                       u32 relu, u32 vector) {
+    const u32 index = blockIdx.x * THREADS + threadIdx.x;
+    if (vector) {
+        const u32 first = index * WIDE;
+        if (first >= count) return;
+        Floats<WIDE> values = read<WIDE>(y + first);
+        const Floats<WIDE> biases = read<WIDE>(bias + first % channels);
+        Floats<WIDE> more = {};
+        if (residual) more = read<WIDE>(residual + first);
+#pragma unroll
+        for (int i = 0; i < WIDE; i++) {
+            const float value = values.at[i] + biases.at[i] + more.at[i];
+            // A comparison lets NaN pass, as a maximum would not.
+            values.at[i] = relu && value < 0.0f ? 0.0f : value;
+        }
+        write(y + first, values);
+    } else if (index < count) {
+        const float more = residual ? to_f32(residual[index]) : 0.0f;
+        const float value = to_f32(y[index]) + to_f32(bias[index % channels]) + more;
+        y[index] = from_f32<T>(relu && value < 0.0f ? 0.0f : value);
+    }
+}
+
 #define UNPAD(FROM, T, TO, OUT)                                                                              \
     KERNEL unpad_##FROM##_##TO(const T *__restrict__ padded, OUT *out, u32 own, u32 columns, u32 count,      \
                                u32 accumulate) {                                                             \
@@ -75,5 +103,13 @@ __device__ __forceinline__ void unpad(const T *padded, Out *out, u32 own, u32 co
     UNPAD(NAME, T, f32, float)                                                                               \
     UNPAD(f32, float, NAME, T)
 
+#define FINISH(NAME, T)                                                                                      \
+    KERNEL __launch_bounds__(THREADS)                                                                        \
+        finish_##NAME(T *y, const T *__restrict__ bias, const T *__restrict__ residual, u32 channels,        \
+                      u32 count, u32 relu, u32 vector) {                                                     \
+        finish(y, bias, residual, channels, count, relu, vector);                                            \
+    }
+
 FOR_EACH_HALF(CONVOLUTION)
+FOR_EACH_TYPE(FINISH)
 UNPAD(f32, float, f32, float)

@@ -119,6 +119,7 @@ const STANDARD: &[OperatorPrecision] = &[
     moves("exchange"),
     half("experts", "weights of choices, sums of a row's experts"),
     half("feed_forward", "activation function"),
+    half("folded_convolution", "weight and bias until they are folded"),
     half("gated_feed_forward", "activation function"),
     moves("gather"),
     half("lane_attention", "softmax, logsumexp"),

@@ -178,6 +178,16 @@ const CALLS: &[(&str, Run)] = &[
         let weights = FeedForwardWeights { expand, expand_bias, project, project_bias };
         one(ops::feed_forward(t, x, &weights, Activation::Gelu))
     }),
+    ("folded_convolution", |t, o| {
+        let (x, weight) = (o.x(t, &[1, 4, 4, 2]), o.weight(&[3, 2, 2, 2]));
+        let norm = BatchNorm { weight: o.weight(&[3]), bias: o.weight(&[3]), epsilon: 1e-5, relu: true };
+        let averages = [
+            o.tensor(&[3], DType::F32, 1),
+            Tensor::from_host(&o.device, &[1.0_f32; 3], [3], Category::Input)?,
+        ];
+        let convolution = (&weight, ConvolutionOptions::default());
+        one(ops::folded_convolution(t, x, None, convolution, (&norm, averages.each_ref())))
+    }),
     ("gated_feed_forward", |t, o| {
         let (x, gate_up, down) = (o.x(t, &[4, 8]), o.weight(&[16, 8]), o.weight(&[8, 8]));
         let (biases, adapters) = ([None, None], [None, None]);

@@ -14,14 +14,18 @@ use crate::step::StepMeasure;
 
 /// Timed rounds, each of as many micro-batches as the options have steps.
 const ROUNDS: usize = 5;
+/// Fewest micro-batches before the timed rounds, and after them: the first inputs are read and copied while
+/// the device waits, and results arrive two micro-batches late, but for the last.
+const MARGIN: u64 = 2;
 
 /// Runs the forward pass and the loss of `config`'s micro-batches on one rank, which holds no gradients and
-/// no optimizer state. The seconds are those of a micro-batch in each round.
+/// no optimizer state. The seconds are those of a micro-batch in each round of one evaluation.
 ///
 /// # Errors
 /// Errors of an evaluation.
 pub fn bench_forward(mut config: RunConfig, options: &BenchOptions) -> Result<StepMeasure> {
-    config.train.validation_micro_batches = options.steps;
+    let margin = MARGIN.div_ceil(options.steps.max(1)) as usize;
+    config.train.validation_micro_batches = options.steps * (ROUNDS + 2 * margin) as u64;
     let ChosenPlacement { placement, reason } =
         ChosenPlacement::find(options.device, &mut config, &Startup::alone(), None)?;
     let (setup, cycled) = cycled(plan::prepare(config, placement)?);
@@ -32,13 +36,15 @@ pub fn bench_forward(mut config: RunConfig, options: &BenchOptions) -> Result<St
         evaluator.losses(&mut |_| ())?;
         rounds += 1;
     }
-    let (mut seconds, mut loss) = (Vec::new(), f32::NAN);
-    for _ in 0..ROUNDS {
-        let began = Instant::now();
-        let evaluation = evaluator.losses(&mut |_| ())?;
-        seconds.push(began.elapsed().as_secs_f64() / options.steps as f64);
-        loss = evaluation.losses.last().copied().unwrap_or(loss);
-    }
+    let (mut seconds, mut round) = (Vec::new(), Instant::now());
+    let evaluation = evaluator.losses(&mut |losses| {
+        if (losses as u64).is_multiple_of(options.steps) {
+            seconds.push(round.elapsed().as_secs_f64() / options.steps as f64);
+            round = Instant::now();
+        }
+    })?;
+    let seconds = seconds.into_iter().skip(margin).take(ROUNDS).collect();
+    let loss = evaluation.losses.last().copied().unwrap_or(f32::NAN);
     let (device, train) = (evaluator.device(), &setup.config.train);
     let (description, examples) = (device.description(), setup.config.model.examples());
     Ok(StepMeasure {

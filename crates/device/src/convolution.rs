@@ -80,6 +80,38 @@ pub struct Convolution<'a> {
     pub accumulate: bool,
 }
 
+/// Operations on the result of a forward pass: relu(result + bias + residual).
+#[derive(Clone, Copy, Debug)]
+pub struct ConvolutionEpilogue<'a> {
+    /// An element for each output channel, of the operands' type.
+    pub bias: Region<'a>,
+    /// An array of the output's shape and type.
+    pub residual: Option<Region<'a>>,
+    /// Whether negative values are replaced by 0.
+    pub relu: bool,
+}
+
+impl ConvolutionEpilogue<'_> {
+    /// Bytes of the operands.
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.bias.bytes + self.residual.map_or(0, |residual| residual.bytes)) as u64
+    }
+
+    /// Checks that every region lies in its buffer and has the elements that `call` needs.
+    pub(crate) fn check(&self, call: &Convolution<'_>) -> Result<()> {
+        let bias = (self.bias, call.shape.output[2] * call.dtype.bytes());
+        let residual = self.residual.map(|residual| (residual, call.output.bytes));
+        for (region, bytes) in std::iter::once(bias).chain(residual) {
+            region.checked_address()?;
+            if region.bytes != bytes {
+                let (left, right) = (region.bytes, bytes);
+                return Err(DeviceError::Length { operator: "convolution", left, right });
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Convolution<'_> {
     /// The least work of the pass: each array moved once.
     pub(crate) fn work(&self) -> Work {

@@ -65,7 +65,7 @@ pub use call_log::{
     CallLog, CopyKind, LoggedCall, LoggedCommunication, LoggedEvent, LoggedKernel, RepeatedCalls,
 };
 pub use context::{ModuleEvent, ModuleObserver, Request};
-pub use convolution::{Convolution, ConvolutionPass, ConvolutionShape};
+pub use convolution::{Convolution, ConvolutionEpilogue, ConvolutionPass, ConvolutionShape};
 pub use description::{Backend, Description, DeviceOptions, Kind};
 pub use device::Device;
 pub use dtype::{DType, Element, Float};

@@ -55,6 +55,15 @@ pub enum Epilogue<'a> {
     None,
     /// Adds row `bias` to every row: n elements of the output's type.
     Bias(Region<'a>),
+    /// Adds the bias, n elements of the output's type, and replaces negative sums by 0.
+    BiasRelu(Region<'a>),
+    /// Adds the bias and a residual, and replaces negative sums by 0.
+    BiasResidualRelu {
+        /// n elements of the output's type.
+        bias: Region<'a>,
+        /// `[m, n]` of the output's type.
+        residual: Region<'a>,
+    },
     /// Adds the bias, writes the sum to `pre` and its GELU to the output.
     GeluBias {
         /// n elements of the output's type.
@@ -102,8 +111,10 @@ impl Matmul<'_> {
         let bytes = |elements: u64, operand: &Operand<'_>| elements * operand.dtype.bytes() as u64;
         let out = bytes(m * n, &self.out);
         let more = match self.epilogue {
-            Epilogue::None | Epilogue::Bias(_) | Epilogue::BiasGradient(_) => 0,
-            Epilogue::GeluBias { .. } | Epilogue::GeluGradient { .. } => out,
+            Epilogue::None | Epilogue::Bias(_) | Epilogue::BiasRelu(_) | Epilogue::BiasGradient(_) => 0,
+            Epilogue::BiasResidualRelu { .. } | Epilogue::GeluBias { .. } | Epilogue::GeluGradient { .. } => {
+                out
+            }
         };
         let read = if self.accumulate { out } else { 0 };
         let bytes = bytes(m * k, &self.a) + bytes(k * n, &self.b) + out + more + read;

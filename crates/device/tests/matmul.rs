@@ -91,6 +91,8 @@ enum Case {
     Plain,
     Accumulate,
     Bias,
+    BiasRelu,
+    BiasResidualRelu,
     GeluBias,
     GeluGradient,
     BiasGradient,
@@ -124,6 +126,8 @@ fn check_inside(
     let epilogue = match case {
         Case::Plain | Case::Accumulate => Epilogue::None,
         Case::Bias => Epilogue::Bias(bias.region()),
+        Case::BiasRelu => Epilogue::BiasRelu(bias.region()),
+        Case::BiasResidualRelu => Epilogue::BiasResidualRelu { bias: bias.region(), residual: pre.region() },
         Case::GeluBias => Epilogue::GeluBias { bias: bias.region(), pre: pre.region() },
         Case::GeluGradient => Epilogue::GeluGradient { pre: pre.region() },
         Case::BiasGradient => Epilogue::BiasGradient(bias.region()),
@@ -158,6 +162,11 @@ fn check_inside(
             expect("matmul", &out, matmuls.iter().zip(&out.values).map(|(x, before)| x + before).collect());
         }
         Case::Bias => expect("matmul", &out, with_bias().collect()),
+        Case::BiasRelu => expect("matmul", &out, with_bias().map(|x| x.max(0.0)).collect()),
+        Case::BiasResidualRelu => {
+            let sums = with_bias().zip(&pre.values).map(|(x, residual)| (x + residual).max(0.0));
+            expect("matmul", &out, sums.collect());
+        }
         Case::GeluBias => {
             expect("pre", &pre, with_bias().collect());
             expect("output", &out, with_bias().map(gelu).collect());
@@ -189,6 +198,11 @@ fn matmuls_with_every_epilogue_agree_with_f64() {
                 for case in [Case::Plain, Case::Accumulate, Case::Bias] {
                     check(&device, case, (sizes, transposed, operands, out));
                 }
+            }
+        }
+        for (operands, out) in [single, half] {
+            for case in [Case::BiasRelu, Case::BiasResidualRelu] {
+                check(&device, case, (sizes, [false, true], operands, out));
             }
         }
         for (operands, out) in [single, half, mixed] {

@@ -40,18 +40,18 @@ fn conditions(family: &Family, (major, minor): (u32, u32)) -> BTreeMap<String, b
 
 /// Chips for which a variant is compiled: one for each source, or all if PLIMSOLL_LONG_TESTS is set. Variants
 /// in f16 are those in bf16 with another type, and are compiled only for the chip without bf16. General
-/// variants, those for windows and those for pieces are the others with tests at run time: they are compiled
-/// only for the oldest chip that has any of their code, and in f16 not.
+/// variants, and those for windows, pieces and dropout, are the others with more code: they are compiled only
+/// for the oldest chip that has any of it, and in f16 not.
 fn chips(family: &Family, variant: usize) -> Vec<(u32, u32)> {
     let mut chips = CHIPS.to_vec();
     if std::env::var_os("PLIMSOLL_LONG_TESTS").is_none() {
         let sources: BTreeMap<_, _> = CHIPS.iter().map(|chip| (conditions(family, *chip), *chip)).collect();
         chips.retain(|chip| sources.values().any(|oldest| oldest == chip));
         let has = |wanted: &str| family.variants[variant].iter().any(|(name, _)| *name == wanted);
-        let has_tests = has("GENERAL") || has("WINDOWED") || has("PIECE");
+        let has_more = ["GENERAL", "WINDOWED", "PIECE", "DROPPED"].into_iter().any(has);
         if has("HALF_IS_F16") {
-            chips.retain(|chip| *chip == WITHOUT_BF16 && !has_tests && has_code(family, *chip));
-        } else if has_tests {
+            chips.retain(|chip| *chip == WITHOUT_BF16 && !has_more && has_code(family, *chip));
+        } else if has_more {
             let oldest = chips.iter().rposition(|chip| has_code(family, *chip));
             chips.drain(..oldest.unwrap_or(0));
         }

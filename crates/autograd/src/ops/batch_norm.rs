@@ -88,7 +88,7 @@ pub fn batch_norm(
         Statistics::Batch { record } => record,
         Statistics::Running(averages) => {
             let output = ops::batch_norm::evaluate(values, added, affine, averages);
-            return tape.record_one(&[], named(OPERATOR, output)?, || Evaluated);
+            return tape.record_one(&[], named(OPERATOR, output)?, || Evaluated { operator: OPERATOR });
         }
     };
     let forward = ops::batch_norm::forward(values, added, affine, record);
@@ -161,11 +161,13 @@ impl Rule for BatchNormRule {
 
 /// The rule of an output without a gradient.
 #[derive(Debug)]
-struct Evaluated;
+pub(super) struct Evaluated {
+    pub(super) operator: &'static str,
+}
 
 impl Rule for Evaluated {
     fn operator(&self) -> &'static str {
-        OPERATOR
+        self.operator
     }
 
     fn saved(&self) -> Vec<Saved<'_>> {

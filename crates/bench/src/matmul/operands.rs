@@ -91,8 +91,8 @@ impl Operands {
         let ([m, n, k], [a, b, out]) = (key.sizes, key.types);
         let (bias, pre) = match key.epilogue {
             EpilogueKind::None => (0, 0),
-            EpilogueKind::Bias => (n, 0),
-            EpilogueKind::GeluBias => (n, m * n),
+            EpilogueKind::Bias | EpilogueKind::BiasRelu => (n, 0),
+            EpilogueKind::BiasResidualRelu | EpilogueKind::GeluBias => (n, m * n),
             EpilogueKind::GeluGradient => (0, m * n),
             EpilogueKind::BiasGradient => (m, 0),
         };
@@ -114,6 +114,10 @@ impl Operands {
         let epilogue = match key.epilogue {
             EpilogueKind::None => Epilogue::None,
             EpilogueKind::Bias => Epilogue::Bias(bias.region()),
+            EpilogueKind::BiasRelu => Epilogue::BiasRelu(bias.region()),
+            EpilogueKind::BiasResidualRelu => {
+                Epilogue::BiasResidualRelu { bias: bias.region(), residual: pre.region() }
+            }
             EpilogueKind::GeluBias => Epilogue::GeluBias { bias: bias.region(), pre: pre.region() },
             EpilogueKind::GeluGradient => Epilogue::GeluGradient { pre: pre.region() },
             EpilogueKind::BiasGradient => Epilogue::BiasGradient(bias.region()),

@@ -103,8 +103,13 @@ pub(super) fn multiply(
     plan.point_to(&call.epilogue)?;
     plan.scale_by([call.a.scales, call.b.scales])?;
     let address = |region: Region<'_>| region.buffer.address() + region.offset as u64;
-    let (alpha, beta) = (1.0_f32, if call.accumulate { 1.0_f32 } else { 0.0 });
     let (a, b, out) = (address(call.a.region), address(call.b.region), address(call.out.region));
+    // The library adds a multiple of one matrix: the output before the call, or a residual.
+    let (added, adds) = match call.epilogue {
+        Epilogue::BiasResidualRelu { residual, .. } => (address(residual), true),
+        _ => (out, call.accumulate),
+    };
+    let (alpha, beta) = (1.0_f32, if adds { 1.0_f32 } else { 0.0 });
     let [first, second, output] = plan.layouts;
     // SAFETY: `check` checked every region against its buffer; layouts describe them; the workspace is the
     // device's own, of the plan's size; the stream belongs to the device.
@@ -118,7 +123,7 @@ pub(super) fn multiply(
             first,
             a as *const c_void,
             second,
-            out as *const c_void,
+            added as *const c_void,
             output,
             out as *mut c_void,
             output,
@@ -219,7 +224,10 @@ impl Plan {
         let address = |region: &Region<'_>| region.buffer.address() + region.offset as u64;
         let (bias, pre) = match epilogue {
             Epilogue::None => (None, None),
-            Epilogue::Bias(bias) | Epilogue::BiasGradient(bias) => (Some(bias), None),
+            Epilogue::Bias(bias)
+            | Epilogue::BiasRelu(bias)
+            | Epilogue::BiasResidualRelu { bias, .. }
+            | Epilogue::BiasGradient(bias) => (Some(bias), None),
             Epilogue::GeluBias { bias, pre } => (Some(bias), Some(pre)),
             Epilogue::GeluGradient { pre } => (None, Some(pre)),
         };
@@ -237,7 +245,10 @@ impl Plan {
 fn operands_of(epilogue: EpilogueKind) -> (bool, bool) {
     match epilogue {
         EpilogueKind::None => (false, false),
-        EpilogueKind::Bias | EpilogueKind::BiasGradient => (true, false),
+        EpilogueKind::Bias
+        | EpilogueKind::BiasRelu
+        | EpilogueKind::BiasResidualRelu
+        | EpilogueKind::BiasGradient => (true, false),
         EpilogueKind::GeluBias => (true, true),
         EpilogueKind::GeluGradient => (false, true),
     }
@@ -247,6 +258,9 @@ fn library_epilogue(epilogue: EpilogueKind) -> sys::cublasLtEpilogue_t {
     match epilogue {
         EpilogueKind::None => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT,
         EpilogueKind::Bias => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS,
+        EpilogueKind::BiasRelu | EpilogueKind::BiasResidualRelu => {
+            sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_RELU_BIAS
+        }
         EpilogueKind::GeluBias => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
         EpilogueKind::GeluGradient => sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DGELU,
         // The library sees the transposed matmul, where our left operand is its second.

@@ -30,10 +30,10 @@ pub(super) struct Key {
 
 /// cuDNN's handle, and the plans made so far.
 pub(super) struct Dnn {
-    handle: sys::cudnnHandle_t,
+    pub(super) handle: sys::cudnnHandle_t,
     plans: RefCell<HashMap<Key, Plan>>,
     /// Whether f32 operands are rounded to TF32.
-    tf32: bool,
+    pub(super) tf32: bool,
 }
 
 impl Dnn {
@@ -76,16 +76,19 @@ pub(super) fn convolve(dnn: &Dnn, call: &Convolution<'_>) -> Result<()> {
     let plan = match plans.entry(key) {
         Entry::Occupied(entry) => entry.into_mut(),
         Entry::Vacant(index) => {
-            let described = |error: CudaError| {
-                let text = format!("{} for {} of {shape:?} in {dtype}", error.text, name(pass));
-                CudaError { text, ..error }
-            };
-            let mut plan = Plan::new(&key, dnn.tf32).map_err(described)?;
-            plan.choose(dnn.handle, &key).map_err(described)?;
+            let mut plan = Plan::new(&key, dnn.tf32).map_err(|error| described(error, &key))?;
+            plan.choose(dnn.handle, &key).map_err(|error| described(error, &key))?;
             index.insert(plan)
         }
     };
     plan.run(dnn.handle, call)
+}
+
+/// Returns an error with the pass that it is of.
+pub(super) fn described(error: CudaError, key: &Key) -> CudaError {
+    let Key { shape, pass, dtype, .. } = key;
+    let text = format!("{} for {} of {shape:?} in {dtype}", error.text, name(*pass));
+    CudaError { text, ..error }
 }
 
 /// The library's number of an algorithm, by pass.
@@ -125,7 +128,7 @@ impl Drop for Plan {
 
 impl Plan {
     /// Creates the descriptors of a pass.
-    fn new(key: &Key, tf32: bool) -> Result<Self> {
+    pub(super) fn new(key: &Key, tf32: bool) -> Result<Self> {
         let (shape, null) = (&key.shape, std::ptr::null_mut());
         let mut plan = Plan {
             input: null,
@@ -252,7 +255,7 @@ impl Plan {
 const NHWC: sys::cudnnTensorFormat_t = sys::cudnnTensorFormat_t::CUDNN_TENSOR_NHWC;
 
 /// Creates the descriptor of a dense array of images.
-fn tensor(
+pub(super) fn tensor(
     dtype: DType,
     batch: usize,
     [height, width, channels]: [usize; 3],

@@ -15,19 +15,29 @@ const CHOICES: usize = 10;
 impl Plan {
     /// Sets the library's first algorithm that is deterministic and whose workspace fits.
     pub(super) fn choose(&mut self, handle: sys::cudnnHandle_t, key: &Key) -> Result<()> {
-        for algorithm in self.candidates(handle, key.pass)? {
-            // An algorithm that the library lists but does not have for this shape has no workspace's size.
-            let Ok(bytes) = self.workspace(handle, algorithm) else { continue };
-            if bytes <= key.workspace {
-                self.algorithm = Some((algorithm, bytes));
-                return Ok(());
-            }
+        let first = self.possible(handle, key)?.next();
+        self.algorithm = first;
+        if self.algorithm.is_some() {
+            return Ok(());
         }
         Err(CudaError {
             call: "cudnnGetConvolutionAlgorithm",
             code: sys::cudnnStatus_t::CUDNN_STATUS_NOT_SUPPORTED as i64,
             text: format!("no deterministic algorithm with at most {} bytes of workspace", key.workspace),
         })
+    }
+
+    /// Returns the deterministic algorithms whose workspace fits, with its bytes.
+    pub(super) fn possible(
+        &self,
+        handle: sys::cudnnHandle_t,
+        key: &Key,
+    ) -> Result<impl Iterator<Item = (Algorithm, usize)>> {
+        // An algorithm that the library lists but does not have for this shape has no workspace's size.
+        let with_bytes = move |algorithm| Some((algorithm, self.workspace(handle, algorithm).ok()?));
+        let candidates = self.candidates(handle, key.pass)?.into_iter().filter_map(with_bytes);
+        let most = key.workspace;
+        Ok(candidates.filter(move |(_, bytes)| *bytes <= most))
     }
 
     /// Returns the deterministic algorithms of a pass: those that the library recommends, then those that

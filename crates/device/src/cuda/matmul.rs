@@ -34,6 +34,8 @@ fn name(call: &Matmul<'_>) -> &'static str {
         Epilogue::Bias(_) if call.a.dtype.is_fp8() => "matmul+bias in FP8",
         Epilogue::None => "matmul",
         Epilogue::Bias(_) => "matmul+bias",
+        Epilogue::BiasRelu(_) => "matmul+bias+relu",
+        Epilogue::BiasResidualRelu { .. } => "matmul+bias+residual+relu",
         Epilogue::GeluBias { .. } => "matmul+bias+gelu",
         Epilogue::GeluGradient { .. } => "matmul·gelu'",
         Epilogue::BiasGradient(_) => "matmul, bias gradient",
@@ -51,7 +53,8 @@ fn check(call: &Matmul<'_>) -> crate::Result<()> {
     let sizes = [(call.a, call.m * call.k), (call.b, call.k * call.n), (call.out, call.m * call.n)];
     let more = match call.epilogue {
         Epilogue::None => vec![],
-        Epilogue::Bias(bias) => vec![(bias, call.n)],
+        Epilogue::Bias(bias) | Epilogue::BiasRelu(bias) => vec![(bias, call.n)],
+        Epilogue::BiasResidualRelu { bias, residual } => vec![(bias, call.n), (residual, call.m * call.n)],
         Epilogue::GeluBias { bias, pre } => vec![(bias, call.n), (pre, call.m * call.n)],
         Epilogue::GeluGradient { pre } => vec![(pre, call.m * call.n)],
         Epilogue::BiasGradient(bias) => vec![(bias, call.m)],

@@ -13,6 +13,7 @@ mod convolution;
 mod copy;
 mod dnn;
 mod dnn_choice;
+mod dnn_epilogue;
 pub(crate) mod error;
 mod launch;
 mod ledger;
@@ -67,6 +68,8 @@ pub(crate) struct Cuda {
     pub(crate) fetches: Rc<staging::Fetches>,
     pub(crate) modules: RefCell<modules::Modules>,
     pub(crate) blas: blas::Blas,
+    /// Plans of convolutions with epilogues.
+    convolution_epilogues: dnn_epilogue::EpiloguePlans,
     /// cuDNN, from the first convolution on.
     dnn: OnceCell<dnn::Dnn>,
     pub(crate) events: Rc<EventPool>,
@@ -104,6 +107,7 @@ impl Cuda {
             fetches,
             modules: RefCell::new(modules),
             blas,
+            convolution_epilogues: Default::default(),
             dnn: OnceCell::new(),
             events,
             marks,

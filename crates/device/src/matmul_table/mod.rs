@@ -21,6 +21,10 @@ pub enum EpilogueKind {
     None,
     /// [`Epilogue::Bias`].
     Bias,
+    /// [`Epilogue::BiasRelu`].
+    BiasRelu,
+    /// [`Epilogue::BiasResidualRelu`].
+    BiasResidualRelu,
     /// [`Epilogue::GeluBias`].
     GeluBias,
     /// [`Epilogue::GeluGradient`].
@@ -71,8 +75,12 @@ const ALIGNMENTS: [u32; 3] = [256, 16, 2];
 impl MatmulKey {
     /// Returns the key of `call`.
     pub fn of(call: &Matmul<'_>) -> Self {
-        let addresses = [call.a, call.b, call.out]
-            .map(|operand| operand.region.buffer.address() + operand.region.offset as u64);
+        let residual = match call.epilogue {
+            Epilogue::BiasResidualRelu { residual, .. } => residual,
+            _ => call.out.region,
+        };
+        let addresses = [call.a.region, call.b.region, call.out.region, residual]
+            .map(|region| region.buffer.address() + region.offset as u64);
         let aligned = |to: &u32| addresses.iter().all(|address| address.is_multiple_of(u64::from(*to)));
         MatmulKey {
             sizes: [call.m, call.n, call.k],
@@ -102,6 +110,8 @@ impl Epilogue<'_> {
         match self {
             Epilogue::None => EpilogueKind::None,
             Epilogue::Bias(_) => EpilogueKind::Bias,
+            Epilogue::BiasRelu(_) => EpilogueKind::BiasRelu,
+            Epilogue::BiasResidualRelu { .. } => EpilogueKind::BiasResidualRelu,
             Epilogue::GeluBias { .. } => EpilogueKind::GeluBias,
             Epilogue::GeluGradient { .. } => EpilogueKind::GeluGradient,
             Epilogue::BiasGradient(_) => EpilogueKind::BiasGradient,
@@ -109,9 +119,11 @@ impl Epilogue<'_> {
     }
 }
 
-const EPILOGUES: [(EpilogueKind, &str); 5] = [
+const EPILOGUES: [(EpilogueKind, &str); 7] = [
     (EpilogueKind::None, "plain"),
     (EpilogueKind::Bias, "bias"),
+    (EpilogueKind::BiasRelu, "bias+relu"),
+    (EpilogueKind::BiasResidualRelu, "bias+residual+relu"),
     (EpilogueKind::GeluBias, "bias+gelu"),
     (EpilogueKind::GeluGradient, "gelu-gradient"),
     (EpilogueKind::BiasGradient, "bias-gradient"),

@@ -120,6 +120,8 @@ mod tests {
         let epilogue = prop::sample::select(vec![
             EpilogueKind::None,
             EpilogueKind::Bias,
+            EpilogueKind::BiasRelu,
+            EpilogueKind::BiasResidualRelu,
             EpilogueKind::GeluBias,
             EpilogueKind::GeluGradient,
             EpilogueKind::BiasGradient,

@@ -2,6 +2,7 @@
 
 use autograd::ops::{self, Statistics};
 use autograd::{Mode, Tape, Var, Weight};
+use tensor::Tensor;
 
 use super::linear::short;
 use super::within;
@@ -68,16 +69,29 @@ impl BatchNorm {
         self.run(tape, x, residual, true)
     }
 
+    /// The operands of the operator.
+    pub(super) fn operands(&self, relu: bool) -> ops::BatchNorm {
+        let BatchNorm { weight, bias, .. } = self;
+        ops::BatchNorm { weight: weight.clone(), bias: bias.clone(), epsilon: EPSILON, relu }
+    }
+
+    /// The running averages of mean and variance, `[channels]` f32.
+    ///
+    /// # Errors
+    /// Statistics that have not been allocated.
+    pub(super) fn averages(&self) -> Result<[Tensor; 2]> {
+        self.statistics.averages()
+    }
+
     fn run(&self, tape: &Tape, x: Var, residual: Option<Var>, relu: bool) -> Result<Var> {
-        let BatchNorm { name, weight, bias, statistics } = self;
-        let norm = ops::BatchNorm { weight: weight.clone(), bias: bias.clone(), epsilon: EPSILON, relu };
-        within(tape, short(name), || {
+        let norm = self.operands(relu);
+        within(tape, short(&self.name), || {
             if tape.mode() == Mode::Evaluate {
-                let [mean, variance] = &statistics.averages()?;
+                let [mean, variance] = &self.averages()?;
                 let running = Statistics::Running([mean, variance]);
                 return Ok(ops::batch_norm(tape, x, residual, &norm, running)?);
             }
-            let record = statistics.record(tape)?;
+            let record = self.statistics.record(tape)?;
             Ok(ops::batch_norm(tape, x, residual, &norm, Statistics::Batch { record: record.as_ref() })?)
         })
     }

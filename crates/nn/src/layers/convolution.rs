@@ -12,9 +12,9 @@ use crate::parameters::Parameters;
 /// A convolution of channels-last images with weight `[outputs, kernel, kernel, inputs]`.
 #[derive(Debug)]
 pub struct Convolution {
-    name: String,
-    weight: Weight,
-    options: ConvolutionOptions,
+    pub(super) name: String,
+    pub(super) weight: Weight,
+    pub(super) options: ConvolutionOptions,
 }
 
 /// Sizes of a [`Convolution`] with a square kernel, padded so that stride 1 keeps the size of an image.

@@ -4,7 +4,7 @@
 use autograd::{Tape, Var};
 
 use super::convolution::ConvolutionSizes;
-use super::{BatchNorm, Convolution, Layer, within};
+use super::{Layer, NormedConvolution, within};
 use crate::error::Result;
 use crate::parameters::Parameters;
 
@@ -38,20 +38,13 @@ impl ResidualBlockSizes {
     }
 }
 
-/// A convolution and its norm.
-#[derive(Debug)]
-struct Normed {
-    convolution: Convolution,
-    norm: BatchNorm,
-}
-
 /// relu(branch(x) + x), where the branch is convolutions with norms, and ReLU between them. If its output has
 /// another shape, x passes a 1 × 1 convolution and a norm.
 #[derive(Debug)]
 pub struct ResidualBlock {
     name: String,
-    branch: Vec<Normed>,
-    shortcut: Option<Normed>,
+    branch: Vec<NormedConvolution>,
+    shortcut: Option<NormedConvolution>,
 }
 
 impl ResidualBlock {
@@ -67,10 +60,10 @@ impl ResidualBlock {
         for (index, [kernel, stride]) in kernels.iter().copied().enumerate() {
             let outputs = if index + 1 == kernels.len() { sizes.outputs() } else { sizes.channels };
             let number = index + 1;
-            let convolution = ConvolutionSizes { inputs, outputs, kernel, stride };
-            let convolution = Convolution::new(parameters, &format!("{name}.conv{number}"), convolution)?;
-            let norm = BatchNorm::new(parameters, &format!("{name}.bn{number}"), outputs)?;
-            branch.push(Normed { convolution, norm });
+            let names = [format!("{name}.conv{number}"), format!("{name}.bn{number}")];
+            let [convolution, norm] = names.each_ref().map(String::as_str);
+            let sizes = ConvolutionSizes { inputs, outputs, kernel, stride };
+            branch.push(NormedConvolution::new(parameters, [convolution, norm], sizes)?);
             inputs = outputs;
         }
         let keeps_shape = sizes.stride == 1 && sizes.inputs == sizes.outputs();
@@ -79,12 +72,12 @@ impl ResidualBlock {
     }
 }
 
-fn shortcut(parameters: &mut Parameters, name: &str, sizes: ResidualBlockSizes) -> Result<Normed> {
+fn shortcut(parameters: &mut Parameters, name: &str, sizes: ResidualBlockSizes) -> Result<NormedConvolution> {
+    let names = [format!("{name}.downsample.0"), format!("{name}.downsample.1")];
+    let [convolution, norm] = names.each_ref().map(String::as_str);
     let (inputs, outputs, stride) = (sizes.inputs, sizes.outputs(), sizes.stride);
-    let convolution = ConvolutionSizes { inputs, outputs, kernel: 1, stride };
-    let convolution = Convolution::new(parameters, &format!("{name}.downsample.0"), convolution)?;
-    let norm = BatchNorm::new(parameters, &format!("{name}.downsample.1"), outputs)?;
-    Ok(Normed { convolution, norm })
+    let sizes = ConvolutionSizes { inputs, outputs, kernel: 1, stride };
+    NormedConvolution::new(parameters, [convolution, norm], sizes)
 }
 
 impl Layer for ResidualBlock {
@@ -94,20 +87,14 @@ impl Layer for ResidualBlock {
         within(tape, &self.name, || {
             let mut hidden = x.clone();
             let last = self.branch.len() - 1;
-            for Normed { convolution, norm } in &self.branch[..last] {
-                let output = convolution.forward(tape, hidden)?;
-                hidden = norm.forward_relu(tape, output, None)?;
+            for convolution in &self.branch[..last] {
+                hidden = convolution.forward_relu(tape, hidden)?;
             }
-            let Normed { convolution, norm } = &self.branch[last];
-            let output = convolution.forward(tape, hidden)?;
-            let residual = match &self.shortcut {
-                Some(Normed { convolution, norm }) => {
-                    let projection = convolution.forward(tape, x)?;
-                    norm.forward(tape, projection)?
-                }
-                None => x,
+            let residual = || match &self.shortcut {
+                Some(projection) => projection.forward(tape, x),
+                None => Ok(x),
             };
-            norm.forward_relu(tape, output, Some(residual))
+            self.branch[last].forward_residual(tape, hidden, residual)
         })
     }
 }

@@ -25,6 +25,7 @@ pub static FAMILIES: Families = &[
     &super::dropout::FAMILY,
     &super::embedding::cuda::FAMILY,
     &super::fill::FAMILY,
+    &super::folded_convolution::cuda::FAMILY,
     &super::fp8_linear::cuda::FAMILY,
     &super::fp8_parts::FAMILY,
     &super::gate::FAMILY,

@@ -32,6 +32,7 @@ pub mod experts;
 mod families;
 pub mod feed_forward;
 pub mod fill;
+pub mod folded_convolution;
 pub mod fp8_linear;
 pub mod fp8_parts;
 pub mod gate;

@@ -6,11 +6,11 @@ use tensor::ops::convolution::{self, ConvolutionOptions};
 use crate::support::{Case, devices, dot, read};
 
 /// Sizes of a case: images, height, width, channels, outputs, kernel; and the options.
-struct Sizes {
-    input: [usize; 4],
-    outputs: usize,
-    kernel: [usize; 2],
-    options: ConvolutionOptions,
+pub(crate) struct Sizes {
+    pub(crate) input: [usize; 4],
+    pub(crate) outputs: usize,
+    pub(crate) kernel: [usize; 2],
+    pub(crate) options: ConvolutionOptions,
 }
 
 fn options(
@@ -23,7 +23,7 @@ fn options(
 }
 
 /// Every option alone and all together, channels that are and are not whole vectors, several pieces.
-fn table() -> Vec<Sizes> {
+pub(crate) fn table() -> Vec<Sizes> {
     let sizes = |input, outputs, kernel, options| Sizes { input, outputs, kernel, options };
     let plain = ConvolutionOptions::default();
     vec![
@@ -40,11 +40,11 @@ fn table() -> Vec<Sizes> {
 }
 
 impl Sizes {
-    fn weight(&self) -> [usize; 4] {
+    pub(crate) fn weight(&self) -> [usize; 4] {
         [self.outputs, self.kernel[0], self.kernel[1], self.input[3] / self.options.groups]
     }
 
-    fn output(&self) -> [usize; 4] {
+    pub(crate) fn output(&self) -> [usize; 4] {
         let ConvolutionOptions { stride, padding, dilation, .. } = self.options;
         let size = |axis: usize| {
             let extent = dilation[axis] * (self.kernel[axis] - 1) + 1;
@@ -54,7 +54,7 @@ impl Sizes {
     }
 
     /// Calls `visit(output, input, weight)` with the indices of the factors of each term.
-    fn terms(&self, mut visit: impl FnMut(usize, usize, usize)) {
+    pub(crate) fn terms(&self, mut visit: impl FnMut(usize, usize, usize)) {
         let ConvolutionOptions { stride, padding, dilation, groups } = self.options;
         let ([images, rows, columns, outputs], [_, height, width, channels]) = (self.output(), self.input);
         let (own, per_group) = (channels / groups, outputs / groups);

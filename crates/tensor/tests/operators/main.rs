@@ -22,6 +22,7 @@ mod embedding;
 mod errors;
 mod experts;
 mod fill;
+mod folded_convolution;
 mod fp8_linear;
 mod fp8_maxima;
 mod fp8_parts;

@@ -4,6 +4,7 @@ use device::Device;
 use tensor::ops::GradientTarget;
 use tensor::ops::batch_norm::{self, Affine, Passes, Saved};
 use tensor::ops::convolution::{self, ConvolutionOptions};
+use tensor::ops::folded_convolution::{self, Ending, Norm};
 use tensor::ops::pooling::{self, Windows};
 use tensor::ops::running_average;
 use tensor::{DType, Tensor};
@@ -36,6 +37,7 @@ pub(crate) fn every_image_operator(
                 after("convolution.backward_weight", &[&target.tensor]);
             }
         }
+        folded(device, sizes, &x, after);
         norms(device, sizes, &x, after);
         let windows = Windows { size: [3, 3], stride: [2, 2], padding: [1, 1], counts_padding: true };
         let y = pooling::maximum(&x, &windows).unwrap();
@@ -44,6 +46,21 @@ pub(crate) fn every_image_operator(
         let y = pooling::average(&x, &windows).unwrap();
         after("pooling.average", &[&y]);
         after("pooling.average_backward", &[&pooling::average_backward(&y, [13, 11], &windows).unwrap()]);
+    }
+}
+
+fn folded(device: &Device, sizes: &Sizes, x: &Tensor, after: &mut dyn FnMut(&'static str, &[&Tensor])) {
+    let channels = x.shape().columns();
+    let [weight, bias] = ["weight", "bias"].map(|name| make(device, sizes.dtype, name, &[channels]));
+    let [mean, variance] = ["mean", "mean"].map(|name| make(device, DType::F32, name, &[channels]));
+    let norm = Norm { weight: &weight, bias: &bias, mean: &mean, variance: &variance, epsilon: 100.0 };
+    for kernel in [3, 1] {
+        let kernels = make(device, sizes.dtype, "kernel", &[channels, kernel, kernel, channels]);
+        let options = ConvolutionOptions { padding: [kernel / 2; 2], ..ConvolutionOptions::default() };
+        for ending in [Ending::None, Ending::Relu, Ending::ResidualRelu(x)] {
+            let y = folded_convolution::forward(x, &kernels, norm, ending, &options).unwrap();
+            after("folded_convolution.forward", &[&y]);
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use tensor::ops::Activation;
 use super::sizes::{ResNetSizes, StemKind};
 use crate::error::{NnError, Result};
 use crate::init::Init;
-use crate::layers::{BatchNorm, Convolution, ConvolutionSizes, Linear, ResidualBlock, Stack, within};
+use crate::layers::{BatchNorm, ConvolutionSizes, Linear, NormedConvolution, ResidualBlock, Stack, within};
 use crate::model::{Input, Model, Stage};
 use crate::parameters::Parameters;
 use crate::recompute::Recompute;
@@ -17,8 +17,7 @@ use crate::recompute::Recompute;
 #[derive(Debug)]
 struct Stem {
     kind: StemKind,
-    convolution: Convolution,
-    norm: BatchNorm,
+    convolution: NormedConvolution,
 }
 
 impl Stem {
@@ -28,13 +27,11 @@ impl Stem {
             StemKind::Small => (3, 1),
         };
         let sizes = ConvolutionSizes { inputs, outputs, kernel, stride };
-        let convolution = Convolution::new(parameters, "conv1", sizes)?;
-        Ok(Stem { kind, convolution, norm: BatchNorm::new(parameters, "bn1", outputs)? })
+        Ok(Stem { kind, convolution: NormedConvolution::new(parameters, ["conv1", "bn1"], sizes)? })
     }
 
     fn forward(&self, tape: &Tape, images: Tensor) -> Result<Var> {
-        let hidden = self.convolution.forward(tape, tape.constant(images))?;
-        let hidden = self.norm.forward_relu(tape, hidden, None)?;
+        let hidden = self.convolution.forward_relu(tape, tape.constant(images))?;
         if self.kind == StemKind::Small {
             return Ok(hidden);
         }

@@ -23,11 +23,6 @@ pub struct Masks<'a> {
 }
 
 impl Masks<'_> {
-    /// Returns whether no mask is set.
-    pub(super) fn is_empty(&self) -> bool {
-        self.documents.is_none() && self.dropout.is_none()
-    }
-
     /// Refuses documents and sinks of a wrong shape or type.
     pub(super) fn check(&self, operator: &'static str, geometry: Geometry) -> Result<()> {
         if let Some(sinks) = self.sinks {

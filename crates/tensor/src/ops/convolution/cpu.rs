@@ -5,8 +5,11 @@
 use device::parallel::for_pieces;
 use device::{ConvolutionShape, MatrixRef, gemm};
 
+use super::biased::Biased;
 use super::workspace::images_at_once;
 use crate::ops::GradientTarget;
+use crate::ops::activation::{Elementary, Relu};
+use crate::ops::rows;
 use crate::{Result, Tensor};
 
 /// Sizes of the parts of a call.
@@ -49,15 +52,20 @@ impl Parts {
     }
 }
 
-/// out = the convolution of x with the weight.
+/// out = the convolution of x with the weight; with a bias and an ending if there are any.
 pub(super) fn forward(
     shape: &ConvolutionShape,
     x: &Tensor,
     weight: &Tensor,
+    biased: Option<Biased<'_>>,
     out: &Tensor,
     workspace: &Tensor,
 ) -> Result<()> {
     let parts = Parts::of(shape);
+    let residual = biased.and_then(|biased| biased.ending.residual());
+    if let Some(residual) = residual {
+        out.copy_from(residual)?;
+    }
     let (x, weight, mut workspace) = (x.values()?, weight.values()?, workspace.write::<f32>()?);
     let mut out = out.values_mut()?;
     let outputs = out.chunks_mut(parts.images * parts.output);
@@ -68,9 +76,25 @@ pub(super) fn forward(
             unfold(shape, group, x, windows);
             let left = MatrixRef::new(windows, rows, parts.window, parts.window);
             let right = parts.weight(&weight, group).transposed();
-            gemm(left, right, &mut out[group * parts.outputs..], parts.channels, 1.0, false);
+            let out = &mut out[group * parts.outputs..];
+            gemm(left, right, out, parts.channels, 1.0, residual.is_some());
         }
     }
+    biased.map_or(Ok(()), |biased| finish(biased, &mut out))
+}
+
+/// values = ending(values + bias), where those of a residual have been added.
+fn finish(Biased { bias, ending }: Biased<'_>, values: &mut [f32]) -> Result<()> {
+    let bias = bias.values()?;
+    let (bias, has_relu): (&[f32], bool) = (&bias, ending.has_relu());
+    for_pieces(values, rows::per_task(bias.len()) * bias.len(), |_, values| {
+        for row in values.chunks_mut(bias.len()) {
+            match has_relu {
+                true => row.iter_mut().zip(bias).for_each(|(y, b)| *y = Relu::value(*y + b)),
+                false => row.iter_mut().zip(bias).for_each(|(y, b)| *y += b),
+            }
+        }
+    });
     Ok(())
 }
 

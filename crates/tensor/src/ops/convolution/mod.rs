@@ -3,19 +3,26 @@
 //! The input is `[batch, height, width, in]`, the weight `[out, height, width, in / groups]`, the output
 //! `[batch, height, width, out]`. A 1 × 1 kernel with stride 1 is a matmul and runs as one.
 
+mod biased;
 mod cpu;
 pub(crate) mod cuda;
+mod ended;
 mod options;
+mod shapes;
 mod unfolded;
 mod workspace;
 
-use device::{Backend, Category, ConvolutionPass, ConvolutionShape, Device, Request};
+use device::{Backend, Category, ConvolutionPass, Device, Request};
 
 use super::activation::Activation;
 use super::linear;
 use super::{GradientTarget, check};
 use crate::{Result, Shape, Tensor};
+pub(super) use biased::Biased;
+pub(super) use ended::forward as ended;
 pub use options::ConvolutionOptions;
+use options::{is_matmul, multiplies_pixels};
+use shapes::{allocate, input_sizes, matrix, output_sizes};
 use unfolded::Unfolded;
 
 /// Convolves `x` with `weight`.
@@ -32,13 +39,13 @@ pub fn forward(x: &Tensor, weight: &Tensor, options: &ConvolutionOptions) -> Res
     let output = allocate(OPERATOR, x, output_sizes(&shape), Category::Activation)?;
     x.device().count_flops(shape.flops());
     if let Some(unfolded) = Unfolded::of(OPERATOR, x.device(), dtype, &shape) {
-        unfolded.forward(x, weight, &output)?;
+        unfolded.forward(x, weight, None, &output)?;
         return Ok(output);
     }
     let workspace = workspace::allocate(x.device(), OPERATOR, &shape, (ConvolutionPass::Forward, dtype))?;
     match x.device().backend() {
         Backend::Meta => {}
-        Backend::Cpu => cpu::forward(&shape, x, weight, &output, &workspace)?,
+        Backend::Cpu => cpu::forward(&shape, x, weight, None, &output, &workspace)?,
         Backend::Cuda => {
             let operands = cuda::Operands { x, weight, y: &output, workspace: &workspace };
             operands.run(shape, ConvolutionPass::Forward, false)?;
@@ -142,34 +149,4 @@ pub fn backward_weight(
     let gradient = &Tensor::empty(dy.device(), weight.tensor.shape(), dtype, request)?;
     cuda::Operands { weight: gradient, ..operands }.run(shape, ConvolutionPass::BackwardWeight, false)?;
     cuda::unpad(OPERATOR, gradient, shape.window(), weight, shape.window())
-}
-
-/// Returns whether the convolution multiplies each pixel with one matrix.
-fn is_matmul(shape: &ConvolutionShape) -> bool {
-    let ConvolutionShape { kernel, stride, padding, dilation, groups, .. } = *shape;
-    multiplies_pixels(&kernel, &ConvolutionOptions { stride, padding, dilation, groups })
-}
-
-fn multiplies_pixels(kernel: &[usize], options: &ConvolutionOptions) -> bool {
-    let ConvolutionOptions { stride, padding, groups, .. } = *options;
-    kernel == [1, 1] && stride == [1, 1] && padding == [0, 0] && groups == 1
-}
-
-/// The weight of a 1 × 1 kernel as `[out, in]`.
-fn matrix(weight: &Tensor) -> Result<Tensor> {
-    weight.reshape([weight.shape().dims().first().copied().unwrap_or(0), weight.shape().columns()])
-}
-
-fn input_sizes(shape: &ConvolutionShape) -> [usize; 4] {
-    let [height, width, channels] = shape.input;
-    [shape.batch, height, width, channels]
-}
-
-fn output_sizes(shape: &ConvolutionShape) -> [usize; 4] {
-    let [height, width, channels] = shape.output;
-    [shape.batch, height, width, channels]
-}
-
-fn allocate(operator: &'static str, like: &Tensor, sizes: [usize; 4], category: Category) -> Result<Tensor> {
-    Tensor::empty(like.device(), sizes, like.dtype(), Request::new(category, operator))
 }

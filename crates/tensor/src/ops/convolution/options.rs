@@ -2,6 +2,7 @@
 
 use device::ConvolutionShape;
 
+use super::shapes::output_sizes;
 use crate::ops::check;
 use crate::{Result, Tensor};
 
@@ -31,7 +32,7 @@ impl ConvolutionOptions {
     /// # Errors
     /// Shapes that do not agree, a kernel larger than the padded input, a stride, dilation or number of
     /// groups of 0.
-    pub(super) fn shape(
+    pub(in crate::ops) fn shape(
         &self,
         operator: &'static str,
         x: &Tensor,
@@ -60,7 +61,7 @@ impl ConvolutionOptions {
         let batch = dy.shape().dims()[0];
         let shape =
             self.sizes(operator, weight, batch, [height, width, weight.shape().columns() * self.groups])?;
-        check::shape(operator, "dy", dy, super::output_sizes(&shape))?;
+        check::shape(operator, "dy", dy, output_sizes(&shape))?;
         Ok(shape)
     }
 
@@ -96,4 +97,16 @@ impl ConvolutionOptions {
         }
         Ok(ConvolutionShape { batch, input, output, kernel, stride, padding, dilation, groups })
     }
+}
+
+/// Returns whether the convolution multiplies each pixel with one matrix.
+pub(super) fn is_matmul(shape: &ConvolutionShape) -> bool {
+    let ConvolutionShape { kernel, stride, padding, dilation, groups, .. } = *shape;
+    multiplies_pixels(&kernel, &ConvolutionOptions { stride, padding, dilation, groups })
+}
+
+/// Returns whether a convolution with a kernel of this height and width does.
+pub(super) fn multiplies_pixels(kernel: &[usize], options: &ConvolutionOptions) -> bool {
+    let ConvolutionOptions { stride, padding, groups, .. } = *options;
+    kernel == [1, 1] && stride == [1, 1] && padding == [0, 0] && groups == 1
 }

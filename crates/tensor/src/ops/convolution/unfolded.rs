@@ -4,7 +4,9 @@
 
 use device::{Backend, Category, ConvolutionShape, DType, Device, Function, Request};
 
+use super::biased::Biased;
 use super::cuda::{FAMILY, WIDE, unpad};
+use crate::ops::linear::Ending;
 use crate::ops::{GradientTarget, gpu, linear};
 use crate::{Result, Tensor};
 
@@ -39,11 +41,17 @@ impl Unfolded {
         applies.then_some(Unfolded { operator, shape: *shape, columns, images })
     }
 
-    /// out = the convolution of x with the weight.
+    /// out = the convolution of x with the weight; with a bias and an ending if there are any.
     ///
     /// # Errors
     /// Out of memory.
-    pub(super) fn forward(&self, x: &Tensor, weight: &Tensor, out: &Tensor) -> Result<()> {
+    pub(super) fn forward(
+        &self,
+        x: &Tensor,
+        weight: &Tensor,
+        biased: Option<Biased<'_>>,
+        out: &Tensor,
+    ) -> Result<()> {
         let outputs = self.shape.output[2];
         let padded = self.empty(weight, [outputs, self.columns], weight.dtype())?;
         let windows = self.windows(x)?;
@@ -55,8 +63,14 @@ impl Unfolded {
         let launch = launch.u32(self.word(self.shape.window())?).u32(self.word(self.columns)?);
         self.launch(launch, padded.elements(), gpu::bytes(&[weight, &padded]))?;
         self.pieces(x, &windows, |windows, positions| {
-            let out = out.view(positions.start * outputs, [positions.len(), outputs])?;
-            linear::cuda::affine(windows, &padded, None, false, &out)
+            let part = |whole: &Tensor| whole.view(positions.start * outputs, [positions.len(), outputs]);
+            let out = part(out)?;
+            let Some(Biased { bias, ending }) = biased else {
+                return linear::cuda::affine(windows, &padded, None, false, &out);
+            };
+            let residual = ending.residual().map(part).transpose()?;
+            let ending = residual.as_ref().map_or(ending, Ending::ResidualRelu);
+            linear::affine_ended(windows, &padded, bias, ending, &out)
         })
     }
 

@@ -16,7 +16,7 @@ fn operand(tensor: &Tensor) -> Operand<'_> {
 }
 
 /// out = x · Wᵀ, and the epilogue.
-fn forward(
+pub(super) fn forward(
     x: &Tensor,
     weight: &Tensor,
     out: &Tensor,

@@ -2,12 +2,15 @@
 
 mod cpu;
 pub(crate) mod cuda;
+mod ending;
 
 use device::{Backend, Category, DType, Epilogue, Request};
 
 use super::activation::{self, Activation};
 use super::{GradientTarget, check, columns};
 use crate::{Result, Tensor};
+pub use ending::Ending;
+pub(super) use ending::{affine_ended, ended};
 
 /// Result of [`forward`].
 #[derive(Clone, Debug)]

@@ -109,17 +109,18 @@ impl<'a> Call<'a> {
         let (device, dtype) = (qkv.arrays()[0].device(), qkv.arrays()[0].dtype());
         let aligned = qkv.arrays().iter().all(|array| gpu::aligned(&[array])) && gpu::aligned(tensors);
         let window = settings.window.filter(|window| *window < geometry.end());
-        // The Hopper kernels support no mask but the causal one and windows, no cap and no sinks; of a piece
-        // of a sequence no window, and only whole tiles before it.
+        // The Hopper kernels support no mask but the causal one, and windows or dropout, no cap and no sinks;
+        // of a piece of a sequence no window and no dropout, and only whole tiles before it.
         let (capped, sinks) = (settings.soft_cap.is_some(), masks.sinks.is_some());
         let general = capped || !geometry.is_whole();
-        let pairs = match (geometry.is_whole(), window.is_some()) {
-            (true, false) => Some(Pairs::Causal),
-            (true, true) => Some(Pairs::Windowed),
-            (false, false) if first.is_multiple_of(COLUMNS as usize) => Some(Pairs::OfPiece),
-            (false, _) => None,
+        let pairs = match (geometry.is_whole(), window.is_some(), masks.dropout.is_some()) {
+            (true, false, false) => Some(Pairs::Causal),
+            (true, false, true) => Some(Pairs::Dropped),
+            (true, true, false) => Some(Pairs::Windowed),
+            (false, false, false) if first.is_multiple_of(COLUMNS as usize) => Some(Pairs::OfPiece),
+            _ => None,
         };
-        let plain = masks.is_empty() && !capped && !sinks && pairs.is_some();
+        let plain = masks.documents.is_none() && !capped && !sinks && pairs.is_some();
         let pairs = pairs.unwrap_or_default();
         let (major, _) = device.description().compute_capability;
         let hopper = aligned && plain && major == 9;
@@ -175,12 +176,17 @@ impl<'a> Call<'a> {
             Some(documents) => launch.read(documents.region()),
             None => launch.null(),
         };
-        let launch = match self.masks.dropout {
+        let launch =
+            self.dropout(launch).u32(self.window).f32(self.geometry.settings.soft_cap.unwrap_or(0.0));
+        launch.u32(self.first).u32(self.rows_of_keys)
+    }
+
+    /// Adds the mask of dropout to a launch.
+    fn dropout<'b>(&self, launch: Launch<'b>) -> Launch<'b> {
+        match self.masks.dropout {
             Some(mask) => mask.add_to(launch),
             None => launch.u32(0).u32(0).u32(0).f32(1.0),
-        };
-        let launch = launch.u32(self.window).f32(self.geometry.settings.soft_cap.unwrap_or(0.0));
-        launch.u32(self.first).u32(self.rows_of_keys)
+        }
     }
 
     /// Adds what states the pairs to a launch of a Hopper kernel.
@@ -189,6 +195,7 @@ impl<'a> Call<'a> {
             Pairs::Causal => launch,
             Pairs::Windowed => launch.u32(self.window),
             Pairs::OfPiece => launch.u32(self.first).u32(self.rows_of_keys),
+            Pairs::Dropped => self.dropout(launch),
         }
     }
 

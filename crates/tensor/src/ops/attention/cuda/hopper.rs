@@ -12,6 +12,10 @@ const FIRST: usize = 2;
 const WINDOWED: Macro = ("WINDOWED", 1);
 /// Macro of the variants for pieces of sequences, which follow those, in the same order.
 const PIECE: Macro = ("PIECE", 1);
+/// Macro of the variants that drop weights, which come last, in the same order.
+const DROPPED: Macro = ("DROPPED", 1);
+/// Number of sizes, the first ones, of which weights are dropped.
+const DROPPED_WIDTHS: usize = 3;
 
 /// The pairs of queries and keys that variants of the Hopper kernels compute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,6 +27,8 @@ pub(super) enum Pairs {
     Windowed,
     /// The queries of a piece of a sequence and the keys up to each.
     OfPiece,
+    /// All queries and the keys up to each, with dropout of the weights.
+    Dropped,
 }
 
 /// Returns the variant in `dtype` of the sizes at `index` of `count`: for causal pairs, two in bf16 come
@@ -33,8 +39,14 @@ pub(super) fn variant(index: usize, dtype: DType, count: usize, pairs: Pairs) ->
         Pairs::Causal => (FIRST, count - FIRST),
         Pairs::Windowed => (2 * count, count),
         Pairs::OfPiece => (4 * count, count),
+        Pairs::Dropped => (6 * count, DROPPED_WIDTHS),
     };
     first + index + if dtype == DType::F16 { group } else { 0 }
+}
+
+/// Appends [`DROPPED`].
+const fn dropped<const N: usize, const M: usize>(macros: &[Macro; N]) -> [Macro; M] {
+    appended(macros, DROPPED)
 }
 
 /// Appends [`PIECE`].
@@ -93,7 +105,7 @@ impl HopperForward {
 /// Forward attention in half precision with Hopper's warp-group matmuls; empty for other architectures.
 pub(crate) static FAMILY_HOPPER_FORWARD: Family = family!(
     "attention_hopper_forward",
-    headers: ["attention_hopper.cuh", "hopper.cuh", "maximum.cuh"],
+    headers: ["attention_hopper.cuh", "hopper.cuh", "maximum.cuh", "philox.cuh"],
     constants: &[("CONSUMER_ROWS", CONSUMER_ROWS), gpu::CELLS_CONSTANT],
     variants: &[
         &HOPPER_FORWARD[0].macros(),
@@ -120,6 +132,12 @@ pub(crate) static FAMILY_HOPPER_FORWARD: Family = family!(
         &of_piece::<_, 7>(&in_f16::<_, 6>(&HOPPER_FORWARD[1].macros())),
         &of_piece::<_, 7>(&in_f16::<_, 6>(&HOPPER_FORWARD[2].macros())),
         &of_piece::<_, 7>(&in_f16::<_, 6>(&HOPPER_FORWARD[3].macros())),
+        &dropped::<_, 6>(&HOPPER_FORWARD[0].macros()),
+        &dropped::<_, 6>(&HOPPER_FORWARD[1].macros()),
+        &dropped::<_, 6>(&HOPPER_FORWARD[2].macros()),
+        &dropped::<_, 7>(&in_f16::<_, 6>(&HOPPER_FORWARD[0].macros())),
+        &dropped::<_, 7>(&in_f16::<_, 6>(&HOPPER_FORWARD[1].macros())),
+        &dropped::<_, 7>(&in_f16::<_, 6>(&HOPPER_FORWARD[2].macros())),
     ],
 );
 
@@ -163,7 +181,13 @@ const EXCHANGE_BYTES: u32 = 16_384;
 /// architectures.
 pub(crate) static FAMILY_HOPPER_WIDE: Family = family!(
     "attention_hopper_wide",
-    headers: ["attention_hopper.cuh", "hopper.cuh", "attention_hopper_columns.cuh", "maximum.cuh"],
+    headers: [
+        "attention_hopper.cuh",
+        "hopper.cuh",
+        "attention_hopper_columns.cuh",
+        "maximum.cuh",
+        "philox.cuh"
+    ],
     constants: &[
         ("CONSUMER_ROWS", CONSUMER_ROWS),
         ("COLUMNS", COLUMNS),
@@ -202,7 +226,7 @@ pub(super) fn backward(width: usize, dtype: DType, pairs: Pairs) -> Option<Hoppe
             let variant = variant(index, dtype, HOPPER_BACKWARD.len(), pairs);
             (&FAMILY_HOPPER_BACKWARD, variant, sizes, sizes.consumers, 0)
         }
-        None if has(&HOPPER_WIDE) => {
+        None if has(&HOPPER_WIDE) && pairs != Pairs::Dropped => {
             let variant = 2 * pairs as usize + usize::from(dtype == DType::F16);
             (&FAMILY_HOPPER_WIDE, variant, HOPPER_WIDE, 1, EXCHANGE_BYTES)
         }
@@ -217,7 +241,13 @@ pub(super) fn backward(width: usize, dtype: DType, pairs: Pairs) -> Option<Hoppe
 /// Backward attention in half precision with Hopper's warp-group matmuls; empty for other architectures.
 pub(crate) static FAMILY_HOPPER_BACKWARD: Family = family!(
     "attention_hopper_backward",
-    headers: ["attention_hopper.cuh", "hopper.cuh", "attention_hopper_columns.cuh", "maximum.cuh"],
+    headers: [
+        "attention_hopper.cuh",
+        "hopper.cuh",
+        "attention_hopper_columns.cuh",
+        "maximum.cuh",
+        "philox.cuh"
+    ],
     constants: &[("CONSUMER_ROWS", CONSUMER_ROWS), ("COLUMNS", COLUMNS), gpu::CELLS_CONSTANT],
     variants: &[
         &HOPPER_BACKWARD[0].macros(),
@@ -238,5 +268,11 @@ pub(crate) static FAMILY_HOPPER_BACKWARD: Family = family!(
         &of_piece::<_, 6>(&in_f16::<_, 5>(&HOPPER_BACKWARD[0].macros())),
         &of_piece::<_, 6>(&in_f16::<_, 5>(&HOPPER_BACKWARD[1].macros())),
         &of_piece::<_, 6>(&in_f16::<_, 5>(&HOPPER_BACKWARD[2].macros())),
+        &dropped::<_, 5>(&HOPPER_BACKWARD[0].macros()),
+        &dropped::<_, 5>(&HOPPER_BACKWARD[1].macros()),
+        &dropped::<_, 5>(&HOPPER_BACKWARD[2].macros()),
+        &dropped::<_, 6>(&in_f16::<_, 5>(&HOPPER_BACKWARD[0].macros())),
+        &dropped::<_, 6>(&in_f16::<_, 5>(&HOPPER_BACKWARD[1].macros())),
+        &dropped::<_, 6>(&in_f16::<_, 5>(&HOPPER_BACKWARD[2].macros())),
     ],
 );

@@ -1,0 +1,43 @@
+//! A convolution and the batch norm after it with running statistics, as one convolution without gradients.
+
+use tensor::Tensor;
+use tensor::ops::convolution::ConvolutionOptions;
+use tensor::ops::folded_convolution::{self, Ending, Norm};
+
+use super::batch_norm::{BatchNorm, Evaluated};
+use super::named;
+use super::norm_rule::residual_operands;
+use crate::error::Result;
+use crate::tape::{Tape, Var};
+use crate::weight::Weight;
+
+const OPERATOR: &str = "folded_convolution";
+
+/// Convolves `x [batch, height, width, in]` with `weight [out, height, width, in / groups]` and normalises by
+/// the running averages of mean and variance, `[out]` f32. ReLU follows if the norm has it; with a residual,
+/// relu(normalised + residual). The output has no gradient.
+///
+/// # Errors
+/// As [`folded_convolution::forward`].
+pub fn folded_convolution(
+    tape: &Tape,
+    x: Var,
+    residual: Option<Var>,
+    (weight, options): (&Weight, ConvolutionOptions),
+    (norm, [mean, variance]): (&BatchNorm, [&Tensor; 2]),
+) -> Result<Var> {
+    let (x, residual) = residual_operands(tape, OPERATOR, x, residual)?;
+    tape.begin(OPERATOR)?;
+    let ending = match &residual {
+        Some(residual) => Ending::ResidualRelu(residual.tensor()),
+        None if norm.relu => Ending::Relu,
+        None => Ending::None,
+    };
+    let computed = || -> tensor::Result<Tensor> {
+        // Stored values are rounded once, when they have been scaled.
+        let (kernel, scale, bias) = (weight.stored()?, norm.weight.stored()?, norm.bias.stored()?);
+        let norm = Norm { weight: &scale, bias: &bias, mean, variance, epsilon: norm.epsilon };
+        folded_convolution::forward(x.tensor(), &kernel, norm, ending, &options)
+    };
+    tape.record_one(&[], named(OPERATOR, computed())?, || Evaluated { operator: OPERATOR })
+}

@@ -1,0 +1,83 @@
+//! A convolution and the batch norm after it.
+
+use autograd::{Mode, Tape, Var, ops};
+
+use super::convolution::ConvolutionSizes;
+use super::linear::short;
+use super::{BatchNorm, Convolution, within};
+use crate::error::Result;
+use crate::parameters::Parameters;
+
+/// A convolution and its batch norm. Training computes one after the other; evaluation folds the norm into
+/// weight and bias of the convolution, which then has its name alone.
+#[derive(Debug)]
+pub struct NormedConvolution {
+    convolution: Convolution,
+    norm: BatchNorm,
+}
+
+impl NormedConvolution {
+    /// Registers the parameters of a convolution and of a norm under their names.
+    ///
+    /// # Errors
+    /// Out of memory, a name that exists.
+    pub fn new(
+        parameters: &mut Parameters,
+        [convolution, norm]: [&str; 2],
+        sizes: ConvolutionSizes,
+    ) -> Result<Self> {
+        let convolution = Convolution::new(parameters, convolution, sizes)?;
+        Ok(NormedConvolution { convolution, norm: BatchNorm::new(parameters, norm, sizes.outputs)? })
+    }
+
+    /// Computes norm(convolution(x)) for `x [batch, height, width, inputs]`.
+    ///
+    /// # Errors
+    /// Another shape or type, out of memory.
+    pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
+        if tape.mode() == Mode::Evaluate {
+            return self.folded(tape, x, None, false);
+        }
+        self.norm.forward(tape, self.convolution.forward(tape, x)?)
+    }
+
+    /// Computes relu(norm(convolution(x))).
+    ///
+    /// # Errors
+    /// As [`NormedConvolution::forward`].
+    pub fn forward_relu(&self, tape: &Tape, x: Var) -> Result<Var> {
+        if tape.mode() == Mode::Evaluate {
+            return self.folded(tape, x, None, true);
+        }
+        self.norm.forward_relu(tape, self.convolution.forward(tape, x)?, None)
+    }
+
+    /// Computes relu(norm(convolution(x)) + residual). In training the residual is computed after the
+    /// convolution.
+    ///
+    /// # Errors
+    /// As [`NormedConvolution::forward`]; errors of the residual.
+    pub fn forward_residual(
+        &self,
+        tape: &Tape,
+        x: Var,
+        residual: impl FnOnce() -> Result<Var>,
+    ) -> Result<Var> {
+        if tape.mode() == Mode::Evaluate {
+            let residual = residual()?;
+            return self.folded(tape, x, Some(residual), true);
+        }
+        let output = self.convolution.forward(tape, x)?;
+        self.norm.forward_relu(tape, output, Some(residual()?))
+    }
+
+    fn folded(&self, tape: &Tape, x: Var, residual: Option<Var>, relu: bool) -> Result<Var> {
+        let Convolution { name, weight, options } = &self.convolution;
+        let norm = self.norm.operands(relu);
+        within(tape, short(name), || {
+            let averages = self.norm.averages()?;
+            let norm = (&norm, averages.each_ref());
+            Ok(ops::folded_convolution(tape, x, residual, (weight, *options), norm)?)
+        })
+    }
+}

@@ -1,0 +1,32 @@
+//! Shapes of a convolution's operands.
+
+use device::{Category, ConvolutionShape, Request};
+
+use crate::{Result, Tensor};
+
+/// The weight of a 1 × 1 kernel as `[out, in]`.
+pub(super) fn matrix(weight: &Tensor) -> Result<Tensor> {
+    weight.reshape([weight.shape().dims().first().copied().unwrap_or(0), weight.shape().columns()])
+}
+
+/// Shape of the input.
+pub(super) fn input_sizes(shape: &ConvolutionShape) -> [usize; 4] {
+    let [height, width, channels] = shape.input;
+    [shape.batch, height, width, channels]
+}
+
+/// Shape of the output.
+pub(super) fn output_sizes(shape: &ConvolutionShape) -> [usize; 4] {
+    let [height, width, channels] = shape.output;
+    [shape.batch, height, width, channels]
+}
+
+/// Allocates an array of the type of `like`.
+pub(super) fn allocate(
+    operator: &'static str,
+    like: &Tensor,
+    sizes: [usize; 4],
+    category: Category,
+) -> Result<Tensor> {
+    Tensor::empty(like.device(), sizes, like.dtype(), Request::new(category, operator))
+}
