@@ -30,6 +30,7 @@ mod blas;
 mod borrows;
 mod buffer;
 mod call_log;
+mod capture;
 mod context;
 mod convolution;
 pub mod cuda;
@@ -64,6 +65,7 @@ pub use buffer::{Buffer, Region};
 pub use call_log::{
     CallLog, CopyKind, LoggedCall, LoggedCommunication, LoggedEvent, LoggedKernel, RepeatedCalls,
 };
+pub use capture::{Captured, Graph, Written};
 pub use context::{ModuleEvent, ModuleObserver, Request};
 pub use convolution::{Convolution, ConvolutionPass, ConvolutionShape};
 pub use description::{Backend, Description, DeviceOptions, Kind};
@@ -74,7 +76,7 @@ pub use event::{Event, SharedEvent};
 pub use fp8::{E4m3, E5m2, Fp8};
 pub use half::{bf16, f16};
 pub use host_buffer::HostBuffer;
-pub use kernels::{Family, Function};
+pub use kernels::{Family, Function, NumberedWords};
 pub use marks::Mark;
 pub use matmul::{Epilogue, Matmul, Operand, Scales};
 pub use memory::{Category, Label, Statistics};

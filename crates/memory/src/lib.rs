@@ -43,8 +43,8 @@ mod statistics;
 mod tag;
 
 pub use allocator::{
-    Allocation, Allocator, BlockInfo, BlockPosition, BlockState, Fragmentation, Snapshot, SnapshotBlock,
-    SnapshotSegment, Usage,
+    Allocation, Allocator, BlockInfo, BlockPosition, BlockState, Fragmentation, Script, ScriptEnd, Snapshot,
+    SnapshotBlock, SnapshotSegment, Usage,
 };
 pub use block::BlockId;
 pub use error::{AllocationError, Bytes, OutOfMemory};

@@ -24,10 +24,12 @@ mod inspect;
 mod private;
 mod range;
 mod release;
+mod script;
 mod snapshot;
 
 pub use inspect::{BlockInfo, BlockPosition, Fragmentation};
 use range::Range;
+pub use script::{Script, ScriptEnd};
 pub use snapshot::{BlockState, Snapshot, SnapshotBlock, SnapshotSegment};
 
 /// An allocated block.
@@ -98,6 +100,8 @@ pub struct Allocator<R: RawMemory> {
     at_peak: bool,
     recent: Usage,
     history: History,
+    /// The operations of a script, while one is recorded.
+    recording: Option<Box<script::Recording>>,
     labels: Labels,
 }
 
@@ -136,6 +140,7 @@ impl<R: RawMemory> Allocator<R> {
             at_peak: true,
             recent: Usage::default(),
             history: History::default(),
+            recording: None,
             labels: Labels::default(),
         };
         allocator.statistics.max_split_size = match allocator.settings.max_split_size {
@@ -254,6 +259,9 @@ impl<R: RawMemory> Allocator<R> {
         self.history.tick();
         let tag = Tag { operator: name, ..Tag::default() };
         self.history.record_block(Action::Mark, number, (0, 0), Stream::default(), tag);
+        if let Some(recording) = &mut self.recording {
+            recording.marked(name, number);
+        }
     }
 
     /// Starts a digest of all later events except marks, whether or not a history is kept.
