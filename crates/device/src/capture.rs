@@ -1,14 +1,13 @@
 //! Capture of compute work: on a GPU, calls become a CUDA graph that is launched again and again.
 //!
-//! Between [`Device::begin_capture`] and [`Device::end_capture`] nothing runs. A call that cannot be captured,
-//! such as a copy from the host or a wait, ends the capture by itself: the work so far is launched, the call
-//! is made as usual, and [`Device::end_capture`] names it.
-
-use std::cell::{Cell, RefCell};
+//! Between [`Device::begin_capture`] and [`Device::end_capture`] nothing runs. A call that cannot be
+//! captured, such as a copy from the host or a wait, ends the capture by itself: the work so far is launched,
+//! the call is made as usual, and [`Device::end_capture`] names it.
 
 use memory::Script;
 
-use crate::cuda::{Cuda, CudaGraph};
+use crate::capture_state::Written;
+use crate::cuda::graph::{self, CudaGraph};
 use crate::device::Device;
 use crate::dtype::Element;
 use crate::error::{DeviceError, Result};
@@ -18,7 +17,7 @@ use crate::stream::StreamKind;
 #[derive(Debug)]
 pub struct Graph {
     // Dropped before the device.
-    graph: Option<CudaGraph>,
+    graph: CudaGraph,
     device: Device,
 }
 
@@ -31,39 +30,11 @@ pub enum Captured {
     Interrupted(&'static str),
 }
 
-/// Bytes that were copied from the host, by their address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written {
-    address: u64,
-    bytes: usize,
-}
-
-/// The state of a device's captures.
-#[derive(Debug, Default)]
-pub(crate) struct CaptureState {
-    is_on: Cell<bool>,
-    interrupted: Cell<Option<&'static str>>,
-    written: RefCell<Option<Vec<Written>>>,
-}
-
-impl CaptureState {
-    pub(crate) fn is_on(&self) -> bool {
-        self.is_on.get()
-    }
-
-    /// Notes a copy from the host, if copies are noted.
-    pub(crate) fn note(&self, address: u64, bytes: usize) {
-        if let Some(written) = &mut *self.written.borrow_mut() {
-            written.push(Written { address, bytes });
-        }
-    }
-}
-
 impl Device {
     /// Returns a reason why the device cannot capture work, if there is one.
     pub fn refuses_capture(&self) -> Option<&'static str> {
         let cuda = self.gpu()?;
-        match Cuda::captures() {
+        match graph::is_available() {
             false => Some("the driver is older than CUDA 12.3's"),
             true if cuda.profile.borrow().is_some() => Some("calls are timed one by one"),
             true => None,
@@ -76,7 +47,9 @@ impl Device {
     /// The driver's.
     pub fn begin_capture(&self) -> Result<()> {
         let Some(cuda) = self.gpu_to_use()? else { return Ok(()) };
-        cuda.begin_capture().map_err(|error| self.cuda_error(error))?;
+        self.captures().numbered.borrow_mut().clear();
+        let stream = cuda.streams.handle(StreamKind::Compute);
+        graph::begin(stream).map_err(|error| self.cuda_error(error))?;
         self.captures().interrupted.set(None);
         self.captures().is_on.set(true);
         Ok(())
@@ -94,8 +67,9 @@ impl Device {
             return Ok(Captured::Whole(None));
         }
         let cuda = self.gpu_or_refuse("end_capture")?;
-        let graph = cuda.end_capture().map_err(|error| self.cuda_error(error))?;
-        Ok(Captured::Whole(graph.map(|graph| Graph { graph: Some(graph), device: self.clone() })))
+        let (stream, numbered) = (cuda.streams.handle(StreamKind::Compute), self.captures().numbered.take());
+        let graph = graph::end(&cuda.context, stream, numbered).map_err(|error| self.cuda_error(error))?;
+        Ok(Captured::Whole(graph.map(|graph| Graph { graph, device: self.clone() })))
     }
 
     /// Ends a capture after an error; its work is lost.
@@ -103,7 +77,7 @@ impl Device {
         self.captures().interrupted.set(None);
         self.captures().written.take();
         if let Some(cuda) = self.gpu().filter(|_| self.captures().is_on.replace(false)) {
-            cuda.abandon_capture();
+            graph::abandon(cuda.streams.handle(StreamKind::Compute));
         }
     }
 
@@ -124,8 +98,8 @@ impl Device {
         if stream == StreamKind::Compute { Ok(()) } else { self.interrupt_capture(call) }
     }
 
-    /// Repeats the operations of `script` up to its first `end`, without it all that are left, as [`memory::Allocator::repeat`] does, for
-    /// the step that labels allocations at present.
+    /// Repeats the operations of `script` up to its first `end`, without it all that are left, as
+    /// [`memory::Allocator::repeat`] does, for the step that labels allocations at present.
     ///
     /// # Errors
     /// The allocator's.
@@ -144,7 +118,7 @@ impl Device {
     /// Runs `body` and returns the addresses to which it copied from the host, in order.
     ///
     /// # Errors
-    /// Those of `body`.
+    /// Errors of `body`.
     pub fn writes_of<T, E>(
         &self,
         body: impl FnOnce() -> std::result::Result<T, E>,
@@ -155,8 +129,8 @@ impl Device {
         Ok((done?, written))
     }
 
-    /// Copies `values` from the host to where a copy of as many bytes went before. The caller makes sure that nobody
-    /// else has the memory.
+    /// Copies `values` from the host to where a copy of as many bytes went before. The caller makes sure that
+    /// nobody else has the memory.
     ///
     /// # Errors
     /// Another number of bytes; the driver's.
@@ -177,13 +151,14 @@ impl Graph {
     /// # Errors
     /// The driver's.
     pub fn launch(&mut self, shift: u64) -> Result<()> {
-        let (Some(graph), Some(cuda)) = (&mut self.graph, self.device.gpu_to_use()?) else { return Ok(()) };
-        cuda.launch_graph(graph, shift).map_err(|error| self.device.cuda_error(error))
+        let Some(cuda) = self.device.gpu_to_use()? else { return Ok(()) };
+        let launched = self.graph.launch(cuda.streams.handle(StreamKind::Compute), shift);
+        launched.map_err(|error| self.device.cuda_error(error))
     }
 
     /// Number of captured calls.
     #[must_use]
     pub fn calls(&self) -> usize {
-        self.graph.as_ref().map_or(0, CudaGraph::calls)
+        self.graph.calls()
     }
 }

@@ -12,7 +12,7 @@ use memory::{Allocator, Category, Label, RawMemory, Statistics, Tag};
 
 use crate::buffer::Buffer;
 use crate::call_log::LogState;
-use crate::capture::CaptureState;
+use crate::capture_state::CaptureState;
 use crate::context::{Context, Request};
 use crate::cuda::{Cuda, CudaError, Families};
 use crate::description::{Backend, Description, DeviceAllocator, DeviceOptions, Kind};

@@ -31,6 +31,7 @@ mod borrows;
 mod buffer;
 mod call_log;
 mod capture;
+mod capture_state;
 mod context;
 mod convolution;
 pub mod cuda;
@@ -65,7 +66,8 @@ pub use buffer::{Buffer, Region};
 pub use call_log::{
     CallLog, CopyKind, LoggedCall, LoggedCommunication, LoggedEvent, LoggedKernel, RepeatedCalls,
 };
-pub use capture::{Captured, Graph, Written};
+pub use capture::{Captured, Graph};
+pub use capture_state::Written;
 pub use context::{ModuleEvent, ModuleObserver, Request};
 pub use convolution::{Convolution, ConvolutionPass, ConvolutionShape};
 pub use description::{Backend, Description, DeviceOptions, Kind};

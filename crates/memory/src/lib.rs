@@ -37,20 +37,22 @@ mod history;
 mod pool;
 mod raw;
 pub mod replay;
+mod script;
 mod settings;
 mod size;
 mod statistics;
 mod tag;
 
 pub use allocator::{
-    Allocation, Allocator, BlockInfo, BlockPosition, BlockState, Fragmentation, Script, ScriptEnd, Snapshot,
-    SnapshotBlock, SnapshotSegment, Usage,
+    Allocation, Allocator, BlockInfo, BlockPosition, BlockState, Fragmentation, Snapshot, SnapshotBlock,
+    SnapshotSegment, Usage,
 };
 pub use block::BlockId;
 pub use error::{AllocationError, Bytes, OutOfMemory};
 pub use history::{Action, Event};
 pub use pool::{PoolId, StreamFilter};
 pub use raw::{Capacity, EventId, Placement, RawError, RawMemory, Stream};
+pub use script::{Script, ScriptEnd};
 pub use settings::{ENVIRONMENT, Settings, SettingsError};
 pub use size::{
     DEFAULT_LARGE_SEGMENT, LARGE_ROUNDING, MIN_BLOCK, MIN_LARGE_ALLOCATION, REQUEST_LIMIT, SMALL_SEGMENT,

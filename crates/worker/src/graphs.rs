@@ -24,10 +24,11 @@ const MOST_CAPTURES: u32 = 16;
 /// holds on every GPU.
 #[must_use]
 pub fn never_captured(config: &RunConfig) -> Option<&'static str> {
+    let offloads = config.optim.offload || config.memory.offload != OffloadPolicy::None;
     let reasons = [
         (config.train.graphs == Graphs::Off, "train.graphs is \"off\""),
         (config.world_size() > 1, "several ranks communicate within a step"),
-        (config.memory.offload != OffloadPolicy::None, "tensors are offloaded to host memory"),
+        (offloads, "tensors are offloaded to host memory"),
         (crate::build::objective(config).is_some(), "the data is pairs of answers"),
         (config.train.on_spike != OnSpike::Ignore, "the limit of the gradient norm changes with each step"),
         (config.train.halves_micro_batches(), "a step that runs out of memory is repeated"),
@@ -94,8 +95,8 @@ impl CapturedStep {
     }
 }
 
-/// A captured step; `None` if a later one may be replayed but not this one, whose memory grew; or the reason why
-/// steps cannot be replayed.
+/// A captured step; `None` if a later one may be replayed but not this one, whose memory grew; or the reason
+/// why steps cannot be replayed.
 pub(crate) type Outcome = std::result::Result<Option<CapturedStep>, String>;
 
 /// Captures a step while it runs.

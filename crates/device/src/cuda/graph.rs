@@ -6,12 +6,10 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, result, sys};
 
-use super::Cuda;
+use super::argument::Argument;
 use super::availability::driver_version;
 use super::error::{CudaError, Named, Result};
-use super::launch::Argument;
 use crate::kernels::NumberedWords;
-use crate::stream::StreamKind;
 
 /// The first driver that names the node of a captured call, CUDA 12.3's.
 const FIRST_DRIVER: i32 = 12_030;
@@ -19,7 +17,7 @@ const FIRST_DRIVER: i32 = 12_030;
 /// A launch among the captured ones whose arguments contain [`NumberedWords`].
 #[derive(Debug)]
 pub(crate) struct NumberedLaunch {
-    /// The launch's node in the graph, which [`Cuda::note_numbered`] sets.
+    /// The launch's node in the graph.
     pub(super) node: sys::CUgraphNode,
     pub(super) function: sys::CUfunction,
     pub(super) grid: [u32; 3],
@@ -31,7 +29,8 @@ pub(crate) struct NumberedLaunch {
 }
 
 impl NumberedLaunch {
-    /// Sets the words of the micro-batch whose number is larger by `shift`. Returns whether they have changed.
+    /// Sets the words of the micro-batch whose number is larger by `shift`. Returns whether they have
+    /// changed.
     fn set_number(&mut self, shift: u64) -> bool {
         let (index, words) = self.numbered;
         let mut changed = false;
@@ -57,117 +56,90 @@ pub(crate) struct CudaGraph {
     calls: usize,
 }
 
-impl Cuda {
-    /// Returns whether the driver can capture steps.
-    pub(crate) fn captures() -> bool {
-        driver_version() >= FIRST_DRIVER
-    }
+/// Returns whether the driver can capture steps.
+pub(crate) fn is_available() -> bool {
+    driver_version() >= FIRST_DRIVER
+}
 
-    /// Starts to capture the compute stream: its calls are recorded, and none runs.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub(crate) fn begin_capture(&self) -> Result<()> {
-        self.numbered.borrow_mut().clear();
-        // Calls of other threads stay allowed; calls of this one that would wait or reserve memory fail.
-        let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        let stream = self.streams.handle(StreamKind::Compute);
-        // SAFETY: the stream lives as long as the device.
-        unsafe { result::stream::begin_capture(stream, mode) }.named("cuStreamBeginCapture")
-    }
+/// Starts to capture `stream`, which is alive: its calls are recorded, and none runs.
+///
+/// # Errors
+/// The driver's.
+pub(crate) fn begin(stream: sys::CUstream) -> Result<()> {
+    // Calls of other threads stay allowed; calls of this one that would wait or reserve memory fail.
+    let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    // SAFETY: callers pass a stream of a device that is alive.
+    unsafe { result::stream::begin_capture(stream, mode) }.named("cuStreamBeginCapture")
+}
 
-    /// Notes a launch on the compute stream that was just captured.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub(super) fn note_numbered(&self, mut launch: NumberedLaunch) -> Result<()> {
-        launch.node = self.last_node()?;
-        self.numbered.borrow_mut().push(launch);
-        Ok(())
+/// Returns the node of the call that was captured last on `stream`: the one on which the next call will
+/// depend.
+///
+/// # Errors
+/// The driver's.
+pub(super) fn last_node(stream: sys::CUstream) -> Result<sys::CUgraphNode> {
+    const CALL: &str = "cuStreamGetCaptureInfo";
+    let mut status = sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE;
+    let (mut id, mut graph) = (0, std::ptr::null_mut());
+    let (mut nodes, mut edges, mut count) = (std::ptr::null(), std::ptr::null(), 0);
+    // SAFETY: all pointers refer to live values, and callers pass a stream that is alive.
+    unsafe {
+        sys::cuStreamGetCaptureInfo_v3(
+            stream,
+            &raw mut status,
+            &raw mut id,
+            &raw mut graph,
+            &raw mut nodes,
+            &raw mut edges,
+            &raw mut count,
+        )
     }
+    .result()
+    .named(CALL)?;
+    if count != 1 || nodes.is_null() {
+        let text = format!("a captured launch is {count} nodes");
+        return Err(CudaError { call: CALL, code: 0, text });
+    }
+    // SAFETY: the driver returned an array of one node, valid until the next call on the stream.
+    Ok(unsafe { *nodes })
+}
 
-    /// Returns the node of the last captured call: the one on which the next call on the stream will depend.
-    fn last_node(&self) -> Result<sys::CUgraphNode> {
-        const CALL: &str = "cuStreamGetCaptureInfo";
-        let stream = self.streams.handle(StreamKind::Compute);
-        let mut status = sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE;
-        let (mut id, mut graph) = (0, std::ptr::null_mut());
-        let (mut nodes, mut edges, mut count) = (std::ptr::null(), std::ptr::null(), 0);
-        // SAFETY: all pointers refer to live values; the stream lives as long as the device.
-        unsafe {
-            sys::cuStreamGetCaptureInfo_v3(
-                stream,
-                &raw mut status,
-                &raw mut id,
-                &raw mut graph,
-                &raw mut nodes,
-                &raw mut edges,
-                &raw mut count,
-            )
-        }
+/// Ends the capture of `stream`, whose launches with numbered words are `numbered`. Returns `None` if no call
+/// was captured.
+///
+/// # Errors
+/// The driver's, also if a call could not be captured.
+pub(crate) fn end(
+    context: &Arc<CudaContext>,
+    stream: sys::CUstream,
+    numbered: Vec<NumberedLaunch>,
+) -> Result<Option<CudaGraph>> {
+    // SAFETY: callers pass a stream that is alive.
+    let graph = unsafe { result::stream::end_capture(stream) }.named("cuStreamEndCapture")?;
+    let (context, executable) = (Arc::clone(context), std::ptr::null_mut());
+    let mut captured = CudaGraph { context, graph, executable, numbered, calls: 0 };
+    // SAFETY: the graph is alive, and without an array the driver only counts.
+    unsafe { sys::cuGraphGetNodes(graph, std::ptr::null_mut(), &raw mut captured.calls) }
         .result()
-        .named(CALL)?;
-        if count != 1 || nodes.is_null() {
-            let text = format!("a captured launch is {count} nodes");
-            return Err(CudaError { call: CALL, code: 0, text });
-        }
-        // SAFETY: the driver returned an array of one node, valid until the next call on the stream.
-        Ok(unsafe { *nodes })
+        .named("cuGraphGetNodes")?;
+    if captured.calls == 0 {
+        return Ok(None);
     }
+    let flags = sys::CUgraphInstantiate_flags(0);
+    // SAFETY: the graph is alive.
+    let executable = unsafe { result::graph::instantiate(graph, flags) };
+    captured.executable = executable.named("cuGraphInstantiate")?;
+    Ok(Some(captured))
+}
 
-    /// Ends the capture. Returns `None` if no call was captured.
-    ///
-    /// # Errors
-    /// The driver's, also if a call could not be captured.
-    pub(crate) fn end_capture(&self) -> Result<Option<CudaGraph>> {
-        let stream = self.streams.handle(StreamKind::Compute);
-        // SAFETY: the stream lives as long as the device.
-        let graph = unsafe { result::stream::end_capture(stream) }.named("cuStreamEndCapture")?;
-        let numbered = self.numbered.take();
-        let context = Arc::clone(&self.context);
-        let mut captured = CudaGraph { context, graph, executable: std::ptr::null_mut(), numbered, calls: 0 };
-        // SAFETY: the graph is alive, and without an array the driver only counts.
-        unsafe { sys::cuGraphGetNodes(graph, std::ptr::null_mut(), &raw mut captured.calls) }
-            .result()
-            .named("cuGraphGetNodes")?;
-        if captured.calls == 0 {
-            return Ok(None);
-        }
-        let flags = sys::CUgraphInstantiate_flags(0);
-        // SAFETY: the graph is alive.
-        let executable = unsafe { result::graph::instantiate(graph, flags) };
-        captured.executable = executable.named("cuGraphInstantiate")?;
-        Ok(Some(captured))
-    }
-
-    /// Ends a capture whose calls are abandoned.
-    pub(crate) fn abandon_capture(&self) {
-        self.numbered.borrow_mut().clear();
-        let stream = self.streams.handle(StreamKind::Compute);
-        // SAFETY: the stream lives as long as the device.
-        if let Ok(graph) = unsafe { result::stream::end_capture(stream) }
-            && !graph.is_null()
-        {
-            // SAFETY: nobody else has the graph.
-            let _ = unsafe { result::graph::destroy(graph) };
-        }
-    }
-
-    /// Launches `graph` on the compute stream, with the words of micro-batches whose numbers are larger by
-    /// `shift` than when it was captured.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub(crate) fn launch_graph(&self, graph: &mut CudaGraph, shift: u64) -> Result<()> {
-        for launch in &mut graph.numbered {
-            if launch.set_number(shift) {
-                set_arguments(graph.executable, launch)?;
-            }
-        }
-        let stream = self.streams.handle(StreamKind::Compute);
-        // SAFETY: graph and stream are alive; the graph's addresses are those that its work had when it was
-        // captured, which the caller has checked to be unused by others.
-        unsafe { result::graph::launch(graph.executable, stream) }.named("cuGraphLaunch")
+/// Ends a capture of `stream` whose calls are abandoned.
+pub(crate) fn abandon(stream: sys::CUstream) {
+    // SAFETY: callers pass a stream that is alive.
+    if let Ok(graph) = unsafe { result::stream::end_capture(stream) }
+        && !graph.is_null()
+    {
+        // SAFETY: nobody else has the graph.
+        let _ = unsafe { result::graph::destroy(graph) };
     }
 }
 
@@ -197,6 +169,22 @@ fn set_arguments(executable: sys::CUgraphExec, launch: &mut NumberedLaunch) -> R
 }
 
 impl CudaGraph {
+    /// Launches the graph on `stream`, with the words of micro-batches whose numbers are larger by `shift`
+    /// than when it was captured.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn launch(&mut self, stream: sys::CUstream, shift: u64) -> Result<()> {
+        for launch in &mut self.numbered {
+            if launch.set_number(shift) {
+                set_arguments(self.executable, launch)?;
+            }
+        }
+        // SAFETY: graph and stream are alive; the graph's addresses are those that its work had when it was
+        // captured, which the caller has checked to be unused by others.
+        unsafe { result::graph::launch(self.executable, stream) }.named("cuGraphLaunch")
+    }
+
     /// Number of calls.
     pub(crate) fn calls(&self) -> usize {
         self.calls

@@ -5,9 +5,9 @@ use std::ffi::c_void;
 
 use cudarc::driver::{result, sys};
 
-use super::Cuda;
+use super::argument::Argument;
 use super::error::{CudaError, Named};
-use super::graph::NumberedLaunch;
+use super::graph::{NumberedLaunch, last_node};
 use super::reach::PeerAddress;
 use crate::buffer::Region;
 use crate::call_log::{LoggedCall, LoggedKernel};
@@ -33,33 +33,6 @@ pub struct Launch<'a> {
     shared_bytes: u32,
     stream: StreamKind,
     work: Work,
-}
-
-/// An argument of a kernel.
-#[derive(Clone, Debug)]
-pub(super) enum Argument {
-    Word(u32),
-    Double(u64),
-    /// A structure of 64-bit integers.
-    Doubles(Vec<u64>),
-}
-
-impl Argument {
-    fn bytes(&self) -> usize {
-        match self {
-            Argument::Word(_) => 4,
-            Argument::Double(_) => 8,
-            Argument::Doubles(values) => size_of_val(&**values),
-        }
-    }
-
-    pub(super) fn pointer(&mut self) -> *mut c_void {
-        match self {
-            Argument::Word(value) => std::ptr::from_mut(value).cast(),
-            Argument::Double(value) => std::ptr::from_mut(value).cast(),
-            Argument::Doubles(values) => values.as_mut_ptr().cast(),
-        }
-    }
 }
 
 impl Device {
@@ -234,27 +207,21 @@ impl Launch<'_> {
         });
         launched.and_then(|()| timed.finish().map_err(|e| device.cuda_error(e)))?;
         let handle = kernel.handle;
-        self.note_numbered(cuda, handle, (grid, threads)).map_err(|e| device.cuda_error(e))
+        self.note_numbered(handle, (grid, threads), stream).map_err(|e| device.cuda_error(e))
     }
 
     /// Notes a captured launch with numbered words.
     fn note_numbered(
         self,
-        cuda: &Cuda,
         function: sys::CUfunction,
         (grid, threads): ([u32; 3], u32),
+        stream: sys::CUstream,
     ) -> super::error::Result<()> {
-        let Some(numbered) = self.numbered.filter(|_| self.device.captures().is_on()) else { return Ok(()) };
-        let (shared_bytes, arguments) = (self.shared_bytes, self.arguments);
-        let node = std::ptr::null_mut();
-        cuda.note_numbered(NumberedLaunch {
-            node,
-            function,
-            grid,
-            threads,
-            shared_bytes,
-            arguments,
-            numbered,
-        })
+        let captures = self.device.captures();
+        let Some(numbered) = self.numbered.filter(|_| captures.is_on()) else { return Ok(()) };
+        let (node, shared_bytes, arguments) = (last_node(stream)?, self.shared_bytes, self.arguments);
+        let launch = NumberedLaunch { node, function, grid, threads, shared_bytes, arguments, numbered };
+        captures.add_numbered(launch);
+        Ok(())
     }
 }

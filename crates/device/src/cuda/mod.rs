@@ -5,6 +5,7 @@
 #![allow(unsafe_code)] // driver queries about a device
 
 pub(crate) mod account;
+mod argument;
 mod availability;
 mod blas;
 mod choice;
@@ -14,7 +15,7 @@ mod copy;
 mod dnn;
 mod dnn_choice;
 pub(crate) mod error;
-mod graph;
+pub(crate) mod graph;
 mod launch;
 mod ledger;
 mod matmul;
@@ -39,7 +40,6 @@ pub use availability::{GpuInfo, Unavailable, availability, has_convolutions};
 pub use choice::PlannedMatmul;
 pub use compile::{CACHE_VARIABLE, architecture, compile, compiler_is_there, user_cache};
 pub use error::CudaError;
-pub(crate) use graph::CudaGraph;
 pub use launch::Launch;
 pub use ledger::Ledger;
 pub use modules::{Families, Progress};
@@ -65,8 +65,6 @@ use streams::EventPool;
 pub(crate) struct Cuda {
     // Fields are dropped in this order: users of the context before the context.
     pub(crate) profile: RefCell<Option<Rc<timing::Profile>>>,
-    /// Launches with numbered words in the present capture.
-    numbered: RefCell<Vec<graph::NumberedLaunch>>,
     pub(crate) staging: RefCell<staging::Staging>,
     pub(crate) fetches: Rc<staging::Fetches>,
     pub(crate) modules: RefCell<modules::Modules>,
@@ -104,7 +102,6 @@ impl Cuda {
         let (streams, modules, blas, staging, fetches) = loaded;
         let cuda = Cuda {
             profile: RefCell::default(),
-            numbered: RefCell::default(),
             staging: RefCell::new(staging),
             fetches,
             modules: RefCell::new(modules),

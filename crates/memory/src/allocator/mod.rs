@@ -10,6 +10,7 @@ use crate::hash_order::Table;
 use crate::history::{Action, History};
 use crate::pool::{Pool, PoolId, PrivatePool, StreamFilter};
 use crate::raw::{EventId, RawMemory, Stream};
+use crate::script::Recording;
 use crate::settings::Settings;
 use crate::statistics::{PoolKind, Statistics};
 use crate::tag::{CategoryBytes, Label, Labels, Tag};
@@ -24,12 +25,11 @@ mod inspect;
 mod private;
 mod range;
 mod release;
-mod script;
+mod repeat;
 mod snapshot;
 
 pub use inspect::{BlockInfo, BlockPosition, Fragmentation};
 use range::Range;
-pub use script::{Script, ScriptEnd};
 pub use snapshot::{BlockState, Snapshot, SnapshotBlock, SnapshotSegment};
 
 /// An allocated block.
@@ -101,7 +101,7 @@ pub struct Allocator<R: RawMemory> {
     recent: Usage,
     history: History,
     /// The operations of a script, while one is recorded.
-    recording: Option<Box<script::Recording>>,
+    recording: Option<Box<Recording>>,
     labels: Labels,
 }
 

@@ -1,5 +1,5 @@
-//! Captured steps on Meta, whose graphs are empty: a replayed step leaves every counter, peak and event of the
-//! allocator as the step itself does.
+//! Captured steps on Meta, whose graphs are empty: a replayed step leaves every counter, peak and event of
+//! the allocator as the step itself does.
 
 use std::path::Path;
 
@@ -20,8 +20,7 @@ const REST: &str = "[data]\nkind = \"synthetic\"\n[train]\nsteps = 12\nmicro_bat
                     global_batch_size = 6\nvalidation_micro_batches = 2\n";
 const GPT: &str =
     "[model]\nkind = \"gpt\"\nlayers = 3\nheads = 2\nwidth = 64\ncontext = 32\nvocabulary = 100\n";
-const RESNET: &str =
-    "[model]\nkind = \"resnet\"\nblocks = [1, 1]\nwidth = 16\nimage_size = 32\nclasses = 10\n";
+const RESNET: &str = "[model]\nkind = \"resnet\"\ndepth = 18\nwidth = 0.125\nimage_size = 32\nclasses = 10\n";
 
 /// Models, with settings that decide what a step allocates.
 const CASES: &[(&str, &[&str])] = &[
