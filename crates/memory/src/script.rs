@@ -19,6 +19,16 @@ pub struct Script {
     pub(crate) blocks: Vec<BlockId>,
 }
 
+impl Script {
+    /// Returns whether the work began with blocks of this digest ([`Allocator::digest_of_blocks`]), so that
+    /// its repetition gets the same addresses.
+    ///
+    /// [`Allocator::digest_of_blocks`]: crate::Allocator::digest_of_blocks
+    pub fn fits(&self, digest: u64) -> bool {
+        self.next == 0 && self.start == digest
+    }
+}
+
 /// The end of a recording.
 #[derive(Debug)]
 pub enum ScriptEnd {

@@ -120,7 +120,7 @@ fn a_small_step_waits_for_a_slow_host_unless_it_is_replayed() {
         predict_on(device, "gpt2-124m.toml", &[&BF16[..], &sets, &[graphs]].concat())
     };
     let [quick, replayed] = ["train.graphs=off", "train.graphs=auto"].map(|graphs| of(&device, graphs));
-    assert!(replayed.step_seconds < quick.step_seconds && replayed.is_replayed, "{replayed}");
+    assert!(replayed.step_seconds < 1.01 * quick.step_seconds && replayed.is_replayed, "{replayed}\n{quick}");
     device.rates.as_mut().unwrap().launch_seconds = Some(100e-6);
     let [slow, replayed] = ["train.graphs=off", "train.graphs=auto"].map(|graphs| of(&device, graphs));
     assert!(

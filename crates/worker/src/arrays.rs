@@ -30,7 +30,7 @@ pub(crate) fn upload(device: &Device, array: &HostArray, dtype: DType) -> Result
 /// # Errors
 /// An array of another size; the device's.
 pub(crate) fn upload_again(device: &Device, array: &HostArray, dtype: DType, to: Written) -> Result<()> {
-    Ok(match &array.data {
+    match &array.data {
         HostData::U32(values) => device.write_again(to, values)?,
         HostData::U8(values) => device.write_again(to, values)?,
         HostData::F32(values) if dtype == DType::F32 => device.write_again(to, values)?,
@@ -39,11 +39,12 @@ pub(crate) fn upload_again(device: &Device, array: &HostArray, dtype: DType, to:
             T => device.write_again(to, &rounded::<T>(values))?,
             _ => device.write_again(to, values)?,
         ),
-    })
+    }
+    Ok(())
 }
 
 /// Returns values rounded to another type.
-fn rounded<T: Float + Default + Send>(values: &[f32]) -> Vec<T> {
+fn rounded<T: Float>(values: &[f32]) -> Vec<T> {
     let mut rounded = vec![T::from_f32(0.0); values.len()];
     for_pieces(&mut rounded, CHUNK, |index, piece| {
         T::round(&values[index * CHUNK..][..piece.len()], piece);

@@ -196,6 +196,8 @@ pub(crate) struct StepGraphs {
     /// The reason why steps are no longer captured.
     refused: bool,
     captured: Option<CapturedStep>,
+    /// Digest of the blocks before the last step.
+    before: Option<u64>,
     captures: u32,
     /// The last reason that the log has.
     logged: Option<String>,
@@ -219,7 +221,8 @@ impl StepGraphs {
     /// A configuration that demands graphs, but whose steps are not captured.
     pub(crate) fn new(config: &RunConfig, device: &Device) -> Result<Self> {
         let (choice, runs) = (config.train.graphs, device.backend() == Backend::Cuda);
-        let mut graphs = StepGraphs { choice, refused: !runs, captured: None, captures: 0, logged: None };
+        let (captured, before, logged) = (None, None, None);
+        let mut graphs = StepGraphs { choice, refused: !runs, captured, before, captures: 0, logged };
         if !device.is_cuda_like() {
             if choice == Graphs::On {
                 tracing::warn!(
@@ -250,26 +253,28 @@ impl StepGraphs {
         self.captures
     }
 
-    /// Returns how the next step runs. `reason`: one why it cannot be captured now.
+    /// Returns how the next step runs. `reason`: one why it cannot be captured, if there is one; without words
+    /// it is not logged.
     pub(crate) fn next(&mut self, device: &Device, reason: Option<&'static str>) -> Course {
         if self.refused {
             return Course::Plain;
         }
+        let digest = device.with_allocator(|allocator| allocator.digest_of_blocks());
+        // A step that takes memory from the driver cannot be captured; the next one begins with other blocks.
+        let is_steady = self.before.replace(digest) == Some(digest);
         if let Some(reason) = reason {
             self.log(reason);
             return Course::Plain;
         }
-        let fits = |step: &CapturedStep| device.with_allocator(|allocator| allocator.fits(&step.script));
-        if self.captured.as_ref().is_some_and(fits) {
+        if self.captured.as_ref().is_some_and(|step| step.script.fits(digest)) {
             return Course::Replayed;
         }
         self.captured = None;
         if self.captures == MOST_CAPTURES {
             self.refused = true;
             self.log("its memory has other addresses each time");
-            return Course::Plain;
         }
-        Course::Recorded
+        if self.refused || !is_steady { Course::Plain } else { Course::Recorded }
     }
 
     /// Keeps a captured step, or the reason why there is none.
@@ -317,7 +322,7 @@ impl StepGraphs {
 
     /// Logs why steps are not captured, once in succession.
     fn log(&mut self, reason: &str) {
-        if self.choice != Graphs::Off && self.logged.as_deref() != Some(reason) {
+        if self.choice != Graphs::Off && !reason.is_empty() && self.logged.as_deref() != Some(reason) {
             tracing::info!("steps are not captured in CUDA graphs: {reason}");
             self.logged = Some(reason.to_owned());
         }

@@ -24,12 +24,6 @@ impl<R: RawMemory> Allocator<R> {
         self.recording.take().map_or(ScriptEnd::Unclosed, |recording| recording.end(digest))
     }
 
-    /// Returns whether the blocks are those with which the work of `script` began, so that its repetition
-    /// gets the same addresses.
-    pub fn fits(&self, script: &Script) -> bool {
-        script.next == 0 && self.digest_of_blocks() == script.start
-    }
-
     /// Repeats the operations of `script` up to its first `end`, from where the last call ended, with `step`
     /// in their tags; without `end` all that are left, after which it begins again.
     ///
@@ -65,8 +59,9 @@ impl<R: RawMemory> Allocator<R> {
         Ok(())
     }
 
-    /// Digest of the blocks' addresses, sizes, pools and states, whatever the order of the slab.
-    fn digest_of_blocks(&self) -> u64 {
+    /// Digest of addresses, sizes, pools and states of all blocks. If it is equal at two times, equal requests
+    /// get equal addresses from then on, unless blocks are released by their age.
+    pub fn digest_of_blocks(&self) -> u64 {
         let mixed = |block: &Block| {
             let state =
                 u64::from(block.allocated) | u64::from(block.mapped) << 1 | u64::from(block.events) << 2;

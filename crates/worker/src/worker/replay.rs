@@ -17,12 +17,7 @@ impl Worker {
     /// # Errors
     /// Errors of the step.
     pub(super) fn run(&mut self, step: u64) -> Result<()> {
-        // The driver's account of the first steps is that of a run without graphs.
-        let course = match self.account.reads_next() {
-            true => Course::Plain,
-            false => self.graphs.next(&self.engine.device, self.not_captured(step)),
-        };
-        match course {
+        match self.graphs.next(&self.engine.device, self.not_captured(step)) {
             Course::Plain => self.compute(step),
             Course::Recorded => self.record_graphs(step),
             Course::Replayed => self.replay(step),
@@ -33,6 +28,8 @@ impl Worker {
     fn not_captured(&self, step: u64) -> Option<&'static str> {
         let observes = !self.observers.is_empty() || self.moments.has_hook() || self.phases.has_timer();
         let reasons = [
+            // The driver's account of the first steps is that of a run without graphs.
+            (self.account.reads_next(), ""),
             (observes, "operators are observed"),
             (self.marks.is_some(), "the parts of the step are timed"),
             (self.hashes.is_some(), "the tensors of steps are hashed"),
