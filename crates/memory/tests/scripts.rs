@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use memory::drivers::Counting;
-use memory::{AllocationError, Allocator, ScriptEnd, Settings, Stream, Tag};
+use memory::{AllocationError, Allocator, Event, ScriptEnd, Settings, Stream, Tag};
 
 const TAG: Tag = Tag { step: 1, ..EMPTY };
 const EMPTY: Tag =
@@ -29,6 +29,11 @@ fn work(allocator: &mut Allocator<Counting>, step: u32) {
     blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
 }
 
+/// The events without their times.
+fn events(allocator: &mut Allocator<Counting>) -> Vec<Event> {
+    allocator.events().iter().map(|event| Event { time_us: 0, ..*event }).collect()
+}
+
 #[test]
 fn repeated_work_has_the_counters_and_events_of_the_work() {
     for settings in ["", "expandable_segments:True", "max_split_size_mb:24"] {
@@ -45,7 +50,7 @@ fn repeated_work_has_the_counters_and_events_of_the_work() {
             repeating.repeat(&mut script, Some(5), step).unwrap();
             repeating.repeat(&mut script, None, step).unwrap();
             assert_eq!(repeating.statistics(), working.statistics(), "{settings}");
-            assert_eq!(repeating.events(), working.events(), "{settings}");
+            assert!(events(&mut repeating) == events(&mut working), "{settings}");
             assert_eq!(repeating.audit(), Ok(()));
         }
     }
