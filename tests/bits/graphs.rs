@@ -1,10 +1,11 @@
 //! Steps that are replayed as CUDA graphs have the losses and weights of steps whose calls are made one by
 //! one.
 
+use collective::Communicator;
 use config::Graphs;
-use worker::{DeviceChoice, never_captured};
+use worker::{DeviceChoice, Placement, Worker, never_captured};
 
-use super::{BLOCK, assert_equal_bits_on};
+use super::{BLOCK, alone, assert_equal_bits_on};
 use crate::common::devices::gpu;
 use crate::common::runs::{
     BOTTLENECKS, CORRECTED_EXPERTS, GPT, LATENTS, LLAMA, PACKED, RESNET, config, train,
@@ -65,6 +66,26 @@ fn replayed_steps_of_packed_documents_have_the_bits_of_steps_call_by_call() {
             GPT,
             &[&PACKED[..], &["model.dropout=0.1", BF16, "model.width=128"]].concat(),
         );
+    }
+}
+
+/// The first two steps make their calls, the third is captured, and all later ones are replayed.
+#[test]
+fn all_steps_after_the_third_are_replayed() {
+    if !gpu() {
+        return;
+    }
+    let _alone = alone(DeviceChoice::Cuda);
+    for (text, sets) in ROWS.iter().filter(|(_, sets)| !sets.iter().any(|set| set.contains("empty_cache"))) {
+        let sets = [sets, &STEPS[..]].concat();
+        let setup = plan::prepare(config(text, &sets), Placement::one_gpu(0).unwrap()).unwrap();
+        run::prepare_kernels(&setup).unwrap();
+        let mut worker = Worker::new(&setup, Communicator::solo()).unwrap();
+        for step in 0..9 {
+            worker.step(step).unwrap();
+            assert!(worker.scalars(step).unwrap().loss.is_finite());
+            assert_eq!(worker.replayed_steps(), (step + 1).saturating_sub(3), "step {step} of {sets:?}");
+        }
     }
 }
 

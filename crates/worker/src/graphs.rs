@@ -193,12 +193,13 @@ impl Recorder {
 #[derive(Debug)]
 pub(crate) struct StepGraphs {
     choice: Graphs,
-    /// The reason why steps are no longer captured.
+    /// Whether no step is captured from now on.
     refused: bool,
     captured: Option<CapturedStep>,
     /// Digest of the blocks before the last step.
     before: Option<u64>,
     captures: u32,
+    replays: u64,
     /// The last reason that the log has.
     logged: Option<String>,
 }
@@ -222,14 +223,15 @@ impl StepGraphs {
     pub(crate) fn new(config: &RunConfig, device: &Device) -> Result<Self> {
         let (choice, runs) = (config.train.graphs, device.backend() == Backend::Cuda);
         let (captured, before, logged) = (None, None, None);
-        let mut graphs = StepGraphs { choice, refused: !runs, captured, before, captures: 0, logged };
+        let mut graphs =
+            StepGraphs { choice, refused: !runs, captured, before, captures: 0, replays: 0, logged };
         if !device.is_cuda_like() {
-            if choice == Graphs::On {
+            if choice == Graphs::On && !device.is_meta() {
                 tracing::warn!(
                     "train.graphs = \"on\" changes nothing on the CPU: only GPUs have CUDA graphs"
                 );
             }
-        } else if let Some(reason) = never_captured(config) {
+        } else if let Some(reason) = never_captured(config).or_else(|| device.refuses_capture()) {
             graphs.refuse(reason, runs)?;
         }
         Ok(graphs)
@@ -241,16 +243,9 @@ impl StepGraphs {
         self.refused = false;
     }
 
-    /// Returns whether there is a captured step.
-    #[cfg(test)]
-    pub(crate) fn has_step(&self) -> bool {
-        self.captured.is_some()
-    }
-
-    /// Number of captured steps so far.
-    #[cfg(test)]
-    pub(crate) fn captures(&self) -> u32 {
-        self.captures
+    /// Number of replayed steps.
+    pub(crate) fn replays(&self) -> u64 {
+        self.replays
     }
 
     /// Returns how the next step runs. `reason`: one why it cannot be captured, if there is one; without words
@@ -260,7 +255,7 @@ impl StepGraphs {
             return Course::Plain;
         }
         let digest = device.with_allocator(|allocator| allocator.digest_of_blocks());
-        // A step that takes memory from the driver cannot be captured; the next one begins with other blocks.
+        // A step that takes memory from the driver cannot be captured; the next begins with other blocks.
         let is_steady = self.before.replace(digest) == Some(digest);
         if let Some(reason) = reason {
             self.log(reason);
@@ -303,6 +298,7 @@ impl StepGraphs {
     /// Returns the captured step after a replay.
     pub(crate) fn restore(&mut self, step: CapturedStep) {
         self.captured = Some(step);
+        self.replays += 1;
     }
 
     /// Captures no step from now on, for a reason that `is_logged`.

@@ -59,8 +59,8 @@ impl<R: RawMemory> Allocator<R> {
         Ok(())
     }
 
-    /// Digest of addresses, sizes, pools and states of all blocks. If it is equal at two times, equal requests
-    /// get equal addresses from then on, unless blocks are released by their age.
+    /// Digest of addresses, sizes, pools and states of all blocks. If it is equal at two times, equal
+    /// requests get equal addresses from then on, unless blocks are released by their age.
     pub fn digest_of_blocks(&self) -> u64 {
         let mixed = |block: &Block| {
             let state =

@@ -24,6 +24,11 @@ impl Worker {
         }
     }
 
+    /// Number of steps so far that were replayed from CUDA graphs.
+    pub fn replayed_steps(&self) -> u64 {
+        self.graphs.replays()
+    }
+
     /// Returns a reason why step `step` cannot be captured, if there is one that holds for some steps only.
     fn not_captured(&self, step: u64) -> Option<&'static str> {
         let observes = !self.observers.is_empty() || self.moments.has_hook() || self.phases.has_timer();

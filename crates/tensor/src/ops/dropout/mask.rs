@@ -14,8 +14,9 @@ pub struct Mask {
     site: [u32; 2],
     /// Number of the micro-batch.
     number: u64,
-    /// Philox key of the site and micro-batch.
-    pub(in crate::ops) key: [u32; 2],
+    /// Philox key of the site and micro-batch. Launches get it by [`Mask::add_to`] only, because replayed
+    /// steps change it.
+    key: [u32; 2],
     /// Elements whose random word is below this are dropped.
     pub(in crate::ops) threshold: u32,
     /// Factor of elements that are kept.
