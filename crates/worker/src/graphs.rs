@@ -248,8 +248,8 @@ impl StepGraphs {
         self.replays
     }
 
-    /// Returns how the next step runs. `reason`: one why it cannot be captured, if there is one; without words
-    /// it is not logged.
+    /// Returns how the next step runs. `reason`: one why it cannot be captured, if there is one; an empty one
+    /// is not logged.
     pub(crate) fn next(&mut self, device: &Device, reason: Option<&'static str>) -> Course {
         if self.refused {
             return Course::Plain;
