@@ -1,13 +1,13 @@
 """The same training step in Plimsoll and in PyTorch, one after the other on one machine, and the ratios.
 
     python3 benches/peers/step.py --plimsoll target/release/plimsoll [--model gpt2-124m] [--micro-batch-size 64]
-        [--device cuda|cpu] [--gpus N] [--variants eager,compile] [--steps 20] [--warm-up 5]
+        [--device cuda|cpu] [--gpus N] [--variants eager,compile,graphs] [--steps 20] [--warm-up 5]
         [--warm-up-seconds 5] [--json]
 
 A GPT-2, a Llama or a Gemma 3 on random tokens, with dropout if its configuration has it, one micro-batch a step and GPU, AdamW (fused),
 clipping at 1.0. On a GPU both compute in bf16 with f32 master weights (PyTorch: autocast); on the CPU both in f32. On several GPUs
 PyTorch has FSDP2 for a Llama (llama.py) and DistributedDataParallel for a GPT-2, and the optimizer is sharded here, with
-gradients in bf16. Plimsoll is measured
+gradients in bf16. The variant `graphs` of a GPT-2 is torch.compile with CUDA graphs (mode="reduce-overhead"). Plimsoll is measured
 before and after PyTorch: the machine may have changed in between, and the slower of its two runs is the one that is compared.
 """
 
@@ -148,12 +148,16 @@ def gpt_rank(ranks, given, variant):
     if ranks > 1:
         here = [torch.cuda.current_device()]
         run = torch.nn.parallel.DistributedDataParallel(gpt, device_ids=here, gradient_as_bucket_view=True)
-    run = torch.compile(run) if variant == "compile" else run
+    if variant in ("compile", "graphs"):
+        run = torch.compile(run, mode="reduce-overhead" if variant == "graphs" else None)
     optimizer = torch.optim.AdamW(gpt.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
 
     def step():
+        if variant == "graphs":
+            # The memory of the last step's results may be used again.
+            torch.compiler.cudagraph_mark_step_begin()
         tokens = torch.randint(vocabulary, (given.micro_batch_size, context + 1), device=given.device)
         with torch.autocast(given.device, torch.bfloat16, enabled=on_gpu):
             loss = run(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
@@ -167,6 +171,8 @@ def gpt_rank(ranks, given, variant):
 
 def main():
     given = arguments()
+    if given.model in LLAMAS and "graphs" in given.variants.split(","):
+        sys.exit("step.py: --variants graphs is for a GPT-2 alone: a Llama is compiled block by block")
     if importlib.util.find_spec("torch") is None:
         sys.exit(f"step.py: PyTorch is not installed for {sys.executable}: pip install torch")
     context = llama_sizes(given)["context"] if given.model in LLAMAS else sizes(given.model)[3]

@@ -7,6 +7,7 @@ mod common;
 mod context;
 mod data;
 mod experts;
+mod graphs;
 mod grids;
 mod loss_scale;
 mod models;

@@ -172,6 +172,18 @@ names! {
 }
 
 names! {
+    /// Use of CUDA graphs for training steps.
+    Graphs {
+        /// Where a step can be captured.
+        Auto = "auto",
+        /// Always; a step that cannot be captured is refused.
+        On = "on",
+        /// Never.
+        Off = "off",
+    }
+}
+
+names! {
     /// Reaction of a run to a step whose gradient norm is far above recent ones.
     OnSpike {
         /// The step updates the weights as any other.

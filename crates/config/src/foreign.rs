@@ -103,6 +103,8 @@ pub(crate) const FOREIGN: &[(&str, &str)] = &[
     ("[compile]", NO_COMPILER),
     ("compile", NO_COMPILER),
     ("torch_compile", NO_COMPILER),
+    ("cuda_graphs", "train.graphs"),
+    ("enable_cuda_graph", "train.graphs"),
     ("fsdp", SHARDED),
     ("fsdp_config", SHARDED),
     ("data_parallel_shard_degree", SHARDED),

@@ -57,7 +57,7 @@ mod tokenizer;
 mod tokenizer_warning;
 
 pub use choices::{
-    DataKind, LoraBase, MatmulPrecision, OffloadPolicy, OnOutOfMemory, OnSpike, OptimKind, Overlap,
+    DataKind, Graphs, LoraBase, MatmulPrecision, OffloadPolicy, OnOutOfMemory, OnSpike, OptimKind, Overlap,
     PartitionPolicy, PreferenceLoss, RecomputePolicy, ScheduleName, StateType, WeightType,
 };
 pub use hub::how_to_download;

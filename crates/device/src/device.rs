@@ -12,6 +12,7 @@ use memory::{Allocator, Category, Label, RawMemory, Statistics, Tag};
 
 use crate::buffer::Buffer;
 use crate::call_log::LogState;
+use crate::capture_state::CaptureState;
 use crate::context::{Context, Request};
 use crate::cuda::{Cuda, CudaError, Families};
 use crate::description::{Backend, Description, DeviceAllocator, DeviceOptions, Kind};
@@ -50,6 +51,7 @@ struct State {
     flops: Cell<u64>,
     events: [Cell<u64>; StreamKind::ALL.len()],
     log: LogState,
+    captures: CaptureState,
 }
 
 /// A GPU or a pool, of which a device is made, and bytes that pools take of it.
@@ -136,6 +138,7 @@ impl Device {
             flops: Cell::new(0),
             events: Default::default(),
             log: LogState::default(),
+            captures: CaptureState::default(),
         };
         let device = Device(Rc::new(state));
         if device.is_cuda_like() {
@@ -287,6 +290,10 @@ impl Device {
 
     pub(crate) fn cuda_error(&self, source: CudaError) -> DeviceError {
         DeviceError::Cuda { rank: self.0.rank, device: self.0.description.name.clone(), source }
+    }
+
+    pub(crate) fn captures(&self) -> &CaptureState {
+        &self.0.captures
     }
 
     pub(crate) fn call_log(&self) -> &LogState {

@@ -141,6 +141,7 @@ impl Device {
         copies: &[(Region<'_>, usize)],
         buffer: &mut HostBuffer,
     ) -> Result<SharedEvent> {
+        self.interrupt_capture("a copy to a host buffer")?;
         let mut event = SharedEvent { point: None };
         if self.is_meta() {
             return Ok(event);

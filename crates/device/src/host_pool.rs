@@ -54,6 +54,7 @@ impl Device {
         same_length("copy_from_pool", source.bytes, target.bytes)?;
         match self.gpu_to_use()? {
             Some(cuda) => {
+                self.interrupt_capture("a copy from a host pool")?;
                 cuda.copy_from_pool(source, target, stream)?.map_err(|error| self.cuda_error(error))
             }
             None if self.is_meta() => {
@@ -72,7 +73,10 @@ impl Device {
     pub fn copy_to_pool(&self, source: Region<'_>, target: Region<'_>, stream: StreamKind) -> Result<()> {
         same_length("copy_to_pool", source.bytes, target.bytes)?;
         match self.gpu_to_use()? {
-            Some(cuda) => cuda.copy_to_pool(source, target, stream)?.map_err(|error| self.cuda_error(error)),
+            Some(cuda) => {
+                self.interrupt_capture("a copy to a host pool")?;
+                cuda.copy_to_pool(source, target, stream)?.map_err(|error| self.cuda_error(error))
+            }
             None if self.is_meta() => {
                 self.log_copy(CopyKind::ToPool, source.bytes, stream);
                 Ok(())

@@ -78,6 +78,26 @@ impl Function {
     }
 }
 
+/// Two words of a kernel's arguments that are a function of a micro-batch's number: the key of its random
+/// numbers. A captured launch gets those of later micro-batches.
+#[derive(Clone, Copy, Debug)]
+pub struct NumberedWords {
+    /// The number of the micro-batch.
+    pub number: u64,
+    /// The other argument of `function`.
+    pub key: [u32; 2],
+    /// Returns the words for `key` and a number.
+    pub function: fn([u32; 2], u64) -> [u32; 2],
+}
+
+impl NumberedWords {
+    /// Returns the words of micro-batch `number`.
+    #[must_use]
+    pub fn of(&self, number: u64) -> [u32; 2] {
+        (self.function)(self.key, number)
+    }
+}
+
 /// Family by address, variant, name, element types.
 pub(crate) type Key = (*const Family, usize, &'static str, [Option<DType>; 2]);
 

@@ -30,6 +30,8 @@ mod blas;
 mod borrows;
 mod buffer;
 mod call_log;
+mod capture;
+mod capture_state;
 mod context;
 mod convolution;
 pub mod cuda;
@@ -64,6 +66,8 @@ pub use buffer::{Buffer, Region};
 pub use call_log::{
     CallLog, CopyKind, LoggedCall, LoggedCommunication, LoggedEvent, LoggedKernel, RepeatedCalls,
 };
+pub use capture::{Captured, Graph};
+pub use capture_state::Written;
 pub use context::{ModuleEvent, ModuleObserver, Request};
 pub use convolution::{Convolution, ConvolutionEpilogue, ConvolutionPass, ConvolutionShape};
 pub use description::{Backend, Description, DeviceOptions, Kind};
@@ -74,7 +78,7 @@ pub use event::{Event, SharedEvent};
 pub use fp8::{E4m3, E5m2, Fp8};
 pub use half::{bf16, f16};
 pub use host_buffer::HostBuffer;
-pub use kernels::{Family, Function};
+pub use kernels::{Family, Function, NumberedWords};
 pub use marks::Mark;
 pub use matmul::{Epilogue, Matmul, Operand, Scales};
 pub use memory::{Category, Label, Statistics};

@@ -31,6 +31,7 @@ impl Device {
 
     pub(crate) fn moment(&self) -> Result<Moment> {
         let Some(cuda) = self.gpu() else { return Ok(Moment::Host(Instant::now())) };
+        self.interrupt_capture("a mark")?;
         let point = cuda.marks.record(cuda.streams.handle(StreamKind::Compute));
         Ok(Moment::Stream(point.map_err(|error| self.cuda_error(error))?))
     }

@@ -95,13 +95,19 @@ impl Device {
     }
 
     fn upload(&self, cuda: &Cuda, bytes: &[u8], target: Region<'_>, stream: StreamKind) -> Result<()> {
-        let (address, stream) = (target.checked_address()?, cuda.streams.handle(stream));
+        self.interrupt_capture("a copy from the host")?;
+        let address = target.checked_address()?;
+        if stream == StreamKind::Compute {
+            self.captures().note(address, bytes.len());
+        }
+        let stream = cuda.streams.handle(stream);
         let timed = cuda.timed(stream, "copy", || "from host".to_owned(), moved(target.bytes));
         let copied = cuda.staging.borrow_mut().upload(bytes, address, stream);
         copied.and_then(|()| timed.finish()).map_err(|error| self.cuda_error(error))
     }
 
     fn download(&self, cuda: &Cuda, source: Region<'_>, bytes: &mut [u8]) -> Result<()> {
+        self.interrupt_capture("a copy to the host")?;
         let (address, stream) = (source.checked_address()?, cuda.streams.handle(StreamKind::Compute));
         let copied = cuda.staging.borrow_mut().download(address, bytes, stream);
         copied.map_err(|error| self.cuda_error(error))
@@ -124,6 +130,7 @@ impl Device {
             let operator = "begin_copy_to_host";
             return Err(DeviceError::Length { operator, left: source.bytes, right: FETCH_BYTES });
         }
+        self.interrupt_capture("a copy to the host")?;
         let (address, stream) = (source.checked_address()?, cuda.streams.handle(StreamKind::Compute));
         let fetch = cuda.fetches.begin(address, source.bytes, stream);
         Ok(HostCopy(Coming::Fetched(self.clone(), fetch.map_err(|error| self.cuda_error(error))?)))
@@ -138,7 +145,10 @@ impl Device {
     pub fn copy_on(&self, source: Region<'_>, target: Region<'_>, stream: StreamKind) -> Result<()> {
         same_length("copy", source.bytes, target.bytes)?;
         match self.gpu_to_use()? {
-            Some(cuda) => cuda.copy(source, target, stream)?.map_err(|error| self.cuda_error(error)),
+            Some(cuda) => {
+                self.interrupt_capture_on(stream, "a copy on another stream")?;
+                cuda.copy(source, target, stream)?.map_err(|error| self.cuda_error(error))
+            }
             None if self.is_meta() => {
                 self.log_copy(CopyKind::Within, source.bytes, stream);
                 Ok(())
@@ -159,6 +169,7 @@ impl Device {
     ) -> Result<()> {
         same_length("copy_to_peer", source.bytes(), target.bytes())?;
         let cuda = self.gpu_or_refuse("copy_to_peer")?;
+        self.interrupt_capture("a copy to a peer")?;
         let copied = cuda.copy_between("to peer", source, target, stream);
         copied.map_err(|error| self.cuda_error(error))
     }
@@ -172,6 +183,7 @@ impl Device {
     ) -> Result<()> {
         same_length("copy_from_peer", source.bytes(), target.bytes)?;
         let cuda = self.gpu_or_refuse("copy_from_peer")?;
+        self.interrupt_capture("a copy from a peer")?;
         let copied = cuda.copy_between("from peer", source, PeerAddress::of(target)?, stream);
         copied.map_err(|error| self.cuda_error(error))
     }

@@ -48,6 +48,14 @@ pub enum AllocationError {
         /// Address that the driver returned.
         address: u64,
     },
+    /// A repeated script got another address than in its recording.
+    #[error("a repeated allocation is at {address:#x} instead of {recorded:#x}")]
+    Moved {
+        /// Address in the recording.
+        recorded: u64,
+        /// Address in the repetition.
+        address: u64,
+    },
     /// A setting passed at run time is invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),

@@ -37,6 +37,7 @@ mod history;
 mod pool;
 mod raw;
 pub mod replay;
+mod script;
 mod settings;
 mod size;
 mod statistics;
@@ -51,6 +52,7 @@ pub use error::{AllocationError, Bytes, OutOfMemory};
 pub use history::{Action, Event};
 pub use pool::{PoolId, StreamFilter};
 pub use raw::{Capacity, EventId, Placement, RawError, RawMemory, Stream};
+pub use script::{Script, ScriptEnd};
 pub use settings::{ENVIRONMENT, Settings, SettingsError};
 pub use size::{
     DEFAULT_LARGE_SEGMENT, LARGE_ROUNDING, MIN_BLOCK, MIN_LARGE_ALLOCATION, REQUEST_LIMIT, SMALL_SEGMENT,

@@ -53,6 +53,10 @@ const TYPICAL_CONVOLUTION: f64 = 1.6;
 /// Multiples of its share of the memory's rate that one multiprocessor reaches alone.
 const ALONE: f64 = 2.0;
 
+/// Seconds of the host for the mark and the launch of a CUDA graph at the beginning of each part of a step
+/// that is replayed: an estimate, which no device's description has.
+const GRAPH_SECONDS: f64 = 1e-5;
+
 /// Returns the launches for which a log's calls occupy the host as long.
 #[must_use]
 pub fn host_launches(log: &CallLog) -> f64 {
@@ -140,6 +144,15 @@ impl CallTimes {
             _ => None,
         };
         launch.unwrap_or(self.rates.launch() * launches_of(call)) + copied
+    }
+
+    /// Seconds for which a call of a step that is replayed as CUDA graphs occupies the host.
+    pub(crate) fn replaying_host(&self, call: &LoggedCall) -> f64 {
+        match call {
+            LoggedCall::Copy { kind: CopyKind::FromHost | CopyKind::ToHostLater, .. } => self.host(call),
+            LoggedCall::Section(_) => GRAPH_SECONDS,
+            _ => 0.0,
+        }
     }
 
     /// Seconds of a call on the device.

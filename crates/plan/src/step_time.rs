@@ -111,6 +111,9 @@ pub struct StepTime {
     pub tokens_per_second_per_rank: f64,
     /// Number of ranks.
     pub ranks: usize,
+    /// Whether steps are replayed as CUDA graphs.
+    #[serde(rename = "replayed_as_graphs")]
+    pub is_replayed: bool,
     /// Model FLOPs utilization, if it was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mfu: Option<f64>,
@@ -199,6 +202,9 @@ impl fmt::Display for StepTime {
                 f,
                 "{of_step} a step and {of_run} for all, at the {source} of {watts:.0} W for each GPU"
             )?;
+        }
+        if self.is_replayed {
+            writeln!(f, "steps are replayed as CUDA graphs (train.graphs)")?;
         }
         let measured = 100.0 * self.measured_share;
         write!(f, "{measured:.0} % of the device's time is in calls measured on such a device")?;

@@ -4,7 +4,7 @@ use collective::Axis;
 use config::RunConfig;
 use telemetry::Phase;
 use worker::build;
-use worker::{Placement, Setup};
+use worker::{Placement, Setup, never_captured};
 
 use crate::call_times::CallTimes;
 use crate::clock::{CallTime, ClockParts, Idle, RankCalls, simulate};
@@ -78,12 +78,13 @@ impl TimedStep {
         // Ranks of other pipelines do the same at the same time.
         let grid = config.parallel.grid().seen_from(0)?;
         let ranks = grid.group(Axis::Pipeline).ranks;
+        let is_replayed = never_captured(config).is_none();
         let calls = on_threads(&ranks, |rank| {
             let log = step_calls(setup, rank)?;
             let matmuls = times.matmuls(&log);
             let calls = RankCalls::new(rank, log, |call| CallTime {
                 device: times.device(call, &matmuls),
-                host: times.host(call),
+                host: if is_replayed { times.replaying_host(call) } else { times.host(call) },
                 is_measured: times.is_measured(call),
                 slows_compute: times.slows_compute(call),
             });
@@ -116,6 +117,7 @@ impl TimedStep {
             tokens_per_second,
             tokens_per_second_per_rank: tokens_per_second / ranks as f64,
             ranks,
+            is_replayed,
             mfu: None,
             hours: seconds * config.train.steps as f64 / 3600.0,
             energy,

@@ -112,17 +112,22 @@ fn ranks_on_other_hosts_wait_longer() {
 }
 
 #[test]
-fn a_small_step_waits_for_a_slow_host() {
+fn a_small_step_waits_for_a_slow_host_unless_it_is_replayed() {
     let mut device = PlanDevice::shipped().unwrap();
     let sets =
         ["train.micro_batch_size=1", "train.global_batch_size=1", "parallel.lanes=1", "model.context=64"];
-    let quick = predict_on(&device, "gpt2-124m.toml", &[&BF16[..], &sets].concat());
+    let of = |device: &PlanDevice, graphs| {
+        predict_on(device, "gpt2-124m.toml", &[&BF16[..], &sets, &[graphs]].concat())
+    };
+    let [quick, replayed] = ["train.graphs=off", "train.graphs=auto"].map(|graphs| of(&device, graphs));
+    assert!(replayed.step_seconds < 1.01 * quick.step_seconds && replayed.is_replayed, "{replayed}\n{quick}");
     device.rates.as_mut().unwrap().launch_seconds = Some(100e-6);
-    let slow = predict_on(&device, "gpt2-124m.toml", &[&BF16[..], &sets].concat());
+    let [slow, replayed] = ["train.graphs=off", "train.graphs=auto"].map(|graphs| of(&device, graphs));
     assert!(
         slow.parts.host_seconds > 0.5 * slow.step_seconds && slow.step_seconds > 5.0 * quick.step_seconds,
         "{slow}"
     );
+    assert!(replayed.step_seconds < 2.0 * quick.step_seconds, "{replayed}");
 }
 
 #[test]

@@ -35,6 +35,13 @@ impl Account {
         Ok(())
     }
 
+    /// Counts bytes that the driver has taken for CUDA graphs, after the first two steps, as those of the
+    /// warm-up.
+    pub(crate) fn add_warm_up(&mut self, bytes: i64) {
+        self.warm_up += bytes;
+        self.second += bytes;
+    }
+
     /// Returns the current account; all zeros without a driver.
     pub(crate) fn close(&self, device: &Device) -> Result<DriverAccount> {
         let Some(ledger) = device.ledger()? else { return Ok(DriverAccount::default()) };

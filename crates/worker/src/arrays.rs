@@ -2,7 +2,7 @@
 
 use data::{ArrayShape, HostArray, HostData, HostType};
 use device::parallel::{CHUNK, for_pieces};
-use device::{Category, DType, Device, Float, StreamKind, dispatch};
+use device::{Category, DType, Device, Float, StreamKind, Written, dispatch};
 use tensor::{Shape, Tensor};
 
 use crate::error::{Result, WorkerError};
@@ -19,16 +19,37 @@ pub(crate) fn upload(device: &Device, array: &HostArray, dtype: DType) -> Result
         }
         HostData::F32(values) => dispatch!(
             dtype,
-            T => {
-                let mut rounded = vec![T::from_f32(0.0); values.len()];
-                for_pieces(&mut rounded, CHUNK, |index, piece| {
-                    <T as Float>::round(&values[index * CHUNK..][..piece.len()], piece);
-                });
-                Tensor::from_host(device, &rounded, shape, Category::Input)?
-            },
+            T => Tensor::from_host(device, &rounded::<T>(values), shape, Category::Input)?,
             _ => Tensor::from_host(device, values, shape, Category::Input)?,
         ),
     })
+}
+
+/// Copies an array to where [`upload`] copied an earlier one of its shape.
+///
+/// # Errors
+/// An array of another size; the device's.
+pub(crate) fn upload_again(device: &Device, array: &HostArray, dtype: DType, to: Written) -> Result<()> {
+    match &array.data {
+        HostData::U32(values) => device.write_again(to, values)?,
+        HostData::U8(values) => device.write_again(to, values)?,
+        HostData::F32(values) if dtype == DType::F32 => device.write_again(to, values)?,
+        HostData::F32(values) => dispatch!(
+            dtype,
+            T => device.write_again(to, &rounded::<T>(values))?,
+            _ => device.write_again(to, values)?,
+        ),
+    }
+    Ok(())
+}
+
+/// Returns values rounded to another type.
+fn rounded<T: Float>(values: &[f32]) -> Vec<T> {
+    let mut rounded = vec![T::from_f32(0.0); values.len()];
+    for_pieces(&mut rounded, CHUNK, |index, piece| {
+        T::round(&values[index * CHUNK..][..piece.len()], piece);
+    });
+    rounded
 }
 
 /// Allocates an array as [`upload`] does, without the values, which Meta does not read.

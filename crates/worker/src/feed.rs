@@ -9,18 +9,19 @@ use autograd::{GradientSink, LossScale, Observer, Observers, Offload, Pass, Pref
 use collective::{Planes, RankGrid};
 use config::RunConfig;
 use data::{MicroBatch, Prefetcher};
-use device::{DType, Device, Mark};
+use device::{DType, Device, Mark, Written};
 use parallel::data::MicroBatchSink;
 use parallel::pipeline::{Action, ActionKind, ActionPart, Feed, ScratchSink};
 use telemetry::Phase;
 use tensor::Tensor;
 use tensor::ops::routing::Balance;
 
-use crate::arrays::{allocate, upload};
+use crate::arrays::{allocate, upload, upload_again};
 use crate::arriving::Arriving;
 use crate::build::{self, Dataset};
 use crate::context_pieces::ContextPieces;
 use crate::error::{Result, WorkerError};
+use crate::graphs::Stop;
 use crate::hook::{HookedSink, Moment, Moments};
 use crate::numbers::Numbers;
 use crate::pair_work::PairWork;
@@ -57,7 +58,11 @@ pub fn first(config: &RunConfig, dataset: &Dataset, device: &Device) -> Result<U
     if device.is_meta() {
         let shape = dataset.source.shape();
         let inputs = match &mut pixels {
-            Some(pixels) => pixels.normalised(dtype)?,
+            Some(pixels) => {
+                let values = pixels.normalised(dtype)?;
+                pixels.end_read()?;
+                values
+            }
             None => allocate(device, &shape.inputs, dtype)?,
         };
         let targets = allocate(device, &shape.targets, dtype)?;
@@ -257,9 +262,70 @@ impl<'a> WorkerFeed<'a> {
     /// The pass of micro-batch `number`, which is `micro_batch` of the walk.
     fn pass_of_whole(&mut self, micro_batch: usize, number: u64) -> Result<Pass> {
         let device = self.device;
-        match !self.dataset.source.packs_documents() || device.is_meta() {
-            true => pass_of(device, self.dataset, number),
-            false => pass(device, self.load(micro_batch)?, number),
+        if !self.dataset.source.packs_documents() {
+            return pass_of(device, self.dataset, number);
+        }
+        self.stop(Stop::Documents(micro_batch), |feed| match device.is_meta() {
+            true => pass_of(device, feed.dataset, number),
+            false => pass(device, feed.load(micro_batch)?, number),
+        })
+    }
+
+    /// Does work that differs from step to step, which is not captured.
+    fn stop<T>(&mut self, stop: Stop, body: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        match self.phases.recorder() {
+            Some(recorder) => recorder.pause(stop, || body(self)),
+            None => body(self),
+        }
+    }
+
+    /// Returns inputs that are pixels.
+    fn pixel_inputs(&mut self, pixels: &mut PixelBuffer, micro_batch: usize) -> Result<Tensor> {
+        self.stop(Stop::Inputs(micro_batch), |feed| match feed.device.is_meta() {
+            true => pixels.imitate_fill(),
+            false => pixels.fill(&feed.load(micro_batch)?.inputs),
+        })?;
+        let inputs = pixels.normalised(self.dtype)?;
+        self.stop(Stop::PixelsRead, |_| pixels.end_read())?;
+        Ok(inputs)
+    }
+
+    /// Does the work of a stop in a replayed step; `written` are the addresses of the arrays that it copies.
+    ///
+    /// # Errors
+    /// Data that cannot be read; the device's.
+    pub(crate) fn stop_again(&mut self, stop: Stop, written: &[Written]) -> Result<()> {
+        let (device, dtype, is_meta) = (self.device, self.dtype, self.device.is_meta());
+        let to = written.first().copied();
+        match (stop, self.pixels.take()) {
+            (Stop::Phase(phase), pixels) => {
+                self.pixels = pixels;
+                return self.phases.enter_again(phase);
+            }
+            (Stop::Inputs(micro_batch), Some(pixels)) => {
+                let filled = match is_meta {
+                    true => pixels.imitate_fill(),
+                    false => self.load(micro_batch).and_then(|batch| pixels.fill(&batch.inputs)),
+                };
+                self.pixels = Some(pixels);
+                return filled;
+            }
+            (Stop::PixelsRead, Some(pixels)) => {
+                let ended = pixels.end_read();
+                self.pixels = Some(pixels);
+                return ended;
+            }
+            (_, pixels) => self.pixels = pixels,
+        }
+        let Some(to) = to else { return Ok(()) };
+        match stop {
+            Stop::Inputs(micro_batch) => upload_again(device, &self.load(micro_batch)?.inputs, dtype, to),
+            Stop::Targets(micro_batch) => upload_again(device, &self.load(micro_batch)?.targets, dtype, to),
+            Stop::Documents(micro_batch) => match &self.load(micro_batch)?.documents {
+                Some(documents) => upload_again(device, documents, DType::F32, to),
+                None => Ok(()),
+            },
+            Stop::Phase(_) | Stop::PixelsRead | Stop::Snapshot | Stop::LearningRate => Ok(()),
         }
     }
 
@@ -330,15 +396,15 @@ impl Feed for WorkerFeed<'_> {
                 false => pieces.upload(device, &self.load(micro_batch)?.inputs),
             };
         }
-        let mut pixels = self.pixels.take();
-        let inputs = match &mut pixels {
-            Some(pixels) if device.is_meta() => pixels.imitated(dtype),
-            None if device.is_meta() => allocate(device, &self.dataset.source.shape().inputs, dtype),
-            Some(pixels) => pixels.upload(&self.load(micro_batch)?.inputs, dtype),
-            None => upload(device, &self.load(micro_batch)?.inputs, dtype),
-        };
-        self.pixels = pixels;
-        inputs
+        if let Some(pixels) = self.pixels.take() {
+            let inputs = self.pixel_inputs(&mut *pixels, micro_batch);
+            self.pixels = Some(pixels);
+            return inputs;
+        }
+        self.stop(Stop::Inputs(micro_batch), |feed| match device.is_meta() {
+            true => allocate(device, &feed.dataset.source.shape().inputs, dtype),
+            false => upload(device, &feed.load(micro_batch)?.inputs, dtype),
+        })
     }
 
     fn targets(&mut self, micro_batch: usize) -> Result<Tensor> {
@@ -352,11 +418,11 @@ impl Feed for WorkerFeed<'_> {
             self.shares = Some(shares);
             return Ok(targets);
         }
-        if self.device.is_meta() {
-            return allocate(self.device, &self.dataset.source.shape().targets, self.dtype);
-        }
         let (device, dtype) = (self.device, self.dtype);
-        upload(device, &self.load(micro_batch)?.targets, dtype)
+        self.stop(Stop::Targets(micro_batch), |feed| match device.is_meta() {
+            true => allocate(device, &feed.dataset.source.shape().targets, dtype),
+            false => upload(device, &feed.load(micro_batch)?.targets, dtype),
+        })
     }
 
     fn pass(&mut self, action: Action) -> Result<Pass> {

@@ -2,6 +2,7 @@
 //! the step, so that nothing waits.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::time::Duration;
 
 use autograd::{AutogradError, GradientSink, Target, UseId, Weight};
@@ -12,6 +13,7 @@ use telemetry::step_trace::{MICRO_BATCH, STAGE};
 use telemetry::{Phase, PhaseCounter, PhaseTimes, RankStep};
 
 use crate::error::Result;
+use crate::graphs::{Recorder, Stop};
 use crate::operator_timer::OperatorTimer;
 use crate::phase_memory::PhaseMemory;
 
@@ -36,6 +38,8 @@ pub struct Phases {
     counter: PhaseCounter,
     /// The timer of operators, if they are timed, which times each phase outside them.
     timer: Option<OperatorTimer>,
+    /// Captures the step, if it is captured.
+    recorder: Option<Rc<Recorder>>,
     /// The phase as a range of a tool, if one is attached. It may begin inside an operator.
     range: Option<Range>,
     /// Number of steps read since the last record, and the time of each phase in all of them.
@@ -55,6 +59,7 @@ impl Phases {
             first: None,
             counter: PhaseCounter::default(),
             timer: None,
+            recorder: None,
             range: None,
             recent: Default::default(),
             memory: PhaseMemory::new(device),
@@ -64,6 +69,21 @@ impl Phases {
     /// Tells `timer` of every phase from now on; `None`: no longer.
     pub(crate) fn set_timer(&mut self, timer: Option<OperatorTimer>) {
         self.timer = timer;
+    }
+
+    /// Returns whether operators are timed.
+    pub(crate) fn has_timer(&self) -> bool {
+        self.timer.is_some()
+    }
+
+    /// Captures the work from now on; `None`: no longer.
+    pub(crate) fn set_recorder(&mut self, recorder: Option<Rc<Recorder>>) {
+        self.recorder = recorder;
+    }
+
+    /// Returns what captures the step, if it is captured.
+    pub(crate) fn recorder(&self) -> Option<Rc<Recorder>> {
+        self.recorder.clone()
     }
 
     /// Begins a step, in the phase of its inputs. Discards a step that did not end, and marks between steps.
@@ -87,13 +107,32 @@ impl Phases {
         if self.now == Some(phase) {
             return Ok(());
         }
+        match self.recorder() {
+            Some(recorder) => recorder.pause(Stop::Phase(phase), || self.enter_other(phase, true)),
+            None => self.enter_other(phase, true),
+        }
+    }
+
+    /// Enters a phase of a replayed step, whose marks in the allocator's history are repeated with its
+    /// allocations.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn enter_again(&mut self, phase: Phase) -> Result<()> {
+        self.enter_other(phase, false)
+    }
+
+    /// Enters a phase that is not the present one.
+    fn enter_other(&mut self, phase: Phase, is_marked: bool) -> Result<()> {
         self.note_waits();
         self.now = Some(phase);
         // The last phase's range ends before the next begins.
         self.range = None;
         self.range = Range::start(phase.name());
         self.memory.enter(phase);
-        self.device.with_allocator(|allocator| allocator.mark(phase.name(), 0));
+        if is_marked {
+            self.device.with_allocator(|allocator| allocator.mark(phase.name(), 0));
+        }
         self.device.log(|| LoggedCall::Section(phase.name()));
         if !self.device.is_meta() {
             self.current.push((phase, self.device.mark()?));

@@ -50,35 +50,53 @@ impl PixelBuffer {
     /// # Errors
     /// An array of another type or size; the device's.
     pub(crate) fn upload(&mut self, pixels: &HostArray, dtype: DType) -> Result<Tensor> {
-        let (device, values) = (self.pixels.device().clone(), pixels.pixels()?);
-        device.wait(StreamKind::Input, &self.read)?;
-        self.pixels.set_on(values, StreamKind::Input)?;
-        self.pixels.arrives(&device.arrival(StreamKind::Input)?);
-        self.normalised(dtype)
+        self.fill(pixels)?;
+        let values = self.normalised(dtype)?;
+        self.end_read()?;
+        Ok(values)
     }
 
-    /// Does [`PixelBuffer::upload`] on Meta, which reads no pixels: only its log has the copy.
+    /// Enqueues the copy of `pixels`, which may change after the call. Compute waits for it.
     ///
     /// # Errors
-    /// Out of memory.
-    pub(crate) fn imitated(&mut self, dtype: DType) -> Result<Tensor> {
-        let device = self.pixels.device().clone();
+    /// An array of another type or size; the device's.
+    pub(crate) fn fill(&mut self, pixels: &HostArray) -> Result<()> {
+        let (device, values) = (self.pixels.device(), pixels.pixels()?);
+        device.wait(StreamKind::Input, &self.read)?;
+        self.pixels.set_on(values, StreamKind::Input)?;
+        device.await_arrival(&device.arrival(StreamKind::Input)?);
+        Ok(())
+    }
+
+    /// Does [`PixelBuffer::fill`] on Meta, which reads no pixels: only its log has the copy.
+    ///
+    /// # Errors
+    /// None.
+    pub(crate) fn imitate_fill(&mut self) -> Result<()> {
+        let device = self.pixels.device();
         if device.is_logging() {
             device.wait(StreamKind::Input, &self.read)?;
             device.log_copy_from_host(self.pixels.bytes(), StreamKind::Input);
-            self.pixels.arrives(&device.arrival(StreamKind::Input)?);
+            device.await_arrival(&device.arrival(StreamKind::Input)?);
         }
-        self.normalised(dtype)
+        Ok(())
     }
 
-    /// Returns the pixels that the buffer holds, normalised.
+    /// Returns the pixels that the buffer holds, normalised; [`PixelBuffer::end_read`] must follow.
     ///
     /// # Errors
     /// Out of memory; the device's.
-    pub(crate) fn normalised(&mut self, dtype: DType) -> Result<Tensor> {
+    pub(crate) fn normalised(&self, dtype: DType) -> Result<Tensor> {
         let Normalisation { mean, deviation } = &self.normalisation;
-        let values = pixels::normalise(&self.pixels, mean, deviation, dtype)?;
-        self.read = values.device().record(StreamKind::Compute)?;
-        Ok(values)
+        Ok(pixels::normalise(&self.pixels, mean, deviation, dtype)?)
+    }
+
+    /// Lets the next copy start after the work enqueued so far.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn end_read(&mut self) -> Result<()> {
+        self.read = self.pixels.device().record(StreamKind::Compute)?;
+        Ok(())
     }
 }

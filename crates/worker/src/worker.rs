@@ -24,6 +24,7 @@ use crate::connect;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::feed::{self, Marks};
+use crate::graphs::StepGraphs;
 use crate::hook::Moments;
 use crate::optimizer;
 use crate::parts::{self, ModelNorm};
@@ -42,6 +43,7 @@ mod hashes;
 mod observed;
 mod reference;
 mod rehearsal;
+mod replay;
 mod rounding;
 mod step;
 mod validate;
@@ -97,6 +99,8 @@ pub struct Worker {
     watch: Watch,
     /// Observers of the operators of training steps.
     observers: Vec<Rc<dyn Observer>>,
+    /// The step's CUDA graphs.
+    graphs: StepGraphs,
     /// Hashes of the tensors of steps, if something looks at them.
     hashes: Option<TensorHashes>,
     /// Records micro-batches that are verified, if there are verifications.
@@ -174,6 +178,7 @@ impl Worker {
             gpu: device.uuid().and_then(|uuid| GpuMonitor::start(&uuid)),
             status: Status::none(),
             observers: ranges(),
+            graphs: StepGraphs::new(config, &device)?,
             hashes: TensorHashes::new(&device, config.telemetry.hashes, setup.tensor_hook.clone()),
             verification: Verification::new(&device, config.train.verify_every)?,
             rehearses_first: config.train.halves_micro_batches() && config.parallel.shards_gradients(),

@@ -57,9 +57,10 @@ impl MeasuredModel {
     /// None, as a test shows.
     pub(super) fn config(&self) -> Result<RunConfig> {
         let (samples, all) = (self.samples, self.samples * self.micro_batches);
-        // The learning rate changes in every step, so that every step copies it to the device.
+        // Each call is timed, so none is part of a graph. The learning rate changes in every step, so that
+        // every step copies it to the device.
         let text = format!(
-            "{}[data]\nkind = \"synthetic\"\n[train]\nsteps = 1000000\nmicro_batch_size = {samples}\n\
+            "{}[data]\nkind = \"synthetic\"\n[train]\nsteps = 1000000\ngraphs = \"off\"\nmicro_batch_size = {samples}\n\
              global_batch_size = {all}\n[optim]\nlearning_rate = 3e-4\nwarmup_steps = 2\nschedule = \"linear\"\n\
              [parallel]\nlanes = 1\n",
             self.model

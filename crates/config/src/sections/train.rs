@@ -4,7 +4,7 @@ use keys::{Interval, Row, choice, section};
 use nn::MOST_EXTENT;
 
 use super::MOST;
-use crate::choices::{OnOutOfMemory, OnSpike};
+use crate::choices::{Graphs, OnOutOfMemory, OnSpike};
 
 /// The most steps of a run.
 const MOST_STEPS: u64 = 1 << 40;
@@ -73,6 +73,12 @@ section! {
         /// no limit before 8 of them.
         spike_window: usize = Row::count(2, 1 << 16).default("128").may_change()
             .only(Train::on_spike, &["stop", "skip", "rewind"]);
+        /// Use of CUDA graphs on a GPU: after the first steps the calls of a step are captured once, and
+        /// later steps launch them together, which saves most of the host's time. "auto": where one rank
+        /// computes whole steps by itself, on inputs that it does not offload; a log line says why a step is
+        /// not captured. "on": such a step is refused. "off": every step makes its calls one by one. No bit
+        /// and no byte of a plan depends on it; the driver's memory for graphs counts as warm-up.
+        graphs: Graphs = choice!(Graphs, Graphs::ALL).default("\"auto\"").any_bits();
         /// Steps between verifications; 0: none. Before every such step each data-parallel rank runs a
         /// micro-batch of another one, or if there is none of its own, and the results of all operators are
         /// compared with those of the step. A difference ends the run and names ranks, GPUs and operator. No

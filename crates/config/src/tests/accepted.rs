@@ -297,6 +297,7 @@ fn every_key_is_known_to_decide_bits_or_not() {
         "telemetry.listen",
         "telemetry.listen_publicly",
         "telemetry.tensorboard",
+        "train.graphs",
         "train.max_nonfinite_steps",
         // It decides nothing until a step runs out of memory; the session's record has both sizes.
         "train.on_out_of_memory",

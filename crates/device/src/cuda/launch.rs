@@ -3,15 +3,17 @@
 
 use std::ffi::c_void;
 
-use cudarc::driver::result;
+use cudarc::driver::{result, sys};
 
+use super::argument::Argument;
 use super::error::{CudaError, Named};
+use super::graph::{NumberedLaunch, last_node};
 use super::reach::PeerAddress;
 use crate::buffer::Region;
 use crate::call_log::{LoggedCall, LoggedKernel};
 use crate::device::Device;
 use crate::error::{DeviceError, Result};
-use crate::kernels::Function;
+use crate::kernels::{Function, NumberedWords};
 use crate::stream::StreamKind;
 use crate::work::Work;
 
@@ -25,36 +27,12 @@ pub struct Launch<'a> {
     device: &'a Device,
     function: Function,
     arguments: Vec<Argument>,
+    /// Index of the first of two numbered words, if there are any.
+    numbered: Option<(usize, NumberedWords)>,
     outside: Option<DeviceError>,
     shared_bytes: u32,
     stream: StreamKind,
     work: Work,
-}
-
-#[derive(Clone, Debug)]
-enum Argument {
-    Word(u32),
-    Double(u64),
-    /// A structure of 64-bit integers.
-    Doubles(Vec<u64>),
-}
-
-impl Argument {
-    fn bytes(&self) -> usize {
-        match self {
-            Argument::Word(_) => 4,
-            Argument::Double(_) => 8,
-            Argument::Doubles(values) => size_of_val(&**values),
-        }
-    }
-
-    fn pointer(&mut self) -> *mut c_void {
-        match self {
-            Argument::Word(value) => std::ptr::from_mut(value).cast(),
-            Argument::Double(value) => std::ptr::from_mut(value).cast(),
-            Argument::Doubles(values) => values.as_mut_ptr().cast(),
-        }
-    }
 }
 
 impl Device {
@@ -64,6 +42,7 @@ impl Device {
             device: self,
             function,
             arguments: Vec::with_capacity(MOST_ARGUMENTS),
+            numbered: None,
             outside: None,
             shared_bytes: 0,
             stream: StreamKind::Compute,
@@ -136,6 +115,13 @@ impl Launch<'_> {
         self
     }
 
+    /// Adds two 32-bit integers that follow from a micro-batch's number. A kernel has at most two of them.
+    pub fn numbered(mut self, words: NumberedWords) -> Self {
+        self.numbered = Some((self.arguments.len(), words));
+        let [first, second] = words.of(words.number);
+        self.u32(first).u32(second)
+    }
+
     /// Adds a 64-bit integer.
     pub fn u64(mut self, value: u64) -> Self {
         self.arguments.push(Argument::Double(value));
@@ -185,6 +171,7 @@ impl Launch<'_> {
             return Ok(());
         }
         let cuda = device.gpu_or_refuse(function.family().name)?;
+        device.interrupt_capture_on(stream, "a launch on another stream")?;
         let mut modules = cuda.modules.borrow_mut();
         let kernel = modules.kernel(function, self.shared_bytes).map_err(|e| device.cuda_error(e))?;
         let kernel = kernel.ok_or(DeviceError::MissingKernel { function })?;
@@ -218,6 +205,23 @@ impl Launch<'_> {
             );
             device.cuda_error(error)
         });
-        launched.and_then(|()| timed.finish().map_err(|e| device.cuda_error(e)))
+        launched.and_then(|()| timed.finish().map_err(|e| device.cuda_error(e)))?;
+        let handle = kernel.handle;
+        self.note_numbered(handle, (grid, threads), stream).map_err(|e| device.cuda_error(e))
+    }
+
+    /// Notes a captured launch with numbered words.
+    fn note_numbered(
+        self,
+        function: sys::CUfunction,
+        (grid, threads): ([u32; 3], u32),
+        stream: sys::CUstream,
+    ) -> super::error::Result<()> {
+        let captures = self.device.captures();
+        let Some(numbered) = self.numbered.filter(|_| captures.is_on()) else { return Ok(()) };
+        let (node, shared_bytes, arguments) = (last_node(stream)?, self.shared_bytes, self.arguments);
+        let launch = NumberedLaunch { node, function, grid, threads, shared_bytes, arguments, numbered };
+        captures.add_numbered(launch);
+        Ok(())
     }
 }

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)] // driver queries about a device
 
 pub(crate) mod account;
+mod argument;
 mod availability;
 mod blas;
 mod choice;
@@ -15,6 +16,7 @@ mod dnn;
 mod dnn_choice;
 mod dnn_epilogue;
 pub(crate) mod error;
+pub(crate) mod graph;
 mod launch;
 mod ledger;
 mod matmul;

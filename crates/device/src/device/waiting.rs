@@ -20,6 +20,7 @@ impl Device {
         let count = &self.0.events[stream as usize];
         let sequence = count.replace(count.get() + 1);
         self.log(|| LoggedCall::Record(stream));
+        self.interrupt_capture("an event")?;
         let record = |cuda: &Cuda| cuda.events.record(cuda.streams.handle(stream));
         let point = self.gpu().map(record).transpose().map_err(|error| self.cuda_error(error))?;
         Ok(Event { stream, sequence, point: point.map(Rc::new) })
@@ -33,6 +34,7 @@ impl Device {
         // CPU and Meta finish each call before the next begins, so a recorded event is always done.
         debug_assert!(event.sequence < self.0.events[event.stream as usize].get());
         self.log(|| LoggedCall::Wait { stream, event: self.logged_event(event) });
+        self.interrupt_capture("a wait for an event")?;
         match (self.gpu(), &event.point) {
             (Some(cuda), Some(point)) => {
                 point.hold(cuda.streams.handle(stream)).map_err(|error| self.cuda_error(error))
@@ -52,6 +54,7 @@ impl Device {
     /// # Errors
     /// The driver's.
     pub fn record_shared(&self, stream: StreamKind) -> Result<SharedEvent> {
+        self.interrupt_capture("an event for other ranks")?;
         let record = |cuda: &Cuda| SharedPoint::record(&cuda.context, cuda.streams.handle(stream));
         let point = self.gpu_to_use()?.map(record).transpose().map_err(|error| self.cuda_error(error))?;
         Ok(SharedEvent { point: point.map(Arc::new) })
@@ -63,6 +66,7 @@ impl Device {
     /// # Errors
     /// The driver's.
     pub fn wait_shared(&self, stream: StreamKind, event: &SharedEvent) -> Result<()> {
+        self.interrupt_capture("a wait for an event of other ranks")?;
         match (self.gpu_to_use()?, &event.point) {
             (Some(cuda), Some(point)) => {
                 point.hold(cuda.streams.handle(stream)).map_err(|error| self.cuda_error(error))
@@ -77,6 +81,7 @@ impl Device {
     /// Errors of that work.
     pub fn synchronize(&self) -> Result<()> {
         self.log(|| LoggedCall::Synchronize);
+        self.interrupt_capture("a wait of the host")?;
         let Some(cuda) = self.gpu() else { return Ok(()) };
         let wait = |stream| cuda.events.record(cuda.streams.handle(stream))?.wait();
         StreamKind::ALL.into_iter().try_for_each(wait).map_err(|error| self.cuda_error(error))
@@ -88,6 +93,7 @@ impl Device {
     /// Errors of the work before it.
     pub fn wait_on_host(&self, event: &Event) -> Result<()> {
         self.log(|| LoggedCall::HostWait(self.logged_event(event)));
+        self.interrupt_capture("a wait of the host")?;
         event.point.as_ref().map_or(Ok(()), |point| point.wait()).map_err(|error| self.cuda_error(error))
     }
 
@@ -105,6 +111,7 @@ impl Device {
     /// # Errors
     /// The device is not a GPU; an earlier error that could not be returned at once.
     pub fn stream_handle(&self, stream: StreamKind) -> Result<*mut c_void> {
+        self.interrupt_capture("a call of another library")?;
         Ok(self.gpu_or_refuse("stream_handle")?.streams.handle(stream).cast())
     }
 

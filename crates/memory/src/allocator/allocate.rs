@@ -234,6 +234,10 @@ impl<R: RawMemory> Allocator<R> {
             self.streams[request.stream as usize],
             request.tag,
         );
+        if let Some(recording) = &mut self.recording {
+            let stream = self.streams[request.stream as usize];
+            recording.allocated(id, address, (request.bytes, stream, request.tag));
+        }
         Allocation { block: id, address, size }
     }
 

@@ -24,6 +24,9 @@ impl<R: RawMemory> Allocator<R> {
         };
         let used_elsewhere = block.uses.is_some();
         self.history.tick();
+        if let Some(recording) = &mut self.recording {
+            recording.freed(id);
+        }
         if used_elsewhere && self.open.is_empty() {
             // Fallible steps come first, so that a failure changes nothing.
             let uses = self.record_uses(id.index)?;

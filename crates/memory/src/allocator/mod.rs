@@ -10,6 +10,7 @@ use crate::hash_order::Table;
 use crate::history::{Action, History};
 use crate::pool::{Pool, PoolId, PrivatePool, StreamFilter};
 use crate::raw::{EventId, RawMemory, Stream};
+use crate::script::Recording;
 use crate::settings::Settings;
 use crate::statistics::{PoolKind, Statistics};
 use crate::tag::{CategoryBytes, Label, Labels, Tag};
@@ -24,6 +25,7 @@ mod inspect;
 mod private;
 mod range;
 mod release;
+mod repeat;
 mod snapshot;
 
 pub use inspect::{BlockInfo, BlockPosition, Fragmentation};
@@ -98,6 +100,8 @@ pub struct Allocator<R: RawMemory> {
     at_peak: bool,
     recent: Usage,
     history: History,
+    /// The operations of a script, while one is recorded.
+    recording: Option<Box<Recording>>,
     labels: Labels,
 }
 
@@ -136,6 +140,7 @@ impl<R: RawMemory> Allocator<R> {
             at_peak: true,
             recent: Usage::default(),
             history: History::default(),
+            recording: None,
             labels: Labels::default(),
         };
         allocator.statistics.max_split_size = match allocator.settings.max_split_size {
@@ -254,6 +259,9 @@ impl<R: RawMemory> Allocator<R> {
         self.history.tick();
         let tag = Tag { operator: name, ..Tag::default() };
         self.history.record_block(Action::Mark, number, (0, 0), Stream::default(), tag);
+        if let Some(recording) = &mut self.recording {
+            recording.marked(name, number);
+        }
     }
 
     /// Starts a digest of all later events except marks, whether or not a history is kept.

@@ -17,6 +17,7 @@ use crate::build;
 use crate::calendar::Calendar;
 use crate::error::{Result, WorkerError};
 use crate::feed::{HookContext, WorkerFeed};
+use crate::graphs::Stop;
 use crate::hook::Moment;
 use crate::numbers::Numbers;
 use crate::pair_work::PairWork;
@@ -75,23 +76,12 @@ impl Worker {
         self.hash_state(step + 1)?;
         self.moments.train(true);
         self.begin_verified(step)?;
-        let outcome = self.forward_backward(step, Mode::Train);
-        match self.engine.setup.config.parallel.shards_gradients() {
-            // Ranks communicate within passes, so that others wait for one that failed.
-            true => outcome?,
-            false => self.share_out_of_memory(step, outcome)?,
+        self.run(step)?;
+        self.report(step)?;
+        // Last, because a wait of compute on the same stream would wait for all weights.
+        for part in 0..self.parts.len() {
+            self.gather_weights(part, usize::from(part == 0)..)?;
         }
-        self.phases.enter(Phase::Reduce)?;
-        self.reduce_gradients()?;
-        self.compare_verified(step)?;
-        self.await_snapshot()?;
-        self.reduce_statistics()?;
-        self.reduce_loads()?;
-        self.hash_gradients()?;
-        self.phases.enter(Phase::Update)?;
-        self.moments.at(Moment::BeforeUpdate, None);
-        self.clip_gradients()?;
-        self.update_parameters(step)?;
         self.moments.at(Moment::AfterUpdate, None);
         self.phases.end()?;
         self.moments.train(false);
@@ -103,6 +93,39 @@ impl Worker {
             self.engine.planes.control().barrier()?;
         }
         self.account.after_step(&self.engine.device)
+    }
+
+    /// Runs the passes and the update of step `step`, call by call.
+    pub(super) fn compute(&mut self, step: u64) -> Result<()> {
+        let outcome = self.forward_backward(step, Mode::Train);
+        match self.engine.setup.config.parallel.shards_gradients() {
+            // Ranks communicate within passes, so that others wait for one that failed.
+            true => outcome?,
+            false => self.share_out_of_memory(step, outcome)?,
+        }
+        self.phases.enter(Phase::Reduce)?;
+        self.reduce_gradients()?;
+        self.compare_verified(step)?;
+        match self.phases.recorder() {
+            Some(recorder) => recorder.pause(Stop::Snapshot, || self.await_snapshot())?,
+            None => self.await_snapshot()?,
+        }
+        self.reduce_statistics()?;
+        self.reduce_loads()?;
+        self.hash_gradients()?;
+        self.phases.enter(Phase::Update)?;
+        self.moments.at(Moment::BeforeUpdate, None);
+        match self.phases.recorder() {
+            Some(recorder) => recorder.pause(Stop::LearningRate, || self.set_learning_rate(step))?,
+            None => self.set_learning_rate(step)?,
+        }
+        self.clip_gradients()?;
+        self.update_parameters()?;
+        Ok(())
+    }
+
+    fn set_learning_rate(&self, step: u64) -> Result<()> {
+        Ok(self.norm.norm.state().set_learning_rate(self.schedule.rate(step))?)
     }
 
     /// If the step may be repeated, returns [`WorkerError::Repeatable`] on all ranks if one ran out of memory
@@ -267,20 +290,13 @@ impl Worker {
     }
 
     /// Updates the parameters, with sharded optimizer state each rank its own shards, and gathers them.
-    fn update_parameters(&mut self, step: u64) -> Result<()> {
-        let state = self.norm.norm.state();
-        state.set_learning_rate(self.schedule.rate(step))?;
-        self.optimizer.update_first_slots(&self.gradients, state)?;
+    fn update_parameters(&mut self) -> Result<()> {
+        self.optimizer.update_first_slots(&self.gradients, self.norm.norm.state())?;
         // The weights that the next forward pass needs first are gathered while the rest is updated.
         self.gather_weights(0, ..1)?;
         self.phases.enter(Phase::Update)?;
         self.optimizer.update_other_slots(&self.gradients, self.norm.norm.state())?;
         self.outdate_weights();
-        self.report(step)?;
-        // Last, because a wait of compute on the same stream would wait for all weights.
-        for part in 0..self.parts.len() {
-            self.gather_weights(part, usize::from(part == 0)..)?;
-        }
         Ok(())
     }
 

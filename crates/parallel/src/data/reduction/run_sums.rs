@@ -136,8 +136,10 @@ impl StepSums for RunSums {
         let mut left = std::mem::take(&mut self.waiting);
         left.extend(self.loss);
         self.sum_over_ranks(&left, true, &mut plane.all)?;
-        let reduced = self.device.record(StreamKind::Reduce)?;
-        self.device.wait(StreamKind::Compute, &reduced)?;
+        if self.ranks.is_distributed() {
+            let reduced = self.device.record(StreamKind::Reduce)?;
+            self.device.wait(StreamKind::Compute, &reduced)?;
+        }
         self.lanes.restart();
         Ok(())
     }

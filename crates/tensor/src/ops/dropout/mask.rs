@@ -1,5 +1,6 @@
 //! Dropout masks as functions of a key and an element index.
 
+use device::NumberedWords;
 use device::cuda::Launch;
 use philox::{key_of_name, philox4x32};
 
@@ -9,8 +10,13 @@ use philox::{key_of_name, philox4x32};
 /// element index. It is the same on every grid of ranks and when a segment is recomputed, and is not stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mask {
-    /// Philox key of the site and micro-batch.
-    pub(in crate::ops) key: [u32; 2],
+    /// Philox key of the site.
+    site: [u32; 2],
+    /// Number of the micro-batch.
+    number: u64,
+    /// Philox key of the site and micro-batch. Launches get it by [`Mask::add_to`] only, because replayed
+    /// steps change it.
+    key: [u32; 2],
     /// Elements whose random word is below this are dropped.
     pub(in crate::ops) threshold: u32,
     /// Factor of elements that are kept.
@@ -26,10 +32,9 @@ impl Mask {
     pub fn new(seed: u64, name: &str, number: u64, probability: f64) -> Self {
         const WORDS: f64 = 4_294_967_296.0;
         let site = key_of_name(seed, name);
-        let [a, b, ..] = philox4x32(site, [number as u32, (number >> 32) as u32, 0, 0]);
         let threshold = (probability * WORDS) as u32;
         let scale = (1.0 / (1.0 - f64::from(threshold) / WORDS)) as f32;
-        Mask { key: [a, b], threshold, scale, first_draw: 0 }
+        Mask { site, number, key: key_of(site, number), threshold, scale, first_draw: 0 }
     }
 
     /// Returns the mask for the part of an array that begins with element `first`, a multiple of 4.
@@ -55,11 +60,18 @@ impl Mask {
 
     /// Adds the mask to a launch.
     pub(in crate::ops) fn add_to<'a>(&self, launch: Launch<'a>) -> Launch<'a> {
-        launch.u32(self.key[0]).u32(self.key[1]).u32(self.threshold).f32(self.scale)
+        let words = NumberedWords { number: self.number, key: self.site, function: key_of };
+        launch.numbered(words).u32(self.threshold).f32(self.scale)
     }
 
     #[inline(always)]
     fn factors(&self, counter: [u32; 4]) -> [f32; 4] {
         philox4x32(self.key, counter).map(|word| if word < self.threshold { 0.0 } else { self.scale })
     }
+}
+
+/// Philox key of a site, which has a key itself, in micro-batch `number`.
+fn key_of(site: [u32; 2], number: u64) -> [u32; 2] {
+    let [a, b, ..] = philox4x32(site, [number as u32, (number >> 32) as u32, 0, 0]);
+    [a, b]
 }

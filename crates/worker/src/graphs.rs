@@ -1,0 +1,326 @@
+//! Captured steps: the calls of a training step as CUDA graphs, with the stops between them at which the host
+//! does what differs from step to step.
+//!
+//! A step is captured while it runs: each graph is launched as soon as it ends, at the next [`Stop`]. A
+//! replayed step makes the same stops, launches the graphs, and repeats the allocator's operations
+//! ([`memory::Script`]), so that counters, peaks and traces are those of any other step.
+
+use std::cell::RefCell;
+
+use config::{Graphs, OffloadPolicy, OnSpike, RunConfig};
+use device::{Backend, Captured, Device, Graph, Written};
+use memory::{Script, ScriptEnd};
+use telemetry::Phase;
+
+use crate::error::{Result, WorkerError};
+
+/// Most micro-batches of a step that is captured: every one has launches of its own in the graphs, whose
+/// memory is the driver's.
+const MOST_MICRO_BATCHES: usize = 64;
+/// Captures after which a step is no longer captured again: its memory has other addresses each time.
+const MOST_CAPTURES: u32 = 16;
+
+/// Returns a reason for which steps of a configuration are not captured in CUDA graphs, if there is one. It
+/// holds on every GPU.
+#[must_use]
+pub fn never_captured(config: &RunConfig) -> Option<&'static str> {
+    let offloads = config.optim.offload || config.memory.offload != OffloadPolicy::None;
+    let reasons = [
+        (config.train.graphs == Graphs::Off, "train.graphs is \"off\""),
+        (config.world_size() > 1, "several ranks communicate within a step"),
+        (offloads, "tensors are offloaded to host memory"),
+        (crate::build::objective(config).is_some(), "the data is pairs of answers"),
+        (config.train.on_spike != OnSpike::Ignore, "the limit of the gradient norm changes with each step"),
+        (config.train.halves_micro_batches(), "a step that runs out of memory is repeated"),
+        (config.telemetry.hashes > 0, "the tensors of steps are hashed"),
+        (config.train.micro_batches() > MOST_MICRO_BATCHES, "a step has more than 64 micro-batches"),
+    ];
+    reasons.into_iter().find(|(holds, _)| *holds).map(|(_, reason)| reason)
+}
+
+/// A point of a step at which the host does what differs from step to step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// A phase begins and is marked.
+    Phase(Phase),
+    /// The inputs of a micro-batch are copied to the device.
+    Inputs(usize),
+    /// The pixels have been read.
+    PixelsRead,
+    /// The targets of a micro-batch are copied to the device.
+    Targets(usize),
+    /// The borders of a micro-batch's documents are copied to the device.
+    Documents(usize),
+    /// The state is about to change, which waits for the copies of the last snapshot.
+    Snapshot,
+    /// The learning rate is set.
+    LearningRate,
+}
+
+/// A part of a captured step.
+#[derive(Debug)]
+pub(crate) enum Part {
+    /// Calls.
+    Graph(Graph),
+    /// A stop.
+    Stop {
+        stop: Stop,
+        /// Number of the allocator's operations before the stop.
+        operations: usize,
+        /// Addresses to which the stop copied from the host.
+        written: Vec<Written>,
+    },
+}
+
+/// A captured step.
+#[derive(Debug)]
+pub(crate) struct CapturedStep {
+    pub(crate) parts: Vec<Part>,
+    /// The allocator's operations.
+    pub(crate) script: Script,
+    /// FLOPs of the step's matmuls.
+    pub(crate) flops: u64,
+    /// Number of the step's first micro-batch.
+    pub(crate) first_number: u64,
+}
+
+impl CapturedStep {
+    /// Number of graphs, and of their calls.
+    fn sizes(&self) -> (usize, usize) {
+        let graphs = self.parts.iter().filter_map(|part| match part {
+            Part::Graph(graph) => Some(graph.calls()),
+            Part::Stop { .. } => None,
+        });
+        graphs.fold((0, 0), |(count, sum), calls| (count + 1, sum + calls))
+    }
+}
+
+/// A captured step; `None` if a later one may be replayed but not this one, whose memory grew; or the reason
+/// why steps cannot be replayed.
+pub(crate) type Outcome = std::result::Result<Option<CapturedStep>, String>;
+
+/// Captures a step while it runs.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    device: Device,
+    recorded: RefCell<Recorded>,
+    /// FLOPs before the step.
+    flops: u64,
+}
+
+#[derive(Debug, Default)]
+struct Recorded {
+    parts: Vec<Part>,
+    /// The first call that could not be captured; the rest of the step is not captured.
+    interrupted: Option<&'static str>,
+}
+
+impl Recorder {
+    /// Starts to capture.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn start(device: &Device) -> Result<Self> {
+        device.with_allocator(|allocator| allocator.begin_script());
+        device.begin_capture()?;
+        let (recorded, flops) = (RefCell::default(), device.flops());
+        Ok(Recorder { device: device.clone(), recorded, flops })
+    }
+
+    /// Does the work of a stop, which is not captured, after launching the calls before it.
+    ///
+    /// # Errors
+    /// Errors of the work; the driver's.
+    pub(crate) fn pause<T>(&self, stop: Stop, body: impl FnOnce() -> Result<T>) -> Result<T> {
+        if !self.end_graph()? {
+            return body();
+        }
+        let operations = self.device.with_allocator(|allocator| allocator.script_length());
+        let (done, written) = self.device.writes_of(body)?;
+        self.recorded.borrow_mut().parts.push(Part::Stop { stop, operations, written });
+        self.device.begin_capture()?;
+        Ok(done)
+    }
+
+    /// Ends the present graph and launches it. Returns whether the step is still captured.
+    fn end_graph(&self) -> Result<bool> {
+        let mut recorded = self.recorded.borrow_mut();
+        if recorded.interrupted.is_some() {
+            return Ok(false);
+        }
+        match self.device.end_capture()? {
+            Captured::Whole(None) => {}
+            Captured::Whole(Some(mut graph)) => {
+                graph.launch(0)?;
+                recorded.parts.push(Part::Graph(graph));
+            }
+            Captured::Interrupted(call) => recorded.interrupted = Some(call),
+        }
+        Ok(recorded.interrupted.is_none())
+    }
+
+    /// Ends the capture of a step whose first micro-batch is `first_number`. The step has been enqueued
+    /// whatever the result.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn finish(&self, first_number: u64) -> Result<Outcome> {
+        let is_whole = self.end_graph()?;
+        let script = self.device.with_allocator(|allocator| allocator.end_script());
+        let Recorded { parts, interrupted } = self.recorded.take();
+        if let Some(call) = interrupted.filter(|_| !is_whole) {
+            return Ok(Err(format!("a step contains {call}, which cannot be captured")));
+        }
+        let script = match script {
+            ScriptEnd::Whole(script) => script,
+            ScriptEnd::Grown => return Ok(Ok(None)),
+            ScriptEnd::Unclosed => {
+                return Ok(Err("a step leaves other memory allocated than it found".to_owned()));
+            }
+        };
+        let flops = self.device.flops() - self.flops;
+        Ok(Ok(Some(CapturedStep { parts, script, flops, first_number })))
+    }
+
+    /// Ends the capture after an error of the step, whose calls since the last stop are lost.
+    pub(crate) fn abandon(&self) {
+        self.device.abandon_capture();
+        self.device.with_allocator(|allocator| drop(allocator.end_script()));
+    }
+}
+
+/// Steps that a rank has captured.
+#[derive(Debug)]
+pub(crate) struct StepGraphs {
+    choice: Graphs,
+    /// Whether no step is captured from now on.
+    refused: bool,
+    captured: Option<CapturedStep>,
+    /// Digest of the blocks before the last step.
+    before: Option<u64>,
+    captures: u32,
+    replays: u64,
+    /// The last reason that the log has.
+    logged: Option<String>,
+}
+
+/// How a step runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Course {
+    /// Call by call.
+    Plain,
+    /// Call by call, while it is captured.
+    Recorded,
+    /// From its graphs.
+    Replayed,
+}
+
+impl StepGraphs {
+    /// Returns the state before the first step of a rank on `device`.
+    ///
+    /// # Errors
+    /// A configuration that demands graphs, but whose steps are not captured.
+    pub(crate) fn new(config: &RunConfig, device: &Device) -> Result<Self> {
+        let (choice, runs) = (config.train.graphs, device.backend() == Backend::Cuda);
+        let (captured, before, logged) = (None, None, None);
+        let mut graphs =
+            StepGraphs { choice, refused: !runs, captured, before, captures: 0, replays: 0, logged };
+        if !device.is_cuda_like() {
+            if choice == Graphs::On && !device.is_meta() {
+                tracing::warn!(
+                    "train.graphs = \"on\" changes nothing on the CPU: only GPUs have CUDA graphs"
+                );
+            }
+        } else if let Some(reason) = never_captured(config).or_else(|| device.refuses_capture()) {
+            graphs.refuse(reason, runs)?;
+        }
+        Ok(graphs)
+    }
+
+    /// Captures steps on Meta too, where their graphs are empty.
+    #[cfg(test)]
+    pub(crate) fn capture_on_meta(&mut self) {
+        self.refused = false;
+    }
+
+    /// Number of replayed steps.
+    pub(crate) fn replays(&self) -> u64 {
+        self.replays
+    }
+
+    /// Returns how the next step runs. `reason`: one why it cannot be captured, if there is one; an empty one
+    /// is not logged.
+    pub(crate) fn next(&mut self, device: &Device, reason: Option<&'static str>) -> Course {
+        if self.refused {
+            return Course::Plain;
+        }
+        let digest = device.with_allocator(|allocator| allocator.digest_of_blocks());
+        // A step that takes memory from the driver cannot be captured; the next begins with other blocks.
+        let is_steady = self.before.replace(digest) == Some(digest);
+        if let Some(reason) = reason {
+            self.log(reason);
+            return Course::Plain;
+        }
+        if self.captured.as_ref().is_some_and(|step| step.script.fits(digest)) {
+            return Course::Replayed;
+        }
+        self.captured = None;
+        if self.captures == MOST_CAPTURES {
+            self.refused = true;
+            self.log("its memory has other addresses each time");
+        }
+        if self.refused || !is_steady { Course::Plain } else { Course::Recorded }
+    }
+
+    /// Keeps a captured step, or the reason why there is none.
+    ///
+    /// # Errors
+    /// A configuration that demands graphs.
+    pub(crate) fn keep(&mut self, captured: Outcome) -> Result<()> {
+        self.captures += 1;
+        match captured {
+            Ok(None) => Ok(()),
+            Ok(Some(step)) => {
+                let (graphs, calls) = step.sizes();
+                tracing::info!("a step is replayed as {graphs} CUDA graphs of {calls} calls");
+                self.captured = Some(step);
+                Ok(())
+            }
+            Err(reason) => self.refuse(&reason, true),
+        }
+    }
+
+    /// Takes the captured step, to replay it.
+    pub(crate) fn take(&mut self) -> Option<CapturedStep> {
+        self.captured.take()
+    }
+
+    /// Returns the captured step after a replay.
+    pub(crate) fn restore(&mut self, step: CapturedStep) {
+        self.captured = Some(step);
+        self.replays += 1;
+    }
+
+    /// Captures no step from now on, for a reason that `is_logged`.
+    fn refuse(&mut self, reason: &str, is_logged: bool) -> Result<()> {
+        self.refused = true;
+        if self.choice == Graphs::On {
+            let text = format!(
+                "train.graphs is \"on\", and steps cannot be captured in CUDA graphs: {reason}; use \"auto\""
+            );
+            return Err(WorkerError::Refused(text));
+        }
+        if is_logged {
+            self.log(reason);
+        }
+        Ok(())
+    }
+
+    /// Logs why steps are not captured, once in succession.
+    fn log(&mut self, reason: &str) {
+        if self.choice != Graphs::Off && !reason.is_empty() && self.logged.as_deref() != Some(reason) {
+            tracing::info!("steps are not captured in CUDA graphs: {reason}");
+            self.logged = Some(reason.to_owned());
+        }
+    }
+}

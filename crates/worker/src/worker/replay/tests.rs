@@ -1,0 +1,89 @@
+//! Captured steps on Meta, whose graphs are empty: a replayed step leaves every counter, peak and event of
+//! the allocator as the step itself does.
+
+use std::path::Path;
+
+use collective::Communicator;
+use config::RunConfig;
+use device::{Description, Kind};
+use nn::Stage;
+use telemetry::RankStep;
+use telemetry::step_trace::RunPart;
+
+use super::super::Worker;
+use crate::build::DataScope;
+use crate::error::WorkerError;
+use crate::placement::Placement;
+use crate::setup::Setup;
+
+const REST: &str = "[data]\nkind = \"synthetic\"\n[train]\nsteps = 12\nmicro_batch_size = 2\n\
+                    global_batch_size = 6\nvalidation_micro_batches = 2\n";
+const GPT: &str =
+    "[model]\nkind = \"gpt\"\nlayers = 3\nheads = 2\nwidth = 64\ncontext = 32\nvocabulary = 100\n";
+const RESNET: &str = "[model]\nkind = \"resnet\"\ndepth = 18\nwidth = 0.125\nimage_size = 32\nclasses = 10\n";
+
+/// Models, with settings that decide what a step allocates.
+const CASES: &[(&str, &[&str])] = &[
+    (GPT, &[]),
+    (GPT, &["model.dropout=0.2", "memory.recompute=block", "precision.compute=bf16"]),
+    (GPT, &["precision.compute=bf16", "precision.matmul=fp8", "memory.allocator=backend:native"]),
+    (GPT, &["precision.compute=f16", "optim.state=8bit", "memory.allocator=max_split_size_mb:20"]),
+    (GPT, &["lora.rank=4", "memory.empty_cache_every=5"]),
+    (RESNET, &["precision.compute=bf16"]),
+];
+
+fn worker(text: &str, sets: &[&str], captures: bool) -> Worker {
+    let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
+    let config = RunConfig::parse(&format!("{text}{REST}"), "test.toml", Path::new("/"), &sets).unwrap();
+    let gpu = Description { kind: Kind::Cuda, compute_capability: (9, 0), ..Description::host() };
+    let whole = |config: &RunConfig| vec![Stage::whole(config.layers())];
+    let setup = Setup::new(config, Placement::Meta(gpu), DataScope::Shapes, |config, _, _| {
+        Ok::<_, WorkerError>(whole(config))
+    });
+    let setup = Setup { history: 1 << 20, ..setup.unwrap() };
+    let mut worker = Worker::new(&setup, Communicator::solo()).unwrap();
+    worker.device().with_allocator(|allocator| allocator.start_digest());
+    if captures {
+        worker.graphs.capture_on_meta();
+    }
+    worker
+}
+
+/// Returns the figures of a step or validation, and the digest of its allocations and frees.
+fn figures(worker: &mut Worker) -> (String, u64, RankStep) {
+    let (digest, events, statistics) = worker.device().with_allocator(|allocator| {
+        let events = allocator.events().len();
+        (allocator.take_digest(), events, allocator.statistics().clone())
+    });
+    let text = format!("{:?} {statistics:?} {events} {}", worker.memory(), worker.device().flops());
+    (text, digest, worker.phases.record().unwrap())
+}
+
+#[test]
+fn replayed_steps_allocate_what_steps_allocate() {
+    for (text, sets) in CASES {
+        let mut workers = [worker(text, sets, false), worker(text, sets, true)];
+        for step in 0..12 {
+            let after_step = workers.each_mut().map(|worker| {
+                worker.step(step).unwrap();
+                worker.check_plan(RunPart::Step, step + 1).unwrap();
+                figures(worker)
+            });
+            assert_eq!(after_step[1], after_step[0], "step {step} of {sets:?}");
+            // Memory of validations changes the addresses of later steps.
+            if step == 3 {
+                assert_eq!(workers[1].replayed_steps(), 1, "{sets:?}");
+            }
+            if step % 4 == 3 {
+                let after_validation = workers.each_mut().map(|worker| {
+                    worker.validate().unwrap();
+                    figures(worker)
+                });
+                assert_eq!(after_validation[1], after_validation[0], "{sets:?}");
+            }
+        }
+        let [plain, replayed] = workers.each_ref().map(Worker::replayed_steps);
+        // The steps after an emptied cache, and after a validation that moved blocks, make their calls.
+        assert!(plain == 0 && (4..=9).contains(&replayed), "{replayed} replays of {sets:?}");
+    }
+}
