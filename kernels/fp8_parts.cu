@@ -32,9 +32,10 @@ KERNEL __launch_bounds__(THREADS) factors_e4m3(const u32 *maxima, float *factors
 
 #define SIDE 128
 
-// turned [columns, rows] = codes [rows, columns], both multiples of 4. A thread transposes squares of 4 x 4 bytes; the
-// squares of a warp are 8 below each other and 4 beside each other, so that it reads 32 banks and writes whole
-// sectors. Launch: a block for each tile of SIDE x SIDE. Floor: each code is read once and written once.
+// turned [columns, rows] = codes [rows, columns], both multiples of 4. A thread transposes squares of 4 x 4
+// bytes; the squares of a warp are 8 below each other and 4 beside each other, so that it reads 32 banks and
+// writes whole sectors. Launch: a block for each tile of SIDE x SIDE. Floor: each code is read once and
+// written once.
 KERNEL __launch_bounds__(THREADS) transpose_codes(const u8 *__restrict__ codes, u8 *__restrict__ turned,
                                                   u32 rows, u32 columns) {
     // An odd number of words in a row.

@@ -49,8 +49,8 @@ impl ValueKind {
         if self == ValueKind::Records { DType::U8 } else { dtype }
     }
 
-    /// Returns whether values are gathered in a buffer where `ranks` ranks hold parts. Codes that one rank holds
-    /// are on its device, whole.
+    /// Returns whether values are gathered in a buffer where `ranks` ranks hold parts. Codes that one rank
+    /// holds are on its device, whole.
     pub(super) fn is_gathered(self, ranks: usize) -> bool {
         self != ValueKind::Fp8 || ranks > 1
     }

@@ -10,7 +10,6 @@ use tensor::Tensor;
 use tensor::ops::fp8_linear::{Quantised, Scaled};
 use tensor::ops::fp8_parts;
 
-use super::STREAM;
 use super::staging::Staging;
 use crate::data::stream_order::between_compute;
 use crate::data::weight_layout::{FlatWeights, ValueKind, WeightLayout};
@@ -118,7 +117,7 @@ impl Codes {
             (Some((_, part)), Some(staging), known) => {
                 let staged = match known {
                     Some((known, staged)) if *known == parameter => Tensor::clone(staged),
-                    _ => staging.bring(&part, STREAM)?,
+                    _ => staging.bring(&part)?,
                 };
                 last = Some((parameter, staged.clone()));
                 Ok(Some(staged))

@@ -7,6 +7,9 @@ use tensor::Tensor;
 
 use crate::error::Result;
 
+/// The stream of copies from the host, which weights take too.
+const STREAM: StreamKind = StreamKind::Reduce;
+
 /// Two buffers on the device: one is filled while compute work reads the other.
 #[derive(Debug)]
 pub(super) struct Staging {
@@ -37,21 +40,20 @@ impl Staging {
         Ok(Staging { device: device.clone(), host: host.clone(), buffers, turn })
     }
 
-    /// Returns a copy of `part` on the device, made on `stream`, for compute work that is enqueued before the
-    /// next call.
+    /// Returns a copy of `part` on the device, for compute work that is enqueued before the next call.
     ///
     /// # Errors
     /// Errors of the device.
-    pub(super) fn bring(&self, part: &Tensor, stream: StreamKind) -> Result<Tensor> {
+    pub(super) fn bring(&self, part: &Tensor) -> Result<Tensor> {
         let mut turn = self.turn.borrow_mut();
         let last = turn.last;
         turn.emptied[last] = self.device.record(StreamKind::Compute)?;
         turn.last = 1 - last;
-        self.device.wait(stream, &turn.emptied[turn.last])?;
-        self.device.wait_for_pool(&self.host, stream)?;
+        self.device.wait(STREAM, &turn.emptied[turn.last])?;
+        self.device.wait_for_pool(&self.host, STREAM)?;
         let copy = self.buffers[turn.last].view(0, [part.elements()])?;
-        copy.copy_from_pool(part, stream)?;
-        self.device.wait(StreamKind::Compute, &self.device.record(stream)?)?;
+        copy.copy_from_pool(part, STREAM)?;
+        self.device.wait(StreamKind::Compute, &self.device.record(STREAM)?)?;
         Ok(copy)
     }
 
