@@ -77,7 +77,7 @@ fn all_steps_after_the_third_are_replayed() {
     }
     let _alone = alone(DeviceChoice::Cuda);
     for (text, sets) in ROWS.iter().filter(|(_, sets)| !sets.iter().any(|set| set.contains("empty_cache"))) {
-        let sets = [sets, &STEPS[..]].concat();
+        let sets = [sets, &STEPS[..], &["train.graphs=auto"]].concat();
         let setup = plan::prepare(config(text, &sets), Placement::one_gpu(0).unwrap()).unwrap();
         run::prepare_kernels(&setup).unwrap();
         let mut worker = Worker::new(&setup, Communicator::solo()).unwrap();
@@ -91,7 +91,7 @@ fn all_steps_after_the_third_are_replayed() {
 
 #[test]
 fn steps_that_are_never_captured_have_a_reason() {
-    let reason = |sets: &[&str]| never_captured(&config(GPT, sets));
+    let reason = |sets: &[&str]| never_captured(&config(GPT, &[&["train.graphs=auto"], sets].concat()));
     assert_eq!(reason(&[]), None);
     for (sets, expected) in [
         (&["train.graphs=off"][..], "\"off\""),

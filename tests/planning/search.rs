@@ -31,7 +31,9 @@ fn a_search_that_finds_nothing_names_the_nearest() {
     let sets = [&["model.width=64"][..], &sets_of(nearest)].concat();
     let plan = json(&planned(directory.path(), &sets, &["--json", "--device", device]));
     assert_eq!(plan["fit"]["needs_bytes"], nearest["peak_reserved_bytes"]);
-    assert_eq!(nearest["available_bytes"], 4 << 20);
+    // Less the page tables of what is offloaded, if anything is.
+    let available = nearest["available_bytes"].as_u64().unwrap();
+    assert!((4_190_000..=4 << 20).contains(&available), "{available}");
     let printed = text(&planned(directory.path(), &["model.width=64"], &search).stdout);
     for part in ["nothing fits: ", "; the nearest, --set ", " of 4.00 MiB: ", "(its own are "] {
         assert!(printed.contains(part), "{part}: {printed}");
