@@ -76,9 +76,9 @@ section! {
         /// Use of CUDA graphs on a GPU: after the first steps the calls of a step are captured once, and
         /// later steps launch them together, which saves most of the host's time. "auto": where one rank
         /// computes whole steps by itself, on inputs that it does not offload; a log line says why a step is
-        /// not captured. "on": such a step is refused. "off": every step makes its calls one by one. On an H200 a matmul in f32
-        /// could not be captured, which ends a run at its third step. No bit
-        /// and no byte of a plan depends on it; the driver's memory for graphs counts as warm-up.
+        /// not captured. "on": such a step is refused. "off": every step makes its calls one by one. On an
+        /// H200 a matmul in f32 could not be captured, which ends a run at its third step. No bit and no byte
+        /// of a plan depends on it; the driver's memory for graphs counts as warm-up.
         graphs: Graphs = choice!(Graphs, Graphs::ALL).default("\"off\"").any_bits();
         /// Steps between verifications; 0: none. Before every such step each data-parallel rank runs a
         /// micro-batch of another one, or if there is none of its own, and the results of all operators are
