@@ -21,7 +21,7 @@ use run::ChosenPlacement;
 use run::Startup;
 use worker::DeviceChoice;
 use worker::Setup;
-use worker::{build, feed, optimizer, parts};
+use worker::{build, first_batch, optimizer, parts};
 
 /// Number of untimed steps of each layer.
 const WARM_UP: usize = 1;
@@ -152,7 +152,8 @@ impl<'a> Alone<'a> {
         let nothing = || BenchError::Refused("a stage has one part".to_owned());
         let part = parts.into_iter().next().ok_or_else(nothing)?;
         let [before, after] = crossings.map(|cut| cut.map(|cut| random(device, cut)).transpose());
-        let feed::Uploaded { inputs, targets, pass } = feed::first(config, &setup.dataset, device)?;
+        let first_batch::Uploaded { inputs, targets, pass } =
+            first_batch::first(config, &setup.dataset, device)?;
         Ok(Alone {
             device,
             part,

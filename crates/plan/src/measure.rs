@@ -11,7 +11,7 @@ use tensor::Tensor;
 use crate::error::Result;
 use config::RunConfig;
 use worker::build::Dataset;
-use worker::{blueprint, build, feed, optimizer, parts};
+use worker::{blueprint, build, first_batch, optimizer, parts};
 
 /// FLOPs of matmuls in the time in which a device moves a byte, approximately: of an H200 in bf16, at the
 /// rates that `plimsoll bench step` measures there (see `benches/notes/training_step.md`).
@@ -131,7 +131,7 @@ fn passed_forward(
     before: Option<Crossing>,
 ) -> Result<Forward> {
     let device = model.parameters().device();
-    let feed::Uploaded { inputs, targets, pass } = feed::first(config, dataset, device)?;
+    let first_batch::Uploaded { inputs, targets, pass } = first_batch::first(config, dataset, device)?;
     let tape = Tape::new(device, Mode::Rehearse).of(pass);
     let input = match before {
         Some(cut) if cut.gradient => Input::Hidden(tape.leaf(tensor(device, cut)?)),

@@ -15,7 +15,7 @@ use tensor::{Shape, Tensor};
 use crate::buffers::{BufferEntry, BufferList};
 use crate::build::{self, Dataset};
 use crate::error::{Result, WorkerError};
-use crate::feed;
+use crate::first_batch;
 use crate::hook::ModelHook;
 use config::{Precision, RunConfig};
 
@@ -303,7 +303,7 @@ fn forward(
     before: Option<Tensor>,
 ) -> Result<Tensor> {
     let device = model.parameters().device().clone();
-    let feed::Uploaded { inputs, mut pass, .. } = feed::first(config, dataset, &device)?;
+    let first_batch::Uploaded { inputs, mut pass, .. } = first_batch::first(config, dataset, &device)?;
     let counted = Communicator::counted(grid.rank(), grid.world_size());
     pass.planes = Planes::new(counted, grid)?.handles();
     let tape = Tape::new(&device, Mode::Evaluate).of(pass);

@@ -35,6 +35,7 @@ mod error;
 mod evaluator;
 pub mod expected;
 pub mod feed;
+pub mod first_batch;
 mod generator;
 mod graphs;
 mod hash;
