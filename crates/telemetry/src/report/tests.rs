@@ -84,8 +84,8 @@ fn hovers(page: &str) -> Vec<serde_json::Value> {
 fn steps_that_are_not_finite_are_marked() {
     let page = page(Vec::new());
     assert!(page.contains("In 1, marked red, the loss or the gradient norm is not finite."));
-    // The charts of loss and throughput have values, and therefore marks.
-    assert_eq!(page.matches("<path class=\"lost\"").count(), 2);
+    // The charts of loss, rewards and throughput have values, and therefore marks.
+    assert_eq!(page.matches("<path class=\"lost\"").count(), 3);
 }
 
 #[test]
@@ -191,7 +191,8 @@ fn equal_ranks_share_a_drawing() {
     let page = page(ranks);
     assert!(page.contains(">ranks 0–1, 3</label>") && page.contains(">rank 2</label>"));
     assert_eq!(page.matches("class=\"plan-line\"").count(), 1);
-    assert_eq!(hovers(&page).len(), 2 + 4);
+    // Two of memory, two of learning curves, loss, rewards and throughput.
+    assert_eq!(hovers(&page).len(), 2 + 5);
     // Ranks with equal figures share a row.
     assert!(page.contains("<th scope=\"row\">0–3</th>"));
 }
