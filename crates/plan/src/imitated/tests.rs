@@ -58,7 +58,11 @@ fn descriptions_from_data_sheets_are_marked_as_assumed() {
         };
         assert_eq!((device.assumed.is_empty(), all), (measured, expected), "{path:?}");
         let parts = device.overhead.parts(DeviceRanks::CONNECTED);
-        assert_eq!(parts.iter().filter(|part| !part.measured).count(), device.overhead.assumed.len(), "{path:?}");
+        assert_eq!(
+            parts.iter().filter(|part| !part.measured).count(),
+            device.overhead.assumed.len(),
+            "{path:?}"
+        );
     }
     names.sort();
     assert_eq!(names, PlanDevice::names().collect::<Vec<_>>());
