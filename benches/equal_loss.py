@@ -1,9 +1,14 @@
 #!/usr/bin/env python3
-"""Trains one configuration with several matmul precisions and seeds, and prints their validation losses.
+"""Trains one configuration with several precisions and seeds, and prints their validation losses.
 
     benches/equal_loss.py CONFIG [--program FILE] [--seeds N] [--recipes bf16 tensorwise rowwise] [--set K=V]
 
-Each row is a step; each column a precision with the mean over seeds, and bf16 with the range of its seeds."""
+The precisions are those of matmuls, or with adapters those of the weights beside them:
+
+    benches/equal_loss.py CONFIG --set model.from=FOLDER --recipes base-compute base-nf4 base-int4 base-fp8
+
+Each row is a step; each column a precision with the mean and the range over seeds, and its mean difference
+from the first one's run of the same seed."""
 
 import argparse
 import json
@@ -16,6 +21,7 @@ RECIPES = {
     "tensorwise": ["precision.matmul=fp8", "precision.fp8_recipe=tensorwise"],
     "rowwise": ["precision.matmul=fp8", "precision.fp8_recipe=rowwise"],
     "tensorwise-e5m2": ["precision.matmul=fp8", "precision.fp8_gradients=e5m2"],
+    **{f"base-{base}": [f"lora.base={base}"] for base in ("compute", "nf4", "int4", "fp8")},
 }
 
 
@@ -50,11 +56,15 @@ def main():
         }
     print("| step | " + " | ".join(f"{recipe}: mean (range of {args.seeds} seeds)" for recipe in runs) + " |")
     print("| --- |" + " --- |" * len(runs))
-    for step in sorted(next(iter(runs.values()))[0]):
+    first = next(iter(runs.values()))
+    for step in sorted(first[0]):
         cells = []
         for seeds in runs.values():
             values = [run[step] for run in seeds]
-            cells.append(f"{sum(values) / len(values):.4f} ({min(values):.4f} to {max(values):.4f})")
+            mean = sum(values) / len(values)
+            more = mean - sum(run[step] for run in first) / len(first)
+            of_first = "" if seeds is first else f", {more:+.4f}"
+            cells.append(f"{mean:.4f} ({min(values):.4f} to {max(values):.4f}){of_first}")
         print(f"| {step} | " + " | ".join(cells) + " |", flush=True)
 
 

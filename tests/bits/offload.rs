@@ -76,6 +76,16 @@ fn what_is_offloaded_has_equal_bits() {
             &[&[], &[STATE, "parallel.data=2"], &[WEIGHTS], &[WEIGHTS, BLOCK, PIPELINE]],
         ),
         (
+            LLAMA,
+            &["precision.compute=bf16", "lora.rank=4", "lora.base=nf4"],
+            &[
+                &[],
+                &[WEIGHTS],
+                &[WEIGHTS, ACTIVATIONS, BLOCK, "parallel.data=2"],
+                &[WEIGHTS, "parallel.data=3", ZERO_3, PIPELINE],
+            ],
+        ),
+        (
             GPT,
             &["model.tied=false", "train.freeze=['w?e.*', 'h.0.*']", "train.verify_every=2"],
             &[&[], &[WEIGHTS, PIPELINE], &[ACTIVATIONS, BLOCK], &[ACTIVATIONS, WEIGHTS, BLOCK]],

@@ -118,6 +118,16 @@ const CASES: &[(&str, &[&str])] = &[
             "memory.offload=activations",
         ],
     ),
+    (
+        LLAMA,
+        &[
+            "model.width=128",
+            "precision.compute=bf16",
+            "lora.rank=4",
+            "lora.base=nf4",
+            "memory.offload_weights=true",
+        ],
+    ),
 ];
 
 /// On a GPU the plan, made on Meta, equals the run; the CPU differs from both in workspaces only.

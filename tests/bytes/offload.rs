@@ -1,11 +1,13 @@
 //! Offloaded state: bytes of device and host.
 
+use collective::Communicator;
 use plan::{plan, prepare};
 use telemetry::Statistic;
-use worker::Placement;
+use worker::{DeviceChoice, Placement, Worker};
 
-use super::compare;
-use crate::common::runs::{GPT, LLAMA, MLP, config};
+use super::{compare, figures_of, planned};
+use crate::common::devices::gpu;
+use crate::common::runs::{GPT, LLAMA, MLP, config, train_in};
 
 const STATE: &str = "optim.offload=true";
 const ACTIVATIONS: &str = "memory.offload=activations";
@@ -33,6 +35,8 @@ fn plans_of_what_is_offloaded_equal_runs() {
         (GPT, &[WEIGHTS, BF16, "model.layers=4", "checkpoint.every=1"]),
         (GPT, &[WEIGHTS, "parallel.data=3", "parallel.zero_stage=3", "memory.recompute=block"]),
         (LLAMA, &[WEIGHTS, BF16, "lora.rank=4", "parallel.pipeline=2", "parallel.prefetch=0"]),
+        (LLAMA, &[WEIGHTS, BF16, "lora.rank=4", "lora.base=nf4", "parallel.data=2", "memory.recompute=block"]),
+        (LLAMA, &[WEIGHTS, "lora.rank=2", "lora.base=int4", "parallel.data=2", "parallel.zero_stage=3"]),
         (GPT, &[WEIGHTS, STATE, BF16, FP8, "model.width=64", "parallel.data=2"]),
         (GPT, &[WEIGHTS, STATE, BF16, FP8, "model.width=64", "parallel.data=2", "parallel.zero_stage=3"]),
     ];
@@ -77,4 +81,50 @@ fn state_moves_to_the_host() {
     assert!(moved >= weights, "{moved} {weights}");
     // Two units of eight, one of which is used while the other is copied.
     assert!(away.get(Statistic::AllocatedBytes) < here.get(Statistic::AllocatedBytes) - weights / 4);
+}
+
+/// What is offloaded, from a little to everything, with weights in each type.
+const KINDS: &[(&str, &[&str])] = &[
+    (GPT, &[STATE]),
+    (GPT, &[WEIGHTS]),
+    (GPT, &[WEIGHTS, FP8]),
+    (GPT, &[ACTIVATIONS, "memory.recompute=block"]),
+    (GPT, &[WEIGHTS, ACTIVATIONS, "memory.recompute=block"]),
+    (LLAMA, &["lora.rank=4", "lora.base=nf4", STATE]),
+    (LLAMA, &["lora.rank=4", "lora.base=nf4", ACTIVATIONS, "memory.recompute=block"]),
+    (LLAMA, &["lora.rank=4", "lora.base=nf4", WEIGHTS]),
+];
+
+/// On every device, the largest micro-batch that a plan fits within a limit trains in the planned bytes, and
+/// one more sequence does not fit.
+#[test]
+fn the_largest_micro_batch_with_each_kind_of_offload_runs_and_the_next_does_not() {
+    let sizes = [BF16, "model.width=128", "model.context=256", "train.steps=2", "parallel.lanes=1"];
+    let devices = [(DeviceChoice::Cpu, true), (DeviceChoice::Cuda, gpu())];
+    for device in devices.into_iter().filter_map(|(device, is_there)| is_there.then_some(device)) {
+        for (text, kinds) in KINDS {
+            let setup = |sequences: u64, limit: Option<u64>| {
+                let counts = ["micro", "global"].map(|of| format!("train.{of}_batch_size={sequences}"));
+                let limit = limit.map(|limit| format!("memory.limit_bytes={limit}"));
+                let counts: Vec<&str> = counts.iter().chain(&limit).map(String::as_str).collect();
+                let config = config(text, &[&sizes[..], kinds, &counts].concat());
+                let placement = match device {
+                    DeviceChoice::Cuda => Placement::one_gpu(0).unwrap(),
+                    _ => Placement::Cpu,
+                };
+                prepare(config, placement).unwrap()
+            };
+            let needs = |sequences: u64| plan(&setup(sequences, None), 0).unwrap().statistics;
+            let limit = needs(8).peak_reserved();
+            let most = (8..64).take_while(|sequences| needs(*sequences).peak_reserved() <= limit).last().unwrap();
+            let directory = tempfile::tempdir().unwrap();
+            let config = (*setup(most, Some(limit)).config).clone();
+            let report = train_in(&directory.path().join("run"), config, device).unwrap();
+            assert_eq!(figures_of(&report.ranks[0]), planned(&needs(most)), "{most} of {kinds:?}");
+            let next = setup(most + 1, Some(limit));
+            let ran = Worker::new(&next, Communicator::solo()).and_then(|mut worker| worker.step(0));
+            let error = ran.expect_err("more than the limit").to_string();
+            assert!(error.contains("memory"), "{} of {kinds:?}: {error}", most + 1);
+        }
+    }
 }

@@ -2,12 +2,12 @@
 
 use keys::{Error, RawValues};
 
-use crate::choices::{LoraBase, OffloadPolicy, RecomputePolicy};
+use crate::choices::{OffloadPolicy, RecomputePolicy};
 use crate::run_config::RunConfig;
-use crate::sections::{LoraSection, Memory, Optim, Parallel};
+use crate::sections::{Memory, Optim, Parallel};
 
 /// Refuses activations in host memory that nothing recomputes from, and weights there where an update needs
-/// them on the device or codes are all that there is of them.
+/// them on the device.
 pub(crate) fn check_offload(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let memory = &config.memory;
     if memory.offload == OffloadPolicy::Activations && memory.recompute == RecomputePolicy::None {
@@ -31,14 +31,6 @@ fn check_weights(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
                       their state to the device together"
                 .to_owned();
         return Err(raw.conflict(&[Optim::offload, Memory::offload_weights], reason));
-    }
-    if config.lora.base != LoraBase::Compute {
-        let reason = format!(
-            "memory.offload_weights = true streams weights in precision.weights, and lora.base = \"{}\" keeps \
-             codes of them: use \"compute\"",
-            config.lora.base.name()
-        );
-        return Err(raw.conflict(&[LoraSection::base, Memory::offload_weights], reason));
     }
     if parallel.shards_optimizer() && parallel.owners() > 1 && !parallel.shards_weights() {
         let reason = format!(

@@ -66,8 +66,8 @@ pub(crate) fn is_available() -> bool {
 /// # Errors
 /// The driver's.
 pub(crate) fn begin(stream: sys::CUstream) -> Result<()> {
-    // Calls of other threads stay allowed; calls of this one that would wait or reserve memory fail.
-    let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    // Libraries may load a kernel at its first call, which the other modes refuse during a capture.
+    let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED;
     // SAFETY: callers pass a stream of a device that is alive.
     unsafe { result::stream::begin_capture(stream, mode) }.named("cuStreamBeginCapture")
 }
