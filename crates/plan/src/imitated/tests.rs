@@ -48,7 +48,7 @@ fn descriptions_from_data_sheets_are_marked_as_assumed() {
         names.push(path.file_stem().unwrap().to_string_lossy().into_owned());
         let (rates, assumed) = device.rates_or_shipped().unwrap();
         let all = [rates.assumed.len(), assumed.len(), device.overhead.assumed.len()];
-        // Whether the device itself was measured, and how many of its rates and parts of its overhead were not.
+        // Whether the device was measured, and how many of its rates and parts of its overhead were not.
         let (measured, expected) = match names.last().map(String::as_str) {
             // Copies from the host were measured on another machine.
             Some("h200") => (true, [1, 1, 0]),
