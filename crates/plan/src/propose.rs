@@ -22,7 +22,7 @@ use crate::host::RankForm;
 use crate::imitated::PlanDevice;
 use crate::overhead::{DeviceRanks, OverheadPart};
 use crate::prepare::prepare_shapes;
-use crate::roles::{limited_to, plan_within};
+use crate::roles::{count_within, limited_to, plan_within};
 use crate::screening::{Screen, TimedLayers};
 use crate::step_time::StepTime;
 use crate::target::PlanOptions;
@@ -223,7 +223,9 @@ impl Search {
     /// Errors of the plan.
     fn proposal(&self, sets: &[String], layout: Layout) -> Result<Option<Proposal>> {
         let setup = self.setup(sets)?;
-        let plans = plan_within(&setup)?;
+        // Resident bytes of a host are found in traces.
+        let is_host = self.description.kind == Kind::Cpu;
+        let plans = if is_host { plan_within(&setup)? } else { count_within(&setup)? };
         let fit = Fit::of(&setup, &plans, self.overhead(), RankForm::Threads);
         if !fit.fits {
             return Ok(None);

@@ -11,11 +11,16 @@ mod communication;
 mod layers;
 mod links;
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
 use collective::Axis;
 use config::{OptimKind, RunConfig};
 use device::{DType, Description};
 use nn::Stage;
-use parallel::pipeline::{ActionTimes, ScheduleError, StageTimes, simulate};
+use parallel::pipeline::{
+    ActionTimes, ScheduleError, ScheduleKind, Shape, StageLayout, StageTimes, simulate,
+};
 use worker::blueprint;
 use worker::build;
 
@@ -33,6 +38,8 @@ pub(crate) struct Screen<'a> {
     device: &'a PlanDevice,
     description: Description,
     rates: DeviceRates,
+    /// Makespans of schedules, which candidates share that differ only in the state that ranks share.
+    makespans: RefCell<BTreeMap<(ScheduleKind, Shape, ActionTimes), u64>>,
 }
 
 /// Returns stages with equal numbers of layers, up to one.
@@ -51,7 +58,7 @@ impl<'a> Screen<'a> {
         // Layers that do not fit are timed too: a plan finds that they do not.
         let description =
             Description { total_bytes: MOST_BYTES, taken_bytes: 0, ..device.description(ranks) };
-        Ok(Screen { device, description, rates })
+        Ok(Screen { device, description, rates, makespans: RefCell::default() })
     }
 
     /// Times the layers of a configuration, whose ranks share no state. `alike`: a timing of the same model's
@@ -88,12 +95,11 @@ impl<'a> Screen<'a> {
         let neighbours = Peers::along(config.parallel.grid(), Axis::Pipeline);
         let transfer = nanoseconds(links.next(neighbours, layers.crossing()));
         let times = ActionTimes { stages: times.collect(), transfer };
-        let refused = |error: ScheduleError| PlanError::Refused(error.to_string());
-        let schedule = blueprint::schedule(config)?;
-        let timeline = simulate(&schedule, &times).map_err(refused)?;
+        let makespan = self.makespan(config, times)?;
+        let layout = StageLayout { ranks: config.parallel.pipeline, stages: stages.len() };
         let most = |value: &dyn Fn(&Stage) -> f64| {
             let of_rank =
-                |rank| schedule.stages_of(rank).filter_map(|stage| stages.get(stage)).map(value).sum();
+                |rank| layout.stages_of(rank).filter_map(|stage| stages.get(stage)).map(value).sum();
             (0..config.parallel.pipeline).map(of_rank).fold(0.0, f64::max)
         };
         let parameters = most(&|stage| layers.parameters(stage));
@@ -114,12 +120,27 @@ impl<'a> Screen<'a> {
                 true => state / self.rates.host_copy(),
                 false => 0.0,
             });
-        let passes = timeline.makespan as f64 / 1e9;
+        let passes = makespan as f64 / 1e9;
         if !self.device.is_gpu() {
             // The rates of links and memory are those of GPUs.
             return Ok(passes);
         }
         Ok(passes + exposed(config, links, of_rank) + update)
+    }
+
+    /// Returns the nanoseconds of the passes of a step's schedule.
+    ///
+    /// # Errors
+    /// An invalid schedule.
+    fn makespan(&self, config: &RunConfig, times: ActionTimes) -> Result<u64> {
+        let key = (config.schedule_kind(), config.pipeline_shape(), times);
+        if let Some(known) = self.makespans.borrow().get(&key) {
+            return Ok(*known);
+        }
+        let refused = |error: ScheduleError| PlanError::Refused(error.to_string());
+        let makespan = simulate(&blueprint::schedule(config)?, &key.2).map_err(refused)?.makespan;
+        self.makespans.borrow_mut().insert(key, makespan);
+        Ok(makespan)
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// A kind of pipeline schedule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ScheduleKind {
     /// All forward passes, then all backward passes (Huang and others, *GPipe*, 2019), here
     /// first-in-first-out.

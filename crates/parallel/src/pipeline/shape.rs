@@ -1,7 +1,7 @@
 //! The shape of a schedule.
 
 /// The numbers that define a schedule together with its kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shape {
     /// Number of pipeline ranks.
     pub ranks: usize,

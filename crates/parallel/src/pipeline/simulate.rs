@@ -8,7 +8,7 @@ use crate::pipeline::schedule::Schedule;
 use crate::pipeline::validate::validate;
 
 /// Times of a stage's passes for one micro-batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StageTimes {
     /// Time of the forward pass.
     pub forward: u64,
@@ -19,7 +19,7 @@ pub struct StageTimes {
 }
 
 /// Times of actions, in any common unit.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ActionTimes {
     /// Times of each stage's passes.
     pub stages: Vec<StageTimes>,

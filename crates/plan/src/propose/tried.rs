@@ -2,11 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use system::threads::processors;
+
 use super::layout::Layout;
 use super::proposal::Proposal;
 use super::proposals::Proposals;
 use super::{Candidate, Outcome, PROPOSALS, Search};
 use crate::error::{PlanError, Result};
+use crate::roles::on_threads;
+
+/// Most candidates that are planned at a time: each needs memory of the host.
+const AT_A_TIME: usize = 8;
 
 impl Search {
     /// Plans candidates until enough of them fit, and adds them to `proposals`. Returns the reason why the
@@ -32,6 +38,7 @@ impl Search {
                 proposals.unplanned += 1;
                 continue;
             }
+            tried.plan_beside(index, |layout| proposals.have_faster(layout))?;
             match tried.plan(index)? {
                 Outcome::Fits(proposal) => {
                     on_result(proposal);
@@ -59,12 +66,15 @@ pub(super) struct Tried<'a> {
     candidates: &'a [Candidate],
     /// Outcomes by index of the candidate.
     outcomes: BTreeMap<usize, Outcome>,
+    /// Outcomes of later candidates, which other processors planned in advance. Those of candidates that are
+    /// left out by then are not used, so that the result does not depend on the number of processors.
+    ahead: BTreeMap<usize, Result<Outcome>>,
 }
 
 impl<'a> Tried<'a> {
     /// Returns a search's candidates, none of which is planned.
     pub(super) fn new(search: &'a Search, candidates: &'a [Candidate]) -> Self {
-        Tried { search, candidates, outcomes: BTreeMap::new() }
+        Tried { search, candidates, outcomes: BTreeMap::new(), ahead: BTreeMap::new() }
     }
 
     /// Plans a candidate that is not planned yet. If it does not fit, plans the one that shares most state
@@ -83,9 +93,36 @@ impl<'a> Tried<'a> {
         Ok(self.outcomes.entry(index).or_insert(Outcome::TooLarge))
     }
 
+    /// Plans a candidate and those after it, one for each processor, unless that was done in advance; without
+    /// those that are left out, also by `leaves_out`, as far as is known.
+    ///
+    /// # Errors
+    /// None: those of planning are kept for [`Tried::plan`].
+    fn plan_beside(&mut self, index: usize, leaves_out: impl Fn(&Layout) -> bool) -> Result<()> {
+        if self.is_known(index) {
+            return Ok(());
+        }
+        let is_open = |index: &usize| {
+            let layout = &self.candidates[*index].layout;
+            let is_left_out = || leaves_out(layout) || self.is_too_large(layout) || self.is_too_long(layout);
+            !self.is_known(*index) && !is_left_out()
+        };
+        let count = processors().min(AT_A_TIME);
+        let next: Vec<_> = (index..self.candidates.len()).filter(is_open).take(count).collect();
+        let planned = on_threads(&next, |index| Ok(self.search.plan(&self.candidates[index])))?;
+        self.ahead.extend(next.into_iter().zip(planned));
+        Ok(())
+    }
+
+    fn is_known(&self, index: usize) -> bool {
+        self.outcomes.contains_key(&index) || self.ahead.contains_key(&index)
+    }
+
     fn plan_one(&mut self, index: usize) -> Result<()> {
         if !self.outcomes.contains_key(&index) {
-            self.outcomes.insert(index, self.search.plan(&self.candidates[index])?);
+            let ahead = self.ahead.remove(&index);
+            let outcome = ahead.unwrap_or_else(|| self.search.plan(&self.candidates[index]))?;
+            self.outcomes.insert(index, outcome);
         }
         Ok(())
     }
