@@ -1,4 +1,4 @@
-//! Captured steps: the calls of a step as CUDA graphs, with the stops between them
+//! Captured steps: the calls of a step of training or of decoding as CUDA graphs, with the stops between them
 //! at which the host does what differs from step to step.
 //!
 //! A step is captured while it runs: each graph is launched as soon as it ends, at the next [`Stop`]. A
@@ -32,6 +32,15 @@ pub fn never_captured(config: &RunConfig) -> Option<&'static str> {
         (config.train.halves_micro_batches(), "a step that runs out of memory is repeated"),
         (config.telemetry.hashes > 0, "the tensors of steps are hashed"),
         (config.train.micro_batches() > MOST_MICRO_BATCHES, "a step has more than 64 micro-batches"),
+    ];
+    any_step(config).or_else(|| first_that_holds(&reasons))
+}
+
+/// Returns a reason for which decode steps of a configuration are not captured, if there is one.
+pub(crate) fn never_captured_decoding(config: &RunConfig) -> Option<&'static str> {
+    let reasons = [
+        (config.model.cached_heads().is_none(), "the model keeps no keys and values"),
+        (config.gathers_weights(), "weights are gathered as they are used"),
     ];
     any_step(config).or_else(|| first_that_holds(&reasons))
 }
