@@ -113,17 +113,17 @@ impl CapturedStep {
         graphs.fold((0, 0), |(count, sum), calls| (count + 1, sum + calls))
     }
 
-    /// Replays the step as one whose first micro-batch is `first_number`: launches its graphs, calls `pass` at
-    /// its stops with the addresses to which the stop copied from the host, and repeats the allocator's
+    /// Replays the step as one whose first micro-batch is `first_number`: launches its graphs, calls `halt`
+    /// at each stop with the addresses to which the stop copied from the host, and repeats the allocator's
     /// operations.
     ///
     /// # Errors
-    /// Errors of `pass`, the driver's, the allocator's.
+    /// Errors of `halt`, the driver's, the allocator's.
     pub(crate) fn replay(
         &mut self,
         device: &Device,
         first_number: u64,
-        mut pass: impl FnMut(Stop, &[Written]) -> Result<()>,
+        mut halt: impl FnMut(Stop, &[Written]) -> Result<()>,
     ) -> Result<()> {
         let shift = first_number.wrapping_sub(self.first_number);
         for part in &mut self.parts {
@@ -131,7 +131,7 @@ impl CapturedStep {
                 Part::Graph(graph) => graph.launch(shift)?,
                 Part::Stop { stop, operations, written } => {
                     device.repeat(&mut self.script, Some(*operations))?;
-                    pass(*stop, written)?;
+                    halt(*stop, written)?;
                 }
             }
         }
@@ -264,8 +264,8 @@ pub(crate) enum Course {
 }
 
 impl StepGraphs {
-    /// Returns the state before the first of the steps `name` of a rank on `device`. `never`: a reason why they
-    /// are not captured, if there is one.
+    /// Returns the state before the first of a rank's steps on `device`, which messages call `name`.
+    /// `never`: a reason why they are not captured, if there is one.
     ///
     /// # Errors
     /// A `choice` that demands graphs of steps that are not captured.

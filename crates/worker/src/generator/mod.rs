@@ -2,9 +2,8 @@
 //!
 //! A step computes the next token of every sequence. All arrays have sizes that do not depend on how many
 //! sequences there are, nor how long they are: a row's matmuls are those of any other number of rows, so that
-//! a text does not depend on what is generated beside it. Everything that differs from step to step is in the
-//! step's state on the device, so that on a GPU the calls of a step over all rows can be captured and replayed
-//! (`train.graphs`).
+//! a text does not depend on what is generated beside it. Whatever differs from step to step is in the step's
+//! state on the device, so that a GPU's calls for all rows can be captured and replayed (`train.graphs`).
 
 mod lines;
 mod options;

@@ -1,10 +1,10 @@
-//! Decode steps that are captured in CUDA graphs, and replayed: the pass over all rows with the choice of their
-//! tokens. The state of a step is copied to the device before, new texts are read before, and the tokens are
-//! copied to the host after.
+//! Decode steps that are captured in CUDA graphs, and replayed: the pass over all rows, and the choice of
+//! tokens. Before it, the step's state is copied to the device and slots are filled; after it, the tokens are
+//! copied to the host.
 
 use super::Generator;
 use crate::error::Result;
-use crate::graphs::{Course, Recorder};
+use crate::graphs::{Course, Outcome, Recorder};
 
 impl Generator {
     /// Extends all slots by a token and chooses the next ones: from the step's graph if it has been captured.
@@ -24,18 +24,22 @@ impl Generator {
         self.choose(logits)
     }
 
-    /// Makes the calls while they are captured. If that fails they are made again, as they change nothing that
-    /// they read: a token's keys and values are written to their place in the cache, and its bit is set.
+    /// Makes the calls while they are captured, and if that fails makes them again: the keys and values that
+    /// they write are those of the same positions, and nothing else that they read changes.
     fn record(&mut self) -> Result<bool> {
-        let recorder = Recorder::start(self.device())?;
-        match self.compute().and_then(|has_end| Ok((has_end, recorder.finish(0)?))) {
+        match self.try_record() {
             Ok((has_end, captured)) => self.graphs.keep(captured).map(|()| has_end),
             Err(error) => {
-                recorder.abandon();
                 self.graphs.keep(Err(format!("a call failed while it was captured: {error}")))?;
                 self.compute()
             }
         }
+    }
+
+    fn try_record(&mut self) -> Result<(bool, Outcome)> {
+        let recorder = Recorder::start(self.device())?;
+        let ran = self.compute().and_then(|has_end| Ok((has_end, recorder.finish(0)?)));
+        ran.inspect_err(|_| recorder.abandon())
     }
 
     fn replay(&mut self) -> Result<bool> {

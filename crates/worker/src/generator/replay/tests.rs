@@ -1,5 +1,5 @@
-//! Captured decode steps on Meta, whose graphs are empty: a replayed step leaves every counter, peak and event
-//! of the allocator as the step itself does.
+//! Captured decode steps on Meta, whose graphs are empty: a replayed step leaves every counter, peak and
+//! event of the allocator as the step itself does.
 
 use std::path::Path;
 
