@@ -6,7 +6,7 @@ use config::Graphs;
 use device::{CopyKind, Description, Kind, LoggedCall, StreamKind};
 use tensor::ops::choose::Choice;
 use worker::{
-    DeviceChoice, Generator, GeneratorBytes, GeneratorOptions, Line, Placement, Worker, never_captured,
+    DeviceChoice, Generator, GeneratorBytes, GeneratorOptions, Line, Placement, Setup, Worker, never_captured,
 };
 
 use super::{BLOCK, alone, assert_equal_bits_on};
@@ -219,13 +219,39 @@ fn is_capturable(call: &LoggedCall) -> bool {
     }
 }
 
+/// The setup of a model on a device without memory that imitates a GPU.
+fn imitated(text: &str, sets: &[&str]) -> Setup {
+    let gpu = Description { kind: Kind::Cuda, compute_capability: (9, 0), ..Description::host() };
+    plan::prepare(config(text, sets), Placement::Meta(gpu)).unwrap()
+}
+
+#[test]
+fn decode_steps_that_are_never_captured_are_refused_where_graphs_are_demanded() {
+    let options = GeneratorOptions { slots: 1, capacity: CAPACITY, longest: 9, choice: DRAWN };
+    for (text, sets, expected) in [
+        (GPT, &["parallel.data=2"][..], Some("several ranks")),
+        (GPT, &["parallel.pipeline=2"], Some("several ranks")),
+        (GPT, &["memory.offload_weights=true"], Some("gathered as they are used")),
+        (GPT, &["train.global_batch_size=256"], None),
+        (LLAMA, &["optim.offload=true"], None),
+    ] {
+        let setup = imitated(text, &[&["train.graphs=on"], sets].concat());
+        let communicator = Communicator::counted(0, setup.config.world_size());
+        let refused = Generator::new(&setup, communicator, options, None).err();
+        let refused = refused.map(|error| error.to_string());
+        let is_expected = match (&refused, expected) {
+            (Some(text), Some(reason)) => text.contains("decode steps cannot") && text.contains(reason),
+            (refused, expected) => refused.is_none() && expected.is_none(),
+        };
+        assert!(is_expected, "{sets:?}: {refused:?}");
+    }
+}
+
 /// The calls that a GPU would receive, by those of a device without memory.
 #[test]
 fn decode_steps_only_make_calls_that_can_be_captured() {
-    let gpu = Description { kind: Kind::Cuda, compute_capability: (9, 0), ..Description::host() };
     for (text, sets, choice) in DECODED.iter().chain(DECODED_IN_F32) {
-        let config = config(text, &[&sets.concat()[..], &["parallel.data=1"]].concat());
-        let setup = plan::prepare(config, Placement::Meta(gpu.clone())).unwrap();
+        let setup = imitated(text, &[&sets.concat()[..], &["parallel.data=1"]].concat());
         let options = GeneratorOptions { slots: 3, capacity: CAPACITY, longest: 9, choice: *choice };
         let mut generator = Generator::new(&setup, Communicator::solo(), options, None).unwrap();
         let line = Line { tokens: &[1, 2, 3], is_new: false, seen: None, number: 2, key: [1, 2] };
