@@ -36,6 +36,9 @@ pub(crate) struct BenchSampleArgs {
     /// Device: auto, cpu or cuda
     #[arg(long, default_value = "auto")]
     device: String,
+    /// Override a key of the configuration, as in --set train.graphs=auto
+    #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
+    overrides: Vec<String>,
     /// Print one line of JSON
     #[arg(long)]
     json: bool,
@@ -55,7 +58,7 @@ pub(crate) fn run(args: &BenchSampleArgs) -> Result<(), CliError> {
     }
     let precision = args.precision.as_deref().unwrap_or(if on_gpu { "bf16" } else { "f32" });
     let text = BenchModel::named(&args.model)?.configuration(Some(1), 1, precision)?;
-    let config = RunConfig::parse(&text, "bench sample", Path::new("/"), &[])?;
+    let config = RunConfig::parse(&text, "bench sample", Path::new("/"), &args.overrides)?;
     let context = config.model.with_context(args.prompt_tokens + args.new_tokens);
     let config = config.with(&context)?;
     let measure = bench_sample(

@@ -1,14 +1,19 @@
 //! Steps that are replayed as CUDA graphs have the losses and weights of steps whose calls are made one by
-//! one.
+//! one, and decode steps the tokens.
 
 use collective::Communicator;
 use config::Graphs;
-use worker::{DeviceChoice, Placement, Worker, never_captured};
+use device::{CopyKind, Description, Kind, LoggedCall, StreamKind};
+use tensor::ops::choose::Choice;
+use worker::{
+    DeviceChoice, Generator, GeneratorBytes, GeneratorOptions, Line, Placement, Setup, Worker, never_captured,
+};
 
 use super::{BLOCK, alone, assert_equal_bits_on};
 use crate::common::devices::gpu;
 use crate::common::runs::{
-    BOTTLENECKS, CORRECTED_EXPERTS, GPT, LATENTS, LLAMA, PACKED, RESNET, config, train,
+    BIASED_EXPERTS, BOTTLENECKS, CORRECTED_EXPERTS, GPT, LATENTS, LLAMA, PACKED, RESNET, WINDOWS_AND_CAPS,
+    WINDOWS_AND_FACTORS, config, train,
 };
 
 const BF16: &str = "precision.compute=bf16";
@@ -113,4 +118,182 @@ fn graphs_change_nothing_on_the_cpu() {
     let run = |graphs: Graphs| train(GPT, &[&format!("train.graphs={}", graphs.name()), "train.steps=4"]);
     let [off, on] = [Graphs::Off, Graphs::On].map(|graphs| run(graphs).summary.weights_sha256);
     assert_eq!(off, on);
+}
+
+const LIKELIEST: Choice = Choice { temperature: 0.0, top_k: 0, top_p: 1.0, repetition_penalty: 1.0 };
+const DRAWN: Choice = Choice { temperature: 1.0, ..LIKELIEST };
+const LIMITED: Choice = Choice { top_k: 40, top_p: 0.9, ..DRAWN };
+const PENALISED: Choice = Choice { repetition_penalty: 1.3, ..LIMITED };
+
+/// Widths of heads that have kernels in bf16.
+const GPT_IN_BF16: &[&str] = &[BF16, "model.width=128"];
+const LLAMA_IN_BF16: &[&str] = &[BF16, "model.width=256"];
+const QWEN: &[&str] = &["model.qkv_bias=true", "model.qk_norm=true", "model.tied=true"];
+
+/// Models in bf16, whose decode steps are captured, and choices of tokens.
+const DECODED: &[(&str, &[&[&str]], Choice)] = &[
+    (GPT, &[GPT_IN_BF16], LIKELIEST),
+    (GPT, &[GPT_IN_BF16, &["memory.allocator=backend:native"]], PENALISED),
+    (LLAMA, &[LLAMA_IN_BF16], DRAWN),
+    (LLAMA, &[LLAMA_IN_BF16], PENALISED),
+    (LLAMA, &[LLAMA_IN_BF16, QWEN], LIMITED),
+    (LLAMA, &[LLAMA_IN_BF16, WINDOWS_AND_CAPS], PENALISED),
+    (LLAMA, &[LLAMA_IN_BF16, &["lora.rank=2", "lora.targets=['all-linear']"]], DRAWN),
+];
+/// Models whose decode steps are captured if the library lets f32 matmuls be captured, and otherwise make
+/// their calls.
+const DECODED_IN_F32: &[(&str, &[&[&str]], Choice)] = &[
+    (GPT, &[], PENALISED),
+    (LLAMA, &[], DRAWN),
+    (LLAMA, &[WINDOWS_AND_CAPS], LIMITED),
+    (LLAMA, &[WINDOWS_AND_FACTORS], DRAWN),
+    (LLAMA, &[CORRECTED_EXPERTS], PENALISED),
+    (LLAMA, &[BIASED_EXPERTS], DRAWN),
+    (LLAMA, &[LATENTS], LIMITED),
+];
+
+/// Tokens of a slot at most.
+const CAPACITY: usize = 32;
+/// Decode steps of a test.
+const DECODE_STEPS: usize = 40;
+/// The texts of three slots: slot, first and last step, tokens of the prompt. One joins beside another, one
+/// follows another in its slot, one after steps without any, and one becomes longer than the capacity.
+const TEXTS: [(usize, [usize; 2], usize); 5] =
+    [(0, [0, 39], 6), (1, [5, 9], 17), (1, [10, 20], 3), (1, [30, 39], 1), (2, [12, 25], 20)];
+
+/// The decode steps of a model.
+#[derive(Debug, PartialEq)]
+struct Decoded {
+    /// Tokens of each text, with its prompt.
+    texts: Vec<Vec<u32>>,
+    bytes: GeneratorBytes,
+}
+
+/// Decodes [`TEXTS`] with random weights, and returns them and the number of replayed steps.
+fn decoded(text: &str, sets: &[&[&str]], choice: Choice, graphs: Graphs) -> (Decoded, u64) {
+    let graphs = format!("train.graphs={}", graphs.name());
+    let sets = [&sets.concat()[..], &["parallel.data=1", &graphs]].concat();
+    let setup = plan::prepare(config(text, &sets), Placement::one_gpu(0).unwrap()).unwrap();
+    run::prepare_kernels(&setup).unwrap();
+    let options = GeneratorOptions { slots: 3, capacity: CAPACITY, longest: CAPACITY - 8, choice };
+    let mut generator = Generator::new(&setup, Communicator::solo(), options, None).unwrap();
+    let prompt = |length: usize| (0..length).map(|at| (length * 31 + at * 7) as u32 % 251).collect();
+    let mut texts: Vec<Vec<u32>> = TEXTS.iter().map(|(_, _, length)| prompt(*length)).collect();
+    // The first token that each text's slot sees: a text that is too long is read again from a later one.
+    let mut starts = [0; TEXTS.len()];
+    for step in 0..DECODE_STEPS {
+        let mut lines = vec![None; options.slots];
+        for (index, (slot, [first, last], _)) in TEXTS.into_iter().enumerate() {
+            if !(first..=last).contains(&step) {
+                continue;
+            }
+            let is_late = texts[index].len() - starts[index] > CAPACITY;
+            starts[index] += if is_late { 16 } else { 0 };
+            lines[slot] = Some(Line {
+                tokens: &texts[index][starts[index]..],
+                is_new: step == first || is_late,
+                seen: (step == first).then_some(&texts[index]),
+                number: (step - first) as u32,
+                key: [index as u32, 5],
+            });
+        }
+        let chosen = generator.step(&[lines]).unwrap().concat();
+        for (text, (slot, [first, last], _)) in texts.iter_mut().zip(TEXTS) {
+            if (first..=last).contains(&step) {
+                text.push(chosen[slot]);
+            }
+        }
+    }
+    (Decoded { texts, bytes: generator.bytes() }, generator.replayed_steps())
+}
+
+/// Returns whether a call may become a part of a graph: it is one of the compute stream's.
+fn is_capturable(call: &LoggedCall) -> bool {
+    match call {
+        LoggedCall::Kernel(kernel) => kernel.stream == StreamKind::Compute,
+        LoggedCall::Matmul { .. } => true,
+        LoggedCall::Copy { kind: CopyKind::Within | CopyKind::Zero, stream, .. } => {
+            *stream == StreamKind::Compute
+        }
+        _ => false,
+    }
+}
+
+/// The setup of a model on a device without memory that imitates a GPU.
+fn imitated(text: &str, sets: &[&str]) -> Setup {
+    let gpu = Description { kind: Kind::Cuda, compute_capability: (9, 0), ..Description::host() };
+    plan::prepare(config(text, sets), Placement::Meta(gpu)).unwrap()
+}
+
+#[test]
+fn decode_steps_that_are_never_captured_are_refused_where_graphs_are_demanded() {
+    let options = GeneratorOptions { slots: 1, capacity: CAPACITY, longest: 9, choice: DRAWN };
+    for (text, sets, expected) in [
+        (GPT, &["parallel.data=2"][..], Some("several ranks")),
+        (GPT, &["parallel.pipeline=2"], Some("several ranks")),
+        (GPT, &["memory.offload_weights=true"], Some("gathered as they are used")),
+        (GPT, &["train.global_batch_size=256"], None),
+        (LLAMA, &["optim.offload=true"], None),
+    ] {
+        let setup = imitated(text, &[&["train.graphs=on"], sets].concat());
+        let communicator = Communicator::counted(0, setup.config.world_size());
+        let refused = Generator::new(&setup, communicator, options, None).err();
+        let refused = refused.map(|error| error.to_string());
+        let is_expected = match (&refused, expected) {
+            (Some(text), Some(reason)) => text.contains("decode steps cannot") && text.contains(reason),
+            (refused, expected) => refused.is_none() && expected.is_none(),
+        };
+        assert!(is_expected, "{sets:?}: {refused:?}");
+    }
+}
+
+/// The calls that a GPU would receive, by those of a device without memory.
+#[test]
+fn decode_steps_only_make_calls_that_can_be_captured() {
+    for (text, sets, choice) in DECODED.iter().chain(DECODED_IN_F32) {
+        let setup = imitated(text, &[&sets.concat()[..], &["parallel.data=1"]].concat());
+        let options = GeneratorOptions { slots: 3, capacity: CAPACITY, longest: 9, choice: *choice };
+        let mut generator = Generator::new(&setup, Communicator::solo(), options, None).unwrap();
+        let line = Line { tokens: &[1, 2, 3], is_new: false, seen: None, number: 2, key: [1, 2] };
+        generator.device().begin_log();
+        generator.step(&[vec![Some(line), None]]).unwrap();
+        let log = generator.device().end_log();
+        let [LoggedCall::Copy { kind: CopyKind::FromHost, .. }, calls @ .., last] = &log.calls[..] else {
+            panic!("{:?}", log.calls);
+        };
+        assert!(matches!(last, LoggedCall::Copy { kind: CopyKind::ToHost, .. }), "{last:?}");
+        let other = calls.iter().find(|call| !is_capturable(call));
+        assert!(other.is_none() && calls.len() > 10, "{sets:?}: {other:?}");
+    }
+}
+
+/// Asserts that decode steps with `graphs` give the texts and bytes of steps call by call. Returns how
+/// many were replayed.
+fn assert_equal_texts(table: &[(&str, &[&[&str]], Choice)], graphs: Graphs) -> Vec<u64> {
+    let _alone = alone(DeviceChoice::Cuda);
+    let replays = table.iter().map(|(text, sets, choice)| {
+        let (plain, none) = decoded(text, sets, *choice, Graphs::Off);
+        let (captured, replays) = decoded(text, sets, *choice, graphs);
+        assert_eq!(captured, plain, "{sets:?} {choice:?}");
+        assert_eq!(none, 0, "{sets:?}");
+        replays
+    });
+    replays.collect()
+}
+
+#[test]
+fn replayed_decode_steps_have_the_texts_of_steps_call_by_call() {
+    if gpu() {
+        let replays = assert_equal_texts(DECODED, Graphs::On);
+        // A step is captured as soon as two in succession began with the same memory.
+        let expected = DECODE_STEPS as u64 - 3;
+        assert!(replays.iter().all(|replays| *replays >= expected), "{replays:?} of {expected}");
+    }
+}
+
+#[test]
+fn decode_steps_in_f32_have_equal_texts_whether_they_can_be_captured_or_not() {
+    if gpu() {
+        assert_equal_texts(DECODED_IN_F32, Graphs::Auto);
+    }
 }

@@ -35,7 +35,10 @@ fn plans_of_what_is_offloaded_equal_runs() {
         (GPT, &[WEIGHTS, BF16, "model.layers=4", "checkpoint.every=1"]),
         (GPT, &[WEIGHTS, "parallel.data=3", "parallel.zero_stage=3", "memory.recompute=block"]),
         (LLAMA, &[WEIGHTS, BF16, "lora.rank=4", "parallel.pipeline=2", "parallel.prefetch=0"]),
-        (LLAMA, &[WEIGHTS, BF16, "lora.rank=4", "lora.base=nf4", "parallel.data=2", "memory.recompute=block"]),
+        (
+            LLAMA,
+            &[WEIGHTS, BF16, "lora.rank=4", "lora.base=nf4", "parallel.data=2", "memory.recompute=block"],
+        ),
         (LLAMA, &[WEIGHTS, "lora.rank=2", "lora.base=int4", "parallel.data=2", "parallel.zero_stage=3"]),
         (GPT, &[WEIGHTS, STATE, BF16, FP8, "model.width=64", "parallel.data=2"]),
         (GPT, &[WEIGHTS, STATE, BF16, FP8, "model.width=64", "parallel.data=2", "parallel.zero_stage=3"]),
@@ -83,7 +86,7 @@ fn state_moves_to_the_host() {
     assert!(away.get(Statistic::AllocatedBytes) < here.get(Statistic::AllocatedBytes) - weights / 4);
 }
 
-/// What is offloaded, from a little to everything, with weights in each type.
+/// Settings that offload from a little to everything, with weights in each type.
 const KINDS: &[(&str, &[&str])] = &[
     (GPT, &[STATE]),
     (GPT, &[WEIGHTS]),
@@ -116,7 +119,8 @@ fn the_largest_micro_batch_with_each_kind_of_offload_runs_and_the_next_does_not(
             };
             let needs = |sequences: u64| plan(&setup(sequences, None), 0).unwrap().statistics;
             let limit = needs(8).peak_reserved();
-            let most = (8..64).take_while(|sequences| needs(*sequences).peak_reserved() <= limit).last().unwrap();
+            let most =
+                (8..64).take_while(|sequences| needs(*sequences).peak_reserved() <= limit).last().unwrap();
             let directory = tempfile::tempdir().unwrap();
             let config = (*setup(most, Some(limit)).config).clone();
             let report = train_in(&directory.path().join("run"), config, device).unwrap();

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
+use config::RunConfig;
 use data::Tokenizer;
 use inference::{End, EvaluateOptions, Evaluation, ExportOptions, Messages, SampleOptions};
 use run::Startup;
@@ -10,15 +12,18 @@ use worker::DeviceChoice;
 
 use super::{GRIDS, sample, sets};
 use crate::common::runs::train_in;
-use crate::common::{program, root};
+use crate::common::{self, program, root};
 
 /// Trains a recipe, and returns its first and last loss.
 fn train(run_dir: &Path, recipe: &str, overrides: &[&str]) -> [f32; 2] {
+    let losses = train_in(run_dir, recipe_of(recipe, overrides), DeviceChoice::Cpu).unwrap().summary.losses;
+    [losses[0], *losses.last().unwrap()]
+}
+
+fn recipe_of(recipe: &str, overrides: &[&str]) -> RunConfig {
     let base = root().join("launch/recipes/chat");
     let text = std::fs::read_to_string(base.join(recipe)).unwrap();
-    let config = config::RunConfig::parse(&text, recipe, &base, &sets(overrides)).unwrap();
-    let losses = train_in(run_dir, config, DeviceChoice::Cpu).unwrap().summary.losses;
-    [losses[0], *losses.last().unwrap()]
+    RunConfig::parse(&text, recipe, &base, &sets(overrides)).unwrap()
 }
 
 /// The answers to some messages, which the chat template ends.
@@ -184,4 +189,33 @@ fn conversations_go_on(model: &Path, directory: &Path) {
     let none = SampleOptions { messages: Some(Messages::new(|| Ok(None))), ..options(&[]) };
     let refused = inference::sample(Startup::alone(), &none, std::sync::Arc::new(|_| Ok(()))).unwrap_err();
     assert!(refused.to_string().contains("--chat: it needs a message") && refused.exit_status() == 2);
+}
+
+#[test]
+fn on_a_gpu_conversations_are_the_same_with_replayed_steps() {
+    if !common::devices::gpu() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let model = directory.path().join("chat");
+    let overrides = ["train.steps=30", "model.heads=2", "precision.compute=bf16", "parallel.data=1"];
+    train_in(&model, recipe_of("chat.toml", &overrides), DeviceChoice::Cuda).unwrap();
+    let sampled = |graphs: &str| {
+        let options = SampleOptions {
+            model: model.clone(),
+            chat: true,
+            prompts: ["shout keel", "shout", "shout wind sail"].map(str::to_owned).to_vec(),
+            turns: vec!["shout sail".to_owned(), "shout bow".to_owned()],
+            tokens: 12,
+            repetition_penalty: 1.1,
+            seeds: vec![3],
+            sets: sets(&[&format!("train.graphs={graphs}")]),
+            device: DeviceChoice::Cuda,
+            ..SampleOptions::default()
+        };
+        inference::sample(Startup::alone(), &options, Arc::new(|_| Ok(()))).unwrap().unwrap()
+    };
+    let [plain, replayed] = ["off", "on"].map(sampled);
+    assert_eq!((&replayed.texts, &replayed.memory), (&plain.texts, &plain.memory));
+    assert!(plain.memory.iter().all(|rank| Some(rank.planned) == rank.used));
 }

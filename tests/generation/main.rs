@@ -261,8 +261,8 @@ fn on_a_gpu_a_text_is_the_same_alone_and_beside_others_and_memory_is_as_planned(
         let directory = tempfile::tempdir().unwrap();
         let model = directory.path().join("run");
         let precision = format!("precision.compute={precision}");
-        let sets = [precision.as_str(), "parallel.data=1"];
-        train_in(&model, config(text, &sets), DeviceChoice::Cuda).unwrap();
+        let overrides = [precision.as_str(), "parallel.data=1"];
+        train_in(&model, config(text, &overrides), DeviceChoice::Cuda).unwrap();
         let prompts: Vec<String> = (0..70).map(|at| format!("Text {at}{}", "x".repeat(at % 20))).collect();
         let options = SampleOptions {
             model,
@@ -281,6 +281,9 @@ fn on_a_gpu_a_text_is_the_same_alone_and_beside_others_and_memory_is_as_planned(
         for rank in &together.memory {
             assert_eq!(Some(rank.planned), rank.used, "{text}");
         }
+        // Replayed steps draw the same, with the same memory.
+        let replayed = sample(&SampleOptions { sets: sets(&["train.graphs=auto"]), ..options.clone() });
+        assert_eq!((&replayed.texts, &replayed.memory), (&together.texts, &together.memory), "{text}");
         for index in [0, 13, 63, 64, 69] {
             let seeds = vec![7 + index as u64];
             let alone = SampleOptions { prompts: vec![prompts[index].clone()], seeds, ..options.clone() };

@@ -172,7 +172,7 @@ names! {
 }
 
 names! {
-    /// Use of CUDA graphs for training steps.
+    /// Use of CUDA graphs for steps.
     Graphs {
         /// Where a step can be captured.
         Auto = "auto",

@@ -1,5 +1,5 @@
-//! Captured steps: the calls of a training step as CUDA graphs, with the stops between them at which the host
-//! does what differs from step to step.
+//! Captured steps: the calls of a step of training or of decoding as CUDA graphs, with the stops between them
+//! at which the host does what differs from step to step.
 //!
 //! A step is captured while it runs: each graph is launched as soon as it ends, at the next [`Stop`]. A
 //! replayed step makes the same stops, launches the graphs, and repeats the allocator's operations
@@ -20,14 +20,12 @@ const MOST_MICRO_BATCHES: usize = 64;
 /// Captures after which a step is no longer captured again: its memory has other addresses each time.
 const MOST_CAPTURES: u32 = 16;
 
-/// Returns a reason for which steps of a configuration are not captured in CUDA graphs, if there is one. It
-/// holds on every GPU.
+/// Returns a reason for which training steps of a configuration are not captured in CUDA graphs, if there is
+/// one. It holds on every GPU.
 #[must_use]
 pub fn never_captured(config: &RunConfig) -> Option<&'static str> {
     let offloads = config.optim.offload || config.memory.offload != OffloadPolicy::None;
     let reasons = [
-        (config.train.graphs == Graphs::Off, "train.graphs is \"off\""),
-        (config.world_size() > 1, "several ranks communicate within a step"),
         (offloads, "tensors are offloaded to host memory"),
         (crate::build::objective(config).is_some(), "the data is pairs of answers"),
         (config.train.on_spike != OnSpike::Ignore, "the limit of the gradient norm changes with each step"),
@@ -35,7 +33,28 @@ pub fn never_captured(config: &RunConfig) -> Option<&'static str> {
         (config.telemetry.hashes > 0, "the tensors of steps are hashed"),
         (config.train.micro_batches() > MOST_MICRO_BATCHES, "a step has more than 64 micro-batches"),
     ];
-    reasons.into_iter().find(|(holds, _)| *holds).map(|(_, reason)| reason)
+    any_step(config).or_else(|| first_that_holds(&reasons))
+}
+
+/// Returns a reason for which decode steps of a configuration are not captured, if there is one.
+pub(crate) fn never_captured_decoding(config: &RunConfig) -> Option<&'static str> {
+    let reasons = [
+        (config.model.cached_heads().is_none(), "the model keeps no keys and values"),
+        (config.gathers_weights(), "weights are gathered as they are used"),
+    ];
+    any_step(config).or_else(|| first_that_holds(&reasons))
+}
+
+/// Returns a reason for which no step of a configuration is captured, if there is one.
+fn any_step(config: &RunConfig) -> Option<&'static str> {
+    first_that_holds(&[
+        (config.train.graphs == Graphs::Off, "train.graphs is \"off\""),
+        (config.world_size() > 1, "several ranks communicate within a step"),
+    ])
+}
+
+fn first_that_holds(reasons: &[(bool, &'static str)]) -> Option<&'static str> {
+    reasons.iter().find(|(holds, _)| *holds).map(|(_, reason)| *reason)
 }
 
 /// A point of a step at which the host does what differs from step to step.
@@ -59,7 +78,7 @@ pub(crate) enum Stop {
 
 /// A part of a captured step.
 #[derive(Debug)]
-pub(crate) enum Part {
+enum Part {
     /// Calls.
     Graph(Graph),
     /// A stop.
@@ -75,13 +94,13 @@ pub(crate) enum Part {
 /// A captured step.
 #[derive(Debug)]
 pub(crate) struct CapturedStep {
-    pub(crate) parts: Vec<Part>,
+    parts: Vec<Part>,
     /// The allocator's operations.
-    pub(crate) script: Script,
+    script: Script,
     /// FLOPs of the step's matmuls.
-    pub(crate) flops: u64,
+    flops: u64,
     /// Number of the step's first micro-batch.
-    pub(crate) first_number: u64,
+    first_number: u64,
 }
 
 impl CapturedStep {
@@ -92,6 +111,33 @@ impl CapturedStep {
             Part::Stop { .. } => None,
         });
         graphs.fold((0, 0), |(count, sum), calls| (count + 1, sum + calls))
+    }
+
+    /// Replays the step as one whose first micro-batch is `first_number`: launches its graphs, calls `halt`
+    /// at each stop with the addresses to which the stop copied from the host, and repeats the allocator's
+    /// operations.
+    ///
+    /// # Errors
+    /// Errors of `halt`, the driver's, the allocator's.
+    pub(crate) fn replay(
+        &mut self,
+        device: &Device,
+        first_number: u64,
+        mut halt: impl FnMut(Stop, &[Written]) -> Result<()>,
+    ) -> Result<()> {
+        let shift = first_number.wrapping_sub(self.first_number);
+        for part in &mut self.parts {
+            match part {
+                Part::Graph(graph) => graph.launch(shift)?,
+                Part::Stop { stop, operations, written } => {
+                    device.repeat(&mut self.script, Some(*operations))?;
+                    halt(*stop, written)?;
+                }
+            }
+        }
+        device.repeat(&mut self.script, None)?;
+        device.count_flops(self.flops);
+        Ok(())
     }
 }
 
@@ -121,8 +167,8 @@ impl Recorder {
     /// # Errors
     /// The driver's.
     pub(crate) fn start(device: &Device) -> Result<Self> {
-        device.with_allocator(|allocator| allocator.begin_script());
         device.begin_capture()?;
+        device.with_allocator(|allocator| allocator.begin_script());
         let (recorded, flops) = (RefCell::default(), device.flops());
         Ok(Recorder { device: device.clone(), recorded, flops })
     }
@@ -189,9 +235,11 @@ impl Recorder {
     }
 }
 
-/// Steps that a rank has captured.
+/// Steps of one kind that a rank has captured.
 #[derive(Debug)]
 pub(crate) struct StepGraphs {
+    /// Name of the steps in messages, in plural.
+    name: &'static str,
     choice: Graphs,
     /// Whether no step is captured from now on.
     refused: bool,
@@ -216,22 +264,28 @@ pub(crate) enum Course {
 }
 
 impl StepGraphs {
-    /// Returns the state before the first step of a rank on `device`.
+    /// Returns the state before the first of a rank's steps on `device`, which messages call `name`.
+    /// `never`: a reason why they are not captured, if there is one.
     ///
     /// # Errors
-    /// A configuration that demands graphs, but whose steps are not captured.
-    pub(crate) fn new(config: &RunConfig, device: &Device) -> Result<Self> {
-        let (choice, runs) = (config.train.graphs, device.backend() == Backend::Cuda);
+    /// A `choice` that demands graphs of steps that are not captured.
+    pub(crate) fn new(
+        name: &'static str,
+        choice: Graphs,
+        device: &Device,
+        never: Option<&'static str>,
+    ) -> Result<Self> {
+        let runs = device.backend() == Backend::Cuda;
         let (captured, before, logged) = (None, None, None);
         let mut graphs =
-            StepGraphs { choice, refused: !runs, captured, before, captures: 0, replays: 0, logged };
+            StepGraphs { name, choice, refused: !runs, captured, before, captures: 0, replays: 0, logged };
         if !device.is_cuda_like() {
             if choice == Graphs::On && !device.is_meta() {
                 tracing::warn!(
                     "train.graphs = \"on\" changes nothing on the CPU: only GPUs have CUDA graphs"
                 );
             }
-        } else if let Some(reason) = never_captured(config).or_else(|| device.refuses_capture()) {
+        } else if let Some(reason) = never.or_else(|| device.refuses_capture()) {
             graphs.refuse(reason, runs)?;
         }
         Ok(graphs)
@@ -282,7 +336,7 @@ impl StepGraphs {
             Ok(None) => Ok(()),
             Ok(Some(step)) => {
                 let (graphs, calls) = step.sizes();
-                tracing::info!("a step is replayed as {graphs} CUDA graphs of {calls} calls");
+                tracing::info!("{} are replayed as {graphs} CUDA graphs of {calls} calls", self.name);
                 self.captured = Some(step);
                 Ok(())
             }
@@ -305,10 +359,10 @@ impl StepGraphs {
     fn refuse(&mut self, reason: &str, is_logged: bool) -> Result<()> {
         self.refused = true;
         if self.choice == Graphs::On {
-            let text = format!(
-                "train.graphs is \"on\", and steps cannot be captured in CUDA graphs: {reason}; use \"auto\""
-            );
-            return Err(WorkerError::Refused(text));
+            return Err(WorkerError::Refused(format!(
+                "train.graphs is \"on\", and {} cannot be captured in CUDA graphs: {reason}; use \"auto\"",
+                self.name
+            )));
         }
         if is_logged {
             self.log(reason);
@@ -319,7 +373,7 @@ impl StepGraphs {
     /// Logs why steps are not captured, once in succession.
     fn log(&mut self, reason: &str) {
         if self.choice != Graphs::Off && !reason.is_empty() && self.logged.as_deref() != Some(reason) {
-            tracing::info!("steps are not captured in CUDA graphs: {reason}");
+            tracing::info!("{} are not captured in CUDA graphs: {reason}", self.name);
             self.logged = Some(reason.to_owned());
         }
     }

@@ -24,7 +24,7 @@ use crate::connect;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::feed::{self, Marks};
-use crate::graphs::StepGraphs;
+use crate::graphs::{StepGraphs, never_captured};
 use crate::hook::Moments;
 use crate::optimizer;
 use crate::parts::{self, ModelNorm};
@@ -178,7 +178,7 @@ impl Worker {
             gpu: device.uuid().and_then(|uuid| GpuMonitor::start(&uuid)),
             status: Status::none(),
             observers: ranges(),
-            graphs: StepGraphs::new(config, &device)?,
+            graphs: StepGraphs::new("steps", config.train.graphs, &device, never_captured(config))?,
             hashes: TensorHashes::new(&device, config.telemetry.hashes, setup.tensor_hook.clone()),
             verification: Verification::new(&device, config.train.verify_every)?,
             rehearses_first: config.train.halves_micro_batches() && config.parallel.shards_gradients(),

@@ -77,8 +77,9 @@ section! {
         /// later steps launch them together, which saves most of the host's time. "auto": where one rank
         /// computes whole steps by itself, on inputs that it does not offload; a log line says why a step is
         /// not captured. "on": such a step is refused. "off": every step makes its calls one by one. On an
-        /// H200 a matmul in f32 could not be captured, which ends a run at its third step. No bit and no byte
-        /// of a plan depends on it; the driver's memory for graphs counts as warm-up.
+        /// H200 a matmul in f32 could not be captured, which ends a run at its third step. The steps in which
+        /// `sample` draws tokens are captured too, and make their calls if that fails. No bit and no byte of
+        /// a plan depends on it; the driver's memory for graphs counts as warm-up.
         graphs: Graphs = choice!(Graphs, Graphs::ALL).default("\"off\"").any_bits();
         /// Steps between verifications; 0: none. Before every such step each data-parallel rank runs a
         /// micro-batch of another one, or if there is none of its own, and the results of all operators are

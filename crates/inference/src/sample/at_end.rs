@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use collective::{Communicator, GridShape};
-use config::RunConfig;
+use config::{Graphs, RunConfig};
 use data::{MicroBatch, Source, Tokenizer};
 use nn::Examples;
 use run::{Sample, Sampler};
@@ -89,10 +89,11 @@ fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<Sample>> {
     Ok(sampled.map(|sampled| (sampled.prompt, sampled.text)))
 }
 
-/// Returns the configuration on one rank, without a memory limit.
+/// Returns the configuration on one rank, without a memory limit or graphs of a GPU.
 fn alone(config: &RunConfig) -> RunConfig {
     let mut config = with_whole_sequences(config.clone());
     config.parallel.set_grid(GridShape::of(|_| 1));
     (config.memory.limit_bytes, config.memory.allocator) = (0, String::new());
+    config.train.graphs = Graphs::Off;
     config
 }

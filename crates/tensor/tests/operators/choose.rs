@@ -1,5 +1,6 @@
-use tensor::Tensor;
-use tensor::ops::choose::{Choice, forward, seen_words};
+use device::{Category, DType};
+use tensor::ops::choose::{self, Choice, seen_words};
+use tensor::{Result, Tensor};
 
 use crate::support::{Case, devices, tensor};
 
@@ -11,6 +12,19 @@ fn draws(case: &Case, numbers: &[u32], key: u32) -> Tensor {
     let rows = numbers.len();
     let list: Vec<u32> = [numbers.to_vec(), vec![key; rows], vec![7; rows]].concat();
     tensor(&case.device, &list, [3, rows])
+}
+
+/// The tokens after the first `count` rows.
+fn forward(
+    logits: &Tensor,
+    count: usize,
+    draws: &Tensor,
+    seen: Option<(&Tensor, &Tensor)>,
+    choice: Choice,
+) -> Result<Tensor> {
+    let chosen = Tensor::for_host(logits.device(), [count], DType::U32, Category::Input)?;
+    choose::forward(logits, draws, seen, choice, &chosen)?;
+    Ok(chosen)
 }
 
 /// How often each token is drawn, of `count` draws.

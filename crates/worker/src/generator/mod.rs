@@ -2,11 +2,13 @@
 //!
 //! A step computes the next token of every sequence. All arrays have sizes that do not depend on how many
 //! sequences there are, nor how long they are: a row's matmuls are those of any other number of rows, so that
-//! a text does not depend on what is generated beside it.
+//! a text does not depend on what is generated beside it. Whatever differs from step to step is in the step's
+//! state on the device, so that a GPU's calls for all rows can be captured and replayed (`train.graphs`).
 
 mod lines;
 mod options;
 mod passes;
+mod replay;
 mod stage;
 
 use checkpoint::Target;
@@ -18,6 +20,7 @@ use tensor::ops::choose::{self, DRAW_ROWS, seen_words};
 use crate::connect;
 use crate::engine::Engine;
 use crate::error::{Result, WorkerError};
+use crate::graphs::{StepGraphs, never_captured_decoding};
 use crate::loading;
 use crate::setup::Setup;
 use crate::start::Weights;
@@ -53,6 +56,10 @@ pub struct Generator {
     state: Tensor,
     /// Tokens that each slot's sequence has, a bit each, where a penalty asks for them.
     seen: Option<Tensor>,
+    /// The next token of each slot's sequence: `[slots]` u32.
+    chosen: Tensor,
+    /// The CUDA graph of the pass over all rows and the choice of their tokens.
+    graphs: StepGraphs,
 }
 
 impl Generator {
@@ -78,6 +85,8 @@ impl Generator {
             return Err(WorkerError::Refused("a model without tokens generates no text".to_owned()));
         };
         let device = setup.device(communicator.rank())?;
+        let never = never_captured_decoding(config);
+        let graphs = StepGraphs::new("decode steps", config.train.graphs, &device, never)?;
         let mut engine = Engine::connect(device.clone(), setup, communicator)?;
         let stages = engine.stages().map(|stage| OwnStage::new(&engine, stage, options));
         let stages = stages.collect::<Result<_>>()?;
@@ -91,9 +100,11 @@ impl Generator {
                 Some(Tensor::zeros(&device, shape, DType::U32, request)?)
             }
         };
+        let chosen =
+            Tensor::zeros(&device, [options.slots], DType::U32, Request::new(Category::Buffer, "chosen"))?;
         engine.has_peers = connect::warm_up(&mut engine.planes, &device, config, &[], false)?;
         let passes = Passes { engine, vocabulary, stages };
-        let mut generator = Generator { options, passes, state, seen };
+        let mut generator = Generator { options, passes, state, seen, chosen, graphs };
         generator.rehearse()?;
         if let Some(weights) = weights {
             let Passes { engine, stages, .. } = &mut generator.passes;
@@ -124,6 +135,11 @@ impl Generator {
             .map(|parameter| parameter.weight.bytes() as u64)
             .collect();
         self.bytes().weights - tables.iter().skip(1).sum::<u64>()
+    }
+
+    /// Number of steps so far whose pass over all rows was replayed from a CUDA graph.
+    pub fn replayed_steps(&self) -> u64 {
+        self.graphs.replays()
     }
 
     /// The device of this rank.
@@ -168,18 +184,31 @@ impl Generator {
 
     /// The tokens of this replica's slots where this rank has the model's end; elsewhere none.
     fn chosen(&mut self, lines: &[Option<Line<'_>>], most: usize) -> Result<Vec<u32>> {
-        let slots = self.options.slots;
-        let words = lines::state(lines, self.state.shape().columns());
-        self.state.set(&words)?;
+        let rows = self.state.shape().columns();
+        self.state.set(&lines::state(lines, rows))?;
         self.see(lines)?;
-        let Some(logits) = self.passes.logits(&self.state, lines, most)? else { return Ok(Vec::new()) };
+        let has_end = match self.passes.has_caches() {
+            true => {
+                self.passes.fill(lines, most)?;
+                self.extend()?
+            }
+            false => {
+                let logits = self.passes.logits_of_all(rows, lines, most)?;
+                self.choose(logits)?
+            }
+        };
+        Ok(if has_end { self.chosen.to_vec::<u32>()? } else { Vec::new() })
+    }
+
+    /// Chooses the next token of each slot from the logits, if there are any. Returns whether there are.
+    fn choose(&self, logits: Option<Tensor>) -> Result<bool> {
+        let Some(logits) = logits else { return Ok(false) };
         let rows = self.state.shape().columns();
         let draws = self.state.view(2 * rows, [DRAW_ROWS, rows])?;
         let tokens = self.state.view(0, [rows, 1])?;
         let seen = self.seen.as_ref().map(|seen| (&tokens, seen));
-        let chosen = choose::forward(&logits, slots, &draws, seen, self.options.choice)?;
-        drop(logits);
-        Ok(chosen.to_vec::<u32>()?)
+        choose::forward(&logits, &draws, seen, self.options.choice, &self.chosen)?;
+        Ok(true)
     }
 
     /// Marks the tokens of new sequences as seen.

@@ -32,42 +32,48 @@ pub(super) struct Passes {
 }
 
 impl Passes {
+    /// Returns whether the model keeps keys and values of tokens.
+    pub(super) fn has_caches(&self) -> bool {
+        self.engine.setup.config.model.cached_heads().is_some()
+    }
+
     /// Number of passes for the lines of a replica before or beside the one over all rows.
     pub(super) fn count(&self, lines: &[Option<Line<'_>>]) -> usize {
-        match self.engine.setup.config.model.cached_heads() {
-            Some(_) => lines.iter().filter(|line| fill(line).is_some()).count(),
-            None => lines.iter().flatten().count(),
+        match self.has_caches() {
+            true => lines.iter().filter(|line| fill(line).is_some()).count(),
+            false => lines.iter().flatten().count(),
         }
     }
 
-    /// The logits after the last token of every line, `[rows, 1, vocabulary]`, where this rank has the
-    /// model's end. `state` is that of the lines; `most` is the largest [`Passes::count`] of all replicas.
-    pub(super) fn logits(
-        &mut self,
-        state: &Tensor,
-        lines: &[Option<Line<'_>>],
-        most: usize,
-    ) -> Result<Option<Tensor>> {
-        let idle = most.saturating_sub(self.count(lines));
-        if self.engine.setup.config.model.cached_heads().is_none() {
-            let logits = self.logits_of_all(state, lines)?;
-            return self.idle(WalkKind::Forward, idle).map(|()| logits);
-        }
+    /// Fills the slots of new lines with all tokens but the last. `most` is the largest [`Passes::count`] of
+    /// all replicas.
+    pub(super) fn fill(&mut self, lines: &[Option<Line<'_>>], most: usize) -> Result<()> {
         for (slot, line) in lines.iter().enumerate() {
             if let Some(before) = fill(line) {
                 let inputs = self.inputs(before)?;
                 self.pass(&inputs, Use::Fill(slot))?;
             }
         }
-        self.idle(WalkKind::Fill, idle)?;
+        self.idle(WalkKind::Fill, most.saturating_sub(self.count(lines)))
+    }
+
+    /// The logits after the last token of every line, `[rows, 1, vocabulary]`, where this rank has the
+    /// model's end: extends the slots by the tokens of `state`. No call depends on the lines.
+    pub(super) fn extend(&mut self, state: &Tensor) -> Result<Option<Tensor>> {
         let rows = state.shape().columns();
         let (inputs, documents) = (state.view(0, [rows, 1])?, state.view(rows, [rows, 1])?);
         self.pass(&inputs, Use::Extend(&documents))
     }
 
-    /// [`Passes::logits`] of a model without caches: each line's tokens are computed again, by themselves.
-    fn logits_of_all(&mut self, state: &Tensor, lines: &[Option<Line<'_>>]) -> Result<Option<Tensor>> {
-        let (rows, vocabulary) = (state.shape().columns(), self.vocabulary);
+    /// The logits of a model without caches, as [`Passes::extend`] has them: each line's tokens are computed
+    /// again, by themselves. `most` is the largest [`Passes::count`] of all replicas.
+    pub(super) fn logits_of_all(
+        &mut self,
+        rows: usize,
+        lines: &[Option<Line<'_>>],
+        most: usize,
+    ) -> Result<Option<Tensor>> {
+        let vocabulary = self.vocabulary;
         let dtype = self.engine.setup.config.precision.compute;
         let request = Request::new(Category::Activation, "logits");
         let all = Tensor::zeros(&self.engine.device, [rows, 1, vocabulary], dtype, request)?;
@@ -83,6 +89,7 @@ impl Passes {
                 None => is_last = false,
             }
         }
+        self.idle(WalkKind::Forward, most.saturating_sub(self.count(lines)))?;
         Ok(is_last.then_some(all))
     }
 

@@ -8,7 +8,7 @@ use super::Worker;
 use crate::calendar::Calendar;
 use crate::error::Result;
 use crate::feed::WorkerFeed;
-use crate::graphs::{CapturedStep, Course, Part, Recorder, Stop};
+use crate::graphs::{Course, Recorder, Stop};
 use crate::numbers::Numbers;
 
 impl Worker {
@@ -75,41 +75,21 @@ impl Worker {
     /// Replays the captured step as step `step`.
     fn replay(&mut self, step: u64) -> Result<()> {
         let Some(mut captured) = self.graphs.take() else { return self.compute(step) };
-        self.replay_parts(step, &mut captured)?;
-        self.graphs.restore(captured);
-        Ok(())
-    }
-
-    fn replay_parts(&mut self, step: u64, captured: &mut CapturedStep) -> Result<()> {
-        let CapturedStep { parts, script, flops, first_number } = captured;
         let (device, setup) = (&self.engine.device, &self.engine.setup);
         let numbers = Numbers::training(&setup.config, &self.engine.grid, step, &setup.left_out);
-        let shift = numbers.number(0).wrapping_sub(*first_number);
         let (data, phases) = ((&mut self.data, &*self.data_order), &mut self.phases);
         let source = (&*setup.config, &setup.dataset, &self.engine.grid);
         let mut feed = WorkerFeed::new(device, source, numbers, data, phases);
         feed.pixels = self.engine.pixels.as_mut();
-        for part in parts {
-            match part {
-                Part::Graph(graph) => graph.launch(shift)?,
-                Part::Stop { stop, operations, written } => {
-                    device.repeat(script, Some(*operations))?;
-                    match stop {
-                        Stop::Snapshot => {
-                            if let Some(copied) = self.copying.take() {
-                                device.wait_shared(StreamKind::Compute, &copied)?;
-                            }
-                        }
-                        Stop::LearningRate => {
-                            self.norm.norm.state().set_learning_rate(self.schedule.rate(step))?;
-                        }
-                        other => feed.stop_again(*other, written)?,
-                    }
-                }
-            }
-        }
-        device.repeat(script, None)?;
-        device.count_flops(*flops);
+        captured.replay(device, numbers.number(0), |stop, written| match stop {
+            Stop::Snapshot => match self.copying.take() {
+                Some(copied) => Ok(device.wait_shared(StreamKind::Compute, &copied)?),
+                None => Ok(()),
+            },
+            Stop::LearningRate => Ok(self.norm.norm.state().set_learning_rate(self.schedule.rate(step))?),
+            other => feed.stop_again(other, written),
+        })?;
+        self.graphs.restore(captured);
         Ok(())
     }
 }

@@ -10,7 +10,7 @@ pub(crate) mod cuda;
 
 pub use choice::Choice;
 
-use device::{Backend, Category, DType, Request};
+use device::{Backend, DType};
 
 use super::check;
 use crate::{Result, Tensor};
@@ -24,25 +24,29 @@ pub fn seen_words(vocabulary: usize) -> usize {
     vocabulary.div_ceil(32)
 }
 
-/// Chooses the token after each of the first `count` rows of `logits [rows, 1, vocabulary]`, f32 or bf16: u32
-/// `[count]`. `draws [3, rows]` u32 states the rows' draws. With tokens, `tokens [rows, 1]` u32 are added to
-/// `seen [count, seen_words(vocabulary)]` u32 before the penalty applies to it.
+/// Chooses the token after each of the first rows of `logits [rows, 1, vocabulary]`, f32 or bf16, as many as
+/// `chosen [count]` u32 has elements, which become the tokens. `draws [3, rows]` u32 states the rows' draws.
+/// With tokens, `tokens [rows, 1]` u32 are added to `seen [count, seen_words(vocabulary)]` u32 before the
+/// penalty applies to it.
 ///
 /// # Errors
-/// Shapes or types that do not agree, out of memory.
+/// Shapes or types that do not agree.
 pub fn forward(
     logits: &Tensor,
-    count: usize,
     draws: &Tensor,
     seen: Option<(&Tensor, &Tensor)>,
     choice: Choice,
-) -> Result<Tensor> {
+    chosen: &Tensor,
+) -> Result<()> {
     const OPERATOR: &str = "choose.forward";
     check::computed(OPERATOR, &[("logits", logits)])?;
     check::rank(OPERATOR, "logits", logits, 3)?;
     let (rows, vocabulary) = (logits.shape().rows(), logits.shape().columns());
     check::dtype(OPERATOR, "draws", draws, DType::U32)?;
     check::shape(OPERATOR, "draws", draws, [DRAW_ROWS, rows])?;
+    check::dtype(OPERATOR, "chosen", chosen, DType::U32)?;
+    check::rank(OPERATOR, "chosen", chosen, 1)?;
+    let count = chosen.elements();
     if count > rows {
         return Err(check::wrong(OPERATOR, "logits", logits, format!("at least {count} rows")));
     }
@@ -52,12 +56,9 @@ pub fn forward(
         check::dtype(OPERATOR, "seen", seen, DType::U32)?;
         check::shape(OPERATOR, "seen", seen, [count, seen_words(vocabulary)])?;
     }
-    let request = Request::new(Category::Activation, OPERATOR);
-    let chosen = Tensor::empty(logits.device(), [count], DType::U32, request)?;
     match logits.device().backend() {
-        Backend::Meta => {}
-        Backend::Cpu => cpu::forward(logits, draws, seen, choice, &chosen)?,
-        Backend::Cuda => cuda::forward(OPERATOR, logits, draws, seen, choice, &chosen)?,
+        Backend::Meta => Ok(()),
+        Backend::Cpu => cpu::forward(logits, draws, seen, choice, chosen),
+        Backend::Cuda => cuda::forward(OPERATOR, logits, draws, seen, choice, chosen),
     }
-    Ok(chosen)
 }

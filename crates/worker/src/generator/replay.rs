@@ -1,0 +1,54 @@
+//! Decode steps that are captured in CUDA graphs, and replayed: the pass over all rows, and the choice of
+//! tokens. Before it, the step's state is copied to the device and slots are filled; after it, the tokens are
+//! copied to the host.
+
+use super::Generator;
+use crate::error::Result;
+use crate::graphs::{Course, Outcome, Recorder};
+
+impl Generator {
+    /// Extends all slots by a token and chooses the next ones: from the step's graph if it has been captured.
+    /// Returns whether this rank has the model's end.
+    pub(super) fn extend(&mut self) -> Result<bool> {
+        let device = self.device().clone();
+        match self.graphs.next(&device, device.refuses_capture()) {
+            Course::Plain => self.compute(),
+            Course::Recorded => self.record(),
+            Course::Replayed => self.replay(),
+        }
+    }
+
+    /// Makes the calls of [`Generator::extend`].
+    fn compute(&mut self) -> Result<bool> {
+        let logits = self.passes.extend(&self.state)?;
+        self.choose(logits)
+    }
+
+    /// Makes the calls while they are captured, and if that fails makes them again: the keys and values that
+    /// they write are those of the same positions, and nothing else that they read changes.
+    fn record(&mut self) -> Result<bool> {
+        match self.try_record() {
+            Ok((has_end, captured)) => self.graphs.keep(captured).map(|()| has_end),
+            Err(error) => {
+                self.graphs.keep(Err(format!("a call failed while it was captured: {error}")))?;
+                self.compute()
+            }
+        }
+    }
+
+    fn try_record(&mut self) -> Result<(bool, Outcome)> {
+        let recorder = Recorder::start(self.device())?;
+        let ran = self.compute().and_then(|has_end| Ok((has_end, recorder.finish(0)?)));
+        ran.inspect_err(|_| recorder.abandon())
+    }
+
+    fn replay(&mut self) -> Result<bool> {
+        let Some(mut captured) = self.graphs.take() else { return self.compute() };
+        captured.replay(self.device(), 0, |_, _| Ok(()))?;
+        self.graphs.restore(captured);
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests;
