@@ -22,7 +22,7 @@ use crate::host::RankForm;
 use crate::imitated::PlanDevice;
 use crate::overhead::{DeviceRanks, OverheadPart};
 use crate::prepare::prepare_shapes;
-use crate::roles::{count_within, limited_to, plan_within};
+use crate::roles::{count_within, limited_to, plan_within, refused_or_too_long};
 use crate::screening::{Screen, TimedLayers};
 use crate::step_time::StepTime;
 use crate::target::PlanOptions;
@@ -231,7 +231,8 @@ impl Search {
             return Ok(None);
         }
         let sent = plans.roles().iter().map(|plan| plan.step_traffic.total().bytes_sent).max().unwrap_or(0);
-        let time = StepTime::of(&setup, &self.device)?;
+        let time = StepTime::of(&setup, &self.device)
+            .map_err(|error| refused_or_too_long(&setup, plans.roles().len(), error))?;
         let (needs, available, sets) = (fit.needs, fit.available(), sets.to_vec());
         Ok(Some(Proposal { sets, layout, time, needs, available, sent }))
     }

@@ -145,11 +145,16 @@ fn plan_roles(setup: &Setup, plan: impl Fn(&Setup, usize) -> Result<Plan> + Sync
     let work = PlanWork { skips_from: limits.skips_from, most: work.most.min(limits.most) };
     let setup = Setup { plan_work: Some(work), ..setup.clone() };
     let roles = on_threads(&first_ranks, |rank| plan(&setup, rank));
-    let roles = roles.map_err(|error| match is_too_long(&error) {
-        true => too_long(&setup, first_ranks.len()),
-        false => refused(error),
-    })?;
+    let roles = roles.map_err(|error| refused_or_too_long(&setup, first_ranks.len(), error))?;
     Ok(Plans { roles, of })
+}
+
+/// Turns an error of a plan of `roles` ranks with different work into a refusal.
+pub(crate) fn refused_or_too_long(setup: &Setup, roles: usize, error: PlanError) -> PlanError {
+    match is_too_long(&error) {
+        true => too_long(setup, roles),
+        false => refused(error),
+    }
 }
 
 /// Returns the run on Meta. A present GPU has less memory for the allocator than its total.
