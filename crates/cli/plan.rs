@@ -207,6 +207,7 @@ fn largest(name: &str, config: RunConfig, options: &PlanOptions) -> Result<(), C
 
 fn fit(args: &PlanArgs, config: RunConfig, options: &PlanOptions, is_raised: bool) -> Result<(), CliError> {
     let ranks = args.ranks.unwrap_or(config.world_size());
+    note(&format!("screening the grids, schedules and shards of {}", counted(ranks as u64, "rank")));
     let mut on_result = |proposal: &Proposal| note(&format!("fits: {proposal}"));
     // Lanes that were raised are not those of the user's configuration.
     let searched = FitOptions { ranks, names_grid: is_raised, most_allocations: u64::MAX };
