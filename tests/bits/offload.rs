@@ -13,91 +13,87 @@ const WEIGHTS: &str = "memory.offload_weights=true";
 
 /// Optimizers, types of states, precisions, clipping and grids; weights with masters and without, frozen and
 /// tied ones, shards and stages.
+const TABLE: &[Row] = &[
+    (
+        GPT,
+        &["precision.compute=bf16", "model.width=64", "model.layers=4"],
+        &[
+            &[],
+            &[STATE],
+            &[STATE, "parallel.data=3", SHARDED],
+            &[STATE, "parallel.data=2", ZERO_2, PIPELINE, ZERO_BUBBLE],
+            &[STATE, "parallel.data=4", ZERO_3, PAIRS, BLOCK],
+            &[WEIGHTS],
+            &[WEIGHTS, "parallel.data=2", "parallel.prefetch=0"],
+            &[ACTIVATIONS, BLOCK],
+            &[ACTIVATIONS, "memory.recompute=2", "parallel.data=2", PIPELINE, ZERO_BUBBLE],
+            &[ACTIVATIONS, BLOCK, PIPELINE, INTERLEAVED, STATE, "parallel.data=2", ZERO_3],
+            &[WEIGHTS, "parallel.data=3", ZERO_3, PIPELINE, ZERO_BUBBLE],
+        ],
+    ),
+    (
+        GPT,
+        &["precision.compute=bf16", "optim.kind=lion", "optim.state=bf16", "model.width=64"],
+        &[
+            &["parallel.data=2"],
+            &[STATE],
+            &[STATE, "parallel.data=3", ZERO_3],
+            &[WEIGHTS, "optim.offload=true"],
+        ],
+    ),
+    (
+        LLAMA,
+        &["precision.compute=bf16", "optim.state=8bit", "model.width=64"],
+        &[&[], &[STATE, "parallel.data=2", SHARDED]],
+    ),
+    (
+        GPT,
+        &["precision.compute=bf16", "precision.matmul=fp8", "model.width=64", "model.layers=3"],
+        &[
+            &[],
+            &[WEIGHTS, STATE],
+            &[WEIGHTS, STATE, "parallel.data=2"],
+            &[WEIGHTS, STATE, "parallel.data=3", ZERO_3],
+        ],
+    ),
+    (
+        LLAMA,
+        &["precision.compute=bf16", "precision.matmul=fp8", "precision.fp8_recipe=rowwise", "model.width=64"],
+        &[&[], &[WEIGHTS, STATE, BLOCK], &[WEIGHTS, STATE, PIPELINE]],
+    ),
+    (GPT, &["precision.compute=f16", "precision.scaler.init_scale=3e7"], &[&[], &[STATE]]),
+    (
+        GPT,
+        &["lora.rank=4", "optim.state=bf16"],
+        &[&[], &[STATE, "parallel.data=2"], &[WEIGHTS], &[WEIGHTS, BLOCK, PIPELINE]],
+    ),
+    (
+        LLAMA,
+        &["precision.compute=bf16", "lora.rank=4", "lora.base=nf4"],
+        &[
+            &[],
+            &[WEIGHTS],
+            &[WEIGHTS, ACTIVATIONS, BLOCK, "parallel.data=2"],
+            &[WEIGHTS, "parallel.data=3", ZERO_3, PIPELINE],
+        ],
+    ),
+    (
+        GPT,
+        &["model.tied=false", "train.freeze=['w?e.*', 'h.0.*']", "train.verify_every=2"],
+        &[&[], &[WEIGHTS, PIPELINE], &[ACTIVATIONS, BLOCK], &[ACTIVATIONS, WEIGHTS, BLOCK]],
+    ),
+    (MLP, &["optim.kind=sgd"], &[&[], &[STATE], &[WEIGHTS, "parallel.tensor=1"]]),
+    (
+        RESNET,
+        &["optim.kind=sgd", "precision.compute=bf16"],
+        &[&[], &[STATE, "parallel.data=2"], &[WEIGHTS, "parallel.data=2"]],
+    ),
+];
+
 #[test]
 fn what_is_offloaded_has_equal_bits() {
     let common: &[&str] = &["train.steps=3", "train.validate_every=2", "optim.clip_norm=0.1"];
-    let table: &[Row] = &[
-        (
-            GPT,
-            &["precision.compute=bf16", "model.width=64", "model.layers=4"],
-            &[
-                &[],
-                &[STATE],
-                &[STATE, "parallel.data=3", SHARDED],
-                &[STATE, "parallel.data=2", ZERO_2, PIPELINE, ZERO_BUBBLE],
-                &[STATE, "parallel.data=4", ZERO_3, PAIRS, BLOCK],
-                &[WEIGHTS],
-                &[WEIGHTS, "parallel.data=2", "parallel.prefetch=0"],
-                &[ACTIVATIONS, BLOCK],
-                &[ACTIVATIONS, "memory.recompute=2", "parallel.data=2", PIPELINE, ZERO_BUBBLE],
-                &[ACTIVATIONS, BLOCK, PIPELINE, INTERLEAVED, STATE, "parallel.data=2", ZERO_3],
-                &[WEIGHTS, "parallel.data=3", ZERO_3, PIPELINE, ZERO_BUBBLE],
-            ],
-        ),
-        (
-            GPT,
-            &["precision.compute=bf16", "optim.kind=lion", "optim.state=bf16", "model.width=64"],
-            &[
-                &["parallel.data=2"],
-                &[STATE],
-                &[STATE, "parallel.data=3", ZERO_3],
-                &[WEIGHTS, "optim.offload=true"],
-            ],
-        ),
-        (
-            LLAMA,
-            &["precision.compute=bf16", "optim.state=8bit", "model.width=64"],
-            &[&[], &[STATE, "parallel.data=2", SHARDED]],
-        ),
-        (
-            GPT,
-            &["precision.compute=bf16", "precision.matmul=fp8", "model.width=64", "model.layers=3"],
-            &[
-                &[],
-                &[WEIGHTS, STATE],
-                &[WEIGHTS, STATE, "parallel.data=2"],
-                &[WEIGHTS, STATE, "parallel.data=3", ZERO_3],
-            ],
-        ),
-        (
-            LLAMA,
-            &[
-                "precision.compute=bf16",
-                "precision.matmul=fp8",
-                "precision.fp8_recipe=rowwise",
-                "model.width=64",
-            ],
-            &[&[], &[WEIGHTS, STATE, BLOCK], &[WEIGHTS, STATE, PIPELINE]],
-        ),
-        (GPT, &["precision.compute=f16", "precision.scaler.init_scale=3e7"], &[&[], &[STATE]]),
-        (
-            GPT,
-            &["lora.rank=4", "optim.state=bf16"],
-            &[&[], &[STATE, "parallel.data=2"], &[WEIGHTS], &[WEIGHTS, BLOCK, PIPELINE]],
-        ),
-        (
-            LLAMA,
-            &["precision.compute=bf16", "lora.rank=4", "lora.base=nf4"],
-            &[
-                &[],
-                &[WEIGHTS],
-                &[WEIGHTS, ACTIVATIONS, BLOCK, "parallel.data=2"],
-                &[WEIGHTS, "parallel.data=3", ZERO_3, PIPELINE],
-            ],
-        ),
-        (
-            GPT,
-            &["model.tied=false", "train.freeze=['w?e.*', 'h.0.*']", "train.verify_every=2"],
-            &[&[], &[WEIGHTS, PIPELINE], &[ACTIVATIONS, BLOCK], &[ACTIVATIONS, WEIGHTS, BLOCK]],
-        ),
-        (MLP, &["optim.kind=sgd"], &[&[], &[STATE], &[WEIGHTS, "parallel.tensor=1"]]),
-        (
-            RESNET,
-            &["optim.kind=sgd", "precision.compute=bf16"],
-            &[&[], &[STATE, "parallel.data=2"], &[WEIGHTS, "parallel.data=2"]],
-        ),
-    ];
-    for (text, sets, variants) in table {
+    for (text, sets, variants) in TABLE {
         let sets = [common, sets].concat();
         assert_equal_bits_on_devices(&[(text, sets.leak(), variants)]);
     }

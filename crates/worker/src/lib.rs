@@ -41,6 +41,8 @@ mod graphs;
 mod hash;
 mod hook;
 mod image_source;
+#[cfg(test)]
+mod imitated_gpu;
 mod loading;
 mod numbers;
 mod operator_timer;

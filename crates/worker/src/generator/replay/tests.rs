@@ -1,19 +1,11 @@
 //! Captured decode steps on Meta, whose graphs are empty: a replayed step leaves every counter, peak and
 //! event of the allocator as the step itself does.
 
-use std::path::Path;
-
 use collective::Communicator;
-use config::RunConfig;
-use device::{Description, Kind};
-use nn::Stage;
 use tensor::ops::choose::Choice;
 
 use super::super::{Generator, GeneratorOptions, Line};
-use crate::build::DataScope;
-use crate::error::WorkerError;
-use crate::placement::Placement;
-use crate::setup::Setup;
+use crate::imitated_gpu;
 
 const REST: &str = "[data]\nkind = \"synthetic\"\n[train]\nmicro_batch_size = 1\nglobal_batch_size = 1\n";
 const GPT: &str =
@@ -44,14 +36,7 @@ const STEPS: &[[usize; 3]] = &[
 ];
 
 fn generator(text: &str, sets: &[&str], penalty: f32, captures: bool) -> Generator {
-    let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
-    let config = RunConfig::parse(&format!("{text}{REST}"), "test.toml", Path::new("/"), &sets).unwrap();
-    let gpu = Description { kind: Kind::Cuda, compute_capability: (9, 0), ..Description::host() };
-    let whole = |config: &RunConfig| vec![Stage::whole(config.layers())];
-    let setup = Setup::new(config, Placement::Meta(gpu), DataScope::Shapes, |config, _, _| {
-        Ok::<_, WorkerError>(whole(config))
-    });
-    let setup = Setup { history: 1 << 20, ..setup.unwrap() };
+    let setup = imitated_gpu::setup(&format!("{text}{REST}"), sets);
     let choice = Choice { temperature: 1.0, top_k: 0, top_p: 1.0, repetition_penalty: penalty };
     let options = GeneratorOptions { slots: 3, capacity: 32, longest: 24, choice };
     let mut generator = Generator::new(&setup, Communicator::solo(), options, None).unwrap();

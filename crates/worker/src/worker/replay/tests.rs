@@ -1,20 +1,12 @@
 //! Captured steps on Meta, whose graphs are empty: a replayed step leaves every counter, peak and event of
 //! the allocator as the step itself does.
 
-use std::path::Path;
-
 use collective::Communicator;
-use config::RunConfig;
-use device::{Description, Kind};
-use nn::Stage;
 use telemetry::RankStep;
 use telemetry::step_trace::RunPart;
 
 use super::super::Worker;
-use crate::build::DataScope;
-use crate::error::WorkerError;
-use crate::placement::Placement;
-use crate::setup::Setup;
+use crate::imitated_gpu;
 
 const REST: &str = "[data]\nkind = \"synthetic\"\n[train]\nsteps = 12\nmicro_batch_size = 2\n\
                     global_batch_size = 6\nvalidation_micro_batches = 2\n";
@@ -33,14 +25,7 @@ const CASES: &[(&str, &[&str])] = &[
 ];
 
 fn worker(text: &str, sets: &[&str], captures: bool) -> Worker {
-    let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
-    let config = RunConfig::parse(&format!("{text}{REST}"), "test.toml", Path::new("/"), &sets).unwrap();
-    let gpu = Description { kind: Kind::Cuda, compute_capability: (9, 0), ..Description::host() };
-    let whole = |config: &RunConfig| vec![Stage::whole(config.layers())];
-    let setup = Setup::new(config, Placement::Meta(gpu), DataScope::Shapes, |config, _, _| {
-        Ok::<_, WorkerError>(whole(config))
-    });
-    let setup = Setup { history: 1 << 20, ..setup.unwrap() };
+    let setup = imitated_gpu::setup(&format!("{text}{REST}"), sets);
     let mut worker = Worker::new(&setup, Communicator::solo()).unwrap();
     worker.device().with_allocator(|allocator| allocator.start_digest());
     if captures {

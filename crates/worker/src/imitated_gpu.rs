@@ -1,0 +1,25 @@
+//! Setups of runs on a Meta device that imitates a GPU.
+#![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
+
+use std::path::Path;
+
+use config::RunConfig;
+use device::{Description, Kind};
+use nn::Stage;
+
+use crate::build::DataScope;
+use crate::error::WorkerError;
+use crate::placement::Placement;
+use crate::setup::Setup;
+
+/// Returns the setup of a model in one stage, with a long history of its allocator.
+pub(crate) fn setup(text: &str, sets: &[&str]) -> Setup {
+    let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
+    let config = RunConfig::parse(text, "test.toml", Path::new("/"), &sets).unwrap();
+    let gpu = Description { kind: Kind::Cuda, compute_capability: (9, 0), ..Description::host() };
+    let whole = |config: &RunConfig| vec![Stage::whole(config.layers())];
+    let setup = Setup::new(config, Placement::Meta(gpu), DataScope::Shapes, |config, _, _| {
+        Ok::<_, WorkerError>(whole(config))
+    });
+    Setup { history: 1 << 20, ..setup.unwrap() }
+}
