@@ -1,22 +1,24 @@
 """What several GPUs of one host do: bits, bytes, speed, checkpoints and failures, a line of JSON a row.
 
     python3 benches/several_gpus.py --plimsoll target/release/plimsoll [--gpus N] [--pieces NAME,…] [--rows TEXT]
-        [--seconds S] [--run-dir DIR] >>rows.jsonl
+        [--seconds S] [--run-dir DIR] [--bundle DIR] >>rows.jsonl
     python3 benches/several_gpus.py --table rows.jsonl
 
 The program needs MPI for the piece `failures`. Pieces, which --seconds and --rows divide where time is short:
 
+    tests        tests of collectives, and of the program on GPUs, from a bundle of `launch/bundle` (--bundle)
     bits         one hash of weights over grids of data, context, tensor and pipeline ranks with ZeRO stages
     weak         GPT-2 124M and 1558M, weak scaling, beside DistributedDataParallel with torch.compile
-    llama        Llama 3 8B, 1 × 8192 each, on several grids, beside FSDP2 with torch.compile
+    llama        Llama 3 8B, 1 × 8192 each, on several grids, beside FSDP2 with torch.compile, and torchao's float8
     large        models and sequences that no single GPU holds
     pipelines    every schedule
+    collective   all-reduce beside PyTorch's
     resnet       ResNet-50, weak scaling
     checkpoints  saving and loading Llama 3 8B
     failures     a rank that is killed: seconds to the next step
 
-Every row says host, GPU, driver and the clocks of the GPUs when it ended. A run whose bytes differ from its plan, or whose weights
-differ from those of the other grids, has an "error". No row begins after --seconds.
+Every row says host, GPU, driver and the clocks of the GPUs when it ended, and the predicted time of its step. A run whose bytes
+differ from its plan, or whose weights differ from those of the other grids, has an "error". No row begins after --seconds.
 """
 
 import argparse
@@ -26,6 +28,7 @@ import pathlib
 import platform
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -85,6 +88,11 @@ def reason(messages):
     return next((line for line in lines if line.startswith(("plimsoll: ", "error: "))), lines[-1])
 
 
+def lines(path):
+    """The values of a file of JSON lines."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 class Bench:
     def __init__(self, given):
         self.given, self.began, self.hash = given, time.monotonic(), {}
@@ -124,8 +132,11 @@ class Bench:
         summary = json.loads((run_dir / "summary.json").read_text())
         sessions = json.loads((run_dir / "sessions.json").read_text())
         ranks = summary["ranks"]
+        measured = [line["seconds"] for line in lines(run_dir / "metrics.jsonl") if line.get("seconds")]
         found = {
             "grid": summary["grid"],
+            # The first steps prepare.
+            "step_seconds": statistics.median(measured[len(measured) // 2 :]),
             "sets": list(sets),
             "ranks": len(ranks),
             "libraries": summary["libraries"],
@@ -135,6 +146,8 @@ class Bench:
             "peak_reserved_bytes": max(rank["peak_reserved_bytes"] for rank in ranks),
             "session": sessions[-1]["results"],
         }
+        if (run_dir / "prediction.json").exists():
+            found["predicted_step_seconds"] = json.loads((run_dir / "prediction.json").read_text())["step_seconds"]
         if summary["divergences"]:
             found["error"] = f"not as planned: {summary['divergences']}"
         return found
@@ -155,7 +168,10 @@ class Bench:
         found = {"tokens_per_second": round(rates[all_], 1), "libraries": rows[-1]["libraries"], "sets": list(map(str, options))}
         if one < all_:
             found |= {"one_gpu": round(rates[one], 1), "efficiency": round(rates[all_] / rates[one] / all_, 4)}
-        found["peak_reserved_bytes"] = max(rank["peak_reserved_bytes"] for rank in rows[-1]["by_rank"])
+        last = max(rows, key=lambda row: row["ranks"])
+        found |= {key: last[key] for key in ("step_seconds", "predicted_step_seconds") if key in last}
+        for peak in ("peak_allocated_bytes", "peak_reserved_bytes"):
+            found[peak] = max(rank[peak] for rank in last["by_rank"])
         return found
 
     def of_all(self, model, share, steps, sets):
@@ -163,10 +179,10 @@ class Bench:
         keys = [word for key in [*sets, "precision.gradients=bf16"] for word in ("--set", key)]
         return self.scaling(model, "--weak", "--ranks", self.given.gpus // share, "--reduction", "tree", "--steps", steps, *keys)
 
-    def peer(self, model, *options):
+    def peer(self, model, *options, variant="compile"):
         """The rate of PyTorch's step with torch.compile on all GPUs."""
         peers = ROOT / "benches" / "peers" / "step.py"
-        command = [sys.executable, peers, "--model", model, "--gpus", self.given.gpus, "--variants", "compile", "--json", *options]
+        command = [sys.executable, peers, "--model", model, "--gpus", self.given.gpus, "--variants", variant, "--json", *options]
         found = json.loads(call(command).splitlines()[-1])
         kept = {key: found[key] for key in ("tokens_per_second", "peak_allocated_bytes", "peak_reserved_bytes")}
         return kept | {"libraries": f"PyTorch {found['version']}"}
@@ -183,6 +199,12 @@ def grids(gpus):
                     stages = (0, 1, 2, 3) if data * context > 1 and tensor * pipeline < 4 else (0,)
                     for stage in stages:
                         yield data, context, tensor, pipeline, stage
+
+
+def tests(bench):
+    for name, only in (("collective-conformance", ""), ("collective-nccl", ""), ("plimsoll-gpu", ""), ("plimsoll-bits", "two_gpu_ranks")):
+        command = [pathlib.Path(bench.given.bundle or "no bundle") / "run-tests", name, *filter(None, [only])]
+        bench.row("tests", " ".join(map(str, command[1:])), lambda: {"passed": call(command).count(" ... ok")})
 
 
 def bits(bench):
@@ -229,6 +251,7 @@ def llama(bench):
     for name, sets, share in rows:
         bench.row("llama", name, lambda: bench.of_all("llama3-8b", share, 10, sets))
     bench.row("llama", "FSDP2", lambda: bench.peer("llama3-8b", "--steps", 10))
+    bench.row("llama", "FSDP2, float8", lambda: bench.peer("llama3-8b", "--steps", 10, variant="float8"))
 
 
 def large(bench):
@@ -250,6 +273,13 @@ def pipelines(bench):
     bench.row("pipelines", "gpt2-1558m", lambda: {"schedules": [json.loads(line) for line in call(command).splitlines() if line[:1] == "{"]})
 
 
+def collective(bench):
+    peers = [sys.executable, ROOT / "benches" / "peers" / "collective.py", "--plimsoll", bench.program, "--json", "--turns", 3]
+    peers += ["--ranks", bench.given.gpus, "--dtypes", "float32", "--milliseconds", 150]
+    found = lambda: {"operations": [json.loads(line) for line in call(peers).splitlines() if line[:1] == "{"]}
+    bench.row("collective", "all-reduce", found)
+
+
 def resnet(bench):
     options = ["--weak", "--batch", 256, "--precision", "bf16", "--ranks", f"1,{bench.given.gpus}", "--reduction", "tree"]
     bench.row("resnet", "ResNet-50", lambda: bench.scaling("resnet50", *options))
@@ -261,8 +291,7 @@ def checkpoints(bench):
     sets = of_all_ranks(bench.given.gpus) + ["parallel.zero_stage=3", "checkpoint.every=5", "checkpoint.keep=1"]
 
     def step_times(found):
-        lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-        return found | {"step_seconds": [line.get("seconds") for line in lines]}
+        return found | {"seconds_of_steps": [line.get("seconds") for line in lines(run_dir / "metrics.jsonl")]}
 
     def saved():
         found = step_times(bench.train(config, sets + ["train.steps=8"], run_dir))
@@ -329,12 +358,13 @@ def wait_for_step(run_dir, step, job):
         time.sleep(0.05)
 
 
-PIECES = {piece.__name__: piece for piece in (bits, weak, llama, large, pipelines, resnet, checkpoints, failures)}
+ALL = (tests, bits, weak, llama, large, pipelines, collective, resnet, checkpoints, failures)
+PIECES = {piece.__name__: piece for piece in ALL}
 
 
 def table(paths):
     """Prints rows as Markdown, those of a piece together."""
-    rows = [json.loads(line) for path in paths for line in pathlib.Path(path).read_text().splitlines()]
+    rows = [row for path in paths for row in lines(pathlib.Path(path))]
     for piece in PIECES:
         mine = [row for row in rows if row["piece"] == piece]
         if not mine:
@@ -344,12 +374,41 @@ def table(paths):
             wrong = [row["row"] for row in mine if "error" in row]
             print(f"{len(mine)} grids, {len(mine) - len(wrong)} with equal weights and planned bytes{': not ' if wrong else ''}{'; '.join(wrong)}")
             continue
-        print("| | tokens/s | of one GPU times their number | peak reserved, GB |\n| --- | --- | --- | --- |")
+        print("| | tokens/s | of one GPU times their number | step, ms | predicted | peak reserved, GB |")
+        print("| --- | --- | --- | --- | --- | --- |")
         for row in mine:
-            rate = row.get("error") or f"{row.get('tokens_per_second', 0):,.0f}"
-            efficiency = f"{100 * row['efficiency']:.1f} %" if "efficiency" in row else ""
-            peak = f"{row['peak_reserved_bytes'] / 1e9:.2f}" if row.get("peak_reserved_bytes") else ""
-            print(f"| {row['row']} | {rate} | {efficiency} | {peak} |")
+            for name, part in parts(row):
+                print("| " + " | ".join([name, *cells(part)]) + " |")
+
+
+def parts(row):
+    """The lines of a table that a row becomes: name and figures of each."""
+    for schedule in row.get("schedules", []):
+        ranks, chunks = schedule["ranks"], schedule["chunks"]
+        name = f"{schedule['schedule']}{f' × {chunks}' if chunks > 1 else ''}" if len(ranks) > 1 else "one rank"
+        peak = max(rank["peak_reserved_bytes"] for rank in ranks)
+        yield f"{row['row']}, {name}", schedule | {"step_seconds": schedule["seconds"], "peak_reserved_bytes": peak}
+    for operation in row.get("operations", []):
+        share = f"{operation['of_pytorch']:.3f} of PyTorch's bandwidth"
+        yield f"{operation['operation']}, {operation['mib']} MiB of {operation['dtype']}", {"instead": share}
+    if "passed" in row:
+        yield row["row"], row | {"instead": f"{row['passed']} tests passed"}
+    elif "restarts" in row:
+        yield row["row"], row | {"instead": json.dumps(row["restarts"])}
+    elif not {"schedules", "operations"} & row.keys():
+        yield row["row"], row
+
+
+def cells(row):
+    """The figures of a line of a table."""
+    step, predicted, peak = (row.get(key) for key in ("step_seconds", "predicted_step_seconds", "peak_reserved_bytes"))
+    return [
+        row.get("error") or row.get("instead") or f"{row.get('tokens_per_second', 0):,.0f}",
+        f"{100 * row['efficiency']:.1f} %" if "efficiency" in row else "",
+        f"{1e3 * step:.1f}" if step else "",
+        f"{1e3 * predicted:.1f} ({100 * (predicted / step - 1):+.1f} %)" if step and predicted else "",
+        f"{peak / 1e9:.2f}" if peak else "",
+    ]
 
 
 def main():
@@ -360,6 +419,7 @@ def main():
     parser.add_argument("--pieces", default=",".join(PIECES), help="pieces to measure [default: all]")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no row after so many seconds")
     parser.add_argument("--rows", default="", help="measure only rows whose name contains this")
+    parser.add_argument("--bundle", help="a directory of launch/bundle, for the piece `tests`")
     parser.add_argument("--run-dir", help="a directory with room for checkpoints [default: a temporary one]")
     parser.add_argument("--table", nargs="+", metavar="FILE", help="print rows that were measured as tables")
     given = parser.parse_args()

@@ -1,7 +1,7 @@
 """All-reduce over GPUs in Plimsoll and in PyTorch, in turns on one machine with one NCCL library, and the ratios.
 
     python3 benches/peers/collective.py --plimsoll target/release/plimsoll [--ranks 4] [--sizes 25,64,256]
-        [--dtypes float32,bfloat16] [--turns 5] [--operations all-reduce,tree]
+        [--dtypes float32,bfloat16] [--turns 5] [--operations all-reduce,tree] [--json]
 
 Sizes are in MiB. PyTorch is one process for each GPU (`torch.distributed`, NCCL), which live from the first turn to the
 last and wait on the host while Plimsoll has its turn; Plimsoll's ranks are threads of a process that each turn starts. Both
@@ -33,6 +33,7 @@ def arguments():
     parser.add_argument("--operations", default="all-reduce,tree", help="of Plimsoll's, beside PyTorch's all-reduce")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--milliseconds", type=int, default=300, help="how long each size is measured in a turn")
+    parser.add_argument("--json", action="store_true", help="also print a line of JSON for each operation and size")
     given = parser.parse_args()
     given.sizes = [int(size) for size in given.sizes.split(",")]
     given.dtypes = given.dtypes.split(",")
@@ -156,7 +157,10 @@ def report(given, ours, theirs, head, torch):
         line("PyTorch all-reduce", library)
         for operation in given.operations:
             own = ours[operation, dtype, size]
-            line(f"Plimsoll {operation}", own, f"{min(library) / min(own):.3f} of PyTorch's bandwidth")
+            share = min(library) / min(own)
+            line(f"Plimsoll {operation}", own, f"{share:.3f} of PyTorch's bandwidth")
+            if given.json:
+                print(json.dumps({"operation": operation, "dtype": dtype, "mib": size, "seconds": min(own), "of_pytorch": share}))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """A Llama in PyTorch for step.py: the step of `plimsoll bench step --model llama3-1b` with FSDP2 and torch.compile.
 
 Parameters are f32 masters, computed with in bf16: by autocast on one GPU, by FSDP2's mixed precision on several, which reduces
-gradients in f32. Each block is compiled by itself, and so is the loss. Random tokens, AdamW (fused), clipping at 1.0. Experts are
+gradients in f32. Each block is compiled by itself, and so is the loss. The variant `float8` is the compiled one with torchao's
+float8 linear layers but the head (a scale for each tensor, and on several GPUs weights gathered as codes). Random tokens, AdamW (fused), clipping at 1.0. Experts are
 sorted by a stable sort and multiplied by torch._grouped_mm, with weights cast to bf16 once a pass, as torchtitan's are.
 """
 
@@ -126,6 +127,14 @@ def sharded(llama, torch, ranks):
     fully_shard(llama, mesh=mesh, mp_policy=policy)
 
 
+def as_float8(llama, ranks):
+    """Makes the linear layers but the head multiply codes of torchao."""
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training
+
+    config = Float8LinearConfig(enable_fsdp_float8_all_gather=ranks > 1)
+    convert_to_float8_training(llama, config=config, module_filter_fn=lambda _, name: "head" not in name)
+
+
 def rank(ranks, given, variant, size):
     """One of the ranks: seconds of its median step and the peaks of its allocator."""
     import torch
@@ -134,7 +143,9 @@ def rank(ranks, given, variant, size):
     on_gpu = given.device == "cuda"
     with torch.device("meta"):
         llama = built(torch, size)
-    compiled = variant == "compile"
+    compiled = variant in ("compile", "float8")
+    if variant == "float8":
+        as_float8(llama, ranks)
     if compiled:
         for block in llama.blocks:
             block.compile(fullgraph=True)
@@ -162,6 +173,10 @@ def rank(ranks, given, variant, size):
         torch.nn.utils.clip_grad_norm_(llama.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        if variant == "float8" and ranks > 1:
+            from torchao.float8 import precompute_float8_dynamic_scale_for_fsdp
+
+            precompute_float8_dynamic_scale_for_fsdp(llama)
 
     return timing.measured(torch, given, ranks, step)
 

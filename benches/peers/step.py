@@ -1,13 +1,14 @@
 """The same training step in Plimsoll and in PyTorch, one after the other on one machine, and the ratios.
 
     python3 benches/peers/step.py --plimsoll target/release/plimsoll [--model gpt2-124m] [--micro-batch-size 64]
-        [--device cuda|cpu] [--gpus N] [--variants eager,compile,graphs] [--steps 20] [--warm-up 5]
+        [--device cuda|cpu] [--gpus N] [--variants eager,compile,graphs,float8] [--steps 20] [--warm-up 5]
         [--warm-up-seconds 5] [--json]
 
 A GPT-2, a Llama or a Gemma 3 on random tokens, with dropout if its configuration has it, one micro-batch a step and GPU, AdamW (fused),
 clipping at 1.0. On a GPU both compute in bf16 with f32 master weights (PyTorch: autocast); on the CPU both in f32. On several GPUs
 PyTorch has FSDP2 for a Llama (llama.py) and DistributedDataParallel for a GPT-2, and the optimizer is sharded here, with
-gradients in bf16. The variant `graphs` of a GPT-2 is torch.compile with CUDA graphs (mode="reduce-overhead"). Plimsoll is measured
+gradients in bf16. The variant `graphs` of a GPT-2 is torch.compile with CUDA graphs (mode="reduce-overhead"), `float8` of a Llama
+torch.compile with torchao's float8 linear layers. Plimsoll is measured
 before and after PyTorch: the machine may have changed in between, and the slower of its two runs is the one that is compared.
 """
 
@@ -171,8 +172,11 @@ def gpt_rank(ranks, given, variant):
 
 def main():
     given = arguments()
-    if given.model in LLAMAS and "graphs" in given.variants.split(","):
+    variants = given.variants.split(",")
+    if given.model in LLAMAS and "graphs" in variants:
         sys.exit("step.py: --variants graphs is for a GPT-2 alone: a Llama is compiled block by block")
+    if given.model not in LLAMAS and "float8" in variants:
+        sys.exit("step.py: --variants float8 is for a Llama alone")
     if importlib.util.find_spec("torch") is None:
         sys.exit(f"step.py: PyTorch is not installed for {sys.executable}: pip install torch")
     context = llama_sizes(given)["context"] if given.model in LLAMAS else sizes(given.model)[3]
@@ -191,7 +195,7 @@ def main():
         answer = own("before")
         print(f"on {answer['device']}: {given.model}, micro-batch {given.micro_batch_size}, {given.gpus} of them", flush=True)
     theirs = []
-    for variant in filter(None, given.variants.split(",")):
+    for variant in filter(None, variants):
         # Each in a process of its own: its memory is then its own too.
         command = [sys.executable, "-c", CHILD.format(folder=str(pathlib.Path(__file__).parent))]
         found = subprocess.run(

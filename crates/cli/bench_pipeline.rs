@@ -161,6 +161,8 @@ struct ScheduleLine<'a> {
     chunks: usize,
     device: &'a str,
     seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    predicted_step_seconds: Option<f64>,
     tokens_per_second: f64,
     bubble: f64,
     simulated_bubble: f64,
@@ -190,6 +192,7 @@ impl<'a> ScheduleLine<'a> {
             chunks: measure.chunks,
             device: &measure.device,
             seconds: measure.step_seconds,
+            predicted_step_seconds: measure.predicted_seconds,
             tokens_per_second: rounded(measure.tokens_per_second(), 1),
             bubble: rounded(measure.bubble(), 5),
             simulated_bubble: rounded(measure.simulated_bubble(), 5),

@@ -54,6 +54,8 @@ pub struct PipelineMeasure {
     pub parameters: usize,
     /// Seconds of the median step, timed without marks between actions.
     pub step_seconds: f64,
+    /// Predicted seconds of the step, if the device is described.
+    pub predicted_seconds: Option<f64>,
     /// Number of tokens or images in a step.
     pub tokens: u64,
     /// Unit of the speed, as in tokens/s.
@@ -243,6 +245,7 @@ fn conclude(setup: &Setup, measured: Measured) -> Result<PipelineMeasure> {
         libraries: description.libraries,
         parameters: measured.parameters,
         step_seconds: median(&measured.seconds),
+        predicted_seconds: run::predicted_step(setup)?.map(|time| time.step_seconds),
         tokens: build::tokens_per_step(config),
         unit: config.model.examples().rate(),
         passes_milliseconds: makespan as f64 / 1e6,

@@ -101,6 +101,7 @@ pub fn bench_scaling_as(
         warm_up_steps: steps.warm_up,
         round: 1,
         step_seconds: median(&steps.seconds),
+        predicted_step_seconds: run::predicted_step(&setup)?.map(|time| time.step_seconds),
         least_seconds: extreme(f64::min).unwrap_or(f64::NAN),
         most_seconds: extreme(f64::max).unwrap_or(f64::NAN),
         loss: steps.loss,

@@ -65,15 +65,24 @@ pub(crate) fn predict(setup: &Setup, run_dir: &Path) -> Option<Prediction> {
     })
 }
 
-fn predicted(setup: &Setup) -> Result<Option<Prediction>> {
+/// Returns the predicted time of a setup's step; `None` if its device is not described, or a step has too many
+/// passes.
+///
+/// # Errors
+/// As for [`check`]; errors of planning.
+pub fn predicted_step(setup: &Setup) -> Result<Option<StepTime>> {
     let Some(device) = device(setup)? else { return Ok(None) };
     let config = &setup.config;
     let description = device.description(DeviceRanks::of(config));
     let planned = prepare_shapes((**config).clone(), Placement::Meta(description))?;
     let planned = planned.with_hook(setup.hook.clone())?;
     let Some(time) = StepTime::of(&planned, &device)? else { return Ok(None) };
-    let time = time.with_mfu(&planned, &device)?;
-    let prediction = prediction(config, &time)?;
+    Ok(Some(time.with_mfu(&planned, &device)?))
+}
+
+fn predicted(setup: &Setup) -> Result<Option<Prediction>> {
+    let Some(time) = predicted_step(setup)? else { return Ok(None) };
+    let prediction = prediction(&setup.config, &time)?;
     tracing::info!(
         "predicted: {:.1} ms a step, by {} {}",
         1e3 * prediction.step_seconds,

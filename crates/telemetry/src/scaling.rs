@@ -101,6 +101,9 @@ pub struct ScalingRun {
     pub round: usize,
     /// Median step by rank 0's clock, in seconds from the end of one step to the end of the next.
     pub step_seconds: f64,
+    /// Predicted step in seconds, if the device is described.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted_step_seconds: Option<f64>,
     /// Shortest step, in seconds.
     pub least_seconds: f64,
     /// Longest step, in seconds.

@@ -80,7 +80,7 @@ section! {
         /// H200 a matmul in f32 could not be captured, which ends a run at its third step. The steps in which
         /// `sample` draws tokens are captured too, and make their calls if that fails. No bit and no byte of
         /// a plan depends on it; the driver's memory for graphs counts as warm-up.
-        graphs: Graphs = choice!(Graphs, Graphs::ALL).default("\"off\"").any_bits();
+        graphs: Graphs = choice!(Graphs, Graphs::ALL).default("\"auto\"").any_bits();
         /// Steps between verifications; 0: none. Before every such step each data-parallel rank runs a
         /// micro-batch of another one, or if there is none of its own, and the results of all operators are
         /// compared with those of the step. A difference ends the run and names ranks, GPUs and operator. No
