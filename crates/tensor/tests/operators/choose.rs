@@ -74,19 +74,44 @@ fn a_row_is_drawn_alike_alone_and_beside_others() {
     for case in devices() {
         let vocabulary = 5003;
         let logits = case.normal("logits", 3 * vocabulary);
-        let choice = Choice { top_k: 900, top_p: 0.95, ..ALL };
         let all = case.tensor(&logits, [3, 1, vocabulary]);
-        let together = forward(&all, 3, &draws(&case, &[5, 6, 5], 9), None, choice).unwrap();
-        let together = together.to_vec::<u32>().unwrap();
-        for (row, number) in [5, 6, 5].into_iter().enumerate() {
-            let own = case.tensor(&logits[row * vocabulary..][..vocabulary], [1, 1, vocabulary]);
-            let alone = forward(&own, 1, &draws(&case, &[number], 9), None, choice).unwrap();
-            assert_eq!(alone.to_vec::<u32>().unwrap(), [together[row]], "{} {row}", case.name());
+        for choice in [Choice { top_k: 900, top_p: 0.95, ..ALL }, ALL, GREEDY] {
+            let together = forward(&all, 3, &draws(&case, &[5, 6, 5], 9), None, choice).unwrap();
+            let together = together.to_vec::<u32>().unwrap();
+            for (row, number) in [5, 6, 5].into_iter().enumerate() {
+                let own = case.tensor(&logits[row * vocabulary..][..vocabulary], [1, 1, vocabulary]);
+                let alone = forward(&own, 1, &draws(&case, &[number], 9), None, choice).unwrap();
+                assert_eq!(alone.to_vec::<u32>().unwrap(), [together[row]], "{} {row}", case.name());
+            }
         }
         // Fewer rows than there are, and the first of several likeliest.
         let equal = case.tensor(&[1.0, 3.0, 3.0, 0.0, 0.0, 0.0], [2, 1, 3]);
         let chosen = forward(&equal, 1, &draws(&case, &[0, 0], 0), None, GREEDY).unwrap();
         assert_eq!(chosen.to_vec::<u32>().unwrap(), [1], "{}", case.name());
+    }
+}
+
+/// A GPU draws in slices of a row where there are no limits.
+#[test]
+fn limits_that_leave_all_tokens_change_no_draw() {
+    for case in devices() {
+        // More than three slices, and a token that is never drawn.
+        let vocabulary = 13_001;
+        let mut logits = case.normal("logits", 40 * vocabulary);
+        logits.chunks_mut(vocabulary).for_each(|row| row[77] = -1e4);
+        let logits = case.tensor(&logits, [40, 1, vocabulary]);
+        let draws = draws(&case, &(0..40).collect::<Vec<_>>(), 5);
+        let seen =
+            || tensor(&case.device, &vec![0u32; 40 * seen_words(vocabulary)], [40, seen_words(vocabulary)]);
+        let tokens = tensor(&case.device, &(9000..9040).collect::<Vec<u32>>(), [40, 1]);
+        for penalty in [1.0, 3.0] {
+            let chosen = |top_k| {
+                let (choice, seen) = (Choice { top_k, repetition_penalty: penalty, ..ALL }, seen());
+                let chosen = forward(&logits, 40, &draws, Some((&tokens, &seen)), choice).unwrap();
+                (chosen.to_vec::<u32>().unwrap(), seen.to_vec::<u32>().unwrap())
+            };
+            assert_eq!(chosen(0), chosen(vocabulary as u32 - 1), "{}", case.name());
+        }
     }
 }
 

@@ -12,3 +12,11 @@ pub struct Choice {
     /// Logits of tokens seen before are divided by this where positive, else multiplied; 1: no penalty.
     pub repetition_penalty: f32,
 }
+
+impl Choice {
+    /// Returns whether tokens of a vocabulary of this size may not be drawn because others are likelier.
+    pub(super) fn has_limits(self, vocabulary: usize) -> bool {
+        let is_limited = self.top_k > 0 && (self.top_k as usize) < vocabulary;
+        self.temperature > 0.0 && (is_limited || self.top_p < 1.0)
+    }
+}

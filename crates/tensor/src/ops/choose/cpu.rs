@@ -81,10 +81,10 @@ fn largest(values: impl Iterator<Item = (usize, f32)>) -> u32 {
 
 /// The least score of a token that may be drawn.
 fn threshold(scores: &[f32], choice: Choice) -> f32 {
-    let limited = choice.top_k > 0 && (choice.top_k as usize) < scores.len();
-    if !limited && choice.top_p >= 1.0 {
+    if !choice.has_limits(scores.len()) {
         return f32::NEG_INFINITY;
     }
+    let limited = choice.top_k > 0 && (choice.top_k as usize) < scores.len();
     let mut sorted = scores.to_vec();
     sorted.sort_unstable_by(|a, b| b.total_cmp(a));
     let least = if limited { sorted[choice.top_k as usize - 1] } else { f32::NEG_INFINITY };

@@ -1,18 +1,32 @@
 //! Launches of `kernels/choose.cu`.
 
-use device::{Family, Function};
+use device::{Category, DType, Family, Function, Request};
 
 use super::choice::Choice;
 use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};
 
-/// Threads of a block, which computes a row.
+/// Threads of a block that computes a row.
 const ROW_THREADS: u32 = 1024;
+/// Tokens of a slice of a row, which a block of [`gpu::THREADS`] computes.
+const SLICE: usize = 4096;
+const WARP: u32 = 32;
 
 /// `kernels/choose.cu`.
-pub(crate) static FAMILY: Family =
-    family!("choose", headers: ["philox.cuh"], constants: &[("ROW_THREADS", ROW_THREADS)]);
+pub(crate) static FAMILY: Family = family!(
+    "choose",
+    headers: ["philox.cuh"],
+    constants: &[gpu::THREADS_CONSTANT, ("ROW_THREADS", ROW_THREADS), ("SLICE", SLICE as u32)],
+);
+
+/// Allocates the results of the slices of `count` rows.
+pub(super) fn results(operator: &'static str, logits: &Tensor, count: usize) -> Result<Tensor> {
+    let slices = logits.shape().columns().div_ceil(SLICE);
+    let request = Request::new(Category::Workspace, operator);
+    // Two words each.
+    Tensor::empty(logits.device(), [count, slices, 2], DType::U32, request)
+}
 
 pub(super) fn forward(
     operator: &'static str,
@@ -20,20 +34,32 @@ pub(super) fn forward(
     draws: &Tensor,
     seen: Option<(&Tensor, &Tensor)>,
     choice: Choice,
+    results: Option<&Tensor>,
     chosen: &Tensor,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
     let (count, rows, vocabulary) = (chosen.elements(), logits.shape().rows(), logits.shape().columns());
     let Choice { temperature, top_k, top_p, repetition_penalty } = choice;
-    let launch = logits.device().kernel(Function::new(&FAMILY, "choose").of(logits.dtype()));
-    let launch = launch.read(logits.region()).read(draws.region());
-    let launch = match seen {
-        Some((tokens, seen)) => launch.read(tokens.region()).write(seen.region()),
-        None => launch.null().null(),
-    };
     let scale = if temperature > 0.0 { 1.0 / temperature } else { 0.0 };
-    let launch = launch.write(chosen.region()).u32(word(rows)?).u32(word(vocabulary)?);
-    let launch = launch.f32(scale).u32(top_k).f32(top_p).f32(repetition_penalty);
-    let bytes = count * vocabulary * logits.dtype().bytes();
-    Ok(launch.cost(bytes as u64, 0).launch([word(count)?, 1, 1], ROW_THREADS)?)
+    let bytes = (count * vocabulary * logits.dtype().bytes()) as u64;
+    let kernel = |name| {
+        let launch = logits.device().kernel(Function::new(&FAMILY, name).of(logits.dtype()));
+        let launch = launch.read(logits.region()).read(draws.region()).cost(bytes, 0);
+        match seen {
+            Some((tokens, seen)) => launch.read(tokens.region()).write(seen.region()),
+            None => launch.null().null(),
+        }
+    };
+    let Some(results) = results else {
+        let launch = kernel("choose").write(chosen.region()).u32(word(rows)?).u32(word(vocabulary)?);
+        let launch = launch.f32(scale).u32(top_k).f32(top_p).f32(repetition_penalty);
+        return Ok(launch.launch([word(count)?, 1, 1], ROW_THREADS)?);
+    };
+    let slices = results.shape().dims()[1];
+    let launch = kernel("slices").write(results.region()).u32(word(rows)?).u32(word(vocabulary)?);
+    let launch = launch.f32(scale).f32(repetition_penalty);
+    launch.launch([word(slices)?, word(count)?, 1], gpu::THREADS)?;
+    let join = logits.device().kernel(Function::new(&FAMILY, "join")).read(results.region());
+    let join = join.write(chosen.region()).u32(word(slices)?).cost(results.bytes() as u64, 0);
+    Ok(join.launch([word(count)?, 1, 1], WARP)?)
 }

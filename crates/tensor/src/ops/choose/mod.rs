@@ -27,10 +27,10 @@ pub fn seen_words(vocabulary: usize) -> usize {
 /// Chooses the token after each of the first rows of `logits [rows, 1, vocabulary]`, f32 or bf16, as many as
 /// `chosen [count]` u32 has elements, which become the tokens. `draws [3, rows]` u32 states the rows' draws.
 /// With tokens, `tokens [rows, 1]` u32 are added to `seen [count, seen_words(vocabulary)]` u32 before the
-/// penalty applies to it.
+/// penalty applies to it. A GPU computes rows without limits in slices, whose results are a workspace.
 ///
 /// # Errors
-/// Shapes or types that do not agree.
+/// Shapes or types that do not agree, out of memory.
 pub fn forward(
     logits: &Tensor,
     draws: &Tensor,
@@ -56,9 +56,11 @@ pub fn forward(
         check::dtype(OPERATOR, "seen", seen, DType::U32)?;
         check::shape(OPERATOR, "seen", seen, [count, seen_words(vocabulary)])?;
     }
+    let in_slices = logits.device().is_cuda_like() && !choice.has_limits(vocabulary);
+    let results = if in_slices { Some(cuda::results(OPERATOR, logits, count)?) } else { None };
     match logits.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => cpu::forward(logits, draws, seen, choice, chosen),
-        Backend::Cuda => cuda::forward(OPERATOR, logits, draws, seen, choice, chosen),
+        Backend::Cuda => cuda::forward(OPERATOR, logits, draws, seen, choice, results.as_ref(), chosen),
     }
 }

@@ -70,6 +70,7 @@ pub(crate) static FAMILY: Family = family!(
         "attention_masks.cuh",
         "attention_tiles.cuh",
         "maximum.cuh",
+        "mma.cuh",
         "philox.cuh"
     ],
     constants: &[
@@ -140,6 +141,7 @@ pub(crate) static FAMILY_WIDE: Family = family!(
         "attention_masks.cuh",
         "attention_tiles.cuh",
         "maximum.cuh",
+        "mma.cuh",
         "philox.cuh"
     ],
     constants: &[
