@@ -1,6 +1,8 @@
 // Attention of one new token of each sequence over a cache of keys and values: in chunks of CHUNK positions,
-// whose results are joined in order. What a block computes depends on its own row and chunk alone.
-#include "common.cuh"
+// whose results are joined in order. What a block computes depends on its own row and chunk alone. Both
+// kernels are launched early; without __restrict__, no load moves before their waits.
+#include "early.cuh"
+#include "rotary.cuh"
 
 // LANES lanes share a key, each with N elements of every LANES * N; the other lanes of a warp take other
 // keys. QUERIES query heads are computed at once from one reading of a key or value. With VALUES, value heads
@@ -42,20 +44,34 @@ __device__ __forceinline__ float lanes_sum(float x) {
     return x;
 }
 
+// An element of a head, whose first `turned` columns rotate by `angles`, rounded as a rotated head in memory.
+template <typename T>
+__device__ __forceinline__ float turned_element(const T *head, u32 column, const float *angles, u32 turned) {
+    if (column >= turned) return to_f32(head[column]);
+    const u32 half = turned / 2, at = column % half;
+    Floats<1> low = {to_f32(head[at])}, high = {to_f32(head[at + half])};
+    rotate<1>(low, high, {angles[at]}, {angles[at + half]});
+    return to_f32(from_f32<T>(column < half ? low.at[0] : high.at[0]));
+}
+
 // The first position that a query sees, of the last `window` up to its own; 0: all of them.
 __device__ __forceinline__ u32 window_start(u32 position, u32 window) {
     return window && position >= window ? position - window + 1 : 0;
 }
 
 // One chunk of one key and value head of one row, for the `group` query heads that share it: an output, the
-// largest score and the sum of the exponentials of each. A chunk before the window is left out. The block
-// whose chunk has the new token stores its key and value first. Floor: the keys and values of the positions
-// before the token, once.
+// largest score and the sum of the exponentials of each. A chunk before the window is left out. The first
+// `turned` columns of queries and keys rotate by their position's row of the table. The block whose chunk has
+// the new token stores its key and value first. Floor: the keys and values of the positions before the token,
+// once.
 template <int N, typename T>
 __device__ __forceinline__ void chunk_of_row(const T *qkv, T *cache, const u32 *documents, float *partials,
                                              u32 query, u32 group, u32 width, u32 capacity, float scale,
-                                             float cap, u32 window, u32 v_width) {
+                                             float cap, u32 window, const float *table, u32 turned,
+                                             u32 v_width) {
     extern __shared__ float shared[];
+    let_next_begin();
+    wait_for_earlier();
     float *queries = shared, *scores = queries + group * width, *statistics = scores + group * CHUNK;
     float *sums = statistics + 2 * group;
     const u32 chunk = blockIdx.x, head = blockIdx.y, row = blockIdx.z, heads = query / group;
@@ -64,6 +80,7 @@ __device__ __forceinline__ void chunk_of_row(const T *qkv, T *cache, const u32 *
     const u32 first_seen = window_start(position, window);
     if (first > position || first + CHUNK <= first_seen) return;
     const u32 keys = min(u32(CHUNK), position + 1 - first);
+    const float *angles = table + u64(position) * turned;
 #ifdef LAST_OF_KEYS
     const T *own = qkv + u64(row) * (query + 1) * width;
     T *all_keys = cache + u64(row) * capacity * width, *all_values = all_keys + width - v_width;
@@ -81,7 +98,7 @@ __device__ __forceinline__ void chunk_of_row(const T *qkv, T *cache, const u32 *
     const u32 v_stride = v_width;
 #endif
     for (u32 i = threadIdx.x; i < group * width; i += STRANDS)
-        queries[i] = to_f32(own[u64(head) * group * width + i]);
+        queries[i] = turned_element(own + (u64(head) * group + i / width) * width, i % width, angles, turned);
     if (position < first + CHUNK) {
 #ifdef LAST_OF_KEYS
         // Every block of the chunk stores the same key.
@@ -90,13 +107,14 @@ __device__ __forceinline__ void chunk_of_row(const T *qkv, T *cache, const u32 *
 #elif defined(VALUES)
         const T *key = own + u64(query + head) * width,
                 *value = own + u64(query + heads) * width + u64(head) * v_width;
-        for (u32 i = threadIdx.x; i < width; i += STRANDS) all_keys[u64(position) * width + i] = key[i];
+        for (u32 i = threadIdx.x; i < width; i += STRANDS)
+            all_keys[u64(position) * width + i] = from_f32<T>(turned_element(key, i, angles, turned));
         for (u32 i = threadIdx.x; i < v_width; i += STRANDS)
             all_values[u64(position) * v_width + i] = value[i];
 #else
         const T *key = own + u64(query + head) * width, *value = key + u64(heads) * width;
         for (u32 i = threadIdx.x; i < width; i += STRANDS) {
-            all_keys[u64(position) * width + i] = key[i];
+            all_keys[u64(position) * width + i] = from_f32<T>(turned_element(key, i, angles, turned));
             all_values[u64(position) * width + i] = value[i];
         }
 #endif
@@ -198,6 +216,8 @@ __device__ __forceinline__ void join_chunks(const float *partials, const u32 *do
                                             u32 query, u32 width, u32 chunks, u32 window, const T *sinks) {
     const u32 head = blockIdx.x, row = blockIdx.y;
     T *to = out + (u64(row) * query + head) * width;
+    let_next_begin();
+    wait_for_earlier();
     if (row >= slots) {
         for (u32 i = threadIdx.x; i < width; i += STRANDS) to[i] = from_f32<T>(0.0f);
         return;
@@ -235,20 +255,20 @@ __device__ __forceinline__ void join_chunks(const float *partials, const u32 *do
             store_rows<1>(qkv, slot, items, query, heads, width, capacity ROW_ARGUMENTS);               \
     }                                                                                                   \
     KERNEL __launch_bounds__(STRANDS)                                                                   \
-        chunks_##NAME(const T *__restrict__ qkv, T *cache, const u32 *__restrict__ documents,           \
-                      float *__restrict__ partials, u32 query, u32 group, u32 width, u32 capacity,      \
-                      float scale, float cap, u32 window, u32 vector VALUES_PARAMETERS) {               \
+        chunks_##NAME(const T *qkv, T *cache, const u32 *documents, float *partials, u32 query,         \
+                      u32 group, u32 width, u32 capacity, float scale, float cap, u32 window,           \
+                      const float *table, u32 turned,                                                   \
+                      u32 vector VALUES_PARAMETERS) {                                                   \
         if (vector)                                                                                     \
             chunk_of_row<16 / sizeof(T)>(qkv, cache, documents, partials, query, group, width, capacity, \
-                                         scale, cap, window, VALUE_WIDTH);                              \
+                                         scale, cap, window, table, turned, VALUE_WIDTH);               \
         else                                                                                            \
             chunk_of_row<1>(qkv, cache, documents, partials, query, group, width, capacity, scale, cap, \
-                            window, VALUE_WIDTH);                                                       \
+                            window, table, turned, VALUE_WIDTH);                                        \
     }                                                                                                   \
     KERNEL __launch_bounds__(STRANDS)                                                                   \
-        join_##NAME(const float *__restrict__ partials, const u32 *__restrict__ documents,              \
-                    T *__restrict__ out, u32 slots, u32 query, u32 width, u32 chunks, u32 window,       \
-                    const T *__restrict__ sinks) {                                                      \
+        join_##NAME(const float *partials, const u32 *documents, T *out, u32 slots, u32 query,          \
+                    u32 width, u32 chunks, u32 window, const T *sinks) {                                \
         join_chunks(partials, documents, out, slots, query, width, chunks, window, sinks);              \
     }
 

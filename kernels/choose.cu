@@ -1,7 +1,9 @@
 // The next token of each row of logits. Without limits, launch: blocks of THREADS for slices of a row, and a
-// warp that joins their results; with limits, a block of ROW_THREADS threads for a row, which reads it once to
-// find its largest score, four times for each limit, and once to draw; a row stays in L2. Sums are of
-// integers, so that their order does not matter. Floor: the logits, once.
+// warp that joins their results, both early and therefore without __restrict__, so that no load moves before
+// their waits; with limits, a block of ROW_THREADS threads for a row, which reads it once to find its largest
+// score, four times for each limit, and once to draw; a row stays in L2. Sums are of integers, so that their
+// order does not matter. Floor: the logits, once.
+#include "early.cuh"
 #include "philox.cuh"
 
 #define PER_THREAD (SLICE / THREADS)
@@ -107,7 +109,7 @@ __device__ __forceinline__ u64 best_of_slice(const Scores<T> &scores, const u32 
                                              u32 vocabulary, bool draws_one) {
     __shared__ u64 largest[THREADS / WARP];
     const u32 first = blockIdx.x * SLICE;
-    float score[PER_THREAD];
+    float score[PER_THREAD], nearly[PER_THREAD];
     Words words[PER_THREAD / 4];
     u64 best = 0;
     if (draws_one) {
@@ -121,8 +123,8 @@ __device__ __forceinline__ u64 best_of_slice(const Scores<T> &scores, const u32 
         const u32 token = first + (i / 4 * THREADS + threadIdx.x) * 4 + i % 4;
         if (token >= vocabulary) continue;
         score[i] = scores.at(token);
-        const float nearly = draws_one ? score[i] + nearly_gumbel(words[i / 4].at[i % 4]) : score[i];
-        const u64 here = u64(key_of(nearly)) << 32 | ~token;
+        nearly[i] = draws_one ? score[i] + nearly_gumbel(words[i / 4].at[i % 4]) : score[i];
+        const u64 here = u64(key_of(nearly[i])) << 32 | ~token;
         best = best > here ? best : here;
     }
     best = block_max<THREADS / WARP>(best, largest);
@@ -131,10 +133,10 @@ __device__ __forceinline__ u64 best_of_slice(const Scores<T> &scores, const u32 
     best = 0;
 #pragma unroll
     for (u32 i = 0; i < PER_THREAD; i++) {
-        const u32 token = first + (i / 4 * THREADS + threadIdx.x) * 4 + i % 4, word = words[i / 4].at[i % 4];
+        const u32 token = first + (i / 4 * THREADS + threadIdx.x) * 4 + i % 4;
         // Scores that are no numbers are not left out.
-        if (token >= vocabulary || score[i] + nearly_gumbel(word) < least) continue;
-        const u64 here = u64(key_of(score[i] + gumbel(word))) << 32 | ~token;
+        if (token >= vocabulary || nearly[i] < least) continue;
+        const u64 here = u64(key_of(score[i] + gumbel(words[i / 4].at[i % 4]))) << 32 | ~token;
         best = best > here ? best : here;
     }
     return block_max<THREADS / WARP>(best, largest);
@@ -144,6 +146,8 @@ template <typename T>
 __device__ __forceinline__ void choose_slice(const T *logits, const u32 *draws, const u32 *tokens, u32 *seen,
                                              u64 *parts, u32 rows, u32 vocabulary, float scale,
                                              float penalty) {
+    let_next_begin();
+    wait_for_earlier();
     const u32 row = blockIdx.y;
     u32 *own = seen ? seen + u64(row) * ((vocabulary + 31) / 32) : seen;
     const u32 latest = seen ? tokens[row] : 0;
@@ -156,8 +160,9 @@ __device__ __forceinline__ void choose_slice(const T *logits, const u32 *draws, 
 }
 
 // Launch: a warp for each row.
-KERNEL __launch_bounds__(WARP) join(const u64 *__restrict__ parts, u32 *__restrict__ chosen, u32 count) {
+KERNEL __launch_bounds__(WARP) join(const u64 *parts, u32 *chosen, u32 count) {
     __shared__ u64 largest[1];
+    wait_for_earlier();
     u64 best = 0;
     for (u32 i = threadIdx.x; i < count; i += WARP) {
         const u64 here = parts[blockIdx.x * count + i];
@@ -237,9 +242,8 @@ __device__ __forceinline__ void choose_row(const T *logits, const u32 *draws, co
         choose_row(logits, draws, tokens, seen, chosen, rows, vocabulary, scale, top_k, top_p, penalty);  \
     }                                                                                                     \
     KERNEL __launch_bounds__(THREADS)                                                                     \
-        slices_##NAME(const T *__restrict__ logits, const u32 *__restrict__ draws,                        \
-                      const u32 *__restrict__ tokens, u32 *seen, u64 *__restrict__ parts, u32 rows,       \
-                      u32 vocabulary, float scale, float penalty) {                                       \
+        slices_##NAME(const T *logits, const u32 *draws, const u32 *tokens, u32 *seen, u64 *parts,        \
+                      u32 rows, u32 vocabulary, float scale, float penalty) {                             \
         choose_slice(logits, draws, tokens, seen, parts, rows, vocabulary, scale, penalty);               \
     }
 

@@ -19,9 +19,9 @@ mod tensor;
 mod uneven;
 mod zero;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
-use common::devices::gpu;
+use common::devices::{self, gpu};
 use common::runs::{GPT, config, train_in};
 use worker::DeviceChoice;
 
@@ -42,13 +42,9 @@ const BLOCK: &str = "memory.recompute=block";
 const SHARE: &str = "parallel.ranks_per_device";
 const LIBRARY: &str = "parallel.reduction=nccl";
 
-/// Waits until no other job of this process is on GPUs, and keeps others waiting until it is dropped.
-///
-/// Two at once have stopped each other: probably a kernel that waits for another rank held up, in a queue of
-/// the GPU, the kernels that this rank waits for.
+/// [`devices::alone`], if a job is on GPUs.
 fn alone(device: DeviceChoice) -> Option<MutexGuard<'static, ()>> {
-    static GPUS: Mutex<()> = Mutex::new(());
-    (device != DeviceChoice::Cpu).then(|| GPUS.lock().unwrap_or_else(PoisonError::into_inner))
+    (device != DeviceChoice::Cpu).then(devices::alone)
 }
 
 struct History {

@@ -8,12 +8,14 @@ use telemetry::Statistic;
 use worker::{DeviceChoice, Gpus, Placement, Worker};
 
 use super::{SETTINGS, compare_host, figures_of, planned, run};
-use crate::common::devices::gpu;
+use crate::common::devices::{alone, gpu};
 use crate::common::runs::{BOTTLENECKS, GPT, LLAMA, MLP, RESNET, config};
 
-/// Models and what their configurations override.
+/// Models and what their configurations override. Steps are captured as CUDA graphs where they can be.
 const CASES: &[(&str, &[&str])] = &[
     (MLP, &[]),
+    (MLP, &["train.graphs=off"]),
+    (GPT, &["model.width=128", "precision.compute=bf16", "train.graphs=off"]),
     (MLP, &["model.activation=gelu", "train.global_batch_size=40"]),
     (MLP, &["precision.compute=bf16", "optim.kind=adamw"]),
     (GPT, &[]),
@@ -184,6 +186,7 @@ fn the_calls_of_a_step_are_those_of_its_log() {
     if !gpu() {
         return;
     }
+    let _alone = alone();
     for (text, sets) in CASES {
         // Checkpoints and later steps are none of a step's calls.
         let sets = sets.iter().copied().filter(|set| !set.starts_with("checkpoint"));

@@ -16,6 +16,7 @@ mod recompute;
 mod tensor;
 mod zero;
 
+use common::devices::alone;
 use common::runs::{GPT, config, train_in};
 use memory::Statistics;
 use plan::{plan, prepare};
@@ -39,6 +40,7 @@ fn planned(statistics: &Statistics) -> [u64; 4] {
 }
 
 fn run(text: &str, overrides: &[&str], device: DeviceChoice) -> TrainReport {
+    let _alone = (device == DeviceChoice::Cuda).then(alone);
     let directory = tempfile::tempdir().unwrap();
     train_in(&directory.path().join("run"), config(text, overrides), device).unwrap()
 }

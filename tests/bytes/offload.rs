@@ -6,7 +6,7 @@ use telemetry::Statistic;
 use worker::{DeviceChoice, Placement, Worker};
 
 use super::{compare, figures_of, planned};
-use crate::common::devices::gpu;
+use crate::common::devices::{alone, gpu};
 use crate::common::runs::{GPT, LLAMA, MLP, config, train_in};
 
 const STATE: &str = "optim.offload=true";
@@ -105,6 +105,7 @@ fn the_largest_micro_batch_with_each_kind_of_offload_runs_and_the_next_does_not(
     let sizes = [BF16, "model.width=128", "model.context=256", "train.steps=2", "parallel.lanes=1"];
     let devices = [(DeviceChoice::Cpu, true), (DeviceChoice::Cuda, gpu())];
     for device in devices.into_iter().filter_map(|(device, is_there)| is_there.then_some(device)) {
+        let _alone = (device == DeviceChoice::Cuda).then(alone);
         for (text, kinds) in KINDS {
             let setup = |sequences: u64, limit: Option<u64>| {
                 let counts = ["micro", "global"].map(|of| format!("train.{of}_batch_size={sequences}"));

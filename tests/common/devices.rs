@@ -1,5 +1,7 @@
 //! The devices of this machine, on which one test body runs.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use device::{Description, Device, DeviceOptions};
 use system::skipped::{self, Need};
 
@@ -18,6 +20,16 @@ pub(crate) fn gpu() -> bool {
 pub(crate) fn own_gpus() -> usize {
     let gpus = device::cuda::availability().map_or(0, |gpus| gpus.len());
     if collective::nccl::is_there() { gpus } else { gpus.min(1) }
+}
+
+/// Waits until no other job of this process is on GPUs, and keeps others waiting until it is dropped.
+///
+/// Two at once have stopped each other: probably a kernel that waits for another rank held up, in a queue of
+/// the GPU, the kernels that this rank waits for. And a job beside one that captures a step can make its
+/// libraries' calls fail.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static GPUS: Mutex<()> = Mutex::new(());
+    GPUS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Devices that compute: the host, and a GPU if there is one.

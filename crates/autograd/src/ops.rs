@@ -55,7 +55,7 @@ mod softmax;
 pub use activation::{ActivationRule, activation};
 pub use adapter::{AdaptedLinearRule, Adapter, AdapterCut, adapted_linear};
 pub use add::{AddRule, add};
-pub use attention::{AttentionMeasures, AttentionRule, attention, attention_with_sinks};
+pub use attention::{AttentionMeasures, AttentionRule, attention, attention_with_sinks, rotated_attention};
 pub use batch_norm::{BatchNorm, BatchNormRule, Statistics, batch_norm};
 pub use cast::{CastRule, autocast, cast};
 pub use collective::{Collective, CollectiveRule, all_gather, all_reduce, exchange, reduce_scatter};

@@ -113,11 +113,6 @@ impl CachedPass {
         CachedPass { caches: Rc::clone(caches), fills: None, calls: Cell::new(0) }
     }
 
-    /// Rows of a pass that extends the slots, one for each; no other row of its inputs counts.
-    fn rows(&self) -> Option<usize> {
-        self.caches.first().filter(|_| self.fills.is_none()).map(Cache::slots)
-    }
-
     /// The slot that the pass fills, if any.
     pub(crate) fn slot(&self) -> Option<usize> {
         self.fills
@@ -139,9 +134,9 @@ impl Pass {
         self.pieces.iter().flat_map(|pieces| &pieces.here).map(of).collect()
     }
 
-    /// Rows of the next tokens of sequences, if the pass computes those alone; other rows count for nothing.
-    pub(crate) fn decoded_rows(&self) -> Option<usize> {
-        self.cache.as_ref().and_then(CachedPass::rows)
+    /// Returns whether the pass computes the next token of sequences, and so one row of each.
+    pub fn extends_cache(&self) -> bool {
+        self.cache.as_ref().is_some_and(|cache| cache.fills.is_none())
     }
 
     /// Returns whether the pass only fills caches, so that nothing reads a prediction.

@@ -164,7 +164,7 @@ impl Fp8Weights {
     #[must_use]
     pub fn norm_settings(&self, epsilon: f32) -> NormSettings {
         let measures = self.chosen.as_ref().is_some_and(|fp8| fp8.recipe() == Fp8Recipe::Tensorwise);
-        NormSettings { epsilon, measures }
+        NormSettings { epsilon, measures, ..NormSettings::default() }
     }
 
     /// Records that the weights may have changed, so that copies are cast again at their next use.

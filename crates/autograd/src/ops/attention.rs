@@ -5,7 +5,7 @@ use tensor::ops::attention::{Masks, Qkv, Settings};
 use tensor::ops::dropout::Mask;
 use tensor::{DType, Tensor};
 
-use super::{Dropout, autocast, named, only, values_of};
+use super::{Dropout, Rotary, autocast, named, only, values_of};
 use crate::error::{AutogradError, Result};
 use crate::pass::CachedPass;
 use crate::rule::{Rule, Saved};
@@ -85,7 +85,7 @@ pub fn attention_with_sinks(
     let dtype = qkv.arrays()[0].tensor().dtype();
     let sink_values = named("attention", values_of(sinks, dtype))?;
     if let Some(pass) = &tape.pass().cache {
-        return cached(tape, pass, &qkv, settings, sink_values.as_ref());
+        return cached(tape, pass, &qkv, settings, None, sink_values.as_ref());
     }
     tape.begin("attention")?;
     let documents = tape.pass().documents.clone();
@@ -108,6 +108,25 @@ pub fn attention_with_sinks(
     })
 }
 
+/// [`attention_with_sinks`] of the next token of every sequence in the pass's caches, whose queries and keys
+/// `rotary` rotates first.
+///
+/// # Errors
+/// A pass that extends no caches; as [`attention`].
+pub fn rotated_attention(
+    tape: &Tape,
+    qkv: Var,
+    settings: Settings,
+    rotary: &Rotary,
+    sinks: Option<&Weight>,
+) -> Result<Var> {
+    let [qkv] = autocast(tape, "attention", [qkv])?;
+    let sinks = named("attention", values_of(sinks, qkv.tensor().dtype()))?;
+    let pass = tape.pass().cache.as_ref().filter(|pass| pass.slot().is_none());
+    let pass = pass.ok_or(AutogradError::NoCache)?;
+    cached(tape, pass, &Qkv::Packed(qkv), settings, Some(&rotary.table), sinks.as_ref())
+}
+
 /// [`attention`] of a pass with caches: of a whole sequence that fills them, or of the next token of every
 /// sequence in them. Nothing is recorded.
 ///
@@ -118,6 +137,7 @@ fn cached(
     pass: &CachedPass,
     qkv: &Qkv<Var>,
     settings: Settings,
+    angles: Option<&Tensor>,
     sinks: Option<&Tensor>,
 ) -> Result<Var> {
     let Some(cache) = pass.next() else { return Err(AutogradError::NoCache) };
@@ -129,7 +149,9 @@ fn cached(
             named("attention", ops::attention::forward(&tensors, settings, masks, false))?.output
         }
         (None, Some(documents)) => {
-            named("attention", ops::cached_attention::forward(&tensors, settings, cache, documents, sinks))?
+            let extended =
+                ops::cached_attention::forward(&tensors, settings, cache, documents, angles, sinks);
+            named("attention", extended)?
         }
         (None, None) => return Err(AutogradError::NoCache),
     };

@@ -9,7 +9,7 @@ use tensor::ops::gate::Gate;
 use tensor::ops::{self, Activation};
 
 use super::adapter::{Adapter, AdapterTensors};
-use super::linear::{backward_weight, computed};
+use super::linear::backward_weight;
 use super::{autocast, named, only, values_of};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
@@ -73,7 +73,7 @@ pub fn gated_feed_forward(
             None => {
                 let matrix = weights.gate_up.values(x.tensor().dtype())?;
                 let bias = values_of(bias, x.tensor().dtype())?;
-                (computed(tape, x.tensor(), &matrix, bias.as_ref(), Activation::None)?.output, None)
+                (ops::linear::forward(x.tensor(), &matrix, bias.as_ref(), Activation::None)?.output, None)
             }
         };
         let hidden = match tape.reads_output() || down_adapter.is_some() {
@@ -90,7 +90,7 @@ pub fn gated_feed_forward(
             (None, _) if weights.is_lane => (ops::linear::partial(&hidden, &down()?)?, None),
             (None, true) => {
                 let bias = down_values()?;
-                (computed(tape, &hidden, &down()?, bias.as_ref(), Activation::None)?.output, None)
+                (ops::linear::forward(&hidden, &down()?, bias.as_ref(), Activation::None)?.output, None)
             }
             (None, false) => {
                 let down = weights.down.unread_values(x.tensor().dtype())?;

@@ -80,7 +80,7 @@ impl LatentLayer<'_> {
         let settings = Settings { heads: own, scale: Some(self.settings.factor()), ..self.settings };
         let sinks = named(OPERATOR, values_of(self.sinks, dtype))?;
         let qkv = Qkv::Packed(qkv.into_tensor());
-        let mixed = ops::cached_attention::forward(&qkv, settings, cache, documents, sinks.as_ref());
+        let mixed = ops::cached_attention::forward(&qkv, settings, cache, documents, None, sinks.as_ref());
         let values = self.values(&named(OPERATOR, mixed)?, &weight);
         Ok(tape.constant(named(OPERATOR, values)?))
     }

@@ -4,7 +4,7 @@ use tensor::ops::layer_norm::Settings as NormSettings;
 use tensor::{DType, Tensor, ops};
 
 use super::lanes::LanePlane;
-use super::norm_rule::{NormRule, record_residual, residual_operands};
+use super::norm_rule::{NormRule, of_pass, record_residual, residual_operands};
 use super::{autocast, named, values_of};
 use crate::error::Result;
 use crate::tape::{Tape, Var};
@@ -21,7 +21,7 @@ pub fn layer_norm(
     bias: Option<&Weight>,
     settings: impl Into<NormSettings>,
 ) -> Result<Var> {
-    let settings = settings.into();
+    let settings = of_pass(tape, settings);
     let [x] = autocast(tape, "layer_norm", [x])?;
     tape.begin("layer_norm")?;
     let (scale, shift) = named("layer_norm", values(weight, bias, x.tensor().dtype()))?;
@@ -55,7 +55,7 @@ pub fn residual_layer_norm(
     bias: Option<&Weight>,
     settings: impl Into<NormSettings>,
 ) -> Result<(Var, Var)> {
-    let settings = settings.into();
+    let settings = of_pass(tape, settings);
     const OPERATOR: &str = "residual_layer_norm";
     let (residual, branch) = residual_operands(tape, OPERATOR, residual, branch)?;
     tape.begin(OPERATOR)?;

@@ -100,25 +100,8 @@ fn forward(
     let weight = if is_read { weight.values(x.dtype())? } else { weight.unread_values(x.dtype())? };
     let bias = values_of(bias, x.dtype())?;
     match is_read {
-        true => computed(tape, x, &weight, bias.as_ref(), activation),
+        true => ops::linear::forward(x, &weight, bias.as_ref(), activation),
         false => ops::linear::forward_again(x, &weight, bias.as_ref()),
-    }
-}
-
-/// The output of a layer, of which a pass over the next tokens of sequences computes their rows alone.
-pub(super) fn computed(
-    tape: &Tape,
-    x: &Tensor,
-    weight: &Tensor,
-    bias: Option<&Tensor>,
-    activation: Activation,
-) -> tensor::Result<ops::linear::Output> {
-    match (tape.pass().decoded_rows(), activation) {
-        (Some(rows), Activation::None) => {
-            let output = ops::linear::forward_rows(x, weight, bias, rows)?;
-            Ok(ops::linear::Output { output, pre_activation: None })
-        }
-        _ => ops::linear::forward(x, weight, bias, activation),
     }
 }
 

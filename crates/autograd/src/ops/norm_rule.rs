@@ -5,6 +5,7 @@ use std::ops::Range;
 use device::{Category, DType, Request};
 use tensor::Tensor;
 use tensor::ops;
+use tensor::ops::rms_norm::Settings;
 
 use super::autocast;
 use super::lanes::{LanePlane, give};
@@ -30,6 +31,11 @@ pub struct NormRule {
     pub(super) measures: bool,
     /// The planes of rows that are divided.
     pub(super) planes: LanePlane,
+}
+
+/// The settings of a norm, of which a pass over the next tokens of sequences has few rows.
+pub(super) fn of_pass(tape: &Tape, settings: impl Into<Settings>) -> Settings {
+    Settings { a_block_each: tape.pass().extends_cache(), ..settings.into() }
 }
 
 /// The operands of a norm of a residual sum, as autocast gives them.

@@ -4,7 +4,7 @@ use tensor::ops;
 use tensor::ops::rms_norm::Settings as NormSettings;
 
 use super::lanes::LanePlane;
-use super::norm_rule::{NormRule, record_residual, residual_operands};
+use super::norm_rule::{NormRule, of_pass, record_residual, residual_operands};
 use super::{autocast, named};
 use crate::error::Result;
 use crate::tape::{Tape, Var};
@@ -15,7 +15,7 @@ use crate::weight::Weight;
 /// # Errors
 /// As [`ops::rms_norm::forward`].
 pub fn rms_norm(tape: &Tape, x: Var, weight: &Weight, settings: impl Into<NormSettings>) -> Result<Var> {
-    let settings = settings.into();
+    let settings = of_pass(tape, settings);
     const OPERATOR: &str = "rms_norm";
     let [x] = autocast(tape, OPERATOR, [x])?;
     tape.begin(OPERATOR)?;
@@ -49,7 +49,7 @@ pub fn residual_rms_norm(
     weight: &Weight,
     settings: impl Into<NormSettings>,
 ) -> Result<(Var, Var)> {
-    let settings = settings.into();
+    let settings = of_pass(tape, settings);
     const OPERATOR: &str = "residual_rms_norm";
     let (residual, branch) = residual_operands(tape, OPERATOR, residual, branch)?;
     tape.begin(OPERATOR)?;

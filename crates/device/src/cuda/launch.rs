@@ -32,8 +32,13 @@ pub struct Launch<'a> {
     outside: Option<DeviceError>,
     shared_bytes: u32,
     stream: StreamKind,
+    /// Whether the kernel may begin before earlier ones have ended.
+    is_early: bool,
     work: Work,
 }
+
+/// Compute capability from which on a kernel may begin before earlier ones have ended.
+const EARLY_SINCE: (u32, u32) = (9, 0);
 
 impl Device {
     /// Prepares a launch of `function`, on the compute stream unless [`Launch::on`] sets another.
@@ -46,6 +51,7 @@ impl Device {
             outside: None,
             shared_bytes: 0,
             stream: StreamKind::Compute,
+            is_early: false,
             work: Work::default(),
         }
     }
@@ -148,6 +154,13 @@ impl Launch<'_> {
         Launch { stream, ..self }
     }
 
+    /// Lets the kernel begin while the one before it in the stream still runs, on GPUs that can (programmatic
+    /// dependent launch): it calls `wait_for_earlier` of `kernels/early.cuh` before it reads results of earlier
+    /// kernels, and before it writes.
+    pub fn early(self) -> Self {
+        Launch { is_early: true, ..self }
+    }
+
     /// Sets the fewest bytes to move and FLOPs to do, with which the measured time is compared.
     pub fn cost(self, bytes: u64, flops: u64) -> Self {
         Launch { work: Work { bytes, flops }, ..self }
@@ -185,18 +198,12 @@ impl Launch<'_> {
         let mut pointers: Vec<*mut c_void> = self.arguments.iter_mut().map(Argument::pointer).collect();
         let stream = cuda.streams.handle(self.stream);
         let timed = cuda.timed(stream, function.family().name, || function.symbol(), self.work);
+        let is_early = self.is_early && device.description().compute_capability >= EARLY_SINCE;
         // SAFETY: function and stream are alive; number and sizes of the arguments match the kernel's
         // parameters; addresses come from regions inside live buffers, whose memory is reused in stream order
-        // only.
+        // only: a kernel that begins early waits before it uses them.
         let launched = unsafe {
-            result::launch_kernel(
-                kernel.handle,
-                (grid[0], grid[1], grid[2]),
-                (threads, 1, 1),
-                self.shared_bytes,
-                stream,
-                &mut pointers,
-            )
+            enqueue(kernel.handle, (grid, threads, self.shared_bytes), stream, is_early, &mut pointers)
         };
         let launched = launched.named("cuLaunchKernel").map_err(|mut error| {
             error.text = format!(
@@ -224,4 +231,45 @@ impl Launch<'_> {
         captures.add_numbered(launch);
         Ok(())
     }
+}
+
+/// Enqueues a kernel with `shared_bytes` for each of `grid` blocks of `threads` threads.
+///
+/// # Safety
+/// Function and stream are alive, and the arguments are those of the function. Without `is_early` the kernel
+/// begins when earlier ones have ended; with it, it waits for them itself.
+unsafe fn enqueue(
+    function: sys::CUfunction,
+    (grid, threads, shared_bytes): ([u32; 3], u32, u32),
+    stream: sys::CUstream,
+    is_early: bool,
+    arguments: &mut [*mut c_void],
+) -> std::result::Result<(), result::DriverError> {
+    let [x, y, z] = grid;
+    if !is_early {
+        // SAFETY: that of this function.
+        return unsafe {
+            result::launch_kernel(function, (x, y, z), (threads, 1, 1), shared_bytes, stream, arguments)
+        };
+    }
+    let mut attribute = sys::CUlaunchAttribute {
+        id: sys::CUlaunchAttributeID_enum::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+        pad: [0; 4],
+        value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+    };
+    let config = sys::CUlaunchConfig {
+        gridDimX: x,
+        gridDimY: y,
+        gridDimZ: z,
+        blockDimX: threads,
+        blockDimY: 1,
+        blockDimZ: 1,
+        sharedMemBytes: shared_bytes,
+        hStream: stream,
+        attrs: &raw mut attribute,
+        numAttrs: 1,
+    };
+    let extra = std::ptr::null_mut();
+    // SAFETY: as above; the driver copies configuration and arguments.
+    unsafe { sys::cuLaunchKernelEx(&raw const config, function, arguments.as_mut_ptr(), extra) }.result()
 }

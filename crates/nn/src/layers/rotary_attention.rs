@@ -253,8 +253,22 @@ impl RotaryAttention {
             let mixed = layer.attend_cached(tape, input, self.settings, others)?;
             return self.projection.forward(tape, mixed);
         }
+        if let Some(table) = self.positions.table.as_ref().filter(|_| self.rotates_in_attention(tape)) {
+            let qkv = self.qkv.forward(tape, input)?;
+            let (rotary, sinks) = (self.rotary(tape, table), self.sinks.as_ref());
+            let mixed = within(tape, "attention", || {
+                Ok(ops::rotated_attention(tape, qkv, self.settings, &rotary, sinks)?)
+            })?;
+            return self.projection.forward(tape, mixed);
+        }
         let qkv = self.qkv(tape, input)?;
         self.attend(tape, qkv)
+    }
+
+    /// Returns whether attention rotates queries and keys itself: it does for the next tokens of sequences,
+    /// whose kernels are too short to be launched for each part.
+    fn rotates_in_attention(&self, tape: &Tape) -> bool {
+        tape.pass().extends_cache() && self.norm.is_none() && !self.qkv.measures()
     }
 
     /// [`RotaryAttention::forward_input`] of the pieces of sequences that are here.

@@ -32,7 +32,6 @@ pub static FAMILIES: Families = &[
     &super::hash::cuda::FAMILY,
     &super::layer_norm::cuda::FAMILY,
     &super::linear::cuda::FAMILY,
-    &super::linear::rows::FAMILY,
     &super::linear_cross_entropy::cuda::FAMILY,
     &super::loss_scale::FAMILY,
     &super::mse::FAMILY,

@@ -2,8 +2,10 @@ use device::{Category, Device};
 use tensor::ops::attention::{self, Heads, Masks, Qkv, Settings};
 use tensor::ops::cached_attention::{Cache, CachedHeads, CachedValues, forward, store, store_keys};
 use tensor::ops::rearrange;
+use tensor::ops::rotary::{Angles, Turn, rotate};
 use tensor::{DType, Tensor};
 
+use crate::rotary::table;
 use crate::support::{Case, bits, cpu, devices, read, tensor};
 
 /// Query heads, key and value heads, widths: with and without whole vectors, groups that do not divide by
@@ -51,7 +53,8 @@ fn last(
     let mut positions = vec![0; slots + 2];
     positions[slot] = time as u32 - 1;
     let out =
-        forward(&Qkv::Packed(others), settings, &cache, &documents(&case.device, &positions), sinks).unwrap();
+        forward(&Qkv::Packed(others), settings, &cache, &documents(&case.device, &positions), None, sinks)
+            .unwrap();
     let columns = heads.output_columns();
     assert!(read(&out)[slots * columns..].iter().all(|value| *value == 0.0));
     out.view(slot * columns, [columns]).unwrap()
@@ -90,6 +93,39 @@ fn check(case: &Case, settings: Settings, time: usize, sinks: bool) {
     assert_eq!(bits(&alone), bits(&beside), "{what}: other rows and capacity change no bit");
 }
 
+/// Angles of heads that rotate as a whole, and in part, give the bits of a rotation before.
+#[test]
+fn heads_rotate_as_before_it() {
+    for case in devices() {
+        for heads in HEADS.into_iter().filter(|heads| heads.width > 6) {
+            for columns in [heads.width, heads.width / 4 * 2] {
+                let (slots, time) = (3, 70);
+                let table = table(&case, columns, time);
+                let documents = documents(&case.device, &[0, time as u32 - 1, 5, 0]);
+                let (qkv, _) = case.operand("qkv", [slots + 1, 1, heads.packed_columns()]);
+                let attended = |qkv: Tensor, angles| {
+                    let cache = Cache::new(&case.device, slots, heads, time, case.dtype).unwrap();
+                    let (earlier, _) = case.operand("earlier", [1, time - 1, heads.packed_columns()]);
+                    store(&Qkv::Packed(earlier), heads, &cache, 1).unwrap();
+                    let mut out = Vec::new();
+                    // The second time, the first key is read.
+                    for _ in 0..2 {
+                        let qkv = Qkv::Packed(qkv.clone());
+                        out.push(bits(&forward(&qkv, heads, &cache, &documents, angles, None).unwrap()));
+                    }
+                    out
+                };
+                let inside = attended(qkv.clone(), Some(&table));
+                let head_width = Some(heads.width);
+                let angles = Angles { table: &table, head_width, documents: Some(&documents) };
+                let turned =
+                    rotate(qkv, heads.query + heads.key_value, angles, Turn::Forward, false).unwrap();
+                assert!(inside == attended(turned, None), "{}: {heads:?}, {columns} columns", case.name());
+            }
+        }
+    }
+}
+
 /// Query heads, columns of a key, and those of its value: whole vectors and none, more heads than a block of
 /// the GPU's kernel takes.
 const LAST_OF_KEYS: [[usize; 3]; 3] = [[3, 7, 5], [20, 48, 32], [4, 576, 512]];
@@ -115,7 +151,7 @@ fn values_may_be_the_last_columns_of_keys() {
             let next = self::rows(&rows, time - 1, 1);
             let both = rearrange::concatenate(&[&self::rows(&rows, 0, 1), &next], 0).unwrap();
             let documents = documents(&case.device, &[0, time as u32 - 1]);
-            let out = forward(&Qkv::Packed(both), settings, &cache, &documents, Some(&sinks)).unwrap();
+            let out = forward(&Qkv::Packed(both), settings, &cache, &documents, None, Some(&sinks)).unwrap();
             let own = out.view(query * value_width, [query * value_width]).unwrap();
             case.close(&what, &read(&own), &read(&beside));
         }
@@ -137,13 +173,13 @@ fn what_does_not_fit_is_refused() {
         (store(&qkv(1, 5), heads, &cache, 0).map(drop), "qkv has shape [1, 5, 54]"),
         (store(&qkv(1, 4), heads, &cache, 2).map(drop), "one of 2 slots"),
         (store(&qkv(2, 1), heads, &cache, 0).map(drop), "qkv has shape [2, 1, 54]"),
-        (forward(&qkv(1, 1), heads, &cache, &documents(&device, &[0]), None).map(drop), "at least 2"),
+        (forward(&qkv(1, 1), heads, &cache, &documents(&device, &[0]), None, None).map(drop), "at least 2"),
         (
-            forward(&qkv(2, 1), heads, &cache, &documents(&device, &[0, 4]), None).map(drop),
+            forward(&qkv(2, 1), heads, &cache, &documents(&device, &[0, 4]), None, None).map(drop),
             "index 4 is outside 0..4",
         ),
         (
-            forward(&qkv(2, 1), HEADS[1], &cache, &documents(&device, &[0, 0]), None).map(drop),
+            forward(&qkv(2, 1), HEADS[1], &cache, &documents(&device, &[0, 0]), None, None).map(drop),
             "cache has shape",
         ),
     ];

@@ -7,8 +7,8 @@ use crate::support::{bits, devices, read, wide};
 
 const LAYER_NORM: Norm = Norm {
     parameters: &["weight", "bias"],
-    forward: |x, parameters| {
-        outputs(layer_norm::forward(x, &parameters[0], Some(&parameters[1]), EPSILON).unwrap())
+    forward: |x, parameters, settings| {
+        outputs(layer_norm::forward(x, &parameters[0], Some(&parameters[1]), settings).unwrap())
     },
     forward_residual: |residual, branch, parameters| {
         let (weight, bias) = (&parameters[0], Some(&parameters[1]));

@@ -34,7 +34,6 @@ mod latent_qkv;
 mod layer_norm;
 mod linear;
 mod linear_cross_entropy;
-mod linear_rows;
 mod loss_scale;
 mod meta;
 mod mse;

@@ -2,6 +2,7 @@
 
 use tensor::Tensor;
 use tensor::ops::GradientTarget;
+use tensor::ops::rms_norm::Settings;
 
 use crate::support::{Case, bits, devices, dot, half_precision, read};
 
@@ -34,7 +35,7 @@ type Reference = fn(&[f64], &[Vec<f64>]) -> Vec<Vec<f64>>;
 /// A norm, with its parameters as a list.
 pub(crate) struct Norm {
     pub(crate) parameters: &'static [&'static str],
-    pub(crate) forward: fn(&Tensor, &[Tensor]) -> Outputs,
+    pub(crate) forward: fn(&Tensor, &[Tensor], Settings) -> Outputs,
     pub(crate) forward_residual: fn(&Tensor, &Tensor, &[Tensor]) -> (Tensor, Outputs),
     pub(crate) backward_input: BackwardInput,
     /// The gradients of the parameters from dy, x and the statistics.
@@ -54,13 +55,16 @@ impl Norm {
             for [rows, width] in SIZES {
                 let (x, x_wide) = case.operand("x", [rows, width]);
                 let (parameters, wide) = self.operands(&case, width);
-                let (output, statistics) = (self.forward)(&x, &parameters);
                 let expected = (self.reference)(&x_wide, &wide);
-                assert_eq!(expected.len(), 1 + statistics.len());
-                for (index, (actual, expected)) in
-                    [&output].into_iter().chain(&statistics).zip(&expected).enumerate()
-                {
-                    case.close(&format!("result {index} of {rows}x{width}"), &read(actual), expected);
+                for a_block_each in [false, true] {
+                    let settings = Settings { a_block_each, ..EPSILON.into() };
+                    let (output, statistics) = (self.forward)(&x, &parameters, settings);
+                    assert_eq!(expected.len(), 1 + statistics.len());
+                    let results = [&output].into_iter().chain(&statistics).zip(&expected);
+                    for (index, (actual, expected)) in results.enumerate() {
+                        let what = format!("result {index} of {rows}x{width}, {a_block_each}");
+                        case.close(&what, &read(actual), expected);
+                    }
                 }
             }
         }
@@ -78,7 +82,7 @@ impl Norm {
                 let pairs = residual_wide.iter().zip(&branch_wide);
                 let exact: Vec<f64> = pairs.map(|(a, b)| f64::from(case.round((a + b) as f32))).collect();
                 assert_eq!(read(&sum), exact, "{what}");
-                let plain = (self.forward)(&sum, &parameters);
+                let plain = (self.forward)(&sum, &parameters, EPSILON.into());
                 assert_eq!(bits(&fused.0), bits(&plain.0), "{what}");
                 for (fused, plain) in fused.1.iter().zip(&plain.1) {
                     assert_eq!(bits(fused), bits(plain), "{what}");
@@ -103,7 +107,7 @@ impl Norm {
         let (parameters, wide) = self.operands(case, width);
         let (dy, dy_wide) = case.operand("dy", [rows, width]);
         let (dsum, dsum_wide) = case.operand("dsum", [rows, width]);
-        let (_, statistics) = (self.forward)(&x, &parameters);
+        let (_, statistics) = (self.forward)(&x, &parameters, EPSILON.into());
         let dx = (self.backward_input)(&dy, adds.then_some(&dsum), &x, &parameters, &statistics);
         let target = |name: &&str| case.target(&format!("d{name}"), [width], adds);
         let targets: Vec<GradientTarget> = self.parameters.iter().map(target).collect();
@@ -136,7 +140,7 @@ impl Norm {
                 let (x, _) = case.operand("x", [rows, width]);
                 let (parameters, _) = self.operands(&case, width);
                 let (dy, _) = case.operand("dy", [rows, width]);
-                let (_, statistics) = (self.forward)(&x, &parameters);
+                let (_, statistics) = (self.forward)(&x, &parameters, EPSILON.into());
                 for accumulate in [false, true] {
                     let names = self.parameters.iter().map(|name| format!("d{name}"));
                     let targets: Vec<_> =

@@ -6,7 +6,7 @@ use crate::reference;
 
 const RMS_NORM: Norm = Norm {
     parameters: &["weight"],
-    forward: |x, parameters| outputs(rms_norm::forward(x, &parameters[0], EPSILON).unwrap()),
+    forward: |x, parameters, settings| outputs(rms_norm::forward(x, &parameters[0], settings).unwrap()),
     forward_residual: |residual, branch, parameters| {
         let (sum, output) = rms_norm::forward_residual(residual, branch, &parameters[0], EPSILON).unwrap();
         (sum, outputs(output))

@@ -3,11 +3,15 @@
 use std::slice::ChunksExact;
 
 use device::parallel::{for_pieces, simd};
+use device::{DType, Float, dispatch};
 
+use super::Arrays;
 use super::cache::{Cache, CachedValues};
 use crate::ops::attention::{Heads, Settings};
 use crate::ops::math::{exp, sum2};
 use crate::ops::pointwise::soft_cap;
+use crate::ops::rotary::Turn;
+use crate::ops::rotary::cpu::{Angles, rotate};
 use crate::{Result, Tensor, TensorError};
 
 /// Returns the first elements of a head's keys and of its values in the cache; value heads follow key heads.
@@ -44,10 +48,10 @@ pub(super) fn forward(
     qkv: &Tensor,
     settings: Settings,
     cache: &Cache,
-    (documents, sinks): (&Tensor, Option<&Tensor>),
+    Arrays { documents, angles, sinks }: Arrays<'_>,
     output: &Tensor,
 ) -> Result<()> {
-    let heads = settings.heads;
+    let (heads, dtype) = (settings.heads, qkv.dtype());
     let (slots, capacity, columns) = (cache.slots(), cache.capacity(), qkv.shape().columns());
     let (qkv, documents) = (qkv.values()?, documents.read::<u32>()?);
     let sinks = sinks.map(Tensor::values).transpose()?;
@@ -57,6 +61,11 @@ pub(super) fn forward(
     if let Some(late) = positions.iter().find(|position| **position >= capacity) {
         return Err(TensorError::Index { operator, index: *late as u32, limit: capacity });
     }
+    let turned = match angles {
+        Some(table) => Some(rotated(&qkv[..slots * columns], columns, heads, (table, &documents), dtype)?),
+        None => None,
+    };
+    let qkv: &[f32] = turned.as_deref().unwrap_or(&qkv);
     {
         let mut array = cache.array.values_mut()?;
         for (slot, (row, position)) in qkv.chunks_exact(columns).zip(&positions).enumerate() {
@@ -69,7 +78,7 @@ pub(super) fn forward(
             }
         }
     }
-    let (array, qkv): (_, &[f32]) = (cache.array.values()?, &qkv);
+    let array = cache.array.values()?;
     let array: &[f32] = &array;
     for_pieces(&mut output.values_mut()?, heads.output_columns(), |row, out| {
         out.fill(0.0);
@@ -100,6 +109,21 @@ pub(super) fn forward(
         }
     });
     Ok(())
+}
+
+/// Rows whose queries and keys are rotated to their positions, rounded to `dtype`.
+fn rotated(
+    rows: &[f32],
+    columns: usize,
+    heads: Heads,
+    (table, documents): (&Tensor, &[u32]),
+    dtype: DType,
+) -> Result<Vec<f32>> {
+    let (mut turned, table, width) = (rows.to_vec(), table.values()?, table.shape().columns());
+    let angles = Angles { table: &table, documents: Some(documents), time: 1, width };
+    rotate(&mut turned, columns, [heads.query + heads.key_value, heads.width], angles, Turn::Forward);
+    dispatch!(dtype, T => turned.iter_mut().for_each(|x| *x = T::from_f32(*x).to_f32()), _ => {});
+    Ok(turned)
 }
 
 /// The keys or values that a query sees, and the column of each at which it begins.

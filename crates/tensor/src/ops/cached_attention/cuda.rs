@@ -2,6 +2,7 @@
 
 use device::{Family, Function};
 
+use super::Arrays;
 use super::cache::{Cache, CachedValues};
 use super::workspace::{self, CHUNK};
 use crate::ops::attention::{Heads, Settings};
@@ -21,6 +22,7 @@ const WARP: u32 = 32;
 /// `kernels/cached_attention.cu`.
 pub(crate) static FAMILY: Family = family!(
     "cached_attention",
+    headers: ["early.cuh", "rotary.cuh"],
     constants: &[
         gpu::THREADS_CONSTANT,
         ("CHUNK", CHUNK as u32),
@@ -116,7 +118,7 @@ pub(super) fn forward(
     qkv: &Tensor,
     settings: Settings,
     cache: &Cache,
-    (documents, sinks): (&Tensor, Option<&Tensor>),
+    Arrays { documents, angles, sinks }: Arrays<'_>,
     partials: &Tensor,
     output: &Tensor,
 ) -> Result<()> {
@@ -138,6 +140,10 @@ pub(super) fn forward(
     // A window of the capacity or more hides nothing.
     let window = word(window.filter(|window| *window < capacity).unwrap_or(0))?;
     let launch = launch.f32(settings.factor()).f32(soft_cap.unwrap_or(0.0)).u32(window);
+    let launch = match angles {
+        Some(table) => launch.read(table.region()).u32(word(table.shape().columns())?),
+        None => launch.null().u32(0),
+    };
     let launch = launch.u32(vector(heads, &[qkv, &cache.array]));
     let launch = if variant == 0 { launch } else { launch.u32(value_width) };
     // The bytes read depend on positions, which are on the device: at most the whole cache.
@@ -148,8 +154,9 @@ pub(super) fn forward(
     let sums = STRANDS / WARP * QUERIES * LANES * word(gpu::lanes(dtype))?;
     let shared = 4 * (group * (width + CHUNK as u32 + 2) + sums);
     let grid = [chunks, tiles, word(slots)?];
-    launch.cost(cache.bytes() as u64, flops).shared(shared).launch(grid, STRANDS)?;
-    let launch = kernel("join").read(partials.region()).read(documents.region()).write(output.region());
+    launch.cost(cache.bytes() as u64, flops).shared(shared).early().launch(grid, STRANDS)?;
+    let launch =
+        kernel("join").early().read(partials.region()).read(documents.region()).write(output.region());
     let launch = launch.u32(word(slots)?).u32(query).u32(value_width).u32(chunks).u32(window);
     let launch = match sinks {
         Some(sinks) => launch.read(sinks.region()),

@@ -16,6 +16,7 @@ use device::{Backend, Category, DType, Request};
 
 use super::attention::{Heads, Qkv, Settings, check_sinks};
 use super::check;
+use super::rotary::{Angles, check_angles};
 use crate::{Result, Tensor};
 
 /// Copies the keys and values of a whole sequence `qkv [1, time, columns]` to positions 0 to time of `slot`.
@@ -57,7 +58,9 @@ pub fn store_keys(keys: &Tensor, cache: &Cache, slot: usize) -> Result<()> {
 /// Adds one token to the sequence of every slot and lets it attend: `qkv [rows, 1, columns]`, of which row i
 /// is the next token of slot i, to `[rows, 1, heads.query · heads.value_width]`. `documents [rows, 1]` u32
 /// has minus the position of every row, modulo 2³², as rotary embeddings take it; rows beyond the slots give
-/// 0. `sinks`: as in [`Masks`](super::attention::Masks). If values are parts of keys, `qkv` has none.
+/// 0. `angles`: a table of cosines and sines, `[positions, columns of a head that rotate]` f32 as in
+/// [`Angles`](super::rotary::Angles), by which queries and keys rotate first. `sinks`: as in
+/// [`Masks`](super::attention::Masks). If values are parts of keys, `qkv` has none, and nothing rotates.
 ///
 /// # Errors
 /// Separate arrays, shapes or types that do not agree, fewer rows than slots, a position that the cache does
@@ -67,6 +70,7 @@ pub fn forward(
     settings: impl Into<Settings>,
     cache: &Cache,
     documents: &Tensor,
+    angles: Option<&Tensor>,
     sinks: Option<&Tensor>,
 ) -> Result<Tensor> {
     const OPERATOR: &str = "cached_attention.forward";
@@ -81,16 +85,42 @@ pub fn forward(
     }
     check::dtype(OPERATOR, "documents", documents, DType::U32)?;
     check::shape(OPERATOR, "documents", documents, [rows, 1])?;
+    if let Some(table) = angles {
+        check_table(OPERATOR, table, &qkv, heads, cache)?;
+    }
+    let arrays = Arrays { documents, angles, sinks };
     let (device, request) = (qkv.device(), Request::new(Category::Activation, OPERATOR));
     let output = Tensor::empty(device, [rows, 1, heads.output_columns()], qkv.dtype(), request)?;
     let bytes = workspace::bytes(cache.slots(), heads, cache.capacity());
     let workspace = Tensor::workspace(device, OPERATOR, bytes)?;
     match device.backend() {
         Backend::Meta => {}
-        Backend::Cpu => cpu::forward(OPERATOR, &qkv, settings, cache, (documents, sinks), &output)?,
-        Backend::Cuda => {
-            cuda::forward(OPERATOR, &qkv, settings, cache, (documents, sinks), &workspace, &output)?;
-        }
+        Backend::Cpu => cpu::forward(OPERATOR, &qkv, settings, cache, arrays, &output)?,
+        Backend::Cuda => cuda::forward(OPERATOR, &qkv, settings, cache, arrays, &workspace, &output)?,
     }
     Ok(output)
+}
+
+/// What [`forward`] reads beside queries, keys and values.
+#[derive(Clone, Copy)]
+struct Arrays<'a> {
+    documents: &'a Tensor,
+    angles: Option<&'a Tensor>,
+    sinks: Option<&'a Tensor>,
+}
+
+/// Refuses a table without the angles of all positions of a cache, and one for keys that are also values.
+fn check_table(
+    operator: &'static str,
+    table: &Tensor,
+    qkv: &Tensor,
+    heads: Heads,
+    cache: &Cache,
+) -> Result<()> {
+    check_angles(operator, qkv, Angles { table, head_width: Some(heads.width), documents: None })?;
+    if table.shape().rows() < cache.capacity() || cache.values() == CachedValues::LastOfKeys {
+        let expected = format!("{} positions, and values of their own", cache.capacity());
+        return Err(check::wrong(operator, "angles", table, expected));
+    }
+    Ok(())
 }

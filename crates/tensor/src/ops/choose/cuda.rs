@@ -10,13 +10,13 @@ use crate::{Result, Tensor};
 /// Threads of a block that computes a row.
 const ROW_THREADS: u32 = 1024;
 /// Tokens of a slice of a row, which a block of [`gpu::THREADS`] computes.
-const SLICE: usize = 4096;
+const SLICE: usize = 2048;
 const WARP: u32 = 32;
 
 /// `kernels/choose.cu`.
 pub(crate) static FAMILY: Family = family!(
     "choose",
-    headers: ["philox.cuh"],
+    headers: ["early.cuh", "philox.cuh"],
     constants: &[gpu::THREADS_CONSTANT, ("ROW_THREADS", ROW_THREADS), ("SLICE", SLICE as u32)],
 );
 
@@ -58,8 +58,8 @@ pub(super) fn forward(
     let slices = results.shape().dims()[1];
     let launch = kernel("slices").write(results.region()).u32(word(rows)?).u32(word(vocabulary)?);
     let launch = launch.f32(scale).f32(repetition_penalty);
-    launch.launch([word(slices)?, word(count)?, 1], gpu::THREADS)?;
+    launch.early().launch([word(slices)?, word(count)?, 1], gpu::THREADS)?;
     let join = logits.device().kernel(Function::new(&FAMILY, "join")).read(results.region());
     let join = join.write(chosen.region()).u32(word(slices)?).cost(results.bytes() as u64, 0);
-    Ok(join.launch([word(count)?, 1, 1], WARP)?)
+    Ok(join.early().launch([word(count)?, 1, 1], WARP)?)
 }

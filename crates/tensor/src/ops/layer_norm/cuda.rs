@@ -6,6 +6,7 @@ use super::output::Output;
 use crate::ops::GradientTarget;
 use crate::ops::columns::cuda as columns;
 use crate::ops::kernels::family;
+use crate::ops::row_norm::Settings;
 use crate::ops::row_norm::cuda::{BackwardInput, BackwardWeight, Forward};
 use crate::{Result, Tensor};
 
@@ -21,7 +22,7 @@ pub(crate) static FAMILY: Family = family!(
 pub(super) struct Affine<'a> {
     pub(super) weight: &'a Tensor,
     pub(super) bias: Option<&'a Tensor>,
-    pub(super) epsilon: f32,
+    pub(super) settings: Settings,
 }
 
 /// Tensors saved by the forward pass.
@@ -41,13 +42,13 @@ pub(super) fn forward(
     affine: Affine<'_>,
     result: &Output,
 ) -> Result<()> {
-    let Affine { weight, bias, epsilon } = affine;
+    let Affine { weight, bias, settings } = affine;
     Forward {
         family: &FAMILY,
         x,
         residual,
         parameters: &[Some(weight), bias],
-        epsilon,
+        settings,
         output: &result.output,
         statistics: &[&result.mean, &result.rstd],
         flops_per_element: 8,

@@ -30,7 +30,8 @@ pub fn forward(
     bias: Option<&Tensor>,
     settings: impl Into<Settings>,
 ) -> Result<Output> {
-    let Settings { epsilon, measures } = settings.into();
+    let settings = settings.into();
+    let Settings { epsilon, measures, .. } = settings;
     const OPERATOR: &str = "layer_norm.forward";
     check_operands(OPERATOR, x, &parameters(weight, bias))?;
     let result = allocate(OPERATOR, x, measures)?;
@@ -41,7 +42,7 @@ pub fn forward(
             let parameters = cpu::Affine { weight: &weight.values()?, bias: bias.as_deref(), epsilon };
             cpu::forward(&x.values()?, parameters, outputs(&mut writes(&result)?));
         }
-        Backend::Cuda => cuda::forward(OPERATOR, x, None, cuda::Affine { weight, bias, epsilon }, &result)?,
+        Backend::Cuda => cuda::forward(OPERATOR, x, None, cuda::Affine { weight, bias, settings }, &result)?,
     }
     Ok(result)
 }
@@ -59,7 +60,8 @@ pub fn forward_residual(
     bias: Option<&Tensor>,
     settings: impl Into<Settings>,
 ) -> Result<(Tensor, Output)> {
-    let Settings { epsilon, measures } = settings.into();
+    let settings = settings.into();
+    let Settings { epsilon, measures, .. } = settings;
     const OPERATOR: &str = "layer_norm.forward_residual";
     let dtype = check_operands(OPERATOR, residual, &parameters(weight, bias))?;
     let sum = row_norm::allocate_sum(OPERATOR, residual, branch, dtype)?;
@@ -74,7 +76,7 @@ pub fn forward_residual(
             cpu::forward_residual([&residual, &branch], parameters, (&mut sum, dtype), outputs(&mut writes));
         }
         Backend::Cuda => {
-            let affine = cuda::Affine { weight, bias, epsilon };
+            let affine = cuda::Affine { weight, bias, settings };
             cuda::forward(OPERATOR, residual, Some((branch, &sum)), affine, &result)?;
         }
     }

@@ -3,7 +3,6 @@
 mod cpu;
 pub(crate) mod cuda;
 mod ending;
-pub(crate) mod rows;
 
 use device::{Backend, Category, DType, Epilogue, Request};
 
@@ -36,28 +35,6 @@ pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, activation: A
     }
     let output = plain(OPERATOR, x, weight, bias, activation == Activation::Relu)?;
     Ok(Output { output, pre_activation: None })
-}
-
-/// Computes the first `rows` rows of x · Wᵀ + b, each of which depends on its own row of x and the number of
-/// rows of x alone, or on its own row alone; other rows may be 0. For steps that read large weights for few
-/// rows.
-///
-/// # Errors
-/// As [`forward`].
-pub fn forward_rows(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, rows: usize) -> Result<Tensor> {
-    const OPERATOR: &str = "linear.forward_rows";
-    let output = allocate(OPERATOR, x, weight, bias)?;
-    count(x, weight);
-    match x.device().backend() {
-        Backend::Meta => {}
-        Backend::Cpu => cpu::affine(x, weight, bias, false, &output, false)?,
-        // Matmuls of a library depend on the number of rows, so that they compute all.
-        Backend::Cuda if rows::takes(x, weight) => {
-            rows::affine(OPERATOR, x, weight, bias, &output, rows.min(x.shape().rows()))?;
-        }
-        Backend::Cuda => cuda::affine(x, weight, bias, false, &output)?,
-    }
-    Ok(output)
 }
 
 /// [`forward`] without activation for recomputation, which allocates the output and leaves it uncomputed

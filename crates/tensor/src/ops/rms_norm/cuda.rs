@@ -6,6 +6,7 @@ use super::output::Output;
 use crate::ops::GradientTarget;
 use crate::ops::columns::cuda as columns;
 use crate::ops::kernels::family;
+use crate::ops::row_norm::Settings;
 use crate::ops::row_norm::cuda::{BackwardInput, BackwardWeight, Forward};
 use crate::{Result, Tensor};
 
@@ -23,7 +24,7 @@ pub(super) fn forward(
     x: &Tensor,
     residual: Option<(&Tensor, &Tensor)>,
     weight: &Tensor,
-    epsilon: f32,
+    settings: Settings,
     result: &Output,
 ) -> Result<()> {
     Forward {
@@ -31,7 +32,7 @@ pub(super) fn forward(
         x,
         residual,
         parameters: &[Some(weight)],
-        epsilon,
+        settings,
         output: &result.output,
         statistics: &[&result.rstd],
         flops_per_element: 4,

@@ -22,7 +22,8 @@ pub use output::Output;
 /// # Errors
 /// Shapes or types that do not agree, rows without elements, out of memory.
 pub fn forward(x: &Tensor, weight: &Tensor, settings: impl Into<Settings>) -> Result<Output> {
-    let Settings { epsilon, measures } = settings.into();
+    let settings = settings.into();
+    let Settings { epsilon, measures, .. } = settings;
     const OPERATOR: &str = "rms_norm.forward";
     check_operands(OPERATOR, x, &[("weight", weight)])?;
     let result = allocate(OPERATOR, x, measures)?;
@@ -33,7 +34,7 @@ pub fn forward(x: &Tensor, weight: &Tensor, settings: impl Into<Settings>) -> Re
             let outputs = Outputs { output: &mut output, statistics: [&mut rstd] };
             cpu::forward(&x.values()?, &weight.values()?, epsilon, outputs);
         }
-        Backend::Cuda => cuda::forward(OPERATOR, x, None, weight, epsilon, &result)?,
+        Backend::Cuda => cuda::forward(OPERATOR, x, None, weight, settings, &result)?,
     }
     Ok(result)
 }
@@ -50,7 +51,8 @@ pub fn forward_residual(
     weight: &Tensor,
     settings: impl Into<Settings>,
 ) -> Result<(Tensor, Output)> {
-    let Settings { epsilon, measures } = settings.into();
+    let settings = settings.into();
+    let Settings { epsilon, measures, .. } = settings;
     const OPERATOR: &str = "rms_norm.forward_residual";
     let dtype = check_operands(OPERATOR, residual, &[("weight", weight)])?;
     let sum = row_norm::allocate_sum(OPERATOR, residual, branch, dtype)?;
@@ -64,7 +66,7 @@ pub fn forward_residual(
             let (inputs, sum) = ([&*residual, &*branch], (&mut *sum, dtype));
             cpu::forward_residual(inputs, &weight.values()?, epsilon, sum, outputs);
         }
-        Backend::Cuda => cuda::forward(OPERATOR, residual, Some((branch, &sum)), weight, epsilon, &result)?,
+        Backend::Cuda => cuda::forward(OPERATOR, residual, Some((branch, &sum)), weight, settings, &result)?,
     }
     Ok((sum, result))
 }

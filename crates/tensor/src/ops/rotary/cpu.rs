@@ -27,7 +27,7 @@ impl<'a> Angles<'a> {
 }
 
 /// Rotates the first `heads` heads of `head_width` elements in rows of `columns`.
-pub(super) fn rotate(
+pub(in crate::ops) fn rotate(
     x: &mut [f32],
     columns: usize,
     [heads, head_width]: [usize; 2],

@@ -3,6 +3,7 @@
 use device::cuda::Launch;
 use device::{DType, Family, Function};
 
+use super::Settings;
 use super::forms::form;
 use crate::ops::columns::cuda::{self as columns, Cut};
 use crate::ops::{GradientTarget, gpu};
@@ -16,7 +17,7 @@ pub(in crate::ops) struct Forward<'a> {
     pub(in crate::ops) residual: Option<(&'a Tensor, &'a Tensor)>,
     /// The kernel's parameters in order; `None` for an absent one.
     pub(in crate::ops) parameters: &'a [Option<&'a Tensor>],
-    pub(in crate::ops) epsilon: f32,
+    pub(in crate::ops) settings: Settings,
     pub(in crate::ops) output: &'a Tensor,
     pub(in crate::ops) statistics: &'a [&'a Tensor],
     pub(in crate::ops) flops_per_element: u64,
@@ -54,7 +55,7 @@ impl Forward<'_> {
         let more: Vec<&Tensor> = self.residual.iter().flat_map(|(branch, sum)| [*branch, *sum]).collect();
         let parameters: Vec<&Tensor> = self.parameters.iter().copied().flatten().collect();
         let aligned = gpu::aligned(&[x, output]) && gpu::aligned(&parameters) && gpu::aligned(&more);
-        let form = form(x.shape().columns(), x.dtype(), aligned);
+        let form = form(x.shape().columns(), x.dtype(), aligned, self.settings.a_block_each);
         let kernel = Function::new(self.family, form.forward).of(x.dtype());
         let launch = x.device().kernel(kernel).read(x.region());
         let launch = read_any(launch, self.residual.map(|(branch, _)| branch));
@@ -65,7 +66,7 @@ impl Forward<'_> {
         };
         let launch = launch.write(output.region());
         let launch = statistics.iter().fold(launch, |launch, statistic| launch.write(statistic.region()));
-        let launch = read_any(add_sizes(operator, launch, x)?.f32(self.epsilon), output.maxima());
+        let launch = read_any(add_sizes(operator, launch, x)?.f32(self.settings.epsilon), output.maxima());
         let bytes = gpu::bytes(&[x, output]) + gpu::bytes(statistics) + gpu::bytes(&more);
         let launch = launch.cost(bytes, self.flops_per_element * x.elements() as u64);
         Ok(launch.launch(grid(operator, x, form.rows_per_block)?, gpu::THREADS)?)
@@ -77,7 +78,7 @@ impl BackwardInput<'_> {
         let Self { dy, x, weight, statistics, dx, .. } = self;
         let more: Vec<&Tensor> = self.dsum.into_iter().collect();
         let aligned = gpu::aligned(&[dy, x, weight, dx]) && gpu::aligned(&more);
-        let form = form(x.shape().columns(), x.dtype(), aligned);
+        let form = form(x.shape().columns(), x.dtype(), aligned, false);
         let kernel = Function::new(self.family, form.backward).of(x.dtype());
         let launch = x.device().kernel(kernel).read(dy.region());
         let launch = read_any(launch, self.dsum).read(x.region()).read(weight.region());

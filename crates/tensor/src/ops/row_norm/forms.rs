@@ -39,12 +39,13 @@ static WIDEST: Form = form!("block", 256, 16);
 static ANY: Form =
     Form { vectors: usize::MAX, rows_per_block: 1, forward: "forward_any", backward: "backward_any" };
 
-/// Returns the form for rows of `width` elements of `dtype`.
-pub(super) fn form(width: usize, dtype: DType, aligned: bool) -> &'static Form {
+/// Returns the form for rows of `width` elements of `dtype`, or of those with a block for a row.
+pub(super) fn form(width: usize, dtype: DType, aligned: bool, a_block_each: bool) -> &'static Form {
     let lanes = gpu::lanes(dtype);
     if !aligned || !width.is_multiple_of(lanes) {
         return &ANY;
     }
     let widest = (dtype == DType::F32).then_some(&WIDEST);
-    FORMS.iter().chain(widest).find(|form| width / lanes <= form.vectors).unwrap_or(&ANY)
+    let fits = |form: &&Form| width / lanes <= form.vectors && (!a_block_each || form.rows_per_block == 1);
+    FORMS.iter().chain(widest).find(fits).unwrap_or(&ANY)
 }

@@ -9,18 +9,21 @@ use device::{Category, DType, Request};
 use super::{check, gpu};
 use crate::{Result, Tensor};
 
-/// Settings of a norm. An epsilon alone measures nothing.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Settings of a norm. An epsilon alone measures nothing, and leaves the order of sums to the width.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Settings {
     /// Added to the variance or the mean square.
     pub epsilon: f32,
     /// Whether results are accompanied by their largest magnitude on a GPU ([`Tensor::with_maxima`]).
     pub measures: bool,
+    /// Whether forward computes each row with a whole block of a GPU, which is faster where rows are few; sums
+    /// may have another order.
+    pub a_block_each: bool,
 }
 
 impl From<f32> for Settings {
     fn from(epsilon: f32) -> Self {
-        Settings { epsilon, measures: false }
+        Settings { epsilon, ..Settings::default() }
     }
 }
 

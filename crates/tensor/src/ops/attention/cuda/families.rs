@@ -70,7 +70,6 @@ pub(crate) static FAMILY: Family = family!(
         "attention_masks.cuh",
         "attention_tiles.cuh",
         "maximum.cuh",
-        "mma.cuh",
         "philox.cuh"
     ],
     constants: &[
@@ -141,7 +140,6 @@ pub(crate) static FAMILY_WIDE: Family = family!(
         "attention_masks.cuh",
         "attention_tiles.cuh",
         "maximum.cuh",
-        "mma.cuh",
         "philox.cuh"
     ],
     constants: &[
