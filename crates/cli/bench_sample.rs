@@ -36,7 +36,7 @@ pub(crate) struct BenchSampleArgs {
     /// Device: auto, cpu or cuda
     #[arg(long, default_value = "auto")]
     device: String,
-    /// Override a key of the configuration, as in --set train.graphs=auto
+    /// Override a key of the configuration, as in --set train.graphs=off
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     overrides: Vec<String>,
     /// Print one line of JSON

@@ -65,8 +65,8 @@ pub(crate) fn predict(setup: &Setup, run_dir: &Path) -> Option<Prediction> {
     })
 }
 
-/// Returns the predicted time of a setup's step; `None` if its device is not described, or a step has too many
-/// passes.
+/// Returns the predicted time of a setup's step; `None` if its device is not described, or a step has too
+/// many passes.
 ///
 /// # Errors
 /// As for [`check`]; errors of planning.

@@ -76,8 +76,8 @@ section! {
         /// Use of CUDA graphs on a GPU: after the first steps the calls of a step are captured once, and
         /// later steps launch them together, which saves most of the host's time. "auto": where one rank
         /// computes whole steps by itself, on inputs that it does not offload; a log line says why a step is
-        /// not captured. "on": such a step is refused. "off": every step makes its calls one by one. On an
-        /// H200 a matmul in f32 could not be captured, which ends a run at its third step. The steps in which
+        /// not captured. "on": such a step is refused. "off": every step makes its calls one by one, which
+        /// a process needs that runs another job on the same GPU at the same time. The steps in which
         /// `sample` draws tokens are captured too, and make their calls if that fails. No bit and no byte of
         /// a plan depends on it; the driver's memory for graphs counts as warm-up.
         graphs: Graphs = choice!(Graphs, Graphs::ALL).default("\"auto\"").any_bits();

@@ -155,8 +155,8 @@ impl Launch<'_> {
     }
 
     /// Lets the kernel begin while the one before it in the stream still runs, on GPUs that can (programmatic
-    /// dependent launch): it calls `wait_for_earlier` of `kernels/early.cuh` before it reads results of earlier
-    /// kernels, and before it writes.
+    /// dependent launch): it calls `wait_for_earlier` of `kernels/early.cuh` before it reads results of
+    /// earlier kernels, and before it writes.
     pub fn early(self) -> Self {
         Launch { is_early: true, ..self }
     }

@@ -5,7 +5,7 @@ use std::slice::ChunksExact;
 use device::parallel::{for_pieces, simd};
 use device::{DType, Float, dispatch};
 
-use super::Arrays;
+use super::arrays::Arrays;
 use super::cache::{Cache, CachedValues};
 use crate::ops::attention::{Heads, Settings};
 use crate::ops::math::{exp, sum2};

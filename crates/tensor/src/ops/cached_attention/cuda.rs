@@ -2,7 +2,7 @@
 
 use device::{Family, Function};
 
-use super::Arrays;
+use super::arrays::Arrays;
 use super::cache::{Cache, CachedValues};
 use super::workspace::{self, CHUNK};
 use crate::ops::attention::{Heads, Settings};

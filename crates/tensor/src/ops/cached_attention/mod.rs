@@ -5,6 +5,7 @@
 //! does not depend on the other rows, their number, or the cache's capacity. The order of its sums differs
 //! from that of [`attention`](super::attention), so results agree up to rounding.
 
+mod arrays;
 mod cache;
 mod cpu;
 pub(crate) mod cuda;
@@ -12,6 +13,7 @@ mod workspace;
 
 pub use cache::{Cache, CachedHeads, CachedValues};
 
+use arrays::Arrays;
 use device::{Backend, Category, DType, Request};
 
 use super::attention::{Heads, Qkv, Settings, check_sinks};
@@ -99,14 +101,6 @@ pub fn forward(
         Backend::Cuda => cuda::forward(OPERATOR, &qkv, settings, cache, arrays, &workspace, &output)?,
     }
     Ok(output)
-}
-
-/// What [`forward`] reads beside queries, keys and values.
-#[derive(Clone, Copy)]
-struct Arrays<'a> {
-    documents: &'a Tensor,
-    angles: Option<&'a Tensor>,
-    sinks: Option<&'a Tensor>,
 }
 
 /// Refuses a table without the angles of all positions of a cache, and one for keys that are also values.

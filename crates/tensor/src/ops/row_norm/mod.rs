@@ -16,8 +16,8 @@ pub struct Settings {
     pub epsilon: f32,
     /// Whether results are accompanied by their largest magnitude on a GPU ([`Tensor::with_maxima`]).
     pub measures: bool,
-    /// Whether forward computes each row with a whole block of a GPU, which is faster where rows are few; sums
-    /// may have another order.
+    /// Whether forward computes each row with a whole block of a GPU, which is faster where rows are few;
+    /// sums may have another order.
     pub a_block_each: bool,
 }
 
