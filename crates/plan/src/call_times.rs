@@ -53,6 +53,11 @@ const TYPICAL_CONVOLUTION: f64 = 1.6;
 /// Multiples of its share of the memory's rate that one multiprocessor reaches alone.
 const ALONE: f64 = 2.0;
 
+/// Speed of compute beside sums over ranks and the exchange of their parts, whose kernels hold
+/// multiprocessors for which the last blocks of matmuls wait (`benches/notes/several_gpus.md`).
+const SPEED_BESIDE_SUMS: f64 = 0.25;
+/// Speed of compute beside gathered weights (`benches/notes/predictions.md`).
+const SPEED_BESIDE_GATHERS: f64 = 0.5;
 /// Seconds of the host for the mark and the launch of a CUDA graph at the beginning of each part of a step
 /// that is replayed: an estimate, which no device's description has.
 const GRAPH_SECONDS: f64 = 1e-5;
@@ -121,14 +126,19 @@ impl CallTimes {
         !self.samples.is_empty() && size().is_some_and(|size| self.samples.has(&size))
     }
 
-    /// Returns whether a call slows compute down that runs meanwhile: sums over ranks of a host, and the
-    /// exchange of their parts, which kernels make. Gathered values are copied, and networks are slow.
-    pub(crate) fn slows_compute(&self, call: &LoggedCall) -> bool {
-        let LoggedCall::Communication(call) = call else { return false };
+    /// Returns the part of its speed that compute has while a call runs, which calls between ranks of a host
+    /// lower; networks are slow.
+    pub(crate) fn compute_speed(&self, call: &LoggedCall) -> f64 {
+        let LoggedCall::Communication(call) = call else { return 1.0 };
         let reduces = matches!(call.stream, StreamKind::Reduce | StreamKind::Exchange);
         let host = |rank: &usize| rank / self.gpus_per_host.max(1);
         let is_near = call.ranks.iter().all(|rank| Some(host(rank)) == call.ranks.first().map(host));
-        reduces && is_near && matches!(call.operation, "exchange" | "all-reduce" | "reduce-scatter")
+        match call.operation {
+            _ if !reduces || !is_near => 1.0,
+            "exchange" | "all-reduce" | "reduce-scatter" => SPEED_BESIDE_SUMS,
+            "all-gather" => SPEED_BESIDE_GATHERS,
+            _ => 1.0,
+        }
     }
 
     /// Seconds for which a call occupies the host.

@@ -45,8 +45,8 @@ pub(crate) struct CallTime {
     pub(crate) host: f64,
     /// Whether calls of its kind were measured.
     pub(crate) is_measured: bool,
-    /// Whether it slows compute down that runs meanwhile.
-    pub(crate) slows_compute: bool,
+    /// The part of its speed that compute has meanwhile.
+    pub(crate) compute_speed: f64,
 }
 
 /// A call with its times. Large pipelines have millions.
@@ -58,7 +58,7 @@ struct TimedCall {
     effect: Effect,
     family: Option<&'static str>,
     is_measured: bool,
-    slows_compute: bool,
+    compute_speed: f64,
 }
 
 /// The effect of a call on host and streams.
@@ -88,8 +88,8 @@ impl RankCalls {
         let stretches = stretches(&log);
         let timed = |call: LoggedCall| {
             let (time, family) = (times(&call), CallSize::family(&call));
-            let CallTime { device: seconds, host, is_measured, slows_compute } = time;
-            TimedCall { seconds, host, effect: Effect::of(call), family, is_measured, slows_compute }
+            let CallTime { device: seconds, host, is_measured, compute_speed } = time;
+            TimedCall { seconds, host, effect: Effect::of(call), family, is_measured, compute_speed }
         };
         RankCalls {
             rank,
@@ -379,9 +379,9 @@ impl<'a> Rank<'a> {
 
     /// Runs a call on a stream.
     fn run(&mut self, stream: StreamKind, call: &TimedCall) {
-        match call.slows_compute {
-            true => self.streams.run_sum(stream, self.host, call.seconds),
-            false => self.streams.run(stream, self.host, call.seconds),
+        self.streams.run(stream, self.host, call.seconds);
+        if call.compute_speed < 1.0 {
+            self.streams.slow_compute(stream, call.seconds, call.compute_speed);
         }
     }
 }

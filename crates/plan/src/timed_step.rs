@@ -86,7 +86,7 @@ impl TimedStep {
                 device: times.device(call, &matmuls),
                 host: if is_replayed { times.replaying_host(call) } else { times.host(call) },
                 is_measured: times.is_measured(call),
-                slows_compute: times.slows_compute(call),
+                compute_speed: times.compute_speed(call),
             });
             Ok(calls.with_sequences(grid.seen_from(rank)?.group(Axis::Context).ranks))
         })?;

@@ -88,9 +88,6 @@ fn is_pass(section: &str) -> bool {
     [Phase::Forward, Phase::Backward].into_iter().any(|phase| phase.name() == section)
 }
 
-/// Speed of compute beside sums over ranks, whose kernels hold multiprocessors for which the last blocks of
-/// matmuls wait (`benches/notes/several_gpus.md`).
-const SPEED_BESIDE_SUMS: f64 = 0.25;
 /// Most events of a stream that are kept: waits are for recent ones.
 const EVENTS: usize = 4096;
 
@@ -107,12 +104,21 @@ struct Stream {
     events: VecDeque<(f64, Option<Idle>)>,
 }
 
+/// A call beside which compute is slower.
+#[derive(Debug)]
+struct Slowing {
+    begin: f64,
+    end: f64,
+    /// The part of its speed that compute has.
+    speed: f64,
+}
+
 /// All streams of a rank.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     streams: [Stream; StreamKind::ALL.len()],
-    /// The begins and ends of sums over ranks beside which compute may still run.
-    sums: Vec<[f64; 2]>,
+    /// Calls between ranks beside which compute may still run.
+    slowing: Vec<Slowing>,
     section: &'static str,
     /// Whether the present pass has not begun to compute.
     is_new_pass: bool,
@@ -154,7 +160,7 @@ impl Streams {
             *free = begin + seconds;
             return;
         }
-        let seconds = seconds + self.slowed_by_sums(begin, seconds);
+        let seconds = seconds + self.slowed(begin, seconds);
         self.of(stream).free = begin + seconds;
         if let Some((_, reason)) = waited {
             add(&mut self.current.idle, reason, awaited - before);
@@ -172,26 +178,25 @@ impl Streams {
         self.is_new_pass = false;
     }
 
-    /// Runs a sum over ranks, which slows compute down.
-    pub(super) fn run_sum(&mut self, stream: StreamKind, enqueued: f64, seconds: f64) {
-        self.run(stream, enqueued, seconds);
+    /// Lets compute have `speed` of its speed beside the last `seconds` of a stream's work.
+    pub(super) fn slow_compute(&mut self, stream: StreamKind, seconds: f64, speed: f64) {
         let end = self.of(stream).free;
-        self.sums.push([end - seconds, end]);
+        self.slowing.push(Slowing { begin: end - seconds, end, speed });
     }
 
-    /// Returns by how much longer compute of `seconds` from `begin` on takes beside sums.
-    fn slowed_by_sums(&mut self, begin: f64, seconds: f64) -> f64 {
+    /// Returns by how much longer compute of `seconds` from `begin` on takes beside calls that slow it.
+    fn slowed(&mut self, begin: f64, seconds: f64) -> f64 {
         let mut longer = 0.0;
-        for [from, until] in &mut self.sums {
-            *from = from.max(begin);
-            let left = begin + seconds + longer - *from;
-            if left > 0.0 && *from < *until {
-                let beside = (*until - *from).min(left / SPEED_BESIDE_SUMS);
-                longer += beside * (1.0 - SPEED_BESIDE_SUMS);
-                *from += beside;
+        for call in &mut self.slowing {
+            call.begin = call.begin.max(begin);
+            let left = begin + seconds + longer - call.begin;
+            if left > 0.0 && call.begin < call.end {
+                let beside = (call.end - call.begin).min(left / call.speed);
+                longer += beside * (1.0 - call.speed);
+                call.begin += beside;
             }
         }
-        self.sums.retain(|[from, until]| from < until);
+        self.slowing.retain(|call| call.begin < call.end);
         longer
     }
 
@@ -230,7 +235,9 @@ impl Streams {
     /// Continues as if the work since the parts of the step were `before` had been done `times` times more,
     /// in `seconds`.
     pub(super) fn repeat(&mut self, seconds: f64, times: f64, before: &ClockParts) {
-        self.sums.iter_mut().flatten().for_each(|time| *time += seconds);
+        for call in &mut self.slowing {
+            (call.begin, call.end) = (call.begin + seconds, call.end + seconds);
+        }
         for Stream { free, awaited, events, .. } in &mut self.streams {
             *free += seconds;
             awaited.iter_mut().for_each(|(time, _)| *time += seconds);

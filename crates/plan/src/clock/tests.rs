@@ -10,12 +10,8 @@ fn calls(rank: usize, calls: &[(LoggedCall, f64)], host: f64) -> RankCalls {
 
 fn repeated(rank: usize, calls: &[(LoggedCall, f64)], host: f64, repeated: Vec<RepeatedCalls>) -> RankCalls {
     let log = CallLog { calls: calls.iter().map(|(call, _)| call.clone()).collect(), repeated };
-    let mut made = RankCalls::new(rank, log, |_| CallTime {
-        device: 0.0,
-        host,
-        is_measured: false,
-        slows_compute: false,
-    });
+    let mut made =
+        RankCalls::new(rank, log, |_| CallTime { device: 0.0, host, is_measured: false, compute_speed: 1.0 });
     made.calls.iter_mut().zip(calls).for_each(|(made, (_, seconds))| made.seconds = *seconds);
     made
 }
@@ -125,7 +121,7 @@ fn pipelines_with_very_many_calls_are_not_simulated() {
 }
 
 #[test]
-fn sums_over_ranks_slow_compute_beside_them() {
+fn calls_between_ranks_slow_compute_beside_them() {
     use StreamKind::{Compute, Reduce};
     let made = [
         (copy(Compute), 1.0),
@@ -137,12 +133,13 @@ fn sums_over_ranks_slow_compute_beside_them() {
         // The sum has ended before.
         (copy(Compute), 1.0),
     ];
-    let seconds = |slows_compute| {
+    let seconds = |compute_speed| {
         let mut calls = calls(0, &made, 0.0);
-        calls.calls[3].slows_compute = slows_compute;
+        calls.calls[3].compute_speed = compute_speed;
         simulate(&[calls]).unwrap()[0].seconds()
     };
-    assert!(close(seconds(false), 7.0), "{}", seconds(false));
-    // A sum of 2 takes 1.5 of the compute beside it.
-    assert!(close(seconds(true), 8.5), "{}", seconds(true));
+    // A call of 2 takes 0, 1 and 1.5 of the compute beside it.
+    for (speed, expected) in [(1.0, 7.0), (0.5, 8.0), (0.25, 8.5)] {
+        assert!(close(seconds(speed), expected), "{speed}: {}", seconds(speed));
+    }
 }
