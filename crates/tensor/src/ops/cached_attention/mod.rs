@@ -61,7 +61,7 @@ pub fn store_keys(keys: &Tensor, cache: &Cache, slot: usize) -> Result<()> {
 /// is the next token of slot i, to `[rows, 1, heads.query · heads.value_width]`. `documents [rows, 1]` u32
 /// has minus the position of every row, modulo 2³², as rotary embeddings take it; rows beyond the slots give
 /// 0. `angles`: a table of cosines and sines, `[positions, columns of a head that rotate]` f32 as in
-/// [`Angles`](super::rotary::Angles), by which queries and keys rotate first. `sinks`: as in
+/// [`Angles`], by which queries and keys rotate first. `sinks`: as in
 /// [`Masks`](super::attention::Masks). If values are parts of keys, `qkv` has none, and nothing rotates.
 ///
 /// # Errors
