@@ -69,7 +69,7 @@ pub(crate) fn predict(setup: &Setup, run_dir: &Path) -> Option<Prediction> {
 /// many passes.
 ///
 /// # Errors
-/// As for [`check`]; errors of planning.
+/// An unknown or invalid `telemetry.device`; errors of planning.
 pub fn predicted_step(setup: &Setup) -> Result<Option<StepTime>> {
     let Some(device) = device(setup)? else { return Ok(None) };
     let config = &setup.config;
