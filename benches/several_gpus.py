@@ -76,7 +76,10 @@ def smi(query):
 
 def call(command):
     """The standard output of a program."""
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    try:
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    except OSError as error:
+        raise Failed(f"{command[0]}: {error.strerror}") from error
     if done.returncode != 0:
         raise Failed(f"status {done.returncode}: {reason(done.stderr)}")
     return done.stdout
@@ -203,8 +206,15 @@ def grids(gpus):
 
 def tests(bench):
     for name, only in (("collective-conformance", ""), ("collective-nccl", ""), ("plimsoll-gpu", ""), ("plimsoll-bits", "two_gpu_ranks")):
-        command = [pathlib.Path(bench.given.bundle or "no bundle") / "run-tests", name, *filter(None, [only])]
-        bench.row("tests", " ".join(map(str, command[1:])), lambda: {"passed": call(command).count(" ... ok")})
+        bench.row("tests", f"{name} {only}".strip(), lambda: tested(bench.given.bundle, name, only))
+
+
+def tested(bundle, name, only):
+    """The tests of a binary of a bundle that passed, and those among them that were skipped."""
+    if not bundle:
+        raise Failed("--bundle names no bundle of launch/bundle")
+    output = call([pathlib.Path(bundle) / "run-tests", name, *filter(None, [only])])
+    return {"passed": output.count(" ... ok"), "skipped": output.count("skipped: ")}
 
 
 def bits(bench):
@@ -392,7 +402,7 @@ def parts(row):
         share = f"{operation['of_pytorch']:.3f} of PyTorch's bandwidth"
         yield f"{operation['operation']}, {operation['mib']} MiB of {operation['dtype']}", {"instead": share}
     if "passed" in row:
-        yield row["row"], row | {"instead": f"{row['passed']} tests passed"}
+        yield row["row"], row | {"instead": f"{row['passed']} tests passed, of which {row['skipped']} were skipped"}
     elif "restarts" in row:
         yield row["row"], row | {"instead": json.dumps(row["restarts"])}
     elif not {"schedules", "operations"} & row.keys():

@@ -56,7 +56,7 @@ const ALONE: f64 = 2.0;
 /// Speed of compute beside sums over ranks and the exchange of their parts, whose kernels hold
 /// multiprocessors for which the last blocks of matmuls wait (`benches/notes/several_gpus.md`).
 const SPEED_BESIDE_SUMS: f64 = 0.25;
-/// Speed of compute beside gathered weights (`benches/notes/predictions.md`).
+/// Speed of compute beside values that ranks gather, mostly weights (`benches/notes/predictions.md`).
 const SPEED_BESIDE_GATHERS: f64 = 0.5;
 /// Seconds of the host for the mark and the launch of a CUDA graph at the beginning of each part of a step
 /// that is replayed: an estimate, which no device's description has.

@@ -35,7 +35,7 @@ pub struct NormRule {
 
 /// The settings of a norm, of which a pass over the next tokens of sequences has few rows.
 pub(super) fn of_pass(tape: &Tape, settings: impl Into<Settings>) -> Settings {
-    Settings { a_block_each: tape.pass().extends_cache(), ..settings.into() }
+    Settings { block_per_row: tape.pass().extends_cache(), ..settings.into() }
 }
 
 /// The operands of a norm of a residual sum, as autocast gives them.

@@ -120,7 +120,7 @@ fn norms_measure_what_they_write() {
     for case in cases() {
         // A row by a warp, a row by a block, and rows of any width.
         for width in [96, 2064, 16_400] {
-            let settings = layer_norm::Settings { epsilon: 1e-5, measures: true, a_block_each: false };
+            let settings = layer_norm::Settings { epsilon: 1e-5, measures: true, block_per_row: false };
             let (x, _) = case.operand("x", [19, width]);
             let (branch, _) = case.operand("branch", [19, width]);
             let (dy, _) = case.operand("dy", [19, width]);

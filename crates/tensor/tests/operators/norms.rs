@@ -56,13 +56,13 @@ impl Norm {
                 let (x, x_wide) = case.operand("x", [rows, width]);
                 let (parameters, wide) = self.operands(&case, width);
                 let expected = (self.reference)(&x_wide, &wide);
-                for a_block_each in [false, true] {
-                    let settings = Settings { a_block_each, ..EPSILON.into() };
+                for block_per_row in [false, true] {
+                    let settings = Settings { block_per_row, ..EPSILON.into() };
                     let (output, statistics) = (self.forward)(&x, &parameters, settings);
                     assert_eq!(expected.len(), 1 + statistics.len());
                     let results = [&output].into_iter().chain(&statistics).zip(&expected);
                     for (index, (actual, expected)) in results.enumerate() {
-                        let what = format!("result {index} of {rows}x{width}, {a_block_each}");
+                        let what = format!("result {index} of {rows}x{width}, {block_per_row}");
                         case.close(&what, &read(actual), expected);
                     }
                 }

@@ -55,7 +55,7 @@ impl Forward<'_> {
         let more: Vec<&Tensor> = self.residual.iter().flat_map(|(branch, sum)| [*branch, *sum]).collect();
         let parameters: Vec<&Tensor> = self.parameters.iter().copied().flatten().collect();
         let aligned = gpu::aligned(&[x, output]) && gpu::aligned(&parameters) && gpu::aligned(&more);
-        let form = form(x.shape().columns(), x.dtype(), aligned, self.settings.a_block_each);
+        let form = form(x.shape().columns(), x.dtype(), aligned, self.settings.block_per_row);
         let kernel = Function::new(self.family, form.forward).of(x.dtype());
         let launch = x.device().kernel(kernel).read(x.region());
         let launch = read_any(launch, self.residual.map(|(branch, _)| branch));

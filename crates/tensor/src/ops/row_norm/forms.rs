@@ -40,12 +40,12 @@ static ANY: Form =
     Form { vectors: usize::MAX, rows_per_block: 1, forward: "forward_any", backward: "backward_any" };
 
 /// Returns the form for rows of `width` elements of `dtype`, or of those with a block for a row.
-pub(super) fn form(width: usize, dtype: DType, aligned: bool, a_block_each: bool) -> &'static Form {
+pub(super) fn form(width: usize, dtype: DType, aligned: bool, block_per_row: bool) -> &'static Form {
     let lanes = gpu::lanes(dtype);
     if !aligned || !width.is_multiple_of(lanes) {
         return &ANY;
     }
     let widest = (dtype == DType::F32).then_some(&WIDEST);
-    let fits = |form: &&Form| width / lanes <= form.vectors && (!a_block_each || form.rows_per_block == 1);
+    let fits = |form: &&Form| width / lanes <= form.vectors && (!block_per_row || form.rows_per_block == 1);
     FORMS.iter().chain(widest).find(fits).unwrap_or(&ANY)
 }

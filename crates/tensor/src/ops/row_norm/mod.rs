@@ -18,7 +18,7 @@ pub struct Settings {
     pub measures: bool,
     /// Whether forward computes each row with a whole block of a GPU, which is faster where rows are few;
     /// sums may have another order.
-    pub a_block_each: bool,
+    pub block_per_row: bool,
 }
 
 impl From<f32> for Settings {
