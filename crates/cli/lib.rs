@@ -202,14 +202,14 @@ impl Command {
 /// with the command's exit status. Called first, and once.
 pub fn main(own: impl IntoIterator<Item = Family>) -> ! {
     if let Some(status) = system::confined::serve(&[data::CHAT_TASK]) {
-        std::process::exit(status.into());
+        system::exit::exit(status.into());
     }
     let registered = Families::register(own);
     let status = match process::check_stack().and_then(|()| process::check_addresses(0)).and(registered) {
         Ok(()) => run(),
         Err(refused) => output::exit_code(Err(CliError::Refused(refused))),
     };
-    std::process::exit(status.into())
+    system::exit::exit(status.into())
 }
 
 /// Runs the command of the process. Its frame is not part of that of [`main`], which first checks the stack.

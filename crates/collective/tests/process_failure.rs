@@ -106,11 +106,11 @@ fn one_rank() {
     if let Err(error) = &outcome {
         println!("survivor {}: {error}", world.rank());
         world.fail(&error.to_string());
-        std::process::exit(1);
+        system::exit::exit(1);
     }
     drop(communicator);
     // Rank 2 reaches its end and learns that the others did not.
     let failure = world.finish().unwrap_err();
     println!("rank 2 learned of {}: {}", failure.rank, failure.reason);
-    std::process::exit(1);
+    system::exit::exit(1);
 }

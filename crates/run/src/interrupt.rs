@@ -75,10 +75,10 @@ impl Interrupt {
                     if alone {
                         terminal::say("plimsoll: stopped before the first step, while its data was prepared");
                     }
-                    std::process::exit(1);
+                    system::exit::exit(1);
                 }
                 match (interrupt.is_raised(), alone) {
-                    (true, true) => std::process::exit(128 + signal),
+                    (true, true) => system::exit::exit(128 + signal),
                     (true, false) => continue,
                     (false, _) => interrupt.raise(),
                 }

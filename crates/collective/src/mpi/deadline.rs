@@ -1,10 +1,10 @@
 //! Deadlines for calls that block inside MPI: starting and finalizing.
 
 use std::io::Result;
-use std::process::exit;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
+use system::exit::exit;
 use system::{terminal, threads};
 
 /// Time after which rank 0 prints what it is waiting for.

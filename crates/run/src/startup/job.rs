@@ -131,7 +131,7 @@ impl Job {
                 if let Some(report) = failure::report(&logs, processes.all().len(), &lost) {
                     terminal::say(&format!("plimsoll: {report}"));
                 }
-                std::process::exit(1);
+                system::exit::exit(1);
             }
         };
         let refused =
@@ -294,6 +294,6 @@ mod tests {
         };
         let lost = job.run(30, body).unwrap_err();
         println!("lost rank {}: {}", lost.rank, lost.reason);
-        std::process::exit(1);
+        system::exit::exit(1);
     }
 }
