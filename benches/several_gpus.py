@@ -153,6 +153,9 @@ class Bench:
             found["predicted_step_seconds"] = json.loads((run_dir / "prediction.json").read_text())["step_seconds"]
         if summary["divergences"]:
             found["error"] = f"not as planned: {summary['divergences']}"
+        if not keep:
+            # The checkpoint at the end of a large model's run would leave no room for the next one's.
+            shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
         return found
 
     def same_bits(self, group, found):
@@ -304,7 +307,8 @@ def checkpoints(bench):
         return found | {"seconds_of_steps": [line.get("seconds") for line in lines(run_dir / "metrics.jsonl")]}
 
     def saved():
-        found = step_times(bench.train(config, sets + ["train.steps=8"], run_dir))
+        shutil.rmtree(run_dir, ignore_errors=True)
+        found = step_times(bench.train(config, sets + ["train.steps=8"], run_dir, keep=True))
         files = [file for file in run_dir.rglob("*") if file.is_file() and "checkpoint" in str(file)]
         return found | {"checkpoint_bytes": sum(file.stat().st_size for file in files)}
 

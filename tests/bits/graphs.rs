@@ -9,8 +9,10 @@ use worker::{
     DeviceChoice, Generator, GeneratorBytes, GeneratorOptions, Line, Placement, Setup, Worker, never_captured,
 };
 
-use super::{BLOCK, alone, assert_equal_bits_on};
-use crate::common::devices::gpu;
+use super::{
+    BLOCK, INTERLEAVED, LANES, PAIRS, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE, alone, assert_equal_bits_on,
+};
+use crate::common::devices::{gpu, own_gpus};
 use crate::common::runs::{
     BIASED_EXPERTS, BOTTLENECKS, CORRECTED_EXPERTS, GPT, LATENTS, LLAMA, PACKED, RESNET, WINDOWS_AND_CAPS,
     WINDOWS_AND_FACTORS, config, train,
@@ -52,6 +54,49 @@ fn assert_equal_bits_with_graphs(text: &'static str, sets: &[&'static str]) {
 fn replayed_steps_have_the_bits_of_steps_call_by_call() {
     if gpu() {
         ROWS.iter().for_each(|(text, sets)| assert_equal_bits_with_graphs(text, sets));
+    }
+}
+
+/// Grids of ranks with a GPU each.
+const GRIDS: &[&[&str]] = &[
+    &["parallel.data=2"],
+    &["parallel.data=2", SHARDED],
+    &["parallel.data=2", ZERO_2, BLOCK],
+    &["parallel.data=2", ZERO_3],
+    &["parallel.pipeline=2"],
+    &["parallel.pipeline=2", ZERO_BUBBLE],
+    &["parallel.data=4", ZERO_3, "parallel.peer_access=off"],
+    &["parallel.data=4", SHARDED, PAIRS, "parallel.peer_access=off"],
+    &["parallel.data=2", "parallel.pipeline=2", INTERLEAVED, SHARDED],
+];
+/// Grids whose ranks also share layers.
+const DIVIDING: &[&[&str]] = &[
+    &["parallel.tensor=2"],
+    &["parallel.data=2", "parallel.tensor=2", ZERO_3],
+    &["parallel.pipeline=2", "parallel.tensor=2"],
+];
+/// Models, with whether ranks share their layers.
+const RANKS: &[(&str, &[&str], bool)] = &[
+    (GPT, &["model.layers=4", "model.heads=4", "model.dropout=0.2", LANES], true),
+    (GPT, &["model.layers=4", "model.width=128", BF16, "precision.gradients=bf16"], false),
+    (LLAMA, &["model.width=256", BF16, FP8], false),
+];
+
+#[test]
+fn replayed_steps_of_ranks_have_the_bits_of_steps_call_by_call() {
+    let gpus = if gpu() { own_gpus() } else { 0 };
+    for (text, sets, are_divided) in RANKS {
+        let grids = GRIDS.iter().chain(DIVIDING.iter().filter(|_| *are_divided));
+        let fits = |grid: &&&[&str]| config(text, &[sets, **grid].concat()).world_size() <= gpus;
+        let on = |grid: &&[&'static str]| -> &'static [&'static str] {
+            [*grid, &["train.graphs=on"]].concat().leak()
+        };
+        let first = std::iter::once(&["train.graphs=off"][..]);
+        let rows: Vec<_> = first.chain(grids.filter(fits).map(|grid| on(&grid))).collect();
+        let common: Vec<&'static str> = [*sets, &STEPS[..]].concat();
+        if gpus > 0 {
+            assert_equal_bits_on(DeviceChoice::Cuda, &[(text, common.leak(), rows.leak())], false);
+        }
     }
 }
 
@@ -97,10 +142,13 @@ fn all_steps_after_the_third_are_replayed() {
 #[test]
 fn steps_that_are_never_captured_have_a_reason() {
     let reason = |sets: &[&str]| never_captured(&config(GPT, &[&["train.graphs=auto"], sets].concat()));
-    assert_eq!(reason(&[]), None);
+    for sets in [&[][..], &["parallel.data=2", ZERO_3], &["parallel.pipeline=2"], &["parallel.tensor=2"]] {
+        assert_eq!(reason(sets), None, "{sets:?}");
+    }
     for (sets, expected) in [
         (&["train.graphs=off"][..], "\"off\""),
-        (&["parallel.data=2"], "several ranks"),
+        (&["parallel.data=2", "parallel.ranks_per_device=2"], "share a GPU"),
+        (&["parallel.context=2"], "in pieces"),
         (&["train.on_spike=skip"], "limit of the gradient norm"),
         (&["train.on_out_of_memory=halve_micro_batch"], "repeated"),
         (&["telemetry.hashes=2"], "hashed"),

@@ -250,6 +250,10 @@ impl DataPlane for CountedData {
         Ok(Box::new(part))
     }
 
+    fn capturing_device(&self) -> Option<Device> {
+        self.device.borrow().clone()
+    }
+
     fn log_on(&mut self, device: &Device) {
         *self.device.borrow_mut() = Some(device.clone());
     }

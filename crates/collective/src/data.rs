@@ -113,6 +113,11 @@ pub trait DataPlane {
     /// their own device has their work.
     fn log_on(&mut self, _device: &Device) {}
 
+    /// The device that captures work between calls of this plane, if there is one.
+    fn capturing_device(&self) -> Option<Device> {
+        None
+    }
+
     /// Registers `observer` for every call that begins from now on, also in groups split off later.
     fn observe(&mut self, observer: Observer);
 

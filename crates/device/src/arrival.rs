@@ -9,6 +9,7 @@ use crate::error::Result;
 use crate::event::Event;
 use crate::marks::Mark;
 use crate::moment::Wait;
+use crate::repeat::Repeat;
 use crate::stream::StreamKind;
 
 /// The end of another stream's work that fills some memory, which may be many buffers. The compute stream
@@ -49,11 +50,29 @@ impl Device {
     /// # Errors
     /// The driver's.
     pub fn noted<T>(&self, stream: StreamKind, work: impl FnOnce() -> T) -> Result<T> {
-        let before = self.moment()?;
+        self.begin_note()?;
         let done = work();
-        let wait = Wait { stream, before, after: self.moment()? };
-        self.waits().borrow_mut().push(wait);
+        self.end_note(stream)?;
         Ok(done)
+    }
+
+    /// Notes the beginning of a wait.
+    pub(crate) fn begin_note(&self) -> Result<()> {
+        let begin = || {
+            self.captures().notes.borrow_mut().push(self.moment()?);
+            Ok(((), Repeat::BeginNote))
+        };
+        self.between_graphs(begin)
+    }
+
+    /// Notes the end of the last wait that began, for `stream`.
+    pub(crate) fn end_note(&self, stream: StreamKind) -> Result<()> {
+        let end = || {
+            let (before, after) = (self.captures().notes.borrow_mut().pop(), self.moment()?);
+            self.waits().borrow_mut().extend(before.map(|before| Wait { stream, before, after }));
+            Ok(((), Repeat::EndNote(stream)))
+        };
+        self.between_graphs(end)
     }
 
     /// Returns the compute stream's waits for arrivals since the last call, in order: the stream that it

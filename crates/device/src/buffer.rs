@@ -34,6 +34,12 @@ impl Buffer {
         Buffer { owner: None, backend, address: 0, bytes: 0, borrows: RefCell::default() }
     }
 
+    /// Returns a buffer of the same memory that does not own it.
+    pub(crate) fn unowned(&self) -> Self {
+        let Buffer { backend, address, bytes, .. } = *self;
+        Buffer { owner: None, backend, address, bytes, borrows: RefCell::default() }
+    }
+
     /// Requested bytes.
     pub fn bytes(&self) -> usize {
         self.bytes

@@ -1,8 +1,10 @@
 //! Capture of compute work: on a GPU, calls become a CUDA graph that is launched again and again.
 //!
-//! Between [`Device::begin_capture`] and [`Device::end_capture`] nothing runs. A call that cannot be
-//! captured, such as a copy from the host or a wait, ends the capture by itself: the work so far is launched,
-//! the call is made as usual, and [`Device::end_capture`] names it.
+//! Between [`Device::begin_capture`] and [`Device::end_capture`] compute work does not run at once. An event,
+//! a wait between streams, work on another stream or a call of a data plane divides it: the work so far is
+//! launched as a graph, the call is made and kept ([`RepeatedCall`]), and the capture goes on. A call that
+//! cannot be made again, such as a copy from the host, ends the capture by itself: the work so far is
+//! launched, the call is made as usual, and [`Device::end_capture`] names it.
 
 use memory::Script;
 
@@ -11,6 +13,8 @@ use crate::cuda::graph::{self, CudaGraph};
 use crate::device::Device;
 use crate::dtype::Element;
 use crate::error::{DeviceError, Result};
+use crate::repeat::{Again, Held, Repeat};
+use crate::repeated_call::RepeatedCall;
 use crate::stream::StreamKind;
 
 /// Compute work that was captured, with the addresses that it had.
@@ -21,12 +25,21 @@ pub struct Graph {
     device: Device,
 }
 
-/// The end of a capture.
+/// A piece of captured work.
+#[derive(Debug)]
+pub enum Piece {
+    /// Calls on the compute stream.
+    Graph(Graph),
+    /// A call between graphs.
+    Call(RepeatedCall),
+}
+
+/// The end of a capture, whose work has all been enqueued.
 #[derive(Debug)]
 pub enum Captured {
-    /// The captured work, which has not run; `None` if there is none.
-    Whole(Option<Graph>),
-    /// A call that cannot be captured. All work has been enqueued.
+    /// The captured work, in order.
+    Whole(Vec<Piece>),
+    /// A call that cannot be captured.
     Interrupted(&'static str),
 }
 
@@ -41,21 +54,34 @@ impl Device {
         }
     }
 
-    /// Starts to capture the compute stream. Other backends go on as usual.
+    /// Starts to capture the compute stream. On Meta, there are no graphs between the calls.
     ///
     /// # Errors
     /// The driver's.
     pub fn begin_capture(&self) -> Result<()> {
-        let Some(cuda) = self.gpu_to_use()? else { return Ok(()) };
-        self.captures().numbered.borrow_mut().clear();
-        let stream = cuda.streams.handle(StreamKind::Compute);
-        graph::begin(stream).map_err(|error| self.cuda_error(error))?;
         self.captures().interrupted.set(None);
+        self.captures().pieces.borrow_mut().clear();
+        self.captures().recent.keep();
+        self.resume_capture()
+    }
+
+    /// Returns whether work is captured.
+    pub fn is_capturing(&self) -> bool {
+        self.captures().is_on()
+    }
+
+    /// Starts to capture the next graph.
+    fn resume_capture(&self) -> Result<()> {
+        if let Some(cuda) = self.gpu_to_use()? {
+            self.captures().numbered.borrow_mut().clear();
+            let stream = cuda.streams.handle(StreamKind::Compute);
+            graph::begin(stream).map_err(|error| self.cuda_error(error))?;
+        }
         self.captures().is_on.set(true);
         Ok(())
     }
 
-    /// Ends the capture.
+    /// Ends the capture, after launching the work that it still holds back.
     ///
     /// # Errors
     /// The driver's, also if a call could not be captured; the captured work is lost then.
@@ -63,19 +89,71 @@ impl Device {
         if let Some(call) = self.captures().interrupted.take() {
             return Ok(Captured::Interrupted(call));
         }
+        self.end_graph()?;
+        let piece = |held| match held {
+            Held::Graph(graph) => Piece::Graph(Graph { graph, device: self.clone() }),
+            Held::Call(call) => Piece::Call(RepeatedCall(call)),
+        };
+        Ok(Captured::Whole(self.captures().pieces.take().into_iter().map(piece).collect()))
+    }
+
+    /// Ends the present graph, if work is captured, and launches it. Returns whether work was captured.
+    fn end_graph(&self) -> Result<bool> {
         if !self.captures().is_on.replace(false) {
-            return Ok(Captured::Whole(None));
+            return Ok(false);
         }
-        let cuda = self.gpu_or_refuse("end_capture")?;
-        let (stream, numbered) = (cuda.streams.handle(StreamKind::Compute), self.captures().numbered.take());
-        let graph = graph::end(&cuda.context, stream, numbered).map_err(|error| self.cuda_error(error))?;
-        Ok(Captured::Whole(graph.map(|graph| Graph { graph, device: self.clone() })))
+        if let Some(cuda) = self.gpu() {
+            let stream = cuda.streams.handle(StreamKind::Compute);
+            let numbered = self.captures().numbered.take();
+            let graph =
+                graph::end(&cuda.context, stream, numbered).map_err(|error| self.cuda_error(error))?;
+            if let Some(mut graph) = graph {
+                graph.launch(stream, 0).map_err(|error| self.cuda_error(error))?;
+                self.captures().pieces.borrow_mut().push(Held::Graph(graph));
+            }
+        }
+        Ok(true)
+    }
+
+    /// Makes a call that a graph cannot contain, and that says how it is made again. While work is captured,
+    /// the work before it is launched, and a replay makes the call again.
+    pub(crate) fn between_graphs<T>(&self, call: impl FnOnce() -> Result<(T, Repeat)>) -> Result<T> {
+        if !self.end_graph()? {
+            return Ok(call()?.0);
+        }
+        let (done, repeat) = call()?;
+        self.captures().pieces.borrow_mut().push(Held::Call(repeat));
+        self.resume_capture()?;
+        Ok(done)
+    }
+
+    /// Makes a call of a data plane. While work is captured, the work before it is launched, and a replay
+    /// makes the call `again`, unless it `did` nothing.
+    ///
+    /// # Errors
+    /// Errors of the call, within; the driver's.
+    pub fn make_repeated<T, E>(
+        &self,
+        call: impl FnOnce() -> std::result::Result<T, E>,
+        did: impl FnOnce(&T) -> bool,
+        again: impl FnOnce() -> Again,
+    ) -> Result<std::result::Result<T, E>> {
+        if !self.end_graph()? {
+            return Ok(call());
+        }
+        let done = call();
+        if done.as_ref().is_ok_and(did) {
+            self.captures().pieces.borrow_mut().push(Held::Call(Repeat::Other(again())));
+        }
+        self.resume_capture()?;
+        Ok(done)
     }
 
     /// Ends a capture after an error; its work is lost.
     pub fn abandon_capture(&self) {
         self.captures().interrupted.set(None);
         self.captures().written.take();
+        self.captures().pieces.take();
         if let Some(cuda) = self.gpu().filter(|_| self.captures().is_on.replace(false)) {
             graph::abandon(cuda.streams.handle(StreamKind::Compute));
         }
@@ -83,19 +161,11 @@ impl Device {
 
     /// Ends the capture, if there is one, before `call`, which cannot be captured: launches its work.
     pub(crate) fn interrupt_capture(&self, call: &'static str) -> Result<()> {
-        if !self.captures().is_on() {
-            return Ok(());
+        if self.end_graph()? {
+            self.captures().pieces.take();
+            self.captures().interrupted.set(Some(call));
         }
-        if let Captured::Whole(Some(mut graph)) = self.end_capture()? {
-            graph.launch(0)?;
-        }
-        self.captures().interrupted.set(Some(call));
         Ok(())
-    }
-
-    /// [`Device::interrupt_capture`] for a call on `stream`, unless that is the compute stream.
-    pub(crate) fn interrupt_capture_on(&self, stream: StreamKind, call: &'static str) -> Result<()> {
-        if stream == StreamKind::Compute { Ok(()) } else { self.interrupt_capture(call) }
     }
 
     /// Repeats the operations of `script` up to its first `end`, without it all that are left, as

@@ -3,6 +3,9 @@
 use std::cell::{Cell, RefCell};
 
 use crate::cuda::graph::NumberedLaunch;
+use crate::moment::Moment;
+use crate::recent_events::RecentEvents;
+use crate::repeat::Held;
 
 /// Bytes that were copied from the host, by their address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +20,12 @@ pub(crate) struct CaptureState {
     pub(crate) is_on: Cell<bool>,
     /// The call before which the capture was ended.
     pub(crate) interrupted: Cell<Option<&'static str>>,
+    /// Captured work, in order.
+    pub(crate) pieces: RefCell<Vec<Held>>,
+    /// Events for which repeated calls wait.
+    pub(crate) recent: RecentEvents,
+    /// Beginnings of waits that are being noted.
+    pub(crate) notes: RefCell<Vec<Moment>>,
     /// Copies from the host, while they are noted.
     pub(crate) written: RefCell<Option<Vec<Written>>>,
     /// Launches of the present capture with numbered words.

@@ -50,6 +50,8 @@ struct State {
     /// FLOPs of the matmuls so far.
     flops: Cell<u64>,
     events: [Cell<u64>; StreamKind::ALL.len()],
+    /// Waits between streams so far.
+    waits_made: Cell<u64>,
     log: LogState,
     captures: CaptureState,
 }
@@ -137,6 +139,7 @@ impl Device {
             context: Context::default(),
             flops: Cell::new(0),
             events: Default::default(),
+            waits_made: Cell::new(0),
             log: LogState::default(),
             captures: CaptureState::default(),
         };

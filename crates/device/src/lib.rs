@@ -55,6 +55,9 @@ mod moment;
 pub mod nvtx;
 pub mod parallel;
 mod raw;
+mod recent_events;
+mod repeat;
+mod repeated_call;
 mod stream;
 mod transfer;
 mod work;
@@ -66,7 +69,7 @@ pub use buffer::{Buffer, Region};
 pub use call_log::{
     CallLog, CopyKind, LoggedCall, LoggedCommunication, LoggedEvent, LoggedKernel, RepeatedCalls,
 };
-pub use capture::{Captured, Graph};
+pub use capture::{Captured, Graph, Piece};
 pub use capture_state::Written;
 pub use context::{ModuleEvent, ModuleObserver, Request};
 pub use convolution::{Convolution, ConvolutionEpilogue, ConvolutionPass, ConvolutionShape};
@@ -84,6 +87,8 @@ pub use matmul::{Epilogue, Matmul, Operand, Scales};
 pub use memory::{Category, Label, Statistics};
 pub use module_scope::ModuleScope;
 pub use raw::meta::page_table_bytes;
+pub use repeat::{Again, OutlivingRegion};
+pub use repeated_call::RepeatedCall;
 pub use stream::StreamKind;
 pub use transfer::HostCopy;
 pub use work::Work;

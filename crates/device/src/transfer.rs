@@ -7,6 +7,7 @@ use crate::device::Device;
 use crate::dtype::Element;
 use crate::error::{DeviceError, Result};
 use crate::parallel::for_pieces;
+use crate::repeat::Repeat;
 use crate::stream::StreamKind;
 use crate::work::Work;
 
@@ -145,9 +146,15 @@ impl Device {
     pub fn copy_on(&self, source: Region<'_>, target: Region<'_>, stream: StreamKind) -> Result<()> {
         same_length("copy", source.bytes, target.bytes)?;
         match self.gpu_to_use()? {
-            Some(cuda) => {
-                self.interrupt_capture_on(stream, "a copy on another stream")?;
+            Some(cuda) if stream == StreamKind::Compute => {
                 cuda.copy(source, target, stream)?.map_err(|error| self.cuda_error(error))
+            }
+            Some(cuda) => {
+                let copy = || {
+                    cuda.copy(source, target, stream)?.map_err(|error| self.cuda_error(error))?;
+                    Ok(((), Repeat::Copy { source: source.outlive(), target: target.outlive(), stream }))
+                };
+                self.between_graphs(copy)
             }
             None if self.is_meta() => {
                 self.log_copy(CopyKind::Within, source.bytes, stream);

@@ -59,7 +59,8 @@ const SPEED_BESIDE_SUMS: f64 = 0.25;
 /// Speed of compute beside values that ranks gather, mostly weights (`benches/notes/predictions.md`).
 const SPEED_BESIDE_GATHERS: f64 = 0.5;
 /// Seconds of the host for the mark and the launch of a CUDA graph at the beginning of each part of a step
-/// that is replayed: an estimate, which no device's description has.
+/// that is replayed, and for the graph before each call between ranks: an estimate, which no device's
+/// description has.
 const GRAPH_SECONDS: f64 = 1e-5;
 
 /// Returns the launches for which a log's calls occupy the host as long.
@@ -158,8 +159,13 @@ impl CallTimes {
 
     /// Seconds for which a call of a step that is replayed as CUDA graphs occupies the host.
     pub(crate) fn replaying_host(&self, call: &LoggedCall) -> f64 {
+        let is_beside = |stream: StreamKind| stream != StreamKind::Compute;
         match call {
             LoggedCall::Copy { kind: CopyKind::FromHost | CopyKind::ToHostLater, .. } => self.host(call),
+            LoggedCall::Copy { stream, .. } if is_beside(*stream) => self.host(call),
+            LoggedCall::Kernel(kernel) if is_beside(kernel.stream) => self.host(call),
+            LoggedCall::Record(_) | LoggedCall::Wait { .. } => self.host(call),
+            LoggedCall::Communication(_) => self.host(call) + GRAPH_SECONDS,
             LoggedCall::Section(_) => GRAPH_SECONDS,
             _ => 0.0,
         }

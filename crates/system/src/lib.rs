@@ -6,9 +6,9 @@
 //! are executed must be this user's own ([`private`]). Text printed to a terminal cannot control it
 //! ([`terminal`]), and long numbers in it have grouped digits ([`numbers`]). A thread that cannot be started
 //! is an error with a sentence ([`threads`]). Work on untrusted data is done by a second process, whose
-//! limits end only itself ([`confined`]). The process ends without exit handlers of libraries ([`exit`]). Long work says at times how far it is ([`pace`]). Tests stop a
-//! process at the point where they kill it ([`fail_point`]), and report what they cannot test here
-//! ([`skipped`]).
+//! limits end only itself ([`confined`]). The process ends without exit handlers of libraries ([`exit`]).
+//! Long work says at times how far it is ([`pace`]). Tests stop a process at the point where they kill it
+//! ([`fail_point`]), and report what they cannot test here ([`skipped`]).
 //!
 //! ```
 //! use system::output::{OutputFile, Replace};

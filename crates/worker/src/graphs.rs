@@ -1,14 +1,20 @@
 //! Captured steps: the calls of a step of training or of decoding as CUDA graphs, with the stops between them
-//! at which the host does what differs from step to step.
+//! at which the host does what differs from step to step, and the calls between ranks.
 //!
 //! A step is captured while it runs: each graph is launched as soon as it ends, at the next [`Stop`]. A
 //! replayed step makes the same stops, launches the graphs, and repeats the allocator's operations
 //! ([`memory::Script`]), so that counters, peaks and traces are those of any other step.
+//!
+//! Work of other streams between graphs is enqueued again, with its events and waits. All of it ends within
+//! the step, so that a replay needs no event of the step before; weights that travel after a step are waited
+//! for where the captured step waited, if nothing else happened in between ([`StepGraphs::is_next`]), and
+//! else before the step.
 
 use std::cell::RefCell;
 
+use collective::CollectiveError;
 use config::{Graphs, OffloadPolicy, OnSpike, RunConfig};
-use device::{Backend, Captured, Device, Graph, Written};
+use device::{Backend, Captured, Device, DeviceError, Piece, Written};
 use memory::{Script, ScriptEnd};
 use telemetry::Phase;
 
@@ -26,6 +32,8 @@ const MOST_CAPTURES: u32 = 16;
 pub fn never_captured(config: &RunConfig) -> Option<&'static str> {
     let offloads = config.optim.offload || config.memory.offload != OffloadPolicy::None;
     let reasons = [
+        (config.parallel.shares_gpu(), "several ranks share a GPU"),
+        (config.parallel.context_lanes > 1, "sequences are computed in pieces"),
         (offloads, "tensors are offloaded to host memory"),
         (crate::build::objective(config).is_some(), "the data is pairs of answers"),
         (config.train.on_spike != OnSpike::Ignore, "the limit of the gradient norm changes with each step"),
@@ -33,24 +41,22 @@ pub fn never_captured(config: &RunConfig) -> Option<&'static str> {
         (config.telemetry.hashes > 0, "the tensors of steps are hashed"),
         (config.train.micro_batches() > MOST_MICRO_BATCHES, "a step has more than 64 micro-batches"),
     ];
-    any_step(config).or_else(|| first_that_holds(&reasons))
+    turned_off(config).or_else(|| first_that_holds(&reasons))
 }
 
 /// Returns a reason for which decode steps of a configuration are not captured, if there is one.
 pub(crate) fn never_captured_decoding(config: &RunConfig) -> Option<&'static str> {
     let reasons = [
+        (config.world_size() > 1, "several ranks communicate within a step"),
         (config.model.cached_heads().is_none(), "the model keeps no keys and values"),
         (config.gathers_weights(), "weights are gathered as they are used"),
     ];
-    any_step(config).or_else(|| first_that_holds(&reasons))
+    turned_off(config).or_else(|| first_that_holds(&reasons))
 }
 
-/// Returns a reason for which no step of a configuration is captured, if there is one.
-fn any_step(config: &RunConfig) -> Option<&'static str> {
-    first_that_holds(&[
-        (config.train.graphs == Graphs::Off, "train.graphs is \"off\""),
-        (config.world_size() > 1, "several ranks communicate within a step"),
-    ])
+/// Returns the reason of a configuration that wants no captured steps.
+fn turned_off(config: &RunConfig) -> Option<&'static str> {
+    (config.train.graphs == Graphs::Off).then_some("train.graphs is \"off\"")
 }
 
 fn first_that_holds(reasons: &[(bool, &'static str)]) -> Option<&'static str> {
@@ -79,8 +85,8 @@ pub(crate) enum Stop {
 /// A part of a captured step.
 #[derive(Debug)]
 enum Part {
-    /// Calls.
-    Graph(Graph),
+    /// A graph, or a call between graphs.
+    Piece(Piece),
     /// A stop.
     Stop {
         stop: Stop,
@@ -95,6 +101,8 @@ enum Part {
 #[derive(Debug)]
 pub(crate) struct CapturedStep {
     parts: Vec<Part>,
+    /// Whether there are calls between graphs.
+    has_calls: bool,
     /// The allocator's operations.
     script: Script,
     /// FLOPs of the step's matmuls.
@@ -107,37 +115,59 @@ impl CapturedStep {
     /// Number of graphs, and of their calls.
     fn sizes(&self) -> (usize, usize) {
         let graphs = self.parts.iter().filter_map(|part| match part {
-            Part::Graph(graph) => Some(graph.calls()),
-            Part::Stop { .. } => None,
+            Part::Piece(Piece::Graph(graph)) => Some(graph.calls()),
+            Part::Piece(Piece::Call(_)) | Part::Stop { .. } => None,
         });
         graphs.fold((0, 0), |(count, sum), calls| (count + 1, sum + calls))
     }
 
     /// Replays the step as one whose first micro-batch is `first_number`: launches its graphs, calls `halt`
-    /// at each stop with the addresses to which the stop copied from the host, and repeats the allocator's
-    /// operations.
+    /// at each stop with the addresses to which the stop copied from the host, and repeats the calls between
+    /// graphs and the allocator's operations. `is_next`: whether nothing happened since the step before.
     ///
     /// # Errors
     /// Errors of `halt`, the driver's, the allocator's.
     pub(crate) fn replay(
         &mut self,
         device: &Device,
-        first_number: u64,
+        (first_number, is_next): (u64, bool),
         mut halt: impl FnMut(Stop, &[Written]) -> Result<()>,
     ) -> Result<()> {
         let shift = first_number.wrapping_sub(self.first_number);
+        if self.has_calls {
+            if !is_next {
+                device.join_streams()?;
+            }
+            device.fork_streams()?;
+        }
         for part in &mut self.parts {
             match part {
-                Part::Graph(graph) => graph.launch(shift)?,
+                Part::Piece(Piece::Graph(graph)) => graph.launch(shift)?,
+                Part::Piece(Piece::Call(call)) => call.repeat(device).map_err(repeated)?,
                 Part::Stop { stop, operations, written } => {
                     device.repeat(&mut self.script, Some(*operations))?;
                     halt(*stop, written)?;
                 }
             }
         }
+        if self.has_calls {
+            device.join_streams()?;
+        }
         device.repeat(&mut self.script, None)?;
         device.count_flops(self.flops);
         Ok(())
+    }
+}
+
+/// Returns the error of a call that was made again.
+fn repeated(error: Box<dyn std::error::Error + Send + Sync>) -> WorkerError {
+    let error = match error.downcast::<CollectiveError>() {
+        Ok(error) => return WorkerError::from(*error),
+        Err(error) => error,
+    };
+    match error.downcast::<DeviceError>() {
+        Ok(error) => WorkerError::from(*error),
+        Err(error) => WorkerError::Refused(error.to_string()),
     }
 }
 
@@ -188,18 +218,14 @@ impl Recorder {
         Ok(done)
     }
 
-    /// Ends the present graph and launches it. Returns whether the step is still captured.
+    /// Ends the present graph. Returns whether the step is still captured.
     fn end_graph(&self) -> Result<bool> {
         let mut recorded = self.recorded.borrow_mut();
         if recorded.interrupted.is_some() {
             return Ok(false);
         }
         match self.device.end_capture()? {
-            Captured::Whole(None) => {}
-            Captured::Whole(Some(mut graph)) => {
-                graph.launch(0)?;
-                recorded.parts.push(Part::Graph(graph));
-            }
+            Captured::Whole(pieces) => recorded.parts.extend(pieces.into_iter().map(Part::Piece)),
             Captured::Interrupted(call) => recorded.interrupted = Some(call),
         }
         Ok(recorded.interrupted.is_none())
@@ -225,7 +251,11 @@ impl Recorder {
             }
         };
         let flops = self.device.flops() - self.flops;
-        Ok(Ok(Some(CapturedStep { parts, script, flops, first_number })))
+        let has_calls = parts.iter().any(|part| matches!(part, Part::Piece(Piece::Call(_))));
+        if has_calls {
+            self.device.join_streams()?;
+        }
+        Ok(Ok(Some(CapturedStep { parts, has_calls, script, flops, first_number })))
     }
 
     /// Ends the capture after an error of the step, whose calls since the last stop are lost.
@@ -248,6 +278,8 @@ pub(crate) struct StepGraphs {
     before: Option<u64>,
     captures: u32,
     replays: u64,
+    /// The device's number of events and waits after the last step.
+    stream_calls: Option<u64>,
     /// The last reason that the log has.
     logged: Option<String>,
 }
@@ -276,9 +308,17 @@ impl StepGraphs {
         never: Option<&'static str>,
     ) -> Result<Self> {
         let runs = device.backend() == Backend::Cuda;
-        let (captured, before, logged) = (None, None, None);
-        let mut graphs =
-            StepGraphs { name, choice, refused: !runs, captured, before, captures: 0, replays: 0, logged };
+        let mut graphs = StepGraphs {
+            name,
+            choice,
+            refused: !runs,
+            captured: None,
+            before: None,
+            captures: 0,
+            replays: 0,
+            stream_calls: None,
+            logged: None,
+        };
         if !device.is_cuda_like() {
             if choice == Graphs::On && !device.is_meta() {
                 tracing::warn!(
@@ -323,7 +363,18 @@ impl StepGraphs {
             self.refused = true;
             self.log("its memory has other addresses each time");
         }
-        if self.refused || !is_steady { Course::Plain } else { Course::Recorded }
+        // Weights that something else has waited for since the last step would not be waited for.
+        if self.refused || !is_steady || !self.is_next(device) { Course::Plain } else { Course::Recorded }
+    }
+
+    /// Ends a step.
+    pub(crate) fn end_step(&mut self, device: &Device) {
+        self.stream_calls = Some(device.stream_calls());
+    }
+
+    /// Returns whether streams have waited for nothing since the last step.
+    pub(crate) fn is_next(&self, device: &Device) -> bool {
+        self.stream_calls.is_none_or(|calls| calls == device.stream_calls())
     }
 
     /// Keeps a captured step, or the reason why there is none.

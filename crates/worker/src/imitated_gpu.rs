@@ -12,14 +12,18 @@ use crate::error::WorkerError;
 use crate::placement::Placement;
 use crate::setup::Setup;
 
-/// Returns the setup of a model in one stage, with a long history of its allocator.
+/// Returns the setup of a model in equal stages, one for each pipeline rank, with a long history of its
+/// allocator.
 pub(crate) fn setup(text: &str, sets: &[&str]) -> Setup {
     let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
     let config = RunConfig::parse(text, "test.toml", Path::new("/"), &sets).unwrap();
     let gpu = Description { kind: Kind::Cuda, compute_capability: (9, 0), ..Description::host() };
-    let whole = |config: &RunConfig| vec![Stage::whole(config.layers())];
+    let stages = |config: &RunConfig| {
+        let (of, ranks) = (config.layers(), config.parallel.pipeline);
+        (0..ranks).map(|rank| Stage { layers: of * rank / ranks..of * (rank + 1) / ranks, of }).collect()
+    };
     let setup = Setup::new(config, Placement::Meta(gpu), DataScope::Shapes, |config, _, _| {
-        Ok::<_, WorkerError>(whole(config))
+        Ok::<_, WorkerError>(stages(config))
     });
     Setup { history: 1 << 20, ..setup.unwrap() }
 }

@@ -74,12 +74,12 @@ section! {
         spike_window: usize = Row::count(2, 1 << 16).default("128").may_change()
             .only(Train::on_spike, &["stop", "skip", "rewind"]);
         /// Use of CUDA graphs on a GPU: after the first steps the calls of a step are captured once, and
-        /// later steps launch them together, which saves most of the host's time. "auto": where one rank
-        /// computes whole steps by itself, on inputs that it does not offload; a log line says why a step is
-        /// not captured. "on": such a step is refused. "off": every step makes its calls one by one, which
-        /// a process needs that runs another job on the same GPU at the same time. The steps in which
-        /// `sample` draws tokens are captured too, and make their calls if that fails. No bit and no byte of
-        /// a plan depends on it; the driver's memory for graphs counts as warm-up.
+        /// later steps launch them together, which saves most of the host's time; the calls between ranks
+        /// are made again one by one. "auto": where no rank offloads and each has a GPU of its own; a log
+        /// line says why a step is not captured. "on": such a step is refused. "off": every step makes its
+        /// calls one by one, which a process needs that runs another job on the same GPU at the same time.
+        /// The steps in which `sample` draws tokens are captured too, and make their calls if that fails. No
+        /// bit and no byte of a plan depends on it; the driver's memory for graphs counts as warm-up.
         graphs: Graphs = choice!(Graphs, Graphs::ALL).default("\"auto\"").any_bits();
         /// Steps between verifications; 0: none. Before every such step each data-parallel rank runs a
         /// micro-batch of another one, or if there is none of its own, and the results of all operators are

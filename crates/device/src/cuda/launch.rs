@@ -1,19 +1,15 @@
 //! Kernel launches; the arguments are checked against the compiled kernel's parameters.
-#![allow(unsafe_code)] // a launch passes addresses to code that Rust's compiler cannot check
-
-use std::ffi::c_void;
-
-use cudarc::driver::{result, sys};
-
 use super::argument::Argument;
-use super::error::{CudaError, Named};
+use super::error::CudaError;
 use super::graph::{NumberedLaunch, last_node};
 use super::reach::PeerAddress;
+use super::stream_launch::StreamLaunch;
 use crate::buffer::Region;
 use crate::call_log::{LoggedCall, LoggedKernel};
 use crate::device::Device;
 use crate::error::{DeviceError, Result};
 use crate::kernels::{Function, NumberedWords};
+use crate::repeat::Repeat;
 use crate::stream::StreamKind;
 use crate::work::Work;
 
@@ -184,7 +180,6 @@ impl Launch<'_> {
             return Ok(());
         }
         let cuda = device.gpu_or_refuse(function.family().name)?;
-        device.interrupt_capture_on(stream, "a launch on another stream")?;
         let mut modules = cuda.modules.borrow_mut();
         let kernel = modules.kernel(function, self.shared_bytes).map_err(|e| device.cuda_error(e))?;
         let kernel = kernel.ok_or(DeviceError::MissingKernel { function })?;
@@ -195,81 +190,49 @@ impl Launch<'_> {
                 format!("{function} has parameters of {:?} bytes and was given {sizes:?}", kernel.parameters);
             return Err(device.cuda_error(CudaError { call: "cuLaunchKernel", code: 0, text }));
         }
-        let mut pointers: Vec<*mut c_void> = self.arguments.iter_mut().map(Argument::pointer).collect();
-        let stream = cuda.streams.handle(self.stream);
-        let timed = cuda.timed(stream, function.family().name, || function.symbol(), self.work);
         let is_early = self.is_early && device.description().compute_capability >= EARLY_SINCE;
-        // SAFETY: function and stream are alive; number and sizes of the arguments match the kernel's
-        // parameters; addresses come from regions inside live buffers, whose memory is reused in stream order
-        // only: a kernel that begins early waits before it uses them.
-        let launched = unsafe {
-            enqueue(kernel.handle, (grid, threads, self.shared_bytes), stream, is_early, &mut pointers)
-        };
-        let launched = launched.named("cuLaunchKernel").map_err(|mut error| {
-            error.text = format!(
-                "{function} ({} × {} × {} blocks of {threads} threads, {} bytes shared): {}",
-                grid[0], grid[1], grid[2], self.shared_bytes, error.text
-            );
-            device.cuda_error(error)
-        });
-        launched.and_then(|()| timed.finish().map_err(|e| device.cuda_error(e)))?;
-        let handle = kernel.handle;
-        self.note_numbered(handle, (grid, threads), stream).map_err(|e| device.cuda_error(e))
-    }
-
-    /// Notes a captured launch with numbered words.
-    fn note_numbered(
-        self,
-        function: sys::CUfunction,
-        (grid, threads): ([u32; 3], u32),
-        stream: sys::CUstream,
-    ) -> super::error::Result<()> {
-        let captures = self.device.captures();
-        let Some(numbered) = self.numbered.filter(|_| captures.is_on()) else { return Ok(()) };
-        let (node, shared_bytes, arguments) = (last_node(stream)?, self.shared_bytes, self.arguments);
-        let launch = NumberedLaunch { node, function, grid, threads, shared_bytes, arguments, numbered };
-        captures.add_numbered(launch);
-        Ok(())
+        let (handle, numbered, arguments) =
+            (kernel.handle, self.numbered, std::mem::take(&mut self.arguments));
+        let mut call =
+            StreamLaunch { function, handle, grid, threads, shared_bytes, stream, is_early, arguments };
+        if stream != StreamKind::Compute {
+            return device.between_graphs(|| {
+                timed(device, &mut call, work)?;
+                Ok(((), Repeat::Launch(call)))
+            });
+        }
+        timed(device, &mut call, work)?;
+        note_numbered(device, call, numbered).map_err(|error| device.cuda_error(error))
     }
 }
 
-/// Enqueues a kernel with `shared_bytes` for each of `grid` blocks of `threads` threads.
-///
-/// # Safety
-/// Function and stream are alive, and the arguments are those of the function. Without `is_early` the kernel
-/// begins when earlier ones have ended; with it, it waits for them itself.
-unsafe fn enqueue(
-    function: sys::CUfunction,
-    (grid, threads, shared_bytes): ([u32; 3], u32, u32),
-    stream: sys::CUstream,
-    is_early: bool,
-    arguments: &mut [*mut c_void],
-) -> std::result::Result<(), result::DriverError> {
-    let [x, y, z] = grid;
-    if !is_early {
-        // SAFETY: that of this function.
-        return unsafe {
-            result::launch_kernel(function, (x, y, z), (threads, 1, 1), shared_bytes, stream, arguments)
-        };
-    }
-    let mut attribute = sys::CUlaunchAttribute {
-        id: sys::CUlaunchAttributeID_enum::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
-        pad: [0; 4],
-        value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
-    };
-    let config = sys::CUlaunchConfig {
-        gridDimX: x,
-        gridDimY: y,
-        gridDimZ: z,
-        blockDimX: threads,
-        blockDimY: 1,
-        blockDimZ: 1,
-        sharedMemBytes: shared_bytes,
-        hStream: stream,
-        attrs: &raw mut attribute,
-        numAttrs: 1,
-    };
-    let extra = std::ptr::null_mut();
-    // SAFETY: as above; the driver copies configuration and arguments.
-    unsafe { sys::cuLaunchKernelEx(&raw const config, function, arguments.as_mut_ptr(), extra) }.result()
+/// Enqueues a launch, and times it with its `work` if calls are timed.
+fn timed(device: &Device, call: &mut StreamLaunch, work: Work) -> Result<()> {
+    let family = call.function.family().name;
+    let (cuda, function) = (device.gpu_or_refuse(family)?, call.function);
+    let timed = cuda.timed(cuda.streams.handle(call.stream), family, || function.symbol(), work);
+    let launched = call.enqueue(cuda).and_then(|()| timed.finish());
+    launched.map_err(|error| device.cuda_error(error))
+}
+
+/// Notes a captured launch with numbered words.
+fn note_numbered(
+    device: &Device,
+    call: StreamLaunch,
+    numbered: Option<(usize, NumberedWords)>,
+) -> super::error::Result<()> {
+    let (captures, cuda) = (device.captures(), device.gpu());
+    let Some((numbered, cuda)) = numbered.zip(cuda).filter(|_| captures.is_on()) else { return Ok(()) };
+    let StreamLaunch { handle: function, grid, threads, shared_bytes, arguments, .. } = call;
+    let node = last_node(cuda.streams.handle(call.stream))?;
+    captures.add_numbered(NumberedLaunch {
+        node,
+        function,
+        grid,
+        threads,
+        shared_bytes,
+        arguments,
+        numbered,
+    });
+    Ok(())
 }

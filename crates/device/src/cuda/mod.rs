@@ -27,6 +27,7 @@ mod reach;
 mod share;
 mod signals;
 mod staging;
+pub(crate) mod stream_launch;
 pub(crate) mod streams;
 mod tensor_map;
 mod timing;

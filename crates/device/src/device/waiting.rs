@@ -1,15 +1,20 @@
 //! Events, waits and streams of a device.
 
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use super::Device;
 use crate::call_log::{LoggedCall, LoggedEvent};
-use crate::cuda::{Cuda, Named, SharedPoint, WaitGuard};
+use crate::cuda::{Cuda, Named, Point, SharedPoint, WaitGuard};
 use crate::error::{DeviceError, Result};
 use crate::event::{Event, SharedEvent};
+use crate::repeat::Repeat;
 use crate::stream::StreamKind;
+
+/// The streams on which ranks communicate.
+const BETWEEN_RANKS: [StreamKind; 3] = [StreamKind::Reduce, StreamKind::Transfer, StreamKind::Exchange];
 
 impl Device {
     /// Records an event after the work enqueued on `stream` so far.
@@ -17,13 +22,22 @@ impl Device {
     /// # Errors
     /// The driver's.
     pub fn record(&self, stream: StreamKind) -> Result<Event> {
+        self.between_graphs(|| Ok((self.record_now(stream)?, Repeat::Record(stream))))
+    }
+
+    fn record_now(&self, stream: StreamKind) -> Result<Event> {
         let count = &self.0.events[stream as usize];
         let sequence = count.replace(count.get() + 1);
         self.log(|| LoggedCall::Record(stream));
-        self.interrupt_capture("an event")?;
+        let event = Event { stream, sequence, point: self.point(stream)?.map(Rc::new) };
+        self.captures().recent.add(&event);
+        Ok(event)
+    }
+
+    /// Records a driver's event after the work on `stream` so far, if the device is a GPU.
+    fn point(&self, stream: StreamKind) -> Result<Option<Point>> {
         let record = |cuda: &Cuda| cuda.events.record(cuda.streams.handle(stream));
-        let point = self.gpu().map(record).transpose().map_err(|error| self.cuda_error(error))?;
-        Ok(Event { stream, sequence, point: point.map(Rc::new) })
+        self.gpu().map(record).transpose().map_err(|error| self.cuda_error(error))
     }
 
     /// Makes work enqueued on `stream` from now on start after `event`.
@@ -33,19 +47,62 @@ impl Device {
     pub fn wait(&self, stream: StreamKind, event: &Event) -> Result<()> {
         // CPU and Meta finish each call before the next begins, so a recorded event is always done.
         debug_assert!(event.sequence < self.0.events[event.stream as usize].get());
-        self.log(|| LoggedCall::Wait { stream, event: self.logged_event(event) });
-        self.interrupt_capture("a wait for an event")?;
-        match (self.gpu(), &event.point) {
-            (Some(cuda), Some(point)) => {
-                point.hold(cuda.streams.handle(stream)).map_err(|error| self.cuda_error(error))
-            }
-            _ => Ok(()),
-        }
+        let of = self.logged_event(event);
+        let wait = || {
+            self.0.waits_made.set(self.0.waits_made.get() + 1);
+            self.log(|| LoggedCall::Wait { stream, event: of });
+            self.hold(stream, event.point.as_deref())?;
+            Ok(((), Repeat::Wait { stream, of }))
+        };
+        self.between_graphs(wait)
+    }
+
+    /// Makes `stream` wait for a driver's event.
+    fn hold(&self, stream: StreamKind, point: Option<&Point>) -> Result<()> {
+        let held = self.gpu().zip(point).map(|(cuda, point)| point.hold(cuda.streams.handle(stream)));
+        held.transpose().map(drop).map_err(|error| self.cuda_error(error))
     }
 
     fn logged_event(&self, event: &Event) -> LoggedEvent {
         let recorded = self.0.events[event.stream as usize].get();
         LoggedEvent { stream: event.stream, later: recorded.saturating_sub(event.sequence + 1) }
+    }
+
+    /// Makes `stream` wait again for an event with as many later ones on its stream.
+    pub(crate) fn wait_again(&self, stream: StreamKind, of: LoggedEvent) -> Result<()> {
+        // The newest event is later than one that is no longer known.
+        let point = match self.captures().recent.find(of) {
+            Some(event) => event.point,
+            None => self.point(of.stream)?.map(Rc::new),
+        };
+        let sequence = self.0.events[of.stream as usize].get().saturating_sub(of.later + 1);
+        self.wait(stream, &Event { stream: of.stream, sequence, point })
+    }
+
+    /// Returns a number that is larger after every recorded event and every wait between streams.
+    pub fn stream_calls(&self) -> u64 {
+        self.0.events.iter().map(Cell::get).sum::<u64>() + self.0.waits_made.get()
+    }
+
+    /// Makes compute work from now on start after all work of other ranks' streams so far.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn join_streams(&self) -> Result<()> {
+        BETWEEN_RANKS.into_iter().try_for_each(|stream| self.order(stream, StreamKind::Compute))
+    }
+
+    /// Makes work from now on of the streams between ranks start after all compute work so far.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn fork_streams(&self) -> Result<()> {
+        BETWEEN_RANKS.into_iter().try_for_each(|stream| self.order(StreamKind::Compute, stream))
+    }
+
+    /// Makes work of a stream start after another's so far; the event is not counted.
+    fn order(&self, before: StreamKind, after: StreamKind) -> Result<()> {
+        self.hold(after, self.point(before)?.as_ref())
     }
 
     /// Records an event after the work enqueued on `stream` so far, for streams of other ranks of this

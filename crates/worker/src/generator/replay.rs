@@ -44,7 +44,7 @@ impl Generator {
 
     fn replay(&mut self) -> Result<bool> {
         let Some(mut captured) = self.graphs.take() else { return self.compute() };
-        captured.replay(self.device(), 0, |_, _| Ok(()))?;
+        captured.replay(self.device(), (0, true), |_, _| Ok(()))?;
         self.graphs.restore(captured);
         Ok(true)
     }

@@ -17,6 +17,8 @@ impl Worker {
     /// # Errors
     /// Errors of the step.
     pub(super) fn run(&mut self, step: u64) -> Result<()> {
+        // Every step gathers all sharded weights, also after a validation, as a replayed one does.
+        self.outdate_weights();
         match self.graphs.next(&self.engine.device, self.not_captured(step)) {
             Course::Plain => self.compute(step),
             Course::Recorded => self.record_graphs(step),
@@ -75,13 +77,14 @@ impl Worker {
     /// Replays the captured step as step `step`.
     fn replay(&mut self, step: u64) -> Result<()> {
         let Some(mut captured) = self.graphs.take() else { return self.compute(step) };
+        let is_next = self.graphs.is_next(&self.engine.device);
         let (device, setup) = (&self.engine.device, &self.engine.setup);
         let numbers = Numbers::training(&setup.config, &self.engine.grid, step, &setup.left_out);
         let (data, phases) = ((&mut self.data, &*self.data_order), &mut self.phases);
         let source = (&*setup.config, &setup.dataset, &self.engine.grid);
         let mut feed = WorkerFeed::new(device, source, numbers, data, phases);
         feed.pixels = self.engine.pixels.as_mut();
-        captured.replay(device, numbers.number(0), |stop, written| match stop {
+        captured.replay(device, (numbers.number(0), is_next), |stop, written| match stop {
             Stop::Snapshot => match self.copying.take() {
                 Some(copied) => Ok(device.wait_shared(StreamKind::Compute, &copied)?),
                 None => Ok(()),
@@ -89,6 +92,7 @@ impl Worker {
             Stop::LearningRate => Ok(self.norm.norm.state().set_learning_rate(self.schedule.rate(step))?),
             other => feed.stop_again(other, written),
         })?;
+        self.outdate_weights();
         self.graphs.restore(captured);
         Ok(())
     }

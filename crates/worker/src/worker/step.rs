@@ -82,6 +82,7 @@ impl Worker {
         for part in 0..self.parts.len() {
             self.gather_weights(part, usize::from(part == 0)..)?;
         }
+        self.graphs.end_step(&self.engine.device);
         self.moments.at(Moment::AfterUpdate, None);
         self.phases.end()?;
         self.moments.train(false);

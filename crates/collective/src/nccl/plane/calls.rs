@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use device::{DType, Region, StreamKind};
+use device::{DType, Device, Region, StreamKind};
 
 use super::NcclPlane;
 use crate::call::{Call, Operation, Plane};
@@ -143,6 +143,10 @@ impl DataPlane for NcclPlane {
         stream: StreamKind,
     ) -> Result<bool> {
         self.exchange_in_window(sends, receives, stream)
+    }
+
+    fn capturing_device(&self) -> Option<Device> {
+        Some(self.device.clone())
     }
 
     fn observe(&mut self, observer: Observer) {

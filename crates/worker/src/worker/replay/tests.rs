@@ -24,9 +24,24 @@ const CASES: &[(&str, &[&str])] = &[
     (RESNET, &["precision.compute=bf16"]),
 ];
 
+/// Settings of the last of several ranks.
+const RANKS: &[&[&str]] = &[
+    &["parallel.data=2", "parallel.lanes=2"],
+    &["parallel.data=2", "parallel.zero_stage=1", "precision.gradients=bf16", "precision.compute=bf16"],
+    &["parallel.data=2", "parallel.zero_stage=2"],
+    &["parallel.data=2", "parallel.zero_stage=3", "precision.compute=bf16", "precision.matmul=fp8"],
+    &["parallel.pipeline=2", "parallel.schedule=1f1b"],
+    &["parallel.pipeline=3", "parallel.data=2", "parallel.schedule=zero-bubble"],
+    &["parallel.tensor=2"],
+];
+
 fn worker(text: &str, sets: &[&str], captures: bool) -> Worker {
     let setup = imitated_gpu::setup(&format!("{text}{REST}"), sets);
-    let mut worker = Worker::new(&setup, Communicator::solo()).unwrap();
+    let communicator = match setup.config.world_size() {
+        1 => Communicator::solo(),
+        ranks => Communicator::counted(ranks - 1, ranks),
+    };
+    let mut worker = Worker::new(&setup, communicator).unwrap();
     worker.device().with_allocator(|allocator| allocator.start_digest());
     if captures {
         worker.graphs.capture_on_meta();
@@ -36,39 +51,57 @@ fn worker(text: &str, sets: &[&str], captures: bool) -> Worker {
 
 /// Returns the figures of a step or validation, and the digest of its allocations and frees.
 fn figures(worker: &mut Worker) -> (String, u64, RankStep) {
+    let (traffic, calls) = (worker.engine.planes.traffic(), worker.device().stream_calls());
     let (digest, events, statistics) = worker.device().with_allocator(|allocator| {
         let events = allocator.events().len();
         (allocator.take_digest(), events, allocator.statistics().clone())
     });
-    let text = format!("{:?} {statistics:?} {events} {}", worker.memory(), worker.device().flops());
+    let flops = worker.device().flops();
+    let text = format!("{:?} {statistics:?} {events} {flops} {traffic:?} {calls}", worker.memory());
     (text, digest, worker.phases.record().unwrap())
 }
 
 #[test]
 fn replayed_steps_allocate_what_steps_allocate() {
     for (text, sets) in CASES {
-        let mut workers = [worker(text, sets, false), worker(text, sets, true)];
-        for step in 0..12 {
-            let after_step = workers.each_mut().map(|worker| {
-                worker.step(step).unwrap();
-                worker.check_plan(RunPart::Step, step + 1).unwrap();
+        let replayed = compare(text, sets);
+        // The steps after an emptied cache, and after a validation that moved blocks, make their calls.
+        assert!((4..=9).contains(&replayed), "{replayed} replays of {sets:?}");
+    }
+}
+
+#[test]
+fn replayed_steps_of_ranks_make_their_calls() {
+    for sets in RANKS {
+        let sets = [*sets, &["train.global_batch_size=8"]].concat();
+        let replayed = compare(GPT, &sets);
+        assert!((4..=9).contains(&replayed), "{replayed} replays of {sets:?}");
+    }
+}
+
+/// Compares steps that are captured with steps that are not, and returns how many were replayed.
+fn compare(text: &str, sets: &[&str]) -> u64 {
+    let mut workers = [worker(text, sets, false), worker(text, sets, true)];
+    for step in 0..12 {
+        let after_step = workers.each_mut().map(|worker| {
+            worker.step(step).unwrap();
+            worker.check_plan(RunPart::Step, step + 1).unwrap();
+            figures(worker)
+        });
+        assert_eq!(after_step[1], after_step[0], "step {step} of {sets:?}");
+        // Memory of validations changes the addresses of later steps.
+        if step == 3 {
+            assert_eq!(workers[1].replayed_steps(), 1, "{sets:?}");
+        }
+        if step % 4 == 3 {
+            let after_validation = workers.each_mut().map(|worker| {
+                worker.validate().unwrap();
                 figures(worker)
             });
-            assert_eq!(after_step[1], after_step[0], "step {step} of {sets:?}");
-            // Memory of validations changes the addresses of later steps.
-            if step == 3 {
-                assert_eq!(workers[1].replayed_steps(), 1, "{sets:?}");
-            }
-            if step % 4 == 3 {
-                let after_validation = workers.each_mut().map(|worker| {
-                    worker.validate().unwrap();
-                    figures(worker)
-                });
-                assert_eq!(after_validation[1], after_validation[0], "{sets:?}");
-            }
+            assert_eq!(after_validation[1], after_validation[0], "{sets:?}");
         }
-        let [plain, replayed] = workers.each_ref().map(Worker::replayed_steps);
-        // The steps after an emptied cache, and after a validation that moved blocks, make their calls.
-        assert!(plain == 0 && (4..=9).contains(&replayed), "{replayed} replays of {sets:?}");
     }
+    let [plain, replayed] = workers.each_ref().map(Worker::replayed_steps);
+    assert_eq!(plain, 0, "{sets:?}");
+    replayed
 }

@@ -1,0 +1,45 @@
+//! The newest events of each stream, for which repeated calls wait.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+
+use crate::call_log::LoggedEvent;
+use crate::event::Event;
+use crate::stream::StreamKind;
+
+/// Events that are kept of a stream: more than a step records between an event and a wait for it. A wait for
+/// an older one waits for more.
+const KEPT: usize = 4096;
+
+/// The newest events of each stream, once they are kept.
+#[derive(Debug, Default)]
+pub(crate) struct RecentEvents {
+    keeps: Cell<bool>,
+    by_stream: [RefCell<VecDeque<Event>>; StreamKind::ALL.len()],
+}
+
+impl RecentEvents {
+    /// Keeps events from now on.
+    pub(crate) fn keep(&self) {
+        self.keeps.set(true);
+    }
+
+    /// Adds an event, the newest of its stream.
+    pub(crate) fn add(&self, event: &Event) {
+        if !self.keeps.get() || event.point.is_none() {
+            return;
+        }
+        let mut events = self.by_stream[event.stream() as usize].borrow_mut();
+        if events.len() == KEPT {
+            events.pop_front();
+        }
+        events.push_back(event.clone());
+    }
+
+    /// Returns an event by the number of later ones on its stream, if it is kept.
+    pub(crate) fn find(&self, of: LoggedEvent) -> Option<Event> {
+        let events = self.by_stream[of.stream as usize].borrow();
+        let index = events.len().checked_sub(usize::try_from(of.later).ok()?.checked_add(1)?)?;
+        events.get(index).cloned()
+    }
+}
