@@ -88,11 +88,11 @@ fn replayed_steps_of_ranks_have_the_bits_of_steps_call_by_call() {
     for (text, sets, are_divided) in RANKS {
         let grids = GRIDS.iter().chain(DIVIDING.iter().filter(|_| *are_divided));
         let fits = |grid: &&&[&str]| config(text, &[sets, **grid].concat()).world_size() <= gpus;
-        let on = |grid: &&[&'static str]| -> &'static [&'static str] {
-            [*grid, &["train.graphs=on"]].concat().leak()
+        let on = |grid: &[&'static str]| -> &'static [&'static str] {
+            [grid, &["train.graphs=on"]].concat().leak()
         };
         let first = std::iter::once(&["train.graphs=off"][..]);
-        let rows: Vec<_> = first.chain(grids.filter(fits).map(|grid| on(&grid))).collect();
+        let rows: Vec<_> = first.chain(grids.filter(fits).map(|grid| on(grid))).collect();
         let common: Vec<&'static str> = [*sets, &STEPS[..]].concat();
         if gpus > 0 {
             assert_equal_bits_on(DeviceChoice::Cuda, &[(text, common.leak(), rows.leak())], false);
