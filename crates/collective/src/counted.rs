@@ -14,9 +14,39 @@ use crate::error::Result;
 use crate::group::SplitGroup;
 use crate::host::copy;
 use crate::operands::{Caller, Membership, Operands, PeerRegion, Reach, check_rank};
+use crate::peer_access::{PeerAccess, PeerAccessOptions, SharedSum, SumKernels};
 use crate::shards::ByteShards;
 use crate::tally::Tally;
 use crate::traffic::{Meter, Traffic};
+
+/// Name in logs of exchanges that copy engines make in each other's memory.
+pub const PEER_COPIES: &str = "peer copies";
+/// Name in logs of sums that kernels make in each other's memory. Their bytes are those of the rank's parts,
+/// and once more where every rank gets the whole sum.
+pub const PEER_SUMS: &str = "peer sums";
+
+/// Memory to which the ranks would have access.
+#[derive(Debug)]
+struct CountedWindow {
+    /// First and last address of each region.
+    ranges: Vec<(u64, u64)>,
+    sums: Option<SumKernels>,
+}
+
+impl CountedWindow {
+    fn range(region: &Region<'_>) -> (u64, u64) {
+        let first = region.buffer.address() + region.offset as u64;
+        (first, first + region.bytes as u64)
+    }
+
+    /// Returns whether ranks would sum there.
+    fn adds(&self, sum: &SharedSum<'_>) -> bool {
+        let (first, last) = Self::range(&sum.region);
+        let is_shared = self.ranges.iter().any(|(begin, end)| *begin <= first && last <= *end);
+        let kernel = self.sums.and_then(|sums| (sums.kernel)(sum.dtype, sum.tree.tree()));
+        is_shared && kernel.is_some()
+    }
+}
 
 /// The control plane of one rank without the others.
 #[derive(Clone, Debug)]
@@ -80,6 +110,8 @@ pub(crate) struct CountedData {
     members: Vec<usize>,
     calls: u64,
     tally: Tally,
+    /// Memory to which the ranks have access, if they do.
+    window: Option<CountedWindow>,
     /// The device whose log has the calls; all planes split from one have the same.
     device: Rc<RefCell<Option<Device>>>,
 }
@@ -87,17 +119,17 @@ pub(crate) struct CountedData {
 impl CountedData {
     pub(crate) fn new(rank: usize, members: Vec<usize>, meter: Meter) -> Self {
         let tally = Tally::new(rank, members.len(), meter);
-        CountedData { rank, members, calls: 0, tally, device: Rc::default() }
+        CountedData { rank, members, calls: 0, tally, window: None, device: Rc::default() }
     }
 
     /// Adds a collective with an operand of `bytes` bytes to the device's log.
     fn log(&self, operation: Operation, bytes: usize, stream: StreamKind) {
-        self.log_messages(operation, bytes as u64, (&[], &[]), stream);
+        self.log_messages(operation.name(), bytes as u64, (&[], &[]), stream);
     }
 
     fn log_messages(
         &self,
-        operation: Operation,
+        operation: &'static str,
         bytes: u64,
         (sends, receives): (&[PeerRegion<'_>], &[PeerRegion<'_>]),
         stream: StreamKind,
@@ -110,7 +142,7 @@ impl CountedData {
             let (sends, receives) = (of(sends), of(receives));
             let total = |peers: &[(usize, u64)]| peers.iter().map(|(_, bytes)| *bytes).sum::<u64>();
             LoggedCall::Communication(LoggedCommunication {
-                operation: operation.name(),
+                operation,
                 bytes: bytes.max(total(&sends)).max(total(&receives)),
                 ranks: self.members.clone(),
                 sends,
@@ -142,7 +174,7 @@ impl CountedData {
         let caller = Caller { rank: self.members[self.rank], call };
         self.check(caller, &Operands::PointToPoint { sends, receives })?;
         self.tally.point_to_point(operation, sends, receives);
-        self.log_messages(operation, 0, (sends, receives), stream);
+        self.log_messages(operation.name(), 0, (sends, receives), stream);
         Ok(())
     }
 }
@@ -248,6 +280,43 @@ impl DataPlane for CountedData {
         let mut part = CountedData::new(group.rank, members, self.tally.meter().part());
         part.device = Rc::clone(&self.device);
         Ok(Box::new(part))
+    }
+
+    fn share(&mut self, regions: &[Region<'_>], options: PeerAccessOptions) -> Result<PeerAccess> {
+        let ranges = regions.iter().map(CountedWindow::range).collect();
+        self.window = Some(CountedWindow { ranges, sums: options.sums });
+        Ok(PeerAccess::Granted)
+    }
+
+    fn sum_shared(&mut self, sums: &[SharedSum<'_>], _alone: bool, stream: StreamKind) -> Result<bool> {
+        if !self.window.as_ref().is_some_and(|window| sums.iter().all(|sum| window.adds(sum))) {
+            return Ok(false);
+        }
+        let everywhere = sums.iter().any(|sum| sum.everywhere);
+        let caller = self.next(if everywhere { Operation::AllReduce } else { Operation::ReduceScatter });
+        self.check(caller, &Operands::SharedSums(sums))?;
+        let mut moved = 0;
+        for sum in sums {
+            self.tally.sum_shared(sum.region.bytes / self.members.len(), sum.tree, sum.everywhere);
+            moved += sum.region.bytes * (sum.tree.parts_of(self.rank).len() + usize::from(sum.everywhere));
+        }
+        self.log_messages(PEER_SUMS, moved as u64, (&[], &[]), stream);
+        Ok(true)
+    }
+
+    fn exchange_shared(
+        &mut self,
+        sends: &[PeerRegion<'_>],
+        receives: &[PeerRegion<'_>],
+        stream: StreamKind,
+    ) -> Result<bool> {
+        if self.window.is_some() {
+            let caller = self.next(Operation::Exchange);
+            self.check(caller, &Operands::SharedExchange { sends, receives })?;
+            self.tally.point_to_point(Operation::Exchange, sends, receives);
+            self.log_messages(PEER_COPIES, 0, (sends, receives), stream);
+        }
+        Ok(self.window.is_some())
     }
 
     fn capturing_device(&self) -> Option<Device> {

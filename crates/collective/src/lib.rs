@@ -78,6 +78,7 @@ mod tree;
 pub use call::{Call, Operation, Plane, Signature};
 pub use communicator::Communicator;
 pub use control::{ControlPlane, DELAY_INTERVAL, Observer, Watch};
+pub use counted::{PEER_COPIES, PEER_SUMS};
 pub use data::{CollectiveUse, DataPlane};
 pub use error::{CollectiveError, Failure, Result};
 pub use grid::{Axis, GridShape, Group, RankGrid};

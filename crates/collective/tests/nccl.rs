@@ -28,6 +28,7 @@ fn imagined_gpu(rank: usize) -> Device {
         granularity: 2 << 20,
         compute_capability: (9, 0),
         multiprocessors: 132,
+        peers: 0,
         libraries: String::new(),
     };
     Device::meta(rank, description, &DeviceOptions::default()).unwrap()

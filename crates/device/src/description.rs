@@ -75,6 +75,9 @@ pub struct Description {
     pub compute_capability: (u32, u32),
     /// A GPU's number of multiprocessors; 0 for a host.
     pub multiprocessors: u32,
+    /// Number of GPUs of a host that have access to each other's memory, as Meta imitates them; 0 for a real
+    /// device, whose driver knows.
+    pub peers: usize,
     /// Versions of the libraries that compute. Bits are promised for one set of versions only.
     pub libraries: String,
 }
@@ -91,6 +94,7 @@ impl Description {
             granularity: PAGE,
             compute_capability: (0, 0),
             multiprocessors: 0,
+            peers: 0,
             libraries: String::new(),
         }
     }

@@ -9,6 +9,7 @@ mod matmul;
 
 use std::collections::BTreeMap;
 
+use collective::PEER_SUMS;
 use device::matmul_table::MatmulKey;
 use device::{CallLog, CopyKind, DType, LoggedCall, LoggedCommunication, StreamKind};
 use matmul::{MatmulModel, MatmulRate};
@@ -136,7 +137,7 @@ impl CallTimes {
         let is_near = call.ranks.iter().all(|rank| Some(host(rank)) == call.ranks.first().map(host));
         match call.operation {
             _ if !reduces || !is_near => 1.0,
-            "exchange" | "all-reduce" | "reduce-scatter" => SPEED_BESIDE_SUMS,
+            "exchange" | "all-reduce" | "reduce-scatter" | PEER_SUMS => SPEED_BESIDE_SUMS,
             "all-gather" => SPEED_BESIDE_GATHERS,
             _ => 1.0,
         }

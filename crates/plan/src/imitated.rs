@@ -29,6 +29,9 @@ const DESCRIPTIONS: [(&str, &str); 7] = [
 const SEGMENTS: u64 = 2 << 20;
 /// A size far above any device's, and far enough below 2⁶⁴ that no sum overflows.
 pub(crate) const MOST_BYTES: u64 = 1 << 56;
+/// Compute capabilities of GPUs whose hosts mostly connect them by NVLink, through which they have access to
+/// each other's memory.
+const LINKED: [(u32, u32); 4] = [(7, 0), (8, 0), (9, 0), (10, 0)];
 
 /// A device that plans can imitate, as described in a file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -241,6 +244,11 @@ impl PlanDevice {
         self.gpus_per_host.unwrap_or(GPUS_PER_HOST)
     }
 
+    /// Number of GPUs of a host that have access to each other's memory; 0 if they mostly have none.
+    pub(crate) fn peers(&self) -> usize {
+        if LINKED.contains(&self.compute_capability) { self.gpus_per_host() } else { 0 }
+    }
+
     /// Returns the description for Meta to imitate.
     pub fn description(&self, ranks: DeviceRanks) -> Description {
         let name = match self.kind {
@@ -256,6 +264,7 @@ impl PlanDevice {
             granularity: self.granularity,
             compute_capability: self.compute_capability,
             multiprocessors: self.multiprocessors,
+            peers: 0,
             libraries: self.libraries.clone(),
         }
     }

@@ -85,7 +85,7 @@ pub use report::{PipelinePlan, PlanReport, plan_run};
 pub use roles::Plans;
 pub use samples::{CallSize, MeasuredCalls};
 pub use schedule::{PlannedSchedule, plan_schedule};
-pub use step_calls::step_calls;
+pub use step_calls::{step_calls, with_peers};
 pub use step_time::{Basis, FamilySeconds, StepEnergy, StepParts, StepTime};
 pub use step_work::StepWork;
 pub use surroundings::{Network, Power};

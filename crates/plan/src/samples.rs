@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use collective::PEER_COPIES;
 use device::{ConvolutionPass, CopyKind, DType, LoggedCall, LoggedCommunication, LoggedKernel};
 use serde::{Deserialize, Serialize};
 
@@ -104,7 +105,9 @@ impl CallSize {
         let ranks = hosts.len();
         hosts.dedup();
         let on_host = ranks as f64 / hosts.len().max(1) as f64;
-        CallSize { kind: call.operation.to_owned(), size: [hosts.len() as f64, on_host, call.bytes as f64] }
+        // Only exchanges over a library are measured.
+        let kind = if call.operation == PEER_COPIES { "exchange" } else { call.operation };
+        CallSize { kind: kind.to_owned(), size: [hosts.len() as f64, on_host, call.bytes as f64] }
     }
 }
 

@@ -1,15 +1,25 @@
 //! The calls of a training step, logged by the worker on Meta.
 
 use collective::Communicator;
-use device::CallLog;
+use device::{CallLog, Description};
 use parallel::pipeline::PlanWork;
-use worker::{Setup, Worker};
+use worker::{Placement, Setup, Worker};
 
 use crate::error::Result;
+use crate::imitated::PlanDevice;
 use crate::plan::work_of_each;
 
 /// Steps before the logged one. In the first, operators write tables of addresses that later ones keep.
 const EARLIER_STEPS: u64 = 1;
+
+/// Returns the setup on a Meta device that imitates GPUs in hosts like those of `device`, where they have
+/// access to each other's memory if NVLink mostly connects such GPUs. No byte depends on it.
+#[must_use]
+pub fn with_peers(setup: &Setup, device: &PlanDevice) -> Setup {
+    let meta = setup.on_meta();
+    let description = Description { peers: device.peers(), ..meta.placement.description() };
+    Setup { placement: Placement::Meta(description), ..meta }
+}
 
 /// Returns the calls that rank `rank` makes in a step, after the first steps of a run. `setup` is a run on a
 /// Meta device that imitates a GPU; of other devices the log is empty.

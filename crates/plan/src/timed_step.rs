@@ -14,7 +14,7 @@ use crate::overhead::DeviceRanks;
 use crate::prepare::prepare_shapes;
 use crate::rates::DeviceRates;
 use crate::roles::on_threads;
-use crate::step_calls::step_calls;
+use crate::step_calls::{step_calls, with_peers};
 use crate::step_time::{Basis, FamilySeconds, StepEnergy, StepParts, StepTime};
 use crate::step_work::StepWork;
 use crate::surroundings::GPUS_PER_HOST;
@@ -79,8 +79,9 @@ impl TimedStep {
         let grid = config.parallel.grid().seen_from(0)?;
         let ranks = grid.group(Axis::Pipeline).ranks;
         let is_replayed = never_captured(config).is_none();
+        let linked = with_peers(setup, device);
         let calls = on_threads(&ranks, |rank| {
-            let log = step_calls(setup, rank)?;
+            let log = step_calls(&linked, rank)?;
             let matmuls = times.matmuls(&log);
             let calls = RankCalls::new(rank, log, |call| CallTime {
                 device: times.device(call, &matmuls),

@@ -5,10 +5,10 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use collective::{AxisTraffic, Communicator};
+use collective::{AxisTraffic, Communicator, PEER_SUMS};
 use common::{GPT, MLP, of};
 use device::{CallLog, LoggedCall, Statistics};
-use plan::{CallSize, step_calls};
+use plan::{CallSize, PlanDevice, step_calls, with_peers};
 use worker::{Setup, Worker};
 
 const LLAMA: &str = "[model]
@@ -135,7 +135,7 @@ fn sent_bytes(log: &CallLog) -> u64 {
         let (ranks, messages) = (call.ranks.len() as u64, call.sends.iter().map(|(_, bytes)| bytes));
         sent += match call.operation {
             "all-reduce" => 2 * call.bytes * (ranks - 1) / ranks,
-            "reduce-scatter" | "all-gather" => call.bytes * (ranks - 1) / ranks,
+            "reduce-scatter" | "all-gather" | PEER_SUMS => call.bytes * (ranks - 1) / ranks,
             _ => messages.sum::<u64>(),
         };
     });
@@ -155,6 +155,30 @@ fn a_log_has_the_work_of_a_step_and_changes_no_byte() {
         assert!(more.is_some_and(|more| more <= zeros), "{more:?} more FLOPs than counted, {sets:?}");
         assert_eq!(sent_bytes(&logged.log), logged.traffic.total().bytes_sent, "{sets:?}");
         assert!(plain.log.calls.is_empty(), "{sets:?}");
+    }
+}
+
+/// GPUs of a host sum in each other's memory, and exchange the same bytes.
+#[test]
+fn access_to_peers_changes_calls_and_no_byte() {
+    let few = ["train.global_batch_size=8", "parallel.lanes=4", "parallel.data=4"];
+    for (sets, has_peers) in [
+        (&[][..], true),
+        (&["parallel.zero_stage=1"], true),
+        (&["parallel.zero_stage=2"], false),
+        (&["parallel.zero_stage=3"], false),
+        (&["parallel.peer_access=off"], false),
+        (&["parallel.data=16", "parallel.lanes=16", "train.global_batch_size=32"], false),
+    ] {
+        let setup = of(GPT, true, &[&few[..], sets].concat());
+        let linked = with_peers(&setup, &PlanDevice::shipped().unwrap());
+        let [apart, linked] = [setup, linked].map(|setup| run(&setup, true));
+        assert_eq!(linked.statistics, apart.statistics, "{sets:?}");
+        assert_eq!(linked.traffic, apart.traffic, "{sets:?}");
+        assert_eq!(sent_bytes(&linked.log), linked.traffic.total().bytes_sent, "{sets:?}");
+        let calls = kinds(&linked.log);
+        assert_eq!(calls.contains_key(PEER_SUMS), has_peers, "{sets:?}: {calls:?}");
+        assert!(!kinds(&apart.log).contains_key(PEER_SUMS), "{sets:?}");
     }
 }
 

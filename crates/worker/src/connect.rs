@@ -102,6 +102,15 @@ fn shares_gpu(device: &Device, config: &RunConfig) -> bool {
     device.is_cuda_like() && config.parallel.shares_gpu()
 }
 
+/// Returns whether the ranks that sum gradients are on one of the hosts whose `peers` GPUs have access to
+/// each other's memory.
+fn are_peers(planes: &Planes, config: &RunConfig, peers: usize) -> bool {
+    let group = planes.grid().group_over(config.parallel.replica_axes()).ranks;
+    let host = |rank: &usize| rank.checked_div(peers);
+    let first = group.first().and_then(host);
+    first.is_some() && group.iter().all(|rank| host(rank) == first)
+}
+
 /// Gives the GPUs of one host that hold the same `parts` access to each other's memory, through which they
 /// then sum and gather. Logs the reason if they cannot. Returns whether they have access.
 pub(crate) fn share(
@@ -115,7 +124,9 @@ pub(crate) fn share(
     for part in parts {
         shared.extend(part.reduction.shared(part.model.parameters())?);
     }
-    if device.backend() != Backend::Cuda || shared.is_empty() || shares_gpu(device, config) {
+    let imitates = device.is_meta() && device.is_cuda_like();
+    let is_gpu = device.backend() == Backend::Cuda || imitates;
+    if !is_gpu || shared.is_empty() || shares_gpu(device, config) {
         // On one GPU a sum in place gains nothing, and its kernels would wait for those of other ranks.
         return Ok(false);
     }
@@ -139,6 +150,9 @@ pub(crate) fn share(
     let options = PeerAccessOptions { blocks, method, sums: Some(sums), layout };
     let regions: Vec<_> = shared.list().map(Tensor::region).collect();
     let mut plane = planes.along(Axis::Data)?;
+    if imitates && !are_peers(planes, config, device.description().peers) {
+        return Ok(false);
+    }
     let sharing = device.connecting(|| Ok::<_, WorkerError>(plane.share(&regions, options)?))?;
     match &sharing {
         PeerAccess::Denied(why) if plane.rank() == 0 => {

@@ -153,6 +153,7 @@ pub fn describe(ordinal: usize) -> std::result::Result<Description, CudaError> {
             number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
         ),
         multiprocessors: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        peers: 0,
         libraries: format!(
             "driver {}.{}, NVRTC {nvrtc_major}.{nvrtc_minor}, cuBLASLt {}",
             driver / 1000,

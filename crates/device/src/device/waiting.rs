@@ -84,7 +84,7 @@ impl Device {
         self.0.events.iter().map(Cell::get).sum::<u64>() + self.0.waits_made.get()
     }
 
-    /// Makes compute work from now on start after all work of other ranks' streams so far.
+    /// Makes compute work from now on start after all work so far of the streams between ranks.
     ///
     /// # Errors
     /// The driver's.

@@ -1,6 +1,11 @@
 //! Seconds of messages and collectives, by the rates of the links that they cross.
 
+use collective::{PEER_COPIES, PEER_SUMS};
+
 use crate::rates::DeviceRates;
+
+/// The bandwidth of sums in peers' memory as a share of a library's all-reduce (`docs/benchmarks.md`).
+const PEER_SUMS_SHARE: f64 = 0.93;
 
 /// Returns the seconds of an operation with operands of `bytes` bytes between ranks on `hosts` hosts,
 /// `on_host` on each.
@@ -26,13 +31,14 @@ pub(super) fn seconds(rates: &DeviceRates, operation: &str, [hosts, on_host, byt
             let rate = if is_far { rates.network() } else { rates.link_bytes };
             return rates.message(is_far) + bytes / rate;
         }
-        "exchange" => {
+        "exchange" | PEER_COPIES => {
             // Parts for all others, each over this rank's own link.
             let near = bytes * (on_host - 1.0) / (ranks - 1.0) / rates.link_bytes;
             let far = bytes * (ranks - on_host) / (ranks - 1.0) / rates.network();
             return rates.message(is_far) + near.max(far);
         }
         "broadcast" => bytes,
+        PEER_SUMS => bytes * (ranks - 1.0) / ranks / PEER_SUMS_SHARE,
         _ => bytes * (ranks - 1.0) / ranks,
     };
     let near = if on_host > 1.0 { moved / rates.link_bytes } else { 0.0 };
