@@ -7,9 +7,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use common::runs::{GPT, MLP, config, train_in};
-use common::{program, root};
+use common::{library, program, root};
 use serde_json::Value;
-use system::skipped::{self, Need};
 use worker::DeviceChoice;
 
 fn plimsoll(directory: &Path, arguments: &[&str]) -> Output {
@@ -194,13 +193,7 @@ int InitializeInjectionNvtx2(Export export) {
 #[test]
 fn a_tool_gets_ranges_of_steps_phases_modules_and_operators() {
     let directory = tempfile::tempdir().unwrap();
-    let (source, library) = (directory.path().join("tool.c"), directory.path().join("tool.so"));
-    std::fs::write(&source, TOOL).unwrap();
-    let compiled = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &source]).status();
-    if !compiled.is_ok_and(|status| status.success()) {
-        skipped::report(Need::Other("a C compiler"), "cc cannot be run");
-        return;
-    }
+    let Some(library) = library::compiled(directory.path(), TOOL) else { return };
     written(directory.path(), GPT);
     let train = |run_dir: &str, tool: bool| {
         let mut command = Command::new(program());

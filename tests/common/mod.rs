@@ -4,6 +4,7 @@
 
 pub(crate) mod devices;
 pub(crate) mod jobs;
+pub(crate) mod library;
 pub(crate) mod ports;
 pub(crate) mod python;
 pub(crate) mod random;

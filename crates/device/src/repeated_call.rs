@@ -1,4 +1,4 @@
-//! Calls between graphs, made again.
+//! Calls between graphs, made again on a device. Its own state holds them without it ([`crate::repeat`]).
 
 use std::error::Error;
 
