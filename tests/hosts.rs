@@ -4,11 +4,15 @@
 
 mod common;
 
+use std::process::Command;
 use std::time::Duration;
 
 use system::skipped::{self, Need};
 
-use common::jobs::{Running, Transport, arguments, is_alive, outcome, signal, train, two_hosts, workplace};
+use common::jobs::{
+    Running, Transport, arguments, is_alive, launcher, outcome, signal, train, two_hosts, workplace,
+};
+use common::program;
 
 #[test]
 fn two_hosts_give_the_bits_of_one() {
@@ -39,6 +43,53 @@ fn a_rank_killed_on_another_host_is_named() {
     assert!(!pids.iter().any(|pid| is_alive(*pid)), "a rank is left");
     let report = std::fs::read_to_string(run_dir.join("logs/failure.txt")).unwrap();
     assert!(report.contains("rank 3 on second"), "{report}");
+}
+
+/// The network between hosts is added to the description of one of them.
+#[test]
+fn the_network_between_hosts_is_added_to_a_description() {
+    let directory = workplace();
+    let description = directory.path().join("device.toml");
+    std::fs::write(&description, include_str!("../launch/devices/h200.toml")).unwrap();
+    let describe = |mut command: Command, file: &[&str]| {
+        let output = command.args(["plan", "--describe"]).args(file).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let refused = |command: Command, file: &[&str], reason: &str| {
+        let (status, message) = describe(command, file);
+        let own: Vec<_> = message.lines().filter(|line| line.starts_with("plimsoll: ")).collect();
+        assert!(status == Some(2) && own.len() == 1 && own[0].contains(reason), "{file:?}: {message}");
+    };
+    let mut alone = launcher(Transport::Mpi, directory.path(), 2);
+    alone.arg(program());
+    refused(alone, &["device.toml"], "all processes of the job are on one host");
+    for (file, reason) in
+        [(&[][..], "name the file of a host's description"), (&["none.toml"], "none.toml cannot be read")]
+    {
+        let Some(command) = two_hosts(directory.path(), 1) else { return };
+        refused(command, file, reason);
+    }
+    let gpus = device::cuda::availability().map_or(0, |gpus| gpus.len());
+    if gpus < 2 || !collective::nccl::is_there() {
+        skipped::report(Need::Gpu, &format!("{gpus} GPUs, NCCL {}", collective::nccl::is_there()));
+        return;
+    }
+    let Some(mut command) = two_hosts(directory.path(), 1) else { return };
+    command.env("GPUS_first", "0").env("GPUS_second", "1").env("NCCL_SOCKET_IFNAME", "lo");
+    let (status, message) = describe(command, &["device.toml"]);
+    assert_eq!(status, Some(0), "{message}");
+    let written = plan::PlanDevice::load(&description).unwrap();
+    let network = written.network.as_ref().unwrap();
+    assert!(
+        network.assumed.is_empty() && network.seconds.is_some_and(|seconds| seconds > 1e-6),
+        "{network:?}"
+    );
+    let far = written
+        .times
+        .iter()
+        .flat_map(|calls| &calls.samples)
+        .filter(|[hosts, on_host, ..]| (*hosts, *on_host) == (2.0, 1.0));
+    assert!(far.count() >= 24);
 }
 
 /// With half of the GPUs on each host, every rank uses its host's GPU of its local number, and NCCL uses a

@@ -188,13 +188,12 @@ fn with_negative_numbers(command: Definition) -> Definition {
 impl Command {
     /// Returns whether the command's processes join a launcher's job.
     fn joins_jobs(&self) -> bool {
-        matches!(
-            self,
-            Command::Train(_)
-                | Command::Eval(_)
-                | Command::Sample(_)
-                | Command::Bench(Bench::Collective(_) | Bench::Scaling(_))
-        )
+        match self {
+            Command::Train(_) | Command::Eval(_) | Command::Sample(_) => true,
+            Command::Bench(Bench::Collective(_) | Bench::Scaling(_)) => true,
+            Command::Plan(args) => args.describes(),
+            _ => false,
+        }
     }
 }
 

@@ -40,6 +40,9 @@ pub(crate) struct Output {
 }
 
 impl Force {
+    /// For files that the command has read as what they are.
+    pub(crate) const ALWAYS: Force = Force { force: true };
+
     /// Checks that `path` can be written before anything is computed. `argument` names its option.
     ///
     /// # Errors

@@ -3,19 +3,20 @@
 use std::path::{Path, PathBuf};
 
 use crate::error::CliError;
-use bench::describe_device;
+use bench::{check_hosts, describe_device, measure_network};
 use clap::builder::RangedU64ValueParser;
 use config::{Parallel, PartitionPolicy, RunConfig};
 use plan::{
-    FitOptions, PlanOptions, PlanTarget, Proposal, Try, plan_page, plan_precision, plan_run, propose,
-    search_largest, timed_partitions,
+    FitOptions, PlanDevice, PlanOptions, PlanTarget, Proposal, Try, plan_page, plan_precision, plan_run,
+    propose, search_largest, timed_partitions,
 };
+use run::Startup;
 use system::pace::Pace;
 use telemetry::units::{counted, parse_bytes};
 
 use crate::layer_profile;
 use crate::output::{note, print};
-use crate::outputs::{Force, Kind};
+use crate::outputs::{Force, Kind, Output};
 use crate::plan_schedule::{self, ScheduleArgs};
 
 /// Print what each rank of a run will use, to the byte, without running it
@@ -66,7 +67,9 @@ pub(crate) struct PlanArgs {
     )]
     ranks: Option<usize>,
     /// Write a description of this host's device to FILE, or print it, for plans on other hosts. On a GPU,
-    /// runs a small model to measure the memory of drivers and libraries; the GPU should be idle.
+    /// runs a small model to measure the memory of drivers and libraries; the GPU should be idle. Under a
+    /// launcher, with a process for each GPU of several hosts, adds the network between the hosts to FILE,
+    /// which describes one of them.
     #[arg(
         long,
         value_name = "FILE",
@@ -86,6 +89,13 @@ pub(crate) struct PlanArgs {
     schedule: ScheduleArgs,
     #[command(flatten)]
     force: Force,
+}
+
+impl PlanArgs {
+    /// Returns whether a device is described, together with other processes if there are any.
+    pub(crate) fn describes(&self) -> bool {
+        self.describe.is_some()
+    }
 }
 
 /// Plans and prints.
@@ -217,6 +227,10 @@ fn fit(args: &PlanArgs, config: RunConfig, options: &PlanOptions, is_raised: boo
 }
 
 fn describe(target: &PlanTarget, file: Option<&Path>, force: Force) -> Result<(), CliError> {
+    let startup = Startup::begin()?;
+    if startup.is_in_job() {
+        return describe_network(startup, file);
+    }
     let output = file.map(|path| force.output("--describe", path, Kind::Measurement)).transpose()?;
     let pace = Pace::of_files();
     let device = describe_device(target, &|done, all| {
@@ -231,6 +245,39 @@ fn describe(target: &PlanTarget, file: Option<&Path>, force: Force) -> Result<()
     let (Some(path), Some(output)) = (file, output) else { return print(&description) };
     output.write(&description)?;
     print(&format!("{0} describes this device: `plimsoll plan CONFIG --device {0}`", path.display()))
+}
+
+/// Adds the network between the hosts of a job to the description in `file`.
+fn describe_network(mut startup: Startup, file: Option<&Path>) -> Result<(), CliError> {
+    let hosts = startup.hosts();
+    startup.agree(check_hosts(&hosts))?;
+    // Rank 0 writes; the others need no file.
+    let opened = match (startup.rank(), file) {
+        (0, Some(path)) => described(path).map(Some),
+        (0, None) => Err(CliError::Refused(
+            "--describe: name the file of a host's description, to which the network is added: write it              first, without a launcher"
+                .to_owned(),
+        )),
+        _ => Ok(None),
+    };
+    let opened = startup.agree(opened)?;
+    let ran = startup.run_job(|world, communicator| {
+        let (ordinal, _) = world.local();
+        let measured = measure_network(communicator, ordinal, &hosts).map_err(|error| error.to_string())?;
+        let Some((device, output)) = opened else { return Ok(()) };
+        let device = device.with_network(measured);
+        let text = device.to_toml().map_err(|error| error.to_string())?;
+        output.write(&text).map_err(|error| error.to_string())?;
+        let network = device.network.map_or(0.0, |network| network.bytes / 1e9);
+        print(&format!("{network:.1} GB/s between hosts for each GPU")).map_err(|error| error.to_string())
+    });
+    Ok(ran?)
+}
+
+/// Reads a description that is to be replaced.
+fn described(path: &Path) -> Result<(PlanDevice, Output), CliError> {
+    let device = PlanDevice::load(path)?;
+    Ok((device, Force::ALWAYS.output("--describe", path, Kind::Measurement)?))
 }
 
 /// Writes the times of the layers to `path`, and prints them with the resulting partitions.

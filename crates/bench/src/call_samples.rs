@@ -17,6 +17,7 @@ use device::{CopyKind, DType, Device, LoggedCall, StreamKind};
 use plan::{CallSize, MeasuredCalls, step_calls};
 use steps::{MeasuredModel, steps};
 use system::threads;
+use telemetry::EnergyCounter;
 use worker::placement::{Gpus, Placement};
 use worker::{Setup, Worker, is_out_of_memory};
 
@@ -31,6 +32,10 @@ const TIMED: Duration = Duration::from_millis(300);
 const STEPS: u64 = 5;
 /// Fewest steps before them.
 const FIRST_STEPS: u64 = 2;
+/// Steps of which those that are replayed as CUDA graphs are timed.
+const REPLAYED_STEPS: u64 = 30;
+/// Fewest seconds of the host for a CUDA graph.
+const LEAST_GRAPH: f64 = 1e-6;
 /// Least part of a call's time between two events that is its own.
 const LEAST_PART: f64 = 0.25;
 /// Most by which a step takes longer than its calls, as a factor, if the device does not wait for the host.
@@ -43,6 +48,11 @@ pub(crate) struct CallMeasurements {
     pub(crate) launch_seconds: f64,
     /// Seconds of the shortest kernel.
     pub(crate) kernel_seconds: f64,
+    /// Seconds of the host for a CUDA graph.
+    pub(crate) graph_seconds: f64,
+    /// Median power in watts of steps in which the device does not wait for the host; `None` for GPUs that do
+    /// not count their energy.
+    pub(crate) step_watts: Option<f64>,
 }
 
 /// Measures the calls of steps on GPUs of one kind, which should be otherwise idle and share the work. Calls
@@ -76,7 +86,11 @@ pub(crate) fn measure(gpus: &[Gpus], progress: &dyn Fn(usize, usize)) -> Result<
             samples: vec![[1.0, 1.0, 1.0, seconds]],
         });
     }
-    Ok(CallMeasurements { calls, launch_seconds, kernel_seconds })
+    let busy = measured.iter().filter(|step| !step.waits_for_host(event));
+    let watts: Vec<_> = busy.filter_map(|step| step.watts).collect();
+    let step_watts = (!watts.is_empty()).then(|| median(&watts));
+    let graph_seconds = graph_seconds(first, launch_seconds)?;
+    Ok(CallMeasurements { calls, launch_seconds, kernel_seconds, graph_seconds, step_watts })
 }
 
 /// Measures each of `steps` on one of the GPUs.
@@ -138,6 +152,8 @@ struct MeasuredStep {
     others: Vec<(CallSize, f64)>,
     /// Seconds of the step without events.
     step: f64,
+    /// Mean power in watts, if the GPU counts its energy.
+    watts: Option<f64>,
     /// Launches of the host, as the clock counts them.
     launches: f64,
     /// Number of convolutions.
@@ -152,7 +168,7 @@ impl MeasuredStep {
         let launches = plan::host_launches(&logged);
         let mut calls = Vec::new();
         logged.for_each(|call| calls.extend(is_timed(call).then(|| call.clone())));
-        let (profiles, step) = timed(&setup)?;
+        let TimedSteps { profiles, seconds: step, watts } = timed(&setup)?;
         for profile in &profiles {
             if let Some(difference) = difference(&calls, profile) {
                 let text = format!("--describe: a step of {model:?} differs from its plan: {difference}");
@@ -171,7 +187,7 @@ impl MeasuredStep {
             }
         }
         let convolutions = calls.iter().filter(|call| matches!(call, LoggedCall::Convolution { .. })).count();
-        Ok(MeasuredStep { computed, others, step, launches, convolutions })
+        Ok(MeasuredStep { computed, others, step, watts, launches, convolutions })
     }
 
     /// Seconds between the events of all calls on the compute stream.
@@ -179,20 +195,30 @@ impl MeasuredStep {
         self.computed.iter().map(|(_, seconds)| seconds).sum()
     }
 
+    /// Returns the step's seconds as a multiple of those of its calls on the compute stream, where an event
+    /// takes `event` seconds.
+    fn factor(&self, event: f64) -> f64 {
+        let sum: f64 = self.computed.iter().map(|(_, seconds)| without(event, *seconds)).sum();
+        self.step / sum.max(f64::MIN_POSITIVE)
+    }
+
+    /// Returns whether the device waits for the host: the step takes longer than its calls.
+    fn waits_for_host(&self, event: f64) -> bool {
+        self.factor(event) >= MOST_FACTOR
+    }
+
     /// Returns the calls with their seconds, where an event takes `event` seconds.
     fn calls(&self, event: f64) -> Vec<(CallSize, f64)> {
-        let less =
-            |(size, seconds): &(CallSize, f64)| (size.clone(), (seconds - event).max(LEAST_PART * seconds));
-        let mut computed: Vec<_> = self.computed.iter().map(less).collect();
-        let sum: f64 = computed.iter().map(|(_, seconds)| seconds).sum();
-        let factor = self.step / sum.max(f64::MIN_POSITIVE);
-        // In a step that takes longer than its calls the device waits for the host.
-        if factor < MOST_FACTOR {
-            computed.iter_mut().for_each(|(_, seconds)| *seconds *= factor);
-        }
-        computed.extend(self.others.iter().map(less));
-        computed
+        let factor = if self.waits_for_host(event) { 1.0 } else { self.factor(event) };
+        let less = |(size, seconds): &(CallSize, f64)| (size.clone(), without(event, *seconds));
+        let computed = self.computed.iter().map(less).map(|(size, seconds)| (size, seconds * factor));
+        computed.chain(self.others.iter().map(less)).collect()
     }
+}
+
+/// Returns a call's seconds between two events, less the `event` seconds that they take.
+fn without(event: f64, seconds: f64) -> f64 {
+    (seconds - event).max(LEAST_PART * seconds)
 }
 
 /// Returns the seconds that an event before and after a call takes: the median, over steps, of those by which
@@ -232,9 +258,43 @@ fn difference(calls: &[LoggedCall], profile: &[TimedCall]) -> Option<String> {
     ))
 }
 
-/// Returns the profiles of some steps, and the seconds of a step without one.
-fn timed(setup: &Setup) -> Result<(Vec<Vec<TimedCall>>, f64)> {
+/// Returns the seconds of the host for a CUDA graph of a replayed step, where a launch takes
+/// `launch_seconds`.
+fn graph_seconds(gpus: &Gpus, launch_seconds: f64) -> Result<f64> {
+    let config = MeasuredModel::small_in_graphs().config()?;
+    let setup = plan::prepare(config, Placement::Cuda(gpus.clone()))?;
+    let (launches, graphs) = plan::replayed_launches(&step_calls(&setup, 0)?);
+    let mut worker = Worker::new(&setup, Communicator::solo())?;
+    let device: Device = worker.device().clone();
+    let mut times = Vec::new();
+    for step in 0..REPLAYED_STEPS {
+        device.synchronize()?;
+        let (began, before) = (Instant::now(), worker.replayed_steps());
+        worker.step(step)?;
+        let seconds = began.elapsed().as_secs_f64();
+        times.extend((worker.replayed_steps() > before).then_some(seconds));
+    }
+    if times.is_empty() {
+        return Err(BenchError::Refused("--describe: no step was replayed as CUDA graphs".to_owned()));
+    }
+    Ok(((median(&times) - launch_seconds * launches) / graphs.max(1.0)).max(LEAST_GRAPH))
+}
+
+/// Steps that were timed.
+struct TimedSteps {
+    /// Calls of some of them.
+    profiles: Vec<Vec<TimedCall>>,
+    /// Seconds of a step without a profile.
+    seconds: f64,
+    /// Mean power in watts meanwhile.
+    watts: Option<f64>,
+}
+
+/// Times steps as a whole, and then calls of others.
+fn timed(setup: &Setup) -> Result<TimedSteps> {
     let mut worker = Worker::new(setup, Communicator::solo())?;
+    let counter = worker.device().uuid().and_then(|uuid| EnergyCounter::open(&uuid));
+    let joules = || counter.as_ref().and_then(EnergyCounter::joules);
     let device: Device = worker.device().clone();
     let (began, mut step) = (Instant::now(), 0);
     while step < FIRST_STEPS || began.elapsed() < WARM_UP {
@@ -243,7 +303,7 @@ fn timed(setup: &Setup) -> Result<(Vec<Vec<TimedCall>>, f64)> {
         step += 1;
     }
     device.synchronize()?;
-    let began = Instant::now();
+    let (before, began) = (joules(), Instant::now());
     let first = step;
     while step < first + STEPS || began.elapsed() < TIMED {
         worker.step(step)?;
@@ -252,7 +312,11 @@ fn timed(setup: &Setup) -> Result<(Vec<Vec<TimedCall>>, f64)> {
         step += 1;
     }
     device.synchronize()?;
-    let seconds = began.elapsed().as_secs_f64() / (step - first) as f64;
+    let all = began.elapsed().as_secs_f64();
+    let (watts, seconds) = (
+        before.zip(joules()).map(|(before, after)| (after - before) / all).filter(|watts| *watts > 0.0),
+        all / (step - first) as f64,
+    );
     let mut profiles = Vec::new();
     for _ in 0..STEPS {
         device.begin_profile();
@@ -260,7 +324,7 @@ fn timed(setup: &Setup) -> Result<(Vec<Vec<TimedCall>>, f64)> {
         profiles.push(device.end_profile()?);
         step += 1;
     }
-    Ok((profiles, seconds))
+    Ok(TimedSteps { profiles, seconds, watts })
 }
 
 #[cfg(test)]
@@ -279,6 +343,7 @@ mod tests {
             computed: computed.clone(),
             others: others.clone(),
             step,
+            watts: None,
             launches: 2.0,
             convolutions: 0,
         };

@@ -9,6 +9,7 @@ use tensor::Tensor;
 
 use crate::call_samples;
 use crate::error::{BenchError, Result};
+use crate::links::{self, Groups};
 use crate::rates::{Rates, host_copy_bytes_per_second, matmul_flops_per_second, rates};
 use config::RunConfig;
 use plan::PlanTarget;
@@ -35,10 +36,6 @@ micro_batch_size = 8
 "#;
 /// Bytes of the all-reduce that is timed.
 const LINK_BYTES: usize = 1 << 30;
-const ROUNDS: usize = 5;
-/// Most and fewest bytes of the collectives whose times are measured.
-const LARGEST: usize = 1 << 28;
-const SMALLEST: usize = 1 << 12;
 
 /// Measures the description of a device. On GPUs, which should be otherwise idle, three training steps of a
 /// small model run on as many as exist, up to the largest power of two. The GPUs then make all connections
@@ -77,8 +74,8 @@ struct Measured {
     host_copy: f64,
     /// Bytes per second of the link; `None` for a single rank.
     link: Option<f64>,
-    /// Operation between all ranks, bytes of its operand, and seconds.
-    collectives: Vec<(&'static str, usize, f64)>,
+    /// Operations between ranks, with the times of the slowest.
+    operations: Vec<MeasuredCalls>,
     /// Power limit of the GPU in watts, if it reports one.
     power_limit: Option<u32>,
 }
@@ -115,31 +112,18 @@ fn measure(gpus: usize, progress: &dyn Fn(usize, usize)) -> Result<PlanDevice> {
     if let Some(rates) = &mut device.rates {
         rates.launch_seconds = Some(legible(calls.launch_seconds));
         rates.kernel_seconds = Some(legible(calls.kernel_seconds));
+        rates.graph_seconds = Some(legible(calls.graph_seconds));
     }
     device.gpus_per_host = Some(on_host);
     let limits = all.iter().filter_map(|rank| rank.power_limit);
-    device.power = limits.min().map(|watts| Power { limit_watts: watts.into(), step_watts: None });
+    let step_watts = calls.step_watts.map(legible);
+    device.power = limits.min().map(|watts| Power { limit_watts: watts.into(), step_watts });
     device.times = calls.calls;
+    device.times.extend(all.into_iter().next().into_iter().flat_map(|rank| rank.operations));
     device.times.iter_mut().flat_map(|calls| &mut calls.samples).for_each(|[.., seconds]| {
         *seconds = legible(*seconds);
     });
-    device.times.extend(slowest_collectives(&all));
     Ok(device)
-}
-
-/// Returns the measured operations between ranks of a host, each with the time of the slowest rank.
-fn slowest_collectives(all: &[Measured]) -> Vec<MeasuredCalls> {
-    let mut measured: Vec<MeasuredCalls> = Vec::new();
-    let ranks = all.len() as f64;
-    for (index, (operation, bytes, _)) in all.iter().take(1).flat_map(|rank| &rank.collectives).enumerate() {
-        let seconds = all.iter().filter_map(|rank| rank.collectives.get(index)).map(|(.., seconds)| *seconds);
-        let sample = [1.0, ranks, *bytes as f64, legible(seconds.fold(0.0, f64::max))];
-        match measured.iter_mut().find(|calls| calls.call == *operation) {
-            Some(calls) => calls.samples.push(sample),
-            None => measured.push(MeasuredCalls { call: (*operation).to_owned(), samples: vec![sample] }),
-        }
-    }
-    measured
 }
 
 /// Runs the steps on one rank, and returns the driver's memory figures and the rates.
@@ -156,61 +140,21 @@ fn measure_rank(setup: &Setup, communicator: Communicator) -> Result<Measured> {
         })?;
     }
     let statistics = worker.statistics()?;
-    let (link, collectives) = match ranks {
+    let (link, operations) = match ranks {
         1 => (None, Vec::new()),
-        _ => (Some(link(&mut worker)?), collectives(&mut worker)?),
+        _ => {
+            let groups = Groups::of_host(ranks);
+            (
+                Some(link(&mut worker)?),
+                links::measure(worker.communicator(), (&device, links::LARGEST), &groups)?,
+            )
+        }
     };
     let (rates, flops_f32) = (rates(&device)?, matmul_flops_per_second(&device, DType::F32)?);
     let host_copy = host_copy_bytes_per_second(&device)?;
     // By now the management library has been opened.
     let power_limit = worker.record()?.figures.gpu.and_then(|gpu| gpu.power_limit_watts);
-    Ok(Measured { statistics, rates, flops_f32, host_copy, link, collectives, power_limit })
-}
-
-/// Times collectives and an exchange between all ranks with operands of several sizes.
-fn collectives(worker: &mut Worker) -> Result<Vec<(&'static str, usize, f64)>> {
-    let device: Device = worker.device().clone();
-    let (rank, ranks) = (worker.grid().rank(), worker.grid().world_size());
-    let request = Request::new(Category::Other, "rates").on(StreamKind::Reduce);
-    let [from, to] = [(); 2].map(|()| Tensor::zeros(&device, [LARGEST / 4], DType::F32, request));
-    let (from, to) = (from?, to?);
-    device.synchronize()?;
-    let mut times = Vec::new();
-    let sizes =
-        std::iter::successors(Some(LARGEST), |bytes| Some(bytes / 8)).take_while(|bytes| *bytes > SMALLEST);
-    for bytes in sizes {
-        // One part for each rank, of whole elements.
-        let part = bytes / ranks / 4 * 4;
-        let (whole, own) = (to.region().part(0, part * ranks), to.region().part(rank * part, part));
-        let others: Vec<_> = (0..ranks).filter(|other| *other != rank).collect();
-        let sends: Vec<_> = others.iter().map(|to| (*to, from.region().part(to * part, part))).collect();
-        let receives: Vec<_> = others.iter().map(|by| (*by, to.region().part(by * part, part))).collect();
-        let reduce = |plane: &mut dyn DataPlane| plane.all_reduce(whole, DType::F32, StreamKind::Reduce);
-        let gather = |plane: &mut dyn DataPlane| plane.all_gather(own, whole, StreamKind::Reduce);
-        let exchange = |plane: &mut dyn DataPlane| plane.exchange(&sends, &receives, StreamKind::Reduce);
-        let plane = &mut worker.communicator().data;
-        times.push(("all-reduce", part * ranks, fastest(plane, reduce)?));
-        times.push(("all-gather", part * ranks, fastest(plane, gather)?));
-        times.push(("exchange", part * others.len(), fastest(plane, exchange)?));
-    }
-    Ok(times)
-}
-
-/// Returns the seconds of the fastest of several calls between all ranks.
-fn fastest(
-    plane: &mut dyn DataPlane,
-    call: impl Fn(&mut dyn DataPlane) -> collective::Result<()>,
-) -> Result<f64> {
-    let mut best = f64::INFINITY;
-    for _ in 0..ROUNDS {
-        plane.barrier(StreamKind::Reduce)?;
-        plane.synchronize(StreamKind::Reduce)?;
-        let began = std::time::Instant::now();
-        call(plane)?;
-        plane.synchronize(StreamKind::Reduce)?;
-        best = best.min(began.elapsed().as_secs_f64());
-    }
-    Ok(best)
+    Ok(Measured { statistics, rates, flops_f32, host_copy, link, operations, power_limit })
 }
 
 /// Measures the bus bandwidth of an all-reduce in bytes per second: every rank sends 2 (n − 1) / n of the
@@ -221,7 +165,9 @@ fn link(worker: &mut Worker) -> Result<f64> {
     let region = Tensor::zeros(&device, [LINK_BYTES / 4], DType::F32, request)?;
     device.synchronize()?;
     let plane = &mut worker.communicator().data;
-    let best = fastest(plane, |plane| plane.all_reduce(region.region(), DType::F32, StreamKind::Reduce))?;
+    let reduce =
+        |plane: &mut dyn DataPlane| plane.all_reduce(region.region(), DType::F32, StreamKind::Reduce);
+    let best = links::fastest(plane, reduce)?;
     let ranks = worker.grid().world_size() as f64;
     Ok(2.0 * (ranks - 1.0) / ranks * LINK_BYTES as f64 / best)
 }

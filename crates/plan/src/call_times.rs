@@ -59,10 +59,6 @@ const ALONE: f64 = 2.0;
 const SPEED_BESIDE_SUMS: f64 = 0.25;
 /// Speed of compute beside values that ranks gather, mostly weights (`benches/notes/predictions.md`).
 const SPEED_BESIDE_GATHERS: f64 = 0.5;
-/// Seconds of the host for the mark and the launch of a CUDA graph at the beginning of each part of a step
-/// that is replayed, and for the graph before each call between ranks: an estimate, which no device's
-/// description has.
-const GRAPH_SECONDS: f64 = 1e-5;
 
 /// Returns the launches for which a log's calls occupy the host as long.
 #[must_use]
@@ -70,6 +66,34 @@ pub fn host_launches(log: &CallLog) -> f64 {
     let mut launches = 0.0;
     log.for_each(|call| launches += launches_of(call));
     launches
+}
+
+/// Returns the launches for which a log's calls occupy the host as long when the step is replayed as CUDA
+/// graphs, and the number of graphs.
+#[must_use]
+pub fn replayed_launches(log: &CallLog) -> (f64, f64) {
+    let (mut launches, mut graphs) = (0.0, 0.0);
+    log.for_each(|call| {
+        launches += if is_made_again(call) { launches_of(call) } else { 0.0 };
+        graphs += f64::from(u8::from(begins_graph(call)));
+    });
+    (launches, graphs)
+}
+
+/// Returns whether a replayed step makes a call itself, between its graphs.
+fn is_made_again(call: &LoggedCall) -> bool {
+    match call {
+        LoggedCall::Copy { kind: CopyKind::FromHost | CopyKind::ToHostLater, .. } => true,
+        LoggedCall::Copy { stream, .. } => *stream != StreamKind::Compute,
+        LoggedCall::Kernel(kernel) => kernel.stream != StreamKind::Compute,
+        LoggedCall::Record(_) | LoggedCall::Wait { .. } | LoggedCall::Communication(_) => true,
+        _ => false,
+    }
+}
+
+/// Returns whether a replayed step launches a graph before a call.
+fn begins_graph(call: &LoggedCall) -> bool {
+    matches!(call, LoggedCall::Section(_) | LoggedCall::Communication(_))
 }
 
 /// Returns the kind of the samples that have the seconds of the host for a convolution of a type.
@@ -160,16 +184,8 @@ impl CallTimes {
 
     /// Seconds for which a call of a step that is replayed as CUDA graphs occupies the host.
     pub(crate) fn replaying_host(&self, call: &LoggedCall) -> f64 {
-        let is_beside = |stream: StreamKind| stream != StreamKind::Compute;
-        match call {
-            LoggedCall::Copy { kind: CopyKind::FromHost | CopyKind::ToHostLater, .. } => self.host(call),
-            LoggedCall::Copy { stream, .. } if is_beside(*stream) => self.host(call),
-            LoggedCall::Kernel(kernel) if is_beside(kernel.stream) => self.host(call),
-            LoggedCall::Record(_) | LoggedCall::Wait { .. } => self.host(call),
-            LoggedCall::Communication(_) => self.host(call) + GRAPH_SECONDS,
-            LoggedCall::Section(_) => GRAPH_SECONDS,
-            _ => 0.0,
-        }
+        let own = if is_made_again(call) { self.host(call) } else { 0.0 };
+        own + if begins_graph(call) { self.rates.graph() } else { 0.0 }
     }
 
     /// Seconds of a call on the device.

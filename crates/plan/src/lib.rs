@@ -61,7 +61,7 @@ mod whole_gradients;
 
 pub use balance::Balance;
 pub use by_axis::AxisCommunication;
-pub use call_times::{host_convolution, host_launches};
+pub use call_times::{host_convolution, host_launches, replayed_launches};
 pub use continuation::{Continuation, continuation};
 pub use effects::without_effect;
 pub use error::{PlanError, Result};

@@ -29,6 +29,10 @@ pub struct DeviceRates {
     /// Seconds of a kernel that does nothing, with the pause before the next one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_seconds: Option<f64>,
+    /// Seconds of the host for the mark and the launch of a CUDA graph at the beginning of each part of a
+    /// step that is replayed, and for the graph before each call between ranks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub graph_seconds: Option<f64>,
     /// Bytes per second of copies between a device and pinned memory, in each of both directions at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_copy_bytes: Option<f64>,
@@ -68,6 +72,12 @@ impl DeviceRates {
         self.kernel_seconds.unwrap_or(3e-6)
     }
 
+    /// Seconds of the host for a CUDA graph of a replayed step.
+    #[must_use]
+    pub fn graph(&self) -> f64 {
+        self.graph_seconds.unwrap_or(10e-6)
+    }
+
     /// Bytes per second of copies from the host.
     #[must_use]
     pub fn host_copy(&self) -> f64 {
@@ -97,6 +107,7 @@ impl DeviceRates {
             self.flops_fp8,
             self.launch_seconds,
             self.kernel_seconds,
+            self.graph_seconds,
             self.host_copy_bytes,
             self.link_seconds,
         ];
@@ -110,6 +121,7 @@ impl DeviceRates {
             ("flops_fp8", self.flops_fp8),
             ("launch_seconds", self.launch_seconds),
             ("kernel_seconds", self.kernel_seconds),
+            ("graph_seconds", self.graph_seconds),
             ("host_copy_bytes", self.host_copy_bytes),
             ("link_seconds", self.link_seconds),
         ];

@@ -105,8 +105,12 @@ impl CallSize {
         let ranks = hosts.len();
         hosts.dedup();
         let on_host = ranks as f64 / hosts.len().max(1) as f64;
-        // Only exchanges over a library are measured.
-        let kind = if call.operation == PEER_COPIES { "exchange" } else { call.operation };
+        let kind = match call.operation {
+            // Only exchanges over a library are measured.
+            PEER_COPIES => "exchange",
+            "receive" => "send",
+            operation => operation,
+        };
         CallSize { kind: kind.to_owned(), size: [hosts.len() as f64, on_host, call.bytes as f64] }
     }
 }

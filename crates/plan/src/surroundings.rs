@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::imitated::PlanDevice;
+use crate::samples::MeasuredCalls;
+
 /// GPUs of a host, if a description has no number.
 pub(crate) const GPUS_PER_HOST: usize = 8;
 
@@ -23,6 +26,23 @@ impl Network {
     /// The network of a description without one: 400 Gbit/s for each GPU.
     pub(crate) const ASSUMED: Network = Network { bytes: 50e9, seconds: Some(20e-6), assumed: Vec::new() };
 
+    /// Returns the network of measured operations between ranks of several hosts: the rate of the largest
+    /// all-reduce of most ranks, and the shortest message; `None` without those.
+    fn of(measured: &[MeasuredCalls]) -> Option<Self> {
+        let far = |call: &'static str| {
+            let samples =
+                measured.iter().filter(move |calls| calls.call == call).flat_map(|calls| &calls.samples);
+            samples.filter(|[hosts, ..]| *hosts > 1.0)
+        };
+        let largest = |[hosts, on_host, bytes, _]: &&[f64; 4]| hosts * on_host * bytes;
+        let [hosts, on_host, bytes, seconds] =
+            far("all-reduce").max_by(|one, other| largest(one).total_cmp(&largest(other)))?;
+        let message = far("send").map(|[.., seconds]| *seconds).reduce(f64::min);
+        // All GPUs of a host send together, twice.
+        let bytes = 2.0 * bytes * (hosts - 1.0) / hosts / on_host / seconds;
+        Some(Network { bytes, seconds: message, assumed: Vec::new() })
+    }
+
     /// Seconds of the shortest message.
     #[must_use]
     pub fn seconds(&self) -> f64 {
@@ -32,6 +52,26 @@ impl Network {
     /// All figures, which must be above 0.
     pub(crate) fn all(&self) -> impl Iterator<Item = f64> {
         [Some(self.bytes), self.seconds].into_iter().flatten()
+    }
+}
+
+impl PlanDevice {
+    /// Returns the description with measured operations between ranks of several hosts, instead of those that
+    /// it had.
+    #[must_use]
+    pub fn with_network(mut self, measured: Vec<MeasuredCalls>) -> Self {
+        self.network = Network::of(&measured).or(self.network);
+        self.times.iter_mut().for_each(|calls| {
+            let is_measured = measured.iter().any(|other| other.call == calls.call);
+            calls.samples.retain(|[hosts, ..]| !is_measured || *hosts <= 1.0);
+        });
+        for MeasuredCalls { call, samples } in measured {
+            match self.times.iter_mut().find(|calls| calls.call == call) {
+                Some(calls) => calls.samples.extend(samples),
+                None => self.times.push(MeasuredCalls { call, samples }),
+            }
+        }
+        self
     }
 }
 

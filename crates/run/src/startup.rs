@@ -75,6 +75,13 @@ impl Startup {
         self.job.as_ref().map_or((0, 1), Job::local)
     }
 
+    /// Names of the hosts of all ranks; empty for a process without a job.
+    #[must_use]
+    pub fn hosts(&self) -> Vec<String> {
+        let of_job = |job: &Job| (0..job.size()).map(|rank| job.host(rank)).collect();
+        self.job.as_ref().map_or_else(Vec::new, of_job)
+    }
+
     /// Returns whether the process is a rank of a job.
     #[must_use]
     pub fn is_in_job(&self) -> bool {

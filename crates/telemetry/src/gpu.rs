@@ -60,6 +60,28 @@ impl GpuLoad {
     }
 }
 
+/// The counter of the energy that a GPU has used.
+#[derive(Debug)]
+pub struct EnergyCounter {
+    nvml: Nvml,
+    uuid: String,
+}
+
+impl EnergyCounter {
+    /// Opens the counter of the GPU with this identifier; `None` without the library.
+    #[must_use]
+    pub fn open(uuid: &str) -> Option<Self> {
+        Nvml::init().ok().map(|nvml| EnergyCounter { nvml, uuid: uuid.to_owned() })
+    }
+
+    /// Returns the joules since the driver was loaded; `None` if the GPU does not count them.
+    #[must_use]
+    pub fn joules(&self) -> Option<f64> {
+        let gpu = self.nvml.device_by_uuid(self.uuid.as_str()).ok()?;
+        gpu.total_energy_consumption().ok().map(|millijoules| millijoules as f64 / 1e3)
+    }
+}
+
 /// Reads the load of a GPU every second, on a thread of its own, so that no step waits for the library.
 /// Dropping it ends the thread.
 #[derive(Debug)]

@@ -60,7 +60,7 @@ mod wire;
 
 pub use error::{Result, TelemetryError};
 pub use expert_loads::{EXPERT_LOADS, ExpertLoads};
-pub use gpu::{GpuLoad, GpuMonitor};
+pub use gpu::{EnergyCounter, GpuLoad, GpuMonitor};
 pub use grid_sizes::GridSizes;
 pub use phase::{Phase, PhaseCounter, PhaseTimes};
 pub use prediction::{Cause, Others, PREDICTED_SECONDS, Prediction, Slowdown};

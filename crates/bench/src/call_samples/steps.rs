@@ -32,7 +32,7 @@ const RESNET: &str = "[model]\nkind = \"resnet\"\ndepth = 50\nclasses = 1000\nim
 const GPTS: [(usize, usize, usize, &[usize]); 9] = [
     (384, 6, 256, &[16, 64, 256]),
     (512, 8, 512, &[4, 32]),
-    (768, 12, 1024, &[1, 2, 4, 8, 16, 32, 64]),
+    (768, 12, 1024, &[1, 2, 3, 4, 6, 8, 12, 16, 32, 64]),
     (768, 12, 4096, &[2, 4]),
     (896, 14, 1024, &[8, 16]),
     (1024, 16, 1024, &[1, 4, 8, 32]),
@@ -48,6 +48,8 @@ pub(super) struct MeasuredModel {
     keys: Vec<String>,
     samples: usize,
     micro_batches: usize,
+    /// Whether calls are parts of CUDA graphs, and so not timed.
+    graphs: bool,
 }
 
 impl MeasuredModel {
@@ -57,10 +59,10 @@ impl MeasuredModel {
     /// None, as a test shows.
     pub(super) fn config(&self) -> Result<RunConfig> {
         let (samples, all) = (self.samples, self.samples * self.micro_batches);
-        // Each call is timed, so none is part of a graph. The learning rate changes in every step, so that
-        // every step copies it to the device.
+        let graphs = if self.graphs { "on" } else { "off" };
+        // The learning rate changes in every step, so that every step copies it to the device.
         let text = format!(
-            "{}[data]\nkind = \"synthetic\"\n[train]\nsteps = 1000000\ngraphs = \"off\"\nmicro_batch_size = {samples}\n\
+            "{}[data]\nkind = \"synthetic\"\n[train]\nsteps = 1000000\ngraphs = \"{graphs}\"\nmicro_batch_size = {samples}\n\
              global_batch_size = {all}\n[optim]\nlearning_rate = 3e-4\nwarmup_steps = 2\nschedule = \"linear\"\n\
              [parallel]\nlanes = 1\n",
             self.model
@@ -71,14 +73,20 @@ impl MeasuredModel {
     /// A step of a GPT that the device finishes sooner than the host enqueues it.
     pub(super) fn small() -> Self {
         let keys = ["precision.compute=bf16", "model.width=64", "model.heads=1", "model.context=64"];
-        MeasuredModel { model: GPT, keys: keys.map(str::to_owned).into(), samples: 1, micro_batches: 1 }
+        let keys = keys.map(str::to_owned).into();
+        MeasuredModel { model: GPT, keys, samples: 1, micro_batches: 1, graphs: false }
+    }
+
+    /// The same step, replayed as CUDA graphs.
+    pub(super) fn small_in_graphs() -> Self {
+        MeasuredModel { graphs: true, ..Self::small() }
     }
 
     /// A step of a ResNet that computes in `dtype` and that the device finishes sooner than the host enqueues
     /// it.
     pub(super) fn small_convolutions(dtype: DType) -> Self {
         let keys = vec![format!("precision.compute={dtype}"), "model.image_size=32".to_owned()];
-        MeasuredModel { model: RESNET, keys, samples: 2, micro_batches: 1 }
+        MeasuredModel { model: RESNET, keys, samples: 2, micro_batches: 1, graphs: false }
     }
 }
 
@@ -96,8 +104,10 @@ impl Steps {
         let keys: Vec<_> = keys.iter().map(|key| (*key).to_owned()).collect();
         // Several micro-batches add gradients up, as most runs do.
         let micro_batches = if model == RESNET { 1 } else { 2 };
-        let step =
-            |samples: &usize| MeasuredModel { model, keys: keys.clone(), samples: *samples, micro_batches };
+        let step = |samples: &usize| {
+            let (keys, samples) = (keys.clone(), *samples);
+            MeasuredModel { model, keys, samples, micro_batches, graphs: false }
+        };
         self.0.extend(samples.iter().map(step));
     }
 
@@ -120,7 +130,7 @@ impl Steps {
         let few = |width, samples| matches!((width, samples), (768, 4 | 16) | (1024, 8) | (1600, 4));
         steps.add_gpts(&[f16], few);
         steps.add(LONGER, &[2], &[f16]);
-        steps.add(RESNET, &[16, 128], &[f16]);
+        steps.add(RESNET, &[16, 32, 128], &[f16]);
         let fp8 = &["precision.compute=bf16", "precision.matmul=fp8"];
         let few =
             |width, samples| matches!((width, samples), (768, 4 | 16 | 64) | (1024, 8) | (1600, 4 | 16));
@@ -172,7 +182,7 @@ impl Steps {
         }
         self.add(WINDOWED, &[1, 2], &[bf16]);
         self.add(WINDOWED, &[2], &[bf16, "lora.rank=16"]);
-        self.add(RESNET, &[8, 32, 128], &[bf16]);
+        self.add(RESNET, &[8, 32, 128, 512], &[bf16]);
         self.add(RESNET, &[32], &[bf16, "model.depth=34"]);
     }
 }
@@ -187,7 +197,8 @@ mod tests {
         let all = steps();
         assert!(all.len() > 60, "{}", all.len());
         let small = [DType::Bf16, DType::F16, DType::F32].map(MeasuredModel::small_convolutions);
-        for step in all.into_iter().chain([MeasuredModel::small()]).chain(small) {
+        let tiny = [MeasuredModel::small(), MeasuredModel::small_in_graphs()];
+        for step in all.into_iter().chain(tiny).chain(small) {
             let config = step.config().unwrap();
             let ranks = plan::DeviceRanks::of(&config);
             let device = target.device(None, ranks).unwrap();

@@ -81,7 +81,7 @@ pub fn predict_cases() -> Vec<PredictCase> {
         add("GPT-2 124M", GPT_124M, &[samples], &[BF16, &micro_batch, "parallel.lanes=2"]);
     }
     // Numbers of tokens between those of a description.
-    add("GPT-2 124M", GPT_124M, &[6, 24], &[BF16]);
+    add("GPT-2 124M", GPT_124M, &[5, 6, 20, 24], &[BF16]);
     add("GPT-2 355M", GPT_355M, &[3], &[BF16]);
     add("GPT-2 1558M", GPT_1558M, &[6], &[BF16]);
     add("Llama 3 1B", LLAMA_1B, &[3], &[BF16]);

@@ -36,6 +36,23 @@ fn descriptions_are_read_back() {
 }
 
 #[test]
+fn a_measured_network_replaces_the_assumed_one() {
+    let calls =
+        |call: &str, samples: &[[f64; 4]]| MeasuredCalls { call: call.to_owned(), samples: samples.into() };
+    let near = calls("all-reduce", &[[1.0, 4.0, 1e9, 1e-2]]);
+    let older = calls("all-reduce", &[[1.0, 4.0, 1e9, 1e-2], [4.0, 4.0, 1e9, 1.0]]);
+    let device = PlanDevice { times: vec![older], ..PlanDevice::shipped().unwrap() };
+    // 16 GPUs on two hosts: 8 of each host send half of the operand, twice.
+    let far = calls("all-reduce", &[[2.0, 8.0, 1e9, 0.025], [2.0, 8.0, 1e6, 1e-4], [2.0, 1.0, 1e9, 0.1]]);
+    let message = calls("send", &[[2.0, 8.0, 1e6, 1e-4], [2.0, 8.0, 8192.0, 7e-6]]);
+    let measured = device.with_network(vec![far.clone(), message.clone()]);
+    let network = measured.network.unwrap();
+    assert!((network.bytes - 5e9).abs() < 1.0 && network.seconds == Some(7e-6), "{network:?}");
+    let all = calls("all-reduce", &[near.samples, far.samples].concat());
+    assert_eq!(measured.times, [all, message]);
+}
+
+#[test]
 fn descriptions_from_data_sheets_are_marked_as_assumed() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../launch/devices");
     let mut names = Vec::new();
