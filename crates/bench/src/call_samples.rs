@@ -34,6 +34,8 @@ const STEPS: u64 = 5;
 const FIRST_STEPS: u64 = 2;
 /// Steps of which those that are replayed as CUDA graphs are timed.
 const REPLAYED_STEPS: u64 = 30;
+/// Fewest seconds that a CUDA graph gains at a call.
+const LEAST_GAIN: f64 = 1e-9;
 /// Fewest seconds of the host for a CUDA graph.
 const LEAST_GRAPH: f64 = 1e-6;
 /// Least part of a call's time between two events that is its own.
@@ -50,6 +52,8 @@ pub(crate) struct CallMeasurements {
     pub(crate) kernel_seconds: f64,
     /// Seconds of the host for a CUDA graph.
     pub(crate) graph_seconds: f64,
+    /// Seconds by which a call of a CUDA graph follows the one before it sooner than without a graph.
+    pub(crate) graph_gain_seconds: f64,
     /// Median power in watts of steps in which the device does not wait for the host; `None` for GPUs that do
     /// not count their energy.
     pub(crate) step_watts: Option<f64>,
@@ -90,7 +94,15 @@ pub(crate) fn measure(gpus: &[Gpus], progress: &dyn Fn(usize, usize)) -> Result<
     let watts: Vec<_> = busy.filter_map(|step| step.watts).collect();
     let step_watts = (!watts.is_empty()).then(|| median(&watts));
     let graph_seconds = graph_seconds(first, launch_seconds)?;
-    Ok(CallMeasurements { calls, launch_seconds, kernel_seconds, graph_seconds, step_watts })
+    let graph_gain_seconds = graph_gain_seconds(first)?;
+    Ok(CallMeasurements {
+        calls,
+        launch_seconds,
+        kernel_seconds,
+        graph_seconds,
+        graph_gain_seconds,
+        step_watts,
+    })
 }
 
 /// Measures each of `steps` on one of the GPUs.
@@ -261,7 +273,7 @@ fn difference(calls: &[LoggedCall], profile: &[TimedCall]) -> Option<String> {
 /// Returns the seconds of the host for a CUDA graph of a replayed step, where a launch takes
 /// `launch_seconds`.
 fn graph_seconds(gpus: &Gpus, launch_seconds: f64) -> Result<f64> {
-    let config = MeasuredModel::small_in_graphs().config()?;
+    let config = MeasuredModel::small().in_graphs().config()?;
     let setup = plan::prepare(config, Placement::Cuda(gpus.clone()))?;
     let (launches, graphs) = plan::replayed_launches(&step_calls(&setup, 0)?);
     let mut worker = Worker::new(&setup, Communicator::solo())?;
@@ -280,6 +292,25 @@ fn graph_seconds(gpus: &Gpus, launch_seconds: f64) -> Result<f64> {
     Ok(((median(&times) - launch_seconds * launches) / graphs.max(1.0)).max(LEAST_GRAPH))
 }
 
+/// Returns the seconds by which a call of a CUDA graph follows the one before it sooner than without a graph:
+/// the median over models with many short calls, each of which is timed with and without graphs.
+fn graph_gain_seconds(gpus: &Gpus) -> Result<f64> {
+    let seconds = |model: MeasuredModel| -> Result<(f64, usize)> {
+        let setup = plan::prepare(model.config()?, Placement::Cuda(gpus.clone()))?;
+        run::prepare_kernels(&setup)?;
+        let mut calls = 0;
+        step_calls(&setup, 0)?.for_each(|call| calls += usize::from(is_timed(call)));
+        let (_, seconds, _) = timed_steps(&mut Worker::new(&setup, Communicator::solo())?)?;
+        Ok((seconds, calls))
+    };
+    let gain = |model: MeasuredModel| -> Result<f64> {
+        let ((plain, calls), (replayed, _)) = (seconds(model.clone())?, seconds(model.in_graphs())?);
+        Ok((plain - replayed) / calls.max(1) as f64)
+    };
+    let gains = MeasuredModel::many_calls().into_iter().map(gain).collect::<Result<Vec<_>>>()?;
+    Ok(median(&gains).max(LEAST_GAIN))
+}
+
 /// Steps that were timed.
 struct TimedSteps {
     /// Calls of some of them.
@@ -293,9 +324,24 @@ struct TimedSteps {
 /// Times steps as a whole, and then calls of others.
 fn timed(setup: &Setup) -> Result<TimedSteps> {
     let mut worker = Worker::new(setup, Communicator::solo())?;
-    let counter = worker.device().uuid().and_then(|uuid| EnergyCounter::open(&uuid));
-    let joules = || counter.as_ref().and_then(EnergyCounter::joules);
     let device: Device = worker.device().clone();
+    let (mut step, seconds, watts) = timed_steps(&mut worker)?;
+    let mut profiles = Vec::new();
+    for _ in 0..STEPS {
+        device.begin_profile_ahead()?;
+        worker.step(step)?;
+        profiles.push(device.end_profile()?);
+        step += 1;
+    }
+    Ok(TimedSteps { profiles, seconds, watts })
+}
+
+/// Runs steps until the clocks are those of work, and times others as a whole. Returns the number of the next
+/// step, the seconds of one, and the mean power in watts meanwhile, of a GPU that counts its energy.
+fn timed_steps(worker: &mut Worker) -> Result<(u64, f64, Option<f64>)> {
+    let device: Device = worker.device().clone();
+    let counter = device.uuid().and_then(|uuid| EnergyCounter::open(&uuid));
+    let joules = || counter.as_ref().and_then(EnergyCounter::joules);
     let (began, mut step) = (Instant::now(), 0);
     while step < FIRST_STEPS || began.elapsed() < WARM_UP {
         worker.step(step)?;
@@ -303,8 +349,7 @@ fn timed(setup: &Setup) -> Result<TimedSteps> {
         step += 1;
     }
     device.synchronize()?;
-    let (before, began) = (joules(), Instant::now());
-    let first = step;
+    let (before, began, first) = (joules(), Instant::now(), step);
     while step < first + STEPS || began.elapsed() < TIMED {
         worker.step(step)?;
         // As a run does, one step late.
@@ -313,18 +358,8 @@ fn timed(setup: &Setup) -> Result<TimedSteps> {
     }
     device.synchronize()?;
     let all = began.elapsed().as_secs_f64();
-    let (watts, seconds) = (
-        before.zip(joules()).map(|(before, after)| (after - before) / all).filter(|watts| *watts > 0.0),
-        all / (step - first) as f64,
-    );
-    let mut profiles = Vec::new();
-    for _ in 0..STEPS {
-        device.begin_profile();
-        worker.step(step)?;
-        profiles.push(device.end_profile()?);
-        step += 1;
-    }
-    Ok(TimedSteps { profiles, seconds, watts })
+    let watts = before.zip(joules()).map(|(before, after)| (after - before) / all);
+    Ok((step, all / (step - first) as f64, watts.filter(|watts| *watts > 0.0)))
 }
 
 #[cfg(test)]

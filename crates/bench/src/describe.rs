@@ -113,6 +113,7 @@ fn measure(gpus: usize, progress: &dyn Fn(usize, usize)) -> Result<PlanDevice> {
         rates.launch_seconds = Some(legible(calls.launch_seconds));
         rates.kernel_seconds = Some(legible(calls.kernel_seconds));
         rates.graph_seconds = Some(legible(calls.graph_seconds));
+        rates.graph_gain_seconds = Some(legible(calls.graph_gain_seconds));
     }
     device.gpus_per_host = Some(on_host);
     let limits = all.iter().filter_map(|rank| rank.power_limit);

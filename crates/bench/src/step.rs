@@ -106,7 +106,7 @@ pub fn bench_step(mut config: RunConfig, options: &BenchOptions) -> Result<StepM
     let inputs = worker.phases().times()?.median[Phase::Inputs.index()];
     let mut calls = Vec::new();
     if options.profile {
-        worker.device().begin_profile();
+        worker.device().begin_profile_ahead()?;
         worker.step(next)?;
         calls = worker.device().end_profile()?;
     }

@@ -60,6 +60,9 @@ const SPEED_BESIDE_SUMS: f64 = 0.25;
 /// Speed of compute beside values that ranks gather, mostly weights (`benches/notes/predictions.md`).
 const SPEED_BESIDE_GATHERS: f64 = 0.5;
 
+/// Least part of a call's time that is left of it in a CUDA graph.
+const LEAST_OF_GRAPH: f64 = 0.25;
+
 /// Returns the launches for which a log's calls occupy the host as long.
 #[must_use]
 pub fn host_launches(log: &CallLog) -> f64 {
@@ -165,6 +168,13 @@ impl CallTimes {
             "all-gather" => SPEED_BESIDE_GATHERS,
             _ => 1.0,
         }
+    }
+
+    /// Seconds of a call on the device in a step that is replayed as CUDA graphs.
+    pub(crate) fn replaying_device(&self, call: &LoggedCall, matmuls: &BTreeMap<MatmulKey, f64>) -> f64 {
+        let seconds = self.device(call, matmuls);
+        let gain = if is_made_again(call) { 0.0 } else { self.rates.graph_gain_seconds.unwrap_or(0.0) };
+        (seconds - gain).max(LEAST_OF_GRAPH * seconds)
     }
 
     /// Seconds for which a call occupies the host.

@@ -33,6 +33,10 @@ pub struct DeviceRates {
     /// step that is replayed, and for the graph before each call between ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub graph_seconds: Option<f64>,
+    /// Seconds by which a call of a CUDA graph follows the one before it sooner than without a graph; `None`:
+    /// 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub graph_gain_seconds: Option<f64>,
     /// Bytes per second of copies between a device and pinned memory, in each of both directions at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_copy_bytes: Option<f64>,
@@ -108,6 +112,7 @@ impl DeviceRates {
             self.launch_seconds,
             self.kernel_seconds,
             self.graph_seconds,
+            self.graph_gain_seconds,
             self.host_copy_bytes,
             self.link_seconds,
         ];
@@ -122,6 +127,7 @@ impl DeviceRates {
             ("launch_seconds", self.launch_seconds),
             ("kernel_seconds", self.kernel_seconds),
             ("graph_seconds", self.graph_seconds),
+            ("graph_gain_seconds", self.graph_gain_seconds),
             ("host_copy_bytes", self.host_copy_bytes),
             ("link_seconds", self.link_seconds),
         ];

@@ -84,7 +84,10 @@ impl TimedStep {
             let log = step_calls(&linked, rank)?;
             let matmuls = times.matmuls(&log);
             let calls = RankCalls::new(rank, log, |call| CallTime {
-                device: times.device(call, &matmuls),
+                device: match is_replayed {
+                    true => times.replaying_device(call, &matmuls),
+                    false => times.device(call, &matmuls),
+                },
                 host: if is_replayed { times.replaying_host(call) } else { times.host(call) },
                 is_measured: times.is_measured(call),
                 compute_speed: times.compute_speed(call),

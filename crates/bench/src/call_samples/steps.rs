@@ -77,9 +77,19 @@ impl MeasuredModel {
         MeasuredModel { model: GPT, keys, samples: 1, micro_batches: 1, graphs: false }
     }
 
+    /// Steps of many short calls, which take the device longer than the host.
+    pub(super) fn many_calls() -> Vec<Self> {
+        let keys = ["precision.compute=bf16".to_owned()];
+        let of = |samples| {
+            let keys = keys.clone().into();
+            MeasuredModel { model: GPT, keys, samples, micro_batches: 1, graphs: false }
+        };
+        [2, 3, 4].map(of).into()
+    }
+
     /// The same step, replayed as CUDA graphs.
-    pub(super) fn small_in_graphs() -> Self {
-        MeasuredModel { graphs: true, ..Self::small() }
+    pub(super) fn in_graphs(self) -> Self {
+        MeasuredModel { graphs: true, ..self }
     }
 
     /// A step of a ResNet that computes in `dtype` and that the device finishes sooner than the host enqueues
@@ -197,8 +207,8 @@ mod tests {
         let all = steps();
         assert!(all.len() > 60, "{}", all.len());
         let small = [DType::Bf16, DType::F16, DType::F32].map(MeasuredModel::small_convolutions);
-        let tiny = [MeasuredModel::small(), MeasuredModel::small_in_graphs()];
-        for step in all.into_iter().chain(tiny).chain(small) {
+        let tiny = [MeasuredModel::small(), MeasuredModel::small().in_graphs()];
+        for step in all.into_iter().chain(tiny).chain(MeasuredModel::many_calls()).chain(small) {
             let config = step.config().unwrap();
             let ranks = plan::DeviceRanks::of(&config);
             let device = target.device(None, ranks).unwrap();

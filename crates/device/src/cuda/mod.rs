@@ -16,6 +16,7 @@ mod dnn;
 mod dnn_choice;
 mod dnn_epilogue;
 pub(crate) mod error;
+mod gates;
 pub(crate) mod graph;
 mod launch;
 mod ledger;

@@ -5,10 +5,11 @@ use std::rc::Rc;
 
 use cudarc::driver::sys;
 
-use super::Cuda;
 use super::error::Result;
+use super::gates::Gates;
 use super::streams::EventPool;
 use super::timing::{Call, Profile, Timed};
+use super::{Cuda, signals};
 use crate::device::Device;
 use crate::stream::StreamKind;
 use crate::work::Work;
@@ -64,10 +65,29 @@ impl Cuda {
 impl Device {
     /// Times every call from now on. Does nothing unless the device is a GPU.
     pub fn begin_profile(&self) {
+        self.begin(None);
+    }
+
+    /// Times every call from now on, as the device makes it if it waits for no call of the host: it begins a
+    /// group of calls once the host has enqueued them. Does nothing unless the device is a GPU.
+    ///
+    /// # Errors
+    /// The driver's; the system's.
+    pub fn begin_profile_ahead(&self) -> crate::Result<()> {
+        let Some(cuda) = self.gpu() else { return Ok(()) };
+        let page = self.own_signal_page()?;
+        let gates = Gates::new(page, cuda.streams.handle(StreamKind::Compute));
+        let gates = gates.map_err(|error| self.cuda_error(signals::refused(error)))?;
+        self.begin(Some(gates));
+        Ok(())
+    }
+
+    fn begin(&self, gates: Option<Gates>) {
         if let Some(cuda) = self.gpu() {
             let pool = EventPool::new(&cuda.context, true);
             let start = pool.record(cuda.streams.handle(StreamKind::Compute));
-            *cuda.profile.borrow_mut() = Some(Rc::new(Profile { pool, start, calls: RefCell::default() }));
+            let profile = Profile { pool, start, calls: RefCell::default(), gates };
+            *cuda.profile.borrow_mut() = Some(Rc::new(profile));
         }
     }
 
@@ -85,6 +105,9 @@ impl Device {
     pub fn end_profile(&self) -> crate::Result<Vec<TimedCall>> {
         let Some(cuda) = self.gpu() else { return Ok(Vec::new()) };
         let Some(profile) = cuda.profile.borrow_mut().take() else { return Ok(Vec::new()) };
+        if let Some(gates) = &profile.gates {
+            gates.open();
+        }
         self.synchronize()?;
         let kind = |stream| StreamKind::ALL.into_iter().find(|kind| cuda.streams.handle(*kind) == stream);
         let timed = |call: &Call| -> Result<TimedCall> {

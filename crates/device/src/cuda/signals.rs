@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use cudarc::driver::{CudaContext, sys};
 use memmap2::MmapMut;
 
-use super::error::{Named, Result};
+use super::error::{CudaError, Named, Result};
 use crate::device::Device;
 use crate::stream::StreamKind;
 
@@ -82,6 +82,16 @@ impl Device {
         map(file, &cuda.context).map_err(|error| self.cuda_error(error))
     }
 
+    /// Returns a page of signals between this GPU and its host.
+    ///
+    /// # Errors
+    /// As for [`Device::signal_page`].
+    pub(super) fn own_signal_page(&self) -> crate::Result<SignalPage> {
+        let cuda = self.gpu_or_refuse("cuMemHostRegister")?;
+        let page = MmapMut::map_anon(PAGE_BYTES).map_err(refused);
+        page.and_then(|page| registered(page, &cuda.context)).map_err(|error| self.cuda_error(error))
+    }
+
     /// Enqueues, after all work before, the writes of `writes` and then waits until each word of `waits` has
     /// reached its value or, modulo 2^32, is up to 2^31 past it.
     ///
@@ -97,25 +107,41 @@ impl Device {
         let write = |(word, value): &(Word, u32)| write_operation(*word, *value);
         let wait = |(word, value): &(Word, u32)| wait_operation(*word, *value);
         let mut operations: Vec<_> = writes.iter().map(write).chain(waits.iter().map(wait)).collect();
-        let (count, stream) = (operations.len() as u32, cuda.streams.handle(stream));
-        // SAFETY: the pages of the words stay mapped until the work on them is done, as their owner promises;
-        // the operations are alive during the call.
-        unsafe { sys::cuStreamBatchMemOp_v2(stream, count, operations.as_mut_ptr(), 0) }
-            .result()
-            .named("cuStreamBatchMemOp")
-            .map_err(|error| self.cuda_error(error))
+        enqueue(cuda.streams.handle(stream), &mut operations).map_err(|error| self.cuda_error(error))
     }
 }
 
+/// Enqueues a wait on `stream` until a word has reached a value, as [`Device::signal`] does.
+///
+/// # Errors
+/// The driver's.
+pub(super) fn wait_on(stream: sys::CUstream, word: Word, value: u32) -> Result<()> {
+    enqueue(stream, &mut [wait_operation(word, value)])
+}
+
+fn enqueue(stream: sys::CUstream, operations: &mut [sys::CUstreamBatchMemOpParams]) -> Result<()> {
+    let count = operations.len() as u32;
+    // SAFETY: the pages of the words stay mapped until the work on them is done, as their owner promises; the
+    // operations are alive during the call.
+    unsafe { sys::cuStreamBatchMemOp_v2(stream, count, operations.as_mut_ptr(), 0) }
+        .result()
+        .named("cuStreamBatchMemOp")
+}
+
+/// Returns the error of a system call for a page.
+pub(super) fn refused(error: std::io::Error) -> CudaError {
+    let code = i64::from(error.raw_os_error().unwrap_or(0));
+    CudaError { call: "page of signals", code, text: error.to_string() }
+}
+
 fn map(file: &File, context: &Arc<CudaContext>) -> Result<SignalPage> {
-    use super::error::CudaError;
-    let refused = |error: std::io::Error| CudaError {
-        call: "mmap",
-        code: i64::from(error.raw_os_error().unwrap_or(0)),
-        text: error.to_string(),
-    };
     // SAFETY: the file is anonymous memory shared only by these ranks, and all access to it is atomic.
-    let mut map = unsafe { memmap2::MmapOptions::new().len(PAGE_BYTES).map_mut(file) }.map_err(refused)?;
+    let map = unsafe { memmap2::MmapOptions::new().len(PAGE_BYTES).map_mut(file) }.map_err(refused)?;
+    registered(map, context)
+}
+
+/// Registers a page with the driver.
+fn registered(mut map: MmapMut, context: &Arc<CudaContext>) -> Result<SignalPage> {
     let (memory, flags) =
         (map.as_mut_ptr().cast(), sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP);
     // SAFETY: the mapping is alive until it is unregistered in `drop`.

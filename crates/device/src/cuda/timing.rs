@@ -6,6 +6,7 @@ use std::rc::Rc;
 use cudarc::driver::sys;
 
 use super::error::Result;
+use super::gates::Gates;
 use super::streams::{EventPool, Point};
 use crate::work::Work;
 
@@ -15,6 +16,8 @@ pub(crate) struct Profile {
     pub(super) pool: Rc<EventPool>,
     pub(super) start: Result<Point>,
     pub(super) calls: RefCell<Vec<Call>>,
+    /// Gates that let the host enqueue calls ahead of the device, if it is to.
+    pub(super) gates: Option<Gates>,
 }
 
 /// A timed call as the profile keeps it.
@@ -52,7 +55,8 @@ impl Timed {
         work: Work,
     ) -> Self {
         let running = profile.map(|profile| {
-            let begin = profile.pool.record(stream);
+            let gate = profile.gates.as_ref().map_or(Ok(()), |gates| gates.before_call(stream));
+            let begin = gate.and_then(|()| profile.pool.record(stream));
             Running { profile, begin, family, name: name(), work }
         });
         Timed { running, stream }
