@@ -139,6 +139,34 @@ fn all_steps_after_the_third_are_replayed() {
     }
 }
 
+/// Validations between steps: of seven micro-batches, the first makes what others use again, and the third of
+/// the first validation is captured.
+#[test]
+fn replayed_validations_have_the_losses_of_passes_call_by_call() {
+    if !gpu() {
+        return;
+    }
+    let _alone = alone(DeviceChoice::Cuda);
+    let packed: &[&str] = &[&PACKED[..], &[BF16, "model.width=128"]].concat();
+    for (text, sets) in ROWS.iter().chain(&[(LLAMA, CORRECTED_EXPERTS), (LLAMA, LATENTS), (GPT, packed)]) {
+        let validated = |graphs: &str| {
+            let sets = [sets, &STEPS[..], &["train.validation_micro_batches=7", graphs]].concat();
+            let setup = plan::prepare(config(text, &sets), Placement::one_gpu(0).unwrap()).unwrap();
+            run::prepare_kernels(&setup).unwrap();
+            let mut worker = Worker::new(&setup, Communicator::solo()).unwrap();
+            let mut losses = Vec::new();
+            for step in 0..6 {
+                worker.step(step).unwrap();
+                losses.push((worker.validate().unwrap(), worker.scalars(step).unwrap().loss));
+            }
+            (losses, worker.memory(), worker.replayed_validations())
+        };
+        let (plain, replayed) = (validated("train.graphs=off"), validated("train.graphs=auto"));
+        assert_eq!((&replayed.0, &replayed.1), (&plain.0, &plain.1), "{sets:?}");
+        assert!(plain.2 == 0 && replayed.2 >= 20, "{} micro-batches are replayed: {sets:?}", replayed.2);
+    }
+}
+
 #[test]
 fn steps_that_are_never_captured_have_a_reason() {
     let reason = |sets: &[&str]| never_captured(&config(GPT, &[&["train.graphs=auto"], sets].concat()));

@@ -7,6 +7,7 @@ use tensor::Tensor;
 use tensor::ops::accuracy;
 
 use crate::error::Result;
+use crate::evaluation::OnDevice;
 use crate::validation::Evaluated;
 
 /// The results of a micro-batch on their way to the host.
@@ -26,6 +27,8 @@ pub(crate) struct Arriving<'a> {
     coming: VecDeque<Coming>,
     /// The counts of the prediction whose loss comes next.
     counted: Option<Tensor>,
+    /// The last results on the device.
+    pub(crate) last: Option<OnDevice>,
     /// Called with the number of losses after each.
     pub(crate) on_losses: Option<&'a mut dyn FnMut(usize)>,
 }
@@ -34,7 +37,7 @@ impl Arriving<'_> {
     /// No results yet; with `counts` those of classes that were found, too.
     pub(crate) fn new(counts: bool) -> Self {
         let arrived = Evaluated { values: Vec::new(), counts: counts.then(Vec::new) };
-        Arriving { arrived, coming: VecDeque::new(), counted: None, on_losses: None }
+        Arriving { arrived, coming: VecDeque::new(), counted: None, last: None, on_losses: None }
     }
 
     /// Counts what a prediction has found, if classes are counted.
@@ -48,8 +51,17 @@ impl Arriving<'_> {
     /// Starts to copy a loss to the host, with the counts of its prediction.
     pub(crate) fn loss(&mut self, device: &Device, loss: &Tensor) -> Result<()> {
         let counted = self.counted.take();
-        let counts = counted.map(|counted| device.begin_copy_to_host(counted.region()));
-        let loss = device.begin_copy_to_host(loss.region())?;
+        let counts = counted.as_ref().map(|counted| counted.region().outlive());
+        let results = OnDevice { loss: loss.region().outlive(), counts };
+        self.loss_again(device, &results)?;
+        self.last = Some(results);
+        Ok(())
+    }
+
+    /// Starts to copy the results of a micro-batch to the host, from where an earlier one had them.
+    pub(crate) fn loss_again(&mut self, device: &Device, results: &OnDevice) -> Result<()> {
+        let counts = results.counts.as_ref().map(|counts| device.begin_copy_to_host(counts.region()));
+        let loss = device.begin_copy_to_host(results.loss.region())?;
         self.coming.push_back(Coming { loss, counts: counts.transpose()? });
         self.wait(MOST_COMING)
     }

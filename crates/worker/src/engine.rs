@@ -11,6 +11,7 @@ use parallel::pipeline::{Executor, Skipped};
 
 use crate::connect;
 use crate::error::{Result, WorkerError};
+use crate::evaluation::{Evaluation, Passes};
 use crate::feed::{self, WorkerFeed};
 use crate::numbers::Numbers;
 use crate::pair_work::PairWork;
@@ -35,6 +36,8 @@ pub(crate) struct Engine {
     pub(crate) offload: Option<Offload>,
     /// The scores of the answers of all pairs by the reference model, once they are known.
     pub(crate) reference: Option<Arc<[f32]>>,
+    /// The evaluated micro-batches, after the first evaluation of several.
+    pub(crate) evaluation: Option<Evaluation>,
 }
 
 impl Engine {
@@ -52,8 +55,19 @@ impl Engine {
             executor.limit_work(work);
         }
         let (setup, reference) = (setup.clone(), setup.reference.clone());
-        let (has_peers, pixels, offload) = (false, None, None);
-        Ok(Engine { setup, grid, device, planes, executor, has_peers, pixels, offload, reference })
+        let (has_peers, pixels, offload, evaluation) = (false, None, None, None);
+        Ok(Engine {
+            setup,
+            grid,
+            device,
+            planes,
+            executor,
+            has_peers,
+            pixels,
+            offload,
+            reference,
+            evaluation,
+        })
     }
 
     /// The numbers of this rank's stages, in order.
@@ -144,7 +158,12 @@ impl Engine {
         if let Some(on_losses) = on_losses {
             feed.results.on_losses = Some(on_losses);
         }
-        let skipped = self.executor.validate(models, &mut self.planes, own, &mut feed)?;
+        let passes = Passes { models, executor: &self.executor, planes: &mut self.planes, count: own };
+        let evaluation = match &mut self.evaluation {
+            Some(evaluation) => evaluation,
+            evaluation => evaluation.insert(Evaluation::new(&self.device, config)?),
+        };
+        let skipped = evaluation.run(&self.device, passes, &mut feed)?;
         Ok((feed.results.all()?, skipped))
     }
 

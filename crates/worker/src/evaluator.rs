@@ -9,6 +9,7 @@ use crate::build;
 use crate::connect;
 use crate::engine::Engine;
 use crate::error::Result;
+use crate::evaluation::Evaluation;
 use crate::loading;
 use crate::numbers::Numbers;
 use crate::phases::Phases;
@@ -68,6 +69,11 @@ impl Evaluator {
     /// Number of micro-batches that this rank's replica runs.
     pub fn own_micro_batches(&self) -> u64 {
         Numbers::validation(&self.engine.setup.config, &self.engine.grid).count() as u64
+    }
+
+    /// Number of micro-batches that were replayed from CUDA graphs.
+    pub fn replayed_micro_batches(&self) -> u64 {
+        self.engine.evaluation.as_ref().map_or(0, Evaluation::replays)
     }
 
     /// The device of this rank.

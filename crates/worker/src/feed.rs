@@ -236,7 +236,7 @@ impl<'a> WorkerFeed<'a> {
                 Some(documents) => upload_again(device, documents, DType::F32, to),
                 None => Ok(()),
             },
-            Stop::Phase(_) | Stop::PixelsRead | Stop::Snapshot | Stop::LearningRate => Ok(()),
+            Stop::Phase(_) | Stop::PixelsRead | Stop::Snapshot | Stop::LearningRate | Stop::Results => Ok(()),
         }
     }
 
@@ -384,6 +384,6 @@ impl Feed for WorkerFeed<'_> {
     }
 
     fn loss(&mut self, _micro_batch: usize, loss: &Tensor) -> Result<()> {
-        self.results.loss(self.device, loss)
+        self.stop(Stop::Results, |feed| feed.results.loss(feed.device, loss))
     }
 }

@@ -54,6 +54,22 @@ pub(crate) fn never_captured_decoding(config: &RunConfig) -> Option<&'static str
     turned_off(config).or_else(|| first_that_holds(&reasons))
 }
 
+/// Returns a reason for which evaluated micro-batches of a configuration are not captured, if there is one.
+pub(crate) fn never_captured_evaluation(config: &RunConfig) -> Option<&'static str> {
+    let parallel = &config.parallel;
+    let offloads = config.optim.offload || config.memory.offload != OffloadPolicy::None;
+    let reasons = [
+        (parallel.shares_gpu(), "several ranks share a GPU"),
+        (parallel.pipeline * parallel.tensor * parallel.context > 1, "ranks communicate within a pass"),
+        (parallel.context_lanes > 1, "sequences are computed in pieces"),
+        (config.gathers_weights(), "weights are gathered as they are used"),
+        (parallel.sharding_stage() > 0, "updated weights arrive as they are used"),
+        (offloads, "tensors are offloaded to host memory"),
+        (crate::build::objective(config).is_some(), "the data is pairs of answers"),
+    ];
+    turned_off(config).or_else(|| first_that_holds(&reasons))
+}
+
 /// Returns the reason of a configuration that wants no captured steps.
 fn turned_off(config: &RunConfig) -> Option<&'static str> {
     (config.train.graphs == Graphs::Off).then_some("train.graphs is \"off\"")
@@ -80,6 +96,20 @@ pub(crate) enum Stop {
     Snapshot,
     /// The learning rate is set.
     LearningRate,
+    /// The results of an evaluated micro-batch are copied to the host.
+    Results,
+}
+
+impl Stop {
+    /// Returns the stop of another micro-batch.
+    pub(crate) fn of(self, micro_batch: usize) -> Self {
+        match self {
+            Stop::Inputs(_) => Stop::Inputs(micro_batch),
+            Stop::Targets(_) => Stop::Targets(micro_batch),
+            Stop::Documents(_) => Stop::Documents(micro_batch),
+            other => other,
+        }
+    }
 }
 
 /// A part of a captured step.
@@ -335,6 +365,11 @@ impl StepGraphs {
     #[cfg(test)]
     pub(crate) fn capture_on_meta(&mut self) {
         self.refused = false;
+    }
+
+    /// Returns whether steps may be captured.
+    pub(crate) fn is_possible(&self) -> bool {
+        !self.refused
     }
 
     /// Number of replayed steps.

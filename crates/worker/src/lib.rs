@@ -32,6 +32,7 @@ mod conversations;
 mod covered;
 mod engine;
 mod error;
+mod evaluation;
 mod evaluator;
 pub mod expected;
 pub mod feed;

@@ -181,7 +181,7 @@ fn run_rank(schedule: &Schedule, communicator: Communicator) -> Result<RunResult
     }
     feed.index = usize::MAX;
     let models = parts.iter().map(|part| &*part.model).collect();
-    executor.validate(models, &mut planes, schedule.micro_batches, &mut feed)?;
+    executor.validate(models, &mut planes, 0..schedule.micro_batches, &mut feed)?;
     let gradients =
         |part: &StagePart| part.reduction.gradients().iter().map(|g| g.to_vec().unwrap()).collect();
     let loss = parts.iter().find_map(|part| part.reduction.loss());

@@ -7,6 +7,7 @@ use device::StreamKind;
 use super::Worker;
 use crate::calendar::Calendar;
 use crate::error::Result;
+use crate::evaluation::Evaluation;
 use crate::feed::WorkerFeed;
 use crate::graphs::{Course, Recorder, Stop};
 use crate::numbers::Numbers;
@@ -29,6 +30,11 @@ impl Worker {
     /// Number of steps so far that were replayed from CUDA graphs.
     pub fn replayed_steps(&self) -> u64 {
         self.graphs.replays()
+    }
+
+    /// Number of validation micro-batches so far that were replayed from CUDA graphs.
+    pub fn replayed_validations(&self) -> u64 {
+        self.engine.evaluation.as_ref().map_or(0, Evaluation::replays)
     }
 
     /// Returns a reason why step `step` cannot be captured, if there is one that holds for some steps only.

@@ -18,6 +18,7 @@ mod scratch;
 mod transfers;
 mod transit;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use autograd::{Mode, Pass, Tape, Var};
@@ -207,7 +208,7 @@ impl Executor {
     /// Does [`Executor::data_order`] for a validation of `micro_batches` micro-batches.
     pub fn validation_data_order(&self, micro_batches: usize, documents: bool) -> Vec<usize> {
         let rank = self.grid.coordinate(Axis::Pipeline);
-        self.data_order_of(&forward::actions(&self.schedule, rank, micro_batches), documents)
+        self.data_order_of(&forward::actions(&self.schedule, rank, 0..micro_batches), documents)
     }
 
     fn data_order_of(&self, actions: &[Action], documents: bool) -> Vec<usize> {
@@ -238,13 +239,13 @@ impl Executor {
         walk.run(&self.schedule.actions[self.grid.coordinate(Axis::Pipeline)])
     }
 
-    /// Computes the losses of `micro_batches` micro-batches, in [`Mode::Evaluate`]. `models` are this rank's
-    /// stages. Returns the totals of skipped repetitions.
+    /// Computes the losses of micro-batches, in [`Mode::Evaluate`]. `models` are this rank's stages. Returns
+    /// the totals of skipped repetitions.
     pub fn validate<'a, F: Feed>(
         &'a self,
         models: Vec<&'a dyn Model>,
         planes: &'a mut Planes,
-        micro_batches: usize,
+        micro_batches: Range<usize>,
         feed: &'a mut F,
     ) -> std::result::Result<Skipped, F::Error> {
         let actions = forward::actions(&self.schedule, self.grid.coordinate(Axis::Pipeline), micro_batches);
@@ -277,7 +278,7 @@ impl Executor {
         extents: [usize; 2],
         feed: &'a mut F,
     ) -> std::result::Result<(), F::Error> {
-        let actions = forward::actions(&self.schedule, self.grid.coordinate(Axis::Pipeline), 1);
+        let actions = forward::actions(&self.schedule, self.grid.coordinate(Axis::Pipeline), 0..1);
         Walk::new(self, models, Vec::new(), (planes, feed), Work::Generation { extents })?.run(&actions)?;
         Ok(())
     }

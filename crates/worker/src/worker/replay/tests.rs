@@ -6,10 +6,12 @@ use telemetry::RankStep;
 use telemetry::step_trace::RunPart;
 
 use super::super::Worker;
+use crate::evaluation::Evaluation;
+use crate::graphs::never_captured_evaluation;
 use crate::imitated_gpu;
 
 const REST: &str = "[data]\nkind = \"synthetic\"\n[train]\nsteps = 12\nmicro_batch_size = 2\n\
-                    global_batch_size = 6\nvalidation_micro_batches = 2\n";
+                    global_batch_size = 6\nvalidation_micro_batches = 6\n";
 const GPT: &str =
     "[model]\nkind = \"gpt\"\nlayers = 3\nheads = 2\nwidth = 64\ncontext = 32\nvocabulary = 100\n";
 const RESNET: &str = "[model]\nkind = \"resnet\"\ndepth = 18\nwidth = 0.125\nimage_size = 32\nclasses = 10\n";
@@ -45,6 +47,10 @@ fn worker(text: &str, sets: &[&str], captures: bool) -> Worker {
     worker.device().with_allocator(|allocator| allocator.start_digest());
     if captures {
         worker.graphs.capture_on_meta();
+        if never_captured_evaluation(&setup.config).is_none() {
+            let evaluation = Evaluation::new(&worker.engine.device, &setup.config).unwrap();
+            worker.engine.evaluation.insert(evaluation).capture_on_meta();
+        }
     }
     worker
 }
@@ -103,5 +109,11 @@ fn compare(text: &str, sets: &[&str]) -> u64 {
     }
     let [plain, replayed] = workers.each_ref().map(Worker::replayed_steps);
     assert_eq!(plain, 0, "{sets:?}");
+    // Of six micro-batches of each validation, the first makes what others use again.
+    let evaluated = workers[1].replayed_validations();
+    let config = &workers[1].engine.setup.config;
+    let of_rank = config.validation_assignment().count(0);
+    let least = if never_captured_evaluation(config).is_none() && of_rank == 6 { 9 } else { 0 };
+    assert!(evaluated >= least, "{evaluated} replayed micro-batches of {sets:?}");
     replayed
 }

@@ -1,0 +1,146 @@
+//! Evaluated micro-batches, which are captured in CUDA graphs and replayed: the forward pass and the loss.
+//! Between the graphs, inputs and targets are copied to the device and results to the host.
+
+use std::rc::Rc;
+
+use collective::Planes;
+use config::{Graphs, RunConfig};
+use device::{Device, OutlivingRegion};
+use nn::Model;
+use parallel::pipeline::{Executor, Skipped};
+
+use crate::error::Result;
+use crate::feed::WorkerFeed;
+use crate::graphs::{Course, Recorder, StepGraphs, Stop, never_captured_evaluation};
+
+/// The results of a micro-batch on the device.
+#[derive(Debug)]
+pub(crate) struct OnDevice {
+    pub(crate) loss: OutlivingRegion,
+    pub(crate) counts: Option<OutlivingRegion>,
+}
+
+/// The micro-batches that a rank evaluates.
+#[derive(Debug)]
+pub(crate) struct Evaluation {
+    graphs: StepGraphs,
+    /// The results of the captured micro-batch.
+    results: Option<OnDevice>,
+}
+
+/// The passes of an evaluation.
+pub(crate) struct Passes<'a> {
+    pub(crate) models: Vec<&'a dyn Model>,
+    pub(crate) executor: &'a Executor,
+    pub(crate) planes: &'a mut Planes,
+    /// Micro-batches of this rank.
+    pub(crate) count: usize,
+}
+
+impl Passes<'_> {
+    /// Evaluates all micro-batches.
+    fn all(&mut self, feed: &mut WorkerFeed<'_>) -> Result<Skipped> {
+        self.executor.validate(self.models.clone(), self.planes, 0..self.count, feed)
+    }
+
+    /// Evaluates one micro-batch.
+    fn one(&mut self, micro_batch: usize, feed: &mut WorkerFeed<'_>) -> Result<Skipped> {
+        self.executor.validate(self.models.clone(), self.planes, micro_batch..micro_batch + 1, feed)
+    }
+}
+
+impl Evaluation {
+    /// Returns the state before the first evaluation of a rank on `device`.
+    ///
+    /// # Errors
+    /// None: nothing is demanded.
+    pub(crate) fn new(device: &Device, config: &RunConfig) -> Result<Self> {
+        // Graphs that a configuration demands are those of training steps.
+        let choice = if config.train.graphs == Graphs::Off { Graphs::Off } else { Graphs::Auto };
+        let never = never_captured_evaluation(config);
+        let graphs = StepGraphs::new("evaluated micro-batches", choice, device, never)?;
+        Ok(Evaluation { graphs, results: None })
+    }
+
+    /// Captures micro-batches on Meta too, where their graphs are empty.
+    #[cfg(test)]
+    pub(crate) fn capture_on_meta(&mut self) {
+        self.graphs.capture_on_meta();
+    }
+
+    /// Number of micro-batches that were replayed.
+    pub(crate) fn replays(&self) -> u64 {
+        self.graphs.replays()
+    }
+
+    /// Evaluates all micro-batches of a walk.
+    ///
+    /// # Errors
+    /// Errors of passes and of data.
+    pub(crate) fn run(
+        &mut self,
+        device: &Device,
+        mut passes: Passes<'_>,
+        feed: &mut WorkerFeed<'_>,
+    ) -> Result<Skipped> {
+        if !self.graphs.is_possible() {
+            return passes.all(feed);
+        }
+        let mut skipped = Skipped::default();
+        for micro_batch in 0..passes.count {
+            // The first one makes what others use again, as rounded weights.
+            let reason = if micro_batch == 0 { Some("") } else { device.refuses_capture() };
+            match self.graphs.next(device, reason) {
+                Course::Plain => skipped += passes.one(micro_batch, feed)?,
+                Course::Recorded => skipped += self.record(device, &mut passes, micro_batch, feed)?,
+                Course::Replayed => skipped += self.replay(device, &mut passes, micro_batch, feed)?,
+            }
+            self.graphs.end_step(device);
+        }
+        Ok(skipped)
+    }
+
+    /// Evaluates a micro-batch while it is captured, and if that fails again.
+    fn record(
+        &mut self,
+        device: &Device,
+        passes: &mut Passes<'_>,
+        micro_batch: usize,
+        feed: &mut WorkerFeed<'_>,
+    ) -> Result<Skipped> {
+        let recorder = Rc::new(Recorder::start(device)?);
+        feed.phases.set_recorder(Some(Rc::clone(&recorder)));
+        let ran = passes.one(micro_batch, feed);
+        feed.phases.set_recorder(None);
+        match ran {
+            Ok(skipped) => {
+                let finished = recorder.finish(feed.numbers.number(micro_batch));
+                self.graphs.keep(finished.inspect_err(|_| recorder.abandon())?)?;
+                self.results = feed.results.last.take();
+                Ok(skipped)
+            }
+            Err(error) => {
+                recorder.abandon();
+                self.graphs.keep(Err(format!("a call failed while it was captured: {error}")))?;
+                passes.one(micro_batch, feed)
+            }
+        }
+    }
+
+    fn replay(
+        &mut self,
+        device: &Device,
+        passes: &mut Passes<'_>,
+        micro_batch: usize,
+        feed: &mut WorkerFeed<'_>,
+    ) -> Result<Skipped> {
+        let Some(mut captured) = self.graphs.take() else { return passes.one(micro_batch, feed) };
+        let number = feed.numbers.number(micro_batch);
+        captured.replay(device, (number, true), |stop, written| match (stop, &self.results) {
+            (Stop::Results, Some(results)) => feed.results.loss_again(device, results),
+            (stop, _) => feed.stop_again(stop.of(micro_batch), written),
+        })?;
+        self.graphs.restore(captured);
+        Ok(Skipped::default())
+    }
+}
