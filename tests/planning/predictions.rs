@@ -30,7 +30,11 @@ fn a_plan_prints_parts_rates_and_energy() {
     let parts = parts.into_iter().chain(["reduction", "optimizer", "host"]);
     let sum: f64 = parts.map(|part| number(&predicted[format!("{part}_seconds")])).sum();
     assert!((sum / seconds - 1.0).abs() < 1e-6, "{predicted}");
-    assert_eq!(number(&predicted["energy"]["joules"]), 2.0 * 700.0 * seconds);
+    let described = plan::PlanDevice::shipped().unwrap().power.unwrap();
+    assert_eq!(number(&predicted["energy"]["joules"]), 2.0 * described.step_watts.unwrap() * seconds);
+    let of_data_sheet = json(&plan("a100-80gb", &["--json"]));
+    let joules = 2.0 * 400.0 * number(&of_data_sheet["predicted_step_seconds"]);
+    assert_eq!(number(&of_data_sheet["predicted"]["energy"]["joules"]), joules);
     let speed = number(&predicted["tokens_per_second"]);
     assert!((speed / 2.0 / number(&predicted["tokens_per_second_per_rank"]) - 1.0).abs() < 1e-12);
     assert!((speed * seconds / number(&predicted["tokens"]) - 1.0).abs() < 1e-12);
@@ -40,9 +44,7 @@ fn a_plan_prints_parts_rates_and_energy() {
     assert_eq!(along[0]["exposed_seconds"], predicted["pipeline_seconds"]);
     assert_eq!(object["pipeline"]["times"], "timed by the calls of a step");
     let printed = text(&plan("h200", &[]).stdout);
-    for part in
-        [" for each GPU, MFU ", "at the power limit of 700 W for each GPU", "; assumed, not measured: "]
-    {
+    for part in [" for each GPU, MFU ", "at the measured power of 68", "; assumed, not measured: "] {
         assert!(printed.contains(part), "{part}: {printed}");
     }
     assert!(

@@ -120,11 +120,21 @@ fn measure(gpus: usize, progress: &dyn Fn(usize, usize)) -> Result<PlanDevice> {
     let step_watts = calls.step_watts.map(legible);
     device.power = limits.min().map(|watts| Power { limit_watts: watts.into(), step_watts });
     device.times = calls.calls;
-    device.times.extend(all.into_iter().next().into_iter().flat_map(|rank| rank.operations));
+    let operations = all.into_iter().next().map(|rank| rank.operations).unwrap_or_default();
+    if let Some(rates) = &mut device.rates {
+        rates.link_seconds = shortest_message(&operations).or(rates.link_seconds);
+    }
+    device.times.extend(operations);
     device.times.iter_mut().flat_map(|calls| &mut calls.samples).for_each(|[.., seconds]| {
         *seconds = legible(*seconds);
     });
     Ok(device)
+}
+
+/// Returns the seconds of the shortest of the measured messages; `None` without any.
+fn shortest_message(operations: &[MeasuredCalls]) -> Option<f64> {
+    let messages = operations.iter().filter(|calls| calls.call == "send").flat_map(|calls| &calls.samples);
+    messages.map(|[.., seconds]| legible(*seconds)).reduce(f64::min)
 }
 
 /// Runs the steps on one rank, and returns the driver's memory figures and the rates.

@@ -189,7 +189,8 @@ impl CallTimes {
             LoggedCall::Convolution { dtype, .. } => self.samples.first(&host_convolution(*dtype)),
             _ => None,
         };
-        launch.unwrap_or(self.rates.launch() * launches_of(call)) + copied
+        // The driver makes the launches of ranks that share a GPU's context one after the other.
+        self.sharing * launch.unwrap_or(self.rates.launch() * launches_of(call)) + copied
     }
 
     /// Seconds for which a call of a step that is replayed as CUDA graphs occupies the host.

@@ -238,6 +238,24 @@ impl PlanDevice {
         }
     }
 
+    /// Returns the description with measured operations between ranks of several hosts, instead of those that
+    /// it had.
+    #[must_use]
+    pub fn with_network(mut self, measured: Vec<MeasuredCalls>) -> Self {
+        self.network = Network::of(&measured).or(self.network);
+        self.times.iter_mut().for_each(|calls| {
+            let is_measured = measured.iter().any(|other| other.call == calls.call);
+            calls.samples.retain(|[hosts, ..]| !is_measured || *hosts <= 1.0);
+        });
+        for MeasuredCalls { call, samples } in measured {
+            match self.times.iter_mut().find(|calls| calls.call == call) {
+                Some(calls) => calls.samples.extend(samples),
+                None => self.times.push(MeasuredCalls { call, samples }),
+            }
+        }
+        self
+    }
+
     /// Number of GPUs of a host.
     #[must_use]
     pub fn gpus_per_host(&self) -> usize {

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::imitated::PlanDevice;
 use crate::samples::MeasuredCalls;
 
 /// GPUs of a host, if a description has no number.
@@ -28,7 +27,7 @@ impl Network {
 
     /// Returns the network of measured operations between ranks of several hosts: the rate of the largest
     /// all-reduce of most ranks, and the shortest message; `None` without those.
-    fn of(measured: &[MeasuredCalls]) -> Option<Self> {
+    pub(crate) fn of(measured: &[MeasuredCalls]) -> Option<Self> {
         let far = |call: &'static str| {
             let samples =
                 measured.iter().filter(move |calls| calls.call == call).flat_map(|calls| &calls.samples);
@@ -52,26 +51,6 @@ impl Network {
     /// All figures, which must be above 0.
     pub(crate) fn all(&self) -> impl Iterator<Item = f64> {
         [Some(self.bytes), self.seconds].into_iter().flatten()
-    }
-}
-
-impl PlanDevice {
-    /// Returns the description with measured operations between ranks of several hosts, instead of those that
-    /// it had.
-    #[must_use]
-    pub fn with_network(mut self, measured: Vec<MeasuredCalls>) -> Self {
-        self.network = Network::of(&measured).or(self.network);
-        self.times.iter_mut().for_each(|calls| {
-            let is_measured = measured.iter().any(|other| other.call == calls.call);
-            calls.samples.retain(|[hosts, ..]| !is_measured || *hosts <= 1.0);
-        });
-        for MeasuredCalls { call, samples } in measured {
-            match self.times.iter_mut().find(|calls| calls.call == call) {
-                Some(calls) => calls.samples.extend(samples),
-                None => self.times.push(MeasuredCalls { call, samples }),
-            }
-        }
-        self
     }
 }
 

@@ -215,5 +215,6 @@ fn recomputation_and_ranks_add_their_calls() {
     assert!(forward(&data, "exchange") > 0 && forward(&data, "tree") > 0, "{data:?}");
     assert!(forward(&weights, "all-gather") > forward(&weights, "exchange"), "{weights:?}");
     let stages = of(&["parallel.pipeline=2"]);
-    assert_eq!((forward(&stages, "send"), forward(&stages, "receive")), (4, 5), "{stages:?}");
+    // Four activations and four gradients, and the norm's share.
+    assert_eq!(forward(&stages, "send"), 9, "{stages:?}");
 }

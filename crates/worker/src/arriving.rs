@@ -2,13 +2,19 @@
 
 use std::collections::VecDeque;
 
-use device::{Device, HostCopy};
+use device::{Device, HostCopy, OutlivingRegion};
 use tensor::Tensor;
 use tensor::ops::accuracy;
 
 use crate::error::Result;
-use crate::evaluation::OnDevice;
 use crate::validation::Evaluated;
+
+/// The results of a micro-batch on the device.
+#[derive(Debug)]
+pub(crate) struct OnDevice {
+    pub(crate) loss: OutlivingRegion,
+    pub(crate) counts: Option<OutlivingRegion>,
+}
 
 /// The results of a micro-batch on their way to the host.
 struct Coming {

@@ -5,20 +5,14 @@ use std::rc::Rc;
 
 use collective::Planes;
 use config::{Graphs, RunConfig};
-use device::{Device, OutlivingRegion};
+use device::Device;
 use nn::Model;
 use parallel::pipeline::{Executor, Skipped};
 
+use crate::arriving::OnDevice;
 use crate::error::Result;
 use crate::feed::WorkerFeed;
 use crate::graphs::{Course, Recorder, StepGraphs, Stop, never_captured_evaluation};
-
-/// The results of a micro-batch on the device.
-#[derive(Debug)]
-pub(crate) struct OnDevice {
-    pub(crate) loss: OutlivingRegion,
-    pub(crate) counts: Option<OutlivingRegion>,
-}
 
 /// The micro-batches that a rank evaluates.
 #[derive(Debug)]

@@ -77,14 +77,15 @@ impl MeasuredModel {
         MeasuredModel { model: GPT, keys, samples: 1, micro_batches: 1, graphs: false }
     }
 
-    /// Steps of many short calls, which take the device longer than the host.
+    /// Steps of many short calls, which take the device longer than the host, and for which a GPU is not at
+    /// its power limit.
     pub(super) fn many_calls() -> Vec<Self> {
-        let keys = ["precision.compute=bf16".to_owned()];
-        let of = |samples| {
-            let keys = keys.clone().into();
+        let of = |(samples, keys): (usize, &[&str])| {
+            let keys = ["precision.compute=bf16"].iter().chain(keys).map(|key| (*key).to_owned()).collect();
             MeasuredModel { model: GPT, keys, samples, micro_batches: 1, graphs: false }
         };
-        [2, 3, 4].map(of).into()
+        let narrow: &[&str] = &["model.width=384", "model.heads=6", "model.context=256"];
+        [(1, &[][..]), (2, &[]), (64, narrow)].map(of).into()
     }
 
     /// The same step, replayed as CUDA graphs.
@@ -183,6 +184,7 @@ impl Steps {
         for context in ["model.context=16384", "model.context=32768"] {
             self.add(LONGER, &[1], &[bf16, context]);
         }
+        self.add(LLAMA, &[1], &[bf16, "model.context=32768"]);
         for base in ["lora.base=nf4", "lora.base=fp8"] {
             self.add(LLAMA, &[4], &[bf16, "lora.rank=16", base]);
         }

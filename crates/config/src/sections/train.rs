@@ -78,8 +78,9 @@ section! {
         /// are made again one by one. "auto": where no rank offloads and each has a GPU of its own; a log
         /// line says why a step is not captured. "on": such a step is refused. "off": every step makes its
         /// calls one by one, which a process needs that runs another job on the same GPU at the same time.
-        /// The steps in which `sample` draws tokens are captured too, and make their calls if that fails. No
-        /// bit and no byte of a plan depends on it; the driver's memory for graphs counts as warm-up.
+        /// The steps in which `sample` draws tokens and the micro-batches of validations and of `eval` are
+        /// captured too, and make their calls if that fails. No bit and no byte of a plan depends on it; the
+        /// driver's memory for graphs counts as warm-up.
         graphs: Graphs = choice!(Graphs, Graphs::ALL).default("\"auto\"").any_bits();
         /// Steps between verifications; 0: none. Before every such step each data-parallel rank runs a
         /// micro-batch of another one, or if there is none of its own, and the results of all operators are

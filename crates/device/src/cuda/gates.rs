@@ -66,7 +66,7 @@ impl Gates {
             return Ok(());
         }
         let gate = self.last.get() + 1;
-        signals::wait_on(stream, self.page.word(0), gate)?;
+        signals::enqueue(stream, &[], &[(self.page.word(0), gate)])?;
         self.page.store(0, self.last.replace(gate));
         Ok(())
     }

@@ -26,6 +26,7 @@ mod pinned;
 mod profile;
 mod reach;
 mod share;
+mod signalling;
 mod signals;
 mod staging;
 pub(crate) mod stream_launch;

@@ -5,11 +5,12 @@ use std::rc::Rc;
 
 use cudarc::driver::sys;
 
+use super::Cuda;
 use super::error::Result;
 use super::gates::Gates;
+use super::signals::{self, SignalPage};
 use super::streams::EventPool;
 use super::timing::{Call, Profile, Timed};
-use super::{Cuda, signals};
 use crate::device::Device;
 use crate::stream::StreamKind;
 use crate::work::Work;
@@ -75,10 +76,10 @@ impl Device {
     /// The driver's; the system's.
     pub fn begin_profile_ahead(&self) -> crate::Result<()> {
         let Some(cuda) = self.gpu() else { return Ok(()) };
-        let page = self.own_signal_page()?;
-        let gates = Gates::new(page, cuda.streams.handle(StreamKind::Compute));
-        let gates = gates.map_err(|error| self.cuda_error(signals::refused(error)))?;
-        self.begin(Some(gates));
+        let gates = SignalPage::own(&cuda.context).and_then(|page| {
+            Gates::new(page, cuda.streams.handle(StreamKind::Compute)).map_err(signals::refused)
+        });
+        self.begin(Some(gates.map_err(|error| self.cuda_error(error))?));
         Ok(())
     }
 

@@ -13,8 +13,6 @@ use cudarc::driver::{CudaContext, sys};
 use memmap2::MmapMut;
 
 use super::error::{CudaError, Named, Result};
-use crate::device::Device;
-use crate::stream::StreamKind;
 
 /// Bytes of a page of signals.
 const PAGE_BYTES: usize = 4096;
@@ -39,6 +37,40 @@ impl SignalPage {
     pub const WORDS: usize = PAGE_BYTES / SPACING;
     /// Length of the file in bytes.
     pub const BYTES: usize = PAGE_BYTES;
+
+    /// Maps a file of [`SignalPage::BYTES`] zeros.
+    ///
+    /// # Errors
+    /// The system's; the driver's.
+    pub(super) fn of_file(file: &File, context: &Arc<CudaContext>) -> Result<Self> {
+        // SAFETY: the file is anonymous memory shared only by these ranks, and all access to it is atomic.
+        let map = unsafe { memmap2::MmapOptions::new().len(PAGE_BYTES).map_mut(file) };
+        Self::registered(map.map_err(refused)?, context)
+    }
+
+    /// Returns a page of this process alone.
+    ///
+    /// # Errors
+    /// The system's; the driver's.
+    pub(super) fn own(context: &Arc<CudaContext>) -> Result<Self> {
+        Self::registered(MmapMut::map_anon(PAGE_BYTES).map_err(refused)?, context)
+    }
+
+    /// Registers a page with the driver.
+    fn registered(mut map: MmapMut, context: &Arc<CudaContext>) -> Result<Self> {
+        let (memory, flags) =
+            (map.as_mut_ptr().cast(), sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP);
+        // SAFETY: the mapping is alive until it is unregistered in `drop`.
+        unsafe { sys::cuMemHostRegister_v2(memory, PAGE_BYTES, flags) }
+            .result()
+            .named("cuMemHostRegister")?;
+        let mut page = SignalPage { map, context: Arc::clone(context), address: 0 };
+        // SAFETY: the memory was registered just now, and the call writes an address.
+        unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut page.address, memory, 0) }
+            .result()
+            .named("cuMemHostGetDevicePointer")?;
+        Ok(page)
+    }
 
     /// Returns word `index` for the GPU. An index beyond the last word gives the last one.
     pub fn word(&self, index: usize) -> Word {
@@ -72,58 +104,17 @@ impl Drop for SignalPage {
     }
 }
 
-impl Device {
-    /// Maps a page of signals, a file of [`SignalPage::BYTES`] zeros, for this GPU.
-    ///
-    /// # Errors
-    /// A device that is not a GPU, a driver without memory operations on streams, the driver's.
-    pub fn signal_page(&self, file: &File) -> crate::Result<SignalPage> {
-        let cuda = self.gpu_or_refuse("cuMemHostRegister")?;
-        map(file, &cuda.context).map_err(|error| self.cuda_error(error))
-    }
-
-    /// Returns a page of signals between this GPU and its host.
-    ///
-    /// # Errors
-    /// As for [`Device::signal_page`].
-    pub(super) fn own_signal_page(&self) -> crate::Result<SignalPage> {
-        let cuda = self.gpu_or_refuse("cuMemHostRegister")?;
-        let page = MmapMut::map_anon(PAGE_BYTES).map_err(refused);
-        page.and_then(|page| registered(page, &cuda.context)).map_err(|error| self.cuda_error(error))
-    }
-
-    /// Enqueues, after all work before, the writes of `writes` and then waits until each word of `waits` has
-    /// reached its value or, modulo 2^32, is up to 2^31 past it.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn signal(
-        &self,
-        writes: &[(Word, u32)],
-        waits: &[(Word, u32)],
-        stream: StreamKind,
-    ) -> crate::Result<()> {
-        let cuda = self.gpu_or_refuse("cuStreamBatchMemOp")?;
-        let write = |(word, value): &(Word, u32)| write_operation(*word, *value);
-        let wait = |(word, value): &(Word, u32)| wait_operation(*word, *value);
-        let mut operations: Vec<_> = writes.iter().map(write).chain(waits.iter().map(wait)).collect();
-        enqueue(cuda.streams.handle(stream), &mut operations).map_err(|error| self.cuda_error(error))
-    }
-}
-
-/// Enqueues a wait on `stream` until a word has reached a value, as [`Device::signal`] does.
+/// Enqueues writes and then waits on `stream`, as [`Device::signal`](crate::Device::signal) does.
 ///
 /// # Errors
 /// The driver's.
-pub(super) fn wait_on(stream: sys::CUstream, word: Word, value: u32) -> Result<()> {
-    enqueue(stream, &mut [wait_operation(word, value)])
-}
-
-fn enqueue(stream: sys::CUstream, operations: &mut [sys::CUstreamBatchMemOpParams]) -> Result<()> {
-    let count = operations.len() as u32;
+pub(super) fn enqueue(stream: sys::CUstream, writes: &[(Word, u32)], waits: &[(Word, u32)]) -> Result<()> {
+    let write = |(word, value): &(Word, u32)| write_operation(*word, *value);
+    let wait = |(word, value): &(Word, u32)| wait_operation(*word, *value);
+    let mut operations: Vec<_> = writes.iter().map(write).chain(waits.iter().map(wait)).collect();
     // SAFETY: the pages of the words stay mapped until the work on them is done, as their owner promises; the
     // operations are alive during the call.
-    unsafe { sys::cuStreamBatchMemOp_v2(stream, count, operations.as_mut_ptr(), 0) }
+    unsafe { sys::cuStreamBatchMemOp_v2(stream, operations.len() as u32, operations.as_mut_ptr(), 0) }
         .result()
         .named("cuStreamBatchMemOp")
 }
@@ -132,26 +123,6 @@ fn enqueue(stream: sys::CUstream, operations: &mut [sys::CUstreamBatchMemOpParam
 pub(super) fn refused(error: std::io::Error) -> CudaError {
     let code = i64::from(error.raw_os_error().unwrap_or(0));
     CudaError { call: "page of signals", code, text: error.to_string() }
-}
-
-fn map(file: &File, context: &Arc<CudaContext>) -> Result<SignalPage> {
-    // SAFETY: the file is anonymous memory shared only by these ranks, and all access to it is atomic.
-    let map = unsafe { memmap2::MmapOptions::new().len(PAGE_BYTES).map_mut(file) }.map_err(refused)?;
-    registered(map, context)
-}
-
-/// Registers a page with the driver.
-fn registered(mut map: MmapMut, context: &Arc<CudaContext>) -> Result<SignalPage> {
-    let (memory, flags) =
-        (map.as_mut_ptr().cast(), sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP);
-    // SAFETY: the mapping is alive until it is unregistered in `drop`.
-    unsafe { sys::cuMemHostRegister_v2(memory, PAGE_BYTES, flags) }.result().named("cuMemHostRegister")?;
-    let mut page = SignalPage { map, context: Arc::clone(context), address: 0 };
-    // SAFETY: the memory was registered just now, and the call writes an address.
-    unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut page.address, memory, 0) }
-        .result()
-        .named("cuMemHostGetDevicePointer")?;
-    Ok(page)
 }
 
 fn write_operation(Word(address): Word, value: u32) -> sys::CUstreamBatchMemOpParams {

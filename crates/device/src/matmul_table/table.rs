@@ -36,7 +36,7 @@ pub struct TableError {
 }
 
 /// The repository's tables, one for each model of device.
-const EMBEDDED: [&str; 1] = [include_str!("nvidia_h200.txt")];
+const EMBEDDED: [&str; 2] = [include_str!("nvidia_h100_80gb.txt"), include_str!("nvidia_h200.txt")];
 
 impl MatmulTable {
     /// The repository's table for this device and library; empty if there is none.

@@ -1,0 +1,34 @@
+//! Signals of a GPU's streams ([`signals`](super::signals)).
+
+use std::fs::File;
+
+use super::signals::{self, SignalPage, Word};
+use crate::device::Device;
+use crate::stream::StreamKind;
+
+impl Device {
+    /// Maps a page of signals, a file of [`SignalPage::BYTES`] zeros, for this GPU.
+    ///
+    /// # Errors
+    /// A device that is not a GPU, a driver without memory operations on streams, the driver's.
+    pub fn signal_page(&self, file: &File) -> crate::Result<SignalPage> {
+        let cuda = self.gpu_or_refuse("cuMemHostRegister")?;
+        SignalPage::of_file(file, &cuda.context).map_err(|error| self.cuda_error(error))
+    }
+
+    /// Enqueues, after all work before, the writes of `writes` and then waits until each word of `waits` has
+    /// reached its value or, modulo 2^32, is up to 2^31 past it.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn signal(
+        &self,
+        writes: &[(Word, u32)],
+        waits: &[(Word, u32)],
+        stream: StreamKind,
+    ) -> crate::Result<()> {
+        let cuda = self.gpu_or_refuse("cuStreamBatchMemOp")?;
+        let enqueued = signals::enqueue(cuda.streams.handle(stream), writes, waits);
+        enqueued.map_err(|error| self.cuda_error(error))
+    }
+}
