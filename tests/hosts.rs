@@ -63,9 +63,10 @@ fn the_network_between_hosts_is_added_to_a_description() {
     let mut alone = launcher(Transport::Mpi, directory.path(), 2);
     alone.arg(program());
     refused(alone, &["device.toml"], "all processes of the job are on one host");
-    for (file, reason) in
-        [(&[][..], "name the file of a host's description"), (&["none.toml"], "none.toml cannot be read")]
-    {
+    for (file, reason) in [
+        (&[][..], "name the file of a host's description, to which the network is added: write it first"),
+        (&["none.toml"], "none.toml cannot be read"),
+    ] {
         let Some(command) = two_hosts(directory.path(), 1) else { return };
         refused(command, file, reason);
     }

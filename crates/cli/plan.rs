@@ -255,7 +255,8 @@ fn describe_network(mut startup: Startup, file: Option<&Path>) -> Result<(), Cli
     let opened = match (startup.rank(), file) {
         (0, Some(path)) => described(path).map(Some),
         (0, None) => Err(CliError::Refused(
-            "--describe: name the file of a host's description, to which the network is added: write it              first, without a launcher"
+            "--describe: name the file of a host's description, to which the network is added: write it \
+             first, without a launcher"
                 .to_owned(),
         )),
         _ => Ok(None),
