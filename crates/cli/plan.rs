@@ -7,7 +7,7 @@ use bench::{check_hosts, describe_device, measure_network};
 use clap::builder::RangedU64ValueParser;
 use config::{Parallel, PartitionPolicy, RunConfig};
 use plan::{
-    FitOptions, PlanDevice, PlanOptions, PlanTarget, Proposal, Try, plan_page, plan_precision, plan_run,
+    FitOptions, FitProgress, PlanDevice, PlanOptions, PlanTarget, Try, plan_page, plan_precision, plan_run,
     propose, search_largest, timed_partitions,
 };
 use run::Startup;
@@ -218,10 +218,15 @@ fn largest(name: &str, config: RunConfig, options: &PlanOptions) -> Result<(), C
 fn fit(args: &PlanArgs, config: RunConfig, options: &PlanOptions, is_raised: bool) -> Result<(), CliError> {
     let ranks = args.ranks.unwrap_or(config.world_size());
     note(&format!("screening the grids, schedules and shards of {}", counted(ranks as u64, "rank")));
-    let mut on_result = |proposal: &Proposal| note(&format!("fits: {proposal}"));
+    let pace = Pace::of_files();
+    let mut on_progress = |progress: FitProgress<'_>| match progress {
+        FitProgress::Screened { done, of } if pace.is_due() => note(&format!("screened {done} of {of}")),
+        FitProgress::Screened { .. } => {}
+        FitProgress::Fits(proposal) => note(&format!("fits: {proposal}")),
+    };
     // Lanes that were raised are not those of the user's configuration.
     let searched = FitOptions { ranks, names_grid: is_raised, most_allocations: u64::MAX };
-    let proposals = propose(config, options, searched, &mut on_result)?;
+    let proposals = propose(config, options, searched, &mut on_progress)?;
     print(&if args.json { proposals.to_json().to_string() } else { proposals.to_string() })?;
     verdict(!proposals.list.is_empty())
 }

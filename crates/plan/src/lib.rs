@@ -79,7 +79,7 @@ pub use plan::{Plan, plan};
 pub use precision::{OperatorTypes, PlannedPrecision, plan_precision};
 pub use prepare::{prepare, prepare_shapes};
 pub use profile::{LONGEST, LayerTimes, Profile};
-pub use propose::{FitOptions, LargerBatch, Miss, Proposal, Proposals, propose};
+pub use propose::{FitOptions, FitProgress, LargerBatch, Miss, Proposal, Proposals, propose};
 pub use rates::DeviceRates;
 pub use report::{PipelinePlan, PlanReport, plan_run};
 pub use roles::Plans;

@@ -48,6 +48,20 @@ pub struct FitOptions {
     pub most_allocations: u64,
 }
 
+/// The progress of a search.
+#[derive(Clone, Copy, Debug)]
+pub enum FitProgress<'a> {
+    /// Layouts that have been screened, of all.
+    Screened {
+        /// Number of screened layouts.
+        done: usize,
+        /// Number of all.
+        of: usize,
+    },
+    /// A proposal that fits.
+    Fits(&'a Proposal),
+}
+
 /// A layout that the configuration accepts.
 struct Candidate {
     layout: Layout,
@@ -78,8 +92,8 @@ struct Search {
 
 /// Plans configurations of `fit.ranks` ranks that have the samples of `config` in a step, in the order of
 /// their screening, until enough of them fit, and orders those by the times that the clock predicts.
-/// `on_result` is called for each that fits. Where none does, state is
-/// offloaded, and where none does then, weights too.
+/// `on_progress` is called for each layout that is screened and each proposal that fits. Where none does,
+/// state is offloaded, and where none does then, weights too.
 ///
 /// # Errors
 /// Errors of the configuration; a number of ranks for which no grid exists; candidates none of which can be
@@ -88,7 +102,7 @@ pub fn propose(
     config: RunConfig,
     options: &PlanOptions,
     fit: FitOptions,
-    on_result: &mut dyn FnMut(&Proposal),
+    on_progress: &mut dyn FnMut(FitProgress<'_>),
 ) -> Result<Proposals> {
     let ranks = fit.ranks;
     let on_device = DeviceRanks::of_world(&config, ranks);
@@ -96,7 +110,7 @@ pub fn propose(
     let own_capacity = options.target.device(None, on_device)?.total_bytes;
     let description = device.description(on_device);
     let mut search = Search { config, base: Vec::new(), device, on_device, description, fit };
-    let candidates = search.candidates()?;
+    let candidates = search.candidates(on_progress)?;
     let mut proposals = Proposals {
         list: Vec::new(),
         nearest: None,
@@ -112,14 +126,14 @@ pub fn propose(
         samples: search.config.train.global_batch_size,
         assumed: Vec::new(),
     };
-    let mut refusal = search.run(&candidates, &mut proposals, on_result)?;
+    let mut refusal = search.run(&candidates, &mut proposals, on_progress)?;
     for key in [Optim::offload, Memory::offload_weights] {
         if !proposals.list.is_empty() || !search.offload(key) {
             continue;
         }
-        let candidates = search.candidates()?;
+        let candidates = search.candidates(on_progress)?;
         proposals.candidates += candidates.len();
-        refusal = search.run(&candidates, &mut proposals, on_result)?;
+        refusal = search.run(&candidates, &mut proposals, on_progress)?;
     }
     proposals.larger = search.larger(&proposals.list)?;
     if let Some(first) = proposals.list.first() {
@@ -156,7 +170,7 @@ impl Search {
     ///
     /// # Errors
     /// No such layout.
-    fn candidates(&self) -> Result<Vec<Candidate>> {
+    fn candidates(&self, on_progress: &mut dyn FnMut(FitProgress<'_>)) -> Result<Vec<Candidate>> {
         let config = &self.config;
         let screen = Screen::of(&self.device, self.on_device)?;
         let mut timed: BTreeMap<[usize; 3], TimedLayers> = BTreeMap::new();
@@ -175,7 +189,12 @@ impl Search {
             Some(Candidate { layout, sets, screened })
         };
         let all = Layout::all(config, self.fit.ranks, self.device.gpus_per_host());
-        let mut all: Vec<_> = all.into_iter().filter_map(candidate).collect();
+        let (of, mut candidate) = (all.len(), candidate);
+        let screened = |(done, layout)| {
+            on_progress(FitProgress::Screened { done, of });
+            candidate(layout)
+        };
+        let mut all: Vec<_> = all.into_iter().enumerate().filter_map(screened).collect();
         if all.is_empty() {
             let (ranks, samples) = (self.fit.ranks, config.train.global_batch_size);
             return Err(PlanError::Refused(format!(

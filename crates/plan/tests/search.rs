@@ -6,13 +6,25 @@ mod common;
 use common::setup;
 use config::RunConfig;
 use plan::roles::plan_all;
-use plan::{DeviceRanks, FitOptions, PlanDevice, PlanOptions, PlanTarget, Proposals, prepare, propose};
+use plan::{
+    DeviceRanks, FitOptions, FitProgress, PlanDevice, PlanOptions, PlanTarget, Proposals, prepare, propose,
+};
 use worker::Placement;
 
 fn search(config: &RunConfig, most_allocations: u64) -> plan::Result<Proposals> {
     let target = PlanTarget::from_argument("cuda").unwrap();
     let fit = FitOptions { ranks: 2, names_grid: false, most_allocations };
-    propose(config.clone(), &PlanOptions { target, capacity: None }, fit, &mut |_| ())
+    let (mut screened, mut fits) = (Vec::new(), 0);
+    let mut on_progress = |progress: FitProgress<'_>| match progress {
+        FitProgress::Screened { done, of } => screened.push((done, of)),
+        FitProgress::Fits(_) => fits += 1,
+    };
+    let found = propose(config.clone(), &PlanOptions { target, capacity: None }, fit, &mut on_progress);
+    if let Ok(proposals) = &found {
+        let in_order = screened.iter().enumerate().all(|(index, (done, of))| *done == index && done < of);
+        assert!(in_order && !screened.is_empty() && fits == proposals.list.len(), "{screened:?} {fits}");
+    }
+    found
 }
 
 /// The most allocations of a rank in the plan of a proposal.

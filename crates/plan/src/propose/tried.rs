@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use system::threads::processors;
 
 use super::layout::Layout;
-use super::proposal::Proposal;
 use super::proposals::Proposals;
-use super::{Candidate, Outcome, PROPOSALS, Search};
+use super::{Candidate, FitProgress, Outcome, PROPOSALS, Search};
 use crate::error::{PlanError, Result};
 use crate::roles::on_threads;
 
@@ -24,7 +23,7 @@ impl Search {
         &self,
         candidates: &[Candidate],
         proposals: &mut Proposals,
-        on_result: &mut dyn FnMut(&Proposal),
+        on_progress: &mut dyn FnMut(FitProgress<'_>),
     ) -> Result<Option<PlanError>> {
         let mut tried = Tried::new(self, candidates);
         for (index, Candidate { layout, .. }) in candidates.iter().enumerate() {
@@ -41,7 +40,7 @@ impl Search {
             tried.plan_beside(index, |layout| proposals.have_faster(layout))?;
             match tried.plan(index)? {
                 Outcome::Fits(proposal) => {
-                    on_result(proposal);
+                    on_progress(FitProgress::Fits(proposal));
                     proposals.list.push((**proposal).clone());
                 }
                 Outcome::TooLarge => {}
