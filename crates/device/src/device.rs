@@ -260,6 +260,11 @@ impl Device {
         self.0.flops.set(self.0.flops.get().saturating_add(flops));
     }
 
+    /// Takes back the FLOPs that were counted since there were `before`: their calls are made again.
+    pub fn take_back_flops(&self, before: u64) {
+        self.0.flops.set(before);
+    }
+
     /// FLOPs of all matmuls and attention calls so far, from their operands' sizes.
     pub fn flops(&self) -> u64 {
         self.0.flops.get()

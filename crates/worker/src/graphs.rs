@@ -291,6 +291,7 @@ impl Recorder {
     /// Ends the capture after an error of the step, whose calls since the last stop are lost.
     pub(crate) fn abandon(&self) {
         self.device.abandon_capture();
+        self.device.take_back_flops(self.flops);
         self.device.with_allocator(|allocator| drop(allocator.end_script()));
     }
 }

@@ -7,7 +7,7 @@ use telemetry::step_trace::RunPart;
 
 use super::super::Worker;
 use crate::evaluation::Evaluation;
-use crate::graphs::never_captured_evaluation;
+use crate::graphs::{Recorder, never_captured_evaluation};
 use crate::imitated_gpu;
 
 const REST: &str = "[data]\nkind = \"synthetic\"\n[train]\nsteps = 12\nmicro_batch_size = 2\n\
@@ -83,6 +83,19 @@ fn replayed_steps_of_ranks_make_their_calls() {
         let replayed = compare(GPT, &sets);
         assert!((4..=9).contains(&replayed), "{replayed} replays of {sets:?}");
     }
+}
+
+/// The calls of an abandoned capture are made again, and count then.
+#[test]
+fn an_abandoned_capture_counts_no_flops() {
+    let mut worker = worker(GPT, &[], false);
+    worker.step(0).unwrap();
+    let (device, before) = (worker.device().clone(), worker.device().flops());
+    let recorder = Recorder::start(&device).unwrap();
+    worker.step(1).unwrap();
+    let counted = device.flops();
+    recorder.abandon();
+    assert!(counted > before && device.flops() == before, "{before} {counted} {}", device.flops());
 }
 
 /// Compares steps that are captured with steps that are not, and returns how many were replayed.
