@@ -94,7 +94,7 @@ fn every_command_that_runs_on_ranks_is_started_by_mpirun() {
         let mut command = Command::new("launch/mpirun");
         command.args(arguments).env("MPIRUN", &mpirun).env("PLIMSOLL", "plimsoll").output().unwrap()
     };
-    for command in ["train", "eval", "sample", "bench"] {
+    for command in ["train", "eval", "sample", "bench", "plan"] {
         let output = started(&["-n", "2", command, "runs/a", "--step", "best"]);
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
         assert_eq!(printed.trim(), format!("-n 2 plimsoll {command} runs/a --step best"));
