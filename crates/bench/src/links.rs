@@ -10,7 +10,6 @@ use collective::{
 use device::{Category, DType, Device, DeviceOptions, Request, StreamKind};
 use plan::MeasuredCalls;
 use tensor::Tensor;
-use tensor::ops::tree::{self, TreeKernel};
 
 use crate::error::{BenchError, Result};
 
@@ -206,8 +205,7 @@ impl Links {
 
     /// Measures sums in the memory of the ranks' GPUs, if they have access to it.
     fn in_peer_memory(&mut self, plane: &mut dyn DataPlane, groups: &Groups, device: &Device) -> Result<()> {
-        let sums = SumKernels { kernel: TreeKernel::of, blocks: tree::blocks, threads: tree::THREADS };
-        let options = PeerAccessOptions { sums: Some(sums), ..PeerAccessOptions::default() };
+        let options = PeerAccessOptions { sums: Some(SumKernels::OF_TREES), ..PeerAccessOptions::default() };
         let share = |plane: &mut dyn DataPlane| plane.share(&[self.first.region()], options);
         let shared = device.connecting(|| Ok::<_, BenchError>(share(plane)?))?;
         if !matches!(shared, PeerAccess::Granted) {

@@ -1,7 +1,6 @@
 //! GPUs of this host, and the connections between them that a measurement needs.
 
 use collective::{CollectiveUse, PeerAccessOptions, PeerMethod, SumKernels, nccl};
-use tensor::ops::tree::{self, TreeKernel};
 
 use super::choice::Choice;
 
@@ -53,6 +52,5 @@ pub(super) fn connections(choice: &Choice, ranks: usize) -> Vec<CollectiveUse> {
 
 /// Options of a sum in peer memory.
 pub(super) fn peer_options(blocks: u32, method: PeerMethod) -> PeerAccessOptions {
-    let sums = SumKernels { kernel: TreeKernel::of, blocks: tree::blocks, threads: tree::THREADS };
-    PeerAccessOptions { blocks, method, sums: Some(sums), ..PeerAccessOptions::default() }
+    PeerAccessOptions { blocks, method, sums: Some(SumKernels::OF_TREES), ..PeerAccessOptions::default() }
 }

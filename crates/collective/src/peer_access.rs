@@ -6,7 +6,7 @@
 //! memory again.
 
 use device::{DType, Region, Result, StreamKind};
-use tensor::ops::tree::{SumTree, TreeKernel};
+use tensor::ops::tree::{self, SumTree, TreeKernel};
 
 use crate::rank_tree::RankTree;
 
@@ -76,6 +76,12 @@ pub struct SumKernels {
     pub blocks: fn(usize, usize, u32) -> u32,
     /// Threads of a block.
     pub threads: u32,
+}
+
+impl SumKernels {
+    /// The kernels of [`tensor::ops::tree`].
+    pub const OF_TREES: Self =
+        SumKernels { kernel: TreeKernel::of, blocks: tree::blocks, threads: tree::THREADS };
 }
 
 /// How values move between ranks that have access to each other's memory.

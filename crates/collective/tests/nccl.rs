@@ -10,10 +10,9 @@ use std::time::{Duration, Instant};
 use collective::threads::{Options, run};
 use collective::{
     CollectiveError, CollectiveUse, Communicator, DataPlane, Operation, PeerAccess, PeerAccessOptions,
-    RankTree, SharedSum, nccl,
+    RankTree, SharedSum, SumKernels, nccl,
 };
 use common::nccl::{PATIENCE, SETTINGS, gpu, gpus, run_on_gpus};
-use common::shared::SUMS;
 use common::{Failed, Outcome, STREAM, buffer, cpu, filled, first_error, values};
 use device::{Backend, DType, Description, Device, DeviceOptions, Kind};
 
@@ -281,10 +280,10 @@ fn waits_in_shared_memory_end_if_a_rank_is_missing() {
             let (whole, scratch) = (sums.region(0, sums.bytes()), scratch.region(0, sums.bytes()));
             let tree = &RankTree::balanced(world_size);
             let sum = SharedSum { region: whole, scratch, tree, dtype: DType::F32, everywhere: true };
-            if let PeerAccess::Denied(_) = communicator
-                .data
-                .share(&[whole], PeerAccessOptions { sums: Some(SUMS), ..PeerAccessOptions::default() })?
-            {
+            if let PeerAccess::Denied(_) = communicator.data.share(
+                &[whole],
+                PeerAccessOptions { sums: Some(SumKernels::OF_TREES), ..PeerAccessOptions::default() },
+            )? {
                 return Ok(());
             }
             assert!(communicator.data.sum_shared(&[sum], false, STREAM)?);

@@ -145,9 +145,8 @@ pub(crate) fn share(
     }
     // Memory is not mapped while work is running.
     device.synchronize()?;
-    let sums = SumKernels { kernel: TreeKernel::of, blocks: tree::blocks, threads: tree::THREADS };
     let (blocks, layout) = (config.parallel.peer_blocks, shared.layout());
-    let options = PeerAccessOptions { blocks, method, sums: Some(sums), layout };
+    let options = PeerAccessOptions { blocks, method, sums: Some(SumKernels::OF_TREES), layout };
     let regions: Vec<_> = shared.list().map(Tensor::region).collect();
     let mut plane = planes.along(Axis::Data)?;
     if imitates && !are_peers(planes, config, device.description().peers) {

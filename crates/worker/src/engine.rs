@@ -158,12 +158,13 @@ impl Engine {
         if let Some(on_losses) = on_losses {
             feed.results.on_losses = Some(on_losses);
         }
-        let passes = Passes { models, executor: &self.executor, planes: &mut self.planes, count: own };
+        let (executor, planes) = (&self.executor, &mut self.planes);
+        let passes = Passes { models, executor, planes, count: own, feed: &mut feed };
         let evaluation = match &mut self.evaluation {
             Some(evaluation) => evaluation,
             evaluation => evaluation.insert(Evaluation::new(&self.device, config)?),
         };
-        let skipped = evaluation.run(&self.device, passes, &mut feed)?;
+        let skipped = evaluation.run(&self.device, passes)?;
         Ok((feed.results.all()?, skipped))
     }
 

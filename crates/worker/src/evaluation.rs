@@ -1,6 +1,7 @@
 //! Evaluated micro-batches, which are captured in CUDA graphs and replayed: the forward pass and the loss.
 //! Between the graphs, inputs and targets are copied to the device and results to the host.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use collective::Planes;
@@ -12,7 +13,8 @@ use parallel::pipeline::{Executor, Skipped};
 use crate::arriving::OnDevice;
 use crate::error::Result;
 use crate::feed::WorkerFeed;
-use crate::graphs::{Course, Recorder, StepGraphs, Stop, never_captured_evaluation};
+use crate::graphs::{Course, Recorder, StepGraphs, Stop};
+use crate::never_captured::never_captured_evaluation;
 
 /// The micro-batches that a rank evaluates.
 #[derive(Debug)]
@@ -23,23 +25,24 @@ pub(crate) struct Evaluation {
 }
 
 /// The passes of an evaluation.
-pub(crate) struct Passes<'a> {
+pub(crate) struct Passes<'a, 'f> {
     pub(crate) models: Vec<&'a dyn Model>,
     pub(crate) executor: &'a Executor,
     pub(crate) planes: &'a mut Planes,
     /// Micro-batches of this rank.
     pub(crate) count: usize,
+    pub(crate) feed: &'a mut WorkerFeed<'f>,
 }
 
-impl Passes<'_> {
-    /// Evaluates all micro-batches.
-    fn all(&mut self, feed: &mut WorkerFeed<'_>) -> Result<Skipped> {
-        self.executor.validate(self.models.clone(), self.planes, 0..self.count, feed)
+impl Passes<'_, '_> {
+    /// Evaluates some of the micro-batches.
+    fn make(&mut self, micro_batches: Range<usize>) -> Result<Skipped> {
+        self.executor.validate(self.models.clone(), self.planes, micro_batches, self.feed)
     }
 
     /// Evaluates one micro-batch.
-    fn one(&mut self, micro_batch: usize, feed: &mut WorkerFeed<'_>) -> Result<Skipped> {
-        self.executor.validate(self.models.clone(), self.planes, micro_batch..micro_batch + 1, feed)
+    fn one(&mut self, micro_batch: usize) -> Result<Skipped> {
+        self.make(micro_batch..micro_batch + 1)
     }
 }
 
@@ -71,23 +74,18 @@ impl Evaluation {
     ///
     /// # Errors
     /// Errors of passes and of data.
-    pub(crate) fn run(
-        &mut self,
-        device: &Device,
-        mut passes: Passes<'_>,
-        feed: &mut WorkerFeed<'_>,
-    ) -> Result<Skipped> {
+    pub(crate) fn run(&mut self, device: &Device, mut passes: Passes<'_, '_>) -> Result<Skipped> {
         if !self.graphs.is_possible() {
-            return passes.all(feed);
+            return passes.make(0..passes.count);
         }
         let mut skipped = Skipped::default();
         for micro_batch in 0..passes.count {
             // The first one makes what others use again, as rounded weights.
             let reason = if micro_batch == 0 { Some("") } else { device.refuses_capture() };
             match self.graphs.next(device, reason) {
-                Course::Plain => skipped += passes.one(micro_batch, feed)?,
-                Course::Recorded => skipped += self.record(device, &mut passes, micro_batch, feed)?,
-                Course::Replayed => skipped += self.replay(device, &mut passes, micro_batch, feed)?,
+                Course::Plain => skipped += passes.one(micro_batch)?,
+                Course::Recorded => skipped += self.record(device, &mut passes, micro_batch)?,
+                Course::Replayed => skipped += self.replay(device, &mut passes, micro_batch)?,
             }
             self.graphs.end_step(device);
         }
@@ -98,25 +96,24 @@ impl Evaluation {
     fn record(
         &mut self,
         device: &Device,
-        passes: &mut Passes<'_>,
+        passes: &mut Passes<'_, '_>,
         micro_batch: usize,
-        feed: &mut WorkerFeed<'_>,
     ) -> Result<Skipped> {
         let recorder = Rc::new(Recorder::start(device)?);
-        feed.phases.set_recorder(Some(Rc::clone(&recorder)));
-        let ran = passes.one(micro_batch, feed);
-        feed.phases.set_recorder(None);
+        passes.feed.phases.set_recorder(Some(Rc::clone(&recorder)));
+        let ran = passes.one(micro_batch);
+        passes.feed.phases.set_recorder(None);
         match ran {
             Ok(skipped) => {
-                let finished = recorder.finish(feed.numbers.number(micro_batch));
+                let finished = recorder.finish(passes.feed.numbers.number(micro_batch));
                 self.graphs.keep(finished.inspect_err(|_| recorder.abandon())?)?;
-                self.results = feed.results.last.take();
+                self.results = passes.feed.results.last.take();
                 Ok(skipped)
             }
             Err(error) => {
                 recorder.abandon();
                 self.graphs.keep(Err(format!("a call failed while it was captured: {error}")))?;
-                passes.one(micro_batch, feed)
+                passes.one(micro_batch)
             }
         }
     }
@@ -124,11 +121,11 @@ impl Evaluation {
     fn replay(
         &mut self,
         device: &Device,
-        passes: &mut Passes<'_>,
+        passes: &mut Passes<'_, '_>,
         micro_batch: usize,
-        feed: &mut WorkerFeed<'_>,
     ) -> Result<Skipped> {
-        let Some(mut captured) = self.graphs.take() else { return passes.one(micro_batch, feed) };
+        let Some(mut captured) = self.graphs.take() else { return passes.one(micro_batch) };
+        let feed = &mut *passes.feed;
         let number = feed.numbers.number(micro_batch);
         captured.replay(device, (number, true), |stop, written| match (stop, &self.results) {
             (Stop::Results, Some(results)) => feed.results.loss_again(device, results),

@@ -13,71 +13,15 @@
 use std::cell::RefCell;
 
 use collective::CollectiveError;
-use config::{Graphs, OffloadPolicy, OnSpike, RunConfig};
+use config::Graphs;
 use device::{Backend, Captured, Device, DeviceError, Piece, Written};
 use memory::{Script, ScriptEnd};
 use telemetry::Phase;
 
 use crate::error::{Result, WorkerError};
 
-/// Most micro-batches of a step that is captured: every one has launches of its own in the graphs, whose
-/// memory is the driver's.
-const MOST_MICRO_BATCHES: usize = 64;
 /// Captures after which a step is no longer captured again: its memory has other addresses each time.
 const MOST_CAPTURES: u32 = 16;
-
-/// Returns a reason for which training steps of a configuration are not captured in CUDA graphs, if there is
-/// one. It holds on every GPU.
-#[must_use]
-pub fn never_captured(config: &RunConfig) -> Option<&'static str> {
-    let offloads = config.optim.offload || config.memory.offload != OffloadPolicy::None;
-    let reasons = [
-        (config.parallel.shares_gpu(), "several ranks share a GPU"),
-        (config.parallel.context_lanes > 1, "sequences are computed in pieces"),
-        (offloads, "tensors are offloaded to host memory"),
-        (crate::build::objective(config).is_some(), "the data is pairs of answers"),
-        (config.train.on_spike != OnSpike::Ignore, "the limit of the gradient norm changes with each step"),
-        (config.train.halves_micro_batches(), "a step that runs out of memory is repeated"),
-        (config.telemetry.hashes > 0, "the tensors of steps are hashed"),
-        (config.train.micro_batches() > MOST_MICRO_BATCHES, "a step has more than 64 micro-batches"),
-    ];
-    turned_off(config).or_else(|| first_that_holds(&reasons))
-}
-
-/// Returns a reason for which decode steps of a configuration are not captured, if there is one.
-pub(crate) fn never_captured_decoding(config: &RunConfig) -> Option<&'static str> {
-    let reasons = [
-        (config.world_size() > 1, "several ranks communicate within a step"),
-        (config.model.cached_heads().is_none(), "the model keeps no keys and values"),
-        (config.gathers_weights(), "weights are gathered as they are used"),
-    ];
-    turned_off(config).or_else(|| first_that_holds(&reasons))
-}
-
-/// Returns a reason for which evaluated micro-batches of a configuration are not captured, if there is one.
-pub(crate) fn never_captured_evaluation(config: &RunConfig) -> Option<&'static str> {
-    let parallel = &config.parallel;
-    let offloads = config.optim.offload || config.memory.offload != OffloadPolicy::None;
-    let reasons = [
-        (parallel.shares_gpu(), "several ranks share a GPU"),
-        (parallel.pipeline * parallel.tensor * parallel.context > 1, "ranks communicate within a pass"),
-        (parallel.context_lanes > 1, "sequences are computed in pieces"),
-        (config.gathers_weights(), "weights are gathered as they are used"),
-        (parallel.sharding_stage() > 0, "updated weights arrive as they are used"),
-        (offloads, "tensors are offloaded to host memory"),
-        (crate::build::objective(config).is_some(), "the data is pairs of answers"),
-    ];
-    turned_off(config).or_else(|| first_that_holds(&reasons))
-}
-
-/// Returns the reason of a configuration that wants no captured steps.
-fn turned_off(config: &RunConfig) -> Option<&'static str> {
-    (config.train.graphs == Graphs::Off).then_some("train.graphs is \"off\"")
-}
-
-fn first_that_holds(reasons: &[(bool, &'static str)]) -> Option<&'static str> {
-    reasons.iter().find(|(holds, _)| *holds).map(|(_, reason)| *reason)
-}
 
 /// A point of a step at which the host does what differs from step to step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

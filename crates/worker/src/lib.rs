@@ -45,6 +45,7 @@ mod image_source;
 #[cfg(test)]
 mod imitated_gpu;
 mod loading;
+mod never_captured;
 mod numbers;
 mod operator_timer;
 pub mod optimizer;
@@ -79,9 +80,9 @@ pub use error::{CORRUPTION, Result, WorkerError, is_out_of_memory};
 pub use evaluator::Evaluator;
 pub use expected::{PlannedPart, PlannedParts, PlannedPeak};
 pub use generator::{Generator, GeneratorBytes, GeneratorOptions, Line};
-pub use graphs::never_captured;
 pub use hash::agreed_hash;
 pub use hook::{ModelHook, Moment, StepHook, StepMoment};
+pub use never_captured::never_captured;
 pub use numbers::samples_of;
 pub use operator_timer::{MemoryPoint, OperatorTimer};
 pub use phases::{PhaseSink, Phases};

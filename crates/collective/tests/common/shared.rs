@@ -8,7 +8,7 @@ use collective::{DataPlane, PeerAccess, PeerAccessOptions, PeerMethod, RankTree,
 use device::{Backend, Buffer, Device};
 use half::bf16;
 use system::skipped::{self, Need};
-use tensor::ops::tree::{self, TreeKernel};
+use tensor::ops::tree;
 
 use super::{Failed, Number, Outcome, STREAM, buffer, filled, sums_exactly, tree_sum, value, values};
 
@@ -156,15 +156,12 @@ fn sums_of_several_parts<T: Number>(
     share(plane, device, &[], PeerAccessOptions { layout: SharedLayout::default(), ..options }).map(drop)
 }
 
-pub(crate) const SUMS: SumKernels =
-    SumKernels { kernel: TreeKernel::of, blocks: tree::blocks, threads: tree::THREADS };
-
 fn options() -> [PeerAccessOptions; 4] {
     [(16, PeerMethod::Engines), (16, PeerMethod::Kernel), (3, PeerMethod::Copies), (1, PeerMethod::Kernel)]
         .map(|(blocks, method)| PeerAccessOptions {
             blocks,
             method,
-            sums: Some(SUMS),
+            sums: Some(SumKernels::OF_TREES),
             layout: SharedLayout::default(),
         })
 }
@@ -201,7 +198,7 @@ pub(crate) fn parts_are_exchanged_in_shared_memory(
         plane,
         device,
         &[&buffers[0], &buffers[1]],
-        PeerAccessOptions { sums: Some(SUMS), ..PeerAccessOptions::default() },
+        PeerAccessOptions { sums: Some(SumKernels::OF_TREES), ..PeerAccessOptions::default() },
     )?;
     for round in 0..4 {
         let of = |owner: usize, index: usize| value(owner, index + 999 * round);
@@ -221,6 +218,11 @@ pub(crate) fn parts_are_exchanged_in_shared_memory(
             }
         }
     }
-    share(plane, device, &[], PeerAccessOptions { sums: Some(SUMS), ..PeerAccessOptions::default() })
-        .map(drop)
+    share(
+        plane,
+        device,
+        &[],
+        PeerAccessOptions { sums: Some(SumKernels::OF_TREES), ..PeerAccessOptions::default() },
+    )
+    .map(drop)
 }

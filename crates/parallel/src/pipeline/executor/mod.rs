@@ -239,8 +239,7 @@ impl Executor {
         walk.run(&self.schedule.actions[self.grid.coordinate(Axis::Pipeline)])
     }
 
-    /// Computes the losses of micro-batches, in [`Mode::Evaluate`]. `models` are this rank's stages. Returns
-    /// the totals of skipped repetitions.
+    /// Computes losses in [`Mode::Evaluate`], with this rank's `models`. Returns what was skipped.
     pub fn validate<'a, F: Feed>(
         &'a self,
         models: Vec<&'a dyn Model>,
