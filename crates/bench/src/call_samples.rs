@@ -3,7 +3,7 @@
 //! The calls of a step are known from its log on Meta, with their sizes; the profile of the step on the GPU
 //! has the same calls in the same order, with their times. So nothing but a step is run, and what is measured
 //! is what steps consist of. Times of calls are less what events between them take, and add up to the step
-//! without events, unless the device waits for the host in it.
+//! without events, which is replayed as CUDA graphs so that the device does not wait for the host.
 
 mod steps;
 
@@ -30,8 +30,8 @@ const WARM_UP: Duration = Duration::from_secs(1);
 const TIMED: Duration = Duration::from_millis(300);
 /// Fewest steps that are timed as a whole, and steps whose calls are timed.
 const STEPS: u64 = 5;
-/// Fewest steps before them.
-const FIRST_STEPS: u64 = 2;
+/// Fewest steps before them, of which the third is captured.
+const FIRST_STEPS: u64 = 4;
 /// Steps of which those that are replayed as CUDA graphs are timed.
 const REPLAYED_STEPS: u64 = 30;
 /// Fewest seconds that a CUDA graph gains at a call.
@@ -40,8 +40,9 @@ const LEAST_GAIN: f64 = 1e-9;
 const LEAST_GRAPH: f64 = 1e-6;
 /// Least part of a call's time between two events that is its own.
 const LEAST_PART: f64 = 0.25;
-/// Most by which a step takes longer than its calls, as a factor, if the device does not wait for the host.
-const MOST_FACTOR: f64 = 1.06;
+/// Most by which a step takes longer than its calls, as a factor, if the device does not wait for the host:
+/// at its power limit a device has a lower clock in steps without gates.
+const MOST_FACTOR: f64 = 1.1;
 
 /// The measurements of calls.
 pub(crate) struct CallMeasurements {
@@ -66,7 +67,8 @@ pub(crate) struct CallMeasurements {
 /// The GPUs'; a step whose calls are others than those of its log.
 pub(crate) fn measure(gpus: &[Gpus], progress: &dyn Fn(usize, usize)) -> Result<CallMeasurements> {
     let Some(first) = gpus.first() else { return Err(BenchError::Refused("--describe: no GPU".to_owned())) };
-    let measured = measured_steps(gpus, &steps(), progress)?;
+    let gain = graph_gain_seconds(first)?;
+    let measured = measured_steps(gpus, &steps(), gain, progress)?;
     let event = event_seconds(&measured);
     let mut samples: BTreeMap<String, Vec<[f64; 4]>> = BTreeMap::new();
     for step in &measured {
@@ -78,10 +80,10 @@ pub(crate) fn measure(gpus: &[Gpus], progress: &dyn Fn(usize, usize)) -> Result<
     let mut calls: Vec<_> = calls.collect();
     let shortest = calls.iter().flat_map(|calls| &calls.samples).map(|[.., seconds]| *seconds);
     let kernel_seconds = shortest.fold(f64::INFINITY, f64::min);
-    let host = MeasuredStep::of(first, &MeasuredModel::small())?;
+    let host = MeasuredStep::of(first, &MeasuredModel::small(), gain)?;
     let launch_seconds = host.step / host.launches.max(1.0);
     for dtype in [DType::Bf16, DType::F16, DType::F32] {
-        let step = MeasuredStep::of(first, &MeasuredModel::small_convolutions(dtype))?;
+        let step = MeasuredStep::of(first, &MeasuredModel::small_convolutions(dtype), gain)?;
         let convolutions = step.convolutions as f64;
         let others = step.launches - convolutions;
         let seconds = ((step.step - launch_seconds * others) / convolutions.max(1.0)).max(launch_seconds);
@@ -94,21 +96,22 @@ pub(crate) fn measure(gpus: &[Gpus], progress: &dyn Fn(usize, usize)) -> Result<
     let watts: Vec<_> = busy.filter_map(|step| step.watts).collect();
     let step_watts = (!watts.is_empty()).then(|| median(&watts));
     let graph_seconds = graph_seconds(first, launch_seconds)?;
-    let graph_gain_seconds = graph_gain_seconds(first)?;
     Ok(CallMeasurements {
         calls,
         launch_seconds,
         kernel_seconds,
         graph_seconds,
-        graph_gain_seconds,
+        graph_gain_seconds: gain,
         step_watts,
     })
 }
 
-/// Measures each of `steps` on one of the GPUs.
+/// Measures each of `steps` on one of the GPUs, where a call of a CUDA graph follows the one before it `gain`
+/// seconds sooner.
 fn measured_steps(
     gpus: &[Gpus],
     steps: &[MeasuredModel],
+    gain: f64,
     progress: &dyn Fn(usize, usize),
 ) -> Result<Vec<MeasuredStep>> {
     let (sender, receiver) = channel();
@@ -119,7 +122,7 @@ fn measured_steps(
             let measure = move || {
                 for (index, step) in steps.iter().enumerate().skip(first).step_by(gpus.len()) {
                     // Nobody waits for results after an error.
-                    if sender.send((index, MeasuredStep::of(gpu, step))).is_err() {
+                    if sender.send((index, MeasuredStep::of(gpu, step, gain))).is_err() {
                         break;
                     }
                 }
@@ -162,7 +165,7 @@ struct MeasuredStep {
     computed: Vec<(CallSize, f64)>,
     /// The calls on other streams, which run meanwhile.
     others: Vec<(CallSize, f64)>,
-    /// Seconds of the step without events.
+    /// Seconds of the step without events, its calls one after the other.
     step: f64,
     /// Mean power in watts, if the GPU counts its energy.
     watts: Option<f64>,
@@ -173,14 +176,15 @@ struct MeasuredStep {
 }
 
 impl MeasuredStep {
-    fn of(gpus: &Gpus, model: &MeasuredModel) -> Result<Self> {
+    /// Measures a step. A replayed one takes longer by `gain` for each call when it is made call by call.
+    fn of(gpus: &Gpus, model: &MeasuredModel, gain: f64) -> Result<Self> {
         let setup = plan::prepare(model.config()?, Placement::Cuda(gpus.clone()))?;
         run::prepare_kernels(&setup)?;
         let logged = step_calls(&setup, 0)?;
         let launches = plan::host_launches(&logged);
         let mut calls = Vec::new();
         logged.for_each(|call| calls.extend(is_timed(call).then(|| call.clone())));
-        let TimedSteps { profiles, seconds: step, watts } = timed(&setup)?;
+        let TimedSteps { profiles, seconds, watts, replayed } = timed(&setup)?;
         for profile in &profiles {
             if let Some(difference) = difference(&calls, profile) {
                 let text = format!("--describe: a step of {model:?} differs from its plan: {difference}");
@@ -199,6 +203,7 @@ impl MeasuredStep {
             }
         }
         let convolutions = calls.iter().filter(|call| matches!(call, LoggedCall::Convolution { .. })).count();
+        let step = seconds + if replayed { gain * computed.len() as f64 } else { 0.0 };
         Ok(MeasuredStep { computed, others, step, watts, launches, convolutions })
     }
 
@@ -319,6 +324,8 @@ struct TimedSteps {
     seconds: f64,
     /// Mean power in watts meanwhile.
     watts: Option<f64>,
+    /// Whether they were replayed as CUDA graphs.
+    replayed: bool,
 }
 
 /// Times steps as a whole, and then calls of others.
@@ -326,6 +333,7 @@ fn timed(setup: &Setup) -> Result<TimedSteps> {
     let mut worker = Worker::new(setup, Communicator::solo())?;
     let device: Device = worker.device().clone();
     let (mut step, seconds, watts) = timed_steps(&mut worker)?;
+    let replayed = worker.replayed_steps() > 0;
     let mut profiles = Vec::new();
     for _ in 0..STEPS {
         device.begin_profile_ahead()?;
@@ -333,7 +341,7 @@ fn timed(setup: &Setup) -> Result<TimedSteps> {
         profiles.push(device.end_profile()?);
         step += 1;
     }
-    Ok(TimedSteps { profiles, seconds, watts })
+    Ok(TimedSteps { profiles, seconds, watts, replayed })
 }
 
 /// Runs steps until the clocks are those of work, and times others as a whole. Returns the number of the next

@@ -223,11 +223,8 @@ fn described(description: &Description, all: &[Measured], others: PlanDevice) ->
 
 /// Rounds to four digits, more than two measurements agree in.
 fn legible(rate: f64) -> f64 {
-    if !(rate.is_finite() && rate > 0.0) {
-        return rate;
-    }
-    let unit = 10_f64.powi(rate.abs().log10().floor() as i32 - 3);
-    (rate / unit).round() * unit
+    // The digits of a multiple of a power of ten would go on.
+    format!("{rate:.3e}").parse().unwrap_or(rate)
 }
 
 #[cfg(test)]
@@ -236,8 +233,14 @@ mod tests {
 
     #[test]
     fn rates_have_four_digits() {
-        for (rate, message) in [(804_658_897_613_337.9, 804.7e12), (4_271.4, 4271.0), (0.0, 0.0)] {
-            assert!((legible(rate) - message).abs() <= 1e-9 * message, "{rate}: {}", legible(rate));
+        let rates = [
+            (804_658_897_613_337.9, "804700000000000"),
+            (4_271.4, "4271"),
+            (1.31e-6, "0.00000131"),
+            (0.0, "0"),
+        ];
+        for (rate, text) in rates {
+            assert_eq!(legible(rate).to_string(), text);
         }
         assert!(legible(f64::NAN).is_nan());
     }

@@ -48,7 +48,7 @@ pub(super) struct MeasuredModel {
     keys: Vec<String>,
     samples: usize,
     micro_batches: usize,
-    /// Whether calls are parts of CUDA graphs, and so not timed.
+    /// Whether the step is replayed as CUDA graphs if it can be.
     graphs: bool,
 }
 
@@ -59,7 +59,7 @@ impl MeasuredModel {
     /// None, as a test shows.
     pub(super) fn config(&self) -> Result<RunConfig> {
         let (samples, all) = (self.samples, self.samples * self.micro_batches);
-        let graphs = if self.graphs { "on" } else { "off" };
+        let graphs = if self.graphs { "auto" } else { "off" };
         // The learning rate changes in every step, so that every step copies it to the device.
         let text = format!(
             "{}[data]\nkind = \"synthetic\"\n[train]\nsteps = 1000000\ngraphs = \"{graphs}\"\nmicro_batch_size = {samples}\n\
@@ -117,7 +117,7 @@ impl Steps {
         let micro_batches = if model == RESNET { 1 } else { 2 };
         let step = |samples: &usize| {
             let (keys, samples) = (keys.clone(), *samples);
-            MeasuredModel { model, keys, samples, micro_batches, graphs: false }
+            MeasuredModel { model, keys, samples, micro_batches, graphs: true }
         };
         self.0.extend(samples.iter().map(step));
     }
@@ -188,6 +188,8 @@ impl Steps {
         for base in ["lora.base=nf4", "lora.base=fp8"] {
             self.add(LLAMA, &[4], &[bf16, "lora.rank=16", base]);
         }
+        // Matmuls of many rows.
+        self.add(LONGER, &[12], &[bf16]);
         for model in [LONGER, NORMED] {
             self.add(model, &[1, 2, 4], &[bf16]);
             self.add(model, &[2], &[bf16, "lora.rank=16"]);

@@ -90,11 +90,11 @@ pub fn predict_cases() -> Vec<PredictCase> {
     add("GPT-2 355M", GPT_355M, &[8], &[F32, TF32]);
     add("GPT-2 355M", GPT_355M, &[8], &[F16, AGAIN]);
     add("GPT-2 355M", GPT_355M, &[16], &[BF16, "optim.kind=lion"]);
-    add("GPT-2 1558M", GPT_1558M, &[1, 4, 16], &[BF16]);
+    add("GPT-2 1558M", GPT_1558M, &[1, 4, 16, 40], &[BF16]);
     add("GPT-2 1558M", GPT_1558M, &[4, 16], &[BF16, FP8]);
     add("GPT-2 1558M", GPT_1558M, &[16], &[BF16, AGAIN]);
     add("GPT-2 1558M", GPT_1558M, &[2], &[F32, TF32]);
-    add("Llama 3 1B", LLAMA_1B, &[1, 2, 4], &[BF16]);
+    add("Llama 3 1B", LLAMA_1B, &[1, 2, 4, 16], &[BF16]);
     add("Llama 3 1B", LLAMA_1B, &[2], &[F16]);
     add("Llama 3 1B", LLAMA_1B, &[1, 4], &[BF16, FP8]);
     add("Llama 3 1B", LLAMA_1B, &[1, 4], &[BF16, LORA]);
