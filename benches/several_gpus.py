@@ -240,12 +240,10 @@ def weak(bench):
     for model, steps in (("gpt2-124m", 40), ("gpt2-1558m", 15)):
         options = ["--ranks", f"1,{gpus}", "--reduction", "tree", "--steps", steps]
         for kind, sets in (("bf16 gradients, ZeRO-1", ["--shard", "--set", "precision.gradients=bf16"]), ("f32 gradients", [])):
-            if model == "gpt2-1558m" and not sets:
-                continue
             bench.row("weak", f"{model}, {kind}", lambda: bench.scaling(model, "--weak", *options, *sets))
+        sets = ["--shard", "--set", "precision.gradients=bf16"]
+        bench.row("weak", f"{model}, strong", lambda: bench.scaling(model, "--strong", *options, *sets))
         bench.row("weak", f"{model}, DDP", lambda: bench.peer(model, "--steps", steps))
-    strong = ["--strong", "--ranks", f"1,{gpus}", "--reduction", "tree", "--shard", "--steps", 40]
-    bench.row("weak", "gpt2-124m, strong", lambda: bench.scaling("gpt2-124m", *strong, "--set", "precision.gradients=bf16"))
 
 
 def of_all_ranks(gpus, **sizes):

@@ -2,7 +2,7 @@
 
     python3 benches/peers/step.py --plimsoll target/release/plimsoll [--model gpt2-124m] [--micro-batch-size 64]
         [--device cuda|cpu] [--gpus N] [--variants eager,compile,graphs,float8] [--steps 20] [--warm-up 5]
-        [--warm-up-seconds 5] [--json]
+        [--warm-up-seconds 5] [--set model.KEY=VALUE] [--json]
 
 A GPT-2, a Llama or a Gemma 3 on random tokens, with dropout if its configuration has it, one micro-batch a step and GPU, AdamW (fused),
 clipping at 1.0. On a GPU both compute in bf16 with f32 master weights (PyTorch: autocast); on the CPU both in f32. On several GPUs
@@ -30,18 +30,27 @@ MICRO_BATCHES = {"small": 32, "gpt2-124m": 64, "gpt2-355m": 32, "gpt2-1558m": 16
 LLAMAS = {"llama3-1b": 4, "llama3-8b": 1, "gemma3-1b": 4, "qwen3-30b-a3b": 4}
 
 
-def sizes(model):
-    """Layers, heads, width, context, vocabulary and dropout; those of `small` are the defaults of the keys."""
-    if model == "small":
-        return 4, 4, 128, 128, 256, 0.0
-    table = tomllib.loads((CONFIGS / f"{model}.toml").read_text())["model"]
-    whole = tuple(table[key] for key in ("layers", "heads", "width", "context", "vocabulary"))
-    return *whole, table.get("dropout", 0.0)
+# The keys of `small`, which are the defaults.
+SMALL = {"layers": 4, "heads": 4, "width": 128, "context": 128, "vocabulary": 256}
+
+
+def own_sizes(given):
+    """The sizes of --set."""
+    pairs = (size.removeprefix("model.").split("=") for size in given.set)
+    return {key: float(value) if key == "dropout" else int(value) for key, value in pairs}
+
+
+def sizes(given):
+    """Layers, heads, width, context, vocabulary and dropout of a GPT."""
+    table = SMALL
+    if given.model != "small":
+        table = tomllib.loads((CONFIGS / f"{given.model}.toml").read_text())["model"]
+    table = {"dropout": 0.0} | table | own_sizes(given)
+    return tuple(table[key] for key in ("layers", "heads", "width", "context", "vocabulary", "dropout"))
 
 
 def llama_sizes(given):
-    own = {key.removeprefix("model."): int(value) for key, value in (size.split("=") for size in given.set)}
-    return llama.sizes(CONFIGS / f"{given.model}.toml") | own
+    return llama.sizes(CONFIGS / f"{given.model}.toml") | own_sizes(given)
 
 
 def arguments():
@@ -51,7 +60,7 @@ def arguments():
     parser.add_argument("--micro-batch-size", type=int)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--gpus", type=int, default=1)
-    parser.add_argument("--set", action="append", default=[], metavar="model.KEY=N", help="another size of a Llama in both")
+    parser.add_argument("--set", action="append", default=[], metavar="model.KEY=VALUE", help="another size or dropout in both")
     parser.add_argument("--variants", default="eager,compile")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--warm-up", type=int, default=5)
@@ -142,7 +151,7 @@ def gpt_rank(ranks, given, variant):
     """One of the ranks of a GPT-2, which DistributedDataParallel joins: seconds of its median step and the allocator's peaks."""
     import torch
 
-    layers, heads, width, context, vocabulary, dropout = sizes(given.model)
+    layers, heads, width, context, vocabulary, dropout = sizes(given)
     on_gpu = given.device == "cuda"
     gpt = model(torch, layers, heads, width, context, vocabulary, dropout).to(given.device)
     run = gpt
@@ -179,7 +188,7 @@ def main():
         sys.exit("step.py: --variants float8 is for a Llama alone")
     if importlib.util.find_spec("torch") is None:
         sys.exit(f"step.py: PyTorch is not installed for {sys.executable}: pip install torch")
-    context = llama_sizes(given)["context"] if given.model in LLAMAS else sizes(given.model)[3]
+    context = llama_sizes(given)["context"] if given.model in LLAMAS else sizes(given)[3]
     tokens = given.gpus * given.micro_batch_size * context
 
     line = functools.partial(timing.line, tokens)
