@@ -7,6 +7,7 @@ use telemetry::table::aligned;
 use tensor::ops::attention::Heads;
 use worker::DeviceChoice;
 
+use crate::bench_operands::{operand_type, size};
 use crate::error::CliError;
 use crate::output::{print, print_json, rounded};
 
@@ -66,30 +67,10 @@ pub(crate) struct BenchAttentionArgs {
     json: bool,
 }
 
-/// The largest size that is accepted.
-const MOST: usize = 1 << 24;
-
-/// Parses a size.
-fn size(text: &str) -> Result<usize, String> {
-    let size = text.parse().ok().filter(|size| (1..=MOST).contains(size));
-    size.ok_or_else(|| format!("not a number from 1 to {MOST}"))
-}
+/// Types of the operands, by name.
+const TYPES: &[(&str, DType)] = &[("bf16", DType::Bf16), ("f16", DType::F16), ("f32", DType::F32)];
 
 impl BenchAttentionArgs {
-    fn precision(&self, device: &Device) -> Result<DType, CliError> {
-        match self.precision.as_deref() {
-            Some("bf16") => Ok(DType::Bf16),
-            Some("f16") => Ok(DType::F16),
-            Some("f32") => Ok(DType::F32),
-            Some(other) => {
-                let text = format!("--precision {other}: unknown type; the types are bf16, f16 and f32");
-                Err(CliError::Refused(text))
-            }
-            None if device.is_cuda_like() => Ok(DType::Bf16),
-            None => Ok(DType::F32),
-        }
-    }
-
     fn sizes(&self, width: usize) -> Result<AttentionSizes, CliError> {
         let query = self.heads.unwrap_or((self.columns / width).max(1));
         let key_value = self.key_value_heads.unwrap_or(query);
@@ -112,7 +93,7 @@ pub(crate) fn run(args: &BenchAttentionArgs) -> Result<(), CliError> {
     let widths = args.head_widths.iter().map(|width| args.sizes(*width));
     let widths = widths.collect::<Result<Vec<_>, _>>()?;
     let device = attention_device(DeviceChoice::from_name(&args.device)?)?;
-    let dtype = args.precision(&device)?;
+    let dtype = operand_type(args.precision.as_deref(), TYPES, &device)?;
     let mut lines = Vec::new();
     for sizes in &widths {
         let line = Line::of(&device, sizes, dtype, &bench_attention(&device, sizes, dtype, args.calls)?);

@@ -6,6 +6,7 @@ use serde::Serialize;
 use telemetry::table::aligned;
 use worker::DeviceChoice;
 
+use crate::bench_operands::{operand_type, size};
 use crate::error::CliError;
 use crate::output::{print, print_json, rounded};
 
@@ -47,31 +48,11 @@ pub(crate) struct BenchExpertsArgs {
     json: bool,
 }
 
-/// The largest size that is accepted.
-const MOST: usize = 1 << 24;
-
-/// Parses a size.
-fn size(text: &str) -> Result<usize, String> {
-    let size = text.parse().ok().filter(|size| (1..=MOST).contains(size));
-    size.ok_or_else(|| format!("not a number from 1 to {MOST}"))
-}
+/// Types of the operands, by name.
+const TYPES: &[(&str, DType)] =
+    &[("bf16", DType::Bf16), ("f16", DType::F16), ("f32", DType::F32), ("fp8", DType::E4m3)];
 
 impl BenchExpertsArgs {
-    fn precision(&self, device: &Device) -> Result<DType, CliError> {
-        match self.precision.as_deref() {
-            Some("bf16") => Ok(DType::Bf16),
-            Some("f16") => Ok(DType::F16),
-            Some("f32") => Ok(DType::F32),
-            Some("fp8") => Ok(DType::E4m3),
-            Some(other) => {
-                let text = format!("--precision {other}: unknown type; the types are bf16, f16, f32 and fp8");
-                Err(CliError::Refused(text))
-            }
-            None if device.is_cuda_like() => Ok(DType::Bf16),
-            None => Ok(DType::F32),
-        }
-    }
-
     fn spreads(&self) -> Result<Vec<Spread>, CliError> {
         let of = |name: &String| {
             let spread = Spread::ALL.into_iter().find(|spread| spread.name() == name);
@@ -89,7 +70,7 @@ impl BenchExpertsArgs {
 pub(crate) fn run(args: &BenchExpertsArgs) -> Result<(), CliError> {
     let spreads = args.spreads()?;
     let device = attention_device(DeviceChoice::from_name(&args.device)?)?;
-    let dtype = args.precision(&device)?;
+    let dtype = operand_type(args.precision.as_deref(), TYPES, &device)?;
     let mut lines = Vec::new();
     for spread in spreads {
         let rows = spread.rows(args.rows, args.experts);

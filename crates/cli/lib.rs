@@ -66,6 +66,7 @@ mod bench_collective;
 mod bench_experts;
 mod bench_matmul;
 mod bench_model;
+mod bench_operands;
 mod bench_pipeline;
 mod bench_predict;
 mod bench_sample;
