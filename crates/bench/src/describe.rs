@@ -202,15 +202,14 @@ fn described(description: &Description, all: &[Measured], others: PlanDevice) ->
         assumed: if connected { Vec::new() } else { not(&["communicators"]) },
     };
     let rates = others.rates.map(|assumed| {
-        let mut names = Vec::new();
-        names.extend((!connected).then_some("link_bytes"));
+        let names = if connected { &[][..] } else { &["link_bytes", "link_seconds"] };
         DeviceRates {
             flops_bf16: slowest(|rank| Some(rank.rates.flops_per_second)).unwrap_or(assumed.flops_bf16),
             flops_f32: slowest(|rank| Some(rank.flops_f32)).unwrap_or(assumed.flops_f32),
             memory_bytes: slowest(|rank| Some(rank.rates.bytes_per_second)).unwrap_or(assumed.memory_bytes),
             host_copy_bytes: slowest(|rank| Some(rank.host_copy)),
             link_bytes: slowest(|rank| rank.link).unwrap_or(assumed.link_bytes),
-            assumed: not(&names),
+            assumed: not(names),
             ..assumed
         }
     });

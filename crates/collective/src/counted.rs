@@ -140,11 +140,18 @@ impl CountedData {
                 peers.iter().map(|(peer, region)| (self.members[*peer], region.bytes as u64)).collect()
             };
             let (sends, receives) = (of(sends), of(receives));
+            let mut ranks = self.members.clone();
+            if !(sends.is_empty() && receives.is_empty()) {
+                let own = self.members[self.rank];
+                ranks.retain(|rank| {
+                    *rank == own || sends.iter().chain(&receives).any(|(peer, _)| peer == rank)
+                });
+            }
             let total = |peers: &[(usize, u64)]| peers.iter().map(|(_, bytes)| *bytes).sum::<u64>();
             LoggedCall::Communication(LoggedCommunication {
                 operation,
                 bytes: bytes.max(total(&sends)).max(total(&receives)),
-                ranks: self.members.clone(),
+                ranks,
                 sends,
                 receives,
                 stream,

@@ -112,6 +112,24 @@ fn ranks_on_other_hosts_wait_longer() {
 }
 
 #[test]
+fn messages_within_a_host_take_its_links() {
+    // Each pipeline is on one host, and gradients are summed between the hosts.
+    let sets = ["parallel.data=2", "parallel.pipeline=2", "parallel.lanes=2", "train.micro_batch_size=1"];
+    let of = |network_bytes, gpus_per_host| {
+        let mut device = PlanDevice::shipped().unwrap();
+        device.gpus_per_host = Some(gpus_per_host);
+        device.network.as_mut().unwrap().bytes = network_bytes;
+        predict_on(&device, "gpt2-355m.toml", &[&BF16[..], &sets, &["train.global_batch_size=16"]].concat())
+    };
+    let [fast, slow] = [50e9, 1e9].map(|bytes| of(bytes, 2).parts);
+    assert!(slow.reduction_seconds > 2.0 * fast.reduction_seconds, "{slow:?} {fast:?}");
+    let [fast, slow] = [fast, slow].map(|parts| parts.pipeline_seconds);
+    assert!((slow / fast - 1.0).abs() < 0.01, "{slow} {fast}");
+    // A pipeline over hosts waits for the network.
+    assert!(of(1e9, 1).parts.pipeline_seconds > 1.5 * fast);
+}
+
+#[test]
 fn a_small_step_waits_for_a_slow_host_unless_it_is_replayed() {
     let mut device = PlanDevice::shipped().unwrap();
     let sets =
