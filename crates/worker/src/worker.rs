@@ -80,8 +80,9 @@ pub struct Worker {
     scalars: [Tensor; 2],
     /// Copies of `scalars` to the host that are in flight.
     reading: [Option<HostCopy<f32>>; 2],
-    /// The end of the copies of the state to the host, if updates do not wait for it yet.
-    copying: Option<SharedEvent>,
+    /// The ends of copies of the state to the host for which no update waits yet: of a checkpoint, and of a
+    /// state in memory after the same step.
+    copying: Vec<SharedEvent>,
     /// The driver's account of the device.
     account: Account,
     /// Times of the phases of steps.
@@ -171,7 +172,7 @@ impl Worker {
             data_order: engine.executor.data_order(setup.dataset.source.packs_documents()),
             scalars,
             reading: [None, None],
-            copying: None,
+            copying: Vec::new(),
             account: Account::default(),
             marks: None,
             passes_ended: None,
@@ -267,19 +268,19 @@ impl Worker {
         self.scale_rule.is_some()
     }
 
-    /// Makes the next update wait for `copied`, the end of copies of the state.
-    pub(crate) fn set_copying(&mut self, copied: SharedEvent) {
-        self.copying = Some(copied);
+    /// Makes the next update wait for `copied`, the end of copies of the state, too.
+    pub(crate) fn add_copying(&mut self, copied: SharedEvent) {
+        self.copying.push(copied);
     }
 
-    /// Makes the device's work from now on, which may change the state, start after the copies of the last
-    /// snapshot.
+    /// Makes the device's work from now on, which may change the state, start after the copies of
+    /// snapshots.
     ///
     /// # Errors
     /// Errors of the device.
     fn await_snapshot(&mut self) -> Result<()> {
-        let Some(copied) = self.copying.take() else { return Ok(()) };
-        Ok(self.device().wait_shared(StreamKind::Compute, &copied)?)
+        let copying = std::mem::take(&mut self.copying);
+        copying.iter().try_for_each(|copied| Ok(self.device().wait_shared(StreamKind::Compute, copied)?))
     }
 
     /// Sets the number of updates, from a checkpoint.

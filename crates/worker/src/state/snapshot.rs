@@ -53,7 +53,7 @@ impl Worker {
             host.copy_to_host_buffer(&regions(offloaded), memory)?;
         }
         let copied = device.copy_to_host_buffer(&regions(own), memory)?;
-        self.set_copying(copied);
+        self.add_copying(copied);
         Ok(())
     }
 

@@ -91,10 +91,10 @@ impl Worker {
         let mut feed = WorkerFeed::new(device, source, numbers, data, phases);
         feed.pixels = self.engine.pixels.as_mut();
         captured.replay(device, (numbers.number(0), is_next), |stop, written| match stop {
-            Stop::Snapshot => match self.copying.take() {
-                Some(copied) => Ok(device.wait_shared(StreamKind::Compute, &copied)?),
-                None => Ok(()),
-            },
+            Stop::Snapshot => {
+                let mut copying = self.copying.drain(..);
+                copying.try_for_each(|copied| Ok(device.wait_shared(StreamKind::Compute, &copied)?))
+            }
             Stop::LearningRate => Ok(self.norm.norm.state().set_learning_rate(self.schedule.rate(step))?),
             other => feed.stop_again(other, written),
         })?;
