@@ -172,6 +172,37 @@ fn a_job_goes_on_from_the_memory_of_its_hosts() {
     }
 }
 
+/// The newest state in memory lacks a file, so the job goes on from an older checkpoint, and keeps states in
+/// memory from there on.
+#[test]
+fn an_incomplete_state_does_not_keep_others_out_of_memory() {
+    if !has_mpi() {
+        return;
+    }
+    let (whole, sets) = (whole(STEPS), ["checkpoint.memory_steps=5", "checkpoint.every=40"]);
+    let mut job = Restarted::start_with(STEPS, Hosts::One, &["--restarts", "5"], 10, &sets).unwrap();
+    job.await_step(70);
+    // Nothing is published while a rank is stopped.
+    job.pid(1).into_iter().for_each(|pid| job.signal("STOP", pid));
+    std::thread::sleep(Duration::from_millis(500));
+    let (stale, path) = job.newest_state().unwrap();
+    std::fs::remove_file(path.join("manifest.json")).unwrap();
+    std::fs::write(path.join("other"), "").unwrap();
+    job.kill_rank(1, 1);
+    let began = std::time::Instant::now();
+    while job.newest_state().is_none_or(|(step, _)| step >= stale) {
+        assert!(!job.has_ended() && began.elapsed() < Duration::from_secs(60), "{}", job.messages());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    job.await_checkpoint(80);
+    assert!(!job.messages().contains("not kept in memory"), "{}", job.messages());
+    job.kill_rank(3, 2);
+    let messages = job.messages();
+    let sessions = job.ends_as(&whole);
+    let repeated = sessions[2]["restart"]["steps_repeated"].as_u64().unwrap();
+    assert!(sessions.len() == 3 && repeated < 30, "{sessions:?}: {messages}");
+}
+
 /// One process whose ranks are threads, which share a GPU where there is one, with states in memory.
 #[test]
 fn a_job_of_threads_goes_on_after_each_kill() {

@@ -251,6 +251,12 @@ impl Restarted {
         own.next().map_or_else(|| Path::new("/dev/shm").join(prefix), |entry| entry.path())
     }
 
+    /// The newest state in memory, with its step.
+    pub(crate) fn newest_state(&self) -> Option<(u64, PathBuf)> {
+        let hosts = std::fs::read_dir(self.states()).ok()?.flatten();
+        hosts.flat_map(|host| list(&host.path()).unwrap_or_default()).max()
+    }
+
     /// Waits until the rank whose status is first has begun this step.
     pub(crate) fn await_step(&mut self, step: u64) {
         let began = Instant::now();

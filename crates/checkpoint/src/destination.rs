@@ -106,10 +106,16 @@ impl Destination {
                 "the checkpoint of step {number}, {bytes} bytes, is on the disk after {seconds:.0} s"
             );
         }
-        if step.is_best {
-            self.directory.name_best(step.step)?;
+        // The checkpoint is complete whatever becomes of others.
+        if step.is_best
+            && let Err(error) = self.directory.name_best(step.step)
+        {
+            tracing::warn!("the checkpoint of step {} is not named the best: {error}", step.step);
         }
-        self.directory.retain(contents.keep)
+        if let Err(error) = self.directory.retain(contents.keep) {
+            tracing::warn!("an older checkpoint is still there: {error}");
+        }
+        Ok(())
     }
 
     /// Returns the error of a checkpoint without the data that it needs.

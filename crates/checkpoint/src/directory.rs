@@ -111,14 +111,22 @@ impl Directory {
         let best = fs::read_link(self.path.join(BEST)).ok();
         let is_best = |path: &Path| path.file_name() == best.as_deref().map(Path::as_os_str);
         let surplus = all.len().saturating_sub(usize::try_from(keep).unwrap_or(usize::MAX));
-        for (step, path) in all[..surplus].iter().filter(|(_, path)| !is_best(path)) {
-            // A partly deleted checkpoint must not have a complete one's name.
-            let temporary = self.temporary(*step);
-            fs::rename(path, &temporary).map_err(CheckpointError::file(path, "rename it to delete it"))?;
-            fail_point::reach("checkpoint renamed to be deleted");
-            fs::remove_dir_all(&temporary).map_err(CheckpointError::file(&temporary, "delete it"))?;
-        }
-        Ok(())
+        let mut surplus = all[..surplus].iter().filter(|(_, path)| !is_best(path));
+        surplus.try_for_each(|(step, path)| self.delete(*step, path))
+    }
+
+    /// Deletes the checkpoints of the steps that pass a filter.
+    pub(crate) fn delete_those(&self, filter: impl Fn(u64) -> bool) -> Result<()> {
+        let all = self.list()?;
+        all.iter().filter(|(step, _)| filter(*step)).try_for_each(|(step, path)| self.delete(*step, path))
+    }
+
+    fn delete(&self, step: u64, path: &Path) -> Result<()> {
+        // A partly deleted checkpoint must not have a complete one's name.
+        let temporary = self.temporary(step);
+        fs::rename(path, &temporary).map_err(CheckpointError::file(path, "rename it to delete it"))?;
+        fail_point::reach("checkpoint renamed to be deleted");
+        fs::remove_dir_all(&temporary).map_err(CheckpointError::file(&temporary, "delete it"))
     }
 
     /// Moves the checkpoints of steps after `step` to a new directory in this one, where nothing reads or

@@ -27,6 +27,7 @@ mod destination;
 mod directory;
 mod error;
 mod format;
+mod host_states;
 mod index;
 mod manifest;
 mod memory;
@@ -41,12 +42,10 @@ pub use contents::Contents;
 pub use corpus_mark::CorpusMark;
 pub use directory::{Directory, best, find, find_share, list, newest, newest_share, run_of};
 pub use error::CheckpointError;
+pub use host_states::{Copied, HostState, add_piece, host_states, missing, read_piece};
 pub use index::{Index, Part};
 pub use manifest::LossScale;
-pub use memory::{
-    Copied, FileOfState, HostState, IncomingFiles, MemoryWriter, Reported, add_piece, host_states, missing,
-    read_piece,
-};
+pub use memory::{FileOfState, IncomingFiles, MemoryWriter, Reported};
 pub use reader::{Checkpoint, Share, Target};
 pub use resume::ResumePoint;
 pub use snapshot::Snapshot;

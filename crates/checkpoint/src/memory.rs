@@ -1,13 +1,11 @@
 //! States in the memory of hosts: checkpoints of which each host has the files of its own ranks, in a
 //! directory of a file system in memory, which outlives the ranks' processes.
 //!
-//! A host's directory holds `checkpoints/step-NNNNNN/` as a run does, with index and manifest of all files. A
-//! state is complete if the hosts that are left have all its files ([`missing`]); then each copies those that
-//! it lacks ([`add_piece`]).
+//! A host's directory holds `checkpoints/step-NNNNNN/` as a run does, with index and manifest of all files.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -19,16 +17,13 @@ use system::threads;
 
 use crate::contents::Contents;
 use crate::destination::{Destination, Files, Step};
-use crate::directory::{Directory, list};
+use crate::directory::Directory;
 use crate::error::{CheckpointError, Result};
 use crate::index::INDEX;
 use crate::manifest::{MANIFEST, Manifest};
 use crate::snapshot::{FileNumber, Snapshot};
 use crate::validations::Validations;
 use crate::writer::files_of;
-
-/// States that a host keeps.
-const KEPT: u64 = 1;
 
 /// Thread that writes this rank's file.
 type Thread = JoinHandle<(Snapshot, Result<Files>)>;
@@ -108,6 +103,15 @@ impl MemoryWriter {
         let destination = Destination { directory: Directory::written_by(directory, process), contents };
         let (spare, is_abandoned) = Default::default();
         MemoryWriter { destination, is_first, spare, work: None, is_abandoned, neighbour: None }
+    }
+
+    /// Deletes the states of steps after `step`, from which the run goes on: their files are not complete, or
+    /// damaged, and the run reaches these steps again. One rank of each host calls this.
+    ///
+    /// # Errors
+    /// A state that cannot be deleted.
+    pub fn forget_after(&self, step: u64) -> Result<()> {
+        self.destination.directory.delete_those(|there| there > step)
     }
 
     /// Returns the store of files that other hosts send to this one.
@@ -223,7 +227,7 @@ impl MemoryWriter {
         Ok(serde_json::to_vec(&description).unwrap_or_default())
     }
 
-    /// Gives a state its name on this host, with rank 0's `description`, and deletes older ones.
+    /// Gives a state its name on this host, with rank 0's `description`, and deletes the others.
     ///
     /// # Errors
     /// A file that cannot be written.
@@ -240,7 +244,7 @@ impl MemoryWriter {
             fs::write(&path, text).map_err(CheckpointError::file(&path, "write it"))?;
         }
         directory.publish(&temporary, step)?;
-        directory.retain(KEPT)
+        directory.delete_those(|other| other != step)
     }
 
     /// Reuses the memory of a state that is published or lost.
@@ -281,159 +285,4 @@ impl Drop for MemoryWriter {
 pub struct Reported {
     step: Step,
     snapshot: Snapshot,
-}
-
-/// A state of which a host has files.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HostState {
-    /// Number of steps done.
-    pub step: u64,
-    /// Identifier of the state.
-    pub id: String,
-    /// Every file of the state, with its bytes on this host; `None` where the host lacks it.
-    pub files: Vec<(String, Option<u64>)>,
-}
-
-/// Returns the states of which a host has files, oldest first. Damaged ones are left out.
-pub fn host_states(directory: &Path) -> Vec<HostState> {
-    let all = list(directory).unwrap_or_default();
-    let read = |(step, path): (u64, PathBuf)| {
-        let manifest = Manifest::read(&path).ok()?;
-        let file = |name: &str| {
-            let there = path.join(name).metadata().map(|metadata| metadata.len());
-            (
-                name.to_owned(),
-                there.ok().filter(|bytes| manifest.check_size(&path.join(name), *bytes).is_ok()),
-            )
-        };
-        // The manifest itself travels like the other files.
-        let files = manifest.files().map(file);
-        let own = path.join(MANIFEST).metadata().ok().map(|metadata| metadata.len());
-        let files = files.chain([(MANIFEST.to_owned(), own)]).collect();
-        Some(HostState { step, id: manifest.id().to_owned(), files })
-    };
-    all.into_iter().filter_map(read).collect()
-}
-
-/// A file that some hosts must copy from another one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Copied {
-    /// Name of the file.
-    pub name: String,
-    /// Number of bytes.
-    pub bytes: u64,
-    /// Index of a host that has it.
-    pub from: usize,
-    /// Indices of hosts that lack it.
-    pub to: Vec<usize>,
-}
-
-/// Returns the newest state that hosts with these states have together, and the files that some of them lack;
-/// `None` if no state is complete.
-pub fn missing(hosts: &[Vec<HostState>]) -> Option<(u64, Vec<Copied>)> {
-    let mut states: Vec<_> = hosts.iter().flatten().collect();
-    states.sort_by_key(|state| std::cmp::Reverse(state.step));
-    states.into_iter().find_map(|state| Some((state.step, copies(hosts, state)?)))
-}
-
-fn copies(hosts: &[Vec<HostState>], state: &HostState) -> Option<Vec<Copied>> {
-    let on = |host: &Vec<HostState>, name: &str| {
-        let same = host.iter().find(|other| (other.step, &other.id) == (state.step, &state.id))?;
-        same.files.iter().find(|(other, _)| other == name)?.1
-    };
-    let copied = |(name, _): &(String, Option<u64>)| {
-        let (from, bytes) =
-            hosts.iter().enumerate().find_map(|(host, states)| Some((host, on(states, name)?)))?;
-        let lacking = hosts.iter().enumerate().filter(|(_, states)| on(states, name).is_none());
-        Some(Copied { name: name.clone(), bytes, from, to: lacking.map(|(host, _)| host).collect() })
-    };
-    let all: Vec<_> = state.files.iter().map(copied).collect::<Option<_>>()?;
-    Some(all.into_iter().filter(|copied| !copied.to.is_empty()).collect())
-}
-
-/// Reads `bytes` bytes of a file of the state of step `step` from `offset` on.
-///
-/// # Errors
-/// The file cannot be read.
-pub fn read_piece(
-    directory: &Path,
-    step: u64,
-    name: &str,
-    (offset, bytes): (u64, usize),
-) -> std::result::Result<Vec<u8>, CheckpointError> {
-    let path = Directory::of(directory).step(step).join(name);
-    let read = || -> std::io::Result<Vec<u8>> {
-        let mut file = File::open(&path)?;
-        file.seek(SeekFrom::Start(offset))?;
-        let mut piece = vec![0; bytes];
-        file.read_exact(&mut piece)?;
-        Ok(piece)
-    };
-    read().map_err(CheckpointError::file(&path, "read it"))
-}
-
-/// Appends a piece at `offset` to a file of the state of step `step`.
-///
-/// # Errors
-/// The file cannot be written.
-pub fn add_piece(
-    directory: &Path,
-    step: u64,
-    name: &str,
-    (offset, piece): (u64, &[u8]),
-) -> std::result::Result<(), CheckpointError> {
-    let state = Directory::of(directory).step(step);
-    let path = state.join(name);
-    let write = || -> std::io::Result<()> {
-        fs::create_dir_all(&state)?;
-        let mut file = OpenOptions::new().create(true).append(true).open(&path)?;
-        file.set_len(offset)?;
-        file.write_all(piece)
-    };
-    write().map_err(CheckpointError::file(&path, "write it"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Copied, HostState, missing};
-
-    /// A state of three files, of which a host has those of `has`.
-    fn state(step: u64, id: &str, has: &str) -> HostState {
-        let file = |name: char| (name.to_string(), has.contains(name).then_some(7));
-        HostState { step, id: id.to_owned(), files: ['a', 'b', 'm'].map(file).to_vec() }
-    }
-
-    #[test]
-    fn the_newest_state_counts_that_hosts_have_together() {
-        let copied = |name: &str, from, to: &[usize]| Copied {
-            name: name.to_owned(),
-            bytes: 7,
-            from,
-            to: to.to_vec(),
-        };
-        let (old, new) = (|has| state(5, "old", has), |has| state(10, "new", has));
-        for (hosts, expected) in [
-            (vec![], None),
-            (vec![vec![], vec![]], None),
-            (vec![vec![old("abm"), new("abm")]], Some((10, vec![]))),
-            (vec![vec![old("abm"), new("am")]], Some((5, vec![]))),
-            (
-                vec![vec![new("am")], vec![new("bm")]],
-                Some((10, vec![copied("a", 0, &[1]), copied("b", 1, &[0])])),
-            ),
-            // A host that has nothing gets all.
-            (
-                vec![vec![], vec![new("abm")]],
-                Some((10, vec![copied("a", 1, &[0]), copied("b", 1, &[0]), copied("m", 1, &[0])])),
-            ),
-            // A state of the same step of another run.
-            (vec![vec![new("am")], vec![state(10, "other", "bm")]], None),
-            (
-                vec![vec![new("am"), old("am")], vec![old("bm")], vec![]],
-                Some((5, vec![copied("a", 0, &[1, 2]), copied("b", 1, &[0, 2]), copied("m", 0, &[2])])),
-            ),
-        ] {
-            assert_eq!(missing(&hosts), expected, "{hosts:?}");
-        }
-    }
 }

@@ -31,7 +31,7 @@ impl MemorySaver {
     /// job. `process` is the process of rank 0, and `contents` are rank 0's. All ranks call this.
     ///
     /// # Errors
-    /// Errors of the transport; no file system in memory.
+    /// Errors of the transport; no file system in memory, or one from which nothing can be deleted.
     pub(crate) fn shared(
         setup: &Setup,
         (process, contents): (u32, Option<Contents>),
@@ -54,6 +54,9 @@ impl MemorySaver {
         let all = control.all_gather(host.as_bytes())?;
         let is_first_of_host = all.iter().position(|other| *other == host.as_bytes()) == Some(control.rank());
         let mut writer = MemoryWriter::new(&directory, process, contents);
+        if is_first_of_host {
+            writer.forget_after(setup.first_step())?;
+        }
         let is_alone = all.iter().all(|other| *other == host.as_bytes());
         let receiver = match is_alone {
             true => None,
@@ -131,6 +134,7 @@ impl MemorySaver {
         } else if self.is_first_of_host
             && let Err(error) = self.writer.publish(&reported, &description)
         {
+            self.writer.discard(&reported);
             self.warn(&error.to_string());
         }
         self.writer.end(reported);
