@@ -21,7 +21,7 @@ pub(crate) struct BenchExpertsArgs {
     /// Experts
     #[arg(long, value_name = "N", default_value = "128", value_parser = size)]
     experts: usize,
-    /// Rows of all experts, a multiple of 16 of each
+    /// Rows of all experts, about: each has a multiple of 16
     #[arg(long, value_name = "N", default_value = "65536", value_parser = size)]
     rows: usize,
     /// Outputs of an expert
@@ -143,7 +143,7 @@ fn table(lines: &[Line<'_>]) -> String {
     let head = ["rows", "forward", "input", "weight", "weight, f32"].map(str::to_owned);
     let row = |line: &Line<'_>| {
         let cell = |milliseconds: f64| {
-            format!("{milliseconds:.3} ms {:.0} TFLOP/s", line.flops / milliseconds / 1e9)
+            format!("{milliseconds:.3} ms {:.3} TFLOP/s", line.flops / milliseconds / 1e9)
         };
         vec![
             line.spread.to_owned(),

@@ -58,7 +58,12 @@ const WARM_UP: u64 = 3;
 /// # Errors
 /// Wrong arguments; a device that is missing or fails.
 pub(crate) fn run(args: &BenchPredictArgs) -> Result<(), CliError> {
-    let target = PlanTarget::from_argument(args.description.as_deref().unwrap_or(&args.device))?;
+    let target = match &args.description {
+        Some(name) => PlanTarget::from_argument(name).map_err(|_| {
+            CliError::Refused(format!("--description {name}: no such file or described device"))
+        })?,
+        None => PlanTarget::from_argument(&args.device)?,
+    };
     let (mut predictions, mut left_out, pace) = (Vec::new(), 0, Pace::of_files());
     let mut each = |prediction: Option<Prediction>| -> Result<(), CliError> {
         match prediction {

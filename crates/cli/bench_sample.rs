@@ -21,12 +21,12 @@ pub(crate) struct BenchSampleArgs {
     /// Prompts at once, at most 64 on a GPU and 8 on a CPU
     #[arg(long, value_name = "N", default_value_t = 1)]
     batch: usize,
-    /// Tokens of each prompt
-    #[arg(long, value_name = "N", default_value_t = 128)]
-    prompt_tokens: usize,
-    /// Tokens that are drawn for each prompt
-    #[arg(long, value_name = "N", default_value_t = 256)]
-    new_tokens: usize,
+    /// Tokens of each prompt [default: 128, or a third of a shorter context]
+    #[arg(long, value_name = "N")]
+    prompt_tokens: Option<usize>,
+    /// Tokens that are drawn for each prompt [default: 256, or two thirds of a shorter context]
+    #[arg(long, value_name = "N")]
+    new_tokens: Option<usize>,
     /// Whole generations, of which the median counts
     #[arg(long, value_name = "N", default_value_t = 3)]
     rounds: usize,
@@ -52,28 +52,26 @@ pub(crate) fn run(args: &BenchSampleArgs) -> Result<(), CliError> {
     let device = DeviceChoice::from_name(&args.device)?;
     let on_gpu = device != DeviceChoice::Cpu && device::cuda::availability().is_ok();
     let most = worker::Generator::most_slots(on_gpu);
-    if args.batch == 0 || args.batch > most || args.prompt_tokens == 0 || args.new_tokens < 2 {
-        let text = format!("--batch is 1 to {most} here, with at least 1 prompt token and 2 new ones");
-        return Err(CliError::Refused(text));
-    }
     let precision = args.precision.as_deref().unwrap_or(if on_gpu { "bf16" } else { "f32" });
     let text = BenchModel::named(&args.model)?.configuration(Some(1), 1, precision)?;
     let config = RunConfig::parse(&text, "bench sample", Path::new("/"), &args.overrides)?;
-    let context = config.model.with_context(args.prompt_tokens + args.new_tokens);
-    let config = config.with(&context)?;
-    let measure = bench_sample(
-        config,
-        &SampleBenchOptions {
-            device,
-            batch: args.batch,
-            prompt_tokens: args.prompt_tokens,
-            new_tokens: args.new_tokens,
-            rounds: args.rounds.max(1),
-        },
-    )?;
+    let third = config.model.examples().units() / 3;
+    let prompt_tokens = args.prompt_tokens.unwrap_or(third.clamp(1, 128));
+    let new_tokens = args.new_tokens.unwrap_or((2 * third).clamp(2, 256));
+    if args.batch == 0 || args.batch > most || prompt_tokens == 0 || new_tokens < 2 {
+        let text = format!("--batch is 1 to {most} here, with at least 1 prompt token and 2 new ones");
+        return Err(CliError::Refused(text));
+    }
+    let config = config.with(&config.model.with_context(prompt_tokens + new_tokens)).map_err(|error| {
+        let text = format!("--prompt-tokens {prompt_tokens}, --new-tokens {new_tokens}: {error}");
+        CliError::Refused(text)
+    })?;
+    let (batch, rounds) = (args.batch, args.rounds.max(1));
+    let options = SampleBenchOptions { device, batch, prompt_tokens, new_tokens, rounds };
+    let measure = bench_sample(config, &options)?;
     match args.json {
-        true => print_json(&SampleLine::of(args, &measure)),
-        false => print(&summary(args, precision, &measure)),
+        true => print_json(&SampleLine::of(&args.model, &options, &measure)),
+        false => print(&summary((&args.model, precision), &options, &measure)),
     }
 }
 
@@ -93,13 +91,13 @@ struct SampleLine<'a> {
 }
 
 impl<'a> SampleLine<'a> {
-    fn of(args: &'a BenchSampleArgs, measure: &'a SampleMeasure) -> Self {
+    fn of(model: &'a str, options: &SampleBenchOptions, measure: &'a SampleMeasure) -> Self {
         SampleLine {
-            model: &args.model,
+            model,
             device: &measure.model,
-            batch: args.batch,
+            batch: options.batch,
             seconds: measure.seconds,
-            tokens_per_second: rounded(tokens_per_second(args, measure), 1),
+            tokens_per_second: rounded(tokens_per_second(options, measure), 1),
             step_seconds: measure.step_seconds,
             prompt_seconds: measure.prompt_seconds,
             step_bytes: measure.step_bytes,
@@ -109,8 +107,8 @@ impl<'a> SampleLine<'a> {
     }
 }
 
-fn tokens_per_second(args: &BenchSampleArgs, measure: &SampleMeasure) -> f64 {
-    (args.batch * args.new_tokens) as f64 / measure.seconds
+fn tokens_per_second(options: &SampleBenchOptions, measure: &SampleMeasure) -> f64 {
+    (options.batch * options.new_tokens) as f64 / measure.seconds
 }
 
 /// Share of the rate of a large copy.
@@ -118,8 +116,12 @@ fn share(measure: &SampleMeasure) -> Option<f64> {
     Some(measure.bytes_per_second() / measure.rates?.bytes_per_second)
 }
 
-fn summary(args: &BenchSampleArgs, precision: &str, measure: &SampleMeasure) -> String {
-    let BenchSampleArgs { model, batch, prompt_tokens, new_tokens, .. } = args;
+fn summary(
+    (model, precision): (&str, &str),
+    options: &SampleBenchOptions,
+    measure: &SampleMeasure,
+) -> String {
+    let SampleBenchOptions { batch, prompt_tokens, new_tokens, .. } = options;
     let of_copy = share(measure)
         .map_or_else(String::new, |share| format!(", {} of the rate of a large copy", percent(share)));
     format!(
@@ -127,7 +129,7 @@ fn summary(args: &BenchSampleArgs, precision: &str, measure: &SampleMeasure) -> 
          {} tokens/s with the prompts, {:.3} ms a step of {batch} tokens after {:.2} ms for the prompts\n\
          {} read in a step: {:.3} TB/s{of_copy}\nweights {}, cache {}, peak allocated {}\n",
         measure.model,
-        grouped(tokens_per_second(args, measure).round() as u64),
+        grouped(tokens_per_second(options, measure).round() as u64),
         1e3 * measure.step_seconds,
         1e3 * measure.prompt_seconds,
         bytes(measure.step_bytes),

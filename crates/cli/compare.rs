@@ -17,7 +17,7 @@ use crate::outputs::{Force, Kind};
 #[derive(clap::Args, Debug)]
 pub(crate) struct CompareArgs {
     /// Directories of two runs.
-    #[arg(value_names = ["RUN_A", "RUN_B"], num_args = 2, required = true)]
+    #[arg(value_names = ["RUN_A", "RUN_B"], num_args = 2, required = true, action = clap::ArgAction::Set)]
     runs: Vec<PathBuf>,
     /// Train both again from their nearest checkpoints to the step in which they differ, with hashes of every
     /// step, to find the first operator

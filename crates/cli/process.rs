@@ -78,7 +78,7 @@ pub(crate) fn prepare(joins: bool) -> Result<(), CliError> {
     // One more thread works, and one writes files.
     check_addresses(system::threads::computing() + 2).map_err(CliError::Refused)?;
     if let Some(warning) = system::threads::start_computing(1).map_err(CliError::Refused)? {
-        note(&format!("plimsoll: {warning}"));
+        note(&format!("plimsoll: warning: {warning}"));
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ const FOLDER: &str = "use model.from, a folder with a config.json, or the keys o
 const DECAY: &str = "use optim.schedule: a cosine or line ends with train.steps, and \"wsd\" falls in its \
                      last optim.decay_steps";
 const OFFLOAD: &str = "use optim.offload = true, which keeps master weights and moments in host memory";
+const ALWAYS: &str = "leave it out: adapters are always those of a language model in training";
 const HALF: &str = "use precision.compute = \"bf16\" or \"f16\"";
 
 const REFERENCE: &str = "leave it out: data.kind = \"preference\" computes the scores of all answers once, by \
@@ -39,6 +40,7 @@ pub(crate) const FOREIGN: &[(&str, &str)] = &[
     ("cpu_offload", OFFLOAD),
     ("fsdp_offload_params", OFFLOAD),
     ("batch_size", "use train.micro_batch_size, of a micro-batch, or train.global_batch_size, of a step"),
+    ("auto_find_batch_size", "use train.on_out_of_memory, or plimsoll plan --largest micro_batch_size"),
     ("per_device_train_batch_size", "train.micro_batch_size"),
     (
         "gradient_accumulation_steps",
@@ -51,6 +53,9 @@ pub(crate) const FOREIGN: &[(&str, &str)] = &[
     ("num_train_epochs", "train.epochs"),
     ("eval_interval", "train.validate_every"),
     ("eval_iters", "train.validation_micro_batches"),
+    ("eval_only", "use plimsoll eval"),
+    ("validation.freq", "train.validate_every"),
+    ("validation.steps", "train.validation_micro_batches"),
     ("n_layer", "model.layers"),
     ("n_layers", "model.layers"),
     ("num_layers", "model.layers"),
@@ -72,7 +77,7 @@ pub(crate) const FOREIGN: &[(&str, &str)] = &[
     ("q_lora_rank", "model.query_latent_width"),
     ("qk_rope_head_dim", "model.rope_width"),
     ("v_head_dim", "model.value_width"),
-    ("dropout", "this model has no dropout"),
+    ("dropout", "model.dropout"),
     ("dtype", "precision.compute"),
     ("mixed_precision", "precision.compute"),
     ("gradient_checkpointing", "memory.recompute"),
@@ -173,11 +178,29 @@ pub(crate) const FOREIGN: &[(&str, &str)] = &[
     ("precompute_ref_log_probs", REFERENCE),
     ("ref_model", REFERENCE),
     ("ref_model_name_or_path", REFERENCE),
+    ("max_length", "model.context"),
+    ("packing", "data.pack_documents"),
+    ("assistant_only_loss", "use data.kind = \"chat\", which counts answers alone"),
+    ("layers_to_transform", "use globs in lora.targets, such as \"model.layers.[01].*\""),
+    ("task_type", ALWAYS),
+    ("inference_mode", ALWAYS),
     ("max_prompt_length", "leave it out: the ends of answers beyond model.context are cut"),
     ("log_interval", "telemetry.every"),
     ("save_interval", "checkpoint.every"),
     ("checkpoint_interval", "checkpoint.every"),
+    ("interval", "checkpoint.every"),
+    ("keep_latest_k", "checkpoint.keep"),
+    ("async_mode", "leave it out: checkpoints are written beside the run"),
+    ("always_save_checkpoint", "use checkpoint.every; without it checkpoint.keep_best"),
     ("out_dir", "use the option --run-dir"),
+    ("device", "use the option --device"),
+    ("dataset", "data.paths"),
+    ("dataloader_num_workers", "data.prefetch"),
+    ("ddp_timeout", "parallel.timeout_seconds"),
+    ("ddp_bucket_cap_mb", "parallel.bucket_bytes"),
+    ("enable_profiling", "use plimsoll profile"),
+    ("model.name", "use model.kind and the sizes, or model.from"),
+    ("converters", "use precision.matmul = \"fp8\""),
     ("wandb", NOT_SENT),
     ("wandb_log", NOT_SENT),
     ("wandb_project", NOT_SENT),

@@ -79,8 +79,11 @@ pub enum Error {
         /// The first file.
         path: PathBuf,
     },
-    /// Conversations without an answer near enough to the start.
-    #[error("no conversation has an answer within the {context} tokens of a sequence")]
+    /// Conversations, or pairs of answers, of a split without an answer near enough to the start.
+    #[error(
+        "the training or the validation split has no answer within the {context} tokens of a sequence: it takes \
+         one of each, and the last ones are the validation split"
+    )]
     NoAnswers {
         /// Tokens in a sequence.
         context: usize,

@@ -89,7 +89,7 @@ fn tokenizer_files(config: &RunConfig, has_config: bool) -> Vec<(&'static str, V
         let mut written = serde_json::Map::new();
         written.insert("tokenizer_class".to_owned(), "PreTrainedTokenizerFast".into());
         written.insert("clean_up_tokenization_spaces".to_owned(), false.into());
-        let text = config.separator().and_then(|token| tokenizer.spelling(token));
+        let text = config.text_end(tokenizer).and_then(|token| tokenizer.spelling(token));
         for key in ["bos_token", "eos_token"] {
             written.extend(text.iter().map(|text| (key.to_owned(), text.clone().into())));
         }

@@ -155,7 +155,7 @@ fn model_export<'a>(
     most_bytes: Option<u64>,
     shape: &'a dyn Fn(&str) -> Option<Shape>,
 ) -> Export<'a> {
-    let separator = config.separator().filter(|_| takes_tokens(config));
+    let separator = config.text_end(&config.tokenizer).filter(|_| takes_tokens(config));
     for key in ["bos_token_id", "eos_token_id"] {
         if takes_tokens(config) {
             model.config.insert(key.to_owned(), separator.into());

@@ -65,7 +65,7 @@ pub use rank::prepare_kernels;
 pub use restarts::{JobLauncher, RestartedJob};
 pub use resume::check_model;
 pub use run_report::{configuration_of, report_run};
-pub use runs::{ListedRun, list_runs};
+pub use runs::{ListedRun, is_training, list_runs};
 pub use sampler::{Sample, Sampler};
 pub use startup::Startup;
 pub use train_report::TrainReport;

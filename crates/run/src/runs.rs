@@ -80,7 +80,7 @@ fn read(path: &Path) -> Result<ListedRun> {
     let last = sessions.last();
     let state = match last.map(|session| &session.ending) {
         None => "not begun",
-        Some(Ending::Running) if is_locked(path) => "running",
+        Some(Ending::Running) if is_training(path) => "running",
         Some(ending) => ending.name(),
     };
     let summary = summary.filter(|_| state != "running");
@@ -107,8 +107,9 @@ fn read(path: &Path) -> Result<ListedRun> {
     })
 }
 
-/// Returns whether a process trains in the directory.
-fn is_locked(path: &Path) -> bool {
+/// Returns whether a process trains in the run directory.
+#[must_use]
+pub fn is_training(path: &Path) -> bool {
     let Ok(directory) = File::open(path) else { return false };
     match directory.try_lock_shared() {
         // A file system without locks does not tell.

@@ -64,7 +64,9 @@ fn number(value: Option<&str>, processors: usize, processes: usize) -> (usize, O
                 format!("{VARIABLE}={value}: this process has {processors} processors, and takes no more");
             (processors, Some(text))
         }
-        Some((value, Err(_))) => (share, Some(format!("{VARIABLE}={value} is no number of threads"))),
+        Some((value, Err(_))) => {
+            (share, Some(format!("{VARIABLE}={value} is no number of threads and has no effect")))
+        }
     }
 }
 

@@ -46,11 +46,19 @@ impl Error {
     /// Returns whether the error is due to the command line or the data instead of the machine.
     #[must_use]
     pub fn is_refused(&self) -> bool {
-        use io::ErrorKind::{IsADirectory, NotADirectory, NotFound, PermissionDenied};
+        use io::ErrorKind as Kind;
+        // The last three are of files that are not what their names say.
+        const REFUSED: [io::ErrorKind; 7] = [
+            Kind::IsADirectory,
+            Kind::NotADirectory,
+            Kind::NotFound,
+            Kind::PermissionDenied,
+            Kind::InvalidData,
+            Kind::InvalidInput,
+            Kind::UnexpectedEof,
+        ];
         match self {
-            Self::File { source, .. } => {
-                [IsADirectory, NotADirectory, NotFound, PermissionDenied].contains(&source.kind())
-            }
+            Self::File { source, .. } => REFUSED.contains(&source.kind()),
             _ => true,
         }
     }

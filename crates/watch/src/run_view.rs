@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use run::{RunError, configuration_of};
+use run::{RunError, configuration_of, is_training};
 use serde::Deserialize;
 use serde_json::Value;
 use system::input;
@@ -122,7 +122,10 @@ impl RunView {
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).for_each(|line| self.add(line));
         let logs = self.run_dir.join("logs");
         self.statuses = (0..self.world_size).map(|rank| Record::read(&logs, rank)).collect();
-        self.state = state(&self.read_json("sessions.json")?);
+        self.state = match state(&self.read_json("sessions.json")?) {
+            State::Running if !is_training(&self.run_dir) => State::Ended("killed".to_owned()),
+            state => state,
+        };
         self.prediction = serde_json::from_value(self.read_json("prediction.json")?).ok();
         if matches!(self.state, State::Ended(_)) {
             self.findings = findings(&self.read_json("summary.json")?);
@@ -188,6 +191,8 @@ fn state(sessions: &Value) -> State {
     let Some(last) = sessions.as_array().and_then(|all| all.last()) else { return State::Unknown };
     match (&last["ending"], last["ending"]["failed"].as_str()) {
         (Value::String(ending), _) if ending == "running" => State::Running,
+        // As `plimsoll runs` names it.
+        (Value::String(ending), _) if ending == "interrupted" => State::Ended("stopped".to_owned()),
         (Value::String(ending), _) => State::Ended(ending.replace('_', " ")),
         (_, Some(reason)) => State::Ended(format!("failed: {reason}")),
         (_, None) => State::Unknown,

@@ -26,7 +26,11 @@ const SPEAKERS: &[(&str, &str)] = &[
 /// # Errors
 /// An object of another layout, in a sentence.
 pub(super) fn messages(object: &Value) -> Result<Vec<Value>, String> {
-    let list = LISTS.iter().find_map(|key| object.get(key)?.as_array()).filter(|list| !list.is_empty());
+    let list = LISTS.iter().find_map(|key| Some((*key, object.get(key)?.as_array()?)));
+    let list = match list {
+        Some((key, list)) if list.is_empty() => return Err(format!("its list \"{key}\" has no message")),
+        list => list.map(|(_, list)| list),
+    };
     let messages = match (list, object.get("instruction")) {
         (Some(list), _) => list.iter().enumerate().map(message).collect::<Result<_, _>>()?,
         (None, Some(_)) => exchange(object)?,
@@ -109,7 +113,7 @@ mod tests {
     fn other_layouts_are_refused_with_the_known_ones() {
         for (object, expected) in [
             (json!({"text": "a"}), "it has no list \"messages\" (OpenAI's layout)"),
-            (json!({"messages": []}), "it has no list \"messages\""),
+            (json!({"messages": []}), "its list \"messages\" has no message"),
             (json!([1]), "it has no list \"messages\""),
             (
                 json!({"conversations": [{"from": "dog", "value": "a"}]}),

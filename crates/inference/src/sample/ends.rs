@@ -20,10 +20,7 @@ pub(super) fn of(trained: &Trained, tokenizer: &Tokenizer) -> Vec<u32> {
             tokens(&serde_json::from_str::<Value>(&text).ok()?["eos_token_id"])
         })
     });
-    named.unwrap_or_else(|| match tokenizer {
-        Tokenizer::Bytes => config.data.separator.into_iter().collect(),
-        _ => config.data.separator.or_else(|| tokenizer.separator()).into_iter().collect(),
-    })
+    named.unwrap_or_else(|| config.text_end(tokenizer).into_iter().collect())
 }
 
 /// One number, or a list of them.

@@ -27,7 +27,7 @@ const MOST_BYTES: u64 = 1 << 26;
 pub(super) fn texts(options: &SampleOptions) -> Result<Vec<String>> {
     let mut texts = options.prompts.clone();
     if let Some(path) = &options.prompt_file {
-        let unreadable = |source| RunError::File { path: path.clone(), source };
+        let unreadable = |error| RunError::Refused(format!("--prompts {}: {error}", path.display()));
         let file = system::input::read_text(path, MOST_BYTES).map_err(unreadable)?;
         texts.extend(file.lines().filter(|line| !line.is_empty()).map(str::to_owned));
         if texts.is_empty() {
@@ -74,21 +74,23 @@ pub(super) fn read(
             .copied()
             .unwrap_or_else(|| last.wrapping_add((index + 1 - options.seeds.len()) as u64)),
     };
+    let given_as_tokens = prompts - options.prompt_tokens.len();
     let prompt = |(index, (text, tokens)): (usize, (String, Vec<u32>))| {
-        check_tokens(&tokens, vocabulary)?;
+        let option = if index < given_as_tokens { "--prompt" } else { "--prompt-tokens" };
+        check_tokens(option, &tokens, vocabulary)?;
         Ok(Prompt { text, tokens, seed: seed(index), turn: 0 })
     };
     prompts_with_tokens.into_iter().enumerate().map(prompt).collect()
 }
 
-fn check_tokens(tokens: &[u32], vocabulary: usize) -> Result<()> {
+fn check_tokens(option: &str, tokens: &[u32], vocabulary: usize) -> Result<()> {
     if tokens.is_empty() {
-        return Err(RunError::Refused("--prompt: a sample goes on from at least one token".to_owned()));
+        return Err(RunError::Refused(format!("{option}: a sample goes on from at least one token")));
     }
     match tokens.iter().find(|token| **token as usize >= vocabulary) {
         None => Ok(()),
         Some(token) => Err(RunError::Refused(format!(
-            "--prompt: token {token} is not among the {vocabulary} of the model"
+            "{option}: token {token} is not among the {vocabulary} of the model"
         ))),
     }
 }
@@ -111,9 +113,9 @@ mod tests {
 
     #[test]
     fn prompts_without_tokens_and_with_unknown_ones_are_refused() {
-        check_tokens(&[104, 105], 256).unwrap();
+        check_tokens("--prompt", &[104, 105], 256).unwrap();
         for (prompt, vocabulary) in [(&[][..], 256), (&[104, 105], 105)] {
-            let error = check_tokens(prompt, vocabulary).unwrap_err();
+            let error = check_tokens("--prompt", prompt, vocabulary).unwrap_err();
             assert_eq!(error.exit_status(), 2);
             assert!(error.to_string().contains("--prompt"), "{error}");
         }

@@ -37,7 +37,7 @@ impl Talk {
         let mut histories: Vec<Vec<Value>> =
             texts.iter().map(|text| system.clone().chain([message("user", text)]).collect()).collect();
         for path in &options.conversations {
-            for (index, mut history) in data::read_messages(path)?.into_iter().enumerate() {
+            for (index, mut history) in messages_of(path)?.into_iter().enumerate() {
                 // What is to be answered may have an answer already.
                 while history.last().is_some_and(|last| last["role"] == "assistant") {
                     history.pop();
@@ -170,6 +170,17 @@ fn last_of(history: &[Value]) -> String {
 }
 
 fn read(messages: &Messages, turn: usize) -> Result<Option<String>> {
-    let unreadable = |source| RunError::File { path: "standard input".into(), source };
+    let unreadable = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::InvalidData => RunError::Refused(format!("standard input: {error}")),
+        _ => RunError::File { path: "standard input".into(), source: error },
+    };
     messages.of_turn(turn).map_err(unreadable)
+}
+
+/// Reads the conversations of a file.
+///
+/// # Errors
+/// A file that cannot be read, or has no conversations.
+fn messages_of(path: &std::path::Path) -> Result<Vec<Vec<Value>>> {
+    data::read_messages(path).map_err(|error| RunError::Refused(format!("--conversations: {error}")))
 }
