@@ -349,9 +349,9 @@ fn wrong_questions_and_messages_are_counted_from_one() {
     let write = |name: &str, text: &str| fs::write(workplace.path().join(name), text).unwrap();
     let good = "{\"context\": \"a\", \"endings\": [\"b\", \"c\"], \"label\": 0}\n";
     for (bad, words) in [
-        ("no JSON", "questions.jsonl, question 2: expected"),
-        ("{\"context\": \"a\", \"endings\": [\"b\"], \"label\": 3}", "question 2: its label is 3"),
-        ("{\"context\": \"\", \"endings\": [\"b\"], \"label\": 0}", "question 2: its context has no token"),
+        ("no JSON", "questions.jsonl, line 2: expected"),
+        ("{\"context\": \"a\", \"endings\": [\"b\"], \"label\": 3}", "line 2: its label is 3"),
+        ("{\"context\": \"\", \"endings\": [\"b\"], \"label\": 0}", "line 2: its context has no token"),
     ] {
         write("questions.jsonl", &format!("{good}{bad}\n{good}"));
         let output = plimsoll(workplace.path(), &["eval", "out", "--choices", "questions.jsonl"]);

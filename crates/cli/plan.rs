@@ -112,6 +112,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<(), CliError> {
         Some(_) => with_enough_lanes(args)?,
         None => (configured(args, &args.set)?, false),
     };
+    run::check_described_device(&config)?;
     if let Some(path) = &args.profile {
         return profile(&config, path, &target, args.force);
     }

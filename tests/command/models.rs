@@ -67,6 +67,9 @@ fn paths_of_the_command_line_are_relative_to_the_current_directory() {
     succeeds(workplace.path(), &["eval", "out"]);
     succeeds(&inner, &["eval", "../out", "--set", paths]);
     succeeds(workplace.path(), &["eval", "out", "--set", "data.paths=['inner/*.txt']"]);
+    // A text shorter than a sequence is one sequence.
+    std::fs::write(workplace.path().join("short.txt"), "abc").unwrap();
+    succeeds(workplace.path(), &["eval", "out", "--data", "short.txt"]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `[[data.mixture]]`: the sources of a mixture.
 
-use keys::{Reading, Takes, Value};
+use keys::{Reading, Takes, Value, nearest};
 
 /// A source of a mixture of data.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,28 +23,43 @@ impl MixtureSource {
 
     pub(crate) fn read_all(value: &Value, _: &Takes) -> Reading<Vec<Self>> {
         let Value::List(sources) = value else { return Reading::WrongType };
-        let read = |source: &Value| match source {
-            Value::Table(entries) => Self::read(entries),
-            _ => None,
+        let read = |(index, source): (usize, &Value)| {
+            let source = match source {
+                Value::Table(entries) => Self::read(entries),
+                _ => Err("it is no table".to_owned()),
+            };
+            source.map_err(|reason| format!("source {}: {reason}", index + 1))
         };
-        Reading::within(sources.iter().map(read).collect())
+        match sources.iter().enumerate().map(read).collect() {
+            Ok(sources) => Reading::Good(sources),
+            Err(reason) => Reading::Refused(reason),
+        }
     }
 
-    /// Reads a source; `None` for a key that is unknown, missing or of another type, for no path, and for an
+    /// Reads a source. Errors, in a sentence: a key that is unknown, missing or of another type; no path; an
     /// invalid weight.
-    fn read(entries: &[(String, Value)]) -> Option<Self> {
+    fn read(entries: &[(String, Value)]) -> Result<Self, String> {
+        let list = |key: &str, value: &Value| {
+            texts(value).ok_or_else(|| format!("{key} = {value} is not a list of strings"))
+        };
         let mut source = Self { paths: Vec::new(), validation_paths: Vec::new(), weight: 1.0 };
         for (key, value) in entries {
             match (key.as_str(), value) {
-                (PATHS, Value::List(_)) => source.paths = texts(value)?,
-                (VALIDATION_PATHS, Value::List(_)) => source.validation_paths = texts(value)?,
-                (WEIGHT, Value::Float(weight)) => source.weight = *weight,
-                (WEIGHT, Value::Integer(weight)) => source.weight = *weight as f64,
-                _ => return None,
+                (PATHS, _) => source.paths = list(key, value)?,
+                (VALIDATION_PATHS, _) => source.validation_paths = list(key, value)?,
+                (WEIGHT, Value::Float(weight)) if weight.is_finite() && *weight > 0.0 => {
+                    source.weight = *weight;
+                }
+                (WEIGHT, Value::Integer(weight)) if *weight > 0 => source.weight = *weight as f64,
+                (WEIGHT, _) => return Err(format!("weight = {value} is not a positive number")),
+                _ => {
+                    let near = nearest(key, Self::KEYS.iter().copied());
+                    let near = near.map_or(String::new(), |near| format!(": did you mean {near}?"));
+                    return Err(format!("unknown key {key}{near}"));
+                }
             }
         }
-        let is_good = source.weight.is_finite() && source.weight > 0.0 && !source.paths.is_empty();
-        is_good.then_some(source)
+        if source.paths.is_empty() { Err("it has no paths".to_owned()) } else { Ok(source) }
     }
 
     fn value(&self) -> Value {

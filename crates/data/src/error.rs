@@ -113,11 +113,13 @@ pub enum Error {
         reason: String,
     },
     /// An invalid question of multiple choice.
-    #[error("{path}, question {number}: {reason}")]
+    #[error("{path}, {unit} {number}: {reason}")]
     BadQuestion {
         /// The file.
         path: PathBuf,
-        /// The line, or the number of the example, from 1.
+        /// What is counted: lines, or questions.
+        unit: &'static str,
+        /// The number, from 1.
         number: usize,
         /// The problem.
         reason: String,

@@ -72,15 +72,15 @@ fn a_micro_batch_is_one_context_with_one_ending() {
 #[test]
 fn what_is_no_question_is_refused_with_its_place() {
     let lines: [(&str, &str); 6] = [
-        ("", "question 1: there is no question"),
-        ("{\"ctx\": \"a\"}", "question 1: it has no list \"endings\""),
+        ("", "line 1: there is no question"),
+        ("{\"ctx\": \"a\"}", "line 1: it has no list \"endings\""),
         (
             "{\"ctx\": \"a\", \"endings\": [\"b\"], \"label\": 1}",
-            "question 1: its label is 1, and it has 1 endings",
+            "line 1: its label is 1, and it has 1 endings",
         ),
-        ("{\"ctx\": \"\", \"endings\": [\"b\"], \"label\": 0}", "question 1: its context has no token"),
-        ("{\"ctx\": \"a\", \"endings\": [3], \"label\": 0}", "question 1: an ending is no text"),
-        ("\n\nnone", "question 3: expected"),
+        ("{\"ctx\": \"\", \"endings\": [\"b\"], \"label\": 0}", "line 1: its context has no token"),
+        ("{\"ctx\": \"a\", \"endings\": [3], \"label\": 0}", "line 1: an ending is no text"),
+        ("\n\nnone", "line 3: expected"),
     ];
     for (text, expected) in lines {
         let error = read("q.jsonl", text.as_bytes()).unwrap_err();

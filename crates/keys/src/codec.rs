@@ -10,6 +10,8 @@ pub enum Reading<T> {
     Good(T),
     /// A value of the right type that the key does not accept.
     OutOfRange,
+    /// A value of the right type that the key does not accept, for a reason of its own.
+    Refused(String),
     /// A value of another type.
     WrongType,
 }
@@ -20,6 +22,7 @@ impl<T> Reading<T> {
         match self {
             Self::Good(value) => Reading::Good(convert(value)),
             Self::OutOfRange => Reading::OutOfRange,
+            Self::Refused(reason) => Reading::Refused(reason),
             Self::WrongType => Reading::WrongType,
         }
     }
@@ -29,6 +32,7 @@ impl<T> Reading<T> {
         match self {
             Self::Good(value) => Reading::within(U::try_from(value).ok()),
             Self::OutOfRange => Reading::OutOfRange,
+            Self::Refused(reason) => Reading::Refused(reason),
             Self::WrongType => Reading::WrongType,
         }
     }
@@ -89,6 +93,7 @@ pub(crate) fn numbers(value: &Value, takes: &Takes) -> Reading<Vec<f64>> {
         match number(value, takes) {
             Reading::Good(number) => numbers.push(number),
             Reading::OutOfRange => return Reading::OutOfRange,
+            Reading::Refused(reason) => return Reading::Refused(reason),
             Reading::WrongType => return Reading::WrongType,
         }
     }

@@ -89,6 +89,16 @@ pub enum Error {
         /// The values that the key accepts.
         allowed: String,
     },
+    /// A value of the right type that its key does not accept, for a reason of its own.
+    #[error("{origin}: {key}: {reason}")]
+    Refused {
+        /// Where the value is written.
+        origin: Origin,
+        /// Section and key.
+        key: &'static str,
+        /// The reason, in words.
+        reason: String,
+    },
     /// A key that another key's value excludes, such as a key of another kind of model.
     #[error("{origin}: {key} belongs to {kind_key} = {needed}, and {kind_key} is {kind}")]
     NotApplicable {

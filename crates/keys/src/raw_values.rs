@@ -273,6 +273,7 @@ fn read_entry<T>(key: &Key, entry: Entry, read: fn(&Value, &Takes) -> Reading<T>
             }
             Err(Error::OutOfRange { origin, key: key.path, value: shown, allowed })
         }
+        Reading::Refused(reason) => Err(Error::Refused { origin, key: key.path, reason }),
         Reading::WrongType => {
             let mut text = format!("{} {shown}", value.type_name());
             if let (Takes::Texts, Value::Text(_)) = (key.takes, &value) {

@@ -60,7 +60,7 @@ pub use interrupt::{Interrupt, heed_limits};
 pub use launch::{train, train_as};
 pub use options::RunOptions;
 pub use placement::ChosenPlacement;
-pub use prediction::predicted_step;
+pub use prediction::{check as check_described_device, predicted_step};
 pub use rank::prepare_kernels;
 pub use restarts::{JobLauncher, RestartedJob};
 pub use resume::check_model;

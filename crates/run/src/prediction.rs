@@ -18,7 +18,7 @@ const FEWEST_STEPS: usize = 3;
 ///
 /// # Errors
 /// An unknown name, a file that cannot be read or is invalid, a description of a CPU.
-pub(crate) fn check(config: &RunConfig) -> Result<()> {
+pub fn check(config: &RunConfig) -> Result<()> {
     described(config).map(drop)
 }
 

@@ -162,6 +162,10 @@ pub(crate) fn weights_from(
     config: &RunConfig,
     share: Share,
 ) -> Result<Start> {
+    if !path.is_dir() {
+        let what = if path.exists() { "it is no directory" } else { "there is no such directory" };
+        return Err(RunError::Refused(format!("--from {}: {what}", path.display())));
+    }
     let checkpoint = checkpoint::find_share(path, step, share)?;
     check_model(config, &checkpoint)?;
     let has_adapters = checkpoint.configuration().get("lora.rank").is_some_and(|rank| rank != "0");

@@ -129,6 +129,16 @@ impl WorkerError {
         }
     }
 
+    /// Returns the number of tokens of data that is shorter than a sequence, if that is the error.
+    pub fn tokens_of_short_data(&self) -> Option<usize> {
+        match self {
+            WorkerError::Data {
+                source: tokenize::Error::Data(data::Error::TooShort { total, .. }), ..
+            } => usize::try_from(*total).ok(),
+            _ => None,
+        }
+    }
+
     /// Returns whether the command line, the environment or the machine does not allow the run.
     pub fn is_refused(&self) -> bool {
         match self {

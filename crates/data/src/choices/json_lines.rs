@@ -24,7 +24,7 @@ fn question(line: &str, number: usize, tokenizer: &Tokenizer) -> Result<Question
         number => number.as_u64(),
     });
     let label = label.and_then(|label| usize::try_from(label).ok());
-    let label = label.ok_or_else(|| wrong("it has no number \"label\""))?;
+    let label = label.ok_or_else(|| wrong("it has no \"label\", the number of an ending from 0 on"))?;
     let encode = |text: &str| tokenizer.encode(text).map_err(|error| (number, error.to_string()));
     let ending = |ending: &Value| {
         let text = ending.as_str().ok_or_else(|| wrong("an ending is no text"))?;

@@ -34,7 +34,8 @@ impl Questions {
         file.read_at(0, &mut bytes)?;
         let is_eval_file = path.extension().is_some_and(|extension| extension == "bin");
         let read = if is_eval_file { eval_file::parse(&bytes) } else { json_lines::parse(&bytes, tokenizer) };
-        let bad = |(number, reason)| Error::BadQuestion { path: path.to_path_buf(), number, reason };
+        let unit = if is_eval_file { "question" } else { "line" };
+        let bad = |(number, reason)| Error::BadQuestion { path: path.to_path_buf(), unit, number, reason };
         let questions = read.map_err(bad)?;
         if questions.is_empty() {
             return Err(bad((1, "there is no question".to_owned())));

@@ -8,7 +8,7 @@ use data::{ChoiceSource, Question, Questions, Sequences, Source};
 use device::{DType, Kind};
 use nn::Examples;
 use worker::build::{self, DataScope, Dataset};
-use worker::{Setup, Weights};
+use worker::{Setup, Weights, WorkerError};
 
 use super::input;
 use super::options::EvaluateOptions;
@@ -185,8 +185,17 @@ fn cut(trained: &Trained, options: &EvaluateOptions) -> Result<RunConfig> {
         [format!("train.micro_batch_size={sequences}"), format!("train.global_batch_size={global}")]
     };
     sets.extend(sized(1));
-    let single = config.with(&sets)?;
-    let dataset = build::dataset(&single, DataScope::All)?;
+    let mut single = config.with(&sets)?;
+    let mut dataset = build::dataset(&single, DataScope::All);
+    let short =
+        dataset.as_ref().err().and_then(WorkerError::tokens_of_short_data).filter(|tokens| *tokens > 1);
+    if let Some(tokens) = short.filter(|_| !options.data.is_empty() && options.context.is_none()) {
+        // One sequence is the whole text.
+        let context = (tokens - 1) / whole_pieces(config) * whole_pieces(config);
+        single = single.with(&config.model.with_context(context.max(1)))?;
+        dataset = build::dataset(&single, DataScope::All);
+    }
+    let dataset = dataset?;
     let of_each = dataset.tokens.as_ref().map_or(Vec::new(), |tokens| tokens.validation_sequences());
     let sequences = dataset.source.held_out_sequences().unwrap_or_else(|| of_each.iter().sum());
     let size = (1..=MOST_SEQUENCES).rev().find(|size| sequences.is_multiple_of(*size)).unwrap_or(1);
