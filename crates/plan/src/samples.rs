@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use collective::PEER_COPIES;
+use collective::{PEER_COPIES, PEER_SUMS};
 use device::{ConvolutionPass, CopyKind, DType, LoggedCall, LoggedCommunication, LoggedKernel};
 use serde::{Deserialize, Serialize};
 
 /// Rows, columns and terms of which matmuls need multiples for their fast algorithms.
 const ALIGNMENT: usize = 8;
+
+/// Measured operations between ranks, whose first size is a number of hosts.
+const BETWEEN_RANKS: [&str; 5] = ["all-gather", "all-reduce", "exchange", "send", PEER_SUMS];
 
 /// Measured calls of one kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -111,8 +114,15 @@ impl CallSize {
             "receive" => "send",
             operation => operation,
         };
-        CallSize { kind: kind.to_owned(), size: [hosts.len() as f64, on_host, call.bytes as f64] }
+        let size = [hosts.len() as f64, on_host, call.bytes as f64];
+        CallSize { kind: of_ranks(kind, hosts.len() as f64), size }
     }
+}
+
+/// Returns the kind of an operation between ranks on `hosts` hosts: what links of a host take says nothing of
+/// a network.
+fn of_ranks(operation: &str, hosts: f64) -> String {
+    if hosts > 1.0 { format!("{operation} between hosts") } else { operation.to_owned() }
 }
 
 /// Measured calls of all kinds.
@@ -124,10 +134,12 @@ impl Samples {
     pub(crate) fn of(measured: &[MeasuredCalls]) -> Self {
         let mut all: BTreeMap<String, Vec<([f64; 3], f64)>> = BTreeMap::new();
         for MeasuredCalls { call, samples } in measured {
-            let samples = samples.iter().map(|[a, b, c, seconds]| ([*a, *b, *c], *seconds));
-            let of_all_variants = any_variant(call).into_iter().map(str::to_owned);
-            for kind in of_all_variants.chain([call.clone()]) {
-                all.entry(kind).or_default().extend(samples.clone());
+            let is_of_ranks = BETWEEN_RANKS.contains(&call.as_str());
+            for [a, b, c, seconds] in samples {
+                let own = if is_of_ranks { of_ranks(call, *a) } else { call.clone() };
+                for kind in any_variant(call).into_iter().map(str::to_owned).chain([own]) {
+                    all.entry(kind).or_default().push(([*a, *b, *c], *seconds));
+                }
             }
         }
         Samples(all)
@@ -187,4 +199,26 @@ fn any_variant(kind: &str) -> Option<&str> {
 fn distance(one: [f64; 3], other: [f64; 3]) -> f64 {
     let doublings = |(one, other): (f64, f64)| (one.max(1.0) / other.max(1.0)).log2();
     one.into_iter().zip(other).map(|pair| doublings(pair).powi(2)).sum::<f64>().sqrt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_of_a_host_say_nothing_of_a_network() {
+        let all_reduce = |hosts, bytes, seconds| [hosts, 4.0, bytes, seconds];
+        let measured = |samples: &[[f64; 4]]| {
+            Samples::of(&[MeasuredCalls { call: "all-reduce".to_owned(), samples: samples.into() }])
+        };
+        let size = |hosts| CallSize { kind: of_ranks("all-reduce", hosts), size: [hosts, 4.0, 1e6] };
+        let ratio = |samples: &Samples, hosts| samples.ratio(&size(hosts), |[hosts, _, bytes]| hosts * bytes);
+        let near = measured(&[all_reduce(1.0, 1e6, 2e6)]);
+        assert_eq!((ratio(&near, 1.0), ratio(&near, 2.0)), (Some(2.0), None));
+        let both = measured(&[all_reduce(1.0, 1e6, 2e6), all_reduce(2.0, 1e6, 6e6)]);
+        for (hosts, expected) in [(1.0, 2.0), (2.0, 3.0), (8.0, 3.0)] {
+            let found = ratio(&both, hosts).unwrap();
+            assert!((found - expected).abs() < 1e-9, "{hosts} hosts: {found}");
+        }
+    }
 }
