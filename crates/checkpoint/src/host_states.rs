@@ -1,8 +1,8 @@
-//! The states that the hosts of a job have in memory: which of them is complete, and the files that hosts copy
+//! States that the hosts of a job have in memory: which of them is complete, and the files that hosts copy
 //! from each other.
 //!
-//! A state is complete if the hosts that are left have all its files ([`missing`]); then each copies those that
-//! it lacks ([`add_piece`]).
+//! A state is complete if the hosts that are left have all its files ([`missing`]); then each copies those
+//! that it lacks ([`add_piece`]).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};

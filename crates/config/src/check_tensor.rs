@@ -17,7 +17,9 @@ pub(crate) fn check_tensor_lanes(raw: &RawValues, config: &RunConfig) -> Result<
         let near = divisors_around(ranks, lanes);
         return refused(
             Parallel::tensor,
-            format!("parallel.tensor = {ranks} does not divide it: use {near}"),
+            format!(
+                "parallel.tensor = {ranks} does not divide it: use {near}, or lanes that are a multiple of {ranks}"
+            ),
         );
     }
     if ranks > 1 && !(lanes / ranks).is_power_of_two() {

@@ -166,8 +166,8 @@ impl RunConfig {
         self.data.separator.or_else(|| self.tokenizer.separator())
     }
 
-    /// The token of `tokenizer` that ends a text, if any: `data.separator`, or the tokenizer's. Bytes have none
-    /// of their own, because any byte may be part of a text.
+    /// The token of `tokenizer` that ends a text, if any: `data.separator`, or the tokenizer's. Bytes have
+    /// none of their own, because any byte may be part of a text.
     #[must_use]
     pub fn text_end(&self, tokenizer: &Tokenizer) -> Option<u32> {
         let own = || tokenizer.separator().filter(|_| !matches!(tokenizer, Tokenizer::Bytes));

@@ -117,7 +117,7 @@ pub enum Error {
     BadQuestion {
         /// The file.
         path: PathBuf,
-        /// What is counted: lines, or questions.
+        /// Name of a thing that is counted: a line, or a question.
         unit: &'static str,
         /// The number, from 1.
         number: usize,

@@ -359,3 +359,18 @@ fn an_emptied_cache_with_another_way_to_return_or_keep_memory_is_refused() {
         assert_eq!(refusal(LEAST, overrides), expected);
     }
 }
+
+#[test]
+fn the_sources_of_a_mixture_are_refused_for_their_own_reasons() {
+    for (source, expected) in [
+        ("{paths = ['a'], wieght = 1}", "data.mixture: source 1: unknown key wieght: did you mean weight?"),
+        ("{paths = ['a'], weight = 0}", "data.mixture: source 1: weight = 0 is not a positive number"),
+        ("{paths = ['a'], weight = 'b'}", "data.mixture: source 1: weight = \"b\" is not a positive number"),
+        ("{paths = 'a'}", "data.mixture: source 1: paths = \"a\" is not a list of strings"),
+        ("{paths = ['a']}, {weight = 1}", "data.mixture: source 2: it has no paths"),
+        ("{paths = ['a']}, 'b'", "data.mixture: source 2: it is no table"),
+    ] {
+        let refused = refusal(LEAST, &[&format!("data.mixture=[{source}]"), "data.paths=[]"]);
+        assert!(refused.contains(expected), "{refused}\n{expected}");
+    }
+}

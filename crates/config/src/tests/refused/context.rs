@@ -10,7 +10,7 @@ fn divided_sequences_are_refused_where_they_cannot_be() {
             &["parallel.context=2", "parallel.context_lanes=2"],
             "parallel.context_lanes = 2: parallel.context = 2 needs a power of two that 4 divides",
         ),
-        (&["parallel.context=3"], "parallel.context_lanes = 6: it is no power of two: use 4 or 8"),
+        (&["parallel.context=3"], "parallel.context = 3: it is no power of two: use 2 or 4"),
         (
             &["parallel.context=2", "model.context=126"],
             "parallel.context_lanes = 4: it does not divide model.context = 126",
