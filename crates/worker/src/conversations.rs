@@ -68,12 +68,16 @@ fn template(config: &RunConfig) -> std::result::Result<ChatTemplate, data::Error
 ///
 /// # Errors
 /// Errors of `read`, with their key.
-fn split<T>(
+fn split<T: Clone>(
     config: &RunConfig,
     read: impl Fn(&[String]) -> std::result::Result<Vec<T>, data::Error>,
 ) -> Result<(Vec<T>, Vec<T>)> {
     let data = &config.data;
     let mut training = read(&data.paths).map_err(|source| refused(config, Data::paths, source))?;
+    // An evaluation holds out what it names.
+    if data.validation_paths == data.paths {
+        return Ok((training.clone(), training));
+    }
     if !data.validation_paths.is_empty() {
         let validation = read(&data.validation_paths);
         return Ok((training, validation.map_err(|source| refused(config, Data::validation_paths, source))?));

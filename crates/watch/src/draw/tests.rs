@@ -61,6 +61,9 @@ fn a_run_in_progress_has_a_row_for_every_rank() {
             line(step, &[record(0, step << 10, 40_000, Some(load.clone())), record(1, 0, 30_000, None)])
         })
         .collect();
+    // The process that trains holds the lock.
+    let lock = std::fs::File::open(directory.path()).unwrap();
+    lock.lock().unwrap();
     // The last line is being written.
     let mut run = view(directory.path(), &(lines.clone() + "{\"step\":6"), "running");
     let text = frame(&run, 160);
@@ -101,6 +104,7 @@ fn a_run_that_has_ended_says_how() {
     assert!(text.contains("complete") && text.contains("step 100/100"), "{text}");
     assert!(!text.contains("eta") && !text.contains('!') && !text.contains("GPU"), "{text}");
     let run = view(directory.path(), "", "running");
-    assert!(frame(&run, 100).contains("no step has been written yet"));
+    let text = frame(&run, 100);
+    assert!(text.contains("killed") && text.contains("no step has been written yet"), "{text}");
     assert!(RunView::open(&directory.path().join("missing")).is_err());
 }
