@@ -174,15 +174,20 @@ fn runs_are_listed_with_their_results() {
     std::fs::create_dir(runs.join("c")).unwrap();
     std::fs::write(runs.join("c/config.toml"), "[model]\nlayers = 0\n").unwrap();
     std::fs::create_dir(runs.join("no run")).unwrap();
+    let (device, run_dir) = (DeviceChoice::Meta, Some(runs.join("d")));
+    let on_meta = RunOptions { device, run_dir, quiet: true, ..RunOptions::default() };
+    run::train(config(MLP, &["train.steps=2"]), on_meta).unwrap();
     let output = plimsoll(directory.path(), &["runs", "--json"]);
     let listed: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let [a, b, c] = listed.as_array().unwrap().as_slice() else { panic!("{listed}") };
+    let [a, b, c, d] = listed.as_array().unwrap().as_slice() else { panic!("{listed}") };
     assert_eq!((&a["state"], &a["steps"], &a["of_steps"]), (&"complete".into(), &4.into(), &4.into()));
     assert_eq!(
         (&b["state"], &b["steps"], &b["grid"]),
         (&"stopped".into(), &3.into(), &"2 × 1 × 1 × 1".into())
     );
     assert!(c["state"] == "unreadable" && c["error"].as_str().unwrap().contains("layers"), "{c}");
+    let nothing = ["loss", "tokens_per_second", "weights_sha256"].iter().all(|key| d[key].is_null());
+    assert!(d["state"] == "complete" && d["steps"] == 2 && nothing, "{d}");
     let lines = metrics(&runs.join("a"));
     assert_eq!((&a["loss"], a["best_validation_loss"].as_f64().is_some()), (&lines[3]["loss"], true));
     let summary: Value =

@@ -3,6 +3,7 @@
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
+use device::Backend;
 use serde::Serialize;
 use telemetry::Statistic;
 use telemetry::run_files::Summary;
@@ -84,25 +85,28 @@ fn read(path: &Path) -> Result<ListedRun> {
         Some(ending) => ending.name(),
     };
     let summary = summary.filter(|_| state != "running");
+    // Meta counts memory and computes no numbers.
+    let computes = summary.as_ref().is_none_or(|summary| summary.device != Backend::Meta.name());
     let peak =
         |summary: &Summary| summary.ranks.iter().map(|rank| rank.get(Statistic::PeakAllocatedBytes)).max();
     let validations = history.iter().filter_map(|point| point.validation_loss);
     let newest = history.last();
+    let computed = newest.filter(|_| computes);
     Ok(ListedRun {
         path: path.to_owned(),
         state,
         started: sessions.first().map(|session| session.started.clone()),
         steps: newest.map_or(0, |point| point.step),
         of_steps: config.train.steps,
-        loss: newest.and_then(|point| point.loss),
-        best_validation_loss: validations.reduce(f64::min),
+        loss: computed.and_then(|point| point.loss),
+        best_validation_loss: validations.reduce(f64::min).filter(|_| computes),
         tokens_per_second: match &summary {
-            Some(summary) => Some(summary.tokens_per_second).filter(|speed| *speed > 0.0),
+            Some(summary) => Some(summary.tokens_per_second).filter(|speed| computes && *speed > 0.0),
             None => newest.and_then(|point| point.tokens_per_second),
         },
         peak_allocated_bytes: summary.as_ref().and_then(peak),
         grid: config.parallel.grid().to_string(),
-        weights_sha256: summary.map(|summary| summary.weights_sha256),
+        weights_sha256: summary.filter(|_| computes).map(|summary| summary.weights_sha256),
         error: None,
     })
 }
