@@ -12,14 +12,15 @@ pub(crate) fn check_context_lanes(raw: &RawValues, config: &RunConfig) -> Result
         let reason = format!("parallel.context_lanes = {lanes}: {why}");
         Err(raw.conflict(&[Parallel::context_lanes, Parallel::context, other], reason))
     };
-    if !ranks.is_power_of_two() {
-        let (below, above) = (ranks.next_power_of_two() / 2, ranks.next_power_of_two());
-        let reason = format!("parallel.context = {ranks}: it is no power of two: use {below} or {above}");
-        return Err(raw.conflict(&[Parallel::context], reason));
+    let no_power = |number: usize| {
+        let above = number.next_power_of_two();
+        (above != number).then(|| format!("it is no power of two: use {} or {above}", above / 2))
+    };
+    if let Some(why) = no_power(ranks) {
+        return Err(raw.conflict(&[Parallel::context], format!("parallel.context = {ranks}: {why}")));
     }
-    if !lanes.is_power_of_two() {
-        let (below, above) = (lanes.next_power_of_two() / 2, lanes.next_power_of_two());
-        return refused(Parallel::context, format!("it is no power of two: use {below} or {above}"));
+    if let Some(why) = no_power(lanes) {
+        return refused(Parallel::context, why);
     }
     if ranks > 1 && !lanes.is_multiple_of(2 * ranks) {
         let why = format!(

@@ -8,7 +8,7 @@ use data::{ChoiceSource, Question, Questions, Sequences, Source};
 use device::{DType, Kind};
 use nn::Examples;
 use worker::build::{self, DataScope, Dataset};
-use worker::{Setup, Weights, WorkerError};
+use worker::{Setup, Weights};
 
 use super::input;
 use super::options::EvaluateOptions;
@@ -185,17 +185,7 @@ fn cut(trained: &Trained, options: &EvaluateOptions) -> Result<RunConfig> {
         [format!("train.micro_batch_size={sequences}"), format!("train.global_batch_size={global}")]
     };
     sets.extend(sized(1));
-    let mut single = config.with(&sets)?;
-    let mut dataset = build::dataset(&single, DataScope::All);
-    let short =
-        dataset.as_ref().err().and_then(WorkerError::tokens_of_short_data).filter(|tokens| *tokens > 1);
-    if let Some(tokens) = short.filter(|_| !options.data.is_empty() && options.context.is_none()) {
-        // One sequence is the whole text.
-        let context = (tokens - 1) / whole_pieces(config) * whole_pieces(config);
-        single = single.with(&config.model.with_context(context.max(1)))?;
-        dataset = build::dataset(&single, DataScope::All);
-    }
-    let dataset = dataset?;
+    let (single, dataset) = opened(config.with(&sets)?, options)?;
     let of_each = dataset.tokens.as_ref().map_or(Vec::new(), |tokens| tokens.validation_sequences());
     let sequences = dataset.source.held_out_sequences().unwrap_or_else(|| of_each.iter().sum());
     let size = (1..=MOST_SEQUENCES).rev().find(|size| sequences.is_multiple_of(*size)).unwrap_or(1);
@@ -206,6 +196,22 @@ fn cut(trained: &Trained, options: &EvaluateOptions) -> Result<RunConfig> {
         sets.push(format!("data.base={}", serde_json::Value::from(single.data.base.to_string_lossy())));
     }
     Ok(single.with(&sets)?)
+}
+
+/// Opens the data of an evaluation. Data of `--data` that is shorter than a sequence is one shorter sequence.
+fn opened(config: RunConfig, options: &EvaluateOptions) -> Result<(RunConfig, Dataset)> {
+    let error = match build::dataset(&config, DataScope::All) {
+        Ok(dataset) => return Ok((config, dataset)),
+        Err(error) => error,
+    };
+    let may_be_short = !options.data.is_empty() && options.context.is_none();
+    let tokens = error.tokens_of_short_data().filter(|tokens| may_be_short && *tokens > 1);
+    let Some(tokens) = tokens else { return Err(error.into()) };
+    let pieces = whole_pieces(&config);
+    let shorter = config.model.with_context(((tokens - 1) / pieces * pieces).max(1));
+    let config = config.with(&shorter)?;
+    let dataset = build::dataset(&config, DataScope::All)?;
+    Ok((config, dataset))
 }
 
 /// The setting of a mixture whose validation has every sequence of its sources once.

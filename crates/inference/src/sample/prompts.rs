@@ -74,9 +74,9 @@ pub(super) fn read(
             .copied()
             .unwrap_or_else(|| last.wrapping_add((index + 1 - options.seeds.len()) as u64)),
     };
-    let texts_of_prompts = prompts - options.prompt_tokens.len();
+    let from_texts = prompts - options.prompt_tokens.len();
     let prompt = |(index, (text, tokens)): (usize, (String, Vec<u32>))| {
-        let option = if index < texts_of_prompts { "--prompt" } else { "--prompt-tokens" };
+        let option = if index < from_texts { "--prompt" } else { "--prompt-tokens" };
         check_tokens(option, &tokens, vocabulary)?;
         Ok(Prompt { text, tokens, seed: seed(index), turn: 0 })
     };

@@ -1,5 +1,7 @@
 //! Conversations: messages of a user, each followed by an answer.
 
+use std::path::Path;
+
 use data::{ChatTemplate, Tokenizer};
 use serde_json::{Value, json};
 use worker::{Generator, GeneratorOptions};
@@ -181,6 +183,6 @@ fn read(messages: &Messages, turn: usize) -> Result<Option<String>> {
 ///
 /// # Errors
 /// A file that cannot be read, or has no conversations.
-fn messages_of(path: &std::path::Path) -> Result<Vec<Vec<Value>>> {
+fn messages_of(path: &Path) -> Result<Vec<Vec<Value>>> {
     data::read_messages(path).map_err(|error| RunError::Refused(format!("--conversations: {error}")))
 }
