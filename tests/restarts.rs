@@ -19,12 +19,13 @@ use common::devices::gpu;
 use common::jobs::{clean, has_mpi, is_alive, signal, text};
 use common::program;
 use common::random::{Budget, Random};
-use restarted::{Costs, Hosts, Restarted, whole, whole_on_gpu, workplace};
+use restarted::{Costs, Hosts, Restarted, SLOW_DISK, SLOW_STEPS, Slow, whole, whole_on_gpu, workplace};
+use serde_json::Value;
 
 /// Steps of the jobs that are disturbed.
 const STEPS: u64 = 200;
-/// Milliseconds that a file of a checkpoint takes, also on a slow disk.
-const SLOWNESS: [u64; 3] = [100, 100, 400];
+/// Disks of the jobs that are disturbed.
+const DISKS: [Slow; 3] = [SLOW_DISK, SLOW_DISK, (SLOW_DISK.0, 400)];
 /// Disturbances of a job of the long driver.
 const EACH: usize = 6;
 
@@ -103,8 +104,8 @@ fn disturb(hosts: Hosts, blows: &[Blow]) {
     let (whole, budget, mut random) = (whole(STEPS), Budget::of_fuzzer(), Random::new(41));
     let (mut jobs, mut struck, mut costs) = (0, 0, Costs::default());
     while budget.within(jobs, 1) {
-        let slowness = SLOWNESS[jobs % SLOWNESS.len()];
-        let job = Restarted::start(STEPS, hosts, &["--restarts", "50", "--grow"], slowness);
+        let disk = DISKS[jobs % DISKS.len()];
+        let job = Restarted::start(STEPS, hosts, &["--restarts", "50", "--grow"], disk);
         let Some(mut job) = job else { return };
         let each = if budget.allows(usize::MAX) { EACH } else { 2 };
         for _ in 0..each {
@@ -129,7 +130,7 @@ fn a_lost_host_is_left_out_until_it_answers_again() {
     }
     let whole = whole(STEPS);
     let options = ["--restarts", "3", "--grow"];
-    let Some(mut job) = Restarted::start(STEPS, Hosts::Two, &options, SLOWNESS[0]) else { return };
+    let Some(mut job) = Restarted::start(STEPS, Hosts::Two, &options, SLOW_DISK) else { return };
     job.await_checkpoint(20);
     let down = job.lose("second");
     job.await_checkpoint(60);
@@ -144,6 +145,11 @@ fn a_lost_host_is_left_out_until_it_answers_again() {
     assert!(sessions[1]["restart"]["seconds_to_next_step"].as_f64().unwrap() > 0.0);
 }
 
+/// Returns the step from which a session went on.
+fn after_step(session: &Value) -> u64 {
+    session["after_step"].as_u64().unwrap()
+}
+
 /// Ranks that are lost between two checkpoints, with and without state that each rank has for itself: no
 /// checkpoint is written before the end.
 #[test]
@@ -155,52 +161,54 @@ fn a_job_goes_on_from_the_memory_of_its_hosts() {
     for (hosts, stage) in [(Hosts::One, 3), (Hosts::Two, 0), (Hosts::Two, 1)] {
         let stage = format!("parallel.zero_stage={stage}");
         let sets = ["checkpoint.memory_steps=5", "checkpoint.every=100000", &stage];
-        let job = Restarted::start_with(STEPS, hosts, &["--restarts", "5"], 10, &sets);
+        let job = Restarted::start_with(STEPS, hosts, &["--restarts", "5"], SLOW_STEPS, &sets);
         let Some(mut job) = job else { return };
-        for (number, rank, step) in [(1, 1, 60), (2, 3, 120)] {
-            job.await_step(step);
+        let kept = [(1, 1, 40), (2, 3, 80)].map(|(number, rank, step)| {
+            let kept = job.await_state(step);
             job.kill_rank(rank, number);
-        }
+            kept
+        });
         let (states, messages) = (job.states(), job.messages());
         assert!(!messages.contains("from the beginning"), "{messages}");
         let sessions = job.ends_as(&whole);
         assert!(!states.exists(), "{}", states.display());
-        let repeated: Vec<_> =
-            sessions.iter().filter_map(|session| session["restart"]["steps_repeated"].as_u64()).collect();
-        assert_eq!(repeated.len(), 2, "{sessions:?}");
-        assert!(repeated.iter().all(|steps| *steps < 30), "{repeated:?}: {messages}");
+        let went_on: Vec<_> = sessions[1..].iter().map(after_step).collect();
+        assert_eq!(went_on.len(), 2, "{sessions:?}");
+        assert!(went_on[0] >= kept[0] && went_on[1] >= kept[1], "{went_on:?}, {kept:?}: {messages}");
     }
 }
 
-/// The newest state in memory lacks a file, so the job goes on from an older checkpoint, and keeps states in
-/// memory from there on.
+/// The only state in memory lacks a file, so the job begins again, and keeps states in memory from there on.
 #[test]
 fn an_incomplete_state_does_not_keep_others_out_of_memory() {
     if !has_mpi() {
         return;
     }
-    let (whole, sets) = (whole(STEPS), ["checkpoint.memory_steps=5", "checkpoint.every=40"]);
-    let mut job = Restarted::start_with(STEPS, Hosts::One, &["--restarts", "5"], 10, &sets).unwrap();
-    job.await_step(70);
+    let (whole, sets) = (whole(STEPS), ["checkpoint.memory_steps=5", "checkpoint.every=100000"]);
+    let mut job = Restarted::start_with(STEPS, Hosts::One, &["--restarts", "5"], SLOW_STEPS, &sets).unwrap();
+    job.await_state(40);
     // Nothing is published while a rank is stopped.
     job.pid(1).into_iter().for_each(|pid| job.signal("STOP", pid));
     std::thread::sleep(Duration::from_millis(500));
-    let (stale, path) = job.newest_state().unwrap();
-    std::fs::remove_file(path.join("manifest.json")).unwrap();
-    std::fs::write(path.join("other"), "").unwrap();
+    let (_, path) = job.newest_state().unwrap();
+    // A later step than those of all states that follow.
+    let incomplete = path.with_file_name("step-001000");
+    std::fs::rename(path, &incomplete).unwrap();
+    std::fs::remove_file(incomplete.join("manifest.json")).unwrap();
+    std::fs::write(incomplete.join("other"), "").unwrap();
     job.kill_rank(1, 1);
     let began = std::time::Instant::now();
-    while job.newest_state().is_none_or(|(step, _)| step >= stale) {
+    while job.newest_state().is_none_or(|(step, _)| step > STEPS) {
         assert!(!job.has_ended() && began.elapsed() < Duration::from_secs(60), "{}", job.messages());
         std::thread::sleep(Duration::from_millis(1));
     }
-    job.await_checkpoint(80);
+    let kept = job.await_state(40);
     assert!(!job.messages().contains("not kept in memory"), "{}", job.messages());
     job.kill_rank(3, 2);
     let messages = job.messages();
     let sessions = job.ends_as(&whole);
-    let repeated = sessions[2]["restart"]["steps_repeated"].as_u64().unwrap();
-    assert!(sessions.len() == 3 && repeated < 30, "{sessions:?}: {messages}");
+    let went_on: Vec<_> = sessions.iter().map(after_step).collect();
+    assert!(went_on.len() == 3 && went_on[1] == 0 && went_on[2] >= kept, "{went_on:?}, {kept}: {messages}");
 }
 
 /// One process whose ranks are threads, which share a GPU where there is one, with states in memory.
@@ -210,7 +218,7 @@ fn a_job_of_threads_goes_on_after_each_kill() {
     let steps = 40 * (kills as u64 + 1);
     let whole = whole_on_gpu(steps);
     let sets = ["parallel.ranks_per_device=4", "checkpoint.memory_steps=5"];
-    let job = Restarted::start_with(steps, Hosts::Threads, &["--restarts", "3"], SLOWNESS[0], &sets);
+    let job = Restarted::start_with(steps, Hosts::Threads, &["--restarts", "3"], SLOW_DISK, &sets);
     let (mut job, mut random, mut costs) = (job.unwrap(), Random::new(43), Costs::default());
     for number in 1..=kills {
         job.await_checkpoint(40 * number as u64);
@@ -235,9 +243,9 @@ fn a_job_goes_on_from_the_neighbours_copy_of_a_lost_host() {
     for (hosts, host, stage) in [(two, "first", "0"), (networks, "second", "1")] {
         let stage = format!("parallel.zero_stage={stage}");
         let sets = ["checkpoint.memory_steps=5", "checkpoint.every=100000", &stage];
-        let job = Restarted::start_with(STEPS, hosts, &["--restarts", "5"], 10, &sets);
+        let job = Restarted::start_with(STEPS, hosts, &["--restarts", "5"], SLOW_STEPS, &sets);
         let Some(mut job) = job else { return };
-        job.await_step(60);
+        let kept = job.await_state(60);
         job.lose(host);
         std::fs::remove_dir_all(job.states().join(host)).unwrap();
         let began = std::time::Instant::now();
@@ -248,8 +256,8 @@ fn a_job_goes_on_from_the_neighbours_copy_of_a_lost_host() {
         let messages = job.messages();
         assert!(!messages.contains("restart 1 from the beginning"), "{messages}");
         let sessions = job.ends_as(&whole);
-        let repeated = sessions[1]["restart"]["steps_repeated"].as_u64().unwrap();
-        assert!(repeated < 30 && sessions[1]["grid"]["data"] == 2, "{sessions:?}: {messages}");
+        let went_on = after_step(&sessions[1]);
+        assert!(went_on >= kept && sessions[1]["grid"]["data"] == 2, "{kept}, {sessions:?}: {messages}");
     }
 }
 
@@ -259,7 +267,7 @@ fn nothing_is_left_of_a_job_whose_restarting_process_is_killed() {
         return;
     }
     let sets = ["checkpoint.memory_steps=5"];
-    let job = Restarted::start_with(1_000_000, Hosts::One, &["--restarts", "3"], SLOWNESS[0], &sets);
+    let job = Restarted::start_with(1_000_000, Hosts::One, &["--restarts", "3"], SLOW_DISK, &sets);
     let Some(mut job) = job else { return };
     job.await_step(20);
     let pids: Vec<_> = (0..4).filter_map(|rank| job.pid(rank)).chain(job.launcher()).collect();
@@ -278,7 +286,7 @@ fn failures_without_a_checkpoint_end_a_job_with_the_reason() {
     if !has_mpi() {
         return;
     }
-    let job = Restarted::start(1_000_000, Hosts::One, &["--restarts", "2"], SLOWNESS[0]).unwrap();
+    let job = Restarted::start(1_000_000, Hosts::One, &["--restarts", "2"], SLOW_DISK).unwrap();
     job.disturb_every_start();
     let output = job.end();
     let message = text(&output.stderr);
@@ -293,7 +301,7 @@ fn a_job_that_is_stopped_or_refused_does_not_start_again() {
     if !has_mpi() {
         return;
     }
-    let mut job = Restarted::start(1_000_000, Hosts::One, &["--restarts", "3"], SLOWNESS[0]).unwrap();
+    let mut job = Restarted::start(1_000_000, Hosts::One, &["--restarts", "3"], SLOW_DISK).unwrap();
     job.await_checkpoint(1);
     signal("TERM", job.id());
     let output = job.end();

@@ -86,6 +86,8 @@ pub(crate) fn clean(program: impl AsRef<std::ffi::OsStr>, directory: &Path) -> C
     command.current_dir(directory).stdin(Stdio::null()).env("CUDA_VISIBLE_DEVICES", "");
     // Open MPI's daemons of two jobs that make one session directory at the same time fail.
     command.env("OMPI_MCA_orte_tmpdir_base", directory);
+    // Ranks that wait leave the few processors to those of other tests.
+    command.env("OMPI_MCA_mpi_yield_when_idle", "1");
     for variable in FOREIGN {
         command.env_remove(variable);
     }

@@ -42,6 +42,14 @@ const GPUS: &str = "CUDA_VISIBLE_DEVICES";
 /// Longest time of a job.
 const LIMIT: Duration = Duration::from_secs(600);
 
+/// A point at which a job's threads sleep, and for how many milliseconds.
+pub(crate) type Slow = (&'static str, u64);
+
+/// A disk that takes this time for each file of a checkpoint.
+pub(crate) const SLOW_DISK: Slow = ("checkpoint piece written", 100);
+/// Steps of 10 ms or more, so that a job which keeps states in memory has not ended when one is seen.
+pub(crate) const SLOW_STEPS: Slow = ("micro-batch about to be read", 5);
+
 /// The hosts of a job of four ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Hosts {
@@ -90,6 +98,7 @@ fn whole_by(mut command: Command, directory: &tempfile::TempDir) -> Value {
 pub(crate) struct Restarted {
     directory: tempfile::TempDir,
     child: Child,
+    hosts: Hosts,
     disk: Option<Disk>,
 }
 
@@ -137,10 +146,10 @@ impl Drop for Disk {
 }
 
 impl Restarted {
-    /// Starts a job of four ranks whose disk takes so many milliseconds for a file; `None`, and the test is
-    /// reported as skipped, where hosts cannot be faked.
-    pub(crate) fn start(steps: u64, hosts: Hosts, options: &[&str], slowness: u64) -> Option<Self> {
-        Self::start_with(steps, hosts, options, slowness, &[])
+    /// Starts a job of four ranks with a slow disk; `None`, and the test is reported as skipped, where hosts
+    /// cannot be faked.
+    pub(crate) fn start(steps: u64, hosts: Hosts, options: &[&str], slow: Slow) -> Option<Self> {
+        Self::start_with(steps, hosts, options, slow, &[])
     }
 
     /// [`Restarted::start`] with these settings in addition.
@@ -148,7 +157,7 @@ impl Restarted {
         steps: u64,
         hosts: Hosts,
         options: &[&str],
-        slowness: u64,
+        slow: Slow,
         sets: &[&str],
     ) -> Option<Self> {
         let directory = workplace(steps);
@@ -195,11 +204,11 @@ impl Restarted {
         }
         command.args(["train", "run.toml", "--run-dir", "disk/out"]).env("PLIMSOLL", program());
         command.args(sets.iter().flat_map(|set| ["--set", set]));
-        command.env(fail_point::SLOW, format!("checkpoint piece written:{slowness}"));
+        command.env(fail_point::SLOW, format!("{}:{}", slow.0, slow.1));
         command.env("PLIMSOLL_START_SECONDS", "8").stdout(Stdio::null());
         command.stderr(File::create(directory.path().join("stderr")).unwrap());
         let child = command.spawn().unwrap();
-        Some(Restarted { directory, child, disk })
+        Some(Restarted { directory, child, hosts, disk })
     }
 
     /// The process that restarts the job.
@@ -255,6 +264,28 @@ impl Restarted {
     pub(crate) fn newest_state(&self) -> Option<(u64, PathBuf)> {
         let hosts = std::fs::read_dir(self.states()).ok()?.flatten();
         hosts.flat_map(|host| list(&host.path()).unwrap_or_default()).max()
+    }
+
+    /// Waits until every host has a state of `step` or a later one in memory. Returns the oldest of their
+    /// newest states' steps.
+    pub(crate) fn await_state(&mut self, step: u64) -> u64 {
+        let count = match self.hosts {
+            Hosts::One | Hosts::Threads => 1,
+            Hosts::Two | Hosts::Networks => 2,
+        };
+        let began = Instant::now();
+        loop {
+            let hosts: Vec<_> = std::fs::read_dir(self.states()).into_iter().flatten().flatten().collect();
+            let newest = hosts.iter().filter_map(|host| Some(list(&host.path()).ok()?.last()?.0));
+            let newest: Vec<_> = newest.filter(|newest| *newest >= step).collect();
+            if let Some(oldest) = newest.iter().min()
+                && newest.len() == count
+            {
+                return *oldest;
+            }
+            assert!(!self.has_ended() && began.elapsed() < LIMIT, "{}", self.messages());
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Waits until the rank whose status is first has begun this step.
