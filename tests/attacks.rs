@@ -358,6 +358,12 @@ fn wrong_questions_and_messages_are_counted_from_one() {
         refused(&output, 2, &["--choices: ", words]);
     }
     refused(&plimsoll(workplace.path(), &["eval", "out", "--choices", "none.jsonl"]), 2, &["none.jsonl"]);
+    for (context, words) in [
+        ("0", "invalid value '0' for '--context <N>': not a number from 1 to"),
+        ("4096", "plimsoll: --context 4096: model.context = 4096 is more than model.max_context = "),
+    ] {
+        refused(&plimsoll(workplace.path(), &["eval", "out", "--context", context]), 2, &[words]);
+    }
     write("chat.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}");
     for (message, words) in [
         ("{}", "talk.jsonl:1: message 2 has no \"role\""),

@@ -4,6 +4,8 @@
 #[path = "command/attention.rs"]
 mod attention;
 mod common;
+#[path = "command/counts.rs"]
+mod counts;
 #[path = "command/ending.rs"]
 mod ending;
 #[path = "command/images.rs"]

@@ -7,6 +7,7 @@ use std::hint::black_box;
 use std::path::PathBuf;
 use std::time::Instant;
 
+use crate::arguments::count;
 use crate::error::CliError;
 use crate::output::print;
 use memory::drivers::Counting;
@@ -21,7 +22,7 @@ pub(crate) struct BenchAllocatorArgs {
     #[arg(value_name = "TRACE")]
     traces: Vec<PathBuf>,
     /// Number of times that each recording is replayed
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 200, value_parser = count::<usize>)]
     rounds: usize,
 }
 

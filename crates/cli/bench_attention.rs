@@ -7,7 +7,8 @@ use telemetry::table::aligned;
 use tensor::ops::attention::Heads;
 use worker::DeviceChoice;
 
-use crate::bench_operands::{operand_type, size};
+use crate::arguments::count;
+use crate::bench_operands::operand_type;
 use crate::error::CliError;
 use crate::output::{print, print_json, rounded};
 
@@ -25,33 +26,33 @@ pub(crate) struct BenchAttentionArgs {
         value_name = "N,…",
         value_delimiter = ',',
         default_value = "64,80,128,192,256",
-        value_parser = size
+        value_parser = count::<usize>
     )]
     head_widths: Vec<usize>,
     /// Columns of a head of values and of the output [default: as many as queries and keys have]
-    #[arg(long, value_name = "N", value_parser = size)]
+    #[arg(long, value_name = "N", value_parser = count::<usize>)]
     value_width: Option<usize>,
     /// Columns of all query heads: as many whole heads as fit, at least one
-    #[arg(long, value_name = "N", default_value = "2048", value_parser = size)]
+    #[arg(long, value_name = "N", default_value = "2048", value_parser = count::<usize>)]
     columns: usize,
     /// Query heads, of every width, instead of --columns
-    #[arg(long, value_name = "N", conflicts_with = "columns", value_parser = size)]
+    #[arg(long, value_name = "N", conflicts_with = "columns", value_parser = count::<usize>)]
     heads: Option<usize>,
     /// Key and value heads, which consecutive query heads share [default: as many as query heads]
-    #[arg(long, value_name = "N", value_parser = size)]
+    #[arg(long, value_name = "N", value_parser = count::<usize>)]
     key_value_heads: Option<usize>,
     /// Sequences
-    #[arg(long, value_name = "N", default_value = "4", value_parser = size)]
+    #[arg(long, value_name = "N", default_value = "4", value_parser = count::<usize>)]
     batch: usize,
     /// Positions of a sequence
-    #[arg(long, value_name = "N", default_value = "4096", value_parser = size)]
+    #[arg(long, value_name = "N", default_value = "4096", value_parser = count::<usize>)]
     positions: usize,
     /// Keys that a query sees, its own position included [default: all up to its own]
-    #[arg(long, value_name = "N", value_parser = size)]
+    #[arg(long, value_name = "N", value_parser = count::<usize>)]
     window: Option<usize>,
     /// Pieces of a sequence, each of which is a call, as where ranks share sequences: the times are those of
     /// all pieces in turn
-    #[arg(long, value_name = "N", default_value = "1", value_parser = size)]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = count::<usize>)]
     pieces: usize,
     /// Type of the operands: bf16, f16 or f32 [default: bf16 on a GPU, f32 otherwise]
     #[arg(long)]
@@ -60,7 +61,7 @@ pub(crate) struct BenchAttentionArgs {
     #[arg(long, default_value = "auto")]
     device: String,
     /// Timed calls of each pass
-    #[arg(long, value_name = "N", default_value = "20", value_parser = size)]
+    #[arg(long, value_name = "N", default_value = "20", value_parser = count::<usize>)]
     calls: usize,
     /// Print a line of JSON for each width instead of a table
     #[arg(long)]

@@ -13,6 +13,7 @@ mod measurement;
 
 use std::time::Duration;
 
+use crate::arguments::count;
 use crate::error::CliError;
 use choice::{Choice, OPERATIONS, size};
 use collective::{PeerAccessOptions, threads};
@@ -27,14 +28,14 @@ use worker::DeviceChoice;
 pub(crate) struct BenchCollectiveArgs {
     /// Number of ranks, as threads of this process [default: 2; on GPUs, the number of GPUs]; under a
     /// launcher, its processes are the ranks
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count::<usize>)]
     ranks: Option<usize>,
     /// Memory of the operands: cpu; cuda (a GPU for each rank, connected by NCCL); or auto, GPUs if there are
     /// two or more
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     device: String,
     /// Milliseconds that each size is measured for
-    #[arg(long, value_name = "MS", default_value_t = 200)]
+    #[arg(long, value_name = "MS", default_value_t = 200, value_parser = count::<u64>)]
     milliseconds: u64,
     /// Sizes to measure instead of the usual ones, as in 4096,64KiB,1GiB
     #[arg(long, value_name = "SIZE,…", value_delimiter = ',', value_parser = size)]

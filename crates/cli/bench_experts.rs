@@ -6,7 +6,8 @@ use serde::Serialize;
 use telemetry::table::aligned;
 use worker::DeviceChoice;
 
-use crate::bench_operands::{operand_type, size};
+use crate::arguments::count;
+use crate::bench_operands::operand_type;
 use crate::error::CliError;
 use crate::output::{print, print_json, rounded};
 
@@ -19,16 +20,16 @@ use crate::output::{print, print_json, rounded};
 #[derive(Debug, clap::Args)]
 pub(crate) struct BenchExpertsArgs {
     /// Experts
-    #[arg(long, value_name = "N", default_value = "128", value_parser = size)]
+    #[arg(long, value_name = "N", default_value = "128", value_parser = count::<usize>)]
     experts: usize,
     /// Rows of all experts, about: each has a multiple of 16
-    #[arg(long, value_name = "N", default_value = "65536", value_parser = size)]
+    #[arg(long, value_name = "N", default_value = "65536", value_parser = count::<usize>)]
     rows: usize,
     /// Outputs of an expert
-    #[arg(long, value_name = "N", default_value = "1536", value_parser = size)]
+    #[arg(long, value_name = "N", default_value = "1536", value_parser = count::<usize>)]
     outputs: usize,
     /// Inputs of an expert
-    #[arg(long, value_name = "N", default_value = "2048", value_parser = size)]
+    #[arg(long, value_name = "N", default_value = "2048", value_parser = count::<usize>)]
     inputs: usize,
     /// Distributions of rows: balanced, skewed (as 1, 1/2, 1/3 …) or one
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', default_value = "balanced,skewed,one")]
@@ -41,7 +42,7 @@ pub(crate) struct BenchExpertsArgs {
     #[arg(long, default_value = "auto")]
     device: String,
     /// Timed calls of each matmul
-    #[arg(long, value_name = "N", default_value = "20", value_parser = size)]
+    #[arg(long, value_name = "N", default_value = "20", value_parser = count::<usize>)]
     calls: usize,
     /// Print a line of JSON for each distribution instead of a table
     #[arg(long)]

@@ -12,7 +12,8 @@ use system::output::{OutputFile, Replace};
 use telemetry::table::aligned;
 use worker::DeviceChoice;
 
-use crate::bench_model::{BenchModel, StepArgs, seconds};
+use crate::arguments::{count, seconds};
+use crate::bench_model::{BenchModel, StepArgs};
 use crate::output::print;
 
 /// Measure every matmul of a training step with each algorithm of the library, and write the table of the
@@ -26,7 +27,7 @@ pub(crate) struct BenchMatmulArgs {
     #[command(flatten)]
     step: StepArgs,
     /// Maximum number of algorithms to try for each matmul
-    #[arg(long, value_name = "N", default_value_t = 16)]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = count::<usize>)]
     candidates: usize,
     /// Call each algorithm for S seconds without a pause, twice, so that the GPU is as short of power as in a
     /// training step [default: a few calls, in turns]

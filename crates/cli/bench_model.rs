@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::arguments::{count, seconds};
 use crate::error::CliError;
 use bench::{BenchOptions, GPU_WARM_UP, measures_gpu};
 use config::RunConfig;
@@ -13,7 +14,7 @@ use worker::DeviceChoice;
 pub(crate) struct StepArgs {
     /// Sequences or images in a micro-batch [default: 64 for 124M, 32 for 355M, 16 for 1558M, 32 for small, 4
     /// for llama3-1b, gemma3-1b and qwen3-30b-a3b, 1 for llama3-8b, 64 for gpt-shakespeare, 256 for resnet50]
-    #[arg(long, visible_alias = "batch")]
+    #[arg(long, visible_alias = "batch", value_parser = count::<usize>)]
     pub(crate) micro_batch_size: Option<usize>,
     /// Compute dtype: f32 or bf16 [default: bf16 on a GPU, f32 otherwise]
     #[arg(long)]
@@ -22,7 +23,7 @@ pub(crate) struct StepArgs {
     #[arg(long, default_value = "auto")]
     pub(crate) device: String,
     /// Number of timed steps
-    #[arg(long, default_value_t = 20)]
+    #[arg(long, default_value_t = 20, value_parser = count::<u64>)]
     steps: u64,
     /// Minimum number of warm-up steps
     #[arg(long, default_value_t = 5)]
@@ -63,7 +64,7 @@ impl StepArgs {
         let default = if measures_gpu(device) { GPU_WARM_UP } else { Duration::ZERO };
         BenchOptions {
             device,
-            steps: self.steps.max(1),
+            steps: self.steps,
             warm_up: self.warm_up.max(1),
             warm_up_time: self.warm_up_seconds.unwrap_or(default),
             profile: true,
@@ -71,16 +72,6 @@ impl StepArgs {
         }
     }
 }
-
-/// Parses a duration in seconds.
-pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    seconds
-        .filter(|time| *time <= MOST_WARM_UP)
-        .ok_or_else(|| format!("not a number of seconds from 0 to {}", MOST_WARM_UP.as_secs()))
-}
-
-const MOST_WARM_UP: Duration = Duration::from_secs(3600);
 
 /// The argument of benchmarks that can record a timeline.
 #[derive(Debug, clap::Args)]

@@ -1,17 +1,8 @@
-//! Sizes and types of the operands that a benchmark of single calls takes.
+//! Types of the operands that a benchmark of single calls takes.
 
 use device::{DType, Device};
 
 use crate::error::CliError;
-
-/// The largest size that is accepted.
-const MOST: usize = 1 << 24;
-
-/// Parses a size.
-pub(crate) fn size(text: &str) -> Result<usize, String> {
-    let size = text.parse().ok().filter(|size| (1..=MOST).contains(size));
-    size.ok_or_else(|| format!("not a number from 1 to {MOST}"))
-}
 
 /// Returns the type that `--precision` names, one of `types`, or else bf16 on a GPU and f32 on a CPU.
 ///

@@ -12,6 +12,7 @@ use telemetry::table::aligned;
 use telemetry::units::{bytes, grouped, percent};
 use worker::DeviceChoice;
 
+use crate::arguments::count;
 use crate::bench_model::{BenchModel, StepArgs};
 use crate::layer_profile;
 use crate::output::{note, print, print_json, rounded};
@@ -32,10 +33,10 @@ pub(crate) struct BenchPipelineArgs {
     #[command(flatten)]
     step: StepArgs,
     /// Number of ranks of the pipeline [default: the number of GPUs; 2 on the CPU]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count::<usize>)]
     ranks: Option<usize>,
     /// Micro-batches in a step
-    #[arg(long, value_name = "M", default_value_t = 16)]
+    #[arg(long, value_name = "M", default_value_t = 16, value_parser = count::<usize>)]
     micro_batches: usize,
     /// Schedules to measure [default: all]
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', value_parser = SCHEDULES)]

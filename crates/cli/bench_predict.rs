@@ -12,7 +12,7 @@ use system::pace::Pace;
 use telemetry::table::aligned;
 use worker::DeviceChoice;
 
-use crate::bench_model::seconds;
+use crate::arguments::{count, seconds};
 use crate::error::CliError;
 use crate::output::{note, print, print_json};
 
@@ -37,10 +37,10 @@ pub(crate) struct BenchPredictArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     skip: usize,
     /// Measure the first N of the other configurations only
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count::<usize>)]
     most: Option<usize>,
     /// Number of timed steps of each
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 10, value_parser = count::<u64>)]
     steps: u64,
     /// Minimum seconds of warm-up steps of each [default: 5 on a GPU, 0 otherwise]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]

@@ -8,6 +8,7 @@ use serde::Serialize;
 use telemetry::units::{bytes, grouped, percent};
 use worker::DeviceChoice;
 
+use crate::arguments::count;
 use crate::bench_model::BenchModel;
 use crate::error::CliError;
 use crate::output::{print, print_json, rounded};
@@ -28,7 +29,7 @@ pub(crate) struct BenchSampleArgs {
     #[arg(long, value_name = "N")]
     new_tokens: Option<usize>,
     /// Whole generations, of which the median counts
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = count::<usize>)]
     rounds: usize,
     /// Compute dtype: f32 or bf16 [default: bf16 on a GPU, f32 otherwise]
     #[arg(long)]

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::arguments::count;
 use crate::error::CliError;
 use inference::EvaluateOptions;
 use run::Startup;
@@ -36,7 +37,7 @@ pub(crate) struct EvalArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "data")]
     choices: Option<PathBuf>,
     /// Tokens in a sequence [default: as the model was trained with, or the longest question].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count::<usize>)]
     context: Option<usize>,
     /// Name, count and replace images that cannot be decoded, rather than end the evaluation: --set
     /// data.skip_invalid=true.

@@ -3,10 +3,10 @@
 use std::ffi::OsString;
 
 use clap::ValueEnum;
-use clap::builder::RangedU64ValueParser;
 use plan::{PlanOptions, PlanTarget};
 use run::{JobLauncher, RestartedJob};
 
+use crate::arguments::count;
 use crate::error::CliError;
 use crate::train::{self, TrainArgs};
 
@@ -21,12 +21,7 @@ use crate::train::{self, TrainArgs};
 #[derive(clap::Args, Debug)]
 pub(crate) struct LaunchArgs {
     /// End the job after N failures in a row without a new checkpoint.
-    #[arg(
-        long,
-        value_name = "N",
-        default_value = "3",
-        value_parser = RangedU64ValueParser::<u64>::new().range(1..)
-    )]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = count::<u64>)]
     restarts: u64,
     /// Use hosts again that answer again, after the next checkpoint.
     #[arg(long)]

@@ -60,6 +60,7 @@
 //! fn main() { plimsoll::main([Family::new::<Sizes>("mine")]) }
 //! ```
 
+mod arguments;
 mod bench_allocator;
 mod bench_attention;
 mod bench_collective;

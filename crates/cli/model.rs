@@ -6,6 +6,7 @@ use config::Data;
 use telemetry::log::Log;
 use worker::DeviceChoice;
 
+use crate::arguments::count;
 use crate::error::CliError;
 use crate::step::Step;
 
@@ -26,7 +27,7 @@ pub(crate) struct ModelArgs {
     pub(crate) set: Vec<String>,
     /// Number of ranks, as threads of this process; must equal the configured number of ranks, which
     /// is the default.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count::<usize>)]
     pub(crate) ranks: Option<usize>,
     /// Device to compute on: cpu, cuda, or auto.
     #[arg(long, value_name = "DEVICE", default_value = "auto")]

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::arguments::count;
 use crate::error::CliError;
 use bench::{check_hosts, describe_device, measure_network};
-use clap::builder::RangedU64ValueParser;
 use config::{Parallel, PartitionPolicy, RunConfig};
 use plan::{
     FitOptions, FitProgress, PlanDevice, PlanOptions, PlanTarget, Try, plan_page, plan_precision, plan_run,
@@ -59,12 +59,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "BYTES", num_args = 0..=1, conflicts_with_all = ["capacity", "describe"])]
     fit: Option<Option<String>>,
     /// Number of ranks for --fit [default: that of the configuration].
-    #[arg(
-        long,
-        value_name = "N",
-        requires = "fit",
-        value_parser = RangedU64ValueParser::<usize>::new().range(1..)
-    )]
+    #[arg(long, value_name = "N", requires = "fit", value_parser = count::<usize>)]
     ranks: Option<usize>,
     /// Write a description of this host's device to FILE, or print it, for plans on other hosts. On a GPU,
     /// runs a small model to measure the memory of drivers and libraries; the GPU should be idle. Under a

@@ -14,7 +14,7 @@ use telemetry::operators::{By, FILE, OperatorProfile, Sort};
 use telemetry::units::{grouped, percent};
 use worker::DeviceChoice;
 
-use crate::bench_model::seconds;
+use crate::arguments::seconds;
 use crate::output::{print, print_json};
 use crate::outputs::{Force, Kind};
 

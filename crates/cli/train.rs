@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::arguments::count;
 use crate::error::CliError;
 use config::RunConfig;
 use run::{RunOptions, Startup};
@@ -30,7 +31,7 @@ pub(crate) struct TrainArgs {
     skip_invalid: bool,
     /// Number of ranks, as threads of this process; must equal the configured number of ranks, which
     /// is the default.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = count::<usize>)]
     ranks: Option<usize>,
     /// Device to train on: cpu; cuda (NVIDIA GPUs); meta (no device: memory is counted, nothing is computed);
     /// or auto, GPUs if there are any and the CPU otherwise.

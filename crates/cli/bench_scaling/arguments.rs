@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::builder::RangedU64ValueParser;
 use telemetry::scaling::Scaling;
 
+use crate::arguments::count;
 use crate::bench_model::{StepArgs, TraceArgs};
 use crate::outputs::Force;
 
@@ -24,11 +24,6 @@ const MEASURES: [&str; 12] = [
     "json",
 ];
 
-/// Parser of positive numbers.
-fn at_least_one() -> RangedU64ValueParser<usize> {
-    RangedU64ValueParser::new().range(1..)
-}
-
 /// Measure a training step on 1, 2, 4, … ranks, as threads or, under mpirun, processes: speed, exposed
 /// communication and peak memory
 #[derive(Debug, clap::Args)]
@@ -45,11 +40,11 @@ pub(crate) struct BenchScalingArgs {
     pub(super) trace: TraceArgs,
     /// Numbers of ranks, as in 1,2,4 [default: powers of two up to the number of GPUs; 1,2 on the CPU]; under
     /// mpirun, all numbers of the series, of which the job measures its own
-    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = count::<usize>)]
     pub(super) ranks: Vec<usize>,
     /// Micro-batches in a step on the largest number of ranks [default: one for each rank]. Strong scaling
     /// keeps their number, weak scaling their number per rank
-    #[arg(long, value_name = "M")]
+    #[arg(long, value_name = "M", value_parser = count::<usize>)]
     pub(super) micro_batches: Option<usize>,
     /// Only strong scaling: the same global batch on every number of ranks
     #[arg(long, conflicts_with = "weak")]
@@ -66,10 +61,10 @@ pub(crate) struct BenchScalingArgs {
     #[arg(long)]
     pub(super) alone: bool,
     /// Measure everything N times, in turn; the median round of a run counts
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one())]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count::<usize>)]
     pub(super) rounds: usize,
     /// Number of the first round in lines of JSON
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = at_least_one())]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = count::<usize>)]
     pub(super) first_round: usize,
     /// Shard the optimizer state over the ranks
     #[arg(long)]

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use config::{DataKind, MixtureSource, RunConfig};
+use config::{ConfigError, DataKind, MixtureSource, RunConfig};
 use data::{ChoiceSource, Question, Questions, Sequences, Source};
 use device::{DType, Kind};
 use nn::Examples;
@@ -40,6 +40,7 @@ pub(super) fn prepare(startup: &Startup, options: &EvaluateOptions) -> Result<Pr
             return Err(RunError::Refused(text));
         }
     };
+    options.context.map_or(Ok(()), |context| check_context(&trained.config, context))?;
     let asked = options.choices.as_deref().map(|path| questions(path, &trained, vocabulary, context));
     let asked = asked.transpose()?;
     let mut config = match &asked {
@@ -114,6 +115,17 @@ fn prepare_images(startup: &Startup, options: &EvaluateOptions, trained: Trained
     let setup = with_placement(startup, options, &mut config)?;
     let data = setup.dataset.mark()?.map_or_else(String::new, |mark| mark.samples_sha256.clone());
     Ok(Prepared { setup, weights: trained.weights, questions: None, data })
+}
+
+/// Refuses sequences of `--context` that the model cannot take.
+fn check_context(config: &RunConfig, context: usize) -> Result<()> {
+    match config.with(&config.model.with_context(context)) {
+        Ok(_) => Ok(()),
+        Err(ConfigError::Conflict { reason, .. }) => {
+            Err(RunError::Refused(format!("--context {context}: {reason}")))
+        }
+        Err(other) => Err(other.into()),
+    }
 }
 
 /// Reads the questions.
