@@ -9,9 +9,9 @@ use telemetry::Statistic;
 use telemetry::units::bytes;
 use worker::Setup;
 
+use crate::compared::plan_with;
 use crate::error::Result;
-use crate::plan::{Plan, plan};
-use crate::prepare::prepare_shapes;
+use crate::plan::Plan;
 
 /// The peak with FP8 matmuls compared with matmuls in the compute type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct Fp8Cost {
     pub copies: u64,
     /// Peak of allocated bytes, on the rank that needs most.
     pub peak: u64,
-    /// The peak if all matmuls were in the compute type, found by a plan.
+    /// The peak if all matmuls were in the compute type, found by a plan for a device that they fit.
     pub compute_peak: u64,
 }
 
@@ -34,8 +34,7 @@ impl Fp8Cost {
             return Ok(None);
         }
         let sets = [format!("{}=compute", Precision::matmul)];
-        let compute = setup.config.with(&sets)?;
-        let compute = plan(&prepare_shapes(compute, setup.placement.clone())?, largest.rank)?;
+        let compute = plan_with(setup, &sets, largest.rank)?;
         let parameters = Statistic::LiveBytes(Category::Parameter);
         Ok(Some(Fp8Cost {
             copies: largest.counters.get(parameters).saturating_sub(compute.counters.get(parameters)),

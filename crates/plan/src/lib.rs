@@ -16,6 +16,7 @@ mod balance;
 mod by_axis;
 mod call_times;
 mod clock;
+mod compared;
 mod continuation;
 pub mod costs;
 mod effects;

@@ -15,7 +15,7 @@ use crate::imitated::MOST_BYTES;
 use crate::steps::{Layout, PlannedStep, Steps};
 use worker::expected::{PLANNED_EVENTS, PlannedParts};
 use worker::preallocate::Preallocation;
-use worker::{Calendar, Setup, Worker};
+use worker::{Calendar, Placement, Setup, Worker};
 
 /// The memory of one rank, to the byte.
 #[derive(Clone, Debug)]
@@ -230,7 +230,11 @@ pub(crate) fn lanes(setup: &Setup, replica: usize) -> Result<Lanes> {
     lanes.map_err(|error| PlanError::Refused(error.to_string()))
 }
 
-/// Returns a description of the run's device with practically unlimited memory.
-pub(crate) fn boundless(setup: &Setup) -> Description {
-    Description { total_bytes: MOST_BYTES, taken_bytes: 0, ..setup.placement.description() }
+/// Returns the run on Meta with practically unlimited memory.
+pub(crate) fn boundless(setup: &Setup) -> Setup {
+    let description =
+        Description { total_bytes: MOST_BYTES, taken_bytes: 0, ..setup.placement.description() };
+    let mut boundless = Setup { placement: Placement::Meta(description), ..setup.clone() };
+    boundless.device.limit_bytes = None;
+    boundless
 }

@@ -15,7 +15,7 @@ use worker::{Placement, Setup, Worker};
 
 use crate::error::Result;
 use crate::overhead::DeviceRanks;
-use crate::plan::work_of_each;
+use crate::plan::{boundless, work_of_each};
 use crate::prepare::prepare_shapes;
 use crate::target::PlanOptions;
 
@@ -49,10 +49,11 @@ pub struct PlannedPrecision {
 pub fn plan_precision(config: RunConfig, options: &PlanOptions) -> Result<PlannedPrecision> {
     let ranks = DeviceRanks::of(&config);
     let description = options.target.device(options.capacity, ranks)?.description(ranks);
-    let setup = prepare_shapes(config, Placement::Meta(description))?;
+    // Types do not depend on whether the run fits.
+    let setup = boundless(&prepare_shapes(config, Placement::Meta(description))?);
     let seen = Rc::new(Seen::default());
     for rank in setup.config.parallel.grid().seen_from(0)?.group(Axis::Pipeline).ranks {
-        let setup = Setup { plan_work: Some(work_of_each(1, 1)), ..setup.on_meta() };
+        let setup = Setup { plan_work: Some(work_of_each(1, 1)), ..setup.clone() };
         let communicator = Communicator::counted(rank, setup.config.world_size());
         let mut worker = Worker::new(&setup, communicator)?;
         worker.observe(Rc::<Seen>::clone(&seen));

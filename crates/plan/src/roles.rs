@@ -99,10 +99,8 @@ pub fn plan_within(setup: &Setup) -> Result<Plans> {
 /// Errors of the run.
 pub(crate) fn plan_boundless(setup: &Setup) -> Result<Plans> {
     let on_host = setup.placement.description().kind == Kind::Cpu;
-    let mut boundless = Setup { placement: Placement::Meta(boundless(setup)), ..setup.clone() };
-    boundless.device.limit_bytes = None;
     // Resident bytes of a host are found in the traces.
-    if on_host { plan_roles(&boundless, plan) } else { count_within(&boundless) }
+    if on_host { plan_roles(&boundless(setup), plan) } else { count_within(&boundless(setup)) }
 }
 
 /// [`plan_within`] for a search: without traces and resident bytes, and all repeated micro-batches skipped.
@@ -189,9 +187,7 @@ fn plan_or_measure(setup: &Setup, rank: usize) -> Result<Plan> {
         Err(error) if error.is_out_of_memory() => {}
         planned => return planned,
     }
-    let mut boundless = Setup { placement: Placement::Meta(boundless(setup)), ..setup.clone() };
-    boundless.device.limit_bytes = None;
-    let planned = plan(&boundless, rank).map_err(|error| match error.is_out_of_memory() {
+    let planned = plan(&boundless(setup), rank).map_err(|error| match error.is_out_of_memory() {
         true => PlanError::Refused(format!("the run does not fit on any device: {error}")),
         false => error,
     });

@@ -6,11 +6,11 @@ use config::{LoraSection, Train};
 use serde_json::{Value, json};
 use telemetry::Statistic;
 use telemetry::units::{bytes, grouped};
-use worker::{Placement, Setup};
+use worker::Setup;
 
+use crate::compared::plan_with;
 use crate::error::Result;
-use crate::plan::{Plan, boundless, plan};
-use crate::prepare::prepare_shapes;
+use crate::plan::Plan;
 
 /// Trained and frozen parameters, and the peak compared with training all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,11 +41,7 @@ impl TuningCost {
             format!("{}=0", LoraSection::rank),
             format!("{}=", LoraSection::from),
         ];
-        let full = setup.config.with(&sets)?;
-        // All parameters may not fit.
-        let mut full = prepare_shapes(full, Placement::Meta(boundless(setup)))?;
-        full.device.limit_bytes = None;
-        let full = plan(&full, largest.rank)?;
+        let full = plan_with(setup, &sets, largest.rank)?;
         Ok(Some(TuningCost {
             trained: trained as u64,
             frozen: (all - trained) as u64,
