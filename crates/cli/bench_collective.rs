@@ -133,7 +133,6 @@ fn gpus(device: DeviceChoice) -> Result<Option<usize>, CliError> {
 fn ranks(asked: Option<usize>, gpus: Option<usize>, in_job: bool) -> Result<usize, CliError> {
     let refused = |text: String| Err(CliError::Refused(text));
     match (asked, gpus) {
-        (Some(0), _) => refused("--ranks 0: at least one rank is needed".to_owned()),
         (Some(ranks), _) if in_job => refused(format!(
             "--ranks {ranks}: the launcher's processes are the ranks: remove --ranks, or run without the \
              launcher"

@@ -88,8 +88,7 @@ impl Sizes {
         };
         let most = ranks.iter().copied().max().unwrap_or(1);
         let micro_batches = args.micro_batches.unwrap_or(most);
-        let divides = |ranks: &usize| *ranks > 0 && micro_batches > 0 && micro_batches.is_multiple_of(*ranks);
-        match ranks.iter().find(|ranks| !divides(ranks)) {
+        match ranks.iter().find(|ranks| !micro_batches.is_multiple_of(**ranks)) {
             None => Ok(Sizes { ranks, most, micro_batches }),
             Some(wrong) => Err(CliError::Refused(format!(
                 "--ranks {wrong}: {micro_batches} micro-batches cannot be divided among {wrong} ranks: \
