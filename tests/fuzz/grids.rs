@@ -1,7 +1,11 @@
 //! Random grids: the bits of one rank, and the bytes of the plan.
 
+use config::RunConfig;
+use worker::DeviceChoice;
+
 use crate::common::random::{Budget, Random};
-use crate::common::runs::{GPT, LLAMA, MLP, RESNET, train};
+use crate::common::root;
+use crate::common::runs::{CORRECTED_EXPERTS, GPT, LLAMA, MLP, RESNET, train_in};
 
 /// A configuration and the settings that it may have.
 struct Base {
@@ -11,6 +15,10 @@ struct Base {
     layers: Option<usize>,
     precisions: &'static [&'static [&'static str]],
     options: &'static [&'static str],
+    /// Properties of the model and of its training, of which a run may have some.
+    features: &'static [&'static [&'static str]],
+    /// Whether ranks may share layers and sequences.
+    is_transformer: bool,
 }
 
 const BF16: &str = "precision.compute=bf16";
@@ -35,24 +43,73 @@ const OPTIONS: &[&str] = &[
     "optim.state=bf16",
     "optim.state=8bit",
 ];
+const FEATURES: &[&[&str]] = &[
+    &["model.window=5", "model.layer_types=['sliding_attention', 'full_attention']"],
+    &["model.qk_norm=true", "model.norm_position=both"],
+    &["model.attention_sinks=true", "model.qkv_bias=true", "model.output_bias=true"],
+    &["model.attention_soft_cap=5.0", "model.logit_soft_cap=10.0", "model.norms_less_one=true"],
+    &["model.key_value_heads=4", "model.latent_width=32", "model.head_width=32", "model.rope_width=16"],
+    &["model.experts=4", "model.expert_width=64", "train.balance_loss=0.01", "train.router_z_loss=0.001"],
+    CORRECTED_EXPERTS,
+    &["data.pack_documents=true", "data.document_mask=true"],
+    &["lora.rank=4", "lora.dropout=0.1"],
+    &["lora.rank=4", "lora.base=nf4"],
+    &["train.freeze=['*.0.*']"],
+];
 const BASES: [Base; 4] = [
-    Base { text: GPT, sizes: &["model.width=64"], layers: None, precisions: PRECISIONS, options: OPTIONS },
     Base {
-        text: LLAMA,
-        sizes: &["model.width=64", "model.heads=2", "model.key_value_heads=1"],
+        text: GPT,
+        sizes: &["model.width=64"],
         layers: None,
         precisions: PRECISIONS,
         options: OPTIONS,
+        features: &[],
+        is_transformer: true,
     },
-    Base { text: MLP, sizes: &[], layers: Some(5), precisions: &[&[], &[BF16], &[F16]], options: &[] },
-    Base { text: RESNET, sizes: &[], layers: Some(8), precisions: &[&[], &[BF16], &[F16]], options: &[] },
+    Base {
+        text: LLAMA,
+        sizes: &["model.width=64"],
+        layers: None,
+        precisions: PRECISIONS,
+        options: OPTIONS,
+        features: FEATURES,
+        is_transformer: true,
+    },
+    Base { text: MLP, layers: Some(5), ..OTHER },
+    Base { text: RESNET, layers: Some(8), ..OTHER },
 ];
+const OTHER: Base = Base {
+    text: MLP,
+    sizes: &[],
+    layers: None,
+    precisions: &[&[], &[BF16], &[F16]],
+    options: &[],
+    features: &[],
+    is_transformer: false,
+};
+/// Most ranks of a grid.
+const MOST_RANKS: usize = 12;
 
-/// Settings of a run that decide its bits, and its layers.
-fn settings(random: &mut Random, base: &Base) -> (Vec<String>, usize) {
+/// The numbers of parts over which a run's sums are defined, and of its layers.
+#[derive(Clone, Copy, Debug)]
+struct Parts {
+    lanes: usize,
+    of_lane: usize,
+    tensor: usize,
+    context: usize,
+    layers: usize,
+}
+
+/// Settings of a run that decide its bits.
+fn settings(random: &mut Random, base: &Base) -> (Vec<String>, Parts) {
     let lanes = 1 + random.below(9);
     let of_lane = 1 + random.below(3);
     let micro_batch = 1 + random.below(3);
+    let (tensor, context) = match base.is_transformer {
+        true => (*random.one(&[1, 1, 2]), *random.one(&[1, 1, 2, 4])),
+        false => (1, 1),
+    };
+    let layers = base.layers.unwrap_or_else(|| 1 + random.below(5));
     let mut set = vec![
         format!("train.micro_batch_size={micro_batch}"),
         format!("train.global_batch_size={}", micro_batch * lanes * of_lane),
@@ -61,9 +118,12 @@ fn settings(random: &mut Random, base: &Base) -> (Vec<String>, usize) {
         format!("optim.clip_norm={}", random.one(&["0", "0.1", "1.0"])),
         "train.steps=3".to_owned(),
     ];
-    let layers = base.layers.unwrap_or_else(|| 1 + random.below(5));
     if base.layers.is_none() {
         set.push(format!("model.layers={layers}"));
+    }
+    if base.is_transformer {
+        set.push(format!("parallel.tensor_lanes={tensor}"));
+        set.push(format!("parallel.context_lanes={context}"));
     }
     if base.text != MLP {
         set.push(format!("train.validation_micro_batches={}", 1 + random.below(4)));
@@ -76,64 +136,83 @@ fn settings(random: &mut Random, base: &Base) -> (Vec<String>, usize) {
     if !base.options.is_empty() && random.once_in(2) {
         set.push((*random.one(base.options)).to_owned());
     }
-    (set, layers)
+    let features = base.features.iter().filter(|_| random.once_in(5));
+    set.extend(features.flat_map(|feature| feature.iter().map(|&setting| setting.to_owned())));
+    (set, Parts { lanes, of_lane, tensor, context, layers })
 }
 
 /// Settings of the grid and schedule, which decide no bits.
-fn grid(random: &mut Random, lanes: usize, micro_batches: usize, layers: usize) -> Vec<String> {
-    let data = 1 + random.below(lanes);
+fn grid(random: &mut Random, parts: Parts) -> Vec<String> {
+    let data = 1 + random.below(parts.lanes);
     // The schedule needs enough micro-batches on each rank.
-    let fewest = lanes / data * (micro_batches / lanes);
-    let fits = |stages: &usize| fewest >= *stages;
-    let mut stages: Vec<usize> = (1..=4.min(layers)).filter(fits).collect();
-    if stages.is_empty() {
-        stages.push(1);
-    }
-    let pipeline = *random.one(&stages);
+    let fewest = parts.lanes / data * parts.of_lane;
+    let most = 4.min(parts.layers).min(fewest).min(MOST_RANKS / data).max(1);
+    let pipeline = 1 + random.below(most);
+    // A rank that shares sequences has a piece from their beginning and one from their end.
+    let shared = (1 + random.below(parts.tensor), 1 + random.below((parts.context / 2).max(1)));
+    let (tensor, context) = if data * pipeline * shared.0 * shared.1 <= MOST_RANKS { shared } else { (1, 1) };
     let shards: Vec<usize> = (0..=data).filter(|shard| *shard == 0 || data.is_multiple_of(*shard)).collect();
     let mut set = vec![
         format!("parallel.data={data}"),
         format!("parallel.pipeline={pipeline}"),
+        format!("parallel.tensor={tensor}"),
+        format!("parallel.context={context}"),
         format!("parallel.zero_stage={}", random.below(4)),
         format!("parallel.shard={}", random.one(&shards)),
         format!("parallel.prefetch={}", random.one(&[0, 1, 2, 64])),
         format!("parallel.bucket_bytes={}", random.one(&[512, 4096, 67_108_864])),
-        format!("parallel.overlap={}", random.one(&["on", "off", "auto"])),
+        format!("parallel.overlap={}", random.one(&["on", "late", "off", "auto"])),
         format!("memory.recompute={}", random.one(&["none", "block", "1", "auto"])),
+        format!("optim.offload={}", random.once_in(6)),
     ];
     if pipeline > 1 {
-        set.push(format!("parallel.schedule={}", random.one(&["1f1b", "gpipe", "zero-bubble"])));
+        set.push(format!(
+            "parallel.schedule={}",
+            random.one(&["1f1b", "gpipe", "interleaved", "zero-bubble"])
+        ));
         set.push(format!("parallel.partition={}", random.one(&["fastest", "smallest"])));
     }
     set
 }
 
-/// Returns losses, weights and validation loss as bits; the plan of every rank must be right to the byte.
-fn history(text: &str, set: &[String]) -> (Vec<u32>, String, Option<u64>) {
-    let set: Vec<&str> = set.iter().map(String::as_str).collect();
-    let report = train(text, &set);
+/// The losses and the validation loss as bits, and the weights.
+type History = (Vec<u32>, String, Option<u64>);
+
+/// Trains; the plan of every rank must be right to the byte. `None` if the settings contradict each other.
+fn history(text: &str, set: &[String]) -> Option<History> {
+    let directory = tempfile::tempdir().unwrap();
+    let config = RunConfig::parse(text, "test.toml", &root(), set).ok()?;
+    let report = match train_in(&directory.path().join("run"), config, DeviceChoice::Cpu) {
+        Err(error) if error.exit_status() == 2 => return None,
+        trained => trained.unwrap_or_else(|error| panic!("{set:?}: {error}")),
+    };
     assert!(report.unplanned.as_ref().is_some_and(Vec::is_empty), "{set:?}: {report}");
     let losses = report.summary.losses.iter().map(|loss| loss.to_bits()).collect();
-    (losses, report.summary.weights_sha256.clone(), report.validation_loss.map(f64::to_bits))
+    Some((losses, report.summary.weights_sha256.clone(), report.validation_loss.map(f64::to_bits)))
 }
 
 #[test]
 fn random_grids_have_the_bits_of_one_rank_and_the_bytes_of_their_plan() {
     let (budget, mut random, mut round) = (Budget::of_fuzzer(), Random::new(17), 0);
-    while budget.within(round, 4) {
+    let (mut compared, mut refused) = (0, 0);
+    while budget.within(round, 6) {
         let base = random.one(&BASES);
-        let (text, (common, layers)) = (base.text, settings(&mut random, base));
-        let number = |key: &str| -> usize {
-            let value = common.iter().find_map(|one| one.strip_prefix(key)?.strip_prefix('='));
-            value.unwrap().parse().unwrap()
+        let (common, parts) = settings(&mut random, base);
+        let Some(alone) = history(base.text, &common) else {
+            refused += 1;
+            assert!(refused < 20 + 3 * compared, "{refused} draws refused, {compared} compared: {common:?}");
+            continue;
         };
-        let lanes = number("parallel.lanes");
-        let micro_batches = number("train.global_batch_size") / number("train.micro_batch_size");
-        let alone = history(text, &common);
         for _ in 0..3 {
-            let grid = grid(&mut random, lanes, micro_batches, layers);
-            assert_eq!(history(text, &[common.clone(), grid.clone()].concat()), alone, "{common:?} {grid:?}");
+            let grid = grid(&mut random, parts);
+            let Some(history) = history(base.text, &[common.clone(), grid.clone()].concat()) else {
+                refused += 1;
+                continue;
+            };
+            assert_eq!(history, alone, "{common:?} {grid:?}");
+            compared += 1;
         }
         round += 1;
     }
+    assert!(compared > refused, "{compared} grids, {refused} refused");
 }

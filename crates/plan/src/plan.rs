@@ -5,7 +5,7 @@ use std::sync::Arc;
 use collective::{Axis, AxisTraffic, Communicator};
 use device::Description;
 use memory::Statistics;
-use parallel::data::Lanes;
+use parallel::data::{Lanes, sets_in_turn};
 use parallel::pipeline::PlanWork;
 use telemetry::step_trace::RunPart;
 use telemetry::{DriverAccount, PhaseTimes, RankStatistics, Statistic};
@@ -205,8 +205,12 @@ impl Role {
         let own = sharded.flat_map(|shards| shards.of(index % shards.ranks()));
         let shards = own.map(|owned| owned.shard.range.len()).collect();
         let lanes = match setup.config.parallel.shards_gradients() {
-            // Lanes in turn are the same work for all replicas.
-            true => (setup.config.training_assignment().count(replica), 0, 0, Vec::new()),
+            true => {
+                let config = &setup.config;
+                let (sets, parts) =
+                    sets_in_turn(config.reduction_assignment(), index, config.parallel.reduction);
+                (config.training_assignment().count(replica), sets, parts, Vec::new())
+            }
             false => {
                 let lanes = lanes(setup, replica)?;
                 let transient = (0..lanes.local()).filter(|lane| lanes.is_transient(*lane)).collect();

@@ -8,13 +8,8 @@ use plan::plan;
 use plan::roles::plan_all;
 
 /// Layers that ranks may share, with gradients whose norm takes several parts.
-const GPT: [&str; 5] = [
-    "model.layers=4",
-    "parallel.tensor_lanes=2",
-    "parallel.context_lanes=4",
-    "train.global_batch_size=8",
-    "parallel.lanes=4",
-];
+const GPT: [&str; 4] =
+    ["model.layers=4", "parallel.tensor_lanes=2", "parallel.context_lanes=4", "parallel.lanes=4"];
 
 /// On GPUs, where the tables of norms differ between ranks.
 #[test]
@@ -27,9 +22,18 @@ fn the_plan_of_a_role_is_that_of_each_of_its_ranks() {
         &["context=2", "data=2", "zero_stage=1"],
         &["tensor=2", "data=2", "zero_stage=3"],
         &["tensor=2", "pipeline=2"],
+        // Runs of three lanes and two, and of five and four in rounds of three.
+        &["lanes=5", "data=4", "zero_stage=2", "shard=2"],
+        &["lanes=9", "data=6", "zero_stage=2", "shard=3"],
+        &["lanes=7", "data=7", "zero_stage=1"],
+        &["lanes=7", "data=6", "zero_stage=3", "shard=2"],
+        &["lanes=10", "data=6", "zero_stage=2", "shard=2", "tensor=2"],
     ] {
+        let batch = axes[0].strip_prefix("lanes=").map_or(8, |lanes| 2 * lanes.parse::<usize>().unwrap());
+        let batch = format!("train.global_batch_size={batch}");
         let axes: Vec<_> = axes.iter().map(|axis| format!("parallel.{axis}")).collect();
-        let sets: Vec<_> = GPT.into_iter().chain(axes.iter().map(String::as_str)).collect();
+        let sets: Vec<_> =
+            GPT.into_iter().chain([batch.as_str()]).chain(axes.iter().map(String::as_str)).collect();
         let setup = setup(true, &sets);
         for (rank, of_role) in plan_all(&setup).unwrap().by_rank() {
             let own = plan(&setup, rank).unwrap();

@@ -27,6 +27,7 @@ pub use shared::SharedTensors;
 pub use sink::MicroBatchSink;
 use step_sums::{Progress, StepSums};
 use turn_sums::TurnSums;
+pub use turn_sums::sets_in_turn;
 use views::ShardGradients;
 
 /// The persistent gradient buffers of one stage on one rank, and the state of the current step.

@@ -19,6 +19,7 @@ use tensor::{Tensor, ops};
 
 use super::phase::SinkPhase;
 use super::step_sums::{Progress, StepSums};
+use crate::data::assignment::Assignment;
 use crate::data::options::{Reduction, ReductionOptions};
 use crate::error::Result;
 use buffers::BucketBuffers;
@@ -52,6 +53,14 @@ pub(super) struct TurnSums {
 struct GroupSums {
     tree: RankTree,
     scratch: Tensor,
+}
+
+/// Returns the number of sets in which a rank keeps shards of the sums of lanes in turn, and of those that
+/// hold its group's sum after the last round. Groups differ if their runs of lanes do.
+#[must_use]
+pub fn sets_in_turn(assignment: Assignment, rank: usize, reduction: Reduction) -> (usize, usize) {
+    let turns = Turns::new(assignment, rank, reduction);
+    (turns.sets(), turns.parts())
 }
 
 impl TurnSums {
