@@ -9,6 +9,8 @@
 )]
 
 mod common;
+#[path = "restarts/disk.rs"]
+mod disk;
 #[path = "restarts/restarted.rs"]
 mod restarted;
 

@@ -13,6 +13,7 @@ use system::skipped::{self, Need};
 
 use super::common::jobs::{clean, signal, summary, text};
 use super::common::{program, root};
+use super::disk::Disk;
 
 /// A model so small that most of a job's time is spent in its start.
 const TINY: &str = r#"
@@ -100,49 +101,6 @@ pub(crate) struct Restarted {
     child: Child,
     hosts: Hosts,
     disk: Option<Disk>,
-}
-
-/// A small file system for a run directory, in a namespace that a sleeping process keeps.
-struct Disk(Child);
-
-impl Disk {
-    /// Mounts the file system at `disk` in this directory; `None` where the system does not allow that.
-    fn mount(directory: &Path) -> Option<Self> {
-        std::fs::create_dir(directory.join("disk")).unwrap();
-        let mut command = clean("unshare", directory);
-        command.args(["--user", "--map-root-user", "--mount", "sh", "-c"]);
-        let script = "mount -t tmpfs -o size=24m tmpfs disk && touch disk/mounted && exec sleep 3600";
-        let disk = Disk(command.arg(script).stderr(Stdio::null()).spawn().ok()?);
-        let (began, mounted) = (Instant::now(), disk.root(directory).join("mounted"));
-        while !mounted.exists() && began.elapsed() < Duration::from_secs(2) {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        mounted.exists().then_some(disk)
-    }
-
-    /// The root of the file system, seen from here.
-    fn root(&self, directory: &Path) -> PathBuf {
-        let path = directory.join("disk");
-        Path::new(&format!("/proc/{}/root", self.0.id())).join(path.strip_prefix("/").unwrap())
-    }
-
-    /// A command that sees the file system; the program follows.
-    fn command(&self, directory: &Path) -> Command {
-        let mut command = clean("nsenter", directory);
-        command.args(["--user", "--mount", "--preserve-credentials"]);
-        command.arg(format!("--target={}", self.0.id()));
-        // The working directory of this process is on the file system outside.
-        command.args(["sh", "-c", "cd \"$0\" && exec \"$@\""]).arg(directory);
-        command
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        // A process that has ended needs no signal.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 impl Restarted {
