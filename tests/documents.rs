@@ -189,22 +189,42 @@ fn translated_words_are_keys() {
     assert!(seen > 80, "only {seen} keys were found");
 }
 
-/// With PLIMSOLL_WRITE_DOCS=1 the table is written instead.
+/// Compares the lines between two marks of a page with `expected`; with PLIMSOLL_WRITE_DOCS=1 writes them.
+fn compare_made(page: &str, [start, end]: [&str; 2], expected: &str) {
+    let path = common::root().join(page);
+    let text = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = text.split_once(&format!("{start}\n")).unwrap();
+    let (made, after) = rest.split_once(end).unwrap();
+    if std::env::var_os("PLIMSOLL_WRITE_DOCS").is_some() {
+        return std::fs::write(&path, format!("{before}{start}\n{expected}{end}{after}")).unwrap();
+    }
+    for (written, expected) in made.lines().zip(expected.lines()) {
+        assert_eq!(
+            written, expected,
+            "PLIMSOLL_WRITE_DOCS=1 cargo test --test documents the_table_of_keys writes {page}"
+        );
+    }
+    assert_eq!(made, expected);
+}
+
 #[test]
 fn the_table_of_keys_equals_the_program() {
-    let page = common::root().join("docs/configuration.md");
-    let text = std::fs::read_to_string(&page).unwrap();
-    let (before, rest) = text.split_once("<!-- keys: made by config::reference -->\n").unwrap();
-    let (table, after) = rest.split_once("<!-- end of keys -->").unwrap();
-    let expected = config::reference();
-    if std::env::var_os("PLIMSOLL_WRITE_DOCS").is_some() {
-        let written = format!(
-            "{before}<!-- keys: made by config::reference -->\n{expected}<!-- end of keys -->{after}"
-        );
-        return std::fs::write(&page, written).unwrap();
+    let marks = ["<!-- keys: made by config::reference -->", "<!-- end of keys -->"];
+    compare_made("docs/configuration.md", marks, &config::reference());
+}
+
+/// Every crate that reads files of other programs lists its readers.
+#[test]
+fn the_table_of_keys_of_files_equals_the_program() {
+    let readers = [data::READERS].concat();
+    let sections: Vec<String> = readers.iter().map(|reader| reader.section()).collect();
+    let marks = ["<!-- readers: made by Reader::section -->", "<!-- end of readers -->"];
+    compare_made("docs/readers.md", marks, &sections.join("\n"));
+    for reader in readers {
+        let mut names: Vec<_> = reader.keys.iter().flat_map(|key| key.names()).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count, "{}: a key is listed twice", reader.of);
     }
-    for (written, expected) in table.lines().zip(expected.lines()) {
-        assert_eq!(written, expected, "PLIMSOLL_WRITE_DOCS=1 cargo test --test documents writes the table");
-    }
-    assert_eq!(table, expected);
 }

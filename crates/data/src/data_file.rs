@@ -64,7 +64,7 @@ impl DataFile {
     /// Opens a file.
     ///
     /// # Errors
-    /// A file that is missing, not regular, or unreadable, by its path.
+    /// A file that is missing, not regular, unreadable, or a pointer of git-lfs, by its path.
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let unreadable = |source: io::Error| match source.kind() {
             io::ErrorKind::NotFound => Error::Missing { path: path.to_path_buf() },
@@ -76,7 +76,7 @@ impl DataFile {
             let what = if metadata.is_dir() { "a directory" } else { "a device, pipe or socket" };
             return Err(Error::NotAFile { path: path.to_path_buf(), what });
         }
-        let file = File::open(path).map_err(unreadable)?;
+        let file = system::input::open(path).map_err(unreadable)?;
         let mark = Mark::of(&file.metadata().map_err(unreadable)?);
         Ok(Self { path: path.to_path_buf(), mark, open_file: OpenFile::new(file) })
     }

@@ -10,6 +10,7 @@ use flate2::read::MultiGzDecoder;
 use rustix::fs::OFlags;
 
 use crate::numbers::grouped;
+use crate::stand_in;
 
 /// First bytes of a gzip file.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
@@ -17,14 +18,18 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Opens a regular file for reading.
 ///
 /// # Errors
-/// The system's; a path that is no regular file, such as a FIFO, on which it does not wait.
+/// The system's; a path that is no regular file, such as a FIFO, on which it does not wait; a pointer to a
+/// file, as git-lfs leaves it.
 pub fn open(path: &Path) -> Result<File> {
     // Opening some devices has effects, so the type is checked before; it is checked again on the open file,
     // which may be another one.
     check_regular(&std::fs::metadata(path)?)?;
     let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)?;
     check_regular(&file.metadata()?)?;
-    Ok(file)
+    match stand_in::pointer(&file) {
+        Some(sentence) => Err(Error::new(ErrorKind::InvalidData, sentence)),
+        None => Ok(file),
+    }
 }
 
 /// Reads a regular file of at most `most` bytes.

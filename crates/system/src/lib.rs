@@ -4,11 +4,13 @@
 //! limit ([`input`]); reading never waits on a FIFO. A file that is written has its old content or all of its
 //! new one, replaces no file of another origin, and is not reached through a link ([`output`]); files that
 //! are executed must be this user's own ([`private`]). Text printed to a terminal cannot control it
-//! ([`terminal`]), and long numbers in it have grouped digits ([`numbers`]). A thread that cannot be started
-//! is an error with a sentence ([`threads`]). Work on untrusted data is done by a second process, whose
-//! limits end only itself ([`confined`]). The process ends without exit handlers of libraries ([`exit`]).
-//! Long work says at times how far it is ([`pace`]). Tests stop a process at the point where they kill it
-//! ([`fail_point`]), and report what they cannot test here ([`skipped`]).
+//! ([`terminal`]), long numbers in it have grouped digits ([`numbers`]), and long input is shortened
+//! ([`quoted`]). Files of other programs have keys that are known, ignored or refused ([`readers`]), and may
+//! stand in for others ([`stand_in`]); what is left out is counted ([`tally`]). A thread that cannot be
+//! started is an error with a sentence ([`threads`]). Work on untrusted data is done by a second process,
+//! whose limits end only itself ([`confined`]). The process ends without exit handlers of libraries
+//! ([`exit`]). Long work says at times how far it is ([`pace`]). Tests stop a process at the point where they
+//! kill it ([`fail_point`]), and report what they cannot test here ([`skipped`]).
 //!
 //! ```
 //! use system::output::{OutputFile, Replace};
@@ -30,6 +32,10 @@ pub mod numbers;
 pub mod output;
 pub mod pace;
 pub mod private;
+pub mod quoted;
+pub mod readers;
 pub mod skipped;
+pub mod stand_in;
+pub mod tally;
 pub mod terminal;
 pub mod threads;

@@ -4,16 +4,46 @@ use serde_json::Value;
 
 use super::question::{Ending, Parsed, Question, check};
 use crate::Tokenizer;
+use system::readers::{FileKey, Reader, Unlisted};
+use system::tally::Tally;
+
+/// The keys of a question.
+pub(crate) const QUESTION: Reader = Reader {
+    of: "A question of multiple choice",
+    keys: &[
+        FileKey::known(&["context", "ctx"], "the text before the endings"),
+        FileKey::known(&["endings"], "the list of texts"),
+        FileKey::known(&["label"], "the index of the correct ending, a number or its text"),
+        FileKey::ignored(
+            &["ind", "activity_label", "ctx_a", "ctx_b", "split", "split_type", "source_id"],
+            "HellaSwag's; `ctx` is `ctx_a` and `ctx_b`",
+        ),
+    ],
+    shared: &[],
+    unlisted: Unlisted::Counted,
+};
 
 pub(super) fn parse(bytes: &[u8], tokenizer: &Tokenizer) -> Parsed {
     let text = std::str::from_utf8(bytes).map_err(|error| (1, error.to_string()))?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    lines.map(|(index, line)| question(line, index + 1, tokenizer)).collect()
+    let mut unread = Tally::default();
+    let questions = lines.map(|(index, line)| question(line, index + 1, tokenizer, &mut unread)).collect();
+    if let Some(keys) = unread.list() {
+        tracing::info!("questions: keys that are not read: {keys}");
+    }
+    questions
 }
 
-fn question(line: &str, number: usize, tokenizer: &Tokenizer) -> Result<Question, (usize, String)> {
+fn question(
+    line: &str,
+    number: usize,
+    tokenizer: &Tokenizer,
+    unread: &mut Tally,
+) -> Result<Question, (usize, String)> {
     let value: Value = serde_json::from_str(line).map_err(|error| (number, error.to_string()))?;
     let wrong = |what: &str| (number, what.to_owned());
+    let object = value.as_object().ok_or_else(|| wrong("it is no object"))?;
+    unread.add_all(QUESTION.check(object).map_err(|reason| (number, reason))?);
     let context = ["context", "ctx"].iter().find_map(|key| value.get(key)).and_then(Value::as_str);
     let context = context.ok_or_else(|| wrong("it has no text \"context\" or \"ctx\""))?;
     let endings = value.get("endings").and_then(Value::as_array);

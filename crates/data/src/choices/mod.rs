@@ -4,6 +4,7 @@ mod eval_file;
 mod json_lines;
 mod question;
 
+pub(crate) use json_lines::QUESTION;
 pub use question::{Ending, Question};
 
 use std::path::Path;

@@ -1,0 +1,254 @@
+//! Keys of files that other programs write: those that a reader knows, ignores or refuses.
+//!
+//! A reader of such a file lists its keys in a [`Reader`]. The list decides what happens to a key, writes the
+//! sentence of a refusal, and makes the tables of `docs/readers.md`.
+
+use std::fmt::Write;
+
+use serde_json::{Map, Value};
+
+use crate::quoted::shortened;
+
+/// The keys of a kind of file or object.
+#[derive(Debug)]
+pub struct Reader {
+    /// The kind, as a heading of the documentation: "A message of a conversation".
+    pub of: &'static str,
+    /// The keys, in the order of the documentation.
+    pub keys: &'static [FileKey],
+    /// Readers whose keys are listed here too.
+    pub shared: &'static [&'static Reader],
+    /// The treatment of keys that are not listed.
+    pub unlisted: Unlisted,
+}
+
+/// Keys that a reader treats alike.
+#[derive(Debug)]
+pub struct FileKey {
+    names: &'static [&'static str],
+    treatment: Treatment,
+    /// The meaning of a known key, the reason why one changes nothing, or what to do about a refused one.
+    note: &'static str,
+}
+
+/// The treatment of a listed key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Treatment {
+    /// A key that is read.
+    Known,
+    /// A key that changes nothing here.
+    Ignored,
+    /// A key that would change the result and is not built. It may be absent, null, or one of these values,
+    /// which are JSON, or in files that are not JSON their text.
+    Refused(&'static [&'static str]),
+}
+
+/// The treatment of keys that a reader does not list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unlisted {
+    /// Left out, and counted in one line of the log.
+    Counted,
+    /// Refused by name.
+    Refused,
+    /// Another one, which a sentence of the documentation describes.
+    Other(&'static str),
+}
+
+impl FileKey {
+    /// Keys that are read.
+    #[must_use]
+    pub const fn known(names: &'static [&'static str], meaning: &'static str) -> Self {
+        Self { names, treatment: Treatment::Known, note: meaning }
+    }
+
+    /// Keys that change nothing, for a reason.
+    #[must_use]
+    pub const fn ignored(names: &'static [&'static str], reason: &'static str) -> Self {
+        Self { names, treatment: Treatment::Ignored, note: reason }
+    }
+
+    /// Keys that are refused unless their value is null or among `harmless`; `advice` says what to do.
+    #[must_use]
+    pub const fn refused(
+        names: &'static [&'static str],
+        harmless: &'static [&'static str],
+        advice: &'static str,
+    ) -> Self {
+        Self { names, treatment: Treatment::Refused(harmless), note: advice }
+    }
+
+    /// The names.
+    #[must_use]
+    pub fn names(&self) -> &'static [&'static str] {
+        self.names
+    }
+
+    /// The treatment.
+    #[must_use]
+    pub fn treatment(&self) -> Treatment {
+        self.treatment
+    }
+
+    /// Returns the sentence that refuses `value` of the key `name`; `None` if it is accepted.
+    fn refusal(&self, name: &str, value: &Value) -> Option<String> {
+        match self.treatment {
+            Treatment::Refused(harmless) if !value.is_null() && !is_among(value, harmless) => Some(format!(
+                "\"{name}\" = {} is not supported: {}",
+                shortened(&value.to_string()),
+                self.note
+            )),
+            _ => None,
+        }
+    }
+}
+
+impl Reader {
+    /// Returns the listed key of this name.
+    #[must_use]
+    pub fn key(&self, name: &str) -> Option<&'static FileKey> {
+        let own = self.keys.iter().find(|key| key.names.contains(&name));
+        own.or_else(|| self.shared.iter().find_map(|reader| reader.key(name)))
+    }
+
+    /// Checks the keys of an object, and returns those that are not listed.
+    ///
+    /// # Errors
+    /// A refused key, in a sentence without its file.
+    pub fn check<'a>(&self, object: &'a Map<String, Value>) -> Result<Vec<&'a str>, String> {
+        let mut unlisted = Vec::new();
+        for (name, value) in object {
+            match self.key(name) {
+                Some(key) => key.refusal(name, value).map_or(Ok(()), Err)?,
+                None if self.unlisted == Unlisted::Refused => return Err(self.unknown(name)),
+                None => unlisted.push(name.as_str()),
+            }
+        }
+        Ok(unlisted)
+    }
+
+    /// Checks a key of a file that is not JSON. Returns whether it is listed.
+    ///
+    /// # Errors
+    /// A refused key, in a sentence without its file.
+    pub fn check_text(&self, name: &str, value: &str) -> Result<bool, String> {
+        match self.key(name) {
+            Some(key) => match key.treatment {
+                Treatment::Refused(harmless) if !harmless.contains(&value) => {
+                    Err(format!("{name} = {} is not supported: {}", shortened(value), key.note))
+                }
+                _ => Ok(true),
+            },
+            None if self.unlisted == Unlisted::Refused => Err(self.unknown(name)),
+            None => Ok(false),
+        }
+    }
+
+    /// The sentence that refuses an unlisted key.
+    fn unknown(&self, name: &str) -> String {
+        let known = self.keys.iter().filter(|key| key.treatment == Treatment::Known);
+        let names: Vec<&str> = known.flat_map(|key| key.names).copied().collect();
+        format!("\"{}\" is not known; known: {}", shortened(name), names.join(", "))
+    }
+
+    /// Returns the section of the documentation: a heading, a table of the keys, and a sentence about others.
+    #[must_use]
+    pub fn section(&self) -> String {
+        let mut text = format!("### {}\n\n| key | treatment | |\n| --- | --- | --- |\n", self.of);
+        for FileKey { names, treatment, note } in self.keys {
+            let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+            let treatment = match treatment {
+                Treatment::Known => "read".to_owned(),
+                Treatment::Ignored => "ignored".to_owned(),
+                Treatment::Refused([]) => "refused".to_owned(),
+                Treatment::Refused(harmless) => {
+                    let values: Vec<String> = harmless.iter().map(|value| format!("`{value}`")).collect();
+                    format!("refused, but for {}", values.join(", "))
+                }
+            };
+            // Writing to a string does not fail.
+            let _ = writeln!(text, "| {} | {treatment} | {note} |", names.join(", "));
+        }
+        let others = match self.unlisted {
+            Unlisted::Counted => "Other keys are left out, and counted in one line of the log.",
+            Unlisted::Refused => "Other keys are refused by name.",
+            Unlisted::Other(sentence) => sentence,
+        };
+        let shared = self.shared.iter().map(|reader| format!("*{}*", reader.of)).collect::<Vec<_>>();
+        let shared = match shared.is_empty() {
+            true => String::new(),
+            false => format!("The keys of {} are listed there. ", shared.join(" and ")),
+        };
+        let _ = writeln!(text, "\n{shared}{others}");
+        text
+    }
+}
+
+/// Returns whether `value` is one of `texts`, which are JSON; numbers are equal by value.
+fn is_among(value: &Value, texts: &[&str]) -> bool {
+    let equals = |text: &&str| match serde_json::from_str::<Value>(text) {
+        Ok(Value::Number(number)) => value.as_f64().is_some_and(|value| number.as_f64() == Some(value)),
+        Ok(other) => other == *value,
+        Err(_) => false,
+    };
+    texts.iter().any(equals)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const READER: Reader = Reader {
+        of: "A test",
+        keys: &[
+            FileKey::known(&["r", "rank"], "the rank"),
+            FileKey::ignored(&["note"], "it is a comment"),
+            FileKey::refused(&["scale"], &["1", "\"none\"", "[]"], "write 1"),
+        ],
+        shared: &[&COMMON],
+        unlisted: Unlisted::Counted,
+    };
+    const COMMON: Reader = Reader {
+        of: "Any test",
+        keys: &[FileKey::known(&["id"], "a name")],
+        shared: &[],
+        unlisted: Unlisted::Counted,
+    };
+
+    #[test]
+    fn keys_are_known_ignored_refused_or_counted() {
+        let check = |value: Value| READER.check(value.as_object().unwrap()).map(|names| names.join(" "));
+        for (object, expected) in [
+            (json!({"r": 1, "note": {}, "x": 1, "scale": null}), Ok("x")),
+            (json!({"rank": 1, "scale": 1.0, "id": 7}), Ok("")),
+            (json!({"scale": "none"}), Ok("")),
+            (json!({"scale": []}), Ok("")),
+            (json!({"scale": 0.5}), Err("\"scale\" = 0.5 is not supported: write 1")),
+            (json!({"scale": "1"}), Err("\"scale\" = \"1\" is not supported: write 1")),
+            (json!({"scale": [1]}), Err("\"scale\" = [1] is not supported: write 1")),
+        ] {
+            let expected = expected.map(str::to_owned).map_err(str::to_owned);
+            assert_eq!(check(object.clone()), expected, "{object}");
+        }
+        let long = check(json!({"scale": "a".repeat(99_999)})).unwrap_err();
+        assert!(long.len() < 200, "{long}");
+    }
+
+    #[test]
+    fn texts_are_checked_by_the_same_list() {
+        let strict = Reader { unlisted: Unlisted::Refused, ..READER };
+        assert_eq!(READER.check_text("scale", "1"), Ok(true));
+        assert_eq!(READER.check_text("other", "1"), Ok(false));
+        assert!(READER.check_text("scale", "2").unwrap_err().starts_with("scale = 2 is not"));
+        assert_eq!(strict.check_text("x", "1").unwrap_err(), "\"x\" is not known; known: r, rank");
+    }
+
+    #[test]
+    fn a_section_lists_all_keys() {
+        let section = READER.section();
+        assert!(section.starts_with("### A test\n\n| key | treatment | |\n"));
+        assert!(section.contains("| `r`, `rank` | read | the rank |\n"));
+        assert!(section.contains("| `scale` | refused, but for `1`, `\"none\"`, `[]` | write 1 |\n"));
+        assert!(section.contains("\nThe keys of *Any test* are listed there. Other keys are left out, and"));
+    }
+}
