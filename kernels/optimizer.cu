@@ -68,16 +68,16 @@ __device__ __forceinline__ void update(const Parameter &parameter, u64 start, co
     }
 }
 
-// Updates this block's chunk, unless the step is skipped.
+// Updates this block's chunk, or, if the step is skipped, only rounds its weights.
 template <typename Rule, typename G, typename S>
 __device__ __forceinline__ void update_chunk(const Parameter *parameters, const StepState *state, u32 count) {
     const bool skip = skips(state);
     const Rule rule = *reinterpret_cast<const Rule *>(state->coefficients);
     const u32 *blocks = reinterpret_cast<const u32 *>(parameters + count);
     const u32 index = owner_of(blocks, count, blockIdx.x);
-    if (skip) return;
     const Parameter parameter = parameters[index];
     const u64 first = u64(blockIdx.x - blocks[index]) * CHUNK;
+    if (skip) return copy_chunk(parameter, first);
 #pragma unroll 1
     for (u32 piece = 0; piece < CHUNK; piece += THREADS * 4 * UNROLL) {
         update<Rule, G, S>(parameter, first + piece + threadIdx.x * 4, rule, state->updates);

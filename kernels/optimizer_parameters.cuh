@@ -80,3 +80,16 @@ __device__ __forceinline__ void put_copy(const Parameter &parameter, u64 at, u64
 #endif
     put(reinterpret_cast<f16 *>(parameter.compute), at, end, aligned, weights);
 }
+
+// Rounds a chunk's weights into the copy for computing. A skipped step does this too: the copy may be in a
+// buffer that is stored afterwards, and holds other elements until then. Launch notes as above.
+__device__ __forceinline__ void copy_chunk(const Parameter &parameter, u64 first) {
+    if (!parameter.compute) return;
+    const u64 end = parameter.elements;
+    const bool aligned = parameter.flags & ALIGNED;
+    const float *weights = reinterpret_cast<const float *>(parameter.weight);
+#pragma unroll 1
+    for (u64 at = first + threadIdx.x * 4; at < first + CHUNK; at += THREADS * 4) {
+        put_copy(parameter, at, end, aligned, take(weights, at, end, aligned));
+    }
+}

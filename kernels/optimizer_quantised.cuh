@@ -121,7 +121,8 @@ __device__ __forceinline__ void update_block(const Quantised &parameter, u64 sta
     }
 }
 
-// Updates this thread block's chunk of parameters with states in 8 bits, unless the step is skipped.
+// Updates this thread block's chunk of parameters with states in 8 bits, or, if the step is skipped, only
+// rounds its weights.
 template <typename Rule, typename G>
 __device__ __forceinline__ void update_blocks(const Quantised *parameters, const StepState *state,
                                               u32 count) {
@@ -131,7 +132,8 @@ __device__ __forceinline__ void update_blocks(const Quantised *parameters, const
     const u32 *blocks = reinterpret_cast<const u32 *>(parameters + count);
     const float *fractions = reinterpret_cast<const float *>(blocks + count + 1);
     const u32 index = owner_of(blocks, count, blockIdx.x);
-    if (skip) return;
+    const u64 first = u64(blockIdx.x - blocks[index]) * CHUNK;
+    if (skip) return copy_chunk(parameters[index], first);
     for (u32 code = threadIdx.x; code < 2 * CODES; code += THREADS) {
         const u32 next = code % CODES == CODES - 1 ? code : code + 1;
         codes.fractions[code / CODES][code % CODES] = fractions[code];
@@ -139,7 +141,6 @@ __device__ __forceinline__ void update_blocks(const Quantised *parameters, const
     }
     __syncthreads();
     const Quantised parameter = parameters[index];
-    const u64 first = u64(blockIdx.x - blocks[index]) * CHUNK;
 #pragma unroll 1
     for (u32 piece = threadIdx.x / WARP * BLOCK; piece < CHUNK; piece += THREADS / WARP * BLOCK) {
         if (first + piece < parameter.elements) update_block<Rule, G>(parameter, first + piece, rule, codes);

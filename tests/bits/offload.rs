@@ -5,7 +5,9 @@ use super::{
     BLOCK, INTERLEAVED, PAIRS, PIPELINE, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE,
     assert_equal_bits_on_devices,
 };
-use crate::common::runs::{GPT, LLAMA, MLP, RESNET};
+use worker::DeviceChoice;
+
+use crate::common::runs::{GPT, LLAMA, MLP, RESNET, config, train_in};
 
 const STATE: &str = "optim.offload=true";
 const ACTIVATIONS: &str = "memory.offload=activations";
@@ -95,6 +97,51 @@ fn what_is_offloaded_has_equal_bits() {
     let common: &[&str] = &["train.steps=3", "train.validate_every=2", "optim.clip_norm=0.1"];
     for (text, sets, variants) in TABLE {
         let sets = [common, sets].concat();
+        assert_equal_bits_on_devices(&[(text, sets.leak(), variants)]);
+    }
+}
+
+/// A scale at which the first gradients in f16 overflow.
+const OVERFLOWS: &[&str] = &["precision.compute=f16", "precision.scaler.init_scale=3e7", "model.width=64"];
+/// A threshold that about half of the norms exceed.
+const SPIKES: &[&str] = &[
+    "precision.compute=bf16",
+    "train.on_spike=skip",
+    "train.spike_deviations=0.001",
+    "train.spike_window=8",
+    "train.steps=16",
+    "model.width=64",
+];
+
+/// Every kind of offloading, of state and weights in each type, where updates are skipped.
+#[test]
+fn skipped_updates_leave_what_is_offloaded() {
+    let rows: &[(&str, &[&str], &[&str])] = &[
+        (GPT, OVERFLOWS, &["model.layers=3"]),
+        (GPT, OVERFLOWS, &["optim.kind=lion", "optim.state=bf16"]),
+        (LLAMA, OVERFLOWS, &["optim.state=8bit"]),
+        (GPT, OVERFLOWS, &["optim.kind=sgd", "precision.weights=f32"]),
+        (LLAMA, OVERFLOWS, &["lora.rank=4", "lora.base=nf4"]),
+        (GPT, SPIKES, &["model.layers=3"]),
+        (LLAMA, SPIKES, &["optim.state=8bit"]),
+        (GPT, SPIKES, &["lora.rank=4"]),
+    ];
+    let variants: &[&[&str]] = &[
+        &[],
+        &[STATE],
+        &[WEIGHTS],
+        &[WEIGHTS, STATE, "parallel.data=3", ZERO_3],
+        &[WEIGHTS, "parallel.data=2", PIPELINE, ZERO_BUBBLE],
+        &[STATE, "parallel.data=2", PIPELINE, SHARDED],
+        &[WEIGHTS, ACTIVATIONS, BLOCK],
+    ];
+    for (text, skips, sets) in rows {
+        let sets = [*skips, *sets].concat();
+        let directory = tempfile::tempdir().unwrap();
+        let report = train_in(directory.path(), config(text, &sets), DeviceChoice::Cpu).unwrap();
+        let spikes = std::fs::read_to_string(directory.path().join("spikes.json")).unwrap_or_default();
+        let skipped = report.to_string().contains("Skipped the update of") || spikes.contains("skip");
+        assert!(skipped, "{sets:?}: {report}");
         assert_equal_bits_on_devices(&[(text, sets.leak(), variants)]);
     }
 }

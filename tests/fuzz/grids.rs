@@ -136,6 +136,14 @@ fn settings(random: &mut Random, base: &Base) -> (Vec<String>, Parts) {
     if !base.options.is_empty() && random.once_in(2) {
         set.push((*random.one(base.options)).to_owned());
     }
+    // Updates that are skipped: about half of the norms are spikes, or the first gradients overflow.
+    if random.once_in(4) {
+        let spikes = ["on_spike=skip", "spike_deviations=0.001", "spike_window=2", "steps=7"];
+        set.extend(spikes.map(|setting| format!("train.{setting}")));
+    }
+    if set.iter().any(|setting| setting == F16) && random.once_in(2) {
+        set.push("precision.scaler.init_scale=3e7".to_owned());
+    }
     let features = base.features.iter().filter(|_| random.once_in(5));
     set.extend(features.flat_map(|feature| feature.iter().map(|&setting| setting.to_owned())));
     (set, Parts { lanes, of_lane, tensor, context, layers })
@@ -164,6 +172,8 @@ fn grid(random: &mut Random, parts: Parts) -> Vec<String> {
         format!("parallel.overlap={}", random.one(&["on", "late", "off", "auto"])),
         format!("memory.recompute={}", random.one(&["none", "block", "1", "auto"])),
         format!("optim.offload={}", random.once_in(6)),
+        format!("memory.offload_weights={}", random.once_in(6)),
+        format!("memory.offload={}", if random.once_in(6) { "activations" } else { "none" }),
     ];
     if pipeline > 1 {
         set.push(format!(

@@ -1,7 +1,7 @@
 use device::Device;
 use device::{Float, dispatch};
 use tensor::ops::optimizer::{self, Item, Stream, UpdateRule};
-use tensor::ops::{StepState, Table};
+use tensor::ops::{StepState, Table, cast};
 use tensor::{DType, Tensor};
 
 use crate::support::{Case, bits, close, close_sums, cpu, devices, normal, read, tensor, typed};
@@ -261,8 +261,10 @@ fn many_and_one_by_one(case: &Case, rule: &UpdateRule) {
 /// The bits of the parameter after an update, and the number of updates.
 type Left = (Vec<Vec<u32>>, u32);
 
+/// Copies are rounded from the weights all the same, because they may be in a buffer that is stored
+/// afterwards.
 #[test]
-fn a_skipped_update_changes_nothing_and_is_not_counted() {
+fn a_skipped_update_changes_no_weight_and_is_not_counted() {
     for case in devices() {
         for rule in [ADAMW, LION, SGD, MOMENTUM] {
             // Updates of which the marked ones are skipped, by the flag or by a norm that is not finite.
@@ -283,6 +285,7 @@ fn a_skipped_update_changes_nothing_and_is_not_counted() {
             };
             let all = run(&[false; 3], None);
             let start = Parameter::new(&case, &rule, 40_001, true, 0.0);
+            cast::into(&start.weight, start.compute.as_ref().unwrap()).unwrap();
             let expected = [&(start.bits(), 0), &all[0], &all[0], &all[1], &all[1], &all[2]];
             for by_norm in [None, Some(f32::NAN), Some(f32::INFINITY), Some(f32::NEG_INFINITY)] {
                 let some = run(&[true, false, true, false, true, false], by_norm);

@@ -47,8 +47,9 @@ fn compute_coefficients(rule: &UpdateRule, state: &StepState, count: u32) -> Res
     }
 }
 
-/// Updates all items with the coefficients of the last [`begin`] or [`change_rule`]; does nothing if `state`
-/// says to skip. `table` was made for that many items.
+/// Updates all items with the coefficients of the last [`begin`] or [`change_rule`]. If `state` says to skip,
+/// weights and states stay as they are; copies for computing are rounded from the weights in either case.
+/// `table` was made for that many items.
 ///
 /// # Errors
 /// Shapes, types or counts that do not agree, tensors that overlap.
@@ -120,7 +121,7 @@ fn on_gpu(
 fn on_host<G: Float>(rule: &UpdateRule, items: &[Item<'_>], state: &StepState) -> Result<()> {
     let words = state.read()?;
     if words.skip() {
-        return Ok(());
+        return copy_weights(items);
     }
     let coefficients = words.coefficients();
     let mut guards = items.iter().map(Guards::<G>::of).collect::<Result<Vec<_>>>()?;
@@ -148,7 +149,7 @@ fn on_host<G: Float>(rule: &UpdateRule, items: &[Item<'_>], state: &StepState) -
 fn on_host_rounded<G: Float>(rule: &UpdateRule, items: &[Item<'_>], state: &StepState) -> Result<()> {
     let words = state.read()?;
     if words.skip() {
-        return Ok(());
+        return copy_weights(items);
     }
     let (coefficients, update) = (words.coefficients(), words.updates());
     for item in items {
@@ -181,7 +182,7 @@ fn on_host_quantised<G: Float>(rule: &UpdateRule, items: &[Item<'_>], state: &St
     const BLOCKS: usize = CHUNK / quantised::BLOCK;
     let words = state.read()?;
     if words.skip() {
-        return Ok(());
+        return copy_weights(items);
     }
     let coefficients = words.coefficients();
     for item in items {
