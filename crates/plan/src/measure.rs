@@ -145,7 +145,7 @@ fn passed_forward(
     }
     let (shape, dtype, gradient) =
         (output.tensor().shape(), output.tensor().dtype(), output.wants_gradient());
-    let cut = Crossing { shape, dtype, gradient };
+    let cut = Crossing { shape, dtype, evaluated_dtype: dtype, gradient };
     Ok((tape, None, Some((output.source(), cut))))
 }
 

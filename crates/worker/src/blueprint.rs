@@ -4,18 +4,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use autograd::{Mode, Tape};
-use collective::{Axis, Communicator, Planes, RankGrid};
+use collective::{Axis, RankGrid};
 use device::{DType, Description, Device, DeviceOptions};
-use nn::{Input, Lanes, Model, Sharding, Stage};
+use nn::{Lanes, Model, Sharding, Stage};
 use parallel::data::{BucketLayout, OptimizerShards, WeightLayout};
 use parallel::pipeline::{Crossing, Schedule, StageLayout};
-use tensor::{Shape, Tensor};
+use tensor::Shape;
 
 use crate::buffers::{BufferEntry, BufferList};
 use crate::build::{self, Dataset};
+use crate::crossings;
 use crate::error::{Result, WorkerError};
-use crate::first_batch;
 use crate::hook::ModelHook;
 use config::{Precision, RunConfig};
 
@@ -110,10 +109,12 @@ impl Blueprint {
             adapters.extend_from_slice(model.parameters().adapters().tensors());
             linear_layers.extend_from_slice(model.parameters().fp8().linear_layers());
             if !stage.is_last() {
-                let output = forward(config, dataset, (grid, &*model), hidden.take())?;
+                let outputs = crossings::outputs(config, dataset, (grid, &*model), hidden.take())?;
                 let gradient = parameters.iter().any(|entry: &Entry| entry.trained);
-                crossings.push(Crossing { shape: output.shape(), dtype: output.dtype(), gradient });
-                hidden = Some(output);
+                let [trained, evaluated] = &outputs;
+                let (shape, dtype, evaluated_dtype) = (trained.shape(), trained.dtype(), evaluated.dtype());
+                crossings.push(Crossing { shape, dtype, evaluated_dtype, gradient });
+                hidden = Some(outputs);
             }
             buffers.add(number, &*ModelHook::around(hook, model))?;
         }
@@ -293,25 +294,6 @@ const PLENTY: u64 = 1 << 60;
 pub fn meta(description: &Description) -> Result<Device> {
     let description = Description { total_bytes: PLENTY, ..description.clone() };
     Ok(Device::meta(0, description, &DeviceOptions::default())?)
-}
-
-/// Returns the output of a stage that is not the last, from that of the stage before.
-fn forward(
-    config: &RunConfig,
-    dataset: &Dataset,
-    (grid, model): (RankGrid, &dyn Model),
-    before: Option<Tensor>,
-) -> Result<Tensor> {
-    let device = model.parameters().device().clone();
-    let first_batch::Uploaded { inputs, mut pass, .. } = first_batch::first(config, dataset, &device)?;
-    let counted = Communicator::counted(grid.rank(), grid.world_size());
-    pass.planes = Planes::new(counted, grid)?.handles();
-    let tape = Tape::new(&device, Mode::Evaluate).of(pass);
-    let input = match before {
-        Some(hidden) => Input::Hidden(tape.constant(hidden)),
-        None => Input::Batch(inputs),
-    };
-    Ok(model.forward(&tape, input)?.into_tensor())
 }
 
 /// Adds the parameters of a stage.

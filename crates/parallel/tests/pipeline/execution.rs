@@ -151,7 +151,12 @@ fn run_rank(schedule: &Schedule, communicator: Communicator) -> Result<RunResult
         StagePart { model, reduction, weights: None }
     };
     let mut parts: Vec<_> = stages.iter().map(part).collect();
-    let crossing = Crossing { shape: [ROWS, WIDTH].into(), dtype: DType::F32, gradient: true };
+    let crossing = Crossing {
+        shape: [ROWS, WIDTH].into(),
+        dtype: DType::F32,
+        evaluated_dtype: DType::F32,
+        gradient: true,
+    };
     let crossings = vec![crossing; schedule.stages - 1];
     let executor = Executor::new(&device, grid, schedule.clone(), crossings)?;
     let loads = loads(schedule);
@@ -227,7 +232,12 @@ fn every_schedule_gives_the_gradients_of_one_rank_and_holds_its_loads() {
 fn a_schedule_for_another_number_of_ranks_is_refused() {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
     let grid = RankGrid::new(&[(Axis::Pipeline, 2)], 0).unwrap();
-    let crossing = Crossing { shape: [ROWS, WIDTH].into(), dtype: DType::F32, gradient: true };
+    let crossing = Crossing {
+        shape: [ROWS, WIDTH].into(),
+        dtype: DType::F32,
+        evaluated_dtype: DType::F32,
+        gradient: true,
+    };
     for (schedule, cuts) in
         [(schedule(ScheduleKind::GPipe, 3, 1, 3), 2), (schedule(ScheduleKind::GPipe, 2, 1, 3), 2)]
     {

@@ -71,8 +71,10 @@ impl std::fmt::Debug for StagePart {
 pub struct Crossing {
     /// Shape for one micro-batch.
     pub shape: Shape,
-    /// Type of the elements.
+    /// Type of the elements, and of their gradient, in training.
     pub dtype: DType,
+    /// Type of the elements where the model is evaluated, which may join layers.
+    pub evaluated_dtype: DType,
     /// Whether the gradient is passed back, because an earlier stage has trained parameters.
     pub gradient: bool,
 }
@@ -324,6 +326,14 @@ impl Work {
         match self {
             Work::Step { .. } | Work::Repetition { .. } | Work::Validation => StreamKind::Transfer,
             Work::Generation { .. } => StreamKind::Compute,
+        }
+    }
+
+    /// Type of the tensor that is passed over a cut.
+    fn crossing_dtype(self, crossing: &Crossing) -> DType {
+        match self {
+            Work::Step { .. } | Work::Repetition { .. } => crossing.dtype,
+            Work::Validation | Work::Generation { .. } => crossing.evaluated_dtype,
         }
     }
 

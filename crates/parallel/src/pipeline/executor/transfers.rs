@@ -26,7 +26,8 @@ impl<F: Feed> Walk<'_, F> {
         let shape = self.work.crossing_shape(crossing).ok_or(ParallelError::Unsound { action })?;
         let scope = device.module(&format!("stage.{}.{name}", action.stage));
         let request = Request::new(Category::Communication, operator).on(stream);
-        let tensor = Tensor::empty(device, shape, crossing.dtype, request).map_err(ParallelError::from)?;
+        let dtype = self.work.crossing_dtype(crossing);
+        let tensor = Tensor::empty(device, shape, dtype, request).map_err(ParallelError::from)?;
         drop(scope);
         self.transit.note_allocation()?;
         self.planes.receive(Axis::Pipeline, from, tensor.region(), stream).map_err(ParallelError::from)?;
