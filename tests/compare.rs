@@ -94,7 +94,30 @@ fn runs_on_different_grids_compare_as_equal() {
     ];
     let llama = [&[][..], &["parallel.pipeline=2", "parallel.schedule=interleaved"]];
     let mlp = [&[][..], &["parallel.data=4", "parallel.zero_stage=1"]];
-    for (name, text, cases) in [("gpt", GPT, &gpt[..]), ("llama", LLAMA, &llama), ("mlp", MLP, &mlp)] {
+    let pieces = [
+        &["parallel.context_lanes=4"][..],
+        &["parallel.context_lanes=4", "parallel.context=2"],
+        &["parallel.context_lanes=4", "parallel.context=2", "parallel.data=2", "parallel.zero_stage=3"],
+        &["parallel.context_lanes=4", "parallel.pipeline=2", "memory.recompute=block"],
+    ];
+    let lanes = [
+        &["parallel.tensor_lanes=2"][..],
+        &["parallel.tensor_lanes=2", "parallel.tensor=2"],
+        &["parallel.tensor_lanes=2", "parallel.tensor=2", "parallel.data=2", "parallel.zero_stage=1"],
+    ];
+    let both = [
+        &["parallel.tensor_lanes=2", "parallel.context_lanes=2"][..],
+        &["parallel.tensor_lanes=2", "parallel.context_lanes=2", "parallel.tensor=2"],
+    ];
+    let tables: [(&str, &str, &[&[&str]]); 6] = [
+        ("gpt", GPT, &gpt),
+        ("llama", LLAMA, &llama),
+        ("mlp", MLP, &mlp),
+        ("pieces", LLAMA, &pieces),
+        ("lanes", GPT, &lanes),
+        ("both", LLAMA, &both),
+    ];
+    for (name, text, cases) in tables {
         let mut plain: Vec<(bool, std::path::PathBuf)> = Vec::new();
         for (index, case) in cases.iter().enumerate() {
             let (path, drops) =

@@ -41,7 +41,7 @@ impl PendingWeights {
         let mut sums = PieceSums::of(&self.pass);
         for (module, piece, rule) in self.rules {
             let _scope = self.device.at_module(module);
-            sums.with(piece, sink, |sink| weight_half(&self.pass, module, rule, sink))?;
+            sums.with(piece, sink, |sink| weight_half(&self.pass, (module, piece), rule, sink))?;
         }
         sums.finish(sink)
     }
@@ -118,7 +118,7 @@ impl Tape {
         let (mut root, loss) = root.unzip();
         for mut node in graph.nodes.into_iter().rev() {
             let _scope = device.at_module(node.module);
-            let call = of_rule(&pass, node.module, node.rule.operator(), Direction::Backward);
+            let call = of_rule(&pass, (node.module, node.piece), node.rule.operator(), Direction::Backward);
             pass.observers.before(|| call)?;
             let gradients = match root.take_if(|root| *root == node.first_output) {
                 Some(_) => from_root(&mut node, loss.as_ref(), &pass, weights)?,
@@ -164,7 +164,7 @@ impl Weights<'_> {
     fn half(&mut self, pass: &Pass, (module, piece, rule): Later) -> Result<()> {
         match self {
             Weights::Now(sink, sums) => {
-                return sums.with(piece, *sink, |sink| weight_half(pass, module, rule, sink));
+                return sums.with(piece, *sink, |sink| weight_half(pass, (module, piece), rule, sink));
             }
             Weights::Later(rules) if rule.has_weights() => rules.push((module, piece, rule)),
             Weights::Later(_) => {}
@@ -240,19 +240,30 @@ fn pass_on(node: &Node, gradients: InputGradients, flowing: &mut [Option<Tensor>
     Ok(())
 }
 
-fn weight_half(pass: &Pass, module: Label, rule: Box<dyn Rule>, sink: &mut dyn GradientSink) -> Result<()> {
+fn weight_half(
+    pass: &Pass,
+    computed: (Label, Option<usize>),
+    rule: Box<dyn Rule>,
+    sink: &mut dyn GradientSink,
+) -> Result<()> {
     let operator = rule.operator();
     if !rule.has_weights() {
         return rule.backward_weight(sink).map_err(|e| name(e, operator));
     }
-    let call = || of_rule(pass, module, operator, Direction::BackwardWeight);
+    let call = || of_rule(pass, computed, operator, Direction::BackwardWeight);
     pass.observers.before(call)?;
     rule.backward_weight(sink).map_err(|e| name(e, operator))?;
     pass.observers.after(call, std::iter::empty())
 }
 
-fn of_rule(pass: &Pass, module: Label, operator: &'static str, direction: Direction) -> Call {
-    Call { direction, module, operator, micro_batch: pass.micro_batch }
+/// Returns the call of a rule, of a module and of the piece with an index among those that are here.
+fn of_rule(
+    pass: &Pass,
+    (module, piece): (Label, Option<usize>),
+    operator: &'static str,
+    direction: Direction,
+) -> Call {
+    Call { direction, module, operator, micro_batch: pass.micro_batch, piece: pass.piece_number(piece) }
 }
 
 fn name(error: AutogradError, operator: &'static str) -> AutogradError {

@@ -44,6 +44,9 @@ pub struct Call {
     pub operator: &'static str,
     /// Number of the micro-batch over all steps and ranks.
     pub micro_batch: u64,
+    /// Number of the piece of sequences that the call computes; `None` if it computes all that are on the
+    /// rank.
+    pub piece: Option<usize>,
 }
 
 /// The error of an observer.

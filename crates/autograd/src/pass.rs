@@ -7,6 +7,7 @@ use std::sync::Arc;
 use collective::AxisPlanes;
 use device::{Category, Request};
 use tensor::ops::cached_attention::Cache;
+use tensor::ops::cross_entropy::Mean;
 use tensor::ops::preference::Objective;
 use tensor::ops::routing::Balance;
 use tensor::{Tensor, ops};
@@ -33,6 +34,9 @@ pub struct Pass {
     pub piece: Option<Piece>,
     /// The part of each target's probability that is spread over all classes, as PyTorch's `label_smoothing`.
     pub label_smoothing: f32,
+    /// The number of targets of the whole step, one u32, over which the loss of tokens is a mean; `None`:
+    /// each micro-batch has a mean of its own, by which the step's is made.
+    pub target_count: Option<Tensor>,
     /// The pairs of answers of a pass whose loss compares them; only on the last stage.
     pub preference: Option<PreferencePass>,
     /// The caches of a pass that generates text.
@@ -125,6 +129,20 @@ impl CachedPass {
 }
 
 impl Pass {
+    /// Returns the mean over targets of the loss of a micro-batch, or of a piece of one, that is to be
+    /// multiplied by `scale` unless the mean is that of the step.
+    pub(crate) fn mean(&self, scale: f32) -> Mean<'_> {
+        match &self.target_count {
+            Some(count) => Mean { scale: 1.0, count: Some(count) },
+            None => Mean::of_rows(scale),
+        }
+    }
+
+    /// Returns the number in its sequence of the piece with this index among those that are here.
+    pub(crate) fn piece_number(&self, index: Option<usize>) -> Option<usize> {
+        self.pieces.as_ref()?.here.get(index?).map(|piece| piece.number)
+    }
+
     /// Returns the pass of each piece that is here.
     pub(crate) fn of_pieces(&self) -> Vec<Pass> {
         let of = |piece: &Piece| {

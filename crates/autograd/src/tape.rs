@@ -282,7 +282,8 @@ impl Tape {
             Mode::Recompute => Direction::Recompute,
             _ => Direction::Forward,
         };
-        Call { direction, module: self.device.current_module(), operator, micro_batch: self.pass.micro_batch }
+        let (module, micro_batch) = (self.device.current_module(), self.pass.micro_batch);
+        Call { direction, module, operator, micro_batch, piece: self.pass.piece_number(self.piece.get()) }
     }
 
     /// Tells the observers that the call begun last has been enqueued.

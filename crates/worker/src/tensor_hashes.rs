@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use autograd::{Call, Direction, Observer, ObserverError};
-use collective::ControlPlane;
+use collective::{Axis, ControlPlane, RankGrid};
 use device::{Device, Label};
 use serde::{Deserialize, Serialize};
 use telemetry::hashes::{HashedArray, HashedStep, Section};
@@ -60,8 +60,46 @@ impl fmt::Debug for TensorHook {
     }
 }
 
-/// Position of an array among those of a step, on any grid: its section, micro-batch, stage and number there.
-pub(crate) type Order = (Section, u64, u64, u64);
+/// Position of an array among those of a step: its section, micro-batch, stage, shard and number there. Ranks
+/// whose arrays have the same position hold copies of the same array, or shards of it that begin at other
+/// elements.
+pub(crate) type Order = (Section, u64, u64, u64, u64);
+
+/// The shards of activations that a rank computes: its coordinate and the size of the axes over which ranks
+/// share layers and sequences.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ActivationShard {
+    tensor: (usize, usize),
+    context: (usize, usize),
+}
+
+impl ActivationShard {
+    /// Returns the shard of a rank that computes whole activations.
+    pub(crate) const WHOLE: Self = ActivationShard { tensor: (0, 1), context: (0, 1) };
+
+    /// Returns the shard of a rank.
+    pub(crate) fn of_rank(grid: &RankGrid) -> Self {
+        let [tensor, context] =
+            [Axis::Tensor, Axis::Context].map(|axis| (grid.coordinate(axis), grid.size(axis)));
+        ActivationShard { tensor, context }
+    }
+
+    /// Returns the number of a call's shard, and its name after the name of an array. A call of one piece of
+    /// sequences has the same number and name on every grid.
+    fn of_call(self, call: &Call) -> (u64, String) {
+        let (context, of_context) = match (call.piece, self.context) {
+            (Some(piece), _) => (1 + piece as u64, format!(", piece {piece}")),
+            (None, (_, ..=1)) => (0, String::new()),
+            (None, (rank, size)) => (1 << 16 | rank as u64, format!(", context rank {rank} of {size}")),
+        };
+        match self.tensor {
+            (_, ..=1) => (context, of_context),
+            (rank, size) => {
+                (context << 32 | (1 + rank as u64), format!("{of_context}, tensor rank {rank} of {size}"))
+            }
+        }
+    }
+}
 
 /// The hash of an array, or of a shard of it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -76,6 +114,7 @@ struct Part {
 
 struct State {
     device: Device,
+    shard: ActivationShard,
     /// Steps between hashed steps; 0: none is hashed.
     every: u64,
     hook: Option<TensorHook>,
@@ -91,13 +130,18 @@ struct State {
 pub(crate) struct TensorHashes(Rc<State>);
 
 impl TensorHashes {
-    /// Returns the hashes of every `every`th step on `device`; `None` if nothing looks at tensors.
-    pub(crate) fn new(device: &Device, every: u64, hook: Option<TensorHook>) -> Option<Self> {
+    /// Returns the hashes of every `every`th step of a rank; `None` if nothing looks at tensors.
+    pub(crate) fn new(
+        (device, grid): (&Device, &RankGrid),
+        every: u64,
+        hook: Option<TensorHook>,
+    ) -> Option<Self> {
         if device.is_meta() || (every == 0 && hook.is_none()) {
             return None;
         }
         let (step, parts, modules) = Default::default();
-        Some(TensorHashes(Rc::new(State { device: device.clone(), every, hook, step, parts, modules })))
+        let (device, shard) = (device.clone(), ActivationShard::of_rank(grid));
+        Some(TensorHashes(Rc::new(State { device, shard, every, hook, step, parts, modules })))
     }
 
     /// Begins step `step`, counted from 1.
@@ -112,21 +156,21 @@ impl TensorHashes {
 
     /// Returns an observer of a pass through `stage`.
     pub(crate) fn of_stage(&self, stage: usize) -> Rc<dyn Observer> {
-        stage_observer(self.clone(), stage)
+        stage_observer(self.clone(), stage, self.0.shard)
     }
 
-    /// Hashes an array named `name` of the parameter `of`: `tensor` is the part from element `start` on.
-    /// `order` orders the arrays of a section.
+    /// Hashes an array named `name` of the parameter `of`, or of a part of it: `tensor` is the shard from
+    /// element `start` on. The part's number and `order` order the arrays of a section.
     pub(crate) fn array(
         &self,
         section: Section,
-        (order, name, of): (usize, &str, &str),
+        ([part, order], name, of): ([usize; 2], &str, &str),
         start: usize,
         tensor: &Tensor,
     ) -> Result<()> {
         let module = of.rsplit_once('.').map_or("", |(module, _)| module);
         let array = array(section, None, module, "", name);
-        self.see((section, 0, 0, order as u64), array, start, tensor).map_err(WorkerError::Hook)
+        self.see((section, 0, 0, part as u64, order as u64), array, start, tensor).map_err(WorkerError::Hook)
     }
 
     fn module(&self, label: Label) -> String {
@@ -225,10 +269,14 @@ impl SeeArray for TensorHashes {
     }
 }
 
-/// Returns an observer of a pass through `stage` that shows the results of its operators to `seer`.
-pub(crate) fn stage_observer(seer: impl SeeArray + 'static, stage: usize) -> Rc<dyn Observer> {
-    let calls = [Cell::new(0), Cell::new(0)];
-    Rc::new(StageArrays { seer, stage: stage as u64, calls })
+/// Returns an observer of a pass through `stage` that shows the results of its operators, which are those of
+/// `shard`, to `seer`.
+pub(crate) fn stage_observer(
+    seer: impl SeeArray + 'static,
+    stage: usize,
+    shard: ActivationShard,
+) -> Rc<dyn Observer> {
+    Rc::new(StageArrays { seer, stage: stage as u64, shard, calls: RefCell::default() })
 }
 
 /// Returns the path of a module.
@@ -240,23 +288,27 @@ pub(crate) fn module_name(device: &Device, label: Label) -> String {
 struct StageArrays<S> {
     seer: S,
     stage: u64,
-    /// Number of tensors seen in forward and in backward.
-    calls: [Cell<u64>; 2],
+    shard: ActivationShard,
+    /// Number of tensors seen of each section and shard.
+    calls: RefCell<BTreeMap<(Section, u64), u64>>,
 }
 
 impl<S> StageArrays<S> {
-    /// Returns the section of a call and its position; `None` for a call whose results are those of others.
-    fn order(&self, call: &Call) -> Option<(Section, Order)> {
+    /// Returns the position of a call's next result in its shard; `None` for a call whose results are those
+    /// of others.
+    fn order(&self, call: &Call, shard: u64) -> Option<Order> {
         // Backward passes through the stages in reverse.
-        let (section, calls, stage) = match call.direction {
-            Direction::Forward => (Section::Forward, &self.calls[0], self.stage),
+        let (section, stage) = match call.direction {
+            Direction::Forward => (Section::Forward, self.stage),
             Direction::Backward if call.operator != autograd::RECOMPUTE => {
-                (Section::Backward, &self.calls[1], u64::MAX - self.stage)
+                (Section::Backward, u64::MAX - self.stage)
             }
             Direction::Recompute | Direction::Backward | Direction::BackwardWeight => return None,
         };
-        let number = calls.replace(calls.get() + 1);
-        Some((section, (section, call.micro_batch, stage, number)))
+        let mut calls = self.calls.borrow_mut();
+        let number = calls.entry((section, shard)).or_insert(0);
+        *number += 1;
+        Some((section, call.micro_batch, stage, shard, *number))
     }
 }
 
@@ -267,11 +319,12 @@ impl<S: SeeArray> Observer for StageArrays<S> {
 
     fn after(&self, call: &Call, results: &[Option<&Tensor>]) -> std::result::Result<(), ObserverError> {
         let kind = if call.direction == Direction::Forward { "output" } else { "gradient of input" };
+        let (shard, suffix) = self.shard.of_call(call);
         for (number, tensor) in results.iter().enumerate() {
-            let (Some(tensor), Some((section, order))) = (tensor, self.order(call)) else { continue };
-            let name = if results.len() > 1 { format!("{kind} {number}") } else { kind.to_owned() };
-            let module = self.seer.module(call.module);
-            let array = array(section, Some(call.micro_batch), &module, call.operator, &name);
+            let (Some(tensor), Some(order)) = (tensor, self.order(call, shard)) else { continue };
+            let kind = if results.len() > 1 { format!("{kind} {number}") } else { kind.to_owned() };
+            let (module, name) = (self.seer.module(call.module), format!("{kind}{suffix}"));
+            let array = array(order.0, Some(call.micro_batch), &module, call.operator, &name);
             self.seer.see(order, array, tensor)?;
         }
         Ok(())
@@ -303,7 +356,7 @@ mod tests {
     #[test]
     fn shards_of_all_ranks_are_joined() {
         let part = |order: u64, start, hash| Part {
-            order: (Section::Weights, 0, 0, order),
+            order: (Section::Weights, 0, 0, 0, order),
             array: array(Section::Weights, None, "m", "", "m.weight"),
             start,
             hash,

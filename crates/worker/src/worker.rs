@@ -181,7 +181,7 @@ impl Worker {
             status: Status::none(),
             observers: ranges(),
             graphs: StepGraphs::new("steps", config.train.graphs, &device, never_captured(config))?,
-            hashes: TensorHashes::new(&device, config.telemetry.hashes, setup.tensor_hook.clone()),
+            hashes: TensorHashes::new((&device, &grid), config.telemetry.hashes, setup.tensor_hook.clone()),
             verification: Verification::new(&device, config.train.verify_every)?,
             rehearses_first: config.train.halves_micro_batches() && config.parallel.shards_gradients(),
             engine,

@@ -21,7 +21,7 @@ use tensor::Tensor;
 use tensor::ops::hash;
 
 use crate::error::{Result, WorkerError};
-use crate::tensor_hashes::{Order, SeeArray, Seen, array, module_name, stage_observer};
+use crate::tensor_hashes::{ActivationShard, Order, SeeArray, Seen, array, module_name, stage_observer};
 use planted::PlantedFlip;
 pub(crate) use report::report;
 pub(crate) use runs::{RankRuns, Round, Run, VerifiedArray};
@@ -109,7 +109,7 @@ impl Verification {
 
     /// Returns an observer of a pass of micro-batch `number` through `stage`, if that is verified.
     pub(crate) fn of_stage(&self, stage: usize, number: u64) -> Option<Rc<dyn Observer>> {
-        self.is_of(number).then(|| stage_observer(self.clone(), stage))
+        self.is_of(number).then(|| stage_observer(self.clone(), stage, ActivationShard::WHOLE))
     }
 
     /// Returns a sink that hashes gradients of `stage` when they are complete, before `sink` adds them up.
@@ -208,7 +208,7 @@ impl GradientSink for VerifiedSink<'_> {
             let module = name.rsplit_once('.').map_or("", |(module, _)| module);
             let array = array(Section::Gradients, Some(self.number), module, "", &name);
             // Backward passes through the stages in reverse.
-            let order = (Section::Gradients, self.number, u64::MAX - self.stage as u64, use_id.0.into());
+            let order = (Section::Gradients, self.number, u64::MAX - self.stage as u64, 0, use_id.0.into());
             self.verification.see(order, array, &tensor).map_err(autograd::AutogradError::Hook)?;
         }
         self.sink.ready(use_id)

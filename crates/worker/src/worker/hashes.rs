@@ -35,7 +35,7 @@ impl Worker {
                 };
                 let Some((start, tensor)) = own else { continue };
                 let name = self.part_name(index);
-                let named = (ARRAYS_PER_PARAMETER * index, name.as_str(), name.as_str());
+                let named = (self.array_order(index, 0), name.as_str(), name.as_str());
                 hashes.array(Section::Weights, named, start, &tensor)?;
             }
         }
@@ -46,11 +46,18 @@ impl Worker {
             number = if last.replace((stage, index)) == Some((stage, index)) { number + 1 } else { 0 };
             let weight = self.model(stage).map(|model| &model.parameters().list()[owned.parameter]);
             let of = weight.map_or(String::new(), |_| self.part_name(index));
-            let named = (ARRAYS_PER_PARAMETER * index + number, state.array.name.as_str(), of.as_str());
+            let named = (self.array_order(index, number), state.array.name.as_str(), of.as_str());
             let start = state.array.range(owned.shard.range.clone()).start;
             hashes.array(Section::OptimizerState, named, start, state.tensor)?;
         }
         Ok(())
+    }
+
+    /// Returns the number of this rank's part of parameter `index` of the whole model, and the position of
+    /// array `number` of the parameter.
+    fn array_order(&self, index: usize, number: usize) -> [usize; 2] {
+        let part = self.engine.setup.blueprint.part(index, &self.engine.grid);
+        [part, ARRAYS_PER_PARAMETER * index + number]
     }
 
     /// The name of this rank's part of parameter `index` of the whole model.
@@ -69,7 +76,7 @@ impl Worker {
             let Some((index, _)) = self.engine.setup.blueprint.find(stage, owned.parameter) else { continue };
             let name = &*self.part_name(index);
             let start = owned.shard.range.start;
-            hashes.array(Section::Gradients, (ARRAYS_PER_PARAMETER * index, name, name), start, gradient)?;
+            hashes.array(Section::Gradients, (self.array_order(index, 0), name, name), start, gradient)?;
         }
         Ok(())
     }
