@@ -155,10 +155,10 @@ KERNEL __launch_bounds__(MEAN_THREADS)
     if (threadIdx.x == 0) *counted = counts[0];
 }
 
-// loss = scale * mean of the rows' losses, added in f64 in a fixed order; 0 if all are ignored. `loss` holds
-// the number of the other rows. Launch: one block of MEAN_THREADS threads; a few hundred KiB from L2.
+// loss = scale * the sum of the rows' losses / counted, added in f64 in a fixed order; 0 if counted is 0.
+// `loss` may be where `counted` is. Launch: one block of MEAN_THREADS threads; a few hundred KiB from L2.
 KERNEL __launch_bounds__(MEAN_THREADS)
-    mean_loss(const float *__restrict__ losses, float *loss, u32 rows, float scale) {
+    mean_loss(const float *__restrict__ losses, const u32 *counted, float *loss, u32 rows, float scale) {
     __shared__ double sums[MEAN_THREADS];
     double sum = 0.0;
 #pragma unroll 4
@@ -170,7 +170,7 @@ KERNEL __launch_bounds__(MEAN_THREADS)
         if (threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
     }
     if (threadIdx.x == 0) {
-        const u32 counted = __float_as_uint(*loss);
-        *loss = counted ? float(double(scale) * sums[0] / double(counted)) : 0.0f;
+        const u32 divisor = *counted;
+        *loss = divisor ? float(double(scale) * sums[0] / double(divisor)) : 0.0f;
     }
 }

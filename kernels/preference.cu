@@ -98,17 +98,20 @@ __device__ PairLoss of_pair(const float *sums, const float *reference, u32 kind,
 }
 
 // Writes the loss and its figures, each times `scale`, and after the sums of every sequence the weights of
-// its rows: of those of the answer, and of all. Launch: one block.
+// its rows: of those of the answer, and of all. Targets that are learnt have the loss `learnt_scale` times
+// their sum, divided by `counted`, or if that is null by their number. Launch: one block.
 KERNEL __launch_bounds__(THREADS)
-    pairs(float *sums, const float *__restrict__ reference, float *__restrict__ values, u32 count, u32 kind,
-          float parameter, float smoothing, float scale) {
+    pairs(float *sums, const float *__restrict__ reference, const u32 *__restrict__ counted,
+          float *__restrict__ values, u32 count, u32 kind, float parameter, float smoothing, float scale,
+          float learnt_scale) {
     __shared__ double shared[THREADS];
     const bool learns_prompts = kind == 2;
     double learnt = 0.0;
     for (u32 pair = threadIdx.x; pair < count; pair += THREADS)
         learnt += double(sums[u64(pair) * 2 * SUMS + 3]);
     learnt = sum_of_block(learnt, shared);
-    const double of_target = learns_prompts && learnt > 0.0 ? double(scale) / learnt : 0.0;
+    if (counted) learnt = double(*counted);
+    const double of_target = learns_prompts && learnt > 0.0 ? double(learnt_scale) / learnt : 0.0;
     const double of_each = double(scale) / double(count);
     double totals[VALUES] = {};
     for (u32 pair = threadIdx.x; pair < count; pair += THREADS) {
@@ -121,6 +124,7 @@ KERNEL __launch_bounds__(THREADS)
         totals[2] += margin * of_each;
         totals[3] += out.rewards[0] * of_each;
         totals[4] += out.rewards[1] * of_each;
+        totals[5] += double(own[2]) * of_target;
         for (u32 i = 0; i < 2; i++) {
             const double learns = i == 0 ? of_target : 0.0;
             own[i * SUMS + 4] = float(learns - out.slopes[i] * of_each);

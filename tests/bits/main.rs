@@ -10,6 +10,7 @@ mod experts;
 mod graphs;
 mod grids;
 mod loss_scale;
+mod means;
 mod models;
 mod offload;
 mod planted;

@@ -99,6 +99,16 @@ names! {
 }
 
 names! {
+    /// The mean that a step's loss over tokens is, where not all tokens are targets.
+    LossMean {
+        /// The sum over the step's targets, divided by their number.
+        Targets = "targets",
+        /// The mean of the micro-batches' means.
+        MicroBatches = "micro-batches",
+    }
+}
+
+names! {
     /// The activations that are in host memory between forward and backward.
     OffloadPolicy {
         /// None.

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use keys::{Default, Error, Key, Value};
 use nn::Families;
 
+use crate::choices::LossMean;
 use crate::run_config::RunConfig;
-use crate::sections::{Data, Parallel, Train};
+use crate::sections::{Data, Parallel, Preference, Train};
 use crate::table::table;
 
 /// A bit-deciding setting that differs from the one in a checkpoint.
@@ -170,8 +171,9 @@ fn is_equal(key: Option<&Key>, here: Option<&str>, there: Option<&str>) -> bool 
     }
 }
 
-/// Returns an identity under the current names of its keys. The renamed bit-deciding keys are the batch
-/// sizes; that of a step was counted in micro-batches.
+/// Returns an identity under the current names of its keys, with those that did not exist and whose default
+/// is not what a run did then. The renamed bit-deciding keys are the batch sizes; that of a step was counted
+/// in micro-batches. Where not all tokens were targets, the loss was the mean of micro-batches' means.
 fn with_present_names(mut identity: BTreeMap<String, String>) -> BTreeMap<String, String> {
     let count = |key: &str| identity.get(key).and_then(|value| value.parse::<u64>().ok());
     let (micro_batch, micro_batches) = (count("train.micro_batch"), count("train.micro_batches"));
@@ -181,6 +183,15 @@ fn with_present_names(mut identity: BTreeMap<String, String>) -> BTreeMap<String
         identity.retain(|key, _| key != "train.micro_batch" && key != "train.micro_batches");
         identity.insert(Train::micro_batch_size.to_owned(), micro_batch.to_string());
         identity.insert(Train::global_batch_size.to_owned(), global_batch.to_string());
+    }
+    let is = |key: &str, value: &str| identity.get(key).is_some_and(|there| there == value);
+    let ignores_targets = is(Data::kind, "\"chat\"")
+        || is(Data::pack_documents, "true")
+        || is(Preference::loss, "\"orpo\"")
+        || identity.get(Data::ignore).is_some_and(|token| token != "\"none\"");
+    if ignores_targets && !identity.contains_key(Train::loss_mean) {
+        let value = format!("\"{}\"", LossMean::MicroBatches.name());
+        identity.insert(Train::loss_mean.to_owned(), value);
     }
     identity
 }

@@ -57,8 +57,8 @@ mod tokenizer;
 mod tokenizer_warning;
 
 pub use choices::{
-    DataKind, Graphs, LoraBase, MatmulPrecision, OffloadPolicy, OnOutOfMemory, OnSpike, OptimKind, Overlap,
-    PartitionPolicy, PreferenceLoss, RecomputePolicy, ScheduleName, StateType, WeightType,
+    DataKind, Graphs, LoraBase, LossMean, MatmulPrecision, OffloadPolicy, OnOutOfMemory, OnSpike, OptimKind,
+    Overlap, PartitionPolicy, PreferenceLoss, RecomputePolicy, ScheduleName, StateType, WeightType,
 };
 pub use hub::how_to_download;
 pub use identity::{Change, differences};

@@ -11,7 +11,7 @@ use parallel::data::Assignment;
 use parallel::pipeline::{ScheduleKind, Shape};
 use sha2::{Digest, Sha256};
 
-use crate::choices::DataKind;
+use crate::choices::{DataKind, LossMean, PreferenceLoss};
 use crate::folder::context_of;
 use crate::mixture;
 use crate::model::ModelConfig;
@@ -131,6 +131,24 @@ impl RunConfig {
     #[must_use]
     pub fn rows_of_sample(&self) -> usize {
         if self.data.kind == DataKind::Preference { 2 } else { 1 }
+    }
+
+    /// Returns whether the data has tokens that are no targets: of questions, padding, or ignored ones.
+    #[must_use]
+    pub fn ignores_targets(&self) -> bool {
+        match self.data.kind {
+            DataKind::Chat => true,
+            DataKind::Preference => self.preference.loss == PreferenceLoss::Orpo,
+            DataKind::Text | DataKind::Tokens => self.data.pack_documents || self.data.ignore.is_some(),
+            DataKind::Images | DataKind::Synthetic => false,
+        }
+    }
+
+    /// Returns whether losses are means over the targets of all micro-batches, whose number must be known
+    /// before the first; else all micro-batches weigh alike, since they have as many targets or are to.
+    #[must_use]
+    pub fn means_over_targets(&self) -> bool {
+        self.ignores_targets() && self.train.loss_mean == LossMean::Targets
     }
 
     /// Layers of the model, which are divided over a pipeline's stages.

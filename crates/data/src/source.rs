@@ -1,6 +1,6 @@
 //! Sources of micro-batches.
 
-use crate::{BatchShape, Error, MicroBatch, Normalisation};
+use crate::{BatchShape, Error, IGNORED, MicroBatch, Normalisation};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -23,6 +23,16 @@ impl fmt::Display for MicroBatchId {
             Self::Pairs(number) => write!(f, "micro-batch {number} of all pairs"),
         }
     }
+}
+
+/// Reads a micro-batch, and returns the number of its targets that are not [`IGNORED`].
+///
+/// # Errors
+/// As for [`Source::targets`].
+pub(crate) fn read_targets<S: Source + ?Sized>(source: &S, id: MicroBatchId) -> Result<u64, Error> {
+    let mut batch = MicroBatch::default();
+    source.read(id, &mut batch)?;
+    Ok(batch.targets.tokens()?.iter().filter(|target| **target != IGNORED).count() as u64)
 }
 
 /// A source of micro-batches, each a pure function of its number. Shared by the ranks of a process.
@@ -69,6 +79,15 @@ pub trait Source: Send + Sync {
             MicroBatchId::Validation(index) => self.validation(index, out),
             MicroBatchId::Pairs(index) => self.pairs_in_order(index, out),
         }
+    }
+
+    /// Number of targets of a micro-batch over whose losses a mean is made: those that are not
+    /// [`IGNORED`](crate::IGNORED). Reads the micro-batch, unless the source knows their number.
+    ///
+    /// # Errors
+    /// As for [`Source::read`]; targets that are no tokens.
+    fn targets(&self, id: MicroBatchId) -> Result<u64, Error> {
+        read_targets(self, id)
     }
 
     /// Returns the file that holds the first token of a micro-batch, if there are files.

@@ -8,6 +8,7 @@ use crate::mixture::{Mixture, shares};
 use crate::order::{OrderKind, Position};
 use crate::packing::PackingFigures;
 use crate::slice::{Slice, Split};
+use crate::source::read_targets;
 use crate::stream::{Run, Stream};
 use crate::token_options::{Documents, IGNORED, TokenOptions};
 use crate::{ArrayShape, BatchShape, Error, MicroBatch, MicroBatchId, Source, Tokenizer};
@@ -271,6 +272,23 @@ impl Source for TokenSource {
             let (cut, run) = self.validation_row(first.saturating_add(row as u64));
             (&cut.split.validation, run)
         })
+    }
+
+    fn targets(&self, id: MicroBatchId) -> Result<u64, Error> {
+        if self.options.ignored.is_some() {
+            return read_targets(self, id);
+        }
+        // Only the padding at the end of a packed sequence is ignored.
+        let TokenOptions { context, micro_batch, .. } = self.options;
+        let tokens = |row: usize| match id {
+            MicroBatchId::Training(number) => Ok(self.training_row(number, row).1.tokens),
+            MicroBatchId::Validation(index) => {
+                let first = index.saturating_mul(micro_batch as u64);
+                Ok(self.validation_row(first.saturating_add(row as u64)).1.tokens)
+            }
+            MicroBatchId::Pairs(_) => Err(Error::OnlyShapes),
+        };
+        (0..micro_batch).map(|row| Ok(tokens(row)?.min(context) as u64)).sum()
     }
 
     fn training_sequences(&self) -> Option<u64> {

@@ -122,6 +122,19 @@ impl Tensor {
         Ok(Tensor { storage: Rc::clone(&self.storage), offset, shape, dtype: self.dtype, maxima: None })
     }
 
+    /// Returns a view of the same bytes as elements of another type of as many bytes.
+    ///
+    /// # Errors
+    /// A type of another size.
+    pub fn view_as(&self, dtype: DType) -> Result<Self> {
+        if dtype.bytes() != self.dtype.bytes() {
+            let expected = format!("a type of {} bytes", dtype.bytes());
+            let actual = self.shape;
+            return Err(TensorError::Shape { operator: "view_as", operand: "dtype", actual, expected });
+        }
+        Ok(Tensor { dtype, ..self.view(0, self.shape)? })
+    }
+
     /// Returns the same elements in another shape of as many elements.
     pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();

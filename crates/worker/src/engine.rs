@@ -101,7 +101,19 @@ impl Engine {
         let pairs = PairWork::of(&config, reference.as_deref());
         let walk = (numbers, pairs, most);
         let (evaluated, skipped) = self.evaluate(models, walk, phases, on_losses)?;
-        Ok((Losses::of(evaluated, pairs.is_some()), skipped))
+        let targets = match config.means_over_targets() && !self.device.is_meta() {
+            true => Some(self.targets(&numbers, evaluated.values.len())?),
+            false => None,
+        };
+        Ok((Losses::new(evaluated, pairs.is_some(), targets), skipped))
+    }
+
+    /// Numbers of targets of the first `count` micro-batches of a walk.
+    fn targets(&self, numbers: &Numbers<'_>, count: usize) -> Result<Vec<u32>> {
+        let source = &self.setup.dataset.source;
+        let targets = (0..count).map(|index| source.targets(numbers.id(index)));
+        let narrowed = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+        Ok(targets.map(|count| count.map(narrowed)).collect::<std::result::Result<_, _>>()?)
     }
 
     /// Computes ln p of each answer of this rank's micro-batches of pairs, at most `most`, with its `models`.

@@ -92,6 +92,8 @@ pub(crate) struct WorkerFeed<'a> {
     pub(crate) hashes: Option<&'a TensorHashes>,
     /// The factor of the loss in training, if there is one.
     pub(crate) loss_scale: Option<LossScale>,
+    /// The number of targets of the step, if its loss is a mean over them.
+    pub(crate) target_count: Option<Tensor>,
     /// Records the micro-batch that is verified, if there is one.
     pub(crate) verification: Option<&'a Verification>,
     /// Whether micro-batches of training are those of a step, whose phases are timed.
@@ -134,6 +136,7 @@ impl<'a> WorkerFeed<'a> {
             observers: &[],
             hashes: None,
             loss_scale: None,
+            target_count: None,
             verification: None,
             is_step: true,
             loaded: 0,
@@ -236,7 +239,12 @@ impl<'a> WorkerFeed<'a> {
                 Some(documents) => upload_again(device, documents, DType::F32, to),
                 None => Ok(()),
             },
-            Stop::Phase(_) | Stop::PixelsRead | Stop::Snapshot | Stop::LearningRate | Stop::Results => Ok(()),
+            Stop::Phase(_)
+            | Stop::PixelsRead
+            | Stop::TargetCount
+            | Stop::Snapshot
+            | Stop::LearningRate
+            | Stop::Results => Ok(()),
         }
     }
 
@@ -351,7 +359,8 @@ impl Feed for WorkerFeed<'_> {
         let (label_smoothing, loss_scale) = (self.label_smoothing, self.loss_scale.clone());
         let (balance, autocast, offload) = (self.balance, self.autocast.clone(), self.offload.cloned());
         let is_padding = !self.numbers.is_own(action.micro_batch);
-        let pass = Pass { preference, is_padding, ..pass };
+        let target_count = self.target_count.clone();
+        let pass = Pass { preference, is_padding, target_count, ..pass };
         Ok(Pass { observers, label_smoothing, loss_scale, balance, autocast, offload, ..pass })
     }
 

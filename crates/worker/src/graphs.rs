@@ -28,6 +28,8 @@ const MOST_CAPTURES: u32 = 16;
 pub(crate) enum Stop {
     /// A phase begins and is marked.
     Phase(Phase),
+    /// The number of the step's targets is set.
+    TargetCount,
     /// The inputs of a micro-batch are copied to the device.
     Inputs(usize),
     /// The pixels have been read.

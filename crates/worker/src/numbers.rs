@@ -85,6 +85,13 @@ impl<'a> Numbers<'a> {
         (self.id)(before.saturating_add(self.in_walk(index)))
     }
 
+    /// Returns the identifiers of the walk's micro-batches of all replicas.
+    pub(crate) fn all_ids(&self) -> impl Iterator<Item = MicroBatchId> {
+        let (id, all) = (self.id, self.assignment.total() as u64);
+        let before = samples_of(self.walk, self.left_out).saturating_mul(all);
+        (0..all).map(move |number| id(before.saturating_add(number)))
+    }
+
     /// Returns the number, over all walks, of this replica's micro-batch `index`.
     pub(crate) fn number(&self, index: usize) -> u64 {
         match self.id(index) {

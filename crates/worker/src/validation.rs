@@ -25,16 +25,19 @@ pub struct Losses {
     pub figures: Option<Vec<[f32; FIGURES]>>,
     /// Of images, the counts of each: images, and those whose class was the best, or among the best five.
     pub counts: Option<Vec<[u32; COUNTS]>>,
+    /// The number of targets of each, where the loss is a mean over those of all micro-batches.
+    pub targets: Option<Vec<u32>>,
 }
 
 impl Losses {
-    /// The losses of evaluated micro-batches; `has_figures`: each with its figures.
-    pub(crate) fn of(evaluated: Evaluated, has_figures: bool) -> Self {
+    /// The losses of evaluated micro-batches; `has_figures`: each with its figures; `targets`: their numbers
+    /// of targets.
+    pub(crate) fn new(evaluated: Evaluated, has_figures: bool, targets: Option<Vec<u32>>) -> Self {
         let Evaluated { values, counts } = evaluated;
         let first = |values: &Vec<f32>| values.first().copied().unwrap_or(f32::NAN);
         let others = |values: &Vec<f32>| values.get(1..).unwrap_or_default().try_into().unwrap_or_default();
         let figures = has_figures.then(|| values.iter().map(others).collect());
-        Losses { losses: values.iter().map(first).collect(), figures, counts }
+        Losses { losses: values.iter().map(first).collect(), figures, counts, targets }
     }
 }
 
@@ -75,21 +78,45 @@ impl Accuracy {
 }
 
 impl Validation {
-    /// Joins the results of all micro-batches, in order. Those of images weigh by their images.
+    /// Joins the results of all micro-batches, in order. Those of images weigh by their images, those of
+    /// tokens by their targets; of a loss of pairs only the part that is a mean over targets.
     #[must_use]
     pub fn of(all: &Losses) -> Self {
-        let losses = all.losses.iter().map(|loss| f64::from(*loss));
-        let Some(counts) = &all.counts else {
-            let loss = losses.sum::<f64>() / all.losses.len().max(1) as f64;
-            let preference = all.figures.as_ref().map(|figures| PreferenceFigures::mean(figures));
-            return Self { loss, accuracy: None, preference };
+        let losses = || all.losses.iter().map(|loss| f64::from(*loss));
+        if let Some(counts) = &all.counts {
+            let sum = |at: usize| counts.iter().map(|counts| u64::from(counts[at])).sum();
+            let accuracy = Accuracy { images: sum(0), first: sum(1), among: sum(2) };
+            let images = counts.iter().map(|counts| u64::from(counts[0]));
+            return Self {
+                loss: weighted_mean(losses(), images),
+                accuracy: Some(accuracy),
+                preference: None,
+            };
+        }
+        let targets = all.targets.iter().flatten().map(|count| u64::from(*count));
+        let preference = all.figures.as_ref().map(|figures| PreferenceFigures::mean(figures));
+        let loss = match (&all.figures, &all.targets) {
+            (_, None) => losses().sum::<f64>() / all.losses.len().max(1) as f64,
+            (None, Some(_)) => weighted_mean(losses(), targets),
+            (Some(figures), Some(_)) => {
+                let learnt = || figures.iter().map(|figures| f64::from(figures[FIGURES - 1]));
+                let of_pairs: f64 = losses().zip(learnt()).map(|(loss, learnt)| loss - learnt).sum();
+                of_pairs / all.losses.len().max(1) as f64 + weighted_mean(learnt(), targets)
+            }
         };
-        let sum = |at: usize| counts.iter().map(|counts| u64::from(counts[at])).sum();
-        let accuracy = Accuracy { images: sum(0), first: sum(1), among: sum(2) };
-        let weighed = losses.zip(counts).map(|(loss, counts)| loss * f64::from(counts[0]));
-        let loss = weighed.sum::<f64>() / accuracy.images.max(1) as f64;
-        Self { loss, accuracy: Some(accuracy), preference: None }
+        Self { loss, accuracy: None, preference }
     }
+}
+
+/// Returns the mean of `means`, each of which is one of so many values as `counts` says; NaN if there are
+/// none.
+pub fn weighted_mean(means: impl Iterator<Item = f64>, counts: impl Iterator<Item = u64> + Clone) -> f64 {
+    // Equal counts are 1, so that they change no bit of the mean.
+    let most = counts.clone().max().unwrap_or(0).max(1) as f64;
+    let weights = counts.map(|count| count as f64 / most);
+    let (sum, all) =
+        means.zip(weights).fold((0.0, 0.0), |(sum, all), (mean, weight)| (sum + mean * weight, all + weight));
+    sum / all
 }
 
 /// Returns the results of all validation micro-batches of an assignment in order, on every rank. `own` are
@@ -107,7 +134,9 @@ pub(crate) fn of_all(planes: &mut Planes, own: &Losses, assignment: &Assignment)
     if let Some(own) = &own.counts {
         counts = Some(gathered(planes, (own.as_flattened(), COUNTS), assignment)?.as_chunks().0.to_vec());
     }
-    Ok(Losses { losses, figures, counts })
+    let targets = own.targets.as_ref();
+    let targets = targets.map(|own| gathered(planes, (own, 1), assignment)).transpose()?;
+    Ok(Losses { losses, figures, counts, targets })
 }
 
 fn floats(bits: Vec<u32>) -> Vec<f32> {
@@ -139,13 +168,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn images_weigh_alike_whatever_their_micro_batch() {
+    fn images_and_targets_weigh_alike_whatever_their_micro_batch() {
         let counts = Some(vec![[2, 1, 2], [1, 1, 1], [0, 0, 0]]);
-        let all = Losses { losses: vec![1.0, 4.0, 0.0], figures: None, counts };
-        let Validation { loss, accuracy, .. } = Validation::of(&all);
+        let plain = Losses { losses: vec![1.0, 4.0, 0.0], ..Losses::default() };
+        let images = Losses { counts, ..plain.clone() };
+        let Validation { loss, accuracy, .. } = Validation::of(&images);
         assert_eq!((loss, accuracy), (2.0, Some(Accuracy { images: 3, first: 2, among: 3 })));
         assert_eq!(accuracy.map(|accuracy| (accuracy.top_1(), accuracy.top_5())), Some((2.0 / 3.0, 1.0)));
-        let plain = Losses { losses: vec![1.0, 4.0], figures: None, counts: None };
-        assert_eq!(Validation::of(&plain), Validation { loss: 2.5, accuracy: None, preference: None });
+        assert_eq!(Validation::of(&plain).loss, 5.0 / 3.0);
+        let targets = Some(vec![2, 1, 0]);
+        assert_eq!(Validation::of(&Losses { targets: targets.clone(), ..plain.clone() }).loss, 2.0);
+        let equal = Losses { targets: Some(vec![7; 3]), ..plain.clone() };
+        assert_eq!(Validation::of(&equal), Validation::of(&plain));
+        // Of pairs, 0.5, 1 and 0 are a mean over targets: (0.5 + 3 + 0) / 3 + (2 · 0.5 + 1) / 3.
+        let figures = [0.5, 1.0, 0.0].map(|learnt| [0.0, 0.0, 0.0, 0.0, learnt]);
+        let pairs = Losses { targets, figures: Some(figures.to_vec()), ..plain };
+        assert_eq!(Validation::of(&pairs).loss, 3.5 / 3.0 + 2.0 / 3.0);
     }
 }

@@ -18,7 +18,7 @@ pub struct CrossEntropyRule {
     is_scaled: bool,
 }
 
-/// `scale` times the mean over rows; `logits` is [.., classes], `targets` has one u32 per row, or for
+/// The pass's mean over rows, times `scale`; `logits` is [.., classes], `targets` has one u32 per row, or for
 /// mixtures of classes [`MIXED`](ops::soft_cross_entropy::MIXED). The pass's label smoothing applies. The
 /// gradient overwrites the logits if no other tensor shares their storage.
 pub fn cross_entropy(tape: &Tape, logits: Var, targets: &Tensor, scale: f32) -> Result<Var> {
@@ -30,9 +30,10 @@ pub fn cross_entropy(tape: &Tape, logits: Var, targets: &Tensor, scale: f32) -> 
     let logits = logits.into_tensor();
     let is_soft = smoothing > 0.0 || ops::soft_cross_entropy::is_mixed(targets, logits.shape().rows());
     let factor = loss_scale.as_ref().map(|factor| &factor.scale);
+    let mean = tape.pass().mean(scale);
     let forward = match is_soft {
-        true => ops::soft_cross_entropy::forward(logits, targets, smoothing, scale, with_gradient),
-        false => ops::cross_entropy::forward_scaled(logits, targets, scale, with_gradient, factor),
+        true => ops::soft_cross_entropy::forward(logits, targets, smoothing, mean, with_gradient),
+        false => ops::cross_entropy::forward_mean(logits, targets, mean, with_gradient, factor),
     };
     let ops::cross_entropy::Output { loss, gradient } = named("cross_entropy", forward)?;
     tape.record_one(&[source], loss, || CrossEntropyRule { gradient, loss_scale, is_scaled: !is_soft })

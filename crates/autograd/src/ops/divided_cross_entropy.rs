@@ -53,6 +53,7 @@ pub fn divided_cross_entropy(
     }
     let all = planes.gather(own, request)?;
     let merged = merged_loss(tape, &all, targets, classes, settings.scale);
+    let settings = Settings { scale: tape.pass().mean(settings.scale).scale, ..settings };
     let Output { loss, statistics } = named(OPERATOR, merged)?;
     tape.record_one(&sources, loss, || DividedCrossEntropyRule {
         first,

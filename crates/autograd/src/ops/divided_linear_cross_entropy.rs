@@ -83,6 +83,7 @@ pub fn divided_linear_cross_entropy(
     named(OPERATOR, heads.iter().enumerate().try_for_each(of_lane))?;
     let all = planes.gather(own, request)?;
     let merged = merged_loss(tape, &all, targets, classes, settings.scale);
+    let settings = Settings { scale: tape.pass().mean(settings.scale).scale, ..settings };
     let Output { loss, statistics } = named(OPERATOR, merged)?;
     let targets = targets.clone();
     tape.record_one(&sources, loss, || DividedLinearCrossEntropyRule {

@@ -25,8 +25,8 @@ pub struct LinearCrossEntropyRule {
     whole: bool,
 }
 
-/// `scale` times the mean cross-entropy of the scores `x · weightᵀ` against `targets`: `x` is `[.., in]`,
-/// `weight` `[vocabulary, in]`, `targets` has one u32 per row.
+/// The pass's mean, times `settings.scale`, of the cross-entropy of the scores `x · weightᵀ` against
+/// `targets`: `x` is `[.., in]`, `weight` `[vocabulary, in]`, `targets` has one u32 per row.
 ///
 /// # Errors
 /// As [`operator::forward`].
@@ -42,7 +42,9 @@ pub fn linear_cross_entropy(
     let source = x.source();
     let (x, targets) = (x.into_tensor(), targets.clone());
     let operands = named("linear_cross_entropy", operands(&x, weight, &targets))?;
-    let forward = operator::forward(&operands, &settings);
+    let mean = tape.pass().mean(settings.scale);
+    let settings = operator::Settings { scale: mean.scale, ..settings };
+    let forward = operator::forward(&operands, &settings, mean.count);
     let operator::Output { loss, statistics } = named("linear_cross_entropy", forward)?;
     drop(operands);
     tape.record_one(&[source], loss, || LinearCrossEntropyRule {

@@ -4,7 +4,7 @@ use keys::{Interval, Row, choice, section};
 use nn::MOST_EXTENT;
 
 use super::MOST;
-use crate::choices::{Graphs, OnOutOfMemory, OnSpike};
+use crate::choices::{Graphs, LossMean, OnOutOfMemory, OnSpike};
 
 /// The most steps of a run.
 const MOST_STEPS: u64 = 1 << 40;
@@ -31,6 +31,11 @@ section! {
         );
         /// The seed of initial weights and of the order of the data.
         seed: u64 = Row::integer(0, MOST).default("1");
+        /// The loss of a step or a validation where not all tokens are targets (conversations, ORPO, padding
+        /// of packed documents, `data.ignore`): "targets": the sum over its targets, divided by their number;
+        /// "micro-batches": the mean of the means of its micro-batches, in which a target weighs more where
+        /// there are few, as until version 0.1. A run from that time is resumed with "micro-batches".
+        loss_mean: LossMean = choice!(LossMean, LossMean::ALL).default("\"targets\"");
         /// The part of each target's probability that is spread evenly over all classes in training, as
         /// PyTorch's `label_smoothing`; for images.
         label_smoothing: f64 = Row::number(Interval::Fraction).default("0");

@@ -3,7 +3,7 @@
 use super::pairs::{Answered, Pair};
 use crate::batch::checked_shape;
 use crate::permutation::Permutation;
-use crate::{ArrayShape, BatchShape, Error, IGNORED, MicroBatch, PairArrays, Source};
+use crate::{ArrayShape, BatchShape, Error, IGNORED, MicroBatch, MicroBatchId, PairArrays, Source};
 use philox::key_of_name;
 use sha2::{Digest, Sha256};
 
@@ -68,6 +68,25 @@ impl PairSource {
         self.training.len() + self.validation.len()
     }
 
+    /// Number of the pair at `index` of a micro-batch.
+    fn number(&self, id: MicroBatchId, index: usize) -> usize {
+        let first = |micro_batch: u64| micro_batch as usize * self.options.micro_batch + index;
+        match id {
+            MicroBatchId::Training(number) => {
+                let sequence = u128::from(number) * self.options.micro_batch as u128 + index as u128;
+                Permutation::in_epochs(self.training.len() as u64, self.key, sequence) as usize
+            }
+            MicroBatchId::Validation(number) => self.training.len() + first(number) % self.validation.len(),
+            MicroBatchId::Pairs(number) => first(number) % self.count(),
+        }
+    }
+
+    /// The pair of a number.
+    fn pair(&self, number: usize) -> Option<&Pair> {
+        let held_out = || self.validation.get(number - self.training.len());
+        self.training.get(number).or_else(held_out)
+    }
+
     /// Fills `out` with the pairs of the numbers `number_of(0..micro_batch)`.
     fn fill(&self, out: &mut MicroBatch, number_of: impl Fn(usize) -> usize) {
         let PairOptions { context, micro_batch, learns_prompts, .. } = self.options;
@@ -79,10 +98,7 @@ impl PairSource {
         numbers.clear();
         for number in (0..micro_batch).map(number_of) {
             numbers.push(number as u64);
-            let held_out = || self.validation.get(number - self.training.len());
-            let Some(Pair { chosen, rejected }) = self.training.get(number).or_else(held_out) else {
-                continue;
-            };
+            let Some(Pair { chosen, rejected }) = self.pair(number) else { continue };
             for (answered, learns_prompt) in [(chosen, learns_prompts), (rejected, false)] {
                 if let (Some(input), Some(target), Some(answer)) =
                     (inputs.next(), targets.next(), answers.next())
@@ -120,10 +136,16 @@ fn fill(answered: &Answered, input: &mut [u32], target: &mut [u32], learns_promp
 
 impl Source for PairSource {
     fn train(&self, number: u64, out: &mut MicroBatch) -> Result<(), Error> {
-        let count = self.training.len() as u64;
-        let first = u128::from(number) * self.options.micro_batch as u128;
-        self.fill(out, |pair| Permutation::in_epochs(count, self.key, first + pair as u128) as usize);
+        self.fill(out, |pair| self.number(MicroBatchId::Training(number), pair));
         Ok(())
+    }
+
+    /// Counts targets of chosen answers with their prompts, the only ones that are learnt.
+    fn targets(&self, id: MicroBatchId) -> Result<u64, Error> {
+        let numbers = (0..self.options.micro_batch).map(|pair| self.number(id, pair));
+        let chosen = numbers.filter_map(|number| self.pair(number)).map(|pair| &pair.chosen);
+        // The first token is no target.
+        Ok(chosen.map(|chosen| chosen.tokens.len() as u64 - 1).sum())
     }
 
     fn validation(&self, index: u64, out: &mut MicroBatch) -> Result<(), Error> {
@@ -131,8 +153,7 @@ impl Source for PairSource {
         if index >= count {
             return Err(Error::NoSuchValidation { index, count });
         }
-        let first = index as usize * self.options.micro_batch;
-        self.fill(out, |pair| self.training.len() + (first + pair) % self.validation.len());
+        self.fill(out, |pair| self.number(MicroBatchId::Validation(index), pair));
         Ok(())
     }
 
@@ -141,8 +162,7 @@ impl Source for PairSource {
     }
 
     fn pairs_in_order(&self, index: u64, out: &mut MicroBatch) -> Result<(), Error> {
-        let first = index as usize * self.options.micro_batch;
-        self.fill(out, |pair| (first + pair) % self.count());
+        self.fill(out, |pair| self.number(MicroBatchId::Pairs(index), pair));
         Ok(())
     }
 

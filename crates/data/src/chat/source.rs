@@ -3,7 +3,7 @@
 use super::conversation::Conversation;
 use crate::batch::checked_shape;
 use crate::permutation::Permutation;
-use crate::{ArrayShape, BatchShape, Error, IGNORED, MicroBatch, Source};
+use crate::{ArrayShape, BatchShape, Error, IGNORED, MicroBatch, MicroBatchId, Source};
 use philox::key_of_name;
 use sha2::{Digest, Sha256};
 use std::ops::Range;
@@ -41,6 +41,8 @@ struct Rows {
     conversations: Vec<Conversation>,
     /// The conversations of each sequence.
     rows: Vec<Range<usize>>,
+    /// Number of targets of each sequence.
+    targets: Vec<u64>,
 }
 
 impl ChatSource {
@@ -79,6 +81,17 @@ impl ChatSource {
             digest.update(u32::MAX.to_le_bytes());
         }
         (tokens, format!("{:x}", digest.finalize()))
+    }
+
+    /// Index of the sequence that is row `row` of training micro-batch `number`.
+    fn training_row(&self, number: u64, row: usize) -> usize {
+        let sequence = u128::from(number) * self.options.micro_batch as u128 + row as u128;
+        Permutation::in_epochs(self.training.rows.len() as u64, self.key, sequence) as usize
+    }
+
+    /// Index of the sequence that is row `row` of validation micro-batch `index`.
+    fn validation_row(&self, index: u64, row: usize) -> usize {
+        (index as usize * self.options.micro_batch + row) % self.validation.rows.len()
     }
 
     /// Fills `out` with the sequences `row_of(0..micro_batch)` of `rows`.
@@ -121,10 +134,14 @@ impl Rows {
             }
         }
         if rows.is_empty() {
-            Err(Error::NoAnswers { context: options.context })
-        } else {
-            Ok(Self { conversations, rows })
+            return Err(Error::NoAnswers { context: options.context });
         }
+        let targets = rows.iter().map(|row| {
+            let answers = conversations[row.clone()].iter().flat_map(|conversation| &conversation.answers);
+            // The first token of a sequence is no target.
+            answers.skip(1).take(options.context).filter(|is_answer| **is_answer).count() as u64
+        });
+        Ok(Self { targets: targets.collect(), conversations, rows })
     }
 
     /// Fills one sequence, and where each token's conversation begins.
@@ -150,11 +167,21 @@ impl Rows {
 
 impl Source for ChatSource {
     fn train(&self, number: u64, out: &mut MicroBatch) -> Result<(), Error> {
-        let count = self.training.rows.len() as u64;
-        let first = u128::from(number) * self.options.micro_batch as u128;
-        let index = |row: usize| Permutation::in_epochs(count, self.key, first + row as u128) as usize;
-        self.fill(&self.training, out, index);
+        self.fill(&self.training, out, |row| self.training_row(number, row));
         Ok(())
+    }
+
+    fn targets(&self, id: MicroBatchId) -> Result<u64, Error> {
+        let sum = |rows: &Rows, row_of: &dyn Fn(usize) -> usize| {
+            (0..self.options.micro_batch).map(|row| rows.targets[row_of(row)]).sum()
+        };
+        match id {
+            MicroBatchId::Training(number) => Ok(sum(&self.training, &|row| self.training_row(number, row))),
+            MicroBatchId::Validation(index) => {
+                Ok(sum(&self.validation, &|row| self.validation_row(index, row)))
+            }
+            MicroBatchId::Pairs(_) => Err(Error::OnlyShapes),
+        }
     }
 
     fn validation(&self, index: u64, out: &mut MicroBatch) -> Result<(), Error> {
@@ -162,8 +189,7 @@ impl Source for ChatSource {
         if index >= count {
             return Err(Error::NoSuchValidation { index, count });
         }
-        let (rows, first) = (self.validation.rows.len(), index as usize * self.options.micro_batch);
-        self.fill(&self.validation, out, |row| (first + row) % rows);
+        self.fill(&self.validation, out, |row| self.validation_row(index, row));
         Ok(())
     }
 

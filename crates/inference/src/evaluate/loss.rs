@@ -30,10 +30,8 @@ pub(super) fn targets(source: &dyn Source, tokens: Option<&TokenSource>) -> Resu
 
 /// Returns the number of tokens, and their mean loss: that of micro-batches, each weighted by its targets.
 pub(super) fn mean(losses: &[f32], counts: &[u64]) -> (u64, f64) {
-    let most = counts.iter().copied().max().unwrap_or(0).max(1) as f64;
-    let weights: Vec<f64> = counts.iter().map(|count| *count as f64 / most).collect();
-    let sum: f64 = losses.iter().zip(&weights).map(|(loss, weight)| f64::from(*loss) * weight).sum();
-    (counts.iter().sum(), sum / weights.iter().sum::<f64>())
+    let losses = losses.iter().map(|loss| f64::from(*loss));
+    (counts.iter().sum(), worker::weighted_mean(losses, counts.iter().copied()))
 }
 
 #[cfg(test)]

@@ -109,8 +109,8 @@ impl TokenHead {
         Ok(ops::reshape(tape, all, joined)?)
     }
 
-    /// `scale` times the mean cross-entropy of a result of [`TokenHead::forward`] against `targets`, tokens
-    /// as u32, or the loss of the pass's pairs of answers with its figures.
+    /// The pass's mean, times `scale`, of the cross-entropy of a result of [`TokenHead::forward`] against
+    /// `targets`, tokens as u32, or the loss of the pass's pairs of answers with its figures.
     ///
     /// # Errors
     /// Other shapes, out of memory, a failed collective.

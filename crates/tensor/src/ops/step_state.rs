@@ -15,7 +15,8 @@ const SKIP: usize = 4;
 const UPDATES: usize = 5;
 const LOSS_SCALE: usize = 6;
 const GOOD_STEPS: usize = 7;
-const COEFFICIENTS: usize = 8;
+const TARGETS: usize = 8;
+const COEFFICIENTS: usize = 12;
 /// Number of words of the tensor.
 const WORDS: usize = COEFFICIENTS + MOST_COEFFICIENTS;
 /// Most coefficients of an update.
@@ -24,16 +25,20 @@ pub(crate) const MOST_COEFFICIENTS: usize = 8;
 /// Numbers of one update that all elements share, in the order that its rule defines.
 pub(crate) type Coefficients = [f32; MOST_COEFFICIENTS];
 
-/// Learning rate, gradient scale, gradient norm with its clipping factor, skip flag, number of updates and
-/// loss scale, which operators read and write on the device, so that a step needs no word from the host.
+/// Learning rate, gradient scale, gradient norm with its clipping factor, skip flag, number of updates, loss
+/// scale and number of targets, which operators read and write on the device, so that a step needs no word
+/// from the host.
 ///
 /// Setters enqueue a copy on the compute stream and return; getters wait for the device, and give zeros on
-/// Meta. Every word is an f32 but the skip flag and the numbers of updates, which are the bits of a u32.
+/// Meta. Every word is an f32 but the skip flag and the numbers of updates and targets, which are the bits of
+/// a u32.
 #[derive(Debug)]
 pub struct StepState {
     words: Tensor,
     /// The learning rate last set: setting an equal one copies nothing.
     learning_rate: Cell<f32>,
+    /// The number of targets last set, likewise.
+    targets: Cell<u32>,
 }
 
 impl StepState {
@@ -47,10 +52,10 @@ impl StepState {
         let mut initial = [0.0; WORDS];
         (initial[CLIP_FACTOR], initial[GRADIENT_SCALE]) = (1.0, 1.0);
         words.set(&initial)?;
-        Ok(StepState { words, learning_rate: Cell::new(0.0) })
+        Ok(StepState { words, learning_rate: Cell::new(0.0), targets: Cell::new(0) })
     }
 
-    /// All words, f32 \[16\].
+    /// All words, f32 \[20\].
     pub fn tensor(&self) -> &Tensor {
         &self.words
     }
@@ -88,6 +93,20 @@ impl StepState {
             self.learning_rate.set(rate);
         }
         Ok(())
+    }
+
+    /// Sets the number of targets of the following step.
+    pub fn set_targets(&self, count: u32) -> Result<()> {
+        if self.targets.get() != count {
+            self.set(TARGETS, f32::from_bits(count))?;
+            self.targets.set(count);
+        }
+        Ok(())
+    }
+
+    /// The number of targets of the step, one u32.
+    pub fn targets_tensor(&self) -> Result<Tensor> {
+        self.words.view(TARGETS, [])?.view_as(DType::U32)
     }
 
     /// Sets the factor of every gradient, 1 / loss scale; the next norm is that of the scaled gradients.

@@ -1,4 +1,5 @@
-use tensor::ops::cross_entropy;
+use tensor::ops::cross_entropy::{self, IGNORED, Mean};
+use tensor::ops::{linear_cross_entropy, soft_cross_entropy};
 use tensor::{DType, Tensor};
 
 use crate::reference;
@@ -104,9 +105,8 @@ fn ignored_targets_have_no_loss_and_no_gradient() {
             let what = format!("{rows}x{vocab} every {every}");
             let (logits, logits_wide) = case.operand("logits", [rows, vocab]);
             let (_, mut ids) = targets(&case, rows, vocab);
-            ids.iter_mut().step_by(every).for_each(|id| *id = cross_entropy::IGNORED);
-            let valid_rows: Vec<usize> =
-                (0..rows).filter(|row| ids[*row] != cross_entropy::IGNORED).collect();
+            ids.iter_mut().step_by(every).for_each(|id| *id = IGNORED);
+            let valid_rows: Vec<usize> = (0..rows).filter(|row| ids[*row] != IGNORED).collect();
             let scores: Vec<f64> =
                 valid_rows.iter().flat_map(|row| logits_wide[row * vocab..][..vocab].to_vec()).collect();
             let targets: Vec<u32> = valid_rows.iter().map(|row| ids[*row]).collect();
@@ -126,5 +126,54 @@ fn ignored_targets_have_no_loss_and_no_gradient() {
             exact.truncate(own.len());
             case.close(&what, &own, &exact);
         }
+    }
+}
+
+/// The divisor of a mean may be the number of rows of several calls: with the call's own number the bits are
+/// those of the mean over its rows, and with four times as many a quarter of them.
+#[test]
+fn a_mean_has_the_divisor_that_is_demanded() {
+    for case in devices() {
+        let (rows, classes) = (40, 130);
+        let (x, _) = case.operand("x", [rows, 24]);
+        let (weight, _) = case.operand("weight", [classes, 24]);
+        let (logits, _) = case.operand("logits", [rows, classes]);
+        let mut ids = case.indices("targets", rows, classes);
+        ids.iter_mut().step_by(3).for_each(|id| *id = IGNORED);
+        let own = ids.iter().filter(|id| **id != IGNORED).count() as u32;
+        let targets = tensor(&case.device, &ids, [rows]);
+        let operands = linear_cross_entropy::Operands { x, weight, targets: targets.clone() };
+        let settings = linear_cross_entropy::Settings { scale: 0.5, soft_cap: None, pieces: 2 };
+        let factor = tensor(&case.device, &[1.0f32], [1]);
+        // The loss and its gradient by each operator.
+        let run = |count: Option<u32>| {
+            let count = count.map(|count| tensor(&case.device, &[count], []));
+            let mean = Mean { scale: 0.5, count: count.as_ref() };
+            let hard = cross_entropy::forward_mean(logits.clone(), &targets, mean, true, None).unwrap();
+            let soft = soft_cross_entropy::forward(logits.clone(), &targets, 0.1, mean, true).unwrap();
+            let linear = linear_cross_entropy::forward(&operands, &settings, count.as_ref()).unwrap();
+            let gradient =
+                linear_cross_entropy::backward(&operands, &linear.statistics, &settings, &factor, true, None);
+            [
+                (hard.loss, hard.gradient.unwrap()),
+                (soft.loss, soft.gradient.unwrap()),
+                (linear.loss, gradient.unwrap().unwrap()),
+            ]
+        };
+        let (plain, equal, quarter) = (run(None), run(Some(own)), run(Some(4 * own)));
+        for (index, (loss, gradient)) in plain.iter().enumerate() {
+            let what = format!("operator {index}, {}", case.name());
+            assert_eq!(
+                (bits(loss), bits(gradient)),
+                (bits(&equal[index].0), bits(&equal[index].1)),
+                "{what}"
+            );
+            let fourth = |values: &Tensor| read(values).iter().map(|value| value / 4.0).collect::<Vec<_>>();
+            assert_eq!(read(&quarter[index].0), fourth(loss), "{what}");
+            case.close(&what, &read(&quarter[index].1), &fourth(gradient));
+        }
+        let wrong = tensor(&case.device, &[own, own], [2]);
+        let mean = Mean { scale: 1.0, count: Some(&wrong) };
+        assert!(cross_entropy::forward_mean(logits, &targets, mean, true, None).is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! Parts of sums over lanes, and tables and scores whose rows and classes are divided.
 
 use device::{Category, Request};
-use tensor::ops::cross_entropy::IGNORED;
+use tensor::ops::cross_entropy::{IGNORED, Mean};
 use tensor::ops::linear_cross_entropy::divided::{
     ClassRun, gradient, gradients_of, merge, statistics, statistics_of,
 };
@@ -157,7 +157,7 @@ fn runs_of_classes_have_the_loss_and_gradient_of_all() {
                 statistics(scores, &target, run(number), cap, &own).unwrap();
             }
             let settings = Settings { scale: 0.5, soft_cap: cap, pieces: 1 };
-            let merged = merge(&all, &target, classes, settings.scale).unwrap();
+            let merged = merge(&all, &target, classes, Mean::of_rows(settings.scale)).unwrap();
             let capped = |x: f64| cap.map_or(x, |cap| f64::from(cap) * (x / f64::from(cap)).tanh());
             let score = |row: usize, class: usize| {
                 let (_, wide) = &parts[class / classes];
@@ -221,7 +221,7 @@ fn pieces_of_runs_of_classes_have_the_loss_and_gradients_of_whole_runs() {
                     false => statistics(scores, &targets, run(number), Some(3.0), &own).unwrap(),
                 }
             }
-            merge(&all, &targets, classes, settings.scale).unwrap()
+            merge(&all, &targets, classes, Mean::of_rows(settings.scale)).unwrap()
         });
         case.close("loss", &read(&in_pieces.loss), &read(&whole.loss));
         let factor = tensor(&case.device, &[1.5f32], [1]);

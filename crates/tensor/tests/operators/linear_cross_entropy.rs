@@ -87,7 +87,7 @@ fn loss_and_gradients() {
                 let example = Example::new(&case, size, capped);
                 let what = |part: &str| format!("{part} {size:?} capped {capped}");
                 let (loss, dx, dweight) = example.expected();
-                let result = forward(&example.operands, &example.settings).unwrap();
+                let result = forward(&example.operands, &example.settings, None).unwrap();
                 assert!(result.loss.dtype() == DType::F32 && result.loss.shape() == [0; 0].into());
                 case.close(&what("loss"), &read(&result.loss), &[loss]);
                 let factor = tensor(&case.device, &[FACTOR], [1]);
@@ -112,7 +112,7 @@ fn loss_and_gradients() {
 fn halves_of_backward_give_the_bits_of_the_whole() {
     for case in devices() {
         let Example { operands, settings, .. } = Example::new(&case, SIZES[3], true);
-        let statistics = forward(&operands, &settings).unwrap().statistics;
+        let statistics = forward(&operands, &settings, None).unwrap().statistics;
         let factor = tensor(&case.device, &[FACTOR], [1]);
         let shape: [usize; 2] = operands.weight.shape().dims().try_into().unwrap();
         let (whole, half) = (case.target("whole", shape, false), case.target("half", shape, false));
@@ -132,7 +132,7 @@ fn all_targets_ignored_have_no_loss_and_no_gradient() {
         let Example { operands, settings, .. } = Example::new(&case, SIZES[2], false);
         let targets = tensor(&case.device, &[IGNORED; 7], [7]);
         let operands = Operands { targets, ..operands };
-        let result = forward(&operands, &settings).unwrap();
+        let result = forward(&operands, &settings, None).unwrap();
         assert_eq!(read(&result.loss), [0.0]);
         let factor = tensor(&case.device, &[1.0_f32], [1]);
         let dx = backward(&operands, &result.statistics, &settings, &factor, true, None).unwrap().unwrap();
@@ -146,7 +146,7 @@ fn operands_that_do_not_go_together_are_refused() {
         let Example { operands, settings, .. } = Example::new(&case, SIZES[1], false);
         let few = tensor(&case.device, &[0_u32; 2], [2]);
         let (narrow, _) = case.operand("narrow", [33, 4]);
-        let refused = |operands: &Operands| forward(operands, &settings).unwrap_err().to_string();
+        let refused = |operands: &Operands| forward(operands, &settings, None).unwrap_err().to_string();
         let with = |weight: &Tensor, targets: &Tensor| {
             refused(&Operands { weight: weight.clone(), targets: targets.clone(), ..operands.clone() })
         };

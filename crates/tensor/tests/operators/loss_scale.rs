@@ -1,4 +1,5 @@
 use tensor::DType;
+use tensor::ops::cross_entropy::Mean;
 use tensor::ops::loss_scale::{ScaleRule, adapt};
 use tensor::ops::{StepState, cross_entropy, mse};
 
@@ -45,7 +46,13 @@ fn losses_multiply_their_gradients_before_rounding() {
         let [rows, vocab] = [7, 1000];
         let targets = tensor(&case.device, &case.indices("targets", rows, vocab), [rows]);
         let scaled = |logits: &tensor::Tensor| {
-            let result = cross_entropy::forward_scaled(logits.clone(), &targets, 1e-4, true, Some(&factor));
+            let result = cross_entropy::forward_mean(
+                logits.clone(),
+                &targets,
+                Mean::of_rows(1e-4),
+                true,
+                Some(&factor),
+            );
             read(&result.unwrap().gradient.unwrap())
         };
         let (logits, _) = case.operand("logits", [rows, vocab]);

@@ -79,7 +79,7 @@ impl Plain {
     }
 
     /// The values of the loss, by the formulas.
-    fn values(&self, objective: Objective, losses: &[f64]) -> [f64; VALUES] {
+    fn values(&self, objective: Objective, losses: &[f64], divisor: Option<u32>) -> [f64; VALUES] {
         let (scores, scale) = (self.scores(losses), f64::from(SCALE));
         let softplus = |x: f64| x.max(0.0) + (-x.abs()).exp().ln_1p();
         let pairs = scores.len() as f64 / 2.0;
@@ -107,13 +107,15 @@ impl Plain {
                 }
             };
             let margin = rewards[0] - rewards[1];
-            let figures = [loss, f64::from(u8::from(margin > 0.0)), margin, rewards[0], rewards[1]];
+            let figures = [loss, f64::from(u8::from(margin > 0.0)), margin, rewards[0], rewards[1], 0.0];
             values.iter_mut().zip(figures).for_each(|(value, figure)| *value += scale * figure / pairs);
         }
         if objective.learns_prompts() {
             let time = losses.len() / self.first.len();
             let rows = || (0..losses.len()).filter(|row| self.counts[*row] && (row / time).is_multiple_of(2));
-            values[0] += scale * rows().map(|row| losses[row]).sum::<f64>() / rows().count() as f64;
+            let of_row = divisor.map_or(scale / rows().count() as f64, |divisor| 1.0 / f64::from(divisor));
+            values[5] = of_row * rows().map(|row| losses[row]).sum::<f64>();
+            values[0] += values[5];
         }
         values
     }
@@ -130,11 +132,16 @@ fn losses_figures_and_weights_of_pairs() {
             for objective in OBJECTIVES {
                 let what = format!("{size:?}, {objective:?}");
                 let reference = objective.has_reference().then_some(&example.reference);
-                let output = preference::forward(example.sequences(), reference, objective, SCALE).unwrap();
-                close(&what, &read(&output.values), &plain.values(objective, &plain.losses));
-                is_gradient(&what, &read(&output.weights), &plain.losses, |losses| {
-                    plain.values(objective, losses)[0]
-                });
+                for divisor in [None, Some(77)] {
+                    let count = divisor.map(|divisor: u32| tensor(&case.device, &[divisor], []));
+                    let sequences = example.sequences();
+                    let output = preference::forward(sequences, reference, objective, SCALE, count.as_ref());
+                    let output = output.unwrap();
+                    close(&what, &read(&output.values), &plain.values(objective, &plain.losses, divisor));
+                    is_gradient(&what, &read(&output.weights), &plain.losses, |losses| {
+                        plain.values(objective, losses, divisor)[0]
+                    });
+                }
             }
         }
     }
@@ -146,7 +153,7 @@ fn operands_that_are_no_pairs_are_refused() {
         let example = Example::new(&case, [2, 3]);
         let odd = tensor(&case.device, &[0_u32, 1, 2], [3]);
         let refused = |sequences: Sequences, reference: Option<&Tensor>| {
-            preference::forward(sequences, reference, OBJECTIVES[0], 1.0).unwrap_err().to_string()
+            preference::forward(sequences, reference, OBJECTIVES[0], 1.0, None).unwrap_err().to_string()
         };
         let all = example.sequences();
         let text = refused(Sequences { answers: &odd, ..all }, None);

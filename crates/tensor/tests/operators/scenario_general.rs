@@ -89,7 +89,7 @@ fn loss_in_pieces(
     let targets = tensor(device, &indices("targets", batch * time, vocab), [batch, time]);
     let operands = Operands { x, weight: make(device, sizes.dtype, "head", &[vocab, width]), targets };
     let settings = Settings { scale: 0.5, soft_cap: Some(10.0), pieces: 3 };
-    let result = linear_cross_entropy::forward(&operands, &settings).unwrap();
+    let result = linear_cross_entropy::forward(&operands, &settings, None).unwrap();
     after("linear_cross_entropy.forward", &[&result.loss, &result.statistics.rows]);
     let factor = tensor(device, &[0.0_f32], [1]);
     fill::constant(&factor, 1.0).unwrap();
@@ -116,6 +116,6 @@ fn preferences(device: &Device, sizes: &Sizes, after: &mut dyn FnMut(&'static st
     after("preference.scores", &[&preference::scores(sequences).unwrap()]);
     let objective = Objective::Dpo { beta: 0.1, label_smoothing: 0.1 };
     let reference = make(device, DType::F32, "reference", &[2]);
-    let output = preference::forward(sequences, Some(&reference), objective, 1.0).unwrap();
+    let output = preference::forward(sequences, Some(&reference), objective, 1.0, None).unwrap();
     after("preference.forward", &[&output.values, &output.weights]);
 }

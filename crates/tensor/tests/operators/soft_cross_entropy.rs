@@ -1,4 +1,4 @@
-use tensor::ops::cross_entropy::{self, IGNORED};
+use tensor::ops::cross_entropy::{self, IGNORED, Mean};
 use tensor::ops::soft_cross_entropy::{self, SHARES};
 
 use crate::support::{bits, close, devices, read, tensor};
@@ -52,11 +52,20 @@ fn loss_and_gradient_match_the_reference() {
                     }
                 };
                 let value = |logits: &[f64]| 0.5 * reference(logits, &targets, f64::from(smoothing));
-                let without =
-                    soft_cross_entropy::forward(logits.clone(), &shares, smoothing, 0.5, false).unwrap();
+                let without = soft_cross_entropy::forward(
+                    logits.clone(),
+                    &shares,
+                    smoothing,
+                    Mean::of_rows(0.5),
+                    false,
+                )
+                .unwrap();
                 let apart =
-                    soft_cross_entropy::forward(logits.clone(), &shares, smoothing, 0.5, true).unwrap();
-                let overwriting = soft_cross_entropy::forward(logits, &shares, smoothing, 0.5, true).unwrap();
+                    soft_cross_entropy::forward(logits.clone(), &shares, smoothing, Mean::of_rows(0.5), true)
+                        .unwrap();
+                let overwriting =
+                    soft_cross_entropy::forward(logits, &shares, smoothing, Mean::of_rows(0.5), true)
+                        .unwrap();
                 close(&format!("{what}, {}", case.name()), &read(&overwriting.loss), &[value(&wide)]);
                 assert_eq!(bits(&overwriting.loss), bits(&without.loss), "{what}");
                 let gradient = overwriting.gradient.unwrap();
@@ -72,7 +81,7 @@ fn a_hard_target_has_the_loss_of_cross_entropy() {
     for case in devices() {
         let (logits, _) = case.operand("logits", [40, 100]);
         let ids = tensor(&case.device, &case.indices("targets", 40, 100), [40]);
-        let soft = soft_cross_entropy::forward(logits.clone(), &ids, 0.0, 1.0, true).unwrap();
+        let soft = soft_cross_entropy::forward(logits.clone(), &ids, 0.0, Mean::of_rows(1.0), true).unwrap();
         let hard = cross_entropy::forward(logits, &ids, 1.0, true).unwrap();
         close("loss", &read(&soft.loss), &read(&hard.loss));
         case.close("gradient", &read(&soft.gradient.unwrap()), &read(&hard.gradient.unwrap()));
@@ -90,8 +99,9 @@ fn refusals() {
     ] {
         let count = targets.len();
         let targets = tensor(&case.device, &targets, [count]);
-        let refused =
-            soft_cross_entropy::forward(logits(), &targets, 0.1, 1.0, true).unwrap_err().to_string();
+        let refused = soft_cross_entropy::forward(logits(), &targets, 0.1, Mean::of_rows(1.0), true)
+            .unwrap_err()
+            .to_string();
         assert!(refused.contains(expected), "{refused}");
     }
 }

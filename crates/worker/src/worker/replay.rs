@@ -5,6 +5,7 @@ use std::rc::Rc;
 use device::StreamKind;
 
 use super::Worker;
+use super::step::set_target_count;
 use crate::calendar::Calendar;
 use crate::error::Result;
 use crate::evaluation::Evaluation;
@@ -95,6 +96,7 @@ impl Worker {
                 let mut copying = self.copying.drain(..);
                 copying.try_for_each(|copied| Ok(device.wait_shared(StreamKind::Compute, &copied)?))
             }
+            Stop::TargetCount => set_target_count(self.norm.norm.state(), setup, &numbers),
             Stop::LearningRate => Ok(self.norm.norm.state().set_learning_rate(self.schedule.rate(step))?),
             other => feed.stop_again(other, written),
         })?;

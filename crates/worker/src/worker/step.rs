@@ -10,6 +10,8 @@ use parallel::data::{WalkKind, WeightUnits, gather_counts, gather_rows, gather_s
 use parallel::pipeline::{StagePart, add_tied, share_from_last};
 use telemetry::Phase;
 use telemetry::step_trace::RunPart;
+use tensor::Tensor;
+use tensor::ops::StepState;
 use tensor::ops::routing::Balance;
 
 use super::Worker;
@@ -23,6 +25,7 @@ use crate::numbers::Numbers;
 use crate::pair_work::PairWork;
 use crate::parts::ModelNorm;
 use crate::preference::PreferenceFigures;
+use crate::setup::Setup;
 use config::RunConfig;
 
 /// Results of a step, read from the device one step later.
@@ -64,6 +67,20 @@ pub(super) fn balance(config: &RunConfig, scale: f32) -> Option<Balance> {
     has_losses.then_some(Balance { load: load as f32 * scale, logits: logits as f32 * scale })
 }
 
+/// Sets the number of targets of a walk's micro-batches of all replicas; on Meta, which computes nothing,
+/// none.
+///
+/// # Errors
+/// Data that cannot be read.
+pub(super) fn set_target_count(state: &StepState, setup: &Setup, numbers: &Numbers<'_>) -> Result<()> {
+    if state.tensor().device().is_meta() {
+        return Ok(());
+    }
+    let targets = numbers.all_ids().map(|id| setup.dataset.source.targets(id));
+    let count = targets.sum::<std::result::Result<u64, _>>()?;
+    Ok(state.set_targets(u32::try_from(count).unwrap_or(u32::MAX))?)
+}
+
 impl Worker {
     /// Runs step `step`, counted from 0. Nothing is read from the device: [`Worker::scalars`] does that
     /// later.
@@ -98,6 +115,12 @@ impl Worker {
 
     /// Runs the passes and the update of step `step`, call by call.
     pub(super) fn compute(&mut self, step: u64) -> Result<()> {
+        if self.engine.setup.config.means_over_targets() {
+            match self.phases.recorder() {
+                Some(recorder) => recorder.pause(Stop::TargetCount, || self.set_target_count(step))?,
+                None => self.set_target_count(step)?,
+            }
+        }
         let outcome = self.forward_backward(step, Mode::Train);
         match self.engine.setup.config.parallel.shards_gradients() {
             // Ranks communicate within passes, so that others wait for one that failed.
@@ -123,6 +146,23 @@ impl Worker {
         self.clip_gradients()?;
         self.update_parameters()?;
         Ok(())
+    }
+
+    /// Sets the number of targets of step `step`, over all ranks, by which losses are divided.
+    ///
+    /// # Errors
+    /// Data that cannot be read.
+    pub(super) fn set_target_count(&self, step: u64) -> Result<()> {
+        let setup = &self.engine.setup;
+        let numbers = Numbers::training(&setup.config, &self.engine.grid, step, &setup.left_out);
+        set_target_count(self.norm.norm.state(), setup, &numbers)
+    }
+
+    /// The number of the step's targets on the device, if its loss is a mean over them.
+    pub(super) fn target_count(&self) -> Result<Option<Tensor>> {
+        let config = &self.engine.setup.config;
+        let count = || self.norm.norm.state().targets_tensor();
+        Ok(config.means_over_targets().then(count).transpose()?)
     }
 
     fn set_learning_rate(&self, step: u64) -> Result<()> {
@@ -169,7 +209,7 @@ impl Worker {
         let scale = 1.0 / setup.config.train.micro_batches() as f32;
         let numbers = Numbers::training(&setup.config, &self.engine.grid, step, &setup.left_out);
         let names = self.moments.has_hook().then(|| self.names_by_use());
-        let loss_scale = self.loss_factor()?;
+        let (loss_scale, target_count) = (self.loss_factor()?, self.target_count()?);
         let (data, phases) = ((&mut self.data, &*self.data_order), &mut self.phases);
         let source = (&*setup.config, &setup.dataset, &self.engine.grid);
         let mut feed = WorkerFeed::new(&self.engine.device, source, numbers, data, phases);
@@ -179,6 +219,7 @@ impl Worker {
         feed.balance = balance(&setup.config, scale);
         feed.marks = self.marks.as_mut();
         feed.loss_scale = loss_scale;
+        feed.target_count = target_count;
         feed.offload = self.engine.offload.as_ref();
         if mode == Mode::Train {
             let mut parts = self.parts.iter();

@@ -80,7 +80,11 @@ impl Worker {
     fn repetition_passes(&mut self, verification: &Verification, round: &Round, run: Run) -> Result<()> {
         self.outdate_copies();
         self.begin_walk(WalkKind::Repetition)?;
-        let loss_scale = self.loss_factor()?;
+        // The step that the micro-batch is of follows, or is the present one.
+        if self.engine.setup.config.means_over_targets() {
+            self.set_target_count(round.step)?;
+        }
+        let (loss_scale, target_count) = (self.loss_factor()?, self.target_count()?);
         let setup = &self.engine.setup;
         let (config, dataset) = (&setup.config, &setup.dataset);
         let numbers = Numbers::training(config, &self.engine.grid, round.step, &setup.left_out);
@@ -99,6 +103,7 @@ impl Worker {
         feed.balance = super::step::balance(config, scale);
         feed.offload = self.engine.offload.as_ref();
         feed.loss_scale = loss_scale;
+        feed.target_count = target_count;
         feed.verification = Some(verification);
         let (executor, planes) = (&self.engine.executor, &mut self.engine.planes);
         let ran = executor.repeat(&mut self.parts, planes, (round.micro_batch, scale), &mut feed);

@@ -3,6 +3,7 @@
 use device::{DType, Family, Function};
 
 use super::cpu::IGNORED;
+use super::mean::Mean;
 use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};
@@ -36,13 +37,13 @@ pub(super) struct Slope<'a> {
     pub(super) loss_scale: Option<&'a Tensor>,
 }
 
-/// loss = scale · mean −ln softmax\[target\]; with `gradient`, the scores are replaced by their gradient.
+/// loss = the mean of −ln softmax\[target\]; with `gradient`, the scores are replaced by their gradient.
 pub(super) fn forward(
     operator: &'static str,
     scores: &Tensor,
     targets: &Tensor,
     gradient: Option<Slope<'_>>,
-    scale: f32,
+    mean: Mean<'_>,
     workspace: &Tensor,
     loss: &Tensor,
 ) -> Result<()> {
@@ -55,11 +56,17 @@ pub(super) fn forward(
     let shared = if cached { row_bytes + SLACK_BYTES } else { 0 };
     let threads = threads(operator, vocab, dtype)?;
     let rows = gpu::word(operator, rows)?;
-    // The count of targets that are not ignored is stored where the loss will be.
-    count_targets(operator, targets, loss)?;
+    let counted = match mean.count {
+        Some(count) => count,
+        // The count of targets that are not ignored is stored where the loss will be.
+        None => {
+            count_targets(operator, targets, loss)?;
+            loss
+        }
+    };
     let launch = device.kernel(kernel).write(scores.region()).read(targets.region());
-    let launch = launch.read(loss.region()).write(workspace.region()).u32(gpu::word(operator, vocab)?);
-    let launch = launch.f32(scale).u32(u32::from(gradient.is_some()));
+    let launch = launch.read(counted.region()).write(workspace.region()).u32(gpu::word(operator, vocab)?);
+    let launch = launch.f32(mean.scale).u32(u32::from(gradient.is_some()));
     let launch = match gradient.as_ref().and_then(|gradient| gradient.loss_scale) {
         Some(factor) => launch.read(factor.region()),
         None => launch.null(),
@@ -68,7 +75,7 @@ pub(super) fn forward(
     let passes = if gradient.is_some() { 2 } else { 1 };
     let launch = launch.cost(passes * scores.bytes() as u64, 4 * scores.elements() as u64);
     launch.launch([rows, 1, 1], threads)?;
-    mean_loss(operator, workspace, loss, scale)
+    mean_loss(operator, workspace, counted, loss, mean.scale)
 }
 
 /// Returns the threads of a block that computes a row of `columns` scores.
@@ -85,15 +92,21 @@ pub(in crate::ops) fn count_targets(operator: &'static str, targets: &Tensor, co
     Ok(launch.launch([1, 1, 1], MEAN_THREADS)?)
 }
 
-/// loss = scale · mean of the rows' losses, where `loss` holds the number of targets that are not ignored.
+/// loss = scale · the sum of the rows' losses / `counted`, which `loss` may hold.
 pub(in crate::ops) fn mean_loss(
     operator: &'static str,
     losses: &Tensor,
+    counted: &Tensor,
     loss: &Tensor,
     scale: f32,
 ) -> Result<()> {
     let rows = gpu::word(operator, losses.elements())?;
     let mean = losses.device().kernel(Function::new(&FAMILY, "mean_loss")).read(losses.region());
-    let mean = mean.write(loss.region()).u32(rows).f32(scale).cost(losses.bytes() as u64, u64::from(rows));
+    let mean = mean
+        .read(counted.region())
+        .write(loss.region())
+        .u32(rows)
+        .f32(scale)
+        .cost(losses.bytes() as u64, u64::from(rows));
     Ok(mean.launch([1, 1, 1], MEAN_THREADS)?)
 }

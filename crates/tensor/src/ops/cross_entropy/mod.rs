@@ -5,9 +5,11 @@
 
 mod cpu;
 pub(crate) mod cuda;
+mod mean;
 mod workspace;
 
 pub use cpu::IGNORED;
+pub use mean::Mean;
 
 use device::{Backend, Category, DType, Request};
 
@@ -17,7 +19,7 @@ use crate::{Result, Tensor};
 /// Results of [`forward`].
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// scale · mean over rows that are not ignored of −ln softmax\[target\], a scalar f32; 0 if all are.
+    /// The [`Mean`] over rows that are not ignored of −ln softmax\[target\], a scalar f32; 0 if all are.
     pub loss: Tensor,
     /// The gradient of `loss` by the scores, of their shape.
     pub gradient: Option<Tensor>,
@@ -31,18 +33,18 @@ pub struct Output {
 /// Shapes or types that do not agree, no row, a target outside 0..vocab (on a GPU it ends the process's use
 /// of the device), out of memory.
 pub fn forward(logits: Tensor, targets: &Tensor, scale: f32, with_gradient: bool) -> Result<Output> {
-    forward_scaled(logits, targets, scale, with_gradient, None)
+    forward_mean(logits, targets, Mean::of_rows(scale), with_gradient, None)
 }
 
-/// [`forward`] with a gradient that is multiplied by `loss_scale`, a scalar f32 on the device, before it is
-/// rounded.
+/// [`forward`] with another mean, and a gradient that is multiplied by `loss_scale`, a scalar f32 on the
+/// device, before it is rounded.
 ///
 /// # Errors
-/// As [`forward`].
-pub fn forward_scaled(
+/// As [`forward`]; a divisor that is not one u32.
+pub fn forward_mean(
     logits: Tensor,
     targets: &Tensor,
-    scale: f32,
+    mean: Mean<'_>,
     with_gradient: bool,
     loss_scale: Option<&Tensor>,
 ) -> Result<Output> {
@@ -50,6 +52,7 @@ pub fn forward_scaled(
     let dtype = check::computed(OPERATOR, &[("logits", &logits)])?;
     check::dtype(OPERATOR, "targets", targets, DType::U32)?;
     check::not_empty(OPERATOR, "logits", &logits)?;
+    mean.check(OPERATOR)?;
     if let Some(factor) = loss_scale {
         check::f32s(OPERATOR, &[("loss_scale", factor)])?;
         check::elements(OPERATOR, "loss_scale", factor, 1)?;
@@ -76,30 +79,29 @@ pub fn forward_scaled(
             let targets = targets.read::<u32>()?;
             let counted: Vec<u32> = targets.iter().copied().filter(|target| *target != IGNORED).collect();
             check::indices(OPERATOR, &counted, vocab)?;
-            let counted = counted.len();
+            let divisor = mean.divisor(counted.len())?;
             let total = match &gradient {
                 None => cpu::losses(&logits.values()?, &targets, vocab),
                 Some(gradient) => {
                     if !in_place {
                         gradient.copy_from(&logits)?;
                     }
-                    let mut weight = scale / counted as f32;
+                    let mut weight = mean.scale / divisor as f32;
                     if let Some(factor) = loss_scale {
                         weight *= factor.values()?[0];
                     }
                     cpu::losses_and_gradient(&mut gradient.values_mut()?, &targets, vocab, weight)
                 }
             };
-            let mean = if counted == 0 { 0.0 } else { f64::from(scale) * total / counted as f64 };
-            loss.set(&[mean as f32])?;
+            loss.set(&[mean.of_total(total, divisor)])?;
         }
-        (Backend::Cuda, None) => cuda::forward(OPERATOR, &logits, targets, None, scale, &workspace, &loss)?,
+        (Backend::Cuda, None) => cuda::forward(OPERATOR, &logits, targets, None, mean, &workspace, &loss)?,
         (Backend::Cuda, Some(gradient)) => {
             if !in_place {
                 gradient.copy_from(&logits)?;
             }
             let slope = cuda::Slope { loss_scale };
-            cuda::forward(OPERATOR, gradient, targets, Some(slope), scale, &workspace, &loss)?;
+            cuda::forward(OPERATOR, gradient, targets, Some(slope), mean, &workspace, &loss)?;
         }
     }
     Ok(Output { loss, gradient })

@@ -4,25 +4,25 @@ use device::parallel::{for_tasks, simd};
 
 use super::piece::{Piece, Settings};
 use super::statistics::Statistics;
-use crate::ops::cross_entropy::IGNORED;
+use crate::ops::cross_entropy::{IGNORED, Mean};
 use crate::ops::math::{exp, max, sum};
 use crate::ops::pointwise::{soft_cap, soft_cap_slope};
 use crate::ops::{check, rows};
 use crate::{Result, Tensor};
 
-/// Counts the targets that are not ignored.
+/// Checks the targets that are not ignored.
 ///
 /// # Errors
 /// One outside the vocabulary.
-pub(super) fn count(
-    operator: &'static str,
-    targets: &Tensor,
-    vocabulary: usize,
-    counted: &Tensor,
-) -> Result<()> {
+pub(super) fn check_targets(operator: &'static str, targets: &Tensor, vocabulary: usize) -> Result<()> {
     let indices: Vec<u32> = targets.read::<u32>()?.iter().copied().filter(|t| *t != IGNORED).collect();
-    check::indices(operator, &indices, vocabulary)?;
-    counted.set(&[indices.len() as u32])
+    check::indices(operator, &indices, vocabulary)
+}
+
+/// Counts the targets that are not ignored.
+pub(super) fn count(targets: &Tensor, counted: &Tensor) -> Result<()> {
+    let count = targets.read::<u32>()?.iter().filter(|target| **target != IGNORED).count();
+    counted.set(&[count as u32])
 }
 
 fn capped(x: f32, cap: f32) -> f32 {
@@ -98,12 +98,11 @@ pub(super) fn merge(parts: &Tensor, targets: &Tensor, merged: &Tensor, classes: 
     Ok(())
 }
 
-/// loss = scale · mean of the rows' losses; 0 if all are ignored.
-pub(super) fn mean(statistics: &Statistics, scale: f32, loss: &Tensor) -> Result<()> {
+/// loss = the mean of the rows' losses; 0 if its divisor is.
+pub(super) fn mean(statistics: &Statistics, mean: Mean<'_>, loss: &Tensor) -> Result<()> {
     let counted = statistics.counted.read::<u32>()?[0];
     let total: f64 = statistics.part(2)?.values()?.iter().map(|loss| f64::from(*loss)).sum();
-    let mean = if counted == 0 { 0.0 } else { f64::from(scale) * total / f64::from(counted) };
-    loss.set(&[mean as f32])
+    loss.set(&[mean.of_total(total, counted)])
 }
 
 /// Replaces a piece's scores by the gradient of factor · scale · mean loss with respect to them.

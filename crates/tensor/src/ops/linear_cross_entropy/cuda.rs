@@ -54,18 +54,14 @@ pub(super) fn merge(
     Ok(launch.launch([blocks, 1, 1], MOST_THREADS)?)
 }
 
-/// Counts the targets and computes the mean of the rows' losses.
-pub(super) fn mean(
-    operator: &'static str,
-    targets: &Tensor,
-    statistics: &Statistics,
-    scale: f32,
-    loss: &Tensor,
-) -> Result<()> {
-    count_targets(operator, targets, &statistics.counted)?;
-    // The mean reads the count from where it writes the loss.
-    count_targets(operator, targets, loss)?;
-    mean_loss(operator, &statistics.part(2)?, loss, scale)
+/// Counts the targets that are not ignored.
+pub(super) fn count(operator: &'static str, targets: &Tensor, counted: &Tensor) -> Result<()> {
+    count_targets(operator, targets, counted)
+}
+
+/// Computes the mean of the rows' losses.
+pub(super) fn mean(operator: &'static str, statistics: &Statistics, scale: f32, loss: &Tensor) -> Result<()> {
+    mean_loss(operator, &statistics.part(2)?, &statistics.counted, loss, scale)
 }
 
 /// Replaces a piece's scores by the gradient of factor · scale · mean loss with respect to them.

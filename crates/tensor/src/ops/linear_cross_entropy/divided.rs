@@ -5,6 +5,7 @@ use device::{Backend, Category, DType, Request};
 
 use super::piece::{Piece, pieces};
 use super::{Gradients, Operands, Settings, Statistics, cpu, cuda};
+use crate::ops::cross_entropy::Mean;
 use crate::ops::{GradientTarget, check};
 use crate::{Result, Tensor};
 
@@ -110,45 +111,43 @@ pub fn gradients_of(
 ///
 /// # Errors
 /// Shapes or types that do not agree, a target outside the vocabulary, out of memory.
-pub fn merge(parts: &Tensor, targets: &Tensor, classes: usize, scale: f32) -> Result<super::Output> {
-    let (device, request) = (parts.device(), Request::new(Category::Activation, MERGE));
-    let loss = Tensor::empty(device, [], DType::F32, request)?;
-    let statistics = merge_rows(parts, targets, classes)?;
+pub fn merge(parts: &Tensor, targets: &Tensor, classes: usize, mean: Mean<'_>) -> Result<super::Output> {
+    let device = parts.device();
+    let loss = Tensor::empty(device, [], DType::F32, Request::new(Category::Activation, MERGE))?;
+    let rows = merge_rows(parts, targets, classes)?;
+    let vocabulary = parts.shape().dims()[0] * classes;
+    let statistics = super::new_statistics(MERGE, rows, (targets, vocabulary), mean)?;
     match device.backend() {
         Backend::Meta => {}
-        Backend::Cpu => cpu::mean(&statistics, scale, &loss)?,
-        Backend::Cuda => cuda::mean(MERGE, targets, &statistics, scale, &loss)?,
+        Backend::Cpu => cpu::mean(&statistics, mean, &loss)?,
+        Backend::Cuda => cuda::mean(MERGE, &statistics, mean.scale, &loss)?,
     }
     Ok(super::Output { loss, statistics })
 }
 
 const MERGE: &str = "cross_entropy.merge";
 
-/// Merges statistics as [`merge`] does, without a loss of all rows.
+/// Merges statistics of rows as [`merge`] does, f32 `[3, rows]` ([`Statistics::rows`]).
 ///
 /// # Errors
 /// As [`merge`].
-pub fn merge_rows(parts: &Tensor, targets: &Tensor, classes: usize) -> Result<Statistics> {
+pub fn merge_rows(parts: &Tensor, targets: &Tensor, classes: usize) -> Result<Tensor> {
     check::f32s(MERGE, &[("parts", parts)])?;
     check::dtype(MERGE, "targets", targets, DType::U32)?;
     check::rank(MERGE, "parts", parts, 3)?;
     let (runs, rows) = (parts.shape().dims()[0], targets.elements());
     check::shape(MERGE, "parts", parts, [runs, 3, rows])?;
-    let (device, request) = (parts.device(), Request::new(Category::Activation, MERGE));
-    let statistics = Statistics {
-        rows: Tensor::empty(device, [3, rows], DType::F32, request)?,
-        counted: Tensor::empty(device, [], DType::U32, request)?,
-        weights: None,
-    };
+    let device = parts.device();
+    let merged = Tensor::empty(device, [3, rows], DType::F32, Request::new(Category::Activation, MERGE))?;
     match device.backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            cpu::count(MERGE, targets, runs * classes, &statistics.counted)?;
-            cpu::merge(parts, targets, &statistics.rows, classes)?;
+            cpu::check_targets(MERGE, targets, runs * classes)?;
+            cpu::merge(parts, targets, &merged, classes)?;
         }
-        Backend::Cuda => cuda::merge(MERGE, parts, targets, &statistics.rows, classes)?,
+        Backend::Cuda => cuda::merge(MERGE, parts, targets, &merged, classes)?,
     }
-    Ok(statistics)
+    Ok(merged)
 }
 
 /// Replaces a run's scores by the gradient of `factor` (a scalar f32) · scale · mean loss.

@@ -18,6 +18,7 @@ pub use piece::Settings;
 use piece::{Piece, pieces};
 pub use statistics::Statistics;
 
+use super::cross_entropy::Mean;
 use super::{Activation, GradientTarget, cast, check, linear};
 use crate::{Result, Tensor};
 
@@ -36,7 +37,7 @@ pub struct Operands {
 /// Results of [`forward`].
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// scale · mean over rows that are not ignored of −ln softmax\[target\], a scalar f32; 0 if all are.
+    /// The [`Mean`] over rows that are not ignored of −ln softmax\[target\], a scalar f32; 0 if all are.
     pub loss: Tensor,
     /// Statistics for the backward pass.
     pub statistics: Statistics,
@@ -48,26 +49,22 @@ fn rows_of(matrix: &Tensor, rows: Range<usize>) -> Result<Tensor> {
     matrix.view(rows.start * columns, [rows.len(), columns])
 }
 
-/// Computes the loss of the scores `x · weightᵀ`.
+/// Computes the loss of the scores `x · weightᵀ`, a mean over rows that are not ignored, or with the divisor
+/// `count` ([`Mean::count`]).
 ///
 /// # Errors
 /// Shapes or types that do not agree, no row, a target outside the vocabulary (on a GPU it ends the process's
 /// use of the device), out of memory.
-pub fn forward(operands: &Operands, settings: &Settings) -> Result<Output> {
+pub fn forward(operands: &Operands, settings: &Settings, count: Option<&Tensor>) -> Result<Output> {
     const OPERATOR: &str = "linear_cross_entropy.forward";
     let (x, rows) = check(OPERATOR, operands)?;
     let targets = &operands.targets;
     let (vocabulary, device) = (operands.weight.shape().rows(), x.device());
     let request = Request::new(Category::Activation, OPERATOR);
     let loss = Tensor::empty(device, [], DType::F32, request)?;
-    let statistics = Statistics {
-        rows: Tensor::empty(device, [3, rows], DType::F32, request)?,
-        counted: Tensor::empty(device, [], DType::U32, request)?,
-        weights: None,
-    };
-    if device.backend() == Backend::Cpu {
-        cpu::count(OPERATOR, targets, vocabulary, &statistics.counted)?;
-    }
+    let rows = Tensor::empty(device, [3, rows], DType::F32, request)?;
+    let mean = Mean { scale: settings.scale, count };
+    let statistics = new_statistics(OPERATOR, rows, (targets, vocabulary), mean)?;
     join(
         OPERATOR,
         (&x, operands),
@@ -76,8 +73,8 @@ pub fn forward(operands: &Operands, settings: &Settings) -> Result<Output> {
     )?;
     match device.backend() {
         Backend::Meta => {}
-        Backend::Cpu => cpu::mean(&statistics, settings.scale, &loss)?,
-        Backend::Cuda => cuda::mean(OPERATOR, targets, &statistics, settings.scale, &loss)?,
+        Backend::Cpu => cpu::mean(&statistics, mean, &loss)?,
+        Backend::Cuda => cuda::mean(OPERATOR, &statistics, mean.scale, &loss)?,
     }
     Ok(Output { loss, statistics })
 }
@@ -113,6 +110,34 @@ pub fn backward(
     let rounded = Tensor::empty(x.device(), sum.shape(), x.dtype(), request)?;
     cast::into(&sum, &rounded)?;
     Ok(Some(rounded))
+}
+
+/// Returns statistics of which `rows` are to be computed, with the divisor of `mean`, which counts the
+/// `targets` of `vocabulary` classes unless it has one.
+///
+/// # Errors
+/// A target outside the vocabulary, on the CPU; a divisor that is not one u32; out of memory.
+fn new_statistics(
+    operator: &'static str,
+    rows: Tensor,
+    (targets, vocabulary): (&Tensor, usize),
+    mean: Mean<'_>,
+) -> Result<Statistics> {
+    mean.check(operator)?;
+    let device = rows.device();
+    if device.backend() == Backend::Cpu {
+        cpu::check_targets(operator, targets, vocabulary)?;
+    }
+    if let Some(count) = mean.count {
+        return Ok(Statistics { rows, counted: count.clone(), weights: None });
+    }
+    let counted = Tensor::empty(device, [], DType::U32, Request::new(Category::Activation, operator))?;
+    match device.backend() {
+        Backend::Meta => {}
+        Backend::Cpu => cpu::count(targets, &counted)?,
+        Backend::Cuda => cuda::count(operator, targets, &counted)?,
+    }
+    Ok(Statistics { rows, counted, weights: None })
 }
 
 /// Joins the scores of pieces, each with its first row of the weight, to the rows' statistics.

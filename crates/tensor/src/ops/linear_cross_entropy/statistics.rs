@@ -7,20 +7,30 @@ use crate::{Result, Tensor};
 pub struct Statistics {
     /// f32 `[3, rows]`: the largest score of each row, Σ e^(score − largest), and the row's loss.
     pub rows: Tensor,
-    /// The number of rows that are not ignored, a u32.
+    /// The divisor of the mean, a u32: the number of rows that are not ignored, unless another is required.
     pub counted: Tensor,
-    /// The weight of each row's loss, f32 `[rows]`; `None` if the loss is `scale` times the mean over rows
-    /// that are not ignored.
+    /// The weight of each row's loss, f32 `[rows]`; `None` if the loss is a mean.
     pub weights: Option<Tensor>,
 }
 
 impl Statistics {
-    /// The rows' losses.
+    /// Returns statistics of `rows` whose losses have the `weights` that another operator computed; without
+    /// any, they have no gradient.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn weighted(rows: Tensor, weights: Option<Tensor>) -> Result<Self> {
+        let counted = Tensor::workspace(rows.device(), "cross_entropy.weighted", 0)?;
+        Ok(Statistics { rows, counted, weights })
+    }
+
+    /// The losses of `rows`, f32 `[3, rows]` ([`Statistics::rows`]).
     ///
     /// # Errors
     /// None.
-    pub fn losses(&self) -> Result<Tensor> {
-        self.part(2)
+    pub fn losses_of(rows: &Tensor) -> Result<Tensor> {
+        let count = rows.shape().columns();
+        rows.view(2 * count, [count])
     }
 
     /// The largest scores, the sums, or the losses: part 0, 1 or 2.

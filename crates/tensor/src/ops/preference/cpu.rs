@@ -2,7 +2,7 @@
 
 use super::objective::Objective;
 use super::operands::{Output, Sequences, VALUES};
-use crate::ops::cross_entropy::IGNORED;
+use crate::ops::cross_entropy::{IGNORED, Mean};
 use crate::{Result, Tensor};
 
 /// The reciprocal of the least 1 − p of an answer's mean p, whose odds are then finite.
@@ -39,29 +39,31 @@ pub(super) fn scores(sequences: Sequences, scores: &Tensor) -> Result<()> {
 pub(super) fn forward(
     sequences: Sequences,
     reference: Option<&Tensor>,
-    objective: Objective,
-    scale: f32,
+    (objective, scale): (Objective, f32),
+    learnt: Mean<'_>,
     output: &Output,
 ) -> Result<()> {
     let all = sums(sequences, reference)?;
     let count = (all.len() / 2) as f64;
-    let learnt = if objective.learns_prompts() {
-        all.iter().step_by(2).map(|chosen| chosen.targets).sum()
+    let of_target = if objective.learns_prompts() {
+        let own: f64 = all.iter().step_by(2).map(|chosen| chosen.targets).sum();
+        let divisor = learnt.divisor(own as usize)?;
+        if divisor > 0 { f64::from(learnt.scale) / f64::from(divisor) } else { 0.0 }
     } else {
         0.0
     };
-    let of_target = if learnt > 0.0 { f64::from(scale) / learnt } else { 0.0 };
     let (mut values, mut slopes) = ([0.0; VALUES], Vec::with_capacity(all.len()));
     for pair in all.chunks_exact(2) {
         let [chosen, rejected] = [pair[0], pair[1]];
         let PairLoss { loss, slopes: own, rewards } = of_pair(objective, [chosen, rejected]);
         let margin = rewards[0] - rewards[1];
-        let figures = [loss, f64::from(u8::from(margin > 0.0)), margin, rewards[0], rewards[1]];
+        let figures = [loss, f64::from(u8::from(margin > 0.0)), margin, rewards[0], rewards[1], 0.0];
         values
             .iter_mut()
             .zip(figures)
             .for_each(|(value, figure)| *value += figure * f64::from(scale) / count);
         values[0] += of_target * chosen.loss;
+        values[5] += of_target * chosen.loss;
         slopes.extend(own.map(|slope| -slope * f64::from(scale) / count));
     }
     output.values.set(&values.map(|value| value as f32))?;

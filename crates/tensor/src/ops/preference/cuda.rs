@@ -5,7 +5,7 @@ use device::{Family, Function};
 use super::cpu::LEAST_IMPROBABILITY;
 use super::objective::Objective;
 use super::operands::{Output, Sequences, VALUES};
-use crate::ops::cross_entropy::IGNORED;
+use crate::ops::cross_entropy::{IGNORED, Mean};
 use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};
@@ -61,7 +61,7 @@ pub(super) fn forward(
     operator: &'static str,
     sequences: Sequences,
     reference: Option<&Tensor>,
-    (objective, scale): (Objective, f32),
+    (objective, scale, learnt): (Objective, f32, Mean<'_>),
     sums: &Tensor,
     output: &Output,
 ) -> Result<()> {
@@ -76,8 +76,12 @@ pub(super) fn forward(
         Some(reference) => launch.read(reference.region()),
         None => launch.null(),
     };
+    let launch = match learnt.count {
+        Some(count) => launch.read(count.region()),
+        None => launch.null(),
+    };
     let launch = launch.write(values.region()).u32(count / 2).u32(kind).f32(parameter).f32(smoothing);
-    let launch = launch.f32(scale).cost(gpu::bytes(&[sums, values]), 64 * u64::from(count));
+    let launch = launch.f32(scale).f32(learnt.scale).cost(gpu::bytes(&[sums, values]), 64 * u64::from(count));
     launch.launch([1, 1, 1], gpu::THREADS)?;
     let launch = device.kernel(Function::new(&FAMILY, "weights")).read(targets.region());
     let launch = launch.read(answers.region()).read(sums.region()).write(weights.region()).u32(time);

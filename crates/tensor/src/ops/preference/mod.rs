@@ -15,6 +15,7 @@ pub use objective::Objective;
 pub use operands::{Output, Sequences, VALUES};
 
 use super::check;
+use super::cross_entropy::Mean;
 use crate::{Result, Tensor};
 
 /// Computes ln p of each sequence's answer, f32 `[sequences]`: the sum over its targets.
@@ -37,7 +38,8 @@ pub fn scores(sequences: Sequences) -> Result<Tensor> {
 
 /// Computes `scale` times the mean loss of the pairs, its figures, and the weights of rows. `reference` are
 /// the [`scores`] of the answers by the reference model, f32 `[sequences]`, which an objective without a
-/// reference does not read.
+/// reference does not read. Where an objective learns prompts and chosen answers too, the loss of their
+/// targets is `scale` times its mean, or the sum divided by `divisor`, one u32.
 ///
 /// # Errors
 /// Shapes or types that do not agree, an odd number of sequences, out of memory.
@@ -46,6 +48,7 @@ pub fn forward(
     reference: Option<&Tensor>,
     objective: Objective,
     scale: f32,
+    divisor: Option<&Tensor>,
 ) -> Result<Output> {
     const OPERATOR: &str = "preference.forward";
     let count = check(OPERATOR, sequences)?;
@@ -58,6 +61,8 @@ pub fn forward(
     } else if objective.has_reference() {
         return Err(check::wrong(OPERATOR, "reference", sequences.answers, "one score each".to_owned()));
     }
+    let learnt = Mean { scale: if divisor.is_some() { 1.0 } else { scale }, count: divisor };
+    learnt.check(OPERATOR)?;
     let (device, rows) = (sequences.losses.device(), sequences.losses.elements());
     let request = Request::new(Category::Activation, OPERATOR);
     let values = Tensor::empty(device, [VALUES], DType::F32, request)?;
@@ -66,9 +71,10 @@ pub fn forward(
     let output = Output { values, weights };
     match device.backend() {
         Backend::Meta => {}
-        Backend::Cpu => cpu::forward(sequences, reference, objective, scale, &output)?,
+        Backend::Cpu => cpu::forward(sequences, reference, (objective, scale), learnt, &output)?,
         Backend::Cuda => {
-            cuda::forward(OPERATOR, sequences, reference, (objective, scale), &workspace, &output)?;
+            let call = (objective, scale, learnt);
+            cuda::forward(OPERATOR, sequences, reference, call, &workspace, &output)?;
         }
     }
     Ok(output)

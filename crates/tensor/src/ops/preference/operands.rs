@@ -3,8 +3,9 @@
 use crate::Tensor;
 
 /// Values of a loss: the loss, the share of pairs whose chosen answer has the higher reward, the mean
-/// difference of rewards, and the mean rewards of chosen and of rejected answers.
-pub const VALUES: usize = 5;
+/// difference of rewards, the mean rewards of chosen and of rejected answers, and the part of the loss that
+/// is a mean over targets.
+pub const VALUES: usize = 6;
 
 /// Sequences of pairs.
 #[derive(Clone, Copy, Debug)]

@@ -3,8 +3,8 @@
 use device::{Family, Function};
 
 use super::targets::{MIXED, SHARES};
-use crate::ops::cross_entropy::IGNORED;
 use crate::ops::cross_entropy::cuda::{MEAN_THREADS, MOST_THREADS, mean_loss, threads};
+use crate::ops::cross_entropy::{IGNORED, Mean};
 use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};
@@ -24,39 +24,45 @@ pub(crate) static FAMILY: Family = family!(
 
 /// Settings of a call.
 #[derive(Clone, Copy)]
-pub(super) struct Call {
+pub(super) struct Call<'a> {
     /// Values of a target.
     pub(super) each: usize,
     pub(super) smoothing: f32,
-    pub(super) scale: f32,
+    pub(super) mean: Mean<'a>,
     /// Whether the scores are replaced by their gradient.
     pub(super) gradient: bool,
 }
 
-/// loss = scale · the mean cross-entropy; with `call.gradient`, the scores are replaced by their gradient.
+/// loss = the mean cross-entropy; with `call.gradient`, the scores are replaced by their gradient.
 pub(super) fn forward(
     operator: &'static str,
     scores: &Tensor,
     targets: &Tensor,
-    call: Call,
+    call: Call<'_>,
     workspace: &Tensor,
     loss: &Tensor,
 ) -> Result<()> {
     let (device, dtype) = (scores.device(), scores.dtype());
     let (rows, classes) = (scores.shape().rows(), scores.shape().columns());
     let [rows, each] = [gpu::word(operator, rows)?, gpu::word(operator, call.each)?];
-    // The count of rows that are not ignored is stored where the loss will be.
-    let count = device.kernel(Function::new(&FAMILY, "count_rows")).read(targets.region());
-    let count = count.write(loss.region()).u32(rows).u32(each);
-    count.cost(targets.bytes() as u64, u64::from(rows)).launch([1, 1, 1], MEAN_THREADS)?;
+    let counted = match call.mean.count {
+        Some(count) => count,
+        // The count of rows that are not ignored is stored where the loss will be.
+        None => {
+            let count = device.kernel(Function::new(&FAMILY, "count_rows")).read(targets.region());
+            let count = count.write(loss.region()).u32(rows).u32(each);
+            count.cost(targets.bytes() as u64, u64::from(rows)).launch([1, 1, 1], MEAN_THREADS)?;
+            loss
+        }
+    };
 
     let kernel = Function::new(&FAMILY, "soft_cross_entropy").of(dtype);
     let launch = device.kernel(kernel).write(scores.region()).read(targets.region());
-    let launch = launch.read(loss.region()).write(workspace.region());
+    let launch = launch.read(counted.region()).write(workspace.region());
     let launch = launch.u32(gpu::word(operator, classes)?).u32(each);
-    let launch = launch.f32(call.smoothing).f32(call.scale).u32(u32::from(call.gradient));
+    let launch = launch.f32(call.smoothing).f32(call.mean.scale).u32(u32::from(call.gradient));
     let passes = if call.gradient { 4 } else { 3 };
     let launch = launch.cost(passes * scores.bytes() as u64, 8 * scores.elements() as u64);
     launch.launch([rows, 1, 1], threads(operator, classes, dtype)?)?;
-    mean_loss(operator, workspace, loss, call.scale)
+    mean_loss(operator, workspace, counted, loss, call.mean.scale)
 }

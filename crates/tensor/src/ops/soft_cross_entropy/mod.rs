@@ -13,10 +13,10 @@ pub use targets::{MIXED, SHARES, is_mixed};
 use device::{Backend, Category, DType, Request, dispatch};
 
 use super::check;
-use super::cross_entropy::Output;
+use super::cross_entropy::{Mean, Output};
 use crate::{Result, Tensor};
 
-/// Computes scale · the mean cross-entropy of `logits [.., classes]`, f32 or a half type, and its gradient,
+/// Computes the mean cross-entropy of `logits [.., classes]`, f32 or a half type, and its gradient,
 /// as [`cross_entropy::forward`](super::cross_entropy::forward). `targets` are u32, one class per row or
 /// [`MIXED`] values. Ignored rows have no loss and no gradient.
 ///
@@ -27,13 +27,14 @@ pub fn forward(
     logits: Tensor,
     targets: &Tensor,
     smoothing: f32,
-    scale: f32,
+    mean: Mean<'_>,
     with_gradient: bool,
 ) -> Result<Output> {
     const OPERATOR: &str = "soft_cross_entropy.forward";
     let dtype = check::computed(OPERATOR, &[("logits", &logits)])?;
     check::dtype(OPERATOR, "targets", targets, DType::U32)?;
     check::not_empty(OPERATOR, "logits", &logits)?;
+    mean.check(OPERATOR)?;
     let (rows, classes) = (logits.shape().rows(), logits.shape().columns());
     let each = if is_mixed(targets, rows) { MIXED } else { 1 };
     if targets.elements() != each * rows {
@@ -61,7 +62,8 @@ pub fn forward(
         Backend::Cpu => {
             let targets = targets::Targets::new(&targets.read::<u32>()?, each);
             check::indices(OPERATOR, &targets.classes(), classes)?;
-            let weight = scale / targets.counted() as f32;
+            let divisor = mean.divisor(targets.counted())?;
+            let weight = mean.scale / divisor as f32;
             let total = dispatch!(
                 dtype,
                 T => match &gradient {
@@ -72,13 +74,11 @@ pub fn forward(
                 },
                 _ => 0.0,
             );
-            let counted = targets.counted();
-            let mean = if counted == 0 { 0.0 } else { f64::from(scale) * total / counted as f64 };
-            loss.set(&[mean as f32])?;
+            loss.set(&[mean.of_total(total, divisor)])?;
         }
         Backend::Cuda => {
             let scores = gradient.as_ref().unwrap_or(&logits);
-            let call = cuda::Call { each, smoothing, scale, gradient: gradient.is_some() };
+            let call = cuda::Call { each, smoothing, mean, gradient: gradient.is_some() };
             cuda::forward(OPERATOR, scores, targets, call, &workspace, &loss)?;
         }
     }

@@ -1,0 +1,63 @@
+//! A step's loss and gradient, and a validation's loss, are means over targets: they do not depend on how the
+//! sequences are cut into micro-batches.
+
+use serde_json::Value;
+use worker::DeviceChoice;
+
+use crate::common::runs::{CHAT, GPT, LLAMA, PACKED, PREFERENCE, config, train_in};
+
+/// The loss and the gradient norm of the first step, and the loss of the validation after it, of 8 sequences
+/// or pairs in micro-batches of so many.
+fn means(text: &str, sets: &[&str], micro_batch: usize) -> [f64; 3] {
+    let directory = tempfile::tempdir().unwrap();
+    let cut = [
+        format!("train.micro_batch_size={micro_batch}"),
+        format!("train.validation_micro_batches={}", 8 / micro_batch),
+    ];
+    let common =
+        ["train.global_batch_size=8", "train.steps=1", "parallel.lanes=1", "optim.learning_rate=1e-9"];
+    let cut: Vec<&str> = cut.iter().map(String::as_str).collect();
+    let sets = [&common[..], &cut, sets].concat();
+    let report = train_in(directory.path(), config(text, &sets), DeviceChoice::Cpu).unwrap();
+    let metrics = std::fs::read_to_string(directory.path().join("metrics.jsonl")).unwrap();
+    let first: Value = serde_json::from_str(metrics.lines().next().unwrap()).unwrap();
+    let value = |key: &str| first[key].as_f64().unwrap();
+    [value("loss"), value("gradient_norm"), report.validation_loss.unwrap()]
+}
+
+fn are_close(one: [f64; 3], other: [f64; 3], most: f64) -> bool {
+    one.iter().zip(other).all(|(one, other)| (one - other).abs() <= most * one.abs())
+}
+
+#[test]
+fn a_mean_over_targets_does_not_depend_on_micro_batches() {
+    let packed = ["data.pack_documents=true", "data.document_mask=true"];
+    let table: &[(&str, &[&str])] = &[
+        (CHAT, &[]),
+        (CHAT, &packed),
+        (CHAT, &["parallel.tensor_lanes=2", "model.loss_pieces=3", "model.tied=false"]),
+        (CHAT, &["parallel.context_lanes=4"]),
+        (LLAMA, &PACKED),
+        (GPT, &["data.ignore=101"]),
+        (PREFERENCE, &["preference.loss=orpo"]),
+        (PREFERENCE, &["preference.loss=dpo"]),
+    ];
+    for (text, sets) in table {
+        let whole = means(text, sets, 8);
+        for micro_batch in [1, 2, 4] {
+            let cut = means(text, sets, micro_batch);
+            assert!(are_close(whole, cut, 4e-6), "{sets:?}, {micro_batch}: {cut:?} instead of {whole:?}");
+        }
+    }
+}
+
+#[test]
+fn a_mean_of_micro_batches_gives_targets_of_short_answers_more_weight() {
+    let old = "train.loss_mean=micro-batches";
+    for (text, sets) in [(CHAT, &[old][..]), (PREFERENCE, &["preference.loss=orpo", old])] {
+        let (whole, cut) = (means(text, sets, 8), means(text, sets, 1));
+        assert!(!are_close(whole, cut, 1e-4), "{cut:?} and {whole:?}");
+        // One micro-batch has one mean.
+        assert!(are_close(whole, means(text, &sets[..sets.len() - 1], 8), 1e-6));
+    }
+}
