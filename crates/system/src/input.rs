@@ -37,7 +37,12 @@ pub fn open(path: &Path) -> Result<File> {
 /// # Errors
 /// Errors of [`open`]; a longer file.
 pub fn read(path: &Path, most: u64) -> Result<Vec<u8>> {
-    bounded(open(path)?, most, "it has")
+    let file = open(path)?;
+    // Files of the system, as in /proc, have size 0; others need not be read to be refused.
+    if file.metadata()?.len() > most {
+        return Err(too_large("it has", most));
+    }
+    bounded(file, most, "it has")
 }
 
 /// Reads a regular file of at most `most` bytes as UTF-8.
@@ -62,11 +67,12 @@ pub fn unpack(bytes: &[u8], most: u64) -> Result<Cow<'_, [u8]>> {
 fn bounded(from: impl Read, most: u64, verb: &str) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > most {
-        let text = format!("{verb} more than {} bytes, which is the limit", grouped(most));
-        return Err(Error::new(ErrorKind::FileTooLarge, text));
-    }
-    Ok(bytes)
+    if bytes.len() as u64 > most { Err(too_large(verb, most)) } else { Ok(bytes) }
+}
+
+fn too_large(verb: &str, most: u64) -> Error {
+    let text = format!("{verb} more than {} bytes, which is the limit", grouped(most));
+    Error::new(ErrorKind::FileTooLarge, text)
 }
 
 /// Checks that a file is regular.

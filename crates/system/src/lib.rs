@@ -1,7 +1,7 @@
 //! The operating system's files, terminals and threads, with limits and checks.
 //!
 //! **Inputs are bounded, and outputs are written whole.** A file that is read is a regular file within a size
-//! limit ([`input`]); reading never waits on a FIFO. A file that is written has its old content or all of its
+//! limit ([`input`]), or is read line by line, each within a limit ([`lines`]); reading never waits on a FIFO. A file that is written has its old content or all of its
 //! new one, replaces no file of another origin, and is not reached through a link ([`output`]); files that
 //! are executed must be this user's own ([`private`]). Text printed to a terminal cannot control it
 //! ([`terminal`]), long numbers in it have grouped digits ([`numbers`]), and long input is shortened
@@ -28,6 +28,7 @@ pub mod confined;
 pub mod exit;
 pub mod fail_point;
 pub mod input;
+pub mod lines;
 pub mod numbers;
 pub mod output;
 pub mod pace;

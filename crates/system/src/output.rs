@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::io::{BufWriter, Error, ErrorKind, IntoInnerError, Read, Result, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -145,6 +145,19 @@ pub fn sync_parent(path: &Path) -> Result<()> {
 /// The system's; a path that is no regular file.
 pub fn write_own(path: &Path, bytes: &[u8]) -> Result<()> {
     write_with_mode(path, bytes, MODE)
+}
+
+/// [`write_own`] with the bytes that `write` writes, piece by piece.
+///
+/// # Errors
+/// As for [`write_own`]; those of `write`.
+pub fn write_own_with(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
+    check_replaceable(path, Replace::Anything)?;
+    let temporary = Temporary::create(path, MODE)?;
+    let mut buffered = BufWriter::new(&temporary.file);
+    write(&mut buffered)?;
+    buffered.into_inner().map_err(IntoInnerError::into_error)?.sync_all()?;
+    temporary.rename(path)
 }
 
 /// [`write_own`] with chosen permissions, before the umask.

@@ -11,6 +11,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use system::input;
+use system::lines::{Line, Lines};
 use system::output::{OutputFile, Replace, open_own, remove_all_temporaries, remove_temporaries, write_own};
 use system::terminal::visible;
 
@@ -56,6 +57,47 @@ fn only_regular_files_within_the_bound_are_read() {
     fs::write(&file, b"\xff").unwrap();
     assert!(input::read_text(&file, 9).unwrap_err().to_string().contains("UTF-8"));
     assert_eq!(input::read(&directory.path().join("none"), 9).unwrap_err().kind(), ErrorKind::NotFound);
+}
+
+/// A file's size is compared before it is read: of this one, memory would not hold a hundredth.
+#[test]
+fn a_file_beyond_the_bound_is_not_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("sparse");
+    fs::File::create(&path).unwrap().set_len(1 << 42).unwrap();
+    let error = input::read(&path, 1 << 41).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::FileTooLarge, "{error}");
+    // The system's own files have no size.
+    assert!(!input::read(Path::new("/proc/self/status"), 1 << 20).unwrap().is_empty());
+}
+
+#[test]
+fn lines_are_read_one_by_one_within_the_bound() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("lines");
+    // The lines of at most 3 bytes before the end or the first longer one, which is named.
+    for (text, lines, too_long) in [
+        (&b""[..], &[][..], None),
+        (b"a\n\nbcd\n", &[(&b"a"[..], 0..2, true), (b"", 2..3, true), (b"bcd", 3..7, true)], None),
+        (b"a\nbc", &[(b"a", 0..2, true), (b"bc", 2..4, false)], None),
+        (b"a\r\n\xff\n", &[(b"a\r", 0..3, true), (b"\xff", 3..5, true)], None),
+        (b"a\nbcde\nf\n", &[(b"a", 0..2, true)], Some("line 2 has more than 3 bytes")),
+        (b"abcd", &[], Some("line 1 has more than 3 bytes")),
+    ] {
+        fs::write(&path, text).unwrap();
+        let mut read = Lines::open(&path, 3).unwrap();
+        for (number, (text, range, is_complete)) in (1..).zip(lines) {
+            let expected = Line { number, text, range: range.clone(), is_complete: *is_complete };
+            assert_eq!(read.next_line().unwrap().unwrap(), expected);
+        }
+        match too_long {
+            None => assert_eq!(read.next_line().unwrap(), None, "{text:?}"),
+            Some(words) => assert!(read.next_line().unwrap_err().to_string().contains(words), "{text:?}"),
+        }
+    }
+    let sparse = fs::File::create(&path).unwrap();
+    sparse.set_len(1 << 42).unwrap();
+    assert_eq!(Lines::open(&path, 1 << 20).unwrap().next_line().unwrap_err().kind(), ErrorKind::FileTooLarge);
 }
 
 #[test]

@@ -29,7 +29,16 @@ pub enum TelemetryError {
         /// Reason.
         reason: String,
     },
-    /// A file cannot be read or written.
+    /// A file cannot be read, or is damaged.
+    #[error("{}: cannot read it: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// The system's error, or the damage.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A file cannot be written.
     #[error("{}: cannot {action}: {source}", path.display())]
     File {
         /// The file.
@@ -75,5 +84,21 @@ pub enum TelemetryError {
 impl TelemetryError {
     pub(crate) fn file(path: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         move |source| TelemetryError::File { path: path.to_owned(), action, source }
+    }
+
+    pub(crate) fn unreadable(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+        move |source| TelemetryError::Unreadable { path: path.to_owned(), source }
+    }
+
+    /// Returns whether the input is wrong: a file or the environment.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        match self {
+            TelemetryError::Unreadable { .. }
+            | TelemetryError::Filter { .. }
+            | TelemetryError::Line { .. } => true,
+            TelemetryError::In { source, .. } => source.is_refused(),
+            _ => false,
+        }
     }
 }

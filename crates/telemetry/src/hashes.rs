@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use system::input;
+use system::lines::Lines;
 
 use crate::error::{Result, TelemetryError};
+use crate::lines_of_steps::MOST_LINE;
 
 /// Name of the file in a run directory.
 pub const FILE: &str = "hashes.jsonl";
@@ -187,32 +188,25 @@ fn keys(arrays: &[HashedArray]) -> impl Iterator<Item = Key<'_>> {
     })
 }
 
-/// Most bytes of a line.
-const MOST_LINE: u64 = 1 << 30;
-
 /// Reads a file of hashes; none if there is no such file. `has_ended`: whether the run has ended, so that the
 /// last line is complete too; a killed run may leave the beginning of one.
 ///
 /// # Errors
 /// The file cannot be read; a line is damaged, by its number.
 pub fn read(path: &Path, has_ended: bool) -> Result<Vec<HashedStep>> {
-    let file = match input::open(path) {
+    let mut lines = match Lines::open(path, MOST_LINE) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        file => file.map_err(TelemetryError::file(path, "read it"))?,
+        lines => lines.map_err(TelemetryError::unreadable(path))?,
     };
-    let (mut reader, mut steps) = (BufReader::new(file), Vec::<HashedStep>::new());
-    for number in 1_u64.. {
-        let mut line = Vec::new();
-        let bytes = reader.by_ref().take(MOST_LINE).read_until(b'\n', &mut line);
-        if bytes.map_err(TelemetryError::file(path, "read it"))? == 0 {
-            break;
-        }
+    let mut steps = Vec::<HashedStep>::new();
+    while let Some(line) = lines.next_line().map_err(TelemetryError::unreadable(path))? {
         let damaged = |reason: &str| {
+            let number = line.number;
             let text = format!("line {number} is no line of hashes, so the file is damaged: {reason}");
-            TelemetryError::file(path, "read it")(std::io::Error::new(ErrorKind::InvalidData, text))
+            TelemetryError::unreadable(path)(std::io::Error::new(ErrorKind::InvalidData, text))
         };
-        match serde_json::from_slice::<HashedStep>(&line) {
-            Err(error) if error.is_eof() && line.last() != Some(&b'\n') && !has_ended => break,
+        match serde_json::from_slice::<HashedStep>(line.text) {
+            Err(error) if error.is_eof() && !line.is_complete && !has_ended => break,
             Err(error) => return Err(damaged(&error.to_string())),
             Ok(step) if steps.last().is_some_and(|last| last.step >= step.step) => {
                 return Err(damaged(&format!("its step {} is not after the one before", step.step)));

@@ -35,6 +35,7 @@ mod expert_loads;
 mod gpu;
 mod grid_sizes;
 pub mod hashes;
+mod lines_of_steps;
 pub mod log;
 mod log_files;
 pub mod memory_views;

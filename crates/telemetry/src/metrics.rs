@@ -1,19 +1,20 @@
 //! `metrics.jsonl`: one line per step, written on a separate thread so that no step waits for a disk.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
-use std::ops::Range;
+use std::io::{self, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::JoinHandle;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Map, Value};
-use system::{input, output, threads};
+use system::{output, threads};
 
 use crate::error::{Result, TelemetryError};
+use crate::lines_of_steps;
+pub use crate::lines_of_steps::check;
 use crate::rank_step::RankStep;
-use crate::run_files::{atomic_write, to_json};
+use crate::run_files::to_json;
 
 /// A request to the writing thread.
 enum Request {
@@ -56,23 +57,15 @@ impl MetricsWriter {
     /// if `step` is 0 or the file does not exist.
     ///
     /// # Errors
-    /// The file cannot be read or written.
+    /// The file cannot be read or written, or has a line that is too long ([`check`]).
     pub fn resume(path: &Path, step: u64) -> Result<Self> {
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true).truncate(false);
-        let mut open = || output::open_own(path, options);
-        let file = open().map_err(TelemetryError::file(path, "open it"))?;
-        let lines = lines_of(&file).map_err(TelemetryError::file(path, "read it"))?;
-        let (valid, damaged) = sorted(&lines, step);
-        if !damaged.is_empty() {
-            set_aside(path, &valid, &damaged)?;
-        }
-        // Moving lines replaces the file, so it is opened again.
-        let mut file = open().map_err(TelemetryError::file(path, "open it"))?;
-        let end = match damaged.is_empty() {
-            true => valid.last().map_or(0, |line| line.bytes.end),
-            false => valid.iter().map(|line| line.bytes.end - line.bytes.start).sum(),
-        };
+        let mut open = || output::open_own(path, options).map_err(TelemetryError::file(path, "open it"));
+        drop(open()?);
+        let end = lines_of_steps::keep_until(path, step)?;
+        // Moving damaged lines replaces the file, so it is opened again.
+        let mut file = open()?;
         // Truncation is atomic, as a rename is.
         file.set_len(end).map_err(TelemetryError::file(path, "cut it"))?;
         file.seek(SeekFrom::Start(end)).map_err(TelemetryError::file(path, "seek in it"))?;
@@ -159,79 +152,6 @@ fn serve(mut file: File, requests: &Receiver<Request>) -> io::Result<()> {
             Request::End => break,
         }
     }
-    Ok(())
-}
-
-/// A line of the file.
-#[derive(Debug)]
-struct Line {
-    /// Range of the line's bytes in the file, with the line feed.
-    bytes: Range<u64>,
-    /// Step of the line; `None` if it is not a line of metrics.
-    step: Option<u64>,
-    /// Whether the line ends with a line feed.
-    complete: bool,
-}
-
-fn lines_of(file: &File) -> io::Result<Vec<Line>> {
-    #[derive(Deserialize)]
-    struct Step {
-        step: u64,
-    }
-    let (mut reader, mut text, mut lines, mut start) = (BufReader::new(file), Vec::new(), Vec::new(), 0);
-    loop {
-        text.clear();
-        let end = start + reader.read_until(b'\n', &mut text)? as u64;
-        if end == start {
-            return Ok(lines);
-        }
-        let step = serde_json::from_slice::<Step>(&text).ok().map(|line| line.step);
-        lines.push(Line { bytes: start..end, step, complete: text.last() == Some(&b'\n') });
-        start = end;
-    }
-}
-
-/// Returns the lines of steps up to `step`, and the damaged lines: those that are not metrics or whose step
-/// contradicts their neighbours. The incomplete line of a killed run is neither.
-fn sorted(lines: &[Line], step: u64) -> (Vec<&Line>, Vec<&Line>) {
-    let (mut valid, mut damaged, mut last) = (Vec::new(), Vec::new(), 0);
-    for (index, line) in lines.iter().enumerate().filter(|(_, line)| line.complete) {
-        let next = lines.get(index + 1).and_then(|next| next.step);
-        let fits = |own: &u64| *own > last && next.is_none_or(|next| next <= last || next > *own);
-        match line.step.filter(fits) {
-            None => damaged.push(line),
-            Some(own) if own <= step => {
-                valid.push(line);
-                last = own;
-            }
-            // The continued run repeats this step.
-            Some(_) => {}
-        }
-    }
-    (valid, damaged)
-}
-
-/// Moves damaged lines to a separate file.
-///
-/// # Errors
-/// A file cannot be read or written.
-fn set_aside(path: &Path, valid: &[&Line], damaged: &[&Line]) -> Result<()> {
-    let all = input::read(path, u64::MAX).map_err(TelemetryError::file(path, "read it"))?;
-    let text = |lines: &[&Line]| -> Vec<u8> {
-        let position = |line: &&Line| all.get(line.bytes.start as usize..line.bytes.end as usize);
-        lines.iter().filter_map(position).flatten().copied().collect()
-    };
-    let aside = path.with_extension("damaged.jsonl");
-    let mut moved = match input::read(&aside, u64::MAX) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        moved => moved.map_err(TelemetryError::file(&aside, "read it"))?,
-    };
-    moved.extend(text(damaged));
-    atomic_write(&aside, &moved)?;
-    atomic_write(path, &text(valid))?;
-    let (count, aside) = (damaged.len(), aside.display());
-    let lines = if count == 1 { "line is" } else { "lines are" };
-    tracing::warn!("{}: {count} damaged {lines} now in {aside}", path.display());
     Ok(())
 }
 

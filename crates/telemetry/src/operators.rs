@@ -263,10 +263,10 @@ impl OperatorProfile {
     pub fn read(path: &Path) -> Result<Option<Self>> {
         let text = match input::read(path, MOST_BYTES) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            text => text.map_err(TelemetryError::file(path, "read it"))?,
+            text => text.map_err(TelemetryError::unreadable(path))?,
         };
         let read = serde_json::from_slice(&text);
-        read.map(Some).map_err(|error| TelemetryError::file(path, "read it")(error.into()))
+        read.map(Some).map_err(|error| TelemetryError::unreadable(path)(error.into()))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::grid_sizes::GridSizes;
 use crate::rank_statistics::RankStatistics;
 
 /// Largest size of a summary that is read, in bytes; a loss takes about ten.
-const MOST_BYTES: u64 = 1 << 30;
+const MOST_BYTES: u64 = 256 << 20;
 
 /// The result of a run: `summary.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -56,12 +56,21 @@ impl Summary {
     /// # Errors
     /// A file that cannot be read or is not a summary.
     pub fn read(path: &Path) -> Result<Option<Self>> {
+        Ok(Self::read_with_text(path)?.map(|(_, summary)| summary))
+    }
+
+    /// As [`Summary::read`], with the file's text.
+    ///
+    /// # Errors
+    /// As for [`Summary::read`].
+    pub fn read_with_text(path: &Path) -> Result<Option<(Vec<u8>, Self)>> {
         let text = match input::read(path, MOST_BYTES) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            text => text.map_err(TelemetryError::file(path, "read it"))?,
+            text => text.map_err(TelemetryError::unreadable(path))?,
         };
         let read = serde_json::from_slice(&text);
-        read.map(Some).map_err(|error| TelemetryError::file(path, "read it")(error.into()))
+        let read = read.map(|summary| Some((text, summary)));
+        read.map_err(|error| TelemetryError::unreadable(path)(error.into()))
     }
 }
 

@@ -3,7 +3,7 @@
 //! A file is a sequence of records: length, its checksum, an `Event` in protobuf's encoding, its checksum.
 
 use std::fs::OpenOptions;
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -20,6 +20,8 @@ pub const DIRECTORY: &str = "tensorboard";
 const FILE: &str = "events.out.tfevents.0.plimsoll";
 /// Contents of the first record.
 const VERSION: &str = "brain.Event:2";
+/// Most bytes of an event, the scalars of a step.
+const MOST_EVENT: u64 = 64 << 20;
 /// Bytes of a GiB.
 const GIB: f64 = (1_u64 << 30) as f64;
 
@@ -40,17 +42,17 @@ impl TensorBoardWriter {
         let directory = run_dir.join(DIRECTORY);
         std::fs::create_dir_all(&directory).map_err(TelemetryError::file(&directory, "create it"))?;
         let path: PathBuf = directory.join(FILE);
-        let before = match input::read(&path, u64::MAX) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
-            bytes => bytes.map_err(TelemetryError::file(&path, "read it"))?,
+        let length = match input::open(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),
+            file => file.and_then(|file| intact_length(BufReader::new(file), step)),
         };
-        let length = intact_length(&before, step);
+        let length = length.map_err(TelemetryError::unreadable(&path))?;
         let mut options = OpenOptions::new();
         let file = output::open_own(&path, options.write(true).create(true).truncate(false));
         let mut file = file.map_err(TelemetryError::file(&path, "open it"))?;
         let begin = if length == 0 { record(&version()) } else { Vec::new() };
         let ready = file
-            .set_len(length as u64)
+            .set_len(length)
             .and_then(|()| file.seek(SeekFrom::End(0)))
             .and_then(|_| file.write_all(&begin));
         ready.map_err(TelemetryError::file(&path, "continue it"))?;
@@ -182,26 +184,36 @@ fn record(event: &[u8]) -> Vec<u8> {
     record
 }
 
-/// Returns the bytes of the intact records up to step `step`.
-fn intact_length(bytes: &[u8], step: u64) -> usize {
-    let mut at = 0;
-    while let Some(event) = event_at(bytes, at) {
-        if step_of(event).is_none_or(|own| own > step) {
+/// Returns the bytes of the intact records up to step `step`, of which it holds one at a time.
+fn intact_length(mut records: impl Read, step: u64) -> io::Result<u64> {
+    let mut length = 0;
+    while let Some(event) = next_event(&mut records)? {
+        if step_of(&event).is_none_or(|own| own > step) {
             break;
         }
-        at += event.len() + 16;
+        length += event.len() as u64 + 16;
     }
-    at
+    Ok(length)
 }
 
-/// Returns the event of the record that begins at `at`, if it is complete and intact.
-fn event_at(bytes: &[u8], at: usize) -> Option<&[u8]> {
-    let word = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-    let length = bytes.get(at..at + 8)?;
-    let event = usize::try_from(u64::from_le_bytes(length.try_into().ok()?)).ok()?;
-    let end = (at + 12).checked_add(event)?;
-    let body = bytes.get(at + 12..end)?;
-    (word(at + 8)? == masked_crc32c(length) && word(end)? == masked_crc32c(body)).then_some(body)
+/// Returns the event of the next record, if it is complete and intact.
+fn next_event(records: &mut impl Read) -> io::Result<Option<Vec<u8>>> {
+    let Some(head) = next_bytes(records, 12)? else { return Ok(None) };
+    let (length, sum) = head.split_at(8);
+    let bytes = length.try_into().map_or(u64::MAX, u64::from_le_bytes);
+    if sum != masked_crc32c(length).to_le_bytes() || bytes > MOST_EVENT {
+        return Ok(None);
+    }
+    let Some(mut event) = next_bytes(records, bytes + 4)? else { return Ok(None) };
+    let sum = event.split_off(bytes as usize);
+    Ok((sum == masked_crc32c(&event).to_le_bytes()).then_some(event))
+}
+
+/// Returns the next `count` bytes; `None` if there are fewer.
+fn next_bytes(records: &mut impl Read, count: u64) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = Vec::new();
+    let read = records.take(count).read_to_end(&mut bytes)? as u64;
+    Ok((read == count).then_some(bytes))
 }
 
 /// Returns the step of an event that this module wrote; 0 for the first one.
@@ -246,6 +258,7 @@ mod tests {
     fn records_have_checksums_and_end_at_a_step() {
         // The CRC-32C of "123456789" is e3069283 (RFC 3720's check value).
         assert_eq!(masked_crc32c(b"123456789"), 0xe306_9283_u32.rotate_right(15).wrapping_add(0xa282_ead8));
+        let length = |bytes: &[u8], step| intact_length(bytes, step).unwrap() as usize;
         let mut file = record(&version());
         let mut ends = vec![file.len()];
         for step in [1, 2, 300, 70_000] {
@@ -253,13 +266,13 @@ mod tests {
             ends.push(file.len());
         }
         for (step, end) in [(0, 0), (1, 1), (2, 2), (299, 2), (300, 3), (80_000, 4)] {
-            assert_eq!(intact_length(&file, step), ends[end], "{step}");
+            assert_eq!(length(&file, step), ends[end], "{step}");
         }
         // An incomplete or damaged record is cut off with all after it.
-        assert_eq!(intact_length(&file[..file.len() - 1], 80_000), ends[3]);
+        assert_eq!(length(&file[..file.len() - 1], 80_000), ends[3]);
         let index = ends[1] + 20;
         file[index] ^= 1;
-        assert_eq!(intact_length(&file, 80_000), ends[1]);
-        assert_eq!(intact_length(b"text", 5), 0);
+        assert_eq!(length(&file, 80_000), ends[1]);
+        assert_eq!(length(b"text", 5), 0);
     }
 }

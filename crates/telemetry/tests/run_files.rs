@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 use telemetry::GridSizes;
 use telemetry::TelemetryError;
-use telemetry::metrics::{MetricsWriter, StepMetrics};
+use telemetry::metrics::{self, MetricsWriter, StepMetrics};
 use telemetry::progress::{Progress, StepFigures};
 use telemetry::run_files::{Summary, atomic_write, remove_temporaries};
 
@@ -85,6 +85,23 @@ fn metrics_continue_after_a_step() {
     let path = directory.path().join("metrics.jsonl");
     MetricsWriter::resume(&path, 3).unwrap().finish().unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), b"");
+}
+
+/// A line that never ends is refused, and nothing is changed.
+#[test]
+fn metrics_do_not_continue_after_an_endless_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("metrics.jsonl");
+    assert!(metrics::check(&path).is_ok());
+    std::fs::write(&path, "{\"step\":1}\nnonsense\n").unwrap();
+    assert!(metrics::check(&path).is_ok());
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1 << 42).unwrap();
+    for refused in [metrics::check(&path), MetricsWriter::resume(&path, 1).map(drop)] {
+        let error = refused.unwrap_err();
+        assert!(error.is_refused() && error.to_string().contains("line 3 has more than"), "{error}");
+    }
+    assert_eq!(path.metadata().unwrap().len(), 1 << 42);
+    assert!(!directory.path().join("metrics.damaged.jsonl").exists());
 }
 
 #[test]

@@ -70,7 +70,7 @@ impl RankTraces {
     /// # Errors
     /// The file cannot be read or has other content.
     pub fn read(path: &Path) -> Result<Self> {
-        let failed = || TelemetryError::file(path, "read it");
+        let failed = || TelemetryError::unreadable(path);
         let packed = input::read(path, MOST_PACKED).map_err(failed())?;
         let json = input::unpack(&packed, MOST).map_err(failed())?;
         serde_json::from_slice(&json).map_err(|error| failed()(error.into()))

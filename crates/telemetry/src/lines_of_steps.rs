@@ -1,0 +1,138 @@
+//! The lines of a file with a line for each step, as a resumed run finds and keeps them.
+
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind, Write};
+use std::ops::Range;
+use std::path::Path;
+
+use serde::Deserialize;
+use system::lines::{Line, Lines};
+use system::output;
+
+use crate::error::{Result, TelemetryError};
+
+/// Most bytes of a line: the hashes of a step of a large model have some megabytes.
+pub(crate) const MOST_LINE: u64 = 256 << 20;
+
+/// Checks that a file, if it exists, has no line of more bytes than are read.
+///
+/// # Errors
+/// A line that is too long, by its number; a file that cannot be read.
+pub fn check(path: &Path) -> Result<()> {
+    let unreadable = || TelemetryError::unreadable(path);
+    let mut lines = match Lines::open(path, MOST_LINE) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        lines => lines.map_err(unreadable())?,
+    };
+    while lines.next_line().map_err(unreadable())?.is_some() {}
+    Ok(())
+}
+
+/// The use of a line in a resumed run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    /// A line of a step that was done before.
+    Kept,
+    /// A line that is not one of a step, or whose step contradicts its neighbours.
+    Damaged,
+    /// The line of a step that the resumed run repeats, or the incomplete line of a killed run.
+    Dropped,
+}
+
+/// A line and its step.
+#[derive(Debug)]
+struct StepLine {
+    text: Vec<u8>,
+    range: Range<u64>,
+    is_complete: bool,
+    /// `None` if it is not the line of a step.
+    step: Option<u64>,
+}
+
+impl StepLine {
+    fn parse(line: &Line<'_>) -> Self {
+        #[derive(Deserialize)]
+        struct Step {
+            step: u64,
+        }
+        StepLine {
+            text: line.text.to_owned(),
+            range: line.range.clone(),
+            is_complete: line.is_complete,
+            step: serde_json::from_slice::<Step>(line.text).ok().map(|line| line.step),
+        }
+    }
+
+    /// Returns its use where the last kept line is of step `last`, and the step of the next line is `next`.
+    fn used(&self, step: u64, last: u64, next: Option<u64>) -> Use {
+        let fits = |own: &u64| *own > last && next.is_none_or(|next| next <= last || next > *own);
+        match self.step.filter(fits) {
+            _ if !self.is_complete => Use::Dropped,
+            None => Use::Damaged,
+            Some(own) if own <= step => Use::Kept,
+            Some(_) => Use::Dropped,
+        }
+    }
+}
+
+/// Passes every line of a file with its use to `take`, for a run that goes on after `step` steps.
+fn sort(path: &Path, step: u64, mut take: impl FnMut(&StepLine, Use) -> io::Result<()>) -> io::Result<()> {
+    let mut lines = Lines::open(path, MOST_LINE)?;
+    let (mut last, mut before) = (0, None::<StepLine>);
+    loop {
+        let next = lines.next_line()?.map(|line| StepLine::parse(&line));
+        if let Some(line) = &before {
+            let used = line.used(step, last, next.as_ref().and_then(|next| next.step));
+            if used == Use::Kept {
+                last = line.step.unwrap_or(last);
+            }
+            take(line, used)?;
+        }
+        if next.is_none() {
+            return Ok(());
+        }
+        before = next;
+    }
+}
+
+/// Moves the damaged lines of a file to a separate one, for a run that goes on after `step` steps. Returns
+/// the length of the lines that are to stay.
+///
+/// # Errors
+/// A file that cannot be read or written; a line that is too long.
+pub(crate) fn keep_until(path: &Path, step: u64) -> Result<u64> {
+    let (mut end, mut kept, mut damaged) = (0, 0, 0_u64);
+    let count = |line: &StepLine, used: Use| {
+        match used {
+            Use::Kept => (end, kept) = (line.range.end, kept + (line.range.end - line.range.start)),
+            Use::Damaged => damaged += 1,
+            Use::Dropped => {}
+        }
+        Ok(())
+    };
+    sort(path, step, count).map_err(TelemetryError::unreadable(path))?;
+    if damaged == 0 {
+        return Ok(end);
+    }
+    let aside = path.with_extension("damaged.jsonl");
+    let mut options = OpenOptions::new();
+    let moved = output::open_own(&aside, options.append(true).create(true));
+    let mut moved = moved.map_err(TelemetryError::file(&aside, "open it"))?;
+    let write = |out: &mut dyn Write| {
+        sort(path, step, |line, used| {
+            let to = match used {
+                Use::Kept => &mut *out,
+                Use::Damaged => &mut moved,
+                Use::Dropped => return Ok(()),
+            };
+            to.write_all(&line.text)?;
+            to.write_all(b"\n")
+        })?;
+        // Nothing is lost if the system stops now.
+        moved.sync_all()
+    };
+    output::write_own_with(path, write).map_err(TelemetryError::file(path, "move its damaged lines"))?;
+    let (lines, aside) = (if damaged == 1 { "line is" } else { "lines are" }, aside.display());
+    tracing::warn!("{}: {damaged} damaged {lines} now in {aside}", path.display());
+    Ok(kept)
+}
