@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod common;
+#[path = "checkpoints/decisive.rs"]
+mod decisive;
 #[path = "checkpoints/files.rs"]
 mod files;
 #[path = "checkpoints/grids.rs"]

@@ -235,6 +235,36 @@ fn a_job_of_threads_goes_on_after_each_kill() {
     println!("{kills} kills on {}: {costs}", whole["device_model"]);
 }
 
+/// Nobody watches the job: it goes on from the checkpoint before the damaged one, of which each rank verifies
+/// a share.
+#[test]
+fn a_job_goes_on_from_the_checkpoint_before_a_damaged_one() {
+    let whole = whole(STEPS);
+    for (hosts, sets, file) in [
+        (Hosts::Threads, &["parallel.ranks_per_device=1"][..], "state.safetensors"),
+        (Hosts::One, &["parallel.zero_stage=1"], "state-00002-of-00004.safetensors"),
+    ] {
+        if hosts == Hosts::One && !has_mpi() {
+            continue;
+        }
+        let job = Restarted::start_with(STEPS, hosts, &["--restarts", "3"], SLOW_DISK, sets);
+        let Some(mut job) = job else { return };
+        job.await_checkpoint(60);
+        let ranks: Vec<_> = (0..4).filter_map(|rank| job.pid(rank)).collect();
+        // Each rank stops, so that no newer checkpoint comes.
+        ranks.iter().for_each(|pid| job.signal("STOP", *pid));
+        let (damaged, before) = job.damage_newest(file);
+        ranks.iter().for_each(|pid| job.signal("KILL", *pid));
+        let messages = job.await_message("restart 1 from the newest state");
+        let sessions = job.ends_as(&whole);
+        let went_on: Vec<_> = sessions.iter().map(after_step).collect();
+        assert_eq!(went_on, [0, before], "{messages}");
+        let warnings = sessions[1]["warnings"].to_string();
+        assert!(warnings.contains(&format!("the checkpoint of step {damaged} is damaged: ")), "{warnings}");
+        assert!(warnings.contains(&format!("{file}: it is ")), "{warnings}");
+    }
+}
+
 /// The memory of a lost host is deleted, as if its power had failed.
 #[test]
 fn a_job_goes_on_from_the_neighbours_copy_of_a_lost_host() {

@@ -67,9 +67,8 @@ pub(crate) enum CliError {
 impl JobError for CliError {
     fn exit_status(&self) -> u8 {
         match self {
-            CliError::Refused(_)
-            | CliError::Config(_)
-            | CliError::Telemetry(TelemetryError::Filter { .. }) => 2,
+            CliError::Refused(_) | CliError::Config(_) => 2,
+            CliError::Telemetry(error) if error.is_refused() => 2,
             CliError::Tokenize(error) => {
                 if error.is_refused() {
                     2

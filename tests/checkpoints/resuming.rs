@@ -185,7 +185,7 @@ fn a_base_in_codes_starts_from_another_run() {
 }
 
 /// Rewrites a manifest, with its own hash.
-fn rewrite_manifest(path: &Path, change: impl Fn(&str) -> String) {
+pub(super) fn rewrite_manifest(path: &Path, change: impl Fn(&str) -> String) {
     let text = change(&std::fs::read_to_string(path).unwrap());
     let (before, rest) = text.split_once("\"manifest_sha256\": \"").unwrap();
     let (_, after) = rest.split_once('"').unwrap();

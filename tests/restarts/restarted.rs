@@ -194,11 +194,30 @@ impl Restarted {
     /// Kills this rank, and waits for restart `number`.
     pub(crate) fn kill_rank(&mut self, rank: usize, number: usize) {
         self.pid(rank).into_iter().for_each(|pid| self.signal("KILL", pid));
+        self.await_message(&format!("restart {number} from"));
+    }
+
+    /// Waits until the job has printed this, and returns all that it has printed.
+    pub(crate) fn await_message(&mut self, words: &str) -> String {
         let began = Instant::now();
-        while !self.messages().contains(&format!("restart {number} from")) {
-            assert!(!self.has_ended() && began.elapsed() < LIMIT, "{}", self.messages());
+        loop {
+            let messages = self.messages();
+            if messages.contains(words) {
+                return messages;
+            }
+            assert!(!self.has_ended() && began.elapsed() < LIMIT, "{messages}");
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Flips a bit in this file of the newest checkpoint. Returns the steps of that and of the one before.
+    pub(crate) fn damage_newest(&self, file: &str) -> (u64, u64) {
+        let mut all = list(&self.run_dir()).unwrap();
+        let (step, path) = all.pop().unwrap();
+        let mut bytes = std::fs::read(path.join(file)).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        std::fs::write(path.join(file), bytes).unwrap();
+        (step, all.pop().unwrap().0)
     }
 
     /// The running launcher.

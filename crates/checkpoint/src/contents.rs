@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::corpus_mark::CorpusMark;
 
@@ -25,6 +25,10 @@ pub struct Contents {
     pub base: Option<String>,
     /// The corpus; none for synthetic data.
     pub corpus: Option<CorpusMark>,
+    /// SHA-256 of the scores of the reference model, once they are known; unset where the loss needs none.
+    pub reference_sha256: Arc<OnceLock<String>>,
+    /// Steps, in the order of the data, whose samples the run leaves out, in ascending order.
+    pub left_out: Vec<u64>,
 }
 
 impl fmt::Debug for Contents {

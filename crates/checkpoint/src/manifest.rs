@@ -91,6 +91,14 @@ pub(crate) struct Manifest {
     /// them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) gradient_norms: Vec<Option<f32>>,
+    /// SHA-256 of the scores of the reference model; absent where the loss needs none and in checkpoints of
+    /// earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) reference_sha256: Option<String>,
+    /// Steps, in the order of the data, whose samples the run had left out; absent if there were none and in
+    /// checkpoints of earlier versions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) left_out: Vec<u64>,
     /// Digests of the checkpoint's other files, by name.
     files: BTreeMap<String, FileDigest>,
     /// SHA-256 of this manifest, without indentation and with this field empty.
@@ -121,6 +129,8 @@ impl Manifest {
             best_validation_loss: validations.best,
             validations_since_best: validations.best.map(|_| validations.since_best),
             gradient_norms: Vec::new(),
+            reference_sha256: contents.reference_sha256.get().cloned(),
+            left_out: contents.left_out.clone(),
             files,
             manifest_sha256: String::new(),
         };
@@ -249,6 +259,8 @@ mod tests {
             base: None,
             corpus: None,
             before: Arc::new(|| Ok(())),
+            reference_sha256: Arc::default(),
+            left_out: Vec::new(),
         };
         let mut manifest = Manifest::new(5, (0, None), &contents, Validations::default(), files);
         manifest.updates = written;

@@ -181,6 +181,17 @@ impl Checkpoint {
         self.manifest.base.as_deref()
     }
 
+    /// SHA-256 of the scores of the reference model; `None` where the loss needs none and in checkpoints of
+    /// versions that did not write it.
+    pub fn reference_sha256(&self) -> Option<&str> {
+        self.manifest.reference_sha256.as_deref()
+    }
+
+    /// Steps, in the order of the data, whose samples the run had left out, in ascending order.
+    pub fn left_out(&self) -> &[u64] {
+        &self.manifest.left_out
+    }
+
     /// Returns whether there is an array called `name`.
     pub fn has(&self, name: &str) -> bool {
         self.state.has(name)
@@ -278,10 +289,9 @@ fn check_files(path: &Path, manifest: &Manifest, share: Share) -> Result<()> {
     Ok(())
 }
 
+/// Compares a file with the manifest: its size first, because a file of another size needs no reading.
 fn check_file(path: &Path, manifest: &Manifest, is_hashed: bool) -> Result<()> {
-    if is_hashed {
-        return manifest.check_file(path, &format::digest_of(path)?);
-    }
     let metadata = std::fs::metadata(path).map_err(CheckpointError::file(path, "open it"))?;
-    manifest.check_size(path, metadata.len())
+    manifest.check_size(path, metadata.len())?;
+    if is_hashed { manifest.check_file(path, &format::digest_of(path)?) } else { Ok(()) }
 }

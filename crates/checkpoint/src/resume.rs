@@ -9,4 +9,6 @@ pub struct ResumePoint {
     pub checkpoint: Checkpoint,
     /// The loss of every step before it.
     pub losses: Vec<f32>,
+    /// The damage of newer checkpoints that were passed over, in a sentence each.
+    pub passed_over: Vec<String>,
 }

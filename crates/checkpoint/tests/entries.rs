@@ -33,6 +33,8 @@ fn shared() -> Contents {
         base: None,
         corpus: None,
         before: Arc::new(|| Ok(())),
+        reference_sha256: Arc::default(),
+        left_out: Vec::new(),
     }
 }
 

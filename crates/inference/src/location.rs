@@ -101,7 +101,7 @@ pub(crate) fn folder_config(path: &Path, data: &str, sets: &[String]) -> Result<
 /// # Errors
 /// A name that is not UTF-8, no current directory.
 pub(crate) fn toml_path(path: &Path) -> Result<String> {
-    let unreadable = |source| RunError::File { path: path.to_owned(), source };
+    let unreadable = |source| RunError::unreadable(path, source);
     let absolute = std::path::absolute(path).map_err(unreadable)?;
     match absolute.to_str() {
         // A JSON string is a TOML string.

@@ -113,7 +113,7 @@ pub enum RunError {
         /// The error of the step.
         reason: String,
     },
-    /// A file of the run could not be written or read.
+    /// A file of the run could not be written.
     #[error("{path}: {source}")]
     File {
         /// The file.
@@ -135,6 +135,11 @@ impl RunError {
             RunError::Elsewhere { status, .. } | RunError::Reported { status } => *status,
             _ => 1,
         }
+    }
+
+    /// Returns the refusal of an input file that cannot be read, or is damaged.
+    pub fn unreadable(path: &Path, source: impl std::fmt::Display) -> Self {
+        RunError::Refused(format!("{}: cannot read it: {source}", path.display()))
     }
 
     /// Returns whether a device ran out of memory or reached its limit.

@@ -14,12 +14,14 @@ use crate::endpoint;
 use crate::error::{Result, RunError};
 use crate::failure::{self, Lost};
 use crate::history::Repetition;
-use crate::memory_states::{self, InMemory};
+use crate::memory_states;
+use crate::newest_intact::{self, NewestIntact};
 use crate::options::RunOptions;
 use crate::placement::ChosenPlacement;
 use crate::prediction;
 use crate::rank::{Outcome, run_rank};
 use crate::repetition;
+use crate::restarts;
 use crate::resume::{self, Resumption};
 use crate::run_directory::{self, RunDirectory};
 use crate::sessions;
@@ -93,8 +95,15 @@ fn train_once(mut startup: Startup, config: RunConfig, options: &RunOptions) -> 
         // Ranks may have other options, which is reported below.
         None => None,
     };
+    let found = match options.run_dir.as_deref().filter(|_| options.resume && restarts::is_restarted()) {
+        Some(run_dir) if options.step_to_resume().is_none() => {
+            startup.begins("find the newest intact state");
+            newest_intact::find(&mut startup, run_dir, memory.as_ref())?
+        }
+        _ => None,
+    };
     startup.begins("open its data and what it goes on from");
-    let prepared = prepare(&startup, config, options, memory.as_ref());
+    let prepared = prepare(&startup, config, options, found.as_ref());
     let (setup, resumption) = startup.agree(prepared)?;
     options.interrupt.end_preparation();
     startup.begins("tell its data and settings");
@@ -108,7 +117,7 @@ fn train_once(mut startup: Startup, config: RunConfig, options: &RunOptions) -> 
         return Ok(complete);
     }
     startup.begins("read the spikes that it has met");
-    let left_out = startup.agree(left_out(options, first))?;
+    let left_out = startup.agree(left_out(&setup, options, first))?;
     let left_out = startup.of_rank_zero(left_out)?;
     startup.begins("choose what is computed again");
     let settled = if first { recompute::settle(setup) } else { Ok(setup) };
@@ -161,10 +170,11 @@ fn train_once(mut startup: Startup, config: RunConfig, options: &RunOptions) -> 
 /// Returns on rank 0 the steps whose samples the run leaves out, in the order of the data, as words.
 ///
 /// # Errors
-/// A file of spikes that cannot be read.
-fn left_out(options: &RunOptions, first: bool) -> Result<String> {
+/// A file of spikes that cannot be read, or lacks some that the checkpoint's run had met.
+fn left_out(setup: &Setup, options: &RunOptions, first: bool) -> Result<String> {
     let run_dir = options.run_dir.as_deref().filter(|_| first && options.resume);
-    let steps = run_dir.map(spike_file::left_out).transpose()?.unwrap_or_default();
+    let before = setup.resumed().map_or(&[][..], |point| point.checkpoint.left_out());
+    let steps = run_dir.map(|run_dir| spike_file::left_out(run_dir, before)).transpose()?.unwrap_or_default();
     Ok(steps.iter().map(u64::to_string).collect::<Vec<_>>().join(" "))
 }
 
@@ -221,7 +231,7 @@ fn prepare(
     startup: &Startup,
     mut config: RunConfig,
     options: &RunOptions,
-    memory: Option<&InMemory>,
+    found: Option<&NewestIntact>,
 ) -> Result<(Setup, Option<Resumption>)> {
     startup.check_ranks(&config, options.ranks)?;
     if startup.rank() == 0 {
@@ -237,7 +247,7 @@ fn prepare(
         config.data.cache = runs.join(build::CACHE);
     }
     let share = startup.share();
-    let look = || Resumption::look(&config, options, startup.rank() == 0, (share, memory));
+    let look = || Resumption::look(&config, options, startup.rank() == 0, (share, found));
     let resumption = options.resume.then(look).transpose()?;
     let continues = resumption.as_ref().is_some_and(|resumption| resumption.point.is_some());
     let start = match &options.from {

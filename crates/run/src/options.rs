@@ -45,6 +45,11 @@ pub struct RunOptions {
 }
 
 impl RunOptions {
+    /// Returns the step from whose checkpoint the run resumes, if it is not the newest.
+    pub(crate) fn step_to_resume(&self) -> Option<u64> {
+        self.step.filter(|_| self.from.is_none())
+    }
+
     /// Returns the options that must be equal on all ranks of a job, as on the command line.
     pub(crate) fn shared(&self) -> String {
         let RunOptions { resume, no_plan, from, .. } = self;

@@ -178,6 +178,9 @@ fn train(
         reference::score(worker, directory.path())?;
         start.end("scores of the reference model");
     }
+    if let (Some(saver), Some(scores)) = (&saver, worker.reference_scores()) {
+        saver.set_reference(&scores);
+    }
     tracing::info!("ready to train after {}", start.in_words());
     fail_point::reach("training about to begin");
     Ok(match files {

@@ -1,13 +1,16 @@
 //! `reference_scores.safetensors` in a run directory: ln p of every answer by the model as it was before the
 //! first step, of each pair of the chosen and of the rejected one. A run computes them once, and reads them
-//! when it is resumed.
+//! when it is resumed. Checkpoints have their hash, because they decide every later step.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use system::input;
 use telemetry::run_files::atomic_write;
+
+use checkpoint::Checkpoint;
 
 use crate::answering::while_answering;
 use crate::error::{Result, RunError};
@@ -16,8 +19,8 @@ use worker::{Setup, Worker, build};
 
 /// The name of the file in a run directory.
 pub(crate) const FILE: &str = "reference_scores.safetensors";
-/// The most bytes of the file.
-const MOST_BYTES: u64 = 64 << 30;
+/// The most bytes of the file beside its scores.
+const MOST_HEADER: u64 = 1 << 20;
 /// The name of its array.
 const ARRAY: &str = "scores";
 
@@ -36,29 +39,49 @@ pub(crate) fn score(worker: &mut Worker, run_dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the setup of a resumed run with the scores of its run directory, if its loss needs them.
+/// Adds to the setup of a run that resumes from `checkpoint` the scores in its run directory, if its loss
+/// needs them.
 ///
 /// # Errors
-/// A file that is missing, cannot be read, or has the scores of other answers.
-pub(crate) fn read(setup: &mut Setup, run_dir: &Path) -> Result<()> {
+/// A file that is missing, cannot be read, has the scores of other answers, or other scores than the run had.
+pub(crate) fn read(setup: &mut Setup, run_dir: &Path, checkpoint: &Checkpoint) -> Result<()> {
     if !build::objective(&setup.config).is_some_and(|objective| objective.has_reference()) {
         return Ok(());
     }
     let path = run_dir.join(FILE);
     let refused = |reason: &str| {
         RunError::Refused(format!(
-            "{}: {reason}; a resumed run needs the scores that it computed at its start",
+            "{}: {reason}; a resumed run needs the scores that it computed at its start: put back the file \
+             that the run wrote, or start a new run",
             path.display()
         ))
     };
-    let bytes = input::read(&path, MOST_BYTES).map_err(|error| refused(&error.to_string()))?;
-    let scores = parse(&bytes).ok_or_else(|| refused("it has no scores of answers"))?;
     let pairs = setup.dataset.source.pairs().unwrap_or_default();
-    if scores.1 != identity(setup)? || scores.0.len() as u64 != 2 * pairs {
+    let most = pairs.saturating_mul(8).saturating_add(MOST_HEADER);
+    let bytes = input::read(&path, most).map_err(|error| refused(&error.to_string()))?;
+    let (scores, answers) = parse(&bytes).ok_or_else(|| refused("it has no scores of answers"))?;
+    if answers != identity(setup)? || scores.len() as u64 != 2 * pairs {
         return Err(refused("its scores are of other answers"));
     }
-    setup.reference = Some(scores.0.into());
+    match checkpoint.reference_sha256() {
+        Some(written) if written != sha256(&scores) => {
+            return Err(refused("it is damaged: the SHA-256 of its scores is not the checkpoint's"));
+        }
+        Some(_) => {}
+        None => tracing::warn!(
+            "{}: it cannot be verified: an earlier version wrote the checkpoint, without its SHA-256",
+            path.display()
+        ),
+    }
+    setup.reference = Some(scores.into());
     Ok(())
+}
+
+/// Returns the hash by which a checkpoint knows the scores: SHA-256 over their bits, little-endian.
+pub(crate) fn sha256(scores: &[f32]) -> String {
+    let mut digest = Sha256::new();
+    scores.iter().for_each(|score| digest.update(score.to_le_bytes()));
+    format!("{:x}", digest.finalize())
 }
 
 /// The identity of the answers.

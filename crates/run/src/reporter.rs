@@ -23,6 +23,7 @@ use crate::error::Result;
 use crate::history::{Repetition, StepReport};
 use crate::options::RunOptions;
 use crate::prediction::{self, Comparison};
+use crate::run_directory::METRICS;
 use crate::save::Saver;
 use crate::session::Observer;
 use crate::sessions::Sessions;
@@ -63,7 +64,7 @@ impl RunFiles {
     ) -> Result<Self> {
         let sessions = Sessions::begin(run_dir, setup, loaded)?;
         let spikes = SpikeFile::open(run_dir, setup.first_step())?;
-        let metrics = MetricsWriter::resume(&run_dir.join("metrics.jsonl"), setup.first_step())?;
+        let metrics = MetricsWriter::resume(&run_dir.join(METRICS), setup.first_step())?;
         let hashed = (setup.config.telemetry.hashes > 0).then(|| run_dir.join(hashes::FILE));
         let hashes = hashed.map(|path| MetricsWriter::resume(&path, setup.first_step())).transpose()?;
         let tensorboard = setup

@@ -147,7 +147,10 @@ impl Restarts<'_> {
     fn announce(&self, grid: &Continuation) {
         let Some(cause) = &self.cause else { return };
         let (from, ranks) = (self.newest_checkpoint(), grid.ranks);
-        let from = if from == 0 { "the beginning".to_owned() } else { format!("the state of step {from}") };
+        let from = match from {
+            0 => "the beginning".to_owned(),
+            step => format!("the newest state, that of step {step}"),
+        };
         let sets: String = grid.sets.iter().map(|set| format!(" --set {set}")).collect();
         terminal::say(&format!("plimsoll: restart {} from {from}, {ranks} ranks{sets}", cause.restart));
     }
@@ -209,6 +212,11 @@ impl Restarts<'_> {
     fn last_ending(&self) -> Option<Ending> {
         sessions::all(&self.job.run_dir).pop().map(|session| session.ending)
     }
+}
+
+/// Returns whether this process is a rank of a job that another process starts again after a failure.
+pub(crate) fn is_restarted() -> bool {
+    processes::is_of_job()
 }
 
 /// Returns the step of a run's newest checkpoint; 0 if there is none.

@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::{Result, RunError};
-use crate::memory_states::InMemory;
+use crate::newest_intact::NewestIntact;
 use crate::options::RunOptions;
 use crate::reference;
-use crate::run_directory::RunLock;
+use crate::run_directory::{METRICS, RunLock};
 use crate::weights;
 use checkpoint::{Checkpoint, CheckpointError, ResumePoint, Share};
 use config::{Change, LoraBase, LoraSection, RunConfig, Train};
 use device::Description;
+use telemetry::{hashes, metrics};
 use worker::{Setup, Start};
 
 /// The checkpoint found by `--resume` in the run directory, which is still unchanged.
@@ -30,7 +31,7 @@ pub(crate) struct Resumption {
 impl Resumption {
     /// Finds the checkpoint from which to resume, the newest or that of `--step`, verifies it and compares it
     /// with `config`. `owns`: whether this process writes the run's shared files. The processes of a job
-    /// verify a `share` of the checkpoint each.
+    /// verify a `share` of the checkpoint each; those that are started again have `found` one together.
     ///
     /// # Errors
     /// No directory; one that is in use, or holds a run that ended without a checkpoint; a checkpoint that is
@@ -39,7 +40,7 @@ impl Resumption {
         config: &RunConfig,
         options: &RunOptions,
         owns: bool,
-        (share, memory): (Share, Option<&InMemory>),
+        (share, found): (Share, Option<&NewestIntact>),
     ) -> Result<Self> {
         let Some(run_dir) = options.run_dir.as_deref() else {
             return Err(RunError::Refused("--resume needs --run-dir, the run to resume".to_owned()));
@@ -48,23 +49,28 @@ impl Resumption {
             return Ok(Resumption { lock: None, point: None, run_dir: run_dir.to_owned() });
         }
         let lock = owns.then(|| RunLock::take(run_dir)).transpose()?;
-        // With --from, the step is that of the other run.
-        let checkpoint = match options.step.filter(|_| options.from.is_none()) {
-            Some(step) => Some(checkpoint::find_share(run_dir, Some(step), share)?),
-            None => newest(run_dir, (share, memory))?,
+        if owns {
+            check_lines(run_dir)?;
+        }
+        let checkpoint = match (options.step_to_resume(), found) {
+            (Some(step), _) => Some(checkpoint::find_share(run_dir, Some(step), share)?),
+            (None, Some(found)) => Some(found.checkpoint.clone()),
+            (None, None) => checkpoint::newest_share(run_dir, share)?,
         };
+        let run_dir = run_dir.to_owned();
         let Some(checkpoint) = checkpoint else {
             if run_dir.join("summary.json").exists() {
                 let text =
                     format!("--resume: {} holds a run that ended and no checkpoint", run_dir.display());
                 return Err(RunError::Refused(text));
             }
-            return Ok(Resumption { lock, point: None, run_dir: run_dir.to_owned() });
+            return Ok(Resumption { lock, point: None, run_dir });
         };
         check_settings(config, &checkpoint)?;
         let losses = checkpoint.losses()?;
-        let point = Some(Arc::new(ResumePoint { checkpoint, losses }));
-        Ok(Resumption { lock, point, run_dir: run_dir.to_owned() })
+        let passed_over = found.map_or_else(Vec::new, |found| found.damage.clone());
+        let point = Some(Arc::new(ResumePoint { checkpoint, losses, passed_over }));
+        Ok(Resumption { lock, point, run_dir })
     }
 
     /// Makes `setup` resume from the checkpoint.
@@ -85,22 +91,22 @@ impl Resumption {
             )));
         }
         check_steps(&setup.config, &point.checkpoint)?;
-        reference::read(setup, &self.run_dir)?;
+        reference::read(setup, &self.run_dir, &point.checkpoint)?;
         setup.start = Start::Resumed(Arc::clone(point));
         Ok(())
     }
 }
 
-/// Returns the newest state: the one in memory if no checkpoint is as new, or else the newest checkpoint.
+/// Checks the files of lines that the resumed run continues.
 ///
 /// # Errors
-/// The newest checkpoint is damaged.
-fn newest(run_dir: &Path, (share, memory): (Share, Option<&InMemory>)) -> Result<Option<Checkpoint>> {
-    let on_disk = checkpoint::list(run_dir)?.last().map_or(0, |(step, _)| *step);
-    match memory.filter(|memory| memory.checkpoint.step() > on_disk) {
-        Some(memory) => Ok(Some(memory.checkpoint.clone())),
-        None => Ok(checkpoint::newest_share(run_dir, share)?),
-    }
+/// One that cannot be read, or has a line that is too long.
+fn check_lines(run_dir: &Path) -> Result<()> {
+    let check = |file: &str| metrics::check(&run_dir.join(file));
+    [METRICS, hashes::FILE]
+        .into_iter()
+        .try_for_each(check)
+        .map_err(|error| RunError::Refused(format!("{error}; moved away, the resumed run begins it anew")))
 }
 
 /// Checks the settings of a resumed run.
@@ -212,7 +218,7 @@ pub(crate) fn changes(setup: &Setup) -> Vec<Change> {
 
 /// Returns, in sentences, the differences of program and libraries from those that wrote the checkpoint of a
 /// resumed run: bits may differ from there on.
-pub(crate) fn other_software(checkpoint: &Checkpoint, description: &Description) -> Vec<String> {
+fn other_software(checkpoint: &Checkpoint, description: &Description) -> Vec<String> {
     let here = [("Plimsoll", env!("CARGO_PKG_VERSION")), ("the libraries", description.libraries.as_str())];
     let there = [Some(checkpoint.version()), checkpoint.libraries()];
     let differs = |((what, here), there): ((&str, &str), Option<&str>)| {
@@ -236,13 +242,20 @@ fn is_same_corpus(setup: &Setup, checkpoint: &Checkpoint) -> Result<bool> {
 
 /// Returns a warning if files of the data have been modified since the checkpoint although no hashed piece
 /// differs.
-pub(crate) fn other_times(setup: &Setup, checkpoint: &Checkpoint) -> Option<String> {
+fn other_times(setup: &Setup, checkpoint: &Checkpoint) -> Option<String> {
     let (here, there) = (setup.dataset.mark().ok()??, checkpoint.corpus()?);
     (here.modified != there.modified && here.sha256.is_none()).then(|| {
         "files of data.paths have another time than at the checkpoint; size and samples are equal \
          (data.full_hash = true compares all)"
             .to_owned()
     })
+}
+
+/// Returns what the user of a resumed run should know, in a sentence each.
+pub(crate) fn warnings(setup: &Setup, point: &ResumePoint) -> Vec<String> {
+    let software = other_software(&point.checkpoint, &setup.placement.description());
+    let passed_over = point.passed_over.iter().cloned();
+    passed_over.chain(software).chain(other_times(setup, &point.checkpoint)).collect()
 }
 
 /// Logs the start of the run, and what has changed since the checkpoint.
@@ -254,9 +267,7 @@ pub(crate) fn announce(setup: &Setup, options: &RunOptions, run_dir: &Path) {
             for change in changes(setup) {
                 tracing::info!("from step {} on, {}: {}", step + 1, change.key, change.values());
             }
-            let description = setup.placement.description();
-            let software = other_software(&point.checkpoint, &description).into_iter();
-            software.chain(other_times(setup, &point.checkpoint)).for_each(|text| tracing::warn!("{text}"));
+            warnings(setup, point).iter().for_each(|text| tracing::warn!("{text}"));
         }
         Start::Weights(weights) => tracing::info!("weights from {}", weights.path().display()),
         Start::Drawn if options.resume => {

@@ -17,6 +17,8 @@ use worker::Setup;
 
 /// The resolved configuration in a run directory.
 pub(crate) const CONFIG: &str = "config.toml";
+/// The lines of its steps.
+pub(crate) const METRICS: &str = "metrics.jsonl";
 /// The copy of the run's tokenizer there, if it is a file.
 const TOKENIZER: &str = "tokenizer.json";
 /// The configuration of the tokenizer there.
@@ -121,7 +123,7 @@ impl RunDirectory {
                 path.display()
             )))
         };
-        if let Some(file) = ["summary.json", "metrics.jsonl"].iter().find(|file| path.join(file).exists()) {
+        if let Some(file) = ["summary.json", METRICS].iter().find(|file| path.join(file).exists()) {
             return holds(file);
         }
         if let Some((step, _)) = checkpoint::list(&path)?.last() {
@@ -198,7 +200,7 @@ impl RunDirectory {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
-    let unreadable = |source| RunError::File { path: path.to_owned(), source };
+    let unreadable = |source| RunError::unreadable(path, source);
     system::input::read(path, MOST_TEMPLATE).map_err(unreadable)
 }
 
@@ -211,7 +213,7 @@ pub(crate) fn tidy(setup: &Setup, run_dir: &Path) -> Result<()> {
 /// Deletes the temporary files of killed processes in a run's directory, which this process has locked.
 fn remove_temporaries(run_dir: &Path) -> Result<()> {
     let copies = [TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE];
-    let own = [CONFIG, "metrics.jsonl", "sessions.json", "summary.json", reference::FILE];
+    let own = [CONFIG, METRICS, "sessions.json", "summary.json", reference::FILE];
     for file in own.into_iter().chain(copies) {
         run_files::remove_temporaries(&run_dir.join(file))?;
     }

@@ -3,17 +3,16 @@
 use std::path::{Path, PathBuf};
 
 use parallel::pipeline::{self, ActionTimes, simulate};
-use serde::Deserialize;
 use serde_json::Value;
 use system::input;
 use telemetry::operators::{self, OperatorProfile};
 use telemetry::report::{Curve, Notice, PhaseRow, RankMemory, Report, SchedulePicture, StepPoint, Tile};
 use telemetry::step_trace::{Divergence, Outlived, RankTraces};
 use telemetry::units::{bytes, counted, duration, grouped};
-use telemetry::{EXPERT_LOADS, ExpertLoads, PREDICTED_SECONDS, Phase, Prediction, RankStep};
+use telemetry::{Phase, Prediction};
 
 use crate::error::{Result, RunError};
-use crate::prediction::Comparison;
+use crate::metrics_history::{MetricsHistory, Timed};
 use crate::run_directory::CONFIG;
 use crate::sessions;
 use config::RunConfig;
@@ -34,7 +33,10 @@ pub fn report_run(run_dir: &Path, others: &[PathBuf]) -> Result<Report> {
     let all = std::iter::once(run_dir).chain(others.iter().map(PathBuf::as_path));
     let curves = if others.is_empty() { Vec::new() } else { all.map(curve).collect::<Result<_>>()? };
     let config = configuration_of(run_dir, &[])?;
-    let (mut history, seconds) = history(&run_dir.join("metrics.jsonl"))?;
+    let prediction = Prediction::read(run_dir)?;
+    let metrics = MetricsHistory::read(run_dir, prediction.as_ref())?;
+    let damage = metrics.damage(run_dir);
+    let MetricsHistory { points: mut history, timed, expert_loads, slowdown, .. } = metrics;
     let summary = read(&run_dir.join("summary.json"))?.map(|text| parse(run_dir, &text)).transpose()?;
     if summary.as_ref().is_some_and(|summary| summary["device"] == "meta") {
         // Meta computes no numbers.
@@ -44,20 +46,18 @@ pub fn report_run(run_dir: &Path, others: &[PathBuf]) -> Result<Report> {
         Some(summary) => ranks(run_dir, &config, summary)?,
         None => Vec::new(),
     };
-    let prediction = Prediction::read(run_dir)?;
     let mut notices = notices(&ranks, &history, summary.as_ref());
-    let slowdown = prediction.as_ref().and_then(|prediction| slowdown(run_dir, prediction));
-    notices.extend(slowdown.map(|text| Notice { good: false, text }));
+    notices.extend(slowdown.into_iter().chain(damage).map(|text| Notice { good: false, text }));
     Ok(Report {
         title: name_of(run_dir),
         subtitle: subtitle(&config, summary.as_ref().map(device)),
-        tiles: tiles(&config, &ranks, (&history, seconds), prediction.as_ref(), summary.as_ref()),
+        tiles: tiles(&config, &ranks, (&history, timed), prediction.as_ref(), summary.as_ref()),
         notices,
         schedule: schedule(&config)?,
         curves,
         operators: OperatorProfile::read(&run_dir.join(operators::FILE))?,
         phases: summary.as_ref().map(phases).unwrap_or_default(),
-        expert_loads: expert_loads(&run_dir.join("metrics.jsonl"))?,
+        expert_loads,
         differences: String::new(),
         unit: config.model.examples().unit(),
         configuration: config.to_toml(),
@@ -74,8 +74,7 @@ fn name_of(run_dir: &Path) -> String {
 /// Returns the learning curve of a run.
 fn curve(run_dir: &Path) -> Result<Curve> {
     configuration_of(run_dir, &[])?;
-    let (history, _) = history(&run_dir.join("metrics.jsonl"))?;
-    Ok(Curve { name: name_of(run_dir), history })
+    Ok(Curve { name: name_of(run_dir), history: MetricsHistory::read(run_dir, None)?.points })
 }
 
 /// Returns the median times of each rank's phases, and of its step.
@@ -104,82 +103,21 @@ pub fn configuration_of(run_dir: &Path, overrides: &[String]) -> Result<RunConfi
     Ok(RunConfig::load(&path, overrides)?)
 }
 
-/// The most bytes of a file of a run: the metrics of about a million steps.
-const MOST_BYTES: u64 = 1 << 30;
+/// The most bytes of a file that is read as a whole.
+const MOST_BYTES: u64 = 256 << 20;
 
 /// Returns a file's text; `None` if there is no such file.
 fn read(path: &Path) -> Result<Option<String>> {
     match input::read_text(path, MOST_BYTES) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(RunError::File { path: path.to_owned(), source }),
+        Err(source) => Err(RunError::unreadable(path, source)),
     }
 }
 
 fn parse(run_dir: &Path, text: &str) -> Result<Value> {
     let broken = |error| RunError::Refused(format!("{}: {error}", run_dir.join("summary.json").display()));
     serde_json::from_str(text).map_err(broken)
-}
-
-/// Number of steps whose time is known, and their seconds.
-pub(crate) type Timed = (usize, f64);
-
-/// Reads the lines of `metrics.jsonl`, and the steps' time. Truncated lines are skipped.
-pub(crate) fn history(path: &Path) -> Result<(Vec<StepPoint>, Timed)> {
-    let text = read(path)?.unwrap_or_default();
-    let mut timed = (0, 0.0);
-    let point = |line: &str| {
-        let line: Value = serde_json::from_str(line).ok()?;
-        let number = |key: &str| line[key].as_f64().filter(|number| number.is_finite());
-        if let Some(seconds) = number("seconds") {
-            timed = (timed.0 + 1, timed.1 + seconds);
-        }
-        let speed = |number: &dyn Fn(&str) -> Option<f64>| {
-            let ratio = number("seconds")? / number(PREDICTED_SECONDS)?;
-            Some(ratio * number("tokens_per_second")?)
-        };
-        Some(StepPoint {
-            step: line["step"].as_u64()?,
-            loss: number("loss"),
-            validation_loss: number("validation_loss"),
-            reward_accuracy: ["reward_accuracy", "validation_reward_accuracy"].map(number),
-            reward_margin: ["reward_margin", "validation_reward_margin"].map(number),
-            tokens_per_second: number("tokens_per_second"),
-            predicted_tokens_per_second: speed(&number),
-            gradient_norm: number("gradient_norm"),
-            learning_rate: number("learning_rate"),
-            // Numbers that are not finite are `null` in JSON.
-            is_finite: !["loss", "gradient_norm"].iter().any(|key| line.get(key).is_some_and(Value::is_null)),
-        })
-    };
-    let points = text.lines().filter_map(point).collect();
-    Ok((points, timed))
-}
-
-/// Returns how the last steps with records of all ranks in `metrics.jsonl` were slower than predicted, in a
-/// sentence; `None` if they were not.
-fn slowdown(run_dir: &Path, prediction: &Prediction) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Line {
-        seconds: Option<f64>,
-        #[serde(default)]
-        ranks: Vec<RankStep>,
-    }
-    let text = read(&run_dir.join("metrics.jsonl")).ok()??;
-    let mut comparison = Comparison::new(prediction.clone());
-    let lines = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
-    let slowdown = lines.filter_map(|line| comparison.add(line.seconds, &line.ranks)).last()??.to_string();
-    Some(format!("{}{}.", slowdown[..1].to_uppercase(), &slowdown[1..]))
-}
-
-/// Returns the last loads of experts in `metrics.jsonl`, and their step.
-fn expert_loads(path: &Path) -> Result<(u64, Vec<ExpertLoads>)> {
-    let text = read(path)?.unwrap_or_default();
-    let loads = |line: &str| {
-        let line: Value = serde_json::from_str(line).ok()?;
-        Some((line["step"].as_u64()?, ExpertLoads::of_json(line.get(EXPERT_LOADS)?)))
-    };
-    Ok(text.lines().rev().find_map(loads).unwrap_or_default())
 }
 
 fn ranks(run_dir: &Path, config: &RunConfig, summary: &Value) -> Result<Vec<RankMemory>> {

@@ -9,8 +9,9 @@ use telemetry::Statistic;
 use telemetry::run_files::Summary;
 
 use crate::error::{Result, RunError};
+use crate::metrics_history::MetricsHistory;
 use crate::run_directory::CONFIG;
-use crate::run_report::{configuration_of, history};
+use crate::run_report::configuration_of;
 use crate::sessions::{self, Ending};
 use crate::summary::SUMMARY;
 
@@ -75,7 +76,7 @@ fn listed(path: &Path) -> ListedRun {
 
 fn read(path: &Path) -> Result<ListedRun> {
     let config = configuration_of(path, &[])?;
-    let (history, _) = history(&path.join("metrics.jsonl"))?;
+    let history = MetricsHistory::read(path, None)?.points;
     let summary = Summary::read(&path.join(SUMMARY))?;
     let sessions = sessions::all(path);
     let last = sessions.last();

@@ -1,7 +1,7 @@
 //! Checkpoints during a run, on every rank.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use checkpoint::{CheckpointError, Contents, Snapshot, Writer};
@@ -14,6 +14,7 @@ use crate::answering::while_answering;
 use crate::error::Result;
 use crate::history::History;
 use crate::memory_saver::MemorySaver;
+use crate::reference;
 
 /// Takes and writes a rank's part of the checkpoints of a run.
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub(crate) struct Saver {
     is_reported: bool,
     /// Contents of rank 0's checkpoints beside the state, for states in memory.
     contents: Option<Contents>,
+    /// The hash of the reference model's scores in all of rank 0's checkpoints.
+    reference_sha256: Arc<OnceLock<String>>,
     /// Takes states that are kept in memory, if the job keeps some.
     memory: Option<MemorySaver>,
     /// The longest time for which a checkpoint held up the steps on the host.
@@ -56,12 +59,16 @@ impl Saver {
             before: Arc::new(move || metrics.sync().map_err(|error| error.to_string())),
             base: setup.base.as_ref().map(|base| base.id().to_owned()),
             corpus: setup.dataset.mark()?.cloned(),
+            reference_sha256: Arc::default(),
+            left_out: setup.left_out.to_vec(),
         };
         let seconds = 60.0 * config.checkpoint.minutes;
         // An interval too long for the clock is never due.
         let every = Duration::try_from_secs_f64(seconds).ok().filter(|every| !every.is_zero());
         let writer = Writer::new(run_dir, contents.clone());
-        Ok(Some(Saver { is_first: true, every, contents: Some(contents), ..Self::with(writer) }))
+        let reference_sha256 = Arc::clone(&contents.reference_sha256);
+        let (is_first, contents) = (true, Some(contents));
+        Ok(Some(Saver { is_first, every, contents, reference_sha256, ..Self::with(writer) }))
     }
 
     /// Returns on all ranks their saver, that of rank 0 from `first`. All ranks call this.
@@ -110,8 +117,17 @@ impl Saver {
             last,
             is_reported,
             contents: None,
+            reference_sha256: Arc::default(),
             memory: None,
             longest_stall: None,
+        }
+    }
+
+    /// Sets the scores of the reference model that all checkpoints are to know by their hash.
+    pub(crate) fn set_reference(&self, scores: &[f32]) {
+        if self.is_first {
+            // Scores are set once, before the first checkpoint.
+            self.reference_sha256.get_or_init(|| reference::sha256(scores));
         }
     }
 

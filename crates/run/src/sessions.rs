@@ -1,6 +1,7 @@
 //! `sessions.json` in a run directory: a record of each process that trained there.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
@@ -227,11 +228,7 @@ impl Sessions {
             let change = Changed { from: Some(before.to_string()), to: Some(size.to_string()) };
             changed.insert(Train::micro_batch_size.to_owned(), change);
         }
-        let warnings = setup.resumed().map_or_else(Vec::new, |point| {
-            let mut warnings = resume::other_software(&point.checkpoint, &description);
-            warnings.extend(resume::other_times(setup, &point.checkpoint));
-            warnings
-        });
+        let warnings = setup.resumed().map_or_else(Vec::new, |point| resume::warnings(setup, point));
         let cause = Cause::of_process();
         all.push(Session {
             started: utc::rfc3339(SystemTime::now()),
@@ -377,11 +374,12 @@ pub(crate) fn all(run_dir: &Path) -> Vec<Session> {
 /// Reads the records; none if there is no file. A damaged file is moved aside with a warning.
 fn read(path: &Path) -> Result<Vec<Session>> {
     let failed = |source| RunError::File { path: path.to_owned(), source };
-    let text = match input::read(path, MOST_BYTES) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        text => text.map_err(failed)?,
+    let sessions = match input::read(path, MOST_BYTES) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == ErrorKind::FileTooLarge => Err(error),
+        text => serde_json::from_slice(&text.map_err(failed)?).map_err(std::io::Error::from),
     };
-    serde_json::from_slice(&text).or_else(|error| {
+    sessions.or_else(|error| {
         let aside = path.with_extension("damaged.json");
         std::fs::rename(path, &aside).map_err(failed)?;
         tracing::warn!("{}: {error}: it is now {}", path.display(), aside.display());

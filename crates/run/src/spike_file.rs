@@ -1,8 +1,12 @@
-//! `spikes.json` in a run directory: the steps whose gradient norm was a spike, and what was done.
+//! `spikes.json` in a run directory: the steps whose gradient norm was a spike, and what was done. It decides
+//! which samples a run leaves out, so each entry has a hash over itself and those before it, and checkpoints
+//! have the steps that were left out.
 
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 use system::{input, threads};
 use telemetry::run_files::atomic_write;
 
@@ -10,32 +14,111 @@ use crate::error::{Result, RunError};
 use crate::spikes::Spike;
 
 /// The name of the file in a run directory.
-const FILE: &str = "spikes.json";
+pub(crate) const FILE: &str = "spikes.json";
 /// The most bytes of the file that are read.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// Returns the spikes that a run has met; none if there is no file.
+/// A spike in the file, as JSON.
+type Entry = Map<String, Value>;
+
+/// The key of an entry's hash: SHA-256 over the hash of the entry before and the entry without its own.
+const HASH: &str = "sha256";
+
+/// Returns the spikes that a run has met, none if there is no file, and whether they have hashes.
 ///
 /// # Errors
-/// A file that cannot be read or parsed.
-fn read(run_dir: &Path) -> Result<Vec<Spike>> {
+/// A file that cannot be read or parsed; an entry with another hash than it had when it was written.
+fn read(run_dir: &Path) -> Result<(Vec<Spike>, bool)> {
     let path = run_dir.join(FILE);
-    let failed = |source| RunError::File { path: path.clone(), source };
-    match input::read(&path, MOST_BYTES) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-        text => serde_json::from_slice(&text.map_err(failed)?).map_err(|error| failed(error.into())),
+    let text = match input::read(&path, MOST_BYTES) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok((Vec::new(), true)),
+        text => text.map_err(|error| refused(&path, &error.to_string()))?,
+    };
+    let damaged = |error: serde_json::Error| refused(&path, &format!("it is damaged: {error}"));
+    let entries: Vec<Entry> = serde_json::from_slice(&text).map_err(damaged)?;
+    let is_verified = check_hashes(&path, &entries)?;
+    let spike = |mut entry: Entry| {
+        entry.remove(HASH);
+        serde_json::from_value(Value::Object(entry)).map_err(damaged)
+    };
+    let spikes: Vec<Spike> = entries.into_iter().map(spike).collect::<Result<_>>()?;
+    Ok((spikes, is_verified))
+}
+
+/// Compares the hashes of all entries; returns whether they have some. Earlier versions wrote none.
+///
+/// # Errors
+/// An entry that has changed, or lacks its hash.
+fn check_hashes(path: &Path, entries: &[Entry]) -> Result<bool> {
+    if entries.iter().all(|entry| !entry.contains_key(HASH)) {
+        return Ok(entries.is_empty());
     }
+    let mut before = String::new();
+    for (number, entry) in (1..).zip(entries) {
+        let mut bare = entry.clone();
+        let written = bare.remove(HASH);
+        before = hash(&before, &bare);
+        if written.as_ref().and_then(Value::as_str) != Some(&before) {
+            let text = format!("it is damaged: the SHA-256 of entry {number} is not the one that it says");
+            return Err(refused(path, &text));
+        }
+    }
+    Ok(true)
+}
+
+fn hash(before: &str, bare: &Entry) -> String {
+    let mut digest = Sha256::new();
+    digest.update(before);
+    // Serializing numbers and strings does not fail.
+    digest.update(serde_json::to_vec(bare).unwrap_or_default());
+    format!("{:x}", digest.finalize())
+}
+
+/// Returns the text of a file with these spikes.
+fn text_of(spikes: &[Spike]) -> serde_json::Result<Vec<u8>> {
+    let (mut before, mut entries) = (String::new(), Vec::new());
+    for spike in spikes {
+        // As numbers of the type that they have, and not as f64.
+        let mut entry: Entry = serde_json::from_slice(&serde_json::to_vec(spike)?)?;
+        before = hash(&before, &entry);
+        entry.insert(HASH.to_owned(), before.clone().into());
+        entries.push(entry);
+    }
+    let mut text = serde_json::to_vec_pretty(&entries)?;
+    text.push(b'\n');
+    Ok(text)
+}
+
+fn refused(path: &Path, what: &str) -> RunError {
+    let path = path.display();
+    RunError::Refused(format!(
+        "{path}: {what}; it decides which samples a resumed run leaves out: put back the file that the run wrote"
+    ))
 }
 
 /// Returns the steps, in the order of the data, whose samples a run leaves out, in ascending order.
+/// `before` are those that it had left out by the checkpoint from which it resumes.
 ///
 /// # Errors
-/// As for [`read`].
-pub(crate) fn left_out(run_dir: &Path) -> Result<Vec<u64>> {
+/// As for [`read`]; a step of `before` that is missing.
+pub(crate) fn left_out(run_dir: &Path, before: &[u64]) -> Result<Vec<u64>> {
+    let (spikes, is_verified) = read(run_dir)?;
+    if !is_verified {
+        let path = run_dir.join(FILE);
+        tracing::warn!("{}: it cannot be verified: an earlier version wrote it", path.display());
+    }
     let mut left_out: Vec<u64> =
-        read(run_dir)?.iter().filter(|spike| spike.rewinds()).map(|spike| spike.samples).collect();
+        spikes.iter().filter(|spike| spike.rewinds()).map(|spike| spike.samples).collect();
     left_out.sort_unstable();
     left_out.dedup();
+    if let Some(missing) = before.iter().find(|step| left_out.binary_search(step).is_err()) {
+        let text = format!(
+            "it lacks the spike of the samples of step {} in the order of the data, which the checkpoint's \
+             run had left out",
+            missing + 1
+        );
+        return Err(refused(&run_dir.join(FILE), &text));
+    }
     Ok(left_out)
 }
 
@@ -54,7 +137,7 @@ impl SpikeFile {
     /// # Errors
     /// As for [`read`].
     pub(crate) fn open(run_dir: &Path, steps: u64) -> Result<Self> {
-        let mut all = read(run_dir)?;
+        let (mut all, _) = read(run_dir)?;
         all.retain(|spike| spike.rewinds() || spike.step <= steps);
         Ok(SpikeFile { path: run_dir.join(FILE), all, writing: None })
     }
@@ -67,8 +150,7 @@ impl SpikeFile {
         self.finish()?;
         self.all.push(spike.clone());
         let failed = |error: std::io::Error| RunError::File { path: self.path.clone(), source: error };
-        let mut text = serde_json::to_vec_pretty(&self.all).map_err(|error| failed(error.into()))?;
-        text.push(b'\n');
+        let text = text_of(&self.all).map_err(|error| failed(error.into()))?;
         let path = self.path.clone();
         self.writing = Some(threads::spawn("spikes", move || atomic_write(&path, &text)).map_err(failed)?);
         Ok(())

@@ -15,6 +15,7 @@ const LEAST_NORMS: usize = 8;
 
 /// A step whose gradient norm was above its limit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(crate) struct Spike {
     /// The step, from 1.
     pub(crate) step: u64,

@@ -83,11 +83,10 @@ pub(crate) fn summarize(
     }
 }
 
-/// Returns the text of the run's summary if it was written after `step` steps.
+/// Returns the run's summary as text if it was written after `step` steps.
 pub(crate) fn of_step(step: u64, run_dir: &Path) -> Option<Vec<u8>> {
-    let path = run_dir.join(SUMMARY);
-    let summary = Summary::read(&path).ok().flatten()?;
-    (summary.steps == step).then(|| std::fs::read(path).ok()).flatten()
+    let (text, summary) = Summary::read_with_text(&run_dir.join(SUMMARY)).ok().flatten()?;
+    (summary.steps == step).then_some(text)
 }
 
 /// Removes the summary, which a run in progress does not have.

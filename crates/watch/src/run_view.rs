@@ -15,7 +15,7 @@ use worker::status::Record;
 use crate::tail::Tail;
 
 /// Most bytes of `sessions.json` and `summary.json` that are read.
-const MOST_BYTES: u64 = 1 << 30;
+const MOST_BYTES: u64 = 256 << 20;
 /// Records of each rank that are kept, to see whether its memory grows.
 const KEPT: usize = 6;
 
@@ -117,9 +117,12 @@ impl RunView {
     /// A file that cannot be read.
     pub fn refresh(&mut self) -> Result<(), RunError> {
         let path = self.run_dir.join("metrics.jsonl");
-        let text = self.metrics.read().map_err(|source| RunError::File { path, source })?;
+        let mut metrics = self.metrics.clone();
         // A line that a killed process has damaged is skipped.
-        text.lines().filter_map(|line| serde_json::from_str(line).ok()).for_each(|line| self.add(line));
+        let read =
+            metrics.read(|line| serde_json::from_slice(line).into_iter().for_each(|line| self.add(line)));
+        read.map_err(|source| RunError::unreadable(&path, source))?;
+        self.metrics = metrics;
         let logs = self.run_dir.join("logs");
         self.statuses = (0..self.world_size).map(|rank| Record::read(&logs, rank)).collect();
         self.state = match state(&self.read_json("sessions.json")?) {
@@ -160,7 +163,7 @@ impl RunView {
         match input::read(&path, MOST_BYTES) {
             Ok(text) => Ok(serde_json::from_slice(&text).unwrap_or_default()),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(Value::Null),
-            Err(source) => Err(RunError::File { path, source }),
+            Err(source) => Err(RunError::unreadable(&path, source)),
         }
     }
 

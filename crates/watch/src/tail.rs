@@ -1,18 +1,19 @@
 //! The lines of a file that another process appends to.
 
-use std::io::{ErrorKind, Read, Result, Seek, SeekFrom};
+use std::io::{ErrorKind, Result, Seek, SeekFrom};
 use std::path::PathBuf;
 
 use system::input;
+use system::lines::Lines;
 
-/// Most bytes that are read at once.
-const MOST_BYTES: u64 = 256 << 20;
+/// Most bytes of a line.
+const MOST_LINE: u64 = 64 << 20;
 
-/// Reads a growing file: each call returns the complete lines since the one before.
-#[derive(Debug)]
+/// Reads a growing file: each call passes on the complete lines since the one before.
+#[derive(Clone, Debug)]
 pub(crate) struct Tail {
     path: PathBuf,
-    /// Bytes of the lines that have been returned.
+    /// Bytes of the lines that have been passed on.
     offset: u64,
 }
 
@@ -21,26 +22,26 @@ impl Tail {
         Tail { path, offset: 0 }
     }
 
-    /// Returns the new text, complete lines only. If the file has become shorter, it begins again at its
-    /// start. No text if there is no file.
+    /// Passes the new lines to `take`, complete ones only. If the file has become shorter, it begins again at
+    /// its start. No lines if there is no file.
     ///
     /// # Errors
-    /// The file cannot be read, or is not regular.
-    pub(crate) fn read(&mut self) -> Result<String> {
+    /// The file cannot be read, is not regular, or has a line that is too long.
+    pub(crate) fn read(&mut self, mut take: impl FnMut(&[u8])) -> Result<()> {
         let mut file = match input::open(&self.path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(String::new()),
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             opened => opened?,
         };
         if file.metadata()?.len() < self.offset {
             self.offset = 0;
         }
         file.seek(SeekFrom::Start(self.offset))?;
-        let mut bytes = Vec::new();
-        file.take(MOST_BYTES).read_to_end(&mut bytes)?;
-        let complete = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
-        bytes.truncate(complete);
-        self.offset += complete as u64;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
+        let (mut lines, start) = (Lines::of(file, MOST_LINE), self.offset);
+        while let Some(line) = lines.next_line()?.filter(|line| line.is_complete) {
+            self.offset = start + line.range.end;
+            take(line.text);
+        }
+        Ok(())
     }
 }
 
@@ -55,6 +56,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("lines");
         let mut tail = Tail::new(path.clone());
+        let read = |tail: &mut Tail| {
+            let mut text = String::new();
+            tail.read(|line| text += &format!("{}\n", str::from_utf8(line).unwrap())).unwrap();
+            text
+        };
         for (text, new) in [
             ("", ""),
             ("one\ntw", "one\n"),
@@ -63,9 +69,9 @@ mod tests {
             ("one\n", "one\n"),
         ] {
             std::fs::write(&path, text).unwrap();
-            assert_eq!(tail.read().unwrap(), new, "{text:?}");
+            assert_eq!(read(&mut tail), new, "{text:?}");
         }
         std::fs::remove_file(&path).unwrap();
-        assert_eq!(tail.read().unwrap(), "");
+        assert_eq!(read(&mut tail), "");
     }
 }

@@ -125,6 +125,7 @@ impl WorkerError {
             WorkerError::Data { .. } | WorkerError::Refused(_) => 2,
             WorkerError::Checkpoint(_) | WorkerError::Pretrained(_) => 2,
             WorkerError::Model(error) if error.is_refused() => 2,
+            WorkerError::Telemetry(error) if error.is_refused() => 2,
             _ => 1,
         }
     }

@@ -7,7 +7,8 @@ use telemetry::report::StepPoint;
 use telemetry::run_files::Summary;
 
 use crate::error::Result;
-use crate::run_report::{configuration_of, history};
+use crate::metrics_history::MetricsHistory;
+use crate::run_report::configuration_of;
 use crate::summary::SUMMARY;
 
 /// One of the compared runs.
@@ -21,13 +22,16 @@ pub struct ComparedRun {
     pub summary: Option<Summary>,
     /// Steps of the run.
     pub history: Vec<StepPoint>,
+    /// How many lines of its metrics are damaged and left out, in a sentence; `None` if none are.
+    pub damage: Option<String>,
 }
 
 impl ComparedRun {
     pub(super) fn read(path: &Path) -> Result<Self> {
         let config = configuration_of(path, &[])?;
-        let (history, _) = history(&path.join("metrics.jsonl"))?;
+        let metrics = MetricsHistory::read(path, None)?;
+        let damage = metrics.damage(path);
         let summary = Summary::read(&path.join(SUMMARY))?;
-        Ok(ComparedRun { path: path.to_owned(), config, summary, history })
+        Ok(ComparedRun { path: path.to_owned(), config, summary, history: metrics.points, damage })
     }
 }

@@ -181,6 +181,7 @@ impl Comparison {
             true => format!("the weights at the end are equal: {}…", &first[..first.len().min(12)]),
             false => "the weights at the end differ".to_owned(),
         }));
+        findings.extend(self.runs.iter().filter_map(|run| run.damage.clone()));
         findings.extend(self.rerun.as_ref().map(ToString::to_string));
         findings
     }

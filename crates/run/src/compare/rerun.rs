@@ -15,7 +15,9 @@ use crate::error::{Result, RunError};
 use crate::interrupt::Interrupt;
 use crate::launch::train;
 use crate::options::RunOptions;
+use crate::reference;
 use crate::run_report::configuration_of;
+use crate::spike_file;
 
 /// Settings of a rerun: everything is hashed, and nothing else is written.
 const SETTINGS: [&str; 7] = [
@@ -104,13 +106,22 @@ fn again(
         let path = std::path::absolute(path).map_err(file)?;
         symlink(&path, target.join(path.file_name().unwrap_or_default())).map_err(file)?;
     }
+    fs::create_dir_all(directory).map_err(file)?;
+    // They decide the steps that follow.
+    for name in [reference::FILE, spike_file::FILE] {
+        let path = std::path::absolute(run.path.join(name)).map_err(file)?;
+        if path.exists() {
+            symlink(&path, directory.join(name)).map_err(file)?;
+        }
+    }
     let summary = run.summary.as_ref();
     let device = summary.map_or(Ok(DeviceChoice::Auto), |summary| DeviceChoice::from_name(&summary.device));
     let from = summary.and_then(|summary| summary.more.get("weights_from")?.as_str().map(PathBuf::from));
     let options = RunOptions {
         device: device?,
         run_dir: Some(directory.to_owned()),
-        resume: nearest.is_some(),
+        // Also from the beginning: the steps whose samples it left out are known.
+        resume: true,
         from: from.filter(|_| nearest.is_none()),
         interrupt: Interrupt::after(last - after),
         quiet: true,

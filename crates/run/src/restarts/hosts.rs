@@ -223,7 +223,7 @@ fn listed(text: &str) -> Host {
 
 /// Returns the hosts of a file with a host a line, as `name`, `name slots=4` or `name:4`.
 fn in_file(path: &Path) -> Result<Vec<Host>> {
-    let unreadable = |source| RunError::File { path: path.to_owned(), source };
+    let unreadable = |source| RunError::unreadable(path, source);
     let text = system::input::read_text(path, MOST_BYTES).map_err(unreadable)?;
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
     let host = |line: &str| {

@@ -6,6 +6,11 @@ use std::process::{Command, Stdio};
 /// The environment variable that all processes of a job's start have, with a value of its own for each.
 pub(super) const VARIABLE: &str = "PLIMSOLL_JOB";
 
+/// Returns whether this process belongs to a job that another process starts again after a failure.
+pub(super) fn is_of_job() -> bool {
+    std::env::var_os(VARIABLE).is_some()
+}
+
 /// Returns the processes whose [`VARIABLE`] has this value.
 pub(super) fn of_job(value: &str) -> Vec<u32> {
     let wanted = format!("{VARIABLE}={value}");

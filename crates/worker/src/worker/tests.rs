@@ -79,6 +79,8 @@ fn save(worker: &mut Worker, steps: u64, to: &Path) -> Result<(), WorkerError> {
         base: None,
         corpus: None,
         before: Arc::new(|| Ok(())),
+        reference_sha256: Arc::default(),
+        left_out: Vec::new(),
     };
     let mut writer = match worker.grid().rank() {
         0 => Writer::new(to, contents),
