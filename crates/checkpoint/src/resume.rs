@@ -10,5 +10,5 @@ pub struct ResumePoint {
     /// The loss of every step before it.
     pub losses: Vec<f32>,
     /// The damage of newer checkpoints that were passed over, in a sentence each.
-    pub passed_over: Vec<String>,
+    pub damaged_newer: Vec<String>,
 }

@@ -68,8 +68,8 @@ impl Resumption {
         };
         check_settings(config, &checkpoint)?;
         let losses = checkpoint.losses()?;
-        let passed_over = found.map_or_else(Vec::new, |found| found.damage.clone());
-        let point = Some(Arc::new(ResumePoint { checkpoint, losses, passed_over }));
+        let damaged_newer = found.map_or_else(Vec::new, |found| found.damage.clone());
+        let point = Some(Arc::new(ResumePoint { checkpoint, losses, damaged_newer }));
         Ok(Resumption { lock, point, run_dir })
     }
 
@@ -254,8 +254,8 @@ fn other_times(setup: &Setup, checkpoint: &Checkpoint) -> Option<String> {
 /// Returns what the user of a resumed run should know, in a sentence each.
 pub(crate) fn warnings(setup: &Setup, point: &ResumePoint) -> Vec<String> {
     let software = other_software(&point.checkpoint, &setup.placement.description());
-    let passed_over = point.passed_over.iter().cloned();
-    passed_over.chain(software).chain(other_times(setup, &point.checkpoint)).collect()
+    let damaged_newer = point.damaged_newer.iter().cloned();
+    damaged_newer.chain(software).chain(other_times(setup, &point.checkpoint)).collect()
 }
 
 /// Logs the start of the run, and what has changed since the checkpoint.
