@@ -2,6 +2,7 @@
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle};
@@ -118,6 +119,11 @@ impl Channel {
             self.parcel = None;
         }
         Ok(parcel)
+    }
+
+    /// The descriptor of the stream.
+    pub(super) fn descriptor(&self) -> RawFd {
+        self.stream.as_raw_fd()
     }
 
     /// The address of the other end.

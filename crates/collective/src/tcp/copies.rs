@@ -2,28 +2,34 @@
 //!
 //! A [`Receiver`] listens on every network of its host. A connection proves first that it knows the job's
 //! [`Secret`], then it names a file and its length and sends its bytes, and reads one byte once the file is
-//! stored. Every wait has a deadline.
+//! stored. Every wait has a deadline. One thread serves all connections that have proven nothing, so strangers
+//! take neither threads nor time of training.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
+use mio::Waker;
 use system::{input, threads};
 
 use crate::tcp::address::{Reach, listen};
+use crate::tcp::channel::Channel;
 use crate::tcp::handshake::{Handshake, Role, Secret};
+use crate::tcp::lobby::{Limits, Lobby, Proven};
 
-/// Interval at which a connection or an answer is looked for.
-const LOOK: Duration = Duration::from_millis(5);
+/// Interval at which a sender looks for an answer.
+const LOOK: Duration = Duration::from_millis(1);
+/// Longest wait for connections, after which the end is looked for.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// Time to connect, and to prove the secret.
 const CONNECTS: Duration = Duration::from_secs(5);
 /// Longest silence of a connection.
 const SILENCE: Duration = Duration::from_secs(60);
-/// Most connections at a time.
-const MOST_CONNECTIONS: usize = 256;
+/// Most connections at a time that have not proven the secret.
+const MOST_STRANGERS: usize = 128;
 /// Most bytes of a name.
 const MOST_NAME: usize = 1024;
 /// Bytes that travel at once.
@@ -41,6 +47,7 @@ type Store = dyn Fn(&str, u64, &mut dyn Read) -> io::Result<()> + Send + Sync;
 pub struct Receiver {
     port: u16,
     ends: Arc<AtomicBool>,
+    waker: Arc<Waker>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -54,10 +61,12 @@ impl Receiver {
         store: impl Fn(&str, u64, &mut dyn Read) -> io::Result<()> + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let listener = listen(Reach::Network, 0)?;
-        let (port, ends) = (listener.local_addr()?.port(), Arc::new(AtomicBool::new(false)));
+        let limits = Limits { most: MOST_STRANGERS, patience: CONNECTS };
+        let lobby = Lobby::new(listener, Some(secret), limits)?;
+        let (port, waker, ends) = (lobby.port()?, lobby.waker()?, Arc::new(AtomicBool::new(false)));
         let (ended, store): (_, Arc<Store>) = (Arc::clone(&ends), Arc::new(store));
-        let thread = threads::spawn("copies", move || accept(&listener, &secret, &store, &ended))?;
-        Ok(Receiver { port, ends, thread: Some(thread) })
+        let thread = threads::spawn("copies", move || accept(lobby, &store, &ended))?;
+        Ok(Receiver { port, ends, waker, thread: Some(thread) })
     }
 
     /// The port at which it listens.
@@ -69,6 +78,8 @@ impl Receiver {
 impl Drop for Receiver {
     fn drop(&mut self) {
         self.ends.store(true, Ordering::Relaxed);
+        // A wait that is not ended here ends by itself.
+        let _ = self.waker.wake();
         if let Some(thread) = self.thread.take() {
             // A panic has been printed; files that were not stored are missing, which their senders know.
             let _ = thread.join();
@@ -76,32 +87,21 @@ impl Drop for Receiver {
     }
 }
 
-/// Accepts connections until `ends`, each of which a thread reads.
-fn accept(listener: &TcpListener, secret: &Secret, store: &Arc<Store>, ends: &Arc<AtomicBool>) {
-    let open = Arc::new(AtomicUsize::new(0));
+/// Accepts connections until `ends`. Those that know the secret are few, and a thread reads each.
+fn accept(mut lobby: Lobby, store: &Arc<Store>, ends: &AtomicBool) {
     while !ends.load(Ordering::Relaxed) {
-        let Ok((stream, _)) = listener.accept() else {
-            sleep(LOOK);
-            continue;
-        };
-        if open.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
-            open.fetch_sub(1, Ordering::Relaxed);
-            continue;
-        }
-        let (secret, store, still_open) = (secret.clone(), Arc::clone(store), Arc::clone(&open));
-        let read = move || {
+        for Proven { channel, .. } in lobby.proven(LONGEST_WAIT) {
+            let store = Arc::clone(store);
             // Its sender learns of an error, and reports it.
-            let _ = receive(stream, &secret, &*store);
-            still_open.fetch_sub(1, Ordering::Relaxed);
-        };
-        if threads::spawn("copy", read).is_err() {
-            open.fetch_sub(1, Ordering::Relaxed);
+            let read = move || drop(receive(channel, &*store));
+            // So it does of a connection that is closed.
+            let _ = threads::spawn("copy", read);
         }
     }
 }
 
-fn receive(stream: TcpStream, secret: &Secret, store: &Store) -> io::Result<()> {
-    let mut stream = proven(stream, Role::Listens, secret)?;
+fn receive(channel: Channel, store: &Store) -> io::Result<()> {
+    let mut stream = blocking(channel)?;
     let (mut words, mut bytes) = ([0; 4], [0; 8]);
     stream.read_exact(&mut words)?;
     stream.read_exact(&mut bytes)?;
@@ -117,19 +117,23 @@ fn receive(stream: TcpStream, secret: &Secret, store: &Store) -> io::Result<()> 
     stream.write_all(&[STORED])
 }
 
-/// Returns a connection whose other end has proven that it knows the secret.
-fn proven(stream: TcpStream, role: Role, secret: &Secret) -> io::Result<TcpStream> {
-    let mut handshake = Handshake::begin(stream, role)?;
+/// Returns the connection of `stream` to a receiver that has proven that it knows the secret.
+fn proven(stream: TcpStream, secret: &Secret) -> io::Result<TcpStream> {
+    let mut handshake = Handshake::begin(stream, Role::Connects)?;
     let deadline = Instant::now() + CONNECTS;
     while !handshake.poll(Some(secret)).map_err(io::Error::other)? {
         if Instant::now() > deadline {
             return Err(ErrorKind::TimedOut.into());
         }
-        sleep(LOOK / 5);
+        sleep(LOOK);
     }
-    let mut channel = handshake.into_channel();
+    blocking(handshake.into_channel())
+}
+
+/// Returns the stream of a connection, whose calls wait from now on.
+fn blocking(mut channel: Channel) -> io::Result<TcpStream> {
     while !channel.flush().map_err(io::Error::other)? {
-        sleep(LOOK / 5);
+        sleep(LOOK);
     }
     let stream = channel.into_stream();
     stream.set_nonblocking(false)?;
@@ -152,7 +156,7 @@ pub fn send<R: Read>(
     let mut failed = io::Error::new(ErrorKind::NotFound, "it has no address");
     for address in addresses {
         match TcpStream::connect_timeout(address, CONNECTS)
-            .and_then(|stream| proven(stream, Role::Connects, secret))
+            .and_then(|stream| proven(stream, secret))
             .and_then(|stream| write(stream, name, bytes, &mut open()?))
         {
             Ok(()) => return Ok(()),
@@ -203,6 +207,7 @@ fn local_addresses(table: &str) -> Vec<Ipv4Addr> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
     use std::sync::Mutex;
 
     use super::*;
@@ -238,6 +243,42 @@ mod tests {
         send(&to, &secret, ("7/short", 10), || Ok(&file[..3])).unwrap_err();
         drop(receiver);
         assert_eq!(*stored.lock().unwrap(), [("7/a".to_owned(), file), ("7/empty".to_owned(), Vec::new())]);
+    }
+
+    /// Idle connections are evicted, and a sender is always let in.
+    #[test]
+    fn strangers_keep_no_file_out() {
+        let secret = Secret::new(b"0123456789abcdef").unwrap();
+        let receiver =
+            Receiver::start(secret.clone(), |_, _, reader| io::copy(reader, &mut io::sink()).map(drop));
+        let receiver = receiver.unwrap();
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, receiver.port()));
+        let mut idle: Vec<TcpStream> = Vec::new();
+        for round in 0..3 {
+            for number in 0..MOST_STRANGERS {
+                let mut stranger = TcpStream::connect(address).unwrap();
+                // Some begin as Plimsoll does.
+                stranger.write_all(&b"plimsoll"[..number % 9]).unwrap();
+                idle.push(stranger);
+            }
+            send(&[address], &secret, ("7/a", 9), || Ok(&b"some data"[..])).unwrap_or_else(|error| {
+                panic!("round {round}: {error}");
+            });
+        }
+        let is_open = |stream: &TcpStream| {
+            stream.set_read_timeout(Some(SILENCE)).unwrap();
+            let mut greeting = [0; 44];
+            // It is greeted when it is accepted, and closed when it is evicted.
+            let mut stream = stream;
+            stream.read_exact(&mut greeting).unwrap();
+            stream.set_nonblocking(true).unwrap();
+            stream.read(&mut greeting).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+        };
+        let open: Vec<bool> = idle.iter().map(is_open).collect();
+        assert!(open.iter().filter(|is_open| **is_open).count() <= MOST_STRANGERS);
+        assert!(open[2 * MOST_STRANGERS + 1..].contains(&true) && !open[..MOST_STRANGERS].contains(&true));
+        let threads = std::fs::read_dir("/proc/self/task").unwrap().count();
+        assert!(threads < MOST_STRANGERS, "{threads} threads");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::net::TcpStream;
+use std::os::fd::RawFd;
 
 use hmac::{Hmac, Mac};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -112,6 +113,16 @@ impl Handshake {
         let expected = self.proof(secret, other, &theirs).ok_or(Refusal::Secret)?;
         // The comparison takes the same time for every proof.
         expected.verify_slice(&proof).map_err(|_| Refusal::Secret).map(|()| true)
+    }
+
+    /// Returns whether the other end has sent a greeting.
+    pub(super) fn has_greeted(&self) -> bool {
+        self.theirs.is_some()
+    }
+
+    /// The descriptor of the connection.
+    pub(super) fn descriptor(&self) -> RawFd {
+        self.channel.descriptor()
     }
 
     /// Returns the connection of an end that has proven itself.

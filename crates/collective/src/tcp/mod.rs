@@ -16,6 +16,7 @@ mod handshake;
 mod hello;
 mod join;
 mod link;
+mod lobby;
 mod member;
 mod wires;
 
@@ -64,7 +65,8 @@ pub fn start(member: &Member, timeout: Duration) -> Result<(World, Communicator)
             _ => format!("rank {rank} cannot listen: {error}"),
         })
     })?;
-    let door = Door::new(listener, member.secret.clone(), world_size);
+    let door = Door::new(listener, member.secret.clone(), world_size)
+        .map_err(|error| StartError::Absent(format!("rank {rank} cannot listen: {error}")))?;
     let streams = match rank {
         0 => gather::gather(member, door, timeout)?,
         _ => join::join(member, door, reach, timeout)?,
