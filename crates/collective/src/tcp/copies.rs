@@ -2,8 +2,8 @@
 //!
 //! A [`Receiver`] listens on every network of its host. A connection proves first that it knows the job's
 //! [`Secret`], then it names a file and its length and sends its bytes, and reads one byte once the file is
-//! stored. Every wait has a deadline. One thread serves all connections that have proven nothing, so strangers
-//! take neither threads nor time of training.
+//! stored. Every wait has a deadline. One thread serves all connections that have proven nothing, so
+//! strangers take neither threads nor time of training.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
