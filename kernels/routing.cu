@@ -182,14 +182,38 @@ __device__ __forceinline__ void through_scores(const float *scores, float *gradi
     __syncwarp();
 }
 
+// Numbers of the choices of rows that are tokens, of each expert and of all, which it adds to the experts'
+// loads. Launch: one block, `experts` words of shared memory.
+KERNEL __launch_bounds__(THREADS)
+    count_tokens(const u32 *__restrict__ choices, const u32 *__restrict__ mask, u32 *__restrict__ counts,
+                 u32 *__restrict__ loads, u32 rows, u32 experts, u32 chosen) {
+    u32 *own = reinterpret_cast<u32 *>(shared_memory);
+    for (u32 e = threadIdx.x; e < experts; e += THREADS) own[e] = 0;
+    __syncthreads();
+    // Sums of integers do not depend on their order.
+    for (u32 at = threadIdx.x; at < rows * chosen; at += THREADS)
+        if (mask[at / chosen]) atomicAdd(own + choices[at], 1u);
+    __syncthreads();
+    for (u32 e = threadIdx.x; e < experts; e += THREADS) {
+        counts[e] = own[e];
+        if (loads) loads[e] += own[e];
+    }
+    if (threadIdx.x != 0) return;
+    u32 all = 0;
+    for (u32 e = 0; e < experts; e++) all += own[e];
+    counts[experts] = all;
+}
+
 // Launch: a warp for each row, with 2 * experts floats of shared memory each. `loss_scale`: null, or a factor
 // of the balancing losses; `load_factor` is multiplied by the rows of each expert, `log_factor` by a row's
-// log-sum-exp.
+// log-sum-exp. `mask`: null, or 0 for rows of which the balancing losses have no part; the others' are
+// divided by `tokens`, and loads by the sum of all counts, which follows them.
 KERNEL __launch_bounds__(THREADS)
     logits_gradient(const float *__restrict__ dw, const float *__restrict__ logits,
                     const u32 *__restrict__ choices, const u32 *__restrict__ counts,
-                    const float *__restrict__ loss_scale, float *__restrict__ gradient, u32 rows, u32 experts,
-                    u32 chosen, u32 sigmoid, u32 normalised, float scale, float load_factor,
+                    const float *__restrict__ loss_scale, const u32 *__restrict__ mask,
+                    const u32 *__restrict__ tokens, float *__restrict__ gradient, u32 rows, u32 experts, u32 chosen,
+                    u32 sigmoid, u32 normalised, float scale, float load_factor,
                     float log_factor) {
     const u32 warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = blockIdx.x * WARPS + warp;
     if (row >= rows) return;
@@ -211,6 +235,12 @@ KERNEL __launch_bounds__(THREADS)
     through_scores(scores, own, experts, sigmoid);
     for (u32 e = lane; e < experts; e += WARP) gradient[e] = own[e];
     const float factor = loss_scale ? *loss_scale : 1.0f;
+    if (mask) {
+        if (!mask[row]) return;
+        const float all = __uint2float_rn(*tokens);
+        load_factor = load_factor / all / __uint2float_rn(counts[experts]);
+        log_factor = log_factor / all;
+    }
     if (load_factor != 0.0f) {
         float all = 1.0f, of_all = 0.0f;
         if (sigmoid) {

@@ -16,9 +16,9 @@ struct StepState {
     // Factor of the loss, and updates since it last changed; 0 without a loss scale.
     float loss_scale;
     u32 good_steps;
-    // Targets of the step, by which its loss is divided where not all tokens are targets; the rest aligns the
-    // coefficients.
-    u32 targets, unused[3];
+    // Targets and tokens of the step, by which its losses are divided where not all positions are targets or
+    // tokens; the rest aligns the coefficients.
+    u32 targets, tokens, unused[2];
     // Coefficients of the current update, in the order of its rule's fields.
     float coefficients[8];
 };

@@ -10,7 +10,7 @@ use super::{
     BLOCK, GPIPE, INTERLEAVED, LANES, PAIR, PAIRS, PIPELINE, Row, SHARDED, THREE, ZERO_2, ZERO_3,
     ZERO_BUBBLE, assert_equal_bits,
 };
-use crate::common::runs::{BIASED_EXPERTS, CORRECTED_EXPERTS, LLAMA, config, train_in};
+use crate::common::runs::{BIASED_EXPERTS, CHAT, CORRECTED_EXPERTS, LLAMA, PACKED, config, train_in};
 
 const PIECES: &str = "parallel.context_lanes=4";
 const TENSOR: &str = "parallel.tensor=2";
@@ -54,6 +54,27 @@ const ROWWISE: &[&str] = &[
     "precision.fp8_recipe=rowwise",
     "precision.fp8_layers=['*.experts.*']",
 ];
+
+/// Conversations, whose padding is no part of the losses and loads of experts.
+#[test]
+fn padding_of_mixtures_keeps_the_bits() {
+    let experts = [
+        "model.kind=llama",
+        "parallel.tensor_lanes=2",
+        "parallel.context_lanes=4",
+        "model.key_value_heads=2",
+    ];
+    let experts = [&experts[..], CORRECTED_EXPERTS].concat();
+    let packed = [&PACKED[..], CORRECTED_EXPERTS].concat();
+    assert_equal_bits(&[
+        (
+            CHAT,
+            experts.leak(),
+            &[&[], &[TENSOR, PAIR], &[CONTEXT, PIPELINE, ZERO_3], &[PAIR, BLOCK, SHARDED]],
+        ),
+        (LLAMA, packed.leak(), &[&[], &[PAIR, ZERO_3], &[PIPELINE, ZERO_BUBBLE]]),
+    ]);
+}
 
 #[test]
 fn mixtures_have_equal_bits_on_every_grid() {

@@ -6,6 +6,16 @@ use worker::DeviceChoice;
 
 use crate::common::runs::{CHAT, GPT, LLAMA, PACKED, PREFERENCE, config, train_in};
 
+/// A mixture of experts of which padding is no part of the loss of routers.
+const MIXTURE: [&str; 6] = [
+    "model.kind=llama",
+    "model.experts=4",
+    "model.expert_width=32",
+    "model.router_correction=true",
+    "train.router_z_loss=0.5",
+    "train.correction_rate=0.01",
+];
+
 /// The loss and the gradient norm of the first step, and the loss of the validation after it, of 8 sequences
 /// or pairs in micro-batches of so many.
 fn means(text: &str, sets: &[&str], micro_batch: usize) -> [f64; 3] {
@@ -37,6 +47,7 @@ fn a_mean_over_targets_does_not_depend_on_micro_batches() {
         (CHAT, &packed),
         (CHAT, &["parallel.tensor_lanes=2", "model.loss_pieces=3", "model.tied=false"]),
         (CHAT, &["parallel.context_lanes=4"]),
+        (CHAT, &MIXTURE),
         (LLAMA, &PACKED),
         (GPT, &["data.ignore=101"]),
         (PREFERENCE, &["preference.loss=orpo"]),

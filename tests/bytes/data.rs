@@ -47,6 +47,16 @@ fn plans_of_preferences_equal_runs() {
 fn plans_of_conversations_equal_runs() {
     let table: &[(&str, &[&str])] = &[
         (CHAT, &["parallel.data=2", SHARDED]),
+        (
+            CHAT,
+            &[
+                "model.kind=llama",
+                "model.experts=4",
+                "train.balance_loss=0.01",
+                "parallel.data=2",
+                "train.verify_every=2",
+            ],
+        ),
         (CHAT, &["data.pack_documents=true", "data.document_mask=true", "parallel.pipeline=2"]),
     ];
     compare_all(table);

@@ -9,7 +9,7 @@ use device::{Category, Request};
 use tensor::ops::cached_attention::Cache;
 use tensor::ops::cross_entropy::Mean;
 use tensor::ops::preference::Objective;
-use tensor::ops::routing::Balance;
+use tensor::ops::routing::{Balance, TokenRows};
 use tensor::{Tensor, ops};
 
 use crate::error::Result;
@@ -48,6 +48,9 @@ pub struct Pass {
     pub is_padding: bool,
     /// Factors of the losses that balance the loads of experts, with the factor of the loss.
     pub balance: Option<Balance>,
+    /// The rows that are tokens, u32 of the inputs' shape: 1, or 0 for padding; and the number of tokens of
+    /// the whole step, over which balancing losses are means. `None`: all rows are tokens, or count as such.
+    pub tokens: Option<TokenRows>,
     /// The casts of operands, if weights are f32 and matmuls in half precision.
     pub autocast: Option<Arc<Autocast>>,
     /// The host memory of inputs of recomputed segments, if these are offloaded.
@@ -145,11 +148,20 @@ impl Pass {
 
     /// Returns the pass of each piece that is here.
     pub(crate) fn of_pieces(&self) -> Vec<Pass> {
-        let of = |piece: &Piece| {
+        let here = self.pieces.as_ref().map_or(&[][..], |pieces| &pieces.here);
+        let of = |(index, piece): (usize, &Piece)| {
             let (documents, piece) = (piece.documents.clone(), Some(piece.clone()));
-            Pass { documents, pieces: None, piece, ..self.clone() }
+            let of_piece = |tokens: &TokenRows| {
+                let rows = tokens.mask.elements() / here.len();
+                Some(TokenRows {
+                    mask: tokens.mask.view(index * rows, [rows]).ok()?,
+                    count: tokens.count.clone(),
+                })
+            };
+            let tokens = self.tokens.as_ref().and_then(of_piece);
+            Pass { documents, pieces: None, piece, tokens, ..self.clone() }
         };
-        self.pieces.iter().flat_map(|pieces| &pieces.here).map(of).collect()
+        here.iter().enumerate().map(of).collect()
     }
 
     /// Returns whether the pass computes the next token of sequences, and so one row of each.

@@ -8,7 +8,7 @@ use ops::Pair;
 use tensor::Tensor;
 use tensor::ops::Activation;
 use tensor::ops::gate::Gate;
-use tensor::ops::routing::{self, Balance, Routing, ScoreFunction};
+use tensor::ops::routing::{self, Balance, Routing, ScoreFunction, TokenRows};
 
 const ROWS: usize = 21;
 const WIDTH: usize = 20;
@@ -159,21 +159,38 @@ fn scores(logits: &[f64], function: ScoreFunction) -> Vec<f64> {
     }
 }
 
-/// Σ dw · weights plus the balancing losses of all rows, in f64.
-fn objective(logits: &[f64], choices: &[u32], dw: &[f32], (routing, balance): (&Routing, Balance)) -> f64 {
+/// Returns whether a row is a token, where some are padding.
+fn is_token(row: usize) -> bool {
+    row % 4 < 3
+}
+
+/// Σ dw · weights plus the balancing losses of all rows, in f64; of those that are tokens if `tokens` says
+/// over how many the losses are means.
+fn objective(
+    logits: &[f64],
+    choices: &[u32],
+    dw: &[f32],
+    (routing, balance): (&Routing, Balance),
+    tokens: Option<u32>,
+) -> f64 {
     let (experts, chosen) = (routing.experts, routing.per_token);
     let (mut sum, mut log_sums) = (0.0, 0.0);
     let (mut shares, mut means) = (vec![0.0; experts], vec![0.0; experts]);
-    let rows = logits.len() / experts;
+    let own = logits.len() / experts;
+    let counted = (0..own).filter(|row| tokens.is_none() || is_token(*row)).count();
+    let rows = tokens.map_or(own as f64, f64::from);
     for (row, logits) in logits.chunks(experts).enumerate() {
         let own = row * chosen..(row + 1) * chosen;
         let weights = weights(logits, &choices[own.clone()], routing);
         sum += weights.iter().zip(&dw[own.clone()]).map(|(w, dw)| w * f64::from(*dw)).sum::<f64>();
-        choices[own].iter().for_each(|expert| shares[*expert as usize] += 1.0 / (rows * chosen) as f64);
+        if tokens.is_some() && !is_token(row) {
+            continue;
+        }
+        choices[own].iter().for_each(|expert| shares[*expert as usize] += 1.0 / (counted * chosen) as f64);
         let scores = scores(logits, routing.scores);
         let all: f64 = scores.iter().sum();
-        means.iter_mut().zip(scores).for_each(|(mean, score)| *mean += score / all / rows as f64);
-        log_sums += logits.iter().map(|logit| logit.exp()).sum::<f64>().ln().powi(2) / rows as f64;
+        means.iter_mut().zip(scores).for_each(|(mean, score)| *mean += score / all / rows);
+        log_sums += logits.iter().map(|logit| logit.exp()).sum::<f64>().ln().powi(2) / rows;
     }
     let load: f64 = shares.iter().zip(&means).map(|(share, mean)| share * mean).sum();
     sum + f64::from(balance.load) * experts as f64 * load + f64::from(balance.logits) * log_sums
@@ -192,14 +209,20 @@ fn routing_and_its_gradients_match_those_in_f64() {
         (ROUTING, Balance { load: 0.7, logits: 0.0 }),
         (ROUTING, Balance { load: 0.0, logits: 0.3 }),
     ] {
-        devices().iter().for_each(|device| compare_in_f64(device, &routing, balance));
+        for tokens in [None, Some(100)] {
+            devices().iter().for_each(|device| compare_in_f64(device, &routing, balance, tokens));
+        }
     }
 }
 
 /// Compares weights and gradients of a routing with those in f64.
-fn compare_in_f64(device: &Device, routing: &Routing, balance: Balance) {
+fn compare_in_f64(device: &Device, routing: &Routing, balance: Balance, count: Option<u32>) {
     let logits = tensor(device, [ROWS, EXPERTS], 2);
-    let tape = Tape::new(device, Mode::Train).of(Pass { balance: Some(balance), ..Pass::default() });
+    let words = |values: &[u32]| Tensor::from_host(device, values, [values.len()], Category::Input).unwrap();
+    let mask: Vec<u32> = (0..ROWS).map(|row| is_token(row).into()).collect();
+    let tokens = count.map(|count| TokenRows { mask: words(&mask), count: words(&[count]) });
+    let pass = Pass { balance: Some(balance), tokens, ..Pass::default() };
+    let tape = Tape::new(device, Mode::Train).of(pass);
     let leaf = tape.leaf(logits.clone());
     let source = leaf.source();
     let state = RouterState { balances: true, ..RouterState::default() };
@@ -222,7 +245,7 @@ fn compare_in_f64(device: &Device, routing: &Routing, balance: Balance) {
         let mut at = |step: f64| {
             let own = wide[index];
             wide[index] = own + step;
-            let value = objective(&wide, &choices, &dw, (routing, balance));
+            let value = objective(&wide, &choices, &dw, (routing, balance), count);
             wide[index] = own;
             value
         };
@@ -250,7 +273,7 @@ fn choose_in_groups(device: &Device) {
         (in_groups, Some([0.0, 0.0, 0.0, 0.0, 9.0, 0.0]), [4, 5]),
     ] {
         let correction = correction.map(|correction| values(&correction));
-        let routes = routing::forward(&logits, correction.as_ref(), &routing, None).unwrap();
+        let routes = routing::forward(&logits, correction.as_ref(), &routing, None, None).unwrap();
         assert_eq!(routes.choices.to_vec::<u32>().unwrap(), expected, "{routing:?}");
     }
 }
@@ -265,7 +288,7 @@ fn count_loads(device: &Device) {
     let loads = Tensor::from_host(device, &zeros(EXPERTS), [EXPERTS], Category::Input).unwrap();
     let logits = tensor(device, [ROWS, EXPERTS], 2);
     for passes in 1..3 {
-        let routes = routing::forward(&logits, None, &ROUTING, Some(&loads)).unwrap();
+        let routes = routing::forward(&logits, None, &ROUTING, Some(&loads), None).unwrap();
         let choices = routes.choices.to_vec::<u32>().unwrap();
         let of = |expert: u32| passes * choices.iter().filter(|own| **own == expert).count() as u32;
         assert_eq!(loads.to_vec::<u32>().unwrap(), (0..EXPERTS as u32).map(of).collect::<Vec<_>>());
@@ -274,6 +297,16 @@ fn count_loads(device: &Device) {
         let order: Vec<_> = sources.iter().map(|source| (choices[*source as usize], *source)).collect();
         assert!(order.is_sorted() && order.len() == ROWS * ROUTING.per_token, "{order:?}");
     }
+    // Padding is no load.
+    let words = |values: &[u32]| Tensor::from_host(device, values, [values.len()], Category::Input).unwrap();
+    let mask: Vec<u32> = (0..ROWS).map(|row| is_token(row).into()).collect();
+    let (loads, tokens) = (words(&zeros(EXPERTS)), TokenRows { mask: words(&mask), count: words(&[9]) });
+    let routes = routing::forward(&logits, None, &ROUTING, Some(&loads), Some(&tokens)).unwrap();
+    let choices = routes.choices.to_vec::<u32>().unwrap();
+    let rows = choices.chunks(ROUTING.per_token).enumerate().filter(|(row, _)| is_token(*row));
+    let own: Vec<u32> = rows.flat_map(|(_, choices)| choices.to_vec()).collect();
+    let of = |expert: u32| own.iter().filter(|own| **own == expert).count() as u32;
+    assert_eq!(loads.to_vec::<u32>().unwrap(), (0..EXPERTS as u32).map(of).collect::<Vec<_>>());
     let ranks = Tensor::from_host(device, &[1u32, 5, 0, 2, 1, 0], [2, 3], Category::Input).unwrap();
     let sums = Tensor::from_host(device, &zeros(3), [3], Category::Input).unwrap();
     let correction = Tensor::from_host(device, &[0.5f32, 0.0, 0.0], [3], Category::Input).unwrap();

@@ -100,6 +100,7 @@ impl ExpertSizes {
         let weights = Tensor::from_host(device, &vec![1.0f32; rows], [rows, 1], Category::Other)?;
         let slots = words(&identity)?.reshape([rows, 1])?;
         Ok(Routes {
+            token_counts: None,
             weights,
             choices: slots.clone(),
             slots,

@@ -151,6 +151,17 @@ impl RunConfig {
         self.ignores_targets() && self.train.loss_mean == LossMean::Targets
     }
 
+    /// Returns whether sequences end in padding of which the losses and loads of experts have no part, so
+    /// that passes know which rows are tokens.
+    #[must_use]
+    pub fn masks_padding(&self) -> bool {
+        let pads =
+            matches!(self.data.kind, DataKind::Chat | DataKind::Preference) || self.data.pack_documents;
+        let Train { balance_loss, router_z_loss, correction_rate, loss_mean, .. } = self.train;
+        let balances = balance_loss > 0.0 || router_z_loss > 0.0 || correction_rate > 0.0;
+        pads && balances && loss_mean == LossMean::Targets
+    }
+
     /// Layers of the model, which are divided over a pipeline's stages.
     #[must_use]
     pub fn layers(&self) -> usize {

@@ -155,8 +155,24 @@ pub struct MicroBatch {
     /// The position in its sequence at which each token's document begins, in the inputs' shape, if sequences
     /// contain several documents.
     pub documents: Option<HostArray>,
+    /// Marks of the inputs, in their shape, if the source has them: 1 for a token, 0 for padding.
+    pub tokens: Option<HostArray>,
     /// The pairs, if sequences are pairs of answers.
     pub pairs: Option<PairArrays>,
+}
+
+/// Marks the first tokens of each row of `context` inputs, of which there are as many as `lengths` says.
+pub(crate) fn mark_tokens(
+    tokens: &mut Option<HostArray>,
+    [rows, context]: [usize; 2],
+    lengths: impl Iterator<Item = usize>,
+) {
+    let marks = tokens.get_or_insert_default().reset_u32(&[rows, context]);
+    for (marks, length) in marks.chunks_exact_mut(context).zip(lengths) {
+        let (real, padding) = marks.split_at_mut(length.min(context));
+        real.fill(1);
+        padding.fill(0);
+    }
 }
 
 /// Pairs of answers: sequences 2n and 2n + 1 are pair n's chosen and rejected answer after the same prompt.

@@ -35,6 +35,7 @@ fn turn(
         out.inputs.copy_from(&batch.inputs);
         out.targets.copy_from(&batch.targets);
         out.documents.clone_from(&batch.documents);
+        out.tokens.clone_from(&batch.tokens);
         out.pairs.clone_from(&batch.pairs);
         return Ok(());
     }

@@ -90,6 +90,20 @@ pub trait Source: Send + Sync {
         read_targets(self, id)
     }
 
+    /// Number of inputs of a micro-batch that are tokens, and not padding.
+    ///
+    /// # Errors
+    /// As for [`Source::read`].
+    fn tokens(&self, id: MicroBatchId) -> Result<u64, Error> {
+        let mut batch = MicroBatch::default();
+        self.read(id, &mut batch)?;
+        let inputs = batch.inputs.tokens()?.len() as u64;
+        match &batch.tokens {
+            Some(marks) => Ok(marks.tokens()?.iter().map(|mark| u64::from(*mark)).sum()),
+            None => Ok(inputs),
+        }
+    }
+
     /// Returns the file that holds the first token of a micro-batch, if there are files.
     fn file_of(&self, id: MicroBatchId) -> Option<PathBuf> {
         let _ = id;

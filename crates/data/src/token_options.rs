@@ -35,4 +35,6 @@ pub struct Documents {
     pub packs: bool,
     /// Whether micro-batches contain the starts of documents.
     pub masks: bool,
+    /// Whether micro-batches say which inputs are tokens.
+    pub marks_tokens: bool,
 }

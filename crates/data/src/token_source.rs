@@ -2,7 +2,7 @@
 
 mod figures;
 
-use crate::batch::checked_shape;
+use crate::batch::{checked_shape, mark_tokens};
 use crate::identity::CorpusIdentity;
 use crate::mixture::{Mixture, shares};
 use crate::order::{OrderKind, Position};
@@ -207,9 +207,11 @@ impl TokenSource {
         let inputs = out.inputs.reset_u32(&[micro_batch, context]).chunks_exact_mut(context);
         let targets = out.targets.reset_u32(&[micro_batch, context]).chunks_exact_mut(context);
         let mut window = vec![0; context + 1];
+        let mut lengths = Vec::with_capacity(micro_batch);
         for (row, (input, target)) in inputs.zip(targets).enumerate() {
             let (slice, run) = run_of_row(row);
             let count = self.window(slice, run, &mut window)?;
+            lengths.push(count);
             input.copy_from_slice(&window[..context]);
             // The rest of a packed sequence is padding.
             input[count..].fill(window[context]);
@@ -218,6 +220,9 @@ impl TokenSource {
             if let Some(ignored) = ignored {
                 target.iter_mut().filter(|token| **token == ignored).for_each(|token| *token = IGNORED);
             }
+        }
+        if self.options.documents.is_some_and(|documents| documents.marks_tokens) {
+            mark_tokens(&mut out.tokens, [micro_batch, context], lengths.into_iter());
         }
         self.mark_documents(out)
     }

@@ -188,7 +188,7 @@ fn packed_sequences_are_whole_documents_with_their_starts() {
     let directory = TempDir::new().unwrap();
     fs::write(directory.path().join("a.bin"), documents(500)).unwrap();
     let corpus = Arc::new(open(directory.path(), &["a.bin"]).unwrap());
-    let documents = Some(data::Documents { separator: 0, packs: true, masks: true });
+    let documents = Some(data::Documents { separator: 0, packs: true, masks: true, marks_tokens: true });
     let options = TokenOptions { context: 16, documents, ..options(OrderKind::Shuffled) };
     let split = Split::at_end(Arc::clone(&corpus), 0.1).unwrap();
     let source = TokenSource::new(alone(split), Tokenizer::None, &options).unwrap();
@@ -199,6 +199,10 @@ fn packed_sequences_are_whole_documents_with_their_starts() {
         source.train(number, &mut batch).unwrap();
         let (inputs, targets) = (batch.inputs.tokens().unwrap(), batch.targets.tokens().unwrap());
         let starts = batch.documents.as_ref().unwrap().tokens().unwrap();
+        let targets_here = targets.iter().filter(|target| **target != data::IGNORED).count() as u64;
+        let id = data::MicroBatchId::Training(number);
+        // Every token of a packed sequence has a target.
+        assert_eq!((source.targets(id).unwrap(), source.tokens(id).unwrap()), (targets_here, targets_here));
         for (row, input) in inputs.chunks_exact(16).enumerate() {
             let (target, starts) = (&targets[16 * row..][..16], &starts[16 * row..][..16]);
             assert_eq!(input[0], 0, "a sequence begins with a document");

@@ -65,7 +65,8 @@ impl HostUse {
     /// Host memory of a run whose ranks have this form.
     pub fn of(setup: &Setup, plans: &Plans, form: RankForm) -> Self {
         let ranks = if form == RankForm::Threads { plans.world_size() as u64 } else { 1 };
-        let batches = setup.dataset.micro_batch_bytes(setup.config.data.prefetch);
+        let batches =
+            setup.dataset.micro_batch_bytes(setup.config.data.prefetch, setup.config.masks_padding());
         let events = plans.roles().iter().map(|plan| plan.parts.events_to_keep()).max().unwrap_or(0) as u64;
         // The ring, and the copy that the trace of a step is made of.
         let history = 2 * events.max(setup.config.memory.history) * size_of::<memory::Event>() as u64;

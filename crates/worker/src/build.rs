@@ -99,10 +99,11 @@ impl Dataset {
 
     /// Bytes of host memory for the micro-batches of a rank that prefetches `prefetch` of them, for training
     /// and again for validation.
-    pub fn micro_batch_bytes(&self, prefetch: usize) -> u64 {
+    pub fn micro_batch_bytes(&self, prefetch: usize, marks_tokens: bool) -> u64 {
         let arrays = self.source.shape().bytes();
-        // Borders of documents are an array like the inputs.
-        let bytes = if self.source.packs_documents() { arrays / 2 * 3 } else { arrays };
+        // Borders of documents, and marks of tokens, are an array like the inputs each.
+        let more = u64::from(self.source.packs_documents()) + u64::from(marks_tokens);
+        let bytes = arrays / 2 * (2 + more);
         bytes.saturating_mul(2 * Prefetcher::micro_batches(prefetch) as u64)
     }
 
@@ -258,6 +259,7 @@ fn token_dataset(config: &RunConfig, scope: DataScope) -> Result<Dataset> {
             separator,
             packs: data.pack_documents,
             masks: data.document_mask,
+            marks_tokens: config.masks_padding(),
         }),
         ignored: data.ignore,
     };

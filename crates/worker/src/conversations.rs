@@ -106,6 +106,7 @@ pub(crate) fn open(config: &RunConfig) -> Result<ChatSource> {
         validation_micro_batches: train.validation_micro_batches,
         packs: data.pack_documents,
         masks: data.document_mask,
+        marks_tokens: config.masks_padding(),
     };
     let read = training.len();
     let source = ChatSource::new(training, validation, options);
@@ -141,6 +142,7 @@ pub(crate) fn open_pairs(config: &RunConfig) -> Result<PairSource> {
         seed: train.seed,
         validation_micro_batches: train.validation_micro_batches,
         learns_prompts: config.preference.loss == PreferenceLoss::Orpo,
+        marks_tokens: config.masks_padding(),
     };
     let read = training.len() + validation.len();
     let source = PairSource::new(training, validation, options);

@@ -14,7 +14,7 @@ use parallel::data::MicroBatchSink;
 use parallel::pipeline::{Action, ActionKind, ActionPart, Feed, ScratchSink};
 use telemetry::Phase;
 use tensor::Tensor;
-use tensor::ops::routing::Balance;
+use tensor::ops::routing::{Balance, TokenRows};
 
 use crate::arrays::{allocate, upload, upload_again};
 use crate::arriving::Arriving;
@@ -94,6 +94,8 @@ pub(crate) struct WorkerFeed<'a> {
     pub(crate) loss_scale: Option<LossScale>,
     /// The number of targets of the step, if its loss is a mean over them.
     pub(crate) target_count: Option<Tensor>,
+    /// The number of tokens of the step, if passes are to know which rows are tokens.
+    pub(crate) token_count: Option<Tensor>,
     /// Records the micro-batch that is verified, if there is one.
     pub(crate) verification: Option<&'a Verification>,
     /// Whether micro-batches of training are those of a step, whose phases are timed.
@@ -137,6 +139,7 @@ impl<'a> WorkerFeed<'a> {
             hashes: None,
             loss_scale: None,
             target_count: None,
+            token_count: None,
             verification: None,
             is_step: true,
             loaded: 0,
@@ -239,6 +242,10 @@ impl<'a> WorkerFeed<'a> {
                 Some(documents) => upload_again(device, documents, DType::F32, to),
                 None => Ok(()),
             },
+            Stop::Tokens(micro_batch) => match &self.load(micro_batch)?.tokens {
+                Some(tokens) => upload_again(device, tokens, DType::F32, to),
+                None => Ok(()),
+            },
             Stop::Phase(_)
             | Stop::PixelsRead
             | Stop::TargetCount
@@ -246,6 +253,23 @@ impl<'a> WorkerFeed<'a> {
             | Stop::LearningRate
             | Stop::Results => Ok(()),
         }
+    }
+
+    /// The rows of micro-batch `micro_batch` of the walk that are tokens, if passes are to know them.
+    fn token_rows(&mut self, micro_batch: usize) -> Result<Option<TokenRows>> {
+        let Some(count) = self.token_count.clone() else { return Ok(None) };
+        let (device, shape) = (self.device, self.dataset.source.shape().inputs);
+        let pieces = self.pieces.clone();
+        let mask = self.stop(Stop::Tokens(micro_batch), |feed| {
+            let marks = if device.is_meta() { None } else { feed.load(micro_batch)?.tokens.as_ref() };
+            match (marks, &pieces) {
+                (Some(marks), Some(pieces)) => pieces.upload(device, marks),
+                (Some(marks), None) => upload(device, marks, DType::F32),
+                (None, Some(pieces)) => pieces.allocate(device, &shape),
+                (None, None) => allocate(device, &shape, DType::F32),
+            }
+        })?;
+        Ok(Some(TokenRows { mask, count }))
     }
 
     /// [`WorkerFeed::pass_of_whole`] of sequences in pieces.
@@ -350,7 +374,7 @@ impl Feed for WorkerFeed<'_> {
             Some(pieces) => self.pass_of_pieces(&pieces.clone(), action.micro_batch, number)?,
             None => self.pass_of_whole(action.micro_batch, number)?,
         };
-        let preference = self.preference(action)?;
+        let (preference, tokens) = (self.preference(action)?, self.token_rows(action.micro_batch)?);
         // A bit that a test inverts is inverted before others see it.
         let verified = self.verification.and_then(|verified| verified.of_stage(action.stage, number));
         let hashes = self.hashes.map(|hashes| hashes.of_stage(action.stage));
@@ -360,7 +384,7 @@ impl Feed for WorkerFeed<'_> {
         let (balance, autocast, offload) = (self.balance, self.autocast.clone(), self.offload.cloned());
         let is_padding = !self.numbers.is_own(action.micro_batch);
         let target_count = self.target_count.clone();
-        let pass = Pass { preference, is_padding, target_count, ..pass };
+        let pass = Pass { preference, is_padding, target_count, tokens, ..pass };
         Ok(Pass { observers, label_smoothing, loss_scale, balance, autocast, offload, ..pass })
     }
 

@@ -38,6 +38,8 @@ pub(crate) enum Stop {
     Targets(usize),
     /// The borders of a micro-batch's documents are copied to the device.
     Documents(usize),
+    /// The marks of a micro-batch's tokens are copied to the device.
+    Tokens(usize),
     /// The state is about to change, which waits for the copies of the last snapshot.
     Snapshot,
     /// The learning rate is set.
@@ -53,6 +55,7 @@ impl Stop {
             Stop::Inputs(_) => Stop::Inputs(micro_batch),
             Stop::Targets(_) => Stop::Targets(micro_batch),
             Stop::Documents(_) => Stop::Documents(micro_batch),
+            Stop::Tokens(_) => Stop::Tokens(micro_batch),
             other => other,
         }
     }

@@ -169,7 +169,9 @@ impl Worker {
             schedule: build::schedule(config),
             scale_rule,
             data,
-            data_order: engine.executor.data_order(setup.dataset.source.packs_documents()),
+            data_order: engine
+                .executor
+                .data_order(setup.dataset.source.packs_documents() || config.masks_padding()),
             scalars,
             reading: [None, None],
             copying: Vec::new(),

@@ -1,7 +1,7 @@
 //! The choice of experts for each row.
 
 use tensor::Tensor;
-use tensor::ops::routing::{self as kernel, Balance, Routes, Routing};
+use tensor::ops::routing::{self as kernel, Balance, Balancing, Routes, Routing, TokenRows};
 
 use super::{named, only};
 use crate::error::Result;
@@ -30,6 +30,7 @@ pub struct RoutingRule {
     routing: Routing,
     balance: Option<Balance>,
     loss_scale: Option<LossScale>,
+    tokens: Option<TokenRows>,
 }
 
 /// Returns the weights of the choices, `[rows, per_token]` f32, and the routes, for `logits [rows, experts]`
@@ -39,8 +40,11 @@ pub struct RoutingRule {
 /// As [`kernel::forward`].
 pub fn routing(tape: &Tape, logits: Var, routing: &Routing, state: RouterState<'_>) -> Result<(Var, Routes)> {
     tape.begin(OPERATOR)?;
-    let routes = named(OPERATOR, kernel::forward(logits.tensor(), state.correction, routing, state.loads))?;
-    let parts = tape.pieces_of_sequence() as f32;
+    let tokens = tape.pass().tokens.clone();
+    let forward = kernel::forward(logits.tensor(), state.correction, routing, state.loads, tokens.as_ref());
+    let routes = named(OPERATOR, forward)?;
+    // A mean over the step's tokens is a sum over pieces, a mean over rows is one of pieces.
+    let parts = if tokens.is_some() { 1.0 } else { tape.pieces_of_sequence() as f32 };
     let of_piece = |all: Balance| Balance { load: all.load / parts, logits: all.logits / parts };
     let weights = tape.record_one(&[logits.source()], routes.weights.clone(), || RoutingRule {
         logits: logits.tensor().clone(),
@@ -48,6 +52,7 @@ pub fn routing(tape: &Tape, logits: Var, routing: &Routing, state: RouterState<'
         routing: *routing,
         balance: tape.pass().balance.filter(|_| state.balances).map(of_piece),
         loss_scale: tape.pass().loss_scale.clone(),
+        tokens,
     })?;
     Ok((weights, routes))
 }
@@ -58,8 +63,8 @@ impl Rule for RoutingRule {
     }
 
     fn saved(&self) -> Vec<Saved<'_>> {
-        let Routes { weights, choices, slots, sources, offsets, counts } = &self.routes;
-        [
+        let Routes { weights, choices, slots, sources, offsets, counts, token_counts } = &self.routes;
+        let saved = [
             ("logits", &self.logits),
             ("weights", weights),
             ("choices", choices),
@@ -68,8 +73,9 @@ impl Rule for RoutingRule {
             ("offsets", offsets),
             ("counts", counts),
         ]
-        .map(|(name, tensor)| Saved::new(name, tensor))
-        .into()
+        .map(|(name, tensor)| Saved::new(name, tensor));
+        let token_counts = token_counts.iter().map(|counts| Saved::new("token_counts", counts));
+        saved.into_iter().chain(token_counts).collect()
     }
 
     fn backward_input(
@@ -77,9 +83,12 @@ impl Rule for RoutingRule {
         outputs: Vec<Option<Tensor>>,
         _wanted: &[bool],
     ) -> Result<Vec<Option<Tensor>>> {
-        let RoutingRule { logits, routes, routing, balance, loss_scale } = self;
-        let scale = loss_scale.as_ref().map(|factor| &factor.scale);
-        let balance = balance.map(|balance| (balance, scale));
-        Ok(vec![Some(kernel::backward(&only(outputs)?, logits, routes, routing, balance)?)])
+        let RoutingRule { logits, routes, routing, balance, loss_scale, tokens } = self;
+        let balancing = Balancing {
+            factors: balance.unwrap_or_default(),
+            loss_scale: loss_scale.as_ref().map(|factor| &factor.scale),
+            tokens: tokens.as_ref(),
+        };
+        Ok(vec![Some(kernel::backward(&only(outputs)?, logits, routes, routing, balancing)?)])
     }
 }

@@ -1,7 +1,7 @@
 //! Micro-batches of pairs of answers.
 
 use super::pairs::{Answered, Pair};
-use crate::batch::checked_shape;
+use crate::batch::{checked_shape, mark_tokens};
 use crate::permutation::Permutation;
 use crate::{ArrayShape, BatchShape, Error, IGNORED, MicroBatch, MicroBatchId, PairArrays, Source};
 use philox::key_of_name;
@@ -20,6 +20,8 @@ pub struct PairOptions {
     pub validation_micro_batches: u64,
     /// Whether the tokens of prompts with chosen answers are targets too.
     pub learns_prompts: bool,
+    /// Whether micro-batches say which inputs are tokens.
+    pub marks_tokens: bool,
 }
 
 /// Pairs of answers as micro-batches of twice as many sequences: each prompt with its chosen answer, then
@@ -91,6 +93,14 @@ impl PairSource {
     fn fill(&self, out: &mut MicroBatch, number_of: impl Fn(usize) -> usize) {
         let PairOptions { context, micro_batch, learns_prompts, .. } = self.options;
         let rows = 2 * micro_batch;
+        if self.options.marks_tokens {
+            let pairs = (0..micro_batch).map(|index| self.pair(number_of(index)));
+            let lengths = pairs.flat_map(|pair| {
+                let length = |of: fn(&Pair) -> &Answered| pair.map_or(0, |pair| of(pair).tokens.len());
+                [length(|pair| &pair.chosen), length(|pair| &pair.rejected)]
+            });
+            mark_tokens(&mut out.tokens, [rows, context], lengths);
+        }
         let mut inputs = out.inputs.reset_u32(&[rows, context]).chunks_exact_mut(context);
         let mut targets = out.targets.reset_u32(&[rows, context]).chunks_exact_mut(context);
         let PairArrays { answers, numbers } = out.pairs.get_or_insert_default();
@@ -207,6 +217,7 @@ mod tests {
             seed: 1,
             validation_micro_batches: 2,
             learns_prompts,
+            marks_tokens: true,
         };
         let source = PairSource::new(all.clone(), all[..1].to_vec(), options(false)).unwrap();
         assert_eq!((source.pairs(), source.training_sequences()), (Some(3), Some(2)));
@@ -222,5 +233,9 @@ mod tests {
         let source = PairSource::new(all.clone(), all[..1].to_vec(), options(true)).unwrap();
         source.validation(0, &mut batch).unwrap();
         assert_eq!(batch.targets.tokens().unwrap(), [11, 12, 13, NONE, NONE, NONE, 62, NONE, NONE, NONE]);
+        assert_eq!(batch.tokens.as_ref().unwrap().tokens().unwrap(), [1, 1, 1, 1, 0, 1, 1, 1, 0, 0]);
+        // Only targets of chosen answers are learnt.
+        let id = MicroBatchId::Validation(0);
+        assert_eq!((source.targets(id).unwrap(), source.tokens(id).unwrap()), (3, 7));
     }
 }

@@ -1,7 +1,7 @@
 //! Micro-batches of conversations.
 
 use super::conversation::Conversation;
-use crate::batch::checked_shape;
+use crate::batch::{checked_shape, mark_tokens};
 use crate::permutation::Permutation;
 use crate::{ArrayShape, BatchShape, Error, IGNORED, MicroBatch, MicroBatchId, Source};
 use philox::key_of_name;
@@ -23,6 +23,8 @@ pub struct ChatOptions {
     pub packs: bool,
     /// Whether attention stays within a conversation.
     pub masks: bool,
+    /// Whether micro-batches say which inputs are tokens.
+    pub marks_tokens: bool,
 }
 
 /// Conversations as micro-batches: a target is the token after its input where that belongs to an answer, and
@@ -96,7 +98,14 @@ impl ChatSource {
 
     /// Fills `out` with the sequences `row_of(0..micro_batch)` of `rows`.
     fn fill(&self, rows: &Rows, out: &mut MicroBatch, row_of: impl Fn(usize) -> usize) {
-        let ChatOptions { context, micro_batch, masks, .. } = self.options;
+        let ChatOptions { context, micro_batch, masks, marks_tokens, .. } = self.options;
+        if marks_tokens {
+            mark_tokens(
+                &mut out.tokens,
+                [micro_batch, context],
+                (0..micro_batch).map(|row| rows.length(row_of(row))),
+            );
+        }
         let inputs = out.inputs.reset_u32(&[micro_batch, context]).chunks_exact_mut(context);
         let targets = out.targets.reset_u32(&[micro_batch, context]).chunks_exact_mut(context);
         let mut documents = masks.then(|| out.documents.take().unwrap_or_default());
@@ -142,6 +151,11 @@ impl Rows {
             answers.skip(1).take(options.context).filter(|is_answer| **is_answer).count() as u64
         });
         Ok(Self { targets: targets.collect(), conversations, rows })
+    }
+
+    /// Number of tokens of a sequence, of which the last may be a target alone.
+    fn length(&self, row: usize) -> usize {
+        self.conversations[self.rows[row].clone()].iter().map(|conversation| conversation.tokens.len()).sum()
     }
 
     /// Fills one sequence, and where each token's conversation begins.
@@ -219,7 +233,8 @@ impl Source for ChatSource {
 #[cfg(test)]
 mod tests {
     use super::{ChatOptions, ChatSource, Conversation};
-    use crate::{IGNORED, MicroBatch, Source};
+    use crate::source::read_targets;
+    use crate::{IGNORED, MicroBatch, MicroBatchId, Source};
 
     /// A conversation of a question and an answer, with tokens that count up.
     fn conversation(first: u32, question: usize, answer: usize) -> Conversation {
@@ -238,6 +253,7 @@ mod tests {
             validation_micro_batches: 2,
             packs,
             masks: packs,
+            marks_tokens: packs,
         };
         let mut batch = MicroBatch::default();
         // The last one has no answer within the context.
@@ -270,5 +286,11 @@ mod tests {
             first
         };
         assert!((0..4).all(|epoch| seen(epoch) == [10, 20]));
+        for id in (0..4).map(MicroBatchId::Training).chain((0..2).map(MicroBatchId::Validation)) {
+            for source in [&padded, &packed] {
+                assert_eq!(source.targets(id).unwrap(), read_targets(source, id).unwrap(), "{id}");
+            }
+        }
+        assert_eq!(packed.tokens(MicroBatchId::Training(0)).unwrap(), 7);
     }
 }

@@ -16,6 +16,7 @@ const UPDATES: usize = 5;
 const LOSS_SCALE: usize = 6;
 const GOOD_STEPS: usize = 7;
 const TARGETS: usize = 8;
+const TOKENS: usize = 9;
 const COEFFICIENTS: usize = 12;
 /// Number of words of the tensor.
 const WORDS: usize = COEFFICIENTS + MOST_COEFFICIENTS;
@@ -37,8 +38,8 @@ pub struct StepState {
     words: Tensor,
     /// The learning rate last set: setting an equal one copies nothing.
     learning_rate: Cell<f32>,
-    /// The number of targets last set, likewise.
-    targets: Cell<u32>,
+    /// The numbers of targets and of tokens last set, likewise.
+    targets: Cell<[u32; 2]>,
 }
 
 impl StepState {
@@ -52,7 +53,7 @@ impl StepState {
         let mut initial = [0.0; WORDS];
         (initial[CLIP_FACTOR], initial[GRADIENT_SCALE]) = (1.0, 1.0);
         words.set(&initial)?;
-        Ok(StepState { words, learning_rate: Cell::new(0.0), targets: Cell::new(0) })
+        Ok(StepState { words, learning_rate: Cell::new(0.0), targets: Cell::default() })
     }
 
     /// All words, f32 \[20\].
@@ -95,13 +96,19 @@ impl StepState {
         Ok(())
     }
 
-    /// Sets the number of targets of the following step.
-    pub fn set_targets(&self, count: u32) -> Result<()> {
-        if self.targets.get() != count {
-            self.set(TARGETS, f32::from_bits(count))?;
-            self.targets.set(count);
+    /// Sets the numbers of targets and of tokens of the following step.
+    pub fn set_targets(&self, targets: u32, tokens: u32) -> Result<()> {
+        let counts = [targets, tokens];
+        if self.targets.get() != counts {
+            self.words.view(TARGETS, [2])?.set(&counts.map(f32::from_bits))?;
+            self.targets.set(counts);
         }
         Ok(())
+    }
+
+    /// The number of tokens of the step, padding left out, one u32.
+    pub fn tokens_tensor(&self) -> Result<Tensor> {
+        self.words.view(TOKENS, [])?.view_as(DType::U32)
     }
 
     /// The number of targets of the step, one u32.

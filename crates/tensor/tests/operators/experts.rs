@@ -41,6 +41,7 @@ fn routes(case: &Case, counts: &[usize]) -> Routes {
         counts.iter().enumerate().flat_map(|(expert, count)| vec![expert as u32; *count]).collect();
     let identity: Vec<u32> = (0..rows as u32).collect();
     Routes {
+        token_counts: None,
         weights: tensor(&case.device, &vec![1.0f32; rows], [rows, 1]),
         choices: tensor(&case.device, &choices, [rows, 1]),
         slots: tensor(&case.device, &identity, [rows, 1]),
@@ -224,7 +225,7 @@ fn aligned_experts_have_the_results_of_others() {
         let (weight, _) = case.operand("weight", [EXPERTS * 16, 24]);
         let run = |alignment: usize| {
             let routing = Routing { experts: EXPERTS, per_token: 2, alignment, ..ROUTING };
-            let routes = routing::forward(&logits, None, &routing, None).unwrap();
+            let routes = routing::forward(&logits, None, &routing, None, None).unwrap();
             let offsets = routes.offsets.to_vec::<u32>().unwrap();
             assert!(offsets.iter().all(|offset| (*offset as usize).is_multiple_of(alignment)));
             assert_eq!(offsets[EXPERTS] as usize, routing.slots(ROWS));

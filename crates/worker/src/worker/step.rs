@@ -27,6 +27,7 @@ use crate::parts::ModelNorm;
 use crate::preference::PreferenceFigures;
 use crate::setup::Setup;
 use config::RunConfig;
+use data::MicroBatchId;
 
 /// Results of a step, read from the device one step later.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -60,15 +61,21 @@ impl StepScalars {
 }
 
 /// Returns the factors of the losses that balance the loads of experts, for micro-batches whose losses have
-/// the factor `scale`.
+/// the factor `scale` unless they are divided by a number of the whole step.
 pub(super) fn balance(config: &RunConfig, scale: f32) -> Option<Balance> {
+    let scale = if config.masks_padding() { 1.0 } else { scale };
     let [load, logits] = [config.train.balance_loss, config.train.router_z_loss];
     let has_losses = load > 0.0 || logits > 0.0;
     has_losses.then_some(Balance { load: load as f32 * scale, logits: logits as f32 * scale })
 }
 
-/// Sets the number of targets of a walk's micro-batches of all replicas; on Meta, which computes nothing,
-/// none.
+/// Returns whether losses are divided by numbers of the whole step.
+pub(super) fn divides_losses(config: &RunConfig) -> bool {
+    config.means_over_targets() || config.masks_padding()
+}
+
+/// Sets the numbers of targets and tokens of a walk's micro-batches of all replicas, as far as losses are
+/// divided by them; on Meta, which computes nothing, none.
 ///
 /// # Errors
 /// Data that cannot be read.
@@ -76,9 +83,15 @@ pub(super) fn set_target_count(state: &StepState, setup: &Setup, numbers: &Numbe
     if state.tensor().device().is_meta() {
         return Ok(());
     }
-    let targets = numbers.all_ids().map(|id| setup.dataset.source.targets(id));
-    let count = targets.sum::<std::result::Result<u64, _>>()?;
-    Ok(state.set_targets(u32::try_from(count).unwrap_or(u32::MAX))?)
+    let source = &setup.dataset.source;
+    let sum = |is_read: bool, count: &dyn Fn(MicroBatchId) -> std::result::Result<u64, data::Error>| {
+        let counts = numbers.all_ids().filter(|_| is_read).map(count);
+        let sum = counts.sum::<std::result::Result<u64, _>>()?;
+        Result::Ok(u32::try_from(sum).unwrap_or(u32::MAX))
+    };
+    let targets = sum(setup.config.means_over_targets(), &|id| source.targets(id))?;
+    let tokens = sum(setup.config.masks_padding(), &|id| source.tokens(id))?;
+    Ok(state.set_targets(targets, tokens)?)
 }
 
 impl Worker {
@@ -115,7 +128,7 @@ impl Worker {
 
     /// Runs the passes and the update of step `step`, call by call.
     pub(super) fn compute(&mut self, step: u64) -> Result<()> {
-        if self.engine.setup.config.means_over_targets() {
+        if divides_losses(&self.engine.setup.config) {
             match self.phases.recorder() {
                 Some(recorder) => recorder.pause(Stop::TargetCount, || self.set_target_count(step))?,
                 None => self.set_target_count(step)?,
@@ -165,6 +178,13 @@ impl Worker {
         Ok(config.means_over_targets().then(count).transpose()?)
     }
 
+    /// The number of the step's tokens on the device, if passes are to know which rows are tokens.
+    pub(super) fn token_count(&self) -> Result<Option<Tensor>> {
+        let config = &self.engine.setup.config;
+        let count = || self.norm.norm.state().tokens_tensor();
+        Ok(config.masks_padding().then(count).transpose()?)
+    }
+
     fn set_learning_rate(&self, step: u64) -> Result<()> {
         Ok(self.norm.norm.state().set_learning_rate(self.schedule.rate(step))?)
     }
@@ -210,6 +230,7 @@ impl Worker {
         let numbers = Numbers::training(&setup.config, &self.engine.grid, step, &setup.left_out);
         let names = self.moments.has_hook().then(|| self.names_by_use());
         let (loss_scale, target_count) = (self.loss_factor()?, self.target_count()?);
+        let token_count = self.token_count()?;
         let (data, phases) = ((&mut self.data, &*self.data_order), &mut self.phases);
         let source = (&*setup.config, &setup.dataset, &self.engine.grid);
         let mut feed = WorkerFeed::new(&self.engine.device, source, numbers, data, phases);
@@ -219,7 +240,7 @@ impl Worker {
         feed.balance = balance(&setup.config, scale);
         feed.marks = self.marks.as_mut();
         feed.loss_scale = loss_scale;
-        feed.target_count = target_count;
+        (feed.target_count, feed.token_count) = (target_count, token_count);
         feed.offload = self.engine.offload.as_ref();
         if mode == Mode::Train {
             let mut parts = self.parts.iter();

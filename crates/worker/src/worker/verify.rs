@@ -5,6 +5,7 @@ use parallel::data::WalkKind;
 use telemetry::step_trace::RunPart;
 
 use super::Worker;
+use super::step::divides_losses;
 use crate::error::{Result, WorkerError};
 use crate::feed::{self, WorkerFeed};
 use crate::numbers::Numbers;
@@ -81,10 +82,11 @@ impl Worker {
         self.outdate_copies();
         self.begin_walk(WalkKind::Repetition)?;
         // The step that the micro-batch is of follows, or is the present one.
-        if self.engine.setup.config.means_over_targets() {
+        if divides_losses(&self.engine.setup.config) {
             self.set_target_count(round.step)?;
         }
         let (loss_scale, target_count) = (self.loss_factor()?, self.target_count()?);
+        let token_count = self.token_count()?;
         let setup = &self.engine.setup;
         let (config, dataset) = (&setup.config, &setup.dataset);
         let numbers = Numbers::training(config, &self.engine.grid, round.step, &setup.left_out);
@@ -103,7 +105,7 @@ impl Worker {
         feed.balance = super::step::balance(config, scale);
         feed.offload = self.engine.offload.as_ref();
         feed.loss_scale = loss_scale;
-        feed.target_count = target_count;
+        (feed.target_count, feed.token_count) = (target_count, token_count);
         feed.verification = Some(verification);
         let (executor, planes) = (&self.engine.executor, &mut self.engine.planes);
         let ran = executor.repeat(&mut self.parts, planes, (round.micro_batch, scale), &mut feed);

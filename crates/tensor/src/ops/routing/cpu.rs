@@ -3,7 +3,7 @@
 use device::parallel::{for_pieces, for_tasks};
 
 use super::routes::{NONE, Routes};
-use super::settings::{Balance, Routing, ScoreFunction};
+use super::settings::{Balance, Balancing, Routing, ScoreFunction, TokenRows};
 use crate::ops::math::exp;
 use crate::ops::rows;
 use crate::{Result, Tensor};
@@ -12,10 +12,10 @@ use crate::{Result, Tensor};
 const EPSILON: f32 = 1e-20;
 
 pub(super) fn forward(
-    logits: &Tensor,
-    correction: Option<&Tensor>,
+    (logits, correction): (&Tensor, Option<&Tensor>),
     routing: &Routing,
     loads: Option<&Tensor>,
+    tokens: Option<&TokenRows>,
     routes: &Routes,
 ) -> Result<()> {
     let (experts, chosen) = (routing.experts, routing.per_token);
@@ -39,8 +39,17 @@ pub(super) fn forward(
     );
     drop(weights);
     order(&choices, routing.alignment, routes)?;
+    if let (Some(TokenRows { mask, .. }), Some(counts)) = (tokens, &routes.token_counts) {
+        let (mask, mut counts) = (mask.read::<u32>()?, counts.write::<u32>()?);
+        counts.fill(0);
+        for (choices, _) in choices.chunks_exact(chosen).zip(mask.iter()).filter(|(_, mask)| **mask != 0) {
+            choices.iter().for_each(|expert| counts[*expert as usize] += 1);
+            counts[experts] += chosen as u32;
+        }
+    }
     let Some(loads) = loads else { return Ok(()) };
-    let (mut loads, counts) = (loads.write::<u32>()?, routes.counts.read::<u32>()?);
+    let counts = routes.token_counts.as_ref().unwrap_or(&routes.counts);
+    let (mut loads, counts) = (loads.write::<u32>()?, counts.read::<u32>()?);
     loads.iter_mut().zip(counts.iter()).for_each(|(load, count)| *load += count);
     Ok(())
 }
@@ -132,23 +141,25 @@ fn order(choices: &[u32], alignment: usize, routes: &Routes) -> Result<()> {
 }
 
 pub(super) fn backward(
-    dw: &Tensor,
-    logits: &Tensor,
+    (dw, logits): (&Tensor, &Tensor),
     routes: &Routes,
-    (routing, balance): (&Routing, Option<(Balance, Option<&Tensor>)>),
+    (routing, balancing): (&Routing, Balancing<'_>),
     gradient: &Tensor,
 ) -> Result<()> {
     let (experts, chosen) = (routing.experts, routing.per_token);
-    let counts = routes.counts.read::<u32>()?;
-    let scaled = |(balance, scale): (Balance, Option<&Tensor>)| -> Result<Balance> {
-        let scale = scale.map(Tensor::read::<f32>).transpose()?.map_or(1.0, |scale| scale[0]);
-        Ok(Balance { load: balance.load * scale, logits: balance.logits * scale })
+    let Balancing { factors, loss_scale, tokens } = balancing;
+    let counts = routes.token_counts.as_ref().unwrap_or(&routes.counts).read::<u32>()?;
+    let mask = tokens.map(|tokens| tokens.mask.read::<u32>()).transpose()?;
+    let mask: Option<&[u32]> = mask.as_deref();
+    let scale = loss_scale.map(Tensor::read::<f32>).transpose()?.map_or(1.0, |scale| scale[0]);
+    let balance = Balance { load: factors.load * scale, logits: factors.logits * scale };
+    let (rows, all) = match tokens {
+        Some(tokens) => (tokens.count.read::<u32>()?[0] as f32, counts[experts] as f32),
+        None => (routes.rows() as f32, routes.choices.elements() as f32),
     };
-    let balance: Balance = balance.map(scaled).transpose()?.unwrap_or_default();
-    let (rows, all) = (routes.rows() as f32, routes.choices.elements() as f32);
     // The gradient of each row's normalised scores by the loss of loads.
     let factor = balance.load * experts as f32 / rows;
-    let of_load = counts.iter().map(|count| factor * (*count as f32 / all));
+    let of_load = counts[..experts].iter().map(|count| factor * (*count as f32 / all));
     let of_load: Option<Vec<f32>> = (balance.load != 0.0).then(|| of_load.collect());
     let of_logits = balance.logits * 2.0 / rows;
     let (dw, logits, choices) = (dw.read::<f32>()?, logits.read::<f32>()?, routes.choices.read::<u32>()?);
@@ -158,10 +169,12 @@ pub(super) fn backward(
         let logits = rows::piece(logits, index, per_task * experts).chunks_exact(experts);
         let dw = rows::piece(dw, index, per_task * chosen).chunks_exact(chosen);
         let choices = rows::piece(choices, index, per_task * chosen).chunks_exact(chosen);
-        for (((gradient, logits), dw), choices) in
-            gradient.chunks_exact_mut(experts).zip(logits).zip(dw).zip(choices)
-        {
+        let rows = gradient.chunks_exact_mut(experts).zip(logits).zip(dw).zip(choices).enumerate();
+        for (row, (((gradient, logits), dw), choices)) in rows {
             of_weights(dw, logits, choices, routing, gradient);
+            if mask.is_some_and(|mask| mask[index * per_task + row] == 0) {
+                continue;
+            }
             if let Some(of_load) = of_load {
                 add_of_load(of_load, logits, routing.scores, gradient);
             }

@@ -4,7 +4,7 @@ use device::cuda::Launch;
 use device::{Family, Function};
 
 use super::routes::Routes;
-use super::settings::{Balance, Routing, ScoreFunction};
+use super::settings::{Balancing, Routing, ScoreFunction, TokenRows};
 use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};
@@ -34,7 +34,7 @@ pub(super) fn forward(
     operator: &'static str,
     (logits, correction): (&Tensor, Option<&Tensor>),
     routing: &Routing,
-    (loads, counts): (Option<&Tensor>, &Tensor),
+    (loads, counts, tokens): (Option<&Tensor>, &Tensor, Option<&TokenRows>),
     routes: &Routes,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
@@ -56,13 +56,18 @@ pub(super) fn forward(
     launch.u32(total).u32(experts).shared(4 * experts).launch([blocks, 1, 1], gpu::THREADS)?;
     let launch = kernel("offsets").write(counts.region()).write(routes.offsets.region());
     let launch = launch.write(routes.counts.region()).write(routes.sources.region());
-    let launch = gpu::write_any(launch, loads).u32(blocks).u32(experts);
+    let of_all = loads.filter(|_| tokens.is_none());
+    let launch = gpu::write_any(launch, of_all).u32(blocks).u32(experts);
     let launch = launch.u32(word(routing.alignment)?).u32(word(routes.slots())?);
     launch.shared(4 * experts).launch([1, 1, 1], gpu::THREADS)?;
     let launch = kernel("order").read(routes.choices.region()).read(counts.region());
     let launch = launch.read(routes.offsets.region()).write(routes.slots.region());
     let launch = launch.write(routes.sources.region()).u32(total).u32(experts);
-    Ok(launch.shared(4 * gpu::THREADS).launch([blocks, 1, 1], gpu::THREADS)?)
+    launch.shared(4 * gpu::THREADS).launch([blocks, 1, 1], gpu::THREADS)?;
+    let (Some(tokens), Some(counts)) = (tokens, &routes.token_counts) else { return Ok(()) };
+    let launch = kernel("count_tokens").read(routes.choices.region()).read(tokens.mask.region());
+    let launch = gpu::write_any(launch.write(counts.region()), loads).u32(rows).u32(experts).u32(chosen);
+    Ok(launch.shared(4 * experts).launch([1, 1, 1], gpu::THREADS)?)
 }
 
 /// Adds the function of scores, and the weights that follow from them.
@@ -75,7 +80,7 @@ pub(super) fn backward(
     operator: &'static str,
     (dw, logits): (&Tensor, &Tensor),
     routes: &Routes,
-    (routing, balance): (&Routing, Option<(Balance, Option<&Tensor>)>),
+    (routing, balancing): (&Routing, Balancing<'_>),
     gradient: &Tensor,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
@@ -83,14 +88,19 @@ pub(super) fn backward(
     if rows == 0 {
         return Ok(());
     }
-    let (balance, scale) = balance.unwrap_or_default();
+    let Balancing { factors, loss_scale, tokens } = balancing;
     let (of_rows, of_choices) = (routes.rows() as f32, routes.choices.elements() as f32);
     let launch = logits.device().kernel(Function::new(&FAMILY, "logits_gradient"));
     let launch = launch.read(dw.region()).read(logits.region()).read(routes.choices.region());
-    let launch = read_any(launch.read(routes.counts.region()), scale).write(gradient.region());
+    let counts = routes.token_counts.as_ref().unwrap_or(&routes.counts);
+    let launch = read_any(launch.read(counts.region()), loss_scale);
+    let launch = read_any(launch, tokens.map(|tokens| &tokens.mask));
+    let launch = read_any(launch, tokens.map(|tokens| &tokens.count)).write(gradient.region());
     let launch = of_scores(launch.u32(rows).u32(experts).u32(chosen), routing);
-    let load = balance.load * routing.experts as f32 / of_rows / of_choices;
-    let launch = launch.f32(load).f32(balance.logits * 2.0 / of_rows);
+    // The numbers of tokens are on the device, which divides by them.
+    let (of_rows, of_choices) = if tokens.is_some() { (1.0, 1.0) } else { (of_rows, of_choices) };
+    let load = factors.load * routing.experts as f32 / of_rows / of_choices;
+    let launch = launch.f32(load).f32(factors.logits * 2.0 / of_rows);
     let launch = launch.cost(2 * logits.bytes() as u64, 8 * logits.elements() as u64);
     Ok(launch.shared(ROWS * 2 * experts * 4).launch([rows.div_ceil(ROWS), 1, 1], gpu::THREADS)?)
 }

@@ -14,7 +14,7 @@ mod settings;
 
 pub use loads::{move_correction, sum_loads};
 pub use routes::{NONE, Routes};
-pub use settings::{Balance, Routing, ScoreFunction};
+pub use settings::{Balance, Balancing, Routing, ScoreFunction, TokenRows};
 
 use device::{Backend, Category, DType, Request};
 
@@ -23,7 +23,7 @@ use crate::{Result, Tensor};
 
 /// Routes each row of `logits [rows, experts]` f32. `correction [experts]` f32 is added to the scores by
 /// which experts are chosen, and not to weights. Adds the number of rows of each expert to `loads [experts]`
-/// u32, if there are any.
+/// u32, if there are any; of `tokens` only rows that are tokens.
 ///
 /// # Errors
 /// Shapes or types that do not agree, out of memory.
@@ -32,6 +32,7 @@ pub fn forward(
     correction: Option<&Tensor>,
     routing: &Routing,
     loads: Option<&Tensor>,
+    tokens: Option<&TokenRows>,
 ) -> Result<Routes> {
     const OPERATOR: &str = "routing.forward";
     let rows = check_logits(OPERATOR, logits, routing)?;
@@ -42,6 +43,7 @@ pub fn forward(
             check::shape(OPERATOR, operand, tensor, [routing.experts])?;
         }
     }
+    check_tokens(OPERATOR, tokens, rows)?;
     let (device, choices) = (logits.device(), [rows, routing.per_token]);
     let request = Request::new(Category::Activation, OPERATOR);
     let new = |shape: crate::Shape, dtype| Tensor::empty(device, shape, dtype, request);
@@ -52,21 +54,22 @@ pub fn forward(
         sources: new([routing.slots(rows)].into(), DType::U32)?,
         offsets: new([routing.experts + 1].into(), DType::U32)?,
         counts: new([routing.experts].into(), DType::U32)?,
+        token_counts: tokens.map(|_| new([routing.experts + 1].into(), DType::U32)).transpose()?,
     };
     let counts = cuda::workspace_bytes(routes.choices.elements(), routing.experts);
     let counts = Tensor::workspace(device, OPERATOR, counts)?;
     match device.backend() {
         Backend::Meta => {}
-        Backend::Cpu => cpu::forward(logits, correction, routing, loads, &routes)?,
+        Backend::Cpu => cpu::forward((logits, correction), routing, loads, tokens, &routes)?,
         Backend::Cuda => {
-            cuda::forward(OPERATOR, (logits, correction), routing, (loads, &counts), &routes)?;
+            cuda::forward(OPERATOR, (logits, correction), routing, (loads, &counts, tokens), &routes)?;
         }
     }
     Ok(routes)
 }
 
 /// Computes the gradient of the logits from that of the weights, `dw [rows, per_token]` f32, and adds that of
-/// the balancing losses, multiplied by a factor on the device, `[1]` f32, if there is one.
+/// the balancing losses, which are of the rows of the forward pass.
 ///
 /// # Errors
 /// Shapes or types that do not agree, out of memory.
@@ -75,20 +78,30 @@ pub fn backward(
     logits: &Tensor,
     routes: &Routes,
     routing: &Routing,
-    balance: Option<(Balance, Option<&Tensor>)>,
+    balancing: Balancing<'_>,
 ) -> Result<Tensor> {
     const OPERATOR: &str = "routing.backward";
     let rows = check_logits(OPERATOR, logits, routing)?;
     check::f32s(OPERATOR, &[("dw", dw)])?;
     check::shape(OPERATOR, "dw", dw, [rows, routing.per_token])?;
+    check_tokens(OPERATOR, balancing.tokens, rows)?;
     let request = Request::new(Category::ActivationGradient, OPERATOR);
     let gradient = Tensor::empty(logits.device(), logits.shape(), DType::F32, request)?;
     match logits.device().backend() {
         Backend::Meta => {}
-        Backend::Cpu => cpu::backward(dw, logits, routes, (routing, balance), &gradient)?,
-        Backend::Cuda => cuda::backward(OPERATOR, (dw, logits), routes, (routing, balance), &gradient)?,
+        Backend::Cpu => cpu::backward((dw, logits), routes, (routing, balancing), &gradient)?,
+        Backend::Cuda => cuda::backward(OPERATOR, (dw, logits), routes, (routing, balancing), &gradient)?,
     }
     Ok(gradient)
+}
+
+fn check_tokens(operator: &'static str, tokens: Option<&TokenRows>, rows: usize) -> Result<()> {
+    let Some(TokenRows { mask, count }) = tokens else { return Ok(()) };
+    for (operand, tensor, elements) in [("mask", mask, rows), ("count", count, 1)] {
+        check::dtype(operator, operand, tensor, DType::U32)?;
+        check::elements(operator, operand, tensor, elements)?;
+    }
+    Ok(())
 }
 
 /// Checks logits and returns their number of rows.

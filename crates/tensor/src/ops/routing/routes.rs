@@ -18,6 +18,9 @@ pub struct Routes {
     pub offsets: Tensor,
     /// The number of choices that are each expert, `[experts]` u32.
     pub counts: Tensor,
+    /// The number of choices by rows that are tokens, of each expert and of all, `[experts + 1]` u32; `None`
+    /// if all rows are.
+    pub token_counts: Option<Tensor>,
 }
 
 /// The source of a row of experts that computes no choice.

@@ -1,5 +1,7 @@
 //! Settings of routers.
 
+use crate::Tensor;
+
 /// The scores of experts, as a function of a row's logits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScoreFunction {
@@ -55,12 +57,33 @@ impl Routing {
     }
 }
 
+/// The rows of a call that are tokens, where others are padding.
+#[derive(Clone, Debug)]
+pub struct TokenRows {
+    /// 1 for each row that is a token, else 0: u32 `[rows]`.
+    pub mask: Tensor,
+    /// The number of tokens over which balancing losses are means, one u32: those of all calls of a step.
+    pub count: Tensor,
+}
+
 /// Losses that balance the loads of experts, each as a factor of its gradient.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Balance {
     /// Factor of experts · Σ f · P over experts, with the share f of choices that are an expert and the mean
     /// P of its normalised scores over rows (Fedus et al., *Switch Transformers*, 2021): 1 for equal loads.
+    /// Of [`TokenRows`] it is that of all calls, each with a weight of its tokens.
     pub load: f32,
     /// Factor of the mean over rows of the square of logits' log-sum-exp (Zoph et al., *ST-MoE*, 2022).
     pub logits: f32,
+}
+
+/// The balancing losses of a call.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Balancing<'a> {
+    /// Their factors.
+    pub factors: Balance,
+    /// A factor of both on the device, one f32.
+    pub loss_scale: Option<&'a Tensor>,
+    /// The rows of which they are losses; `None`: all.
+    pub tokens: Option<&'a TokenRows>,
 }
