@@ -14,8 +14,8 @@ use super::{
 };
 use crate::common::devices::{gpu, own_gpus};
 use crate::common::runs::{
-    BIASED_EXPERTS, BOTTLENECKS, CORRECTED_EXPERTS, GPT, LATENTS, LLAMA, PACKED, RESNET, WINDOWS_AND_CAPS,
-    WINDOWS_AND_FACTORS, config, train,
+    BIASED_EXPERTS, BOTTLENECKS, CHAT, CORRECTED_EXPERTS, GPT, LATENTS, LLAMA, PACKED, RESNET,
+    WINDOWS_AND_CAPS, WINDOWS_AND_FACTORS, config, train,
 };
 
 const BF16: &str = "precision.compute=bf16";
@@ -106,6 +106,17 @@ fn replayed_steps_of_experts_and_latents_have_the_bits_of_steps_call_by_call() {
         for sets in [CORRECTED_EXPERTS, LATENTS] {
             assert_equal_bits_with_graphs(LLAMA, sets);
         }
+    }
+}
+
+/// Steps whose losses are divided by numbers that differ from step to step.
+#[test]
+fn replayed_steps_of_masked_targets_have_the_bits_of_steps_call_by_call() {
+    if gpu() {
+        let experts: &[&str] = &["model.kind=llama", "model.key_value_heads=2"];
+        assert_equal_bits_with_graphs(CHAT, &["model.width=128", BF16]);
+        assert_equal_bits_with_graphs(CHAT, &["model.loss_pieces=3", "model.tied=false"]);
+        assert_equal_bits_with_graphs(CHAT, &[experts, CORRECTED_EXPERTS].concat());
     }
 }
 

@@ -4,6 +4,8 @@
 use serde_json::Value;
 use worker::DeviceChoice;
 
+use super::alone;
+use crate::common::devices::gpu;
 use crate::common::runs::{CHAT, GPT, LLAMA, PACKED, PREFERENCE, config, train_in};
 
 /// A mixture of experts of which padding is no part of the loss of routers.
@@ -18,7 +20,8 @@ const MIXTURE: [&str; 6] = [
 
 /// The loss and the gradient norm of the first step, and the loss of the validation after it, of 8 sequences
 /// or pairs in micro-batches of so many.
-fn means(text: &str, sets: &[&str], micro_batch: usize) -> [f64; 3] {
+fn means(device: DeviceChoice, text: &str, sets: &[&str], micro_batch: usize) -> [f64; 3] {
+    let _alone = alone(device);
     let directory = tempfile::tempdir().unwrap();
     let cut = [
         format!("train.micro_batch_size={micro_batch}"),
@@ -28,7 +31,7 @@ fn means(text: &str, sets: &[&str], micro_batch: usize) -> [f64; 3] {
         ["train.global_batch_size=8", "train.steps=1", "parallel.lanes=1", "optim.learning_rate=1e-9"];
     let cut: Vec<&str> = cut.iter().map(String::as_str).collect();
     let sets = [&common[..], &cut, sets].concat();
-    let report = train_in(directory.path(), config(text, &sets), DeviceChoice::Cpu).unwrap();
+    let report = train_in(directory.path(), config(text, &sets), device).unwrap();
     let metrics = std::fs::read_to_string(directory.path().join("metrics.jsonl")).unwrap();
     let first: Value = serde_json::from_str(metrics.lines().next().unwrap()).unwrap();
     let value = |key: &str| first[key].as_f64().unwrap();
@@ -53,10 +56,13 @@ fn a_mean_over_targets_does_not_depend_on_micro_batches() {
         (PREFERENCE, &["preference.loss=orpo"]),
         (PREFERENCE, &["preference.loss=dpo"]),
     ];
-    for (text, sets) in table {
-        let whole = means(text, sets, 8);
+    let devices = [Some(DeviceChoice::Cpu), gpu().then_some(DeviceChoice::Cuda)];
+    for (device, (text, sets)) in
+        devices.into_iter().flatten().flat_map(|device| table.iter().map(move |row| (device, row)))
+    {
+        let whole = means(device, text, sets, 8);
         for micro_batch in [1, 2, 4] {
-            let cut = means(text, sets, micro_batch);
+            let cut = means(device, text, sets, micro_batch);
             assert!(are_close(whole, cut, 4e-6), "{sets:?}, {micro_batch}: {cut:?} instead of {whole:?}");
         }
     }
@@ -66,9 +72,10 @@ fn a_mean_over_targets_does_not_depend_on_micro_batches() {
 fn a_mean_of_micro_batches_gives_targets_of_short_answers_more_weight() {
     let old = "train.loss_mean=micro-batches";
     for (text, sets) in [(CHAT, &[old][..]), (PREFERENCE, &["preference.loss=orpo", old])] {
-        let (whole, cut) = (means(text, sets, 8), means(text, sets, 1));
+        let means = |sets: &[&str], micro_batch| means(DeviceChoice::Cpu, text, sets, micro_batch);
+        let (whole, cut) = (means(sets, 8), means(sets, 1));
         assert!(!are_close(whole, cut, 1e-4), "{cut:?} and {whole:?}");
         // One micro-batch has one mean.
-        assert!(are_close(whole, means(text, &sets[..sets.len() - 1], 8), 1e-6));
+        assert!(are_close(whole, means(&sets[..sets.len() - 1], 8), 1e-6));
     }
 }

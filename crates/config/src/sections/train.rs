@@ -45,8 +45,8 @@ section! {
         /// gradients, and is not part of the loss that is reported.
         balance_loss: f64 = Row::number(Interval::NotNegative).default("0");
         /// Factor of a loss that keeps the outputs of routers small, for each layer the mean square of their
-        /// log-sum-exp, as in ST-MoE. It is not part of the loss that is reported. Padding of conversations, pairs
-        /// and packed documents is no part of it, of `balance_loss`, and of loads.
+        /// log-sum-exp, as in ST-MoE. It is not part of the loss that is reported. Padding of conversations,
+        /// pairs and packed documents is no part of it, of `balance_loss`, and of loads.
         router_z_loss: f64 = Row::number(Interval::NotNegative).default("0");
         /// Change of the corrections of experts after each step, up for those with fewer tokens than the
         /// mean, down for those with more, as in DeepSeek-V3, which has 0.001; 0: they stay as they are.
