@@ -14,6 +14,8 @@ mod images;
 mod models;
 #[path = "command/predict.rs"]
 mod predict;
+#[path = "command/readers.rs"]
+mod readers;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -66,7 +66,7 @@ fn scores_of_a_folder_are_those_of_its_run(directory: &Path, file: &str, of_run:
     }
     let (tokens, _, errors) = evaluated(&["--set", "data.kind=text"]);
     assert_eq!(tokens, std::fs::metadata(&copy).unwrap().len() - 1);
-    assert!(errors.contains("conversations.jsonl: its lines are JSON"), "{errors}");
+    assert!(errors.contains("conversations.jsonl: it is JSON"), "{errors}");
 }
 
 #[test]

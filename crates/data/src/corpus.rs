@@ -3,6 +3,7 @@
 use crate::data_file::DataFile;
 use crate::encoding::{self, Encoding};
 use crate::progress::Progress;
+use crate::records::packing;
 use crate::{Error, files};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
@@ -150,6 +151,26 @@ impl Corpus {
             Bytes::Owned(_) => 0,
         };
         self.parts.iter().map(modified).max().unwrap_or(0)
+    }
+
+    /// Checks that the files of texts are plain: a compressed one, or Parquet, has no text of its own.
+    ///
+    /// # Errors
+    /// One that is not, by its first bytes; a file that cannot be read.
+    pub fn check_plain(&self) -> Result<(), Error> {
+        for part in self.parts.iter().filter(|part| part.encoding == Encoding::Bytes) {
+            let mut first = [0; 8];
+            let first = &mut first[..usize::try_from(part.tokens).unwrap_or(8).min(8)];
+            part.read_bytes(0, first)?;
+            if let (Some(kind), Some(path)) = (packing(first), part.path()) {
+                let reason = format!(
+                    "it is {kind}, and text is read as it is: convert it to UTF-8, or make token shards by `plimsoll \
+                     tokenize`, which reads .gz, .zst and .parquet"
+                );
+                return Err(Error::WrongFile { path: path.to_path_buf(), reason });
+            }
+        }
+        Ok(())
     }
 
     /// Positions of the first token of each file, in corpus order.

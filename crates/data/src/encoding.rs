@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 
 use system::numbers::grouped;
+use system::stand_in;
 
 use crate::Error;
 use crate::data_file::DataFile;
@@ -80,9 +81,12 @@ impl Encoding {
 /// A header of another format, a count that contradicts the file's length, half a token, no token.
 pub(crate) fn recognise(file: &DataFile) -> Result<(Encoding, u64), Error> {
     let refused = |reason: String| Error::BadShard { path: file.path().to_path_buf(), reason };
-    let mut start = [0; 12];
+    let mut start = [0; 16];
     let length = start.len().min(usize::try_from(file.len()).unwrap_or(usize::MAX));
     file.read_at(0, &mut start[..length])?;
+    if let Some(sentence) = stand_in::page(&start) {
+        return Err(refused(sentence.to_owned()));
+    }
     let [magic, version, count] =
         [0, 4, 8].map(|at| u32::from_le_bytes([start[at], start[at + 1], start[at + 2], start[at + 3]]));
     let of_magic = |encoding: &Encoding| encoding.header().is_some_and(|header| header.magic == magic);

@@ -57,6 +57,14 @@ pub enum Error {
         /// The reason.
         reason: String,
     },
+    /// A file of another kind than its reader's.
+    #[error("{path}: {reason}")]
+    WrongFile {
+        /// The file.
+        path: PathBuf,
+        /// The kind, and what to do.
+        reason: String,
+    },
     /// A line that is no conversation.
     #[error("{path}:{line}: {reason}")]
     BadConversation {

@@ -51,6 +51,7 @@ mod batch;
 mod bigram;
 mod chat;
 mod choices;
+mod contents;
 mod corpus;
 mod cycle;
 mod data_file;
@@ -59,7 +60,6 @@ mod error;
 mod files;
 mod identity;
 mod images;
-mod json_lines;
 mod mixture;
 mod order;
 mod packing;
@@ -67,6 +67,7 @@ mod permutation;
 mod prefetch;
 mod progress;
 mod readers;
+mod records;
 mod sequences;
 mod shapes;
 mod slice;
@@ -80,10 +81,11 @@ mod tokenizer;
 pub use batch::{ArrayShape, BatchShape, HostArray, HostData, HostType, MicroBatch, PairArrays};
 pub use bigram::Bigrams;
 pub use chat::{
-    Answered, CHAT_TASK, ChatOptions, ChatSource, ChatTemplate, Conversation, Pair, PairOptions, PairSource,
-    read_conversations, read_messages, read_pairs,
+    Answered, CHAT_TASK, ChatFormat, ChatOptions, ChatReading, ChatSource, ChatTemplate, Conversation,
+    CutFigures, Dialogue, Pair, PairOptions, PairSource, TemplateInput, read_messages, read_pairs,
 };
 pub use choices::{ChoiceSource, Ending, Question, Questions};
+pub use contents::FileContents;
 pub use corpus::Corpus;
 pub use cycle::CycledSource;
 pub use encoding::{Encoding, HEADER_BYTES, Header};
@@ -91,13 +93,13 @@ pub use error::Error;
 pub use files::{absolute, files};
 pub use identity::CorpusIdentity;
 pub use images::{Crop, ImageOptions, ImageSource, ImageSplit, Normalisation, SHARES};
-pub use json_lines::JsonLines;
 pub use mixture::Mixture;
 pub use order::{OrderKind, Position, Sequential, Shuffled};
 pub use packing::PackingFigures;
 pub use permutation::Permutation;
 pub use prefetch::Prefetcher;
 pub use readers::READERS;
+pub use records::{LEFT_OUT, TextError, each_object, packing, python_text};
 pub use sequences::Sequences;
 pub use shapes::TokenShapes;
 pub use slice::{Slice, Split};

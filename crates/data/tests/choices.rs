@@ -80,7 +80,7 @@ fn what_is_no_question_is_refused_with_its_place() {
         ),
         ("{\"ctx\": \"\", \"endings\": [\"b\"], \"label\": 0}", "line 1: its context has no token"),
         ("{\"ctx\": \"a\", \"endings\": [3], \"label\": 0}", "line 1: an ending is no text"),
-        ("\n\nnone", "line 3: expected"),
+        ("\n\nnone", "line 3: it is no JSON: expected"),
     ];
     for (text, expected) in lines {
         let error = read("q.jsonl", text.as_bytes()).unwrap_err();

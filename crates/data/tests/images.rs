@@ -372,6 +372,23 @@ fn wrong_images_are_refused_in_a_sentence() {
     ] {
         assert!(text.contains(expected), "{text}");
     }
+    // A class without an image, of which the others would have other numbers.
+    let ape = folders.path().join("train/ape");
+    fs::create_dir(&ape).unwrap();
+    for (name, expected) in
+        [("", "this class has no JPEG or PNG file: "), ("a.webp", "file (it has .webp (1)): ")]
+    {
+        if !name.is_empty() {
+            fs::write(ape.join(name), "RIFF").unwrap();
+        }
+        let text = refused(folders.path(), &["."]);
+        assert!(text.contains("train/ape: ") && text.contains(expected), "{text}");
+    }
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n";
+    fs::write(ape.join("a.png"), pointer).unwrap();
+    let text = refused(folders.path(), &["."]);
+    assert!(text.contains("train/ape/a.png: it is a pointer of git-lfs"), "{text}");
+    fs::remove_dir_all(&ape).unwrap();
     fs::create_dir(folders.path().join("val/dog")).unwrap();
     let text = refused(folders.path(), &["."]);
     assert!(text.contains("its folder 'dog' is no class of the training images"), "{text}");

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use device::{DType, Float, bf16, f16};
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
+use system::stand_in;
 
 use crate::error::{PretrainedError, Result};
 
@@ -107,10 +108,20 @@ fn read_header(path: &Path) -> Result<(Metadata, u64)> {
     let failed = || PretrainedError::file(path, "read its header");
     let mut file = system::input::open(path).map_err(PretrainedError::file(path, "open it"))?;
     let bytes = file.metadata().map_err(failed())?.len();
+    if bytes < LENGTH {
+        return Err(refused(format!(
+            "it has {bytes} bytes, and the length of its header alone takes {LENGTH}"
+        )));
+    }
     let mut length = [0; LENGTH as usize];
     file.read_exact(&mut length).map_err(failed())?;
     let length = u64::from_le_bytes(length);
     if length > MOST_HEADER.min(bytes - LENGTH) {
+        let mut first = [0; 16];
+        let read = file.read_at(&mut first, 0).map_err(failed())?;
+        if let Some(sentence) = stand_in::page(&first[..read]) {
+            return Err(refused(sentence.to_owned()));
+        }
         return Err(refused(format!("its header would have {length} bytes, and the file has {bytes}")));
     }
     let mut text = vec![0; length as usize];

@@ -59,12 +59,21 @@ fn encode_text(tokenizer: &Tokenizer, text: &[u8]) -> std::result::Result<Vec<u3
     tokenizer.encode(text).map_err(|error| error.to_string())
 }
 
-/// Returns the string at `key` of a line of JSON.
+/// Returns the string at `key` of a line of JSON, as Python reads it.
 pub(crate) fn text_of(line: &[u8], key: &str) -> std::result::Result<String, String> {
-    let mut json = serde_json::Deserializer::from_slice(line.trim_ascii_end());
-    let text = TextAt(key).deserialize(&mut json).map_err(|error| within_line(&error))?;
-    json.end().map_err(|error| within_line(&error))?;
+    let line = line.trim_ascii_end();
+    let text = match find_text(line, key) {
+        Err(error) => data::python_text(line, key).unwrap_or_else(|| Err(within_line(&error)))?,
+        Ok(text) => text,
+    };
     text.ok_or_else(|| format!("it has no key \"{key}\""))
+}
+
+fn find_text(line: &[u8], key: &str) -> serde_json::Result<Option<String>> {
+    let mut json = serde_json::Deserializer::from_slice(line);
+    let text = TextAt(key).deserialize(&mut json)?;
+    json.end()?;
+    Ok(text)
 }
 
 /// Returns the message of an error without its line, which is always 1.

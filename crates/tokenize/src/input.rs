@@ -7,10 +7,11 @@ use crate::parquet_file;
 use crate::progress::BytesRead;
 use crate::text::{self, Division, Piece};
 use crate::unit::{Content, Unit};
-use data::Tokenizer;
+use data::{FileContents, TextError, Tokenizer};
 use flate2::read::MultiGzDecoder;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -45,9 +46,18 @@ fn extension(path: &Path) -> &str {
 
 /// Returns the error of a file whose reader is an optional feature.
 fn left_out(path: &Path) -> Error {
-    let reason = "this program was built without the readers of Parquet and .zst: \
-                  build with `--features parquet`, or install the wheel, which has them";
-    Error::Invalid { path: path.to_path_buf(), line: None, reason: reason.to_owned() }
+    Error::Invalid { path: path.to_path_buf(), line: None, reason: data::LEFT_OUT.to_owned() }
+}
+
+/// Warns of a file that is read as text and contains JSON.
+fn warn_of_json(path: &Path) {
+    if FileContents::of(path).is_ok_and(|contents| contents != FileContents::Text) {
+        tracing::warn!(
+            "{}: it is JSON, whose keys and braces are tokens too, because its name says text: with the name \
+             .jsonl the texts of a key are tokenized",
+            path.display()
+        );
+    }
 }
 
 /// The units of a job's files, in order.
@@ -72,6 +82,9 @@ impl<'a> Reader<'a> {
         self.check_readers()?;
         for path in &self.job.files {
             let kind = if self.job.is_plain_text { Kind::Text } else { Kind::of(path) };
+            if kind == Kind::Text && !self.job.is_plain_text {
+                warn_of_json(path);
+            }
             let goes_on = match kind {
                 Kind::Text => self.text(path, take)?,
                 Kind::JsonLines => self.json_lines(path, take)?,
@@ -127,26 +140,30 @@ impl<'a> Reader<'a> {
     fn json_lines(&mut self, path: &Path, take: Take<'_>) -> Result<bool> {
         let shared: Arc<Path> = path.into();
         let mut input = BufReader::with_capacity(BUFFER, self.open(path, self.read)?);
-        for number in 1.. {
-            let mut line = Vec::new();
-            if input.read_until(b'\n', &mut line).map_err(Error::file(path, "read it"))? == 0 {
-                break;
+        let read = data::each_object(&mut input, |line, text| {
+            match take(self.document(Content::JsonLine(text.to_vec()), &shared, line)) {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
             }
-            if line.iter().all(u8::is_ascii_whitespace) {
-                continue;
+        });
+        read.map(|flow| flow.is_continue()).map_err(|error| match error {
+            TextError::Unreadable(source) => Error::file(path, "read it")(source),
+            TextError::Invalid { line, reason } => {
+                Error::Invalid { path: path.to_path_buf(), line: Some(line), reason: reason.to_owned() }
             }
-            let unit = self.document(Content::JsonLine(line), &shared, number);
-            if !take(unit) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+        })
     }
 
     /// Opens a file, decompressed according to its name. The file's own bytes are counted in `read`.
     fn open<'r>(&self, path: &Path, read: &'r BytesRead) -> Result<Box<dyn Read + 'r>> {
         let file = system::input::open(path).map_err(Error::file(path, "open it"))?;
-        let buffered = BufReader::with_capacity(BUFFER, Counted { file, read });
+        let mut buffered = BufReader::with_capacity(BUFFER, Counted { file, read });
+        let is_plain = !self.job.is_plain_text && !matches!(extension(path), "gz" | "zst");
+        let first = buffered.fill_buf().map_err(Error::file(path, "read it"))?;
+        if let Some(kind) = data::packing(first).filter(|_| is_plain) {
+            let reason = format!("it is {kind}, and its name does not say so, as .gz, .zst and .parquet do");
+            return Err(Error::Invalid { path: path.to_path_buf(), line: None, reason });
+        }
         Ok(match extension(path) {
             _ if self.job.is_plain_text => Box::new(buffered),
             "gz" => Box::new(MultiGzDecoder::new(buffered)),

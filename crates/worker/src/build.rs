@@ -7,7 +7,7 @@ use autograd::precision::Autocast;
 use checkpoint::CorpusMark;
 use collective::RankGrid;
 use data::{ChatSource, Component, Corpus, CorpusIdentity, Documents};
-use data::{ImageSource, JsonLines, PairSource, Prefetcher, Slice, Source, Split};
+use data::{FileContents, ImageSource, PairSource, Prefetcher, Slice, Source, Split};
 use data::{
     SyntheticKind, SyntheticOptions, SyntheticSource, TokenOptions, TokenShapes, TokenSource, Tokenizer,
 };
@@ -276,6 +276,7 @@ fn text_corpus(
 ) -> std::result::Result<Corpus, tokenize::Error> {
     let (data, tokenizer) = (&config.data, &config.tokenizer);
     let text = Corpus::open(&data.base, patterns)?;
+    text.check_plain()?;
     warn_of_json(&text);
     if *tokenizer == Tokenizer::Bytes || scope == DataScope::Shapes {
         return Ok(text);
@@ -295,18 +296,26 @@ fn text_corpus(
     Ok(Corpus::open_shards(&tokens, &["train_*.bin".to_owned()])?)
 }
 
-/// Warns of a text that consists of JSON lines, whose keys and braces are tokens too.
+/// Warns of a text that consists of JSON, whose keys and braces are tokens too.
 fn warn_of_json(text: &Corpus) {
-    let json_file = text.files().find_map(|path| Some((path, JsonLines::of(path)?)));
-    let Some((path, contents)) = json_file else { return };
-    let instead = match contents {
-        JsonLines::Conversations => "data.kind = \"chat\" takes them as conversations",
-        JsonLines::Texts => "`plimsoll tokenize` makes token shards of their texts",
+    let instead = |path: &Path| {
+        Some(match FileContents::of(path).ok()? {
+            FileContents::Text => return None,
+            FileContents::Conversations => "data.kind = \"chat\" takes them as conversations",
+            FileContents::Pairs => "data.kind = \"preference\" takes them as pairs of answers",
+            FileContents::Questions => "`plimsoll eval --choices` takes them as questions of multiple choice",
+            FileContents::Texts => "`plimsoll tokenize` makes token shards of their texts",
+            FileContents::Json => {
+                "`plimsoll tokenize --text-key KEY` makes token shards of the texts of a key"
+            }
+        })
     };
-    tracing::warn!(
-        "{}: its lines are JSON, of which data.kind = \"text\" takes keys and braces as text: {instead}",
-        path.display()
-    );
+    if let Some((path, instead)) = text.files().find_map(|path| Some((path, instead(path)?))) {
+        tracing::warn!(
+            "{}: it is JSON, of which data.kind = \"text\" takes keys and braces as text: {instead}",
+            path.display()
+        );
+    }
 }
 
 /// Builds the layers of `stage` on `device`, with all weights of a rank of `grid`, even if those are sharded.

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use config::{Data, RunConfig};
 use data::{
-    ChatOptions, ChatSource, ChatTemplate, Corpus, PairOptions, PairSource, Tokenizer, read_conversations,
-    read_pairs,
+    ChatOptions, ChatReading, ChatSource, ChatTemplate, Corpus, CutFigures, PairOptions, PairSource,
+    Tokenizer, read_pairs,
 };
 use nn::Examples;
 
@@ -63,6 +63,30 @@ fn template(config: &RunConfig) -> std::result::Result<ChatTemplate, data::Error
     }
 }
 
+/// The chat template of the run, or the reason why there is none, which matters if messages need it.
+///
+/// # Errors
+/// One that `data.chat_template` names and that cannot be read.
+fn optional_template(config: &RunConfig) -> Result<std::result::Result<ChatTemplate, data::Error>> {
+    match template(config) {
+        Err(source) if config.data.chat_template.is_some() => {
+            Err(refused(config, Data::chat_template, source))
+        }
+        template => Ok(template),
+    }
+}
+
+/// Warns in one line of what is longer than a sequence.
+fn warn_of_cut(config: &RunConfig, [training, validation]: [CutFigures; 2], noun: &str) {
+    let mut all = validation;
+    if config.data.validation_paths != config.data.paths {
+        all += training;
+    }
+    if let Some(sentence) = all.sentence(noun, config.model.examples().units()) {
+        tracing::warn!("{sentence}: model.context is their length");
+    }
+}
+
 /// Reads the files of training and of validation with `read`; without files of validation, these are the last
 /// of training.
 ///
@@ -73,14 +97,19 @@ fn split<T: Clone>(
     read: impl Fn(&[String]) -> std::result::Result<Vec<T>, data::Error>,
 ) -> Result<(Vec<T>, Vec<T>)> {
     let data = &config.data;
-    let mut training = read(&data.paths).map_err(|source| refused(config, Data::paths, source))?;
+    let wrong = |key, source| match source {
+        // Messages need a template, which is not found by the paths of the data.
+        data::Error::Template { .. } => refused(config, Data::chat_template, source),
+        _ => refused(config, key, source),
+    };
+    let mut training = read(&data.paths).map_err(|source| wrong(Data::paths, source))?;
     // An evaluation holds out what it names.
     if data.validation_paths == data.paths {
         return Ok((training.clone(), training));
     }
     if !data.validation_paths.is_empty() {
         let validation = read(&data.validation_paths);
-        return Ok((training, validation.map_err(|source| refused(config, Data::validation_paths, source))?));
+        return Ok((training, validation.map_err(|source| wrong(Data::validation_paths, source))?));
     }
     let held_out = (training.len() as f64 * data.validation_fraction).ceil() as usize;
     let validation = training.split_off(training.len() - held_out.min(training.len()));
@@ -93,12 +122,15 @@ fn split<T: Clone>(
 /// Wrong data, with its key; a model of other examples.
 pub(crate) fn open(config: &RunConfig) -> Result<ChatSource> {
     let (data, train) = (&config.data, &config.train);
-    let template = template(config).map_err(|source| refused(config, Data::chat_template, source))?;
+    let template = optional_template(config)?;
     let (vocabulary, context) = sizes(config)?;
-    let (training, validation) = split(config, |paths| {
-        let files = data::files(&data.base, paths)?;
-        read_conversations(&files, &template, &config.tokenizer, vocabulary)
-    })?;
+    let reading = ChatReading {
+        format: data.format,
+        template: template.as_ref(),
+        tokenizer: &config.tokenizer,
+        vocabulary,
+    };
+    let (training, validation) = split(config, |paths| reading.read(&data::files(&data.base, paths)?))?;
     let options = ChatOptions {
         context,
         micro_batch: train.micro_batch_size,
@@ -108,14 +140,10 @@ pub(crate) fn open(config: &RunConfig) -> Result<ChatSource> {
         masks: data.document_mask,
         marks_tokens: config.masks_padding(),
     };
-    let read = training.len();
     let source = ChatSource::new(training, validation, options);
     let source = source.map_err(|source| refused(config, Data::paths, source))?;
     let (conversations, sequences) = source.training();
-    if conversations < read {
-        let left = read - conversations;
-        tracing::warn!("{left} conversations have no answer within {context} tokens and are left out");
-    }
+    warn_of_cut(config, source.cut(), "conversations");
     tracing::info!("{conversations} conversations in {sequences} sequences");
     Ok(source)
 }
@@ -126,11 +154,7 @@ pub(crate) fn open(config: &RunConfig) -> Result<ChatSource> {
 /// Wrong data, with its key; a model of other examples.
 pub(crate) fn open_pairs(config: &RunConfig) -> Result<PairSource> {
     let (data, train) = (&config.data, &config.train);
-    let template = template(config);
-    if let (Err(source), true) = (&template, data.chat_template.is_some()) {
-        let (origin, key) = (config.origins.of(Data::chat_template), Data::chat_template);
-        return Err(WorkerError::Refused(format!("{origin}: {key}: {source}")));
-    }
+    let template = optional_template(config)?;
     let (vocabulary, context) = sizes(config)?;
     let (training, validation) = split(config, |paths| {
         let files = data::files(&data.base, paths)?;
@@ -144,14 +168,9 @@ pub(crate) fn open_pairs(config: &RunConfig) -> Result<PairSource> {
         learns_prompts: config.preference.loss == PreferenceLoss::Orpo,
         marks_tokens: config.masks_padding(),
     };
-    let read = training.len() + validation.len();
     let source = PairSource::new(training, validation, options);
     let source = source.map_err(|source| refused(config, Data::paths, source))?;
-    let kept = source.count();
-    if kept < read {
-        let left = read - kept;
-        tracing::warn!("{left} pairs lack an answer within {context} tokens and are left out");
-    }
-    tracing::info!("{kept} pairs of answers");
+    warn_of_cut(config, source.cut(), "pairs of answers");
+    tracing::info!("{} pairs of answers", source.count());
     Ok(source)
 }

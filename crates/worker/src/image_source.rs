@@ -24,6 +24,13 @@ pub(crate) fn open(config: &RunConfig) -> Result<ImageSource> {
         .map_err(refused)?;
     let (training, validation) = (split.training_images(), split.validation_images());
     tracing::info!("{} training and {} validation images", grouped(training), grouped(validation));
+    if (1..classes).contains(&split.classes()) {
+        let folders = split.classes();
+        tracing::warn!(
+            "{folders} classes have a folder, and the model has {classes}: they are numbered from 0 in the order of \
+             their names"
+        );
+    }
     let options = ImageOptions {
         channels,
         size,

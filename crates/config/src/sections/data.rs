@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use data::{Crop, OrderKind};
+use data::{ChatFormat, Crop, OrderKind};
 use keys::{Error, Interval, RawValues, Reading, Row, Takes, Value, choice, section};
 
 use super::model::ModelSection;
@@ -82,6 +82,12 @@ section! {
                 },
             )
             .finish(|name, raw| paths::tokenizer(name, raw, Data::tokenizer));
+        /// The format of conversations: "auto", the one that each shows by its keys; "messages", OpenAI's;
+        /// "sharegpt"; "alpaca", as messages; "alpaca_prompt", as the text of Alpaca's paper, without a chat
+        /// template; "completion", TRL's `prompt` and `completion`.
+        format: ChatFormat = choice!(ChatFormat, ChatFormat::ALL)
+            .default("\"auto\"")
+            .only(Data::kind, &[DataKind::Chat.name()]);
         /// The file of the chat template, relative to this file; by default chat_template.jinja beside the
         /// tokenizer, or `chat_template` in its tokenizer_config.json.
         chat_template: Option<PathBuf> = Row::new(Takes::Text, read_path, path_value)

@@ -6,6 +6,7 @@ use minijinja::value::{Kwargs, Value};
 use minijinja::{Environment, Error, ErrorKind, context};
 use system::numbers::grouped;
 
+use super::dialogue::TemplateInput;
 use super::json::python_json;
 
 /// The name of the template within its environment.
@@ -47,15 +48,23 @@ impl Jinja {
     ///
     /// # Errors
     /// Messages that the template refuses, too many steps, too long a text; the reason.
-    pub(super) fn render(&self, messages: &[serde_json::Value], prompts: bool) -> Result<String, String> {
-        let special = Value::from_iter(self.special.iter().cloned());
+    pub(super) fn render(
+        &self,
+        messages: &[serde_json::Value],
+        input: &TemplateInput,
+        prompts: bool,
+    ) -> Result<String, String> {
+        // Variables of a conversation take precedence over special tokens.
+        let special = self.special.iter().map(|(name, text)| (name.clone(), Value::from(text.as_str())));
+        let own = input.variables.iter().map(|(name, value)| (name.clone(), Value::from_serialize(value)));
+        let variables = Value::from_iter(special.chain(own));
         let values = context! {
             messages => Value::from_serialize(messages),
             add_generation_prompt => prompts,
             // As transformers pass them; templates ask whether they are none.
-            tools => (),
+            tools => Value::from_serialize(&input.tools),
             documents => (),
-            ..special
+            ..variables
         };
         let template = self.environment.get_template(NAME).map_err(|error| error.to_string())?;
         let mut text = Bounded::default();
@@ -126,7 +135,10 @@ mod tests {
             ("{{ {'a': 1} | tojson(indent=1000000000) }}", "at most 64 spaces, not 1,000,000,000"),
             ("{{ ('x' * 2199999) | list | tojson(indent=64) }}", "it has more than 134,217,728 bytes"),
         ] {
-            let refused = Jinja::new(text.to_owned(), Vec::new()).unwrap().render(&[], false).unwrap_err();
+            let refused = Jinja::new(text.to_owned(), Vec::new())
+                .unwrap()
+                .render(&[], &TemplateInput::default(), false)
+                .unwrap_err();
             assert!(refused.contains(words), "{text}: {refused}");
         }
     }

@@ -1,9 +1,13 @@
-//! Layouts of conversations: OpenAI's, ShareGPT's and Alpaca's.
+//! Layouts of conversations as messages: ShareGPT's, Alpaca's, and lists of OpenAI's.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+use system::quoted::shortened;
 
-/// Keys of the lists of messages, of OpenAI and of ShareGPT.
-const LISTS: [&str; 3] = ["messages", "conversations", "conversation"];
+use super::keys::TURN;
+use super::message::MASKS;
+
+/// Keys of the lists of messages.
+pub(super) const LISTS: [&str; 3] = ["messages", "conversations", "conversation"];
 /// Names of speakers in ShareGPT's layout, with their roles.
 const SPEAKERS: &[(&str, &str)] = &[
     ("human", "user"),
@@ -13,116 +17,139 @@ const SPEAKERS: &[(&str, &str)] = &[
     ("chatgpt", "assistant"),
     ("model", "assistant"),
     ("bot", "assistant"),
+    ("bing", "assistant"),
+    ("bard", "assistant"),
+    (CALL, "assistant"),
     ("system", "system"),
     ("tool", "tool"),
     ("function", "tool"),
     ("observation", "tool"),
 ];
+/// The speaker of an answer that calls a function.
+const CALL: &str = "function_call";
+/// Sentences of Alpaca's paper before an instruction without and with an input.
+const PREFACES: [&str; 2] = [
+    "Below is an instruction that describes a task. Write a response that appropriately completes the request.",
+    "Below is an instruction that describes a task, paired with an input that provides further context. Write a \
+     response that appropriately completes the request.",
+];
 
-/// Returns the messages of an object, each with `role` and `content`: of OpenAI's layout as they are, of
-/// ShareGPT's (`conversations` of `from` and `value`) and of Alpaca's (`instruction`, `input` and `output`)
-/// as what they correspond to. A `system` beside the latter two comes first.
+/// Returns the list of messages of an object, and its key; `None` without one.
 ///
 /// # Errors
-/// An object of another layout, in a sentence.
-pub(super) fn messages(object: &Value) -> Result<Vec<Value>, String> {
-    let list = LISTS.iter().find_map(|key| Some((*key, object.get(key)?.as_array()?)));
-    let list = match list {
-        Some((key, list)) if list.is_empty() => return Err(format!("its list \"{key}\" has no message")),
-        list => list.map(|(_, list)| list),
-    };
-    let messages = match (list, object.get("instruction")) {
-        (Some(list), _) => list.iter().enumerate().map(message).collect::<Result<_, _>>()?,
-        (None, Some(_)) => exchange(object)?,
-        (None, None) => {
-            return Err(
-                "it has no list \"messages\" (OpenAI's layout) or \"conversations\" (ShareGPT's), and \
-                        no \"instruction\" (Alpaca's)"
-                    .to_owned(),
-            );
-        }
-    };
-    let system = object["system"].as_str().filter(|text| !text.is_empty());
-    let system = system.map(|text| json!({"role": "system", "content": text}));
-    Ok(system.into_iter().chain(messages).collect())
+/// Several lists, or one without a message.
+pub(super) fn list_of(object: &Map<String, Value>) -> Result<Option<(&'static str, &[Value])>, String> {
+    let mut lists = LISTS.into_iter().filter_map(|key| Some((key, object.get(key)?.as_array()?)));
+    let Some((key, list)) = lists.next() else { return Ok(None) };
+    match lists.next() {
+        Some((other, _)) => Err(format!("it has both a list \"{key}\" and a list \"{other}\"")),
+        None if list.is_empty() => Err(format!("its list \"{key}\" has no message")),
+        None => Ok(Some((key, list))),
+    }
 }
 
-/// Returns a message with `role` and `content`; one that has a `role` or no `from` is unchanged.
-fn message((index, message): (usize, &Value)) -> Result<Value, String> {
-    let Some(speaker) = message.get("from").filter(|_| message.get("role").is_none()) else {
-        return Ok(message.clone());
+/// Returns a message of ShareGPT's layout with `role` and `content`, and its keys that are not read.
+///
+/// # Errors
+/// An unknown speaker, a refused key or a call that is none, in a sentence.
+pub(super) fn turn(number: usize, turn: &Value) -> Result<(Value, Vec<&str>), String> {
+    let Some(keys) = turn.as_object() else { return Err(format!("message {number} is no object")) };
+    let unread = TURN.check(keys).map_err(|reason| format!("message {number}: {reason}"))?;
+    let Some(speaker) = turn["from"].as_str() else {
+        return Err(format!("message {number} has no \"from\" and \"value\", as others of its conversation"));
     };
-    let role = SPEAKERS.iter().find(|(name, _)| speaker.as_str() == Some(name)).map(|(_, role)| *role);
-    let Some(role) = role else {
+    let Some((_, role)) = SPEAKERS.iter().find(|(name, _)| *name == speaker) else {
         return Err(format!(
-            "message {} is from {speaker}, which is none of \"human\", \"gpt\", \"system\" and \"tool\"",
-            index + 1
+            "message {number} is from \"{}\", which is none of \"human\", \"gpt\", \"system\" and \"tool\"",
+            shortened(speaker)
         ));
     };
-    Ok(json!({"role": role, "content": message["value"]}))
+    let mut message =
+        Map::from_iter([("role".to_owned(), json!(role)), ("content".to_owned(), turn["value"].clone())]);
+    if speaker == CALL {
+        message.insert("content".to_owned(), json!(""));
+        message.insert("tool_calls".to_owned(), calls(number, &turn["value"])?);
+    }
+    let masks = MASKS.iter().filter_map(|(key, _)| Some(((*key).to_owned(), keys.get(*key)?.clone())));
+    message.extend(masks);
+    Ok((Value::Object(message), unread))
 }
 
-/// Returns the two messages of an instruction, or one without an `output`.
-fn exchange(object: &Value) -> Result<Vec<Value>, String> {
-    let text = |key: &str| match object.get(key) {
+/// Returns the calls that a text describes: an object with `name` and `arguments`, or a list of them.
+fn calls(number: usize, value: &Value) -> Result<Value, String> {
+    let parsed = value.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
+    let calls = match parsed {
+        Some(Value::Array(calls)) => calls,
+        Some(call @ Value::Object(_)) => vec![call],
+        _ => Vec::new(),
+    };
+    let is_call = |call: &Value| call["name"].is_string() && call.get("arguments").is_some();
+    match !calls.is_empty() && calls.iter().all(is_call) {
+        true => Ok(calls.into_iter().map(|call| json!({"type": "function", "function": call})).collect()),
+        false => Err(format!(
+            "message {number} is from \"{CALL}\", and its \"value\" is no JSON of a call with \"name\" and \"arguments\""
+        )),
+    }
+}
+
+/// Returns the messages of an instruction with its earlier ones.
+///
+/// # Errors
+/// Values that are no texts, in a sentence.
+pub(super) fn alpaca(object: &Map<String, Value>) -> Result<Vec<Value>, String> {
+    let [instruction, input, output] = ["instruction", "input", "output"].map(|key| text(object, key));
+    let (instruction, input, output) = (instruction?, input?, output?);
+    let mut messages = Vec::new();
+    let exchange = |question: &str, answer: &str| {
+        [json!({"role": "user", "content": question}), json!({"role": "assistant", "content": answer})]
+    };
+    match object.get("history") {
+        None | Some(Value::Null) => {}
+        Some(Value::Array(earlier)) => {
+            for pair in earlier {
+                match pair.as_array().map(Vec::as_slice) {
+                    Some([Value::String(question), Value::String(answer)]) => {
+                        messages.extend(exchange(question, answer));
+                    }
+                    _ => return Err(HISTORY.to_owned()),
+                }
+            }
+        }
+        Some(_) => return Err(HISTORY.to_owned()),
+    }
+    let gap = if instruction.is_empty() || input.is_empty() { "" } else { "\n\n" };
+    let [question, answer] = exchange(&format!("{instruction}{gap}{input}"), output);
+    messages.push(question);
+    messages.extend((!output.is_empty()).then_some(answer));
+    Ok(messages)
+}
+
+/// The sentence about a history of another form.
+const HISTORY: &str = "its \"history\" is no list of pairs of texts, [[question, answer], …]";
+
+/// Returns the prompt of Alpaca's paper for an instruction, and its answer.
+///
+/// # Errors
+/// Values that are no texts, and earlier exchanges, in a sentence.
+pub(super) fn alpaca_prompt(object: &Map<String, Value>) -> Result<(String, String), String> {
+    if object.get("history").is_some_and(|history| !history.is_null() && *history != json!([])) {
+        return Err("its \"history\" has no form in a prompt: data.format = \"alpaca\" takes it".to_owned());
+    }
+    let [instruction, input] = ["instruction", "input"].map(|key| text(object, key));
+    let (instruction, input, system) = (instruction?, input?, text(object, "system")?);
+    let preface = if system.is_empty() { PREFACES[usize::from(!input.is_empty())] } else { system };
+    let input = if input.is_empty() { String::new() } else { format!("### Input:\n{input}\n\n") };
+    let prompt = format!("{preface}\n\n### Instruction:\n{instruction}\n\n{input}### Response:\n");
+    Ok((prompt, text(object, "output")?.to_owned()))
+}
+
+/// Returns the text of a key; empty if it is absent or null.
+///
+/// # Errors
+/// Another value, in a sentence.
+pub(super) fn text<'a>(object: &'a Map<String, Value>, key: &str) -> Result<&'a str, String> {
+    match object.get(key) {
         None | Some(Value::Null) => Ok(""),
         Some(value) => value.as_str().ok_or_else(|| format!("its \"{key}\" is no text")),
-    };
-    let (instruction, input, output) = (text("instruction")?, text("input")?, text("output")?);
-    let gap = if instruction.is_empty() || input.is_empty() { "" } else { "\n\n" };
-    let user = json!({"role": "user", "content": format!("{instruction}{gap}{input}")});
-    let answer = (!output.is_empty()).then(|| json!({"role": "assistant", "content": output}));
-    Ok(std::iter::once(user).chain(answer).collect())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_layout_gives_the_same_messages() {
-        let expected = json!([
-            {"role": "system", "content": "s"},
-            {"role": "user", "content": "q\n\ni"},
-            {"role": "assistant", "content": "a"},
-        ]);
-        for object in [
-            json!({"messages": expected}),
-            json!({"conversations": expected, "id": 1}),
-            json!({"conversations": [
-                {"from": "system", "value": "s"},
-                {"from": "human", "value": "q\n\ni"},
-                {"from": "gpt", "value": "a"},
-            ]}),
-            json!({"system": "s", "conversations": [
-                {"from": "user", "value": "q\n\ni"}, {"from": "assistant", "value": "a"},
-            ]}),
-            json!({"system": "s", "instruction": "q", "input": "i", "output": "a"}),
-            json!({"system": "s", "instruction": "q\n\ni", "input": "", "output": "a"}),
-            json!({"system": "s", "instruction": "q\n\ni", "input": null, "output": "a"}),
-        ] {
-            assert_eq!(json!(messages(&object).unwrap()), expected, "{object}");
-        }
-        assert_eq!(
-            messages(&json!({"instruction": "q"})).unwrap(),
-            [json!({"role": "user", "content": "q"})]
-        );
-    }
-
-    #[test]
-    fn other_layouts_are_refused_with_the_known_ones() {
-        for (object, expected) in [
-            (json!({"text": "a"}), "it has no list \"messages\" (OpenAI's layout)"),
-            (json!({"messages": []}), "its list \"messages\" has no message"),
-            (json!([1]), "it has no list \"messages\""),
-            (
-                json!({"conversations": [{"from": "dog", "value": "a"}]}),
-                "message 1 is from \"dog\", which is",
-            ),
-            (json!({"instruction": 3}), "its \"instruction\" is no text"),
-        ] {
-            let refused = messages(&object).unwrap_err();
-            assert!(refused.starts_with(expected), "{object}: {refused}");
-        }
     }
 }

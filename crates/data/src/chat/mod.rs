@@ -1,17 +1,26 @@
 //! Conversations: JSON objects of messages, rendered by a chat template, of which the answers are learnt.
 
 mod conversation;
+mod cut;
+mod dialogue;
+mod figures;
+mod format;
 mod jinja;
 mod json;
+mod keys;
 mod layout;
-mod objects;
+mod message;
 mod pair_source;
 mod pairs;
 mod renderer;
 mod source;
 mod template;
 
-pub use conversation::{Conversation, read_conversations, read_messages};
+pub use conversation::{ChatReading, Conversation, read_messages};
+pub use cut::CutFigures;
+pub use dialogue::{Dialogue, TemplateInput};
+pub use format::ChatFormat;
+pub(crate) use keys::{ALPACA, COMPLETION, MESSAGE, MESSAGES, PAIR, RECORD, SHARE_GPT, TURN};
 pub use pair_source::{PairOptions, PairSource};
 pub use pairs::{Answered, Pair, read_pairs};
 pub use renderer::CHAT_TASK;

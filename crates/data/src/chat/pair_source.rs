@@ -1,5 +1,6 @@
 //! Micro-batches of pairs of answers.
 
+use super::cut::CutFigures;
 use super::pairs::{Answered, Pair};
 use crate::batch::{checked_shape, mark_tokens};
 use crate::permutation::Permutation;
@@ -33,6 +34,7 @@ pub struct PairSource {
     key: [u32; 2],
     training: Vec<Pair>,
     validation: Vec<Pair>,
+    cut: [CutFigures; 2],
 }
 
 impl PairSource {
@@ -43,8 +45,15 @@ impl PairSource {
     pub fn new(training: Vec<Pair>, validation: Vec<Pair>, options: PairOptions) -> Result<Self, Error> {
         checked_shape(2 * options.micro_batch, options.context)?;
         let key = key_of_name(options.seed, "data.order");
-        let [training, validation] = [cut(training, options.context)?, cut(validation, options.context)?];
-        Ok(Self { options, key, training, validation })
+        let (training, of_training) = cut(training, options.context)?;
+        let (validation, of_validation) = cut(validation, options.context)?;
+        Ok(Self { options, key, training, validation, cut: [of_training, of_validation] })
+    }
+
+    /// Training and validation pairs that are longer than a sequence.
+    #[must_use]
+    pub fn cut(&self) -> [CutFigures; 2] {
+        self.cut
     }
 
     /// Number of training tokens, and SHA-256 of all pairs.
@@ -121,15 +130,20 @@ impl PairSource {
 }
 
 /// Cuts the ends of sequences of more than `context` inputs, and leaves out pairs that then lack an answer.
-fn cut(mut pairs: Vec<Pair>, context: usize) -> Result<Vec<Pair>, Error> {
+fn cut(mut pairs: Vec<Pair>, context: usize) -> Result<(Vec<Pair>, CutFigures), Error> {
+    let (window, mut figures) = (context + 1, CutFigures::default());
     // The first token is no target.
     let has_answer = |answered: &Answered| answered.answer.max(1) < answered.tokens.len();
-    for Pair { chosen, rejected } in &mut pairs {
-        chosen.tokens.truncate(context + 1);
-        rejected.tokens.truncate(context + 1);
-    }
-    pairs.retain(|pair| has_answer(&pair.chosen) && has_answer(&pair.rejected));
-    if pairs.is_empty() { Err(Error::NoAnswers { context }) } else { Ok(pairs) }
+    pairs.retain_mut(|Pair { chosen, rejected }| {
+        let beyond = |answered: &Answered| answered.tokens.len().saturating_sub(window.max(answered.answer));
+        let cut = beyond(chosen) + beyond(rejected);
+        chosen.tokens.truncate(window);
+        rejected.tokens.truncate(window);
+        let is_kept = has_answer(chosen) && has_answer(rejected);
+        figures.add(is_kept, cut);
+        is_kept
+    });
+    if pairs.is_empty() { Err(Error::NoAnswers { context }) } else { Ok((pairs, figures)) }
 }
 
 /// Fills one sequence, and returns the position of the answer's first target.
@@ -221,6 +235,7 @@ mod tests {
         };
         let source = PairSource::new(all.clone(), all[..1].to_vec(), options(false)).unwrap();
         assert_eq!((source.pairs(), source.training_sequences()), (Some(3), Some(2)));
+        assert_eq!(source.cut()[0], CutFigures { all: 3, cut: 1, cut_tokens: 4, left_out: 1 });
         let mut batch = MicroBatch::default();
         const NONE: u32 = IGNORED;
         source.pairs_in_order(1, &mut batch).unwrap();

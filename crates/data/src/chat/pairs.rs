@@ -1,7 +1,12 @@
 //! Pairs of answers in files of JSON, as tokens.
 
-use super::objects::each_object;
+use super::dialogue::{TemplateInput, check_unused};
+use super::figures::Figures;
+use super::format::check_keys;
+use super::keys::PAIR;
+use super::message::{check_masks, checked};
 use super::template::ChatTemplate;
+use crate::records::{Record, each_record};
 use crate::{Error, Tokenizer};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -26,10 +31,11 @@ pub struct Pair {
     pub rejected: Answered,
 }
 
-/// Reads the pairs of `files`: JSON lines, or lists, of objects with `chosen` and `rejected`, and with
-/// `prompt` or answers that begin with it, as texts or as lists of messages. A text ends with the tokenizer's
-/// token for that. Tokens are those of prompt and answer together, and one that joins both belongs to the
-/// answer. Empty lines are skipped. `template` gives messages their text. Logs its progress.
+/// Reads the pairs of `files`: objects in JSON lines, lists or Parquet, plain or compressed, with `chosen`
+/// and `rejected`, and with `prompt` or answers that begin with it, as texts or as lists of messages. A text
+/// ends with the tokenizer's token for that. Tokens are those of prompt and answer together, and one that
+/// joins both belongs to the answer. Empty lines are skipped. `template` gives messages their text. Logs its
+/// progress.
 ///
 /// # Errors
 /// A line that is no pair, messages without a template or that it refuses, by file and line; a token beyond
@@ -40,15 +46,16 @@ pub fn read_pairs(
     tokenizer: &Tokenizer,
     vocabulary: usize,
 ) -> Result<Vec<Pair>, Error> {
-    let (mut pairs, pace) = (Vec::new(), Pace::of_files());
+    let (mut pairs, mut figures, pace) = (Vec::new(), Figures::default(), Pace::of_files());
     for path in files {
-        each_object(path, |line, text| {
+        each_record(path, |record| {
             if pace.is_due() {
                 let read = grouped(pairs.len() as u64);
                 tracing::info!("{}: read {read} pairs of answers", path.display());
             }
-            let refused = |reason| Error::BadConversation { path: path.clone(), line, reason };
-            let pair = pair(text, template, tokenizer).map_err(refused)?;
+            let refused = |reason| Error::BadConversation { path: path.clone(), line: record.line, reason };
+            figures.add_unread(&check_keys(&PAIR, &record).map_err(refused)?);
+            let pair = pair(&record, template, tokenizer, &mut figures).map_err(refused)?;
             check(&pair, vocabulary).map_err(refused)?;
             pairs.push(pair);
             Ok(())
@@ -56,12 +63,20 @@ pub fn read_pairs(
     }
     match pairs.is_empty() {
         true => Err(Error::NoPairs { path: files.first().map_or(Path::new(""), PathBuf::as_path).into() }),
-        false => Ok(pairs),
+        false => {
+            figures.log("pairs of answers");
+            Ok(pairs)
+        }
     }
 }
 
-fn pair(text: &[u8], template: Result<&ChatTemplate, &Error>, tokenizer: &Tokenizer) -> Result<Pair, String> {
-    let object: Value = serde_json::from_slice(text).map_err(|error| format!("it is no JSON: {error}"))?;
+fn pair(
+    record: &Record,
+    template: Result<&ChatTemplate, &Error>,
+    tokenizer: &Tokenizer,
+    figures: &mut Figures,
+) -> Result<Pair, String> {
+    let object = &record.values;
     let prompt = object.get("prompt").filter(|prompt| !prompt.is_null());
     let [chosen, rejected] = ["chosen", "rejected"].map(|key| {
         let value = object.get(key).filter(|value| value.is_string() || value.is_array());
@@ -69,14 +84,16 @@ fn pair(text: &[u8], template: Result<&ChatTemplate, &Error>, tokenizer: &Tokeni
     });
     match (prompt, chosen?, rejected?) {
         (None | Some(Value::String(_)), Value::String(chosen), Value::String(rejected)) => {
+            check_unused(object)?;
+            figures.add_text(tokenizer);
             let prompt = prompt.and_then(Value::as_str);
             of_texts(prompt, chosen, rejected, tokenizer)
         }
         // A text beside conversations is the first message of both.
         (None | Some(Value::Array(_) | Value::String(_)), Value::Array(chosen), Value::Array(rejected)) => {
             let prompt = prompt.and_then(Value::as_array);
-            let template = template.map_err(ToString::to_string)?;
-            of_messages(prompt, [chosen, rejected], template, tokenizer)
+            let (input, template) = (TemplateInput::of(object)?, template.map_err(ToString::to_string)?);
+            of_messages(prompt, [chosen, rejected], &input, (template, tokenizer))
         }
         _ => Err("its \"prompt\", \"chosen\" and \"rejected\" are not all texts or all lists of messages"
             .to_owned()),
@@ -96,16 +113,20 @@ fn of_texts(
             (&chosen[..common], &chosen[common..], &rejected[common..])
         }
     };
-    let not_encoded = |error: Error| error.to_string();
-    let start = tokenizer.encode_prompt("").map_err(not_encoded)?;
-    let answered = |answer: &str| -> Result<Answered, String> {
-        let mut answered = encoded(&format!("{prompt}{answer}"), prompt.len(), tokenizer)?;
-        answered.tokens.splice(0..0, start.iter().copied());
-        let ends = tokenizer.end().is_some_and(|end| answered.tokens.last() == Some(&end));
-        answered.tokens.extend(tokenizer.end().filter(|_| !ends));
-        Ok(Answered { answer: answered.answer + start.len(), ..answered })
-    };
-    Ok(Pair { chosen: answered(chosen)?, rejected: answered(rejected)? })
+    Ok(Pair {
+        chosen: answered(prompt, chosen, tokenizer)?,
+        rejected: answered(prompt, rejected, tokenizer)?,
+    })
+}
+
+/// Returns the tokens of a prompt and its answer, between the tokenizer's tokens for their start and end.
+pub(super) fn answered(prompt: &str, answer: &str, tokenizer: &Tokenizer) -> Result<Answered, String> {
+    let start = tokenizer.encode_prompt("").map_err(|error| error.to_string())?;
+    let mut answered = encoded(&format!("{prompt}{answer}"), prompt.len(), tokenizer)?;
+    answered.tokens.splice(0..0, start.iter().copied());
+    let ends = tokenizer.end().is_some_and(|end| answered.tokens.last() == Some(&end));
+    answered.tokens.extend(tokenizer.end().filter(|_| !ends));
+    Ok(Answered { answer: answered.answer + start.len(), ..answered })
 }
 
 /// Bytes of the prompt with which two texts begin, without a last space, which belongs to the answers.
@@ -118,8 +139,8 @@ fn common_text(one: &str, other: &str) -> usize {
 fn of_messages(
     prompt: Option<&Vec<Value>>,
     answers: [&Vec<Value>; 2],
-    template: &ChatTemplate,
-    tokenizer: &Tokenizer,
+    input: &TemplateInput,
+    (template, tokenizer): (&ChatTemplate, &Tokenizer),
 ) -> Result<Pair, String> {
     let common = answers[0].iter().zip(answers[1]).take_while(|(one, other)| one == other).count();
     let (prompt, before) = match prompt {
@@ -127,22 +148,15 @@ fn of_messages(
         None => (&answers[0][..common], common),
     };
     let answered = |answer: &[Value]| -> Result<Answered, String> {
-        let messages = [prompt, answer].concat();
-        check_messages(&messages)?;
-        let (text, start) = template.answered(&messages, prompt.len())?;
+        check_masks(prompt, false)?;
+        check_masks(answer, true)?;
+        let messages = (1..).zip(prompt.iter().chain(answer));
+        let messages: Vec<Value> =
+            messages.map(|(number, message)| checked(number, message)).collect::<Result<_, _>>()?;
+        let (text, start) = template.answered(&messages, input, prompt.len())?;
         encoded(&text, start, tokenizer)
     };
     Ok(Pair { chosen: answered(&answers[0][before..])?, rejected: answered(&answers[1][before..])? })
-}
-
-/// Checks that messages have a role and a text.
-fn check_messages(messages: &[Value]) -> Result<(), String> {
-    for (number, message) in (1..).zip(messages) {
-        if !message["role"].is_string() || !message["content"].is_string() {
-            return Err(format!("message {number} has no \"role\" or no text as its \"content\""));
-        }
-    }
-    Ok(())
 }
 
 /// Returns the tokens of a text whose answer begins at byte `start`.
@@ -171,8 +185,10 @@ mod tests {
 
     fn texts(object: &Value) -> Result<[(String, usize); 2], String> {
         let missing = Error::NoPaths;
+        let values = object.as_object().unwrap().clone();
+        let record = Record { line: 1, values, unreadable: Vec::new() };
         let Pair { chosen, rejected } =
-            pair(object.to_string().as_bytes(), Err(&missing), &Tokenizer::Bytes)?;
+            pair(&record, Err(&missing), &Tokenizer::Bytes, &mut Figures::default())?;
         let text = |of: Answered| (Tokenizer::Bytes.decode(&of.tokens), of.answer);
         Ok([text(chosen), text(rejected)])
     }

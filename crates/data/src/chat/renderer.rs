@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use system::confined::{Answers, Confined, Task};
 
+use super::dialogue::TemplateInput;
 use super::jinja::Jinja;
 
 /// The task of confined processes that render chat templates.
@@ -42,7 +43,7 @@ struct Opening {
 #[derive(Serialize, Deserialize)]
 enum Request {
     Open(Opening),
-    Render(Vec<Value>, Vec<Part>),
+    Render(Vec<Value>, TemplateInput, Vec<Part>),
 }
 
 /// The answer: the texts of a request, or the reason why there are none.
@@ -67,9 +68,9 @@ impl Renderer {
     /// # Errors
     /// Messages that the template refuses, or a template that takes too much memory or time; the reason, in
     /// words whose subject is the template.
-    pub(super) fn texts(&self, messages: &[Value], parts: Vec<Part>) -> Answer {
+    pub(super) fn texts(&self, messages: &[Value], input: &TemplateInput, parts: Vec<Part>) -> Answer {
         let process = match &self.engine {
-            Engine::Here(jinja) => return texts(jinja, messages, &parts),
+            Engine::Here(jinja) => return texts(jinja, messages, input, &parts),
             Engine::Confined(process) => process,
         };
         let mut held = process.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,7 +78,7 @@ impl Renderer {
             Some(process) => process,
             None => open(&self.opening).unwrap_or_else(|| Err("no process can be started".to_owned()))?,
         };
-        let answer = ask(&mut process, &Request::Render(messages.to_vec(), parts))?;
+        let answer = ask(&mut process, &Request::Render(messages.to_vec(), input.clone(), parts))?;
         *held = Some(process);
         answer
     }
@@ -122,14 +123,12 @@ fn answer(jinja: &mut Option<Jinja>, request: &[u8]) -> Answer {
             *jinja = Some(Jinja::new(template, special)?);
             Ok(Vec::new())
         }
-        (Request::Render(messages, parts), Some(jinja)) => texts(jinja, &messages, &parts),
+        (Request::Render(messages, input, parts), Some(jinja)) => texts(jinja, &messages, &input, &parts),
         (Request::Render(..), None) => Err("it is not compiled yet".to_owned()),
     }
 }
 
-fn texts(jinja: &Jinja, messages: &[Value], parts: &[Part]) -> Answer {
-    parts
-        .iter()
-        .map(|(count, prompts)| jinja.render(&messages[..*count.min(&messages.len())], *prompts))
-        .collect()
+fn texts(jinja: &Jinja, messages: &[Value], input: &TemplateInput, parts: &[Part]) -> Answer {
+    let first = |count: usize| &messages[..count.min(messages.len())];
+    parts.iter().map(|(count, prompts)| jinja.render(first(*count), input, *prompts)).collect()
 }

@@ -1,6 +1,7 @@
 //! Micro-batches of conversations.
 
 use super::conversation::Conversation;
+use super::cut::CutFigures;
 use crate::batch::{checked_shape, mark_tokens};
 use crate::permutation::Permutation;
 use crate::{ArrayShape, BatchShape, Error, IGNORED, MicroBatch, MicroBatchId, Source};
@@ -45,6 +46,7 @@ struct Rows {
     rows: Vec<Range<usize>>,
     /// Number of targets of each sequence.
     targets: Vec<u64>,
+    cut: CutFigures,
 }
 
 impl ChatSource {
@@ -68,6 +70,12 @@ impl ChatSource {
     #[must_use]
     pub fn training(&self) -> (usize, usize) {
         (self.training.conversations.len(), self.training.rows.len())
+    }
+
+    /// Training and validation conversations that are longer than a sequence.
+    #[must_use]
+    pub fn cut(&self) -> [CutFigures; 2] {
+        [self.training.cut, self.validation.cut]
     }
 
     /// Number of training tokens, and SHA-256 of them and of which belong to answers.
@@ -120,13 +128,16 @@ impl ChatSource {
 
 impl Rows {
     fn new(mut conversations: Vec<Conversation>, options: ChatOptions) -> Result<Self, Error> {
-        let window = options.context + 1;
-        for Conversation { tokens, answers } in &mut conversations {
+        let (window, mut cut) = (options.context + 1, CutFigures::default());
+        conversations.retain_mut(|Conversation { tokens, answers }| {
+            let beyond = answers.iter().skip(window).filter(|is_answer| **is_answer).count();
             tokens.truncate(window);
             answers.truncate(window);
-        }
-        // The first token is no target.
-        conversations.retain(|conversation| conversation.answers.iter().skip(1).any(|is_answer| *is_answer));
+            // The first token is no target.
+            let is_kept = answers.iter().skip(1).any(|is_answer| *is_answer);
+            cut.add(is_kept, beyond);
+            is_kept
+        });
         let mut rows: Vec<Range<usize>> = Vec::new();
         let mut filled = window;
         for (index, conversation) in conversations.iter().enumerate() {
@@ -150,7 +161,7 @@ impl Rows {
             // The first token of a sequence is no target.
             answers.skip(1).take(options.context).filter(|is_answer| **is_answer).count() as u64
         });
-        Ok(Self { targets: targets.collect(), conversations, rows })
+        Ok(Self { targets: targets.collect(), conversations, rows, cut })
     }
 
     /// Number of tokens of a sequence, of which the last may be a target alone.
@@ -232,7 +243,7 @@ impl Source for ChatSource {
 
 #[cfg(test)]
 mod tests {
-    use super::{ChatOptions, ChatSource, Conversation};
+    use super::{ChatOptions, ChatSource, Conversation, CutFigures};
     use crate::source::read_targets;
     use crate::{IGNORED, MicroBatch, MicroBatchId, Source};
 
@@ -259,6 +270,7 @@ mod tests {
         // The last one has no answer within the context.
         let padded = ChatSource::new(all.clone(), all.clone(), options(false)).unwrap();
         assert_eq!(padded.training(), (2, 2));
+        assert_eq!(padded.cut()[1], CutFigures { all: 3, cut: 0, cut_tokens: 0, left_out: 1 });
         padded.validation(0, &mut batch).unwrap();
         const NONE: u32 = IGNORED;
         assert_eq!(batch.inputs.tokens().unwrap(), [10, 11, 12, 13, 0, 0, 0]);

@@ -1,5 +1,6 @@
 //! Chat templates: Jinja texts that turn messages into the text that a model is trained on.
 
+use super::dialogue::TemplateInput;
 use super::renderer::{Part, Renderer};
 use crate::Error;
 use serde_json::json;
@@ -76,13 +77,17 @@ impl ChatTemplate {
     /// # Errors
     /// Messages that the template refuses; without marks, an answer that changes the text before it. The
     /// error is a sentence.
-    pub fn render(&self, messages: &[serde_json::Value]) -> Result<(String, Vec<Range<usize>>), String> {
+    pub fn render(
+        &self,
+        messages: &[serde_json::Value],
+        input: &TemplateInput,
+    ) -> Result<(String, Vec<Range<usize>>), String> {
         if self.marks_answers {
-            return Ok(without_marks(&self.text(messages, false)?));
+            return Ok(without_marks(&self.text(messages, input, false)?));
         }
         let assistant = || messages.iter().enumerate().filter(|(_, message)| message["role"] == "assistant");
         let parts = assistant().flat_map(|(index, _)| [(index, true), (index + 1, false)]);
-        let mut texts = self.texts(messages, parts.chain([(messages.len(), false)]).collect())?;
+        let mut texts = self.texts(messages, input, parts.chain([(messages.len(), false)]).collect())?;
         let text = texts.pop().unwrap_or_default();
         let mut answers = Vec::new();
         for ((index, message), texts) in assistant().zip(texts.chunks_exact(2)) {
@@ -107,10 +112,11 @@ impl ChatTemplate {
     pub(super) fn answered(
         &self,
         messages: &[serde_json::Value],
+        input: &TemplateInput,
         prompt: usize,
     ) -> Result<(String, usize), String> {
-        let question = if prompt > 0 { self.question(&messages[..prompt])? } else { String::new() };
-        let text = without_marks(&self.text(messages, false)?).0;
+        let question = if prompt > 0 { self.question(&messages[..prompt], input)? } else { String::new() };
+        let text = without_marks(&self.text(messages, input, false)?).0;
         let same = text.chars().zip(question.chars()).take_while(|(one, other)| one == other);
         let start = same.map(|(character, _)| character.len_utf8()).sum();
         Ok((text, start))
@@ -120,8 +126,8 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// As for [`ChatTemplate::render`].
-    pub fn question(&self, messages: &[serde_json::Value]) -> Result<String, String> {
-        Ok(without_marks(&self.text(messages, true)?).0)
+    pub fn question(&self, messages: &[serde_json::Value], input: &TemplateInput) -> Result<String, String> {
+        Ok(without_marks(&self.text(messages, input, true)?).0)
     }
 
     /// Returns the text that ends an answer, without the white space around it; `None` if the template writes
@@ -130,19 +136,30 @@ impl ChatTemplate {
     pub fn answer_end(&self) -> Option<String> {
         const ANSWER: &str = "answer";
         let user = json!({"role": "user", "content": "question"});
-        let text = self.text(&[user, json!({"role": "assistant", "content": ANSWER})], false).ok()?;
+        let answer = json!({"role": "assistant", "content": ANSWER});
+        let text = self.text(&[user, answer], &TemplateInput::default(), false).ok()?;
         let text = without_marks(&text).0;
         let end = text[text.rfind(ANSWER)? + ANSWER.len()..].trim();
         (!end.is_empty()).then(|| end.to_owned())
     }
 
-    fn text(&self, messages: &[serde_json::Value], prompts: bool) -> Result<String, String> {
-        self.texts(messages, vec![(messages.len(), prompts)]).map(|mut texts| texts.remove(0))
+    fn text(
+        &self,
+        messages: &[serde_json::Value],
+        input: &TemplateInput,
+        prompts: bool,
+    ) -> Result<String, String> {
+        self.texts(messages, input, vec![(messages.len(), prompts)]).map(|mut texts| texts.remove(0))
     }
 
     /// Returns the texts of `parts` of the messages, as many as `parts`.
-    fn texts(&self, messages: &[serde_json::Value], parts: Vec<Part>) -> Result<Vec<String>, String> {
-        let texts = self.renderer.texts(messages, parts);
+    fn texts(
+        &self,
+        messages: &[serde_json::Value],
+        input: &TemplateInput,
+        parts: Vec<Part>,
+    ) -> Result<Vec<String>, String> {
+        let texts = self.renderer.texts(messages, input, parts);
         texts.map_err(|reason| format!("{}: {reason}", self.path.display()))
     }
 }
@@ -219,7 +236,7 @@ fn special(config: &serde_json::Value) -> Vec<(String, String)> {
 
 #[cfg(test)]
 mod tests {
-    use super::ChatTemplate;
+    use super::{ChatTemplate, TemplateInput};
     use serde_json::json;
     use std::path::Path;
 
@@ -236,7 +253,7 @@ mod tests {
         template: &ChatTemplate,
         messages: &serde_json::Value,
     ) -> Result<(String, Vec<String>), String> {
-        let (text, ranges) = template.render(messages.as_array().unwrap())?;
+        let (text, ranges) = template.render(messages.as_array().unwrap(), &TemplateInput::default())?;
         let answers = ranges.into_iter().map(|range| text[range].to_owned()).collect();
         Ok((text, answers))
     }

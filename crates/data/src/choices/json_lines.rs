@@ -1,9 +1,12 @@
 //! Questions as JSON lines.
 
-use serde_json::Value;
+use std::path::Path;
 
-use super::question::{Ending, Parsed, Question, check};
-use crate::Tokenizer;
+use serde_json::{Map, Value};
+
+use super::question::{Ending, Question, check};
+use crate::records::each_record;
+use crate::{Error, Tokenizer};
 use system::readers::{FileKey, Reader, Unlisted};
 use system::tally::Tally;
 
@@ -23,28 +26,37 @@ pub(crate) const QUESTION: Reader = Reader {
     unlisted: Unlisted::Counted,
 };
 
-pub(super) fn parse(bytes: &[u8], tokenizer: &Tokenizer) -> Parsed {
-    let text = std::str::from_utf8(bytes).map_err(|error| (1, error.to_string()))?;
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let mut unread = Tally::default();
-    let questions = lines.map(|(index, line)| question(line, index + 1, tokenizer, &mut unread)).collect();
+/// Reads the questions of JSON lines, a list or Parquet.
+///
+/// # Errors
+/// A file that cannot be read; a line that is no question.
+pub(super) fn read(path: &Path, tokenizer: &Tokenizer) -> Result<Vec<Question>, Error> {
+    let (mut questions, mut unread) = (Vec::new(), Tally::default());
+    let bad =
+        |(number, reason)| Error::BadQuestion { path: path.to_path_buf(), unit: "line", number, reason };
+    let read = each_record(path, |record| {
+        let number = record.line as usize;
+        unread.add_all(QUESTION.check(&record.values).map_err(|reason| bad((number, reason)))?);
+        questions.push(question(&record.values, number, tokenizer).map_err(bad)?);
+        Ok(())
+    });
+    read.map_err(|error| match error {
+        Error::BadConversation { line, reason, .. } => bad((line as usize, reason)),
+        other => other,
+    })?;
     if let Some(keys) = unread.list() {
         tracing::info!("questions: keys that are not read: {keys}");
     }
-    questions
+    Ok(questions)
 }
 
 fn question(
-    line: &str,
+    value: &Map<String, Value>,
     number: usize,
     tokenizer: &Tokenizer,
-    unread: &mut Tally,
 ) -> Result<Question, (usize, String)> {
-    let value: Value = serde_json::from_str(line).map_err(|error| (number, error.to_string()))?;
     let wrong = |what: &str| (number, what.to_owned());
-    let object = value.as_object().ok_or_else(|| wrong("it is no object"))?;
-    unread.add_all(QUESTION.check(object).map_err(|reason| (number, reason))?);
-    let context = ["context", "ctx"].iter().find_map(|key| value.get(key)).and_then(Value::as_str);
+    let context = ["context", "ctx"].into_iter().find_map(|key| value.get(key)).and_then(Value::as_str);
     let context = context.ok_or_else(|| wrong("it has no text \"context\" or \"ctx\""))?;
     let endings = value.get("endings").and_then(Value::as_array);
     let endings = endings.ok_or_else(|| wrong("it has no list \"endings\""))?;

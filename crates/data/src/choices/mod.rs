@@ -24,8 +24,9 @@ pub struct Questions {
 }
 
 impl Questions {
-    /// Reads an evaluation file of llm.c (`.bin`), whose tokens are those of GPT-2, or JSON lines with the
-    /// keys `context` or `ctx`, `endings` and `label`, whose endings follow the context after a space.
+    /// Reads an evaluation file of llm.c (`.bin`), whose tokens are those of GPT-2, or JSON lines, a
+    /// list or Parquet with the keys `context` or `ctx`, `endings` and `label`, whose endings follow the
+    /// context after a space.
     ///
     /// # Errors
     /// A file that cannot be read; [`Error::BadQuestion`] names the first invalid line or example.
@@ -34,10 +35,12 @@ impl Questions {
         let mut bytes = vec![0; usize::try_from(file.len()).map_err(|_| Error::TooLong)?];
         file.read_at(0, &mut bytes)?;
         let is_eval_file = path.extension().is_some_and(|extension| extension == "bin");
-        let read = if is_eval_file { eval_file::parse(&bytes) } else { json_lines::parse(&bytes, tokenizer) };
         let unit = if is_eval_file { "question" } else { "line" };
         let bad = |(number, reason)| Error::BadQuestion { path: path.to_path_buf(), unit, number, reason };
-        let questions = read.map_err(bad)?;
+        let questions = match is_eval_file {
+            true => eval_file::parse(&bytes).map_err(bad)?,
+            false => json_lines::read(path, tokenizer)?,
+        };
         if questions.is_empty() {
             return Err(bad((1, "there is no question".to_owned())));
         }

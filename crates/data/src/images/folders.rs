@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use system::numbers::grouped;
 use system::pace::Pace;
+use system::tally::Tally;
 
 use super::decode::decode;
 use super::picture::{Picture, invalid};
@@ -33,10 +34,14 @@ pub(super) struct ImageFile {
 /// Returns the names of a folder's subfolders, without hidden ones, sorted.
 ///
 /// # Errors
-/// A folder that cannot be read.
+/// A folder that cannot be read; a name that is not UTF-8.
 pub(super) fn subfolders(folder: &Path) -> Result<Vec<String>, Error> {
     let folders = entries(folder)?.into_iter().filter(|path| path.is_dir());
-    Ok(folders.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect())
+    let name = |path: PathBuf| match path.file_name().and_then(|name| name.to_str()) {
+        Some(name) => Ok(name.to_owned()),
+        None => Err(Error::BadImages { path, reason: "its name is not UTF-8".to_owned() }),
+    };
+    folders.map(name).collect()
 }
 
 /// Returns the paths in a folder, without hidden ones, sorted.
@@ -58,12 +63,14 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, Error> {
 
 /// Returns the files of folders with a subfolder for each class, in an order that does not depend on the file
 /// system. `names` are the classes that are known already; without any, they are the subfolders' names.
+/// Files that are not read are counted in a line of the log.
 ///
 /// # Errors
-/// A folder that cannot be read or has no image; a subfolder that is none of the classes.
+/// A folder that cannot be read or has no image; a subfolder that is none of the classes; a class without an
+/// image where the classes are numbered.
 pub(super) fn files(folders: &[PathBuf], names: &mut Vec<String>) -> Result<Vec<ImageFile>, Error> {
     let mut by_class: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
-    let mut listing = Listing { images: 0, pace: Pace::new(QUIET, INTERVAL) };
+    let mut listing = Listing::new();
     for folder in folders {
         for name in subfolders(folder)? {
             if !names.is_empty() && !names.contains(&name) {
@@ -73,33 +80,68 @@ pub(super) fn files(folders: &[PathBuf], names: &mut Vec<String>) -> Result<Vec<
             let inner = folder.join(&name);
             listing.walk(&inner, by_class.entry(name).or_default(), MOST_DEPTH)?;
         }
+        listing.add_loose(folder)?;
     }
-    by_class.retain(|_, files| !files.is_empty());
+    if let (true, Some(folder)) = (listing.images == 0, folders.first()) {
+        let found = listing.unread.list().map(|kinds| format!("; it has {kinds}")).unwrap_or_default();
+        let reason = format!("it has no subfolder with JPEG or PNG files, one for each class{found}");
+        return Err(Error::BadImages { path: folder.clone(), reason });
+    }
     if names.is_empty() {
+        check_classes(folders, &by_class)?;
         *names = by_class.keys().cloned().collect();
+    }
+    if let Some(kinds) = listing.unread.list() {
+        tracing::warn!("images: files that are not read: {kinds}");
     }
     let class = |name: &String| names.iter().position(|other| other == name).unwrap_or(0) as u32;
     let of_class = by_class.iter().flat_map(|(name, paths)| {
         let class = class(name);
         paths.iter().map(move |path| ImageFile { path: path.as_path().into(), class })
     });
-    let files: Vec<ImageFile> = of_class.collect();
-    match (files.is_empty(), folders.first()) {
-        (true, Some(folder)) => {
-            let reason = "it has no subfolder with JPEG or PNG files, one for each class".to_owned();
-            Err(Error::BadImages { path: folder.clone(), reason })
+    Ok(of_class.collect())
+}
+
+/// Checks that every class has an image, because the others would have other numbers without it, and that its
+/// first one is no pointer to a file.
+fn check_classes(folders: &[PathBuf], by_class: &BTreeMap<String, Vec<PathBuf>>) -> Result<(), Error> {
+    for (name, files) in by_class {
+        let Some(first) = files.first() else {
+            let inner = folders.iter().map(|folder| folder.join(name)).find(|path| path.is_dir());
+            let path = inner.unwrap_or_else(|| name.into());
+            let mut listing = Listing::new();
+            listing.walk(&path, &mut Vec::new(), MOST_DEPTH)?;
+            let found = listing.unread.list().map(|kinds| format!(" (it has {kinds})")).unwrap_or_default();
+            let reason = format!(
+                "this class has no JPEG or PNG file{found}: convert its images, or remove the folder, after which \
+                 the classes are numbered without it"
+            );
+            return Err(Error::BadImages { path, reason });
+        };
+        match system::input::open(first) {
+            Err(error) if error.kind() == ErrorKind::InvalidData => {
+                return Err(Error::BadImages { path: first.clone(), reason: error.to_string() });
+            }
+            // Others are read, refused or skipped when a step needs them.
+            _ => {}
         }
-        _ => Ok(files),
     }
+    Ok(())
 }
 
 /// The listing of folders, which on a slow disk takes long and then reports its progress.
 struct Listing {
     images: u64,
+    /// Files of other kinds, by extension, and files that are in no class.
+    unread: Tally,
     pace: Pace,
 }
 
 impl Listing {
+    fn new() -> Self {
+        Self { images: 0, unread: Tally::default(), pace: Pace::new(QUIET, INTERVAL) }
+    }
+
     /// Adds the images in a folder and the folders in it.
     fn walk(&mut self, folder: &Path, files: &mut Vec<PathBuf>, depth: usize) -> Result<(), Error> {
         if self.pace.is_due() {
@@ -107,15 +149,34 @@ impl Listing {
         }
         for path in entries(folder)? {
             if path.is_dir() {
-                if depth > 0 {
-                    self.walk(&path, files, depth - 1)?;
+                match depth.checked_sub(1) {
+                    Some(depth) => self.walk(&path, files, depth)?,
+                    None => self.unread.add(&format!("folders below {MOST_DEPTH} others")),
                 }
             } else if is_image(&path) {
                 files.push(path);
                 self.images += 1;
+            } else {
+                self.unread.add(&kind_of(&path));
             }
         }
         Ok(())
+    }
+
+    /// Counts the images that are beside the folders of classes.
+    fn add_loose(&mut self, folder: &Path) -> Result<(), Error> {
+        for path in entries(folder)?.iter().filter(|path| is_image(path) && !path.is_dir()) {
+            self.unread.add(&format!("{} outside of the classes", kind_of(path)));
+        }
+        Ok(())
+    }
+}
+
+/// Returns the kind of a file by its name.
+fn kind_of(path: &Path) -> String {
+    match path.extension().and_then(|extension| extension.to_str()) {
+        Some(extension) => format!(".{}", extension.to_ascii_lowercase()),
+        None => "without an extension".to_owned(),
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use philox::key_of_name;
 use sha2::{Digest, Sha256};
+use system::quoted::shortened;
 
 use super::picture::Picture;
 use super::set::ImageSet;
@@ -142,6 +143,12 @@ fn of_folder(folder: &Path) -> Result<Paths, Error> {
         return Ok(Paths::Folders { training: vec![folder.to_path_buf()], validation: Vec::new() });
     }
     let held_out = HELD_OUT.into_iter().find(|name| inner.iter().any(|inner| inner == name));
+    let is_read = |name: &&String| *name == "train" || held_out == Some(name.as_str());
+    let others: Vec<&str> = inner.iter().filter(|name| !is_read(name)).map(String::as_str).collect();
+    if !others.is_empty() {
+        let (folder, others) = (folder.display(), others.join(", "));
+        tracing::warn!("{folder}: folders beside train that are not read: {}", shortened(&others));
+    }
     let validation = held_out.map(|name| folder.join(name)).into_iter().collect();
     Ok(Paths::Folders { training: vec![folder.join("train")], validation })
 }

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use data::{ChatTemplate, Tokenizer, read_conversations};
+use data::{ChatFormat, ChatReading, ChatTemplate, TemplateInput, Tokenizer};
 use serde_json::{Value, json};
 use system::skipped::{self, Need};
 
@@ -75,16 +75,22 @@ fn prompts_and_conversations_have_the_tokens_of_transformers() {
         for (title, chats) in expected["chats"].as_object().unwrap() {
             let at = directory.path().join(format!("{name}-{title}/tokenizer.json"));
             let template = ChatTemplate::beside(&at).unwrap();
-            let conversations =
-                read_conversations(std::slice::from_ref(&file), &template, &tokenizer, 1000).unwrap();
+            let input = TemplateInput::default();
+            let reading = ChatReading {
+                format: ChatFormat::Auto,
+                template: Ok(&template),
+                tokenizer: &tokenizer,
+                vocabulary: 1000,
+            };
+            let conversations = reading.read(std::slice::from_ref(&file)).unwrap();
             for ((chat, line), expected) in conversations.iter().zip(&lines).zip(chats.as_array().unwrap()) {
                 let messages = line["messages"].as_array().unwrap();
-                let (text, answers) = template.render(messages).unwrap();
+                let (text, answers) = template.render(messages, &input).unwrap();
                 assert_eq!(text, expected["text"], "{name} {title}");
                 assert_eq!(chat.tokens, tokens(&expected["tokens"]), "{name} {title}");
                 let content = messages[messages.len() - 2]["content"].as_str().unwrap();
                 let message = serde_json::json!({"role": "user", "content": content});
-                let question = template.question(&[message]).unwrap();
+                let question = template.question(&[message], &input).unwrap();
                 let spans = tokenizer.encode_spans(&question).unwrap();
                 let question: Vec<u32> = spans.into_iter().map(|(token, _)| token).collect();
                 assert_eq!(question, tokens(&expected["question"]), "{name} {title}");

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use checkpoint::Share;
 use config::{Data, DataKind};
-use data::JsonLines;
+use data::{Error, FileContents};
 use nn::Examples;
 use run::{Result, RunError};
 use serde_json::Value;
@@ -109,10 +109,10 @@ fn is_shard(path: &str) -> bool {
     path.ends_with(".bin")
 }
 
-/// Returns the kind of files of tokens, as their names and first lines show.
+/// Returns the kind of files of tokens, as their names and contents show.
 ///
 /// # Errors
-/// Files of several kinds.
+/// Files of several kinds, and of a kind that is not read.
 fn kind_of(patterns: &[String], base: &Path) -> Result<DataKind> {
     let mixed = |kinds: &str| Err(RunError::Refused(format!("--data: {kinds} do not mix")));
     match patterns.iter().filter(|path| is_shard(path)).count() {
@@ -122,11 +122,30 @@ fn kind_of(patterns: &[String], base: &Path) -> Result<DataKind> {
     }
     // A file that is missing is refused later, by its key.
     let files = data::files(base, patterns).unwrap_or_default();
-    let is_chat = |file: &&PathBuf| JsonLines::of(file) == Some(JsonLines::Conversations);
-    match files.iter().filter(is_chat).count() {
-        0 => Ok(DataKind::Text),
-        all if all == files.len() => Ok(DataKind::Chat),
-        _ => mixed("texts and conversations"),
+    let mut kinds = Vec::new();
+    for file in files {
+        kinds.push(match FileContents::of(&file) {
+            Ok(FileContents::Conversations) => DataKind::Chat,
+            Ok(FileContents::Pairs) => DataKind::Preference,
+            Ok(FileContents::Questions) => {
+                let file = file.display();
+                let text =
+                    format!("--data: {file}: it has questions of multiple choice: --choices scores them");
+                return Err(RunError::Refused(text));
+            }
+            // Other JSON is scored as text with a warning.
+            Ok(FileContents::Text | FileContents::Texts | FileContents::Json) => DataKind::Text,
+            Err(error @ Error::WrongFile { .. }) => {
+                return Err(RunError::Refused(format!("--data: {error}")));
+            }
+            Err(_) => DataKind::Text,
+        });
+    }
+    kinds.dedup();
+    match kinds.as_slice() {
+        [] => Ok(DataKind::Text),
+        [kind] => Ok(*kind),
+        _ => mixed("texts, conversations and pairs of answers"),
     }
 }
 

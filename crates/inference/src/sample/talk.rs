@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use data::{ChatTemplate, Tokenizer};
+use data::{ChatTemplate, Dialogue, TemplateInput, Tokenizer};
 use serde_json::{Value, json};
 use worker::{Generator, GeneratorOptions};
 
@@ -23,7 +23,7 @@ const AROUND: usize = 64;
 pub(super) struct Talk {
     template: ChatTemplate,
     /// The messages of each conversation so far, of which the last is to be answered.
-    histories: Vec<Vec<Value>>,
+    histories: Vec<Dialogue>,
     /// Further messages of the user, to every conversation.
     turns: Vec<String>,
     messages: Option<Messages>,
@@ -36,10 +36,12 @@ impl Talk {
     /// A file of conversations that cannot be read or has nothing to answer; no message.
     pub(super) fn new(options: &SampleOptions, texts: &[String], template: ChatTemplate) -> Result<Self> {
         let system = options.system.iter().map(|text| message("system", text));
-        let mut histories: Vec<Vec<Value>> =
-            texts.iter().map(|text| system.clone().chain([message("user", text)]).collect()).collect();
+        let alone = |messages| Dialogue { messages, input: TemplateInput::default() };
+        let first = |text: &String| alone(system.clone().chain([message("user", text)]).collect());
+        let mut histories: Vec<Dialogue> = texts.iter().map(first).collect();
         for path in &options.conversations {
-            for (index, mut history) in messages_of(path)?.into_iter().enumerate() {
+            for (index, mut dialogue) in messages_of(path)?.into_iter().enumerate() {
+                let history = &mut dialogue.messages;
                 // What is to be answered may have an answer already.
                 while history.last().is_some_and(|last| last["role"] == "assistant") {
                     history.pop();
@@ -52,13 +54,13 @@ impl Talk {
                 if history[0]["role"] != "system" {
                     history.splice(0..0, system.clone());
                 }
-                histories.push(history);
+                histories.push(dialogue);
             }
         }
         let messages = options.messages.clone().filter(|_| histories.is_empty());
         if let Some(messages) = &messages {
             let first = if options.plan_only { Some(String::new()) } else { read(messages, 0)? };
-            histories.extend(first.map(|text| system.chain([message("user", &text)]).collect()));
+            histories.extend(first.map(|text| alone(system.chain([message("user", &text)]).collect())));
         }
         if histories.is_empty() {
             let text = "--chat: it needs a message: --prompt, --conversations, or a line of standard input";
@@ -77,7 +79,7 @@ impl Talk {
     /// # Errors
     /// Messages that the template refuses.
     pub(super) fn prompts(&self, tokenizer: &Tokenizer) -> Result<Vec<(String, Vec<u32>)>> {
-        let prompt = |history: &Vec<Value>| Ok((last_of(history), self.tokens(history, tokenizer)?));
+        let prompt = |history: &Dialogue| Ok((last_of(history), self.tokens(history, tokenizer)?));
         self.histories.iter().map(prompt).collect()
     }
 
@@ -121,7 +123,7 @@ impl Talk {
             let Some(next) = next else { break };
             let mut prompts = Vec::with_capacity(texts.len());
             for (history, text) in histories.iter_mut().zip(&texts) {
-                history.extend([message("assistant", text.certain()), message("user", &next)]);
+                history.messages.extend([message("assistant", text.certain()), message("user", &next)]);
                 let tokens = self.shortened(history, &job.tokenizer, most)?;
                 prompts.push(Prompt { text: next.clone(), tokens, seed: text.prompt.seed, turn });
             }
@@ -138,26 +140,27 @@ impl Talk {
     ///
     /// # Errors
     /// A last message that is too long.
-    fn shortened(&self, history: &mut Vec<Value>, tokenizer: &Tokenizer, most: usize) -> Result<Vec<u32>> {
+    fn shortened(&self, history: &mut Dialogue, tokenizer: &Tokenizer, most: usize) -> Result<Vec<u32>> {
         let is_user = |message: &Value| message["role"] == "user";
         loop {
             let tokens = self.tokens(history, tokenizer)?;
             if tokens.len() <= most {
                 return Ok(tokens);
             }
-            let mut users = (0..history.len()).filter(|index| is_user(&history[*index]));
+            let messages = &mut history.messages;
+            let mut users = (0..messages.len()).filter(|index| is_user(&messages[*index]));
             let (Some(first), Some(next)) = (users.next(), users.next()) else {
                 return Err(RunError::Refused(format!(
                     "--chat: the last message has {} tokens, and with an answer {most} fit",
                     tokens.len()
                 )));
             };
-            history.drain(first..next);
+            messages.drain(first..next);
         }
     }
 
-    fn tokens(&self, history: &[Value], tokenizer: &Tokenizer) -> Result<Vec<u32>> {
-        let text = self.template.question(history).map_err(RunError::Refused)?;
+    fn tokens(&self, history: &Dialogue, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+        let text = self.template.question(&history.messages, &history.input).map_err(RunError::Refused)?;
         Ok(tokenizer.encode_spans(&text)?.into_iter().map(|(token, _)| token).collect())
     }
 }
@@ -167,8 +170,8 @@ fn message(role: &str, content: &str) -> Value {
 }
 
 /// The content of the last message.
-fn last_of(history: &[Value]) -> String {
-    history.last().and_then(|last| last["content"].as_str()).unwrap_or_default().to_owned()
+fn last_of(history: &Dialogue) -> String {
+    history.messages.last().and_then(|last| last["content"].as_str()).unwrap_or_default().to_owned()
 }
 
 fn read(messages: &Messages, turn: usize) -> Result<Option<String>> {
@@ -183,6 +186,6 @@ fn read(messages: &Messages, turn: usize) -> Result<Option<String>> {
 ///
 /// # Errors
 /// A file that cannot be read, or has no conversations.
-fn messages_of(path: &Path) -> Result<Vec<Vec<Value>>> {
+fn messages_of(path: &Path) -> Result<Vec<Dialogue>> {
     data::read_messages(path).map_err(|error| RunError::Refused(format!("--conversations: {error}")))
 }

@@ -1,0 +1,136 @@
+//! Messages of a conversation: their keys, texts and masks.
+
+use serde_json::{Map, Value};
+use system::quoted::shortened;
+
+use super::dialogue::Learnt;
+use super::keys::MESSAGE;
+
+/// Keys of a message that say whether it is learnt, with the value that does.
+pub(super) const MASKS: [(&str, bool); 7] = [
+    ("weight", true),
+    ("train", true),
+    ("training", true),
+    ("trainable", true),
+    ("loss", true),
+    ("loss_mask", true),
+    ("masked", false),
+];
+
+/// Checks a message, and returns it with a text as its content: a list of texts becomes one.
+///
+/// # Errors
+/// A message without role or text, and refused keys; in a sentence.
+pub(super) fn checked(number: usize, message: &Value) -> Result<Value, String> {
+    let wrong = |reason: String| format!("message {number}: {reason}");
+    let Some(keys) = message.as_object() else { return Err(format!("message {number} is no object")) };
+    MESSAGE.check(keys).map_err(wrong)?;
+    if !message["role"].is_string() {
+        return Err(format!("message {number} has no \"role\""));
+    }
+    let calls_tools = message["tool_calls"].as_array().is_some_and(|calls| !calls.is_empty());
+    match &message["content"] {
+        Value::String(_) => Ok(message.clone()),
+        Value::Null if calls_tools => Ok(message.clone()),
+        Value::Array(parts) => {
+            let text = text_of(parts).map_err(wrong)?;
+            Ok(Value::Object(with_content(keys, text)))
+        }
+        _ => Err(format!("message {number} has no text as its \"content\"")),
+    }
+}
+
+fn with_content(message: &Map<String, Value>, text: String) -> Map<String, Value> {
+    let mut message = message.clone();
+    message.insert("content".to_owned(), text.into());
+    message
+}
+
+/// Returns the text of a content that is a list of texts, one after the other.
+///
+/// # Errors
+/// A part that is no text, in a sentence.
+fn text_of(parts: &[Value]) -> Result<String, String> {
+    let text = |part: &Value| match (part, part["type"].as_str()) {
+        (Value::String(text), _) => Ok(text.clone()),
+        (Value::Object(_), None | Some("text" | "input_text" | "output_text")) => {
+            let text = part["text"].as_str().map(str::to_owned);
+            text.ok_or_else(|| "a part of its \"content\" has no \"text\"".to_owned())
+        }
+        (_, Some(kind)) => {
+            let kind = shortened(kind);
+            Err(format!("a part of its \"content\" is of type \"{kind}\", and only texts are learnt"))
+        }
+        (other, None) => {
+            Err(format!("a part of its \"content\" is {}, no text", shortened(&other.to_string())))
+        }
+    };
+    parts.iter().map(text).collect()
+}
+
+/// Returns whether a message is learnt, as its keys say; `None` if they say nothing.
+///
+/// # Errors
+/// Another value than yes or no, and keys that contradict each other; in a sentence.
+fn mask(message: &Value) -> Result<Option<bool>, String> {
+    let mut found: Option<(&str, bool)> = None;
+    for (key, learns) in MASKS {
+        let value = &message[key];
+        let is_set = match (value, value.as_f64()) {
+            (Value::Null, _) => continue,
+            (Value::Bool(value), _) => *value,
+            (_, Some(0.0)) => false,
+            (_, Some(1.0)) => true,
+            _ => {
+                let value = shortened(&value.to_string()).into_owned();
+                return Err(format!(
+                    "\"{key}\" = {value}: a message is learnt or not, by 0 or 1, true or false"
+                ));
+            }
+        };
+        let mask = is_set == learns;
+        match found.filter(|(_, other)| *other != mask) {
+            Some((other, _)) => return Err(format!("\"{other}\" and \"{key}\" contradict each other")),
+            None => found = Some((key, mask)),
+        }
+    }
+    Ok(found.map(|(_, mask)| mask))
+}
+
+/// Returns the messages that are learnt: those of the assistant, but for those whose keys say otherwise.
+///
+/// # Errors
+/// Masks that contradict each other, and one by which a message of another role would be learnt.
+pub(super) fn learnt(messages: &[Value]) -> Result<Learnt, String> {
+    let mut learnt = Vec::new();
+    for (number, message) in (1..).zip(messages) {
+        let is_answer = message["role"] == "assistant";
+        match mask(message).map_err(|reason| format!("message {number}: {reason}"))? {
+            Some(true) if !is_answer => {
+                let role = shortened(&message["role"].to_string()).into_owned();
+                return Err(format!(
+                    "message {number} ({role}) is to be learnt, and only answers of the assistant are"
+                ));
+            }
+            mask if is_answer => learnt.push(mask != Some(false)),
+            _ => {}
+        }
+    }
+    Ok(Learnt::Answers(learnt))
+}
+
+/// Refuses messages that are not learnt among those that are learnt as a whole, and others that are.
+///
+/// # Errors
+/// A mask that says otherwise, in a sentence.
+pub(super) fn check_masks(messages: &[Value], is_learnt: bool) -> Result<(), String> {
+    for (number, message) in (1..).zip(messages) {
+        let wrong = |reason: String| format!("message {number}: {reason}");
+        if mask(message).map_err(wrong)?.is_some_and(|mask| mask != is_learnt) {
+            let part =
+                if is_learnt { "after the prompt all messages are learnt" } else { "a prompt is not learnt" };
+            return Err(wrong(format!("its mask contradicts its format, in which {part}")));
+        }
+    }
+    Ok(())
+}

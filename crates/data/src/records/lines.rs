@@ -1,0 +1,69 @@
+//! The objects of JSON text: one on each line, or all in one list.
+
+use std::io::{self, BufRead, Read};
+use std::ops::ControlFlow;
+
+use super::list::{List, MOST_OBJECT};
+
+/// The mark of UTF-8 with which some programs begin a text.
+pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
+
+/// A text that could not be read to its end.
+#[derive(Debug)]
+pub enum TextError {
+    /// The file could not be read.
+    Unreadable(io::Error),
+    /// The text is neither lines nor a list.
+    Invalid {
+        /// The line, from 1.
+        line: u64,
+        /// The fault, in a sentence.
+        reason: &'static str,
+    },
+}
+
+/// Calls `take` with the text of every object in `text` and the line on which it begins, from 1, until it
+/// breaks: the lines that are not empty, or the elements of a list. A byte order mark is skipped.
+///
+/// # Errors
+/// Errors of reading; a list without an end.
+pub fn each_object<B>(
+    text: &mut dyn BufRead,
+    mut take: impl FnMut(u64, &[u8]) -> ControlFlow<B>,
+) -> Result<ControlFlow<B>, TextError> {
+    let invalid = |(line, reason)| TextError::Invalid { line, reason };
+    let mut list: Option<List> = None;
+    let (mut line, mut has_object) = (Vec::new(), false);
+    for number in 1_u64.. {
+        line.clear();
+        if text.take(MOST_OBJECT).read_until(b'\n', &mut line).map_err(TextError::Unreadable)? == 0 {
+            break;
+        }
+        if number == 1 && line.starts_with(BYTE_ORDER_MARK) {
+            line.drain(..BYTE_ORDER_MARK.len());
+        }
+        let first = line.trim_ascii().first();
+        if list.is_none() && !has_object && first == Some(&b'[') {
+            list = Some(List::new(number));
+        }
+        let flow = match &mut list {
+            Some(list) => match list.feed(&line, &mut take) {
+                ControlFlow::Continue(fed) => {
+                    fed.map_err(invalid)?;
+                    ControlFlow::Continue(())
+                }
+                ControlFlow::Break(end) => ControlFlow::Break(end),
+            },
+            None if first.is_some() => {
+                has_object = true;
+                take(number, &line)
+            }
+            None => ControlFlow::Continue(()),
+        };
+        if flow.is_break() {
+            return Ok(flow);
+        }
+    }
+    list.map_or(Ok(()), List::end).map_err(invalid)?;
+    Ok(ControlFlow::Continue(()))
+}

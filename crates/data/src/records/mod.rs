@@ -1,0 +1,97 @@
+//! Objects of files: JSON lines, one JSON list, or the rows of Parquet; plain or compressed.
+
+mod lines;
+mod list;
+#[cfg(feature = "parquet")]
+mod parquet_rows;
+mod python;
+mod record;
+mod unpack;
+
+use std::fs::File;
+use std::io::BufRead;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use crate::Error;
+use python::Object;
+use record::Take;
+use unpack::Contents;
+
+use lines::BYTE_ORDER_MARK;
+
+pub use lines::{TextError, each_object};
+pub use python::python_text;
+pub(crate) use record::Record;
+pub use unpack::{LEFT_OUT, packing};
+
+/// Calls `each` with every object of a file.
+///
+/// # Errors
+/// A file that cannot be read, a line that is no object, a list without an end, and those of `each`.
+pub(crate) fn each_record(
+    path: &Path,
+    mut each: impl FnMut(Record) -> Result<(), Error>,
+) -> Result<(), Error> {
+    walk(path, &mut |record| match each(record) {
+        Ok(()) => ControlFlow::Continue(()),
+        error => ControlFlow::Break(error),
+    })
+}
+
+/// Returns the first object of a file; `None` if it has none.
+///
+/// # Errors
+/// As for [`each_record`].
+pub(crate) fn first_record(path: &Path) -> Result<Option<Record>, Error> {
+    let mut first = None;
+    walk(path, &mut |record| {
+        first = Some(record);
+        ControlFlow::Break(Ok(()))
+    })?;
+    Ok(first)
+}
+
+/// Returns the first byte of a text that is no space; `None` if there is none near its start, and for
+/// Parquet.
+///
+/// # Errors
+/// A file that cannot be read, or of a kind that is not.
+pub(crate) fn first_byte(path: &Path) -> Result<Option<u8>, Error> {
+    let Contents::Text(mut text) = Contents::open(path)? else { return Ok(None) };
+    let unreadable = |source| Error::Unreadable { path: path.to_path_buf(), source };
+    let start = text.fill_buf().map_err(unreadable)?;
+    let start = start.strip_prefix(BYTE_ORDER_MARK).unwrap_or(start);
+    Ok(start.trim_ascii_start().first().copied())
+}
+
+fn walk(path: &Path, take: Take<'_>) -> Result<(), Error> {
+    let flow = match Contents::open(path)? {
+        Contents::Text(mut text) => {
+            let wrong = |line, reason| Error::BadConversation { path: path.to_path_buf(), line, reason };
+            let read = each_object(&mut text, |line, text| match Object::parse(text) {
+                Ok(Object { values, unreadable }) => take(Record { line, values, unreadable }),
+                Err(reason) => ControlFlow::Break(Err(wrong(line, reason))),
+            });
+            read.map_err(|error| match error {
+                TextError::Unreadable(source) => Error::Unreadable { path: path.to_path_buf(), source },
+                TextError::Invalid { line, reason } => wrong(line, reason.to_owned()),
+            })?
+        }
+        Contents::Parquet(file) => parquet(path, file, take),
+    };
+    match flow {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(result) => result,
+    }
+}
+
+#[cfg(feature = "parquet")]
+fn parquet(path: &Path, file: File, take: Take<'_>) -> ControlFlow<Result<(), Error>> {
+    parquet_rows::read(path, file, take)
+}
+
+#[cfg(not(feature = "parquet"))]
+fn parquet(path: &Path, _file: File, _take: Take<'_>) -> ControlFlow<Result<(), Error>> {
+    ControlFlow::Break(Err(Error::WrongFile { path: path.to_path_buf(), reason: LEFT_OUT.to_owned() }))
+}
