@@ -42,7 +42,8 @@ pub(crate) struct TokenizeArgs {
     /// from others), a number of tokens (the first ones), or shard (the first one) [default: nothing].
     #[arg(long, value_name = "FRACTION|TOKENS|shard")]
     validation: Option<String>,
-    /// Token before each document, as the tokenizer writes it [default: its usual one].
+    /// Token before each document, as the tokenizer writes it; none: documents run together [default: the
+    /// tokenizer's bos_token, or else its eos_token].
     #[arg(long, value_name = "TOKEN")]
     separator: Option<String>,
     /// Text that ends a document within a text file, such as '\n\n'.
@@ -52,6 +53,9 @@ pub(crate) struct TokenizeArgs {
     #[arg(long)]
     skip_invalid: bool,
 }
+
+/// The name of no separator.
+const NO_SEPARATOR: &str = "none";
 
 /// The names of formats.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -88,14 +92,17 @@ pub(crate) struct TrainTokenizerArgs {
 /// Tokenizes and prints the counts.
 pub(crate) fn run(args: &TokenizeArgs) -> Result<(), CliError> {
     let tokenizer = Tokenizer::from_name(&args.tokenizer).map_err(refused("--tokenizer"))?;
+    let joins_documents = args.separator.as_deref() == Some(NO_SEPARATOR);
     let separator = match &args.separator {
         None => tokenizer.separator(),
+        Some(_) if joins_documents => None,
         Some(text) => Some(tokenizer.token(text).ok_or_else(|| {
             CliError::Refused(format!("--separator {text}: it is no token of {}", args.tokenizer))
         })?),
     };
     let job = Job {
         separator,
+        joins_documents,
         format: match args.format {
             FormatName::Llmc => Format::LlmC,
             FormatName::Nanogpt => Format::NanoGpt,

@@ -145,12 +145,20 @@ fn more_tokens_are_refused_with_the_way_to_add_them() {
         let sets: Vec<String> = sets.iter().map(ToString::to_string).collect();
         config::RunConfig::parse(&ten_steps("models/llama"), "test.toml", Path::new("/"), &sets)
     };
-    let text = parse(&["data.tokenizer=gpt2"]).unwrap_err().to_string();
+    // A tokenizer with more tokens is refused if the data has them.
+    let fits = parse(&["data.tokenizer=gpt2", "train.steps=1"]).unwrap();
+    train_in(&directory.path().join("fits"), fits, DeviceChoice::Cpu).unwrap();
+    let words = directory.path().join("words.txt");
+    fs::write(&words, "hello world ".repeat(1000)).unwrap();
+    let paths = format!("data.paths=[{:?}]", words.display().to_string());
+    let cache = format!("data.cache={:?}", directory.path().join("cache").display().to_string());
+    let sets = ["data.kind=text", "data.tokenizer=gpt2", &paths, "data.validation_paths=[]", &cache];
+    let refused = train_in(&run, parse(&sets).unwrap(), DeviceChoice::Cpu).unwrap_err();
+    assert_eq!(refused.exit_status(), 2);
+    let text = refused.to_string();
     assert!(
-        text.ends_with(
-            "model.vocabulary = 768 is less than the 50257 tokens of data.tokenizer = \"gpt2\": \
-             model.resize_vocabulary = true adds rows to its embedding"
-        ),
+        text.contains("token 50256 at position 0 is not below the vocabulary of 768: the tokenizer has more")
+            && text.contains("model.resize_vocabulary = true adds rows"),
         "{text}"
     );
     let grown = parse(&["data.tokenizer=gpt2", "model.resize_vocabulary=true"]).unwrap();

@@ -169,11 +169,8 @@ fn check_model(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
         }
         _ => {}
     }
-    let conditions = Conditions {
-        compute: config.precision.compute,
-        micro_batch_size: config.micro_batch_rows(),
-        tokenizer: (is_files && !images).then(|| (config.tokenizer.name(), config.tokenizer.vocabulary())),
-    };
+    let conditions =
+        Conditions { compute: config.precision.compute, micro_batch_size: config.micro_batch_rows() };
     config.model.check(raw, &conditions)
 }
 

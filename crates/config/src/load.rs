@@ -69,6 +69,10 @@ impl RunConfig {
             data.tokenizer = tokenizer::of_shards(&data).unwrap_or(data.tokenizer);
         }
         let tokenizer = tokenizer::open(&data.tokenizer, raw)?;
+        if data.kind == DataKind::Tokens && !raw.is_set(Data::separator) {
+            let recorded = tokenizer::separator_of_shards(&data);
+            data.separator = recorded.filter(|recorded| tokenizer.separator() != Some(*recorded));
+        }
         let train = Train::read(raw)?;
         let tuning = Tuning::new(&train.freeze)
             .map_err(|reason| raw.conflict(&[Train::freeze], format!("{}: {reason}", Train::freeze)))?;

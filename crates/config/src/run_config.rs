@@ -195,12 +195,21 @@ impl RunConfig {
         self.data.separator.or_else(|| self.tokenizer.separator())
     }
 
-    /// The token of `tokenizer` that ends a text, if any: `data.separator`, or the tokenizer's. Bytes have
-    /// none of their own, because any byte may be part of a text.
+    /// The token of `tokenizer` with which a text begins, if any: `data.separator`, or the tokenizer's. Bytes
+    /// have none of their own, because any byte may be part of a text.
     #[must_use]
-    pub fn text_end(&self, tokenizer: &Tokenizer) -> Option<u32> {
-        let own = || tokenizer.separator().filter(|_| !matches!(tokenizer, Tokenizer::Bytes));
+    pub fn text_start(&self, tokenizer: &Tokenizer) -> Option<u32> {
+        let own = || tokenizer.separator().filter(|_| *tokenizer != Tokenizer::Bytes);
         self.data.separator.or_else(own)
+    }
+
+    /// The tokens of `tokenizer` that end a text: the one that precedes the next document, which is
+    /// [`RunConfig::text_start`], and its own for the end of a text, which comes first.
+    #[must_use]
+    pub fn text_ends(&self, tokenizer: &Tokenizer) -> Vec<u32> {
+        let start = self.text_start(tokenizer);
+        let end = tokenizer.end().filter(|end| *tokenizer != Tokenizer::Bytes && Some(*end) != start);
+        end.into_iter().chain(start).collect()
     }
 
     /// Returns the configuration with the number of steps that `train.epochs` decides if an epoch has so many

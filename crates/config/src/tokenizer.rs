@@ -8,9 +8,17 @@ use crate::sections::Data;
 
 /// Returns the name of the tokenizer that made the data's first shards, if files beside them tell.
 pub(crate) fn of_shards(data: &Data) -> Option<String> {
+    Tokenizer::beside_shards(&data.base, first_paths(data)?)
+}
+
+/// Returns the token before each document of the data's first shards, if files beside them tell.
+pub(crate) fn separator_of_shards(data: &Data) -> Option<u32> {
+    Tokenizer::separator_of_shards(&data.base, first_paths(data)?)
+}
+
+fn first_paths(data: &Data) -> Option<&[String]> {
     let of_mixture = || data.mixture.first().map(|source| source.paths.as_slice());
-    let patterns = Some(data.paths.as_slice()).filter(|paths| !paths.is_empty()).or_else(of_mixture)?;
-    Tokenizer::beside_shards(&data.base, patterns)
+    Some(data.paths.as_slice()).filter(|paths| !paths.is_empty()).or_else(of_mixture)
 }
 
 /// Opens the tokenizer of this name.

@@ -133,7 +133,9 @@ pub enum Error {
         reason: String,
     },
     /// A token that the vocabulary does not have.
-    #[error("{path}: token {token} at position {position} is not below the vocabulary of {vocabulary}")]
+    #[error(
+        "{path}: token {token} at position {position} is not below the vocabulary of {vocabulary}{advice}"
+    )]
     BeyondVocabulary {
         /// The file.
         path: PathBuf,
@@ -141,6 +143,16 @@ pub enum Error {
         position: u64,
         /// The token.
         token: u32,
+        /// Number of tokens that exist.
+        vocabulary: usize,
+        /// How the model gets the token, if that is known.
+        advice: &'static str,
+    },
+    /// A separator that the vocabulary does not have.
+    #[error("documents begin with token {separator}, which is not below the vocabulary of {vocabulary}")]
+    BadSeparator {
+        /// The token.
+        separator: u32,
         /// Number of tokens that exist.
         vocabulary: usize,
     },
@@ -292,6 +304,14 @@ pub enum Error {
         /// The file.
         path: PathBuf,
         /// The problem.
+        reason: String,
+    },
+    /// A file beside a tokenizer that states something wrong about its tokens.
+    #[error("{path}: {reason}")]
+    BadTokenizerFile {
+        /// The file.
+        path: PathBuf,
+        /// The problem, with its key.
         reason: String,
     },
     /// A text that a tokenizer cannot encode.

@@ -107,4 +107,4 @@ pub use source::{MicroBatchId, Source};
 pub use synthetic::{SyntheticKind, SyntheticOptions, SyntheticSource};
 pub use token_options::{Documents, IGNORED, TokenOptions};
 pub use token_source::{Component, TokenSource};
-pub use tokenizer::{FileTokenizer, Tokenizer};
+pub use tokenizer::{FileTokenizer, SpecialTokens, TextStream, Tokenizer};

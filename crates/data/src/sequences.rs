@@ -74,7 +74,8 @@ impl Source for Sequences {
             corpus.read(range.start, window)?;
             if let Some(offset) = window.iter().position(|token| *token as usize >= vocabulary) {
                 let (path, position) = corpus.locate(range.start + offset as u64);
-                return Err(Error::BeyondVocabulary { path, position, token: window[offset], vocabulary });
+                let token = window[offset];
+                return Err(Error::BeyondVocabulary { path, position, token, vocabulary, advice: "" });
             }
             inputs[..length].copy_from_slice(&window[..length]);
             targets[..length].copy_from_slice(&window[1..]);

@@ -16,6 +16,8 @@ use sha2::{Digest, Sha256};
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
+/// The way to a vocabulary as large as the tokenizer's.
+const MORE_ROWS: &str = ": the tokenizer has more, for which model.resize_vocabulary = true adds rows to the embedding of model.from";
 /// Tokens at the start of a corpus that are compared with the vocabulary when it is opened.
 const LOOKED_AT: u64 = 4096;
 
@@ -76,11 +78,34 @@ impl TokenSource {
         let training_bytes_per_token = OnceLock::new();
         let source =
             Self { mixture, components, tokenizer, options, bytes_per_token, training_bytes_per_token };
-        for slice in source.slices() {
-            let mut tokens = vec![0; slice.tokens().min(LOOKED_AT) as usize];
-            source.read_tokens(slice, slice.range.start, &mut tokens)?;
-        }
+        source.check_vocabulary()?;
         Ok(source)
+    }
+
+    /// Compares the first tokens of each split with the vocabulary, or all of them if the tokenizer has more
+    /// tokens than the model: the data may have none of those.
+    fn check_vocabulary(&self) -> Result<(), Error> {
+        let is_larger = self.tokenizer.vocabulary() > self.options.vocabulary;
+        let mut tokens = vec![0; LOOKED_AT as usize];
+        for slice in self.slices() {
+            let end =
+                if is_larger { slice.range.end } else { slice.range.end.min(slice.range.start + LOOKED_AT) };
+            let mut start = slice.range.start;
+            while start < end {
+                let count = (end - start).min(LOOKED_AT) as usize;
+                self.read_tokens(slice, start, &mut tokens[..count])?;
+                start += count as u64;
+            }
+        }
+        match self.options.documents {
+            Some(documents) if documents.separator as usize >= self.options.vocabulary => {
+                Err(Error::BadSeparator {
+                    separator: documents.separator,
+                    vocabulary: self.options.vocabulary,
+                })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Tokenizer of the corpora.
@@ -181,7 +206,11 @@ impl TokenSource {
             None => Ok(()),
             Some(index) => {
                 let (path, position) = slice.corpus.locate(start + index as u64);
-                Err(Error::BeyondVocabulary { path, position, token: out[index], vocabulary })
+                let advice = match self.tokenizer.vocabulary() > vocabulary {
+                    true => MORE_ROWS,
+                    false => "",
+                };
+                Err(Error::BeyondVocabulary { path, position, token: out[index], vocabulary, advice })
             }
         }
     }

@@ -178,7 +178,8 @@ fn splits_that_are_too_short_are_refused_with_the_figures() {
         (
             TokenOptions { vocabulary: 58, ..OPTIONS },
             0.25,
-            "memory: token 59 at position 4 is not below the vocabulary of 58",
+            "memory: token 59 at position 4 is not below the vocabulary of 58: the tokenizer has more, for which \
+             model.resize_vocabulary = true adds rows to the embedding of model.from",
         ),
     ];
     for (options, fraction, expected) in table {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use config::RunConfig;
 use data::Tokenizer;
 use nn::Examples;
+use run::{Result, RunError};
 use serde_json::Value;
 
 use crate::trained::{Trained, files_in};
@@ -38,35 +39,48 @@ pub(crate) struct Beside {
 impl Beside {
     /// Returns the files that go with a model: those of its folders, with the chat template and the tokenizer
     /// of its run instead.
-    pub(crate) fn of(trained: &Trained) -> Self {
+    ///
+    /// # Errors
+    /// A tokenizer that is none, or a file beside it that is wrong.
+    pub(crate) fn of(trained: &Trained) -> Result<Self> {
         let config = &trained.config;
         let mut files = files_in(&trained.folders(), BESIDE);
         let mut contents = Vec::new();
+        if let Some(file) = files.iter().find(|file| file.ends_with(TOKENIZER)) {
+            let read = Tokenizer::from_name(&file.to_string_lossy());
+            read.map_err(|error| RunError::Refused(error.to_string()))?;
+        }
         if let Some(template) = &config.data.chat_template {
             files.retain(|file| file.file_name() != template.file_name());
             files.push(template.clone());
         }
-        let has_config = files.iter().any(|file| file.ends_with(TOKENIZER_CONFIG));
+        let has = |name: &str| files.iter().any(|file| file.ends_with(name));
+        let (has_config, has_generation) = (has(TOKENIZER_CONFIG), has(GENERATION));
         for (name, text) in tokenizer_files(config, has_config) {
-            files.retain(|file| !file.ends_with(name));
-            contents.push((name, text));
+            // The settings of the model itself come first.
+            if !(name == GENERATION && has_generation) {
+                files.retain(|file| !file.ends_with(name));
+                contents.push((name, text));
+            }
         }
-        Beside { files, contents }
+        Ok(Beside { files, contents })
     }
 
     /// Returns the files without settings for generating text, which adapters take from their model.
     pub(crate) fn without_generation(mut self) -> Self {
         self.files.retain(|file| !file.ends_with(GENERATION));
+        self.contents.retain(|(name, _)| *name != GENERATION);
         self
     }
 
-    /// Returns the files with settings for generating text, which ends at `separator`, the token between
-    /// documents, if there are none.
-    pub(crate) fn ending_at(mut self, separator: Option<u32>) -> Self {
-        let has_settings = self.files.iter().any(|file| file.ends_with(GENERATION));
-        if let Some(token) = separator.filter(|_| !has_settings) {
-            let text = format!("{{\n  \"bos_token_id\": {token},\n  \"eos_token_id\": {token}\n}}\n");
-            self.contents.push((GENERATION, text.into_bytes()));
+    /// Returns the files with settings for generating text, which begins and ends at these tokens, if there
+    /// are none.
+    pub(crate) fn with_text_tokens(mut self, tokens: &[(&'static str, Value)]) -> Self {
+        let has_settings = self.files.iter().any(|file| file.ends_with(GENERATION))
+            || self.contents.iter().any(|(name, _)| *name == GENERATION);
+        if !has_settings && tokens.iter().any(|(_, token)| !token.is_null()) {
+            let tokens = tokens.iter().map(|(key, token)| ((*key).to_owned(), token.clone()));
+            self.contents.push((GENERATION, pretty(&tokens.collect()).into_bytes()));
         }
         self
     }
@@ -89,9 +103,10 @@ fn tokenizer_files(config: &RunConfig, has_config: bool) -> Vec<(&'static str, V
         let mut written = serde_json::Map::new();
         written.insert("tokenizer_class".to_owned(), "PreTrainedTokenizerFast".into());
         written.insert("clean_up_tokenization_spaces".to_owned(), false.into());
-        let text = config.text_end(tokenizer).and_then(|token| tokenizer.spelling(token));
-        for key in ["bos_token", "eos_token"] {
-            written.extend(text.iter().map(|text| (key.to_owned(), text.clone().into())));
+        let tokens = [config.text_start(tokenizer), config.text_ends(tokenizer).first().copied()];
+        for (key, token) in ["bos_token", "eos_token"].into_iter().zip(tokens) {
+            let text = token.and_then(|token| tokenizer.spelling(token));
+            written.extend(text.map(|text| (key.to_owned(), text.into())));
         }
         files.push((TOKENIZER_CONFIG, pretty(&written).into_bytes()));
     }

@@ -66,7 +66,7 @@ pub fn export(options: &ExportOptions) -> Result<()> {
     let ExportOptions { step, base, .. } = options;
     let location = Location { path: &options.model, step: *step, base: base.as_deref() };
     let trained = Trained::find(location, &[], Share::ALL)?;
-    let beside = Beside::of(&trained);
+    let beside = Beside::of(&trained)?;
     let stored = Stored::of(&trained);
     let Trained { config, weights, .. } = trained;
     let Some(mut model) = config.model.hugging_face() else {
@@ -155,14 +155,12 @@ fn model_export<'a>(
     most_bytes: Option<u64>,
     shape: &'a dyn Fn(&str) -> Option<Shape>,
 ) -> Export<'a> {
-    let separator = config.text_end(&config.tokenizer).filter(|_| takes_tokens(config));
-    for key in ["bos_token_id", "eos_token_id"] {
-        if takes_tokens(config) {
-            model.config.insert(key.to_owned(), separator.into());
-        }
+    let tokens = text_tokens(config);
+    for (key, token) in &tokens {
+        model.config.insert((*key).to_owned(), token.clone());
     }
     let origin = Origin::of(config).map(|origin| origin.with_sizes_of(&model));
-    let Beside { files, contents } = beside.ending_at(separator);
+    let Beside { files, contents } = beside.with_text_tokens(&tokens);
     let named = || origin.as_ref().and_then(Origin::dtype);
     let dtype = chosen.or(stored).or_else(named).unwrap_or(DType::F32);
     // A folder may store another type than its configuration names; it stays so.
@@ -180,6 +178,19 @@ fn model_export<'a>(
         contents,
         most_bytes: most_bytes.unwrap_or(MOST_SHARD),
     }
+}
+
+/// Returns the tokens with which texts of a model begin and end, by their keys; none of other models.
+fn text_tokens(config: &RunConfig) -> Vec<(&'static str, Value)> {
+    if !takes_tokens(config) {
+        return Vec::new();
+    }
+    let ends = match *config.text_ends(&config.tokenizer) {
+        [] => Value::Null,
+        [end] => end.into(),
+        ref ends => ends.into(),
+    };
+    vec![("bos_token_id", config.text_start(&config.tokenizer).into()), ("eos_token_id", ends)]
 }
 
 /// The tensors of the folder that is exported, or that a run came from.

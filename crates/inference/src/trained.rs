@@ -96,7 +96,9 @@ impl Trained {
         let tokenizer = match configured {
             Some(configured) => configured.clone(),
             None => {
-                file().map_or(Ok(Tokenizer::None), |file| Tokenizer::from_name(&file.to_string_lossy()))?
+                let read = |file: PathBuf| Tokenizer::from_name(&file.to_string_lossy());
+                let refused = |error: data::Error| RunError::Refused(error.to_string());
+                file().map_or(Ok(Tokenizer::None), read).map_err(refused)?
             }
         };
         if tokenizer == Tokenizer::None {
@@ -109,18 +111,15 @@ impl Trained {
         Ok(tokenizer)
     }
 
-    /// Returns the chat template: that of the run, or that of its model's folder.
+    /// Returns the chat template, which may name the special tokens of `tokenizer`: that of the run, or that
+    /// of its model's folder.
     ///
     /// # Errors
     /// A template that is missing or cannot be read.
-    pub(crate) fn chat_template(&self) -> Result<ChatTemplate> {
-        let own = ChatTemplate::beside(&self.home.join(TOKENIZER));
-        let folders = self.folders();
-        let others = folders.iter().filter(|folder| **folder != self.home);
-        let template = others.fold(own, |template, folder| {
-            template.or_else(|_| ChatTemplate::beside(&folder.join(TOKENIZER)))
-        });
-        template.map_err(|error| RunError::Refused(error.to_string()))
+    pub(crate) fn chat_template(&self, tokenizer: &Tokenizer) -> Result<ChatTemplate> {
+        let others = self.folders().into_iter().filter(|folder| *folder != self.home);
+        let folders: Vec<&Path> = std::iter::once(self.home.as_path()).chain(others).collect();
+        ChatTemplate::of_folders(&folders, tokenizer).map_err(|error| RunError::Refused(error.to_string()))
     }
 }
 

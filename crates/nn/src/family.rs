@@ -286,13 +286,11 @@ impl Examples {
 
 /// The settings outside `[model]` against which a model is checked.
 #[derive(Clone, Copy, Debug)]
-pub struct Conditions<'a> {
+pub struct Conditions {
     /// `precision.compute`.
     pub compute: DType,
     /// `train.micro_batch_size`.
     pub micro_batch_size: usize,
-    /// The name of `data.tokenizer` and the number of its tokens, if the data is text or tokens.
-    pub tokenizer: Option<(&'a str, usize)>,
 }
 
 /// A key that can be searched for the largest value that fits.

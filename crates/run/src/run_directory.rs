@@ -12,7 +12,7 @@ use crate::reference;
 use crate::summary;
 use crate::utc::compact;
 use config::RunConfig;
-use data::Tokenizer;
+use data::{FileTokenizer, Tokenizer};
 use worker::Setup;
 
 /// The resolved configuration in a run directory.
@@ -21,8 +21,6 @@ pub(crate) const CONFIG: &str = "config.toml";
 pub(crate) const METRICS: &str = "metrics.jsonl";
 /// The copy of the run's tokenizer there, if it is a file.
 const TOKENIZER: &str = "tokenizer.json";
-/// The configuration of the tokenizer there.
-const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 /// The chat template there.
 const CHAT_TEMPLATE: &str = "chat_template.jinja";
 /// The directories there that hold nothing but files of runs.
@@ -172,11 +170,6 @@ impl RunDirectory {
         }
         if let Some(path) = &config.data.chat_template {
             write(CHAT_TEMPLATE, &read(path)?)?;
-            // The special tokens that it may name.
-            let names = path.with_file_name(TOKENIZER_CONFIG);
-            if names.is_file() {
-                write(TOKENIZER_CONFIG, &read(&names)?)?;
-            }
             chat_template = Some(CHAT_TEMPLATE);
         }
         let text = config.to_toml_beside(tokenizer, chat_template);
@@ -212,9 +205,8 @@ pub(crate) fn tidy(setup: &Setup, run_dir: &Path) -> Result<()> {
 
 /// Deletes the temporary files of killed processes in a run's directory, which this process has locked.
 fn remove_temporaries(run_dir: &Path) -> Result<()> {
-    let copies = [TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE];
-    let own = [CONFIG, METRICS, "sessions.json", "summary.json", reference::FILE];
-    for file in own.into_iter().chain(copies) {
+    let own = [CONFIG, METRICS, "sessions.json", "summary.json", reference::FILE, TOKENIZER];
+    for file in own.into_iter().chain(FileTokenizer::BESIDE) {
         run_files::remove_temporaries(&run_dir.join(file))?;
     }
     for directory in DIRECTORIES {

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::job::{HeldOut, Job};
+use crate::kind::{Kind, extension};
 #[cfg(feature = "parquet")]
 use crate::parquet_file;
 use crate::progress::BytesRead;
@@ -17,32 +18,6 @@ use std::sync::Arc;
 
 /// Bytes read ahead of decompression and of lines.
 const BUFFER: usize = 1 << 18;
-
-/// The kind of a file, by its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Text,
-    JsonLines,
-    Parquet,
-}
-
-impl Kind {
-    fn of(path: &Path) -> Self {
-        let plain = match extension(path) {
-            "gz" | "zst" => path.with_extension(""),
-            _ => path.to_path_buf(),
-        };
-        match extension(&plain) {
-            "jsonl" | "ndjson" | "json" => Self::JsonLines,
-            "parquet" => Self::Parquet,
-            _ => Self::Text,
-        }
-    }
-}
-
-fn extension(path: &Path) -> &str {
-    path.extension().and_then(|extension| extension.to_str()).unwrap_or_default()
-}
 
 /// Returns the error of a file whose reader is an optional feature.
 fn left_out(path: &Path) -> Error {
@@ -111,7 +86,7 @@ impl<'a> Reader<'a> {
         let shared: Arc<Path> = path.into();
         let division = Division {
             document_end: job.document_end.as_ref().map(String::as_bytes),
-            at_spaces: job.tokenizer.splits_at_spaces(),
+            at_spaces: job.tokenizer.cuts_at_spaces(),
         };
         let border = match job.held_out {
             HeldOut::Fraction(fraction) => {

@@ -1,6 +1,7 @@
 //! A tokenizing job and its options.
 
 use crate::error::{Error, Result};
+use crate::kind::Kind;
 use data::{Encoding, Tokenizer};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -56,6 +57,8 @@ pub struct Job {
     pub held_out: HeldOut,
     /// The token before each document.
     pub separator: Option<u32>,
+    /// Whether documents may follow each other without a separator.
+    pub joins_documents: bool,
     /// The text that ends a document within a text file; without it, a file is a document.
     pub document_end: Option<String>,
     /// Whether all files are plain text, regardless of their names.
@@ -82,6 +85,7 @@ impl Job {
         Ok(Self {
             files,
             separator: tokenizer.separator(),
+            joins_documents: false,
             tokenizer,
             output,
             format: Format::LlmC,
@@ -100,6 +104,15 @@ impl Job {
         let vocabulary = self.tokenizer.vocabulary();
         let reason = if self.format == Format::NanoGpt && vocabulary > MOST_OF_16_BITS {
             format!("nanoGPT's format has 16 bits for a token, and the tokenizer has {vocabulary} tokens")
+        } else if let Some(separator) = self.separator.filter(|separator| *separator as usize >= vocabulary) {
+            format!("the separator, token {separator}, is not among the {vocabulary} of the tokenizer")
+        } else if self.separator.is_none() && !self.joins_documents && self.separates() {
+            format!(
+                "no file of the tokenizer {} names a bos_token or eos_token to separate documents, and they \
+                 would run together: name a token by --separator or data.separator, or join them by \
+                 --separator none",
+                self.tokenizer.name()
+            )
         } else if self.format == Format::NanoGpt && self.held_out == HeldOut::Shard {
             "nanoGPT's format has no shards to hold one out".to_owned()
         } else if !(1..=MOST_SHARD_TOKENS).contains(&self.shard_tokens) {
@@ -114,6 +127,14 @@ impl Job {
             return Ok(());
         };
         Err(Error::Refused(reason))
+    }
+
+    /// Returns whether the output has documents that follow each other. nanoGPT's own scripts write no
+    /// separator before a text file.
+    fn separates(&self) -> bool {
+        let is_text = |path: &PathBuf| self.is_plain_text || Kind::of(path) == Kind::Text;
+        let has_several = self.files.len() > 1 || self.document_end.is_some();
+        !self.files.iter().all(is_text) || has_several && self.format == Format::LlmC
     }
 
     /// The encoding of tokens in the output.

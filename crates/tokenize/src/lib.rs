@@ -23,6 +23,7 @@ mod encode;
 mod error;
 mod input;
 mod job;
+mod kind;
 mod output;
 #[cfg(feature = "parquet")]
 mod parquet_file;

@@ -36,6 +36,9 @@ struct Record {
     job: String,
     /// The tokenizer's identity.
     tokenizer: String,
+    /// The token before each document.
+    #[serde(default)]
+    separator: Option<u32>,
     /// Number of units in the shards.
     units: u64,
     training: Reached,
@@ -84,7 +87,10 @@ impl Output {
         }
         let record = match read_record(&directory)? {
             Some(record) if record.job == fingerprint => record,
-            _ => Record { job: fingerprint, tokenizer: job.tokenizer.identity(), ..start(job) },
+            _ => {
+                let (tokenizer, separator) = (job.tokenizer.identity(), job.separator);
+                Record { job: fingerprint, tokenizer, separator, ..start(job) }
+            }
         };
         let shards = |name, limit, reached| {
             Shards::resume(&directory, name, job.format, job.encoding(), limit, reached)
@@ -163,6 +169,9 @@ impl Output {
         }
         if let Tokenizer::File(file) = &job.tokenizer {
             write_atomically(&self.directory.join(TOKENIZER), file.json())?;
+            for (name, contents) in file.beside() {
+                write_atomically(&self.directory.join(name), contents)?;
+            }
         }
         fs::rename(&self.directory, &job.output).map_err(Error::file(&job.output, "put it in place"))?;
         sync_parent(&job.output).map_err(Error::file(&job.output, "bring it to the disk"))?;

@@ -282,7 +282,8 @@ fn text_corpus(
         return Ok(text);
     }
     let borders: Vec<u64> = text.starts().collect();
-    let contents = format!("{} {} {borders:?}", tokenizer.identity(), text.fingerprint()?);
+    let separator = config.separator();
+    let contents = format!("{} {separator:?} {} {borders:?}", tokenizer.identity(), text.fingerprint()?);
     let cache = match data.cache.as_os_str().is_empty() {
         true => Path::new("runs").join(CACHE),
         false => data.cache.clone(),
@@ -291,7 +292,7 @@ fn text_corpus(
     if !tokens.exists() {
         let files = text.files().map(Path::to_path_buf).collect();
         let job = Job::new(files, tokenizer.clone(), tokens.clone())?;
-        tokenize::tokenize(&Job { show_progress: true, is_plain_text: true, ..job })?;
+        tokenize::tokenize(&Job { separator, show_progress: true, is_plain_text: true, ..job })?;
     }
     Ok(Corpus::open_shards(&tokens, &["train_*.bin".to_owned()])?)
 }

@@ -52,9 +52,12 @@ fn sizes(config: &RunConfig) -> Result<(usize, usize)> {
 /// None beside the tokenizer; one that cannot be read.
 fn template(config: &RunConfig) -> std::result::Result<ChatTemplate, data::Error> {
     match &config.data.chat_template {
-        Some(file) => ChatTemplate::of_file(file),
+        Some(file) => ChatTemplate::of_file(file, &config.tokenizer),
         None => match &config.tokenizer {
-            Tokenizer::File(_) => ChatTemplate::beside(Path::new(config.tokenizer.name())),
+            Tokenizer::File(_) => {
+                let folder = Path::new(config.tokenizer.name()).parent().unwrap_or(Path::new(""));
+                ChatTemplate::of_folders(&[folder], &config.tokenizer)
+            }
             own => {
                 let reason = "no chat template belongs to this tokenizer: name the file of one".to_owned();
                 Err(data::Error::Template { path: own.name().into(), reason })

@@ -3,7 +3,7 @@
 use super::dialogue::{Dialogue, Learnt};
 use super::figures::Figures;
 use super::format::{ChatFormat, Example, Parsed};
-use super::pairs::{Answered, answered};
+use super::pairs::{Answered, answered_text};
 use super::template::ChatTemplate;
 use crate::records::each_record;
 use crate::{Error, Tokenizer};
@@ -69,12 +69,11 @@ impl ChatReading<'_> {
                         rendered(dialogue, learnt, self.template.map_err(missing)?, self.tokenizer)
                     }
                     Example::Texts { prompt, completion } => {
-                        figures.add_text(self.tokenizer);
-                        answered(prompt, completion, self.tokenizer).map(after)
+                        answered_text(prompt, completion, self.tokenizer).map(after)
                     }
                 };
                 let conversation = conversation.map_err(refused)?;
-                check(&conversation, self.vocabulary).map_err(refused)?;
+                self.check(&conversation).map_err(refused)?;
                 conversations.push(conversation);
                 Ok(())
             })?;
@@ -88,6 +87,14 @@ impl ChatReading<'_> {
                 Ok(conversations)
             }
         }
+    }
+
+    /// Checks that the model has all tokens, and that one of them is learnt.
+    fn check(&self, conversation: &Conversation) -> Result<(), String> {
+        if !conversation.answers.contains(&true) {
+            return Err("it has no answer of the assistant".to_owned());
+        }
+        self.tokenizer.check_tokens(&conversation.tokens, self.vocabulary)
     }
 }
 
@@ -175,15 +182,4 @@ fn learnt_answers(learnt: &[bool], answers: Vec<Range<usize>>) -> Result<Vec<Ran
         ));
     }
     Ok(answers.into_iter().zip(learnt).filter(|(_, is_learnt)| **is_learnt).map(|(range, _)| range).collect())
-}
-
-/// Checks that the model has all tokens, and that one of them is learnt.
-fn check(conversation: &Conversation, vocabulary: usize) -> Result<(), String> {
-    if !conversation.answers.contains(&true) {
-        return Err("it has no answer of the assistant".to_owned());
-    }
-    match conversation.tokens.iter().find(|token| **token as usize >= vocabulary) {
-        Some(token) => Err(format!("token {token} is not among the {vocabulary} of the model")),
-        None => Ok(()),
-    }
 }

@@ -7,7 +7,6 @@ use system::tally::Tally;
 
 use super::dialogue::Learnt;
 use super::format::ChatFormat;
-use crate::Tokenizer;
 
 /// Counts of formats, keys that are not read, and messages that are not learnt.
 #[derive(Debug, Default)]
@@ -18,8 +17,6 @@ pub(super) struct Figures {
     masked: u64,
     /// Conversations of which no answer is learnt.
     unlearnt: u64,
-    /// Texts after which the tokenizer has no token for their end.
-    endless: u64,
 }
 
 impl Figures {
@@ -32,11 +29,6 @@ impl Figures {
     /// Counts keys that are not read.
     pub(super) fn add_unread(&mut self, unread: &[String]) {
         self.unread.add_all(unread.iter().map(String::as_str));
-    }
-
-    /// Counts a text, or a pair of them, after which the tokenizer's token for its end follows.
-    pub(super) fn add_text(&mut self, tokenizer: &Tokenizer) {
-        self.endless += u64::from(tokenizer.end().is_none());
     }
 
     /// Counts the masked answers of a conversation, and returns whether all its answers are masked, so that
@@ -59,13 +51,6 @@ impl Figures {
             formats.map(|(format, count)| format!("\"{}\" ({})", format.name(), grouped(*count))).collect();
         if !formats.is_empty() {
             tracing::info!("data.format: {noun} of {}", formats.join(" and "));
-        }
-        if self.endless > 0 {
-            tracing::warn!(
-                "the texts of {} {noun} end without a token for that, because the tokenizer has none: a model does \
-                 not learn to end its answers",
-                grouped(self.endless)
-            );
         }
         let mut left_out = Vec::new();
         if self.masked > 0 {

@@ -1,13 +1,15 @@
 //! The engine of chat templates, with limits on steps and text.
 
+use std::fmt;
 use std::io::{self, Write};
 
-use minijinja::value::{Kwargs, Value};
-use minijinja::{Environment, Error, ErrorKind, context};
+use minijinja::value::{Kwargs, Rest, Value};
+use minijinja::{Environment, Error, ErrorKind, Output, State, context};
 use system::numbers::grouped;
 
 use super::dialogue::TemplateInput;
-use super::json::python_json;
+use super::marks::{MARKS, Marks};
+use super::python::{JsonOptions, write_json, write_text};
 
 /// The name of the template within its environment.
 const NAME: &str = "chat";
@@ -36,7 +38,9 @@ impl Jinja {
         environment.set_lstrip_blocks(true);
         environment.set_fuel(Some(MOST_STEPS));
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.set_formatter(print);
         environment.add_filter("tojson", to_json);
+        environment.add_filter("string", to_text);
         environment.add_function("raise_exception", |message: String| -> Result<String, _> {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         });
@@ -44,7 +48,8 @@ impl Jinja {
         Ok(Self { environment, special })
     }
 
-    /// Returns the text of `messages`; `prompts`: with the words after which the assistant answers.
+    /// Returns the text of `messages`; `prompts`: with the words after which the assistant answers; `marks`:
+    /// with these around the answers.
     ///
     /// # Errors
     /// Messages that the template refuses, too many steps, too long a text; the reason.
@@ -53,11 +58,13 @@ impl Jinja {
         messages: &[serde_json::Value],
         input: &TemplateInput,
         prompts: bool,
+        marks: Option<Marks>,
     ) -> Result<String, String> {
         // Variables of a conversation take precedence over special tokens.
-        let special = self.special.iter().map(|(name, text)| (name.clone(), Value::from(text.as_str())));
-        let own = input.variables.iter().map(|(name, value)| (name.clone(), Value::from_serialize(value)));
-        let variables = Value::from_iter(special.chain(own));
+        let special = self.special.iter().map(|(name, text)| (name.as_str(), Value::from(text.as_str())));
+        let own = input.variables.iter().map(|(name, value)| (name.as_str(), Value::from_serialize(value)));
+        let marks = MARKS.into_iter().zip(marks.into_iter().flatten().map(Value::from));
+        let variables = Value::from_iter(special.chain(own).chain(marks));
         let values = context! {
             messages => Value::from_serialize(messages),
             add_generation_prompt => prompts,
@@ -82,22 +89,71 @@ impl Jinja {
     }
 }
 
-/// The filter `tojson`, with Python's spaces.
-fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
-    let indent = options.get::<Option<usize>>("indent")?;
-    if let Some(indent) = indent.filter(|indent| *indent > MOST_INDENT) {
-        let text = format!("tojson indents by at most {MOST_INDENT} spaces, not {}", grouped(indent as u64));
-        return Err(Error::new(ErrorKind::InvalidOperation, text));
-    }
-    // Templates of Hugging Face may also pass these, which change nothing here.
-    for ignored in ["ensure_ascii", "separators", "sort_keys"] {
-        options.get::<Option<Value>>(ignored)?;
-    }
-    let failed = |error: serde_json::Error| Error::new(ErrorKind::BadSerialization, error.to_string());
+/// Prints a value as Python does.
+fn print(output: &mut Output<'_>, _: &State<'_, '_>, value: &Value) -> Result<(), Error> {
+    write_text(value, output).map_err(|_| Error::new(ErrorKind::WriteFailure, "a value cannot be printed"))
+}
+
+/// The filter `string`: the text of a value, as Python writes it.
+fn to_text(value: &Value) -> Result<String, Error> {
     let mut text = Bounded::default();
-    let written = python_json(&serde_json::to_value(value).map_err(failed)?, indent, &mut text);
-    written.map_err(failed)?;
-    Ok(String::from_utf8_lossy(&text.bytes).into_owned())
+    let written = write_text(value, &mut text);
+    text.finish(written)
+}
+
+/// The filter `tojson` of transformers, which has the options of `json.dumps` and its order of them.
+fn to_json(value: &Value, listed: Rest<Value>, named: Kwargs) -> Result<String, Error> {
+    const NAMES: [&str; 4] = ["ensure_ascii", "indent", "separators", "sort_keys"];
+    if listed.len() > NAMES.len() {
+        return Err(ErrorKind::TooManyArguments.into());
+    }
+    let mut values = [const { None }; NAMES.len()];
+    for (index, name) in NAMES.into_iter().enumerate() {
+        let own =
+            listed.get(index).cloned().map_or_else(|| named.get::<Option<Value>>(name), |own| Ok(Some(own)));
+        values[index] = own?.filter(|value| !value.is_none());
+    }
+    named.assert_all_used()?;
+    let [ensure_ascii, indent, separators, sort_keys] = values;
+    let options = JsonOptions {
+        ensure_ascii: ensure_ascii.is_some_and(|value| value.is_true()),
+        separators: match separators {
+            Some(separators) => separator_texts(&separators)?,
+            None if indent.is_some() => [",", ": "].map(str::to_owned),
+            None => [", ", ": "].map(str::to_owned),
+        },
+        sort_keys: sort_keys.is_some_and(|value| value.is_true()),
+        indent: indent.map(|indent| indent_text(&indent)).transpose()?,
+    };
+    let mut text = Bounded::default();
+    let written = write_json(value, &options, 0, &mut text);
+    text.finish(written)
+}
+
+/// Returns the two texts of `separators`.
+fn separator_texts(separators: &Value) -> Result<[String; 2], Error> {
+    let texts = separators.try_iter()?.map(|text| text.as_str().map(str::to_owned));
+    let texts: Option<Vec<String>> = texts.collect();
+    texts.and_then(|texts| texts.try_into().ok()).ok_or_else(|| {
+        Error::new(ErrorKind::InvalidOperation, "the separators of tojson are two texts".to_owned())
+    })
+}
+
+/// Returns the text of an indent: a text, or a number of spaces.
+fn indent_text(indent: &Value) -> Result<String, Error> {
+    let refused = |what: String| {
+        let text = format!("tojson indents by at most {MOST_INDENT} spaces, not {what}");
+        Error::new(ErrorKind::InvalidOperation, text)
+    };
+    let own = indent.as_str().map(str::to_owned);
+    let spaces = || match indent.as_i64() {
+        Some(..0) => Ok(String::new()),
+        Some(count) if count <= MOST_INDENT as i64 => Ok(" ".repeat(count as usize)),
+        Some(count) => Err(refused(grouped(count as u64))),
+        None => Err(refused(indent.to_string())),
+    };
+    let text = own.map_or_else(spaces, Ok)?;
+    if text.len() > MOST_INDENT { Err(refused(grouped(text.len() as u64))) } else { Ok(text) }
 }
 
 /// Text within the limit.
@@ -105,6 +161,24 @@ fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
 struct Bounded {
     bytes: Vec<u8>,
     is_full: bool,
+}
+
+impl Bounded {
+    /// Returns the text after writing it.
+    fn finish(self, written: fmt::Result) -> Result<String, Error> {
+        let failed = |what| Error::new(ErrorKind::BadSerialization, what);
+        if self.is_full {
+            return Err(failed(format!("it has more than {} bytes", grouped(MOST_TEXT as u64))));
+        }
+        written.map_err(|_| failed("a value is no JSON".to_owned()))?;
+        String::from_utf8(self.bytes).map_err(|error| failed(error.to_string()))
+    }
+}
+
+impl fmt::Write for Bounded {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.write_all(text.as_bytes()).map_err(|_| fmt::Error)
+    }
 }
 
 impl Write for Bounded {
@@ -137,7 +211,7 @@ mod tests {
         ] {
             let refused = Jinja::new(text.to_owned(), Vec::new())
                 .unwrap()
-                .render(&[], &TemplateInput::default(), false)
+                .render(&[], &TemplateInput::default(), false, None)
                 .unwrap_err();
             assert!(refused.contains(words), "{text}: {refused}");
         }

@@ -1,17 +1,19 @@
 //! Conversations: JSON objects of messages, rendered by a chat template, of which the answers are learnt.
 
+mod answers;
 mod conversation;
 mod cut;
 mod dialogue;
 mod figures;
 mod format;
 mod jinja;
-mod json;
 mod keys;
 mod layout;
+mod marks;
 mod message;
 mod pair_source;
 mod pairs;
+mod python;
 mod renderer;
 mod source;
 mod template;

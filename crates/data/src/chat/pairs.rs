@@ -55,8 +55,8 @@ pub fn read_pairs(
             }
             let refused = |reason| Error::BadConversation { path: path.clone(), line: record.line, reason };
             figures.add_unread(&check_keys(&PAIR, &record).map_err(refused)?);
-            let pair = pair(&record, template, tokenizer, &mut figures).map_err(refused)?;
-            check(&pair, vocabulary).map_err(refused)?;
+            let pair = pair(&record, template, tokenizer).map_err(refused)?;
+            check(&pair, tokenizer, vocabulary).map_err(refused)?;
             pairs.push(pair);
             Ok(())
         })?;
@@ -74,7 +74,6 @@ fn pair(
     record: &Record,
     template: Result<&ChatTemplate, &Error>,
     tokenizer: &Tokenizer,
-    figures: &mut Figures,
 ) -> Result<Pair, String> {
     let object = &record.values;
     let prompt = object.get("prompt").filter(|prompt| !prompt.is_null());
@@ -85,7 +84,6 @@ fn pair(
     match (prompt, chosen?, rejected?) {
         (None | Some(Value::String(_)), Value::String(chosen), Value::String(rejected)) => {
             check_unused(object)?;
-            figures.add_text(tokenizer);
             let prompt = prompt.and_then(Value::as_str);
             of_texts(prompt, chosen, rejected, tokenizer)
         }
@@ -113,20 +111,33 @@ fn of_texts(
             (&chosen[..common], &chosen[common..], &rejected[common..])
         }
     };
-    Ok(Pair {
-        chosen: answered(prompt, chosen, tokenizer)?,
-        rejected: answered(prompt, rejected, tokenizer)?,
-    })
+    let answered = |answer: &str| answered_text(prompt, answer, tokenizer);
+    Ok(Pair { chosen: answered(chosen)?, rejected: answered(rejected)? })
 }
 
-/// Returns the tokens of a prompt and its answer, between the tokenizer's tokens for their start and end.
-pub(super) fn answered(prompt: &str, answer: &str, tokenizer: &Tokenizer) -> Result<Answered, String> {
-    let start = tokenizer.encode_prompt("").map_err(|error| error.to_string())?;
+/// Returns the tokens of a prompt and its answer: they begin with the tokens that the tokenizer puts before a
+/// text, and end with its token for that, also where the texts spell them out.
+///
+/// # Errors
+/// A text that cannot be encoded, a tokenizer without a token that ends texts.
+pub(super) fn answered_text(prompt: &str, answer: &str, tokenizer: &Tokenizer) -> Result<Answered, String> {
+    let special = tokenizer.special_tokens();
+    let Some(end) = special.end else {
+        return Err(format!(
+            "no file of the tokenizer {} names the token with which answers end: \"eos_token\" in \
+             tokenizer_config.json beside it does",
+            tokenizer.name()
+        ));
+    };
     let mut answered = encoded(&format!("{prompt}{answer}"), prompt.len(), tokenizer)?;
-    answered.tokens.splice(0..0, start.iter().copied());
-    let ends = tokenizer.end().is_some_and(|end| answered.tokens.last() == Some(&end));
-    answered.tokens.extend(tokenizer.end().filter(|_| !ends));
-    Ok(Answered { answer: answered.answer + start.len(), ..answered })
+    if !answered.tokens.starts_with(&special.before_text) {
+        answered.answer += special.before_text.len();
+        answered.tokens.splice(0..0, special.before_text.iter().copied());
+    }
+    if answered.tokens.last() != Some(&end) {
+        answered.tokens.push(end);
+    }
+    Ok(answered)
 }
 
 /// Bytes of the prompt with which two texts begin, without a last space, which belongs to the answers.
@@ -166,14 +177,12 @@ fn encoded(text: &str, start: usize, tokenizer: &Tokenizer) -> Result<Answered, 
     Ok(Answered { tokens: spans.into_iter().map(|(token, _)| token).collect(), answer })
 }
 
-fn check(pair: &Pair, vocabulary: usize) -> Result<(), String> {
+fn check(pair: &Pair, tokenizer: &Tokenizer, vocabulary: usize) -> Result<(), String> {
     for (name, Answered { tokens, answer }) in [("chosen", &pair.chosen), ("rejected", &pair.rejected)] {
         if *answer >= tokens.len() {
             return Err(format!("its \"{name}\" has no answer after the prompt"));
         }
-        if let Some(token) = tokens.iter().find(|token| **token as usize >= vocabulary) {
-            return Err(format!("token {token} is not among the {vocabulary} of the model"));
-        }
+        tokenizer.check_tokens(tokens, vocabulary)?;
     }
     Ok(())
 }
@@ -187,8 +196,7 @@ mod tests {
         let missing = Error::NoPaths;
         let values = object.as_object().unwrap().clone();
         let record = Record { line: 1, values, unreadable: Vec::new() };
-        let Pair { chosen, rejected } =
-            pair(&record, Err(&missing), &Tokenizer::Bytes, &mut Figures::default())?;
+        let Pair { chosen, rejected } = pair(&record, Err(&missing), &Tokenizer::Bytes)?;
         let text = |of: Answered| (Tokenizer::Bytes.decode(&of.tokens), of.answer);
         Ok([text(chosen), text(rejected)])
     }

@@ -9,13 +9,33 @@ use system::confined::{Answers, Confined, Task};
 
 use super::dialogue::TemplateInput;
 use super::jinja::Jinja;
+use super::marks::Marks;
 
 /// The task of confined processes that render chat templates.
 pub const CHAT_TASK: Task = Task { name: "chat-template", start: serve };
 
-/// A text that is asked for: of so many first messages, and whether with the words after which the assistant
-/// answers.
-pub(super) type Part = (usize, bool);
+/// A text that is asked for.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct Part {
+    /// The number of first messages.
+    pub(super) messages: usize,
+    /// Whether the words follow after which the assistant answers.
+    pub(super) prompts: bool,
+    /// Marks around the answers, if the template has `{% generation %}`.
+    pub(super) marks: Option<Marks>,
+}
+
+impl Part {
+    /// The text of the first messages, with the words after which the assistant answers.
+    pub(super) fn question(messages: usize) -> Self {
+        Self { messages, prompts: true, marks: None }
+    }
+
+    /// The text of the first messages.
+    pub(super) fn text(messages: usize) -> Self {
+        Self { messages, prompts: false, marks: None }
+    }
+}
 
 /// A template, its special tokens, and where it is rendered.
 #[derive(Debug)]
@@ -130,5 +150,5 @@ fn answer(jinja: &mut Option<Jinja>, request: &[u8]) -> Answer {
 
 fn texts(jinja: &Jinja, messages: &[Value], input: &TemplateInput, parts: &[Part]) -> Answer {
     let first = |count: usize| &messages[..count.min(messages.len())];
-    parts.iter().map(|(count, prompts)| jinja.render(first(*count), input, *prompts)).collect()
+    parts.iter().map(|part| jinja.render(first(part.messages), input, part.prompts, part.marks)).collect()
 }

@@ -24,9 +24,22 @@ impl Tokenizer {
         if file.is_file() {
             return file.to_str().map(str::to_owned);
         }
-        let record: Value =
-            serde_json::from_slice(&system::input::read(&folder.join(RECORD), MOST_RECORD).ok()?).ok()?;
+        let record = record(folder)?;
         let name = record["tokenizer"].as_str()?;
         Self::NAMES.contains(&name).then(|| name.to_owned())
     }
+
+    /// Returns the token before each document of some shards, as the record of `plimsoll tokenize` beside the
+    /// first of them says; `None` without such a record.
+    #[must_use]
+    pub fn separator_of_shards(base: &Path, patterns: &[String]) -> Option<u32> {
+        let shards = files(base, patterns).ok()?;
+        let separator = record(shards.first()?.parent()?)?["separator"].as_u64()?;
+        u32::try_from(separator).ok()
+    }
+}
+
+/// Returns the record of `plimsoll tokenize` in a folder, if there is one.
+fn record(folder: &Path) -> Option<Value> {
+    serde_json::from_slice(&system::input::read(&folder.join(RECORD), MOST_RECORD).ok()?).ok()
 }

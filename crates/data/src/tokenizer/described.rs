@@ -1,6 +1,7 @@
 //! The built-in tokenizers as a `tokenizer.json`, which other programs load.
 
 use super::gpt2;
+use super::token_bytes::is_own_character;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
@@ -62,11 +63,10 @@ fn parts<'a>(bytes: &'a [u8], token: usize, numbers: &HashMap<&[u8], usize>) -> 
 /// Returns bytes as the characters that byte-level tokenizers write for them: printable ones for themselves,
 /// and those from U+0100 on for the others.
 fn spelled(bytes: &[u8]) -> String {
-    let is_printable = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
-    let character = |byte: &u8| match is_printable(byte) {
+    let character = |byte: &u8| match is_own_character(*byte) {
         true => char::from(*byte),
         false => {
-            let position = (0..*byte).filter(|earlier| !is_printable(earlier)).count() as u32;
+            let position = (0..*byte).filter(|earlier| !is_own_character(*earlier)).count() as u32;
             char::from_u32(0x100 + position).unwrap_or(char::REPLACEMENT_CHARACTER)
         }
     };

@@ -1,81 +1,91 @@
-//! Tokenizers described by a `tokenizer.json`.
+//! Tokenizers described by a `tokenizer.json` and the files beside it.
 
 use crate::Error;
 use crate::data_file::DataFile;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
 use std::ops::Range;
-use std::panic::catch_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use tokenizers::{Encoding, PostProcessorWrapper};
 
-/// Tokens that commonly precede or end a document, the likeliest first.
-const SEPARATORS: [&str; 8] =
-    ["<|begin_of_text|>", "<|endoftext|>", "<s>", "<bos>", "</s>", "<|end_of_text|>", "<eos>", "[CLS]"];
+use super::cuts::cuts_at_spaces;
+use super::description::Description;
+use super::folder::{BESIDE, TokenizerFolder};
+use super::special_tokens::SpecialTokens;
+use super::token_bytes::{TokenBytes, VocabularyToken};
 
 /// The name of a tokenizer's file.
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 
-/// Files beside a tokenizer that belong to it: its special tokens, and its chat template.
-const BESIDE: [&str; 2] = [CONFIGURATION, "chat_template.jinja"];
-
-/// The configuration beside a tokenizer.
-const CONFIGURATION: &str = "tokenizer_config.json";
-
-/// The most bytes of such a file.
-const MOST_BESIDE: u64 = 16 << 20;
-
 /// Tokenizers that this process has loaded, because a plan reads a configuration many times.
 static LOADED: Mutex<Vec<Arc<FileTokenizer>>> = Mutex::new(Vec::new());
 
-/// A tokenizer of Hugging Face's library, read from its `tokenizer.json`.
+/// A tokenizer of Hugging Face's library, read from its `tokenizer.json` and the files beside it.
 #[derive(Debug)]
 pub struct FileTokenizer {
     path: PathBuf,
     name: String,
     json: Vec<u8>,
     sha256: String,
-    /// The files of [`BESIDE`] that exist.
-    beside: Vec<(&'static str, Vec<u8>)>,
+    /// SHA-256 of all that decides the tokens of a text.
+    identity: String,
+    folder: TokenizerFolder,
+    special: SpecialTokens,
+    /// Numbers of special tokens.
+    special_numbers: BTreeSet<u32>,
     /// Takes special tokens that a text spells out for text.
     tokenizer: tokenizers::Tokenizer,
     /// Knows them, and adds nothing to a text.
     with_special: OnceLock<tokenizers::Tokenizer>,
+    splits_special: bool,
     vocabulary: usize,
+    decoder: Value,
+    /// `None`: the library decodes.
+    token_bytes: OnceLock<Option<TokenBytes>>,
     is_byte_level: bool,
-    splits_at_spaces: bool,
+    cuts_at_spaces: bool,
 }
 
 impl PartialEq for FileTokenizer {
     fn eq(&self, other: &Self) -> bool {
-        self.sha256 == other.sha256
+        self.identity == other.identity && self.special == other.special
     }
 }
 
 impl FileTokenizer {
+    /// Names of the files beside a `tokenizer.json` that belong to it.
+    pub const BESIDE: [&str; 5] = BESIDE;
+
     /// Reads the file, or that of a folder. An earlier call for the same contents gives the same tokenizer.
     ///
     /// # Errors
-    /// A file that is missing or unreadable; [`Error::BadTokenizer`] if it is no tokenizer.
+    /// A file that is missing or unreadable; [`Error::BadTokenizer`] if it is no tokenizer;
+    /// [`Error::BadTokenizerFile`] for a file beside it.
     pub(super) fn load(path: &Path) -> Result<Arc<Self>, Error> {
         let path = &if path.is_dir() { path.join(TOKENIZER) } else { path.to_path_buf() };
         let file = DataFile::open(path)?;
         let mut json = vec![0; usize::try_from(file.len()).map_err(|_| Error::TooLong)?];
         file.read_at(0, &mut json)?;
         let sha256 = format!("{:x}", Sha256::digest(&json));
+        let folder = TokenizerFolder::read(path)?;
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(entry) = loaded.iter().find(|entry| entry.path == *path && entry.sha256 == sha256) {
+        let is_same =
+            |entry: &&Arc<Self>| entry.path == *path && entry.sha256 == sha256 && entry.folder == folder;
+        if let Some(entry) = loaded.iter().find(is_same) {
             return Ok(Arc::clone(entry));
         }
-        let read = Arc::new(Self::parse(path, json, sha256)?);
+        let read = Arc::new(Self::parse(path, json, sha256, folder)?);
         loaded.push(Arc::clone(&read));
         Ok(read)
     }
 
-    fn parse(path: &Path, json: Vec<u8>, sha256: String) -> Result<Self, Error> {
+    fn parse(path: &Path, json: Vec<u8>, sha256: String, folder: TokenizerFolder) -> Result<Self, Error> {
         let bad = |reason: String| Error::BadTokenizer { path: path.to_path_buf(), reason };
         // The library panics on some texts that are no JSON, and on some objects that are no tokenizer.
-        let described: Value = serde_json::from_slice(&json).map_err(|error| bad(error.to_string()))?;
+        let mut described: Value = serde_json::from_slice(&json).map_err(|error| bad(error.to_string()))?;
         let text = str::from_utf8(&json).map_err(|error| bad(error.to_string()))?;
         // Parsing a string is compiled within the library, once; parsing bytes would be compiled here again.
         let built = catch_unwind(|| text.parse::<tokenizers::Tokenizer>())
@@ -84,25 +94,41 @@ impl FileTokenizer {
         // Text that spells out a special token is encoded as text, and nothing is truncated.
         tokenizer.set_encode_special_tokens(true);
         tokenizer.with_truncation(None).map_err(|error| bad(error.to_string()))?.with_padding(None);
+        let known: Vec<_> = tokenizer.get_added_tokens_decoder().into_values().collect();
+        let description = Description::read(&folder, &known, &|text| tokenizer.token_to_id(text).is_some())?;
+        catch_unwind(AssertUnwindSafe(|| tokenizer.add_tokens(&description.added)))
+            .map_err(|_| bad("the tokens of the files beside it cannot be added to it".to_owned()))?;
+        let identity = match (description.added.is_empty(), description.splits_special) {
+            (true, false) => sha256.clone(),
+            (_, splits) => {
+                let more = format!("{sha256} {splits} {:?}", description.added);
+                format!("{:x}", Sha256::digest(more))
+            }
+        };
         let largest = tokenizer.get_vocab(true).into_values().max();
         let vocabulary = largest.ok_or_else(|| bad("it has no token".to_owned()))? as usize + 1;
-        let is_byte_level =
-            ["pre_tokenizer", "decoder"].iter().all(|part| contains(&described[part], "\"ByteLevel\""));
-        let splits_at_spaces = is_byte_level && splits_at_spaces(&described);
-        let beside = files_beside(path)?;
-        let (path, name) = (path.to_path_buf(), path.to_string_lossy().into_owned());
-        let with_special = OnceLock::new();
+        let special = SpecialTokens::new(&tokenizer, &description);
+        let added = tokenizer.get_added_tokens_decoder();
+        let special_numbers = added.iter().filter(|(_, token)| token.special).map(|(number, _)| *number);
+        let parts = ["pre_tokenizer", "decoder"];
+        let is_byte_level = parts.iter().all(|part| described[*part].to_string().contains("\"ByteLevel\""));
         Ok(Self {
-            path,
-            name,
+            path: path.to_path_buf(),
+            name: path.to_string_lossy().into_owned(),
             json,
             sha256,
-            beside,
+            identity,
+            folder,
+            special,
+            special_numbers: special_numbers.collect(),
+            cuts_at_spaces: cuts_at_spaces(&described, added.values()),
             tokenizer,
-            with_special,
+            with_special: OnceLock::new(),
+            splits_special: description.splits_special,
             vocabulary,
+            decoder: described["decoder"].take(),
+            token_bytes: OnceLock::new(),
             is_byte_level,
-            splits_at_spaces,
         })
     }
 
@@ -112,18 +138,19 @@ impl FileTokenizer {
         &self.json
     }
 
-    /// The files that belong to the tokenizer and were beside it, by name.
+    /// The files that belong to the tokenizer and were beside it, by name. With them and [`Self::json`] in
+    /// another folder, the tokenizer is the same there.
     #[must_use]
     pub fn beside(&self) -> &[(&'static str, Vec<u8>)] {
-        &self.beside
+        &self.folder.files
     }
 
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    pub(super) fn sha256(&self) -> &str {
-        &self.sha256
+    pub(super) fn identity(&self) -> &str {
+        &self.identity
     }
 
     pub(super) fn vocabulary(&self) -> usize {
@@ -134,18 +161,16 @@ impl FileTokenizer {
         self.tokenizer.token_to_id(text)
     }
 
-    pub(super) fn separator(&self) -> Option<u32> {
-        SEPARATORS.iter().find_map(|text| self.token(text))
+    pub(super) fn text_of(&self, token: u32) -> Option<String> {
+        self.tokenizer.id_to_token(token)
     }
 
-    pub(super) fn end(&self) -> Option<u32> {
-        let configuration = self.beside.iter().find(|(name, _)| *name == CONFIGURATION);
-        let end = configuration.and_then(|(_, text)| {
-            let value = serde_json::from_slice::<Value>(text).ok()?;
-            let end = &value["eos_token"];
-            self.token(end.as_str().or_else(|| end["content"].as_str())?)
-        });
-        end.or_else(|| self.separator())
+    pub(super) fn special(&self) -> &SpecialTokens {
+        &self.special
+    }
+
+    pub(super) fn is_special(&self, token: u32) -> bool {
+        self.special_numbers.contains(&token)
     }
 
     pub(super) fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
@@ -160,24 +185,38 @@ impl FileTokenizer {
     }
 
     pub(super) fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, Error> {
-        // As transformers do, whatever tokenizer_config.json says about them.
+        // As transformers do, whatever tokenizer_config.json says about the tokens around a text.
         let encoded = self.encode_special(text)?;
         let processed = self.tokenizer.post_process(encoded, None, true).map_err(not_encoded)?;
         Ok(processed.get_ids().to_vec())
     }
 
     /// Encodes a text in which special tokens may be spelled out, with the bytes of each token.
-    fn encode_special(&self, text: &str) -> Result<tokenizers::Encoding, Error> {
+    fn encode_special(&self, text: &str) -> Result<Encoding, Error> {
         let tokenizer = self.with_special.get_or_init(|| {
             let mut tokenizer = self.tokenizer.clone();
-            tokenizer.set_encode_special_tokens(false);
-            tokenizer.with_post_processor(None::<tokenizers::PostProcessorWrapper>);
+            tokenizer.set_encode_special_tokens(self.splits_special);
+            tokenizer.with_post_processor(None::<PostProcessorWrapper>);
             tokenizer
         });
         tokenizer.encode(text, false).map_err(not_encoded)
     }
 
-    pub(super) fn decode(&self, tokens: &[u32]) -> String {
+    /// The bytes of tokens; `None` if the decoder does not work token by token.
+    pub(super) fn token_bytes(&self) -> Option<&TokenBytes> {
+        let bytes = self.token_bytes.get_or_init(|| {
+            let added = self.tokenizer.get_added_tokens_decoder();
+            let tokens = (0..self.vocabulary as u32).map(|token| {
+                let text = self.tokenizer.id_to_token(token)?;
+                Some(VocabularyToken { text, is_added: added.contains_key(&token) })
+            });
+            TokenBytes::new(&self.decoder, tokens)
+        });
+        bytes.as_ref()
+    }
+
+    /// Decodes by the library; tokens beyond the vocabulary become U+FFFD.
+    pub(super) fn decode_by_library(&self, tokens: &[u32]) -> String {
         let unknown = |token: &u32| self.tokenizer.id_to_token(*token).is_none();
         let mut text = String::new();
         // Runs of known tokens; the others have no text.
@@ -185,61 +224,27 @@ impl FileTokenizer {
             if index > 0 {
                 text.push(char::REPLACEMENT_CHARACTER);
             }
-            text += &self.tokenizer.decode(run, false).unwrap_or_default();
+            // The library panics on some decoders.
+            let decoded = catch_unwind(AssertUnwindSafe(|| self.tokenizer.decode(run, false)));
+            text += &decoded.ok().and_then(Result::ok).unwrap_or_default();
         }
         text
     }
 
     pub(super) fn byte_lengths(&self) -> Option<Vec<u32>> {
-        if !self.is_byte_level {
-            return None;
-        }
-        let added = self.tokenizer.get_added_tokens_decoder();
-        let length = |token: u32| match added.get(&token) {
-            Some(added) if added.special => 0,
-            Some(added) => added.content.len() as u32,
-            // A character of a byte-level token represents one byte.
-            None => self.tokenizer.id_to_token(token).map_or(0, |text| text.chars().count() as u32),
+        let bytes = self.token_bytes().filter(|_| self.is_byte_level)?;
+        let length = |token: u32| match self.is_special(token) {
+            true => 0,
+            false => bytes.get(token).map_or(0, |bytes| bytes.len() as u32),
         };
         Some((0..self.vocabulary as u32).map(length).collect())
     }
 
-    pub(super) fn splits_at_spaces(&self) -> bool {
-        self.splits_at_spaces
+    pub(super) fn cuts_at_spaces(&self) -> bool {
+        self.cuts_at_spaces
     }
 }
 
 fn not_encoded(error: tokenizers::Error) -> Error {
     Error::NotEncoded { reason: error.to_string() }
-}
-
-/// Reads the files of [`BESIDE`] that exist beside a tokenizer.
-fn files_beside(path: &Path) -> Result<Vec<(&'static str, Vec<u8>)>, Error> {
-    let mut files = Vec::new();
-    for name in BESIDE {
-        let path = path.with_file_name(name);
-        if path.is_file() {
-            let file = DataFile::open(&path)?;
-            if file.len() > MOST_BESIDE {
-                let reason = format!("it has more than {MOST_BESIDE} bytes");
-                return Err(Error::BadTokenizer { path, reason });
-            }
-            let mut text = vec![0; usize::try_from(file.len()).map_err(|_| Error::TooLong)?];
-            file.read_at(0, &mut text)?;
-            files.push((name, text));
-        }
-    }
-    Ok(files)
-}
-
-/// Returns whether a byte-level tokenizer splits at spaces, adds none before its text and changes none.
-fn splits_at_spaces(described: &Value) -> bool {
-    let (before, normalizer) = (&described["pre_tokenizer"], &described["normalizer"]);
-    let by_pattern = contains(before, "\"use_regex\":true") || contains(before, "\"Split\"");
-    let keeps_spaces = normalizer.is_null() || normalizer["type"] == "NFC";
-    by_pattern && keeps_spaces && !contains(before, "\"add_prefix_space\":true")
-}
-
-fn contains(part: &Value, text: &str) -> bool {
-    part.to_string().contains(text)
 }

@@ -47,18 +47,6 @@ pub(super) fn token(text: &str) -> Option<u32> {
     }
 }
 
-pub(super) fn decode(tokens: &[u32]) -> String {
-    let mut bytes = Vec::new();
-    for token in tokens {
-        match table().decode_bytes(&[*token]) {
-            Ok(text) => bytes.extend(text),
-            // 0xFF occurs in no UTF-8 text.
-            Err(_) => bytes.push(0xFF),
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
 pub(super) fn byte_lengths() -> Vec<u32> {
     (0..END_OF_TEXT).map(|token| bytes_of(token).len() as u32).chain([0]).collect()
 }

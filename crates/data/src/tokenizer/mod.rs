@@ -1,16 +1,28 @@
 //! Conversion of text to token numbers and back.
 
 mod beside;
+mod class_defaults;
+mod cuts;
 mod described;
+mod description;
 mod file;
+mod folder;
 mod gpt2;
+mod special_tokens;
+mod text_stream;
+mod token_bytes;
 
 use crate::Error;
+use std::borrow::Cow;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 pub use file::FileTokenizer;
+pub use special_tokens::SpecialTokens;
+pub use text_stream::TextStream;
+
+use token_bytes::Start;
 
 /// Tokens of the vocabulary of bytes.
 const BYTES: usize = 256;
@@ -37,7 +49,8 @@ impl Tokenizer {
     /// `tokenizer.json` or of its folder.
     ///
     /// # Errors
-    /// [`Error::BadTokenizer`] names a file that is no tokenizer; one that is missing or unreadable.
+    /// [`Error::BadTokenizer`] names a file that is no tokenizer, and [`Error::BadTokenizerFile`] one beside
+    /// it that is wrong; a file that is missing or unreadable.
     pub fn from_name(name: &str) -> Result<Self, Error> {
         match name {
             "none" => Ok(Self::None),
@@ -59,11 +72,11 @@ impl Tokenizer {
     }
 
     /// Returns the tokenizer's identity, independent of its file's location: the name, or the SHA-256 of the
-    /// file.
+    /// file and of the tokens that files beside it add.
     #[must_use]
     pub fn identity(&self) -> String {
         match self {
-            Self::File(file) => format!("sha256:{}", file.sha256()),
+            Self::File(file) => format!("sha256:{}", file.identity()),
             _ => self.name().to_owned(),
         }
     }
@@ -84,8 +97,25 @@ impl Tokenizer {
     pub fn spelling(&self, token: u32) -> Option<String> {
         match self {
             Self::None | Self::Bytes => None,
-            Self::Gpt2 | Self::File(_) => Some(self.decode(&[token])),
+            Self::Gpt2 => Some(self.decode(&[token])),
+            Self::File(file) => file.text_of(token),
         }
+    }
+
+    /// Refuses tokens that a model of `vocabulary` tokens does not have.
+    ///
+    /// # Errors
+    /// The first such token, in a sentence with the way to it.
+    pub fn check_tokens(&self, tokens: &[u32], vocabulary: usize) -> Result<(), String> {
+        let Some(token) = tokens.iter().find(|token| **token as usize >= vocabulary) else { return Ok(()) };
+        let known = (*token as usize) < self.vocabulary();
+        let text = self.spelling(*token).filter(|_| known).map(|text| format!(" ({text:?})"));
+        let advice = match known {
+            true => ": model.resize_vocabulary = true adds rows to the embedding of model.from",
+            false => "",
+        };
+        let text = text.unwrap_or_default();
+        Err(format!("token {token}{text} is not among the {vocabulary} of the model{advice}"))
     }
 
     /// Number of tokens: one more than the largest token; 0 if it is not known.
@@ -99,24 +129,48 @@ impl Tokenizer {
         }
     }
 
-    /// The token that usually precedes a document, if any: NUL for bytes, `<|endoftext|>` for GPT-2.
+    /// The special tokens, and where texts begin and end.
     #[must_use]
-    pub fn separator(&self) -> Option<u32> {
+    pub fn special_tokens(&self) -> &SpecialTokens {
+        /// Bytes have no special token, but NUL is in no text.
+        static BYTES: LazyLock<SpecialTokens> =
+            LazyLock::new(|| SpecialTokens { separator: Some(0), end: Some(0), ..SpecialTokens::default() });
+        static GPT2: LazyLock<SpecialTokens> = LazyLock::new(|| SpecialTokens {
+            named: ["bos_token", "eos_token", "unk_token"]
+                .map(|name| (name.to_owned(), gpt2::SEPARATOR.to_owned()))
+                .to_vec(),
+            separator: Some(gpt2::END_OF_TEXT),
+            end: Some(gpt2::END_OF_TEXT),
+            ..SpecialTokens::default()
+        });
+        static NONE: LazyLock<SpecialTokens> = LazyLock::new(SpecialTokens::default);
         match self {
-            Self::None => None,
-            Self::Bytes => Some(0),
-            Self::Gpt2 => Some(gpt2::END_OF_TEXT),
-            Self::File(file) => file.separator(),
+            Self::None => &NONE,
+            Self::Bytes => &BYTES,
+            Self::Gpt2 => &GPT2,
+            Self::File(file) => file.special(),
         }
     }
 
-    /// The token that ends a text that a model answers with, if any: of a file `eos_token` of the
-    /// configuration beside it, or else as [`Tokenizer::separator`].
+    /// The token that precedes a document, if any: NUL for bytes, `<|endoftext|>` for GPT-2.
+    #[must_use]
+    pub fn separator(&self) -> Option<u32> {
+        self.special_tokens().separator
+    }
+
+    /// The token that ends a text that a model answers with, if any.
     #[must_use]
     pub fn end(&self) -> Option<u32> {
+        self.special_tokens().end
+    }
+
+    /// Returns whether a token is special: it stands for no part of a text.
+    #[must_use]
+    pub fn is_special(&self, token: u32) -> bool {
         match self {
-            Self::File(file) => file.end(),
-            _ => self.separator(),
+            Self::None | Self::Bytes => false,
+            Self::Gpt2 => token == gpt2::END_OF_TEXT,
+            Self::File(file) => file.is_special(token),
         }
     }
 
@@ -176,15 +230,34 @@ impl Tokenizer {
     #[must_use]
     pub fn decode(&self, tokens: &[u32]) -> String {
         match self {
-            Self::None => tokens.iter().map(|token| format!("<{token}>")).collect(),
-            Self::Bytes => {
-                // 0xFF occurs in no UTF-8 text.
-                let bytes: Vec<u8> =
-                    tokens.iter().map(|token| u8::try_from(*token).unwrap_or(0xFF)).collect();
-                String::from_utf8_lossy(&bytes).into_owned()
+            Self::File(file) if file.token_bytes().is_none() => file.decode_by_library(tokens),
+            _ => {
+                let mut stream = TextStream::new(self, &[]);
+                let mut text: String = tokens.iter().map(|token| stream.push(self, *token)).collect();
+                text += &stream.finish(self);
+                text
             }
-            Self::Gpt2 => gpt2::decode(tokens),
-            Self::File(file) => file.decode(tokens),
+        }
+    }
+
+    /// Returns the bytes of a token's text; `None` if the tokens before it may change them.
+    fn token_bytes(&self, token: u32) -> Option<Cow<'_, [u8]>> {
+        // It occurs in no UTF-8 text.
+        const NO_TEXT: &[u8] = &[0xFF];
+        Some(match self {
+            Self::None => format!("<{token}>").into_bytes().into(),
+            Self::Bytes => u8::try_from(token).map_or(NO_TEXT.into(), |byte| vec![byte].into()),
+            Self::Gpt2 if token as usize >= gpt2::VOCABULARY => NO_TEXT.into(),
+            Self::Gpt2 => gpt2::bytes_of(token).into(),
+            Self::File(file) => file.token_bytes()?.get(token).unwrap_or(NO_TEXT).into(),
+        })
+    }
+
+    /// The change of a text's start by the decoder.
+    fn start_of_text(&self) -> Start {
+        match self {
+            Self::File(file) => file.token_bytes().map_or(Start::Kept, token_bytes::TokenBytes::start),
+            _ => Start::Kept,
         }
     }
 
@@ -202,135 +275,14 @@ impl Tokenizer {
     /// Returns whether a text may be cut before a single space between two visible characters without
     /// changing its tokens, which holds for byte-level tokenizers that split a text at spaces first.
     #[must_use]
-    pub fn splits_at_spaces(&self) -> bool {
+    pub fn cuts_at_spaces(&self) -> bool {
         match self {
             Self::None => false,
             Self::Bytes | Self::Gpt2 => true,
-            Self::File(file) => file.splits_at_spaces(),
+            Self::File(file) => file.cuts_at_spaces(),
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn decoding_replaces_invalid_text() {
-        let table: [(Tokenizer, &[u32], &str); 6] = [
-            (Tokenizer::Bytes, &[104, 105], "hi"),
-            (Tokenizer::Bytes, &[0xC3, 0xA9], "é"),
-            (Tokenizer::Bytes, &[104, 0xC3, 105], "h\u{FFFD}i"),
-            (Tokenizer::Bytes, &[104, 256, u32::MAX], "h\u{FFFD}\u{FFFD}"),
-            // Token 127 is the byte 0xC3.
-            (Tokenizer::Gpt2, &[31373, 127, 31373, 50257], "hello\u{FFFD}hello\u{FFFD}"),
-            (Tokenizer::None, &[1, 2], "<1><2>"),
-        ];
-        for (tokenizer, tokens, text) in table {
-            assert_eq!(tokenizer.decode(tokens), text, "{tokens:?}");
-        }
-    }
-
-    #[test]
-    fn names_give_their_tokenizers_and_others_are_files() {
-        for name in Tokenizer::NAMES {
-            assert_eq!(Tokenizer::from_name(name).unwrap().name(), *name);
-        }
-        let refused = Tokenizer::from_name("gtp2").unwrap_err();
-        assert_eq!(refused.to_string(), "there is no file gtp2");
-    }
-
-    /// Loads a tokenizer from a file with this text.
-    fn loaded(text: &[u8]) -> Result<Tokenizer, Error> {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("tokenizer.json");
-        std::fs::write(&path, text).unwrap();
-        Tokenizer::from_name(directory.path().to_str().unwrap())
-    }
-
-    #[test]
-    fn files_that_are_no_tokenizer_are_refused_in_a_sentence() {
-        for text in [
-            r#"{"decoder":""#,
-            r#"{"decoder":"}"#,
-            "",
-            "{",
-            "[]",
-            "{}",
-            "null",
-            r#"{"model":{"type":"BPE"}}"#,
-            r#"{"version":"1.0","added_tokens":[],"model":{"type":"BPE","vocab":{},"merges":["a"]}}"#,
-            r#"{"version":"1.0","model":{"type":"WordLevel","vocab":{"a":-1},"unk_token":"b"}}"#,
-        ] {
-            let refused = loaded(text.as_bytes()).unwrap_err();
-            assert!(matches!(refused, Error::BadTokenizer { .. }), "{text}: {refused}");
-        }
-    }
-
-    /// Tokens of tiktoken's `get_encoding("gpt2")` in Python.
-    #[test]
-    fn gpt2_gives_the_tokens_of_tiktoken() {
-        let table: [(&str, &[u32]); 4] = [
-            ("hello world", &[31373, 995]),
-            ("First Citizen:\nBefore we proceed", &[5962, 22307, 25, 198, 8421, 356, 5120]),
-            ("a  b\n\n c", &[64, 220, 275, 628, 269]),
-            ("<|endoftext|>", &[27, 91, 437, 1659, 5239, 91, 29]),
-        ];
-        for (text, tokens) in table {
-            assert_eq!(Tokenizer::Gpt2.encode(text).unwrap(), tokens, "{text}");
-            assert_eq!(Tokenizer::Gpt2.decode(tokens), text);
-        }
-        assert_eq!(Tokenizer::Gpt2.separator(), Tokenizer::Gpt2.token("<|endoftext|>"));
-        assert_eq!(Tokenizer::Gpt2.byte_lengths().unwrap()[31373], 5);
-    }
-
-    /// The longest runs on which a regular expression might give up.
-    #[test]
-    fn gpt2_takes_any_text() {
-        for character in [" ", "a", "é"] {
-            let text = character.repeat(1_200_000);
-            assert_eq!(
-                Tokenizer::Gpt2.decode(&Tokenizer::Gpt2.encode(&text).unwrap()),
-                text,
-                "{character:?}"
-            );
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn decoding_inverts_encoding(text in "\\PC{0,60}") {
-            for tokenizer in [Tokenizer::Bytes, Tokenizer::Gpt2] {
-                let tokens = tokenizer.encode(&text).unwrap();
-                let lengths = tokenizer.byte_lengths().unwrap();
-                let bytes: usize = tokens.iter().map(|token| lengths[*token as usize] as usize).sum();
-                prop_assert_eq!(bytes, text.len());
-                prop_assert_eq!(tokenizer.decode(&tokens), text.as_str());
-            }
-        }
-
-        #[test]
-        fn a_damaged_file_never_panics(
-            cut in 0_usize..4_000,
-            replaced in 0_usize..4_000,
-            byte in 0_u8..=255,
-        ) {
-            let mut text = Tokenizer::Bytes.json().unwrap();
-            let (cut, replaced) = (cut % text.len(), replaced % text.len());
-            prop_assert!(loaded(&text[..cut]).is_err());
-            text[replaced] = byte;
-            if let Ok(tokenizer) = loaded(&text) {
-                // What loads also encodes.
-                prop_assert!(tokenizer.encode("a é").is_ok());
-            }
-        }
-
-        #[test]
-        fn cutting_before_a_space_changes_no_token(left in "[a-z0-9 é!\n']{0,20}", right in "[a-z0-9 é!\n']{0,20}") {
-            let (left, right) = (format!("{left}x"), format!(" y{right}"));
-            let encode = |text: &str| Tokenizer::Gpt2.encode(text).unwrap();
-            prop_assert_eq!([encode(&left), encode(&right)].concat(), encode(&format!("{left}{right}")));
-        }
-    }
-}
+mod tests;

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 /// The template of a recipe: `<role>content</>`.
 fn template() -> ChatTemplate {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
-    ChatTemplate::of_file(&root.join("launch/recipes/chat/template.jinja")).unwrap()
+    ChatTemplate::of_file(&root.join("launch/recipes/chat/template.jinja"), &Tokenizer::Bytes).unwrap()
 }
 
 /// Reads a file in a format by a template.

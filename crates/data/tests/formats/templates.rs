@@ -1,7 +1,7 @@
 //! Arguments of chat templates: tools, variables, and messages with calls. The texts are those of
 //! transformers 5.24's `apply_chat_template`.
 
-use data::{ChatFormat, ChatTemplate, read_messages};
+use data::{ChatFormat, ChatTemplate, Tokenizer, read_messages};
 use serde_json::{Value, json};
 
 use super::{read_file, texts};
@@ -32,7 +32,7 @@ fn templates_take_tools_and_variables() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     std::fs::write(at("t.jinja"), TEMPLATE).unwrap();
-    let template = ChatTemplate::of_file(&at("t.jinja")).unwrap();
+    let template = ChatTemplate::of_file(&at("t.jinja"), &Tokenizer::Bytes).unwrap();
     let properties = json!({"b": {"type": "number"}, "a": {"type": "number"}});
     let function = json!({"name": "sum", "parameters": {"type": "object", "properties": properties}});
     let tools = json!([{"type": "function", "function": function}]);

@@ -73,8 +73,8 @@ fn prompts_and_conversations_have_the_tokens_of_transformers() {
             assert_eq!(tokenizer.encode_prompt(text).unwrap(), tokens(&prompt[1]), "{name}: {text:?}");
         }
         for (title, chats) in expected["chats"].as_object().unwrap() {
-            let at = directory.path().join(format!("{name}-{title}/tokenizer.json"));
-            let template = ChatTemplate::beside(&at).unwrap();
+            let at = directory.path().join(format!("{name}-{title}"));
+            let template = ChatTemplate::of_folders(&[&at], &tokenizer).unwrap();
             let input = TemplateInput::default();
             let reading = ChatReading {
                 format: ChatFormat::Auto,
@@ -108,7 +108,8 @@ fn prompts_and_conversations_have_the_tokens_of_transformers() {
                 }
             }
             let end = if title == "chatml" || title == "marked" { "<|end|>" } else { "</s>" };
-            assert_eq!(template.answer_end().as_deref(), Some(end), "{title}");
+            let space = if title == "instructions" { " " } else { "" };
+            assert_eq!(template.around_answer().unwrap(), [space, end], "{title}");
         }
     }
 }

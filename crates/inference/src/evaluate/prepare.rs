@@ -149,13 +149,10 @@ fn questions(path: &Path, trained: &Trained, vocabulary: usize, context: usize) 
     let all = read.questions.iter().flat_map(|question| {
         question.context.iter().chain(question.endings.iter().flat_map(|ending| &ending.tokens))
     });
-    match all.copied().find(|token| *token as usize >= vocabulary) {
-        None => Ok(read),
-        Some(token) => Err(RunError::Refused(format!(
-            "{}: token {token} is not among the {vocabulary} of the model",
-            path.display()
-        ))),
-    }
+    let all: Vec<u32> = all.copied().collect();
+    let checked = tokenizer.check_tokens(&all, vocabulary);
+    checked.map_err(|reason| RunError::Refused(format!("{}: {reason}", path.display())))?;
+    Ok(read)
 }
 
 /// The configuration with every ending as a micro-batch of one sequence.

@@ -82,8 +82,15 @@ fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<Sample>> {
     let tokenizer = source.tokenizer().clone();
     let prompt = Prompt { text: tokenizer.decode(&tokens), tokens, seed: setup.config.train.seed, turn: 0 };
     tracing::info!("drawing a sample of at most {count} tokens, for at most {} s", LIMIT.as_secs());
-    let (stop, ends, limit) = (Vec::new(), Vec::new(), Some(LIMIT));
-    let job = Job { prompts: vec![prompt], tokens: count, stop, ends, tokenizer, limit };
+    let job = Job {
+        prompts: vec![prompt],
+        tokens: count,
+        space: String::new(),
+        stop: Vec::new(),
+        ends: Vec::new(),
+        tokenizer,
+        limit: Some(LIMIT),
+    };
     let texts = generate(&mut generator, options, &job, &|_| Ok(()))?;
     let sampled = texts.into_iter().next().map(Text::into_sampled);
     Ok(sampled.map(|sampled| (sampled.prompt, sampled.text)))

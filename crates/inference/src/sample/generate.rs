@@ -20,6 +20,8 @@ pub(super) struct Job {
     pub(super) prompts: Vec<Prompt>,
     /// Tokens to add to each, at most.
     pub(super) tokens: usize,
+    /// White space before a text that is not part of it.
+    pub(super) space: String,
     /// Texts that end a text.
     pub(super) stop: Vec<String>,
     /// Tokens that end a text.
@@ -72,7 +74,8 @@ pub(super) fn generate(
 ) -> Result<Vec<Text>> {
     let began = Instant::now();
     let replicas = generator.grid().size(Axis::Data);
-    let mut texts: Vec<_> = job.prompts.iter().cloned().map(Text::new).collect();
+    let mut texts: Vec<_> =
+        job.prompts.iter().map(|prompt| Text::new(prompt.clone(), &job.space, &job.tokenizer)).collect();
     if job.tokens == 0 {
         texts.iter_mut().for_each(|text| text.finish(End::Length, &job.tokenizer));
     }

@@ -42,14 +42,14 @@ impl Prepared {
             true => trained.tokenizer()?,
             false => trained.tokenizer().unwrap_or(Tokenizer::None),
         };
-        let ends = ends::of(&trained, &tokenizer);
+        let ends = ends::of(&trained, &tokenizer)?;
         let texts = prompts::texts(options)?;
         if options.messages.is_some() && startup.is_in_job() {
             let text = "--chat: it needs a message: --prompt; a job's ranks read no standard input";
             return Err(RunError::Refused(text.to_owned()));
         }
         let talk = match options.chat {
-            true => Some(Talk::new(options, &texts, trained.chat_template()?)?),
+            true => Some(Talk::new(options, &texts, trained.chat_template(&tokenizer)?)?),
             false => None,
         };
         let seed = trained.config.train.seed;
@@ -57,7 +57,8 @@ impl Prepared {
         let prompts = prompts::read(options, texts, &tokenizer, conversations, vocabulary, seed)?;
         prompts::check(&prompts, context)?;
         let mut stop: Vec<_> = options.stop.iter().filter(|stop| !stop.is_empty()).cloned().collect();
-        stop.extend(talk.as_ref().and_then(Talk::answer_end));
+        let [space, answer_end] = talk.as_ref().map(Talk::around_answer).unwrap_or_default();
+        stop.extend(Some(answer_end).filter(|end| !end.is_empty()));
         let Trained { config, weights, .. } = trained;
         let mut config = with_whole_sequences(config);
         startup.check_ranks(&config, options.ranks)?;
@@ -82,7 +83,7 @@ impl Prepared {
         };
         let generator = GeneratorOptions { slots, capacity, longest, choice };
         let setup = Setup { reason, ..setup_of(config, placement, capacity)? };
-        let job = Job { prompts, tokens: options.tokens, stop, ends, tokenizer, limit: None };
+        let job = Job { prompts, tokens: options.tokens, space, stop, ends, tokenizer, limit: None };
         Ok(Prepared { setup, weights, job, talk, generator })
     }
 }

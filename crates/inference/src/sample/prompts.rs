@@ -77,22 +77,18 @@ pub(super) fn read(
     let from_texts = prompts - options.prompt_tokens.len();
     let prompt = |(index, (text, tokens)): (usize, (String, Vec<u32>))| {
         let option = if index < from_texts { "--prompt" } else { "--prompt-tokens" };
-        check_tokens(option, &tokens, vocabulary)?;
+        check_tokens(option, &tokens, tokenizer, vocabulary)?;
         Ok(Prompt { text, tokens, seed: seed(index), turn: 0 })
     };
     prompts_with_tokens.into_iter().enumerate().map(prompt).collect()
 }
 
-fn check_tokens(option: &str, tokens: &[u32], vocabulary: usize) -> Result<()> {
+fn check_tokens(option: &str, tokens: &[u32], tokenizer: &Tokenizer, vocabulary: usize) -> Result<()> {
     if tokens.is_empty() {
         return Err(RunError::Refused(format!("{option}: a sample goes on from at least one token")));
     }
-    match tokens.iter().find(|token| **token as usize >= vocabulary) {
-        None => Ok(()),
-        Some(token) => Err(RunError::Refused(format!(
-            "{option}: token {token} is not among the {vocabulary} of the model"
-        ))),
-    }
+    let checked = tokenizer.check_tokens(tokens, vocabulary);
+    checked.map_err(|reason| RunError::Refused(format!("{option}: {reason}")))
 }
 
 /// Refuses prompts longer than the model's context.
@@ -113,9 +109,9 @@ mod tests {
 
     #[test]
     fn prompts_without_tokens_and_with_unknown_ones_are_refused() {
-        check_tokens("--prompt", &[104, 105], 256).unwrap();
+        check_tokens("--prompt", &[104, 105], &Tokenizer::Bytes, 256).unwrap();
         for (prompt, vocabulary) in [(&[][..], 256), (&[104, 105], 105)] {
-            let error = check_tokens("--prompt", prompt, vocabulary).unwrap_err();
+            let error = check_tokens("--prompt", prompt, &Tokenizer::Bytes, vocabulary).unwrap_err();
             assert_eq!(error.exit_status(), 2);
             assert!(error.to_string().contains("--prompt"), "{error}");
         }

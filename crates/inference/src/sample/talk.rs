@@ -69,9 +69,9 @@ impl Talk {
         Ok(Talk { template, histories, turns: options.turns.clone(), messages })
     }
 
-    /// The text that ends an answer.
-    pub(super) fn answer_end(&self) -> Option<String> {
-        self.template.answer_end()
+    /// The white space before an answer, and the text that ends one.
+    pub(super) fn around_answer(&self) -> [String; 2] {
+        self.template.around_answer().unwrap_or_default()
     }
 
     /// Returns the last message of each conversation, with the tokens of all of it.

@@ -1,6 +1,6 @@
 //! One text: its tokens, its certain part, and its end.
 
-use data::Tokenizer;
+use data::{TextStream, Tokenizer};
 use serde::Serialize;
 
 use super::prompts::Prompt;
@@ -60,7 +60,9 @@ pub(super) struct Text {
     start: usize,
     /// Whether the model has not seen the tokens from `start` on.
     pub(super) is_new: bool,
-    unprinted: Unprinted,
+    stream: TextStream,
+    /// White space that the text may begin with and that is not part of it; `None` once that is decided.
+    space: Option<String>,
     /// Text of the drawn tokens, as far as it is known.
     text: String,
     /// Bytes of it that no stop text can take back.
@@ -69,11 +71,20 @@ pub(super) struct Text {
 }
 
 impl Text {
-    pub(super) fn new(prompt: Prompt) -> Self {
-        let tokens = prompt.tokens.clone();
-        let unprinted = Unprinted::default();
-        let (text, certain, end) = (String::new(), 0, None);
-        Text { prompt, tokens, drawn: 0, start: 0, is_new: true, unprinted, text, certain, end }
+    /// Begins to continue a prompt. `space` is not part of the text if this begins with it.
+    pub(super) fn new(prompt: Prompt, space: &str, tokenizer: &Tokenizer) -> Self {
+        Text {
+            tokens: prompt.tokens.clone(),
+            stream: TextStream::new(tokenizer, &prompt.tokens),
+            prompt,
+            drawn: 0,
+            start: 0,
+            is_new: true,
+            space: Some(space.to_owned()),
+            text: String::new(),
+            certain: 0,
+            end: None,
+        }
     }
 
     /// Tokens that the model sees.
@@ -118,21 +129,38 @@ impl Text {
         if self.window().len() > capacity {
             (self.start, self.is_new) = (self.tokens.len() - tail(capacity), true);
         }
-        self.text += &self.unprinted.add(tokenizer, token);
+        self.text += &self.stream.push(tokenizer, token);
+        self.drop_space();
         self.cut(stops);
     }
 
     /// Ends the text for a reason, unless it has ended.
     pub(super) fn finish(&mut self, end: End, tokenizer: &Tokenizer) {
         if self.end.is_none() {
-            self.text += &self.unprinted.rest(tokenizer);
+            self.text += &self.stream.finish(tokenizer);
+            self.drop_space();
             self.certain = self.text.len();
             self.end = Some(end);
         }
     }
 
+    /// Drops the white space before the text.
+    fn drop_space(&mut self) {
+        let Some(space) = &self.space else { return };
+        if self.text.len() < space.len() && space.starts_with(&*self.text) {
+            return;
+        }
+        if self.text.starts_with(&**space) {
+            self.text.drain(..space.len());
+        }
+        self.space = None;
+    }
+
     /// Ends the text before a stop text; a possible beginning of one is not certain.
     fn cut(&mut self, stops: &[String]) {
+        if self.space.is_some() {
+            return;
+        }
         let position = stops.iter().filter_map(|stop| self.text[self.certain..].find(&**stop)).min();
         if let Some(index) = position {
             self.certain += index;
@@ -159,60 +187,20 @@ impl Text {
     }
 }
 
-/// Drawn tokens, whose last text may not be certain yet: it may end inside a character, which the next ones
-/// complete.
-#[derive(Default)]
-struct Unprinted {
-    tokens: Vec<u32>,
-    /// Number of bytes of their text that have been returned.
-    emitted: usize,
-}
-
-impl Unprinted {
-    /// Adds a token and returns the text that is now certain.
-    fn add(&mut self, tokenizer: &Tokenizer, token: u32) -> String {
-        self.tokens.push(token);
-        let text = tokenizer.decode(&self.tokens);
-        match text.strip_suffix(char::REPLACEMENT_CHARACTER) {
-            Some(certain) => {
-                let new = certain[self.emitted..].to_owned();
-                self.emitted = certain.len();
-                new
-            }
-            None => text[std::mem::replace(&mut self.emitted, text.len())..].to_owned(),
-        }
-    }
-
-    /// Returns the rest of the text when no more tokens come.
-    fn rest(&self, tokenizer: &Tokenizer) -> String {
-        tokenizer.decode(&self.tokens)[self.emitted..].to_owned()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn text_that_comes_in_pieces_is_the_text() {
-        let pieces: [&[u8]; 6] = [
-            b"abc",
-            "h\u{E9}\u{20AC}\u{1F600}!".as_bytes(),
-            &[0xE2, 0x82, 65],
-            &[0xFF, 0xFF, 0xC3, 0xA9],
-            &[0xC3],
-            &[],
-        ];
-        for bytes in pieces {
-            let tokens: Vec<u32> = bytes.iter().map(|byte| u32::from(*byte)).collect();
-            let mut unprinted = Unprinted::default();
-            let mut text = String::new();
-            for token in &tokens {
-                text += &unprinted.add(&Tokenizer::Bytes, *token);
-                assert!(Tokenizer::Bytes.decode(&tokens).starts_with(&text), "{bytes:?}");
+    fn white_space_before_an_answer_is_not_part_of_it() {
+        for (drawn, expected) in [("  b", " b"), (" b", "b"), ("b", "b"), (" ", ""), ("", "")] {
+            let prompt = Prompt { text: "p".to_owned(), tokens: vec![112], seed: 0, turn: 0 };
+            let mut text = Text::new(prompt, " ", &Tokenizer::Bytes);
+            for byte in drawn.bytes() {
+                text.add(u32::from(byte), &Tokenizer::Bytes, &[], &[], 100);
             }
-            text += &unprinted.rest(&Tokenizer::Bytes);
-            assert_eq!(text, Tokenizer::Bytes.decode(&tokens));
+            text.finish(End::Length, &Tokenizer::Bytes);
+            assert_eq!(text.certain(), expected, "{drawn:?}");
         }
     }
 
@@ -229,7 +217,7 @@ mod tests {
         for (drawn, stops, shown, end) in table {
             let stops: Vec<String> = stops.iter().map(ToString::to_string).collect();
             let prompt = Prompt { text: "p".to_owned(), tokens: vec![112], seed: 0, turn: 0 };
-            let mut text = Text::new(prompt);
+            let mut text = Text::new(prompt, "", &Tokenizer::Bytes);
             for byte in drawn.bytes() {
                 if text.end().is_none() {
                     text.add(u32::from(byte), &Tokenizer::Bytes, &stops, &[], 100);

@@ -4,8 +4,6 @@ use device::DType;
 use keys::RawValues;
 use tensor::ops::{attention, lanes};
 
-use crate::family::Conditions;
-
 /// The multiple to which vocabularies are commonly rounded up, as 50257 to 50304.
 const VOCABULARY_PADDING: usize = 128;
 /// The most bytes of one group of tensors: far more than any machine has, and small enough that sums of a
@@ -36,22 +34,6 @@ impl HeadWidth {
         );
         Err(raw.conflict(&[&["precision.compute"], self.keys].concat(), reason))
     }
-}
-
-/// Refuses a vocabulary smaller than the tokenizer's.
-pub(super) fn vocabulary(raw: &RawValues, conditions: &Conditions, vocabulary: usize) -> keys::Result<()> {
-    let Some((name, tokens)) = conditions.tokenizer.filter(|(_, tokens)| vocabulary < *tokens) else {
-        return Ok(());
-    };
-    let advice = match raw.is_set("model.from") {
-        true => ": model.resize_vocabulary = true adds rows to its embedding",
-        false => "",
-    };
-    let reason = format!(
-        "model.vocabulary = {vocabulary} is less than the {tokens} tokens of data.tokenizer = \
-         \"{name}\"{advice}"
-    );
-    Err(raw.conflict(&["model.vocabulary", "data.tokenizer"], reason))
 }
 
 /// A sentence about a vocabulary that makes matmuls in `compute` slow.

@@ -112,7 +112,7 @@ impl ModelSpec for GptSizes {
     }
 
     fn check(&self, raw: &RawValues, conditions: &Conditions) -> keys::Result<()> {
-        let Self { heads, width, vocabulary, .. } = *self;
+        let Self { heads, width, .. } = *self;
         if !width.is_multiple_of(heads) {
             let reason = format!("model.width = {width} is not a multiple of model.heads = {heads}");
             return Err(raw.conflict(&[Self::width, Self::heads], reason));
@@ -128,7 +128,6 @@ impl ModelSpec for GptSizes {
             let reason = format!("model.context = {context} is more than model.max_context = {most}");
             return Err(raw.conflict(&[Self::context, Self::max_context], reason));
         }
-        checks::vocabulary(raw, conditions, vocabulary)?;
         self.check_bytes(raw, conditions.micro_batch_size)
     }
 

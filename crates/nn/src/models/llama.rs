@@ -89,7 +89,6 @@ impl ModelSpec for LlamaSizes {
         self.check_layers(raw)?;
         self.check_rope(raw)?;
         self.check_experts(raw)?;
-        checks::vocabulary(raw, conditions, self.vocabulary)?;
         self.check_bytes(raw, conditions.micro_batch_size)
     }
 

@@ -182,10 +182,6 @@ fn values_that_contradict_each_other_are_refused() {
             "quick.toml:4: model.rope_low_turns = 4 is not below model.rope_high_turns = 4",
         ),
         ("[model]\nheads = 3\n", "quick.toml:2: model.width = 128 is not a multiple of model.heads = 3"),
-        (
-            "[model]\nvocabulary = 255\n[data]\npaths = [\"a\"]",
-            "quick.toml:2: model.vocabulary = 255 is less than the 256 tokens of data.tokenizer = \"bytes\"",
-        ),
         ("", "quick.toml: data.paths names no file, such as data.paths = [\"corpus/*.txt\"]"),
         (
             "[data]\npaths = []\n",

@@ -1,0 +1,77 @@
+//! Special tokens that classes of tokenizers in transformers have by default.
+
+/// The class that transformers take for a `model_type` if no file names one.
+const CLASSES: &[(&str, &[&str])] = &[
+    ("CodeLlamaTokenizer", &["code_llama"]),
+    ("CohereTokenizer", &["cohere", "cohere2"]),
+    ("GPT2Tokenizer", &["codegen", "dbrx", "gpt2", "gpt_neo", "gptj", "jais2", "opt", "phi", "starcoder2"]),
+    (
+        "GPTNeoXTokenizer",
+        &["falcon_mamba", "gpt_neox", "mamba", "mamba2", "mpt", "olmo", "olmoe", "rwkv", "xlstm"],
+    ),
+    (
+        "GemmaTokenizer",
+        &["gemma", "gemma2", "gemma3", "gemma3_text", "gemma3n", "gemma3n_text", "recurrent_gemma"],
+    ),
+    ("Qwen2Tokenizer", &["qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next"]),
+    ("Qwen3_5Tokenizer", &["qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text"]),
+];
+
+/// Special tokens by class.
+const TOKENS: &[(&str, &[(&str, &str)])] = &[
+    ("CodeLlamaTokenizer", LLAMA),
+    (
+        "CohereTokenizer",
+        &[
+            ("bos_token", "<BOS_TOKEN>"),
+            ("eos_token", "<|END_OF_TURN_TOKEN|>"),
+            ("unk_token", "<UNK>"),
+            ("pad_token", "<PAD>"),
+            ("cls_token", "<CLS>"),
+            ("sep_token", "<SEP>"),
+            ("mask_token", "<MASK_TOKEN>"),
+        ],
+    ),
+    ("GPT2Tokenizer", END_OF_TEXT),
+    (
+        "GPTNeoXTokenizer",
+        &[
+            ("bos_token", "<|endoftext|>"),
+            ("eos_token", "<|endoftext|>"),
+            ("unk_token", "<|endoftext|>"),
+            ("pad_token", "<|padding|>"),
+        ],
+    ),
+    (
+        "GemmaTokenizer",
+        &[
+            ("bos_token", "<bos>"),
+            ("eos_token", "<eos>"),
+            ("unk_token", "<unk>"),
+            ("pad_token", "<pad>"),
+            ("mask_token", "<mask>"),
+        ],
+    ),
+    ("LlamaTokenizer", LLAMA),
+    ("Qwen2Tokenizer", QWEN),
+    ("Qwen3_5Tokenizer", QWEN),
+    ("WhisperTokenizer", END_OF_TEXT),
+];
+
+const LLAMA: &[(&str, &str)] = &[("bos_token", "<s>"), ("eos_token", "</s>"), ("unk_token", "<unk>")];
+const END_OF_TEXT: &[(&str, &str)] =
+    &[("bos_token", "<|endoftext|>"), ("eos_token", "<|endoftext|>"), ("unk_token", "<|endoftext|>")];
+const QWEN: &[(&str, &str)] =
+    &[("eos_token", "<|endoftext|>"), ("unk_token", "<|endoftext|>"), ("pad_token", "<|endoftext|>")];
+
+/// Returns the class of tokenizers that goes with a `model_type`.
+pub(super) fn class_of(model_type: &str) -> Option<&'static str> {
+    CLASSES.iter().find(|(_, types)| types.contains(&model_type)).map(|(class, _)| *class)
+}
+
+/// Returns the special tokens of a class by name, also of its older name with `Fast` at the end; none of
+/// classes without defaults.
+pub(super) fn tokens_of(class: &str) -> &'static [(&'static str, &'static str)] {
+    let name = class.strip_suffix("Fast").unwrap_or(class);
+    TOKENS.iter().find(|(class, _)| *class == name).map_or(&[], |(_, tokens)| *tokens)
+}

@@ -1,0 +1,117 @@
+//! The files beside a `tokenizer.json` that belong to it.
+
+use crate::Error;
+use crate::data_file::DataFile;
+use serde_json::{Map, Value};
+use std::path::{Path, PathBuf};
+
+use super::class_defaults::class_of;
+
+/// The configuration of a tokenizer.
+pub(super) const CONFIGURATION: &str = "tokenizer_config.json";
+/// Special tokens by name, in older folders.
+pub(super) const SPECIAL: &str = "special_tokens_map.json";
+/// Numbers of added tokens, in older folders.
+pub(super) const ADDED: &str = "added_tokens.json";
+/// Settings for generating text.
+pub(super) const GENERATION: &str = "generation_config.json";
+/// Files beside a tokenizer that belong to it.
+pub(super) const BESIDE: [&str; 5] = [CONFIGURATION, SPECIAL, ADDED, GENERATION, "chat_template.jinja"];
+/// The configuration of a model, which may name the class of its tokenizer.
+const MODEL: &str = "config.json";
+/// The most bytes of such a file.
+const MOST_BYTES: u64 = 16 << 20;
+
+/// The files beside a tokenizer.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct TokenizerFolder {
+    path: PathBuf,
+    /// Names and contents of the files that belong to the tokenizer. [`CONFIGURATION`] names the class of the
+    /// tokenizer, also if only the model's configuration does so.
+    pub(super) files: Vec<(&'static str, Vec<u8>)>,
+}
+
+impl TokenizerFolder {
+    /// Reads the files beside the `tokenizer` that exist.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is too long, a configuration that is no JSON object.
+    pub(super) fn read(tokenizer: &Path) -> Result<Self, Error> {
+        let mut folder =
+            Self { path: tokenizer.parent().unwrap_or(Path::new("")).to_owned(), files: Vec::new() };
+        for name in BESIDE {
+            if let Some(contents) = read_file(&folder.path.join(name))? {
+                folder.files.push((name, contents));
+            }
+        }
+        folder.name_class()?;
+        Ok(folder)
+    }
+
+    /// The path of a file of the folder.
+    pub(super) fn path_of(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Returns the object in a file; an empty one where there is no such file.
+    ///
+    /// # Errors
+    /// A file that is no JSON object.
+    pub(super) fn object(&self, name: &str) -> Result<Map<String, Value>, Error> {
+        match self.files.iter().find(|(file, _)| *file == name) {
+            Some((_, contents)) => object(&self.path_of(name), contents),
+            None => Ok(Map::new()),
+        }
+    }
+
+    /// Writes the class of the tokenizer into its configuration if only the model's configuration implies it.
+    fn name_class(&mut self) -> Result<(), Error> {
+        const CLASS: &str = "tokenizer_class";
+        let mut configuration = self.object(CONFIGURATION)?;
+        if configuration.get(CLASS).is_some_and(Value::is_string) {
+            return Ok(());
+        }
+        let path = self.path_of(MODEL);
+        let Some(contents) = read_file(&path)? else { return Ok(()) };
+        // A damaged one is refused where the model is read.
+        let Ok(model) = object(&path, &contents) else { return Ok(()) };
+        let named = model.get(CLASS).and_then(Value::as_str);
+        let implied = || class_of(model.get("model_type")?.as_str()?);
+        let Some(class) = named.or_else(implied) else { return Ok(()) };
+        configuration.insert(CLASS.to_owned(), class.into());
+        let text = serde_json::to_string_pretty(&configuration).unwrap_or_default() + "\n";
+        self.files.retain(|(name, _)| *name != CONFIGURATION);
+        self.files.push((CONFIGURATION, text.into_bytes()));
+        Ok(())
+    }
+}
+
+/// Reads a JSON object; `None` if there is no such file.
+///
+/// # Errors
+/// A file that cannot be read or is no JSON object.
+pub(super) fn read_object(path: &Path) -> Result<Option<Map<String, Value>>, Error> {
+    read_file(path)?.map(|contents| object(path, &contents)).transpose()
+}
+
+/// Reads a file; `None` if there is none.
+fn read_file(path: &Path) -> Result<Option<Vec<u8>>, Error> {
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let file = DataFile::open(path)?;
+    if file.len() > MOST_BYTES {
+        let reason = format!("it has more than {MOST_BYTES} bytes");
+        return Err(Error::BadTokenizerFile { path: path.to_owned(), reason });
+    }
+    let mut contents = vec![0; usize::try_from(file.len()).map_err(|_| Error::TooLong)?];
+    file.read_at(0, &mut contents)?;
+    Ok(Some(contents))
+}
+
+fn object(path: &Path, contents: &[u8]) -> Result<Map<String, Value>, Error> {
+    serde_json::from_slice(contents).map_err(|error| Error::BadTokenizerFile {
+        path: path.to_owned(),
+        reason: format!("it is no JSON object: {error}"),
+    })
+}

@@ -1,0 +1,103 @@
+//! The special tokens of a tokenizer and their uses.
+
+use crate::Error;
+use std::path::Path;
+use tokenizers::{Encoding, Token};
+
+use super::description::{Description, token_numbers};
+use super::folder::read_object;
+
+/// Tokens that commonly precede a document, the likeliest first, for tokenizers whose files name none.
+const STARTS: [&str; 9] = [
+    "<|begin_of_text|>",
+    "<|endoftext|>",
+    "<|bos|>",
+    "<s>",
+    "<bos>",
+    "<\u{FF5C}begin\u{2581}of\u{2581}sentence\u{FF5C}>",
+    "<|startoftext|>",
+    "[BOS]",
+    "[CLS]",
+];
+
+/// Tokens that commonly end a text, likewise.
+const ENDS: [&str; 7] = [
+    "<|end_of_text|>",
+    "<|endoftext|>",
+    "</s>",
+    "<eos>",
+    "<\u{FF5C}end\u{2581}of\u{2581}sentence\u{FF5C}>",
+    "[EOS]",
+    "[SEP]",
+];
+
+/// The special tokens of a tokenizer: one description, which is asked wherever a text begins or ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SpecialTokens {
+    /// Special tokens by name, with their texts, as chat templates may name them.
+    pub named: Vec<(String, String)>,
+    /// The token before a document: `bos_token`, or else `eos_token`.
+    pub separator: Option<u32>,
+    /// The token at the end of an answer, and of a text that a model has finished: `eos_token`.
+    pub end: Option<u32>,
+    /// Tokens that the tokenizer puts before a text.
+    pub before_text: Vec<u32>,
+    /// Tokens that end generated texts, as `generation_config.json` beside the tokenizer lists them.
+    pub generation_ends: Vec<u32>,
+}
+
+impl SpecialTokens {
+    /// Resolves the special tokens of a tokenizer that has all tokens of its description.
+    pub(super) fn new(tokenizer: &tokenizers::Tokenizer, description: &Description) -> Self {
+        let token = |text: &str| tokenizer.token_to_id(text);
+        let [bos, eos] = ["bos_token", "eos_token"].map(|name| token(description.text_of(name)?));
+        let is_known = |number: &u32| tokenizer.id_to_token(*number).is_some();
+        let named = |texts: &[&str]| texts.iter().find_map(|text| token(text));
+        // Common spellings count only where no file names a token.
+        let guessed = |texts: &[&str]| if bos.or(eos).is_none() { named(texts) } else { None };
+        let before_text = before_text(tokenizer);
+        let first = description.first.filter(is_known);
+        let last = description.ends.first().copied().filter(is_known);
+        let start = || bos.or(first).or(eos).or(last).or_else(|| before_text.first().copied());
+        let end = || eos.or(last).or_else(|| guessed(&ENDS));
+        Self {
+            separator: start().or_else(|| guessed(&STARTS)).or_else(end),
+            end: end(),
+            named: description
+                .named
+                .iter()
+                .map(|(name, token)| (name.clone(), token.content.clone()))
+                .collect(),
+            before_text,
+            generation_ends: description.ends.clone(),
+        }
+    }
+
+    /// Returns the tokens that end generated texts by `eos_token_id` of a `generation_config.json` or of a
+    /// model's `config.json`; none if there is no such file or it names none.
+    ///
+    /// # Errors
+    /// A file that cannot be read or is no JSON object, and values that are no tokens.
+    pub fn generation_ends_in(file: &Path) -> Result<Vec<u32>, Error> {
+        let Some(config) = read_object(file)? else { return Ok(Vec::new()) };
+        token_numbers(config.get("eos_token_id")).map_err(|reason| Error::BadTokenizerFile {
+            path: file.to_owned(),
+            reason: format!("eos_token_id: {reason}"),
+        })
+    }
+
+    /// The text of a special token, such as `bos_token`.
+    #[must_use]
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.named.iter().find(|(own, _)| own == name).map(|(_, text)| text.as_str())
+    }
+}
+
+/// Returns the tokens that a tokenizer puts before a text.
+fn before_text(tokenizer: &tokenizers::Tokenizer) -> Vec<u32> {
+    let text = Encoding::from_tokens(vec![Token::new(0, String::new(), (0, 0))], 0);
+    let Ok(processed) = tokenizer.post_process(text, None, true) else { return Vec::new() };
+    let mask = processed.get_special_tokens_mask();
+    let special = mask.iter().take_while(|is_special| **is_special == 1).count();
+    processed.get_ids()[..special].to_vec()
+}

@@ -1,0 +1,217 @@
+//! Chat templates: the texts that they make, as transformers make them, and the answers in these.
+#![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
+
+mod common;
+
+use std::fs;
+
+use common::{byte_level, tokenizer};
+use data::{ChatTemplate, TemplateInput, Tokenizer};
+use serde_json::{Value, json};
+
+const CHATML: &str = "{% for message in messages %}\n{{ '<|im_start|>' + message['role'] + '\\n' + \
+                      message['content'].strip() + '<|im_end|>' + '\\n' }}{% endfor %}\n{% if \
+                      add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+/// Qwen3's own template, which writes the reasoning of the last turn alone.
+const QWEN3: &str = include_str!("templates/qwen3.jinja");
+/// As DeepSeek R1 has it: the assistant is asked to reason, and its reasoning is dropped.
+const REASONING: &str = "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}<U>{{ m.content }}\
+                         {% else %}<A>{{ m.content.split('</think>')[-1] }}{{ eos_token }}{% endif %}{% endfor %}\
+                         {% if add_generation_prompt %}<A><think>\n{% endif %}";
+/// As newer ones of Mistral have it: the system's words are in the last message of the user.
+const LAST: &str = "{{ bos_token }}{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == 'user' %}\
+                    {% set ns.last = loop.index0 %}{% endif %}{% endfor %}{% for m in messages %}\
+                    {% if m.role == 'user' %}[INST] {% if loop.index0 == ns.last %}Be brief.\n\n{% endif %}\
+                    {{ m.content }}[/INST]{% else %} {{ m.content }}{{ eos_token }}{% endif %}{% endfor %}";
+
+fn template(text: &str) -> Result<ChatTemplate, data::Error> {
+    let special =
+        json!({"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"});
+    let tokenizer = tokenizer(&byte_level(&[], &["<s>", "</s>"]), &[("tokenizer_config.json", special)]);
+    read(text, &tokenizer)
+}
+
+fn read(text: &str, tokenizer: &Tokenizer) -> Result<ChatTemplate, data::Error> {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("t.jinja");
+    fs::write(&file, text).unwrap();
+    ChatTemplate::of_file(&file, tokenizer)
+}
+
+/// The text of a conversation and its answers.
+fn rendered(text: &str, messages: &Value) -> Result<(String, Vec<String>), String> {
+    let (text, ranges) =
+        template(text).unwrap().render(messages.as_array().unwrap(), &TemplateInput::default())?;
+    let answers = ranges.into_iter().map(|range| text[range].to_owned()).collect();
+    Ok((text, answers))
+}
+
+fn user(content: &str) -> Value {
+    json!({"role": "user", "content": content})
+}
+
+fn assistant(content: &str) -> Value {
+    json!({"role": "assistant", "content": content})
+}
+
+#[test]
+fn answers_are_what_the_assistant_adds_or_what_the_template_marks() {
+    let messages = json!([user(" 1+1? "), assistant("2"), user("2+2?"), assistant("4")]);
+    let (text, answers) = rendered(CHATML, &messages).unwrap();
+    assert!(text.starts_with("<|im_start|>user\n1+1?<|im_end|>\n<|im_start|>assistant\n2<|im_end|>\n"));
+    assert_eq!(answers, ["2<|im_end|>\n", "4<|im_end|>\n"]);
+    let marked = "{{ bos_token }}{% for m in messages %}{% if m.role == 'assistant' %}[A]\
+                  {%- generation -%}\n {{ m.content }}</s>\n{%- endgeneration %}\
+                  {% else %}[U]{{ m.content | trim }}{% endif %}{% endfor %}";
+    let (text, answers) = rendered(marked, &messages).unwrap();
+    assert_eq!(text, "<s>[U]1+1?[A]2</s>[U]2+2?[A]4</s>");
+    assert_eq!(answers, ["2</s>", "4</s>"]);
+}
+
+/// Marks are in macros and loops too, and are never characters of a text.
+#[test]
+fn marks_are_none_of_the_characters_of_a_conversation() {
+    let marked = "{% macro answer(text) %}{% generation %}{{ text }}!{% endgeneration %}{% endmacro %}\
+                  {% for m in messages %}{% if m.role == 'assistant' %}A{{ answer(m.content) }}{% else %}\
+                  U{{ m.content }}{% endif %}{% endfor %}\u{F0002}";
+    for content in ["a\u{F0000}b", "\u{F0001}", "\u{F0000}\u{F0001}\u{F0003}", "\u{E000}\u{FFFF}\u{10FFFF}"] {
+        let messages = json!([user(content), assistant(content), user("b"), assistant("c")]);
+        let (text, answers) = rendered(marked, &messages).unwrap();
+        assert_eq!(text, format!("U{content}A{content}!UbAc!\u{F0002}"));
+        assert_eq!(answers, [format!("{content}!"), "c!".to_owned()]);
+        let (text, answers) = rendered(CHATML, &messages).unwrap();
+        assert!(text.contains(&format!("user\n{content}<|im_end|>")));
+        assert_eq!(answers, [format!("{content}<|im_end|>\n"), "c<|im_end|>\n".to_owned()]);
+    }
+}
+
+/// Templates that write earlier messages differently from the last ones.
+#[test]
+fn answers_are_found_in_the_text_of_the_whole_conversation() {
+    let call = json!({"role": "assistant", "content": "", "tool_calls": [
+        {"type": "function", "function": {"name": "f", "arguments": {"b": 1, "a": 2}}},
+    ]});
+    let tool = json!({"role": "tool", "content": "7"});
+    let called = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"b\": 1, \"a\": 2}}\n</tool_call>";
+    let reasoned =
+        |reason: &str, content: &str| assistant(&format!("<think>\n{reason}\n</think>\n\n{content}"));
+    let table: Vec<(&str, Value, Vec<String>)> = vec![
+        (
+            QWEN3,
+            json!([user("1+1?"), reasoned("one", "2"), user("2+2?"), reasoned("two", "4")]),
+            vec!["2<|im_end|>\n".to_owned(), "<think>\ntwo\n</think>\n\n4<|im_end|>\n".to_owned()],
+        ),
+        (
+            QWEN3,
+            json!([user("1+1?"), assistant("2"), user("2+2?"), assistant("2"), user("2"), assistant("2")]),
+            vec![
+                "2<|im_end|>\n".to_owned(),
+                "2<|im_end|>\n".to_owned(),
+                "<think>\n\n</think>\n\n2<|im_end|>\n".to_owned(),
+            ],
+        ),
+        (
+            QWEN3,
+            json!([user("f?"), call, tool, reasoned("ah", "7"), user("2+2?"), assistant("4")]),
+            vec![
+                format!("{called}<|im_end|>\n"),
+                "7<|im_end|>\n".to_owned(),
+                "<think>\n\n</think>\n\n4<|im_end|>\n".to_owned(),
+            ],
+        ),
+        (
+            QWEN3,
+            json!([user("f?"), call, tool, reasoned("ah", "7")]),
+            vec![format!("{called}<|im_end|>\n"), "<think>\nah\n</think>\n\n7<|im_end|>\n".to_owned()],
+        ),
+        (
+            REASONING,
+            json!([user("1+1?"), reasoned("one", "2"), user("2"), assistant("4")]),
+            vec!["\n\n2</s>".to_owned(), "4</s>".to_owned()],
+        ),
+        (
+            LAST,
+            json!([user("1+1?"), assistant("2"), user("2+2?"), assistant("4")]),
+            vec![" 2</s>".to_owned(), " 4</s>".to_owned()],
+        ),
+        // The number of all messages is before them.
+        (
+            "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}",
+            json!([user("a"), assistant("b")]),
+            vec!["b".to_owned()],
+        ),
+    ];
+    for (text, messages, expected) in table {
+        let (_, answers) = rendered(text, &messages).unwrap();
+        assert_eq!(answers, expected, "{messages}");
+    }
+}
+
+#[test]
+fn what_a_template_refuses_and_answers_that_it_drops_are_errors() {
+    let messages = json!([user("a"), assistant("b"), user("c"), assistant("d")]);
+    let refusing = "{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}";
+    assert!(rendered(refusing, &messages).unwrap_err().ends_with("t.jinja: no system"));
+    for text in [
+        // Only the last answer is there.
+        "{% for m in messages %}{% if m.role == 'user' or loop.last %}{{ m.content }};{% endif %}{% endfor %}",
+        // The answers are there twice.
+        "{{ messages | length }}{% for m in messages + messages %}{{ m.content }};{% endfor %}",
+    ] {
+        let refused = rendered(text, &messages).unwrap_err();
+        assert!(
+            refused.starts_with("message 2 (\"assistant\") changes the text before it and is not found"),
+            "{text}: {refused}"
+        );
+    }
+    // Text that a mark changes.
+    let trimmed = "{% set x %}{% generation %} a {% endgeneration %}{% endset %}{{ x | trim }}";
+    let refused = rendered(trimmed, &messages).unwrap_err();
+    assert!(refused.contains("its {% generation %} cannot be followed"), "{refused}");
+    assert!(template("{% for %}").is_err());
+}
+
+/// The texts of `apply_chat_template` of transformers 5.24.
+#[test]
+fn values_are_written_as_python_writes_them() {
+    let messages = json!([{
+        "role": "user", "content": "\u{E9}'<&", "call": {"unit": "C", "city": "Ulm", "days": [1, 2.0, null]},
+    }]);
+    for (text, expected) in [
+        ("{{ m.call | tojson }}", "{\"unit\": \"C\", \"city\": \"Ulm\", \"days\": [1, 2.0, null]}"),
+        (
+            "{{ m.call | tojson(sort_keys=True, separators=(',', ':')) }}",
+            "{\"city\":\"Ulm\",\"days\":[1,2.0,null],\"unit\":\"C\"}",
+        ),
+        ("{{ m.call.days | tojson(indent=2) }}", "[\n  1,\n  2.0,\n  null\n]"),
+        ("{{ m.call.days | tojson(indent='\\t', separators=(';', ':')) }}", "[\n\t1;\n\t2.0;\n\tnull\n]"),
+        (
+            "{{ m.content | tojson }} {{ m.content | tojson(ensure_ascii=True) }}",
+            "\"\u{E9}'<&\" \"\\u00e9'<&\"",
+        ),
+        ("{{ m.content | tojson(true, none, none, true) }}", "\"\\u00e9'<&\""),
+        ("{{ [] | tojson(indent=4) }} {{ {} | tojson }} {{ [true, none] | tojson }}", "[] {} [true, null]"),
+        (
+            "{{ m.call }} {{ true }} {{ none }} {{ 2.0 }}",
+            "{'unit': 'C', 'city': 'Ulm', 'days': [1, 2.0, None]} True None 2.0",
+        ),
+        ("{{ m.call.days | string }}", "[1, 2.0, None]"),
+        (
+            "{% for key, value in m.call.items() %}{{ key }}={{ value }};{% endfor %}",
+            "unit=C;city=Ulm;days=[1, 2.0, None];",
+        ),
+        ("{{ bos_token }}{{ eos_token }}{{ pad_token }}", "<s></s>"),
+    ] {
+        let whole = format!("{{% set m = messages[0] %}}{text}");
+        assert_eq!(rendered(&whole, &messages).unwrap().0, expected, "{text}");
+    }
+    for (text, expected) in [
+        ("{{ 1 | tojson(nonsense=1) }}", "nonsense"),
+        ("{{ 1 | tojson(separators=1) }}", "not iterable"),
+        ("{{ 1 | tojson(separators=(',',)) }}", "two texts"),
+        ("{{ undefined | tojson }}", "a value is no JSON"),
+    ] {
+        let refused = rendered(text, &messages).unwrap_err();
+        assert!(refused.contains(expected), "{text}: {refused}");
+    }
+}
