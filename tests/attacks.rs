@@ -350,8 +350,11 @@ fn wrong_questions_and_messages_are_counted_from_one() {
     let good = "{\"context\": \"a\", \"endings\": [\"b\", \"c\"], \"label\": 0}\n";
     for (bad, words) in [
         ("no JSON", "questions.jsonl, line 2: expected"),
-        ("{\"context\": \"a\", \"endings\": [\"b\"], \"label\": 3}", "line 2: its label is 3"),
-        ("{\"context\": \"\", \"endings\": [\"b\"], \"label\": 0}", "line 2: its context has no token"),
+        (
+            "{\"context\": \"a\", \"endings\": [\"b\"], \"label\": 3}",
+            "line 2: its label names ending 4, and it has 1",
+        ),
+        ("{\"context\": 1, \"endings\": [\"b\"], \"label\": 0}", "line 2: it has no text \"context\""),
     ] {
         write("questions.jsonl", &format!("{good}{bad}\n{good}"));
         let output = plimsoll(workplace.path(), &["eval", "out", "--choices", "questions.jsonl"]);

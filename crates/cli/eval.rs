@@ -44,8 +44,8 @@ pub(crate) struct EvalArgs {
     #[arg(long)]
     skip_invalid: bool,
     /// Print one JSON object with the keys model, data (what tells both from others), tokens, loss,
-    /// loss_per_byte, perplexity and, of multiple choice, questions, accuracy, accuracy_per_token and
-    /// accuracy_per_byte.
+    /// loss_per_byte, perplexity and, of multiple choice, questions, accuracy, accuracy_per_token,
+    /// accuracy_per_character and accuracy_per_byte.
     #[arg(long)]
     json: bool,
     /// Write the JSON object to a file as well.

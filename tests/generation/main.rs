@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)] // a test panics to report a failure
 
 mod chat;
+mod choices;
 #[path = "../common/mod.rs"]
 mod common;
 mod transformers;

@@ -63,19 +63,19 @@ from tokenizers import Tokenizer
 folder, file = sys.argv[1:]
 model = transformers.AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32).double()
 encode = lambda text: Tokenizer.from_file(folder + "/tokenizer.json").encode(text, add_special_tokens=False).ids
-right, questions, losses = [0, 0, 0], 0, []
+right, questions, losses = [0, 0, 0, 0], 0, []
 for line in map(json.loads, open(file)):
     context, scores = encode(line["context"]), []
     for ending in line["endings"]:
-        tokens = encode(" " + ending)
+        tokens = encode(line["context"] + " " + ending)[len(context):]
         with torch.no_grad():
             logits = model(torch.tensor([context + tokens])).logits[0, len(context) - 1:-1]
         log_probs = logits.log_softmax(-1).gather(1, torch.tensor(tokens)[:, None])
         losses += (-log_probs[:, 0]).tolist()
         total = log_probs.sum().item()
-        scores.append([total, total / len(tokens), total / len(ending.encode())])
+        scores.append([total, total / len(tokens), total / len(ending), total / len(ending.encode())])
     questions += 1
-    for way in range(3):
+    for way in range(4):
         best = max(range(len(scores)), key=lambda at: scores[at][way])
         right[way] += best == line["label"]
 print(json.dumps([share / questions for share in right] + [sum(losses) / len(losses), len(losses)]))
@@ -113,11 +113,12 @@ fn questions_in_json_lines_are_scored_as_by_transformers() {
         let ours = inference::evaluate(Startup::alone(), &options).unwrap().unwrap();
         let choices = ours.choices.unwrap();
         let theirs = run(&python, CHOOSE, &[model.to_str().unwrap(), file.to_str().unwrap()]);
-        let shares = [choices.accuracy, choices.accuracy_per_token, choices.accuracy_per_byte.unwrap()];
-        assert_eq!(json!(shares), json!(theirs.as_array().unwrap()[..3]), "{name}");
-        let loss = theirs[3].as_f64().unwrap();
+        let of_texts = [choices.accuracy_per_character, choices.accuracy_per_byte].map(Option::unwrap);
+        let shares = [choices.accuracy, choices.accuracy_per_token, of_texts[0], of_texts[1]];
+        assert_eq!(json!(shares), json!(theirs.as_array().unwrap()[..4]), "{name}");
+        let loss = theirs[4].as_f64().unwrap();
         assert!((ours.loss - loss).abs() < 1e-5 * loss, "{name}: {} and {loss}", ours.loss);
-        assert_eq!(theirs[4], ours.tokens, "{name}");
+        assert_eq!(theirs[5], ours.tokens, "{name}");
     }
 }
 

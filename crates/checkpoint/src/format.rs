@@ -114,7 +114,10 @@ fn header(entries: &[Entry]) -> Vec<u8> {
             json!({ "dtype": type_name(*dtype), "shape": shape, "data_offsets": [bytes.start, bytes.end] });
         map.insert(name.clone(), entry);
     }
-    let mut text = Value::Object(map).to_string().into_bytes();
+    let mut header = Value::Object(map);
+    // The layout of earlier versions, whatever the order of the arrays.
+    header.sort_all_objects();
+    let mut text = header.to_string().into_bytes();
     text.resize(text.len().next_multiple_of(8), b' ');
     let mut header = (text.len() as u64).to_le_bytes().to_vec();
     header.append(&mut text);

@@ -84,7 +84,7 @@ pub use chat::{
     Answered, CHAT_TASK, ChatFormat, ChatOptions, ChatReading, ChatSource, ChatTemplate, Conversation,
     CutFigures, Dialogue, Pair, PairOptions, PairSource, TemplateInput, read_messages, read_pairs,
 };
-pub use choices::{ChoiceSource, Ending, Question, Questions};
+pub use choices::{ChoiceSource, Ending, Question, Questions, TextLengths};
 pub use contents::FileContents;
 pub use corpus::Corpus;
 pub use cycle::CycledSource;

@@ -179,7 +179,8 @@ fn every_file_that_states_tokens_is_read() {
 fn texts_begin_and_end_with_the_tokens_that_the_files_name() {
     let sentences = byte_level(&[], &["<s>", BEGIN, END]);
     let pieces = |ends: &[&str]| sentence_pieces(&[], ends);
-    let table: Vec<(&str, Value, Files<'_>, [Option<u32>; 2], &[u32])> = vec![
+    type Row<'a> = (&'a str, Value, Files<'a>, [Option<u32>; 2], &'a [u32]);
+    let table: Vec<Row<'_>> = vec![
         (
             "first and last token of a sentence",
             sentences.clone(),

@@ -54,7 +54,7 @@ pub(super) fn parse(bytes: &[u8]) -> Parsed {
         }
         let endings = rest.number()?;
         let context = rest.tokens()?;
-        let ending = |_| rest.tokens().map(|tokens| Ending { tokens, bytes: None });
+        let ending = |_| rest.tokens().map(|tokens| Ending { tokens, lengths: None });
         let endings = (0..endings).map(ending).collect::<Result<Vec<_>, _>>()?;
         if numbers.len() - rest.numbers.len() != length / 2 {
             return Err((number, format!("it has other contents than its {length} bytes")));

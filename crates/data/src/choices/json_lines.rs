@@ -4,7 +4,8 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::question::{Ending, Question, check};
+use super::encode::Context;
+use super::question::{Ending, Question, TextLengths, check};
 use crate::records::each_record;
 use crate::{Error, Tokenizer};
 use system::readers::{FileKey, Reader, Unlisted};
@@ -16,7 +17,7 @@ pub(crate) const QUESTION: Reader = Reader {
     keys: &[
         FileKey::known(&["context", "ctx"], "the text before the endings"),
         FileKey::known(&["endings"], "the list of texts"),
-        FileKey::known(&["label"], "the index of the correct ending, a number or its text"),
+        FileKey::known(&["label"], "the correct ending: its index, a number or its text, or its letter"),
         FileKey::ignored(
             &["ind", "activity_label", "ctx_a", "ctx_b", "split", "split_type", "source_id"],
             "HellaSwag's; `ctx` is `ctx_a` and `ctx_b`",
@@ -60,18 +61,41 @@ fn question(
     let context = context.ok_or_else(|| wrong("it has no text \"context\" or \"ctx\""))?;
     let endings = value.get("endings").and_then(Value::as_array);
     let endings = endings.ok_or_else(|| wrong("it has no list \"endings\""))?;
-    // Some files contain numbers as text.
-    let label = value.get("label").and_then(|label| match label {
+    let texts: Option<Vec<&str>> = endings.iter().map(Value::as_str).collect();
+    let texts = texts.ok_or_else(|| wrong("an ending is no text"))?;
+    let numbered = |reason: String| (number, reason);
+    let label = label(value.get("label"), &texts).map_err(numbered)?;
+    let context = Context::new(context, tokenizer).map_err(numbered)?;
+    let ending = |text: &&str| {
+        let lengths = TextLengths { characters: text.chars().count(), bytes: text.len() };
+        Ok(Ending { tokens: context.ending(text).map_err(numbered)?, lengths: Some(lengths) })
+    };
+    let endings = texts.iter().map(ending).collect::<Result<_, (usize, String)>>()?;
+    check(Question { context: context.tokens, endings, label }, number)
+}
+
+/// Returns the index of an ending: a number from 0 on, which some files write as a text, or its letter.
+///
+/// # Errors
+/// No label; a letter that is the text of another ending.
+fn label(label: Option<&Value>, endings: &[&str]) -> Result<usize, String> {
+    let missing = "it has no \"label\", the number of an ending from 0 on or its letter from A on".to_owned();
+    let number = label.and_then(|label| match label {
         Value::String(text) => text.parse().ok(),
         number => number.as_u64(),
     });
-    let label = label.and_then(|label| usize::try_from(label).ok());
-    let label = label.ok_or_else(|| wrong("it has no \"label\", the number of an ending from 0 on"))?;
-    let encode = |text: &str| tokenizer.encode(text).map_err(|error| (number, error.to_string()));
-    let ending = |ending: &Value| {
-        let text = ending.as_str().ok_or_else(|| wrong("an ending is no text"))?;
-        Ok(Ending { tokens: encode(&format!(" {text}"))?, bytes: Some(text.len()) })
-    };
-    let endings = endings.iter().map(ending).collect::<Result<_, (usize, String)>>()?;
-    check(Question { context: encode(context)?, endings, label }, number)
+    if let Some(number) = number {
+        return usize::try_from(number).map_err(|_| missing);
+    }
+    let text = label.and_then(Value::as_str).ok_or_else(|| missing.clone())?;
+    let [letter @ (b'A'..=b'Z' | b'a'..=b'z')] = *text.as_bytes() else { return Err(missing) };
+    let index = usize::from(letter.to_ascii_uppercase() - b'A');
+    match endings.iter().position(|ending| *ending == text) {
+        Some(other) if other != index => Err(format!(
+            "its label is {text}, which is the letter of ending {} and the text of ending {}",
+            index + 1,
+            other + 1
+        )),
+        _ => Ok(index),
+    }
 }

@@ -1,11 +1,12 @@
 //! Multiple choice: questions with several endings, of which a model finds one the likeliest.
 
+mod encode;
 mod eval_file;
 mod json_lines;
 mod question;
 
 pub(crate) use json_lines::QUESTION;
-pub use question::{Ending, Question};
+pub use question::{Ending, Question, TextLengths};
 
 use std::path::Path;
 
@@ -26,7 +27,7 @@ pub struct Questions {
 impl Questions {
     /// Reads an evaluation file of llm.c (`.bin`), whose tokens are those of GPT-2, or JSON lines, a
     /// list or Parquet with the keys `context` or `ctx`, `endings` and `label`, whose endings follow the
-    /// context after a space.
+    /// context after a space. Their tokens are those of lm-evaluation-harness.
     ///
     /// # Errors
     /// A file that cannot be read; [`Error::BadQuestion`] names the first invalid line or example.
@@ -50,15 +51,32 @@ impl Questions {
     /// Tokens of the longest context with an ending.
     #[must_use]
     pub fn longest(&self) -> usize {
-        let rows = self.questions.iter().flat_map(|question| {
+        self.lengths().max().unwrap_or(0)
+    }
+
+    /// Tokens of the longest ending.
+    #[must_use]
+    pub fn longest_ending(&self) -> usize {
+        let endings = self.questions.iter().flat_map(|question| &question.endings);
+        endings.map(|ending| ending.tokens.len()).max().unwrap_or(0)
+    }
+
+    /// The number of endings that have more tokens with their context.
+    #[must_use]
+    pub fn longer_than(&self, tokens: usize) -> usize {
+        self.lengths().filter(|length| *length > tokens).count()
+    }
+
+    /// Tokens of each ending with its context.
+    fn lengths(&self) -> impl Iterator<Item = usize> {
+        self.questions.iter().flat_map(|question| {
             question.endings.iter().map(|ending| question.context.len() + ending.tokens.len())
-        });
-        rows.max().unwrap_or(0)
+        })
     }
 }
 
 /// Questions as validation micro-batches: each is one context with one ending, filled up to a length. Only
-/// the ending's tokens are targets.
+/// the ending's tokens are targets. A longer one loses its first tokens.
 #[derive(Clone, Debug)]
 pub struct ChoiceSource {
     questions: Vec<Question>,
@@ -71,24 +89,27 @@ impl ChoiceSource {
     /// Rows of `context` tokens.
     ///
     /// # Errors
-    /// A question that is longer, or a context without tokens.
+    /// An ending that is longer, or rows without tokens.
     pub fn new(questions: Vec<Question>, context: usize) -> Result<Self, Error> {
         let endings = |(index, question): (usize, &Question)| {
             (0..question.endings.len()).map(|ending| (index, ending)).collect::<Vec<_>>()
         };
         let rows: Vec<_> = questions.iter().enumerate().flat_map(endings).collect();
-        let source = ChoiceSource { questions, rows, context };
-        let longest = (0..source.rows.len()).map(|row| source.tokens(row).count()).max().unwrap_or(0);
-        if context == 0 || longest > context + 1 {
-            return Err(Error::BadShape { rows: source.rows.len(), columns: context });
+        let endings = questions.iter().flat_map(|question| &question.endings);
+        let longest = endings.map(|ending| ending.tokens.len()).max().unwrap_or(0);
+        if context == 0 || longest > context {
+            return Err(Error::BadShape { rows: rows.len(), columns: context });
         }
-        Ok(source)
+        Ok(ChoiceSource { questions, rows, context })
     }
 
-    fn tokens(&self, row: usize) -> impl Iterator<Item = u32> {
+    /// The tokens of a row, and how many of them are the context's.
+    fn tokens(&self, row: usize) -> (impl Iterator<Item = u32>, usize) {
         let (question, ending) = self.rows[row];
         let Question { context, endings, .. } = &self.questions[question];
-        context.iter().chain(&endings[ending].tokens).copied()
+        let ending = &endings[ending].tokens;
+        let cut = (context.len() + ending.len()).saturating_sub(self.context + 1);
+        (context[cut..].iter().chain(ending).copied(), context.len() - cut)
     }
 }
 
@@ -101,14 +122,15 @@ impl Source for ChoiceSource {
         let count = self.validation_micro_batches();
         let row = usize::try_from(index).ok().filter(|row| *row < self.rows.len());
         let row = row.ok_or(Error::NoSuchValidation { index, count })?;
-        let first = self.questions[self.rows[row].0].context.len() - 1;
+        let (tokens, before) = self.tokens(row);
+        let tokens: Vec<u32> = tokens.collect();
         let inputs = out.inputs.reset_u32(&[1, self.context]);
         inputs.fill(0);
-        inputs.iter_mut().zip(self.tokens(row)).for_each(|(input, token)| *input = token);
+        inputs.iter_mut().zip(&tokens).for_each(|(input, token)| *input = *token);
         let targets = out.targets.reset_u32(&[1, self.context]);
         targets.fill(IGNORED);
-        let shifted = targets.iter_mut().zip(self.tokens(row).skip(1));
-        shifted.skip(first).for_each(|(target, token)| *target = token);
+        let shifted = targets.iter_mut().zip(&tokens[1..]).skip(before - 1);
+        shifted.for_each(|(target, token)| *target = *token);
         out.documents = None;
         Ok(())
     }

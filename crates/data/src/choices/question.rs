@@ -16,8 +16,17 @@ pub struct Question {
 pub struct Ending {
     /// Tokens, at least one.
     pub tokens: Vec<u32>,
-    /// Bytes of its text without a space before it, if the file has texts.
-    pub bytes: Option<usize>,
+    /// The lengths of its text, if the file has texts.
+    pub lengths: Option<TextLengths>,
+}
+
+/// Lengths of an ending's text, without the space before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TextLengths {
+    /// Characters.
+    pub characters: usize,
+    /// Bytes.
+    pub bytes: usize,
 }
 
 /// Questions, or the error with its line or example from 1.
@@ -30,10 +39,10 @@ pub(super) fn check(question: Question, number: usize) -> Result<Question, (usiz
         return Err((number, "its context has no token".to_owned()));
     }
     if let Some(empty) = endings.iter().position(|ending| ending.tokens.is_empty()) {
-        return Err((number, format!("ending {} has no token", empty + 1)));
+        return Err((number, format!("ending {} has no token after the context", empty + 1)));
     }
     if *label >= endings.len() {
-        return Err((number, format!("its label is {label}, and it has {} endings", endings.len())));
+        return Err((number, format!("its label names ending {}, and it has {}", label + 1, endings.len())));
     }
     Ok(question)
 }

@@ -6,6 +6,7 @@ use tokenizers::AddedToken;
 
 use super::class_defaults::tokens_of;
 use super::folder::{ADDED, CONFIGURATION, GENERATION, SPECIAL, TokenizerFolder};
+use super::keys::TOKENIZER_CONFIG;
 
 /// Names of special tokens that every tokenizer may have.
 const NAMES: [&str; 7] =
@@ -46,6 +47,14 @@ impl Description {
         let class = configuration.get("tokenizer_class").and_then(Value::as_str).unwrap_or_default();
         for (name, text) in tokens_of(class).iter().filter(|(_, text)| has(text)) {
             names.set(name, Some(AddedToken::from(*text, true)));
+        }
+        let unread = TOKENIZER_CONFIG
+            .check(&configuration)
+            .map_err(|reason| Error::BadTokenizerFile { path: folder.path_of(CONFIGURATION), reason })?;
+        let unread: Vec<_> = unread.into_iter().filter(|key| !key.ends_with("_token")).collect();
+        if !unread.is_empty() {
+            let (path, keys) = (folder.path_of(CONFIGURATION), unread.join(", "));
+            tracing::info!("{}: keys that are not read: {keys}", path.display());
         }
         let refused = |file: &'static str| {
             move |reason: String| Error::BadTokenizerFile { path: folder.path_of(file), reason }

@@ -8,6 +8,7 @@ mod description;
 mod file;
 mod folder;
 mod gpt2;
+mod keys;
 mod special_tokens;
 mod text_stream;
 mod token_bytes;
@@ -19,6 +20,7 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 pub use file::FileTokenizer;
+pub(crate) use keys::{GENERATION_CONFIG, SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG};
 pub use special_tokens::SpecialTokens;
 pub use text_stream::TextStream;
 
@@ -133,13 +135,18 @@ impl Tokenizer {
     #[must_use]
     pub fn special_tokens(&self) -> &SpecialTokens {
         /// Bytes have no special token, but NUL is in no text.
-        static BYTES: LazyLock<SpecialTokens> =
-            LazyLock::new(|| SpecialTokens { separator: Some(0), end: Some(0), ..SpecialTokens::default() });
+        static BYTES: LazyLock<SpecialTokens> = LazyLock::new(|| SpecialTokens {
+            separator: Some(0),
+            prefix: Some(0),
+            end: Some(0),
+            ..SpecialTokens::default()
+        });
         static GPT2: LazyLock<SpecialTokens> = LazyLock::new(|| SpecialTokens {
             named: ["bos_token", "eos_token", "unk_token"]
                 .map(|name| (name.to_owned(), gpt2::SEPARATOR.to_owned()))
                 .to_vec(),
             separator: Some(gpt2::END_OF_TEXT),
+            prefix: Some(gpt2::END_OF_TEXT),
             end: Some(gpt2::END_OF_TEXT),
             ..SpecialTokens::default()
         });

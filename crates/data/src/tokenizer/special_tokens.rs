@@ -38,6 +38,8 @@ pub struct SpecialTokens {
     pub named: Vec<(String, String)>,
     /// The token before a document: `bos_token`, or else `eos_token`.
     pub separator: Option<u32>,
+    /// The token that stands for an empty text where another text follows: `bos_token`, or else `eos_token`.
+    pub prefix: Option<u32>,
     /// The token at the end of an answer, and of a text that a model has finished: `eos_token`.
     pub end: Option<u32>,
     /// Tokens that the tokenizer puts before a text.
@@ -60,8 +62,10 @@ impl SpecialTokens {
         let last = description.ends.first().copied().filter(is_known);
         let start = || bos.or(first).or(eos).or(last).or_else(|| before_text.first().copied());
         let end = || eos.or(last).or_else(|| guessed(&ENDS));
+        let separator = start().or_else(|| guessed(&STARTS)).or_else(end);
         Self {
-            separator: start().or_else(|| guessed(&STARTS)).or_else(end),
+            separator,
+            prefix: bos.or(eos).or(separator),
             end: end(),
             named: description
                 .named

@@ -5,7 +5,7 @@ use super::token_bytes::Start;
 
 /// The text of tokens that come one by one, in whole characters.
 ///
-/// Texts of tokens depend on their bytes alone, so the texts together are [`Tokenizer::decode`] of all tokens.
+/// Texts of tokens depend on their bytes alone, so they are together [`Tokenizer::decode`] of all tokens.
 #[derive(Clone, Debug)]
 pub struct TextStream {
     /// Bytes of a character that is not complete yet.

@@ -32,8 +32,8 @@ pub(super) struct Prepared {
 /// Finds model and data, and cuts the data into micro-batches.
 pub(super) fn prepare(startup: &Startup, options: &EvaluateOptions) -> Result<Prepared> {
     let trained = input::trained(options, startup.share())?;
-    let (vocabulary, context) = match trained.config.model.examples() {
-        Examples::Tokens { vocabulary, context } => (vocabulary, context),
+    let vocabulary = match trained.config.model.examples() {
+        Examples::Tokens { vocabulary, .. } => vocabulary,
         Examples::Images { .. } => return prepare_images(startup, options, trained),
         Examples::Numbers { .. } => {
             let text = format!("{}: it takes neither tokens nor images", options.model.display());
@@ -41,7 +41,7 @@ pub(super) fn prepare(startup: &Startup, options: &EvaluateOptions) -> Result<Pr
         }
     };
     options.context.map_or(Ok(()), |context| check_context(&trained.config, context))?;
-    let asked = options.choices.as_deref().map(|path| questions(path, &trained, vocabulary, context));
+    let asked = options.choices.as_deref().map(|path| questions(path, &trained, vocabulary));
     let asked = asked.transpose()?;
     let mut config = match &asked {
         Some(asked) => one_by_one(&trained.config, asked, options.context)?,
@@ -132,20 +132,13 @@ fn check_context(config: &RunConfig, context: usize) -> Result<()> {
 ///
 /// # Errors
 /// Errors that the model cannot answer.
-fn questions(path: &Path, trained: &Trained, vocabulary: usize, context: usize) -> Result<Questions> {
+fn questions(path: &Path, trained: &Trained, vocabulary: usize) -> Result<Questions> {
     let tokenizer = match path.extension().is_some_and(|extension| extension == "bin") {
         true => data::Tokenizer::None,
         false => trained.tokenizer()?,
     };
     let read = Questions::read(path, &tokenizer);
     let read = read.map_err(|error| RunError::Refused(format!("--choices: {error}")))?;
-    if read.longest() > context + 1 {
-        return Err(RunError::Refused(format!(
-            "{}: a context with its ending has {} tokens, more than the model's {context} and one",
-            path.display(),
-            read.longest()
-        )));
-    }
     let all = read.questions.iter().flat_map(|question| {
         question.context.iter().chain(question.endings.iter().flat_map(|ending| &ending.tokens))
     });
@@ -158,9 +151,15 @@ fn questions(path: &Path, trained: &Trained, vocabulary: usize, context: usize) 
 /// The configuration with every ending as a micro-batch of one sequence.
 fn one_by_one(config: &RunConfig, asked: &Questions, context: Option<usize>) -> Result<RunConfig> {
     let needed = asked.longest().saturating_sub(1).max(1);
-    let context = context.unwrap_or_else(|| needed.next_multiple_of(whole_pieces(config)));
-    if context < needed {
-        let text = format!("--context {context}: the longest question with an ending needs {needed}");
+    let most = config.model.examples().units();
+    let context = context.unwrap_or_else(|| needed.next_multiple_of(whole_pieces(config)).min(most));
+    let cut = asked.longer_than(context + 1);
+    if cut > 0 {
+        tracing::warn!("{cut} of the questions' endings lose the start of their context, which is too long");
+    }
+    let longest = asked.longest_ending();
+    if longest > context {
+        let text = format!("--choices: an ending has {longest} tokens, and a sequence {context}");
         return Err(RunError::Refused(text));
     }
     let mut config = config.with(&config.model.with_context(context))?;

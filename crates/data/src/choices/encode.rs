@@ -1,0 +1,85 @@
+//! Tokens of contexts and endings, as lm-evaluation-harness makes them.
+
+use crate::Tokenizer;
+
+/// A context whose endings are encoded with it: a token may join the end of one with the start of the other,
+/// and belongs to the ending.
+pub(super) struct Context<'a> {
+    tokenizer: &'a Tokenizer,
+    /// The text, without white space at its end.
+    text: &'a str,
+    /// The white space at the end of the context, with which endings begin.
+    space: &'a str,
+    /// The tokens of the text, or the one that stands for an empty text.
+    pub(super) tokens: Vec<u32>,
+}
+
+impl<'a> Context<'a> {
+    /// Encodes a context.
+    ///
+    /// # Errors
+    /// A text that cannot be encoded; an empty one for a tokenizer without a token for it.
+    pub(super) fn new(text: &'a str, tokenizer: &'a Tokenizer) -> Result<Self, String> {
+        let (text, space) = text.split_at(text.trim_end_matches(is_space).len());
+        let mut context = Self { tokenizer, text, space, tokens: Vec::new() };
+        context.tokens = match text {
+            "" => vec![empty(tokenizer)?],
+            text => context.whole(text)?,
+        };
+        if context.tokens.is_empty() {
+            return Err("its context has no token".to_owned());
+        }
+        Ok(context)
+    }
+
+    /// Returns the tokens of an ending, which follows the context after a space: those of both together after
+    /// as many as the context has.
+    ///
+    /// # Errors
+    /// A text that cannot be encoded.
+    pub(super) fn ending(&self, ending: &str) -> Result<Vec<u32>, String> {
+        let ending = format!("{} {ending}", self.space);
+        let (mut tokens, context) = match self.text {
+            "" => {
+                let tokens = encode(self.tokenizer, &ending)?;
+                let begins = tokens.first() == self.tokens.first();
+                (tokens, usize::from(begins))
+            }
+            text => (self.whole(&format!("{text}{ending}"))?, self.tokens.len()),
+        };
+        Ok(tokens.split_off(context.min(tokens.len())))
+    }
+
+    /// Returns the tokens of a text, after those that the tokenizer puts before one unless it spells out the
+    /// first of them.
+    fn whole(&self, text: &str) -> Result<Vec<u32>, String> {
+        let special = self.tokenizer.special_tokens();
+        let has_start = special.prefix.and_then(|prefix| self.tokenizer.spelling(prefix));
+        let before = match has_start.is_some_and(|start| text.starts_with(&*start)) {
+            true => Vec::new(),
+            false => special.before_text.clone(),
+        };
+        Ok([before, encode(self.tokenizer, text)?].concat())
+    }
+}
+
+/// Returns the token that stands for an empty context.
+fn empty(tokenizer: &Tokenizer) -> Result<u32, String> {
+    tokenizer.special_tokens().prefix.ok_or_else(|| {
+        format!(
+            "its context is empty, and no file of the tokenizer {} names a bos_token or eos_token to stand for it",
+            tokenizer.name()
+        )
+    })
+}
+
+/// Returns the tokens of a text in which special tokens may be spelled out.
+fn encode(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, String> {
+    let spans = tokenizer.encode_spans(text).map_err(|error| error.to_string())?;
+    Ok(spans.into_iter().map(|(token, _)| token).collect())
+}
+
+/// Returns whether a character is white space for Python.
+fn is_space(character: char) -> bool {
+    character.is_whitespace() || matches!(character, '\u{1C}'..='\u{1F}')
+}
