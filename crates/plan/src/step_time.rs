@@ -27,7 +27,7 @@ pub struct StepParts {
     pub forward_seconds: f64,
     /// Backward passes, with recomputation.
     pub backward_seconds: f64,
-    /// Waits for other stages of the pipeline.
+    /// Waits for other stages of the pipeline, also at the end of a step.
     pub pipeline_seconds: f64,
     /// Waits for ranks that share layers.
     pub layers_seconds: f64,

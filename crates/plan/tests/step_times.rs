@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use config::RunConfig;
-use plan::{DeviceRanks, MeasuredCalls, PlanDevice, StepTime, prepare_shapes};
-use worker::Placement;
+use plan::{DeviceRanks, MeasuredCalls, PlanDevice, PlannedSchedule, StepTime, prepare_shapes};
+use worker::{Placement, Setup};
 
 /// The prediction of a shipped configuration with other keys on the shipped H200.
 fn predict(file: &str, sets: &[&str]) -> StepTime {
@@ -14,13 +14,16 @@ fn predict(file: &str, sets: &[&str]) -> StepTime {
 }
 
 fn predict_on(device: &PlanDevice, file: &str, sets: &[&str]) -> StepTime {
+    StepTime::of(&setup_on(device, file, sets), device).unwrap().unwrap()
+}
+
+fn setup_on(device: &PlanDevice, file: &str, sets: &[&str]) -> Setup {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../launch/configs").join(file);
     let text = std::fs::read_to_string(&path).unwrap();
     let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
     let config = RunConfig::parse(&text, file, path.parent().unwrap(), &sets).unwrap();
     let description = device.description(DeviceRanks::of(&config));
-    let setup = prepare_shapes(config, Placement::Meta(description)).unwrap();
-    StepTime::of(&setup, device).unwrap().unwrap()
+    prepare_shapes(config, Placement::Meta(description)).unwrap()
 }
 
 /// Keys of a micro-batch of so many sequences, which is the step.
@@ -83,6 +86,8 @@ fn grids_differ_where_their_work_does() {
     assert!(idle(&zero_bubble) < idle(&gpipe), "{zero_bubble}\n{gpipe}");
     let few = of(&["parallel.pipeline=4", "train.micro_batch_size=8"]);
     assert!(idle(&few) / few.step_seconds > idle(&schedule("1f1b")) / schedule("1f1b").step_seconds);
+    let end = gpipe.parts.reduction_seconds;
+    assert!(end < 0.01 * gpipe.step_seconds, "stages wait for stages, not for gradients: {gpipe}");
     // Ranks that share layers or sequences wait for each other.
     for axis in ["parallel.tensor=2", "parallel.context=2"] {
         let lanes = axis.replace('=', "_lanes=").replace("context_lanes=2", "context_lanes=4");
@@ -96,6 +101,36 @@ fn grids_differ_where_their_work_does() {
         "{again}\n{alone}"
     );
     assert!(again.parts.backward_seconds > 1.1 * alone.parts.backward_seconds, "{again}\n{alone}");
+}
+
+/// Stages wait for each other as long as their passes leave them idle, also at the end of a step, where the
+/// gradient's norm joins them.
+#[test]
+fn the_idle_time_of_a_pipeline_is_its_bubble() {
+    let device = PlanDevice::shipped().unwrap();
+    let step = ["train.micro_batch_size=8", "model.context=1024", "parallel.lanes=2", "parallel.pipeline=4"];
+    let grids: [&[&str]; 4] = [
+        &["train.global_batch_size=64"],
+        &["train.global_batch_size=128", "parallel.data=2"],
+        &["train.global_batch_size=128", "parallel.data=2", "parallel.zero_stage=2"],
+        &["train.global_batch_size=64", "parallel.tensor=2", "parallel.tensor_lanes=2"],
+    ];
+    for schedule in ["gpipe", "1f1b", "interleaved", "zero-bubble"] {
+        for grid in grids {
+            let schedule = format!("parallel.schedule={schedule}");
+            let sets = [&BF16[..], &step, grid, &[&schedule]].concat();
+            let setup = setup_on(&device, "gpt2-355m.toml", &sets);
+            let time = StepTime::of(&setup, &device).unwrap().unwrap();
+            let bubble = PlannedSchedule::of(&setup, &device).unwrap().bubble();
+            // The update and waits for gradients are parts of a step beside its passes.
+            let idle = time.pipeline_idle;
+            assert!(idle <= bubble + 0.02 && idle > 0.85 * bubble, "{idle} of {bubble}: {sets:?}\n{time}");
+            if schedule.ends_with("gpipe") {
+                // (p - 1) / (m + p - 1) for equal stages; the last one has the head too.
+                assert!(idle > 0.95 * 3.0 / 11.0, "{idle}: {sets:?}\n{time}");
+            }
+        }
+    }
 }
 
 #[test]
@@ -124,7 +159,8 @@ fn messages_within_a_host_take_its_links() {
     let [fast, slow] = [50e9, 1e9].map(|bytes| of(bytes, 2).parts);
     assert!(slow.reduction_seconds > 2.0 * fast.reduction_seconds, "{slow:?} {fast:?}");
     let [fast, slow] = [fast, slow].map(|parts| parts.pipeline_seconds);
-    assert!((slow / fast - 1.0).abs() < 0.01, "{slow} {fast}");
+    // But for the gradient's norm, at which a stage waits for the sums of the other.
+    assert!((slow / fast - 1.0).abs() < 0.1, "{slow} {fast}");
     // A pipeline over hosts waits for the network.
     assert!(of(1e9, 1).parts.pipeline_seconds > 1.5 * fast);
 }

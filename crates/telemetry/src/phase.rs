@@ -11,8 +11,8 @@ pub enum Phase {
     Forward,
     /// Backward passes. Excludes the reduction that overlaps them.
     Backward,
-    /// Waiting for other stages: the pipeline's bubble and exposed transfers. On the CPU, all transfers,
-    /// because none overlaps.
+    /// Waiting for other stages: the pipeline's bubble with that at the end of a step, where all stages meet
+    /// for the gradient's norm, and exposed transfers. On the CPU, all transfers, because none overlaps.
     Pipeline,
     /// Waiting for exchanges with ranks that share layers or sequences. On the CPU, all of them, because none
     /// overlaps.

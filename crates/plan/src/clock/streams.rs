@@ -96,12 +96,19 @@ const EVENTS: usize = 4096;
 struct Stream {
     /// End of the work so far.
     free: f64,
-    /// The latest event for which later work waits, and the reason.
-    awaited: Option<(f64, Idle)>,
+    /// The events for which later work waits, each later than the one before, with the reasons.
+    awaited: Vec<(f64, Idle)>,
     /// The reason of waits for the stream's work; `None`: that of all streams of its kind.
     reason: Option<Idle>,
     /// Times of the last events, with the reason of waits for them.
     events: VecDeque<(f64, Option<Idle>)>,
+}
+
+impl Stream {
+    /// Time at which the next work can begin.
+    fn ready(&self) -> f64 {
+        self.awaited.last().map_or(self.free, |(time, _)| *time)
+    }
 }
 
 /// A call beside which compute is slower.
@@ -133,8 +140,7 @@ impl Streams {
 
     /// Time at which a stream can begin its next work.
     pub(super) fn ready(&self, stream: StreamKind) -> f64 {
-        let Stream { free, awaited, .. } = &self.streams[stream as usize];
-        awaited.map_or(*free, |(time, _)| time.max(*free))
+        self.streams[stream as usize].ready()
     }
 
     /// Time at which all streams have ended their work.
@@ -145,27 +151,27 @@ impl Streams {
     /// Lets later work of a stream begin at `time` or later.
     pub(super) fn wait_until(&mut self, stream: StreamKind, time: f64, reason: Idle) {
         let stream = self.of(stream);
-        if time > stream.free && stream.awaited.is_none_or(|(before, _)| before < time) {
-            stream.awaited = Some((time, reason));
+        if time > stream.ready() {
+            stream.awaited.push((time, reason));
         }
     }
 
     /// Runs work of a stream that the host has enqueued by `enqueued`.
     pub(super) fn run(&mut self, stream: StreamKind, enqueued: f64, seconds: f64) {
-        let Stream { free, awaited, .. } = self.of(stream);
-        let (before, waited) = (*free, awaited.take());
-        let awaited = waited.map_or(before, |(time, _)| time.max(before));
-        let begin = awaited.max(enqueued);
+        let own = self.of(stream);
+        let (mut before, ready, waits) = (own.free, own.ready(), std::mem::take(&mut own.awaited));
+        let begin = ready.max(enqueued);
         if stream != StreamKind::Compute {
-            *free = begin + seconds;
+            own.free = begin + seconds;
             return;
         }
         let seconds = seconds + self.slowed(begin, seconds);
         self.of(stream).free = begin + seconds;
-        if let Some((_, reason)) = waited {
-            add(&mut self.current.idle, reason, awaited - before);
+        for (time, reason) in waits {
+            add(&mut self.current.idle, reason, time - before);
+            before = time;
         }
-        add(&mut self.current.idle, Idle::Host, begin - awaited);
+        add(&mut self.current.idle, Idle::Host, begin - ready);
         add(&mut self.current.sections, self.section, seconds);
         if !is_pass(self.section) {
             return;
@@ -218,7 +224,10 @@ impl Streams {
         let index = usize::try_from(later).unwrap_or(usize::MAX);
         let event = self.streams[stream as usize].events.get(index);
         let (time, reason) = event.copied().unwrap_or((0.0, None));
-        (time, reason.unwrap_or_else(|| Idle::of(stream)))
+        // Sums in the pipeline's phase are over stages, which mostly wait for the last passes of others.
+        let over_stages = stream == StreamKind::Reduce && self.section == Phase::Pipeline.name();
+        let usual = if over_stages { Idle::Pipeline } else { Idle::of(stream) };
+        (time, reason.unwrap_or(usual))
     }
 
     /// Begins a section of the step.

@@ -54,6 +54,29 @@ fn compute_waits_for_what_other_streams_have_not_ended() {
     assert!(close(parts.section("backward"), 3.0) && close(parts.section("optimizer"), 1.0), "{parts:?}");
 }
 
+/// The exchange within a layer begins when the pipeline's message has come.
+#[test]
+fn each_of_several_waits_counts_from_the_end_of_the_one_before() {
+    use StreamKind::{Compute, Exchange, Transfer};
+    let pass = [
+        (copy(Transfer), 4.0),
+        (LoggedCall::Record(Transfer), 0.0),
+        (LoggedCall::Wait { stream: Compute, event: event(Transfer) }, 0.0),
+        (LoggedCall::Record(Compute), 0.0),
+        (LoggedCall::Wait { stream: Exchange, event: event(Compute) }, 0.0),
+        (copy(Exchange), 2.0),
+        (LoggedCall::Record(Exchange), 0.0),
+        (LoggedCall::Wait { stream: Compute, event: event(Exchange) }, 0.0),
+        (copy(Compute), 1.0),
+        // The next message begins then.
+        (LoggedCall::Record(Compute), 0.0),
+        (LoggedCall::Wait { stream: Transfer, event: event(Compute) }, 0.0),
+    ];
+    let parts = &simulate(&[calls(0, &pass, 0.0)]).unwrap()[0];
+    assert!(close(parts.seconds(), 7.0), "{parts:?}");
+    assert!(close(parts.idle(Idle::Pipeline), 4.0) && close(parts.idle(Idle::Layers), 2.0), "{parts:?}");
+}
+
 #[test]
 fn ranks_wait_for_each_other() {
     let message = |sends: &[(usize, u64)], receives: &[(usize, u64)]| {

@@ -45,6 +45,7 @@ impl Worker {
         let ran = self
             .forward_backward(step, Mode::Rehearse)
             .and_then(|()| self.reduce_gradients())
+            .and_then(|()| self.add_tied_gradients())
             .and_then(|()| self.rehearse_repetition(step))
             .and_then(|()| self.validation_passes())
             .and_then(

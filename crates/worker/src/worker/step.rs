@@ -142,6 +142,11 @@ impl Worker {
         }
         self.phases.enter(Phase::Reduce)?;
         self.reduce_gradients()?;
+        if !self.tied.is_empty() {
+            self.phases.enter(Phase::Pipeline)?;
+            self.add_tied_gradients()?;
+            self.phases.enter(Phase::Reduce)?;
+        }
         self.compare_verified(step)?;
         match self.phases.recorder() {
             Some(recorder) => recorder.pause(Stop::Snapshot, || self.await_snapshot())?,
@@ -300,11 +305,16 @@ impl Worker {
         stages.zip(&self.parts).map(|(stage, part)| (stage, names(&*part.model))).collect()
     }
 
-    /// Completes the sums of gradients over ranks and over the stages of a tied weight.
+    /// Completes the sums of gradients over ranks.
     pub(crate) fn reduce_gradients(&mut self) -> Result<()> {
         for part in &mut self.parts {
             part.reduction.finish(&mut self.engine.planes.divided(part.reduction.axis())?)?;
         }
+        Ok(())
+    }
+
+    /// Completes the gradients of weights that another stage uses too.
+    pub(crate) fn add_tied_gradients(&mut self) -> Result<()> {
         for tied in &self.tied {
             add_tied(&self.engine.planes, *tied, &self.gradients[tied.gradient])?;
         }
@@ -346,7 +356,9 @@ impl Worker {
         if !counts {
             sums.zero()?;
         }
-        self.phases.enter(Phase::Reduce)?;
+        // Ranks of all stages meet, of which some have waited for the last passes of others.
+        let has_stages = self.engine.grid.size(Axis::Pipeline) > 1;
+        self.phases.enter(if has_stages { Phase::Pipeline } else { Phase::Reduce })?;
         gather_sums(&mut self.engine.planes.world(), sums)?;
         self.phases.enter(Phase::Update)?;
         Ok(norm.finish()?)
@@ -396,7 +408,7 @@ impl Worker {
             optim::adapt_loss_scale(rule, state)?;
         }
         if self.engine.grid.size(Axis::Pipeline) > 1 {
-            self.phases.enter(Phase::Reduce)?;
+            self.phases.enter(Phase::Pipeline)?;
             share_from_last(&self.engine.planes, &loss)?;
             self.phases.enter(Phase::Update)?;
         }
