@@ -1,7 +1,7 @@
 // The sum of several parts, as a binary tree in their order with each node rounded to the type: kernels for
 // the balanced tree over 2, 4 or 8 parts, and one for any tree. A part may be in the memory of another GPU,
 // which is then read over the link between them.
-#include "common.cuh"
+#include "tree.cuh"
 
 // Launch: THREADS threads, any number of blocks: few blocks leave multiprocessors to other kernels, and
 // suffice to fill the links. A thread loads UNROLL vectors of every part before it uses the first, LOADS
@@ -77,67 +77,26 @@ __device__ __forceinline__ void tree(Words *const (&parts)[PARTS], Words *own, u
 // Addresses of up to MOST_PARTS parts.
 struct Parts {
     void *at[MOST_PARTS];
-};
 
-// The order of a tree: JOIN_BITS bits for each part, the number of times that the last two sums are added
-// after it.
-struct Order {
-    u64 words[MOST_PARTS * JOIN_BITS / 64];
+    __device__ __forceinline__ const void *part(u32 index) const { return at[index]; }
 };
 
 __device__ __forceinline__ Words load_unit(const Words *from) { return load_once(from); }
-template <typename T> __device__ __forceinline__ T load_unit(const T *from) { return *from; }
-
-// Adds an element of the type, or a vector of such elements.
-template <typename T> __device__ __forceinline__ void add_unit(T &to, const T &from) {
-    to = from_f32<T>(to_f32(to) + to_f32(from));
-}
 template <typename T> __device__ __forceinline__ void add_unit(Words &to, const Words &from) {
     add<T>(to, from);
 }
 
-// Adds `units` units of `count` parts of type T in the order of any tree; a unit is a vector or an element.
-// Sums that wait for their right sibling stay in registers: all their indices are constants once the loops
-// are unrolled, and the comparisons are the same in all threads. As above, one thread reads and writes each
-// unit. The sum goes to the parts whose bits `targets` has, or to `own` if it has none.
+// Adds `units` units of the parts. As above, one thread reads and writes each unit. The sum goes to the parts
+// whose bits `targets` has, or to `own` if it has none.
 template <typename T, typename Unit>
-__device__ __forceinline__ void any_tree(const Parts &parts, const Order &order, u32 count, Unit *own,
-                                         u64 units, u64 targets) {
+__device__ __forceinline__ void any_tree(const Parts &parts, const Order<MOST_PARTS> &order, u32 count,
+                                         Unit *own, u64 units, u64 targets) {
     const u64 stride = u64(gridDim.x) * THREADS;
     for (u64 at = u64(blockIdx.x) * THREADS + threadIdx.x; at < units; at += stride) {
-        Unit waiting[MOST_DEPTH] = {};
-        u32 height = 0;
-#pragma unroll 1
-        for (u32 group = 0; group < count; group += GROUP) {
-            const u32 bit = JOIN_BITS * group;
-            const u32 joins_of_group = u32(order.words[bit / 64] >> (bit % 64));
-            Unit held[GROUP];
-#pragma unroll
-            for (int i = 0; i < GROUP; i++)
-                if (group + i < count) held[i] = load_unit(static_cast<const Unit *>(parts.at[group + i]) + at);
-#pragma unroll
-            for (int i = 0; i < GROUP; i++) {
-                if (group + i >= count) continue;
-                Unit right = held[i];
-                u32 joins = joins_of_group >> (JOIN_BITS * i) & ((1u << JOIN_BITS) - 1);
-                for (; joins > 0; joins--) {
-                    height--;
-                    Unit left = waiting[0];
-#pragma unroll
-                    for (int depth = 1; depth < MOST_DEPTH; depth++)
-                        if (depth == height) left = waiting[depth];
-                    add_unit<T>(left, right);
-                    right = left;
-                }
-#pragma unroll
-                for (int depth = 0; depth < MOST_DEPTH; depth++)
-                    if (depth == height) waiting[depth] = right;
-                height++;
-            }
-        }
-        if (targets == 0) own[at] = waiting[0];
+        const Unit sum = tree_at<T, GROUP, MOST_DEPTH, Unit>(parts, order, count, at);
+        if (targets == 0) own[at] = sum;
         for (u64 left = targets; left != 0; left &= left - 1)
-            static_cast<Unit *>(parts.at[__ffsll(static_cast<long long>(left)) - 1])[at] = waiting[0];
+            static_cast<Unit *>(parts.at[__ffsll(static_cast<long long>(left)) - 1])[at] = sum;
     }
 }
 
@@ -160,7 +119,7 @@ __device__ __forceinline__ void any_tree(const Parts &parts, const Order &order,
     }                                                                                                    \
     KERNEL __launch_bounds__(THREADS)                                                                    \
         tree_any_##NAME(const Parts parts, void *own, u64 vectors, u64 elements, u64 targets, u32 count, \
-                        const Order order) {                                                             \
+                        const Order<MOST_PARTS> order) {                                                 \
         any_tree<T>(parts, order, count, static_cast<Words *>(own), vectors, targets);                   \
         any_tree<T>(parts, order, count, static_cast<T *>(own), elements, targets);                      \
     }

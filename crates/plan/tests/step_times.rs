@@ -146,6 +146,31 @@ fn ranks_on_other_hosts_wait_longer() {
     assert!(one < two && two < eight, "{one} {two} {eight}");
 }
 
+/// A rank adds the parts of its shard of a bucket in one call, however many ranks send one.
+#[test]
+fn a_step_on_many_hosts_is_about_as_long_as_on_few() {
+    for stage in ["parallel.zero_stage=0", "parallel.zero_stage=1", "parallel.zero_stage=2"] {
+        let [few, many] = [64, 1024].map(|ranks: usize| {
+            let sets = [
+                format!("parallel.data={ranks}"),
+                format!("parallel.lanes={ranks}"),
+                format!("train.global_batch_size={}", 8 * ranks),
+            ];
+            let sets = sets.each_ref().map(String::as_str);
+            predict("gpt2-124m.toml", &[&sets[..], &BF16, &[stage, "train.micro_batch_size=8"]].concat())
+        });
+        let calls = |time: &StepTime| {
+            let adds =
+                |family: &&plan::FamilySeconds| ["add", "tree", "spaced_tree"].contains(&family.family);
+            time.families.iter().filter(adds).map(|family| family.calls).sum::<u64>()
+        };
+        // ZeRO-2 adds the losses of lanes 64 at a time.
+        let losses = if stage.ends_with('2') { 16 } else { 0 };
+        assert_eq!(calls(&few) + losses, calls(&many), "{stage}: {:?}", many.families);
+        assert!(many.step_seconds < 1.15 * few.step_seconds, "{stage}: {few}\n{many}");
+    }
+}
+
 #[test]
 fn messages_within_a_host_take_its_links() {
     // Each pipeline is on one host, and gradients are summed between the hosts.

@@ -129,7 +129,19 @@ fn kernels_are_instantiated_for_the_types_that_operators_compute_with() {
     if !compiler_or_skip() {
         return;
     }
-    for name in ["activation", "add", "cast", "embedding", "layer_norm", "linear", "mse", "scale", "tree"] {
+    const NAMES: [&str; 10] = [
+        "activation",
+        "add",
+        "cast",
+        "embedding",
+        "layer_norm",
+        "linear",
+        "mse",
+        "scale",
+        "tree",
+        "spaced_tree",
+    ];
+    for name in NAMES {
         let family = FAMILIES.iter().find(|family| family.name == name).unwrap();
         for (chip, expected) in [((8, 0), DTYPES), ((7, 5), &[DType::F32, DType::F16])] {
             let symbols = symbols(&machine_code(family, 0, chip).unwrap());

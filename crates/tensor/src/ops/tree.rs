@@ -1,6 +1,7 @@
 //! Sums of several tensors, added as a binary tree.
 
 mod order;
+mod spaced;
 
 use device::cuda::Launch;
 use device::{Backend, DType, Family, Function, StreamKind};
@@ -9,6 +10,7 @@ use super::kernels::family;
 use super::{add, check, gpu};
 use crate::{Result, Tensor};
 pub use order::{SumTree, joins, subtrees};
+pub(super) use spaced::FAMILY as SPACED_FAMILY;
 
 /// Threads of a block of the kernels.
 pub const THREADS: u32 = 512;
@@ -26,7 +28,7 @@ const PARTS_PER_WORD: usize = u64::BITS as usize / JOIN_BITS;
 const WORDS: usize = MOST_PARTS / PARTS_PER_WORD;
 
 /// `kernels/tree.cu`.
-pub(super) static FAMILY: Family = family!("tree", constants: &[
+pub(super) static FAMILY: Family = family!("tree", headers: ["tree.cuh"], constants: &[
     ("THREADS", THREADS),
     ("LOADS", LOADS),
     ("MOST_PARTS", MOST_PARTS as u32),
@@ -111,8 +113,8 @@ impl TreeKernel {
     }
 }
 
-/// Returns the joins of each part, in [`JOIN_BITS`] bits each; those of the first [`MOST_PARTS`].
-fn packed(tree: &SumTree) -> [u64; WORDS] {
+/// Returns the joins of each part, in [`JOIN_BITS`] bits each, as far as the words hold them.
+fn packed<const WORDS: usize>(tree: &SumTree) -> [u64; WORDS] {
     let mut words = [0; WORDS];
     for (word, joins) in words.iter_mut().zip(tree.joins().chunks(PARTS_PER_WORD)) {
         let joins = joins.iter().enumerate();
@@ -160,14 +162,17 @@ pub fn into_on(target: &Tensor, parts: &[Tensor], tree: &SumTree, stream: Stream
     target.copy_from_on(first, stream)
 }
 
-/// Adds all parts in one pass if a kernel for their order exists, by vectors if they are aligned for it;
-/// returns whether it did.
+/// Adds all parts in one launch if a kernel for their order and positions exists, by vectors if they are
+/// aligned for it; returns whether it did.
 fn on_gpu(target: &Tensor, parts: &[Tensor], tree: &SumTree, stream: StreamKind) -> Result<bool> {
     let all: Vec<&Tensor> = parts.iter().chain([target]).collect();
     let (dtype, elements) = (target.dtype(), target.elements());
     let by_vector = elements.is_multiple_of(gpu::lanes(dtype)) && gpu::aligned(&all);
     let kernel = if by_vector { TreeKernel::of(dtype, tree) } else { TreeKernel::by_element(dtype, tree) };
-    let Some(kernel) = kernel.filter(|_| parts.len() > 1) else { return Ok(false) };
+    if parts.len() < 2 {
+        return Ok(false);
+    }
+    let Some(kernel) = kernel else { return spaced::add(target, parts, tree, stream) };
     let most = target.device().description().multiprocessors;
     let (count, blocks) = match by_vector {
         true => (elements / gpu::lanes(dtype), blocks(elements / gpu::lanes(dtype), parts.len(), most)),

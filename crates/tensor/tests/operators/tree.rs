@@ -1,8 +1,8 @@
-use device::StreamKind;
-use tensor::Tensor;
+use device::{Category, Description, Kind, LoggedCall, Request, StreamKind};
 use tensor::ops::tree::{self, SumTree, subtrees};
+use tensor::{DType, Tensor};
 
-use crate::support::{Case, devices, read};
+use crate::support::{Case, devices, meta, read};
 
 /// Lengths with a number of parts each: one that is no whole vectors of any type; the last uses all blocks of
 /// a GPU more than once.
@@ -64,6 +64,77 @@ fn parts_that_are_sums_are_added_as_their_leaves_would_be() {
             let wrong = (0..length).find(|index| actual[*index] != expected(&case, &wide, *index));
             assert_eq!(wrong, None, "{leaves} leaves on {ranks} ranks, {}", case.name());
         }
+    }
+}
+
+/// Parts of a shard that every rank sends, of which one rank's lie elsewhere: more parts than any other kernel
+/// adds, by vectors and by elements.
+#[test]
+fn received_parts_are_added_as_their_leaves_would_be() {
+    for case in devices() {
+        // Leaves and ranks, the rank whose parts lie elsewhere, and the length of a shard.
+        for (leaves, ranks, own, length) in [
+            (65, 65, 0, 64),
+            (1024, 1024, 1, 40),
+            (1024, 1024, 1023, 33),
+            (4096, 4096, 2000, 8),
+            (300, 200, 100, 16),
+            (1000, 70, 69, 7),
+        ] {
+            let first = |rank: usize| rank * (leaves / ranks) + rank.min(leaves % ranks);
+            let runs: Vec<Vec<_>> =
+                (0..ranks).map(|rank| subtrees(leaves, first(rank)..first(rank + 1)).collect()).collect();
+            let before: usize = runs[..own].iter().map(Vec::len).sum();
+            let elsewhere = before..before + runs[own].len();
+            let runs = runs.concat();
+            let wide: Vec<Vec<f64>> = {
+                let all = case.operand("leaves", [leaves * length]).1;
+                all.chunks(length).map(<[f64]>::to_vec).collect()
+            };
+            // Each part is the sum of its leaves.
+            let part = |run: &std::ops::Range<usize>| -> Vec<f32> {
+                (0..length).map(|index| expected(&case, &wide[run.clone()], index) as f32).collect()
+            };
+            let received: Vec<f32> = runs.iter().flat_map(part).collect();
+            let own_values: Vec<f32> = runs[elsewhere.clone()].iter().flat_map(part).collect();
+            let mut scratch = received;
+            scratch[elsewhere.start * length..elsewhere.end * length].fill(f32::NAN);
+            let scratch = case.tensor(&scratch, [runs.len() * length]);
+            let own = case.tensor(&own_values, [own_values.len()]);
+            let view = |of: &Tensor, index: usize| of.view(index * length, [length]).unwrap();
+            let part = |part: usize| match elsewhere.contains(&part) {
+                true => view(&own, part - elsewhere.start),
+                false => view(&scratch, part),
+            };
+            let parts: Vec<Tensor> = (0..runs.len()).map(part).collect();
+            let into = view(&own, 0);
+            let tree = SumTree::of(leaves, runs).unwrap();
+            tree::into_on(&into, &parts, &tree, StreamKind::Compute).unwrap();
+            let actual = read(&into);
+            let wrong = (0..length).find(|index| actual[*index] != expected(&case, &wide, *index));
+            assert_eq!(wrong, None, "{leaves} leaves of {ranks} ranks, own {own:?}, {}", case.name());
+        }
+    }
+}
+
+/// A GPU adds all parts of a bucket in one launch, from 2 ranks to 4,096.
+#[test]
+fn parts_at_equal_distances_are_one_launch() {
+    let gpu = Description { multiprocessors: 132, compute_capability: (9, 0), ..Description::host() };
+    let device = meta(&Description { kind: Kind::Cuda, ..gpu });
+    let request = Request::new(Category::Other, "test");
+    for (ranks, length) in [(2, 64), (8, 64), (64, 64), (65, 64), (1000, 3), (1024, 64), (4096, 64)] {
+        let tensor = |elements| Tensor::empty(&device, [elements], DType::F32, request).unwrap();
+        let (scratch, own) = (tensor(ranks * length), tensor(length));
+        let mut parts: Vec<Tensor> =
+            (0..ranks).map(|rank| scratch.view(rank * length, [length]).unwrap()).collect();
+        parts[ranks / 3] = own.clone();
+        device.begin_log();
+        tree::into_on(&own, &parts, &SumTree::balanced(ranks), StreamKind::Reduce).unwrap();
+        let log = device.end_log();
+        let [LoggedCall::Kernel(kernel)] = &log.calls[..] else { panic!("{ranks}: {:?}", log.calls) };
+        assert_eq!(kernel.work.bytes, 4 * (length * (ranks + 1)) as u64, "{ranks} parts and the sum");
+        assert_eq!((kernel.work.flops, kernel.stream), ((length * (ranks - 1)) as u64, StreamKind::Reduce));
     }
 }
 
