@@ -163,8 +163,8 @@ impl CallLog {
     /// FLOPs of all matmuls, convolutions and kernels.
     #[must_use]
     pub fn flops(&self) -> u64 {
-        let mut flops = 0;
-        self.for_each(|call| flops += call.work().flops);
+        let mut flops = 0_u64;
+        self.for_each(|call| flops = flops.saturating_add(call.work().flops));
         flops
     }
 }

@@ -44,7 +44,7 @@ impl ConvolutionShape {
     /// FLOPs of each pass: two for each output element and element of its window.
     #[must_use]
     pub fn flops(&self) -> u64 {
-        2 * (self.elements()[1] * self.window()) as u64
+        Work::flops_of_products([self.elements()[1], self.window()])
     }
 }
 

@@ -118,6 +118,6 @@ impl Matmul<'_> {
         };
         let read = if self.accumulate { out } else { 0 };
         let bytes = bytes(m * k, &self.a) + bytes(k * n, &self.b) + out + more + read;
-        Work { bytes, flops: 2 * m * n * k }
+        Work { bytes, flops: Work::flops_of_products([self.m, self.n, self.k]) }
     }
 }

@@ -1,6 +1,6 @@
 //! Matmuls of stacks of matrices.
 
-use device::{Backend, Category, Epilogue, Matmul, MatrixRef, Operand, Request, gemm};
+use device::{Backend, Category, Epilogue, Matmul, MatrixRef, Operand, Request, Work, gemm};
 
 use super::check;
 use crate::{Result, Shape, Tensor};
@@ -79,7 +79,7 @@ pub fn into(a: Factor<'_>, b: Factor<'_>, out: &Tensor) -> Result<()> {
         return Err(check::wrong(OPERATOR, "out", out, format!("{count} matrices of {m} by {n}")));
     }
     let device = out.device();
-    device.count_flops(2 * (count * m * n * k) as u64);
+    device.count_flops(Work::flops_of_products([count, m, n, k]));
     if device.backend() == Backend::Meta {
         return Ok(());
     }

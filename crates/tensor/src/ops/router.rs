@@ -1,7 +1,7 @@
 //! Logits of a router: a linear layer whose results are f32 for operands of all types, and not rounded.
 
 use device::parallel::simd;
-use device::{Backend, Category, DType, MatrixRef, Request, gemm, gemm_then};
+use device::{Backend, Category, DType, MatrixRef, Request, Work, gemm, gemm_then};
 
 use super::{GradientTarget, check, columns, experts, linear};
 use crate::{Result, Tensor};
@@ -22,7 +22,7 @@ pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Ten
     }
     let (rows, request) = (x.shape().rows(), Request::new(Category::Activation, OPERATOR));
     let logits = Tensor::empty(x.device(), [rows, experts], DType::F32, request)?;
-    x.device().count_flops(2 * (rows * weight.elements()) as u64);
+    x.device().count_flops(Work::flops_of_products([rows, weight.elements()]));
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
@@ -60,7 +60,7 @@ pub fn backward_input(
     let request = Request::new(Category::ActivationGradient, OPERATOR);
     let dx = Tensor::empty(dy.device(), shape, dtype, request)?;
     check::elements(OPERATOR, "x", &dx, rows * inputs)?;
-    dy.device().count_flops(2 * (rows * weight.elements()) as u64);
+    dy.device().count_flops(Work::flops_of_products([rows, weight.elements()]));
     match dy.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
@@ -95,7 +95,7 @@ pub fn backward_weight(
     if let Some(bias) = bias {
         check::shape(OPERATOR, "bias", &bias.tensor, [experts])?;
     }
-    dy.device().count_flops(2 * (rows * experts * inputs) as u64);
+    dy.device().count_flops(Work::flops_of_products([rows, experts, inputs]));
     let parts = match weight {
         Some(weight) => experts::cuda::router_workspace_bytes(rows, weight.tensor.elements()),
         None => 0,

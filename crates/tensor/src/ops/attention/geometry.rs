@@ -105,9 +105,10 @@ impl Geometry {
             let before = count.min(window);
             before * before + 2 * window * (count - before)
         };
-        let pairs = (self.batch * (pairs(self.end()) - pairs(self.first))) as u64;
+        let pairs = (pairs(self.end()) - pairs(self.first)) as u64;
         let columns = [self.heads.query_columns(), self.heads.output_columns()].map(|columns| columns as u64);
-        pairs * (of_keys * columns[0] + of_values * columns[1])
+        let each = self.batch as u64 * (of_keys * columns[0] + of_values * columns[1]);
+        pairs.saturating_mul(each)
     }
 
     /// Factor of the scores.

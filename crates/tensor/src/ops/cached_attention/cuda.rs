@@ -1,6 +1,6 @@
 //! Launches of `kernels/cached_attention.cu`.
 
-use device::{Family, Function};
+use device::{Family, Function, Work};
 
 use super::arrays::Arrays;
 use super::cache::{Cache, CachedValues};
@@ -148,7 +148,7 @@ pub(super) fn forward(
     let launch = if variant == 0 { launch } else { launch.u32(value_width) };
     // The bytes read depend on positions, which are on the device: at most the whole cache.
     let columns = heads.query_columns() + heads.output_columns();
-    let flops = 2 * (slots * capacity * columns) as u64;
+    let flops = Work::flops_of_products([slots, capacity, columns]);
     // Queries, scores and statistics of a group, and a sum for each warp, query, lane and element of a
     // vector.
     let sums = STRANDS / WARP * QUERIES * LANES * word(gpu::lanes(dtype))?;

@@ -2,7 +2,7 @@
 //!
 //! Groups begin at multiples of [`MULTIPLE`], which the copy engine of GPUs asks of transposed operands.
 
-use device::{Backend, Category, DType, Request};
+use device::{Backend, Category, DType, Request, Work};
 
 use super::hopper;
 use super::linear::for_groups;
@@ -130,5 +130,5 @@ fn check_groups(operator: &'static str, x: &Scaled, routes: &Routes, sizes: [usi
 
 /// Counts the FLOPs of a matmul of all rows, each with a matrix of `elements`.
 fn count(result: &Tensor, routes: &Routes, elements: usize) {
-    result.device().count_flops(2 * (routes.slots() * elements) as u64);
+    result.device().count_flops(Work::flops_of_products([routes.slots(), elements]));
 }

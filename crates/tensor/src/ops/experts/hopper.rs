@@ -1,7 +1,7 @@
 //! Launches of `kernels/experts_hopper.cu`: matmuls of groups in half precision and FP8 on Hopper.
 
 use device::cuda::{Boxes, Launch};
-use device::{DType, Family, Function};
+use device::{DType, Family, Function, Work};
 
 use crate::ops::GradientTarget;
 use crate::ops::check;
@@ -207,8 +207,8 @@ impl<'a> Matmul<'a> {
 
     fn launch(&self, launch: Launch<'_>, tiles: &Tiles) -> Result<()> {
         let (Operands { left, right, .. }, result) = (self.operands, self.result);
-        let matrix = self.sizes.iter().map(|size| u64::from(*size)).product::<u64>();
-        let flops = 2 * self.routes.slots() as u64 * matrix;
+        let matrix = self.sizes.iter().map(|size| *size as usize).product();
+        let flops = Work::flops_of_products([self.routes.slots(), matrix]);
         let launch = launch.cost(gpu::bytes(&[left, right, result]), flops);
         let stage = (tiles.rows + tiles.columns) * 128;
         // Two boxes of results of each consumer.

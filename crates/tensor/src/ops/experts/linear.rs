@@ -1,6 +1,6 @@
 //! Matmuls of groups of rows with the weights of their experts.
 
-use device::{Backend, Category, DType, MatrixRef, Request, gemm};
+use device::{Backend, Category, DType, MatrixRef, Request, Work, gemm};
 
 use super::cuda;
 use crate::ops::routing::{NONE, Routes};
@@ -181,5 +181,5 @@ fn expert_matrix(operator: &'static str, weight: &Tensor, routes: &Routes) -> Re
 /// Counts the FLOPs of a matmul of all rows, each with one expert's matrix.
 fn count(rows: &Tensor, weight: &Tensor, routes: &Routes) {
     let matrix = weight.elements() / routes.experts().max(1);
-    rows.device().count_flops(2 * (routes.slots() * matrix) as u64);
+    rows.device().count_flops(Work::flops_of_products([routes.slots(), matrix]));
 }

@@ -22,7 +22,7 @@ mod maxima;
 mod quantise;
 mod quantised;
 
-use device::{Backend, Category, DType, Request};
+use device::{Backend, Category, DType, Request, Work};
 
 use super::{GradientTarget, check};
 use crate::{Result, Shape, Tensor};
@@ -119,7 +119,7 @@ fn multiply(
     let (m, n, k) = (a.values.shape().rows(), b.values.shape().rows(), a.values.shape().columns());
     check::shape(operator, "b", &b.values, [n, k])?;
     check::elements(operator, "out", out, m * n)?;
-    out.device().count_flops(2 * (m * n * k) as u64);
+    out.device().count_flops(Work::flops_of_products([m, n, k]));
     if m * n == 0 {
         return Ok(());
     }

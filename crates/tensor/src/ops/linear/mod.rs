@@ -4,7 +4,7 @@ mod cpu;
 pub(crate) mod cuda;
 mod ending;
 
-use device::{Backend, Category, DType, Epilogue, Request};
+use device::{Backend, Category, DType, Epilogue, Request, Work};
 
 use super::activation::{self, Activation};
 use super::{GradientTarget, check, columns};
@@ -306,7 +306,7 @@ pub fn backward_bias(dy: &Tensor, bias: &GradientTarget) -> Result<()> {
 
 /// Counts the FLOPs of a matmul of `rows` with a weight: two for each row and element.
 fn count(rows: &Tensor, weight: &Tensor) {
-    rows.device().count_flops(2 * (rows.shape().rows() * weight.elements()) as u64);
+    rows.device().count_flops(Work::flops_of_products([rows.shape().rows(), weight.elements()]));
 }
 
 /// Returns a weight's numbers of outputs and inputs.
