@@ -101,6 +101,18 @@ fn plans_with_an_emptied_cache_equal_runs() {
                 SHARDED,
             ],
         ),
+        (
+            GPT,
+            &[
+                "memory.empty_cache_every=2",
+                "train.verify_every=2",
+                "train.steps=6",
+                "parallel.data=2",
+                "parallel.pipeline=2",
+                "parallel.zero_stage=2",
+            ],
+        ),
+        (GPT, &["memory.empty_cache_every=3", "train.verify_every=2", steps, "parallel.data=2"]),
     ];
     compare_all(table);
 }

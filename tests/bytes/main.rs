@@ -58,6 +58,7 @@ fn compare(text: &str, overrides: &[&str]) {
     let setup = prepare(config(text, overrides), Placement::Cpu).unwrap();
     let report = run(text, overrides, DeviceChoice::Cpu);
     assert!(report.unplanned.as_ref().is_some_and(Vec::is_empty), "{overrides:?}");
+    assert!(report.divergences.is_empty(), "{:?}: {overrides:?}", report.divergences);
     assert_eq!(report.ranks.len(), setup.config.world_size());
     for ran in &report.ranks {
         let plan = plan(&setup, ran.rank).unwrap();

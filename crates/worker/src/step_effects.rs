@@ -26,9 +26,10 @@ pub struct StepEffect {
 pub struct StepEffects(BTreeMap<(usize, StepKind), StepEffect>);
 
 impl StepEffects {
-    /// Adds the effect of a step of kind `kind` that begins with layout `layout`.
+    /// Adds the effect of a step of kind `kind` that begins with layout `layout`, unless it is known: the
+    /// peaks of a step that is planned again contain those of the steps since the first time.
     pub fn add(&mut self, layout: usize, kind: StepKind, effect: StepEffect) {
-        self.0.insert((layout, kind), effect);
+        self.0.entry((layout, kind)).or_insert(effect);
     }
 
     /// Returns the effect of a step of kind `kind` that begins with layout `layout`, if it is known.
