@@ -315,3 +315,31 @@ fn peft_reads_and_writes_the_same_adapters() {
         assert_near(f64::from(theirs.summary.losses[0]), expected, "PEFT's adapters");
     }
 }
+
+/// A plan has the memory to which a run copies what its checkpoints hold: of a frozen base nothing.
+#[test]
+fn the_copy_for_checkpoints_is_planned_without_the_frozen_base() {
+    for name in MODELS {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |part: &str| directory.path().join(part);
+        for (number, sets) in [&LORA[..], &[]].into_iter().enumerate() {
+            let run = at(&format!("run{number}"));
+            train(name, &run, &[sets, &["checkpoint.every=10"]].concat());
+            let checkpoint = checkpoint::newest(&run).unwrap().unwrap();
+            let bytes = fs::read(checkpoint.path().join("state.safetensors")).unwrap();
+            let file = SafeTensors::deserialize(&bytes).unwrap();
+            let kept = file.iter().filter(|(name, _)| *name != "run.losses");
+            let saved: usize = kept.map(|(_, tensor)| tensor.data().len()).sum();
+
+            fs::write(at("run.toml"), ten_steps(name)).unwrap();
+            let mut command = Command::new(common::program());
+            command.current_dir(directory.path()).args(["plan", "run.toml", "--json", "--device", "cpu"]);
+            let sets = sets.iter().chain(&["checkpoint.every=10"]).flat_map(|set| ["--set", set]);
+            let output = command.args(sets).output().unwrap();
+            let plan: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            let parts = plan["fit"]["host"]["parts"].as_array().unwrap();
+            let copy = parts.iter().find(|part| part["name"] == "the copy for checkpoints").unwrap();
+            assert_eq!(copy["bytes"].as_u64(), Some(saved as u64), "{name}, {parts:?}");
+        }
+    }
+}

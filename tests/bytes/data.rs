@@ -38,6 +38,18 @@ fn plans_of_preferences_equal_runs() {
         (PREFERENCE, &["preference.loss=orpo", "parallel.data=2", SHARDED, "memory.empty_cache_every=2"]),
         (PREFERENCE, &["preference.loss=ipo", "memory.empty_cache_every=2", "train.validate_every=1"]),
         (PREFERENCE, &["parallel.tensor=2", "parallel.tensor_lanes=2", "memory.preallocate=true"]),
+        // Ranks that score unequal numbers of micro-batches, and some that score none.
+        (PREFERENCE, &["parallel.data=5", "train.global_batch_size=5", "parallel.lanes=5"]),
+        (PREFERENCE, &["parallel.data=4", "train.micro_batch_size=5", "train.global_batch_size=20"]),
+        (
+            PREFERENCE,
+            &[
+                "parallel.data=4",
+                "train.micro_batch_size=5",
+                "train.global_batch_size=20",
+                "parallel.zero_stage=3",
+            ],
+        ),
     ];
     compare_all(table);
 }

@@ -115,6 +115,12 @@ impl RunConfig {
         if self.parallel.shards_weights() { assignment.padded() } else { assignment }
     }
 
+    /// Returns whether checkpoints leave out frozen weights, because the folder of `model.from` has them.
+    #[must_use]
+    pub fn leaves_out_frozen(&self) -> bool {
+        !self.tuning.trains_all() && self.model.weights().is_some()
+    }
+
     /// The replicas that compute the scores of `micro_batches` micro-batches of pairs, in turn.
     #[must_use]
     pub fn pairs_assignment(&self, micro_batches: usize) -> Assignment {

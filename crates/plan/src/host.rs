@@ -235,7 +235,7 @@ fn weight_bytes(setup: &Setup, entry: &Entry, replica: usize, owned: &Range<usiz
     };
     let weights = held * entry.dtype.bytes();
     if !entry.trained {
-        return if setup.base.is_some() { 0 } else { weights };
+        return if setup.leaves_out_frozen { 0 } else { weights };
     }
     if entry.dtype == DType::F32 { weights } else { owned.len() * DType::F32.bytes() }
 }

@@ -184,6 +184,8 @@ pub(crate) fn work_of_each(roles: usize, stages: usize) -> PlanWork {
 pub(crate) struct Role {
     pub(crate) stage: usize,
     validations: usize,
+    /// Micro-batches whose answers the reference model scores before the first step.
+    scored: usize,
     /// Micro-batches of a step, gradient sets, parts of the sum over ranks, and the lanes without a set.
     lanes: (usize, usize, usize, Vec<usize>),
     /// Elements of the rank's shards, if they differ between ranks.
@@ -199,6 +201,7 @@ impl Role {
         let grid = setup.config.parallel.grid().seen_from(rank)?;
         let (replica, stage) = (grid.coordinate(Axis::Data), grid.coordinate(Axis::Pipeline));
         let validations = setup.config.validation_assignment().count(replica);
+        let scored = if setup.reference.is_none() { setup.reference_micro_batches(replica) } else { 0 };
         let stages = setup.blueprint.stages_of(stage);
         let sharded = stages.map(|stage| setup.blueprint.shards(stage)).filter(|shards| shards.is_sharded());
         let index = grid.coordinate_over(setup.config.parallel.replica_axes());
@@ -219,7 +222,7 @@ impl Role {
         };
         let first_tensor_rank = grid.coordinate(Axis::Tensor) == 0;
         let first_context_rank = grid.coordinate(Axis::Context) == 0;
-        Ok(Role { stage, validations, lanes, shards, first_tensor_rank, first_context_rank })
+        Ok(Role { stage, validations, scored, lanes, shards, first_tensor_rank, first_context_rank })
     }
 }
 

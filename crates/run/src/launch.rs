@@ -263,7 +263,8 @@ fn prepare(
     };
     let setup = plan::prepare(config, placement)?.with_hook(options.model_hook.clone())?;
     let (tensor_hook, step_hook) = (options.tensor_hook.clone(), options.step_hook.clone());
-    let mut setup = Setup { reason, start, base, tensor_hook, step_hook, ..setup };
+    let leaves_out_frozen = base.is_some();
+    let mut setup = Setup { reason, start, base, leaves_out_frozen, tensor_hook, step_hook, ..setup };
     if let Some(resumption) = &resumption {
         resumption.apply(&mut setup)?;
     }

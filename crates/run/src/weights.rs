@@ -36,7 +36,7 @@ pub fn of_folders(config: &RunConfig) -> Result<Option<Arc<dyn Weights>>> {
 /// # Errors
 /// Errors of reading the folder.
 pub(crate) fn base(config: &RunConfig) -> Result<Option<Arc<dyn Weights>>> {
-    if config.tuning.trains_all() { Ok(None) } else { of_folder(config) }
+    if config.leaves_out_frozen() { of_folder(config) } else { Ok(None) }
 }
 
 /// Returns the weights that a checkpoint omits.

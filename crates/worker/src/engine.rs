@@ -128,21 +128,10 @@ impl Engine {
         phases: &mut Phases,
         on_scores: &mut dyn FnMut(usize),
     ) -> Result<(Vec<Vec<f32>>, Skipped)> {
-        let numbers = Numbers::pairs(&self.setup.config, &self.grid, self.pair_micro_batches());
+        let numbers = Numbers::pairs(&self.setup.config, &self.grid, self.setup.pair_micro_batches());
         let walk = (numbers, Some(PairWork::SCORES), most);
         let (evaluated, skipped) = self.evaluate(models, walk, phases, Some(on_scores))?;
         Ok((evaluated.values, skipped))
-    }
-
-    /// Micro-batches of all pairs of answers.
-    pub(crate) fn pair_micro_batches(&self) -> usize {
-        let pairs = self.setup.dataset.source.pairs().unwrap_or_default() as usize;
-        pairs.div_ceil(self.setup.config.train.micro_batch_size)
-    }
-
-    /// This rank's micro-batches of all pairs of answers.
-    pub(crate) fn own_pairs(&self) -> usize {
-        Numbers::pairs(&self.setup.config, &self.grid, self.pair_micro_batches()).count()
     }
 
     /// Evaluates this rank's micro-batches of some numbers, at most so many.

@@ -37,8 +37,12 @@ pub struct Setup {
     pub blueprint: Arc<Blueprint>,
     /// The source of the state before the first step.
     pub start: Start,
-    /// The weights of frozen parameters, which checkpoints then leave out; `None` if these contain all.
+    /// The weights of frozen parameters, which checkpoints then leave out; `None` if these contain all, and in
+    /// plans, which open no folder.
     pub base: Option<Arc<dyn Weights>>,
+    /// Whether checkpoints leave out frozen weights. A run that begins with a checkpoint's weights does not,
+    /// whatever its configuration says.
+    pub leaves_out_frozen: bool,
     /// The scores of the answers of all pairs by the reference model, two for each pair, if the run has them
     /// from its start.
     pub reference: Option<Arc<[f32]>>,
@@ -101,6 +105,7 @@ impl Setup {
         let stages = divide(&config, &dataset, &description)?;
         let blueprint = Arc::new(Blueprint::new(&config, &dataset, &description, stages, None)?);
         Ok(Setup {
+            leaves_out_frozen: config.leaves_out_frozen(),
             config: Arc::new(config),
             placement,
             reason: String::new(),
@@ -152,6 +157,24 @@ impl Setup {
     /// The first step to run, counted from 0.
     pub fn first_step(&self) -> u64 {
         self.resumed().map_or(0, |point| point.checkpoint.step())
+    }
+
+    /// Number of micro-batches of all pairs of answers.
+    #[must_use]
+    pub fn pair_micro_batches(&self) -> usize {
+        let pairs = self.dataset.source.pairs().unwrap_or_default() as usize;
+        pairs.div_ceil(self.config.train.micro_batch_size)
+    }
+
+    /// Number of micro-batches of which a data-parallel replica computes the scores of answers by the
+    /// reference model; 0 if the loss needs none.
+    #[must_use]
+    pub fn reference_micro_batches(&self, replica: usize) -> usize {
+        let objective = build::objective(&self.config);
+        match objective.is_some_and(|objective| objective.has_reference()) {
+            true => self.config.pairs_assignment(self.pair_micro_batches()).count(replica),
+            false => 0,
+        }
     }
 
     /// The checkpoint from which the run continues, if any.

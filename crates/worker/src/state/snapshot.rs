@@ -19,7 +19,7 @@ use crate::worker::Worker;
 /// element types first, which aligns every array of the file to its elements.
 fn saved(worker: &Worker) -> Result<[Vec<Array>; 2]> {
     let mut all = arrays(worker)?;
-    if worker.setup().base.is_some() {
+    if worker.setup().leaves_out_frozen {
         let frozen = worker.blueprint().parameters.iter().filter(|entry| !entry.trained);
         let frozen: BTreeSet<_> = frozen.map(|entry| entry.name.as_str()).collect();
         all.retain(|array| !frozen.contains(array.name.as_str()));

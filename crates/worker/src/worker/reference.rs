@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use collective::Axis;
 use parallel::data::WalkKind;
 use system::numbers::grouped;
 use system::pace::Pace;
@@ -29,7 +30,8 @@ impl Worker {
         let own = self.reference_passes(None)?;
         self.outdate_weights();
         let rows = self.engine.setup.config.micro_batch_rows();
-        let assignment = self.engine.setup.config.pairs_assignment(self.engine.pair_micro_batches());
+        let setup = &self.engine.setup;
+        let assignment = setup.config.pairs_assignment(setup.pair_micro_batches());
         let own: Vec<u32> = own.iter().flatten().map(|score| score.to_bits()).collect();
         let all = validation::gathered(&mut self.engine.planes, (&own, rows), &assignment)?;
         let pairs = self.engine.setup.dataset.source.pairs().unwrap_or_default();
@@ -52,7 +54,8 @@ impl Worker {
         let _scope = self.engine.device.module("reference");
         let models = self.parts.iter().map(|part| &*part.model).collect();
         let mut phases = Phases::new(&self.engine.device);
-        let (pace, all, is_first) = (Pace::of_files(), self.engine.own_pairs(), self.engine.grid.rank() == 0);
+        let (pace, is_first) = (Pace::of_files(), self.engine.grid.rank() == 0);
+        let all = self.engine.setup.reference_micro_batches(self.engine.grid.coordinate(Axis::Data));
         let mut report = |done: usize| {
             if is_first && pace.is_due() {
                 let [done, all] = [done, all].map(|count| grouped(count as u64));
