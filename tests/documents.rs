@@ -216,7 +216,7 @@ fn the_table_of_keys_equals_the_program() {
 /// Every crate that reads files of other programs lists its readers.
 #[test]
 fn the_table_of_keys_of_files_equals_the_program() {
-    let readers = [data::READERS].concat();
+    let readers = [data::READERS, nn::READERS].concat();
     let sections: Vec<String> = readers.iter().map(|reader| reader.section()).collect();
     let marks = ["<!-- readers: made by Reader::section -->", "<!-- end of readers -->"];
     compare_made("docs/readers.md", marks, &sections.join("\n"));

@@ -402,3 +402,38 @@ fn layers_that_cannot_multiply_in_fp8_are_refused() {
         assert!(printed.contains(sentence), "{printed}");
     }
 }
+
+/// The steps that a run of so many epochs takes, whether it packs conversations or not; and those of the
+/// page, the searches and the schedule, which begin with the same.
+#[test]
+fn a_plan_counts_the_steps_of_epochs() {
+    let directory = workplace();
+    let recipe = common::root().join("launch/recipes/chat");
+    let files = [
+        format!("data.paths=['{}']", recipe.join("conversations.jsonl").display()),
+        format!("data.chat_template={}", recipe.join("template.jinja").display()),
+    ];
+    let chat = ["data.kind=chat", &files[0], &files[1], "train.epochs=0.5", "model.context=64"];
+    let mut steps = Vec::new();
+    for pack in ["data.pack_documents=false", "data.pack_documents=true"] {
+        let sets = [&chat[..], &[pack]].concat();
+        let plan = json(&planned(directory.path(), &sets, &["--json", "--device", "cpu"]));
+        let run = directory.path().join(pack);
+        let sets = sets.iter().flat_map(|set| ["--set", set]);
+        let mut train = plimsoll(directory.path());
+        let output = train.args(["train", "run.toml", "--run-dir"]).arg(&run).args(sets).output().unwrap();
+        let metrics = std::fs::read_to_string(run.join("metrics.jsonl"));
+        let metrics = metrics.unwrap_or_else(|_| panic!("{}", text(&output.stderr)));
+        assert_eq!(plan["steps"], metrics.lines().count(), "{pack}");
+        assert_eq!(plan["epochs"]["steps"], plan["steps"]);
+        steps.push(plan["steps"].as_u64().unwrap());
+    }
+    assert!(steps[1] < steps[0], "packed sequences are fewer: {steps:?}");
+    let printed = text(&planned(directory.path(), &chat, &["--device", "cpu"]).stdout);
+    assert!(
+        printed.contains("0.5 epochs of ") && printed.contains(&format!("{} steps", steps[0])),
+        "{printed}"
+    );
+    let alone = json(&planned(directory.path(), &[], &["--json", "--device", "cpu"]));
+    assert!(alone.get("epochs").is_none() && alone["steps"].is_u64(), "{alone}");
+}

@@ -24,7 +24,8 @@ use crate::plan_schedule::{self, ScheduleArgs};
 /// Runs the real worker of every kind of rank with no memory behind its addresses, and prints the bytes that
 /// each rank allocates, reserves and peaks at, what is alive at the peak, and whether the run fits. A run of
 /// that configuration on such a device uses exactly these bytes. Of data, names and lengths of files and a
-/// few thousand bytes are read. Exit status: 0 if the run fits, 1 if it does not, 2 if it cannot be planned.
+/// few thousand bytes are read; with train.epochs all of it, because the number of sequences decides the
+/// steps. Exit status: 0 if the run fits, 1 if it does not, 2 if it cannot be planned.
 #[derive(clap::Args, Debug)]
 pub(crate) struct PlanArgs {
     /// The configuration; without one, the built-in quickstart.

@@ -5,6 +5,7 @@ mod block_codes;
 #[path = "../common/mod.rs"]
 mod common;
 mod half;
+mod head;
 mod preference;
 mod resized;
 mod resnet;

@@ -123,3 +123,37 @@ fn losses_gradients_and_rewards_of_pairs_are_those_of_trl() {
         }
     }
 }
+
+/// The dropout of GPT-2's folders is left out, as TRL leaves it out, unless the configuration states it.
+#[test]
+fn preferences_are_trained_without_the_dropout_of_a_folder() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = directory.path().join("folder");
+    fs::create_dir(&at).unwrap();
+    fs::copy(golden("models/gpt2/model.safetensors"), at.join("model.safetensors")).unwrap();
+    let mut settings: Value =
+        serde_json::from_slice(&fs::read(golden("models/gpt2/config.json")).unwrap()).unwrap();
+    for key in ["attn_pdrop", "embd_pdrop", "resid_pdrop"] {
+        settings[key] = 0.1.into();
+    }
+    fs::write(at.join("config.json"), settings.to_string()).unwrap();
+    let sizes = "kind = \"llama\"\nlayers = 2\nheads = 4\nkey_value_heads = 2\nwidth = 16\n";
+    let text = PREFERENCE.replace(sizes, &format!("from = {at:?}\n"));
+    let text = text.replace("[data]\n", "[data]\ntokenizer = \"bytes\"\n");
+    let first = |name: &str, sets: &[&str]| {
+        let parsed = config(&text, &[&["train.steps=1", "optim.learning_rate=1e-30"], sets].concat());
+        let sentences = (parsed.folder_notes(), parsed.dropout_warning());
+        let losses =
+            train_in(&directory.path().join(name), parsed, DeviceChoice::Cpu).unwrap().summary.losses;
+        (f64::from(losses[0]), sentences)
+    };
+    let (loss, (notes, warning)) = first("without", &[]);
+    assert!((loss - 2_f64.ln()).abs() < 1e-6, "policy and reference are one model: {loss}");
+    assert!(
+        notes.iter().any(|note| note.contains("without the dropout of") && note.contains("= 0.1 keeps it"))
+    );
+    assert_eq!(warning, None);
+    let (loss, (notes, warning)) = first("with", &["model.dropout=0.1"]);
+    assert!((loss - 2_f64.ln()).abs() > 1e-6 && notes.is_empty(), "{loss} {notes:?}");
+    assert!(warning.unwrap().contains("model.dropout = 0.1: preferences are trained with dropout"));
+}

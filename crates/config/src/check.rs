@@ -9,12 +9,13 @@ use system::numbers::grouped;
 
 use crate::check_context::check_context_lanes;
 use crate::check_experts::check_experts;
-use crate::check_images::{check_images, check_schedule};
+use crate::check_images::check_images;
 use crate::check_offload::check_offload;
 use crate::check_preference::check_preference;
+use crate::check_schedule::check_schedule;
 use crate::check_tensor::check_tensor_lanes;
 use crate::choices::{
-    DataKind, MatmulPrecision, OnSpike, OptimKind, PartitionPolicy, RecomputePolicy, StateType,
+    DataKind, LoraBase, MatmulPrecision, OnSpike, OptimKind, PartitionPolicy, RecomputePolicy, StateType,
 };
 use crate::lanes::{divisor_from, divisors_around};
 use crate::run_config::RunConfig;
@@ -62,6 +63,7 @@ pub(crate) fn check(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
         );
         return Err(raw.conflict(&[Precision::matmul, LoraSection::rank], reason));
     }
+    check_adapters(raw, config)?;
     if config.lora.rank == 0 && config.lora.from.is_some() {
         let reason = "lora.from names adapters, and lora.rank = 0 is none".to_owned();
         return Err(raw.conflict(&[LoraSection::rank, LoraSection::from], reason));
@@ -78,6 +80,23 @@ pub(crate) fn check(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let settings = memory::Settings::parse(&config.memory.allocator)
         .map_err(|error| raw.conflict(&[Memory::allocator], format!("{}: {error}", Memory::allocator)))?;
     check_emptied_cache(raw, config, &settings)
+}
+
+/// Refuses settings of adapters without a rank. A rank of 0 that is written turns adapters off.
+fn check_adapters(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
+    let LoraSection { rank, alpha, dropout, targets, base, .. } = &config.lora;
+    if *rank > 0 || raw.is_set(LoraSection::rank) {
+        return Ok(());
+    }
+    let set = [
+        (LoraSection::alpha, *alpha != 0.0),
+        (LoraSection::dropout, *dropout != 0.0),
+        (LoraSection::targets, targets != &["all-linear"]),
+        (LoraSection::base, *base != LoraBase::Compute),
+    ];
+    let Some((key, _)) = set.into_iter().find(|(_, is_set)| *is_set) else { return Ok(()) };
+    let reason = format!("{key} is for adapters, and there are none without lora.rank: set lora.rank");
+    Err(raw.conflict(&[key], reason))
 }
 
 /// Checks that nothing contradicts an emptied cache.

@@ -1,11 +1,11 @@
-//! Checks of the keys of images, and of the learning rate's steps.
+//! Checks of the keys of images.
 
 use keys::{Error, RawValues};
 use nn::Examples;
 
-use crate::choices::{DataKind, ScheduleName};
+use crate::choices::DataKind;
 use crate::run_config::RunConfig;
-use crate::sections::{Data, ModelSection, Optim, Train};
+use crate::sections::{Data, ModelSection, Train};
 
 /// Checks the settings of images against the model's.
 pub(crate) fn check_images(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
@@ -36,24 +36,4 @@ pub(crate) fn check_images(raw: &RawValues, config: &RunConfig) -> Result<(), Er
         }
     }
     Ok(())
-}
-
-/// Checks the steps at which the learning rate changes.
-pub(crate) fn check_schedule(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
-    if config.train.epochs > 0.0 && config.data.kind == DataKind::Synthetic {
-        let reason =
-            "train.epochs needs data that ends, and data.kind = \"synthetic\" does not: use train.steps";
-        return Err(raw.conflict(&[Train::epochs, Data::kind], reason.to_owned()));
-    }
-    let (decay, steps) = (config.optim.decay_steps, config.train.steps);
-    if config.optim.schedule == ScheduleName::Wsd && decay > steps && config.train.epochs == 0.0 {
-        let reason = format!("optim.decay_steps = {decay} is more than train.steps = {steps}");
-        return Err(raw.conflict(&[Optim::decay_steps, Train::steps], reason));
-    }
-    let Optim { schedule, milestones, .. } = &config.optim;
-    if *schedule != ScheduleName::Step || milestones.is_sorted_by(|one, next| one < next) {
-        return Ok(());
-    }
-    let reason = format!("optim.milestones = {milestones:?} are not in increasing order");
-    Err(raw.conflict(&[Optim::milestones], reason))
 }

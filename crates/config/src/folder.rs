@@ -2,11 +2,13 @@
 
 use std::path::Path;
 
-use keys::{Error, Implied, RawValues};
-use nn::{AdapterConfig, Families, Family, FolderConfig};
+use keys::{Error, Implied, Origin, RawValues, Value};
+use nn::{AdapterConfig, Families, Family, FolderConfig, HuggingFaceConfig};
 
+use crate::choices::DataKind;
 use crate::hub::how_to_download;
-use crate::sections::{LoraSection, ModelSection};
+use crate::run_config::RunConfig;
+use crate::sections::{Data, LoraSection, ModelSection};
 
 /// The name of the configuration file in a folder.
 pub(crate) const CONFIG: &str = "config.json";
@@ -14,6 +16,8 @@ pub(crate) const CONFIG: &str = "config.json";
 const ADAPTER_CONFIG: &str = "adapter_config.json";
 /// The most bytes of that file.
 const MOST_CONFIG: u64 = 1 << 24;
+/// The key of families with dropout.
+const DROPOUT: &str = "model.dropout";
 
 /// Returns the family and sizes implied by the folder of `model.from`. A configuration in which all of them
 /// are written does not need the folder.
@@ -33,11 +37,83 @@ pub(crate) fn implied(raw: &RawValues, families: &Families) -> Result<Vec<Implie
         let reason = format!("it is a \"{}\", and model.kind = \"{kind}\"", family.name());
         return Err(refused(reason));
     }
-    let values = (translation.keys)(&config).map_err(refused)?;
+    let mut values = (translation.keys)(&config).map_err(refused)?;
+    let is_preference = raw.text(Data::kind)? == DataKind::Preference.name();
+    for (key, value) in &mut values {
+        // The answers of a reference have no dropout either.
+        if is_preference && *key == DROPOUT {
+            *value = 0.0.into();
+        }
+    }
+    if !raw.flag(ModelSection::from_config)?
+        && let Some(folder) = path.parent()
+        && let Some(key) = key_of_own_head(folder, &translation, &values).map_err(refused)?
+    {
+        values.iter_mut().filter(|(other, _)| *other == key).for_each(|(_, value)| *value = false.into());
+    }
     let kind = (ModelSection::kind, family.name().into());
     let file = path.to_string_lossy().into_owned();
     let implied = |(path, value): (&str, _)| Implied { path: path.to_owned(), value, file: file.clone() };
     Ok(std::iter::once(kind).chain(values).map(implied).collect())
+}
+
+/// Returns the key that would tie the head of the model in `folder` to its embedding, from which the folder's
+/// head differs: both are kept, as in transformers.
+fn key_of_own_head(
+    folder: &Path,
+    translation: &HuggingFaceConfig,
+    values: &[(&'static str, Value)],
+) -> Result<Option<&'static str>, String> {
+    let Some(tied) = translation.tied.filter(|tied| values.contains(&(tied.key, true.into()))) else {
+        return Ok(None);
+    };
+    // Plans need no weights, and runs refuse a folder without them.
+    match pretrained::has_own_head(folder, &tied) {
+        Ok(own) => Ok(own.then_some(tied.key)),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Returns the sentences about settings of the model's folder that the configuration does not follow: those
+/// that are unknown, a head that is not tied, and dropout of preferences.
+pub(crate) fn notes(config: &RunConfig) -> Option<Vec<String>> {
+    let (folder, families) = (config.model.folder()?, config.model.families());
+    let path = folder.join(CONFIG);
+    let file = read(&path).ok()?;
+    let (_, translation) = family(&file, families).ok()?;
+    let values = (translation.keys)(&file).ok()?;
+    let (file_name, mut notes) = (path.display(), Vec::new());
+    let ignored = (translation.ignored)(&file);
+    if !ignored.is_empty() {
+        notes
+            .push(format!("{file_name}: settings that are unknown here are ignored: {}", ignored.join(", ")));
+    }
+    // Values of the folder have no line in the configuration.
+    let is_of_folder =
+        |key| config.origins.is_set(key) && matches!(config.origins.of(key), Origin::File { line: None, .. });
+    if let Some(tied) = translation.tied
+        && values.contains(&(tied.key, true.into()))
+        && is_of_folder(tied.key)
+        && config.model.value(tied.key) == Some(false.into())
+    {
+        notes.push(format!(
+            "{}: {} differs from {}, and both are kept, as in transformers, although tie_word_embeddings = true",
+            folder.display(),
+            tied.head,
+            tied.embedding
+        ));
+    }
+    let dropout = values.iter().find(|(key, _)| *key == DROPOUT).map(|(_, value)| value.clone());
+    if let Some(Value::Float(dropout)) = dropout
+        && dropout > 0.0
+        && config.data.kind == DataKind::Preference
+        && is_of_folder(DROPOUT)
+    {
+        notes.push(format!(
+            "preferences are trained without the dropout of {file_name}, as in TRL: {DROPOUT} = {dropout} keeps it"
+        ));
+    }
+    Some(notes)
 }
 
 /// Returns the tokens in a sequence that the model in `folder` was made for, if its config.json tells.
@@ -46,16 +122,9 @@ pub(crate) fn context_of(folder: &Path, families: &Families) -> Option<u64> {
     let (_, translation) = family(&config, families).ok()?;
     let keys = (translation.keys)(&config).ok()?;
     keys.into_iter().find_map(|(key, value)| match value {
-        keys::Value::Integer(count) if key == "model.context" => u64::try_from(count).ok(),
+        Value::Integer(count) if key == "model.context" => u64::try_from(count).ok(),
         _ => None,
     })
-}
-
-/// Returns the settings of the model in `folder` that are ignored, by name, if its config.json can be read.
-pub(crate) fn ignored(folder: &Path, families: &Families) -> Option<Vec<String>> {
-    let config = read(&folder.join(CONFIG)).ok()?;
-    let (_, translation) = family(&config, families).ok()?;
-    Some((translation.ignored)(&config))
 }
 
 /// Returns the keys of `[lora]` that the folder of `lora.from` implies.
@@ -72,7 +141,9 @@ pub(crate) fn adapters_implied(raw: &RawValues) -> Result<Vec<Implied>, Error> {
     let text = system::input::read_text(&path, MOST_CONFIG)
         .map_err(|error| refused(with_hub(error.to_string(), &path, &from)))?;
     let AdapterConfig { r, alpha, dropout, targets, .. } = AdapterConfig::parse(&text).map_err(refused)?;
-    let values: [keys::Value; 4] = [r.into(), alpha.into(), dropout.into(), targets.as_slice().into()];
+    let is_preference = raw.text(Data::kind)? == DataKind::Preference.name();
+    let dropout = if is_preference { 0.0 } else { dropout };
+    let values: [Value; 4] = [r.into(), alpha.into(), dropout.into(), targets.as_slice().into()];
     let file = path.to_string_lossy().into_owned();
     let implied = |(path, value): (&str, _)| Implied { path: path.to_owned(), value, file: file.clone() };
     Ok(keys.into_iter().zip(values).map(implied).collect())

@@ -1,19 +1,34 @@
-//! Settings of the model's folder that are ignored.
+//! Settings of the model's folder that the configuration does not follow.
 
+use crate::choices::DataKind;
 use crate::folder;
 use crate::run_config::RunConfig;
 
 impl RunConfig {
-    /// Returns a sentence that names the settings in the `config.json` of the model's folder which no key
-    /// corresponds to, and which are ignored; `None` if there are none.
+    /// Returns the sentences about settings in the `config.json` of the model's folder that the run does not
+    /// follow: settings that no key corresponds to, which are ignored, and those that other settings replace.
     #[must_use]
-    pub fn folder_note(&self) -> Option<String> {
-        let folder = self.model.folder()?;
-        let ignored = folder::ignored(folder, self.model.families())?;
-        let names = (!ignored.is_empty()).then(|| ignored.join(", "))?;
+    pub fn folder_notes(&self) -> Vec<String> {
+        folder::notes(self).unwrap_or_default()
+    }
+
+    /// Returns a sentence if preferences are trained with dropout, which their reference does not have.
+    #[must_use]
+    pub fn dropout_warning(&self) -> Option<String> {
+        if self.data.kind != DataKind::Preference {
+            return None;
+        }
+        let is_positive = |value: &keys::Value| matches!(value, keys::Value::Float(value) if *value > 0.0);
+        let model = self
+            .model
+            .value("model.dropout")
+            .filter(is_positive)
+            .map(|value| ("model.dropout", value.to_string()));
+        let adapters = (self.lora.dropout > 0.0).then(|| ("lora.dropout", self.lora.dropout.to_string()));
+        let (key, value) = model.or(adapters)?;
         Some(format!(
-            "{}: settings that are unknown here are ignored: {names}",
-            folder.join(folder::CONFIG).display()
+            "{key} = {value}: preferences are trained with dropout, which the scores of the reference do not \
+             have; TRL trains them without"
         ))
     }
 }

@@ -38,6 +38,7 @@ mod check_experts;
 mod check_images;
 mod check_offload;
 mod check_preference;
+mod check_schedule;
 mod check_tensor;
 mod choices;
 mod folder;

@@ -82,6 +82,11 @@ impl ModelConfig {
     pub fn pairs(&self) -> impl Iterator<Item = (&'static Key, Value)> {
         self.family.keys().into_iter().zip(self.spec.values())
     }
+
+    /// The value of the family's key `path`, if it has that key.
+    pub(crate) fn value(&self, path: &str) -> Option<Value> {
+        self.pairs().find(|(key, _)| key.path == path).map(|(_, value)| value)
+    }
 }
 
 impl Deref for ModelConfig {

@@ -1,5 +1,7 @@
 //! Entries: written values, and how messages show them.
 
+use system::quoted::shortened;
+
 use crate::origin::Origin;
 use crate::value::Value;
 
@@ -15,8 +17,5 @@ pub(crate) struct Entry {
 /// Shortens a value for a message: to one line of readable length.
 pub(crate) fn shorten(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    match line.char_indices().nth(60) {
-        Some((end, _)) => format!("{}…", &line[..end]),
-        None => line,
-    }
+    shortened(&line).into_owned()
 }

@@ -62,6 +62,6 @@ pub use raw_values::{Implied, RawValues};
 pub use reference::{defaults, reference};
 pub use row::Row;
 pub use section::{KeyValues, Section};
-pub use table::{Table, nearest};
+pub use table::{ForeignName, Table, nearest};
 pub use takes::{Interval, Takes};
 pub use value::Value;

@@ -9,11 +9,23 @@ use crate::origin::Origin;
 #[derive(Clone, Debug)]
 pub struct Table {
     keys: Vec<Key>,
-    foreign: &'static [(&'static str, &'static str)],
+    foreign: &'static [&'static [ForeignName]],
 }
 
-/// Smallest similarity of a suggested name.
+/// A name of a key or section in another tool, with the key or section here, or a sentence on what to use.
+pub type ForeignName = (&'static str, &'static str);
+
+/// Smallest similarity of a suggested name among few.
 const NEAR: f64 = 0.55;
+/// Characters of a name for each letter that may be wrong in it, and the most such letters.
+const PER_MISTAKE: usize = 5;
+const MOST_MISTAKES: usize = 3;
+/// Fewest letters that stand for a word.
+const FEWEST_LETTERS: usize = 3;
+/// Most letters of a name that is compared with others.
+const MOST_LETTERS: usize = 80;
+/// Most sections in which a suggested name occurs.
+const MOST_SECTIONS: usize = 4;
 
 impl Table {
     /// Creates a table of `keys`; the keys of a section must be adjacent.
@@ -22,10 +34,9 @@ impl Table {
         Self { keys, foreign: &[] }
     }
 
-    /// Adds names of keys and sections in other tools, each with the corresponding key or a sentence on what
-    /// to use.
+    /// Adds names of keys and sections in other tools.
     #[must_use]
-    pub fn with_foreign(self, foreign: &'static [(&'static str, &'static str)]) -> Self {
+    pub fn with_foreign(self, foreign: &'static [&'static [ForeignName]]) -> Self {
         Self { foreign, ..self }
     }
 
@@ -57,29 +68,47 @@ impl Table {
             }
         }
         let (section, last) = path.rsplit_once('.').unwrap_or(("", path));
+        // Command lines of other tools have dashes.
+        let last = &*last.replace('-', "_");
+        let found = |suggestion: &'static str| vec![suggestion];
+        let whole = || self.foreign(path).map(found);
+        let of_section =
+            || if self.section(section).is_none() { self.foreign_section(section) } else { None };
+        let foreign = || self.foreign(last).or_else(of_section).map(found);
         // The right name in the wrong section is a better suggestion than any similar spelling.
-        let whole = self.foreign(path);
-        let moved = self.keys.iter().find(|key| key.name == last).map(|key| key.path);
-        let foreign = || self.foreign(last).or_else(|| self.foreign_section(section));
-        let near = || {
-            let of_section = self.keys.iter().filter(|key| section.is_empty() || key.section == section);
-            let name = nearest(last, of_section.map(|key| key.name))?;
-            self.keys.iter().find(|key| key.name == name).map(|key| key.path)
-        };
-        // If the section is misspelt, the whole path is compared.
-        let spelt = || nearest(path, self.keys.iter().map(|key| key.path));
+        let suggestions = whole().or_else(|| self.moved(last)).or_else(foreign);
+        let suggestions = suggestions.or_else(|| self.misspelt(section, path, last).map(found));
+        let hint = hint(&suggestions.unwrap_or_default());
+        Error::Unknown { origin, what: "key", name: shorten(path), hint }
+    }
+
+    /// Returns the keys of all sections with this name, if they are few.
+    fn moved(&self, name: &str) -> Option<Vec<&'static str>> {
+        let mut paths = Vec::new();
+        for key in self.keys.iter().filter(|key| key.name == name) {
+            if !paths.contains(&key.path) {
+                paths.push(key.path);
+            }
+        }
+        (1..=MOST_SECTIONS).contains(&paths.len()).then_some(paths)
+    }
+
+    /// Returns the key that a misspelt path means: one of its section, or of all if that is misspelt too.
+    fn misspelt(&self, section: &str, path: &str, name: &str) -> Option<&'static str> {
+        let of_section = self.keys.iter().filter(|key| section.is_empty() || key.section == section);
+        let own = near_spelling(name, of_section.map(|key| (key.name, key.path)));
         let is_section = self.section(section).is_some() || section.is_empty();
-        let suggestion = whole.or(moved).or_else(foreign).or_else(near);
-        let suggestion = suggestion.or_else(|| if is_section { None } else { spelt() });
-        Error::Unknown { origin, what: "key", name: shorten(path), hint: hint(suggestion) }
+        let all = || near_spelling(path, self.keys.iter().map(|key| (key.path, key.path)));
+        own.or_else(|| if is_section { None } else { all() })
     }
 
     /// Creates the error for a section that does not exist.
     pub(crate) fn unknown_section(&self, origin: Origin, section: &str) -> Error {
-        let near = nearest(section, self.keys.iter().map(|key| key.section)).map(|near| format!("[{near}]"));
+        let sections = self.keys.iter().map(|key| (key.section, key.section));
+        let near = near_spelling(section, sections).map(|near| format!("[{near}]"));
         let suggestion = self.foreign_section(section).map(str::to_owned).or(near);
-        let (name, hint) = (format!("[{}]", shorten(section)), hint(suggestion.as_deref()));
-        Error::Unknown { origin, what: "section", name, hint }
+        let hint = hint(suggestion.as_deref().as_slice());
+        Error::Unknown { origin, what: "section", name: format!("[{}]", shorten(section)), hint }
     }
 
     /// Returns the section, key or sentence for a section of another tool.
@@ -89,20 +118,44 @@ impl Table {
 
     /// Returns the key or sentence for a name of another tool.
     fn foreign(&self, name: &str) -> Option<&'static str> {
-        self.foreign.iter().find(|(foreign, _)| *foreign == name).map(|(_, here)| *here)
+        self.foreign.iter().copied().flatten().find(|(foreign, _)| *foreign == name).map(|(_, here)| *here)
     }
 }
 
-/// Returns the end of an error's sentence: a suggested name, or advice in words.
-fn hint(suggestion: Option<&str>) -> String {
-    match suggestion {
-        None => String::new(),
-        Some(advice) if advice.contains(' ') => format!(": {advice}"),
-        Some(name) => format!(": did you mean {name}?"),
+/// Returns the end of an error's sentence: suggested names, or advice in words.
+fn hint(suggestions: &[&str]) -> String {
+    match suggestions {
+        [] => String::new(),
+        [advice] if advice.contains(' ') => format!(": {advice}"),
+        [name] => format!(": did you mean {name}?"),
+        [first @ .., last] => format!(": did you mean {} or {last}?", first.join(", ")),
     }
 }
 
-/// Returns the most similar of some names, if any is similar.
+/// Returns the target of the name that `name` misspells: with few wrong letters, or with words cut short. A
+/// name that is only similar may have another meaning.
+fn near_spelling<T>(name: &str, names: impl Iterator<Item = (&'static str, T)>) -> Option<T> {
+    let letters = name.chars().count();
+    if letters > MOST_LETTERS {
+        return None;
+    }
+    let mistakes = (letters / PER_MISTAKE).clamp(1, MOST_MISTAKES);
+    let distance = |other: &str| match is_cut_short(name, other) {
+        true => 0,
+        false => strsim::damerau_levenshtein(name, other),
+    };
+    let all = names.map(|(other, target)| (distance(other), target));
+    all.filter(|(distance, _)| *distance <= mistakes).min_by_key(|(distance, _)| *distance).map(|(_, t)| t)
+}
+
+/// Returns whether each word of `name` begins the word of `other` at its position.
+fn is_cut_short(name: &str, other: &str) -> bool {
+    let [words, whole] = [name, other].map(|text| text.split('_').collect::<Vec<_>>());
+    let begins = |(word, whole): (&&str, &&str)| whole.starts_with(word) && word.len() >= FEWEST_LETTERS;
+    words.len() == whole.len() && words.iter().zip(&whole).all(begins)
+}
+
+/// Returns the most similar of some names, if any is similar: an example of what there is.
 pub fn nearest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     // The comparison takes time in proportion to the product of the lengths, so long names are cut.
     let name: String = name.chars().take(80).collect();

@@ -58,9 +58,11 @@ mod lora;
 mod model;
 pub mod models;
 mod parameters;
+mod readers;
 mod recompute;
 mod running_statistics;
 mod sharding;
+mod targets;
 mod tuning;
 
 pub use autograd::ops::Fp8Recipe;
@@ -71,13 +73,14 @@ pub use families::Families;
 pub use family::{Conditions, Examples, Experts, Family, MOST_EXTENT, MOST_LAYERS, ModelSpec, Searchable};
 pub use fp8::{Fp8Layers, Fp8Weights, LinearRole};
 pub use hugging_face::{
-    AdapterConfig, FolderConfig, FolderKeys, FolderTensor, HuggingFaceConfig, HuggingFaceModel,
+    AdapterConfig, FolderConfig, FolderKeys, FolderTensor, HuggingFaceConfig, HuggingFaceModel, TiedHead,
 };
 pub use init::Init;
 pub use lanes::Lanes;
 pub use lora::{Adapters, Lora};
 pub use model::{Input, Model, Stage};
 pub use parameters::{CodedValues, MatrixCodes, Parameter, ParameterId, Parameters, Use};
+pub use readers::READERS;
 pub use recompute::{Part, Recompute};
 pub use running_statistics::{ChannelStatistics, RunningStatistics};
 pub use sharding::{Division, Run, Sharding};

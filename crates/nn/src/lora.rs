@@ -3,13 +3,11 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use glob::Pattern;
 use tensor::ops::block_codes::Alphabet;
 
 use crate::hugging_face::FolderTensor;
+use crate::targets::Target;
 
-/// The target that means every linear layer of a model's blocks, as in PEFT.
-const ALL: &str = "all-linear";
 /// The ends of the names of an adapter's matrices.
 const MATRICES: [&str; 2] = [".lora_A.weight", ".lora_B.weight"];
 
@@ -31,8 +29,8 @@ pub struct Lora {
     pub alpha: f64,
     /// Probability of dropout of the input.
     pub dropout: f64,
-    /// Names of modules, or their ends, or globs of names.
-    pub targets: Vec<String>,
+    /// The modules with an adapter.
+    targets: Vec<Target>,
     /// The codes of the model's frozen matrices; `None`: they are in the compute type.
     pub base: Option<Alphabet>,
     /// Modules by name of their weight.
@@ -51,7 +49,8 @@ impl Lora {
             let module = Module { name: name.to_owned(), rows: tensor.first_row..tensor.first_row + rows };
             modules.entry(tensor.parameter.clone()).or_default().push(module);
         }
-        Lora { r, alpha, dropout, targets: targets.to_vec(), base: None, modules }
+        let targets = targets.iter().map(|target| Target::new(target)).collect();
+        Lora { r, alpha, dropout, targets, base: None, modules }
     }
 
     /// Returns the same adapters beside a model whose frozen matrices are in codes.
@@ -77,7 +76,7 @@ impl Lora {
         let own = || vec![Module { name: layer.to_owned(), rows: 0..outputs }];
         let modules = self.modules.get(&format!("{layer}.weight")).cloned();
         let mut modules = modules.unwrap_or_else(own);
-        modules.retain(|module| self.targets.iter().any(|target| is_target(target, &module.name)));
+        modules.retain(|module| self.targets.iter().any(|target| target.matches(&module.name)));
         modules
     }
 
@@ -108,7 +107,7 @@ impl Lora {
             None if self.modules.is_empty() => (0..experts * names.len()).map(own).collect(),
             None => Vec::new(),
         };
-        modules.retain(|module| self.targets.iter().any(|target| is_target(target, &module.name)));
+        modules.retain(|module| self.targets.iter().any(|target| target.matches(&module.name)));
         modules
     }
 
@@ -141,11 +140,8 @@ impl Lora {
     /// A sentence.
     pub(crate) fn check(&self, tensors: &[FolderTensor]) -> Result<(), String> {
         let names = || tensors.iter().filter_map(|tensor| tensor.name.strip_suffix(MATRICES[0]));
-        let idle = |target: &&String| !names().any(|name| is_target(target, name));
-        let Some(target) = self.targets.iter().find(idle) else { return Ok(()) };
-        let layers = self.modules.values().flatten().map(|module| last_part(&module.name));
-        let hint = keys::nearest(target, layers).map_or(String::new(), |near| format!(", such as {near}"));
-        Err(format!("\"{target}\" names no linear layer of the model{hint}"))
+        let layers = || self.modules.values().flatten().map(|module| last_part(&module.name));
+        self.targets.iter().try_for_each(|target| target.check(names(), layers()))
     }
 }
 
@@ -169,14 +165,6 @@ impl Adapters {
     pub fn tensors(&self) -> &[FolderTensor] {
         &self.tensors
     }
-}
-
-/// Returns whether `target` names a module: all of its name, the end, or a glob.
-fn is_target(target: &str, module: &str) -> bool {
-    let is_end = || module.strip_suffix(target).is_some_and(|rest| rest.ends_with('.'));
-    let is_numbered = || module.split('.').any(|part| part.parse::<usize>().is_ok());
-    let is_glob = || Pattern::new(target).is_ok_and(|pattern| pattern.matches(module));
-    (target == ALL && is_numbered()) || is_end() || is_glob()
 }
 
 /// The last part of a dotted name.

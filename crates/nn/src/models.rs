@@ -3,7 +3,7 @@
 mod checks;
 mod decoder;
 mod gpt;
-mod llama;
+pub(crate) mod llama;
 mod mlp;
 mod resnet;
 

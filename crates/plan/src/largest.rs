@@ -4,6 +4,7 @@ use std::fmt;
 
 use telemetry::units::{bytes, grouped};
 
+use crate::epochs::Epochs;
 use crate::error::{PlanError, Result};
 use crate::fit::Fit;
 use crate::host::RankForm;
@@ -121,6 +122,7 @@ pub fn search_largest(
     let device = options.target.device(options.capacity, ranks)?;
     let searched = searched(&config, name)?;
     let (start, step) = (searched.value, searched.step);
+    let (config, _) = Epochs::count(config)?;
     let setup = prepare_shapes(config, Placement::Meta(device.description(ranks)))?;
     let overhead = device.overhead.parts(ranks);
     let mut tries = 0;

@@ -6,6 +6,7 @@ use telemetry::report::{Notice, RankMemory, Report, SchedulePicture, Tile};
 use telemetry::units::{bytes, counted, grouped};
 use telemetry::{RankStatistics, Statistic};
 
+use crate::epochs::Epochs;
 use crate::error::Result;
 use crate::fit::Fit;
 use crate::host::RankForm;
@@ -33,6 +34,7 @@ pub fn plan_page(config: RunConfig, options: &PlanOptions, title: &str) -> Resul
     let ranks_on_device = DeviceRanks::of(&config);
     let device = options.target.device(options.capacity, ranks_on_device)?;
     let placement = Placement::Meta(device.description(ranks_on_device));
+    let (config, _) = Epochs::count(config)?;
     let setup = recompute::settle(prepare_shapes(config, placement)?)?;
     let config = &setup.config;
     let plans = plan_all(&setup)?;

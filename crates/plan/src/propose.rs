@@ -16,6 +16,7 @@ use config::{Memory, Optim, RunConfig};
 use device::{Description, Kind};
 use worker::{Placement, Setup};
 
+use crate::epochs::Epochs;
 use crate::error::{PlanError, Result};
 use crate::fit::Fit;
 use crate::host::RankForm;
@@ -109,6 +110,7 @@ pub fn propose(
     let device = options.target.device(options.capacity, on_device)?;
     let own_capacity = options.target.device(None, on_device)?.total_bytes;
     let description = device.description(on_device);
+    let (config, _) = Epochs::count(config)?;
     let mut search = Search { config, base: Vec::new(), device, on_device, description, fit };
     let candidates = search.candidates(on_progress)?;
     let mut proposals = Proposals {

@@ -12,6 +12,7 @@ use telemetry::{GridSizes, Statistic};
 use crate::balance::Balance;
 use crate::by_axis::AxisCommunication;
 use crate::effects::without_effect;
+use crate::epochs::Epochs;
 use crate::error::{PlanError, Result};
 use crate::fit::Fit;
 use crate::fp8_cost::Fp8Cost;
@@ -95,6 +96,10 @@ pub struct PlanReport {
     pub plans: Plans,
     /// The pipeline, if any.
     pub pipeline: Option<PipelinePlan>,
+    /// Number of steps.
+    pub steps: u64,
+    /// The epochs that decide the steps, if they do.
+    pub epochs: Option<Epochs>,
     /// The comparison with the devices' memory.
     pub fit: Fit,
     /// The communication along each axis with several ranks.
@@ -130,6 +135,7 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
     let began = Instant::now();
     let ranks = DeviceRanks::of(&config);
     let device = options.target.device(options.capacity, ranks)?;
+    let (config, epochs) = Epochs::count(config)?;
     let setup = prepare_shapes(config, Placement::Meta(device.description(ranks)))?;
     let setup = recompute::settle(setup)?;
     let grid = setup.config.parallel.grid().named().collect();
@@ -147,8 +153,8 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
     let balance = Balance::of(&setup)?;
     let tuning = plans.largest().map(|plan| TuningCost::of(&setup, plan)).transpose()?.flatten();
     let fp8 = plans.largest().map(|plan| Fp8Cost::of(&setup, plan)).transpose()?.flatten();
-    let notes = [setup.config.tokenizer_warning(), setup.config.folder_note()];
-    let warnings = notes.into_iter().flatten().collect();
+    let warnings = [setup.config.tokenizer_warning(), setup.config.dropout_warning()];
+    let warnings = warnings.into_iter().flatten().chain(setup.config.folder_notes()).collect();
     let without_effect = without_effect(&setup);
     Ok(PlanReport {
         device_model: device.model,
@@ -158,6 +164,8 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
         memory,
         plans,
         pipeline,
+        steps: setup.config.train.steps,
+        epochs,
         fit,
         communication,
         time,
@@ -215,6 +223,8 @@ impl PlanReport {
             recompute: json!(self.memory.recompute),
             recompute_layers: json!(self.memory.recompute_layers),
             pipeline: self.pipeline.as_ref().map(PipelinePlan::to_json),
+            steps: self.steps,
+            epochs: self.epochs,
             fit: self.fit.to_json(),
             communication: &self.communication,
             predicted_step_seconds: self.time.as_ref().map(|time| time.step_seconds),
@@ -279,6 +289,10 @@ struct PlanJson<'a> {
     recompute: Value,
     recompute_layers: Value,
     pipeline: Option<Value>,
+    steps: u64,
+    /// Epochs with the samples of each, if they decide the steps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    epochs: Option<Epochs>,
     fit: Value,
     communication: &'a [AxisCommunication],
     #[serde(skip_serializing_if = "Option::is_none")]

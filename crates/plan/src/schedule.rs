@@ -9,6 +9,7 @@ use parallel::pipeline::{
 use telemetry::units::grouped;
 
 use crate::costs::Costs;
+use crate::epochs::Epochs;
 use crate::error::{PlanError, Result};
 use crate::imitated::PlanDevice;
 use crate::overhead::DeviceRanks;
@@ -56,6 +57,7 @@ struct PlannedStage {
 pub fn plan_schedule(config: RunConfig, options: &PlanOptions) -> Result<PlannedSchedule> {
     let ranks = DeviceRanks::of(&config);
     let device = options.target.device(options.capacity, ranks)?;
+    let (config, _) = Epochs::count(config)?;
     let setup = prepare_shapes(config, Placement::Meta(device.description(ranks)))?;
     PlannedSchedule::of(&setup, &device)
 }

@@ -15,6 +15,7 @@
 //! # Ok::<(), pretrained::PretrainedError>(())
 //! ```
 
+mod copies;
 mod error;
 mod folder;
 mod layout;
@@ -24,6 +25,7 @@ mod resized;
 mod tensor_file;
 mod write;
 
+pub use copies::has_own_head;
 pub use error::{PretrainedError, Result};
 pub use folder::{ADAPTER_CONFIG, CONFIG, Folder};
 pub use model::PretrainedModel;

@@ -3,12 +3,17 @@
 use std::path::Path;
 
 use checkpoint::Target;
-use nn::HuggingFaceModel;
+use nn::{AdapterConfig, HuggingFaceModel};
+use system::input;
 
+use crate::copies::differs;
 use crate::error::{PretrainedError, Result};
-use crate::folder::Folder;
+use crate::folder::{ADAPTER_CONFIG, Folder};
 use crate::resized::{Means, is_shorter};
 use crate::{layout, load};
+
+/// The most bytes of a configuration of adapters.
+const MOST_CONFIG: u64 = 1 << 24;
 
 /// A folder whose tensors are those of a model, checked by name and shape.
 #[derive(Clone, Debug)]
@@ -40,13 +45,29 @@ impl PretrainedModel {
     /// Opens the folder of adapters at `path` as `adapters`.
     ///
     /// # Errors
-    /// As [`PretrainedModel::open`].
+    /// As [`PretrainedModel::open`]; a configuration of other adapters, by its keys.
     pub fn open_adapters(path: &Path, adapters: HuggingFaceModel) -> Result<Self> {
+        let config = path.join(ADAPTER_CONFIG);
+        if config.exists() {
+            let refused = |what| PretrainedError::refused(&config, what);
+            let text =
+                input::read_text(&config, MOST_CONFIG).map_err(PretrainedError::file(&config, "read it"))?;
+            AdapterConfig::parse(&text).map_err(refused)?;
+        }
         Self::of(Folder::open_adapters(path)?, adapters, false)
     }
 
     fn of(folder: Folder, model: HuggingFaceModel, resizes: bool) -> Result<Self> {
         layout::check(&folder, &model, resizes)?;
+        for copy in &model.copies {
+            if differs(&folder, *copy, model.prefix)? {
+                let what = format!(
+                    "its {} differs from its {}, with which this model ties it: model.tied = false keeps both",
+                    copy.0, copy.1
+                );
+                return Err(PretrainedError::refused(folder.path(), what));
+            }
+        }
         let (id, means) = (folder.fingerprint()?, Means::of(&model));
         Ok(PretrainedModel { folder, model, means, id })
     }

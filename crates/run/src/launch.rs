@@ -374,7 +374,10 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &Plans) {
     if let Some(warning) = config.tokenizer_warning() {
         tracing::warn!("{warning}");
     }
-    if let Some(note) = config.folder_note() {
+    if let Some(warning) = config.dropout_warning() {
+        tracing::warn!("{warning}");
+    }
+    for note in config.folder_notes() {
         tracing::info!("{note}");
     }
     for sentence in plan::without_effect(setup) {

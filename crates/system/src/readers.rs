@@ -50,6 +50,9 @@ pub enum Unlisted {
     Counted,
     /// Refused by name.
     Refused,
+    /// Refused by name, unless the value says that there is nothing: null, false, 0, or an empty text, list
+    /// or object.
+    RefusedIfSet,
     /// Another one, which a sentence of the documentation describes.
     Other(&'static str),
 }
@@ -120,6 +123,10 @@ impl Reader {
             match self.key(name) {
                 Some(key) => key.refusal(name, value).map_or(Ok(()), Err)?,
                 None if self.unlisted == Unlisted::Refused => return Err(self.unknown(name)),
+                None if self.unlisted == Unlisted::RefusedIfSet && is_set(value) => {
+                    let value = value.to_string();
+                    return Err(format!("\"{}\" = {} is not known", shortened(name), shortened(&value)));
+                }
                 None => unlisted.push(name.as_str()),
             }
         }
@@ -171,6 +178,9 @@ impl Reader {
         let others = match self.unlisted {
             Unlisted::Counted => "Other keys are left out, and counted in one line of the log.",
             Unlisted::Refused => "Other keys are refused by name.",
+            Unlisted::RefusedIfSet => {
+                "Other keys are refused by name, unless they are null, false, 0 or empty."
+            }
             Unlisted::Other(sentence) => sentence,
         };
         let shared = self.shared.iter().map(|reader| format!("*{}*", reader.of)).collect::<Vec<_>>();
@@ -180,6 +190,18 @@ impl Reader {
         };
         let _ = writeln!(text, "\n{shared}{others}");
         text
+    }
+}
+
+/// Returns whether a value says that there is something.
+fn is_set(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::Bool(flag) => *flag,
+        Value::Number(number) => number.as_f64() != Some(0.0),
+        Value::String(text) => !text.is_empty(),
+        Value::Array(values) => !values.is_empty(),
+        Value::Object(values) => !values.is_empty(),
     }
 }
 
@@ -232,6 +254,17 @@ mod tests {
         }
         let long = check(json!({"scale": "a".repeat(99_999)})).unwrap_err();
         assert!(long.len() < 200, "{long}");
+    }
+
+    #[test]
+    fn unlisted_keys_that_say_something_are_refused() {
+        let strict = Reader { unlisted: Unlisted::RefusedIfSet, ..READER };
+        let check = |value: Value| strict.check(value.as_object().unwrap()).map(|names| names.len());
+        let nothing = json!({"a": null, "b": false, "c": 0, "d": "", "e": [], "f": {}, "r": 1});
+        assert_eq!(check(nothing), Ok(6));
+        for value in [json!(true), json!(0.1), json!("x"), json!([0]), json!({"g": null})] {
+            assert_eq!(check(json!({"a": value})), Err(format!("\"a\" = {value} is not known")));
+        }
     }
 
     #[test]

@@ -37,8 +37,8 @@ pub struct Setup {
     pub blueprint: Arc<Blueprint>,
     /// The source of the state before the first step.
     pub start: Start,
-    /// The weights of frozen parameters, which checkpoints then leave out; `None` if these contain all, and in
-    /// plans, which open no folder.
+    /// The weights of frozen parameters, which checkpoints then leave out; `None` if these contain all, and
+    /// in plans, which open no folder.
     pub base: Option<Arc<dyn Weights>>,
     /// Whether checkpoints leave out frozen weights. A run that begins with a checkpoint's weights does not,
     /// whatever its configuration says.
@@ -97,6 +97,10 @@ impl Setup {
             Some(sequences) => config.with_epoch_of(sequences),
             None => config,
         };
+        if let Some(reason) = config.overlapping_decay() {
+            let origin = config.origins.of("optim.decay_steps");
+            return Err(WorkerError::Refused(format!("{origin}: {reason}")).into());
+        }
         let settings =
             allocator_settings(&config, placement.description().kind, |name| std::env::var(name).ok())?;
         let limit_bytes = Some(config.memory.limit_bytes).filter(|limit| *limit > 0);

@@ -15,8 +15,8 @@ section! {
         /// Optimizer steps.
         steps: u64 = Row::integer(1, MOST_STEPS).default("300").may_change();
         /// Epochs over the training data, which decide `steps` where they are above 0: the sequences or
-        /// images of so many epochs over `global_batch_size`, rounded up. `--set train.steps` takes
-        /// precedence.
+        /// images of so many epochs over `global_batch_size`, rounded up. A file has one of both, and so has
+        /// the command line, which takes precedence.
         epochs: f64 = Row::number(Interval::NotNegative).default("0").may_change().finish(|written, raw| {
             let has_steps = raw.is_override(Train::steps) && !raw.is_override(Train::epochs);
             Ok(if has_steps { 0.0 } else { written })

@@ -13,6 +13,23 @@ fn targets_of_adapters_may_be_one_string() {
 }
 
 #[test]
+fn keys_of_adapters_need_a_rank() {
+    for key in ["alpha = 16", "dropout = 0.1", "targets = [\"q_proj\"]", "base = \"nf4\""] {
+        let name = key.split(' ').next().unwrap();
+        let expected =
+            format!("lora.{name} is for adapters, and there are none without lora.rank: set lora.rank");
+        let text = format!("{LEAST}[lora]\n{key}\n");
+        assert_eq!(refusal(&text, &[]), format!("quick.toml:4: {expected}"));
+        parse(&text, &["lora.rank=2"]).unwrap();
+        // The rank turns them off.
+        let off = parse(&text, &["lora.rank=0"]).unwrap();
+        assert!(off.tuning.lora().is_none());
+        assert_eq!(parse(&off.to_toml(), &[]).unwrap(), off.with(&[]).unwrap());
+    }
+    assert!(refusal(LEAST, &["lora.alpha=8"]).starts_with("--set lora.alpha=8: lora.alpha is for adapters"));
+}
+
+#[test]
 fn a_base_in_codes_is_one_of_three() {
     let text = format!("{LEAST}[lora]\nrank = 2\n");
     assert_eq!(parse(&text, &[]).unwrap().lora.base.alphabet(), None);

@@ -17,21 +17,87 @@ fn schedules_have_their_own_defaults() {
     assert!(refusal(&text("constant"), &[]).contains("belongs to optim.schedule = \"cosine\" or \"linear\""));
     assert_eq!(parse(&text("linear"), &[]).unwrap().optim.min_learning_rate, 1e-5);
     assert_eq!(
-        refusal(LEAST, &["optim.schedule=wsd", "optim.decay_steps=301"]),
-        "--set optim.decay_steps=301: optim.decay_steps = 301 is more than train.steps = 300"
-    );
-    assert_eq!(
         refusal("[data]\nkind = \"synthetic\"\n", &["train.epochs=1"]),
         "--set train.epochs=1: train.epochs needs data that ends, and data.kind = \"synthetic\" does not: \
          use train.steps"
     );
 }
 
+/// Warm-up and decay fit into the run if one of them is written; by default both are short.
+#[test]
+fn warm_up_and_decay_do_not_overlap() {
+    fn wsd<'a>(sets: &[&'a str]) -> Vec<&'a str> {
+        [&["optim.schedule=wsd"], sets].concat()
+    }
+    for (sets, expected) in [
+        (
+            &["optim.decay_steps=301"][..],
+            "optim.warmup_steps = 20 and optim.decay_steps = 301 are more than the 300 steps",
+        ),
+        (
+            &["optim.decay_steps=281"],
+            "optim.warmup_steps = 20 and optim.decay_steps = 281 are more than the 300 steps",
+        ),
+        (
+            &["optim.warmup_steps=95", "train.steps=100"],
+            "optim.warmup_steps = 95 and optim.decay_steps = 10 are",
+        ),
+        (
+            &["optim.warmup_steps=60", "optim.decay_steps=60", "train.steps=100"],
+            "are more than the 100 steps",
+        ),
+    ] {
+        let refused = refusal(LEAST, &wsd(sets));
+        assert!(refused.contains(expected), "{sets:?}: {refused}");
+    }
+    for sets in
+        [&["optim.decay_steps=280"][..], &["train.steps=5"], &["optim.warmup_steps=90", "train.steps=100"]]
+    {
+        parse(LEAST, &wsd(sets)).unwrap();
+    }
+    // The data decides the steps of epochs.
+    let epochs = parse(LEAST, &wsd(&["train.epochs=1", "optim.decay_steps=400"])).unwrap();
+    assert_eq!(epochs.clone().with_epoch_of(32 * 500).overlapping_decay(), None);
+    assert!(epochs.with_epoch_of(32 * 410).overlapping_decay().unwrap().contains("the 410 steps of the run"));
+}
+
+/// Steps and epochs in one file, or on one command line, contradict each other; the command line takes
+/// precedence over the file.
+#[test]
+fn steps_and_epochs_are_stated_once() {
+    let file = |keys: &str| format!("{LEAST}[train]\n{keys}\n");
+    for (keys, sets) in [
+        ("epochs = 1\nsteps = 3", &[][..]),
+        ("", &["train.epochs=1", "train.steps=3"]),
+        ("epochs = 2\nsteps = 5", &["train.epochs=1", "train.steps=3"]),
+        ("steps = 5", &["train.steps=3", "train.epochs=1"]),
+    ] {
+        let refused = refusal(&file(keys), sets);
+        assert!(refused.contains(" decides the steps, and train.steps = "), "{keys:?} {sets:?}: {refused}");
+    }
+    for (keys, sets, steps) in [
+        ("epochs = 1", &["train.steps=3"][..], 3),
+        ("steps = 3", &["train.epochs=1"], 10),
+        ("epochs = 1", &[], 10),
+        ("epochs = 0\nsteps = 3", &[], 3),
+        ("steps = 5", &["train.steps=3", "train.epochs=0"], 3),
+        ("epochs = 2\nsteps = 5", &["train.steps=3"], 3),
+        ("epochs = 2\nsteps = 5", &["train.epochs=1"], 10),
+    ] {
+        let config = parse(&file(keys), sets).unwrap();
+        let resolved = config.with_epoch_of(320);
+        assert_eq!(resolved.train.steps, steps, "{keys:?} {sets:?}");
+        // The text of a run has both.
+        let again = parse(&resolved.to_toml(), &[]).unwrap().with_epoch_of(320);
+        assert_eq!(again.train.steps, steps, "{keys:?} {sets:?}");
+    }
+}
+
 #[test]
 fn epochs_decide_the_steps_unless_the_command_line_does() {
-    let text = format!("{LEAST}[train]\nepochs = 1.5\nsteps = 7\n[optim]\nschedule = \"wsd\"\n");
+    let text = format!("{LEAST}[train]\nepochs = 1.5\n[optim]\nschedule = \"wsd\"\n");
     let config = parse(&text, &[]).unwrap();
-    assert_eq!((config.train.steps, config.train.epochs), (7, 1.5));
+    assert_eq!((config.train.steps, config.train.epochs), (300, 1.5));
     let resolved = config.with_epoch_of(1000);
     assert_eq!((resolved.train.steps, resolved.optim.decay_steps), (47, 5));
     // The resolved text decides the same steps again, and keeps what followed.
@@ -39,6 +105,4 @@ fn epochs_decide_the_steps_unless_the_command_line_does() {
     assert_eq!(again, resolved);
     assert_eq!(resolved.with(&["train.steps=9".to_owned()]).unwrap().with_epoch_of(1000).train.steps, 9);
     assert_eq!(parse(&text, &["train.steps=9"]).unwrap().with_epoch_of(1000).train.steps, 9);
-    let both = parse(&text, &["train.steps=9", "train.epochs=0.001"]).unwrap();
-    assert_eq!(both.with_epoch_of(1000).train.steps, 1);
 }

@@ -2,7 +2,6 @@
 
 use super::*;
 
-/// The words of PEFT, of torchtitan and of Hugging Face's Trainer.
 #[test]
 fn words_of_other_tools_are_refused_with_ours() {
     let table = [
@@ -42,9 +41,90 @@ fn words_of_other_tools_are_refused_with_ours() {
         ("[train]\nnum_train_epochs = 3\n", "did you mean train.epochs?"),
         ("[train]\nlr_scheduler_type = \"linear\"\n", "did you mean optim.schedule?"),
         ("[train]\nbf16 = true\n", "use precision.compute = \"bf16\""),
+        // Hugging Face's Trainer and TRL.
+        ("[train]\nmax_seq_length = 2048\n", "did you mean model.context?"),
+        ("[train]\nwarmup_ratio = 0.03\n", "use optim.warmup_steps, a number of steps and not a part"),
+        ("[train]\ncompletion_only_loss = true\n", "use data.kind = \"chat\", which counts answers alone"),
+        ("[train]\nsave_strategy = \"epoch\"\n", "use checkpoint.every, in steps, or checkpoint.minutes"),
+        (
+            "[train]\nper_device_eval_batch_size = 4\n",
+            "validations have micro-batches of train.micro_batch_size",
+        ),
+        ("[train]\nload_best_model_at_end = true\n", "did you mean checkpoint.keep_best?"),
+        ("[train]\noptim = \"adamw_torch\"\n", "did you mean optim.kind?"),
+        ("[train]\nbeta = 0.1\n", "did you mean preference.beta?"),
+        // DeepSpeed.
+        ("[train]\ntrain_batch_size = 16\n", "did you mean train.global_batch_size?"),
+        ("[train]\ntrain_micro_batch_size_per_gpu = 16\n", "did you mean train.micro_batch_size?"),
+        ("[train]\ngradient_clipping = 1.0\n", "did you mean optim.clip_norm?"),
+        ("[zero_optimization]\nstage = 2\n", "unknown section [zero_optimization]: did you mean [parallel]?"),
+        // Axolotl, LLaMA-Factory, unsloth.
+        ("[train]\nsequence_len = 4096\n", "did you mean model.context?"),
+        ("[train]\nsample_packing = true\n", "did you mean data.pack_documents?"),
+        ("[data]\nval_set_size = 0.05\n", "did you mean data.validation_fraction?"),
+        ("[model]\nbase_model = \"m\"\n", "did you mean model.from?"),
+        ("[train]\nadapter = \"qlora\"\n", "use lora.rank, which is above 0 for adapters, and lora.base"),
+        ("[data]\ndatasets = []\n", "did you mean data.paths?"),
+        ("[model]\nflash_attention = true\n", "leave it out: attention never stores its matrix"),
+        ("[train]\ncutoff_len = 2048\n", "did you mean model.context?"),
+        ("[train]\nfinetuning_type = \"lora\"\n", "use lora.rank for adapters"),
+        ("[train]\nrandom_state = 3407\n", "did you mean train.seed?"),
+        // Megatron-LM, also as on its command line.
+        ("[train]\ntrain-iters = 100\n", "did you mean train.steps?"),
+        ("[train]\nmicro-batch-size = 4\n", "did you mean train.micro_batch_size?"),
+        ("[model]\nnum-query-groups = 8\n", "did you mean model.key_value_heads?"),
+        ("[optim]\nlr_warmup_fraction = 0.1\n", "use optim.warmup_steps, a number of steps"),
+        // Lightning and others.
+        ("[train]\nmax_epochs = 3\n", "did you mean train.epochs?"),
+        ("[train]\naccumulate_grad_batches = 3\n", "use train.global_batch_size"),
+        ("[train]\neval_every = 5\n", "did you mean train.validate_every?"),
+        ("[train]\nsave_every = 5\n", "did you mean checkpoint.every?"),
+        ("[trainer]\nprecision = \"bf16\"\n", "unknown section [trainer]: did you mean [train]?"),
     ];
     for (text, expected) in table {
         let refused = refusal(text, &[]);
         assert!(refused.contains(expected), "{text}: {refused}");
+    }
+}
+
+/// A suggestion is a misspelt name, not one that is merely similar.
+#[test]
+fn suggestions_have_the_meaning_of_the_name() {
+    for (text, hint) in [
+        ("[train]\nglobal_batchsize = 8\n", ": did you mean train.global_batch_size?"),
+        ("[train]\nstpes = 8\n", ": did you mean train.steps?"),
+        ("[optim]\nlearn_rate = 8\n", ": did you mean optim.learning_rate?"),
+        ("[optim]\nweigth_decay = 8\n", ": did you mean optim.weight_decay?"),
+        ("[modle]\nlayers = 8\n", ": did you mean [model]?"),
+        // Names in several sections.
+        ("[train]\nevery = 8\n", ": did you mean telemetry.every or checkpoint.every?"),
+        ("[train]\ndropout = 0.1\n", ": did you mean model.dropout or lora.dropout?"),
+        // Similar names with other meanings.
+        ("[train]\nsolve_every = 8\n", ""),
+        ("[train]\ntest_batch_size = 8\n", ""),
+        ("[train]\nmacro_steps = 8\n", ""),
+        ("[data]\npack_messages = 8\n", ""),
+        ("[parallel]\nzero_page = 8\n", ""),
+    ] {
+        let refused = refusal(text, &[]);
+        let end = refused.split_once("unknown ").unwrap().1;
+        assert_eq!(
+            end.split_once(": ").map_or("", |(_, hint)| hint),
+            hint.trim_start_matches(": "),
+            "{refused}"
+        );
+    }
+}
+
+/// Names of other trainers lead to keys that there are.
+#[test]
+fn advice_names_keys_that_exist() {
+    let keys = all_keys();
+    let is_key = |path: &str| keys.iter().any(|key| key.path == path);
+    let is_section = |name: &str| keys.iter().any(|key| format!("[{}]", key.section) == name);
+    let mut names = std::collections::BTreeSet::new();
+    for (name, here) in crate::foreign::FOREIGN.iter().copied().flatten() {
+        assert!(names.insert(*name), "{name} is listed twice");
+        assert!(here.contains(' ') || is_key(here) || is_section(here), "{name}: there is no {here}");
     }
 }

@@ -1,6 +1,8 @@
 //! The `config.json` of a Hugging Face folder.
 
 use serde_json::{Map, Value};
+use system::quoted::shortened;
+use system::readers::Reader;
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -79,17 +81,36 @@ impl FolderConfig {
         self.0.iter().map(|(key, value)| (key.as_str(), value))
     }
 
+    /// The value of `key`, if present and not null.
+    pub fn value(&self, key: &str) -> Option<&Value> {
+        self.0.get(key).filter(|value| !value.is_null())
+    }
+
     /// Returns whether `key` is present, possibly null.
     pub fn has(&self, key: &str) -> bool {
         self.0.contains_key(key)
     }
 
-    /// Returns whether `key` is absent, null, or an object or list without entries.
+    /// Checks all keys, and returns those that the reader does not list.
+    ///
+    /// # Errors
+    /// A refused key.
+    pub fn check(&self, reader: &Reader) -> Result<Vec<&str>> {
+        reader.check(&self.0)
+    }
+
+    /// The whole number `key`, if present and not null.
+    pub fn whole(&self, key: &str) -> Result<Option<usize>> {
+        self.read(key, "a whole number", |value| usize::try_from(value.as_u64()?).ok())
+    }
+
+    /// Returns whether `key` is absent, null, or an empty text, object or list.
     pub fn is_empty(&self, key: &str) -> bool {
         match self.0.get(key) {
             None | Some(Value::Null) => true,
             Some(Value::Object(entries)) => entries.is_empty(),
             Some(Value::Array(entries)) => entries.is_empty(),
+            Some(Value::String(text)) => text.is_empty(),
             Some(_) => false,
         }
     }
@@ -117,7 +138,10 @@ impl FolderConfig {
     ) -> Result<Option<T>> {
         match self.0.get(key) {
             None | Some(Value::Null) => Ok(None),
-            Some(value) => read(value).map(Some).ok_or_else(|| format!("{key} = {value} is not {takes}")),
+            Some(value) => read(value).map(Some).ok_or_else(|| {
+                let value = value.to_string();
+                format!("{key} = {} is not {takes}", shortened(&value))
+            }),
         }
     }
 }

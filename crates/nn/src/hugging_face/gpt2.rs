@@ -4,10 +4,15 @@
 use keys::Value;
 use serde_json::{Map, json};
 
-use super::{FolderConfig, FolderTensor, HuggingFaceConfig, HuggingFaceModel};
+use super::readers::GPT2;
+use super::{FolderConfig, FolderTensor, HuggingFaceConfig, HuggingFaceModel, TiedHead};
 
-pub(crate) const CONFIG: HuggingFaceConfig =
-    HuggingFaceConfig { model_types: &["gpt2"], keys, ignored: |_| Vec::new() };
+pub(crate) const CONFIG: HuggingFaceConfig = HuggingFaceConfig {
+    model_types: &["gpt2"],
+    keys,
+    ignored,
+    tied: Some(TiedHead { key: "model.tied", head: HEAD, embedding: EMBEDDING, prefix: PREFIX }),
+};
 
 /// The only supported epsilon of a layer normalisation.
 const EPSILON: f64 = 1e-5;
@@ -41,7 +46,13 @@ pub(crate) struct Sizes {
     pub(crate) dropout: f64,
 }
 
+/// Names of the settings that are unknown and ignored.
+fn ignored(config: &FolderConfig) -> Vec<String> {
+    config.check(&GPT2).unwrap_or_default().into_iter().map(str::to_owned).collect()
+}
+
 fn keys(config: &FolderConfig) -> Result<Vec<(&'static str, Value)>, String> {
+    config.check(&GPT2)?;
     let (width, inner) = (config.count("n_embd")?, config.optional_count("n_inner")?);
     if let Some(inner) = inner.filter(|inner| *inner != EXPANSION * width) {
         return Err(format!(
@@ -51,10 +62,6 @@ fn keys(config: &FolderConfig) -> Result<Vec<(&'static str, Value)>, String> {
     if let Some(epsilon) = config.number("layer_norm_epsilon")?.filter(|epsilon| *epsilon != EPSILON) {
         return Err(format!("layer_norm_epsilon = {epsilon:e} is not supported; supported: {EPSILON:e}"));
     }
-    config.only("scale_attn_weights", true)?;
-    config.only("scale_attn_by_inverse_layer_idx", false)?;
-    config.only("reorder_and_upcast_attn", false)?;
-    config.only("add_cross_attention", false)?;
     let positions = config.count("n_positions")?;
     Ok(vec![
         ("model.layers", config.count("n_layer")?.into()),
@@ -107,8 +114,12 @@ pub(crate) fn model(sizes: &Sizes) -> Option<HuggingFaceModel> {
     tensors.extend(norm("ln_f", sizes.width));
     // Causal masks.
     let mut ignored = vec![".attn.bias", ".attn.masked_bias"];
+    let mut copies = Vec::new();
     match sizes.tied {
-        true => ignored.push(HEAD),
+        true => {
+            ignored.push(HEAD);
+            copies.push((HEAD, EMBEDDING));
+        }
         false => {
             tensors.push(FolderTensor::whole(HEAD.into(), HEAD.into(), &[sizes.vocabulary, sizes.width]));
         }
@@ -117,8 +128,8 @@ pub(crate) fn model(sizes: &Sizes) -> Option<HuggingFaceModel> {
         config: config(sizes)?,
         prefix: PREFIX,
         tensors,
-        copies: Vec::new(),
-        tables: TABLES.to_vec(),
+        copies,
+        tables: vec![EMBEDDING, HEAD],
         ignored,
     })
 }
@@ -128,8 +139,8 @@ const HEAD: &str = "lm_head.weight";
 
 const PREFIX: &str = "transformer.";
 
-/// The tensors with a row for each token.
-const TABLES: [&str; 2] = ["transformer.wte.weight", HEAD];
+/// The table of tokens.
+const EMBEDDING: &str = "transformer.wte.weight";
 
 fn name(rest: &str) -> String {
     format!("{PREFIX}{rest}")

@@ -6,8 +6,11 @@
 mod config;
 pub(crate) mod gpt2;
 mod peft;
+mod peft_targets;
+pub(crate) mod readers;
 
 pub use config::FolderConfig;
+pub(crate) use peft::ADAPTER;
 pub use peft::AdapterConfig;
 
 use keys::Value;
@@ -28,6 +31,22 @@ pub struct HuggingFaceConfig {
     pub keys: fn(&FolderConfig) -> std::result::Result<FolderKeys, String>,
     /// Returns the settings that the translation ignores, by name.
     pub ignored: fn(&FolderConfig) -> Vec<String>,
+    /// The head that some models share with their embedding.
+    pub tied: Option<TiedHead>,
+}
+
+/// The output head of models that may share its weight with the table of embeddings. A folder may hold both
+/// although its configuration ties them; where they differ, both are kept, as in transformers.
+#[derive(Clone, Copy, Debug)]
+pub struct TiedHead {
+    /// The key of `[model]` that ties them.
+    pub key: &'static str,
+    /// The head's tensor.
+    pub head: &'static str,
+    /// The table's tensor.
+    pub embedding: &'static str,
+    /// Prefix of the tensors' names, as in [`HuggingFaceModel::prefix`].
+    pub prefix: &'static str,
 }
 
 /// A model in Hugging Face's format.

@@ -1,12 +1,86 @@
 //! PEFT's format of low-rank adapters: `adapter_config.json`, and the names of the matrices.
 
 use serde_json::json;
+use system::readers::{FileKey, Reader, Unlisted};
 
+use super::peft_targets;
 use super::{FolderConfig, FolderTensor, HuggingFaceModel};
 use crate::lora::Lora;
 
 /// Prefix of the names of the matrices.
 const PREFIX: &str = "base_model.model.";
+/// The rank and the numerator of the factor where a folder has none.
+const DEFAULT: usize = 8;
+
+/// The advice about matrices that were trained beside a changed base.
+const CHANGED_BASE: &str = "the adapter belongs to a base whose weights PEFT changes before training: convert \
+    it with `save_pretrained(…, path_initial_model_for_weight_conversion=…)` of PEFT, or merge it there";
+const OTHER_FORWARD: &str = "it changes what an adapter computes";
+const MORE_PARAMETERS: &str = "it trains parameters beside the matrices of adapters";
+
+/// The keys of an `adapter_config.json`, those of PEFT 0.21.
+pub(crate) const ADAPTER: Reader = Reader {
+    of: "`adapter_config.json` of a PEFT folder",
+    keys: &[
+        FileKey::refused(&["peft_type"], &["\"LORA\""], "only \"LORA\" is built"),
+        FileKey::known(&["r"], "the rank; 8 if it is absent"),
+        FileKey::known(&["lora_alpha"], "numerator of the factor; 8 if it is absent"),
+        FileKey::known(&["use_rslora"], "the factor is `lora_alpha` / √`r` instead of `lora_alpha` / `r`"),
+        FileKey::known(&["lora_dropout"], "probability of dropout"),
+        FileKey::known(
+            &["target_modules"],
+            "a list of names or their ends, or a text: `all-linear`, or a regular expression of all of a name",
+        ),
+        FileKey::known(&["exclude_modules"], "a list of names or their ends, or a regular expression"),
+        FileKey::known(&["layers_to_transform", "layers_pattern"], "the layers with adapters, by number"),
+        FileKey::known(&["base_model_name_or_path"], "the folder of the model"),
+        FileKey::refused(
+            &["init_lora_weights"],
+            &["true", "false", "\"gaussian\"", "\"orthogonal\"", "\"eva\""],
+            CHANGED_BASE,
+        ),
+        FileKey::refused(&["bias"], &["\"none\""], MORE_PARAMETERS),
+        FileKey::refused(&["lora_bias"], &["false"], MORE_PARAMETERS),
+        FileKey::refused(&["modules_to_save", "trainable_token_indices"], &["[]", "{}"], MORE_PARAMETERS),
+        FileKey::refused(
+            &["target_parameters"],
+            &["[]"],
+            "adapters of parameters without a module are not built",
+        ),
+        FileKey::refused(
+            &["rank_pattern", "alpha_pattern"],
+            &["{}"],
+            "all adapters have one rank and factor",
+        ),
+        FileKey::refused(&["layer_replication"], &["[]"], "it builds a model of repeated layers"),
+        FileKey::refused(&["use_dora", "use_qalora"], &["false"], OTHER_FORWARD),
+        FileKey::refused(
+            &["alora_invocation_tokens"],
+            &[],
+            "the adapter is off before these tokens, which is not built",
+        ),
+        FileKey::refused(
+            &["monteclora_config", "use_bdlora", "arrow_config", "kasa_config"],
+            &["false"],
+            OTHER_FORWARD,
+        ),
+        FileKey::ignored(
+            &["loftq_config", "eva_config", "corda_config", "lora_ga_config"],
+            "`init_lora_weights` says whether it was used",
+        ),
+        FileKey::ignored(&["fan_in_fan_out"], "it follows from the model"),
+        FileKey::ignored(&["velora_config"], "it saves memory of PEFT's backward pass"),
+        FileKey::ignored(&["qalora_group_size"], "it belongs to `use_qalora`"),
+        FileKey::ignored(&["ensure_weight_tying"], "it belongs to `modules_to_save` and embeddings"),
+        FileKey::ignored(&["megatron_config", "megatron_core"], "they name Megatron's classes"),
+        FileKey::ignored(
+            &["task_type", "inference_mode", "runtime_config", "auto_mapping", "peft_version", "revision"],
+            "they say how PEFT uses the folder",
+        ),
+    ],
+    shared: &[],
+    unlisted: Unlisted::RefusedIfSet,
+};
 
 /// The settings of adapters in an `adapter_config.json`.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,7 +91,7 @@ pub struct AdapterConfig {
     pub alpha: f64,
     /// Probability of dropout.
     pub dropout: f64,
-    /// Names of modules.
+    /// The modules, as `lora.targets` has them.
     pub targets: Vec<String>,
     /// The model that they belong to: a folder, or a name on Hugging Face's hub.
     pub base: Option<String>,
@@ -30,34 +104,18 @@ impl AdapterConfig {
     /// Other text; adapters of another kind.
     pub fn parse(text: &str) -> Result<Self, String> {
         let config = FolderConfig::parse(text)?;
-        match config.text("peft_type")? {
-            Some("LORA") => {}
-            other => {
-                return Err(format!("peft_type = \"{}\" is not built: \"LORA\" is", other.unwrap_or("")));
-            }
+        if !config.has("peft_type") {
+            return Err("it has no peft_type".to_owned());
         }
-        match config.text("bias")? {
-            None | Some("none") => {}
-            Some(other) => return Err(format!("bias = \"{other}\" is not built: \"none\" is")),
-        }
-        for key in ["use_dora", "use_rslora", "lora_bias"] {
-            config.only(key, false)?;
-        }
-        for key in ["modules_to_save", "layers_to_transform", "rank_pattern", "alpha_pattern"] {
-            if !config.is_empty(key) {
-                return Err(format!("{key} is not built"));
-            }
-        }
-        let targets = match config.text("target_modules") {
-            Ok(Some(all)) => vec![all.to_owned()],
-            _ => config.texts("target_modules")?.unwrap_or_default().into_iter().map(str::to_owned).collect(),
-        };
-        let r = config.count("r")?;
+        config.check(&ADAPTER)?;
+        let r = config.optional_count("r")?.unwrap_or(DEFAULT);
+        let alpha = config.number("lora_alpha")?.unwrap_or(DEFAULT as f64);
+        let is_stabilised = config.flag("use_rslora")?.unwrap_or(false);
         Ok(AdapterConfig {
             r,
-            alpha: config.number("lora_alpha")?.unwrap_or(r as f64),
+            alpha: if is_stabilised { alpha * (r as f64).sqrt() } else { alpha },
             dropout: config.number("lora_dropout")?.unwrap_or(0.0),
-            targets,
+            targets: peft_targets::read(&config)?,
             base: config.text("base_model_name_or_path")?.map(str::to_owned),
         })
     }
@@ -108,4 +166,73 @@ impl Lora {
 /// Returns a whole number without a decimal point, as PEFT writes it.
 fn number(value: f64) -> serde_json::Value {
     if value.fract() == 0.0 && value.abs() < 1e15 { json!(value as i64) } else { json!(value) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::AdapterConfig;
+
+    fn parse(key: &str, value: Value) -> Result<AdapterConfig, String> {
+        let mut config = json!({
+            "peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"], "bias": "none",
+            "rank_pattern": {}, "init_lora_weights": true, "loftq_config": {}, "megatron_core": "megatron.core",
+        });
+        config.as_object_mut().unwrap().insert(key.to_owned(), value);
+        AdapterConfig::parse(&config.to_string())
+    }
+
+    #[test]
+    fn settings_that_change_the_result_are_refused_by_name() {
+        for (key, value) in [
+            ("peft_type", json!("LOHA")),
+            ("init_lora_weights", json!("pissa")),
+            ("init_lora_weights", json!("pissa_niter_16")),
+            ("init_lora_weights", json!("olora")),
+            ("init_lora_weights", json!("corda")),
+            ("init_lora_weights", json!("loftq")),
+            ("init_lora_weights", json!("lora_ga")),
+            ("init_lora_weights", json!("mica")),
+            ("bias", json!("all")),
+            ("lora_bias", json!(true)),
+            ("modules_to_save", json!(["lm_head"])),
+            ("trainable_token_indices", json!([5])),
+            ("target_parameters", json!(["mlp.experts.gate_up_proj"])),
+            ("rank_pattern", json!({"q_proj": 8})),
+            ("alpha_pattern", json!({"q_proj": 8})),
+            ("layer_replication", json!([[0, 2], [1, 2]])),
+            ("use_dora", json!(true)),
+            ("use_qalora", json!(true)),
+            ("alora_invocation_tokens", json!([300, 301])),
+            ("kasa_config", json!({"beta": 1e-4})),
+            ("a_later_version_has_it", json!({"x": 1})),
+        ] {
+            let refused = parse(key, value.clone()).unwrap_err();
+            assert!(refused.starts_with(&format!("\"{key}\" = {value} is not")), "{refused}");
+        }
+        let long = parse("target_modules", json!(vec!["model.layers.0.self_attn.q_proj"; 999])).unwrap();
+        assert_eq!(long.targets.len(), 999);
+        let mut mixed = vec![json!("model.layers.0.self_attn.q_proj"); 999];
+        mixed.push(json!(7));
+        assert!(parse("target_modules", json!(mixed)).unwrap_err().len() < 300);
+    }
+
+    #[test]
+    fn factors_and_defaults_are_those_of_peft() {
+        for (key, value, alpha) in [
+            ("use_rslora", json!(false), 8.0),
+            // 8 / √4 is 16 / 4.
+            ("use_rslora", json!(true), 16.0),
+            ("lora_alpha", json!(null), 8.0),
+            ("lora_alpha", json!(2.5), 2.5),
+            ("init_lora_weights", json!("eva"), 8.0),
+            ("loftq_config", json!({"loftq_bits": 4}), 8.0),
+            ("a_later_version_has_it", json!(null), 8.0),
+        ] {
+            assert_eq!(parse(key, value.clone()).unwrap().alpha, alpha, "{key} = {value}");
+        }
+        assert_eq!(parse("r", json!(null)).unwrap().r, 8);
+        assert_eq!(AdapterConfig::parse("{}").unwrap_err(), "it has no peft_type");
+    }
 }

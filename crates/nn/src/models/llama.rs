@@ -1,7 +1,7 @@
 //! Llama and similar models: Mistral, Qwen, Gemma, Phi, OLMo, SmolLM, Granite. They differ in options of
 //! their layers.
 
-mod folder;
+pub(crate) mod folder;
 mod latents;
 mod mixture;
 mod model;

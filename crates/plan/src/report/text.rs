@@ -139,6 +139,9 @@ impl fmt::Display for PlanReport {
         if let Some(time) = &self.time {
             write!(f, "\n{time}")?;
         }
+        if let Some(epochs) = &self.epochs {
+            writeln!(f, "\n{epochs}")?;
+        }
         if let Some(lanes) = &self.lanes {
             writeln!(f, "\n{lanes}")?;
         }

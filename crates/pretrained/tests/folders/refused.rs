@@ -26,7 +26,7 @@ fn copy_of(name: &str, to: &Path, change: impl FnOnce(&mut Value)) {
 
 #[test]
 fn unsupported_configurations_are_refused() {
-    let table: [(&str, Value, &str); 11] = [
+    let table: [(&str, Value, &str); 15] = [
         ("model_type", json!("bloom"), "model_type = \"bloom\" is not supported; supported: \"gpt2\""),
         ("model_type", Value::Null, "it has no model_type"),
         (
@@ -40,12 +40,24 @@ fn unsupported_configurations_are_refused() {
         ("n_layer", json!(1_000_000_000), "model.layers = 1000000000 is not an integer from 1"),
         ("n_head", json!(3), "model.width = 128 is not a multiple of model.heads = 3"),
         ("n_inner", json!(100), "n_inner = 100 is not supported"),
-        ("add_cross_attention", json!(true), "add_cross_attention = true is not supported"),
+        ("add_cross_attention", json!(true), "\"add_cross_attention\" = true is not supported"),
+        ("scale_attn_weights", json!(false), "\"scale_attn_weights\" = false is not supported"),
         (
             "scale_attn_by_inverse_layer_idx",
             json!(true),
-            "scale_attn_by_inverse_layer_idx = true is not supported",
+            "\"scale_attn_by_inverse_layer_idx\" = true is not supported",
         ),
+        (
+            "per_layer_config",
+            json!({"0": {"n_head": 2}}),
+            "\"per_layer_config\" = {\"0\":{\"n_head\":2}} is not",
+        ),
+        (
+            "quantization_config",
+            json!({"bits": 4}),
+            "\"quantization_config\" = {\"bits\":4} is not supported",
+        ),
+        ("pruned_heads", json!({"0": [1]}), "\"pruned_heads\" = {\"0\":[1]} is not supported"),
     ];
     for (key, value, expected) in table {
         let directory = tempfile::tempdir().unwrap();
@@ -118,7 +130,7 @@ fn unsupported_configurations_of_llamas_are_refused() {
             "families/gemma3",
             "use_bidirectional_attention",
             json!(true),
-            "use_bidirectional_attention = true is not supported",
+            "\"use_bidirectional_attention\" = true is not supported",
         ),
     ];
     for (name, key, value, expected) in table {
@@ -143,9 +155,13 @@ fn settings_without_an_effect_are_accepted() {
     });
     let [plain, changed] = [&folder("families/mistral"), directory.path()].map(|at| config(at).unwrap());
     assert_eq!(changed.model.values(), plain.model.values());
-    let note = changed.folder_note().unwrap();
-    assert!(note.contains("config.json") && note.ends_with("ignored: also_new, unheard_of"), "{note}");
-    assert_eq!(plain.folder_note(), None);
+    let notes = changed.folder_notes();
+    let [note] = &notes[..] else { panic!("{notes:?}") };
+    assert!(note.contains("config.json") && note.ends_with("ignored: unheard_of, also_new"), "{note}");
+    assert!(plain.folder_notes().is_empty());
+    // Of every kind of model.
+    copy(directory.path(), |config| config["unheard_of"] = json!(7));
+    assert!(config(directory.path()).unwrap().folder_notes()[0].ends_with("ignored: unheard_of"));
 }
 
 /// A family's own values stand for settings that a folder leaves out.
@@ -219,6 +235,109 @@ fn both_dialects_mean_the_same() {
         object.insert("rope_scaling".to_owned(), Value::Null);
     };
     assert_eq!(values("qwen3", |_| {}), values("qwen3", older));
+}
+
+/// `rope_theta` in `rope_scaling` counts, as in transformers; settings in both dialects must agree.
+#[test]
+fn rotary_settings_that_disagree_are_refused() {
+    let llama3 = json!({
+        "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    });
+    let with = |key: &str, value: Value| {
+        let mut object = llama3.clone();
+        object[key] = value;
+        object
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let values = |name: &str, settings: &Value| {
+        copy_of(name, directory.path(), |config| {
+            let config = config.as_object_mut().unwrap();
+            config.retain(|key, _| !key.starts_with("rope_"));
+            config.extend(settings.as_object().unwrap().clone());
+        });
+        config(directory.path()).map(|config| config.model.values())
+    };
+    let theta = json!(500_000.0);
+    let plain = values("llama", &json!({"rope_theta": theta, "rope_scaling": llama3})).unwrap();
+    for settings in [
+        json!({"rope_scaling": with("rope_theta", theta.clone())}),
+        json!({"rope_parameters": with("rope_theta", theta.clone())}),
+        json!({"rope_theta": 500_000, "rope_scaling": with("rope_theta", theta.clone())}),
+        json!({"rope_scaling": with("rope_theta", theta.clone()), "rope_parameters": {}}),
+        json!({"rope_theta": theta, "rope_scaling": llama3, "rope_parameters": with("rope_theta", theta.clone())}),
+        json!({"rope_theta": theta, "rope_scaling": with("type", json!("llama3"))}),
+        json!({"rope_theta": theta, "rope_scaling": with("finetuned", json!(true))}),
+    ] {
+        assert_eq!(values("llama", &settings).unwrap(), plain, "{settings}");
+    }
+    for (settings, expected) in [
+        (
+            json!({"rope_theta": 10_000.0, "rope_scaling": with("rope_theta", theta.clone())}),
+            "rope_theta = 10000.0 and rope_theta = 500000.0 of rope_scaling differ",
+        ),
+        (
+            json!({"rope_theta": 10_000.0, "rope_parameters": with("rope_theta", theta.clone())}),
+            "of rope_parameters differ",
+        ),
+        (
+            json!({"rope_theta": theta, "rope_scaling": llama3, "rope_parameters": {"rope_type": "default"}}),
+            "rope_parameters and rope_scaling have other values of rope_type",
+        ),
+        (
+            json!({"rope_theta": theta, "rope_scaling": llama3, "rope_parameters": with("factor", json!(8.0))}),
+            "rope_parameters and rope_scaling have other values of factor",
+        ),
+        (
+            json!({"rope_scaling": llama3, "rope_parameters": with("rope_theta", theta.clone())}),
+            "rope_parameters and rope_scaling have other values of rope_theta",
+        ),
+        (
+            json!({"rope_scaling": with("type", json!("linear"))}),
+            "rope_scaling has rope_type = \"llama3\" and \"linear\"",
+        ),
+        (
+            json!({"rope_parameters": {"full_attention": llama3}}),
+            "rope_parameters by type of layer is not supported",
+        ),
+        (
+            json!({"rope_scaling": with("mrope_section", json!([16, 24]))}),
+            "\"mrope_section\" = [16,24] is not known",
+        ),
+    ] {
+        let refused = values("llama", &settings).unwrap_err();
+        assert!(refused.contains(expected), "{settings}: {refused}");
+    }
+    // By type of layer.
+    let nested = json!({
+        "full_attention": {"rope_theta": 1e6, "rope_type": "linear", "factor": 8.0},
+        "sliding_attention": {"rope_theta": 10_000.0, "rope_type": "default"},
+    });
+    let plain = values("families/gemma3", &json!({"rope_parameters": nested})).unwrap();
+    let linear = json!({"rope_type": "linear", "factor": 8.0});
+    for settings in [
+        json!({"rope_theta": 1e6, "rope_local_base_freq": 10_000.0, "rope_scaling": linear}),
+        json!({"rope_local_base_freq": 1e4, "rope_scaling": {"type": "linear", "factor": 8, "rope_theta": 1_000_000}}),
+        json!({"rope_theta": 1e6, "rope_local_base_freq": 10_000.0, "rope_parameters": nested}),
+    ] {
+        assert_eq!(values("families/gemma3", &settings).unwrap(), plain, "{settings}");
+    }
+    for (settings, expected) in [
+        (json!({"rope_theta": 5e5, "rope_parameters": nested}), "of full_attention differ"),
+        (json!({"rope_local_base_freq": 5e5, "rope_parameters": nested}), "of sliding_attention differ"),
+        (
+            json!({"rope_parameters": nested, "rope_scaling": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e6}}),
+            "full_attention and rope_scaling have other values of factor",
+        ),
+        (
+            json!({"rope_parameters": linear}),
+            "rope_parameters has rope_type, and this model has them by type",
+        ),
+        (json!({"rope_scaling": nested}), "rope_scaling by type of layer is not supported"),
+    ] {
+        let refused = values("families/gemma3", &settings).unwrap_err();
+        assert!(refused.contains(expected), "{settings}: {refused}");
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ use device::{Backend, DType, Family, Function, StreamKind};
 use super::kernels::family;
 use super::{add, check, gpu};
 use crate::{Result, Tensor};
+use order::{JOIN_BITS, PARTS_PER_WORD};
 pub use order::{SumTree, joins, subtrees};
 pub(super) use spaced::FAMILY as SPACED_FAMILY;
 
@@ -20,10 +21,6 @@ const LOADS: u32 = 16;
 pub const MOST_PARTS: usize = 64;
 /// Most sums that wait for their right sibling in that kernel.
 const MOST_DEPTH: usize = 8;
-/// Bits of a part's number of joins, which is below that depth, in that kernel's words for the order.
-const JOIN_BITS: usize = 4;
-/// Parts whose joins a word has.
-const PARTS_PER_WORD: usize = u64::BITS as usize / JOIN_BITS;
 /// Words of that kernel's order.
 const WORDS: usize = MOST_PARTS / PARTS_PER_WORD;
 
@@ -79,7 +76,7 @@ impl TreeKernel {
     fn any(dtype: DType, tree: &SumTree, by_element: bool) -> Option<Self> {
         let parts = tree.parts();
         let fits = (1..=MOST_PARTS).contains(&parts) && tree.depth() <= MOST_DEPTH;
-        let order = Order::Any { joins: packed(tree), by_element };
+        let order = Order::Any { joins: tree.packed(), by_element };
         let function = Function::new(&FAMILY, "tree_any").of(dtype);
         (fits && check::DTYPES.contains(&dtype)).then_some(TreeKernel { function, parts, order })
     }
@@ -111,16 +108,6 @@ impl TreeKernel {
             }
         }
     }
-}
-
-/// Returns the joins of each part, in [`JOIN_BITS`] bits each, as far as the words hold them.
-fn packed<const WORDS: usize>(tree: &SumTree) -> [u64; WORDS] {
-    let mut words = [0; WORDS];
-    for (word, joins) in words.iter_mut().zip(tree.joins().chunks(PARTS_PER_WORD)) {
-        let joins = joins.iter().enumerate();
-        *word = joins.fold(0, |word, (part, joins)| word | u64::from(*joins) << (JOIN_BITS * part));
-    }
-    words
 }
 
 /// Blocks of a launch of [`TreeKernel::by_element`] over `elements` elements, at most 8 · `most`.

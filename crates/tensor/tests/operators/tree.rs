@@ -67,8 +67,8 @@ fn parts_that_are_sums_are_added_as_their_leaves_would_be() {
     }
 }
 
-/// Parts of a shard that every rank sends, of which one rank's lie elsewhere: more parts than any other kernel
-/// adds, by vectors and by elements.
+/// Parts of a shard that every rank sends, of which one rank's lie elsewhere: more parts than any other
+/// kernel adds.
 #[test]
 fn received_parts_are_added_as_their_leaves_would_be() {
     for case in devices() {

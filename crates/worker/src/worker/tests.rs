@@ -77,7 +77,6 @@ fn save(worker: &mut Worker, steps: u64, to: &Path) -> Result<(), WorkerError> {
         configuration,
         libraries: String::new(),
         base: None,
-        leaves_out_frozen: false,
         corpus: None,
         before: Arc::new(|| Ok(())),
         reference_sha256: Arc::default(),

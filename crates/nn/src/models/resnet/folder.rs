@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::model::ResNet;
 use super::sizes::{ResNetSizes, StemKind};
+use crate::hugging_face::readers::RESNET;
 use crate::hugging_face::{FolderConfig, FolderTensor, HuggingFaceConfig, HuggingFaceModel};
 use crate::model::Model;
 use crate::{ModelSpec, Parameters, Stage};
@@ -13,13 +14,15 @@ use crate::{ModelSpec, Parameters, Stage};
 pub(super) const CONFIG: HuggingFaceConfig = HuggingFaceConfig {
     model_types: &["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"],
     keys,
-    ignored: |_| Vec::new(),
+    ignored: |config| config.check(&RESNET).unwrap_or_default().into_iter().map(str::to_owned).collect(),
+    tied: None,
 };
 
 /// Suffix of the counters among torchvision's buffers.
 const COUNTER: &str = "num_batches_tracked";
 
 fn keys(config: &FolderConfig) -> Result<Vec<(&'static str, Value)>, String> {
+    config.check(&RESNET)?;
     let name = config.model_type()?;
     let depth: usize =
         name.trim_start_matches("resnet").parse().map_err(|_| format!("{name} has no depth"))?;

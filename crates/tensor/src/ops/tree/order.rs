@@ -6,6 +6,11 @@
 
 use std::ops::Range;
 
+/// Bits of a part's number of joins in a kernel's words for an order.
+pub(super) const JOIN_BITS: usize = 4;
+/// Parts whose joins a word has.
+pub(super) const PARTS_PER_WORD: usize = u64::BITS as usize / JOIN_BITS;
+
 /// Returns the fewest subtrees that together cover the leaves `range` of the tree over `leaves` leaves, from
 /// left to right, each as the range of its leaves.
 ///
@@ -71,6 +76,16 @@ impl SumTree {
     #[must_use]
     pub fn joins(&self) -> &[u8] {
         &self.joins
+    }
+
+    /// Returns the joins of each part, in [`JOIN_BITS`] bits each, as far as the words hold them.
+    pub(super) fn packed<const WORDS: usize>(&self) -> [u64; WORDS] {
+        let mut words = [0; WORDS];
+        for (word, joins) in words.iter_mut().zip(self.joins.chunks(PARTS_PER_WORD)) {
+            let joins = joins.iter().enumerate();
+            *word = joins.fold(0, |word, (part, joins)| word | u64::from(*joins) << (JOIN_BITS * part));
+        }
+        words
     }
 
     /// Returns whether the parts are added as if each were a leaf.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use device::{Family, Function, StreamKind};
 
-use super::{JOIN_BITS, PARTS_PER_WORD, SumTree, packed};
+use super::order::{JOIN_BITS, PARTS_PER_WORD, SumTree};
 use crate::ops::kernels::family;
 use crate::ops::{check, gpu};
 use crate::{Result, Tensor};
@@ -15,7 +15,8 @@ const THREADS: u32 = 128;
 const GROUP: usize = PARTS_PER_WORD;
 /// Most parts that the kernel adds. Their order is an argument, and a kernel has 4 KiB of arguments.
 const MOST_PARTS: usize = 4096;
-/// Most parts that lie elsewhere. A rank's own are the subtrees of its run of lanes, at most two of each size.
+/// Most parts that lie elsewhere. A rank's own are the subtrees of its run of lanes, at most two of each
+/// size.
 const MOST_ELSEWHERE: usize = 32;
 /// Most sums that wait for their right sibling.
 const MOST_DEPTH: usize = 14;
@@ -67,7 +68,7 @@ pub(super) fn add(target: &Tensor, parts: &[Tensor], tree: &SumTree, stream: Str
     launch = launch.structure(elsewhere.len(), MOST_ELSEWHERE).write(target.region());
     launch = launch.u64(elements as u64).u32(anchor as u32).u32(elsewhere.start as u32);
     launch = launch.u32(elsewhere.end as u32).u32(parts.len() as u32);
-    launch = packed::<WORDS>(tree).into_iter().fold(launch, |launch, word| launch.u64(word));
+    launch = tree.packed::<WORDS>().into_iter().fold(launch, |launch, word| launch.u64(word));
     let bytes = target.bytes() * (parts.len() + 1);
     let launch = launch.structure(WORDS, WORDS).cost(bytes as u64, (elements * (parts.len() - 1)) as u64);
     launch.launch([blocks, 1, 1], THREADS)?;

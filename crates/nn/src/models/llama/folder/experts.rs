@@ -92,6 +92,7 @@ pub(super) const ROUTED_EXPERTS: FolderOption = FolderOption {
         "n_group",
         "topk_group",
         "num_nextn_predict_layers",
+        "num_mtp_layers",
         "output_router_logits",
     ],
     read: routed,

@@ -5,7 +5,7 @@ use serde_json::{Value as Json, json};
 use super::family::{FolderOption, LATENT_NAMES, PLAIN, ROTATED};
 use super::options::whole;
 use super::rope;
-use crate::hugging_face::{FolderConfig, FolderTensor};
+use crate::hugging_face::FolderTensor;
 use crate::models::llama::sizes::LlamaSizes;
 
 /// The epsilon of the norms of latents, whatever that of other norms.
@@ -53,7 +53,7 @@ pub(super) const LATENT_ROPE: FolderOption = FolderOption {
     names: &["rope_theta", "rope_scaling", "rope_parameters", "original_max_position_embeddings"],
     read: |config, family| {
         let mut keys = rope::read_flat(config, family)?;
-        let Some(scaling) = scaling(config)? else { return Ok(keys) };
+        let scaling = rope::dialects::flat(config)?;
         if let Some(part) = scaling.number("partial_rotary_factor")?.filter(|part| *part != 1.0) {
             return Err(format!("partial_rotary_factor = {part} is not supported; supported: 1"));
         }
@@ -74,13 +74,6 @@ pub(super) const LATENT_ROPE: FolderOption = FolderOption {
         settings
     },
 };
-
-fn scaling(config: &FolderConfig) -> Result<Option<FolderConfig>, String> {
-    match config.object("rope_parameters")? {
-        Some(parameters) => Ok(Some(parameters)),
-        None => config.object("rope_scaling"),
-    }
-}
 
 /// The factor of scores of heads of `width` columns.
 fn score_factor(width: f64, all_dim: f64, factor: f64) -> f64 {

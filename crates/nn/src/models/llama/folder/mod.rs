@@ -9,6 +9,7 @@ mod families;
 mod family;
 mod latents;
 mod options;
+pub(crate) mod reader;
 mod rope;
 mod tensors;
 
@@ -16,13 +17,28 @@ use std::path::Path;
 
 use keys::{Implied, KeyValues, RawValues, Section, Table, Value};
 use serde_json::{Map, Value as Json, json};
+use system::quoted::shortened;
 
 use super::sizes::LlamaSizes;
-use crate::hugging_face::{FolderConfig, HuggingFaceConfig, HuggingFaceModel};
+use crate::hugging_face::{FolderConfig, HuggingFaceConfig, HuggingFaceModel, TiedHead};
 use families::FAMILIES;
 use family::{FolderFamily, Keys, Settings};
+use reader::LLAMA;
 
-pub(super) const CONFIG: HuggingFaceConfig = HuggingFaceConfig { model_types: &MODEL_TYPES, keys, ignored };
+pub(super) const CONFIG: HuggingFaceConfig = HuggingFaceConfig {
+    model_types: &MODEL_TYPES,
+    keys,
+    ignored,
+    tied: Some(TiedHead {
+        key: LlamaSizes::tied,
+        head: tensors::HEAD,
+        embedding: tensors::EMBEDDING,
+        prefix: PREFIX,
+    }),
+};
+
+/// Prefix of the names of tensors.
+const PREFIX: &str = "model.";
 
 const MODEL_TYPES: [&str; FAMILIES.len()] = {
     let mut names = [""; FAMILIES.len()];
@@ -37,55 +53,6 @@ const MODEL_TYPES: [&str; FAMILIES.len()] = {
 /// The names of the feed-forward activations: ours, and Hugging Face's, the first of which is written.
 const ACTIVATIONS: [(&str, &[&str]); 3] =
     [("silu", &["silu", "swish"]), ("gelu", &["gelu_pytorch_tanh", "gelu_new"]), ("gelu-erf", &["gelu"])];
-/// Settings that all families have.
-const COMMON: [&str; 14] = [
-    "model_type",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "hidden_size",
-    "head_dim",
-    "intermediate_size",
-    "max_position_embeddings",
-    "vocab_size",
-    "tie_word_embeddings",
-    "rms_norm_eps",
-    "attention_dropout",
-    "hidden_act",
-    "hidden_activation",
-];
-/// Settings of families that are not built, which change what a model computes.
-const FOREIGN: [&str; 8] = [
-    "quantization_config",
-    "use_bidirectional_attention",
-    "attention_chunk_size",
-    "attn_temperature_tuning",
-    "clip_qkv",
-    "logit_scale",
-    "alibi",
-    "num_kv_shared_layers",
-];
-/// Settings that change nothing that is computed.
-const WITHOUT_EFFECT: [&str; 18] = [
-    "architectures",
-    "transformers_version",
-    "_name_or_path",
-    "dtype",
-    "torch_dtype",
-    "use_cache",
-    "initializer_range",
-    "bos_token_id",
-    "eos_token_id",
-    "pad_token_id",
-    "unk_token_id",
-    "sep_token_id",
-    "pretraining_tp",
-    "auto_map",
-    "cache_implementation",
-    "output_attentions",
-    "output_hidden_states",
-    "return_dict",
-];
 fn keys(config: &FolderConfig) -> Result<Keys, String> {
     let family = family(config)?;
     check(config, family)?;
@@ -122,26 +89,25 @@ fn find(name: &str) -> Option<&'static FolderFamily> {
 
 /// Refuses settings that change what is computed and that the family does not have.
 fn check(config: &FolderConfig, family: &FolderFamily) -> Result<(), String> {
+    config.check(&LLAMA)?;
     // Hugging Face drops only attention weights, and this family also the branches' results.
     if let Some(dropout) = config.number("attention_dropout")?.filter(|dropout| *dropout != 0.0) {
         return Err(format!("attention_dropout = {dropout} is not supported; supported: 0"));
     }
-    let is_other = |name: &str| !is_known(family, name) && has_effect(name);
-    let other = config.entries().find(|(name, value)| is_other(name) && !is_neutral(name, value));
+    let is_others = |name: &str| {
+        let own = || family.options.iter().any(|option| option.names.contains(&name));
+        !own() && FAMILIES.iter().any(|other| other.options.iter().any(|o| o.names.contains(&name)))
+    };
+    // Some families have a token that others ignore.
+    let is_ignored = |name: &str| name == "pad_token_id";
+    let other = config
+        .entries()
+        .find(|(name, value)| is_others(name) && !is_ignored(name) && !is_neutral(name, value));
     other.map_or(Ok(()), |(name, value)| {
+        let value = value.to_string();
+        let value = shortened(&value);
         Err(format!("{name} = {value} is not supported with model_type = \"{}\"", family.model_type))
     })
-}
-
-/// Returns whether the family reads a setting.
-fn is_known(family: &FolderFamily, name: &str) -> bool {
-    COMMON.contains(&name) || family.options.iter().any(|option| option.names.contains(&name))
-}
-
-/// Returns whether some family reads a setting, or would if it were built.
-fn has_effect(name: &str) -> bool {
-    let read = || FAMILIES.iter().any(|family| is_known(family, name));
-    FOREIGN.contains(&name) || !WITHOUT_EFFECT.contains(&name) && read()
 }
 
 /// Returns whether a value means that a setting has no effect.
@@ -158,8 +124,7 @@ fn is_neutral(name: &str, value: &Json) -> bool {
 
 /// Names of the settings that are unknown and ignored.
 fn ignored(config: &FolderConfig) -> Vec<String> {
-    let is_unknown = |name: &&str| !has_effect(name) && !WITHOUT_EFFECT.contains(name);
-    config.entries().map(|(name, _)| name).filter(is_unknown).map(str::to_owned).collect()
+    config.check(&LLAMA).unwrap_or_default().into_iter().map(str::to_owned).collect()
 }
 
 fn activation(config: &FolderConfig, family: &FolderFamily) -> Result<&'static str, String> {
@@ -200,7 +165,7 @@ pub(super) fn model(sizes: &LlamaSizes) -> Option<HuggingFaceModel> {
     }
     Some(HuggingFaceModel {
         config,
-        prefix: "model.",
+        prefix: PREFIX,
         tensors: tensors::tensors(sizes, family),
         copies,
         tables: vec![tensors::EMBEDDING, tensors::HEAD],

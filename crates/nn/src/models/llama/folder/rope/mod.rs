@@ -1,6 +1,8 @@
 //! Rotary frequencies in a `config.json`: `rope_theta` and `rope_scaling`, or `rope_parameters` with both, of
 //! all layers or by type of layer.
 
+pub(super) mod dialects;
+
 use serde_json::{Map, Value as Json, json};
 
 use super::family::{FolderFamily, Keys, Settings};
@@ -32,70 +34,44 @@ pub(super) fn read_half(config: &FolderConfig, family: &FolderFamily) -> Result<
 }
 
 fn read_part(config: &FolderConfig, family: &FolderFamily, absent: f64) -> Result<Keys, String> {
-    let parameters = config.object("rope_parameters")?;
-    let theta = match &parameters {
-        Some(parameters) => parameters.number("rope_theta")?,
-        None => None,
-    };
-    let theta = theta.or(config.number("rope_theta")?).unwrap_or(family.absent.theta[0]);
+    let settings = dialects::flat(config)?;
+    let theta = settings.number("rope_theta")?.unwrap_or(family.absent.theta[0]);
     let mut keys: Keys = vec![(LlamaSizes::rope_theta, theta.into())];
-    let part = match &parameters {
-        Some(parameters) => parameters.number("partial_rotary_factor")?,
-        None => None,
-    };
-    let part = part.or(config.number("partial_rotary_factor")?).unwrap_or(absent);
-    let head = family.head_width(config)?;
+    let part = settings.number("partial_rotary_factor")?.unwrap_or(absent);
     if part != 1.0 {
+        let head = family.head_width(config)?;
         keys.push((LlamaSizes::rope_width, ((head as f64 * part) as usize).into()));
     }
-    let scaling = match parameters {
-        Some(parameters) => Some(parameters),
-        None => config.object("rope_scaling")?,
-    };
-    if let Some(scaling) = scaling {
-        keys.extend(self::scaling(config, family, &scaling)?);
-    }
+    keys.extend(scaling(config, family, &settings)?);
     Ok(keys)
 }
 
 /// Reads the frequencies of layers without a window, and the base of those with one.
 pub(super) fn read_by_layer(config: &FolderConfig, family: &FolderFamily) -> Result<Keys, String> {
-    let parameters = config.object("rope_parameters")?;
-    let of = |layer_type| match &parameters {
-        Some(parameters) => parameters.object(layer_type),
-        None => Ok(None),
-    };
-    let (full, sliding) = (of(FULL)?, of(SLIDING)?);
-    let theta = |own: &Option<FolderConfig>, former: &str, absent: f64| -> Result<f64, String> {
-        let own = match own {
-            Some(own) => own.number("rope_theta")?,
-            None => None,
-        };
-        Ok(own.or(config.number(former)?).unwrap_or(absent))
-    };
     let [absent, absent_in_window] = family.absent.theta;
     // OLMo has one base, and Gemma two.
     let former = if absent == absent_in_window { "rope_theta" } else { "rope_local_base_freq" };
+    let full = dialects::of_layers(config, FULL, "rope_theta")?;
+    let sliding = dialects::of_layers(config, SLIDING, former)?;
     let mut keys: Keys = vec![
-        (LlamaSizes::rope_theta, theta(&full, "rope_theta", absent)?.into()),
-        (LlamaSizes::window_rope_theta, theta(&sliding, former, absent_in_window)?.into()),
+        (LlamaSizes::rope_theta, full.number("rope_theta")?.unwrap_or(absent).into()),
+        (LlamaSizes::window_rope_theta, sliding.number("rope_theta")?.unwrap_or(absent_in_window).into()),
         (LlamaSizes::window_rope_scaled, false.into()),
     ];
-    if let Some(kind) = sliding.as_ref().map(kind).transpose()?.filter(|kind| *kind != "default") {
+    if let Some(kind) = Some(kind(&sliding)?).filter(|kind| *kind != "default") {
         return Err(format!("rope_type = \"{kind}\" of {SLIDING} is not supported; supported: \"default\""));
     }
-    let scaling = match full {
-        Some(full) => Some(full),
-        None => config.object("rope_scaling")?,
-    };
-    if let Some(scaling) = scaling {
-        keys.extend(self::scaling(config, family, &scaling)?);
+    for (layers, settings) in [(FULL, &full), (SLIDING, &sliding)] {
+        if let Some(part) = settings.number("partial_rotary_factor")?.filter(|part| *part != 1.0) {
+            return Err(format!("partial_rotary_factor = {part} of {layers} is not supported; supported: 1"));
+        }
     }
+    keys.extend(scaling(config, family, &full)?);
     Ok(keys)
 }
 
 fn kind(scaling: &FolderConfig) -> Result<&str, String> {
-    Ok(scaling.text("rope_type")?.or(scaling.text("type")?).unwrap_or("default"))
+    Ok(scaling.text("rope_type")?.unwrap_or("default"))
 }
 
 /// Translates one object of settings.

@@ -1,0 +1,136 @@
+//! The keys of a `config.json` of Llama and its relatives.
+
+use system::readers::{FileKey, Reader, Unlisted};
+
+use crate::hugging_face::readers::CONFIG;
+
+/// Settings of all families of folders.
+pub(crate) const LLAMA: Reader = Reader {
+    of: "`config.json` of Llama, Mistral, Qwen, Gemma, Phi, OLMo, SmolLM, Granite, GLM, gpt-oss, DeepSeek-V3",
+    keys: &[
+        FileKey::known(
+            &[
+                "num_hidden_layers",
+                "num_attention_heads",
+                "num_key_value_heads",
+                "hidden_size",
+                "head_dim",
+                "intermediate_size",
+                "max_position_embeddings",
+                "vocab_size",
+                "tie_word_embeddings",
+            ],
+            "sizes",
+        ),
+        FileKey::known(&["rms_norm_eps", "hidden_act", "hidden_activation"], "norms and activation"),
+        FileKey::known(&["attention_dropout"], "only 0"),
+        FileKey::known(
+            &[
+                "rope_theta",
+                "rope_scaling",
+                "rope_parameters",
+                "rope_local_base_freq",
+                "partial_rotary_factor",
+                "original_max_position_embeddings",
+                "rope_interleave",
+                "no_rope_layers",
+                "no_rope_layer_interval",
+            ],
+            "rotary positions",
+        ),
+        FileKey::known(
+            &[
+                "sliding_window",
+                "use_sliding_window",
+                "max_window_layers",
+                "layer_types",
+                "sliding_window_pattern",
+                "_sliding_window_pattern",
+            ],
+            "windows",
+        ),
+        FileKey::known(&["attention_bias", "mlp_bias"], "biases"),
+        FileKey::known(&["embd_pdrop", "resid_pdrop"], "only 0"),
+        FileKey::known(&["use_qk_norm"], "norms of queries and keys"),
+        FileKey::known(
+            &["attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar"],
+            "Gemma's caps and scale of scores",
+        ),
+        FileKey::known(
+            &["embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling"],
+            "Granite's factors",
+        ),
+        FileKey::known(
+            &[
+                "num_local_experts",
+                "num_experts",
+                "n_routed_experts",
+                "n_shared_experts",
+                "num_experts_per_tok",
+                "moe_intermediate_size",
+                "decoder_sparse_step",
+                "mlp_only_layers",
+                "first_k_dense_replace",
+                "norm_topk_prob",
+                "routed_scaling_factor",
+                "n_group",
+                "topk_group",
+                "swiglu_limit",
+                "swiglu_alpha",
+            ],
+            "experts",
+        ),
+        FileKey::known(&["router_jitter_noise"], "only 0"),
+        FileKey::known(&["router_aux_loss_coef"], "`train.balance_loss` is the factor of a run"),
+        FileKey::known(
+            &["num_nextn_predict_layers", "num_mtp_layers"],
+            "layers that predict later tokens are not part of the model here",
+        ),
+        FileKey::known(
+            &[
+                "kv_lora_rank",
+                "q_lora_rank",
+                "qk_head_dim",
+                "qk_nope_head_dim",
+                "qk_rope_head_dim",
+                "v_head_dim",
+            ],
+            "latents of DeepSeek",
+        ),
+        FileKey::known(&["pad_token_id"], "a token whose embedding has no gradient, in some families"),
+        FileKey::refused(
+            &[
+                "use_bidirectional_attention",
+                "attention_chunk_size",
+                "attn_temperature_tuning",
+                "clip_qkv",
+                "logit_scale",
+                "alibi",
+                "num_kv_shared_layers",
+            ],
+            &["false", "0", "[]", "{}"],
+            "no family that is built has it",
+        ),
+    ],
+    shared: &[&CONFIG],
+    unlisted: Unlisted::Other(
+        "A setting that another of these families reads is refused by name, unless it is null, false, 0, empty, \
+         or 1 for a factor. Other keys are named in one line of the log.",
+    ),
+};
+
+#[cfg(test)]
+mod tests {
+    use super::LLAMA;
+    use crate::models::llama::folder::families::FAMILIES;
+
+    #[test]
+    fn all_settings_of_families_are_listed() {
+        for family in FAMILIES {
+            let names = family.options.iter().flat_map(|option| option.names);
+            for name in names.copied().chain([family.activation, "model_type"]) {
+                assert!(LLAMA.key(name).is_some(), "{name} of {}", family.model_type);
+            }
+        }
+    }
+}
