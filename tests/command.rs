@@ -254,7 +254,7 @@ fn no_command_trains_the_quickstart() {
     // Read to the end, because a full pipe would block the run.
     let rest: Vec<String> = lines.collect();
     let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{rest:?}");
+    assert_eq!(output.status.code(), Some(130), "{rest:?}");
     let printed = text(&output.stdout);
     assert!(printed.contains("memory by rank") && printed.contains("A sample"), "{printed}");
     let run = entries(&directory.path().join("runs")).remove(0);
@@ -287,7 +287,7 @@ fn an_interrupt_ends_the_run_with_a_summary() {
     }
     let interrupted = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(interrupted.success());
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(child.wait().unwrap().code(), Some(130));
     let summary = std::fs::read(workplace.path().join("out/summary.json")).unwrap();
     let summary: serde_json::Value = serde_json::from_slice(&summary).unwrap();
     assert_eq!(summary["interrupted"], true);

@@ -213,10 +213,37 @@ fn the_table_of_keys_equals_the_program() {
     compare_made("docs/configuration.md", marks, &config::reference());
 }
 
+/// Every variable that a program, a script or a test names is listed.
+#[test]
+fn all_environment_variables_are_listed() {
+    let is_of_name = |character: char| character.is_ascii_uppercase() || character == '_';
+    let mut unlisted = Vec::new();
+    let folders = ["crates", "launch", "tests", "benches", ".ci"].map(|folder| common::root().join(folder));
+    let mut paths: Vec<_> = folders.into_iter().filter(|path| path.exists()).collect();
+    while let Some(path) = paths.pop() {
+        if path.is_dir() {
+            paths.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            continue;
+        }
+        let bytes = std::fs::read(&path).unwrap();
+        let text = String::from_utf8_lossy(&bytes);
+        for (at, prefix) in text.match_indices("PLIMSOLL_") {
+            let rest = &text[at + prefix.len()..];
+            let end = rest.find(|character| !is_of_name(character)).unwrap_or(rest.len());
+            let name = format!("{prefix}{}", &rest[..end]);
+            let is_made_up = ["PLIMSOLL_STRAT_SECONDS", "PLIMSOLL_XYZ_UNLIKE_ANY"].contains(&name.as_str());
+            if end > 0 && !is_made_up && plimsoll::ENVIRONMENT.key(&name).is_none() {
+                unlisted.push(format!("{name} in {}", path.display()));
+            }
+        }
+    }
+    assert!(unlisted.is_empty(), "{unlisted:#?}");
+}
+
 /// Every crate that reads files of other programs lists its readers.
 #[test]
 fn the_table_of_keys_of_files_equals_the_program() {
-    let readers = [data::READERS, nn::READERS].concat();
+    let readers = [data::READERS, nn::READERS, run::READERS, &[&plimsoll::ENVIRONMENT]].concat();
     let sections: Vec<String> = readers.iter().map(|reader| reader.section()).collect();
     let marks = ["<!-- readers: made by Reader::section -->", "<!-- end of readers -->"];
     compare_made("docs/readers.md", marks, &sections.join("\n"));

@@ -159,7 +159,7 @@ fn out_of_memory_writes_the_table_and_the_snapshot() {
     }
 }
 
-/// Slurm's warning, to every process or to one: all ranks end after the same step with status 0.
+/// Slurm's warning, to every process or to one: all ranks end after the same step.
 #[test]
 fn sigterm_ends_a_healthy_job_after_the_step() {
     for transport in Transport::all() {
@@ -171,7 +171,7 @@ fn sigterm_ends_a_healthy_job_after_the_step() {
             let signalled = if everybody { &pids[..] } else { &pids[pids.len() - 1..] };
             signalled.iter().for_each(|pid| signal("TERM", *pid));
             let run_dir = running.run_dir.clone();
-            ended_well(&running.end(LIMIT), &run_dir);
+            ended_well(&running.end(LIMIT), &run_dir, 143);
             assert!(pids.iter().all(|pid| !is_alive(*pid)));
         }
     }
@@ -183,7 +183,19 @@ fn sigusr1_ends_threads_after_the_step() {
     let running = Running::start(Transport::Threads, workplace.path(), 2, &["checkpoint.every=1000000"]);
     signal("USR1", running.launcher());
     let run_dir = running.run_dir.clone();
-    ended_well(&running.end(LIMIT), &run_dir);
+    ended_well(&running.end(LIMIT), &run_dir, 0);
+}
+
+/// As shells have it: 128 and the signal.
+#[test]
+fn the_status_of_a_stopped_run_names_the_signal() {
+    for (name, status) in [("INT", 130), ("HUP", 129)] {
+        let workplace = workplace();
+        let running = Running::start(Transport::Threads, workplace.path(), 2, &["checkpoint.every=1000000"]);
+        signal(name, running.launcher());
+        let run_dir = running.run_dir.clone();
+        ended_well(&running.end(LIMIT), &run_dir, status);
+    }
 }
 
 /// `mpirun` itself would kill the job; the script turns the signal into a request to stop.
@@ -192,12 +204,12 @@ fn a_signal_to_the_script_ends_its_job_after_the_step() {
     if !has_mpi() {
         return;
     }
-    for name in ["TERM", "INT"] {
+    for (name, status) in [("TERM", 143), ("INT", 130)] {
         let workplace = workplace();
         let running = Running::start_by_script(workplace.path(), 2, &["checkpoint.every=1000000"]);
         signal(name, running.launcher());
         let run_dir = running.run_dir.clone();
-        ended_well(&running.end(LIMIT), &run_dir);
+        ended_well(&running.end(LIMIT), &run_dir, status);
     }
 }
 
@@ -345,7 +357,7 @@ fn ignored_signals_stay_ignored() {
     }
     signal("TERM", running.launcher());
     let run_dir = running.run_dir.clone();
-    ended_well(&running.end(LIMIT), &run_dir);
+    ended_well(&running.end(LIMIT), &run_dir, 143);
 }
 
 /// A run that is stopped and keeps no weights ends with an error.
@@ -366,9 +378,9 @@ fn a_stopped_run_without_weights_is_an_error() {
     assert!(!run_dir.join("checkpoints").exists());
 }
 
-fn ended_well(output: &Output, run_dir: &Path) {
+fn ended_well(output: &Output, run_dir: &Path, status: i32) {
     let printed = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{printed}");
+    assert_eq!(output.status.code(), Some(status), "{printed}");
     assert!(printed.contains("stop requested: step "), "{printed}");
     let summary = summary(run_dir);
     assert_eq!(summary["interrupted"], true);

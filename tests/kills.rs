@@ -273,7 +273,7 @@ fn a_terminated_run_saves_its_last_step_and_resumes_without_a_configuration() {
     }
     let terminated = Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
     assert!(terminated.success());
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert_eq!(child.wait().unwrap().code(), Some(143));
     let stopped = workplace.summary("out");
     assert_eq!(stopped["interrupted"], true);
     let newest = list(&workplace.path("out")).unwrap().pop().unwrap().0;

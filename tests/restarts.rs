@@ -339,7 +339,7 @@ fn a_job_that_is_stopped_or_refused_does_not_start_again() {
     signal("TERM", job.id());
     let output = job.end();
     let message = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{message}");
+    assert_eq!(output.status.code(), Some(143), "{message}");
     assert!(message.contains("stopping after this step") && !message.contains("restart 1"), "{message}");
     let directory = workplace(10);
     for (words, expected) in [

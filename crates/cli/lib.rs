@@ -94,9 +94,12 @@ mod sample;
 mod step;
 mod tokenize;
 mod train;
+mod variables;
 mod watch;
 
 pub use {autograd, device, keys, nn, tensor};
+
+pub use variables::ENVIRONMENT;
 
 use std::ffi::OsString;
 
@@ -113,7 +116,7 @@ use crate::error::CliError;
 #[command(version, propagate_version = true, max_term_width = 100)]
 #[command(
     after_help = "Exit status: 0 done; 1 the run failed; 2 the command line, configuration or data is \
-    wrong.\nEnvironment: PLIMSOLL_LOG sets the log level (error, warn, info, debug, trace); \
+    wrong; 130, 143 or 129 stopped by Ctrl-C, SIGTERM or SIGHUP, with a checkpoint.\nEnvironment: PLIMSOLL_LOG sets the log level (error, warn, info, debug, trace); \
     RAYON_NUM_THREADS sets the number of CPU threads, at most that of processors; it never changes a \
     result."
 )]

@@ -7,6 +7,7 @@ use telemetry::log::Log;
 
 use crate::error::CliError;
 use crate::output::note;
+use crate::variables;
 
 /// Least bytes of the first thread's stack.
 const LEAST_STACK: u64 = 256 << 10;
@@ -62,6 +63,9 @@ pub(crate) fn prepare(joins: bool) -> Result<(), CliError> {
         device::heap::share_arena();
     }
     run::heed_limits()?;
+    if let Some(warning) = variables::warning(Startup::launched_rank()) {
+        note(&format!("plimsoll: warning: {warning}"));
+    }
     match Startup::launched() {
         Some(_) if joins => return Ok(()),
         // The other processes of the job would wait for this one.

@@ -65,7 +65,13 @@ pub(crate) fn run(args: &TrainArgs) -> Result<(), CliError> {
     let prepared = prepare(args, &startup);
     let (config, options) = startup.agree(prepared)?;
     match run::train_as(startup, config, options)? {
-        Some(report) => print(&report.to_string()),
+        Some(report) => {
+            print(&report.to_string())?;
+            match report.stopped_by.status() {
+                0 => Ok(()),
+                status => Err(CliError::Shown { status }),
+            }
+        }
         None => Ok(()),
     }
 }

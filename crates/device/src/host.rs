@@ -1,6 +1,7 @@
 //! Memory of the host: how much this process may have, and how much it has had.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Bytes of a page of host memory.
@@ -23,8 +24,7 @@ impl HostCapacity {
     /// and its limit on addresses.
     #[must_use]
     pub fn of_process() -> Self {
-        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let group = group_limit(&groups, Path::new("/sys/fs/cgroup"));
+        let group = limits_of_own_groups().into_iter().map(|(_, bytes)| bytes).min();
         Self::smallest(physical_memory(), group, AddressLimit::of_process())
     }
 
@@ -35,6 +35,35 @@ impl HostCapacity {
         let machine = HostCapacity { bytes: machine, limit: None };
         let all = [Some(machine), group, addresses].into_iter().flatten();
         all.min_by_key(|capacity| capacity.bytes).unwrap_or(machine)
+    }
+}
+
+/// A bound on the host memory of several processes together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedBound {
+    /// The bound in bytes.
+    pub bytes: u64,
+    /// Whether a control group sets it, and not the machine.
+    pub is_of_group: bool,
+    /// The identity of the machine or of the group: the same for all its processes.
+    pub identity: String,
+}
+
+impl SharedBound {
+    /// Returns the machine's memory and the limits of the process's control groups (v1 and v2).
+    #[must_use]
+    pub fn all_of_process() -> Vec<Self> {
+        let identity = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let identity = identity.trim().to_owned();
+        let machine = SharedBound { bytes: physical_memory(), is_of_group: false, identity };
+        let of_group = |(folder, bytes): (PathBuf, u64)| {
+            // A folder's number is that of the group, whatever part of the tree a container sees.
+            let metadata = fs::metadata(folder).ok()?;
+            let identity = format!("{} {} {}", machine.identity, metadata.dev(), metadata.ino());
+            Some(SharedBound { bytes, is_of_group: true, identity })
+        };
+        let groups: Vec<_> = limits_of_own_groups().into_iter().filter_map(of_group).collect();
+        std::iter::once(machine).chain(groups).collect()
     }
 }
 
@@ -111,9 +140,15 @@ fn kibibytes(text: &str, name: &str) -> Option<u64> {
     line.trim().trim_end_matches(" kB").parse::<u64>().ok()?.checked_mul(1 << 10)
 }
 
-/// The smallest limit on memory of the groups that `groups` (the text of `/proc/self/cgroup`) names, and of
-/// those above them. In a container the named folders may be out of sight: its own group is the root then.
-fn group_limit(groups: &str, root: &Path) -> Option<u64> {
+/// The limits on memory of this process's control groups, each with the group's folder.
+fn limits_of_own_groups() -> Vec<(PathBuf, u64)> {
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    limits_of_groups(&groups, Path::new("/sys/fs/cgroup"))
+}
+
+/// The limits on memory of the groups that `groups` (the text of `/proc/self/cgroup`) names, and of those
+/// above them. In a container the named folders may be out of sight: its own group is the root then.
+fn limits_of_groups(groups: &str, root: &Path) -> Vec<(PathBuf, u64)> {
     let limits = groups.lines().filter_map(|line| {
         let mut fields = line.splitn(3, ':');
         let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
@@ -126,9 +161,13 @@ fn group_limit(groups: &str, root: &Path) -> Option<u64> {
         };
         let own = folder.join(path.trim_start_matches('/'));
         let above = own.ancestors().take_while(|group| group.starts_with(&folder)).map(PathBuf::from);
-        above.filter_map(|group| fs::read_to_string(group.join(file)).ok()?.trim().parse::<u64>().ok()).min()
+        let limit = |group: PathBuf| {
+            let bytes = fs::read_to_string(group.join(file)).ok()?.trim().parse().ok()?;
+            Some((group, bytes))
+        };
+        Some(above.filter_map(limit).collect::<Vec<_>>())
     });
-    limits.min()
+    limits.flatten().collect()
 }
 
 #[cfg(test)]
@@ -162,6 +201,15 @@ mod tests {
         assert!(HostCapacity::of_process().bytes > 1 << 20 && peak_resident().unwrap() > 1 << 20);
     }
 
+    /// All processes of this machine share its memory, so they agree on its identity.
+    #[test]
+    fn the_machine_is_the_first_shared_bound() {
+        let bounds = SharedBound::all_of_process();
+        assert!(!bounds[0].is_of_group && !bounds[0].identity.is_empty(), "{bounds:?}");
+        assert!(bounds[1..].iter().all(|bound| bound.is_of_group && bound.identity != bounds[0].identity));
+        assert_eq!(bounds, SharedBound::all_of_process());
+    }
+
     #[test]
     fn limits_of_control_groups_are_found_in_both_versions() {
         let root = tempfile::tempdir().unwrap();
@@ -182,7 +230,8 @@ mod tests {
             ("", None),
         ];
         for (groups, expected) in table {
-            assert_eq!(group_limit(groups, root.path()), expected, "{groups}");
+            let limits = limits_of_groups(groups, root.path());
+            assert_eq!(limits.into_iter().map(|(_, bytes)| bytes).min(), expected, "{groups}");
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The comparison of a run's plans with the memory of its devices.
 
+use std::collections::BTreeSet;
+
 use device::cuda;
 use device::host::HostCapacity;
 use serde_json::{Value, json};
@@ -78,6 +80,19 @@ impl HostLack {
     }
 }
 
+/// Memory that the processes of several ranks share: a host's, or that of a control group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedMemory {
+    /// Name of the host.
+    pub host: String,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Whether a control group sets the limit, and not the machine.
+    pub is_of_group: bool,
+    /// The ranks, in ascending order.
+    pub ranks: Vec<usize>,
+}
+
 /// The memory that the rank with the highest peak needs and has, in bytes.
 #[derive(Clone, Debug)]
 pub struct Fit {
@@ -102,6 +117,10 @@ pub struct Fit {
     pub host_lack: Option<HostLack>,
     /// Number of ranks that share the device.
     pub shared_by: usize,
+    /// The host that they share, if the job has several.
+    pub on: Option<String>,
+    /// The memories that processes share.
+    pub shared: Vec<SharedMemory>,
     /// The form of the ranks.
     pub form: RankForm,
     /// Whether all ranks fit.
@@ -152,6 +171,8 @@ impl Fit {
             most,
             bounded_by,
             shared_by,
+            on: None,
+            shared: Vec::new(),
             form,
             fits: plans.fit()
                 && host_lack.is_none()
@@ -160,6 +181,29 @@ impl Fit {
             host_lack,
             retries: plans.roles().iter().any(|plan| plan.statistics.num_alloc_retries > 0),
         }
+    }
+
+    /// Compares also what the processes of each host need together on the CPU with the memories that they
+    /// `shared`. The figures are those of the one that is nearest to its limit, if several ranks share one.
+    #[must_use]
+    pub fn in_shared(mut self, setup: &Setup, plans: &Plans, shared: Vec<SharedMemory>) -> Self {
+        let RankForm::Processes { mpi } = self.form else { return self };
+        let hosts = shared.iter().map(|memory| &memory.host).collect::<BTreeSet<_>>().len();
+        for memory in shared.iter().filter(|memory| memory.ranks.len() > 1) {
+            let host = HostUse::of_processes(setup, plans, (&memory.ranks, mpi));
+            let own = plans.by_rank().filter(|(rank, _)| memory.ranks.contains(rank));
+            let held = own.map(|(_, plan)| resident_bytes(setup, plan)).fold(0, u64::saturating_add);
+            let needs = held.saturating_add(host.bytes());
+            self.fits &= needs <= memory.bytes;
+            let is_nearer = needs as f64 / memory.bytes as f64 >= self.needs as f64 / self.capacity as f64;
+            if self.shared_by == 1 || is_nearer {
+                (self.needs, self.capacity, self.host) = (needs, memory.bytes, host);
+                self.bounded_by = memory.is_of_group.then_some("their control group");
+                self.shared_by = memory.ranks.len();
+                self.on = (hosts > 1).then(|| memory.host.clone());
+            }
+        }
+        Fit { shared, ..self }
     }
 
     /// Bytes of the device that its ranks' allocators can use.
@@ -182,7 +226,10 @@ impl Fit {
         }
         let who = match self.shared_by {
             1 => format!("rank {} needs", self.rank),
-            ranks => format!("its {ranks} ranks together need"),
+            ranks => {
+                let on = self.on.as_ref().map_or_else(String::new, |host| format!(" on {host}"));
+                format!("its {ranks} ranks{on} together need")
+            }
         };
         let taken: u64 = self.overhead.iter().map(|part| part.bytes).sum();
         let less = match taken {

@@ -30,6 +30,11 @@ const THREADS: u64 = 2;
 const THREADS_OF_RANK: u64 = 6;
 /// Bytes that compressing a rank's traces takes.
 const PACKER: u64 = 3 << 17;
+/// Names of parts that several processes of a host do not have in equal amounts.
+const PROGRAM: &str = "the program";
+const PLAN: &str = "the plan";
+const COPY: &str = "the copy for checkpoints";
+const ADDRESSES: &str = "addresses of threads and files";
 /// Name of the part that holds what is offloaded from devices.
 const OFFLOADED: &str = "host pools";
 
@@ -72,22 +77,52 @@ impl HostUse {
         let history = 2 * events.max(setup.config.memory.history) * size_of::<memory::Event>() as u64;
         let traces = plans.roles().iter().map(|plan| plan.parts.trace_bytes()).sum();
         let parts = [
-            ("the program", program::resident_bytes()),
+            (PROGRAM, program::resident_bytes()),
             ("its ranks", RANK * ranks),
             ("MPI", if form == (RankForm::Processes { mpi: true }) { MPI } else { 0 }),
             ("packed operands", packed_bytes(setup, plans)),
             ("messages", message_bytes(setup, plans) * ranks),
             ("micro-batches", batches.saturating_mul(ranks)),
             ("events of allocators", history * ranks),
-            ("the plan", traces),
+            (PLAN, traces),
             ("traces of steps", written_bytes(plans) * ranks),
             (OFFLOADED, offloaded_bytes(plans, form)),
-            ("the copy for checkpoints", checkpoint_bytes(setup, form)),
+            (COPY, checkpoint_bytes(setup, form)),
             ("states in memory", memory_states_bytes(setup, form)),
-            ("addresses of threads and files", address_bytes(setup, ranks)),
+            (ADDRESSES, address_bytes(setup, ranks)),
         ];
         let parts = parts.map(|(name, bytes)| HostPart { name, bytes });
         HostUse { parts: parts.into_iter().filter(|part| part.bytes > 0).collect() }
+    }
+
+    /// Host memory of the processes of these ranks, which share one host: the program once, and of all else
+    /// what each process has.
+    pub(crate) fn of_processes(setup: &Setup, plans: &Plans, (ranks, mpi): (&[usize], bool)) -> Self {
+        let form = RankForm::Processes { mpi };
+        let count = ranks.len() as u64;
+        let one = Self::of(setup, plans, form);
+        let own = |rank: usize| plans.by_rank().find(|(other, _)| *other == rank).map(|(_, plan)| plan);
+        // Rank 0 plans all ranks, and each of the others itself.
+        let planned = |rank: usize| match rank {
+            0 => plans.roles().iter().map(|plan| plan.parts.trace_bytes()).sum(),
+            _ => own(rank).map_or(0, |plan| plan.parts.trace_bytes()),
+        };
+        let pool = |rank: usize| own(rank).map_or(0, |plan| plan.counters.get(Statistic::PeakHostReservedBytes));
+        // Each element of the state is copied by one rank.
+        let all_copies = checkpoint_bytes(setup, RankForm::Threads);
+        let together = |part: HostPart| HostPart {
+            bytes: match part.name {
+                PROGRAM => part.bytes,
+                PLAN => ranks.iter().map(|rank| planned(*rank)).sum(),
+                OFFLOADED => ranks.iter().map(|rank| pool(*rank)).sum(),
+                // They are no memory, and limited for each process alone.
+                ADDRESSES => 0,
+                COPY => all_copies.min(part.bytes.saturating_mul(count)),
+                _ => part.bytes.saturating_mul(count),
+            },
+            ..part
+        };
+        HostUse { parts: one.parts.into_iter().map(together).collect() }
     }
 
     /// All parts together.

@@ -68,7 +68,7 @@ pub use continuation::{Continuation, continuation};
 pub use effects::without_effect;
 pub use epochs::Epochs;
 pub use error::{PlanError, Result};
-pub use fit::{Fit, Limit};
+pub use fit::{Fit, Limit, SharedMemory};
 pub use fp8_cost::Fp8Cost;
 pub use host::{HostPart, HostUse, RankForm};
 pub use imitated::PlanDevice;

@@ -83,7 +83,14 @@ pub fn nearest(setup: &Setup, fit: &Fit) -> Option<Remedy> {
     timely.into_iter().find_map(|sets| {
         let sets = setup.config.with_profile_of(sets).ok()?;
         let changed = changed(setup, &sets).ok()?;
-        let fit = Fit::of(&changed, &plan_within(&changed).ok()?, fit.overhead.clone(), fit.form);
+        let plans = plan_within(&changed).ok()?;
+        let fit = match changed.config.world_size() == setup.config.world_size() {
+            true => Fit::of(&changed, &plans, fit.overhead.clone(), fit.form)
+                .in_shared(&changed, &plans, fit.shared.clone()),
+            // It is not known which host the ranks would share.
+            false if fit.shared.is_empty() => Fit::of(&changed, &plans, fit.overhead.clone(), fit.form),
+            false => return None,
+        };
         let consequences = consequences(&setup.config, &changed.config);
         fit.fits.then_some(Remedy { sets, fit, consequences })
     })

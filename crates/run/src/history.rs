@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::interrupt::StopSignal;
 use crate::spikes::{Norms, Spike};
 use checkpoint::Validations;
 use telemetry::{ExpertLoads, RankStep};
@@ -81,6 +82,8 @@ pub(crate) struct History {
     pub(crate) seconds: f64,
     /// Whether the run was stopped before the last step.
     pub(crate) interrupted: bool,
+    /// The signal that stopped it.
+    pub(crate) stopped_by: StopSignal,
     /// Why the run goes on in another session, which repeats steps.
     pub(crate) repeats: Option<Repetition>,
     /// Recent gradient norms.
@@ -94,7 +97,10 @@ pub(crate) struct History {
     nonfinite_steps: u64,
     /// The number of such steps that ends the run.
     most_nonfinite_steps: u64,
-    /// The step that ended the run because its loss or norm was not finite.
+    /// The last step, if its loss or norm was not finite.
+    last_nonfinite: Option<NonFinite>,
+    /// The step that ended the run because its loss or norm was not finite, or the last one of a run that
+    /// ended with such a step, whose state is not saved.
     pub(crate) lost: Option<NonFinite>,
 }
 
@@ -150,13 +156,23 @@ impl History {
         self.skipped_steps = report.skipped_steps;
         self.timed_steps += u64::from(report.duration.is_some());
         self.seconds += report.duration.map_or(0.0, |duration| duration.as_secs_f64());
-        match report.scalars.is_lost() {
-            false => self.nonfinite_steps = 0,
-            true => self.nonfinite_steps += 1,
-        }
+        let nonfinite = NonFinite { step: report.step + 1, loss, gradient_norm };
+        self.last_nonfinite = report.scalars.is_lost().then_some(nonfinite);
+        self.nonfinite_steps = self.last_nonfinite.map_or(0, |_| self.nonfinite_steps + 1);
         if self.nonfinite_steps == self.most_nonfinite_steps {
-            self.lost = Some(NonFinite { step: report.step + 1, loss, gradient_norm });
+            self.lost = self.last_nonfinite;
         }
+    }
+
+    /// Notes whether the run stops before its last step, and the signal that asked for it.
+    pub(crate) fn stop(&mut self, stops: bool, signal: StopSignal) {
+        (self.interrupted, self.stopped_by) = (stops, if stops { signal } else { StopSignal::default() });
+    }
+
+    /// Ends the history of a run that computes: its last state is lost if it is not finite, because it may not
+    /// be saved.
+    pub(crate) fn end(&mut self) {
+        self.lost = self.lost.or(self.last_nonfinite);
     }
 
     /// Returns whether loss and norm of the last step are finite, or its update was skipped, so that the

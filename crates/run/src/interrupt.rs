@@ -1,7 +1,7 @@
 //! A clean early end: all ranks finish the current step, and its results are written.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
 use signal_hook::iterator::Signals;
@@ -9,10 +9,42 @@ use system::{terminal, threads};
 
 use crate::error::{Result, RunError};
 
+/// The signals that ask a run to stop: Ctrl-C, and those that Slurm's `--signal` and `mpirun` forward.
+pub(crate) const STOPPING: [i32; 4] = [SIGINT, SIGTERM, SIGHUP, SIGUSR1];
+
+/// The signal that asked a run to stop; 0 if another part of the program did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StopSignal(u8);
+
+impl StopSignal {
+    /// Returns the signal of this number.
+    pub(crate) fn of(number: impl TryInto<u8>) -> Self {
+        StopSignal(number.try_into().unwrap_or_default())
+    }
+
+    /// The number of the signal.
+    pub(crate) fn number(self) -> u8 {
+        self.0
+    }
+
+    /// Returns the exit status of a run that the signal has stopped after a step, with its results written: as
+    /// shells have it, 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP. SIGUSR1 only asks for an early end, as
+    /// launchers do, and gives 0.
+    #[must_use]
+    pub fn status(self) -> u8 {
+        match i32::from(self.0) {
+            SIGINT | SIGTERM | SIGHUP => 128 + self.0,
+            _ => 0,
+        }
+    }
+}
+
 /// A request to stop, set by a signal handler or another thread. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt {
     raised: Arc<AtomicBool>,
+    /// The signal that raised it; 0: none.
+    signal: Arc<AtomicU8>,
     /// Whether the last step is done, and its results are being written.
     is_ending: Arc<AtomicBool>,
     /// Whether the run is being prepared: it has written nothing, and a signal ends the process.
@@ -30,6 +62,11 @@ impl Interrupt {
     /// Asks the run to stop after the current step.
     pub fn raise(&self) {
         self.raised.store(true, Ordering::Relaxed);
+    }
+
+    /// The signal that asked the run to stop.
+    pub(crate) fn signal(&self) -> StopSignal {
+        StopSignal(self.signal.load(Ordering::Relaxed))
     }
 
     /// Returns whether a stop was requested.
@@ -65,8 +102,7 @@ impl Interrupt {
         let refused = |error| RunError::Refused(format!("signals cannot be handled: {error}"));
         // A process started with a signal ignored, for example by nohup, keeps ignoring it.
         let ignored = ignored_signals();
-        let handled =
-            [SIGINT, SIGTERM, SIGHUP, SIGUSR1].into_iter().filter(|signal| !ignored.contains(signal));
+        let handled = STOPPING.into_iter().filter(|signal| !ignored.contains(signal));
         let mut signals = Signals::new(handled).map_err(refused)?;
         let interrupt = self.clone();
         let hear = move || {
@@ -75,12 +111,16 @@ impl Interrupt {
                     if alone {
                         terminal::say("plimsoll: stopped before the first step, while its data was prepared");
                     }
+                    // Nothing is kept, as of a run that is stopped before its first step.
                     system::exit::exit(1);
                 }
                 match (interrupt.is_raised(), alone) {
                     (true, true) => system::exit::exit(128 + signal),
                     (true, false) => continue,
-                    (false, _) => interrupt.raise(),
+                    (false, _) => {
+                        interrupt.signal.store(StopSignal::of(signal).number(), Ordering::Relaxed);
+                        interrupt.raise();
+                    }
                 }
                 let is_ending = interrupt.is_ending.load(Ordering::Relaxed);
                 let what = if is_ending { "writing the results" } else { "stopping after this step" };

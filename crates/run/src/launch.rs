@@ -1,13 +1,13 @@
 //! The launch of a run: from a validated configuration to ranks, and to one report.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use collective::{Communicator, threads};
-use system::terminal;
+use system::{output, terminal};
 use telemetry::units::{bytes, grouped};
 
 use crate::endpoint;
@@ -25,7 +25,9 @@ use crate::restarts;
 use crate::resume::{self, Resumption};
 use crate::run_directory::{self, RunDirectory};
 use crate::sessions;
+use crate::shared_memory;
 use crate::spike_file;
+use crate::session::nothing_is_left;
 use crate::startup::Startup;
 use crate::summary;
 use crate::train_report::{TrainReport, report};
@@ -35,6 +37,7 @@ use data::Tokenizer;
 use nn::Examples;
 use plan::Fit;
 use plan::RankForm;
+use plan::SharedMemory;
 use plan::partition;
 use plan::recompute;
 use plan::remedy;
@@ -127,7 +130,14 @@ fn train_once(mut startup: Startup, config: RunConfig, options: &RunOptions) -> 
         recompute::adopt(setup, &chosen)?
     };
     startup.begins("plan its memory");
-    let planned = if options.no_plan { Ok(Default::default()) } else { plan_ranks(&startup, &setup) };
+    let shared = match setup.placement {
+        Placement::Cpu => shared_memory::find(&mut startup)?,
+        _ => Vec::new(),
+    };
+    let planned = match options.no_plan {
+        true => Ok(Default::default()),
+        false => plan_ranks(&startup, &setup, shared),
+    };
     let (plans, expected) = startup.agree(planned)?;
     // Plans are made of many small allocations, which the run would otherwise keep.
     device::heap::return_free_pages();
@@ -146,6 +156,7 @@ fn train_once(mut startup: Startup, config: RunConfig, options: &RunOptions) -> 
     }
     let run_dir = directory.path().to_owned();
     let conclude = |outcomes: Vec<Outcome>| {
+        let stopped_by = outcomes.first().map(|outcome| outcome.history.stopped_by).unwrap_or_default();
         if let Some(repetition) = outcomes.iter().find_map(|outcome| outcome.history.repeats.clone()) {
             let run_dir = directory.path().to_owned();
             return Err(match repetition {
@@ -153,8 +164,11 @@ fn train_once(mut startup: Startup, config: RunConfig, options: &RunOptions) -> 
                 Repetition::Rewound(spike) => RunError::Rewound { run_dir, spike },
             });
         }
-        if first { report(&setup, outcomes, directory.clone(), &plans).map(Some) } else { Ok(None) }
+        let report = first.then(|| report(&setup, outcomes, directory.clone(), &plans)).transpose()?;
+        Ok((report, stopped_by))
     };
+    // mpirun would end rank 0, which prints the report, when another rank ends with a status of its own.
+    let has_status = startup.rank_form() != RankForm::Processes { mpi: true };
     let reported = launch(startup, &setup, options, &directory, conclude);
     if let Some(log) = &options.log {
         log.flush();
@@ -164,7 +178,12 @@ fn train_once(mut startup: Startup, config: RunConfig, options: &RunOptions) -> 
     {
         sessions::fail(&run_dir, error);
     }
-    reported
+    match reported? {
+        (None, stopped_by) if has_status && stopped_by.status() > 0 => {
+            Err(RunError::Reported { status: stopped_by.status() })
+        }
+        (report, _) => Ok(report),
+    }
 }
 
 /// Returns on rank 0 the steps whose samples the run leaves out, in the order of the data, as words.
@@ -178,7 +197,7 @@ fn left_out(setup: &Setup, options: &RunOptions, first: bool) -> Result<String> 
     Ok(steps.iter().map(u64::to_string).collect::<Vec<_>>().join(" "))
 }
 
-/// Returns the report of the run to be resumed if all its steps are done, and leaves its record unchanged.
+/// Returns the report of the run to be resumed if no step of it is left, and leaves its record unchanged.
 ///
 /// # Errors
 /// Files left by killed processes cannot be deleted.
@@ -186,34 +205,43 @@ fn complete(setup: &Setup, options: &RunOptions) -> Result<Option<TrainReport>> 
     let Some(run_dir) = options.run_dir.as_deref() else { return Ok(None) };
     let Some(summary) = summary::of_complete_run(setup, run_dir) else { return Ok(None) };
     run_directory::tidy(setup, run_dir)?;
-    tracing::info!("nothing is left to do: all {} steps are done", setup.config.train.steps);
+    let steps = setup.config.train.steps;
+    tracing::info!(
+        "{}",
+        match setup.resumed() {
+            Some(point) if summary.steps < steps => {
+                nothing_is_left(summary.steps, point.checkpoint.validations().since_best)
+            }
+            _ => format!("nothing is left to do: all {steps} steps are done"),
+        }
+    );
     Ok(Some(TrainReport::of_record(setup, summary, run_dir.to_owned())))
 }
 
 /// Returns on rank 0 the plans of all ranks, and on every process the plans of its own ranks, found at the
 /// same time.
-fn plan_ranks(startup: &Startup, setup: &Setup) -> Result<(Plans, Expected)> {
+fn plan_ranks(startup: &Startup, setup: &Setup, shared: Vec<SharedMemory>) -> Result<(Plans, Expected)> {
     if startup.rank() > 0 {
         let plan = plan_one(setup, startup.rank())?;
         return Ok((Plans::default(), Expected::from([(plan.rank, plan.parts)])));
     }
-    let plans = plan_that_fits(startup, setup)?;
+    let plans = plan_that_fits(startup, setup, shared)?;
     let expected = plans.by_rank().map(|(rank, plan)| (rank, Arc::clone(&plan.parts))).collect();
     Ok((plans, expected))
 }
 
-/// Returns the plan of every rank.
+/// Returns the plan of every rank of a job whose processes share these memories.
 ///
 /// # Errors
 /// Errors of the run; a run that does not fit, with the nearest that would.
-fn plan_that_fits(startup: &Startup, setup: &Setup) -> Result<Plans> {
+fn plan_that_fits(startup: &Startup, setup: &Setup, shared: Vec<SharedMemory>) -> Result<Plans> {
     let plans = plan_all(setup)?;
     // On Meta no host memory is used, and the ranks of a job may be on several hosts.
     let form = match &setup.placement {
         Placement::Cpu => startup.rank_form(),
         _ => RankForm::Processes { mpi: false },
     };
-    let fit = Fit::of(setup, &plans, taken(setup)?, form);
+    let fit = Fit::of(setup, &plans, taken(setup)?, form).in_shared(setup, &plans, shared);
     if !fit.fits {
         return Err(remedy::refusal(setup, &fit).into());
     }
@@ -240,11 +268,11 @@ fn prepare(
     }
     let ChosenPlacement { placement, reason } =
         ChosenPlacement::find(options.device, &mut config, startup, options.ranks)?;
-    if let Some(runs) = options.run_dir.as_deref().and_then(Path::parent)
+    if let Some(run_dir) = options.run_dir.as_deref()
         && config.data.cache.as_os_str().is_empty()
         && config.tokenizer != Tokenizer::Bytes
     {
-        config.data.cache = runs.join(build::CACHE);
+        config.data.cache = token_cache(run_dir);
     }
     let share = startup.share();
     let look = || Resumption::look(&config, options, startup.rank() == 0, (share, found));
@@ -269,6 +297,13 @@ fn prepare(
         resumption.apply(&mut setup)?;
     }
     Ok((setup, resumption))
+}
+
+/// Returns the directory of cached tokens: beside the run directory, where other runs find them, or in it if
+/// its parent cannot be written.
+fn token_cache(run_dir: &Path) -> PathBuf {
+    let beside = run_dir.parent().unwrap_or(Path::new("")).join(build::CACHE);
+    if output::is_writable(&beside) { beside } else { run_dir.join(build::CACHE) }
 }
 
 fn open_directory(

@@ -43,6 +43,7 @@ mod sampler;
 mod save;
 mod session;
 mod sessions;
+mod shared_memory;
 mod spike_file;
 mod spikes;
 mod start_times;
@@ -53,18 +54,23 @@ mod utc;
 mod views;
 pub mod weights;
 
+use system::readers::Reader;
+
+/// The keys of the files of other programs that this crate reads.
+pub const READERS: &[&Reader] = &[&HOSTFILE];
+
 pub use checkpoint::{best as best_step, run_of};
 pub use compare::compare;
 pub use compare::{CompareOptions, ComparedRun, Comparison, Difference, MetricsParting, Rerun, RerunOptions};
 pub use error::{JobError, Result, RunError};
 pub use history::NonFinite;
-pub use interrupt::{Interrupt, heed_limits};
+pub use interrupt::{Interrupt, StopSignal, heed_limits};
 pub use launch::{train, train_as};
 pub use options::RunOptions;
 pub use placement::ChosenPlacement;
 pub use prediction::{check as check_described_device, predicted_step};
 pub use rank::prepare_kernels;
-pub use restarts::{JobLauncher, RestartedJob};
+pub use restarts::{HOSTFILE, JobLauncher, RestartedJob};
 pub use resume::check_model;
 pub use run_report::{configuration_of, report_run};
 pub use runs::{ListedRun, is_training, list_runs};

@@ -9,8 +9,8 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 use checkpoint::{FileOfState, IncomingFiles, MemoryWriter};
 use collective::ControlPlane;
-use collective::tcp::Secret;
 use collective::tcp::copies::{self, Receiver};
+use collective::tcp::{Secret, own_addresses};
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
@@ -48,7 +48,7 @@ pub(crate) fn connect(
     let secret = Secret::new(&bytes).ok();
     let receiver = secret.clone().filter(|_| is_first).and_then(|secret| receive(writer, host, secret));
     let port = receiver.as_ref().map_or(0, Receiver::port);
-    let own = is_first.then(|| Address { host: host.to_owned(), addresses: copies::own_addresses(), port });
+    let own = is_first.then(|| Address { host: host.to_owned(), addresses: own_addresses(), port });
     let all = control.all_gather(&serde_json::to_vec(&own).unwrap_or_default())?;
     let hosts: Vec<Address> =
         all.iter().filter_map(|text| serde_json::from_slice::<Option<_>>(text).ok().flatten()).collect();

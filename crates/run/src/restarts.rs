@@ -9,6 +9,7 @@ use checkpoint::list;
 use config::RunConfig;
 use plan::{Continuation, PlanOptions, continuation};
 use system::terminal;
+use telemetry::units::counted;
 
 use crate::cause::Cause;
 use crate::error::{Result, RunError};
@@ -17,14 +18,19 @@ use crate::sessions::{self, Ending};
 
 mod attempt;
 mod guard;
+mod hostfile;
 mod hosts;
 mod memory;
+mod named_host;
+mod own_host;
 mod processes;
+mod question;
 mod stops;
 
 use attempt::{Attempt, Ended};
+pub use hostfile::HOSTFILE;
 pub use hosts::JobLauncher;
-use hosts::{Host, Hosts};
+use hosts::{Answers, Host, Hosts};
 use memory::MemoryOfJob;
 use stops::Stops;
 
@@ -93,18 +99,25 @@ struct Restarts<'a> {
 impl Restarts<'_> {
     fn run(&mut self) -> Result<u8> {
         loop {
-            let Some((hosts, grid)) = self.grid_of_hosts()? else { return Ok(1) };
-            self.announce(&grid);
-            let ended = self.attempt(&hosts, &grid)?;
+            // Nothing of a job that was stopped before it has started is done.
+            let Some((answers, grid)) = self.grid_of_hosts()? else { return Ok(self.stops.status().max(1)) };
+            self.announce(&answers, &grid);
+            let before = sessions::all(&self.job.run_dir).len();
+            let ended = self.attempt(&answers.hosts, &grid)?;
+            let ending = self.ending_of_session(before);
             let reason = match ended {
+                Ended::Stopped(0) => return Ok(self.stops.status()),
                 Ended::Stopped(status) => return Ok(status),
-                Ended::ToGrow if self.last_ending() == Some(Ending::Interrupted) => {
-                    "more hosts answer".to_owned()
-                }
+                Ended::ToGrow if ending == Some(Ending::Interrupted) => "more hosts answer".to_owned(),
                 Ended::Done | Ended::ToGrow => return Ok(0),
                 // The command line, configuration or data is wrong, and stays so.
                 Ended::Refused => return Ok(2),
-                Ended::Failed(reason) => self.count(reason)?,
+                // The run goes back of its own accord, which is no failure.
+                Ended::Failed(reason) if ending == Some(Ending::Rewound) => {
+                    terminal::say(&format!("plimsoll: the run goes back: {reason}"));
+                    reason
+                }
+                Ended::Failed(reason) => self.count(reason, ending.as_ref())?,
             };
             let restart = self.cause.as_ref().map_or(1, |cause| cause.restart + 1);
             self.cause = Some(Cause::of_ranks(&self.logs(), grid.ranks, restart, reason));
@@ -121,14 +134,22 @@ impl Restarts<'_> {
     ///
     /// # Errors
     /// Too few hosts for a long time; a grid that does not fit.
-    fn grid_of_hosts(&self) -> Result<Option<(Vec<Host>, Continuation)>> {
-        let began = Instant::now();
+    fn grid_of_hosts(&self) -> Result<Option<(Answers, Continuation)>> {
+        let (began, mut is_announced) = (Instant::now(), false);
         loop {
-            let hosts = self.hosts.answering();
-            match self.grid(&hosts) {
-                Ok(grid) => return Ok(Some((hosts, grid))),
-                Err(error) if self.hosts.are_all(&hosts) || began.elapsed() > HOSTS_ANSWER => {
-                    return Err(error);
+            let answers = self.hosts.answers();
+            let silent = answers.silent.join(", ");
+            match self.grid(&answers.hosts) {
+                Ok(grid) => return Ok(Some((answers, grid))),
+                Err(error) if silent.is_empty() => return Err(error),
+                Err(error) if began.elapsed() > HOSTS_ANSWER => {
+                    let seconds = HOSTS_ANSWER.as_secs();
+                    let text = format!("no answer from {silent} within {seconds} s: {error}");
+                    return Err(RunError::Refused(text));
+                }
+                Err(_) if !std::mem::replace(&mut is_announced, true) => {
+                    let seconds = HOSTS_ANSWER.as_secs();
+                    terminal::say(&format!("plimsoll: waiting for {silent} to answer, {seconds} s at most"));
                 }
                 Err(_) => {}
             }
@@ -144,7 +165,11 @@ impl Restarts<'_> {
         Ok(continuation(&self.job.config, &self.job.plan, slots)?)
     }
 
-    fn announce(&self, grid: &Continuation) {
+    /// Names the hosts that do not answer, the grid if it is smaller than configured, and the restart.
+    fn announce(&self, answers: &Answers, grid: &Continuation) {
+        if let Some(warning) = warning(answers, grid, self.job.config.world_size()) {
+            terminal::say(&format!("plimsoll: warning: {warning}"));
+        }
         let Some(cause) = &self.cause else { return };
         let (from, ranks) = (self.newest_checkpoint(), grid.ranks);
         let from = match from {
@@ -182,11 +207,11 @@ impl Restarts<'_> {
     ///
     /// # Errors
     /// Too many in a row without a new checkpoint; a failure that comes again at every start.
-    fn count(&mut self, reason: String) -> Result<String> {
+    fn count(&mut self, reason: String, ending: Option<&Ending>) -> Result<String> {
         let newest = self.newest_checkpoint();
         self.failures = if newest > self.newest { 0 } else { self.failures + 1 };
         self.newest = newest;
-        if matches!(self.last_ending(), Some(Ending::NonFinite | Ending::Spike)) {
+        if matches!(ending, Some(Ending::NonFinite | Ending::Spike)) {
             return Err(RunError::Failed(format!("{reason}; a restart would end in the same way")));
         }
         if reason.contains(worker::CORRUPTION) {
@@ -209,9 +234,26 @@ impl Restarts<'_> {
         newest(&self.job.run_dir).max(self.memory.newest())
     }
 
-    fn last_ending(&self) -> Option<Ending> {
-        sessions::all(&self.job.run_dir).pop().map(|session| session.ending)
+    /// Returns the ending of the last session, if it is not one of the `before` sessions of earlier starts.
+    fn ending_of_session(&self, before: usize) -> Option<Ending> {
+        sessions::all(&self.job.run_dir).drain(..).skip(before).last().map(|session| session.ending)
     }
+}
+
+/// Returns a sentence about hosts that do not answer, or about a grid that is smaller than the configured one
+/// of `configured` ranks; `None` if there is nothing to say.
+fn warning(answers: &Answers, grid: &Continuation, configured: usize) -> Option<String> {
+    let silent = match answers.silent.is_empty() {
+        true => None,
+        false => Some(format!("no answer from {}", answers.silent.join(", "))),
+    };
+    if grid.ranks >= configured {
+        return silent.map(|silent| format!("{silent}; the other hosts take all {configured} ranks"));
+    }
+    let slots = answers.hosts.iter().map(|host| host.slots).sum::<usize>() as u64;
+    let why = silent.unwrap_or_else(|| format!("the hosts take {}", counted(slots, "rank")));
+    let ranks = counted(grid.ranks as u64, "rank");
+    Some(format!("{why}: the job has {ranks} instead of the {configured} configured, {}", grid.sets.join(", ")))
 }
 
 /// Returns whether this process is a rank of a job that another process starts again after a failure.
@@ -241,7 +283,7 @@ impl Growth {
         if self.asking.is_none() && newest > self.asked_at {
             self.asked_at = newest;
             let hosts = hosts.clone();
-            self.asking = system::threads::spawn("hosts", move || hosts.answering()).ok();
+            self.asking = system::threads::spawn("hosts", move || hosts.answers().hosts).ok();
         }
         None
     }

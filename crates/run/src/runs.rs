@@ -4,7 +4,7 @@ use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use device::Backend;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use telemetry::Statistic;
 use telemetry::run_files::Summary;
 
@@ -18,7 +18,8 @@ use crate::summary::SUMMARY;
 /// The state and results of a run so far.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ListedRun {
-    /// Directory of the run.
+    /// Directory of the run. In JSON, bytes that are not UTF-8 are replaced.
+    #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
     /// How its last session ended: `complete`, `stopped`, `failed`, `killed`, `not finite`; `running`; or
     /// `not begun`.
@@ -43,6 +44,10 @@ pub struct ListedRun {
     pub weights_sha256: Option<String>,
     /// The reason why its files cannot be read.
     pub error: Option<String>,
+}
+
+fn as_text<S: Serializer>(path: &Path, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.display())
 }
 
 /// Returns the runs in `directory`: itself if it is a run, or else those directly below it, by name.

@@ -9,11 +9,12 @@ use telemetry::hashes::HashedStep;
 use telemetry::log::step_span;
 use telemetry::progress::is_reported;
 use telemetry::step_trace::RunPart;
+use telemetry::units::counted;
 use telemetry::{ExpertLoads, RankRecord, RankStep};
 
 use crate::error::Result;
 use crate::history::{History, Repetition, StepReport};
-use crate::interrupt::Interrupt;
+use crate::interrupt::{Interrupt, StopSignal};
 use crate::save::Saver;
 use worker::{Calendar, StepMemory, Validation, Worker, WorkerError};
 
@@ -42,8 +43,7 @@ pub(crate) fn run(
     let clock = Clock::new(worker.device().backend() == Backend::Cuda);
     let mut training =
         Training { worker, interrupt, observer, calendar, history, clock, unread: None, due: false };
-    training.history.interrupted = training.stops_at_start()?;
-    if !training.history.interrupted {
+    if !training.stops_at_start()? && !training.has_ended_early() {
         training.steps()?;
     }
     Ok(training.history)
@@ -69,11 +69,25 @@ impl Training<'_> {
     fn stops_at_start(&mut self) -> Result<bool> {
         let is_left = self.history.first < self.calendar.steps;
         let is_due = self.interrupt.is_due(0);
-        let stops = Agreement::reach(self.worker.control(), is_due, self.observer, None)?.stop && is_left;
+        let asked = (is_due, self.interrupt.signal());
+        let agreed = Agreement::reach(self.worker.control(), asked, self.observer, None)?;
+        let stops = agreed.stop && is_left;
+        self.history.stop(stops, agreed.signal);
         if stops && self.worker.grid().rank() == 0 {
             tracing::info!("asked to stop during the start: no step is done");
         }
         Ok(stops)
+    }
+
+    /// Returns whether the run had ended before its last step when its checkpoint was written, so that no
+    /// step is left.
+    fn has_ended_early(&self) -> bool {
+        let History { steps, validations, .. } = &self.history;
+        let has_ended = *steps < self.calendar.steps && self.calendar.is_out_of_patience(validations.since_best);
+        if has_ended && self.worker.grid().rank() == 0 {
+            tracing::info!("{}", nothing_is_left(*steps, validations.since_best));
+        }
+        has_ended
     }
 
     fn steps(&mut self) -> Result<()> {
@@ -83,6 +97,9 @@ impl Training<'_> {
             }
         }
         self.read_last()?;
+        if self.history.repeats.is_none() && !self.worker.device().is_meta() {
+            self.history.end();
+        }
         if let Some(spike) = self.history.spike.as_ref().filter(|spike| spike.rewinds()) {
             self.history.repeats = Some(Repetition::Rewound(spike.in_words()));
         }
@@ -162,7 +179,8 @@ impl Training<'_> {
             true => Some(self.worker.record()?),
             false => None,
         };
-        let agreed = Agreement::reach(self.worker.control(), is_due, self.observer, record)?;
+        let asked = (is_due, self.interrupt.signal());
+        let agreed = Agreement::reach(self.worker.control(), asked, self.observer, record)?;
         if let Some(saver) = self.observer.saver_mut().filter(|saver| saver.is_unreported())
             && !agreed.is_working
         {
@@ -171,7 +189,7 @@ impl Training<'_> {
         if let Some(saver) = self.observer.saver_mut().filter(|_| !agreed.is_copying) {
             saver.publish_in_memory(self.worker.control())?;
         }
-        self.history.interrupted = agreed.stop && done < self.calendar.steps;
+        self.history.stop(agreed.stop && done < self.calendar.steps, agreed.signal);
         if self.history.interrupted && self.worker.grid().rank() == 0 {
             tracing::info!("stop requested: step {done} is the last");
         }
@@ -257,7 +275,7 @@ impl Training<'_> {
     /// Returns whether the validation loss has not fallen for `train.patience` validations.
     fn is_out_of_patience(&self) -> bool {
         let since_best = self.history.validations.since_best;
-        let has_ended = self.calendar.patience.is_some_and(|patience| since_best >= patience)
+        let has_ended = self.calendar.is_out_of_patience(since_best)
             && self.history.steps < self.calendar.steps
             && !self.worker.device().is_meta();
         if has_ended && self.worker.grid().rank() == 0 {
@@ -266,6 +284,15 @@ impl Training<'_> {
         }
         has_ended
     }
+}
+
+/// Returns a sentence about a resumed run that had ended early, after `steps` steps.
+pub(crate) fn nothing_is_left(steps: u64, since_best: u64) -> String {
+    format!(
+        "nothing is left to do: the run ended early after step {steps}, when {} had no lower loss \
+         (train.patience)",
+        counted(since_best, "validation")
+    )
 }
 
 /// Durations of steps.
@@ -332,6 +359,8 @@ impl Unread {
 struct Agreement {
     /// All ranks end after this step.
     stop: bool,
+    /// The signal that asked a rank to stop.
+    signal: StopSignal,
     save_is_due: bool,
     /// A checkpoint is being written.
     is_saving: bool,
@@ -364,7 +393,7 @@ impl Records {
     }
 }
 
-/// Number of flags at the beginning of a message.
+/// Number of flags at the beginning of a message, before the number of a signal.
 const FLAGS: usize = 5;
 
 impl Agreement {
@@ -372,7 +401,7 @@ impl Agreement {
     /// same messages.
     fn reach(
         control: &mut dyn ControlPlane,
-        stop: bool,
+        (stop, signal): (bool, StopSignal),
         observer: &dyn Observer,
         record: Option<RankRecord>,
     ) -> Result<Self> {
@@ -385,6 +414,7 @@ impl Agreement {
             saver(Saver::is_copying),
         ];
         let mut own = flags.map(u8::from).to_vec();
+        own.push(signal.number());
         let has_records = record.is_some();
         if let Some(record) = record {
             own.extend(record.encode()?);
@@ -394,10 +424,12 @@ impl Agreement {
         let reads = has_records && control.rank() == 0;
         let records = all.iter().enumerate().filter(|_| reads);
         let read = |(rank, flags): (usize, &Vec<u8>)| {
-            RankRecord::decode(rank, flags.get(FLAGS..).unwrap_or_default())
+            RankRecord::decode(rank, flags.get(FLAGS + 1..).unwrap_or_default())
         };
+        let signals = all.iter().filter_map(|flags| flags.get(FLAGS).copied());
+        let signal = signals.map(StopSignal::of).max().unwrap_or_default();
         let records = Records::of(records.map(read))?;
         let (save_is_due, is_saving, is_working, is_copying) = (any(1), any(2), any(3), any(4));
-        Ok(Agreement { stop: any(0), save_is_due, is_saving, is_working, is_copying, records })
+        Ok(Agreement { stop: any(0), signal, save_is_due, is_saving, is_working, is_copying, records })
     }
 }

@@ -108,7 +108,7 @@ pub(crate) struct Session {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     micro_batch_size: Option<usize>,
     /// The checkpoint or folder of the initial weights.
-    weights_from: Option<PathBuf>,
+    weights_from: Option<String>,
     /// Bit-deciding settings that changed, by key: bits may differ after `after_step`.
     changed: BTreeMap<String, Changed>,
     /// Differences from the software that wrote the checkpoint: bits may differ after `after_step`.
@@ -184,7 +184,7 @@ impl Session {
         let changed = self.changed.iter().map(|(key, Changed { from: before, to })| {
             format!("{key} is {} and was {}: bits may differ after step {from}", value(to), value(before))
         });
-        let weights = self.weights_from.iter().map(|path| format!("weights from {}", path.display()));
+        let weights = self.weights_from.iter().map(|path| format!("weights from {path}"));
         let restart = self.restart.iter().map(Restarted::in_words);
         let notes = restart.chain(weights).chain(changed).chain(self.warnings.iter().cloned()).collect();
         SessionRow { started: self.started.clone(), cells, notes }
@@ -242,7 +242,7 @@ impl Sessions {
             after_step: setup.first_step(),
             micro_batch_size: Some(size),
             weights_from: match &setup.start {
-                Start::Weights(weights) => Some(weights.path().to_owned()),
+                Start::Weights(weights) => Some(weights.path().to_string_lossy().into_owned()),
                 Start::Drawn | Start::Resumed(_) => None,
             },
             changed,

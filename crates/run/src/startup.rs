@@ -3,8 +3,10 @@
 //! An error that all processes find is printed once, by rank 0, and all of them end with its status; an error
 //! that only some find is printed by rank 0 too, with the rank and host that found it.
 
+use std::ffi::OsString;
 use std::fmt::Display;
-use std::path::PathBuf;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
 
 use checkpoint::{CorpusMark, Share};
 use collective::{Communicator, World};
@@ -38,20 +40,26 @@ impl Startup {
     /// # Errors
     /// Ranks that do not find each other; an MPI launcher, but a build without MPI.
     pub fn begin() -> Result<Self> {
-        if let Some(warning) = Environment::of_process().warning() {
+        let environment = Environment::of_process();
+        if let Some(warning) = environment.warning() {
             terminal::say(&format!("plimsoll: {warning}"));
         }
-        let Some(launcher) = Launcher::of_process()? else { return Ok(Self::alone()) };
-        match Job::join(launcher)? {
-            Some(job) => Ok(Startup { job: Some(job) }),
-            None => Ok(Self::alone()),
-        }
+        // Also where nothing is waited for: a value that is wrong is wrong in the next job, too.
+        environment.start_seconds()?;
+        let job = Launcher::of_process()?.map(Job::join).transpose()?.flatten();
+        Ok(Startup { job })
     }
 
     /// Returns the number of processes in this process's job, if a launcher started it.
     #[must_use]
     pub fn launched() -> Option<usize> {
         Launcher::of_process().ok().flatten().map(|launcher| launcher.processes())
+    }
+
+    /// Returns the rank that a launcher has numbered this process with, if one has.
+    #[must_use]
+    pub fn launched_rank() -> Option<usize> {
+        Environment::of_process().rank()
     }
 
     /// Returns the startup of a process without a job.
@@ -137,8 +145,8 @@ impl Startup {
     /// Returns on all ranks the run directory that rank 0 has opened.
     pub(crate) fn share_directory(&mut self, opened: Option<RunDirectory>) -> Result<RunDirectory> {
         let absolute = |opened: &RunDirectory| std::path::absolute(opened.path()).ok();
-        let path = opened.as_ref().and_then(absolute).map(|path| path.to_string_lossy().into_owned());
-        let shared = PathBuf::from(self.of_rank_zero(path.unwrap_or_default())?);
+        let path = opened.as_ref().and_then(absolute).map(|path| digits_of(&path));
+        let shared = path_of(&self.of_rank_zero(path.unwrap_or_default())?);
         Ok(opened.unwrap_or_else(|| RunDirectory::of_rank_zero(shared)))
     }
 
@@ -251,6 +259,17 @@ impl Startup {
     }
 }
 
+/// Returns the bytes of a path as hexadecimal digits: a path need not be text.
+fn digits_of(path: &Path) -> String {
+    path.as_os_str().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Returns the path of such digits.
+fn path_of(digits: &str) -> PathBuf {
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    PathBuf::from(OsString::from_vec(digits.as_bytes().chunks(2).filter_map(byte).collect()))
+}
+
 /// Properties that must be equal on all ranks.
 #[derive(Debug, PartialEq)]
 struct Facts {
@@ -358,7 +377,15 @@ fn device_facts(setup: &Setup) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::Facts;
+    use super::*;
+
+    #[test]
+    fn a_path_of_any_bytes_reaches_all_ranks() {
+        for bytes in [&b"/runs/caf\xe9"[..], b"/runs/a b\n", b"", b"\xff\xfe"] {
+            let path = PathBuf::from(OsString::from_vec(bytes.to_vec()));
+            assert_eq!(path_of(&digits_of(&path)), path);
+        }
+    }
 
     #[test]
     fn the_first_difference_is_reported() {

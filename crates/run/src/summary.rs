@@ -6,7 +6,7 @@ use serde_json::json;
 use telemetry::RankStatistics;
 use telemetry::run_files::{self, Summary};
 use worker::watch::Findings;
-use worker::{Setup, Start, build};
+use worker::{Calendar, Setup, Start, build};
 
 use crate::error::{Result, RunError};
 use crate::history::History;
@@ -117,11 +117,14 @@ pub(crate) fn write(summary: &Summary, run_dir: &Path) -> Result<()> {
     Ok(summary.write(&run_dir.join(SUMMARY))?)
 }
 
-/// Returns the summary of the run that `setup` resumes, if all its steps are done and the summary records it.
+/// Returns the summary of the run that `setup` resumes, if no step of it is left and the summary records its
+/// last one.
 pub(crate) fn of_complete_run(setup: &Setup, run_dir: &Path) -> Option<Summary> {
-    let point = setup.resumed()?;
-    let steps = setup.config.train.steps;
+    let checkpoint = &setup.resumed()?.checkpoint;
+    let (steps, since_best) = (checkpoint.step(), checkpoint.validations().since_best);
+    let has_ended = steps == setup.config.train.steps
+        || Calendar::new(&setup.config).is_out_of_patience(since_best);
     // A summary that cannot be read is written again.
     let summary = Summary::read(&run_dir.join(SUMMARY)).ok().flatten()?;
-    (point.checkpoint.step() == steps && summary.steps == steps).then_some(summary)
+    (has_ended && summary.steps == steps).then_some(summary)
 }

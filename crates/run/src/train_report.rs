@@ -13,6 +13,7 @@ use telemetry::{Prediction, RankStatistics};
 
 use crate::accuracy::percentages;
 use crate::error::{Result, RunError};
+use crate::interrupt::StopSignal;
 use crate::rank::Outcome;
 use crate::run_directory::RunDirectory;
 use crate::sampler::Sample;
@@ -51,6 +52,8 @@ pub struct TrainReport {
     pub ranks: Vec<RankStatistics>,
     /// Whether the run was stopped early.
     pub interrupted: bool,
+    /// The signal that stopped it.
+    pub stopped_by: StopSignal,
     /// Predicted tokens (or samples) per second, if a step was predicted.
     pub predicted_tokens_per_second: Option<f64>,
     /// Unit of its throughput: tokens/s or samples/s.
@@ -120,6 +123,7 @@ pub(crate) fn report(
         outlived: findings.iter().filter_map(|finding| finding.outlived.clone()).collect(),
         ranks: summary.ranks.clone(),
         interrupted: history.interrupted,
+        stopped_by: history.stopped_by,
         predicted_tokens_per_second: predicted(directory.path()),
         unit: setup.config.model.examples().rate(),
         loss_unit: setup.config.model.examples().loss_unit(),
@@ -154,6 +158,7 @@ impl TrainReport {
             outlived: serde_json::from_value(entries("outlived")).unwrap_or_default(),
             ranks: summary.ranks.clone(),
             interrupted: false,
+            stopped_by: StopSignal::default(),
             predicted_tokens_per_second: None,
             unit: setup.config.model.examples().rate(),
             loss_unit: setup.config.model.examples().loss_unit(),

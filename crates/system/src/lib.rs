@@ -26,6 +26,7 @@
 //! ```
 
 pub mod confined;
+pub mod environment;
 pub mod exit;
 pub mod fail_point;
 pub mod input;

@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::OFlags;
+use rustix::fs::{Access, OFlags, access};
 
 use crate::fail_point;
 use crate::input::{self, check_regular};
@@ -126,6 +126,15 @@ impl Drop for OutputFolder {
         // Once renamed it is gone; an error of the write is the one to report.
         let _ = fs::remove_dir_all(&self.temporary);
     }
+}
+
+/// Returns whether this user can make `path` or write in it: the nearest directory above it that exists is
+/// writable.
+#[must_use]
+pub fn is_writable(path: &Path) -> bool {
+    let existing = path.ancestors().find(|path| path.as_os_str().is_empty() || path.exists());
+    let existing = existing.filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    access(existing, Access::WRITE_OK | Access::EXEC_OK).is_ok()
 }
 
 /// Makes the name of a file or folder durable.

@@ -65,6 +65,9 @@ pub struct Job {
     pub is_plain_text: bool,
     /// Whether invalid input is counted and omitted instead of refused.
     pub skip_invalid: bool,
+    /// Whether the record of the output has the hash of the training tokens, which takes reading them once
+    /// more.
+    pub has_hash: bool,
     /// Whether progress is shown on standard error.
     pub show_progress: bool,
 }
@@ -95,6 +98,7 @@ impl Job {
             document_end: None,
             is_plain_text: false,
             skip_invalid: false,
+            has_hash: false,
             show_progress: false,
         })
     }

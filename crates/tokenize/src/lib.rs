@@ -36,6 +36,6 @@ mod unit;
 
 pub use error::{Error, Result};
 pub use job::{Format, HeldOut, Job};
-pub use output::Counts;
+pub use output::{Counts, open_verified};
 pub use run::tokenize;
 pub use train::{check_vocabulary, train_tokenizer, trained_tokenizer};

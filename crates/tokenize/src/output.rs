@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::job::{HeldOut, Job};
 use crate::shards::{Reached, Shards};
-use data::Tokenizer;
+use data::{Corpus, Tokenizer};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,6 +11,8 @@ use system::output::sync_parent;
 
 /// The record of a job in its output.
 const RECORD: &str = "tokens.json";
+/// The shards of training.
+const TRAINING: &str = "train_*.bin";
 /// The copy of the tokenizer beside the tokens.
 const TOKENIZER: &str = "tokenizer.json";
 
@@ -44,6 +46,10 @@ struct Record {
     training: Reached,
     validation: Reached,
     counts: Counts,
+    /// SHA-256 of the training tokens, as [`Corpus::fingerprint`] returns it; absent while the job runs, if it
+    /// was not asked for, and in the output of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    training_sha256: Option<String>,
 }
 
 /// A job's unfinished output: the directory `OUTPUT.partial`, to which one process at a time writes.
@@ -167,6 +173,11 @@ impl Output {
         if job.held_out != HeldOut::Nothing && counts.validation_tokens == 0 {
             return Err(Error::Refused("the files hold no token to validate on".to_owned()));
         }
+        if job.has_hash {
+            let corpus = Corpus::open_shards(&self.directory, &[TRAINING.to_owned()])?;
+            self.record.training_sha256 = Some(corpus.fingerprint()?);
+            self.save()?;
+        }
         if let Tokenizer::File(file) = &job.tokenizer {
             write_atomically(&self.directory.join(TOKENIZER), file.json())?;
             for (name, contents) in file.beside() {
@@ -210,6 +221,27 @@ fn whole(job: &Job, fingerprint: &str) -> Result<Option<Counts>> {
             Err(Error::Refused(text))
         }
     }
+}
+
+/// Opens the training tokens of an output, and compares them with their hash in its record. Returns also
+/// whether there is one.
+///
+/// # Errors
+/// Shards that are missing or damaged.
+pub fn open_verified(directory: &Path) -> Result<(Corpus, bool)> {
+    let corpus = Corpus::open_shards(directory, &[TRAINING.to_owned()])?;
+    let Some(written) = read_record(directory)?.and_then(|record| record.training_sha256) else {
+        return Ok((corpus, false));
+    };
+    if corpus.fingerprint()? != written {
+        let text = format!(
+            "{}: its tokens are damaged: their SHA-256 is not the one that was written; delete it, and the \
+             text is tokenized again",
+            directory.display()
+        );
+        return Err(Error::Refused(text));
+    }
+    Ok((corpus, true))
 }
 
 /// The most bytes of a record.

@@ -290,11 +290,21 @@ fn text_corpus(
     };
     let tokens = cache.join(format!("{:x}", Sha256::digest(contents)));
     if !tokens.exists() {
+        if !system::output::is_writable(&cache) {
+            let text = format!("{}: it cannot be written: data.cache names another directory", cache.display());
+            return Err(tokenize::Error::Refused(text));
+        }
         let files = text.files().map(Path::to_path_buf).collect();
         let job = Job::new(files, tokenizer.clone(), tokens.clone())?;
-        tokenize::tokenize(&Job { separator, show_progress: true, is_plain_text: true, ..job })?;
+        let job = Job { show_progress: true, is_plain_text: true, has_hash: true, ..job };
+        tokenize::tokenize(&Job { separator, ..job })?;
     }
-    Ok(Corpus::open_shards(&tokens, &["train_*.bin".to_owned()])?)
+    let (corpus, is_verified) = tokenize::open_verified(&tokens)?;
+    if !is_verified {
+        let tokens = tokens.display();
+        tracing::warn!("{tokens}: it cannot be verified: an earlier version wrote these tokens, without a hash");
+    }
+    Ok(corpus)
 }
 
 /// Warns of a text that consists of JSON, whose keys and braces are tokens too.

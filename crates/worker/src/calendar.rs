@@ -26,7 +26,7 @@ pub struct Calendar {
     verify_every: u64,
     memory_every: u64,
     /// Validations without a lower loss after which the run ends; `None`: it runs all steps.
-    pub patience: Option<u64>,
+    patience: Option<u64>,
 }
 
 impl Calendar {
@@ -42,6 +42,11 @@ impl Calendar {
             memory_every: checkpoint.memory_steps,
             patience: Some(train.patience).filter(|patience| *patience > 0),
         }
+    }
+
+    /// Returns whether a run ends whose last `since_best` validations had no lower loss.
+    pub fn is_out_of_patience(&self, since_best: u64) -> bool {
+        self.patience.is_some_and(|patience| since_best >= patience)
     }
 
     /// Returns whether a validation follows step `step`, counted from 0: every `validate_every` steps, and

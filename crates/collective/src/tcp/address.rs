@@ -3,12 +3,16 @@
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use system::threads;
+use system::{terminal, threads};
 
 use crate::tcp::error::StartError;
-use crate::tcp::member::Member;
+use crate::tcp::member::{Member, NOTICE};
+use crate::tcp::own_addresses::own_addresses;
+
+/// Time between two look-ups of a name that has no address yet.
+const LOOK_UP_AGAIN: Duration = Duration::from_millis(500);
 
 /// From where a rank can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +26,8 @@ pub(super) enum Reach {
 /// Returns from where the ranks of a job can be reached: without a secret, only from their own host.
 ///
 /// # Errors
-/// Without a secret, an address of rank 0 that is not its host's own.
-pub(super) fn reach(member: &Member, deadline: Instant) -> Result<Reach, StartError> {
+/// Without a secret, an address of rank 0 that is not its host's own, or that is not found within `timeout`.
+pub(super) fn reach(member: &Member, timeout: Duration) -> Result<Reach, StartError> {
     if member.local_size == Some(member.world_size) {
         // No rank is on another host, whatever the name of this one is.
         return Ok(Reach::Host(Ipv4Addr::LOCALHOST.into()));
@@ -31,9 +35,8 @@ pub(super) fn reach(member: &Member, deadline: Instant) -> Result<Reach, StartEr
     if member.secret.is_some() {
         return Ok(Reach::Network);
     }
-    let Member { address, port, .. } = member;
-    let addresses = resolve(address, *port, deadline)
-        .map_err(|why| StartError::Absent(format!("the address {address} of rank 0 is not found: {why}")))?;
+    let address = &member.address;
+    let addresses = await_addresses(member, timeout)?;
     match addresses.iter().map(SocketAddr::ip).find(|address| !address.to_canonical().is_loopback()) {
         None => Ok(Reach::Host(addresses.first().map_or(Ipv4Addr::LOCALHOST.into(), SocketAddr::ip))),
         Some(other) => {
@@ -44,6 +47,41 @@ pub(super) fn reach(member: &Member, deadline: Instant) -> Result<Reach, StartEr
             )))
         }
     }
+}
+
+/// Returns the addresses of rank 0's host, whose name may appear after this rank starts.
+///
+/// # Errors
+/// The name has none within `timeout`.
+fn await_addresses(member: &Member, timeout: Duration) -> Result<Vec<SocketAddr>, StartError> {
+    let Member { address, port, .. } = member;
+    let (begun, deadline) = (Instant::now(), Instant::now() + timeout);
+    let mut notice = Some(NOTICE).filter(|notice| member.rank <= 1 && *notice < timeout);
+    loop {
+        let why = match resolve(address, *port, deadline) {
+            Ok(addresses) => return Ok(addresses),
+            Err(why) => why,
+        };
+        let seconds = timeout.as_secs();
+        if Instant::now() + LOOK_UP_AGAIN >= deadline {
+            let text = format!("the address {address} of rank 0 was not found within {seconds} s: {why}");
+            return Err(StartError::Absent(text));
+        }
+        if notice.take_if(|notice| begun.elapsed() >= *notice).is_some() {
+            terminal::say(&format!(
+                "plimsoll: waiting for the address {address} of rank 0 {seconds} s at most: {why}"
+            ));
+        }
+        std::thread::sleep(LOOK_UP_AGAIN);
+    }
+}
+
+/// Returns whether a name or an address is this host's, as far as `within` tells.
+#[must_use]
+pub fn is_of_this_host(name: &str, within: Duration) -> bool {
+    let own = own_addresses();
+    let addresses = resolve(name, 0, Instant::now() + within).unwrap_or_default();
+    addresses.iter().map(|address| address.ip().to_canonical()).any(|ip| ip.is_loopback() || own.contains(&ip))
 }
 
 /// Listens on a port, 0 for any.

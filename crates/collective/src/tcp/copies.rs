@@ -6,14 +6,14 @@
 //! strangers take neither threads nor time of training.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use mio::Waker;
-use system::{input, threads};
+use system::threads;
 
 use crate::tcp::address::{Reach, listen};
 use crate::tcp::channel::Channel;
@@ -36,8 +36,6 @@ const MOST_NAME: usize = 1024;
 const PIECE: usize = 1 << 20;
 /// The answer that a file is stored.
 const STORED: u8 = 1;
-/// Most bytes of the system's list of addresses.
-const MOST_BYTES: u64 = 16 << 20;
 
 /// Stores a file with this name and number of bytes.
 type Store = dyn Fn(&str, u64, &mut dyn Read) -> io::Result<()> + Send + Sync;
@@ -182,32 +180,9 @@ fn write(mut stream: TcpStream, name: &str, bytes: u64, reader: &mut dyn Read) -
     if answer == [STORED] { Ok(()) } else { Err(ErrorKind::InvalidData.into()) }
 }
 
-/// Returns the IPv4 addresses of this host, those of its loopback last.
-pub fn own_addresses() -> Vec<IpAddr> {
-    let text = input::read_text("/proc/net/fib_trie".as_ref(), MOST_BYTES).unwrap_or_default();
-    let mut addresses = local_addresses(&text);
-    addresses.sort_by_key(|address| (address.is_loopback(), *address));
-    addresses.dedup();
-    addresses.into_iter().map(IpAddr::V4).collect()
-}
-
-/// Returns the addresses that the kernel's table of routes calls local.
-fn local_addresses(table: &str) -> Vec<Ipv4Addr> {
-    let mut last: Option<Ipv4Addr> = None;
-    let mut local = Vec::new();
-    for line in table.lines().map(str::trim) {
-        if let Some(address) = line.strip_prefix("|-- ") {
-            last = address.parse().ok();
-        } else if line == "/32 host LOCAL" {
-            local.extend(last);
-        }
-    }
-    local
-}
-
 #[cfg(test)]
 mod tests {
-    use std::net::TcpListener;
+    use std::net::{Ipv4Addr, TcpListener};
     use std::sync::Mutex;
 
     use super::*;
@@ -249,8 +224,9 @@ mod tests {
     #[test]
     fn strangers_keep_no_file_out() {
         let secret = Secret::new(b"0123456789abcdef").unwrap();
-        let receiver =
-            Receiver::start(secret.clone(), |_, _, reader| io::copy(reader, &mut io::sink()).map(drop));
+        let receiver = Receiver::start(secret.clone(), |_, _, reader| {
+            io::copy(reader, &mut io::sink()).map(drop)
+        });
         let receiver = receiver.unwrap();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, receiver.port()));
         let mut idle: Vec<TcpStream> = Vec::new();
@@ -279,14 +255,5 @@ mod tests {
         assert!(open[2 * MOST_STRANGERS + 1..].contains(&true) && !open[..MOST_STRANGERS].contains(&true));
         let threads = std::fs::read_dir("/proc/self/task").unwrap().count();
         assert!(threads < MOST_STRANGERS, "{threads} threads");
-    }
-
-    #[test]
-    fn local_addresses_are_read_from_the_routes() {
-        let table = "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\n     +-- \
-                     10.1.2.0/24 2 0 2\n        |-- 10.1.2.3\n           /32 host LOCAL\n     |-- 127.0.0.1\n\
-                     \x20       /32 host LOCAL\n     |-- 10.1.2.255\n        /32 link BROADCAST\n";
-        assert_eq!(local_addresses(table), [Ipv4Addr::new(10, 1, 2, 3), Ipv4Addr::LOCALHOST]);
-        assert!(own_addresses().contains(&IpAddr::V4(Ipv4Addr::LOCALHOST)));
     }
 }

@@ -18,12 +18,13 @@ mod join;
 mod link;
 mod lobby;
 mod member;
+mod own_addresses;
 mod wires;
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use system::{fail_point, threads};
@@ -32,12 +33,14 @@ use crate::communicator::Communicator;
 use crate::host::{HostControl, HostData};
 use crate::processes::{CONTROL, DATA, Processes, Shared, World};
 use crate::traffic::Meter;
+pub use address::is_of_this_host;
 use address::{listen, reach};
 use door::Door;
 pub use error::StartError;
 pub use handshake::Secret;
 use link::TcpLink;
 pub use member::Member;
+pub use own_addresses::own_addresses;
 use wires::Wires;
 
 /// Open files besides the connections.
@@ -55,7 +58,7 @@ pub fn start(member: &Member, timeout: Duration) -> Result<(World, Communicator)
         return Err(StartError::Refused(format!("there is no rank {rank} among {world_size}")));
     }
     allow_files(world_size)?;
-    let reach = reach(member, Instant::now() + timeout)?;
+    let reach = reach(member, timeout)?;
     let listener = listen(reach, if rank == 0 { member.port } else { 0 }).map_err(|error| {
         let port = member.port;
         StartError::Refused(match error.kind() {

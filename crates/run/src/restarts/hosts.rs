@@ -2,20 +2,25 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use telemetry::host_name;
+use system::environment;
 
+use super::hostfile;
+use super::named_host::{CORE_FILES, NamedHost, Slots, cores, own_cores};
+use super::own_host::are_own;
+use super::question::Question;
 use crate::error::{Result, RunError};
+use telemetry::host_name;
 
 /// Time in which a host must answer.
 const ANSWER: Duration = Duration::from_secs(10);
 /// Interval at which the answers are looked for.
 const LOOK: Duration = Duration::from_millis(20);
-/// The most bytes of a file of hosts.
-const MOST_BYTES: u64 = 16 << 20;
+/// The most ranks of a host.
+const MOST_RANKS: u64 = 1 << 20;
 
 /// A way to start ranks on hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,19 +33,28 @@ pub enum JobLauncher {
     Threads,
 }
 
-/// A host, and the number of ranks that it takes.
+/// A host that answers, and the number of ranks that it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Host {
     pub(super) name: String,
     pub(super) slots: usize,
 }
 
+/// The answers of a job's hosts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Answers {
+    /// The hosts that answer.
+    pub(super) hosts: Vec<Host>,
+    /// The names of those that do not.
+    pub(super) silent: Vec<String>,
+}
+
 /// The hosts of a job, and the launcher with its other options.
 #[derive(Clone, Debug)]
 pub(super) struct Hosts {
     launcher: JobLauncher,
-    /// None: this host alone, which no option names.
-    named: Vec<Host>,
+    /// Each with whether it is this host. None: this host alone, which no option names.
+    named: Vec<(NamedHost, bool)>,
     /// Ranks that this host takes, if no host is named.
     slots: usize,
     /// The launcher's options without those about hosts and numbers of ranks.
@@ -52,13 +66,11 @@ impl Hosts {
     /// host takes `ranks` ranks.
     ///
     /// # Errors
-    /// An option without its value, or of no launcher; a file of hosts that cannot be read.
+    /// An option without its value, or of no launcher; another number of ranks; hosts that cannot be read.
     pub(super) fn of(launcher: JobLauncher, options: &[OsString], ranks: usize) -> Result<Self> {
-        let mut hosts = Hosts { launcher, named: Vec::new(), slots: ranks, options: Vec::new() };
+        let hosts = Hosts { launcher, named: Vec::new(), slots: ranks, options: Vec::new() };
         if launcher == JobLauncher::Srun {
-            hosts.options = options.to_vec();
-            hosts.named = allocated(ranks)?;
-            return Ok(hosts);
+            return Ok(Hosts { options: options.to_vec(), ..hosts.with(allocated(ranks)?) });
         }
         if let (JobLauncher::Threads, Some(option)) = (launcher, options.first()) {
             let option = option.to_string_lossy();
@@ -67,46 +79,57 @@ impl Hosts {
                  set the number of ranks"
             )));
         }
+        let (mut in_files, mut in_options, mut others) = (Vec::new(), String::new(), Vec::new());
         let mut words = options.iter();
         while let Some(word) = words.next() {
-            let name = word.to_string_lossy();
-            let mut value = || {
-                let text = words.next().map(|value| value.to_string_lossy().into_owned());
-                text.ok_or_else(|| RunError::Refused(format!("{name}: its value is missing")))
+            let text = word.to_string_lossy();
+            let (option, joined) = match text.split_once('=') {
+                Some((option, value)) if option.starts_with('-') => (option, Some(value.to_owned())),
+                _ => (&*text, None),
             };
-            match name.trim_start_matches('-') {
-                "n" | "np" | "c" => drop(value()?),
-                "host" | "H" => hosts.named.extend(value()?.split(',').map(listed)),
-                "hostfile" | "machinefile" => hosts.named.extend(in_file(Path::new(&value()?))?),
-                _ => hosts.options.push(word.clone()),
+            let mut value = || {
+                let next = || words.next().map(|value| value.to_string_lossy().into_owned());
+                let missing = || RunError::Refused(format!("{option}: its value is missing"));
+                joined.clone().or_else(next).ok_or_else(missing)
+            };
+            match option.strip_prefix("--").or_else(|| option.strip_prefix('-')).unwrap_or_default() {
+                "n" | "np" | "c" => check_ranks(option, &value()?, ranks)?,
+                "host" | "H" => in_options = [in_options, value()?].join(","),
+                "hostfile" | "machinefile" => in_files.extend(hostfile::in_file(Path::new(&value()?))?),
+                _ => others.push(word.clone()),
             }
         }
-        Ok(hosts)
+        Ok(Hosts { options: others, ..hosts.with(of_both(in_files, in_options.trim_start_matches(','))?) })
     }
 
-    /// Returns the hosts that answer.
-    pub(super) fn answering(&self) -> Vec<Host> {
+    fn with(self, named: Vec<NamedHost>) -> Self {
+        let own = are_own(named.iter().map(|host| host.name.as_str()));
+        Hosts { named: named.into_iter().zip(own).collect(), ..self }
+    }
+
+    /// Returns which hosts answer.
+    pub(super) fn answers(&self) -> Answers {
         if self.named.is_empty() {
-            return vec![Host { name: host_name(), slots: self.slots }];
+            return Answers { hosts: vec![Host { name: host_name(), slots: self.slots }], silent: Vec::new() };
         }
-        let asked = self.named.iter().map(|host| (host, self.ask(&host.name)));
-        let mut asked: Vec<_> = asked.collect();
+        let mut asked: Vec<_> = self.named.iter().map(|(host, is_own)| self.ask(host, *is_own)).collect();
         let began = Instant::now();
-        let mut answers = vec![None; asked.len()];
+        let mut answers: Vec<Option<Option<usize>>> = vec![None; asked.len()];
         while answers.contains(&None) && began.elapsed() < ANSWER {
-            for ((_, question), answer) in asked.iter_mut().zip(&mut answers) {
+            for (question, answer) in asked.iter_mut().zip(&mut answers) {
                 *answer = answer.or_else(|| question.answer());
             }
             sleep(LOOK);
         }
-        asked.iter_mut().for_each(|(_, question)| question.end());
-        let answering = asked.iter().zip(&answers).filter(|(_, answer)| **answer == Some(true));
-        answering.map(|((host, _), _)| (*host).clone()).collect()
-    }
-
-    /// Returns whether these are all hosts of the job.
-    pub(super) fn are_all(&self, hosts: &[Host]) -> bool {
-        hosts.len() >= self.named.len()
+        asked.iter_mut().for_each(Question::end);
+        let mut all = Answers::default();
+        for ((host, _), answer) in self.named.iter().zip(answers) {
+            match answer.flatten() {
+                Some(slots) => all.hosts.push(Host { name: host.name.clone(), slots }),
+                None => all.silent.push(host.name.clone()),
+            }
+        }
+        all
     }
 
     /// Returns the command that starts `ranks` ranks of `program` on these hosts; its arguments follow.
@@ -136,9 +159,13 @@ impl Hosts {
 
     /// Deletes a directory on the other hosts that answer.
     pub(super) fn remove(&self, directory: &Path) {
-        let others = self.named.iter().filter(|host| !is_own(&host.name));
-        let removing = others.map(|host| self.ask_to(&host.name, &["rm", "-rf", "--"], Some(directory)));
-        let mut removing: Vec<_> = removing.collect();
+        let others = self.named.iter().filter(|(_, is_own)| !is_own);
+        let remove = |(host, _): &(NamedHost, bool)| {
+            let mut command = self.command_on(&host.name);
+            command.args(["rm", "-rf", "--"]).arg(directory);
+            Question::asked(command, 0)
+        };
+        let mut removing: Vec<_> = others.map(remove).collect();
         let began = Instant::now();
         while removing.iter_mut().any(|removal| removal.answer().is_none()) && began.elapsed() < ANSWER {
             sleep(LOOK);
@@ -146,12 +173,26 @@ impl Hosts {
         removing.iter_mut().for_each(Question::end);
     }
 
-    fn ask(&self, host: &str) -> Question {
-        if is_own(host) { Question::Known(true) } else { self.ask_to(host, &["true"], None) }
+    /// Asks a host how many ranks it takes.
+    fn ask(&self, host: &NamedHost, is_own: bool) -> Question {
+        match (host.slots, is_own) {
+            (Slots::Count(slots), true) => Question::Answered(Some(slots)),
+            (Slots::Cores, true) => Question::Answered(Some(own_cores())),
+            (Slots::Count(slots), false) => {
+                let mut command = self.command_on(&host.name);
+                command.arg("true");
+                Question::asked(command, slots)
+            }
+            (Slots::Cores, false) => {
+                let mut command = self.command_on(&host.name);
+                command.arg("cat").args(CORE_FILES);
+                Question::read(command, cores)
+            }
+        }
     }
 
-    /// Starts a command on another host.
-    fn ask_to(&self, host: &str, words: &[&str], path: Option<&Path>) -> Question {
+    /// Returns the start of a command on another host.
+    fn command_on(&self, host: &str) -> Command {
         let mut command = match self.launcher {
             JobLauncher::Mpirun | JobLauncher::Threads => agent(),
             JobLauncher::Srun => {
@@ -163,48 +204,46 @@ impl Hosts {
         if self.launcher == JobLauncher::Mpirun {
             command.arg(host);
         }
-        command.args(words).args(path).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        command.spawn().map_or(Question::Known(false), Question::Asked)
+        command
     }
 }
 
-/// Returns whether a name is this host's.
-fn is_own(host: &str) -> bool {
-    host == "localhost" || host == host_name()
+/// Checks the number of ranks that a launcher's option asks for.
+///
+/// # Errors
+/// Another number than the configured `ranks`.
+fn check_ranks(option: &str, value: &str, ranks: usize) -> Result<()> {
+    if value.trim().parse() == Ok(ranks) {
+        return Ok(());
+    }
+    Err(RunError::Refused(format!(
+        "{option} {value}: the configuration has {ranks} ranks; with --restarts the hosts that answer decide \
+         how many of them start, so leave it out"
+    )))
 }
 
-/// A question to a host.
-enum Question {
-    /// Answered without asking.
-    Known(bool),
-    /// The process that asks.
-    Asked(Child),
-}
-
-impl Question {
-    /// Returns whether the host answers; `None` if that is not known yet.
-    fn answer(&mut self) -> Option<bool> {
-        match self {
-            Question::Known(answers) => Some(*answers),
-            Question::Asked(child) => match child.try_wait() {
-                Ok(status) => status.map(|status| status.success()),
-                Err(_) => Some(false),
-            },
-        }
+/// Returns the hosts of files and of the option `--host`, which picks among those of files.
+///
+/// # Errors
+/// A host that mpirun would not start on; one that no file names.
+fn of_both(in_files: Vec<NamedHost>, in_options: &str) -> Result<Vec<NamedHost>> {
+    if in_options.is_empty() {
+        return Ok(in_files);
     }
-
-    fn end(&mut self) {
-        if let Question::Asked(child) = self {
-            // A process that has ended cannot be killed.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+    let refused = |why: String| RunError::Refused(format!("--host {in_options}: {why}"));
+    let mut picked = hostfile::in_option(in_options).map_err(refused)?;
+    for host in picked.iter_mut().filter(|_| !in_files.is_empty()) {
+        let Some(in_file) = in_files.iter().find(|in_file| in_file.name == host.name) else {
+            return Err(refused(format!("the hostfile does not name {}", host.name)));
+        };
+        host.slots = host.slots.at_most(in_file.slots);
     }
+    Ok(picked)
 }
 
 /// Returns the start of a command on another host, by the agent with which Open MPI reaches it.
 fn agent() -> Command {
-    let named = std::env::var("OMPI_MCA_plm_rsh_agent").unwrap_or_else(|_| "ssh".to_owned());
+    let named = environment::text("OMPI_MCA_plm_rsh_agent").unwrap_or_else(|| "ssh".to_owned());
     let mut words = named.split(':').next().unwrap_or("ssh").split_whitespace();
     let program = words.next().unwrap_or("ssh");
     let mut command = Command::new(program);
@@ -215,40 +254,18 @@ fn agent() -> Command {
     command
 }
 
-/// Returns a host of `--host`, as `name` or `name:slots`.
-fn listed(text: &str) -> Host {
-    let (name, slots) = text.split_once(':').unwrap_or((text, "1"));
-    Host { name: name.trim().to_owned(), slots: slots.trim().parse().unwrap_or(1) }
-}
-
-/// Returns the hosts of a file with a host a line, as `name`, `name slots=4` or `name:4`.
-fn in_file(path: &Path) -> Result<Vec<Host>> {
-    let unreadable = |source| RunError::unreadable(path, source);
-    let text = system::input::read_text(path, MOST_BYTES).map_err(unreadable)?;
-    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
-    let host = |line: &str| {
-        let mut words = line.split_whitespace();
-        let mut host = listed(words.next()?);
-        if let Some(slots) = words.find_map(|word| word.strip_prefix("slots=")?.parse().ok()) {
-            host.slots = slots;
-        }
-        Some(host)
-    };
-    Ok(lines.filter_map(host).collect())
-}
-
 /// Returns the hosts of Slurm's allocation, which share `ranks` ranks equally if it does not say how many
 /// each takes.
 ///
 /// # Errors
 /// No allocation.
-fn allocated(ranks: usize) -> Result<Vec<Host>> {
+fn allocated(ranks: usize) -> Result<Vec<NamedHost>> {
     let refused = || {
         RunError::Refused(
             "--with srun: there is no allocation of Slurm, whose hosts scontrol names".to_owned(),
         )
     };
-    let list = std::env::var("SLURM_JOB_NODELIST").map_err(|_| refused())?;
+    let list = environment::text("SLURM_JOB_NODELIST").ok_or_else(refused)?;
     let output =
         Command::new("scontrol").args(["show", "hostnames", &list]).output().map_err(|_| refused())?;
     let names: Vec<String> =
@@ -256,9 +273,11 @@ fn allocated(ranks: usize) -> Result<Vec<Host>> {
     if names.is_empty() {
         return Err(refused());
     }
-    let each = std::env::var("SLURM_NTASKS_PER_NODE").ok().and_then(|tasks| tasks.parse().ok());
-    let slots = each.unwrap_or_else(|| ranks.div_ceil(names.len()));
-    Ok(names.into_iter().map(|name| Host { name, slots }).collect())
+    let name = "SLURM_NTASKS_PER_NODE";
+    let each = environment::text(name).map(|tasks| environment::number(name, &tasks, 1..=MOST_RANKS));
+    let each = each.transpose().map_err(RunError::Refused)?.and_then(|each| usize::try_from(each).ok());
+    let slots = Slots::Count(each.unwrap_or_else(|| ranks.div_ceil(names.len())));
+    Ok(names.into_iter().map(|name| NamedHost { name, slots }).collect())
 }
 
 #[cfg(test)]
@@ -269,43 +288,76 @@ mod tests {
         Host { name: name.to_owned(), slots }
     }
 
+    fn named(name: &str, slots: usize) -> NamedHost {
+        NamedHost { name: name.to_owned(), slots: Slots::Count(slots) }
+    }
+
     #[test]
     fn hosts_are_read_from_the_launchers_options() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("hosts");
-        std::fs::write(&file, "# two hosts\nnode1 slots=4 max_slots=8\nnode2:2 # the second\n\nnode3\n")
-            .unwrap();
+        std::fs::write(&file, "# two hosts\nnode1.invalid slots = 4\nnode2.invalid:2 # the second\n").unwrap();
         let file = file.to_str().unwrap();
-        let in_file = vec![host("node1", 4), host("node2", 2), host("node3", 1)];
-        for (options, named, left) in [
+        let joined = format!("--hostfile={file}");
+        let in_file = vec![named("node1.invalid", 4), named("node2.invalid", 2)];
+        for (options, expected, left) in [
             (&["-n", "4"][..], vec![], &[][..]),
             (&["-np", "4", "--bind-to", "none"], vec![], &["--bind-to", "none"][..]),
-            (&["--host", "a:2,b", "-n", "3"], vec![host("a", 2), host("b", 1)], &[]),
-            (&["-x", "A", "--hostfile", file], in_file, &["-x", "A"]),
+            (&["--host", "a.invalid:2,b.invalid", "--n", "4"], vec![named("a.invalid", 2), named("b.invalid", 1)], &[]),
+            (&["-H", "a.invalid", "-host", "b.invalid"], vec![named("a.invalid", 1), named("b.invalid", 1)], &[]),
+            (&["-x", "A", "--hostfile", file], in_file.clone(), &["-x", "A"]),
+            (&[&joined], in_file, &[]),
+            // --host picks among the hosts of the file.
+            (&["--hostfile", file, "--host", "node1.invalid:3"], vec![named("node1.invalid", 3)], &[]),
+            (&["--hostfile", file, "--host", "node2.invalid:3"], vec![named("node2.invalid", 2)], &[]),
+            (&["--hostfile", file, "--host", "node2.invalid:auto"], vec![named("node2.invalid", 2)], &[]),
         ] {
             let options: Vec<OsString> = options.iter().map(OsString::from).collect();
             let hosts = Hosts::of(JobLauncher::Mpirun, &options, 4).unwrap();
-            assert_eq!(hosts.named, named, "{options:?}");
+            let read: Vec<_> = hosts.named.iter().map(|(host, is_own)| (host.clone(), *is_own)).collect();
+            let expected: Vec<_> = expected.into_iter().map(|host| (host, false)).collect();
+            assert_eq!(read, expected, "{options:?}");
             assert_eq!(hosts.options, left, "{options:?}");
         }
-        assert!(Hosts::of(JobLauncher::Mpirun, &["--host".into()], 4).is_err());
+        for (options, words) in [
+            (&["--host"][..], "--host: its value is missing"),
+            (&["-n", "3"], "-n 3: the configuration has 4 ranks"),
+            (&["-np", "four"], "-np four: the configuration has 4 ranks"),
+            (&["--host", "me@a"], "--host me@a: me@a: it names a user"),
+            (&["--hostfile", file, "--host", "c.invalid"], "the hostfile does not name c.invalid"),
+            (&["--hostfile", "missing"], "missing: cannot read it"),
+        ] {
+            let options: Vec<OsString> = options.iter().map(OsString::from).collect();
+            let refused = Hosts::of(JobLauncher::Mpirun, &options, 4).unwrap_err();
+            assert!(refused.exit_status() == 2 && refused.to_string().contains(words), "{refused}");
+        }
+    }
+
+    /// A host that is this one is not asked over the network, however it is called.
+    #[test]
+    fn this_host_answers_itself() {
+        let own = ["localhost", "LOCALHOST", "127.0.0.1", "127.0.0.2", &host_name()].join(":2,") + ":2";
+        let hosts = Hosts::of(JobLauncher::Mpirun, &["--host".into(), own.into()], 4).unwrap();
+        assert!(hosts.named.iter().all(|(_, is_own)| *is_own), "{hosts:?}");
+        let answers = hosts.answers();
+        assert!(answers.silent.is_empty() && answers.hosts.iter().all(|host| host.slots == 2), "{answers:?}");
     }
 
     #[test]
     fn a_command_names_the_hosts_that_answer() {
-        let options: Vec<OsString> = ["--host", "a:2,b:2", "-x", "A", "-n", "4"].map(OsString::from).to_vec();
+        let options: Vec<OsString> = ["--host", "a.invalid:2,b.invalid:2", "-x", "A", "-n", "4"].map(OsString::from).to_vec();
         let hosts = Hosts::of(JobLauncher::Mpirun, &options, 4).unwrap();
         let program = Path::new("plimsoll");
-        let command = hosts.command(program, &[host("b", 2)], 2);
+        let command = hosts.command(program, &[host("b.invalid", 2)], 2);
         let words: Vec<_> = command.get_args().map(|word| word.to_str().unwrap()).collect();
-        assert_eq!(words, ["-x", "A", "--host", "b:2", "-n", "2", "plimsoll"]);
+        assert_eq!(words, ["-x", "A", "--host", "b.invalid:2", "-n", "2", "plimsoll"]);
         let alone = Hosts::of(JobLauncher::Mpirun, &[], 4).unwrap();
-        assert_eq!(alone.answering().iter().map(|host| host.slots).sum::<usize>(), 4);
-        let command = alone.command(program, &alone.answering(), 3);
+        assert_eq!(alone.answers().hosts.iter().map(|host| host.slots).sum::<usize>(), 4);
+        let command = alone.command(program, &alone.answers().hosts, 3);
         let words: Vec<_> = command.get_args().map(OsStr::to_owned).collect();
         assert_eq!(words, ["-n", "3", "plimsoll"]);
         let threads = Hosts::of(JobLauncher::Threads, &[], 4).unwrap();
-        let command = threads.command(program, &threads.answering(), 4);
+        let command = threads.command(program, &threads.answers().hosts, 4);
         assert!(command.get_program() == "plimsoll" && command.get_args().next().is_none());
         let refused = Hosts::of(JobLauncher::Threads, &options, 4).unwrap_err();
         assert!(refused.to_string().starts_with("--host: with threads"), "{refused}");

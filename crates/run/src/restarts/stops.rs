@@ -3,15 +3,19 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use system::threads;
 
 use crate::error::{Result, RunError};
+use crate::interrupt::{STOPPING, StopSignal};
 
-/// The number of signals to stop so far.
+/// The signals to stop so far.
 #[derive(Clone, Debug)]
-pub(super) struct Stops(Arc<AtomicUsize>);
+pub(super) struct Stops {
+    count: Arc<AtomicUsize>,
+    /// The first one; 0: none.
+    first: Arc<AtomicUsize>,
+}
 
 impl Stops {
     /// Starts to count SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGUSR1.
@@ -20,12 +24,15 @@ impl Stops {
     /// The system refuses.
     pub(super) fn hear() -> Result<Self> {
         let refused = |error| RunError::Refused(format!("signals cannot be handled: {error}"));
-        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGUSR1]).map_err(refused)?;
-        let stops = Stops(Arc::default());
-        let counted = Arc::clone(&stops.0);
+        let mut signals = Signals::new(STOPPING).map_err(refused)?;
+        let stops = Stops { count: Arc::default(), first: Arc::default() };
+        let counted = stops.clone();
         let count = move || {
-            for _ in signals.forever() {
-                counted.fetch_add(1, Ordering::Relaxed);
+            for signal in signals.forever() {
+                let first = usize::try_from(signal).unwrap_or_default();
+                // Only the first is kept.
+                let _ = counted.first.compare_exchange(0, first, Ordering::Relaxed, Ordering::Relaxed);
+                counted.count.fetch_add(1, Ordering::Release);
             }
         };
         threads::spawn("signals", count).map_err(refused)?;
@@ -34,6 +41,11 @@ impl Stops {
 
     /// Returns the number of signals so far.
     pub(super) fn count(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// Returns the exit status of a job that the first signal has stopped after a step.
+    pub(super) fn status(&self) -> u8 {
+        StopSignal::of(self.first.load(Ordering::Relaxed)).status()
     }
 }

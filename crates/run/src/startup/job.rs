@@ -12,14 +12,12 @@ use system::{terminal, threads};
 
 use crate::error::{JobError, Result, RunError};
 use crate::failure::{self, Lost};
-use crate::startup::launcher::Launcher;
+use crate::startup::launcher::{Environment, Launcher};
 
 /// Seconds that a rank may be silent before the configured timeout is known.
 const START_SECONDS: u64 = 60;
 /// Seconds in which all ranks must start that TCP connects: containers may start minutes apart.
 const CONNECT_SECONDS: u64 = 300;
-/// Environment variable that overrides both.
-const START_VARIABLE: &str = "PLIMSOLL_START_SECONDS";
 /// Interval at which the watching thread checks the processes of this host.
 const LOOK: Duration = Duration::from_millis(100);
 /// Time for a rank that finds another one dead to report it and end by itself.
@@ -38,9 +36,13 @@ impl Job {
     /// # Errors
     /// MPI or TCP does not start; a launcher of MPI, but a build without it.
     pub(crate) fn join(launcher: Launcher) -> Result<Option<Self>> {
+        let start_seconds = Environment::of_process().start_seconds()?;
+        let wait = |default: u64| Duration::from_secs(start_seconds.unwrap_or(default));
         let joined = match launcher {
-            Launcher::Mpi(processes) => over_mpi(processes)?,
-            Launcher::Variables(member) => Some(over_tcp(&member)?),
+            Launcher::Mpi(processes) => over_mpi(processes, wait(START_SECONDS))?,
+            Launcher::Variables(member) => {
+                Some(over_tcp(&member, [CONNECT_SECONDS, START_SECONDS].map(wait))?)
+            }
         };
         let Some((world, communicator)) = joined else { return Ok(None) };
         // The number of threads changes no result.
@@ -192,26 +194,21 @@ impl Job {
     }
 }
 
-/// Returns the time of a wait at the start: the variable's, or this default.
-fn start_time(default: u64) -> Duration {
-    let seconds = std::env::var(START_VARIABLE).ok().and_then(|seconds| seconds.parse().ok());
-    Duration::from_secs(seconds.unwrap_or(default).clamp(1, 1_000_000_000))
-}
-
-fn over_tcp(member: &Member) -> Result<(World, Communicator)> {
+/// Joins over TCP: all ranks must connect within the first time, and none may then be silent for the second.
+fn over_tcp(member: &Member, [connect, silence]: [Duration; 2]) -> Result<(World, Communicator)> {
     let (world, communicator) =
-        tcp::start(member, start_time(CONNECT_SECONDS)).map_err(|error| match error {
+        tcp::start(member, connect).map_err(|error| match error {
             tcp::StartError::Refused(why) => RunError::Refused(why),
             tcp::StartError::Absent(why) => RunError::Failed(why),
             tcp::StartError::Identity(error) => RunError::Failed(error.to_string()),
         })?;
-    world.set_timeout(start_time(START_SECONDS));
+    world.set_timeout(silence);
     Ok((world, communicator))
 }
 
 #[cfg(feature = "mpi")]
-fn over_mpi(processes: usize) -> Result<Option<(World, Communicator)>> {
-    let (world, communicator) = collective::mpi::start(start_time(START_SECONDS))
+fn over_mpi(processes: usize, silence: Duration) -> Result<Option<(World, Communicator)>> {
+    let (world, communicator) = collective::mpi::start(silence)
         .map_err(|error| RunError::Refused(format!("MPI does not start: {error}")))?;
     let joined = world.size();
     if joined == processes {
@@ -228,7 +225,7 @@ fn over_mpi(processes: usize) -> Result<Option<(World, Communicator)>> {
 
 /// Refuses a job that a build with MPI could join. A launcher of one process starts a world of one.
 #[cfg(not(feature = "mpi"))]
-fn over_mpi(processes: usize) -> Result<Option<(World, Communicator)>> {
+fn over_mpi(processes: usize, _: Duration) -> Result<Option<(World, Communicator)>> {
     if processes == 1 {
         return Ok(None);
     }

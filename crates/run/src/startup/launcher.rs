@@ -1,15 +1,28 @@
 //! The launcher that started this process, found in its environment.
 
+use std::ops::RangeInclusive;
+
 use collective::tcp::{Member, Secret};
+use system::environment;
 
 use crate::error::{Result, RunError};
 
 /// Port of rank 0 if no variable gives one, as torchrun's.
-const PORT: u16 = 29500;
+const PORT: u64 = 29500;
 /// The secret that the ranks of a job prove to each other.
 const SECRET: &str = "PLIMSOLL_SECRET";
 /// Port of rank 0 instead of the launcher's.
 const OWN_PORT: &str = "PLIMSOLL_PORT";
+/// Seconds in which all ranks must start.
+const START_SECONDS: &str = "PLIMSOLL_START_SECONDS";
+/// Name or address of rank 0's host.
+const ADDRESS: &str = "MASTER_ADDR";
+/// The ranks that a variable can number.
+const MOST_RANKS: u64 = 1 << 20;
+/// The ports of a host.
+const PORTS: RangeInclusive<u64> = 1..=65_535;
+/// The seconds that a wait can take: 30 years.
+const SECONDS: RangeInclusive<u64> = 1..=1_000_000_000;
 
 /// A launcher of this process and of others.
 #[derive(Clone, Debug)]
@@ -47,7 +60,7 @@ impl Launcher {
 
 impl Environment<'_> {
     pub(crate) fn of_process() -> Self {
-        Environment { variable: &|name| std::env::var(name).ok(), has_mpi: cfg!(feature = "mpi") }
+        Environment { variable: &environment::text, has_mpi: cfg!(feature = "mpi") }
     }
 
     /// Returns the launcher. A launcher within another one's job takes precedence: torchrun's variables are
@@ -61,6 +74,16 @@ impl Environment<'_> {
                 Ok(Some(member).filter(|member| member.world_size > 1).map(Launcher::Variables))
             }
             _ => Ok(mpi.map(Launcher::Mpi)),
+        }
+    }
+
+    /// Returns this process's rank by the variables of its launcher.
+    pub(crate) fn rank(&self) -> Option<usize> {
+        match self.launcher().ok()?? {
+            Launcher::Variables(member) => Some(member.rank),
+            Launcher::Mpi(_) => ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"]
+                .into_iter()
+                .find_map(|name| self.number(name)),
         }
     }
 
@@ -85,6 +108,14 @@ impl Environment<'_> {
         ))
     }
 
+    /// Returns the seconds in which all ranks must start, if the user sets them.
+    ///
+    /// # Errors
+    /// Another value than a number of seconds.
+    pub(crate) fn start_seconds(&self) -> Result<Option<u64>> {
+        self.checked(START_SECONDS, SECONDS)
+    }
+
     fn text(&self, name: &str) -> Option<String> {
         (self.variable)(name)
     }
@@ -93,13 +124,22 @@ impl Environment<'_> {
         self.text(name).and_then(|value| value.trim().parse().ok())
     }
 
-    /// Returns a number that must be one.
+    /// Returns a number that must be one of `range`.
     ///
     /// # Errors
     /// Another text.
-    fn checked(&self, name: &str) -> Result<Option<usize>> {
-        let parsed = |text: String| text.trim().parse().map_err(|_| format!("{name}={text} is not a number"));
+    fn checked(&self, name: &str, range: RangeInclusive<u64>) -> Result<Option<u64>> {
+        let parsed = |text: String| environment::number(name, &text, range);
         self.text(name).map(parsed).transpose().map_err(RunError::Refused)
+    }
+
+    /// Returns a number of ranks, or of one rank from `least` on.
+    ///
+    /// # Errors
+    /// Another text.
+    fn ranks(&self, name: &str, least: u64) -> Result<Option<usize>> {
+        let ranks = self.checked(name, least..=MOST_RANKS)?;
+        Ok(ranks.and_then(|ranks| usize::try_from(ranks).ok()))
     }
 
     /// Returns the number of processes that an MPI launcher started, if one did: Open MPI's, MPICH's and
@@ -133,36 +173,64 @@ impl Environment<'_> {
         mpi.is_some_and(|mpi| Some(mpi.0) != self.number(size) || mpi.1 != self.number(rank))
     }
 
-    fn member(&self, [rank, size, local_rank]: &[&str; 3]) -> Result<Member> {
+    fn member(&self, [rank_name, size_name, local_name]: &[&str; 3]) -> Result<Member> {
         let secret = self.text(SECRET).map(|secret| Secret::new(secret.as_bytes())).transpose();
-        let (rank, world_size) = (self.checked(rank)?, self.checked(size)?);
+        let (rank, world_size) = (self.ranks(rank_name, 0)?, self.ranks(size_name, 1)?);
+        let (rank, world_size) = (rank.unwrap_or(0), world_size.unwrap_or(1));
+        if rank >= world_size {
+            let text = format!("{rank_name}={rank}: there is no such rank, because {size_name}={world_size}");
+            return Err(RunError::Refused(text));
+        }
         Ok(Member {
-            rank: rank.unwrap_or(0),
-            world_size: world_size.unwrap_or(1),
-            local_rank: self.checked(local_rank)?,
-            local_size: self.checked("LOCAL_WORLD_SIZE")?,
-            address: self.text("MASTER_ADDR").unwrap_or_default().trim().to_owned(),
+            rank,
+            world_size,
+            local_rank: self.ranks(local_name, 0)?,
+            local_size: self.ranks("LOCAL_WORLD_SIZE", 1)?,
+            address: if world_size > 1 { self.address()? } else { String::new() },
             port: self.port()?,
             secret: secret.map_err(|why| RunError::Refused(format!("{SECRET}: {why}")))?,
             version: env!("CARGO_PKG_VERSION").to_owned(),
         })
     }
 
+    /// Returns the name or address of rank 0's host, which need not exist yet.
+    ///
+    /// # Errors
+    /// A text that no host is called.
+    fn address(&self) -> Result<String> {
+        let text = self.text(ADDRESS).unwrap_or_default();
+        let address = text.trim();
+        if address.is_empty() {
+            let text = format!("{ADDRESS} is empty: set it to the name or address of rank 0's host");
+            return Err(RunError::Refused(text));
+        }
+        let bare = address.trim_start_matches('[').trim_end_matches(']');
+        if bare.parse::<std::net::IpAddr>().is_ok() || is_name(address) {
+            return Ok(address.to_owned());
+        }
+        Err(RunError::Refused(format!(
+            "{ADDRESS}={address} is no name or address of a host (MASTER_PORT has the port)"
+        )))
+    }
+
     /// Returns rank 0's port. At MASTER_PORT itself, torchrun listens while its processes run.
     fn port(&self) -> Result<u16> {
         let in_use = self.text("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value == "True");
-        let (name, port) = match self.checked(OWN_PORT)? {
-            Some(port) => (OWN_PORT, port),
-            None => {
-                let port = self.checked("MASTER_PORT")?.unwrap_or(usize::from(PORT));
-                ("MASTER_PORT", port.saturating_add(usize::from(in_use)))
-            }
+        let port = match self.checked(OWN_PORT, PORTS)? {
+            Some(port) => port,
+            None => self.checked("MASTER_PORT", PORTS)?.unwrap_or(PORT) + u64::from(in_use),
         };
-        match u16::try_from(port) {
-            Ok(port) if port > 0 => Ok(port),
-            _ => Err(RunError::Refused(format!("{name}: there is no port {port}"))),
-        }
+        let beyond = || RunError::Refused(format!("MASTER_PORT: there is no port {port} after it: use a lower one"));
+        u16::try_from(port).map_err(|_| beyond())
     }
+}
+
+/// Returns whether a host can have this name: words of letters, digits, hyphens and underscores with periods
+/// between them.
+fn is_name(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    let is_word = |word: &str| (1..=63).contains(&word.len()) && word.bytes().all(allowed);
+    text.len() <= 253 && text.trim_end_matches('.').split('.').all(is_word)
 }
 
 #[cfg(test)]
@@ -171,7 +239,7 @@ mod tests {
 
     type Variables = &'static [(&'static str, &'static str)];
 
-    fn with<T>(variables: Variables, has_mpi: bool, then: impl FnOnce(&Environment<'_>) -> T) -> T {
+    fn with<T>(variables: &[(&str, &str)], has_mpi: bool, then: impl FnOnce(&Environment<'_>) -> T) -> T {
         let variable =
             |name: &str| variables.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
         then(&Environment { variable: &variable, has_mpi })
@@ -270,25 +338,54 @@ mod tests {
 
     #[test]
     fn wrong_values_are_refused_and_incomplete_ones_warned_about() {
-        let refused: [(Variables, &str); 5] = [
-            (&[("RANK", "one"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a")], "RANK=one is not a number"),
-            (&[("RANK", "1"), ("WORLD_SIZE", "-2"), ("MASTER_ADDR", "a")], "WORLD_SIZE=-2 is not a number"),
+        const NUMBER: &str = " is not a number from ";
+        const EMPTY: &str = " is empty: set it to ";
+        // Variables that replace those of a rank that starts, and the beginning of the refusal.
+        let refused: [(Variables, String); 21] = [
+            (&[("RANK", "one")], format!("RANK=one{NUMBER}0 to ")),
+            (&[("RANK", "")], format!("RANK{EMPTY}")),
+            (&[("RANK", "-1")], format!("RANK=-1{NUMBER}")),
+            (&[("RANK", "2")], "RANK=2: there is no such rank, because WORLD_SIZE=2".to_owned()),
+            (&[("WORLD_SIZE", "-2")], format!("WORLD_SIZE=-2{NUMBER}1 to ")),
+            (&[("WORLD_SIZE", "0")], format!("WORLD_SIZE=0{NUMBER}1 to ")),
+            (&[("WORLD_SIZE", "1")], "RANK=1: there is no such rank, because WORLD_SIZE=1".to_owned()),
+            (&[("WORLD_SIZE", " ")], format!("WORLD_SIZE{EMPTY}")),
+            (&[("LOCAL_RANK", "")], format!("LOCAL_RANK{EMPTY}")),
+            (&[("LOCAL_RANK", "0,1")], format!("LOCAL_RANK=0,1{NUMBER}")),
+            (&[("LOCAL_WORLD_SIZE", "0")], format!("LOCAL_WORLD_SIZE=0{NUMBER}")),
+            (&[("MASTER_ADDR", "")], "MASTER_ADDR is empty: set it to the name or address of".to_owned()),
+            (&[("MASTER_ADDR", "\t")], "MASTER_ADDR is empty".to_owned()),
+            (&[("MASTER_ADDR", "node:29500")], "MASTER_ADDR=node:29500 is no name or address".to_owned()),
+            (&[("MASTER_ADDR", "http://node")], "MASTER_ADDR=http://node is no name".to_owned()),
+            (&[("MASTER_ADDR", "a b")], "MASTER_ADDR=a b is no name".to_owned()),
+            (&[("MASTER_ADDR", "a..b")], "MASTER_ADDR=a..b is no name".to_owned()),
+            (&[("MASTER_PORT", "70000")], format!("MASTER_PORT=70000{NUMBER}1 to 65535")),
+            (&[("MASTER_PORT", "")], format!("MASTER_PORT{EMPTY}")),
+            (&[("PLIMSOLL_PORT", "0")], format!("PLIMSOLL_PORT=0{NUMBER}1 to 65535")),
             (
-                &[("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "70000")],
-                "MASTER_PORT: there is no port 70000",
-            ),
-            (
-                &[("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("PLIMSOLL_PORT", "0")],
-                "PLIMSOLL_PORT: there is no port 0",
-            ),
-            (
-                &[("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("PLIMSOLL_SECRET", "")],
-                "PLIMSOLL_SECRET: it has 0 bytes, and at least 16 are needed",
+                &[("PLIMSOLL_SECRET", "")],
+                "PLIMSOLL_SECRET: it has 0 bytes, and at least 16 are needed".to_owned(),
             ),
         ];
-        for (variables, words) in refused {
-            let error = with(variables, true, |environment| environment.launcher().unwrap_err());
-            assert_eq!((error.to_string().as_str(), error.exit_status()), (words, 2));
+        const RANK: Variables = &[("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a")];
+        for (replaced, beginning) in refused {
+            let variables: Vec<_> = replaced.iter().chain(RANK).copied().collect();
+            let error = with(&variables, true, |environment| environment.launcher().unwrap_err());
+            assert!(error.to_string().starts_with(&beginning), "{error}");
+            assert_eq!(error.exit_status(), 2);
+        }
+        let last = [("MASTER_PORT", "65535"), ("TORCHELASTIC_USE_AGENT_STORE", "True")];
+        let variables: Vec<_> = last.iter().chain(RANK).copied().collect();
+        let error = with(&variables, true, |environment| environment.launcher().unwrap_err());
+        assert!(error.to_string().contains("there is no port 65536"), "{error}");
+        for address in ["node-0", "a.b.c", "job_1.svc.", "10.0.0.1", "::1", "[fe80::1]", "not-yet.invalid"] {
+            let variables: Vec<_> = [("MASTER_ADDR", address)].iter().chain(RANK).copied().collect();
+            assert!(with(&variables, true, |environment| environment.launcher().is_ok()), "{address}");
+        }
+        for (text, seconds) in [(None, Some(None)), (Some("5"), Some(Some(5))), (Some("5s"), None)] {
+            let variables: Vec<_> = text.iter().map(|text| (START_SECONDS, *text)).collect();
+            let read = with(&variables, true, |environment| environment.start_seconds());
+            assert_eq!(read.ok(), seconds, "{text:?}");
         }
         let warned: [(Variables, Option<&str>); 7] = [
             (&[], None),

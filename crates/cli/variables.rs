@@ -1,0 +1,96 @@
+//! The environment variables of Plimsoll.
+
+use system::readers::{FileKey, Reader, Unlisted};
+
+/// The beginning of their names.
+const PREFIX: &str = "PLIMSOLL_";
+/// The variable of the ranks of a job that is started again after a failure.
+const JOB: &str = "PLIMSOLL_JOB";
+
+/// All environment variables of Plimsoll's programs, scripts and tests.
+pub const ENVIRONMENT: Reader = Reader {
+    of: "Environment variables",
+    keys: &[
+        FileKey::known(&["PLIMSOLL_LOG"], "the log level (error, warn, info, debug, trace), or a filter"),
+        FileKey::known(
+            &["PLIMSOLL_START_SECONDS"],
+            "seconds in which all ranks must start, a whole number; by default 300 over TCP and 60 with MPI",
+        ),
+        FileKey::known(&["PLIMSOLL_PORT"], "the port of rank 0, instead of `MASTER_PORT`"),
+        FileKey::known(
+            &["PLIMSOLL_SECRET"],
+            "the secret that the ranks on several hosts prove to each other, at least 16 bytes",
+        ),
+        FileKey::known(&["PLIMSOLL_ALLOC_CONF"], "the default of `memory.allocator`"),
+        FileKey::known(&["PLIMSOLL_CACHE_DIR"], "the directory of compiled kernels"),
+        FileKey::known(
+            &["PLIMSOLL_RESTARTS", "PLIMSOLL_GROW"],
+            "`--restarts` and `--grow` of `launch/slurm.sbatch`",
+        ),
+        FileKey::known(&[JOB, "PLIMSOLL_RESTART", "PLIMSOLL_MEMORY"], "what `plimsoll launch` tells its ranks"),
+        FileKey::known(
+            &[
+                "PLIMSOLL_FLIP",
+                "PLIMSOLL_HOLD",
+                "PLIMSOLL_LONG_TESTS",
+                "PLIMSOLL_NEED_NVRTC",
+                "PLIMSOLL_NEED_PEERS",
+                "PLIMSOLL_NO_WHEEL",
+                "PLIMSOLL_PYTHON",
+                "PLIMSOLL_SKIPPED",
+                "PLIMSOLL_SLOW",
+                "PLIMSOLL_TEST_REPEATS",
+                "PLIMSOLL_TEST_SCENARIO",
+                "PLIMSOLL_TEST_SEED",
+                "PLIMSOLL_TINYSHAKESPEARE",
+                "PLIMSOLL_WRITE_DOCS",
+            ],
+            "tests",
+        ),
+        FileKey::known(
+            &["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"],
+            "a rank's part in a job, as torchrun sets it",
+        ),
+    ],
+    shared: &[],
+    unlisted: Unlisted::Other(
+        "Other variables that begin with `PLIMSOLL_` are named in one line. A number that is none, or is out of its range, is \
+         refused by name.",
+    ),
+};
+
+/// Returns a line about variables that begin as Plimsoll's and are none; `None` if there are none, or if
+/// another process of the job prints it.
+pub(crate) fn warning(rank: Option<usize>) -> Option<String> {
+    let is_printed = rank.is_none_or(|rank| rank == 0) && std::env::var_os(JOB).is_none();
+    let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
+    is_printed.then(|| in_words(names)).flatten()
+}
+
+fn in_words(names: impl Iterator<Item = String>) -> Option<String> {
+    let mut unknown: Vec<_> =
+        names.filter(|name| name.starts_with(PREFIX) && ENVIRONMENT.key(name).is_none()).collect();
+    unknown.sort();
+    let listed = || ENVIRONMENT.keys.iter().flat_map(FileKey::names).copied();
+    let named = |name: &String| match keys::nearest(name, listed()) {
+        Some(near) => format!("{name} (did you mean {near}?)"),
+        None => name.clone(),
+    };
+    let all: Vec<_> = unknown.iter().map(named).collect();
+    (!all.is_empty()).then(|| format!("unknown environment variables are ignored: {}", all.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_words;
+
+    #[test]
+    fn unknown_variables_are_named_in_one_line() {
+        let of = |names: &[&str]| in_words(names.iter().map(|name| (*name).to_owned()));
+        assert_eq!(of(&["PATH", "PLIMSOLL", "PLIMSOLL_LOG", "RANK", "plimsoll_x"]), None);
+        let line = of(&["PLIMSOLL_XYZ_UNLIKE_ANY", "PLIMSOLL_STRAT_SECONDS", "PLIMSOLL_PORT"]).unwrap();
+        let expected = "unknown environment variables are ignored: PLIMSOLL_STRAT_SECONDS (did you mean \
+                        PLIMSOLL_START_SECONDS?), PLIMSOLL_XYZ_UNLIKE_ANY";
+        assert!(line.starts_with(expected), "{line}");
+    }
+}
