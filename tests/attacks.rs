@@ -349,7 +349,7 @@ fn wrong_questions_and_messages_are_counted_from_one() {
     let write = |name: &str, text: &str| fs::write(workplace.path().join(name), text).unwrap();
     let good = "{\"context\": \"a\", \"endings\": [\"b\", \"c\"], \"label\": 0}\n";
     for (bad, words) in [
-        ("no JSON", "questions.jsonl, line 2: expected"),
+        ("no JSON", "questions.jsonl, line 2: it is no JSON: expected"),
         (
             "{\"context\": \"a\", \"endings\": [\"b\"], \"label\": 3}",
             "line 2: its label names ending 4, and it has 1",

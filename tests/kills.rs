@@ -341,7 +341,7 @@ fn a_request_to_stop_during_the_start_ends_a_run_before_its_first_step() {
         let before = workplace.summary(run_dir);
         assert!(before["tokens_per_second"].as_f64().unwrap() > 0.0);
         let output = held(&workplace, &line, "training about to begin", terminate);
-        succeeded(&output);
+        assert_eq!(output.status.code(), Some(143), "{}", text(&output.stderr));
         assert_eq!(workplace.summary(run_dir), before);
         succeeded(&workplace.run(&line));
         assert_eq!(workplace.summary(run_dir)["steps"], 100);

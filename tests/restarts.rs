@@ -21,7 +21,9 @@ use common::devices::gpu;
 use common::jobs::{clean, has_mpi, is_alive, signal, text};
 use common::program;
 use common::random::{Budget, Random};
-use restarted::{Costs, Hosts, Restarted, SLOW_DISK, SLOW_STEPS, Slow, whole, whole_on_gpu, workplace};
+use restarted::{
+    Costs, Hosts, LIMIT, Restarted, SLOW_DISK, SLOW_STEPS, Slow, whole, whole_on_gpu, workplace,
+};
 use serde_json::Value;
 
 /// Steps of the jobs that are disturbed.
@@ -202,7 +204,7 @@ fn an_incomplete_state_does_not_keep_others_out_of_memory() {
     job.kill_rank(1, 1);
     let began = std::time::Instant::now();
     while later.exists() {
-        assert!(!job.has_ended() && began.elapsed() < Duration::from_secs(60), "{}", job.messages());
+        assert!(!job.has_ended() && began.elapsed() < LIMIT, "{}", job.messages());
         std::thread::sleep(Duration::from_millis(1));
     }
     let kept = job.await_state(40);
@@ -283,7 +285,7 @@ fn a_job_goes_on_from_the_neighbours_copy_of_a_lost_host() {
         std::fs::remove_dir_all(job.states().join(host)).unwrap();
         let began = std::time::Instant::now();
         while !job.messages().contains("plimsoll: restart 1") {
-            assert!(began.elapsed() < Duration::from_secs(60), "{}", job.messages());
+            assert!(began.elapsed() < LIMIT, "{}", job.messages());
             std::thread::sleep(Duration::from_millis(5));
         }
         let messages = job.messages();
@@ -309,7 +311,7 @@ fn nothing_is_left_of_a_job_whose_restarting_process_is_killed() {
     signal("KILL", job.id());
     let began = std::time::Instant::now();
     while pids.iter().any(|pid| is_alive(*pid)) || states.exists() {
-        assert!(began.elapsed() < Duration::from_secs(60), "{pids:?}, {}", states.display());
+        assert!(began.elapsed() < LIMIT, "{pids:?}, {}", states.display());
         std::thread::sleep(Duration::from_millis(20));
     }
 }

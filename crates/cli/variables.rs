@@ -27,7 +27,10 @@ pub const ENVIRONMENT: Reader = Reader {
             &["PLIMSOLL_RESTARTS", "PLIMSOLL_GROW"],
             "`--restarts` and `--grow` of `launch/slurm.sbatch`",
         ),
-        FileKey::known(&[JOB, "PLIMSOLL_RESTART", "PLIMSOLL_MEMORY"], "what `plimsoll launch` tells its ranks"),
+        FileKey::known(
+            &[JOB, "PLIMSOLL_RESTART", "PLIMSOLL_MEMORY"],
+            "what `plimsoll launch` tells its ranks",
+        ),
         FileKey::known(
             &[
                 "PLIMSOLL_FLIP",

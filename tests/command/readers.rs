@@ -87,7 +87,7 @@ fn an_evaluation_finds_the_kind_of_its_data() {
         (
             "d.jsonl",
             "{\"prompt\": \"q\", \"completion\": \"AAAA\"}".to_owned(),
-            Ok((4, "of 1 conversations end without")),
+            Err("d.jsonl:1: no file of the tokenizer"),
         ),
         ("d.jsonl", line("AAAA", "").replacen('{', "{\"score\": NaN, ", 1), Ok((answer, ""))),
         ("d.jsonl", records.to_owned(), Ok((records.len() - 1, "d.jsonl: it is JSON, of which"))),

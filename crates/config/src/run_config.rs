@@ -12,7 +12,6 @@ use parallel::pipeline::{ScheduleKind, Shape};
 use sha2::{Digest, Sha256};
 
 use crate::choices::{DataKind, LossMean, PreferenceLoss};
-use crate::folder::context_of;
 use crate::mixture;
 use crate::model::ModelConfig;
 use crate::sections::{
@@ -231,21 +230,6 @@ impl RunConfig {
             self.optim.decay_steps = Optim::default_decay_steps(steps);
         }
         self
-    }
-
-    /// Returns a sentence if sequences are longer than those that the model of `model.from` was made for.
-    #[must_use]
-    pub fn context_advice(&self) -> Option<String> {
-        let folder = self.model.folder()?;
-        let (made_for, context) = (context_of(folder, self.model.families())?, self.model.examples().units());
-        (context as u64 > made_for).then(|| {
-            format!(
-                "model.context = {context} is above the {made_for} positions that the model in {} was made \
-                 for (max_position_embeddings): it has not learnt greater distances, and \
-                 model.rope_scaling may help",
-                folder.display()
-            )
-        })
     }
 
     /// The schedule of a run; on one rank each micro-batch ends before the next begins, which is 1F1B there.

@@ -85,7 +85,7 @@ impl HostLack {
 pub struct SharedMemory {
     /// Name of the host.
     pub host: String,
-    /// Its bytes.
+    /// Bytes of the memory.
     pub bytes: u64,
     /// Whether a control group sets the limit, and not the machine.
     pub is_of_group: bool,

@@ -107,7 +107,8 @@ impl HostUse {
             0 => plans.roles().iter().map(|plan| plan.parts.trace_bytes()).sum(),
             _ => own(rank).map_or(0, |plan| plan.parts.trace_bytes()),
         };
-        let pool = |rank: usize| own(rank).map_or(0, |plan| plan.counters.get(Statistic::PeakHostReservedBytes));
+        let pool =
+            |rank: usize| own(rank).map_or(0, |plan| plan.counters.get(Statistic::PeakHostReservedBytes));
         // Each element of the state is copied by one rank.
         let all_copies = checkpoint_bytes(setup, RankForm::Threads);
         let together = |part: HostPart| HostPart {

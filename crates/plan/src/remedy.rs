@@ -85,8 +85,11 @@ pub fn nearest(setup: &Setup, fit: &Fit) -> Option<Remedy> {
         let changed = changed(setup, &sets).ok()?;
         let plans = plan_within(&changed).ok()?;
         let fit = match changed.config.world_size() == setup.config.world_size() {
-            true => Fit::of(&changed, &plans, fit.overhead.clone(), fit.form)
-                .in_shared(&changed, &plans, fit.shared.clone()),
+            true => Fit::of(&changed, &plans, fit.overhead.clone(), fit.form).in_shared(
+                &changed,
+                &plans,
+                fit.shared.clone(),
+            ),
             // It is not known which host the ranks would share.
             false if fit.shared.is_empty() => Fit::of(&changed, &plans, fit.overhead.clone(), fit.form),
             false => return None,

@@ -208,7 +208,8 @@ impl PlanReport {
     }
 
     /// Returns one JSON object: `device`, `world_size`, `grid` and `ranks` under the keys of `summary.json`;
-    /// `recompute`, `pipeline` and `fit`; and `roles`, which the `role` of each rank indexes.
+    /// `recompute`, `pipeline` and `fit`; and `roles`, which the `role` of each rank indexes, with the number
+    /// of allocations by which each was planned.
     ///
     /// # Errors
     /// Errors of the serializer, which cannot occur because all keys are strings.
@@ -247,7 +248,8 @@ impl PlanReport {
     fn roles(&self) -> Value {
         let of = |(number, plan): (usize, &Plan)| {
             let ranks = ranges(self.plans.ranks_of(number));
-            json!({"ranks": ranks, "peak": peak(plan)})
+            let rehearsed = plan.statistics.get("allocation.all.allocated");
+            json!({"ranks": ranks, "peak": peak(plan), "rehearsed_allocations": rehearsed})
         };
         self.plans.roles().iter().enumerate().map(of).collect()
     }

@@ -104,7 +104,7 @@ fn settings_without_effect_are_named() {
         (&["precision.tf32=true"], &["precision.tf32 has no effect on a CPU"]),
         (&["precision.fp8_recipe=rowwise"], &["precision.fp8_recipe has no effect with precision.matmul"]),
         (
-            &["lora.alpha=32", "lora.targets=['c_attn']"],
+            &["lora.rank=0", "lora.alpha=32", "lora.targets=['c_attn']"],
             &["lora.targets has no effect with lora.rank = 0", "lora.alpha has no effect with lora.rank = 0"],
         ),
         (&["lora.rank=8", "lora.alpha=32"], &[]),

@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use config::RunConfig;
 use plan::{DeviceRanks, MeasuredCalls, PlanDevice, PlannedSchedule, StepTime, prepare_shapes};
@@ -55,11 +54,9 @@ fn measured_steps_are_predicted() {
         let sizes = batch(sequences);
         let sets: Vec<&str> = sizes.iter().map(String::as_str).chain(BF16).chain([set]).collect();
         for (device, least_measured, most_error) in [(&described, 0.95, 0.06), (&rates, 0.0, 0.1)] {
-            let began = Instant::now();
             let time = predict_on(device, file, &sets);
             let error = 1e3 * time.step_seconds / measured - 1.0;
             assert!(error.abs() < most_error, "{file}, {set}: {:+.1} %\n{time}", 100.0 * error);
-            assert!(began.elapsed() < Duration::from_secs(1), "{file}, {set}: {:?}", began.elapsed());
             let parts: f64 = time.parts.named().iter().map(|(_, seconds)| seconds).sum();
             assert!((parts / time.step_seconds - 1.0).abs() < 1e-6, "{time:?}");
             assert!(time.measured_share >= least_measured, "{file}, {set}\n{time}");

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::interrupt::StopSignal;
 use crate::spikes::{Norms, Spike};
+use crate::stop_signal::StopSignal;
 use checkpoint::Validations;
 use telemetry::{ExpertLoads, RankStep};
 use worker::{Accuracy, PreferenceFigures, Setup, StepMemory, StepScalars, Validation, build};
@@ -169,8 +169,8 @@ impl History {
         (self.interrupted, self.stopped_by) = (stops, if stops { signal } else { StopSignal::default() });
     }
 
-    /// Ends the history of a run that computes: its last state is lost if it is not finite, because it may not
-    /// be saved.
+    /// Ends the history of a run that computes: its last state is lost if it is not finite, because it may
+    /// not be saved.
     pub(crate) fn end(&mut self) {
         self.lost = self.lost.or(self.last_nonfinite);
     }

@@ -253,7 +253,10 @@ fn warning(answers: &Answers, grid: &Continuation, configured: usize) -> Option<
     let slots = answers.hosts.iter().map(|host| host.slots).sum::<usize>() as u64;
     let why = silent.unwrap_or_else(|| format!("the hosts take {}", counted(slots, "rank")));
     let ranks = counted(grid.ranks as u64, "rank");
-    Some(format!("{why}: the job has {ranks} instead of the {configured} configured, {}", grid.sets.join(", ")))
+    Some(format!(
+        "{why}: the job has {ranks} instead of the {configured} configured, {}",
+        grid.sets.join(", ")
+    ))
 }
 
 /// Returns whether this process is a rank of a job that another process starts again after a failure.

@@ -14,8 +14,9 @@ use telemetry::{ExpertLoads, RankRecord, RankStep};
 
 use crate::error::Result;
 use crate::history::{History, Repetition, StepReport};
-use crate::interrupt::{Interrupt, StopSignal};
+use crate::interrupt::Interrupt;
 use crate::save::Saver;
+use crate::stop_signal::StopSignal;
 use worker::{Calendar, StepMemory, Validation, Worker, WorkerError};
 
 /// An observer of training.
@@ -83,7 +84,8 @@ impl Training<'_> {
     /// step is left.
     fn has_ended_early(&self) -> bool {
         let History { steps, validations, .. } = &self.history;
-        let has_ended = *steps < self.calendar.steps && self.calendar.is_out_of_patience(validations.since_best);
+        let has_ended =
+            *steps < self.calendar.steps && self.calendar.is_out_of_patience(validations.since_best);
         if has_ended && self.worker.grid().rank() == 0 {
             tracing::info!("{}", nothing_is_left(*steps, validations.since_best));
         }

@@ -122,8 +122,8 @@ pub(crate) fn write(summary: &Summary, run_dir: &Path) -> Result<()> {
 pub(crate) fn of_complete_run(setup: &Setup, run_dir: &Path) -> Option<Summary> {
     let checkpoint = &setup.resumed()?.checkpoint;
     let (steps, since_best) = (checkpoint.step(), checkpoint.validations().since_best);
-    let has_ended = steps == setup.config.train.steps
-        || Calendar::new(&setup.config).is_out_of_patience(since_best);
+    let has_ended =
+        steps == setup.config.train.steps || Calendar::new(&setup.config).is_out_of_patience(since_best);
     // A summary that cannot be read is written again.
     let summary = Summary::read(&run_dir.join(SUMMARY)).ok().flatten()?;
     (has_ended && summary.steps == steps).then_some(summary)

@@ -13,10 +13,10 @@ use telemetry::{Prediction, RankStatistics};
 
 use crate::accuracy::percentages;
 use crate::error::{Result, RunError};
-use crate::interrupt::StopSignal;
 use crate::rank::Outcome;
 use crate::run_directory::RunDirectory;
 use crate::sampler::Sample;
+use crate::stop_signal::StopSignal;
 use plan::Plans;
 use worker::Setup;
 

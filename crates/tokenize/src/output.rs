@@ -46,8 +46,8 @@ struct Record {
     training: Reached,
     validation: Reached,
     counts: Counts,
-    /// SHA-256 of the training tokens, as [`Corpus::fingerprint`] returns it; absent while the job runs, if it
-    /// was not asked for, and in the output of earlier versions.
+    /// SHA-256 of the training tokens, as [`Corpus::fingerprint`] returns it; absent while the job runs, if
+    /// it was not asked for, and in the output of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     training_sha256: Option<String>,
 }

@@ -303,7 +303,7 @@ fn a_trained_tokenizer_encodes_its_training_text() {
     assert_eq!(train_tokenizer(files(), 400, "text", &path).unwrap(), 400);
     let tokenizer = Tokenizer::from_name(path.to_str().unwrap()).unwrap();
     assert_eq!((tokenizer.vocabulary(), tokenizer.separator()), (400, Some(0)));
-    assert!(tokenizer.splits_at_spaces());
+    assert!(tokenizer.cuts_at_spaces());
     let encoded = tokenizer.encode(&text).unwrap();
     assert!(encoded.len() * 2 < text.len(), "{} {}", encoded.len(), text.len());
     assert_eq!(tokenizer.decode(&encoded), text);

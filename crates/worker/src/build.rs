@@ -291,7 +291,8 @@ fn text_corpus(
     let tokens = cache.join(format!("{:x}", Sha256::digest(contents)));
     if !tokens.exists() {
         if !system::output::is_writable(&cache) {
-            let text = format!("{}: it cannot be written: data.cache names another directory", cache.display());
+            let text =
+                format!("{}: it cannot be written: data.cache names another directory", cache.display());
             return Err(tokenize::Error::Refused(text));
         }
         let files = text.files().map(Path::to_path_buf).collect();
@@ -302,7 +303,9 @@ fn text_corpus(
     let (corpus, is_verified) = tokenize::open_verified(&tokens)?;
     if !is_verified {
         let tokens = tokens.display();
-        tracing::warn!("{tokens}: it cannot be verified: an earlier version wrote these tokens, without a hash");
+        tracing::warn!(
+            "{tokens}: it cannot be verified: an earlier version wrote these tokens, without a hash"
+        );
     }
     Ok(corpus)
 }

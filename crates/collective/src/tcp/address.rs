@@ -81,7 +81,10 @@ fn await_addresses(member: &Member, timeout: Duration) -> Result<Vec<SocketAddr>
 pub fn is_of_this_host(name: &str, within: Duration) -> bool {
     let own = own_addresses();
     let addresses = resolve(name, 0, Instant::now() + within).unwrap_or_default();
-    addresses.iter().map(|address| address.ip().to_canonical()).any(|ip| ip.is_loopback() || own.contains(&ip))
+    addresses
+        .iter()
+        .map(|address| address.ip().to_canonical())
+        .any(|ip| ip.is_loopback() || own.contains(&ip))
 }
 
 /// Listens on a port, 0 for any.

@@ -224,9 +224,8 @@ mod tests {
     #[test]
     fn strangers_keep_no_file_out() {
         let secret = Secret::new(b"0123456789abcdef").unwrap();
-        let receiver = Receiver::start(secret.clone(), |_, _, reader| {
-            io::copy(reader, &mut io::sink()).map(drop)
-        });
+        let receiver =
+            Receiver::start(secret.clone(), |_, _, reader| io::copy(reader, &mut io::sink()).map(drop));
         let receiver = receiver.unwrap();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, receiver.port()));
         let mut idle: Vec<TcpStream> = Vec::new();

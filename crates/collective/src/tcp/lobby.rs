@@ -162,7 +162,8 @@ impl Lobby {
     /// Closes the connections that have had their time, which end in the order of their beginnings.
     fn dismiss_late(&mut self) {
         let now = Instant::now();
-        while let Some((token, _)) = self.callers.first_key_value().filter(|(_, caller)| caller.until <= now) {
+        while let Some((token, _)) = self.callers.first_key_value().filter(|(_, caller)| caller.until <= now)
+        {
             self.dismiss(*token, "it did not prove itself in time");
         }
     }
@@ -220,6 +221,8 @@ impl Lobby {
         self.callers.values().for_each(|caller| *counts.entry(caller.from).or_default() += 1);
         let most = counts.values().max()?;
         let of_fullest = self.callers.iter().filter(|(_, caller)| counts.get(&caller.from) == Some(most));
-        of_fullest.min_by_key(|(token, caller)| (caller.handshake.has_greeted(), **token)).map(|(token, _)| *token)
+        of_fullest
+            .min_by_key(|(token, caller)| (caller.handshake.has_greeted(), **token))
+            .map(|(token, _)| *token)
     }
 }

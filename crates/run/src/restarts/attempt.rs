@@ -185,7 +185,9 @@ impl Attempt {
     fn ended(&self, status: ExitStatus) -> Ended {
         if self.forwarded > 0 {
             let killed = status.signal().and_then(|signal| u8::try_from(128 + signal).ok());
-            return Ended::Stopped(status.code().and_then(|code| u8::try_from(code).ok()).or(killed).unwrap_or(1));
+            return Ended::Stopped(
+                status.code().and_then(|code| u8::try_from(code).ok()).or(killed).unwrap_or(1),
+            );
         }
         let name = &self.name;
         let failed = |how: String| Ended::Failed(self.reason(format!("{name} {how}")));

@@ -19,7 +19,16 @@ pub const HOSTFILE: Reader = Reader {
             "the ranks that the host takes, at most once for a host; spaces may stand around `=`",
         ),
         FileKey::known(
-            &["max_slots", "max-slots", "slots_max", "slots-max", "cpu_max", "cpu-max", "count_max", "count-max"],
+            &[
+                "max_slots",
+                "max-slots",
+                "slots_max",
+                "slots-max",
+                "cpu_max",
+                "cpu-max",
+                "count_max",
+                "count-max",
+            ],
             "the ranks of a host without `slots`; otherwise at least as many",
         ),
         FileKey::refused(
@@ -44,7 +53,8 @@ pub const HOSTFILE: Reader = Reader {
 /// # Errors
 /// A file that cannot be read; a line that mpirun would not read either, or that names a user.
 pub(super) fn in_file(path: &Path) -> Result<Vec<NamedHost>> {
-    let text = system::input::read_text(path, MOST_BYTES).map_err(|error| RunError::unreadable(path, error))?;
+    let text =
+        system::input::read_text(path, MOST_BYTES).map_err(|error| RunError::unreadable(path, error))?;
     let mut hosts = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         let refused = |why: String| RunError::Refused(format!("{}: line {number}: {why}", path.display()));
@@ -162,7 +172,7 @@ mod tests {
         NamedHost { name: name.to_owned(), slots }
     }
 
-    /// What mpirun of Open MPI 4.1 starts with these files, or their refusals.
+    /// The hosts on which mpirun of Open MPI 4.1 starts with these files, or their refusals.
     #[test]
     fn files_are_read_as_mpirun_reads_them() {
         use Slots::{Cores, Count};
@@ -186,7 +196,10 @@ mod tests {
             ("a max-slots = 3\n", &[("a", Count(3))]),
             ("a slots=2 max_slots=3\n", &[("a", Count(2))]),
             ("a slots=02\n", &[("a", Count(2))]),
-            ("# two hosts\n\na:2 # as MPICH has it\n10.0.0.7 slots=1\n", &[("a", Count(2)), ("10.0.0.7", Count(1))]),
+            (
+                "# two hosts\n\na:2 # as MPICH has it\n10.0.0.7 slots=1\n",
+                &[("a", Count(2)), ("10.0.0.7", Count(1))],
+            ),
             ("node-1.cluster_a.local slots=4", &[("node-1.cluster_a.local", Count(4))]),
             ("a slots=2 slots_max=2", &[("a", Count(2))]),
             ("LOCALHOST slots=2", &[("LOCALHOST", Count(2))]),

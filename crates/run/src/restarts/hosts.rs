@@ -110,7 +110,10 @@ impl Hosts {
     /// Returns which hosts answer.
     pub(super) fn answers(&self) -> Answers {
         if self.named.is_empty() {
-            return Answers { hosts: vec![Host { name: host_name(), slots: self.slots }], silent: Vec::new() };
+            return Answers {
+                hosts: vec![Host { name: host_name(), slots: self.slots }],
+                silent: Vec::new(),
+            };
         }
         let mut asked: Vec<_> = self.named.iter().map(|(host, is_own)| self.ask(host, *is_own)).collect();
         let began = Instant::now();
@@ -296,15 +299,24 @@ mod tests {
     fn hosts_are_read_from_the_launchers_options() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("hosts");
-        std::fs::write(&file, "# two hosts\nnode1.invalid slots = 4\nnode2.invalid:2 # the second\n").unwrap();
+        std::fs::write(&file, "# two hosts\nnode1.invalid slots = 4\nnode2.invalid:2 # the second\n")
+            .unwrap();
         let file = file.to_str().unwrap();
         let joined = format!("--hostfile={file}");
         let in_file = vec![named("node1.invalid", 4), named("node2.invalid", 2)];
         for (options, expected, left) in [
             (&["-n", "4"][..], vec![], &[][..]),
             (&["-np", "4", "--bind-to", "none"], vec![], &["--bind-to", "none"][..]),
-            (&["--host", "a.invalid:2,b.invalid", "--n", "4"], vec![named("a.invalid", 2), named("b.invalid", 1)], &[]),
-            (&["-H", "a.invalid", "-host", "b.invalid"], vec![named("a.invalid", 1), named("b.invalid", 1)], &[]),
+            (
+                &["--host", "a.invalid:2,b.invalid", "--n", "4"],
+                vec![named("a.invalid", 2), named("b.invalid", 1)],
+                &[],
+            ),
+            (
+                &["-H", "a.invalid", "-host", "b.invalid"],
+                vec![named("a.invalid", 1), named("b.invalid", 1)],
+                &[],
+            ),
             (&["-x", "A", "--hostfile", file], in_file.clone(), &["-x", "A"]),
             (&[&joined], in_file, &[]),
             // --host picks among the hosts of the file.
@@ -345,7 +357,8 @@ mod tests {
 
     #[test]
     fn a_command_names_the_hosts_that_answer() {
-        let options: Vec<OsString> = ["--host", "a.invalid:2,b.invalid:2", "-x", "A", "-n", "4"].map(OsString::from).to_vec();
+        let options: Vec<OsString> =
+            ["--host", "a.invalid:2,b.invalid:2", "-x", "A", "-n", "4"].map(OsString::from).to_vec();
         let hosts = Hosts::of(JobLauncher::Mpirun, &options, 4).unwrap();
         let program = Path::new("plimsoll");
         let command = hosts.command(program, &[host("b.invalid", 2)], 2);

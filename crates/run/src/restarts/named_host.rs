@@ -55,7 +55,8 @@ pub(super) fn cores(text: &str) -> usize {
         let of = |name: &str| block.lines().find_map(|line| field(line, name));
         let Some(number) = of("processor").and_then(|number| number.parse::<usize>().ok()) else { continue };
         // Processors without these fields are a core each.
-        let core = (of("physical id").unwrap_or_default(), of("core id").unwrap_or_else(|| number.to_string()));
+        let core =
+            (of("physical id").unwrap_or_default(), of("core id").unwrap_or_else(|| number.to_string()));
         if is_allowed(number) && !cores.contains(&core) {
             cores.push(core);
         }

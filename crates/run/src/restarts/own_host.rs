@@ -21,5 +21,7 @@ pub(super) fn are_own<'a>(names: impl Iterator<Item = &'a str>) -> Vec<bool> {
     };
     let all: Vec<_> = names.map(start).collect();
     // A thread that panicked has printed why.
-    all.into_iter().map(|one| one.map_or_else(|known| known, |thread| thread.join().unwrap_or(false))).collect()
+    all.into_iter()
+        .map(|one| one.map_or_else(|known| known, |thread| thread.join().unwrap_or(false)))
+        .collect()
 }

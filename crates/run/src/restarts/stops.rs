@@ -7,7 +7,7 @@ use signal_hook::iterator::Signals;
 use system::threads;
 
 use crate::error::{Result, RunError};
-use crate::interrupt::{STOPPING, StopSignal};
+use crate::stop_signal::{STOPPING, StopSignal};
 
 /// The signals to stop so far.
 #[derive(Clone, Debug)]

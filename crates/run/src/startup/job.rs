@@ -196,12 +196,11 @@ impl Job {
 
 /// Joins over TCP: all ranks must connect within the first time, and none may then be silent for the second.
 fn over_tcp(member: &Member, [connect, silence]: [Duration; 2]) -> Result<(World, Communicator)> {
-    let (world, communicator) =
-        tcp::start(member, connect).map_err(|error| match error {
-            tcp::StartError::Refused(why) => RunError::Refused(why),
-            tcp::StartError::Absent(why) => RunError::Failed(why),
-            tcp::StartError::Identity(error) => RunError::Failed(error.to_string()),
-        })?;
+    let (world, communicator) = tcp::start(member, connect).map_err(|error| match error {
+        tcp::StartError::Refused(why) => RunError::Refused(why),
+        tcp::StartError::Absent(why) => RunError::Failed(why),
+        tcp::StartError::Identity(error) => RunError::Failed(error.to_string()),
+    })?;
     world.set_timeout(silence);
     Ok((world, communicator))
 }

@@ -220,7 +220,8 @@ impl Environment<'_> {
             Some(port) => port,
             None => self.checked("MASTER_PORT", PORTS)?.unwrap_or(PORT) + u64::from(in_use),
         };
-        let beyond = || RunError::Refused(format!("MASTER_PORT: there is no port {port} after it: use a lower one"));
+        let beyond =
+            || RunError::Refused(format!("MASTER_PORT: there is no port {port} after it: use a lower one"));
         u16::try_from(port).map_err(|_| beyond())
     }
 }

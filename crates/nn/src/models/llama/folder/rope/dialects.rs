@@ -19,7 +19,7 @@ type Named<'a> = (&'a str, FolderConfig);
 ///
 /// # Errors
 /// Settings by type of layer, unknown ones, and those that disagree.
-pub(in super::super) fn flat(config: &FolderConfig) -> Result<FolderConfig, String> {
+pub(crate) fn flat(config: &FolderConfig) -> Result<FolderConfig, String> {
     let objects = [PARAMETERS, SCALING].into_iter().map(|name| Ok((name, config.object(name)?)));
     let objects: Vec<_> = objects.collect::<Result<_, String>>()?;
     let objects: Vec<Named<'_>> = objects.into_iter().filter_map(|(name, own)| Some((name, own?))).collect();
