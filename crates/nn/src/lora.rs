@@ -31,6 +31,8 @@ pub struct Lora {
     pub dropout: f64,
     /// The modules with an adapter.
     targets: Vec<Target>,
+    /// Whether targets may name no module beside others that do.
+    allows_unmatched: bool,
     /// The codes of the model's frozen matrices; `None`: they are in the compute type.
     pub base: Option<Alphabet>,
     /// Modules by name of their weight.
@@ -50,7 +52,14 @@ impl Lora {
             modules.entry(tensor.parameter.clone()).or_default().push(module);
         }
         let targets = targets.iter().map(|target| Target::new(target)).collect();
-        Lora { r, alpha, dropout, targets, base: None, modules }
+        Lora { r, alpha, dropout, targets, allows_unmatched: false, base: None, modules }
+    }
+
+    /// Returns the same adapters, with matrices from a folder of PEFT if `is_of_folder`: targets may name no
+    /// module beside others that do, as in PEFT, since the folder's tensors tell which modules have adapters.
+    #[must_use]
+    pub fn of_folder(self, is_of_folder: bool) -> Self {
+        Lora { allows_unmatched: is_of_folder, ..self }
     }
 
     /// Returns the same adapters beside a model whose frozen matrices are in codes.
@@ -134,13 +143,18 @@ impl Lora {
         modules.iter().enumerate().flat_map(of).collect()
     }
 
-    /// Checks that every target is one of the modules with an adapter, whose matrices are `tensors`.
+    /// Checks that every target, or one of those of a folder, is a module with an adapter. The matrices of
+    /// all adapters are `tensors`.
     ///
     /// # Errors
     /// A sentence.
     pub(crate) fn check(&self, tensors: &[FolderTensor]) -> Result<(), String> {
         let names = || tensors.iter().filter_map(|tensor| tensor.name.strip_suffix(MATRICES[0]));
         let layers = || self.modules.values().flatten().map(|module| last_part(&module.name));
+        let is_found = |target: &Target| names().any(|name| target.matches(name));
+        if self.allows_unmatched && self.targets.iter().any(is_found) {
+            return self.targets.iter().find_map(Target::mistake).map_or(Ok(()), Err);
+        }
         self.targets.iter().try_for_each(|target| target.check(names(), layers()))
     }
 }

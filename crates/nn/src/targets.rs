@@ -2,6 +2,7 @@
 
 use fancy_regex::Regex;
 use glob::Pattern;
+use system::quoted::shortened;
 
 /// The target that means every linear layer of a model's blocks, as in PEFT.
 pub(crate) const ALL: &str = "all-linear";
@@ -53,6 +54,19 @@ impl Target {
         self.try_matches(module).unwrap_or(false)
     }
 
+    /// Returns why the target is no regular expression, if it is to be one.
+    pub(crate) fn mistake(&self) -> Option<String> {
+        match &self.kind {
+            Kind::Invalid(reason) => Some(self.no_regex(reason)),
+            _ => None,
+        }
+    }
+
+    fn no_regex(&self, reason: &str) -> String {
+        let text = self.text.strip_prefix(REGEX).unwrap_or(&self.text);
+        format!("\"{}\" is no regular expression: {}", shortened(text), shortened(reason))
+    }
+
     /// Checks that the target names one of `modules`; `layers` are all that it could name.
     ///
     /// # Errors
@@ -62,15 +76,14 @@ impl Target {
         mut modules: impl Iterator<Item = &'a str>,
         layers: impl Iterator<Item = &'a str>,
     ) -> Result<(), String> {
-        let text = system::quoted::shortened(&self.text);
-        let wrong = |reason: String| format!("\"{text}\" is no regular expression: {reason}");
-        if let Kind::Invalid(reason) = &self.kind {
-            return Err(wrong(reason.clone()));
-        }
-        if modules.try_fold(false, |found, module| Ok(found || self.try_matches(module)?)).map_err(wrong)? {
+        self.mistake().map_or(Ok(()), Err)?;
+        let found = modules.try_fold(false, |found, module| Ok(found || self.try_matches(module)?));
+        if found.map_err(|reason: String| self.no_regex(&reason))? {
             return Ok(());
         }
-        let near = keys::nearest(&self.text, layers).map(|near| format!(", such as {near}"));
+        let text = shortened(&self.text);
+        let near = keys::nearest(&self.text, layers.filter(|layer| *layer != self.text));
+        let near = near.map(|near| format!(", such as {near}"));
         let looks_like_regex =
             !self.text.starts_with(REGEX) && self.text.contains(['\\', '(', '|', '^', '$']);
         let hint = match near {
@@ -144,7 +157,7 @@ mod tests {
             ("qproj", "\"qproj\" names no linear layer of the model, such as q_proj"),
             (r"regex:.*\.k_proj", "names no linear layer of the model"),
             (r".*\.q_proj", "; a regular expression begins with regex:"),
-            ("regex:(q_proj", "\"regex:(q_proj\" is no regular expression: "),
+            ("regex:(q_proj", "\"(q_proj\" is no regular expression: "),
             (r"regex:(?:(a|a|.)*)*(?=\1)b", "is no regular expression: "),
             (&"x".repeat(99_999), "… and 99,879 more characters\" names no linear layer"),
         ] {

@@ -104,7 +104,7 @@ impl AdapterConfig {
     /// Other text; adapters of another kind.
     pub fn parse(text: &str) -> Result<Self, String> {
         let config = FolderConfig::parse(text)?;
-        if !config.has("peft_type") {
+        if config.value("peft_type").is_none() {
             return Err("it has no peft_type".to_owned());
         }
         config.check(&ADAPTER)?;

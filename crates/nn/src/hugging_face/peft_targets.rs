@@ -1,8 +1,10 @@
 //! The modules that an `adapter_config.json` names, as targets of adapters.
 
 use super::FolderConfig;
-use crate::targets::{ALL, REGEX};
+use crate::targets::{ALL, REGEX, Target};
 
+/// A regular expression of the modules of a model's blocks, whose names have a number.
+const IN_A_BLOCK: &str = "(?:.*\\.)?\\d+\\..*";
 /// Characters that have a meaning in a regular expression.
 const SPECIAL: [char; 14] = ['\\', '.', '+', '*', '?', '(', ')', '|', '[', ']', '{', '}', '^', '$'];
 
@@ -18,24 +20,52 @@ pub(super) fn read(config: &FolderConfig) -> Result<Vec<String>, String> {
             return Err("layers_to_transform needs a list of target_modules, which is a text".to_owned());
         }
         let is_all = text.eq_ignore_ascii_case(ALL);
-        return match (is_all, excluded) {
-            (true, None) => Ok(vec![ALL.to_owned()]),
-            (true, Some(_)) => {
-                Err(format!("exclude_modules beside target_modules = \"{ALL}\" is not supported"))
-            }
-            (false, excluded) => Ok(vec![format!("{REGEX}{}(?:{text})", excluded.unwrap_or_default())]),
+        let pattern = if is_all { IN_A_BLOCK.to_owned() } else { format!("(?:{})", ported(text)?) };
+        return match excluded {
+            None if is_all => Ok(vec![ALL.to_owned()]),
+            excluded => Ok(vec![format!("{REGEX}{}{pattern}", excluded.unwrap_or_default())]),
         };
     }
     let names = config.texts("target_modules")?.unwrap_or_default();
     if names.is_empty() {
         return Err("target_modules names no module".to_owned());
     }
-    let conditions = [excluded, layers].into_iter().flatten().collect::<String>();
-    let target = |name: &&str| match conditions.is_empty() {
-        true => (*name).to_owned(),
-        false => format!("{REGEX}{conditions}(?:.*\\.)?{}", escaped(name)),
+    let excluded = excluded.unwrap_or_default();
+    let target = |name: &&str| match &layers {
+        None if excluded.is_empty() => (*name).to_owned(),
+        None => format!("{REGEX}{excluded}(?:.*\\.)?{}", escaped(name)),
+        // All of a module's name has it in any layer.
+        Some(layers) => {
+            let name = escaped(name);
+            format!("{REGEX}{excluded}(?:{name}|{layers}.*\\.{name})")
+        }
     };
-    Ok(names.iter().map(target).collect())
+    checked(names.iter().map(target).collect())
+}
+
+/// Returns the targets.
+///
+/// # Errors
+/// One that is no regular expression.
+fn checked(targets: Vec<String>) -> Result<Vec<String>, String> {
+    match targets.iter().find_map(|target| Target::new(target).mistake()) {
+        Some(mistake) => Err(mistake),
+        None => Ok(targets),
+    }
+}
+
+/// Returns a regular expression of Python with this program's spelling of the end of a text.
+///
+/// # Errors
+/// A text that is no regular expression.
+fn ported(pattern: &str) -> Result<String, String> {
+    let (mut ported, mut is_escaped) = (String::new(), false);
+    for character in pattern.chars() {
+        let is_end = is_escaped && character == 'Z';
+        ported.push(if is_end { 'z' } else { character });
+        is_escaped = !is_escaped && character == '\\';
+    }
+    Target::new(&format!("{REGEX}{ported}")).mistake().map_or(Ok(ported), Err)
 }
 
 /// The condition that a name is not excluded.
@@ -44,7 +74,7 @@ fn excluded(config: &FolderConfig) -> Result<Option<String>, String> {
         return Ok(None);
     }
     let pattern = match config.text("exclude_modules") {
-        Ok(Some(text)) => text.to_owned(),
+        Ok(Some(text)) => ported(text)?,
         _ => {
             let names = config.texts("exclude_modules")?.unwrap_or_default();
             let names: Vec<_> = names.into_iter().map(escaped).collect();
@@ -164,6 +194,16 @@ mod tests {
                 &[0, 7][..],
             ),
             (json!({"target_modules": ".*(q|k)_proj$"}), &[0, 1, 7, 8, 14, 15][..]),
+            (json!({"target_modules": "model.*\\.2\\..*[qk]_proj\\Z"}), &[14, 15][..]),
+            (
+                json!({"target_modules": "all-linear", "exclude_modules": ["mlp.up_proj", "q_proj", "down_proj"]}),
+                &[1, 2, 3, 4, 8, 9, 10, 11, 15, 16, 17, 18][..],
+            ),
+            // The layers are not those of a module that is named as a whole.
+            (
+                json!({"target_modules": ["model.layers.2.mlp.up_proj", "q_proj"], "layers_to_transform": [0]}),
+                &[0, 19][..],
+            ),
             (json!({"target_modules": ".*\\.self_attn\\.(q_proj|v_proj)$"}), &[0, 2, 7, 9, 14, 16][..]),
         ] {
             let targets = parse(settings.clone()).unwrap().targets;
@@ -182,9 +222,15 @@ mod tests {
                 "needs a list of target_modules",
             ),
             (json!({"target_modules": ["q_proj"], "layers_pattern": "h"}), "needs layers_to_transform"),
+            (json!({"target_modules": "(q_proj"}), "\"(q_proj\" is no regular expression: "),
+            (json!({"target_modules": "(".repeat(40_000)}), "is no regular expression: "),
             (
-                json!({"target_modules": "all-linear", "exclude_modules": ["q_proj"]}),
-                "exclude_modules beside",
+                json!({"target_modules": ["q_proj"], "exclude_modules": "[a"}),
+                "\"[a\" is no regular expression: ",
+            ),
+            (
+                json!({"target_modules": "all-linear", "layers_to_transform": [0]}),
+                "needs a list of target_modules",
             ),
             (json!({"target_modules": null}), "target_modules names no module"),
             (json!({"target_modules": []}), "target_modules names no module"),
@@ -195,7 +241,7 @@ mod tests {
             ),
         ] {
             let refused = parse(settings.clone()).unwrap_err();
-            assert!(refused.contains(expected), "{settings}: {refused}");
+            assert!(refused.contains(expected) && refused.len() < 500, "{refused}");
         }
     }
 }
