@@ -1,8 +1,9 @@
-//! Differences between a run and the model's folder.
+//! Sentences about a run and the folder of its model.
 
 use crate::choices::DataKind;
 use crate::folder;
 use crate::run_config::RunConfig;
+use crate::sections::LoraSection;
 
 impl RunConfig {
     /// Returns the sentences about settings in the `config.json` of the model's folder that the run does not
@@ -24,6 +25,18 @@ impl RunConfig {
                  for (max_position_embeddings): it has not learnt greater distances, and \
                  model.rope_scaling may help",
                 folder.display()
+            )
+        })
+    }
+
+    /// Returns a sentence if the file has a section for adapters and nothing makes any.
+    #[must_use]
+    pub fn adapters_warning(&self) -> Option<String> {
+        let origin = self.origins.of_section("lora")?;
+        (self.lora.rank == 0 && !self.origins.is_set(LoraSection::rank)).then(|| {
+            format!(
+                "{origin}: [lora] makes no adapters without lora.rank, and the model itself is trained; \
+                 lora.rank = 0 says so"
             )
         })
     }

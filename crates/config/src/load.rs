@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use keys::{Error, RawValues, Section};
+use keys::{Document, Error, RawValues, Section};
 use nn::{Families, Tuning};
 
 use crate::check;
@@ -56,9 +56,28 @@ impl RunConfig {
         directory: &Path,
         overrides: &[String],
     ) -> Result<Self, Error> {
+        Self::of_document(families, Document { text, name, has_lines: true }, directory, overrides)
+    }
+
+    /// [`RunConfig::parse`] of a text that is not the contents of the file called `name`, so that messages
+    /// name no lines.
+    ///
+    /// # Errors
+    /// The first error, in one sentence.
+    pub fn parse_made(text: &str, name: &str, directory: &Path, overrides: &[String]) -> Result<Self, Error> {
+        let document = Document { text, name, has_lines: false };
+        Self::of_document(Families::registered(), document, directory, overrides)
+    }
+
+    fn of_document(
+        families: &'static Families,
+        document: Document<'_>,
+        directory: &Path,
+        overrides: &[String],
+    ) -> Result<Self, Error> {
         let imply =
             |raw: &RawValues| Ok([folder::implied(raw, families)?, folder::adapters_implied(raw)?].concat());
-        let raw = RawValues::parse_implied(&table(families), text, name, directory, overrides, imply)?;
+        let raw = RawValues::parse_implied(&table(families), document, directory, overrides, imply)?;
         Self::of_values(families, &raw)
     }
 

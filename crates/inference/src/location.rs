@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use config::{RunConfig, how_to_download};
 use nn::AdapterConfig;
 use pretrained::{ADAPTER_CONFIG, CONFIG};
+use system::quoted::shortened;
 
 use run::{Result, RunError};
 
@@ -83,7 +84,7 @@ impl Location<'_> {
         let (model, adapters) = (toml_path(&base)?, toml_path(path)?);
         let text = format!("[model]\nfrom = {model}\n[lora]\nfrom = {adapters}\n[data]\n{data}");
         let name = path.join(ADAPTER_CONFIG);
-        Ok(RunConfig::parse(&text, &name.to_string_lossy(), Path::new("/"), sets)?)
+        Ok(RunConfig::parse_made(&text, &name.to_string_lossy(), Path::new("/"), sets)?)
     }
 }
 
@@ -93,7 +94,7 @@ impl Location<'_> {
 /// A model that there is no family for, settings that are wrong.
 pub(crate) fn folder_config(path: &Path, data: &str, sets: &[String]) -> Result<RunConfig> {
     let text = format!("[model]\nfrom = {}\n[data]\n{data}", toml_path(path)?);
-    Ok(RunConfig::parse(&text, &path.join(CONFIG).to_string_lossy(), Path::new("/"), sets)?)
+    Ok(RunConfig::parse_made(&text, &path.join(CONFIG).to_string_lossy(), Path::new("/"), sets)?)
 }
 
 /// Returns the absolute path as a TOML string.
@@ -129,8 +130,9 @@ fn base_of(adapters: &Path) -> Result<PathBuf> {
     folder.ok_or_else(|| {
         let advice = how_to_download(&base).map_or(String::new(), |text| format!("; {text}"));
         refused(format!(
-            "base_model_name_or_path = \"{base}\" is no folder with a {CONFIG}: --base DIR names the \
-             adapters' model{advice}"
+            "base_model_name_or_path = \"{}\" is no folder with a {CONFIG}: --base DIR names the \
+             adapters' model{advice}",
+            shortened(&base)
         ))
     })
 }

@@ -12,50 +12,79 @@ use crate::origin::Origin;
 use crate::table::Table;
 use crate::value::Value;
 
-/// Parses the text of the file called `name`.
+/// The text of a configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct Document<'a> {
+    /// The text.
+    pub text: &'a str,
+    /// Name of the file, for messages.
+    pub name: &'a str,
+    /// Whether the text is the file's, so that messages name lines; other texts are made of other files.
+    pub has_lines: bool,
+}
+
+impl Document<'_> {
+    /// Returns where the byte offset is.
+    fn origin(&self, offset: usize) -> Origin {
+        let line = self.has_lines.then(|| line_at(self.text, offset));
+        Origin::File { name: self.name.to_owned(), line }
+    }
+}
+
+/// The entries of a file, and its sections with their origins.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    pub(crate) entries: BTreeMap<&'static str, Entry>,
+    pub(crate) sections: BTreeMap<&'static str, Origin>,
+}
+
+/// Parses a configuration.
 ///
 /// # Errors
 /// Text that is not TOML, names that do not exist.
-pub(crate) fn entries(table: &Table, text: &str, name: &str) -> Result<BTreeMap<&'static str, Entry>> {
-    let file = |offset| Origin::File { name: name.to_owned(), line: Some(line_at(text, offset)) };
-    let document = DeTable::parse(text).map_err(|error| Error::Syntax {
+pub(crate) fn parse(table: &Table, source: Document<'_>) -> Result<Written> {
+    let file = |offset| source.origin(offset);
+    let document = DeTable::parse(source.text).map_err(|error| Error::Syntax {
         origin: file(error.span().map_or(0, |span| span.start)),
         message: one_line(error.message()),
     })?;
-    let mut entries = BTreeMap::new();
+    let mut all = Written::default();
     for (section, value) in in_order(document.get_ref()) {
         let origin = file(section.span().start);
         let written = match (table.section(section.get_ref()), value.get_ref()) {
-            (Some(_), DeValue::Table(written)) => written,
+            (Some(name), DeValue::Table(written)) => {
+                all.sections.insert(name, origin);
+                written
+            }
             (Some(section), _) => return Err(Error::NotASection { origin, section }),
             (None, DeValue::Table(_)) => return Err(table.unknown_section(origin, section.get_ref())),
             (None, _) => return Err(table.unknown_key(origin, section.get_ref())),
         };
-        section_entries(table, (text, name), section.get_ref(), written, &mut entries)?;
+        section_entries(table, source, section.get_ref(), written, &mut all.entries)?;
     }
-    Ok(entries)
+    Ok(all)
 }
 
 /// Adds the entries of the section called `section`, and of sections within it, to `entries`.
 fn section_entries(
     table: &Table,
-    (text, name): (&str, &str),
+    source: Document<'_>,
     section: &str,
     written: &DeTable<'_>,
     entries: &mut BTreeMap<&'static str, Entry>,
 ) -> Result<()> {
     for (key, value) in in_order(written) {
-        let origin = Origin::File { name: name.to_owned(), line: Some(line_at(text, key.span().start)) };
+        let origin = source.origin(key.span().start);
         let path = format!("{section}.{}", key.get_ref());
         if table.section(&path).is_some() {
             let DeValue::Table(inner) = value.get_ref() else {
                 return Err(table.unknown_key(origin, &path));
             };
-            section_entries(table, (text, name), &path, inner, entries)?;
+            section_entries(table, source, &path, inner, entries)?;
             continue;
         }
         let Some(key) = table.find(&path) else { return Err(table.unknown_key(origin, &path)) };
-        let shown = shorten(text.get(value.span()).unwrap_or_default());
+        let shown = shorten(source.text.get(value.span()).unwrap_or_default());
         entries.insert(key.path, Entry { value: Value::from_toml(value.get_ref()), shown, origin });
     }
     Ok(())

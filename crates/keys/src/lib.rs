@@ -54,6 +54,7 @@ mod takes;
 mod value;
 
 pub use codec::Reading;
+pub use document::Document;
 pub use error::{Error, Result};
 pub use key::{Default, Key, Only, Renamed};
 pub use origin::Origin;

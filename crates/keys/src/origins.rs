@@ -10,13 +10,19 @@ use crate::value::Value;
 pub struct Origins {
     name: String,
     raw: BTreeMap<&'static str, Origin>,
+    sections: BTreeMap<&'static str, Origin>,
     numbers: BTreeMap<&'static str, String>,
 }
 
 impl Origins {
-    /// Creates the origins of values of a file called `name`, each with its text if it is a number.
-    pub(crate) fn new(name: &str, raw: impl Iterator<Item = (&'static str, Origin, Option<String>)>) -> Self {
-        let mut origins = Origins { name: name.to_owned(), ..Origins::default() };
+    /// Creates the origins of values of a file called `name`, each with its text if it is a number, and those
+    /// of the file's sections.
+    pub(crate) fn new(
+        name: &str,
+        raw: impl Iterator<Item = (&'static str, Origin, Option<String>)>,
+        sections: BTreeMap<&'static str, Origin>,
+    ) -> Self {
+        let mut origins = Origins { name: name.to_owned(), sections, ..Origins::default() };
         for (key, origin, number) in raw {
             origins.raw.insert(key, origin);
             origins.numbers.extend(number.map(|number| (key, number)));
@@ -41,6 +47,12 @@ impl Origins {
     #[must_use]
     pub fn is_set(&self, key: &str) -> bool {
         self.raw.contains_key(key)
+    }
+
+    /// Returns where the section `name` was written in the file, possibly without a key.
+    #[must_use]
+    pub fn of_section(&self, name: &str) -> Option<&Origin> {
+        self.sections.get(name)
     }
 
     /// Returns where `key` (`section.key`) was written; the file as a whole if it has its default.

@@ -6,15 +6,16 @@ use std::path::{Path, PathBuf};
 use toml::de::DeValue;
 
 use crate::codec::{self, Reading};
+use crate::document::{self, Document, Written};
 use crate::entry::Entry;
 use crate::error::{Error, Result};
 use crate::key::{Default, Key};
 use crate::origin::Origin;
 use crate::origins::Origins;
+use crate::overrides;
 use crate::table::{Table, nearest};
 use crate::takes::{Takes, quoted};
 use crate::value::Value;
-use crate::{document, overrides};
 
 /// The values of a file and the command line, with names checked and keys of other kinds removed.
 #[derive(Clone, Debug)]
@@ -23,6 +24,7 @@ pub struct RawValues {
     name: String,
     directory: PathBuf,
     entries: BTreeMap<&'static str, Entry>,
+    sections: BTreeMap<&'static str, Origin>,
 }
 
 /// A value that is implied by another file.
@@ -43,7 +45,8 @@ impl RawValues {
     /// # Errors
     /// Text that is not TOML, names that do not exist, keys of another kind.
     pub fn parse(table: &Table, text: &str, name: &str, directory: &Path, set: &[String]) -> Result<Self> {
-        Self::parse_implied(table, text, name, directory, set, |_| Ok(Vec::new()))
+        let document = Document { text, name, has_lines: true };
+        Self::parse_implied(table, document, directory, set, |_| Ok(Vec::new()))
     }
 
     /// Does the same as [`RawValues::parse`], and adds values for missing keys that `imply` derives from the
@@ -53,19 +56,18 @@ impl RawValues {
     /// Errors of [`RawValues::parse`] and of `imply`; an implied value whose key does not exist.
     pub fn parse_implied(
         table: &Table,
-        text: &str,
-        name: &str,
+        document: Document<'_>,
         directory: &Path,
         set: &[String],
         imply: impl FnOnce(&Self) -> Result<Vec<Implied>>,
     ) -> Result<Self> {
-        let mut entries = document::entries(table, text, name)?;
+        let Written { mut entries, sections } = document::parse(table, document)?;
         for argument in set {
             let (path, entry) = overrides::entry(table, argument)?;
             entries.insert(path, entry);
         }
-        let (name, directory) = (name.to_owned(), directory.to_path_buf());
-        let mut raw = Self { table: table.clone(), name, directory, entries };
+        let (name, directory) = (document.name.to_owned(), directory.to_path_buf());
+        let mut raw = Self { table: table.clone(), name, directory, entries, sections };
         for Implied { path, value, file } in imply(&raw)? {
             let origin = Origin::File { name: file, line: None };
             let Some(key) = table.find(&path) else { return Err(table.unknown_key(origin, &path)) };
@@ -132,7 +134,7 @@ impl RawValues {
                 matches!(entry.value, Value::Integer(_) | Value::Float(_)).then(|| entry.shown.clone());
             (*key, entry.origin.clone(), text)
         });
-        Origins::new(&self.name, raw)
+        Origins::new(&self.name, raw, self.sections.clone())
     }
 
     /// Returns the origin to name if the values of the keys at `paths` contradict each other: the command

@@ -153,7 +153,8 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
     let balance = Balance::of(&setup)?;
     let tuning = plans.largest().map(|plan| TuningCost::of(&setup, plan)).transpose()?.flatten();
     let fp8 = plans.largest().map(|plan| Fp8Cost::of(&setup, plan)).transpose()?.flatten();
-    let warnings = [setup.config.tokenizer_warning(), setup.config.dropout_warning()];
+    let config = &setup.config;
+    let warnings = [config.tokenizer_warning(), config.dropout_warning(), config.adapters_warning()];
     let warnings = warnings.into_iter().flatten().chain(setup.config.folder_notes()).collect();
     let without_effect = without_effect(&setup);
     Ok(PlanReport {

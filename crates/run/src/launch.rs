@@ -409,7 +409,7 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &Plans) {
     if let Some(warning) = config.tokenizer_warning() {
         tracing::warn!("{warning}");
     }
-    if let Some(warning) = config.dropout_warning() {
+    for warning in config.dropout_warning().into_iter().chain(config.adapters_warning()) {
         tracing::warn!("{warning}");
     }
     for note in config.folder_notes() {

@@ -40,7 +40,10 @@ impl LoraSection {
     /// The adapters of a model with these tensors in Hugging Face's format; `None` for rank 0.
     pub(crate) fn of(&self, tensors: &[FolderTensor]) -> Option<Lora> {
         let LoraSection { rank, alpha, dropout, ref targets, base, .. } = *self;
-        let lora = || Lora::new(rank, alpha, dropout, targets, tensors).beside(base.alphabet());
+        let lora = || {
+            let lora = Lora::new(rank, alpha, dropout, targets, tensors);
+            lora.of_folder(self.from.is_some()).beside(base.alphabet())
+        };
         (rank > 0).then(lora)
     }
 }

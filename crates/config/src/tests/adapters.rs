@@ -26,6 +26,19 @@ fn keys_of_adapters_need_a_rank() {
         assert!(off.tuning.lora().is_none());
         assert_eq!(parse(&off.to_toml(), &[]).unwrap(), off.with(&[]).unwrap());
     }
+    let alone = format!("{LEAST}[lora]\n");
+    for (text, set, warns) in [
+        (LEAST, &[][..], false),
+        (&alone, &[][..], true),
+        (&alone, &["lora.rank=0"][..], false),
+        (&alone, &["lora.rank=2"][..], false),
+    ] {
+        let warning = parse(text, set).unwrap().adapters_warning();
+        let is_expected = |warning: &String| {
+            warning.starts_with("quick.toml:3: [lora] makes no adapters without lora.rank")
+        };
+        assert_eq!(warning.as_ref().map(is_expected), warns.then_some(true), "{warning:?}");
+    }
     assert!(refusal(LEAST, &["lora.alpha=8"]).starts_with("--set lora.alpha=8: lora.alpha is for adapters"));
 }
 

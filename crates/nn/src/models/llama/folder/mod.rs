@@ -15,7 +15,7 @@ mod tensors;
 
 use std::path::Path;
 
-use keys::{Implied, KeyValues, RawValues, Section, Table, Value};
+use keys::{Document, Implied, KeyValues, RawValues, Section, Table, Value};
 use serde_json::{Map, Value as Json, json};
 use system::quoted::shortened;
 
@@ -80,7 +80,7 @@ fn keys(config: &FolderConfig) -> Result<Keys, String> {
 
 fn family(config: &FolderConfig) -> Result<&'static FolderFamily, String> {
     let name = config.model_type()?;
-    find(name).ok_or_else(|| format!("model_type = \"{name}\" is not supported"))
+    find(name).ok_or_else(|| format!("model_type = \"{}\" is not supported", shortened(name)))
 }
 
 fn find(name: &str) -> Option<&'static FolderFamily> {
@@ -141,6 +141,7 @@ fn activation(config: &FolderConfig, family: &FolderFamily) -> Result<&'static s
     let entry = ACTIVATIONS.iter().find(|(_, names)| names.contains(&theirs));
     entry.map(|(ours, _)| *ours).ok_or_else(|| {
         let built: Vec<_> = ACTIVATIONS.iter().map(|(_, names)| format!("\"{}\"", names[0])).collect();
+        let theirs = shortened(theirs);
         format!("{name} = \"{theirs}\" is not supported; supported: {}", built.join(", "))
     })
 }
@@ -211,7 +212,8 @@ fn read(config: &FolderConfig) -> Option<LlamaSizes> {
         |(path, value): (&str, Value)| Implied { path: path.to_owned(), value, file: String::new() };
     let implied: Vec<_> = keys(config).ok()?.into_iter().map(implied).collect();
     let table = Table::new(LlamaSizes::keys().into_iter().cloned().collect());
-    let raw = RawValues::parse_implied(&table, "", "", Path::new("/"), &[], |_| Ok(implied)).ok()?;
+    let document = Document { text: "", name: "", has_lines: false };
+    let raw = RawValues::parse_implied(&table, document, Path::new("/"), &[], |_| Ok(implied)).ok()?;
     LlamaSizes::read(&raw).ok()
 }
 
