@@ -75,8 +75,10 @@ impl Table {
         let of_section =
             || if self.section(section).is_none() { self.foreign_section(section) } else { None };
         let foreign = || self.foreign(last).or_else(of_section).map(found);
+        // Advice in words tells of a name with another meaning here.
+        let in_words = || self.foreign(last).filter(|advice| advice.contains(' ')).map(found);
         // The right name in the wrong section is a better suggestion than any similar spelling.
-        let suggestions = whole().or_else(|| self.moved(last)).or_else(foreign);
+        let suggestions = whole().or_else(in_words).or_else(|| self.moved(last)).or_else(foreign);
         let suggestions = suggestions.or_else(|| self.misspelt(section, path, last).map(found));
         let hint = hint(&suggestions.unwrap_or_default());
         Error::Unknown { origin, what: "key", name: shorten(path), hint }

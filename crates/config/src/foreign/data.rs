@@ -4,6 +4,7 @@ use keys::ForeignName;
 
 const ANSWERS: &str = "use data.kind = \"chat\", which counts answers alone";
 const PACKING: &str = "use data.pack_documents, with data.document_mask";
+const TEXT_KEY: &str = "use `plimsoll tokenize --text-key`, which reads texts in JSON lines and Parquet";
 const FILES: &str = "use data.paths, files on this host";
 const WORKERS: &str = "leave it out: data is read by threads of each rank, data.prefetch micro-batches ahead";
 const SPECIAL: &str = "leave it out: special tokens are those of data.tokenizer";
@@ -24,8 +25,8 @@ pub(super) const NAMES: &[ForeignName] = &[
     ("dataset_config", FILES),
     ("dataset_streaming", FILES),
     ("streaming", FILES),
-    ("dataset_text_field", "use `plimsoll tokenize --field`, which reads texts in JSON lines and Parquet"),
-    ("text_column", "use `plimsoll tokenize --field`, which reads texts in JSON lines and Parquet"),
+    ("dataset_text_field", TEXT_KEY),
+    ("text_column", TEXT_KEY),
     ("dataset_kwargs", "use the keys of [data]"),
     ("validation_file", "data.validation_paths"),
     ("valid_data_path", "data.validation_paths"),

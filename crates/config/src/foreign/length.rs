@@ -4,6 +4,7 @@ use keys::ForeignName;
 
 const ACCUMULATION: &str = "use train.global_batch_size, which is train.micro_batch_size times the \
                             micro-batches of a step";
+const BATCH: &str = "use train.micro_batch_size, of a micro-batch, or train.global_batch_size, of a step";
 const VALIDATION_BATCH: &str = "leave it out: validations have micro-batches of train.micro_batch_size";
 const SAMPLES: &str = "use train.steps, or train.epochs";
 const PER_EPOCH: &str = "use train.validate_every, in steps";
@@ -12,7 +13,9 @@ const COMMANDS: &str = "leave it out: `plimsoll train` trains and validates, `pl
                         sample` use a model";
 
 pub(super) const NAMES: &[ForeignName] = &[
-    ("batch_size", "use train.micro_batch_size, of a micro-batch, or train.global_batch_size, of a step"),
+    ("batch_size", BATCH),
+    ("bs", BATCH),
+    ("bsz", BATCH),
     ("auto_find_batch_size", "use train.on_out_of_memory, or plimsoll plan --largest micro_batch_size"),
     ("per_device_train_batch_size", "train.micro_batch_size"),
     ("per_gpu_train_batch_size", "train.micro_batch_size"),
@@ -25,6 +28,8 @@ pub(super) const NAMES: &[ForeignName] = &[
     ("gradient_accumulation_steps", ACCUMULATION),
     ("accumulate_grad_batches", ACCUMULATION),
     ("grad_accum_steps", ACCUMULATION),
+    ("grad_accum", ACCUMULATION),
+    ("gradient_accumulation", ACCUMULATION),
     ("rampup_batch_size", "leave it out: train.global_batch_size is that of every step"),
     ("per_device_eval_batch_size", VALIDATION_BATCH),
     ("per_gpu_eval_batch_size", VALIDATION_BATCH),
@@ -34,6 +39,9 @@ pub(super) const NAMES: &[ForeignName] = &[
     ("train_iters", "train.steps"),
     ("total_steps", "train.steps"),
     ("num_steps", "train.steps"),
+    ("n_steps", "train.steps"),
+    ("num_iters", "train.steps"),
+    ("iterations", "train.steps"),
     ("num_iterations", "train.steps"),
     ("num_train_steps", "train.steps"),
     ("num_training_steps", "train.steps"),

@@ -79,11 +79,28 @@ fn words_of_other_tools_are_refused_with_ours() {
         ("[train]\naccumulate_grad_batches = 3\n", "use train.global_batch_size"),
         ("[train]\neval_every = 5\n", "did you mean train.validate_every?"),
         ("[train]\nsave_every = 5\n", "did you mean checkpoint.every?"),
+        ("[train]\nstage = \"sft\"\n", "use data.kind for what is learnt"),
+        ("[optim]\nclip = 1.0\n", "did you mean optim.clip_norm?"),
+        ("[optim]\nname = \"adamw\"\n", "did you mean optim.kind?"),
+        ("[train]\niterations = 3\n", "did you mean train.steps?"),
+        // The same name here means something else.
+        ("[train]\ndevice = \"cuda\"\n", "use the option --device"),
+        ("[data]\ndataset_text_field = \"text\"\n", "use `plimsoll tokenize --text-key`"),
         ("[trainer]\nprecision = \"bf16\"\n", "unknown section [trainer]: did you mean [train]?"),
     ];
     for (text, expected) in table {
         let refused = refusal(text, &[]);
         assert!(refused.contains(expected), "{text}: {refused}");
+    }
+    for (set, expected) in [
+        ("zero_optimization.offload_optimizer.device=cpu", "use optim.offload = true"),
+        ("zero_optimization.offload_param.device=cpu", "use memory.offload_weights = true"),
+        ("optimizer.type=AdamW", "did you mean optim.kind?"),
+        ("fp16.enabled=true", "did you mean [precision]?"),
+        ("train.device=cuda", "use the option --device"),
+    ] {
+        let refused = refusal(LEAST, &[set]);
+        assert!(refused.contains(expected), "{set}: {refused}");
     }
 }
 
