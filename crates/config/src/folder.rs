@@ -4,6 +4,7 @@ use std::path::Path;
 
 use keys::{Error, Implied, Origin, RawValues, Value};
 use nn::{AdapterConfig, Families, Family, FolderConfig, HuggingFaceConfig};
+use system::quoted::shortened;
 
 use crate::choices::DataKind;
 use crate::hub::how_to_download;
@@ -85,8 +86,9 @@ pub(crate) fn notes(config: &RunConfig) -> Option<Vec<String>> {
     let (file_name, mut notes) = (path.display(), Vec::new());
     let ignored = (translation.ignored)(&file);
     if !ignored.is_empty() {
-        notes
-            .push(format!("{file_name}: settings that are unknown here are ignored: {}", ignored.join(", ")));
+        let names = ignored.join(", ");
+        let names = shortened(&names);
+        notes.push(format!("{file_name}: settings that are unknown here are ignored: {names}"));
     }
     // Values of the folder have no line in the configuration.
     let is_of_folder =
@@ -109,11 +111,30 @@ pub(crate) fn notes(config: &RunConfig) -> Option<Vec<String>> {
         && config.data.kind == DataKind::Preference
         && is_of_folder(DROPOUT)
     {
-        notes.push(format!(
-            "preferences are trained without the dropout of {file_name}, as in TRL: {DROPOUT} = {dropout} keeps it"
-        ));
+        notes.push(without_dropout(&path, DROPOUT, dropout));
     }
     Some(notes)
+}
+
+/// Returns a sentence if preferences are trained without the dropout that the folder of `lora.from` states.
+pub(crate) fn adapters_note(config: &RunConfig) -> Option<String> {
+    let path = config.lora.from.as_ref()?.join(ADAPTER_CONFIG);
+    let is_of_folder = matches!(config.origins.of(LoraSection::dropout), Origin::File { line: None, .. })
+        && config.origins.is_set(LoraSection::dropout);
+    if config.data.kind != DataKind::Preference || !is_of_folder {
+        return None;
+    }
+    let text = system::input::read_text(&path, MOST_CONFIG).ok()?;
+    let dropout = AdapterConfig::parse(&text).ok()?.dropout;
+    (dropout > 0.0 && config.lora.dropout == 0.0)
+        .then(|| without_dropout(&path, LoraSection::dropout, dropout))
+}
+
+fn without_dropout(file: &Path, key: &str, dropout: f64) -> String {
+    format!(
+        "preferences are trained without the dropout of {}, as in TRL: {key} = {dropout} keeps it",
+        file.display()
+    )
 }
 
 /// Returns the tokens in a sequence that the model in `folder` was made for, if its config.json tells.
@@ -141,6 +162,7 @@ pub(crate) fn adapters_implied(raw: &RawValues) -> Result<Vec<Implied>, Error> {
     let text = system::input::read_text(&path, MOST_CONFIG)
         .map_err(|error| refused(with_hub(error.to_string(), &path, &from)))?;
     let AdapterConfig { r, alpha, dropout, targets, .. } = AdapterConfig::parse(&text).map_err(refused)?;
+    // Adapters are a part of the policy, whose reference has no dropout.
     let is_preference = raw.text(Data::kind)? == DataKind::Preference.name();
     let dropout = if is_preference { 0.0 } else { dropout };
     let values: [Value; 4] = [r.into(), alpha.into(), dropout.into(), targets.as_slice().into()];
@@ -181,6 +203,7 @@ fn family<'a>(
     all.clone().find(|(_, translation)| translation.model_types.contains(&model_type)).ok_or_else(|| {
         let built: Vec<_> = all.by_ref().flat_map(|(_, translation)| translation.model_types).collect();
         let names: Vec<_> = built.iter().map(|name| format!("\"{name}\"")).collect();
+        let model_type = shortened(model_type);
         format!("model_type = \"{model_type}\" is not supported; supported: {}", names.join(", "))
     })
 }

@@ -10,7 +10,9 @@ impl RunConfig {
     /// follow: settings that no key corresponds to, which are ignored, and those that other settings replace.
     #[must_use]
     pub fn folder_notes(&self) -> Vec<String> {
-        folder::notes(self).unwrap_or_default()
+        let mut notes = folder::notes(self).unwrap_or_default();
+        notes.extend(folder::adapters_note(self));
+        notes
     }
 
     /// Returns a sentence if sequences are longer than those that the model of `model.from` was made for.

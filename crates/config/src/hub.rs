@@ -11,6 +11,9 @@ const WITHOUT_OWNER: &[(&str, &str)] = &[
     ("distilgpt2", "distilbert"),
 ];
 
+/// The most bytes of a model's name, with its owner.
+const MOST_BYTES: usize = 200;
+
 /// Returns how to download the model that `name` may mean on Hugging Face's hub, as `meta-llama/Llama-3.2-1B`
 /// does; `None` if a file or folder has this name, a folder that of its owner, or no model can have it.
 ///
@@ -28,6 +31,7 @@ pub fn how_to_download(name: &str) -> Option<String> {
     let entry = || WITHOUT_OWNER.iter().find(|(model, _)| *model == name);
     let (owner, model) = name.split_once('/').or_else(|| entry().map(|(model, owner)| (*owner, *model)))?;
     let is_name = is_part(owner) && is_part(model) && !model.ends_with(".json");
+    let is_name = is_name && name.len() <= MOST_BYTES;
     let is_here = Path::new(name).exists() || Path::new(owner).is_dir();
     (is_name && !is_here).then(|| {
         format!(

@@ -62,6 +62,9 @@ impl Trained {
     pub(crate) fn of_folder(location: Location<'_>, data: &str, sets: &[String]) -> Result<Self> {
         let path = location.path;
         let config = location.config(data, sets)?;
+        for note in config.folder_notes() {
+            tracing::info!("{note}");
+        }
         let weights: Arc<dyn Weights> = if location.is_adapters() {
             let missing = || RunError::Refused(format!("{}: it has no adapters", path.display()));
             weights::of_folders(&config)?.ok_or_else(missing)?

@@ -3,6 +3,7 @@
 
 use keys::Value;
 use serde_json::{Map, json};
+use system::quoted::shortened;
 
 use super::readers::GPT2;
 use super::{FolderConfig, FolderTensor, HuggingFaceConfig, HuggingFaceModel, TiedHead};
@@ -98,6 +99,7 @@ fn activation(config: &FolderConfig) -> Result<&'static str, String> {
     let entry = ACTIVATIONS.iter().find(|(_, names)| names.contains(&theirs));
     entry.map(|(ours, _)| *ours).ok_or_else(|| {
         let built: Vec<_> = ACTIVATIONS.iter().map(|(_, names)| format!("\"{}\"", names[0])).collect();
+        let theirs = shortened(theirs);
         format!("activation_function = \"{theirs}\" is not supported; supported: {}", built.join(", "))
     })
 }

@@ -15,12 +15,13 @@ pub(crate) const CONFIG: Reader = Reader {
             "the kind of model; timm's files have `architecture`",
         ),
         FileKey::refused(
-            &["quantization_config"],
+            &["quantization_config", "compression_config"],
             NONE,
             "save the model in bf16 or f32; lora.base keeps a frozen base in codes",
         ),
         FileKey::refused(&["per_layer_config", "pruned_heads"], NONE, "all layers of a stack are alike"),
         FileKey::refused(&["is_encoder_decoder", "add_cross_attention"], NONE, OTHER_RESULT),
+        FileKey::refused(&["is_causal"], &["true"], OTHER_RESULT),
         FileKey::ignored(
             &[
                 "bos_token_id",
@@ -173,12 +174,15 @@ pub(crate) const RESNET: Reader = Reader {
 pub(crate) const ROPE: Reader = Reader {
     of: "`rope_parameters` and `rope_scaling`",
     keys: &[
-        FileKey::known(&["rope_type", "type"], "`default`, `linear`, `llama3`, `yarn` or `longrope`"),
+        FileKey::known(
+            &["rope_type", "type"],
+            "`default`, `linear`, `llama3`, `yarn` or `longrope`; settings of another type are refused",
+        ),
         FileKey::known(
             &["rope_theta", "partial_rotary_factor", "original_max_position_embeddings"],
             "also beside the object, where they must be equal",
         ),
-        FileKey::known(&["factor"], "the factor of positions"),
+        FileKey::known(&["factor"], "the factor of positions; not of `default`"),
         FileKey::known(&["low_freq_factor", "high_freq_factor"], "of `llama3`"),
         FileKey::known(&["beta_slow", "beta_fast", "truncate", "mscale", "mscale_all_dim"], "of `yarn`"),
         FileKey::known(&["attention_factor"], "of `yarn` and `longrope`"),

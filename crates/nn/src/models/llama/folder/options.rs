@@ -1,6 +1,7 @@
 //! Settings that some families of folders have, each translated in both directions.
 
 use serde_json::{Value as Json, json};
+use system::quoted::shortened;
 
 use super::family::{FolderFamily, FolderOption, Keys, Settings};
 use super::rope;
@@ -264,6 +265,7 @@ fn all_full(config: &FolderConfig) -> Result<(), String> {
 }
 
 fn unsupported_type(name: &str, supported: &str) -> String {
+    let name = shortened(name);
     format!("layer_types has \"{name}\", which is not supported; supported: {supported}")
 }
 

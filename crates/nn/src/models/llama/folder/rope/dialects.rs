@@ -2,6 +2,7 @@
 //! folder may have settings in both, which must agree.
 
 use serde_json::{Map, Value as Json};
+use system::quoted::shortened;
 
 use crate::hugging_face::FolderConfig;
 use crate::hugging_face::readers::ROPE;
@@ -96,6 +97,7 @@ fn completed(
         let key = if key == "type" { "rope_type" } else { key };
         match own.insert(key.to_owned(), value.clone()) {
             Some(before) if before != *value => {
+                let [before, value] = [&before, value].map(shown);
                 return Err(format!("{name} has {key} = {before} and {value}: keep one of them"));
             }
             _ => {}
@@ -108,6 +110,7 @@ fn completed(
             None => drop(own.insert((*inner).to_owned(), value.clone())),
             Some(there) if equal(Some(there), Some(value)) => {}
             Some(there) => {
+                let [value, there] = [value, there].map(shown);
                 return Err(format!(
                     "{outer} = {value} and {inner} = {there} of {name} differ: keep one of them"
                 ));
@@ -115,6 +118,11 @@ fn completed(
         }
     }
     Ok(own)
+}
+
+/// Returns a value as a message shows it.
+fn shown(value: &Json) -> String {
+    shortened(&value.to_string()).into_owned()
 }
 
 /// Returns whether two settings are equal, numbers by value.

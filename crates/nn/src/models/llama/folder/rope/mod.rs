@@ -4,6 +4,7 @@
 pub(super) mod dialects;
 
 use serde_json::{Map, Value as Json, json};
+use system::quoted::shortened;
 
 use super::family::{FolderFamily, Keys, Settings};
 use crate::hugging_face::FolderConfig;
@@ -22,6 +23,10 @@ pub(super) const LAYER_NAMES: &[&str] =
     &["rope_theta", "rope_scaling", "rope_parameters", "rope_local_base_freq"];
 /// The former name of YaRN's and LongRoPE's scaling in Phi-3.
 const FORMER_LONGROPE: [&str; 2] = ["su", "yarn"];
+
+/// Settings that every kind of scaling may have.
+const OF_ALL_KINDS: [&str; 5] =
+    ["rope_type", "rope_theta", "partial_rotary_factor", "original_max_position_embeddings", "finetuned"];
 
 /// Reads the frequencies of all layers, of heads that rotate as a whole unless a folder says otherwise.
 pub(super) fn read_flat(config: &FolderConfig, family: &FolderFamily) -> Result<Keys, String> {
@@ -59,6 +64,7 @@ pub(super) fn read_by_layer(config: &FolderConfig, family: &FolderFamily) -> Res
         (LlamaSizes::window_rope_scaled, false.into()),
     ];
     if let Some(kind) = Some(kind(&sliding)?).filter(|kind| *kind != "default") {
+        let kind = shortened(kind);
         return Err(format!("rope_type = \"{kind}\" of {SLIDING} is not supported; supported: \"default\""));
     }
     for (layers, settings) in [(FULL, &full), (SLIDING, &sliding)] {
@@ -80,6 +86,7 @@ fn scaling(config: &FolderConfig, family: &FolderFamily, scaling: &FolderConfig)
     if family.is_fused && FORMER_LONGROPE.contains(&kind) {
         kind = "longrope";
     }
+    check_kind(kind, scaling)?;
     let number =
         |key: &str| scaling.number(key)?.ok_or_else(|| format!("rope_type = \"{kind}\" has no {key}"));
     let chosen = |key: &str, absent: f64| Ok::<_, String>(scaling.number(key)?.unwrap_or(absent));
@@ -123,11 +130,39 @@ fn scaling(config: &FolderConfig, family: &FolderFamily, scaling: &FolderConfig)
             ]
         }
         other => {
+            let other = shortened(other);
             return Err(format!(
                 "rope_type = \"{other}\" is not supported; supported: \"default\", \"linear\", \"llama3\", \
                  \"yarn\" and \"longrope\""
             ));
         }
+    })
+}
+
+/// Refuses settings of other kinds, which would be without effect: their writer meant another kind.
+fn check_kind(kind: &str, settings: &FolderConfig) -> Result<(), String> {
+    let own: &[&str] = match kind {
+        "default" => &[],
+        "linear" => &["factor"],
+        "llama3" => &["factor", "low_freq_factor", "high_freq_factor"],
+        "yarn" => {
+            &["factor", "attention_factor", "beta_fast", "beta_slow", "truncate", "mscale", "mscale_all_dim"]
+        }
+        "longrope" => &["factor", "attention_factor", "short_factor", "long_factor"],
+        // Refused as a kind.
+        _ => return Ok(()),
+    };
+    let mut all = settings.entries();
+    let other = all.find(|(name, value)| {
+        let is_of_all = OF_ALL_KINDS.contains(name) || value.as_f64() == Some(1.0);
+        !is_of_all && !own.contains(name)
+    });
+    other.map_or(Ok(()), |(name, value)| {
+        let value = value.to_string();
+        let value = shortened(&value);
+        Err(format!(
+            "{name} = {value} has no effect with rope_type = \"{kind}\": leave it out, or name its type"
+        ))
     })
 }
 
