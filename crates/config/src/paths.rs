@@ -50,7 +50,8 @@ pub(crate) fn tokenizer_in(raw: &RawValues, key: &str) -> Result<Option<String>,
         return Ok(None);
     }
     let file = normal(&raw.directory_of(key).join(from)).join(TOKENIZER);
-    Ok(file.is_file().then(|| file.to_string_lossy().into_owned()))
+    // A folder or a link to nowhere of this name is refused where it is read.
+    Ok(file.symlink_metadata().is_ok().then(|| file.to_string_lossy().into_owned()))
 }
 
 /// Returns `path`.

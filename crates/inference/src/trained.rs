@@ -128,6 +128,8 @@ impl Trained {
 
 /// Returns the files of these names, each from the first of the folders that has it.
 pub(crate) fn files_in(folders: &[&Path], names: &[&str]) -> Vec<PathBuf> {
-    let first = |name: &&str| folders.iter().map(|folder| folder.join(name)).find(|path| path.is_file());
+    // A folder or a link to nowhere of such a name is refused where it is read.
+    let exists = |path: &PathBuf| path.symlink_metadata().is_ok();
+    let first = |name: &&str| folders.iter().map(|folder| folder.join(name)).find(exists);
     names.iter().filter_map(first).collect()
 }

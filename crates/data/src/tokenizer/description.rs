@@ -60,7 +60,7 @@ impl Description {
             move |reason: String| Error::BadTokenizerFile { path: folder.path_of(file), reason }
         };
         names.merge(&configuration).map_err(refused(CONFIGURATION))?;
-        let numbered = match configuration.get(DECODER) {
+        let numbered = match configuration.get(DECODER).filter(|decoder| !decoder.is_null()) {
             Some(decoder) => numbered(decoder).map_err(refused(CONFIGURATION))?,
             // Folders of older versions.
             None => {

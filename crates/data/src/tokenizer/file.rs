@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokenizers::{Encoding, PostProcessorWrapper};
 
 use super::cuts::cuts_at_spaces;
+use super::damage;
 use super::description::Description;
 use super::folder::{BESIDE, TokenizerFolder};
 use super::special_tokens::SpecialTokens;
@@ -86,6 +87,7 @@ impl FileTokenizer {
         let bad = |reason: String| Error::BadTokenizer { path: path.to_path_buf(), reason };
         // The library panics on some texts that are no JSON, and on some objects that are no tokenizer.
         let mut described: Value = serde_json::from_slice(&json).map_err(|error| bad(error.to_string()))?;
+        damage::check(&described).map_err(bad)?;
         let text = str::from_utf8(&json).map_err(|error| bad(error.to_string()))?;
         // Parsing a string is compiled within the library, once; parsing bytes would be compiled here again.
         let built = catch_unwind(|| text.parse::<tokenizers::Tokenizer>())
@@ -106,8 +108,10 @@ impl FileTokenizer {
             }
         };
         let largest = tokenizer.get_vocab(true).into_values().max();
-        let vocabulary = largest.ok_or_else(|| bad("it has no token".to_owned()))? as usize + 1;
-        let special = SpecialTokens::new(&tokenizer, &description);
+        let largest = largest.ok_or_else(|| bad("it has no token".to_owned()))?;
+        damage::check_number(largest).map_err(bad)?;
+        let special = catch_unwind(AssertUnwindSafe(|| SpecialTokens::new(&tokenizer, &description)))
+            .map_err(|_| bad("its post_processor cannot be applied".to_owned()))?;
         let added = tokenizer.get_added_tokens_decoder();
         let special_numbers = added.iter().filter(|(_, token)| token.special).map(|(number, _)| *number);
         let parts = ["pre_tokenizer", "decoder"];
@@ -125,7 +129,7 @@ impl FileTokenizer {
             tokenizer,
             with_special: OnceLock::new(),
             splits_special: description.splits_special,
-            vocabulary,
+            vocabulary: largest as usize + 1,
             decoder: described["decoder"].take(),
             token_bytes: OnceLock::new(),
             is_byte_level,

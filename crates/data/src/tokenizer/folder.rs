@@ -95,8 +95,11 @@ pub(super) fn read_object(path: &Path) -> Result<Option<Map<String, Value>>, Err
 }
 
 /// Reads a file; `None` if there is none.
+///
+/// # Errors
+/// A file that cannot be read or is too long, a folder, a link to nowhere.
 fn read_file(path: &Path) -> Result<Option<Vec<u8>>, Error> {
-    if !path.is_file() {
+    if path.symlink_metadata().is_err() {
         return Ok(None);
     }
     let file = DataFile::open(path)?;

@@ -3,6 +3,7 @@
 mod beside;
 mod class_defaults;
 mod cuts;
+mod damage;
 mod described;
 mod description;
 mod file;

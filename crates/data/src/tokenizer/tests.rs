@@ -49,9 +49,35 @@ fn files_that_are_no_tokenizer_are_refused_in_a_sentence() {
         r#"{"model":{"type":"BPE"}}"#,
         r#"{"version":"1.0","added_tokens":[],"model":{"type":"BPE","vocab":{},"merges":["a"]}}"#,
         r#"{"version":"1.0","model":{"type":"WordLevel","vocab":{"a":-1},"unk_token":"b"}}"#,
+        r#"{"version":"1.0","model":{"type":"WordLevel","vocab":{"a":4294967295},"unk_token":"a"}}"#,
+        r#"{"version":"1.0","model":{"type":"BPE","vocab":{"a":0},"merges":[],"dropout":0.1}}"#,
+        r#"{"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"},"post_processor":
+            {"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"<s>","type_id":0}},
+            {"Sequence":{"id":"A","type_id":0}}],"pair":[],"special_tokens":{}}}"#,
     ] {
         let refused = loaded(text.as_bytes()).unwrap_err();
         assert!(matches!(refused, Error::BadTokenizer { .. }), "{text}: {refused}");
+    }
+}
+
+#[test]
+fn folders_and_links_instead_of_files_are_refused_by_name() {
+    let model = r#"{"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"}}"#;
+    for name in
+        ["tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json"]
+    {
+        for is_folder in [true, false] {
+            let directory = tempfile::tempdir().unwrap();
+            let at = |name: &str| directory.path().join(name);
+            std::fs::write(at("tokenizer.json"), model).unwrap();
+            let _ = std::fs::remove_file(at(name));
+            match is_folder {
+                true => std::fs::create_dir(at(name)).unwrap(),
+                false => std::os::unix::fs::symlink("nowhere", at(name)).unwrap(),
+            }
+            let refused = Tokenizer::from_name(directory.path().to_str().unwrap()).unwrap_err().to_string();
+            assert!(refused.contains(name), "{refused}");
+        }
     }
 }
 

@@ -33,7 +33,9 @@ pub(super) fn trained(options: &EvaluateOptions, share: Share) -> Result<Trained
     let file = location.path.join(TOKENIZER);
     let tokenizer = match kind {
         DataKind::Tokens => "tokenizer = \"none\"\n".to_owned(),
-        DataKind::Text | DataKind::Chat if file.is_file() => format!("tokenizer = {}\n", toml_path(&file)?),
+        DataKind::Text | DataKind::Chat if file.symlink_metadata().is_ok() => {
+            format!("tokenizer = {}\n", toml_path(&file)?)
+        }
         _ => String::new(),
     };
     // JSON lists and strings are TOML lists and strings.

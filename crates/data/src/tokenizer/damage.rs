@@ -1,0 +1,44 @@
+//! Faults of a `tokenizer.json` that the library accepts.
+
+use serde_json::Value;
+
+/// One more than the largest number of a token. The largest vocabularies have some hundred thousand.
+const MOST_TOKENS: usize = 1 << 24;
+
+/// Checks the parts of a `tokenizer.json` of which the library would make random tokens, or panic.
+///
+/// # Errors
+/// The fault, in a sentence.
+pub(super) fn check(described: &Value) -> Result<(), String> {
+    let dropout = &described["model"]["dropout"];
+    if dropout.as_f64().is_some_and(|dropout| dropout != 0.0) {
+        return Err(format!("its model has \"dropout\" = {dropout}, so that tokens are random: write null"));
+    }
+    match missing_token(&described["post_processor"]) {
+        Some(token) => {
+            Err(format!("its post_processor names the token \"{token}\", which it does not describe"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Checks the largest number of a token.
+///
+/// # Errors
+/// A number that no vocabulary has, in a sentence.
+pub(super) fn check_number(largest: u32) -> Result<(), String> {
+    match (largest as usize) < MOST_TOKENS {
+        true => Ok(()),
+        false => Err(format!("its largest token has the number {largest}, beyond any vocabulary")),
+    }
+}
+
+/// Returns a special token that the pieces of a post-processor name and its list does not have.
+fn missing_token(processor: &Value) -> Option<&str> {
+    if let Some(processors) = processor["processors"].as_array() {
+        return processors.iter().find_map(missing_token);
+    }
+    let pieces = ["single", "pair"].into_iter().filter_map(|key| processor[key].as_array()).flatten();
+    let mut named = pieces.filter_map(|piece| piece["SpecialToken"]["id"].as_str());
+    named.find(|token| processor["special_tokens"].get(token).is_none())
+}
