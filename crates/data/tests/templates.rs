@@ -171,6 +171,31 @@ fn what_a_template_refuses_and_answers_that_it_drops_are_errors() {
     assert!(template("{% for %}").is_err());
 }
 
+#[test]
+fn one_of_several_templates_is_taken_by_its_name() {
+    let named = |name: &str| json!({"name": name, "template": format!("{name}\r\n-")});
+    let tools = TemplateInput { tools: Some(vec![json!({"name": "f"})]), ..TemplateInput::default() };
+    let [without, other] = [TemplateInput::default(), tools];
+    for (templates, input, expected) in [
+        (json!([named("tool_use"), named("default")]), &without, Ok("default\n-")),
+        (json!([named("rag"), named("default")]), &other, Ok("default\n-")),
+        (json!([named("tool_use"), named("default")]), &other, Err("is for conversations with tools")),
+        (json!([named("rag")]), &without, Err("is a list without a \"default\"")),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let config = json!({"chat_template": templates}).to_string();
+        fs::write(directory.path().join("tokenizer_config.json"), config).unwrap();
+        let read = ChatTemplate::of_folders(&[directory.path()], &tokenizer(&byte_level(&[], &[]), &[]));
+        let rendered = read.map_err(|error| error.to_string());
+        let rendered = rendered.and_then(|template| template.question(&[user("a")], input));
+        match (rendered, expected) {
+            (Ok(text), Ok(expected)) => assert_eq!(text, expected, "{templates}"),
+            (Err(refused), Err(expected)) => assert!(refused.contains(expected), "{refused}"),
+            (read, _) => panic!("{templates}: {read:?}"),
+        }
+    }
+}
+
 /// The texts of `apply_chat_template` of transformers 5.24.
 #[test]
 fn values_are_written_as_python_writes_them() {

@@ -66,7 +66,9 @@ impl ChatReading<'_> {
                 let conversation = match &example {
                     Example::Dialogue(_, learnt) if figures.leaves_out(learnt) => return Ok(()),
                     Example::Dialogue(dialogue, learnt) => {
-                        rendered(dialogue, learnt, self.template.map_err(missing)?, self.tokenizer)
+                        let template = self.template.map_err(missing)?;
+                        figures.add_unread(&template.unread_keys(dialogue.messages.iter(), &dialogue.input));
+                        rendered(dialogue, learnt, template, self.tokenizer)
                     }
                     Example::Texts { prompt, completion } => {
                         answered_text(prompt, completion, self.tokenizer).map(after)

@@ -34,6 +34,12 @@ pub(crate) const RECORD: Reader = Reader {
             "only texts are learnt",
         ),
         FileKey::refused(
+            &["system_prompt", "system_message"],
+            NOTHING,
+            "write it as \"system\", or as a first message of the role \"system\"",
+        ),
+        FileKey::refused(&["documents"], NOTHING, "chat templates are called without documents"),
+        FileKey::refused(
             &["input_ids", "labels", "completion_mask", "assistant_masks", "attention_mask", "position_ids"],
             &["[]"],
             "tokens of another program are not read: leave the key out, and the record's texts are tokenized",
@@ -108,6 +114,26 @@ pub(crate) const MESSAGE: Reader = Reader {
             "in some programs it marks what is learnt and in others what is not: write \"weight\": 0 or 1",
         ),
         FileKey::refused(
+            &[
+                "weights",
+                "sample_weight",
+                "loss_weight",
+                "loss_scale",
+                "train_on",
+                "train_on_turn",
+                "learn",
+                "supervised",
+                "compute_loss",
+            ],
+            WHOLE,
+            "write \"weight\": 0 or 1",
+        ),
+        FileKey::refused(
+            &["masks", "is_masked", "no_loss", "skip_loss", "ignore_loss", "ignore"],
+            &["0", "false", "[]"],
+            "write \"weight\": 0 or 1",
+        ),
+        FileKey::refused(
             &["training_detail", "train_detail"],
             &["[]"],
             "a message is learnt whole or not: split it, and write \"weight\": 0 or 1",
@@ -125,7 +151,10 @@ pub(crate) const MESSAGE: Reader = Reader {
         ),
     ],
     shared: &[],
-    unlisted: Unlisted::Other("The chat template takes other keys, as in transformers."),
+    unlisted: Unlisted::Other(
+        "The chat template takes other keys, as in transformers. Those that its text does not name are counted in \
+         one line of the log, and so are `tools` and `chat_template_kwargs`.",
+    ),
 };
 
 /// The keys of a record of ShareGPT's layout.
@@ -150,6 +179,7 @@ pub(crate) const TURN: Reader = Reader {
             &["weight", "train", "training", "trainable", "loss", "loss_mask", "masked"],
             "as in *A message*",
         ),
+        FileKey::known(&["role", "content"], "the same as `from` and `value`, as some programs write both"),
     ],
     shared: &[&MESSAGE],
     unlisted: Unlisted::Counted,
@@ -179,6 +209,11 @@ pub(crate) const ALPACA: Reader = Reader {
         ),
         FileKey::refused(&["context"], NOTHING, "the key of what follows the instruction is \"input\""),
         FileKey::refused(
+            &["question", "query"],
+            NOTHING,
+            "the question's keys are \"instruction\", and \"input\" for what follows it",
+        ),
+        FileKey::refused(
             &["chosen", "rejected"],
             NOTHING,
             "these are pairs of answers, of data.kind = \"preference\"",
@@ -198,6 +233,7 @@ pub(crate) const COMPLETION: Reader = Reader {
             "of the same type, learnt as a whole; a text ends with the tokenizer's token for that",
         ),
         FileKey::refused(&["system"], NOTHING, "write it at the start of \"prompt\""),
+        FileKey::refused(&["suffix"], NOTHING, "no text follows a completion"),
         FileKey::refused(
             &["label"],
             &[],

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value, json};
 use system::quoted::shortened;
+use system::readers::Treatment;
 
-use super::keys::TURN;
-use super::message::MASKS;
+use super::keys::{MESSAGE, TURN};
 
 /// Keys of the lists of messages.
 pub(super) const LISTS: [&str; 3] = ["messages", "conversations", "conversation"];
@@ -70,8 +70,18 @@ pub(super) fn turn(number: usize, turn: &Value) -> Result<(Value, Vec<&str>), St
         message.insert("content".to_owned(), json!(""));
         message.insert("tool_calls".to_owned(), calls(number, &turn["value"])?);
     }
-    let masks = MASKS.iter().filter_map(|(key, _)| Some(((*key).to_owned(), keys.get(*key)?.clone())));
-    message.extend(masks);
+    for (key, value) in keys.iter().filter(|(_, value)| !value.is_null()) {
+        let is_of_message = MESSAGE.key(key).is_some_and(|listed| listed.treatment() == Treatment::Known);
+        match message.get(key) {
+            Some(own) if own != value && *value != turn["from"] && *value != turn["value"] => {
+                return Err(format!(
+                    "message {number}: its \"{key}\" contradicts its \"from\" and \"value\""
+                ));
+            }
+            None if is_of_message => drop(message.insert(key.clone(), value.clone())),
+            _ => {}
+        }
+    }
     Ok((Value::Object(message), unread))
 }
 

@@ -17,6 +17,9 @@ pub(super) const MASKS: [(&str, bool); 7] = [
     ("masked", false),
 ];
 
+/// Roles of answers in other programs, in small letters.
+const OTHER_ANSWERERS: [&str; 8] = ["assistant", "gpt", "chatgpt", "model", "bot", "bard", "bing", "ai"];
+
 /// Checks a message, and returns it with a text as its content: a list of texts becomes one.
 ///
 /// # Errors
@@ -25,8 +28,14 @@ pub(super) fn checked(number: usize, message: &Value) -> Result<Value, String> {
     let wrong = |reason: String| format!("message {number}: {reason}");
     let Some(keys) = message.as_object() else { return Err(format!("message {number} is no object")) };
     MESSAGE.check(keys).map_err(wrong)?;
-    if !message["role"].is_string() {
+    let Some(role) = message["role"].as_str() else {
         return Err(format!("message {number} has no \"role\""));
+    };
+    if role != "assistant" && OTHER_ANSWERERS.contains(&&*role.to_lowercase()) {
+        return Err(format!(
+            "message {number} has the role \"{}\", and only messages of \"assistant\" are answers",
+            shortened(role)
+        ));
     }
     let calls_tools = message["tool_calls"].as_array().is_some_and(|calls| !calls.is_empty());
     match &message["content"] {
@@ -54,6 +63,9 @@ fn text_of(parts: &[Value]) -> Result<String, String> {
     let text = |part: &Value| match (part, part["type"].as_str()) {
         (Value::String(text), _) => Ok(text.clone()),
         (Value::Object(_), None | Some("text" | "input_text" | "output_text")) => {
+            if mask(part)? == Some(false) {
+                return Err(PART_MASKED.to_owned());
+            }
             let text = part["text"].as_str().map(str::to_owned);
             text.ok_or_else(|| "a part of its \"content\" has no \"text\"".to_owned())
         }
@@ -67,6 +79,10 @@ fn text_of(parts: &[Value]) -> Result<String, String> {
     };
     parts.iter().map(text).collect()
 }
+
+/// The sentence about a mask within a message.
+const PART_MASKED: &str =
+    "a part of its \"content\" is not to be learnt, and a message is learnt whole or not: split it";
 
 /// Returns whether a message is learnt, as its keys say; `None` if they say nothing.
 ///

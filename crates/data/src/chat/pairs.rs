@@ -55,7 +55,8 @@ pub fn read_pairs(
             }
             let refused = |reason| Error::BadConversation { path: path.clone(), line: record.line, reason };
             figures.add_unread(&check_keys(&PAIR, &record).map_err(refused)?);
-            let pair = pair(&record, template, tokenizer).map_err(refused)?;
+            let (pair, unread) = pair(&record, template, tokenizer).map_err(refused)?;
+            figures.add_unread(&unread);
             check(&pair, tokenizer, vocabulary).map_err(refused)?;
             pairs.push(pair);
             Ok(())
@@ -70,11 +71,12 @@ pub fn read_pairs(
     }
 }
 
+/// Returns the pair of an object, and the keys that its template does not read.
 fn pair(
     record: &Record,
     template: Result<&ChatTemplate, &Error>,
     tokenizer: &Tokenizer,
-) -> Result<Pair, String> {
+) -> Result<(Pair, Vec<String>), String> {
     let object = &record.values;
     let prompt = object.get("prompt").filter(|prompt| !prompt.is_null());
     let [chosen, rejected] = ["chosen", "rejected"].map(|key| {
@@ -85,10 +87,10 @@ fn pair(
         (None | Some(Value::String(_)), Value::String(chosen), Value::String(rejected)) => {
             check_unused(object)?;
             let prompt = prompt.and_then(Value::as_str);
-            of_texts(prompt, chosen, rejected, tokenizer)
+            of_texts(prompt, chosen, rejected, tokenizer).map(|pair| (pair, Vec::new()))
         }
-        // A text beside conversations is the first message of both.
         (None | Some(Value::Array(_) | Value::String(_)), Value::Array(chosen), Value::Array(rejected)) => {
+            check_prompt(prompt, [chosen, rejected])?;
             let prompt = prompt.and_then(Value::as_array);
             let (input, template) = (TemplateInput::of(object)?, template.map_err(ToString::to_string)?);
             of_messages(prompt, [chosen, rejected], &input, (template, tokenizer))
@@ -147,13 +149,56 @@ fn common_text(one: &str, other: &str) -> usize {
     common - usize::from(common < one.len() && one[..common].ends_with(' '))
 }
 
+/// Checks the prompt beside two conversations. A text there is a message with which both begin, once more, as
+/// in UltraFeedback's file.
+///
+/// # Errors
+/// A text that is in no such message, and messages with which the answers begin too; in a sentence.
+fn check_prompt(prompt: Option<&Value>, answers: [&Vec<Value>; 2]) -> Result<(), String> {
+    match prompt {
+        Some(Value::String(text)) if !text.trim().is_empty() => {
+            let is_text = |message: &Value| {
+                let content = checked(1, message)
+                    .ok()
+                    .and_then(|message| message["content"].as_str().map(str::to_owned));
+                content.is_some_and(|content| content.trim() == text.trim())
+            };
+            match answers[0][..common_messages(answers)].iter().any(is_text) {
+                true => Ok(()),
+                false => Err(
+                    "its \"prompt\" is a text that is none of the messages with which both answers begin: \
+                              write it as a list of messages"
+                        .to_owned(),
+                ),
+            }
+        }
+        Some(Value::Array(prompt)) if !prompt.is_empty() => {
+            match answers.iter().all(|answer| answer.starts_with(prompt)) {
+                true => Err(
+                    "its \"chosen\" and \"rejected\" begin with the messages of its \"prompt\", which would \
+                             be there twice: leave out \"prompt\""
+                        .to_owned(),
+                ),
+                false => Ok(()),
+            }
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The number of messages with which both conversations begin.
+fn common_messages([one, other]: [&Vec<Value>; 2]) -> usize {
+    one.iter().zip(other).take_while(|(one, other)| one == other).count()
+}
+
+/// Returns a pair of messages, and the keys that the template does not read.
 fn of_messages(
     prompt: Option<&Vec<Value>>,
     answers: [&Vec<Value>; 2],
     input: &TemplateInput,
     (template, tokenizer): (&ChatTemplate, &Tokenizer),
-) -> Result<Pair, String> {
-    let common = answers[0].iter().zip(answers[1]).take_while(|(one, other)| one == other).count();
+) -> Result<(Pair, Vec<String>), String> {
+    let common = common_messages(answers);
     let (prompt, before) = match prompt {
         Some(prompt) => (&prompt[..], 0),
         None => (&answers[0][..common], common),
@@ -167,7 +212,9 @@ fn of_messages(
         let (text, start) = template.answered(&messages, input, prompt.len())?;
         encoded(&text, start, tokenizer)
     };
-    Ok(Pair { chosen: answered(&answers[0][before..])?, rejected: answered(&answers[1][before..])? })
+    let pair = Pair { chosen: answered(&answers[0][before..])?, rejected: answered(&answers[1][before..])? };
+    let messages = prompt.iter().chain(&answers[0][before..]).chain(&answers[1][before..]);
+    Ok((pair, template.unread_keys(messages, input)))
 }
 
 /// Returns the tokens of a text whose answer begins at byte `start`.
@@ -196,9 +243,30 @@ mod tests {
         let missing = Error::NoPaths;
         let values = object.as_object().unwrap().clone();
         let record = Record { line: 1, values, unreadable: Vec::new() };
-        let Pair { chosen, rejected } = pair(&record, Err(&missing), &Tokenizer::Bytes)?;
+        let (Pair { chosen, rejected }, _) = pair(&record, Err(&missing), &Tokenizer::Bytes)?;
         let text = |of: Answered| (Tokenizer::Bytes.decode(&of.tokens), of.answer);
         Ok([text(chosen), text(rejected)])
+    }
+
+    #[test]
+    fn a_prompt_beside_conversations_is_there_once() {
+        let [user, one, other] = [("user", "q"), ("assistant", "a"), ("assistant", "b")]
+            .map(|(role, content)| json!({"role": role, "content": content}));
+        let (long, short) =
+            ([vec![user.clone(), one.clone()], vec![user.clone(), other.clone()]], [vec![one], vec![other]]);
+        for (prompt, answers, expected) in [
+            (json!("q\n"), &long, None),
+            (json!(""), &short, None),
+            (json!([user]), &short, None),
+            (json!("r"), &long, Some("its \"prompt\" is a text that is none of the messages")),
+            (json!("q"), &short, Some("its \"prompt\" is a text that is none of the messages")),
+            (json!([user]), &long, Some("its \"chosen\" and \"rejected\" begin with the messages")),
+        ] {
+            let checked = check_prompt(Some(&prompt), [&answers[0], &answers[1]]);
+            let refused = checked.err();
+            assert_eq!(refused.is_some(), expected.is_some(), "{prompt}: {refused:?}");
+            assert!(refused.unwrap_or_default().starts_with(expected.unwrap_or_default()), "{prompt}");
+        }
     }
 
     #[test]

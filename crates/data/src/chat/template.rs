@@ -3,9 +3,10 @@
 use super::answers;
 use super::dialogue::TemplateInput;
 use super::marks::{unused, with_marks, without_marks};
+use super::message::MASKS;
 use super::renderer::{Part, Renderer};
 use crate::{Error, Tokenizer};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,6 +15,10 @@ use std::sync::Arc;
 const TEMPLATE: &str = "chat_template.jinja";
 /// The configuration of a tokenizer, which may contain its template.
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+/// The folder of templates with names.
+const NAMED: &str = "additional_chat_templates";
+/// The name of a template for conversations with tools.
+const TOOL_USE: &str = "tool_use";
 /// The most bytes of these files.
 const MOST_BYTES: u64 = 16 << 20;
 
@@ -26,6 +31,10 @@ pub struct ChatTemplate {
     renderer: Arc<Renderer>,
     /// Whether the template itself marks answers, by `{% generation %}`.
     marks_answers: bool,
+    /// Whether it writes whole messages, whatever their keys.
+    writes_all_keys: bool,
+    /// Whether another template of the folder is for conversations with tools.
+    has_tool_use: bool,
 }
 
 impl ChatTemplate {
@@ -55,21 +64,50 @@ impl ChatTemplate {
 
     fn of_folder(folder: &Path, tokenizer: &Tokenizer) -> Result<Option<Self>, Error> {
         if folder.join(TEMPLATE).is_file() {
-            return Self::of_file(&folder.join(TEMPLATE), tokenizer).map(Some);
+            let template = Self::of_file(&folder.join(TEMPLATE), tokenizer)?;
+            let has_tool_use = folder.join(NAMED).join(format!("{TOOL_USE}.jinja")).is_file();
+            return Ok(Some(Self { has_tool_use, ..template }));
         }
         let path = folder.join(TOKENIZER_CONFIG);
         let config = config(&path)?;
         let template = config.get("chat_template");
         // Some tokenizers have several, each with a name.
-        let named = template.and_then(|all| all.as_array()).and_then(|all| {
-            let is_default = |one: &&serde_json::Value| one["name"] == "default";
-            all.iter().find(is_default).or(all.first()).map(|one| &one["template"])
-        });
-        let text = named.or(template).and_then(serde_json::Value::as_str);
-        text.map(|text| Self::new(&path, text, tokenizer)).transpose()
+        let all = template.and_then(serde_json::Value::as_array);
+        let named = |name: &str| all?.iter().find(|one| one["name"] == name).map(|one| &one["template"]);
+        if all.is_some_and(|all| !all.is_empty()) && named("default").is_none() {
+            let reason = "its chat_template is a list without a \"default\": data.chat_template names the \
+                          file of one";
+            return Err(Error::Template { path, reason: reason.to_owned() });
+        }
+        let text = named("default").or(template).and_then(serde_json::Value::as_str);
+        let read = text.map(|text| Self::new(&path, text, tokenizer)).transpose()?;
+        Ok(read.map(|read| Self { has_tool_use: named(TOOL_USE).is_some(), ..read }))
+    }
+
+    /// Returns the keys of messages, and what else the template is called with, that its text does not name,
+    /// so that they change nothing.
+    pub(super) fn unread_keys<'a>(
+        &self,
+        messages: impl Iterator<Item = &'a Value>,
+        input: &TemplateInput,
+    ) -> Vec<String> {
+        let mut unread = Vec::new();
+        if !self.writes_all_keys {
+            let keys = messages.filter_map(Value::as_object).flatten();
+            let keys = keys.filter(|(key, value)| !value.is_null() && !is_read_before(key));
+            let keys = keys.filter(|(key, _)| !self.text.contains(&**key));
+            unread.extend(keys.map(|(key, _)| format!("messages.{key}")));
+        }
+        let has_tools = input.tools.as_ref().is_some_and(|tools| !tools.is_empty());
+        unread.extend((has_tools && !self.text.contains("tools")).then(|| "tools".to_owned()));
+        let variables = input.variables.keys().filter(|name| !self.text.contains(&***name));
+        unread.extend(variables.map(|name| format!("chat_template_kwargs.{name}")));
+        unread
     }
 
     fn new(path: &Path, text: &str, tokenizer: &Tokenizer) -> Result<Self, Error> {
+        // As Jinja reads it.
+        let text = &text.replace("\r\n", "\n").replace('\r', "\n");
         let special = tokenizer.special_tokens();
         for name in ["bos_token", "eos_token"] {
             if text.contains(name) && special.text(name).is_none() {
@@ -83,7 +121,14 @@ impl ChatTemplate {
         let (marked, marks_answers) = with_marks(text);
         let wrong = |reason| Error::Template { path: path.to_path_buf(), reason };
         let renderer = Arc::new(Renderer::new(marked, special.named.clone()).map_err(wrong)?);
-        Ok(Self { path: path.to_path_buf(), text: text.into(), renderer, marks_answers })
+        Ok(Self {
+            path: path.to_path_buf(),
+            text: text.as_str().into(),
+            renderer,
+            marks_answers,
+            writes_all_keys: writes_all_keys(text),
+            has_tool_use: false,
+        })
     }
 
     /// Returns the text of a conversation and the byte ranges of its answers: those that the template marks
@@ -174,9 +219,27 @@ impl ChatTemplate {
         input: &TemplateInput,
         parts: Vec<Part>,
     ) -> Result<Vec<String>, String> {
+        if self.has_tool_use && input.tools.as_ref().is_some_and(|tools| !tools.is_empty()) {
+            return Err(format!(
+                "{}: another template is for conversations with tools, \"{TOOL_USE}\": data.chat_template \
+                 names the file of one that is for all",
+                self.path.display()
+            ));
+        }
         let texts = self.renderer.texts(messages, input, parts);
         texts.map_err(|reason| format!("{}: {reason}", self.path.display()))
     }
+}
+
+/// Returns whether a template writes whole messages, whatever their keys.
+fn writes_all_keys(text: &str) -> bool {
+    let text: String = text.split_whitespace().collect();
+    [".items()", "|items", "message|tojson", "messages|tojson"].iter().any(|part| text.contains(part))
+}
+
+/// Returns whether a key of a message is read whatever the template names.
+fn is_read_before(key: &str) -> bool {
+    matches!(key, "role" | "content") || MASKS.iter().any(|(name, _)| *name == key)
 }
 
 fn read(path: &Path) -> Result<String, Error> {
@@ -192,4 +255,32 @@ fn config(path: &Path) -> Result<serde_json::Value, Error> {
     let wrong =
         |error: serde_json::Error| Error::Template { path: path.to_path_buf(), reason: error.to_string() };
     serde_json::from_str(&read(path)?).map_err(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_the_text_does_not_name_are_unread() {
+        let call = json!([{"function": {"name": "f"}}]);
+        let messages = [
+            json!({"role": "user", "content": "q", "weight": 0, "name": null}),
+            json!({"role": "assistant", "content": "", "tool_calls": call, "reasoning": "r"}),
+        ];
+        let variables = json!({"thinks": false}).as_object().unwrap().clone();
+        let input = TemplateInput { tools: Some(vec![json!({})]), variables };
+        for (text, expected) in [
+            ("{{ m.content }}", "messages.reasoning messages.tool_calls tools chat_template_kwargs.thinks"),
+            ("{{ m.tool_calls }}{{ thinks }}", "messages.reasoning tools"),
+            ("{{ message | tojson }}{{ tools }}{{ thinks }}", ""),
+        ] {
+            let template = ChatTemplate::new(Path::new("t"), text, &Tokenizer::Bytes).unwrap();
+            let mut unread = template.unread_keys(messages.iter(), &input);
+            let mut words: Vec<&str> = expected.split_whitespace().collect();
+            unread.sort_unstable();
+            words.sort_unstable();
+            assert_eq!(unread, words, "{text}");
+        }
+    }
 }

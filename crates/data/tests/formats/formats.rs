@@ -204,6 +204,26 @@ fn objects_that_are_no_conversation_are_refused_by_their_line() {
             "message 2: a part of its \"content\" has no \"text\"",
         ),
         (
+            messages("content", json!([{"type": "text", "text": "a", "weight": 0}])),
+            "message 2: a part of its \"content\" is not to be learnt",
+        ),
+        (messages("role", json!("model")), "message 2 has the role \"model\", and only messages of"),
+        (messages("role", json!("Assistant")), "message 2 has the role \"Assistant\", and only"),
+        (
+            one(json!({"conversations": [{"from": "gpt", "value": "a", "content": "b"}]})),
+            "message 1: its \"content\" contradicts its \"from\" and \"value\"",
+        ),
+        (
+            one(json!({"instruction": "s", "question": "q", "output": "a"})),
+            "\"question\" = \"q\" is not supported",
+        ),
+        (
+            one(json!({"prompt": "q", "completion": "a", "suffix": "s"})),
+            "\"suffix\" = \"s\" is not supported",
+        ),
+        (beside("system_prompt", json!("s")), "\"system_prompt\" = \"s\" is not supported: write it as"),
+        (beside("documents", json!([{}])), "\"documents\" = [{}] is not supported"),
+        (
             messages("function_call", json!({"name": "f"})),
             "message 2: \"function_call\" = {\"name\":\"f\"} is not",
         ),

@@ -46,11 +46,20 @@ fn templates_take_tools_and_variables() {
         {"from": "observation", "value": "3"},
         {"from": "gpt", "value": "It is 3."},
     ], "tools": tools.to_string()});
+    // Keys of messages in ShareGPT's layout, and the same text by two names.
+    let call = json!({"type": "function", "function": {"name": "sum", "arguments": {"b": 2, "a": 1}}});
+    let mixed_turns = json!({"conversations": [
+        {"from": "human", "value": "1+2?", "content": "1+2?"},
+        {"from": "gpt", "value": "", "tool_calls": [call], "role": "assistant"},
+        {"from": "tool", "value": "3", "tool_calls": null},
+        {"from": "gpt", "value": "It is 3.", "role": "gpt"},
+    ], "tools": tools});
     let brief = plain.replace("</>", "~brief</>");
     for (object, expected) in [
         (conversation(&json!({"tools": tools})), format!("{with_tools}{plain}")),
         (conversation(&json!({"tools": tools.to_string()})), format!("{with_tools}{plain}")),
         (turns, format!("{with_tools}{plain}")),
+        (mixed_turns, format!("{with_tools}{plain}")),
         (conversation(&json!({"tools": []})), plain.to_owned()),
         (conversation(&json!({"tools": "", "parallel_tool_calls": false})), plain.to_owned()),
         (conversation(&json!({"chat_template_kwargs": {"style": "brief"}})), brief.clone()),
