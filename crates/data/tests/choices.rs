@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 const LINES: &str = r#"{"ctx": "ab", "endings": ["c", "de"], "label": 1}
 
-{"context": "x", "endings": ["y"], "label": "0", "more": null}
+{"context": "x", "ctx": null, "endings": ["y"], "label": "0", "more": null}
 "#;
 
 fn read(name: &str, bytes: &[u8]) -> Result<Questions, String> {
@@ -87,7 +87,7 @@ fn a_micro_batch_is_one_context_with_one_ending() {
 
 #[test]
 fn what_is_no_question_is_refused_with_its_place() {
-    let lines: [(&str, &str); 8] = [
+    let lines = [
         ("", "line 1: there is no question"),
         ("{\"ctx\": \"a\"}", "line 1: it has no list \"endings\""),
         (
@@ -104,6 +104,22 @@ fn what_is_no_question_is_refused_with_its_place() {
         ),
         ("{\"ctx\": \"a\", \"endings\": [\"b\"], \"label\": \"b c\"}", "line 1: it has no \"label\""),
         ("{\"ctx\": \"a\", \"endings\": [3], \"label\": 0}", "line 1: an ending is no text"),
+        (
+            "{\"ctx\": \"a\", \"context\": \"b\", \"endings\": [\"c\"], \"label\": 0}",
+            "line 1: its \"context\" and \"ctx\" are two texts",
+        ),
+        (
+            "{\"ctx\": \"a\", \"endings\": [\"b\\ud83d\"], \"label\": 0}",
+            "line 1: its \"endings\" has NaN, Infinity or half of a surrogate pair",
+        ),
+        (
+            "{\"ctx\": \"a\", \"endings\": [\"b\"], \"label\": 0, \"weight\": 0.5}",
+            "line 1: \"weight\" = 0.5 is not supported",
+        ),
+        (
+            "{\"ctx\": \"a\", \"endings\": [\"b\"], \"label\": 0, \"gold\": 1}",
+            "line 1: \"gold\" = 1 is not supported",
+        ),
         ("\n\nnone", "line 3: it is no JSON: expected"),
     ];
     for (text, expected) in lines {

@@ -149,7 +149,7 @@ impl ChatFormat {
 ///
 /// # Errors
 /// A refused key; a number that is not finite, or half of a surrogate pair, in a key that is read.
-pub(super) fn check_keys(reader: &Reader, record: &Record) -> Result<Vec<String>, String> {
+pub(crate) fn check_keys(reader: &Reader, record: &Record) -> Result<Vec<String>, String> {
     let is_read =
         |key: &&String| reader.key(key).is_some_and(|listed| listed.treatment() != Treatment::Ignored);
     if let Some(key) = record.unreadable.iter().find(is_read) {

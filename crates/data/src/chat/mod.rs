@@ -22,6 +22,7 @@ pub use conversation::{ChatReading, Conversation, read_messages};
 pub use cut::CutFigures;
 pub use dialogue::{Dialogue, TemplateInput};
 pub use format::ChatFormat;
+pub(crate) use format::check_keys;
 pub(crate) use keys::{ALPACA, COMPLETION, MESSAGE, MESSAGES, PAIR, RECORD, SHARE_GPT, TURN};
 pub use pair_source::{PairOptions, PairSource};
 pub use pairs::{Answered, Pair, read_pairs};

@@ -6,10 +6,14 @@ use serde_json::{Map, Value};
 
 use super::encode::Context;
 use super::question::{Ending, Question, TextLengths, check};
+use crate::chat::check_keys;
 use crate::records::each_record;
 use crate::{Error, Tokenizer};
 use system::readers::{FileKey, Reader, Unlisted};
 use system::tally::Tally;
+
+/// Values of an absent text or list.
+const NOTHING: &[&str] = &["\"\"", "[]"];
 
 /// The keys of a question.
 pub(crate) const QUESTION: Reader = Reader {
@@ -22,6 +26,23 @@ pub(crate) const QUESTION: Reader = Reader {
             &["ind", "activity_label", "ctx_a", "ctx_b", "split", "split_type", "source_id"],
             "HellaSwag's; `ctx` is `ctx_a` and `ctx_b`",
         ),
+        FileKey::refused(
+            &["question", "query", "passage", "system", "system_prompt", "description", "fewshot", "prefix"],
+            NOTHING,
+            "all of the text before the endings is \"context\"",
+        ),
+        FileKey::refused(&["choices", "options", "suffix"], NOTHING, "the texts that follow are \"endings\""),
+        FileKey::refused(
+            &["delimiter", "target_delimiter"],
+            &["\" \""],
+            "an ending follows its context after a space",
+        ),
+        FileKey::refused(
+            &["answer", "answerKey", "gold", "target"],
+            NOTHING,
+            "the correct ending is \"label\", its index or its letter",
+        ),
+        FileKey::refused(&["weight", "weights"], &["1"], "all questions count the same"),
     ],
     shared: &[],
     unlisted: Unlisted::Counted,
@@ -37,7 +58,8 @@ pub(super) fn read(path: &Path, tokenizer: &Tokenizer) -> Result<Vec<Question>, 
         |(number, reason)| Error::BadQuestion { path: path.to_path_buf(), unit: "line", number, reason };
     let read = each_record(path, |record| {
         let number = record.line as usize;
-        unread.add_all(QUESTION.check(&record.values).map_err(|reason| bad((number, reason)))?);
+        let keys = check_keys(&QUESTION, &record).map_err(|reason| bad((number, reason)))?;
+        unread.add_all(keys.iter().map(String::as_str));
         questions.push(question(&record.values, number, tokenizer).map_err(bad)?);
         Ok(())
     });
@@ -57,7 +79,11 @@ fn question(
     tokenizer: &Tokenizer,
 ) -> Result<Question, (usize, String)> {
     let wrong = |what: &str| (number, what.to_owned());
-    let context = ["context", "ctx"].into_iter().find_map(|key| value.get(key)).and_then(Value::as_str);
+    let [context, ctx] = ["context", "ctx"].map(|key| value.get(key).filter(|text| !text.is_null()));
+    if context.zip(ctx).is_some_and(|(context, ctx)| context != ctx) {
+        return Err(wrong("its \"context\" and \"ctx\" are two texts"));
+    }
+    let context = context.or(ctx).and_then(Value::as_str);
     let context = context.ok_or_else(|| wrong("it has no text \"context\" or \"ctx\""))?;
     let endings = value.get("endings").and_then(Value::as_array);
     let endings = endings.ok_or_else(|| wrong("it has no list \"endings\""))?;

@@ -43,11 +43,12 @@ pub(super) fn score(questions: &[Question], losses: &[f32], counts: &[u64]) -> C
         let scored: Vec<(f64, &Ending)> =
             sums.by_ref().zip(&question.endings).take(question.endings.len()).collect();
         has_texts &= question.endings.iter().all(|ending| ending.lengths.is_some());
+        // An ending without text is never the best, as in lm-evaluation-harness: no loss is infinite.
         let divisors: [fn(&Ending) -> usize; 4] = [
             |_| 1,
             |ending| ending.tokens.len(),
-            |ending| ending.lengths.map_or(1, |lengths| lengths.characters.max(1)),
-            |ending| ending.lengths.map_or(1, |lengths| lengths.bytes.max(1)),
+            |ending| ending.lengths.map_or(1, |lengths| lengths.characters),
+            |ending| ending.lengths.map_or(1, |lengths| lengths.bytes),
         ];
         for (right, divisor) in right.iter_mut().zip(divisors) {
             let scores = scored.iter().map(|(sum, ending)| sum / divisor(ending) as f64);
@@ -94,6 +95,10 @@ mod tests {
             let shares = [choices.accuracy, choices.accuracy_per_token, of_texts[0], of_texts[1]];
             assert_eq!((shares, choices.questions), (expected, 1), "{label}");
         }
+        // An ending without text is the likeliest by its sum alone.
+        let empty = Question { endings: vec![ending(1, 0, 0), ending(1, 1, 1)], ..question(0) };
+        let choices = score(&[empty], &[1.0, 2.0], &[1, 1]);
+        assert_eq!((choices.accuracy, choices.accuracy_per_character), (1.0, Some(0.0)));
         let mut tokens_only = question(0);
         tokens_only.endings[1].lengths = None;
         let choices = score(&[tokens_only], &losses, &counts);
