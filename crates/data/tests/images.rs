@@ -372,6 +372,17 @@ fn wrong_images_are_refused_in_a_sentence() {
     ] {
         assert!(text.contains(expected), "{text}");
     }
+    // Parts of a set by other names than those that are read.
+    for names in [["Train", "Val"], ["test", "training"]] {
+        for name in names {
+            let class = empty.path().join(name).join("cat");
+            fs::create_dir_all(&class).unwrap();
+            write_png(&class.join("1.png"), 2, 2, [1; 3]);
+        }
+        let text = refused(empty.path(), &["."]);
+        assert!(text.contains(&format!("its folders {} are no classes", names.join(", "))), "{text}");
+        names.iter().for_each(|name| fs::remove_dir_all(empty.path().join(name)).unwrap());
+    }
     // A class without an image, of which the others would have other numbers.
     let ape = folders.path().join("train/ape");
     fs::create_dir(&ape).unwrap();

@@ -136,7 +136,11 @@ impl<'a> Reader<'a> {
         let is_plain = !self.job.is_plain_text && !matches!(extension(path), "gz" | "zst");
         let first = buffered.fill_buf().map_err(Error::file(path, "read it"))?;
         if let Some(kind) = data::packing(first).filter(|_| is_plain) {
-            let reason = format!("it is {kind}, and its name does not say so, as .gz, .zst and .parquet do");
+            let advice = match kind {
+                "UTF-16" => "convert it to UTF-8",
+                _ => "its name does not say so, as .gz, .zst and .parquet do",
+            };
+            let reason = format!("it is {kind}: {advice}");
             return Err(Error::Invalid { path: path.to_path_buf(), line: None, reason });
         }
         Ok(match extension(path) {

@@ -1,7 +1,8 @@
 //! Construction of model, data source and optimizer from the configuration.
 
-use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use autograd::precision::Autocast;
 use checkpoint::CorpusMark;
@@ -310,6 +311,9 @@ fn text_corpus(
     Ok(corpus)
 }
 
+/// Texts that were warned of: an evaluation opens its data several times.
+static WARNED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
 /// Warns of a text that consists of JSON, whose keys and braces are tokens too.
 fn warn_of_json(text: &Corpus) {
     let instead = |path: &Path| {
@@ -324,7 +328,9 @@ fn warn_of_json(text: &Corpus) {
             }
         })
     };
-    if let Some((path, instead)) = text.files().find_map(|path| Some((path, instead(path)?))) {
+    if let Some((path, instead)) = text.files().find_map(|path| Some((path, instead(path)?)))
+        && WARNED.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_path_buf())
+    {
         tracing::warn!(
             "{}: it is JSON, of which data.kind = \"text\" takes keys and braces as text: {instead}",
             path.display()

@@ -15,6 +15,8 @@ use crate::{Error, Permutation};
 
 /// Names of subfolders that hold validation images beside a folder `train`.
 const HELD_OUT: [&str; 3] = ["val", "validation", "test"];
+/// Names of parts of a set of images, in small letters, which are hardly names of classes.
+const SPLITS: [&str; 8] = ["train", "training", "val", "valid", "validation", "test", "testing", "dev"];
 
 /// Training and validation images, none in both.
 #[derive(Debug)]
@@ -139,6 +141,16 @@ fn of_folder(folder: &Path) -> Result<Paths, Error> {
         return Ok(Paths::Cifar { training, validation });
     }
     let inner = folders::subfolders(folder)?;
+    let is_split = |name: &&String| SPLITS.contains(&&*name.to_lowercase()) && *name != "train";
+    let splits: Vec<&str> = inner.iter().filter(is_split).map(String::as_str).collect();
+    if splits.len() > 1 && splits.len() == inner.len() {
+        let reason = format!(
+            "its folders {} are no classes: that of training images is named train, and that of others {}",
+            shortened(&splits.join(", ")),
+            HELD_OUT.join(" or ")
+        );
+        return Err(Error::BadImages { path: folder.to_path_buf(), reason });
+    }
     if !inner.iter().any(|name| name == "train") {
         return Ok(Paths::Folders { training: vec![folder.to_path_buf()], validation: Vec::new() });
     }
