@@ -66,7 +66,9 @@ impl FileTokenizer {
     /// A file that is missing or unreadable; [`Error::BadTokenizer`] if it is no tokenizer;
     /// [`Error::BadTokenizerFile`] for a file beside it.
     pub(super) fn load(path: &Path) -> Result<Arc<Self>, Error> {
-        let path = &if path.is_dir() { path.join(TOKENIZER) } else { path.to_path_buf() };
+        // A folder of the file's own name is not the folder that has it.
+        let is_parent = path.is_dir() && !path.ends_with(TOKENIZER);
+        let path = &if is_parent { path.join(TOKENIZER) } else { path.to_path_buf() };
         let file = DataFile::open(path)?;
         let mut json = vec![0; usize::try_from(file.len()).map_err(|_| Error::TooLong)?];
         file.read_at(0, &mut json)?;
