@@ -143,8 +143,7 @@ impl Attempt {
     /// Asks the ranks to end after their step. Not every launcher forwards the signal, but one rank that
     /// receives it is enough.
     fn ask_to_stop(&self) {
-        let mut asked = processes::ranks_of_job(&self.id);
-        asked.push(self.launcher.id());
+        let asked = processes::with_launcher(processes::ranks_of_job(&self.id), self.launcher.id());
         processes::signal("USR1", &asked);
     }
 

@@ -37,6 +37,15 @@ pub(super) fn ranks_of_job(value: &str) -> Vec<u32> {
         .collect()
 }
 
+/// Returns the ranks and their launcher, each once: with threads the launcher is itself the rank, and takes a
+/// second request to stop for one to stop at once.
+pub(super) fn with_launcher(mut ranks: Vec<u32>, launcher: u32) -> Vec<u32> {
+    if !ranks.contains(&launcher) {
+        ranks.push(launcher);
+    }
+    ranks
+}
+
 /// Returns the state of a process, as `T` for stopped; `None` if it is gone.
 pub(super) fn state(process: u32) -> Option<char> {
     let stat = std::fs::read_to_string(Path::new("/proc").join(process.to_string()).join("stat")).ok()?;
@@ -52,4 +61,15 @@ pub(super) fn signal(name: &str, processes: &[u32]) {
     command.arg(format!("-{name}")).args(processes.iter().map(u32::to_string));
     // A process that has ended needs no signal.
     let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_launcher;
+
+    #[test]
+    fn a_launcher_that_is_a_rank_is_asked_to_stop_once() {
+        assert_eq!(with_launcher(vec![7], 7), [7]);
+        assert_eq!(with_launcher(vec![8, 9], 7), [8, 9, 7]);
+    }
 }
