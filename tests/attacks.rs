@@ -381,6 +381,10 @@ fn wrong_questions_and_messages_are_counted_from_one() {
         let arguments: Vec<_> = ["train", "run.toml"].into_iter().chain(sets).collect();
         refused(&plimsoll(workplace.path(), &arguments), 2, &[words]);
     }
+    write(
+        "talk.jsonl",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]}",
+    );
     let arguments = ["train", "run.toml", "--set", "data.kind=chat", "--set", "data.paths=['talk.jsonl']"];
     let words = "data.chat_template: bytes: no chat template belongs to this tokenizer";
     refused(&plimsoll(workplace.path(), &arguments), 2, &[words]);

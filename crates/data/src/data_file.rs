@@ -95,6 +95,15 @@ impl DataFile {
         self.mark.length
     }
 
+    /// Returns all bytes of a file of at most `most`.
+    ///
+    /// # Errors
+    /// [`Error::Unreadable`], also for a longer file, of which nothing is read.
+    pub(crate) fn read_whole(&self, most: u64) -> Result<Vec<u8>, Error> {
+        let unreadable = |source| Error::Unreadable { path: self.path.clone(), source };
+        system::input::read(&self.path, most).map_err(unreadable)
+    }
+
     /// Fills `out` with the bytes from `offset`.
     ///
     /// # Errors

@@ -188,3 +188,19 @@ fn labels_are_numbers_or_letters() {
     let letters = json!({"context": "x", "endings": ["A", "B"], "label": "B"});
     assert_eq!(question(&letters, &Tokenizer::Bytes).unwrap().label, 1);
 }
+
+/// A file that is larger than memory is refused before anything is allocated.
+#[test]
+fn endless_questions_and_tokenizers_are_refused_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["q.jsonl", "q.bin", "tokenizer.json"] {
+        let path = directory.path().join(name);
+        std::fs::File::create(&path).unwrap().set_len(1 << 42).unwrap();
+        let refused = match name {
+            "tokenizer.json" => Tokenizer::from_name(path.to_str().unwrap()).unwrap_err(),
+            _ => Questions::read(&path, &Tokenizer::Bytes).unwrap_err(),
+        };
+        let expected = "cannot be read: it has more than ";
+        assert!(refused.to_string().starts_with(&format!("{} {expected}", path.display())), "{refused}");
+    }
+}

@@ -15,6 +15,9 @@ use sha2::{Digest, Sha256};
 use crate::data_file::DataFile;
 use crate::{ArrayShape, BatchShape, Error, IGNORED, MicroBatch, Source, Tokenizer};
 
+/// The most bytes of a file of questions.
+const MOST_BYTES: u64 = 1 << 30;
+
 /// Questions of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Questions {
@@ -32,9 +35,7 @@ impl Questions {
     /// # Errors
     /// A file that cannot be read; [`Error::BadQuestion`] names the first invalid line or example.
     pub fn read(path: &Path, tokenizer: &Tokenizer) -> Result<Self, Error> {
-        let file = DataFile::open(path)?;
-        let mut bytes = vec![0; usize::try_from(file.len()).map_err(|_| Error::TooLong)?];
-        file.read_at(0, &mut bytes)?;
+        let bytes = DataFile::open(path)?.read_whole(MOST_BYTES)?;
         let is_eval_file = path.extension().is_some_and(|extension| extension == "bin");
         let unit = if is_eval_file { "question" } else { "line" };
         let bad = |(number, reason)| Error::BadQuestion { path: path.to_path_buf(), unit, number, reason };

@@ -20,6 +20,8 @@ use super::token_bytes::{TokenBytes, VocabularyToken};
 
 /// The name of a tokenizer's file.
 pub(super) const TOKENIZER: &str = "tokenizer.json";
+/// The most bytes of it.
+const MOST_BYTES: u64 = 512 << 20;
 
 /// Tokenizers that this process has loaded, because a plan reads a configuration many times.
 static LOADED: Mutex<Vec<Arc<FileTokenizer>>> = Mutex::new(Vec::new());
@@ -69,9 +71,7 @@ impl FileTokenizer {
         // A folder of the file's own name is not the folder that has it.
         let is_parent = path.is_dir() && !path.ends_with(TOKENIZER);
         let path = &if is_parent { path.join(TOKENIZER) } else { path.to_path_buf() };
-        let file = DataFile::open(path)?;
-        let mut json = vec![0; usize::try_from(file.len()).map_err(|_| Error::TooLong)?];
-        file.read_at(0, &mut json)?;
+        let json = DataFile::open(path)?.read_whole(MOST_BYTES)?;
         let sha256 = format!("{:x}", Sha256::digest(&json));
         let folder = TokenizerFolder::read(path)?;
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);

@@ -102,14 +102,7 @@ fn read_file(path: &Path) -> Result<Option<Vec<u8>>, Error> {
     if path.symlink_metadata().is_err() {
         return Ok(None);
     }
-    let file = DataFile::open(path)?;
-    if file.len() > MOST_BYTES {
-        let reason = format!("it has more than {MOST_BYTES} bytes");
-        return Err(Error::BadTokenizerFile { path: path.to_owned(), reason });
-    }
-    let mut contents = vec![0; usize::try_from(file.len()).map_err(|_| Error::TooLong)?];
-    file.read_at(0, &mut contents)?;
-    Ok(Some(contents))
+    DataFile::open(path)?.read_whole(MOST_BYTES).map(Some)
 }
 
 fn object(path: &Path, contents: &[u8]) -> Result<Map<String, Value>, Error> {
