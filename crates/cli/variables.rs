@@ -6,6 +6,25 @@ use system::readers::{FileKey, Reader, Unlisted};
 const PREFIX: &str = "PLIMSOLL_";
 /// The variable of the ranks of a job that is started again after a failure.
 const JOB: &str = "PLIMSOLL_JOB";
+/// The variables that a job sets for its ranks.
+const OF_RANKS: &[&str] = &[JOB, "PLIMSOLL_RESTART", "PLIMSOLL_MEMORY"];
+/// The variables of tests.
+const OF_TESTS: &[&str] = &[
+    "PLIMSOLL_FLIP",
+    "PLIMSOLL_HOLD",
+    "PLIMSOLL_LONG_TESTS",
+    "PLIMSOLL_NEED_NVRTC",
+    "PLIMSOLL_NEED_PEERS",
+    "PLIMSOLL_NO_WHEEL",
+    "PLIMSOLL_PYTHON",
+    "PLIMSOLL_SKIPPED",
+    "PLIMSOLL_SLOW",
+    "PLIMSOLL_TEST_REPEATS",
+    "PLIMSOLL_TEST_SCENARIO",
+    "PLIMSOLL_TEST_SEED",
+    "PLIMSOLL_TINYSHAKESPEARE",
+    "PLIMSOLL_WRITE_DOCS",
+];
 
 /// All environment variables of Plimsoll's programs, scripts and tests.
 pub const ENVIRONMENT: Reader = Reader {
@@ -27,29 +46,8 @@ pub const ENVIRONMENT: Reader = Reader {
             &["PLIMSOLL_RESTARTS", "PLIMSOLL_GROW"],
             "`--restarts` and `--grow` of `launch/slurm.sbatch`",
         ),
-        FileKey::known(
-            &[JOB, "PLIMSOLL_RESTART", "PLIMSOLL_MEMORY"],
-            "what `plimsoll launch` tells its ranks",
-        ),
-        FileKey::known(
-            &[
-                "PLIMSOLL_FLIP",
-                "PLIMSOLL_HOLD",
-                "PLIMSOLL_LONG_TESTS",
-                "PLIMSOLL_NEED_NVRTC",
-                "PLIMSOLL_NEED_PEERS",
-                "PLIMSOLL_NO_WHEEL",
-                "PLIMSOLL_PYTHON",
-                "PLIMSOLL_SKIPPED",
-                "PLIMSOLL_SLOW",
-                "PLIMSOLL_TEST_REPEATS",
-                "PLIMSOLL_TEST_SCENARIO",
-                "PLIMSOLL_TEST_SEED",
-                "PLIMSOLL_TINYSHAKESPEARE",
-                "PLIMSOLL_WRITE_DOCS",
-            ],
-            "tests",
-        ),
+        FileKey::known(OF_RANKS, "what `plimsoll launch` tells its ranks"),
+        FileKey::known(OF_TESTS, "tests"),
         FileKey::known(
             &["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"],
             "a rank's part in a job, as torchrun sets it",
@@ -74,9 +72,14 @@ fn in_words(names: impl Iterator<Item = String>) -> Option<String> {
     let mut unknown: Vec<_> =
         names.filter(|name| name.starts_with(PREFIX) && ENVIRONMENT.key(name).is_none()).collect();
     unknown.sort();
-    let listed = || ENVIRONMENT.keys.iter().flat_map(FileKey::names).copied();
-    let named = |name: &String| match keys::nearest(name, listed()) {
-        Some(near) => format!("{name} (did you mean {near}?)"),
+    // Those that a user sets, without what they have in common.
+    let is_internal = |name: &str| OF_RANKS.contains(&name) || OF_TESTS.contains(&name);
+    let listed = || {
+        let all = ENVIRONMENT.keys.iter().flat_map(FileKey::names).filter(|name| !is_internal(name));
+        all.filter_map(|name| name.strip_prefix(PREFIX))
+    };
+    let named = |name: &String| match keys::nearest(name.trim_start_matches(PREFIX), listed()) {
+        Some(near) => format!("{name} (did you mean {PREFIX}{near}?)"),
         None => name.clone(),
     };
     let all: Vec<_> = unknown.iter().map(named).collect();
@@ -94,6 +97,10 @@ mod tests {
         let line = of(&["PLIMSOLL_XYZ_UNLIKE_ANY", "PLIMSOLL_STRAT_SECONDS", "PLIMSOLL_PORT"]).unwrap();
         let expected = "unknown environment variables are ignored: PLIMSOLL_STRAT_SECONDS (did you mean \
                         PLIMSOLL_START_SECONDS?), PLIMSOLL_XYZ_UNLIKE_ANY";
-        assert!(line.starts_with(expected), "{line}");
+        assert_eq!(line, expected);
+        // Neither the common beginning nor what is set by programs is advice.
+        for name in ["PLIMSOLL_FOO", "PLIMSOLL_JOBS", "PLIMSOLL_SLOWLY"] {
+            assert_eq!(of(&[name]), Some(format!("unknown environment variables are ignored: {name}")));
+        }
     }
 }

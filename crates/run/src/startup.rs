@@ -41,11 +41,11 @@ impl Startup {
     /// Ranks that do not find each other; an MPI launcher, but a build without MPI.
     pub fn begin() -> Result<Self> {
         let environment = Environment::of_process();
-        if let Some(warning) = environment.warning() {
+        if let Some(warning) = environment.warning()? {
             terminal::say(&format!("plimsoll: {warning}"));
         }
         // Also where nothing is waited for: a value that is wrong is wrong in the next job, too.
-        environment.start_seconds()?;
+        environment.check_own()?;
         let job = Launcher::of_process()?.map(Job::join).transpose()?.flatten();
         Ok(Startup { job })
     }

@@ -97,7 +97,7 @@ struct Mention {
 
 /// Returns the host of a line; `None` for an empty line or a comment.
 fn mention_in_line(line: &str) -> std::result::Result<Option<Mention>, String> {
-    let line = line.split('#').next().unwrap_or_default();
+    let line = ["#", "//"].iter().fold(line, |line, comment| line.split(comment).next().unwrap_or_default());
     // Spaces may stand around the sign.
     let line = line.split('=').map(str::trim).collect::<Vec<_>>().join("=");
     let mut words = line.split_whitespace();
@@ -182,12 +182,13 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             in_file(&path)
         };
-        let table: [(&str, &[(&str, Slots)]); 17] = [
+        let table: [(&str, &[(&str, Slots)]); 18] = [
             ("a slots=2\n", &[("a", Count(2))]),
             ("a slots = 2\n", &[("a", Count(2))]),
             ("a slots= 2\n", &[("a", Count(2))]),
             ("  a\tslots =2   # four\r\n", &[("a", Count(2))]),
             ("a cpu=2\nb count=3", &[("a", Count(2)), ("b", Count(3))]),
+            ("// two ranks\na slots=2 // here\n", &[("a", Count(2))]),
             ("a\n", &[("a", Cores)]),
             ("a\na\n", &[("a", Count(2))]),
             ("a\nb\na\na\n", &[("a", Count(3)), ("b", Cores)]),

@@ -15,6 +15,8 @@ const SECRET: &str = "PLIMSOLL_SECRET";
 const OWN_PORT: &str = "PLIMSOLL_PORT";
 /// Seconds in which all ranks must start.
 const START_SECONDS: &str = "PLIMSOLL_START_SECONDS";
+/// The number of ranks of this process's host.
+const LOCAL_SIZE: &str = "LOCAL_WORLD_SIZE";
 /// Name or address of rank 0's host.
 const ADDRESS: &str = "MASTER_ADDR";
 /// The ranks that a variable can number.
@@ -89,23 +91,35 @@ impl Environment<'_> {
 
     /// Returns a warning about a launcher whose variables are incomplete, so that its processes would each
     /// run alone.
-    pub(crate) fn warning(&self) -> Option<String> {
+    ///
+    /// # Errors
+    /// A rank or number of ranks that is no number.
+    pub(crate) fn warning(&self) -> Result<Option<String>> {
         if self.mpi_processes().is_some() || self.rank_and_size().is_some() {
-            return None;
+            return Ok(None);
         }
-        let (rank, size) = (self.number("RANK"), self.number("WORLD_SIZE"));
-        let set = match (size, rank) {
+        let set = match (self.ranks("WORLD_SIZE", 1)?, self.ranks("RANK", 0)?) {
             (Some(size), _) if size > 1 => format!("WORLD_SIZE is {size}"),
             (None, Some(rank)) if rank > 0 => format!("RANK is {rank}"),
-            _ => return None,
+            _ => return Ok(None),
         };
         let missing =
             ["RANK", "WORLD_SIZE", "MASTER_ADDR"].into_iter().find(|name| self.text(name).is_none());
-        Some(format!(
+        Ok(Some(format!(
             "{set}, but {} is not set, so this process trains alone: a launcher of several sets RANK, \
              WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
             missing.unwrap_or("RANK")
-        ))
+        )))
+    }
+
+    /// Checks the variables of this program's own that a process without a job does not use.
+    ///
+    /// # Errors
+    /// Values that a process of a job refuses.
+    pub(crate) fn check_own(&self) -> Result<()> {
+        self.start_seconds()?;
+        self.checked(OWN_PORT, PORTS)?;
+        self.secret().map(drop)
     }
 
     /// Returns the seconds in which all ranks must start, if the user sets them.
@@ -174,23 +188,39 @@ impl Environment<'_> {
     }
 
     fn member(&self, [rank_name, size_name, local_name]: &[&str; 3]) -> Result<Member> {
-        let secret = self.text(SECRET).map(|secret| Secret::new(secret.as_bytes())).transpose();
         let (rank, world_size) = (self.ranks(rank_name, 0)?, self.ranks(size_name, 1)?);
         let (rank, world_size) = (rank.unwrap_or(0), world_size.unwrap_or(1));
         if rank >= world_size {
             let text = format!("{rank_name}={rank}: there is no such rank, because {size_name}={world_size}");
             return Err(RunError::Refused(text));
         }
+        let (local_rank, local_size) = (self.ranks(local_name, 0)?, self.ranks(LOCAL_SIZE, 1)?);
+        if let Some(local_size) = local_size {
+            let no_rank = local_rank.filter(|local_rank| *local_rank >= local_size);
+            let reason = match no_rank {
+                Some(local_rank) => format!("{local_name}={local_rank}: there is no such rank of a host"),
+                None if local_size > world_size => format!("{size_name}={world_size}: a host has more"),
+                None => String::new(),
+            };
+            if !reason.is_empty() {
+                return Err(RunError::Refused(format!("{reason}, because {LOCAL_SIZE}={local_size}")));
+            }
+        }
         Ok(Member {
             rank,
             world_size,
-            local_rank: self.ranks(local_name, 0)?,
-            local_size: self.ranks("LOCAL_WORLD_SIZE", 1)?,
+            local_rank,
+            local_size,
             address: if world_size > 1 { self.address()? } else { String::new() },
             port: self.port()?,
-            secret: secret.map_err(|why| RunError::Refused(format!("{SECRET}: {why}")))?,
+            secret: self.secret()?,
             version: env!("CARGO_PKG_VERSION").to_owned(),
         })
+    }
+
+    fn secret(&self) -> Result<Option<Secret>> {
+        let secret = self.text(SECRET).map(|secret| Secret::new(secret.as_bytes())).transpose();
+        secret.map_err(|why| RunError::Refused(format!("{SECRET}: {why}")))
     }
 
     /// Returns the name or address of rank 0's host, which need not exist yet.
@@ -342,7 +372,7 @@ mod tests {
         const NUMBER: &str = " is not a number from ";
         const EMPTY: &str = " is empty: set it to ";
         // Variables that replace those of a rank that starts, and the beginning of the refusal.
-        let refused: [(Variables, String); 21] = [
+        let refused: [(Variables, String); 24] = [
             (&[("RANK", "one")], format!("RANK=one{NUMBER}0 to ")),
             (&[("RANK", "")], format!("RANK{EMPTY}")),
             (&[("RANK", "-1")], format!("RANK=-1{NUMBER}")),
@@ -354,6 +384,15 @@ mod tests {
             (&[("LOCAL_RANK", "")], format!("LOCAL_RANK{EMPTY}")),
             (&[("LOCAL_RANK", "0,1")], format!("LOCAL_RANK=0,1{NUMBER}")),
             (&[("LOCAL_WORLD_SIZE", "0")], format!("LOCAL_WORLD_SIZE=0{NUMBER}")),
+            (
+                &[("LOCAL_RANK", "2"), ("LOCAL_WORLD_SIZE", "2")],
+                "LOCAL_RANK=2: there is no such rank of a host, because LOCAL_WORLD_SIZE=2".to_owned(),
+            ),
+            (
+                &[("LOCAL_RANK", "1"), ("LOCAL_WORLD_SIZE", "3")],
+                "WORLD_SIZE=2: a host has more, because LOCAL_WORLD_SIZE=3".to_owned(),
+            ),
+            (&[("LOCAL_WORLD_SIZE", "3")], "WORLD_SIZE=2: a host has more, because".to_owned()),
             (&[("MASTER_ADDR", "")], "MASTER_ADDR is empty: set it to the name or address of".to_owned()),
             (&[("MASTER_ADDR", "\t")], "MASTER_ADDR is empty".to_owned()),
             (&[("MASTER_ADDR", "node:29500")], "MASTER_ADDR=node:29500 is no name or address".to_owned()),
@@ -388,6 +427,22 @@ mod tests {
             let read = with(&variables, true, |environment| environment.start_seconds());
             assert_eq!(read.ok(), seconds, "{text:?}");
         }
+        // Without a launcher, too.
+        for (name, value) in [
+            (START_SECONDS, "5s"),
+            (OWN_PORT, "http"),
+            (SECRET, "short"),
+            ("RANK", "one"),
+            ("RANK", ""),
+            ("WORLD_SIZE", "two"),
+            ("WORLD_SIZE", "0"),
+        ] {
+            let checked = with(&[(name, value)], true, |environment| {
+                environment.warning().and_then(|_| environment.check_own())
+            });
+            let refused = checked.unwrap_err();
+            assert!(refused.exit_status() == 2 && refused.to_string().starts_with(name), "{refused}");
+        }
         let warned: [(Variables, Option<&str>); 7] = [
             (&[], None),
             (&[("WORLD_SIZE", "1")], None),
@@ -398,7 +453,7 @@ mod tests {
             (&[("WORLD_SIZE", "4"), ("OMPI_COMM_WORLD_SIZE", "4")], None),
         ];
         for (variables, words) in warned {
-            let warning = with(variables, true, |environment| environment.warning());
+            let warning = with(variables, true, |environment| environment.warning().unwrap());
             assert_eq!(warning.is_some(), words.is_some(), "{variables:?}: {warning:?}");
             assert!(warning.is_none_or(|text| text.starts_with(words.unwrap_or_default())), "{variables:?}");
         }
