@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use config::{Data, RunConfig};
+use config::{Data, LossMean, RunConfig};
 use data::{
     ChatOptions, ChatReading, ChatSource, ChatTemplate, Corpus, CutFigures, PairOptions, PairSource,
     Tokenizer, read_pairs,
@@ -139,6 +139,8 @@ pub(crate) fn open(config: &RunConfig) -> Result<ChatSource> {
         micro_batch: train.micro_batch_size,
         seed: train.seed,
         validation_micro_batches: train.validation_micro_batches,
+        // An empty micro-batch has no mean.
+        repeats_validation: train.loss_mean == LossMean::MicroBatches,
         packs: data.pack_documents,
         masks: data.document_mask,
         marks_tokens: config.masks_padding(),

@@ -20,6 +20,8 @@ pub struct ChatOptions {
     pub seed: u64,
     /// Validation micro-batches.
     pub validation_micro_batches: u64,
+    /// Whether validation begins again after its last sequence; otherwise sequences beyond it are empty.
+    pub repeats_validation: bool,
     /// Whether a sequence holds as many whole conversations as fit, or one.
     pub packs: bool,
     /// Whether attention stays within a conversation.
@@ -94,18 +96,22 @@ impl ChatSource {
     }
 
     /// Index of the sequence that is row `row` of training micro-batch `number`.
-    fn training_row(&self, number: u64, row: usize) -> usize {
+    fn training_row(&self, number: u64, row: usize) -> Option<usize> {
         let sequence = u128::from(number) * self.options.micro_batch as u128 + row as u128;
-        Permutation::in_epochs(self.training.rows.len() as u64, self.key, sequence) as usize
+        Some(Permutation::in_epochs(self.training.rows.len() as u64, self.key, sequence) as usize)
     }
 
-    /// Index of the sequence that is row `row` of validation micro-batch `index`.
-    fn validation_row(&self, index: u64, row: usize) -> usize {
-        (index as usize * self.options.micro_batch + row) % self.validation.rows.len()
+    /// Index of the sequence that is row `row` of validation micro-batch `index`; `None` for an empty one.
+    fn validation_row(&self, index: u64, row: usize) -> Option<usize> {
+        let (sequence, all) = (index as usize * self.options.micro_batch + row, self.validation.rows.len());
+        match self.options.repeats_validation {
+            true => Some(sequence % all),
+            false => Some(sequence).filter(|sequence| *sequence < all),
+        }
     }
 
-    /// Fills `out` with the sequences `row_of(0..micro_batch)` of `rows`.
-    fn fill(&self, rows: &Rows, out: &mut MicroBatch, row_of: impl Fn(usize) -> usize) {
+    /// Fills `out` with the sequences `row_of(0..micro_batch)` of `rows`, of which `None` is empty.
+    fn fill(&self, rows: &Rows, out: &mut MicroBatch, row_of: impl Fn(usize) -> Option<usize>) {
         let ChatOptions { context, micro_batch, masks, marks_tokens, .. } = self.options;
         if marks_tokens {
             mark_tokens(
@@ -165,13 +171,18 @@ impl Rows {
     }
 
     /// Number of tokens of a sequence, of which the last may be a target alone.
-    fn length(&self, row: usize) -> usize {
-        self.conversations[self.rows[row].clone()].iter().map(|conversation| conversation.tokens.len()).sum()
+    fn length(&self, row: Option<usize>) -> usize {
+        self.of_row(row).iter().map(|conversation| conversation.tokens.len()).sum()
+    }
+
+    /// The conversations of a sequence; none of an empty one.
+    fn of_row(&self, row: Option<usize>) -> &[Conversation] {
+        row.map_or(&[], |row| &self.conversations[self.rows[row].clone()])
     }
 
     /// Fills one sequence, and where each token's conversation begins.
-    fn fill(&self, row: usize, input: &mut [u32], target: &mut [u32], starts: Option<&mut [u32]>) {
-        let own = &self.conversations[self.rows[row].clone()];
+    fn fill(&self, row: Option<usize>, input: &mut [u32], target: &mut [u32], starts: Option<&mut [u32]>) {
+        let own = self.of_row(row);
         let tokens = || own.iter().flat_map(|conversation| &conversation.tokens).copied();
         let counts = own.iter().flat_map(|conversation| &conversation.answers);
         input.fill(0);
@@ -181,6 +192,7 @@ impl Rows {
             *target = if *counts { token } else { IGNORED };
         }
         let Some(starts) = starts else { return };
+        starts.fill(0);
         let mut first = 0;
         for conversation in own {
             let end = (first + conversation.tokens.len()).min(starts.len());
@@ -197,8 +209,8 @@ impl Source for ChatSource {
     }
 
     fn targets(&self, id: MicroBatchId) -> Result<u64, Error> {
-        let sum = |rows: &Rows, row_of: &dyn Fn(usize) -> usize| {
-            (0..self.options.micro_batch).map(|row| rows.targets[row_of(row)]).sum()
+        let sum = |rows: &Rows, row_of: &dyn Fn(usize) -> Option<usize>| {
+            (0..self.options.micro_batch).filter_map(row_of).map(|row| rows.targets[row]).sum()
         };
         match id {
             MicroBatchId::Training(number) => Ok(sum(&self.training, &|row| self.training_row(number, row))),
@@ -262,6 +274,7 @@ mod tests {
             micro_batch: 1,
             seed: 1,
             validation_micro_batches: 2,
+            repeats_validation: false,
             packs,
             masks: packs,
             marks_tokens: packs,
@@ -304,5 +317,45 @@ mod tests {
             }
         }
         assert_eq!(packed.tokens(MicroBatchId::Training(0)).unwrap(), 7);
+    }
+
+    /// Four sequences of which two exist: two are empty, or validation begins again.
+    #[test]
+    fn validation_has_each_sequence_once_unless_it_repeats() {
+        let all = vec![conversation(10, 2, 2), conversation(20, 1, 2)];
+        const NONE: u32 = IGNORED;
+        const FIRST: [[u32; 8]; 3] = [
+            [10, 11, 12, 13, 20, 21, 22, 0],
+            [NONE, 12, 13, NONE, 21, 22, NONE, NONE],
+            [1, 1, 1, 1, 1, 1, 1, 0],
+        ];
+        for (repeats_validation, targets, second) in
+            [(false, 4, [[0; 8], [NONE; 8], [0; 8]]), (true, 8, FIRST)]
+        {
+            let options = ChatOptions {
+                context: 4,
+                micro_batch: 4,
+                seed: 1,
+                validation_micro_batches: 1,
+                repeats_validation,
+                packs: false,
+                masks: true,
+                marks_tokens: true,
+            };
+            let source = ChatSource::new(all.clone(), all.clone(), options).unwrap();
+            let mut batch = MicroBatch::default();
+            // What an earlier micro-batch has left is overwritten.
+            source.train(0, &mut batch).unwrap();
+            source.validation(0, &mut batch).unwrap();
+            let halves = [&batch.inputs, &batch.targets, batch.tokens.as_ref().unwrap()].map(|array| {
+                array.tokens().unwrap().chunks_exact(8).map(<[u32]>::to_vec).collect::<Vec<_>>()
+            });
+            for (half, (first, second)) in halves.iter().zip(FIRST.iter().zip(&second)) {
+                assert_eq!((&half[0][..], &half[1][..]), (&first[..], &second[..]), "{repeats_validation}");
+            }
+            let id = MicroBatchId::Validation(0);
+            assert_eq!(source.targets(id).unwrap(), targets);
+            assert_eq!(read_targets(&source, id).unwrap(), targets);
+        }
     }
 }
