@@ -80,3 +80,62 @@ fn a_loss_that_is_not_finite_is_never_saved() {
         assert!(page.contains("<path class=\"lost\""));
     }
 }
+
+/// A run that goes on in spite of such losses fails at its end if its last state cannot be saved.
+#[test]
+fn a_run_that_ends_without_a_finite_loss_fails() {
+    let directory = tempfile::tempdir().unwrap();
+    let run_dir = directory.path().join("run");
+    let sets = [
+        "optim.learning_rate=1e38",
+        "optim.warmup_steps=0",
+        "train.max_nonfinite_steps=100",
+        "checkpoint.every=2",
+    ];
+    let error = train_in(&run_dir, config(GPT, &sets), DeviceChoice::Cpu).unwrap_err();
+    assert_eq!(error.exit_status(), 1, "{error}");
+    assert!(error.to_string().starts_with("step 6: the loss is "), "{error}");
+    assert!(newest(&run_dir).unwrap().is_none());
+    assert_eq!(summary(&run_dir)["steps"], 6);
+    assert_eq!(sessions(&run_dir)[0]["ending"], "non_finite");
+}
+
+/// A run that has ended early has no step left, whatever its record says, until it may go on for longer.
+#[test]
+fn a_run_that_has_ended_early_does_no_further_step() {
+    let directory = tempfile::tempdir().unwrap();
+    let run_dir = directory.path().join("run");
+    let sets = [
+        "train.steps=40",
+        "train.validate_every=1",
+        "train.patience=1",
+        "optim.learning_rate=0.3",
+        "optim.warmup_steps=0",
+    ];
+    let ended = full(&run_dir, GPT, &sets).summary.steps;
+    assert!(ended < 40, "{ended}");
+    let before = contents(&run_dir);
+    for more in [&[][..], &["parallel.data=2"], &["train.steps=50"]] {
+        let report = resume(&run_dir, GPT, &[&sets[..], more].concat()).unwrap();
+        assert_eq!(report.summary.steps, ended, "{more:?}");
+        assert!(contents(&run_dir) == before, "{more:?}");
+    }
+    std::fs::remove_file(run_dir.join("summary.json")).unwrap();
+    assert_eq!(resume(&run_dir, GPT, &sets).unwrap().summary.steps, ended);
+    assert_eq!(metrics(&run_dir).len() as u64, ended);
+    let report = resume(&run_dir, GPT, &[&sets[..], &["train.patience=30"]].concat()).unwrap();
+    assert!(report.summary.steps > ended, "{report}");
+}
+
+/// JSON holds the name of a run that is not UTF-8 with other characters in its place.
+#[test]
+fn runs_of_any_name_are_listed_as_json() {
+    use std::os::unix::ffi::OsStrExt;
+    let directory = tempfile::tempdir().unwrap();
+    for name in [&b"one"[..], b"caf\xe9"] {
+        one_step(&directory.path().join(std::ffi::OsStr::from_bytes(name)), GPT, &[]);
+    }
+    let listed = serde_json::to_value(run::list_runs(directory.path()).unwrap()).unwrap();
+    let names: Vec<_> = listed.as_array().unwrap().iter().map(|run| run["path"].as_str().unwrap()).collect();
+    assert!(names.len() == 2 && names[0].ends_with("caf\u{fffd}") && names[1].ends_with("one"), "{names:?}");
+}

@@ -461,3 +461,19 @@ fn announce(setup: &Setup, directory: &RunDirectory, plans: &Plans) {
         tracing::warn!("planned: {outlived}{grows}");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::token_cache;
+
+    #[test]
+    fn tokens_lie_beside_the_run_directory_if_they_can() {
+        let directory = tempfile::tempdir().unwrap();
+        let beside = directory.path().join(".tokens");
+        assert_eq!(token_cache(&directory.path().join("run")), beside);
+        // Below a file nobody can write.
+        let run_dir = directory.path().join("file").join("run");
+        std::fs::write(directory.path().join("file"), "").unwrap();
+        assert_eq!(token_cache(&run_dir), run_dir.join(".tokens"));
+    }
+}
