@@ -88,7 +88,7 @@ fn in_words(names: impl Iterator<Item = String>) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::in_words;
+    use super::{PREFIX, in_words};
 
     #[test]
     fn unknown_variables_are_named_in_one_line() {
@@ -99,8 +99,10 @@ mod tests {
                         PLIMSOLL_START_SECONDS?), PLIMSOLL_XYZ_UNLIKE_ANY";
         assert_eq!(line, expected);
         // Neither the common beginning nor what is set by programs is advice.
-        for name in ["PLIMSOLL_FOO", "PLIMSOLL_JOBS", "PLIMSOLL_SLOWLY"] {
-            assert_eq!(of(&[name]), Some(format!("unknown environment variables are ignored: {name}")));
+        for bare in ["FOO", "JOBS", "SLOWLY"] {
+            let name = format!("{PREFIX}{bare}");
+            let expected = format!("unknown environment variables are ignored: {name}");
+            assert_eq!(of(&[name.as_str()]), Some(expected));
         }
     }
 }

@@ -41,7 +41,7 @@ timeout_seconds = 5
 /// The environment variable that lists the GPUs of a process.
 const GPUS: &str = "CUDA_VISIBLE_DEVICES";
 /// Longest time of a job.
-pub const LIMIT: Duration = Duration::from_secs(600);
+pub(crate) const LIMIT: Duration = Duration::from_secs(600);
 
 /// A point at which a job's threads sleep, and for how many milliseconds.
 pub(crate) type Slow = (&'static str, u64);

@@ -93,7 +93,8 @@ section! {
         /// compared with those of the step. A difference ends the run and names ranks, GPUs and operator. No
         /// bit of the run changes.
         verify_every: u64 = Row::integer(0, MOST).default("0").any_bits();
-        /// Micro-batches in a validation, over all ranks. Of images and conversations, those beyond the last are empty.
+        /// Micro-batches in a validation, over all ranks. Of images and conversations, those beyond the last
+        /// are empty.
         validation_micro_batches: u64 = Row::integer(1, 1 << 20).default("8").any_bits();
     }
 }
