@@ -122,6 +122,47 @@ fn an_evaluation_finds_the_kind_of_its_data() {
     a_pointer_is_refused_whatever_the_file_is(workplace.path());
 }
 
+/// A template names `eos_token`, which no file states: it writes nothing there, before and after the export.
+#[test]
+fn an_exported_template_writes_what_it_wrote_in_training() {
+    let workplace = workplace();
+    let at = |name: &str| workplace.path().join(name);
+    let train = |run_dir: &str, sets: &[&str]| {
+        let arguments = ["train", "run.toml", "--device", "cpu", "--run-dir", run_dir];
+        let sets = sets.iter().flat_map(|set| ["--set", set]);
+        let (status, _, log) = run(workplace.path(), &arguments.into_iter().chain(sets).collect::<Vec<_>>());
+        assert_eq!(status, 0, "{log}");
+    };
+    fs::write(at("c.jsonl"), line("AAAA", "")).unwrap();
+    train("bytes", &[]);
+    assert_eq!(run(workplace.path(), &["export", "bytes", "-o", "exported"]).0, 0);
+    let bytes = fs::read(at("exported/tokenizer.json")).unwrap();
+    let mut tokenizer: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+    tokenizer["added_tokens"] = serde_json::json!([{
+        "id": 256, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false,
+        "normalized": false, "special": true,
+    }]);
+    for folder in ["t", "u"] {
+        fs::create_dir(at(folder)).unwrap();
+        fs::write(at(folder).join("tokenizer.json"), tokenizer.to_string()).unwrap();
+    }
+    let template = "{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}";
+    fs::write(at("t.jinja"), template).unwrap();
+    fs::write(at("u/chat_template.jinja"), template).unwrap();
+    let elsewhere = ["data.tokenizer=t", "data.chat_template=t.jinja"];
+    let beside = ["data.tokenizer=u", "data.chat_template=''"];
+    for (run_dir, sets) in [("r", elsewhere), ("s", beside)] {
+        train(run_dir, &sets);
+        let folder = format!("{run_dir}-exported");
+        assert_eq!(run(workplace.path(), &["export", run_dir, "-o", &folder]).0, 0);
+        for model in [run_dir, &folder] {
+            let (_, output, log) =
+                run(workplace.path(), &["eval", model, "--data", "c.jsonl", "--device", "cpu", "--json"]);
+            assert!(output.contains("\"tokens\":4,"), "{model}: {output}{log}");
+        }
+    }
+}
+
 /// Every file of a model and of its data, of which git-lfs has left a pointer.
 fn a_pointer_is_refused_whatever_the_file_is(directory: &Path) {
     let at = |name: &str| directory.join(name);

@@ -13,7 +13,7 @@ use crate::trained::{Trained, files_in};
 /// Files beside the weights that go with a model: its tokenizer, and how it generates text.
 const BESIDE: &[&str] = &[
     "added_tokens.json",
-    "chat_template.jinja",
+    CHAT_TEMPLATE,
     GENERATION,
     "merges.txt",
     "special_tokens_map.json",
@@ -27,6 +27,9 @@ const BESIDE: &[&str] = &[
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const GENERATION: &str = "generation_config.json";
+/// The chat template, and the most bytes that it has.
+const CHAT_TEMPLATE: &str = "chat_template.jinja";
+const MOST_TEMPLATE: u64 = 16 << 20;
 
 /// The files of a model's tokenizer and of generating text with it.
 pub(crate) struct Beside {
@@ -104,14 +107,29 @@ fn tokenizer_files(config: &RunConfig, has_config: bool) -> Vec<(&'static str, V
         written.insert("tokenizer_class".to_owned(), "PreTrainedTokenizerFast".into());
         written.insert("clean_up_tokenization_spaces".to_owned(), false.into());
         let tokens = [config.text_start(tokenizer), config.text_ends(tokenizer).first().copied()];
+        // A template that names a token which no file states has written nothing there in training.
+        let template = chat_template(config, &beside);
+        let is_empty = |key: &str| template.contains(key) && tokenizer.special_tokens().text(key).is_none();
         for (key, token) in ["bos_token", "eos_token"].into_iter().zip(tokens) {
-            let text = token.and_then(|token| tokenizer.spelling(token));
+            let text = token.filter(|_| !is_empty(key)).and_then(|token| tokenizer.spelling(token));
             written.extend(text.map(|text| (key.to_owned(), text.into())));
         }
         files.push((TOKENIZER_CONFIG, pretty(&written).into_bytes()));
     }
     files.extend(beside);
     files
+}
+
+/// Returns the text of a run's chat template, which is a file of its own or beside its tokenizer; empty
+/// without one.
+fn chat_template(config: &RunConfig, beside: &[(&'static str, Vec<u8>)]) -> String {
+    let own = config.data.chat_template.as_ref();
+    let own = own.map(|file| system::input::read_text(file, MOST_TEMPLATE).unwrap_or_default());
+    let of_tokenizer = || {
+        let file = beside.iter().find(|(name, _)| *name == CHAT_TEMPLATE);
+        file.map(|(_, text)| String::from_utf8_lossy(text).into_owned())
+    };
+    own.or_else(of_tokenizer).unwrap_or_default()
 }
 
 /// Returns whether a model's examples are tokens.
