@@ -97,7 +97,7 @@ fn an_error_at_the_start_has_status_two() {
             " was started with WORLD_SIZE=3, and rank 0 with 2",
         ),
         (
-            "export RANK=1 LOCAL_WORLD_SIZE=1 MASTER_ADDR=192.0.2.1; ",
+            "export RANK=1 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 MASTER_ADDR=192.0.2.1; ",
             2,
             "parallel.data=2",
             2,
