@@ -117,8 +117,8 @@ const SPIKES: &[&str] = &[
 #[test]
 fn skipped_updates_leave_what_is_offloaded() {
     // Types of state and weights need one grid alone, and grids one type.
-    let of_types: &[&[&str]] = &[&[], &[WEIGHTS, STATE]];
-    let of_grids: &[&[&str]] = &[
+    const OF_TYPES: &[&[&str]] = &[&[], &[WEIGHTS, STATE]];
+    const OF_GRIDS: &[&[&str]] = &[
         &[],
         &[STATE],
         &[WEIGHTS],
@@ -127,17 +127,17 @@ fn skipped_updates_leave_what_is_offloaded() {
         &[STATE, "parallel.data=2", PIPELINE, SHARDED],
         &[WEIGHTS, ACTIVATIONS, BLOCK],
     ];
-    let rows: &[(&str, &[&str], &[&str], &[&[&str]])] = &[
-        (GPT, OVERFLOWS, &["model.layers=3"], of_grids),
-        (GPT, OVERFLOWS, &["optim.kind=lion", "optim.state=bf16"], of_types),
-        (LLAMA, OVERFLOWS, &["optim.state=8bit"], of_types),
-        (GPT, OVERFLOWS, &["optim.kind=sgd", "precision.weights=f32"], of_types),
-        (LLAMA, OVERFLOWS, &["lora.rank=4", "lora.base=nf4"], of_types),
-        (GPT, SPIKES, &["model.layers=3"], of_grids),
-        (LLAMA, SPIKES, &["optim.state=8bit"], of_types),
-        (GPT, SPIKES, &["lora.rank=4"], of_types),
+    let rows: &[(&[&str], Row)] = &[
+        (OVERFLOWS, (GPT, &["model.layers=3"], OF_GRIDS)),
+        (OVERFLOWS, (GPT, &["optim.kind=lion", "optim.state=bf16"], OF_TYPES)),
+        (OVERFLOWS, (LLAMA, &["optim.state=8bit"], OF_TYPES)),
+        (OVERFLOWS, (GPT, &["optim.kind=sgd", "precision.weights=f32"], OF_TYPES)),
+        (OVERFLOWS, (LLAMA, &["lora.rank=4", "lora.base=nf4"], OF_TYPES)),
+        (SPIKES, (GPT, &["model.layers=3"], OF_GRIDS)),
+        (SPIKES, (LLAMA, &["optim.state=8bit"], OF_TYPES)),
+        (SPIKES, (GPT, &["lora.rank=4"], OF_TYPES)),
     ];
-    for (text, skips, sets, variants) in rows {
+    for (skips, (text, sets, variants)) in rows {
         let sets = [*skips, *sets].concat();
         let directory = tempfile::tempdir().unwrap();
         let report = train_in(directory.path(), config(text, &sets), DeviceChoice::Cpu).unwrap();
