@@ -5,7 +5,7 @@ use tensor::Tensor;
 use tensor::ops::attention::{self, Heads, Masks, Qkv, Settings};
 use tensor::ops::random;
 use worker::DeviceChoice;
-use worker::placement::Placement;
+use worker::setup::placement::Placement;
 
 use crate::error::{BenchError, Result};
 use crate::options::median;

@@ -18,7 +18,7 @@ use plan::{CallSize, MeasuredCalls, step_calls};
 use steps::{MeasuredModel, steps};
 use system::threads;
 use telemetry::EnergyCounter;
-use worker::placement::{Gpus, Placement};
+use worker::setup::placement::{Gpus, Placement};
 use worker::{Setup, Worker, is_out_of_memory};
 
 use crate::error::{BenchError, Result};

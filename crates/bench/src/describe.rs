@@ -15,7 +15,7 @@ use config::RunConfig;
 use plan::PlanTarget;
 use plan::{DeviceRates, MeasuredCalls, Overhead, PlanDevice, Power};
 use run::failure;
-use worker::placement::{DeviceChoice, Gpus, Placement, describe};
+use worker::setup::placement::{DeviceChoice, Gpus, Placement, describe};
 use worker::{Setup, Worker};
 
 /// Configuration of the measured run: a small GPT in bf16, as GPUs train.

@@ -15,7 +15,8 @@ use crate::options::{BenchOptions, median};
 use crate::ranks::measure_ranks;
 use crate::steps::{TimedSteps, timed_steps};
 use config::RunConfig;
-use worker::{Setup, Worker, blueprint, build};
+use worker::setup::blueprint;
+use worker::{Setup, Worker, build};
 
 /// Number of steps whose actions are timed.
 const RECORDED: u64 = 3;

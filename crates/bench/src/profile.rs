@@ -21,7 +21,9 @@ use run::ChosenPlacement;
 use run::Startup;
 use worker::DeviceChoice;
 use worker::Setup;
-use worker::{build, first_batch, optimizer, parts};
+use worker::build;
+use worker::feed::first_batch;
+use worker::stages::{self, optimizer};
 
 /// Number of untimed steps of each layer.
 const WARM_UP: usize = 1;
@@ -146,7 +148,7 @@ impl<'a> Alone<'a> {
         let grid = config.parallel.grid().seen_from(0)?;
         let host = build::host_pool(device, config)?;
         let devices = (device, host.as_ref());
-        let parts = parts::build(devices, config, grid, std::slice::from_ref(stage), None)?;
+        let parts = stages::build(devices, config, grid, std::slice::from_ref(stage), None)?;
         let optimizer = optimizer::build(devices, config, &parts)?;
         let norm = GradientNorm::new(device, optimizer.slots(), config.optim.clip_norm as f32)?;
         let nothing = || BenchError::Refused("a stage has one part".to_owned());

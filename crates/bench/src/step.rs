@@ -17,7 +17,7 @@ use run::ChosenPlacement;
 use run::Startup;
 use telemetry::Phase;
 use worker::build;
-use worker::expected::UNPLANNED_EVENTS;
+use worker::watch::planned::UNPLANNED_EVENTS;
 use worker::{Setup, Worker};
 
 /// Calls of one kernel family in a step.

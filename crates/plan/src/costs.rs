@@ -12,7 +12,7 @@ use crate::layer_cost::LayerCost;
 use crate::measure;
 use crate::profile::Profile;
 use config::{Memory, RecomputePolicy, RunConfig};
-use worker::build::Dataset;
+use worker::dataset::Dataset;
 
 /// Costs of all layers.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use std::fmt;
 use config::{DataKind, RunConfig};
 use serde::Serialize;
 use telemetry::units::{counted, grouped};
-use worker::build::{self, DataScope};
+use worker::dataset::{self, DataScope};
 
 use crate::error::Result;
 
@@ -33,7 +33,7 @@ impl Epochs {
         if config.train.epochs == 0.0 {
             return Ok((config, None));
         }
-        let Some(samples) = build::dataset(&config, DataScope::All)?.source.training_sequences() else {
+        let Some(samples) = dataset::open(&config, DataScope::All)?.source.training_sequences() else {
             return Ok((config, None));
         };
         let config = config.with_epoch_of(samples);

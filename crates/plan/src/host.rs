@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 use system::threads;
 use telemetry::Statistic;
 use telemetry::step_trace::{StepTrace, TraceEvent};
-use worker::blueprint::Entry;
-use worker::{Setup, optimizer};
+use worker::Setup;
+use worker::setup::blueprint::Entry;
+use worker::stages::optimizer;
 
 use crate::plan::Plan;
 use crate::program;

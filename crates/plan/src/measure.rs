@@ -10,8 +10,11 @@ use tensor::Tensor;
 
 use crate::error::Result;
 use config::RunConfig;
-use worker::build::Dataset;
-use worker::{blueprint, build, first_batch, optimizer, parts};
+use worker::build;
+use worker::dataset::Dataset;
+use worker::feed::first_batch;
+use worker::setup::blueprint;
+use worker::stages::{self, optimizer};
 
 /// FLOPs of matmuls in the time in which a device moves a byte, approximately: of an H200 in bf16, at the
 /// rates that `plimsoll bench step` measures there (see `benches/notes/training_step.md`).
@@ -71,7 +74,7 @@ fn layer_alone(
     let start = held(device);
     let grid = config.parallel.grid().seen_from(0)?;
     let host = build::host_pool(device, config)?;
-    let mut parts = parts::build((device, host.as_ref()), config, grid, std::slice::from_ref(stage), None)?;
+    let mut parts = stages::build((device, host.as_ref()), config, grid, std::slice::from_ref(stage), None)?;
     // The buffers of offloaded state are not those of one layer.
     let optimizer = match config.optim.offload {
         true => None,

@@ -9,8 +9,8 @@ use crate::error::{PlanError, Result};
 use crate::measure;
 use crate::profile::Profile;
 use config::{self, RunConfig};
-use worker::blueprint;
-use worker::build::Dataset;
+use worker::dataset::Dataset;
+use worker::setup::blueprint;
 
 /// Returns the stages of a run, in order. Costs of layers are counted on Meta or read from a file, so that
 /// every rank and every plan finds the same partition.

@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use config::RunConfig;
-use worker::build::DataScope;
+use worker::dataset::DataScope;
 use worker::{Placement, Setup};
 
 use crate::partition;

@@ -21,8 +21,8 @@ use nn::Stage;
 use parallel::pipeline::{
     ActionTimes, ScheduleError, ScheduleKind, Shape, StageLayout, StageTimes, simulate,
 };
-use worker::blueprint;
 use worker::build;
+use worker::setup::blueprint;
 
 use crate::costs::recomputed_layers;
 use crate::error::{PlanError, Result};

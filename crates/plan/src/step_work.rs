@@ -2,7 +2,7 @@
 
 use config::{Parallel, RecomputePolicy, RunConfig};
 use device::{DType, Description};
-use worker::build::Dataset;
+use worker::dataset::Dataset;
 use worker::{Placement, Setup};
 
 use crate::costs::with_recompute;
@@ -77,7 +77,7 @@ fn undivided(config: &RunConfig) -> Result<RunConfig> {
 mod tests {
     use super::*;
     use crate::overhead::DeviceRanks;
-    use worker::build::{self, DataScope};
+    use worker::dataset::{self, DataScope};
 
     #[test]
     fn the_work_of_a_step_is_that_of_its_matmuls() {
@@ -87,7 +87,7 @@ mod tests {
         let shipped = PlanDevice::of_model("NVIDIA H200").unwrap().unwrap();
         let rates = shipped.rates.clone().unwrap();
         let description = shipped.description(DeviceRanks::CONNECTED);
-        let dataset = build::dataset(&config, DataScope::Shapes).unwrap();
+        let dataset = dataset::open(&config, DataScope::Shapes).unwrap();
         let work = StepWork::at(&config, &dataset, &description, &rates).unwrap();
         let [layers, width, context, vocabulary] = [12.0, 768.0, 1024.0, 50304.0];
         let weights = 2.0 * (12.0 * layers * width * width + width * vocabulary);

@@ -3,7 +3,7 @@
 use device::{Device, DeviceOptions};
 use memory::BlockPosition;
 use telemetry::units::grouped;
-use worker::step_effects::{StepEffect, StepEffects};
+use worker::watch::effects::{StepEffect, StepEffects};
 use worker::{Calendar, Setup, StepKind};
 
 use crate::error::{PlanError, Result};

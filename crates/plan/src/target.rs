@@ -8,7 +8,7 @@ use crate::error::{PlanError, Result};
 use crate::imitated::PlanDevice;
 use crate::overhead::DeviceRanks;
 use telemetry::units::grouped;
-use worker::placement::{DeviceChoice, describe};
+use worker::setup::placement::{DeviceChoice, describe};
 
 /// Options of the device to plan for.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@
 
 use collective::ControlPlane;
 use system::threads;
-use worker::answering::wait_together;
+use worker::state::answering::wait_together;
 
 use crate::error::{Result, RunError};
 

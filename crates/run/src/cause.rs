@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
-use worker::status::Record;
+use telemetry::status::Record;
 
 /// The environment variable with the cause, as JSON.
 pub(crate) const VARIABLE: &str = "PLIMSOLL_RESTART";

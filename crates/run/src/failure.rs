@@ -13,7 +13,7 @@ use telemetry::run_files::atomic_write;
 use telemetry::step_trace::{RunPart, StepTrace};
 use telemetry::units::bytes;
 
-use worker::status::{Record, State};
+use telemetry::status::{Record, State};
 
 /// The file of the report in `logs`, which the rank that created it prints.
 pub const REPORT: &str = "failure.txt";
@@ -174,7 +174,7 @@ mod tests {
     use memory::Statistics;
 
     use super::*;
-    use worker::status::Status;
+    use telemetry::status::Status;
 
     #[test]
     fn only_the_first_failed_rank_writes_the_report() {

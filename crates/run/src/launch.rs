@@ -43,8 +43,8 @@ use plan::recompute;
 use plan::remedy;
 use plan::roles::{Plans, plan_all, plan_one, taken};
 use worker::Placement;
-use worker::build;
-use worker::expected::Expected;
+use worker::dataset;
+use worker::watch::planned::Expected;
 use worker::{Setup, Start};
 
 /// Trains in this process. Errors with exit status 2 occur before anything is allocated or written; a failed
@@ -302,8 +302,8 @@ fn prepare(
 /// Returns the directory of cached tokens: beside the run directory, where other runs find them, or in it if
 /// its parent cannot be written.
 fn token_cache(run_dir: &Path) -> PathBuf {
-    let beside = run_dir.parent().unwrap_or(Path::new("")).join(build::CACHE);
-    if output::is_writable(&beside) { beside } else { run_dir.join(build::CACHE) }
+    let beside = run_dir.parent().unwrap_or(Path::new("")).join(dataset::CACHE);
+    if output::is_writable(&beside) { beside } else { run_dir.join(dataset::CACHE) }
 }
 
 fn open_directory(

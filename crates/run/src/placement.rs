@@ -7,7 +7,7 @@ use device::cuda::{self, GpuInfo};
 use crate::error::{Result, RunError};
 use crate::startup::Startup;
 use config::RunConfig;
-use worker::placement::{DeviceChoice, Gpus, Placement, describe};
+use worker::setup::placement::{DeviceChoice, Gpus, Placement, describe};
 
 /// The devices of a run's ranks, and the reason for the choice.
 #[derive(Debug)]

@@ -25,9 +25,9 @@ use crate::start_times::StartTimes;
 use crate::summary;
 use crate::views;
 use checkpoint::CheckpointError;
+use telemetry::status::{State, Status};
 use worker::Placement;
 use worker::agreed_hash;
-use worker::status::{State, Status};
 use worker::watch::{Findings, Writing};
 use worker::{Setup, Start, Worker};
 

@@ -17,7 +17,7 @@ use crate::run_directory::CONFIG;
 use crate::sessions;
 use config::RunConfig;
 use plan::{memory_tiles, subtitle};
-use worker::blueprint;
+use worker::setup::blueprint;
 use worker::watch;
 
 /// Figures of a rank in `summary.json`, in the order of [`RankMemory::figures`].

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use checkpoint::{CheckpointError, Contents, Snapshot, Writer};
 use collective::ControlPlane;
 use telemetry::metrics::MetricsSync;
-use worker::answering::wait_together;
+use worker::state::answering::wait_together;
 use worker::{Setup, Worker};
 
 use crate::answering::while_answering;

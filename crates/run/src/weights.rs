@@ -8,7 +8,8 @@ use config::RunConfig;
 use device::{DType, Description};
 use nn::{FolderTensor, HuggingFaceModel, Lanes, Model, Parameters, Recompute, Stage};
 use pretrained::PretrainedModel;
-use worker::{Layered, Start, Weights, blueprint};
+use worker::setup::blueprint;
+use worker::{Layered, Start, Weights};
 
 use crate::error::{Result, RunError};
 

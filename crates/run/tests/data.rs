@@ -13,7 +13,7 @@ use run::{Interrupt, RunOptions, Startup, TrainReport};
 use tempfile::TempDir;
 use tokenize::{HeldOut, Job, tokenize};
 use worker::DeviceChoice;
-use worker::build::DataScope;
+use worker::dataset::DataScope;
 
 const MODEL: &str = r#"
 [model]
@@ -184,7 +184,7 @@ fn epochs_decide_the_steps() {
         let cache = format!("data.cache={}", index.path().join("cache").display());
         let cache = if name == "text" { &cache } else { "train.seed=1" };
         let epoch = config(index.path(), data, &["train.epochs=0.25", "parallel.data=2", cache]);
-        let dataset = worker::build::dataset(&epoch, DataScope::All).unwrap();
+        let dataset = worker::dataset::open(&epoch, DataScope::All).unwrap();
         let sequences = dataset.tokens.as_ref().unwrap().windows();
         let report = train_in(index.path().join(format!("{name}-epochs")), epoch, false);
         assert_eq!(report.summary.steps, sequences.div_ceil(4).div_ceil(8), "{name}");

@@ -51,6 +51,7 @@ pub mod report;
 pub mod run_files;
 pub mod scaling;
 mod statistic;
+pub mod status;
 pub mod step_trace;
 mod svg;
 pub mod table;

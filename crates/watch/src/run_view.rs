@@ -8,9 +8,9 @@ use run::{RunError, configuration_of, is_training};
 use serde::Deserialize;
 use serde_json::Value;
 use system::input;
+use telemetry::status::Record;
 use telemetry::step_trace::{Divergence, Outlived};
 use telemetry::{Prediction, RankStep};
-use worker::status::Record;
 
 use crate::tail::Tail;
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use telemetry::status::State as RankState;
 use telemetry::units::{bytes, grouped, percent, ranges};
 use telemetry::{Phase, RankStep};
-use worker::status::State as RankState;
 
 use crate::run_view::{RunView, State};
 

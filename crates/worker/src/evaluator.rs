@@ -6,16 +6,16 @@ use nn::Model;
 use parallel::data::{WalkKind, WeightUnits};
 
 use crate::build;
-use crate::connect;
 use crate::engine::Engine;
+use crate::engine::connections;
 use crate::error::Result;
 use crate::evaluation::Evaluation;
-use crate::loading;
-use crate::numbers::Numbers;
+use crate::evaluation::results::{self, Losses};
+use crate::feed::numbers::Numbers;
 use crate::phases::Phases;
 use crate::setup::Setup;
-use crate::start::Weights;
-use crate::validation::{self, Losses};
+use crate::setup::start::Weights;
+use crate::state::loading;
 
 /// One rank of an evaluation.
 pub struct Evaluator {
@@ -42,7 +42,7 @@ impl Evaluator {
         };
         let models = engine.stages().map(model).collect::<Result<Vec<_>>>()?;
         engine.allocate_pixels()?;
-        engine.has_peers = connect::warm_up(&mut engine.planes, &engine.device, config, &[], false)?;
+        engine.has_peers = connections::warm_up(&mut engine.planes, &engine.device, config, &[], false)?;
         if let Some(weights) = weights {
             let own = models.iter().map(|(model, units)| (&**model, units.as_ref()));
             loading::load_models(&mut engine, own, weights)?;
@@ -57,7 +57,7 @@ impl Evaluator {
     pub fn losses(&mut self, on_losses: &mut dyn FnMut(usize)) -> Result<Losses> {
         let own = self.passes(None, on_losses)?;
         let assignment = self.engine.setup.config.validation_assignment();
-        validation::of_all(&mut self.engine.planes, &own, &assignment)
+        results::of_all(&mut self.engine.planes, &own, &assignment)
     }
 
     /// Returns whether this rank has the model's end, and so losses.

@@ -7,10 +7,10 @@ use config::RunConfig;
 use device::{Description, Kind};
 use nn::Stage;
 
-use crate::build::DataScope;
+use crate::dataset::DataScope;
 use crate::error::WorkerError;
-use crate::placement::Placement;
 use crate::setup::Setup;
+use crate::setup::placement::Placement;
 
 /// Returns the setup of a model in equal stages, one for each pipeline rank, with a long history of its
 /// allocator.

@@ -7,7 +7,7 @@ use config::{ConfigError, DataKind, MixtureSource, RunConfig};
 use data::{ChoiceSource, Question, Questions, Sequences, Source};
 use device::{DType, Kind};
 use nn::Examples;
-use worker::build::{self, DataScope, Dataset};
+use worker::dataset::{self, DataScope, Dataset};
 use worker::{Setup, Weights};
 
 use super::input;
@@ -106,7 +106,7 @@ fn prepare_images(startup: &Startup, options: &EvaluateOptions, trained: Trained
     }
     let config = trained.config.with(&sets)?;
     let rows = config.train.micro_batch_size as u64;
-    let mut config = match build::dataset(&config, DataScope::All)?.source.held_out_sequences() {
+    let mut config = match dataset::open(&config, DataScope::All)?.source.held_out_sequences() {
         Some(images) => {
             config.with(&[format!("train.validation_micro_batches={}", images.div_ceil(rows))])?
         }
@@ -208,7 +208,7 @@ fn cut(trained: &Trained, options: &EvaluateOptions) -> Result<RunConfig> {
 
 /// Opens the data of an evaluation. Data of `--data` that is shorter than a sequence is one shorter sequence.
 fn opened(config: RunConfig, options: &EvaluateOptions) -> Result<(RunConfig, Dataset)> {
-    let error = match build::dataset(&config, DataScope::All) {
+    let error = match dataset::open(&config, DataScope::All) {
         Ok(dataset) => return Ok((config, dataset)),
         Err(error) => error,
     };
@@ -218,7 +218,7 @@ fn opened(config: RunConfig, options: &EvaluateOptions) -> Result<(RunConfig, Da
     let pieces = whole_pieces(&config);
     let shorter = config.model.with_context(((tokens - 1) / pieces * pieces).max(1));
     let config = config.with(&shorter)?;
-    let dataset = build::dataset(&config, DataScope::All)?;
+    let dataset = dataset::open(&config, DataScope::All)?;
     Ok((config, dataset))
 }
 

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use config::{RecomputePolicy, RunConfig};
 use device::{CallLog, Description};
 use nn::Stage;
-use worker::blueprint;
-use worker::build::{self, DataScope};
+use worker::build;
+use worker::dataset::{self, DataScope};
+use worker::setup::blueprint;
 
 use crate::call_times::CallTimes;
 use crate::costs::with_recompute;
@@ -46,7 +47,7 @@ impl TimedLayers {
     /// Errors of building and running the model there.
     pub(super) fn of(config: &RunConfig, screen: &Screen<'_>, alike: Option<&[usize]>) -> Result<Self> {
         let times = call_times(config, screen.device, &screen.rates);
-        let dataset = build::dataset(config, DataScope::Shapes)?;
+        let dataset = dataset::open(config, DataScope::Shapes)?;
         let rate = |flops: u64| flops as f64 / screen.rates.flops_f32;
         let [whole, again] = [RecomputePolicy::None, RecomputePolicy::Block]
             .map(|recompute| with_recompute(config, recompute));

@@ -17,14 +17,14 @@ use device::{Category, DType, Device, Request};
 use tensor::Tensor;
 use tensor::ops::choose::{self, DRAW_ROWS, seen_words};
 
-use crate::connect;
 use crate::engine::Engine;
+use crate::engine::connections;
 use crate::error::{Result, WorkerError};
 use crate::graphs::StepGraphs;
-use crate::loading;
-use crate::never_captured::never_captured_decoding;
+use crate::graphs::refusals::never_captured_decoding;
 use crate::setup::Setup;
-use crate::start::Weights;
+use crate::setup::start::Weights;
+use crate::state::loading;
 pub use lines::Line;
 pub use options::GeneratorOptions;
 use passes::Passes;
@@ -103,7 +103,7 @@ impl Generator {
         };
         let chosen =
             Tensor::zeros(&device, [options.slots], DType::U32, Request::new(Category::Buffer, "chosen"))?;
-        engine.has_peers = connect::warm_up(&mut engine.planes, &device, config, &[], false)?;
+        engine.has_peers = connections::warm_up(&mut engine.planes, &device, config, &[], false)?;
         let passes = Passes { engine, vocabulary, stages };
         let mut generator = Generator { options, passes, state, seen, chosen, graphs };
         generator.rehearse()?;

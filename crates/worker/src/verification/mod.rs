@@ -21,7 +21,9 @@ use tensor::Tensor;
 use tensor::ops::hash;
 
 use crate::error::{Result, WorkerError};
-use crate::tensor_hashes::{ActivationShard, Order, SeeArray, Seen, array, module_name, stage_observer};
+use crate::observers::tensor_hashes::{
+    ActivationShard, Order, SeeArray, Seen, array, module_name, stage_observer,
+};
 use planted::PlantedFlip;
 pub(crate) use report::report;
 pub(crate) use runs::{RankRuns, Round, Run, VerifiedArray};

@@ -7,7 +7,7 @@ use tensor::Tensor;
 
 use super::report;
 use super::runs::Run;
-use crate::tensor_hashes::Seen;
+use crate::observers::tensor_hashes::Seen;
 
 /// The bit that this rank inverts.
 #[derive(Debug)]

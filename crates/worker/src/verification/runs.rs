@@ -4,7 +4,7 @@ use parallel::data::Assignment;
 use serde::{Deserialize, Serialize};
 use telemetry::hashes::HashedArray;
 
-use crate::tensor_hashes::Order;
+use crate::observers::tensor_hashes::Order;
 
 /// A run of a verified micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

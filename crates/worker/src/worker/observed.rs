@@ -12,10 +12,10 @@ use telemetry::step_trace::{Divergence, RunPart};
 use super::Worker;
 use crate::error::Result;
 use crate::feed::Marks;
-use crate::operator_timer::OperatorTimer;
+use crate::observers::operator_timer::OperatorTimer;
 use crate::phases::Phases;
-use crate::status::Status;
 use crate::watch::{Findings, Writing};
+use telemetry::status::Status;
 
 impl Worker {
     /// The learning rate of step `step`, counted from 0.

@@ -11,8 +11,8 @@ use telemetry::step_trace::RunPart;
 use super::Worker;
 use crate::build;
 use crate::error::Result;
+use crate::evaluation::results;
 use crate::phases::Phases;
-use crate::validation;
 
 impl Worker {
     /// Returns whether the loss needs scores of a reference model that are not known.
@@ -33,7 +33,7 @@ impl Worker {
         let setup = &self.engine.setup;
         let assignment = setup.config.pairs_assignment(setup.pair_micro_batches());
         let own: Vec<u32> = own.iter().flatten().map(|score| score.to_bits()).collect();
-        let all = validation::gathered(&mut self.engine.planes, (&own, rows), &assignment)?;
+        let all = results::gathered(&mut self.engine.planes, (&own, rows), &assignment)?;
         let pairs = self.engine.setup.dataset.source.pairs().unwrap_or_default();
         let scores = all.into_iter().take(2 * pairs as usize).map(f32::from_bits);
         self.engine.reference = Some(scores.collect::<Vec<_>>().into());

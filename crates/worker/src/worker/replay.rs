@@ -10,8 +10,8 @@ use crate::calendar::Calendar;
 use crate::error::Result;
 use crate::evaluation::Evaluation;
 use crate::feed::WorkerFeed;
+use crate::feed::numbers::Numbers;
 use crate::graphs::{Course, Recorder, Stop};
-use crate::numbers::Numbers;
 
 impl Worker {
     /// Runs the passes and the update of step `step`: from its graphs if it has been captured.

@@ -12,14 +12,14 @@ use parallel::pipeline::StagePart;
 use tensor::Tensor;
 
 use super::Worker;
-use crate::build::DataScope;
+use crate::dataset::DataScope;
 use crate::error::WorkerError;
-use crate::hash::agreed_hash;
-use crate::loading::load_models;
-use crate::placement::Placement;
 use crate::setup::Setup;
-use crate::start::Weights;
-use crate::targets::Targets;
+use crate::setup::placement::Placement;
+use crate::setup::start::Weights;
+use crate::state::hash::agreed_hash;
+use crate::state::loading::load_models;
+use crate::state::targets::Targets;
 use config::RunConfig;
 
 const TEXT: &str = r#"

@@ -5,7 +5,7 @@ use telemetry::step_trace::RunPart;
 
 use super::Worker;
 use crate::error::Result;
-use crate::validation::{self, Losses, Validation};
+use crate::evaluation::results::{self, Losses, Validation};
 
 impl Worker {
     /// Returns the mean loss over the validation micro-batches, which the data-parallel ranks share, and of
@@ -15,7 +15,7 @@ impl Worker {
         self.phases.begin_validation();
         let own = self.validation_passes()?;
         let assignment = self.engine.setup.config.validation_assignment();
-        let all = validation::of_all(&mut self.engine.planes, &own, &assignment)?;
+        let all = results::of_all(&mut self.engine.planes, &own, &assignment)?;
         self.phases.end_validation();
         Ok(Validation::of(&all))
     }

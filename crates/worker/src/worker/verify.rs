@@ -7,9 +7,9 @@ use telemetry::step_trace::RunPart;
 use super::Worker;
 use super::step::divides_losses;
 use crate::error::{Result, WorkerError};
+use crate::feed::numbers::Numbers;
+use crate::feed::pairs::PairWork;
 use crate::feed::{self, WorkerFeed};
-use crate::numbers::Numbers;
-use crate::pair_work::PairWork;
 use crate::verification::{self, Round, Run, Verification};
 
 impl Worker {

@@ -1,0 +1,48 @@
+//! The data of a run, opened as its configuration says.
+
+mod conversations;
+mod images;
+mod shapes;
+mod source;
+mod text;
+
+use config::{Data, DataKind, RunConfig};
+use data::{SyntheticKind, SyntheticOptions, SyntheticSource};
+use nn::Examples;
+
+use crate::error::Result;
+pub use source::{CACHE, DataScope, Dataset};
+
+/// Opens the data of a configuration.
+///
+/// # Errors
+/// Wrong data, with its key.
+pub fn open(config: &RunConfig, scope: DataScope) -> Result<Dataset> {
+    let (data, train) = (&config.data, &config.train);
+    let kind = match (data.kind, config.model.examples()) {
+        (DataKind::Synthetic, Examples::Numbers { inputs, outputs }) => {
+            SyntheticKind::Regression { inputs, outputs }
+        }
+        (DataKind::Synthetic, Examples::Tokens { vocabulary, context }) => {
+            SyntheticKind::Tokens { vocabulary, context }
+        }
+        (DataKind::Synthetic, Examples::Images { channels, size, classes }) => {
+            SyntheticKind::Images { channels, size, classes }
+        }
+        (DataKind::Text | DataKind::Tokens, _) => return text::open(config, scope),
+        (DataKind::Chat | DataKind::Preference, _) if scope == DataScope::Shapes => {
+            conversations::check_files(config)?;
+            let shapes = shapes::token_shapes(config, data.document_mask);
+            return shapes.map_err(|source| conversations::refused(config, Data::paths, source));
+        }
+        (DataKind::Chat, _) => return Ok(Dataset::of_chat(conversations::open(config)?)),
+        (DataKind::Preference, _) => return Ok(Dataset::of_pairs(conversations::open_pairs(config)?)),
+        (DataKind::Images, _) => return Ok(Dataset::of_images(images::open(config)?)),
+    };
+    Ok(Dataset::synthetic(SyntheticSource::new(SyntheticOptions {
+        kind,
+        micro_batch: train.micro_batch_size,
+        seed: train.seed,
+        validation_micro_batches: train.validation_micro_batches,
+    })?))
+}

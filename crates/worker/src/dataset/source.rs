@@ -1,0 +1,117 @@
+//! The data of a run: its source of micro-batches, and the mark of its corpus.
+
+use std::sync::{Arc, OnceLock};
+
+use checkpoint::CorpusMark;
+use data::{
+    ChatSource, CorpusIdentity, ImageSource, PairSource, Prefetcher, Source, SyntheticSource, TokenSource,
+};
+use telemetry::units::grouped;
+
+/// The directory beside runs that caches tokenized text.
+pub const CACHE: &str = ".tokens";
+
+/// The part of a configuration's data that is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataScope {
+    /// All of it, to be trained on: text is tokenized, documents are packed, conversations are rendered.
+    All,
+    /// The files and the shapes of micro-batches, which a plan needs: nothing that takes long is read.
+    Shapes,
+}
+
+/// The data of a run.
+#[derive(Clone)]
+pub struct Dataset {
+    /// Source of micro-batches by index.
+    pub source: Arc<dyn Source>,
+    /// The token source; `None` for synthetic data.
+    pub tokens: Option<Arc<TokenSource>>,
+    mark: Arc<OnceLock<CorpusMark>>,
+    /// Whether the corpus mark contains a hash of the whole corpus.
+    is_hashed: bool,
+}
+
+impl Dataset {
+    pub(super) fn of_tokens(source: TokenSource, is_hashed: bool) -> Self {
+        let source = Arc::new(source);
+        let tokens = Some(Arc::clone(&source));
+        Dataset { source, tokens, mark: Arc::default(), is_hashed }
+    }
+
+    /// The same corpus by other micro-batches.
+    #[must_use]
+    pub fn through(self, source: Arc<dyn Source>) -> Self {
+        Dataset { source, ..self }
+    }
+
+    /// Data that is neither tokens of a corpus nor identified by a mark.
+    pub fn of_source(source: Arc<dyn Source>) -> Self {
+        Dataset { source, tokens: None, mark: Arc::default(), is_hashed: false }
+    }
+
+    pub(super) fn of_chat(source: ChatSource) -> Self {
+        let (tokens, sha256) = source.identity();
+        let mark = CorpusMark { tokens, modified: 0, samples_sha256: sha256, sha256: None };
+        Dataset {
+            source: Arc::new(source),
+            tokens: None,
+            mark: Arc::new(OnceLock::from(mark)),
+            is_hashed: true,
+        }
+    }
+
+    pub(super) fn of_pairs(source: PairSource) -> Self {
+        let (tokens, samples_sha256) = source.identity();
+        let mark = CorpusMark { tokens, modified: 0, samples_sha256, sha256: None };
+        Dataset { mark: Arc::new(OnceLock::from(mark)), ..Self::of_source(Arc::new(source)) }
+    }
+
+    pub(super) fn of_images(source: ImageSource) -> Self {
+        let split = source.split();
+        let images = split.training_images() + split.validation_images();
+        let mark = CorpusMark { tokens: images, modified: 0, samples_sha256: split.identity(), sha256: None };
+        Dataset { mark: Arc::new(OnceLock::from(mark)), ..Self::of_source(Arc::new(source)) }
+    }
+
+    pub(super) fn synthetic(source: SyntheticSource) -> Self {
+        Self::of_source(Arc::new(source))
+    }
+
+    /// Bytes of host memory for the micro-batches of a rank that prefetches `prefetch` of them, for training
+    /// and again for validation.
+    pub fn micro_batch_bytes(&self, prefetch: usize, marks_tokens: bool) -> u64 {
+        let arrays = self.source.shape().bytes();
+        // Borders of documents, and marks of tokens, are an array like the inputs each.
+        let more = u64::from(self.source.packs_documents()) + u64::from(marks_tokens);
+        let bytes = arrays / 2 * (2 + more);
+        bytes.saturating_mul(2 * Prefetcher::micro_batches(prefetch) as u64)
+    }
+
+    /// Returns the mark that identifies the corpus; `None` for synthetic data. The first call reads a few
+    /// megabytes, with `data.full_hash` the whole corpus.
+    ///
+    /// # Errors
+    /// A file that was changed or cannot be read.
+    pub fn mark(&self) -> std::result::Result<Option<&CorpusMark>, data::Error> {
+        if let Some(mark) = self.mark.get() {
+            return Ok(Some(mark));
+        }
+        let Some(tokens) = &self.tokens else { return Ok(None) };
+        let CorpusIdentity { tokens: count, modified, samples_sha256 } = tokens.identity()?;
+        let sha256 = if self.is_hashed { self.sha256()? } else { None };
+        let mark = CorpusMark { tokens: count, modified, samples_sha256, sha256 };
+        Ok(Some(self.mark.get_or_init(|| mark)))
+    }
+
+    /// Computes the SHA-256 of the whole corpus, which it reads; `None` for synthetic data.
+    ///
+    /// # Errors
+    /// A file that was changed or cannot be read.
+    pub fn sha256(&self) -> std::result::Result<Option<String>, data::Error> {
+        let Some(tokens) = &self.tokens else { return Ok(None) };
+        let count = tokens.splits().map(|split| split.training.corpus.len()).sum();
+        tracing::info!("reading all {} tokens of the corpus for their hash", grouped(count));
+        tokens.fingerprint().map(Some)
+    }
+}

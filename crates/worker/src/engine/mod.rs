@@ -1,0 +1,213 @@
+//! The engine of a rank: device, transports and executor, which training, evaluation and generation share.
+
+pub(crate) mod connections;
+
+use std::sync::Arc;
+
+use autograd::Offload;
+use collective::{Axis, Communicator, Planes, RankGrid};
+use config::RunConfig;
+use device::Device;
+use nn::Model;
+use parallel::pipeline::{Executor, Skipped};
+
+use crate::error::{Result, WorkerError};
+use crate::evaluation::results::{Evaluated, Losses};
+use crate::evaluation::{Evaluation, Passes};
+use crate::feed::numbers::Numbers;
+use crate::feed::pairs::PairWork;
+use crate::feed::pixels::PixelBuffer;
+use crate::feed::{self, WorkerFeed};
+use crate::phases::Phases;
+use crate::setup::Setup;
+
+/// One rank without its models.
+pub(crate) struct Engine {
+    pub(crate) setup: Setup,
+    pub(crate) grid: RankGrid,
+    pub(crate) device: Device,
+    pub(crate) planes: Planes,
+    pub(crate) executor: Executor,
+    /// Whether data-parallel ranks are connected to send each other any tensors. GPUs of one host that access
+    /// each other's memory are not, nor are GPUs that sum whole gradients in the library's order.
+    pub(crate) has_peers: bool,
+    /// The memory of inputs that are pixels, on ranks with the first stage.
+    pub(crate) pixels: Option<PixelBuffer>,
+    /// The host memory of activations, if they are offloaded.
+    pub(crate) offload: Option<Offload>,
+    /// The scores of the answers of all pairs by the reference model, once they are known.
+    pub(crate) reference: Option<Arc<[f32]>>,
+    /// The evaluated micro-batches, after the first evaluation of several.
+    pub(crate) evaluation: Option<Evaluation>,
+}
+
+impl Engine {
+    /// Connects a rank to the others of its grid.
+    ///
+    /// # Errors
+    /// A grid other than the communicator's; a failed connection.
+    pub(crate) fn connect(device: Device, setup: &Setup, communicator: Communicator) -> Result<Self> {
+        let grid = grid_of(&setup.config, &communicator)?;
+        let planes = connections::connect(communicator, &device, &setup.config, grid)?;
+        let blueprint = &setup.blueprint;
+        let schedule = blueprint.schedule_of(&setup.config, grid.coordinate(Axis::Data))?;
+        let mut executor = Executor::new(&device, grid, schedule, blueprint.crossings.clone())?;
+        if let Some(work) = setup.plan_work {
+            executor.limit_work(work);
+        }
+        let (setup, reference) = (setup.clone(), setup.reference.clone());
+        let (has_peers, pixels, offload, evaluation) = (false, None, None, None);
+        Ok(Engine {
+            setup,
+            grid,
+            device,
+            planes,
+            executor,
+            has_peers,
+            pixels,
+            offload,
+            reference,
+            evaluation,
+        })
+    }
+
+    /// The numbers of this rank's stages, in order.
+    pub(crate) fn stages(&self) -> impl Iterator<Item = usize> + '_ {
+        self.setup.blueprint.stages_of(self.grid.coordinate(Axis::Pipeline))
+    }
+
+    /// Allocates the memory of inputs that are pixels, on ranks with the first stage.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub(crate) fn allocate_pixels(&mut self) -> Result<()> {
+        self.pixels = PixelBuffer::of_stages(&self.device, &self.setup.dataset, self.stages())?;
+        Ok(())
+    }
+
+    /// Computes the losses of this rank's validation micro-batches, at most `most`, with its `models`. Calls
+    /// `on_losses` with the number of losses so far. Losses exist on ranks with the last stage.
+    ///
+    /// # Errors
+    /// Errors of passes and of data.
+    pub(crate) fn losses(
+        &mut self,
+        models: Vec<&dyn Model>,
+        most: Option<usize>,
+        phases: &mut Phases,
+        on_losses: Option<&mut dyn FnMut(usize)>,
+    ) -> Result<(Losses, Skipped)> {
+        let config = Arc::clone(&self.setup.config);
+        let (numbers, reference) = (Numbers::validation(&config, &self.grid), self.reference.clone());
+        let pairs = PairWork::of(&config, reference.as_deref());
+        let walk = (numbers, pairs, most);
+        let (evaluated, skipped) = self.evaluate(models, walk, phases, on_losses)?;
+        let targets = match config.means_over_targets() && !self.device.is_meta() {
+            true => Some(self.targets(&numbers, evaluated.values.len())?),
+            false => None,
+        };
+        Ok((Losses::new(evaluated, pairs.is_some(), targets), skipped))
+    }
+
+    /// Numbers of targets of the first `count` micro-batches of a walk.
+    fn targets(&self, numbers: &Numbers<'_>, count: usize) -> Result<Vec<u32>> {
+        let source = &self.setup.dataset.source;
+        let targets = (0..count).map(|index| source.targets(numbers.id(index)));
+        let narrowed = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+        Ok(targets.map(|count| count.map(narrowed)).collect::<std::result::Result<_, _>>()?)
+    }
+
+    /// Computes ln p of each answer of this rank's micro-batches of pairs, at most `most`, with its `models`.
+    /// Calls `on_scores` with the number of micro-batches so far. Scores exist on ranks with the last stage.
+    ///
+    /// # Errors
+    /// Errors of passes and of data.
+    pub(crate) fn scores(
+        &mut self,
+        models: Vec<&dyn Model>,
+        most: Option<usize>,
+        phases: &mut Phases,
+        on_scores: &mut dyn FnMut(usize),
+    ) -> Result<(Vec<Vec<f32>>, Skipped)> {
+        let numbers = Numbers::pairs(&self.setup.config, &self.grid, self.setup.pair_micro_batches());
+        let walk = (numbers, Some(PairWork::SCORES), most);
+        let (evaluated, skipped) = self.evaluate(models, walk, phases, Some(on_scores))?;
+        Ok((evaluated.values, skipped))
+    }
+
+    /// Evaluates this rank's micro-batches of some numbers, at most so many.
+    fn evaluate(
+        &mut self,
+        models: Vec<&dyn Model>,
+        (numbers, pairs, most): (Numbers<'_>, Option<PairWork<'_>>, Option<usize>),
+        phases: &mut Phases,
+        on_losses: Option<&mut dyn FnMut(usize)>,
+    ) -> Result<(Evaluated, Skipped)> {
+        let (config, dataset) = (&self.setup.config, &self.setup.dataset);
+        let own = numbers.count().min(most.unwrap_or(usize::MAX));
+        // A prefetcher of its own: that of training goes on where it is.
+        let mut data = feed::prefetcher(dataset, config, &mut self.planes);
+        let order = self.executor.validation_data_order(own, dataset.source.packs_documents());
+        let mut feed = WorkerFeed::new(
+            &self.device,
+            (config, dataset, &self.grid),
+            numbers,
+            (&mut data, &order),
+            phases,
+        );
+        feed.pixels = self.pixels.as_mut();
+        feed.pairs = pairs;
+        if let Some(on_losses) = on_losses {
+            feed.results.on_losses = Some(on_losses);
+        }
+        let (executor, planes) = (&self.executor, &mut self.planes);
+        let passes = Passes { models, executor, planes, count: own, feed: &mut feed };
+        let evaluation = match &mut self.evaluation {
+            Some(evaluation) => evaluation,
+            evaluation => evaluation.insert(Evaluation::new(&self.device, config)?),
+        };
+        let skipped = evaluation.run(&self.device, passes)?;
+        Ok((feed.results.all()?, skipped))
+    }
+
+    /// Replaces the transports by ones that only count, and returns the real ones.
+    ///
+    /// While ranks wait for each other on their devices, no driver may be called: with ranks as threads of
+    /// one process, both could wait forever. Therefore the allocator reserves the memory of passes
+    /// beforehand, in a rehearsal on undefined values, whose results are discarded.
+    pub(crate) fn begin_rehearsal(&mut self) -> Result<Planes> {
+        let counted = Communicator::counted(self.grid.rank(), self.grid.world_size());
+        let counted = connections::divided(counted, &self.setup.config, self.grid)?;
+        Ok(std::mem::replace(&mut self.planes, counted))
+    }
+
+    /// Ends a rehearsal with result `ran`. No rank continues while another one still calls its driver.
+    ///
+    /// # Errors
+    /// Errors of the rehearsal, out of memory included, and of the transport.
+    pub(crate) fn end_rehearsal<T>(&mut self, real: Planes, ran: Result<T>) -> Result<()> {
+        self.planes = real;
+        ran?;
+        self.device.synchronize()?;
+        match self.grid.world_size() {
+            1 => Ok(()),
+            _ => Ok(self.planes.control().barrier()?),
+        }
+    }
+}
+
+/// The grid as seen by a rank.
+///
+/// # Errors
+/// A grid other than the communicator's.
+fn grid_of(config: &RunConfig, communicator: &Communicator) -> Result<RankGrid> {
+    let grid = config.parallel.grid().seen_from(communicator.rank())?;
+    if communicator.world_size() != grid.world_size() {
+        return Err(WorkerError::Refused(format!(
+            "{} ranks were started, and the configuration has {}",
+            communicator.world_size(),
+            config.parallel.grid_in_words()
+        )));
+    }
+    Ok(grid)
+}

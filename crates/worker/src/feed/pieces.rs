@@ -1,0 +1,139 @@
+//! The pieces of sequences that a rank computes, and their arrays.
+
+use autograd::{Piece, Pieces};
+use collective::{Axis, RankGrid};
+use config::RunConfig;
+use data::{ArrayShape, HostArray, HostData, IGNORED};
+use device::{DType, Device};
+use tensor::Tensor;
+
+use crate::error::{Result, WorkerError};
+use crate::feed::arrays::{allocate, upload};
+
+/// The pieces of sequences that a rank computes.
+#[derive(Clone, Debug)]
+pub(crate) struct ContextPieces {
+    /// Number of pieces of a sequence.
+    all: usize,
+    /// Numbers of those that are here, in the order in which they are computed.
+    here: Vec<usize>,
+    /// Whether ranks with other pieces add up gradients and losses as those with other lanes do.
+    joins_lanes: bool,
+}
+
+impl ContextPieces {
+    /// Returns the pieces of a rank; `None` if sequences are whole.
+    pub(crate) fn of(config: &RunConfig, grid: &RankGrid) -> Option<Self> {
+        let all = config.parallel.context_lanes;
+        let each = all / grid.size(Axis::Context).max(1);
+        let dealt = Pieces::dealt(all).into_iter();
+        let here = dealt.skip(grid.coordinate(Axis::Context) * each).take(each).collect();
+        let joins_lanes = config.parallel.gradient_parts() > 1;
+        (all > 1).then_some(ContextPieces { all, here, joins_lanes })
+    }
+
+    /// Shape of the pieces that are here of an array `[sequences, time]`: `[pieces · sequences, time of a
+    /// piece]`.
+    fn shape(&self, array: &ArrayShape) -> Result<ArrayShape> {
+        let [sequences, time] = extents(&array.extents)?;
+        if !time.is_multiple_of(self.all) {
+            let text = format!("parallel.context_lanes = {}: it does not divide {time} tokens", self.all);
+            return Err(WorkerError::Refused(text));
+        }
+        let extents = vec![self.here.len() * sequences, time / self.all];
+        Ok(ArrayShape { extents, values: array.values })
+    }
+
+    /// The values of the pieces that are here.
+    fn values(&self, array: &HostArray) -> Result<HostArray> {
+        let [_, time] = extents(&array.shape)?;
+        let (tokens, each) = (array.tokens()?, time / self.all);
+        let of_piece = |number: &usize| {
+            let rows = tokens.chunks_exact(time);
+            let first = number * each;
+            rows.flat_map(move |row| row[first..first + each].iter().copied()).collect::<Vec<_>>()
+        };
+        let values = self.here.iter().flat_map(of_piece).collect();
+        let shape = self.shape(&ArrayShape::of_u32(array.shape.clone()))?.extents;
+        Ok(HostArray { shape, data: HostData::U32(values) })
+    }
+
+    /// Copies the pieces that are here of an array of tokens to the device.
+    pub(crate) fn upload(&self, device: &Device, array: &HostArray) -> Result<Tensor> {
+        upload(device, &self.values(array)?, DType::F32)
+    }
+
+    /// Allocates an array as [`ContextPieces::upload`] does.
+    pub(crate) fn allocate(&self, device: &Device, array: &ArrayShape) -> Result<Tensor> {
+        allocate(device, &self.shape(array)?, DType::F32)
+    }
+
+    /// Returns each piece's part of the tokens that count for the loss.
+    pub(crate) fn shares(&self, targets: &HostArray) -> Result<Vec<f32>> {
+        let [_, time] = extents(&targets.shape)?;
+        let (tokens, each) = (targets.tokens()?, time / self.all);
+        let count = |row: &[u32]| row.iter().filter(|target| **target != IGNORED).count();
+        let counted = count(tokens).max(1) as f64;
+        let of_piece = |number: &usize| {
+            let rows = tokens.chunks_exact(time);
+            rows.map(|row| count(&row[number * each..][..each])).sum::<usize>() as f64 / counted
+        };
+        Ok(self.here.iter().map(|number| of_piece(number) as f32).collect())
+    }
+
+    /// Returns the pieces of a pass over sequences of shape `inputs`. `documents` are those of whole
+    /// sequences, if they hide each other; `shares` those of the loss, which only the last stage needs;
+    /// `trains` says that the pass is one of training.
+    pub(crate) fn of_pass(
+        &self,
+        device: &Device,
+        inputs: &ArrayShape,
+        (documents, masks_documents): (Option<&HostArray>, bool),
+        shares: Option<Vec<f32>>,
+        trains: bool,
+    ) -> Result<Pieces> {
+        let starts = match device.is_meta() {
+            true => self.allocate(device, &ArrayShape::of_u32(inputs.extents.clone()))?,
+            false => upload(device, &self.starts(inputs, documents)?, DType::F32)?,
+        };
+        let (parts, shape) = (self.here.len(), starts.shape());
+        let [sequences, time] = [shape.rows() / parts, shape.columns()];
+        let piece = |(index, number): (usize, &usize)| -> Result<Piece> {
+            let documents = Some(starts.view(index * sequences * time, [sequences, time])?);
+            let share = shares.as_ref().map_or(1.0 / self.all as f32, |shares| shares[index]);
+            Ok(Piece { number: *number, share, documents })
+        };
+        let here = self.here.iter().enumerate().map(piece).collect::<Result<_>>()?;
+        let sums_over_ranks = !(trains && self.joins_lanes);
+        Ok(Pieces { all: self.all, here, sums_over_ranks, masks_documents })
+    }
+
+    /// The starts of the documents of the tokens that are here, less the first position of their piece,
+    /// modulo 2³².
+    fn starts(&self, inputs: &ArrayShape, documents: Option<&HostArray>) -> Result<HostArray> {
+        let mut starts = match documents {
+            Some(documents) => self.values(documents)?,
+            None => {
+                let shape = self.shape(inputs)?.extents;
+                let zeros = vec![0; shape.iter().product()];
+                HostArray { shape, data: HostData::U32(zeros) }
+            }
+        };
+        let [rows, each] = extents(&starts.shape)?;
+        if let HostData::U32(values) = &mut starts.data {
+            let pieces = values.chunks_exact_mut(rows / self.here.len() * each);
+            for (piece, number) in pieces.zip(&self.here) {
+                piece.iter_mut().for_each(|start| *start = start.wrapping_sub((number * each) as u32));
+            }
+        }
+        Ok(starts)
+    }
+}
+
+/// The numbers of sequences and of tokens in each.
+fn extents(extents: &[usize]) -> Result<[usize; 2]> {
+    extents.try_into().map_err(|_| {
+        let text = "parallel.context_lanes divides sequences of tokens, and examples are none";
+        WorkerError::Refused(text.to_owned())
+    })
+}

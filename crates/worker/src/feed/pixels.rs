@@ -1,0 +1,102 @@
+//! Pixels on their way to the device: copied while the device computes, and normalised there.
+
+use data::{ArrayShape, HostArray, HostType, Normalisation};
+use device::{Category, DType, Device, Event, Request, StreamKind};
+use tensor::Tensor;
+use tensor::ops::pixels;
+
+use crate::dataset::Dataset;
+use crate::error::Result;
+use crate::feed::arrays::shape_of;
+
+/// A rank's memory for the pixels of one micro-batch, \[images, height, width, channels\] of u8, held through
+/// the run: the next micro-batch is copied into it as soon as this one has been normalised.
+#[derive(Debug)]
+pub(crate) struct PixelBuffer {
+    pixels: Tensor,
+    normalisation: Normalisation,
+    /// The end of the work that reads the pixels.
+    read: Event,
+}
+
+impl PixelBuffer {
+    /// Allocates the memory of a source of pixels; `None` for inputs of other types.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub(crate) fn new(device: &Device, dataset: &Dataset) -> Result<Option<Self>> {
+        let ArrayShape { extents, values } = dataset.source.shape().inputs;
+        let (HostType::U8, Some(normalisation)) = (values, dataset.source.normalisation()) else {
+            return Ok(None);
+        };
+        let request = Request::new(Category::Input, "pixels");
+        let pixels = Tensor::empty(device, shape_of(&extents)?, DType::U8, request)?;
+        let read = device.record(StreamKind::Compute)?;
+        Ok(Some(PixelBuffer { pixels, normalisation: normalisation.clone(), read }))
+    }
+
+    /// [`PixelBuffer::new`] on a rank with these stages, of which the first takes the inputs.
+    pub(crate) fn of_stages(
+        device: &Device,
+        dataset: &Dataset,
+        mut stages: impl Iterator<Item = usize>,
+    ) -> Result<Option<Self>> {
+        if stages.any(|stage| stage == 0) { Self::new(device, dataset) } else { Ok(None) }
+    }
+
+    /// Enqueues the copy of `pixels`, which may change after the call, and returns them normalised, in
+    /// `dtype`.
+    ///
+    /// # Errors
+    /// An array of another type or size; the device's.
+    pub(crate) fn upload(&mut self, pixels: &HostArray, dtype: DType) -> Result<Tensor> {
+        self.fill(pixels)?;
+        let values = self.normalised(dtype)?;
+        self.end_read()?;
+        Ok(values)
+    }
+
+    /// Enqueues the copy of `pixels`, which may change after the call. Compute waits for it.
+    ///
+    /// # Errors
+    /// An array of another type or size; the device's.
+    pub(crate) fn fill(&mut self, pixels: &HostArray) -> Result<()> {
+        let (device, values) = (self.pixels.device(), pixels.pixels()?);
+        device.wait(StreamKind::Input, &self.read)?;
+        self.pixels.set_on(values, StreamKind::Input)?;
+        device.await_arrival(&device.arrival(StreamKind::Input)?);
+        Ok(())
+    }
+
+    /// Does [`PixelBuffer::fill`] on Meta, which reads no pixels: only its log has the copy.
+    ///
+    /// # Errors
+    /// None.
+    pub(crate) fn imitate_fill(&mut self) -> Result<()> {
+        let device = self.pixels.device();
+        if device.is_logging() {
+            device.wait(StreamKind::Input, &self.read)?;
+            device.log_copy_from_host(self.pixels.bytes(), StreamKind::Input);
+            device.await_arrival(&device.arrival(StreamKind::Input)?);
+        }
+        Ok(())
+    }
+
+    /// Returns the pixels that the buffer holds, normalised; [`PixelBuffer::end_read`] must follow.
+    ///
+    /// # Errors
+    /// Out of memory; the device's.
+    pub(crate) fn normalised(&self, dtype: DType) -> Result<Tensor> {
+        let Normalisation { mean, deviation } = &self.normalisation;
+        Ok(pixels::normalise(&self.pixels, mean, deviation, dtype)?)
+    }
+
+    /// Lets the next copy start after the work enqueued so far.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn end_read(&mut self) -> Result<()> {
+        self.read = self.pixels.device().record(StreamKind::Compute)?;
+        Ok(())
+    }
+}

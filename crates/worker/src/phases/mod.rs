@@ -1,0 +1,428 @@
+//! Times and memory of the phases of a step. Times are measured by marks in the device's work and read after
+//! the step, so that nothing waits.
+
+mod phase_memory;
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+use autograd::{AutogradError, GradientSink, Target, UseId, Weight};
+use device::nvtx::Range;
+use device::{Device, LoggedCall, Mark, StreamKind};
+use memory::Usage;
+use telemetry::step_trace::{MICRO_BATCH, STAGE};
+use telemetry::{Phase, PhaseCounter, PhaseTimes, RankStep};
+
+use crate::error::Result;
+use crate::graphs::{Recorder, Stop};
+use crate::observers::operator_timer::OperatorTimer;
+use crate::phases::phase_memory::PhaseMemory;
+
+/// An enqueued step: the phases that it entered, with the times, and its end.
+type Enqueued = (Vec<(Phase, Mark)>, Mark);
+
+/// Times the phases of a worker's steps: [`Phases::begin`], [`Phases::enter`] for each phase in turn,
+/// [`Phases::end`]. Nothing is timed on Meta. The first step, which warms up, is counted only while there is
+/// no other.
+#[derive(Debug)]
+pub struct Phases {
+    device: Device,
+    /// The phase that is being enqueued.
+    now: Option<Phase>,
+    /// The step being enqueued: each phase that it entered, with the time.
+    current: Vec<(Phase, Mark)>,
+    /// Enqueued steps whose times have not been read.
+    unread: VecDeque<Enqueued>,
+    /// Steps that have been read, while their positions are kept.
+    history: Option<Vec<Enqueued>>,
+    first: Option<PhaseCounter>,
+    counter: PhaseCounter,
+    /// The timer of operators, if they are timed, which times each phase outside them.
+    timer: Option<OperatorTimer>,
+    /// Captures the step, if it is captured.
+    recorder: Option<Rc<Recorder>>,
+    /// The phase as a range of a tool, if one is attached. It may begin inside an operator.
+    range: Option<Range>,
+    /// Number of steps read since the last record, and the time of each phase in all of them.
+    recent: (u32, [Duration; Phase::ALL.len()]),
+    memory: PhaseMemory,
+}
+
+impl Phases {
+    /// Returns a timer of the steps of `device`'s worker.
+    pub fn new(device: &Device) -> Self {
+        Phases {
+            device: device.clone(),
+            now: None,
+            current: Vec::new(),
+            unread: VecDeque::new(),
+            history: None,
+            first: None,
+            counter: PhaseCounter::default(),
+            timer: None,
+            recorder: None,
+            range: None,
+            recent: Default::default(),
+            memory: PhaseMemory::new(device),
+        }
+    }
+
+    /// Tells `timer` of every phase from now on; `None`: no longer.
+    pub(crate) fn set_timer(&mut self, timer: Option<OperatorTimer>) {
+        self.timer = timer;
+    }
+
+    /// Returns whether operators are timed.
+    pub(crate) fn has_timer(&self) -> bool {
+        self.timer.is_some()
+    }
+
+    /// Captures the work from now on; `None`: no longer.
+    pub(crate) fn set_recorder(&mut self, recorder: Option<Rc<Recorder>>) {
+        self.recorder = recorder;
+    }
+
+    /// Returns what captures the step, if it is captured.
+    pub(crate) fn recorder(&self) -> Option<Rc<Recorder>> {
+        self.recorder.clone()
+    }
+
+    /// Begins a step, in the phase of its inputs. Discards a step that did not end, and marks between steps.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn begin(&mut self) -> Result<()> {
+        self.current.clear();
+        self.now = None;
+        self.device.take_waits();
+        self.read()?;
+        self.memory.begin();
+        self.enter(Phase::Inputs)
+    }
+
+    /// Enters `phase`, which may occur several times in a step, and marks it in the allocator's history.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn enter(&mut self, phase: Phase) -> Result<()> {
+        if self.now == Some(phase) {
+            return Ok(());
+        }
+        match self.recorder() {
+            Some(recorder) => recorder.pause(Stop::Phase(phase), || self.enter_other(phase, true)),
+            None => self.enter_other(phase, true),
+        }
+    }
+
+    /// Enters a phase of a replayed step, whose marks in the allocator's history are repeated with its
+    /// allocations.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn enter_again(&mut self, phase: Phase) -> Result<()> {
+        self.enter_other(phase, false)
+    }
+
+    /// Enters a phase that is not the present one.
+    fn enter_other(&mut self, phase: Phase, is_marked: bool) -> Result<()> {
+        self.note_waits();
+        self.now = Some(phase);
+        // The last phase's range ends before the next begins.
+        self.range = None;
+        self.range = Range::start(phase.name());
+        self.memory.enter(phase);
+        if is_marked {
+            self.device.with_allocator(|allocator| allocator.mark(phase.name(), 0));
+        }
+        self.device.log(|| LoggedCall::Section(phase.name()));
+        if !self.device.is_meta() {
+            self.current.push((phase, self.device.mark()?));
+        }
+        if let Some(timer) = &self.timer {
+            timer.phase(Some(phase))?;
+        }
+        Ok(())
+    }
+
+    /// Enters the phase of a pass, and logs its beginning also if the pass before it was in the same phase.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn enter_pass(&mut self, phase: Phase) -> Result<()> {
+        if self.now == Some(phase) {
+            self.device.log(|| LoggedCall::Section(phase.name()));
+        }
+        self.enter(phase)
+    }
+
+    /// Marks the beginning of a stage in the allocator's history; before the first call, it is the first
+    /// stage.
+    pub fn stage(&self, stage: usize) {
+        self.device.with_allocator(|allocator| allocator.mark(STAGE, stage as u64));
+    }
+
+    /// Marks the beginning of a micro-batch in the allocator's history, by its index among the rank's in the
+    /// step.
+    pub fn micro_batch(&self, number: usize) {
+        self.device.with_allocator(|allocator| allocator.mark(MICRO_BATCH, number as u64));
+    }
+
+    /// Splits the phase at the points where compute waited for weights still being gathered or for exchanges
+    /// within layers. A wait for inputs is a part of their phase.
+    fn note_waits(&mut self) {
+        let Some(now) = self.now.filter(|_| !self.device.is_meta()) else { return };
+        let waits = self.device.take_waits();
+        if now == Phase::Inputs {
+            return;
+        }
+        for (stream, before, after) in waits {
+            let phase = if stream == StreamKind::Exchange { Phase::Exchange } else { Phase::Reduce };
+            self.current.extend([(phase, before), (now, after)]);
+        }
+    }
+
+    /// Ends the step being enqueued.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn end(&mut self) -> Result<()> {
+        self.note_waits();
+        self.now = None;
+        self.range = None;
+        self.memory.end();
+        if !self.current.is_empty() {
+            let end = self.device.mark()?;
+            self.unread.push_back((std::mem::take(&mut self.current), end));
+        }
+        if let Some(timer) = &self.timer {
+            timer.phase(None)?;
+        }
+        Ok(())
+    }
+
+    /// Begins to measure the memory of a validation.
+    pub(crate) fn begin_validation(&mut self) {
+        self.memory.begin_validation();
+    }
+
+    /// Ends the measurement of a validation's memory.
+    pub(crate) fn end_validation(&mut self) {
+        self.memory.end_validation();
+    }
+
+    /// Peaks of allocated and reserved bytes in the last step.
+    pub(crate) fn last_peak(&self) -> Usage {
+        self.memory.last_peak()
+    }
+
+    /// Returns the record of the steps since the last call. Times are those of steps that the device has
+    /// finished.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn record(&mut self) -> Result<RankStep> {
+        self.read()?;
+        let mut record = self.memory.take();
+        let (steps, times) = std::mem::take(&mut self.recent);
+        for (phase, time) in Phase::ALL.into_iter().zip(times) {
+            if let Some(figures) = record.phases.get_mut(phase.name()).filter(|_| steps > 0) {
+                figures.microseconds = u64::try_from((time / steps).as_micros()).ok();
+            }
+        }
+        Ok(record)
+    }
+
+    /// Discards all times: the next step is the first that counts.
+    pub fn restart(&mut self) {
+        *self = Phases { first: Some(PhaseCounter::default()), ..Phases::new(&self.device) };
+    }
+
+    /// Returns the times of the steps so far. Waits for the device.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn times(&mut self) -> Result<PhaseTimes> {
+        if !self.unread.is_empty() {
+            self.device.synchronize()?;
+            self.read()?;
+        }
+        let counted = self.counter.times();
+        Ok(match &self.first {
+            Some(first) if counted.steps == 0 => first.times(),
+            _ => counted,
+        })
+    }
+
+    /// Keeps the position of every phase from now on, for [`Phases::spans`]. Waits for the device.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn keep(&mut self) -> Result<()> {
+        self.device.synchronize()?;
+        self.read()?;
+        self.history = Some(Vec::new());
+        Ok(())
+    }
+
+    /// Returns begin and end of every phase since [`Phases::keep`], counted from `zero`. Waits for the
+    /// device.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn spans(&mut self, zero: &Mark) -> Result<Vec<(Phase, Duration, Duration)>> {
+        self.device.synchronize()?;
+        self.read()?;
+        let mut spans = Vec::new();
+        for (marks, end) in self.history.take().unwrap_or_default() {
+            let ends = marks.iter().skip(1).map(|(_, mark)| mark).chain([&end]);
+            for ((phase, mark), end) in marks.iter().zip(ends) {
+                if let (Some(begin), Some(end)) = (zero.until(mark)?, zero.until(end)?) {
+                    spans.push((*phase, begin, end));
+                }
+            }
+        }
+        Ok(spans)
+    }
+
+    /// Wraps `sink` so that its work counts as reduction if `reduces` is true and the host does that work
+    /// itself. On a GPU, reduction overlaps backward, and only the exposed part is counted, after backward.
+    pub fn sink<'a, S: GradientSink>(&'a mut self, sink: S, reduces: bool) -> PhaseSink<'a, S> {
+        let exposed = reduces && !self.device.is_cuda_like();
+        PhaseSink { sink, phases: exposed.then_some(self) }
+    }
+
+    /// Reads the times of the finished steps, in order.
+    fn read(&mut self) -> Result<()> {
+        while let Some((marks, end)) = self.unread.front() {
+            let Some(step) = times(marks, end)? else { return Ok(()) };
+            if let (Some(over), Some(history)) = (self.unread.pop_front(), &mut self.history) {
+                history.push(over);
+            }
+            self.recent.0 += 1;
+            self.recent.1.iter_mut().zip(step).for_each(|(sum, time)| *sum += time);
+            match self.first {
+                None => self.first.insert(PhaseCounter::default()).add(step),
+                Some(_) => self.counter.add(step),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the time of a step in each phase; `None` if it has not finished.
+fn times(marks: &[(Phase, Mark)], end: &Mark) -> Result<Option<[Duration; Phase::ALL.len()]>> {
+    let mut times = [Duration::ZERO; Phase::ALL.len()];
+    // The last part is read first: if it has ended, all have.
+    let mut later = end;
+    for (phase, mark) in marks.iter().rev() {
+        let Some(time) = mark.until(later)? else { return Ok(None) };
+        times[phase.index()] += time;
+        later = mark;
+    }
+    Ok(Some(times))
+}
+
+/// A gradient sink whose work counts as reduction.
+pub struct PhaseSink<'a, S> {
+    sink: S,
+    phases: Option<&'a mut Phases>,
+}
+
+impl<S: GradientSink> GradientSink for PhaseSink<'_, S> {
+    fn target(&mut self, use_id: UseId, weight: &Weight) -> autograd::Result<Target> {
+        self.sink.target(use_id, weight)
+    }
+
+    fn ready(&mut self, use_id: UseId) -> autograd::Result<()> {
+        let Some(phases) = &mut self.phases else { return self.sink.ready(use_id) };
+        let refused = |error| AutogradError::Hook(Box::new(error));
+        phases.enter(Phase::Reduce).map_err(refused)?;
+        self.sink.ready(use_id)?;
+        phases.enter(Phase::Backward).map_err(refused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use device::{Description, DeviceOptions};
+
+    use super::*;
+
+    fn step(phases: &mut Phases, milliseconds: [u64; 4]) {
+        phases.begin().unwrap();
+        for (phase, time) in
+            [Phase::Forward, Phase::Backward, Phase::Forward, Phase::Update].into_iter().zip(milliseconds)
+        {
+            phases.enter(phase).unwrap();
+            std::thread::sleep(Duration::from_millis(time));
+        }
+        phases.end().unwrap();
+    }
+
+    #[test]
+    fn a_phase_is_timed_each_time_it_is_entered() {
+        let mut phases = Phases::new(&Device::cpu(0, &DeviceOptions::default()).unwrap());
+        assert_eq!(phases.times().unwrap(), PhaseTimes::default());
+        step(&mut phases, [90, 0, 0, 0]);
+        // The first step counts while there is no other.
+        let first = phases.times().unwrap();
+        assert_eq!((first.steps, first.median[Phase::Forward.index()] / 1000 >= 90), (1, true));
+        step(&mut phases, [2, 4, 3, 1]);
+        // A step that fails leaves nothing behind.
+        phases.begin().unwrap();
+        phases.enter(Phase::Backward).unwrap();
+        step(&mut phases, [2, 4, 3, 1]);
+        // The failed step is not part of the following times.
+        let times = phases.times().unwrap();
+        assert_eq!(times.steps, 2);
+        let at_least = [0, 5000, 4000, 0, 0, 0, 1000];
+        for ((phase, median), least) in Phase::ALL.into_iter().zip(times.median).zip(at_least) {
+            // Sleep may be longer than requested, on a busy machine by much.
+            assert!((least..least + 60_000).contains(&median), "{phase:?}: {times:?}");
+        }
+        // The median of two steps is the longer one, which is no longer than the sum of its longest phases.
+        assert!((10_000..=times.median.iter().sum::<u64>() + 5).contains(&times.median_step), "{times:?}");
+        phases.restart();
+        step(&mut phases, [1, 1, 1, 1]);
+        assert_eq!(phases.times().unwrap().steps, 1);
+    }
+
+    #[test]
+    fn a_phase_is_interrupted_while_compute_waits_for_weights() {
+        let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
+        let mut phases = Phases::new(&device);
+        let comes = || device.arrival(StreamKind::Reduce).unwrap();
+        let arrivals = [comes(), comes(), comes()];
+        // Waits between steps interrupt no phase.
+        device.await_arrival(&arrivals[0]);
+        phases.keep().unwrap();
+        let zero = device.mark().unwrap();
+        for _ in 0..2 {
+            phases.begin().unwrap();
+            // A wait for inputs is no other phase.
+            device.await_arrival(&comes());
+            phases.enter(Phase::Forward).unwrap();
+            // Each wait counts once.
+            arrivals.iter().for_each(|arrival| device.await_arrival(arrival));
+            phases.enter(Phase::Update).unwrap();
+            phases.end().unwrap();
+        }
+        let spans = phases.spans(&zero).unwrap();
+        let names: Vec<_> = spans.iter().map(|(phase, ..)| *phase).collect();
+        let (forward, reduce) = (Phase::Forward, Phase::Reduce);
+        let first = [Phase::Inputs, forward, reduce, forward, reduce, forward, Phase::Update];
+        assert_eq!(names, [&first[..], &[Phase::Inputs, forward, Phase::Update]].concat());
+        assert!(spans.windows(2).all(|pair| pair[0].2 <= pair[1].1), "{spans:?}");
+        assert!(phases.spans(&zero).unwrap().is_empty());
+    }
+
+    #[test]
+    fn nothing_is_timed_on_meta() {
+        let meta = Device::meta(0, Description::host(), &DeviceOptions::default()).unwrap();
+        let mut phases = Phases::new(&meta);
+        step(&mut phases, [1, 1, 1, 1]);
+        step(&mut phases, [1, 1, 1, 1]);
+        assert_eq!(phases.times().unwrap(), PhaseTimes::default());
+    }
+}

@@ -1,0 +1,418 @@
+//! The whole model of a run, stage by stage, determined by building every stage on Meta. Every rank knows all
+//! stages and holds its own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use collective::{Axis, RankGrid};
+use device::{DType, Description, Device, DeviceOptions};
+use nn::{Lanes, Model, Sharding, Stage};
+use parallel::data::{BucketLayout, OptimizerShards, WeightLayout};
+use parallel::pipeline::{Crossing, Schedule, StageLayout};
+use tensor::Shape;
+
+use crate::build;
+use crate::dataset::Dataset;
+use crate::error::{Result, WorkerError};
+use crate::observers::hooks::ModelHook;
+use crate::setup::buffers::{BufferEntry, BufferList};
+use crate::setup::crossings;
+use config::{Precision, RunConfig};
+
+/// A parameter of the whole model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// The parameter's name.
+    pub name: String,
+    /// The parts that ranks hold.
+    pub sharding: Sharding,
+    /// Number of the part among those of a rank. A rank has an entry for each of its parts.
+    pub lane: usize,
+    /// Type of the compute weights; of a parameter in codes, which has a record of bytes, U8.
+    pub dtype: DType,
+    /// Number of the whole parameter's values.
+    pub elements: usize,
+    /// Whether the parameter is trained.
+    pub trained: bool,
+    /// The stages that hold the parameter, each with the parameter's index there. Hash, norm and checkpoints
+    /// use the first one's copy; a tied copy has its own uses.
+    pub holders: Vec<(usize, usize)>,
+}
+
+impl Entry {
+    /// Shape of the whole parameter.
+    pub fn shape(&self) -> Shape {
+        self.sharding.whole()
+    }
+
+    /// Elements of a part's gradient: 0 for a frozen parameter.
+    fn gradient_elements(&self) -> usize {
+        if self.trained { self.sharding.shape().elements() } else { 0 }
+    }
+}
+
+/// The model, divided into stages.
+#[derive(Clone, Debug)]
+pub struct Blueprint {
+    /// The grid, for rank 0.
+    grid: RankGrid,
+    /// The layers of each stage.
+    pub stages: Vec<Stage>,
+    /// The actions of all ranks of a pipeline in a step, for the replica with the most micro-batches.
+    pub schedule: Arc<Schedule>,
+    /// Every parameter, in the order of the whole model, which is that of the stages.
+    pub parameters: Vec<Entry>,
+    /// Every buffer, in the order of the stages.
+    pub buffers: Vec<BufferEntry>,
+    /// Index in `parameters` of each parameter of each stage.
+    indices: Vec<Vec<usize>>,
+    lanes: Lanes,
+    /// Indices in `parameters` of all parts that a rank has of each whole parameter, in order.
+    wholes: Vec<Vec<usize>>,
+    /// By entry of `parameters`, the index in `gradient_sizes` of the whole parameter's first part.
+    first_gradients: Vec<usize>,
+    /// The activation that each stage sends to the next.
+    pub crossings: Vec<Crossing>,
+    /// The shards of each stage's optimizer state over its data-parallel ranks.
+    shards: Vec<OptimizerShards>,
+    /// The buckets of each stage's gradients.
+    buckets: Vec<BucketLayout>,
+    /// The parts of each stage's weights on its data-parallel ranks, if those are sharded.
+    weights: Vec<Option<WeightLayout>>,
+}
+
+impl Blueprint {
+    /// Builds the model of a run on devices like `description`, with `hook` around it.
+    ///
+    /// # Errors
+    /// Sizes of which no model can be built, data that cannot be read, buffers of one name with different
+    /// types or shapes.
+    pub fn new(
+        config: &RunConfig,
+        dataset: &Dataset,
+        description: &Description,
+        stages: Vec<Stage>,
+        hook: Option<&ModelHook>,
+    ) -> Result<Self> {
+        let device = meta(description)?;
+        let grid = config.parallel.grid().seen_from(0)?;
+        let (mut parameters, mut shards, mut crossings) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut buckets, mut weights) = (Vec::new(), Vec::new());
+        let (mut adapters, mut linear_layers) = (Vec::new(), Vec::new());
+        let (mut by_name, mut hidden, mut buffers) = (ByName::new(), None, BufferList::default());
+        for (number, stage) in stages.iter().enumerate() {
+            let model = build::model(config, &device, grid, stage)?;
+            weights.push(config.gathers_weights().then(|| build::weight_layout(config, model.parameters())));
+            add(&mut parameters, &mut by_name, number, &*model);
+            let layout = build::bucket_layout(config, model.parameters());
+            shards.push(divide(config, &*model, &layout));
+            buckets.push(layout);
+            adapters.extend_from_slice(model.parameters().adapters().tensors());
+            linear_layers.extend_from_slice(model.parameters().fp8().linear_layers());
+            if !stage.is_last() {
+                let outputs = crossings::outputs(config, dataset, (grid, &*model), hidden.take())?;
+                let gradient = parameters.iter().any(|entry: &Entry| entry.trained);
+                let [trained, evaluated] = &outputs;
+                let (shape, dtype, evaluated_dtype) = (trained.shape(), trained.dtype(), evaluated.dtype());
+                crossings.push(Crossing { shape, dtype, evaluated_dtype, gradient });
+                hidden = Some(outputs);
+            }
+            buffers.add(number, &*ModelHook::around(hook, model))?;
+        }
+        let names = parameters.iter().map(|entry: &Entry| entry.name.as_str());
+        config.tuning.check(names, &adapters).map_err(|(key, reason)| {
+            WorkerError::Refused(format!("{}: {key}: {reason}", config.origins.of(key)))
+        })?;
+        if let Some(fp8) = &config.fp8 {
+            fp8.check(linear_layers.iter().map(String::as_str)).map_err(|reason| {
+                let key = Precision::fp8_layers;
+                WorkerError::Refused(format!("{}: {key}: {reason}", config.origins.of(key)))
+            })?;
+        }
+        let buffers = buffers.finish(|name| by_name.contains_key(name))?;
+        if let Some(entry) = parameters.iter().find(|entry: &&Entry| entry.holders.len() > 2) {
+            let count = entry.holders.len();
+            let text = format!("{} is held by {count} stages: a weight can be tied to one other", entry.name);
+            return Err(WorkerError::Refused(text));
+        }
+        let mut indices = vec![Vec::new(); stages.len()];
+        for (position, entry) in parameters.iter().enumerate() {
+            entry.holders.iter().for_each(|(stage, number)| indices[*stage].push((*number, position)));
+        }
+        let in_order = |mut indices: Vec<(usize, usize)>| {
+            indices.sort_unstable();
+            indices.into_iter().map(|(_, position)| position).collect()
+        };
+        let indices = indices.into_iter().map(in_order).collect();
+        let wholes = wholes(&parameters);
+        let first_gradients = first_gradients(&parameters, &wholes);
+        let schedule = Arc::new(schedule(config)?);
+        Ok(Blueprint {
+            grid,
+            stages,
+            schedule,
+            parameters,
+            buffers,
+            indices,
+            lanes: config.parallel.layer_lanes(),
+            wholes,
+            first_gradients,
+            crossings,
+            shards,
+            buckets,
+            weights,
+        })
+    }
+
+    /// Returns the schedule of a replica of `config`.
+    ///
+    /// # Errors
+    /// None for a checked configuration.
+    pub fn schedule_of(&self, config: &RunConfig, replica: usize) -> Result<Arc<Schedule>> {
+        if config.pipeline_shape_of(replica) == config.pipeline_shape() {
+            return Ok(Arc::clone(&self.schedule));
+        }
+        Ok(Arc::new(schedule_of(config, replica)?))
+    }
+
+    /// Returns the index in the whole model of a stage's parameter, and whether this stage's copy is the
+    /// first.
+    pub fn find(&self, stage: usize, parameter: usize) -> Option<(usize, bool)> {
+        let position = *self.indices.get(stage)?.get(parameter)?;
+        Some((position, self.parameters.get(position)?.holders.first() == Some(&(stage, parameter))))
+    }
+
+    /// The stages of a rank of the pipeline, in order.
+    pub fn stages_of(&self, rank: usize) -> impl Iterator<Item = usize> {
+        self.layout().stages_of(rank)
+    }
+
+    /// The assignment of stages to the pipeline's ranks.
+    pub fn layout(&self) -> StageLayout {
+        StageLayout { ranks: self.grid.size(Axis::Pipeline), stages: self.stages.len() }
+    }
+
+    /// The stages of a rank of the world, in order; none for a rank outside the grid.
+    fn stages_of_world_rank(&self, rank: usize) -> impl Iterator<Item = usize> {
+        let grid = self.grid.seen_from(rank).ok();
+        grid.into_iter().flat_map(|grid| self.stages_of(grid.coordinate(Axis::Pipeline)))
+    }
+
+    /// The stages of a rank of the world, in words; empty if the model is one stage.
+    pub fn in_words(&self, rank: usize) -> String {
+        let own: Vec<_> = self.stages_of_world_rank(rank).map(|stage| stage.to_string()).collect();
+        match (&*own, self.stages.len()) {
+            (_, 1) => String::new(),
+            ([only], of) => format!("stage {only} of {of}"),
+            (several, of) => format!("stages {} of {of}", several.join(", ")),
+        }
+    }
+
+    /// The stages of a rank of the world with their layers, from 0, such as `0: 0-5, 2: 12-17`.
+    pub fn layers_in_words(&self, rank: usize) -> String {
+        let stage = |number: usize| {
+            let layers = &self.stages[number].layers;
+            format!("{number}: {}-{}", layers.start, layers.end.saturating_sub(1))
+        };
+        self.stages_of_world_rank(rank).map(stage).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Number of layers of each stage, such as `13, 12, 12, 11`.
+    pub fn layers_of_stages(&self) -> String {
+        let counts = self.stages.iter().map(|stage| stage.layers.len().to_string());
+        counts.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Indices of all parts that a rank has of each whole parameter, in the order of the whole model.
+    pub fn wholes(&self) -> &[Vec<usize>] {
+        &self.wholes
+    }
+
+    /// The first part of each whole parameter, in order.
+    fn first_parts(&self) -> impl Iterator<Item = &Entry> {
+        self.wholes.iter().map(|parts| &self.parameters[parts[0]])
+    }
+
+    /// Elements of every whole parameter, in order.
+    pub fn sizes(&self) -> Vec<usize> {
+        self.first_parts().map(|entry| entry.elements).collect()
+    }
+
+    /// Elements of every part of every parameter's gradient, in order: 0 for a frozen one. The norm adds in
+    /// this order.
+    pub fn gradient_sizes(&self) -> Vec<usize> {
+        let parts = |entry: &Entry| vec![entry.gradient_elements(); entry.sharding.parts()];
+        self.first_parts().flat_map(parts).collect()
+    }
+
+    /// Index in [`Blueprint::gradient_sizes`] of the part of parameter `index` that a rank of `grid` holds.
+    pub fn gradient_index(&self, index: usize, grid: &RankGrid) -> usize {
+        self.first_gradients[index] + self.part(index, grid)
+    }
+
+    /// Number of the part of parameter `index` that a rank of `grid` holds, of all parts of the parameter.
+    pub fn part(&self, index: usize, grid: &RankGrid) -> usize {
+        self.parameters[index].sharding.part(|axis| self.coordinate(index, grid, axis))
+    }
+
+    /// Index along `axis` of the part of parameter `index` that a rank of `grid` holds.
+    pub fn coordinate(&self, index: usize, grid: &RankGrid, axis: Axis) -> usize {
+        self.lanes.coordinate(grid, self.parameters[index].lane, axis)
+    }
+
+    /// The name of a part of parameter `index` on a rank of `grid`: with its number if there are several.
+    pub fn part_name(&self, index: usize, grid: &RankGrid) -> String {
+        let entry = &self.parameters[index];
+        match entry.sharding.parts() {
+            1 => entry.name.clone(),
+            parts => format!("{}[{} of {parts}]", entry.name, self.part(index, grid)),
+        }
+    }
+
+    /// The parts of a stage's weights on data-parallel ranks; `None` if every rank has all of them.
+    pub fn weights(&self, stage: usize) -> Option<&WeightLayout> {
+        self.weights[stage].as_ref()
+    }
+
+    /// The buckets of a stage's gradients.
+    pub fn buckets(&self, stage: usize) -> &BucketLayout {
+        &self.buckets[stage]
+    }
+
+    /// The shards of a stage's optimizer state over data-parallel ranks.
+    pub fn shards(&self, stage: usize) -> &OptimizerShards {
+        &self.shards[stage]
+    }
+}
+
+/// More bytes than any model needs: here the model must not run out of memory.
+const PLENTY: u64 = 1 << 60;
+
+/// Returns a Meta device like `description`, with more memory.
+///
+/// # Errors
+/// The device's.
+pub fn meta(description: &Description) -> Result<Device> {
+    let description = Description { total_bytes: PLENTY, ..description.clone() };
+    Ok(Device::meta(0, description, &DeviceOptions::default())?)
+}
+
+/// Adds the parameters of a stage.
+fn add(parameters: &mut Vec<Entry>, by_name: &mut ByName, stage: usize, model: &dyn Model) {
+    for (number, parameter) in model.parameters().list().iter().enumerate() {
+        let lanes = by_name.entry(parameter.name.clone()).or_default();
+        let position = *lanes.entry(parameter.lane).or_insert(parameters.len());
+        if position == parameters.len() {
+            let (name, sharding, lane) = (parameter.name.clone(), parameter.sharding.clone(), parameter.lane);
+            let (dtype, trained) = (parameter.weight.dtype(), parameter.trained);
+            let elements = parameter.elements() * sharding.parts();
+            parameters.push(Entry { name, sharding, lane, dtype, elements, trained, holders: Vec::new() });
+        }
+        parameters[position].holders.push((stage, number));
+    }
+}
+
+/// Indices of entries by name and lane.
+type ByName = BTreeMap<String, BTreeMap<usize, usize>>;
+
+/// Returns the indices of the parts of each whole parameter, in the order of their first parts.
+fn wholes(parameters: &[Entry]) -> Vec<Vec<usize>> {
+    let (mut wholes, mut by_name) = (Vec::<Vec<usize>>::new(), BTreeMap::new());
+    for (index, entry) in parameters.iter().enumerate() {
+        let whole = *by_name.entry(entry.name.as_str()).or_insert(wholes.len());
+        match wholes.get_mut(whole) {
+            Some(parts) => parts.push(index),
+            None => wholes.push(vec![index]),
+        }
+    }
+    wholes
+}
+
+/// Returns by entry the number of parts of all whole parameters before its own.
+fn first_gradients(parameters: &[Entry], wholes: &[Vec<usize>]) -> Vec<usize> {
+    let (mut firsts, mut before) = (vec![0; parameters.len()], 0);
+    for parts in wholes {
+        parts.iter().for_each(|index| firsts[*index] = before);
+        before += parts.first().map_or(0, |index| parameters[*index].sharding.parts());
+    }
+    firsts
+}
+
+fn divide(config: &RunConfig, model: &dyn Model, layout: &BucketLayout) -> OptimizerShards {
+    let (stage, owners) = (config.parallel.sharding_stage(), config.parallel.owners());
+    OptimizerShards::new(stage, model.parameters(), layout, owners, 0)
+}
+
+/// Returns the pipeline schedule of the replica with the most micro-batches, the first.
+///
+/// # Errors
+/// None for a checked configuration.
+pub fn schedule(config: &RunConfig) -> Result<Schedule> {
+    schedule_of(config, 0)
+}
+
+/// Returns the pipeline schedule of a replica.
+///
+/// # Errors
+/// None for a checked configuration.
+fn schedule_of(config: &RunConfig, replica: usize) -> Result<Schedule> {
+    let schedule = Schedule::new(config.schedule_kind(), config.pipeline_shape_of(replica));
+    schedule.map_err(|error| WorkerError::Refused(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::dataset::DataScope;
+    use crate::setup::Setup;
+    use crate::setup::placement::Placement;
+
+    fn blueprint(sets: &[&str]) -> Blueprint {
+        let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+        let text = "[model]\nlayers = 4\n[data]\nkind = \"synthetic\"\n";
+        let config = RunConfig::parse(text, "test.toml", Path::new("/"), &sets).unwrap();
+        let equal = |config: &RunConfig| {
+            let (of, stages) = (config.layers(), config.stages());
+            let stage = |stage| Stage { layers: stage * of / stages..(stage + 1) * of / stages, of };
+            (0..stages).map(stage).collect()
+        };
+        let setup = Setup::new(config, Placement::Cpu, DataScope::All, |config, _, _| {
+            Ok::<_, WorkerError>(equal(config))
+        })
+        .unwrap();
+        setup.blueprint.as_ref().clone()
+    }
+
+    #[test]
+    fn stages_have_the_parameters_of_the_whole_model_in_order() {
+        let mlp = ["model.kind=mlp", "model.sizes=[3, 30, 30, 20, 7]"];
+        for model in [&["model.width=32"][..], &mlp] {
+            let whole = blueprint(model);
+            assert!(whole.parameters.iter().all(|entry| entry.holders.len() == 1));
+            for grid in [
+                &["parallel.pipeline=2"][..],
+                &["parallel.pipeline=4"],
+                &["parallel.pipeline=2", "parallel.schedule=interleaved"],
+            ] {
+                let divided = blueprint(&[model, grid].concat());
+                let names = |of: &Blueprint| {
+                    of.parameters.iter().map(|p| (p.name.clone(), p.shape())).collect::<Vec<_>>()
+                };
+                assert_eq!(names(&divided), names(&whole), "{grid:?}");
+                assert_eq!(divided.crossings.len() + 1, divided.stages.len());
+                for (position, entry) in divided.parameters.iter().enumerate() {
+                    for (index, (stage, number)) in entry.holders.iter().enumerate() {
+                        assert_eq!(divided.find(*stage, *number), Some((position, index == 0)));
+                    }
+                    // The tied token table is also in the last stage.
+                    let last = divided.stages.len() - 1;
+                    let tied = entry.name == "wte.weight";
+                    assert_eq!(entry.holders.len(), if tied { 2 } else { 1 }, "{}", entry.name);
+                    assert!(!tied || entry.holders[1].0 == last);
+                }
+            }
+        }
+    }
+}

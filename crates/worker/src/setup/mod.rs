@@ -1,0 +1,314 @@
+//! The setup that all ranks of a run share.
+
+pub mod blueprint;
+pub(crate) mod buffers;
+pub(crate) mod crossings;
+pub mod placement;
+pub mod preallocation;
+pub(crate) mod start;
+
+use std::sync::Arc;
+
+use checkpoint::ResumePoint;
+use config::{Parallel, Precision, RunConfig};
+use device::host::{AddressLimit, HostCapacity};
+use device::{Backend, DType, Description, Device, DeviceError, DeviceOptions, Kind, cuda};
+use nn::Stage;
+use system::numbers::grouped;
+
+use crate::build;
+use crate::dataset::{self, DataScope, Dataset};
+use crate::error::{Result, WorkerError};
+use crate::observers::hooks::{ModelHook, StepHook};
+use crate::observers::tensor_hashes::TensorHook;
+use crate::setup::blueprint::Blueprint;
+use crate::setup::placement::Placement;
+use crate::setup::preallocation::Preallocation;
+use crate::setup::start::{Start, Weights};
+use crate::watch::planned::{Expected, UNPLANNED_EVENTS};
+use parallel::pipeline::PlanWork;
+
+/// The setup that all ranks of a run share.
+#[derive(Clone)]
+pub struct Setup {
+    /// The configuration.
+    pub config: Arc<RunConfig>,
+    /// The devices of the ranks.
+    pub placement: Placement,
+    /// The reason for these devices, in a sentence.
+    pub reason: String,
+    /// The allocator's settings and limit.
+    pub device: DeviceOptions,
+    /// The data.
+    pub dataset: Dataset,
+    /// The model's stages.
+    pub blueprint: Arc<Blueprint>,
+    /// The source of the state before the first step.
+    pub start: Start,
+    /// The weights of frozen parameters, which checkpoints then leave out; `None` if these contain all, and
+    /// in plans, which open no folder.
+    pub base: Option<Arc<dyn Weights>>,
+    /// Whether checkpoints leave out frozen weights. A run that begins with a checkpoint's weights does not,
+    /// whatever its configuration says.
+    pub leaves_out_frozen: bool,
+    /// The scores of the answers of all pairs by the reference model, two for each pair, if the run has them
+    /// from its start.
+    pub reference: Option<Arc<[f32]>>,
+    /// Steps, in the order of the data, whose samples are left out, in ascending order.
+    pub left_out: Arc<Vec<u64>>,
+    /// The hook around the model.
+    pub hook: Option<ModelHook>,
+    /// The hook that sees tensors.
+    pub tensor_hook: Option<TensorHook>,
+    /// The hook that sees every step.
+    pub step_hook: Option<StepHook>,
+    /// Least number of allocator events that every rank records.
+    pub history: usize,
+    /// Limits of a plan's work; `None` in a run.
+    pub plan_work: Option<PlanWork>,
+    /// In a plan, the memory that its rank reserves before anything else.
+    pub preallocation: Arc<Vec<Preallocation>>,
+    /// The plans with which ranks are compared.
+    pub planned: Arc<Expected>,
+}
+
+impl Setup {
+    /// Opens the data of a configuration, as much of it as `scope` says, and calls `divide` to divide the
+    /// layers into stages. Allocator settings come from the configuration, or else from the environment
+    /// ([`memory::ENVIRONMENT`]).
+    ///
+    /// # Errors
+    /// Wrong data or allocator settings, with their key; those of `divide`.
+    pub fn new<E: From<WorkerError>>(
+        config: RunConfig,
+        placement: Placement,
+        scope: DataScope,
+        divide: impl FnOnce(&RunConfig, &Dataset, &Description) -> std::result::Result<Vec<Stage>, E>,
+    ) -> std::result::Result<Self, E> {
+        let capability = placement.description().compute_capability;
+        let is_old = placement.description().kind == Kind::Cuda && capability < (8, 0);
+        if is_old && config.precision.compute == DType::Bf16 {
+            let (origin, (major, minor)) = (config.origins.of("precision.compute"), capability);
+            let text = format!(
+                "precision.compute = \"bf16\" needs a GPU of compute capability 8.0 or more, and this one \
+                 has {major}.{minor}: use \"f16\""
+            );
+            return Err(WorkerError::Refused(format!("{origin}: {text}")).into());
+        }
+        check_fp8(&config, &placement.description())?;
+        check_sharing(&config, &placement.description())?;
+        if config.model.convolves() && placement.backend() == Backend::Cuda && !cuda::has_convolutions() {
+            return Err(WorkerError::Refused(DeviceError::NoCudnn.to_string()).into());
+        }
+        let dataset = dataset::open(&config, scope)?;
+        let config = match dataset.source.training_sequences() {
+            Some(sequences) => config.with_epoch_of(sequences),
+            None => config,
+        };
+        if let Some(reason) = config.overlapping_decay() {
+            let origin = config.origins.of("optim.decay_steps");
+            return Err(WorkerError::Refused(format!("{origin}: {reason}")).into());
+        }
+        let settings =
+            allocator_settings(&config, placement.description().kind, |name| std::env::var(name).ok())?;
+        let limit_bytes = Some(config.memory.limit_bytes).filter(|limit| *limit > 0);
+        let device = DeviceOptions { settings, limit_bytes, tf32: config.precision.tf32 };
+        let description = placement.description();
+        let stages = divide(&config, &dataset, &description)?;
+        let blueprint = Arc::new(Blueprint::new(&config, &dataset, &description, stages, None)?);
+        Ok(Setup {
+            leaves_out_frozen: config.leaves_out_frozen(),
+            config: Arc::new(config),
+            placement,
+            reason: String::new(),
+            device,
+            dataset,
+            blueprint,
+            start: Start::Drawn,
+            base: None,
+            reference: None,
+            left_out: Arc::default(),
+            hook: None,
+            tensor_hook: None,
+            step_hook: None,
+            history: 0,
+            plan_work: None,
+            preallocation: Arc::default(),
+            planned: Arc::default(),
+        })
+    }
+
+    /// Returns the setup with a hook around the model, if there is one.
+    ///
+    /// # Errors
+    /// Errors of [`Setup::partitioned`].
+    pub fn with_hook(self, hook: Option<ModelHook>) -> Result<Self> {
+        if hook.is_none() {
+            return Ok(self);
+        }
+        let stages = self.blueprint.stages.clone();
+        Setup { hook, ..self }.partitioned(stages)
+    }
+
+    /// Returns the setup with other stages.
+    ///
+    /// # Errors
+    /// Stages of which no model can be built, buffers of one name with different types or shapes.
+    pub fn partitioned(self, stages: Vec<Stage>) -> Result<Self> {
+        let (description, hook) = (self.placement.description(), self.hook.as_ref());
+        let blueprint = Blueprint::new(&self.config, &self.dataset, &description, stages, hook)?;
+        Ok(Setup { blueprint: Arc::new(blueprint), ..self })
+    }
+
+    /// Returns the setup with the plans with which the ranks of this process are compared.
+    pub fn expecting(self, planned: Expected) -> Self {
+        let events = planned.values().map(|parts| parts.events_to_keep()).max();
+        Setup { history: events.unwrap_or(UNPLANNED_EVENTS), planned: Arc::new(planned), ..self }
+    }
+
+    /// The first step to run, counted from 0.
+    pub fn first_step(&self) -> u64 {
+        self.resumed().map_or(0, |point| point.checkpoint.step())
+    }
+
+    /// Number of micro-batches of all pairs of answers.
+    #[must_use]
+    pub fn pair_micro_batches(&self) -> usize {
+        let pairs = self.dataset.source.pairs().unwrap_or_default() as usize;
+        pairs.div_ceil(self.config.train.micro_batch_size)
+    }
+
+    /// Number of micro-batches of which a data-parallel replica computes the scores of answers by the
+    /// reference model; 0 if the loss needs none.
+    #[must_use]
+    pub fn reference_micro_batches(&self, replica: usize) -> usize {
+        let objective = build::objective(&self.config);
+        match objective.is_some_and(|objective| objective.has_reference()) {
+            true => self.config.pairs_assignment(self.pair_micro_batches()).count(replica),
+            false => 0,
+        }
+    }
+
+    /// The checkpoint from which the run continues, if any.
+    pub fn resumed(&self) -> Option<&ResumePoint> {
+        match &self.start {
+            Start::Resumed(point) => Some(point),
+            Start::Drawn | Start::Weights(_) => None,
+        }
+    }
+
+    /// Opens the device of a rank.
+    ///
+    /// # Errors
+    /// Settings that the allocator refuses.
+    pub fn device(&self, rank: usize) -> Result<Device> {
+        self.placement.device(rank, &self.device)
+    }
+
+    /// Returns the setup on Meta, with memory counted as on its own devices.
+    pub fn on_meta(&self) -> Self {
+        Setup { placement: Placement::Meta(self.placement.description()), ..self.clone() }
+    }
+}
+
+/// Default allocator settings: those that reserve least beyond the allocated bytes, on every device (see
+/// `benches/notes/allocator.md`).
+pub const DEFAULT_ALLOCATOR: &str = "expandable_segments:True";
+
+/// Default allocator settings under a limit on addresses, which expandable segments would exceed: segments of
+/// a fixed size.
+const DEFAULT_UNDER_ADDRESS_LIMIT: &str = "expandable_segments:False";
+
+fn default_allocator(kind: Kind) -> &'static str {
+    let limited = kind == Kind::Cpu && AddressLimit::of_process().is_some();
+    if limited { DEFAULT_UNDER_ADDRESS_LIMIT } else { DEFAULT_ALLOCATOR }
+}
+
+/// Refuses expandable segments, set by `setting`, where a limit on addresses is the capacity of the host: a
+/// segment reserves addresses for more than all of the capacity.
+fn check_addresses(settings: memory::Settings, kind: Kind, setting: &str) -> Result<memory::Settings> {
+    let capacity = HostCapacity::of_process();
+    let limit = AddressLimit::of_process().filter(|limit| limit.bytes == capacity.bytes);
+    let Some(limit) = limit.filter(|_| kind == Kind::Cpu && settings.expandable_segments) else {
+        return Ok(settings);
+    };
+    Err(WorkerError::Refused(format!(
+        "{setting}: expandable_segments:True reserves more addresses than {} allows, {} bytes: leave \
+         memory.allocator empty, or set expandable_segments:False",
+        limit.name(),
+        grouped(limit.bytes)
+    )))
+}
+
+/// The least compute capability with FP8 matmuls, of Ada.
+const FP8_CAPABILITY: (u32, u32) = (8, 9);
+
+/// The major compute capability with matmuls of groups in FP8, of Hopper.
+const FP8_EXPERTS_MAJOR: u32 = 9;
+
+/// Refuses FP8 on a GPU without it, or that would not compute in bf16.
+fn check_fp8(config: &RunConfig, device: &Description) -> Result<()> {
+    if config.fp8.is_none() || device.kind == Kind::Cpu {
+        return Ok(());
+    }
+    let (major, minor) = device.compute_capability;
+    let reason = if (major, minor) < FP8_CAPABILITY {
+        let (least, part) = FP8_CAPABILITY;
+        format!(
+            "needs a GPU of compute capability {least}.{part}, and {} has {major}.{minor}: use \"compute\"",
+            device.model
+        )
+    } else if config.precision.compute != DType::Bf16 {
+        "needs precision.compute = \"bf16\" on a GPU".to_owned()
+    } else if major != FP8_EXPERTS_MAJOR && config.model.experts().is_some() {
+        format!(
+            "multiplies experts on GPUs of compute capability {FP8_EXPERTS_MAJOR}, and {} has {major}.{minor}: \
+             use \"compute\"",
+            device.model
+        )
+    } else {
+        return Ok(());
+    };
+    let origin = config.origins.of(Precision::matmul);
+    Err(WorkerError::Refused(format!("{origin}: precision.matmul = \"fp8\" {reason}")))
+}
+
+/// Refuses more ranks than may share the GPU.
+fn check_sharing(config: &RunConfig, device: &Description) -> Result<()> {
+    let (ranks, most) = (config.world_size(), config.parallel.ranks_per_device);
+    if device.kind == Kind::Cpu || !config.parallel.shares_gpu() || ranks <= most {
+        return Ok(());
+    }
+    let origin = config.origins.of(Parallel::ranks_per_device);
+    Err(WorkerError::Refused(format!(
+        "{origin}: parallel.ranks_per_device = {most} is fewer than the {ranks} ranks of this run, and ranks \
+         that share GPUs all share one: set it to {ranks}, or to 1 for a GPU each"
+    )))
+}
+
+fn allocator_settings(
+    config: &RunConfig,
+    kind: Kind,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<memory::Settings> {
+    let text = &config.memory.allocator;
+    if !text.is_empty() {
+        let settings = memory::Settings::parse(text)
+            .map_err(|error| WorkerError::Refused(format!("memory.allocator: {error}")))?;
+        return check_addresses(settings, kind, "memory.allocator");
+    }
+    let Some(name) = memory::ENVIRONMENT.into_iter().find(|name| variable(name).is_some()) else {
+        let default = default_allocator(kind);
+        return memory::Settings::parse(default)
+            .map_err(|error| WorkerError::Refused(format!("{default}: {error}")));
+    };
+    let settings = memory::Settings::from_environment(variable)
+        .map_err(|error| WorkerError::Refused(format!("{name}: {error}")))?;
+    check_addresses(settings, kind, name)
+}
+
+impl std::fmt::Debug for Setup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Setup").field("config", &self.config).field("placement", &self.placement).finish()
+    }
+}

@@ -1,0 +1,204 @@
+//! The hash of a model's weights.
+
+use std::collections::BTreeMap;
+
+use collective::Axis;
+use nn::Run;
+use sha2::{Digest, Sha256};
+use tensor::Tensor;
+
+use crate::error::{Result, WorkerError};
+use crate::state::running_sha256::RunningSha256;
+use crate::state::{self, Array};
+use crate::worker::Worker;
+
+/// Number of elements in a copy to the host.
+const PIECE: usize = 1 << 18;
+
+/// Returns the SHA-256, in hexadecimal, over the parameters sorted by the bytes of their names: for each its
+/// name in UTF-8, then its f32 master weights, little-endian. All ranks call this and get the result. Copies
+/// to the host piece by piece, and allocates nothing on the device.
+///
+/// # Errors
+/// Weights that should be equal on several ranks differ, named with the first such rank.
+pub fn agreed_hash(worker: &mut Worker) -> Result<String> {
+    let masters = state::masters(worker)?;
+    let one_stage = worker.grid().size(Axis::Pipeline) == 1;
+    if one_stage && masters.iter().all(Array::is_replicated) {
+        let masters = masters.iter().filter_map(|array| Some((array.name.as_str(), array.whole()?)));
+        let own = weights_sha256(masters)?;
+        return same_where_shared(worker, &[("weights", &own)]).map(|()| own);
+    }
+    // No rank has all masters, but every rank of a stage has the weights rounded from them, or the ranks with
+    // the same index in each group have the same parts of them.
+    let parallel = &worker.setup().config.parallel;
+    let sharing = if parallel.shards_weights() { parallel.owners() } else { 1 };
+    let index = worker.grid().coordinate_over(parallel.replica_axes()) % sharing;
+    let [stage, tensor_rank] = [Axis::Pipeline, Axis::Tensor].map(|axis| worker.grid().coordinate(axis));
+    let all = weights_in_use(worker)?;
+    let is_divided = |parameter: &nn::Parameter| parameter.sharding.is_divided_along(Axis::Tensor);
+    let of = |divided: bool| {
+        let chosen = all.iter().filter(|(parameter, _)| is_divided(parameter) == divided);
+        weights_sha256(chosen.map(|(parameter, tensor)| (parameter.name.as_str(), tensor)))
+    };
+    let divided = format!("stage.{stage}.{index}.{tensor_rank}");
+    let mut hashes = vec![(format!("stage.{stage}.{index}"), of(false)?), (divided, of(true)?)];
+    for (copied, tensor) in all.iter().filter(|(parameter, _)| parameter.shared) {
+        let hash = weights_sha256([(copied.name.as_str(), tensor)].into_iter())?;
+        hashes.push((format!("{}.{index}.{tensor_rank}.{}", copied.name, copied.lane), hash));
+    }
+    let hashes: Vec<_> = hashes.iter().map(|(name, hash)| (name.as_str(), hash.as_str())).collect();
+    same_where_shared(worker, &hashes)?;
+    chained_sha256(worker, masters)
+}
+
+/// Returns the weights that this rank computes with, or its parts of them if they are sharded.
+fn weights_in_use(worker: &Worker) -> Result<Vec<(nn::Parameter, Tensor)>> {
+    let mut all = Vec::new();
+    for (model, units) in worker.stage_weights() {
+        for (number, parameter) in model.parameters().list().iter().enumerate() {
+            let own = match units {
+                Some(units) => units.part(number)?.map(|(_, part)| part),
+                None => Some(parameter.weight.tensor()?),
+            };
+            all.extend(own.map(|own| (parameter.clone(), own)));
+        }
+    }
+    Ok(all)
+}
+
+/// Compares hashes with those of the same name on other ranks.
+fn same_where_shared(worker: &mut Worker, own: &[(&str, &str)]) -> Result<()> {
+    let lines: Vec<_> = own.iter().map(|(name, hash)| format!("{hash} {name}")).collect();
+    let all = worker.control().all_gather(lines.join("\n").as_bytes())?;
+    let mut seen: BTreeMap<String, (usize, String)> = BTreeMap::new();
+    for (rank, text) in all.iter().enumerate() {
+        let text = String::from_utf8_lossy(text);
+        for (hash, name) in text.lines().filter_map(|line| line.split_once(' ')) {
+            let (first, expected) = seen.entry(name.to_owned()).or_insert_with(|| (rank, hash.to_owned()));
+            if expected != hash {
+                let reason = format!("its weights are not those of rank {first} after training");
+                return Err(WorkerError::Rank { rank, reason });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn weights_sha256<'a>(weights: impl Iterator<Item = (&'a str, &'a Tensor)>) -> Result<String> {
+    let mut sorted: Vec<_> = weights.collect();
+    sorted.sort_by_key(|(name, _)| name.as_bytes());
+    let mut digest = Sha256::new();
+    for (name, tensor) in sorted {
+        digest.update(name.as_bytes());
+        feed(&mut digest, tensor)?;
+    }
+    Ok(format!("{:x}", digest.finalize()))
+}
+
+/// Hashes the bytes of all elements, which are little-endian in memory as in checkpoints.
+fn feed(digest: &mut Sha256, tensor: &Tensor) -> Result<()> {
+    let elements = tensor.elements();
+    let mut bytes = Vec::new();
+    for start in (0..elements).step_by(PIECE) {
+        let piece = tensor.view(start, [PIECE.min(elements - start)])?;
+        bytes.resize(piece.bytes(), 0);
+        piece.read_bytes(&mut bytes)?;
+        digest.update(&bytes);
+    }
+    Ok(())
+}
+
+/// Most runs of each part of an array that ranks hash in turn. An array with more is collected on rank 0,
+/// because each turn is a message to all ranks.
+const MOST_RUNS: usize = 8;
+
+/// The part of the message that a rank hashes before another one goes on.
+#[derive(Debug)]
+struct Turn {
+    rank: usize,
+    parts: Vec<TurnPart>,
+}
+
+#[derive(Debug)]
+enum TurnPart {
+    /// A run of elements of an array, given by its index, and the number of the rank's tensor.
+    Run(usize, usize, Run),
+    /// A whole array, which rank 0 collects.
+    Whole(usize),
+}
+
+/// Returns the turns of the ranks that hold the arrays, array by array.
+fn turns(arrays: &[Array]) -> Vec<Turn> {
+    let mut turns: Vec<Turn> = Vec::new();
+    let mut add = |rank: usize, part: TurnPart| match turns.last_mut() {
+        Some(turn) if turn.rank == rank => turn.parts.push(part),
+        _ => turns.push(Turn { rank, parts: vec![part] }),
+    };
+    for (index, array) in arrays.iter().enumerate() {
+        let runs = array.runs_in_order();
+        if runs.len() > MOST_RUNS * array.parts_count() {
+            add(0, TurnPart::Whole(index));
+            continue;
+        }
+        runs.into_iter().for_each(|(rank, lane, run)| add(rank, TurnPart::Run(index, lane, run)));
+    }
+    turns
+}
+
+/// Returns the hash of master weights spread over several ranks, on all of them: the hash's state goes from
+/// rank to rank, and each adds what it holds. All ranks call this.
+fn chained_sha256(worker: &mut Worker, mut masters: Vec<Array>) -> Result<String> {
+    masters.sort_by(|a, b| a.name.as_bytes().cmp(b.name.as_bytes()));
+    let (rank, watch) = (worker.grid().rank(), worker.control().watch());
+    let (mut digest, mut bytes) = (RunningSha256::new(), Vec::new());
+    for turn in turns(&masters) {
+        for part in &turn.parts {
+            match part {
+                TurnPart::Whole(index) => {
+                    let array = &masters[*index];
+                    bytes.resize(if rank == 0 { array.bytes() } else { 0 }, 0);
+                    array.bring(worker, &mut bytes)?;
+                    digest.update(array.name.as_bytes());
+                    digest.update(&bytes);
+                }
+                TurnPart::Run(index, lane, run) if turn.rank == rank => {
+                    let array = &masters[*index];
+                    if run.whole == 0 {
+                        digest.update(array.name.as_bytes());
+                    }
+                    array.read_run((*lane, *run), PIECE, &mut bytes, |piece| {
+                        // The others wait for this rank, which may hold gigabytes.
+                        watch.delay();
+                        digest.update(piece);
+                    })?;
+                }
+                TurnPart::Run(..) => {}
+            }
+        }
+        let mut message = digest.encode();
+        worker.control().broadcast(turn.rank, &mut message)?;
+        let refused =
+            || WorkerError::Rank { rank: turn.rank, reason: "it sent no state of a hash".to_owned() };
+        digest = RunningSha256::decode(&message).ok_or_else(refused)?;
+    }
+    Ok(digest.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use device::{Category, Device, DeviceOptions};
+    use tensor::Tensor;
+
+    #[test]
+    fn names_are_hashed_in_byte_order_each_with_its_values() {
+        let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
+        let tensor =
+            |values: &[f32]| Tensor::from_host(&device, values, [values.len()], Category::Parameter).unwrap();
+        let (second, first) = (tensor(&[-1.0]), tensor(&[0.5, 1.5, 2.5]));
+        // sha256 of "a", 0.5, 1.5, 2.5, "é", -1, computed by Python's hashlib and struct.
+        let expected = "e4802aa3a0ea12851d885f660946bd5f7924bdc37ad6ac417ec069b7b960721d";
+        let weights = [("é", &second), ("a", &first)];
+        assert_eq!(super::weights_sha256(weights.into_iter()).unwrap(), expected);
+    }
+}

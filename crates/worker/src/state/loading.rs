@@ -1,0 +1,265 @@
+//! Loading: a run's state, or the weights of a model that does not train.
+//!
+//! The one idea: **ranks that hold the same elements read each of them once**. Every rank reads its shards,
+//! and an equal part of the arrays that others hold too; then the ranks exchange those parts. Small arrays,
+//! and those in host pools, are read by all. Weights that are rounded copies of their masters are cast from
+//! them. Nothing is allocated on a device, and GPUs make no connection that their steps do not use: ranks
+//! that do not send each other tensors ([`Engine::has_peers`]) broadcast them over the connections of their
+//! sums.
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use checkpoint::{Checkpoint, Target};
+use collective::{Axis, DataPlane, SharedPlane};
+use device::{DType, Device, StreamKind};
+use nn::{Lora, Model};
+use parallel::data::{WeightUnits, broadcast_parts, gather_parts};
+use system::numbers::megabytes_of;
+use system::pace::Pace;
+use tensor::Tensor;
+
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::setup::start::{Layered, Start, Weights};
+use crate::state::answering::Answers;
+use crate::state::records::RecordTarget;
+use crate::state::targets::Targets;
+use crate::worker::Worker;
+
+/// Most elements that are read between two answers to other ranks.
+const PIECE: usize = 1 << 22;
+/// Bytes of an array that is not worth an exchange.
+const SMALL: usize = 1 << 16;
+/// Bytes that a rank sends to each of the others in one exchange, if no piece has more.
+const ROUND: usize = 1 << 24;
+
+impl Worker {
+    /// Loads the state with which the run starts.
+    ///
+    /// # Errors
+    /// Weights that cannot be read or belong to another model; a failure of a rank or of the transport.
+    pub fn begin(&mut self) -> Result<()> {
+        match self.setup().start.clone() {
+            Start::Drawn => Ok(()),
+            Start::Weights(weights) => {
+                // Adapters that are not there start as in any run.
+                let mut targets = Targets::of_weights(self)?;
+                targets.retain(|name| weights.has(name) || !Lora::is_adapter(name));
+                self.take(&*weights, targets)
+            }
+            Start::Resumed(point) => self.restore(&point.checkpoint),
+        }
+    }
+
+    /// Restores all state from a checkpoint.
+    ///
+    /// # Errors
+    /// As for [`Worker::begin`].
+    pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
+        let weights = Layered::new(Arc::new(checkpoint.clone()), self.setup().base.clone());
+        self.take(&weights, Targets::of(self)?)?;
+        checkpoint.loss_scale().map_or(Ok(()), |scale| self.set_loss_scale(scale))?;
+        self.set_updates(checkpoint.updates())
+    }
+
+    /// Loads `targets`, and rounds masters to the weights that compute.
+    pub(crate) fn take(&mut self, weights: &dyn Weights, targets: Targets) -> Result<()> {
+        load(self.engine(), targets, weights)?;
+        self.round_weights()?;
+        settle(self.engine())
+    }
+
+    /// Encodes the initial values of weights in codes.
+    ///
+    /// # Errors
+    /// Errors of the device or the transport.
+    pub(crate) fn encode_drawn(&mut self) -> Result<()> {
+        let is_coded = self.setup().config.tuning.lora().is_some_and(|lora| lora.base.is_some());
+        if !is_coded || self.engine().device.is_meta() {
+            return Ok(());
+        }
+        let records = Targets::of(self)?.records;
+        let mut answers = Answers::new(self.engine().planes.control());
+        records.iter().try_for_each(|record| record.encode(None, &mut || answers.answer()))?;
+        answers.finish()?;
+        self.outdate_weights();
+        Ok(())
+    }
+}
+
+/// Loads the models of a rank that does not train, each with the rank's parts of its weights if those are
+/// sharded. All ranks call this.
+///
+/// # Errors
+/// As for [`Worker::begin`].
+pub(crate) fn load_models<'a>(
+    engine: &mut Engine,
+    models: impl Iterator<Item = (&'a dyn Model, Option<&'a WeightUnits>)>,
+    weights: &dyn Weights,
+) -> Result<()> {
+    let mut targets = Targets::default();
+    for (model, units) in models {
+        targets.add_model(model, units)?;
+    }
+    load(engine, targets, weights)?;
+    settle(engine)
+}
+
+/// Reads this rank's part of `targets`, and exchanges it for those of the other ranks when all have read.
+/// Answers them meanwhile: their disks may be slower.
+fn load(engine: &mut Engine, mut targets: Targets, weights: &dyn Weights) -> Result<()> {
+    let records = targets.take_records(weights);
+    let (data, device) = (engine.planes.divided(Axis::Data)?, engine.device.clone());
+    let share = |targets: &[Target], plane: SharedPlane| -> Result<(Share, SharedPlane)> {
+        Ok((Share::new(targets, plane.world_size(), &device)?, plane))
+    };
+    let shares = [share(&targets.everywhere, data.all)?, share(&targets.in_groups, data.across)?];
+    let mut own = Vec::new();
+    for (share, plane) in &shares {
+        own.extend(share.of(plane.rank()).cloned());
+    }
+    let mut answers = Answers::new(engine.planes.control());
+    weights.load(&mut with_progress(own, weights.path()).inspect(|_| answers.answer()))?;
+    encode(&records, weights, &mut || answers.answer())?;
+    answers.finish()?;
+    // The kernels of a broadcast, which no step uses, are loaded now.
+    engine.device.connecting(|| {
+        let exchange =
+            |(share, mut plane): (Share, SharedPlane)| share.exchange(&mut plane, engine.has_peers);
+        shares.into_iter().try_for_each(exchange)
+    })
+}
+
+/// Encodes `records` from the values of `weights`, and logs at times how much of these has been read.
+fn encode(records: &[RecordTarget], weights: &dyn Weights, on_piece: &mut dyn FnMut()) -> Result<()> {
+    let bytes = |record: &RecordTarget| (DType::F32.bytes() * record.values.codes.elements()) as u64;
+    let all = records.iter().map(bytes).sum();
+    let (pace, mut done) = (Pace::of_files(), 0);
+    for record in records {
+        if pace.is_due() {
+            tracing::info!("encoding {}: {}", weights.path().display(), megabytes_of(done, all));
+        }
+        record.encode(Some(weights), on_piece)?;
+        done += bytes(record);
+    }
+    Ok(())
+}
+
+/// Waits for this rank's device, and then for the other ranks: none calls its driver while another one still
+/// waits for it on its device.
+fn settle(engine: &mut Engine) -> Result<()> {
+    engine.device.synchronize()?;
+    match engine.grid.world_size() {
+        1 => Ok(()),
+        _ => Ok(engine.planes.control().barrier()?),
+    }
+}
+
+/// The parts of arrays that ranks with the same arrays read.
+struct Share {
+    /// Pieces that every rank reads.
+    by_all: Vec<Target>,
+    /// The pieces that each rank reads for all; empty for one rank.
+    by_rank: Vec<Vec<Target>>,
+}
+
+impl Share {
+    /// Divides `targets` among `ranks` ranks, each of which gets neighbouring elements of neighbouring
+    /// arrays, of about as many bytes. Ranks exchange what is on their `device` only.
+    fn new(targets: &[Target], ranks: usize, device: &Device) -> Result<Self> {
+        let is_small = |target: &&Target| {
+            ranks == 1 || target.tensor.bytes() < SMALL || !target.tensor.device().is(device)
+        };
+        let (small, large): (Vec<_>, Vec<_>) = targets.iter().partition(is_small);
+        let mut by_all = Vec::new();
+        for target in small {
+            by_all.extend(pieces(target, 0..target.tensor.elements())?);
+        }
+        let all: usize = large.iter().map(|target| target.tensor.bytes()).sum();
+        let mut by_rank = vec![Vec::new(); if ranks == 1 { 0 } else { ranks }];
+        for (rank, own) in by_rank.iter_mut().enumerate() {
+            let [first, end] = [rank, rank + 1].map(|rank| all * rank / ranks);
+            let mut before = 0;
+            for target in &large {
+                let [first, end] = [first, end].map(|byte| row_at(target, byte.saturating_sub(before)));
+                own.extend(pieces(target, first..end)?);
+                before += target.tensor.bytes();
+            }
+        }
+        Ok(Share { by_all, by_rank })
+    }
+
+    /// The pieces that a rank reads.
+    fn of(&self, rank: usize) -> impl Iterator<Item = &Target> {
+        self.by_all.iter().chain(self.by_rank.get(rank).into_iter().flatten())
+    }
+
+    /// Gives every rank of `plane` what the others have read, in rounds of bounded length.
+    fn exchange(&self, plane: &mut SharedPlane, has_peers: bool) -> Result<()> {
+        let mut rounds: Vec<_> = self.by_rank.iter().map(|pieces| rounds(pieces).into_iter()).collect();
+        loop {
+            let parts: Vec<_> = rounds.iter_mut().map(|of| of.next().unwrap_or_default()).collect();
+            if parts.iter().all(Vec::is_empty) {
+                return Ok(());
+            }
+            match has_peers {
+                true => gather_parts(plane, &parts)?,
+                false => broadcast_parts(plane, &parts)?,
+            }
+            plane.synchronize(StreamKind::Reduce)?;
+        }
+    }
+}
+
+/// Returns the first element of the row of `target` that contains its byte number `byte`, or the target's
+/// end. Folders with transposed matrices are read by whole rows.
+fn row_at(target: &Target, byte: usize) -> usize {
+    let Target { first, tensor, shape, .. } = target;
+    let element = byte / tensor.dtype().bytes();
+    if element >= tensor.elements() {
+        return tensor.elements();
+    }
+    element.saturating_sub((first + element) % shape.columns().max(1))
+}
+
+/// Returns targets that read elements `range` of `target`, part by part.
+fn pieces(target: &Target, range: Range<usize>) -> Result<Vec<Target>> {
+    let piece = |at: usize| {
+        let tensor = target.tensor.view(at, [PIECE.min(range.end - at)])?;
+        Ok(Target { first: target.first + at, tensor, ..target.clone() })
+    };
+    range.clone().step_by(PIECE).map(piece).collect()
+}
+
+/// Returns the tensors of `pieces` by round.
+fn rounds(pieces: &[Target]) -> Vec<Vec<Tensor>> {
+    let (mut rounds, mut bytes) = (Vec::<Vec<Tensor>>::new(), usize::MAX);
+    for Target { tensor, .. } in pieces {
+        match rounds.last_mut().filter(|_| bytes.saturating_add(tensor.bytes()) <= ROUND) {
+            Some(round) => {
+                round.push(tensor.clone());
+                bytes += tensor.bytes();
+            }
+            None => {
+                rounds.push(vec![tensor.clone()]);
+                bytes = tensor.bytes();
+            }
+        }
+    }
+    rounds
+}
+
+/// Returns `targets` one by one, and logs at times how much of them has been read from `path`.
+fn with_progress(targets: Vec<Target>, path: &Path) -> impl Iterator<Item = Target> {
+    let bytes = |target: &Target| (target.dtype.bytes() * target.tensor.elements()) as u64;
+    let all = targets.iter().map(bytes).sum();
+    let (pace, mut done) = (Pace::of_files(), 0);
+    targets.into_iter().inspect(move |target| {
+        if pace.is_due() {
+            tracing::info!("reading {}: {}", path.display(), megabytes_of(done, all));
+        }
+        done += bytes(target);
+    })
+}

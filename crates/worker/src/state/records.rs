@@ -1,0 +1,170 @@
+//! Records of weights in codes, which are made from values while weights are loaded.
+//!
+//! The one idea: **values pass through a small buffer of the host**. A matrix is read in pieces, each of
+//! which is encoded before the next is read; then its record goes to the device. No more of a model's values
+//! exists at a time.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use checkpoint::Target;
+use device::{Category, DType, Device, DeviceOptions, Request};
+use nn::{CodedValues, ParameterId, Parameters};
+use tensor::Tensor;
+use tensor::ops::block_codes::{BLOCK, Encoder};
+
+use crate::error::Result;
+use crate::setup::start::Weights;
+
+/// Most elements of a piece, if a block of every column has fewer.
+const PIECE: usize = 1 << 22;
+
+/// The bytes of a record that a rank holds, and how it is made.
+#[derive(Clone, Debug)]
+pub(crate) struct RecordTarget {
+    /// The bytes, which a checkpoint of such a run has under the parameter's name.
+    pub(crate) target: Target,
+    /// The first of them in the record.
+    pub(crate) first: usize,
+    /// Whether all data-parallel ranks hold the whole record.
+    pub(crate) is_whole: bool,
+    pub(crate) values: CodedValues,
+}
+
+impl RecordTarget {
+    /// Encodes the values of `weights`, or without them the initial ones. Calls `on_piece` after each piece.
+    ///
+    /// # Errors
+    /// Values that cannot be read.
+    pub(crate) fn encode(&self, weights: Option<&dyn Weights>, on_piece: &mut dyn FnMut()) -> Result<()> {
+        let Target { name, tensor, .. } = &self.target;
+        let weights = weights.filter(|weights| weights.has(name));
+        let record = encode(&self.values, weights, on_piece)?;
+        Ok(tensor.set_bytes(&record[self.first..self.first + tensor.bytes()])?)
+    }
+}
+
+/// Returns the record of a part of a matrix with the values of `weights`, or without them the initial ones.
+fn encode(
+    values: &CodedValues,
+    weights: Option<&dyn Weights>,
+    on_piece: &mut dyn FnMut(),
+) -> Result<Vec<u8>> {
+    let (codes, host) = (&values.codes, Device::cpu(0, &DeviceOptions::default())?);
+    // Folders with transposed matrices are read by whole rows.
+    let rows = BLOCK * codes.shape().columns().max(1);
+    let piece = ((PIECE / rows).max(1) * rows).min(codes.elements());
+    let request = Request::new(Category::Parameter, "encode");
+    let buffer = Tensor::empty(&host, [piece], DType::F32, request)?;
+    let mut encoder = Encoder::new(codes);
+    for first in (0..codes.elements()).step_by(piece.max(1)) {
+        let piece = buffer.view(0, [piece.min(codes.elements() - first)])?;
+        match weights {
+            Some(weights) => read(values, weights, first, &piece)?,
+            None => values.draw(first, &piece)?,
+        }
+        encoder.push(&piece.read()?);
+        on_piece();
+    }
+    Ok(encoder.finish())
+}
+
+/// Reads the values of a part from element `first` on.
+fn read(values: &CodedValues, weights: &dyn Weights, first: usize, piece: &Tensor) -> Result<()> {
+    for run in values.runs(first..first + piece.elements()) {
+        let tensor = piece.view(run.local - first, [run.elements])?;
+        let (name, shape) = (values.name.clone(), values.whole());
+        let target = Target { name, dtype: DType::F32, shape, first: run.whole, tensor };
+        weights.load(&mut std::iter::once(target))?;
+    }
+    Ok(())
+}
+
+/// Weights of which some are in codes, as values: those that the codes stand for.
+#[derive(Debug)]
+pub struct Decoded {
+    weights: Arc<dyn Weights>,
+    /// The parts of each matrix in codes.
+    matrices: BTreeMap<String, Vec<CodedValues>>,
+    /// The matrix that was read last, with its values.
+    last: Mutex<(String, Arc<Vec<f32>>)>,
+}
+
+impl Decoded {
+    /// Returns `weights` as a model with `parameters`, all parts of them, computes with them.
+    #[must_use]
+    pub fn new(weights: Arc<dyn Weights>, parameters: &Parameters) -> Self {
+        let mut matrices = BTreeMap::<_, Vec<_>>::new();
+        let all = (0..parameters.list().len()).map(ParameterId);
+        for values in all.filter_map(|number| parameters.coded_values(number)) {
+            matrices.entry(values.name.clone()).or_default().push(values);
+        }
+        Decoded { weights, matrices, last: Mutex::default() }
+    }
+
+    /// The values of a whole matrix.
+    fn matrix(&self, name: &str, parts: &[CodedValues]) -> Result<Arc<Vec<f32>>> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.0 != name {
+            let elements = parts.first().map_or(0, |part| part.whole().elements());
+            let mut whole = vec![0.0; elements];
+            for (number, part) in parts.iter().enumerate() {
+                let record = match self.weights.has_record(name) {
+                    true => self.stored(part, number, parts.len())?,
+                    false => encode(part, Some(&*self.weights), &mut || ())?,
+                };
+                let values = part.codes.decode_on_host(&record);
+                for run in part.runs(0..values.len()) {
+                    let own = &values[run.local..run.local + run.elements];
+                    whole[run.whole..run.whole + run.elements].copy_from_slice(own);
+                }
+            }
+            *last = (name.to_owned(), Arc::new(whole));
+        }
+        Ok(Arc::clone(&last.1))
+    }
+
+    /// Reads the record of part `number` of `parts`.
+    fn stored(&self, part: &CodedValues, number: usize, parts: usize) -> Result<Vec<u8>> {
+        let (host, bytes) = (Device::cpu(0, &DeviceOptions::default())?, part.codes.bytes());
+        let request = Request::new(Category::Parameter, "record");
+        let tensor = Tensor::empty(&host, [bytes], DType::U8, request)?;
+        let (name, shape) = (part.name.clone(), [parts * bytes].into());
+        let target = Target { name, dtype: DType::U8, shape, first: number * bytes, tensor: tensor.clone() };
+        self.weights.load(&mut std::iter::once(target))?;
+        Ok(tensor.to_vec()?)
+    }
+}
+
+impl Weights for Decoded {
+    fn id(&self) -> &str {
+        self.weights.id()
+    }
+
+    fn path(&self) -> &Path {
+        self.weights.path()
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.weights.has(name)
+    }
+
+    fn has_record(&self, name: &str) -> bool {
+        !self.matrices.contains_key(name) && self.weights.has_record(name)
+    }
+
+    fn load(&self, targets: &mut dyn Iterator<Item = Target>) -> Result<()> {
+        for target in targets {
+            let Some(parts) = self.matrices.get(&target.name) else {
+                self.weights.load(&mut std::iter::once(target))?;
+                continue;
+            };
+            let values = self.matrix(&target.name, parts)?;
+            let own = &values[target.first..target.first + target.tensor.elements()];
+            let bytes: Vec<u8> = own.iter().flat_map(|value| value.to_le_bytes()).collect();
+            Target { dtype: DType::F32, ..target }.take(0, &bytes)?;
+        }
+        Ok(())
+    }
+}
