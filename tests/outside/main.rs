@@ -6,7 +6,9 @@ mod operator;
 
 use plimsoll::autograd::precision::PrecisionTable;
 use plimsoll::keys::{self, RawValues, Row, section};
-use plimsoll::nn::{self, Conditions, Examples, Family, Model, ModelSpec, Parameters, Recompute, Stage};
+use plimsoll::nn::{
+    self, Conditions, Examples, Family, Model, ModelSpec, Parameters, PlacementTable, Recompute, Stage,
+};
 use plimsoll::tensor::ops::attention::Heads;
 
 section! {
@@ -47,6 +49,16 @@ impl ModelSpec for Sizes {
 
     fn examples(&self) -> Examples {
         Examples::Tokens { vocabulary: self.vocabulary, context: self.context }
+    }
+
+    fn placements(&self) -> PlacementTable {
+        PlacementTable::new()
+            .column("tokens", &[])
+            .column("*.qkv", &self.head().groups_of_columns())
+            .row("*.mixed")
+            .column("*.expand", &[])
+            .row("*.project")
+            .column("head", &[])
     }
 
     fn check(&self, raw: &RawValues, _: &Conditions) -> keys::Result<()> {

@@ -9,10 +9,10 @@ use tensor::{Tensor, ops};
 use crate::error::{AutogradError, Result};
 use crate::observer::{Call, Direction};
 use crate::pass::Pass;
-use crate::piece_sums::PieceSums;
 use crate::rule::Rule;
+use crate::sharded::{BlockIndex, GradientSums, Source, Var};
 use crate::sink::GradientSink;
-use crate::tape::{Node, Source, Tape, Var};
+use crate::tape::{Node, Tape};
 
 /// Gradients of the tape's leaves.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ pub struct LeafGradients(BTreeMap<u32, Tensor>);
 impl LeafGradients {
     /// Takes the gradient of a leaf; `None` if nothing flowed back to it.
     pub fn take(&mut self, leaf: Source) -> Option<Tensor> {
-        self.0.remove(&leaf.0?.index)
+        self.0.remove(&leaf.id?.index)
     }
 }
 
@@ -32,16 +32,16 @@ pub struct PendingWeights {
     rules: Vec<Later>,
 }
 
-/// A rule whose weight half runs later: its module, and the index of its piece.
-type Later = (Label, Option<usize>, Box<dyn Rule>);
+/// A rule whose weight half runs later: its module and its block.
+type Later = (Label, Option<BlockIndex>, Box<dyn Rule>);
 
 impl PendingWeights {
     /// Runs the weight halves. The gradients are the same bits as those of an undivided backward.
     pub fn backward_weight(self, sink: &mut dyn GradientSink) -> Result<()> {
-        let mut sums = PieceSums::of(&self.pass);
-        for (module, piece, rule) in self.rules {
+        let mut sums = GradientSums::of_pass(&self.pass);
+        for (module, block, rule) in self.rules {
             let _scope = self.device.at_module(module);
-            sums.with(piece, sink, |sink| weight_half(&self.pass, (module, piece), rule, sink))?;
+            sums.with(block, sink, |sink| weight_half(&self.pass, (module, block), rule, sink))?;
         }
         sums.finish(sink)
     }
@@ -62,7 +62,7 @@ impl Tape {
     /// A loss that this tape did not record, an operator's error, or the sink's.
     pub fn backward(self, loss: Var, sink: &mut dyn GradientSink) -> Result<LeafGradients> {
         let root = self.index_of(loss.source())?;
-        let sums = PieceSums::of(&self.shared_pass().0);
+        let sums = GradientSums::of_pass(&self.shared_pass().0);
         self.run(Vec::new(), Some((root, loss)), &mut Weights::Now(sink, sums))
     }
 
@@ -72,7 +72,7 @@ impl Tape {
         seeds: Vec<(Source, Tensor)>,
         sink: &mut dyn GradientSink,
     ) -> Result<LeafGradients> {
-        let sums = PieceSums::of(&self.shared_pass().0);
+        let sums = GradientSums::of_pass(&self.shared_pass().0);
         self.run(seeds, None, &mut Weights::Now(sink, sums))
     }
 
@@ -118,7 +118,7 @@ impl Tape {
         let (mut root, loss) = root.unzip();
         for mut node in graph.nodes.into_iter().rev() {
             let _scope = device.at_module(node.module);
-            let call = of_rule(&pass, (node.module, node.piece), node.rule.operator(), Direction::Backward);
+            let call = of_rule(&pass, (node.module, node.block), node.rule.operator(), Direction::Backward);
             pass.observers.before(|| call)?;
             let gradients = match root.take_if(|root| *root == node.first_output) {
                 Some(_) => from_root(&mut node, loss.as_ref(), &pass, weights)?,
@@ -128,7 +128,7 @@ impl Tape {
             pass.observers.after(|| call, results)?;
             let Some(gradients) = gradients else { continue };
             pass_on(&node, gradients, &mut flowing)?;
-            weights.half(&pass, (node.module, node.piece, node.rule))?;
+            weights.half(&pass, (node.module, node.block, node.rule))?;
         }
         weights.finish()?;
         let leaf = |index: u32| flowing[index as usize].take().map(|gradient| (index, gradient));
@@ -139,7 +139,7 @@ impl Tape {
 /// The time at which weight halves run.
 enum Weights<'a> {
     /// Each directly after its input half.
-    Now(&'a mut dyn GradientSink, PieceSums),
+    Now(&'a mut dyn GradientSink, GradientSums),
     /// Later, in the same order.
     Later(&'a mut Vec<Later>),
 }
@@ -154,19 +154,19 @@ impl Weights<'_> {
     ) -> Result<InputGradients> {
         let gradients = match self {
             Weights::Now(sink, sums) => {
-                sums.with(node.piece, *sink, |sink| node.rule.backward(outputs, wanted, sink))
+                sums.with(node.block, *sink, |sink| node.rule.backward(outputs, wanted, sink))
             }
             Weights::Later(_) => node.rule.backward_input(outputs, wanted),
         };
         gradients.map_err(|e| name(e, node.rule.operator()))
     }
 
-    fn half(&mut self, pass: &Pass, (module, piece, rule): Later) -> Result<()> {
+    fn half(&mut self, pass: &Pass, (module, block, rule): Later) -> Result<()> {
         match self {
             Weights::Now(sink, sums) => {
-                return sums.with(piece, *sink, |sink| weight_half(pass, (module, piece), rule, sink));
+                return sums.with(block, *sink, |sink| weight_half(pass, (module, block), rule, sink));
             }
-            Weights::Later(rules) if rule.has_weights() => rules.push((module, piece, rule)),
+            Weights::Later(rules) if rule.has_weights() => rules.push((module, block, rule)),
             Weights::Later(_) => {}
         }
         Ok(())
@@ -242,7 +242,7 @@ fn pass_on(node: &Node, gradients: InputGradients, flowing: &mut [Option<Tensor>
 
 fn weight_half(
     pass: &Pass,
-    computed: (Label, Option<usize>),
+    computed: (Label, Option<BlockIndex>),
     rule: Box<dyn Rule>,
     sink: &mut dyn GradientSink,
 ) -> Result<()> {
@@ -256,14 +256,14 @@ fn weight_half(
     pass.observers.after(call, std::iter::empty())
 }
 
-/// Returns the call of a rule, of a module and of the piece with an index among those that are here.
+/// Returns the call of a rule of a module for a block.
 fn of_rule(
     pass: &Pass,
-    (module, piece): (Label, Option<usize>),
+    (module, block): (Label, Option<BlockIndex>),
     operator: &'static str,
     direction: Direction,
 ) -> Call {
-    Call { direction, module, operator, micro_batch: pass.micro_batch, piece: pass.piece_number(piece) }
+    Call { direction, module, operator, micro_batch: pass.micro_batch, piece: pass.piece_number(block) }
 }
 
 fn name(error: AutogradError, operator: &'static str) -> AutogradError {

@@ -3,6 +3,8 @@
 use collective::CollectiveError;
 use tensor::TensorError;
 
+use crate::sharded::Placement;
+
 /// Result of recording or of backward.
 pub type Result<T> = std::result::Result<T, AutogradError>;
 
@@ -35,6 +37,25 @@ pub enum AutogradError {
     ForeignVariable {
         /// The operator that received it.
         operator: &'static str,
+    },
+    /// Operands that are divided in another way.
+    #[error("an operator has operands of different numbers of blocks: one has {expected}")]
+    Blocks {
+        /// The most blocks of an operand.
+        expected: usize,
+    },
+    /// An operator that read one block of a value of several.
+    #[error("an operator was called with a value that is divided among ranks or pieces: call it by `map`")]
+    Divided,
+    /// A placement that a value cannot change to.
+    #[error("a value that is {from:?} along the {axis} axis cannot become {to:?}")]
+    Placement {
+        /// The axis.
+        axis: &'static str,
+        /// The placement.
+        from: Placement,
+        /// The placement that was asked for.
+        to: Placement,
     },
     /// A call of attention in a pass that has no cache left for it.
     #[error("attention: this pass has no cache for the call: a model states the heads of each of its layers")]

@@ -36,11 +36,10 @@ mod observer;
 mod offload;
 pub mod ops;
 mod pass;
-mod piece_sums;
-mod pieces;
 pub mod precision;
 mod recompute;
 mod rule;
+mod sharded;
 mod sink;
 mod tape;
 mod weight;
@@ -51,9 +50,11 @@ pub use mode::Mode;
 pub use observer::{Call, Direction, Observer, ObserverError, Observers};
 pub use offload::Offload;
 pub use pass::{CachedPass, LossScale, Pass, PreferencePass};
-pub use pieces::{Piece, Pieces};
 pub use recompute::{RECOMPUTE, RecomputeRule, Segment, recompute};
 pub use rule::{Rule, Saved};
+pub use sharded::{
+    BlockIndex, Dimension, FromBlocks, Piece, Pieces, Placement, Placements, Source, Var, map,
+};
 pub use sink::{GradientSink, Gradients, Target, ready, target};
-pub use tape::{SavedBytes, Source, Tape, Var};
+pub use tape::{SavedBytes, Tape};
 pub use weight::{UseId, Weight, WeightHandle, WeightSource};

@@ -9,10 +9,6 @@ mod cast;
 mod collective;
 mod convolution;
 mod cross_entropy;
-mod divided_cross_entropy;
-mod divided_embedding;
-mod divided_linear_cross_entropy;
-mod divided_qk_norm;
 mod dropout;
 mod embedding;
 mod expert_adapter;
@@ -22,23 +18,15 @@ mod folded_convolution;
 mod fp8_linear;
 mod gated_feed_forward;
 mod gather;
-mod lane_attention;
-mod lane_gradients;
-mod lane_inputs;
-mod lane_sum;
-mod lanes;
 mod latent_attention;
 mod latent_qkv;
 mod layer_norm;
 mod linear;
 mod linear_cross_entropy;
 mod matmul;
-mod merged_loss;
 mod mse;
 mod norm_rule;
 mod parameter;
-mod piece_attention;
-mod pieces;
 mod pointwise;
 mod pooling;
 mod qk_norm;
@@ -53,20 +41,21 @@ mod row_qk_norm;
 mod softmax;
 
 pub use activation::{ActivationRule, activation};
-pub use adapter::{AdaptedLinearRule, Adapter, AdapterCut, adapted_linear};
+pub use adapter::{AdaptedLinearRule, Adapter, adapted_linear};
 pub use add::{AddRule, add};
-pub use attention::{AttentionMeasures, AttentionRule, attention, attention_with_sinks, rotated_attention};
+pub use attention::{
+    AttentionMeasures, AttentionRule, JointAttentionRule, PiecedAttentionRule, attends_jointly, attention,
+    attention_with_sinks, rotated_attention,
+};
 pub use batch_norm::{BatchNorm, BatchNormRule, Statistics, batch_norm};
 pub use cast::{CastRule, autocast, cast};
 pub use collective::{Collective, CollectiveRule, all_gather, all_reduce, exchange, reduce_scatter};
 pub use convolution::{ConvolutionRule, convolution};
-pub use cross_entropy::{CrossEntropyRule, cross_entropy};
-pub use divided_cross_entropy::{DividedCrossEntropyRule, divided_cross_entropy};
-pub use divided_embedding::{DividedEmbeddingRule, divided_embedding};
-pub use divided_linear_cross_entropy::{DividedLinearCrossEntropyRule, divided_linear_cross_entropy};
-pub use divided_qk_norm::{DividedQkNormRule, divided_qk_norm};
+pub use cross_entropy::{
+    CrossEntropyRule, ShardedCrossEntropyRule, cross_entropy, cross_entropy_of_scores, sum_of_pieces,
+};
 pub use dropout::{Dropout, DropoutRule, dropout};
-pub use embedding::{EmbeddingRule, Positions, embedding};
+pub use embedding::{EmbeddingRule, Positions, ShardedEmbeddingRule, TokenTable, embedding};
 pub use expert_adapter::ExpertAdapter;
 pub use experts::{ExpertWeights, ExpertsRule, experts};
 pub use feed_forward::{FeedForwardRule, FeedForwardWeights, feed_forward};
@@ -74,21 +63,15 @@ pub use folded_convolution::folded_convolution;
 pub use fp8_linear::{Fp8Linear, Fp8LinearRule, Fp8Weight, fp8_linear};
 pub use gated_feed_forward::{GatedFeedForwardRule, GatedFeedForwardWeights, gated_feed_forward};
 pub use gather::{GatherRule, gather};
-pub use lane_attention::{LaneAttentionRule, lane_attention};
-pub use lane_gradients::LaneShare;
-pub use lane_inputs::{LaneInputsRule, lane_inputs};
-pub use lane_sum::{LaneSumRule, lane_sum};
 pub use latent_attention::LatentLayer;
 pub use latent_qkv::{LatentQkvRule, latent_qkv};
 pub use layer_norm::{layer_norm, residual_layer_norm};
-pub use linear::{LinearRule, PartialSums, lane_linear, linear};
-pub use linear_cross_entropy::{LinearCrossEntropyRule, linear_cross_entropy};
+pub use linear::{LinearRule, PartialSums, linear, partial_linear};
+pub use linear_cross_entropy::{LinearCrossEntropyRule, ShardedLinearCrossEntropyRule, linear_cross_entropy};
 pub use matmul::{MatmulRule, matmul, matmul_transposed};
 pub use mse::{MseRule, mse};
 pub use norm_rule::NormRule;
 pub use parameter::{ParameterRule, parameter};
-pub use piece_attention::{PieceAttentionRule, piece_attention};
-pub use pieces::{PieceRule, join_pieces, split_pieces, sum_pieces};
 pub use pointwise::{PairRule, PointwiseRule, divide, multiply, pair, pointwise, subtract};
 pub use pooling::{AveragePoolRule, MaxPoolRule, average_pool, global_average_pool, max_pool};
 pub use qk_norm::{QkNormRule, QkNormWeights, qk_norm};
@@ -96,10 +79,10 @@ pub use rearrange::{RearrangeRule, concatenate, reshape, slice, split, transpose
 pub use reduce::{MaximumRule, SumRule, maximum, mean, sum};
 pub use rms_norm::{residual_rms_norm, rms_norm};
 pub use rotary::{Rotary, RotaryRule, rotary};
-pub use router::{RouterRule, RouterWeights, SharedWeight, router};
+pub use router::{RouterRule, RouterWeights, router};
 pub use routing::{RouterState, RoutingRule, routing};
 pub use row_linear::{RowLinearRule, row_linear};
-pub use row_qk_norm::{RowQkNormRule, row_qk_norm};
+pub use row_qk_norm::{RowQkNormRule, ShardedNormRule, row_qk_norm};
 pub use softmax::{SoftmaxRule, softmax};
 pub use tensor::ops::convolution::ConvolutionOptions;
 pub use tensor::ops::experts::AdaptedParts;
@@ -116,16 +99,16 @@ use crate::error::{AutogradError, Result};
 use crate::weight::Weight;
 
 /// Returns the gradient of a rule's single output.
-fn only(outputs: Vec<Option<Tensor>>) -> Result<Tensor> {
+pub(crate) fn only(outputs: Vec<Option<Tensor>>) -> Result<Tensor> {
     outputs.into_iter().next().flatten().ok_or(AutogradError::NotRecorded)
 }
 
 /// The values of an optional weight in `dtype`, as [`Weight::values`].
-fn values_of(weight: Option<&Weight>, dtype: DType) -> tensor::Result<Option<Tensor>> {
+pub(crate) fn values_of(weight: Option<&Weight>, dtype: DType) -> tensor::Result<Option<Tensor>> {
     weight.map(|weight| weight.values(dtype)).transpose()
 }
 
 /// Names the operator in a tensor error of a forward call.
-fn named<T>(operator: &str, result: tensor::Result<T>) -> Result<T> {
+pub(crate) fn named<T>(operator: &str, result: tensor::Result<T>) -> Result<T> {
     result.map_err(|source| AutogradError::Operator { operator: operator.to_owned(), source })
 }

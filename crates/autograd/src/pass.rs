@@ -15,8 +15,8 @@ use tensor::{Tensor, ops};
 use crate::error::Result;
 use crate::observer::Observers;
 use crate::offload::Offload;
-use crate::pieces::{Piece, Pieces};
 use crate::precision::Autocast;
+use crate::sharded::{BlockIndex, Piece, Pieces};
 
 /// Settings shared by all calls of one pass of one micro-batch, besides their operands. All stages of a
 /// pipeline, and the second run of a recomputed segment, have the same.
@@ -30,7 +30,7 @@ pub struct Pass {
     pub documents: Option<Tensor>,
     /// The pieces that are here, if sequences are computed in pieces.
     pub pieces: Option<Pieces>,
-    /// The piece that the pass computes ([`Tape::within_piece`](crate::Tape::within_piece)).
+    /// The piece that the pass computes, of a pass within [`map`](crate::map).
     pub piece: Option<Piece>,
     /// The part of each target's probability that is spread over all classes, as PyTorch's `label_smoothing`.
     pub label_smoothing: f32,
@@ -141,9 +141,9 @@ impl Pass {
         }
     }
 
-    /// Returns the number in its sequence of the piece with this index among those that are here.
-    pub(crate) fn piece_number(&self, index: Option<usize>) -> Option<usize> {
-        self.pieces.as_ref()?.here.get(index?).map(|piece| piece.number)
+    /// Returns the number in its sequence of the piece of a block.
+    pub(crate) fn piece_number(&self, block: Option<BlockIndex>) -> Option<usize> {
+        self.pieces.as_ref()?.here.get(block?.piece?).map(|piece| piece.number)
     }
 
     /// Returns the pass of each piece that is here.

@@ -8,8 +8,9 @@ use crate::backward::PendingWeights;
 use crate::error::{AutogradError, Result};
 use crate::offload::Input;
 use crate::rule::{Rule, Saved};
+use crate::sharded::{Placements, Source, Var};
 use crate::sink::GradientSink;
-use crate::tape::{SharedPass, Source, Tape, Var};
+use crate::tape::{SharedPass, Tape};
 
 /// Name of the operator whose backward runs a segment again; its forward is that of the segment's operators.
 pub const RECOMPUTE: &str = "recompute";
@@ -35,15 +36,19 @@ pub fn recompute<S: Segment + 'static>(
     if !tape.is_recording() {
         return segment.run(tape, inputs);
     }
-    let sources: Vec<_> = inputs.iter().map(Var::source).collect();
-    let tensors: Vec<_> = inputs.iter().map(|input| input.tensor().clone()).collect();
+    let layout: Vec<Layout> = inputs.iter().map(Layout::of_value).collect();
+    let blocks: Vec<Var> = inputs.into_iter().flat_map(Var::into_blocks).collect();
+    let sources: Vec<_> = blocks.iter().map(Var::block_source).collect();
+    let tensors: Vec<_> = blocks.iter().map(|input| input.tensor().clone()).collect();
     let kept = match &tape.pass().offload {
         Some(offload) => offload.keep(tape.pass().micro_batch, tensors)?,
         None => tensors.into_iter().map(Input::Here).collect(),
     };
     let silent = tape.first_run();
-    let constants = inputs.into_iter().map(|input| silent.constant(input.into_tensor())).collect();
-    let outputs = segment.run(&silent, constants)?.into_iter().map(Var::into_tensor).collect();
+    let constants = blocks.into_iter().map(|input| silent.constant(input.into_tensor()));
+    let outputs = segment.run(&silent, joined(constants, &layout))?;
+    let of_outputs: Vec<Layout> = outputs.iter().map(Layout::of_value).collect();
+    let outputs = outputs.into_iter().flat_map(Var::into_blocks).map(Var::into_tensor).collect();
     let rule = || RecomputeRule {
         segment,
         calls: silent.calls(),
@@ -51,9 +56,32 @@ pub fn recompute<S: Segment + 'static>(
         device: tape.device().clone(),
         pass: tape.shared_pass(),
         inputs: kept,
+        layout,
         pending: None,
     };
-    Ok(tape.record(&sources, outputs, rule)?)
+    let outputs = tape.record(&sources, outputs, rule)?;
+    Ok(joined(outputs.into_iter(), &of_outputs))
+}
+
+/// The blocks of a value, which a rule has one by one.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    blocks: usize,
+    placements: Placements,
+}
+
+impl Layout {
+    fn of_value(value: &Var) -> Self {
+        Layout { blocks: value.blocks(), placements: value.placements() }
+    }
+}
+
+/// Joins blocks, one after the other, to values of these layouts.
+fn joined(mut blocks: impl Iterator<Item = Var>, layout: &[Layout]) -> Vec<Var> {
+    let value = |layout: &Layout| {
+        Some(Var::from_blocks(blocks.by_ref().take(layout.blocks))?.with_placements(layout.placements))
+    };
+    layout.iter().filter_map(value).collect()
 }
 
 /// Backward of [`recompute`].
@@ -67,6 +95,7 @@ pub struct RecomputeRule<S> {
     device: Device,
     pass: SharedPass,
     inputs: Vec<Input>,
+    layout: Vec<Layout>,
     /// The weight halves of the segment's rules, between the two halves of a divided backward.
     pending: Option<PendingWeights>,
 }
@@ -90,12 +119,12 @@ impl<S: Segment> RecomputeRule<S> {
             if *wanted { tape.leaf(tensor) } else { tape.constant(tensor) }
         };
         let inputs: Vec<Var> = inputs.map(enter).collect();
-        let leaves = inputs.iter().map(Var::source).collect();
-        let outputs = self.segment.run(&tape, inputs);
+        let leaves = inputs.iter().map(Var::block_source).collect();
+        let outputs = self.segment.run(&tape, joined(inputs.into_iter(), &self.layout));
         let outputs = outputs.map_err(|error| AutogradError::Recompute(Box::new(error)))?;
-        let sources = outputs.into_iter().map(|output| output.source());
+        let sources = outputs.into_iter().flat_map(Var::into_blocks).map(|output| output.block_source());
         let seeds = sources.zip(gradients).filter_map(|(output, gradient)| Some((output, gradient?)));
-        let seeds = seeds.filter(|(output, _)| output.0.is_some());
+        let seeds = seeds.filter(|(output, _)| output.id.is_some());
         Ok(Again { seeds: seeds.collect(), leaves, tape })
     }
 }

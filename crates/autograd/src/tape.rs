@@ -12,54 +12,11 @@ use crate::error::{AutogradError, Result};
 use crate::mode::Mode;
 use crate::observer::{Call, Direction};
 use crate::pass::Pass;
-use crate::pieces::Pieces;
 use crate::rule::Rule;
+use crate::sharded::{BlockIndex, Pieces, Source, ValueId, Var};
 
 /// Number of the next tape, by which variables of different tapes are distinguished.
 static NEXT_TAPE: AtomicU32 = AtomicU32::new(0);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ValueId {
-    tape: u32,
-    pub(crate) index: u32,
-}
-
-/// Identity of a variable, without its tensor. Operators that overwrite their input keep only this, and so
-/// does a pipeline stage that sends an output and receives its gradient.
-#[derive(Clone, Copy, Debug)]
-pub struct Source(pub(crate) Option<ValueId>);
-
-/// A tensor on a tape. A variable without an identity has no gradient: a constant, or one of a tape that
-/// records nothing.
-///
-/// Operators take variables by value: pass a clone to keep one. A variable holds its tensor's memory.
-#[derive(Clone, Debug)]
-pub struct Var {
-    pub(crate) tensor: Tensor,
-    pub(crate) id: Option<ValueId>,
-}
-
-impl Var {
-    /// The values.
-    pub fn tensor(&self) -> &Tensor {
-        &self.tensor
-    }
-
-    /// The values, without the identity.
-    pub fn into_tensor(self) -> Tensor {
-        self.tensor
-    }
-
-    /// The identity.
-    pub fn source(&self) -> Source {
-        Source(self.id)
-    }
-
-    /// Returns whether the variable has a gradient.
-    pub fn wants_gradient(&self) -> bool {
-        self.id.is_some()
-    }
-}
 
 pub(crate) struct Node {
     pub(crate) rule: Box<dyn Rule>,
@@ -68,8 +25,8 @@ pub(crate) struct Node {
     pub(crate) first_output: u32,
     pub(crate) outputs: u32,
     pub(crate) module: Label,
-    /// Index of the piece that the call computed, among those that are here.
-    pub(crate) piece: Option<usize>,
+    /// The block that the call computed; `None` for a value that nothing divides.
+    pub(crate) block: Option<BlockIndex>,
 }
 
 #[derive(Default)]
@@ -103,8 +60,8 @@ pub struct Tape {
     pass: Rc<Pass>,
     /// The passes of the pieces that are here.
     pieces: Rc<[Pass]>,
-    /// Index of the piece that calls compute now.
-    piece: Cell<Option<usize>>,
+    /// The block that calls compute now, within [`map`](crate::map).
+    block: Cell<Option<BlockIndex>>,
     records: bool,
     /// Calls of operators so far, recorded or not.
     calls: Cell<u32>,
@@ -155,14 +112,14 @@ impl Tape {
         let (device, pass) = (device.clone(), Rc::default());
         let (calls, begun, has_weights, replayed, graph) =
             (Cell::new(0), Cell::new(None), Cell::new(false), None, RefCell::default());
-        let (is_first_run, pieces, piece) = (false, Rc::from([]), Cell::new(None));
+        let (is_first_run, pieces, block) = (false, Rc::from([]), Cell::new(None));
         Tape {
             id,
             device,
             mode,
             pass,
             pieces,
-            piece,
+            block,
             records,
             calls,
             begun,
@@ -197,33 +154,29 @@ impl Tape {
 
     /// The micro-batch of the pass that this tape belongs to, or the piece of it that calls compute now.
     pub fn pass(&self) -> &Pass {
-        self.piece.get().and_then(|index| self.pieces.get(index)).unwrap_or(&self.pass)
+        let piece = self.block.get().and_then(|block| self.pieces.get(block.piece?));
+        piece.unwrap_or(&self.pass)
     }
 
     pub(crate) fn shared_pass(&self) -> SharedPass {
         (Rc::clone(&self.pass), Rc::clone(&self.pieces))
     }
 
-    /// The pieces that are here, if sequences are computed in pieces and calls compute no single one now.
+    /// The pieces that are here, if sequences are computed in pieces.
     pub fn pieces(&self) -> Option<&Pieces> {
-        self.pass.pieces.as_ref().filter(|_| self.piece.get().is_none())
+        self.pass.pieces.as_ref()
     }
 
-    /// Number of pieces of a sequence; 1 if sequences are whole.
-    pub fn pieces_of_sequence(&self) -> usize {
-        self.pass.pieces.as_ref().map_or(1, |pieces| pieces.all)
+    /// The block that calls compute now; `None` outside [`map`](crate::map).
+    pub(crate) fn block(&self) -> Option<BlockIndex> {
+        self.block.get()
     }
 
-    /// Index among the pieces that are here of the one that calls compute now.
-    pub(crate) fn piece(&self) -> Option<usize> {
-        self.piece.get()
-    }
-
-    /// Calls `body`, whose calls of operators compute the piece with this index among those that are here.
-    pub fn within_piece<T>(&self, index: usize, body: impl FnOnce() -> T) -> T {
-        let before = self.piece.replace(Some(index));
+    /// Calls `body`, whose calls of operators compute `block`.
+    pub(crate) fn within_block<T>(&self, block: BlockIndex, body: impl FnOnce() -> T) -> T {
+        let before = self.block.replace(Some(block));
         let result = body();
-        self.piece.set(before);
+        self.block.set(before);
         result
     }
 
@@ -235,7 +188,7 @@ impl Tape {
 
     /// Returns a variable without a gradient.
     pub fn constant(&self, tensor: Tensor) -> Var {
-        Var { tensor, id: None }
+        Var::new(tensor, None)
     }
 
     /// Returns a variable whose gradient backward returns, for example a stage's input.
@@ -247,7 +200,7 @@ impl Tape {
         let index = graph.values;
         graph.values += 1;
         graph.leaves.push(index);
-        Var { tensor, id: Some(ValueId { tape: self.id, index }) }
+        Var::new(tensor, Some(ValueId { tape: self.id, index }))
     }
 
     /// The tensors that recorded rules keep alive.
@@ -283,7 +236,7 @@ impl Tape {
             _ => Direction::Forward,
         };
         let (module, micro_batch) = (self.device.current_module(), self.pass.micro_batch);
-        Call { direction, module, operator, micro_batch, piece: self.pass.piece_number(self.piece.get()) }
+        Call { direction, module, operator, micro_batch, piece: self.pass.piece_number(self.block.get()) }
     }
 
     /// Tells the observers that the call begun last has been enqueued.
@@ -306,35 +259,37 @@ impl Tape {
         rule: impl FnOnce() -> R,
     ) -> Result<Vec<Var>> {
         self.calls.set(self.calls.get() + 1);
-        let wanted = inputs.iter().any(|input| input.0.is_some());
+        let wanted = inputs.iter().any(|input| input.id.is_some());
+        if self.block.get().is_none() && inputs.iter().any(|input| input.is_divided) {
+            return Err(AutogradError::Divided);
+        }
         self.end(&outputs)?;
         if !self.records {
             if self.is_first_run && !self.has_weights.get() {
                 self.has_weights.set(rule().has_weights());
             }
-            return Ok(outputs.into_iter().map(|tensor| Var { tensor, id: None }).collect());
+            return Ok(outputs.into_iter().map(|tensor| Var::new(tensor, None)).collect());
         }
         let rule = rule();
-        if inputs.iter().any(|input| input.0.is_some_and(|id| id.tape != self.id)) {
+        if inputs.iter().any(|input| input.id.is_some_and(|id| id.tape != self.id)) {
             return Err(AutogradError::ForeignVariable { operator: rule.operator() });
         }
         if !wanted && !rule.has_weights() {
-            return Ok(outputs.into_iter().map(|tensor| Var { tensor, id: None }).collect());
+            return Ok(outputs.into_iter().map(|tensor| Var::new(tensor, None)).collect());
         }
         let mut graph = self.graph.borrow_mut();
         let first_output = graph.values;
         graph.values += outputs.len() as u32;
         graph.nodes.push(Node {
             rule: Box::new(rule),
-            inputs: inputs.iter().map(|input| input.0.map(|id| id.index)).collect(),
+            inputs: inputs.iter().map(|input| input.id.map(|id| id.index)).collect(),
             first_output,
             outputs: outputs.len() as u32,
             module: self.device.current_module(),
-            piece: self.piece.get(),
+            block: self.block.get(),
         });
-        let identify = |(index, tensor)| Var {
-            tensor,
-            id: Some(ValueId { tape: self.id, index: first_output + index as u32 }),
+        let identify = |(index, tensor)| {
+            Var::new(tensor, Some(ValueId { tape: self.id, index: first_output + index as u32 }))
         };
         Ok(outputs.into_iter().enumerate().map(identify).collect())
     }
@@ -351,7 +306,7 @@ impl Tape {
     }
 
     pub(crate) fn index_of(&self, source: Source) -> Result<u32> {
-        match source.0 {
+        match source.id {
             Some(id) if id.tape == self.id => Ok(id.index),
             Some(_) => Err(AutogradError::ForeignVariable { operator: "backward" }),
             None => Err(AutogradError::NotRecorded),

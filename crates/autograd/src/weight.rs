@@ -157,7 +157,9 @@ pub struct Weight {
     handle: WeightHandle,
     use_id: Option<UseId>,
     /// Number of runs of rows here over which the gradient is a sum in a fixed tree; 0: it is one sum.
-    row_lanes: usize,
+    row_shards: usize,
+    /// Number of shards here that use the weight, whose gradients are added up; 0: it is not shared.
+    copies: usize,
     /// A number that operators find added to the values.
     offset: Option<f32>,
     /// The codes that the handle has instead of values.
@@ -172,7 +174,7 @@ impl Weight {
 
     /// Returns the parameter as a frozen weight.
     pub fn frozen(handle: impl Into<WeightHandle>) -> Self {
-        Weight { handle: handle.into(), use_id: None, row_lanes: 0, offset: None, codes: None }
+        Weight { handle: handle.into(), use_id: None, row_shards: 0, copies: 0, offset: None, codes: None }
     }
 
     /// Returns the same weight, whose handle has a record of `codes` instead of values.
@@ -187,16 +189,33 @@ impl Weight {
         Weight { offset: Some(offset), ..self }
     }
 
-    /// Returns the weight of an operator on rows that are divided along [`collective::Axis::Tensor`], of
-    /// which `lanes` equal runs are here. Its gradient is the sum over all runs.
+    /// Returns the weight of an operator on rows that are sharded along [`collective::Axis::Tensor`], of
+    /// which `shards` equal runs are here. Its gradient is the sum over all runs.
     #[must_use]
-    pub fn over_row_lanes(self, lanes: usize) -> Self {
-        Weight { row_lanes: lanes, ..self }
+    pub fn over_rows(self, shards: usize) -> Self {
+        Weight { row_shards: shards, ..self }
+    }
+
+    /// Returns whether the weight is that of an operator on rows that are in shards.
+    pub fn is_over_rows(&self) -> bool {
+        self.row_shards > 0
     }
 
     /// Number of runs of rows here over which the gradient is a sum; 0: it is one sum.
-    pub(crate) fn row_lanes(&self) -> usize {
-        self.row_lanes
+    pub(crate) fn row_shards(&self) -> usize {
+        self.row_shards
+    }
+
+    /// Returns the weight of an operator that each of `shards` shards here calls for itself
+    /// ([`Placement::Copied`](crate::Placement::Copied)). Its gradient is the sum over all shards.
+    #[must_use]
+    pub fn copied(self, shards: usize) -> Self {
+        Weight { copies: shards, ..self }
+    }
+
+    /// Number of shards here that use the weight for themselves; 0: it is not shared.
+    pub(crate) fn copies(&self) -> usize {
+        self.copies
     }
 
     /// The values in the type that they are stored in; of a weight in codes, the record.

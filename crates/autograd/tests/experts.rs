@@ -1,7 +1,7 @@
 //! Mixtures of experts against dense layers of all experts, and routing against differences in f64.
 #![allow(clippy::unwrap_used)] // a test panics to report a failure
 
-use autograd::ops::{ExpertWeights, RouterState, RouterWeights, SharedWeight};
+use autograd::ops::{ExpertWeights, RouterState, RouterWeights};
 use autograd::{Gradients, Mode, Pass, Result, Tape, UseId, Var, Weight, ops};
 use device::{Category, Device, DeviceOptions};
 use ops::Pair;
@@ -114,7 +114,7 @@ fn a_mixture_matches_dense_layers_of_all_experts() {
         Ok(sum.unwrap())
     };
     let mixture = |tape: &Tape, x: Var, weights: &[Weight]| {
-        let shared = |index: usize| SharedWeight { weight: weights[index].clone(), share: None };
+        let shared = |index: usize| weights[index].clone();
         let router = RouterWeights { weight: shared(0), bias: Some(shared(1)) };
         let logits = ops::router(tape, x.clone(), &router)?;
         let choices = ops::routing(tape, logits, &ROUTING, RouterState::default())?;
@@ -125,7 +125,7 @@ fn a_mixture_matches_dense_layers_of_all_experts() {
             down_bias: Some(shared(5)),
             adapters: [None, None],
             is_first: true,
-            is_lane: false,
+            is_partial: false,
             fp8: [None, None],
         };
         ops::experts(tape, x, choices, &experts, Gate::from(Activation::Silu))

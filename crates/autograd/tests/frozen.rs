@@ -58,7 +58,8 @@ impl Layers {
 
     fn start(&self, tape: &Tape, tokens: &Tensor) -> Var {
         let positions = ops::Positions::Learned(&self.weights[1]);
-        ops::embedding(tape, tokens, &self.weights[0], Some(positions), None).unwrap()
+        let table = ops::TokenTable::Whole(&self.weights[0]);
+        ops::embedding(tape, tokens, table, Some(positions), None).unwrap()
     }
 }
 
@@ -83,7 +84,7 @@ impl Segment for Layers {
             down: w[12].clone(),
             biases: [None, None],
             adapters: [None, None],
-            is_lane: false,
+            is_partial: false,
         };
         let x = ops::gated_feed_forward(tape, x, &gated, Activation::Silu)?;
         let scale = ops::parameter(tape, &w[13])?;

@@ -156,8 +156,8 @@ fn composed_norms_of_all_queries_and_keys_match_the_fused_one() {
         ops::concatenate(tape, &[queries, keys, part(48, 16)?], 2)
     };
     let fused = |tape: &Tape, qkv: Var, weights: &[Weight]| {
-        let weights = ops::QkNormWeights { query: weights[0].clone(), key: weights[1].clone(), share: None };
-        ops::row_qk_norm(tape, qkv, heads, &weights, EPSILON)
+        let weights = ops::QkNormWeights { query: weights[0].clone(), key: weights[1].clone() };
+        ops::row_qk_norm(tape, qkv, heads, &[weights], [0, 0], EPSILON)
     };
     compare([3, 7, 64], &[&[32], &[16]], &composed, &fused);
 }
@@ -181,7 +181,7 @@ fn a_composed_gated_layer_with_biases_matches_the_fused_one() {
             down: of(2),
             biases,
             adapters: [None, None],
-            is_lane: false,
+            is_partial: false,
         };
         ops::gated_feed_forward(tape, x, &weights, Activation::Silu)
     };
@@ -199,7 +199,7 @@ fn gathered_rows_match_an_embedding() {
         ops::pair(tape, rows, x, Pair::Add)
     };
     let fused = |tape: &Tape, x: Var, weights: &[Weight]| {
-        let rows = ops::embedding(tape, &tokens(tape)?, &weights[0], None, None)?;
+        let rows = ops::embedding(tape, &tokens(tape)?, ops::TokenTable::Whole(&weights[0]), None, None)?;
         ops::add(tape, rows, x)
     };
     compare([3, 5, 8], &[&[7, 8]], &composed, &fused);

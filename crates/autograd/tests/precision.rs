@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use autograd::precision::{Arithmetic, Autocast, Operands, OperatorPrecision, PrecisionTable};
 use autograd::{Call, Direction, Gradients, Mode, Observer, ObserverError, Observers};
-use autograd::{Pass, Piece, Pieces, Result, Tape, UseId, Var, Weight, ops};
+use autograd::{Dimension, Pass, Piece, Pieces, Placement, Result, Tape, UseId, Var, Weight, ops};
 use collective::{Axis, AxisPlanes, Communicator};
 use device::{Category, DType, Device, DeviceOptions, bf16};
 use ops::{
-    Adapter, AdapterCut, BatchNorm, ConvolutionOptions, Dropout, ExpertWeights, FeedForwardWeights,
+    Adapter, BatchNorm, ConvolutionOptions, Dropout, ExpertWeights, FeedForwardWeights,
     GatedFeedForwardWeights, LinearCrossEntropy, Pair, PartialSums, Pointwise, Positions, QkNormWeights,
-    Rotary, RouterState, RouterWeights, SharedWeight, Statistics, Windows,
+    Rotary, RouterState, RouterWeights, Statistics, TokenTable, Windows,
 };
 use tensor::Tensor;
 use tensor::ops::Activation;
@@ -108,8 +108,8 @@ const CALLS: &[(&str, Run)] = &[
     ("adapted_linear", |t, o| {
         let (x, weight) = (o.x(t, &[4, 8]), o.weight(&[6, 8]));
         let (a, b) = (o.weight(&[2, 8]), o.weight(&[6, 2]));
-        let (parts, cut) = (std::iter::once(0..6).collect(), AdapterCut::Whole);
-        let adapter = Adapter { a, b, parts, scale: 2.0, dropout: None, cut };
+        let (parts, sums) = (std::iter::once(0..6).collect(), PartialSums::default());
+        let adapter = Adapter { a, b, parts, scale: 2.0, dropout: None, sums };
         one(ops::adapted_linear(t, x, &weight, None, &adapter))
     }),
     ("add", |t, o| one(ops::add(t, o.x(t, &[4, 8]), o.x(t, &[4, 8])))),
@@ -132,43 +132,25 @@ const CALLS: &[(&str, Run)] = &[
         let x = o.x(t, &[1, 4, 4, 2]);
         one(ops::convolution(t, x, &o.weight(&[3, 2, 2, 2]), ConvolutionOptions::default()))
     }),
+    ("copy_to_shards", |t, o| one(o.x(t, &[4, 8]).copied(t, 1))),
     ("cross_entropy", |t, o| one(ops::cross_entropy(t, o.x(t, &[4, 8]), &o.targets(), 1.0))),
-    ("divided_cross_entropy", |t, o| {
-        let (scores, targets) = (vec![o.x(t, &[4, 8])], o.targets());
-        let settings = LinearCrossEntropy { scale: 1.0, soft_cap: None, pieces: 1 };
-        one(ops::divided_cross_entropy(t, scores, 1, &targets, settings))
-    }),
-    ("divided_embedding", |t, o| {
-        let tables = [o.weight(&[5, 8])];
-        one(ops::divided_embedding(t, &o.indices([2, 2], &[1, 0, 4, 2]), &tables, None, None))
-    }),
-    ("divided_linear_cross_entropy", |t, o| {
-        let (x, weight) = (o.x(t, &[4, 8]), o.weight(&[6, 8]));
-        let settings = LinearCrossEntropy { scale: 1.0, soft_cap: None, pieces: 2 };
-        let x = ops::lane_inputs(t, x, 1, 4)?;
-        one(ops::divided_linear_cross_entropy(t, x, &[&weight], 1, &o.targets(), settings))
-    }),
-    ("divided_qk_norm", |t, o| {
-        let (qkv, heads) = (vec![o.x(t, &[1, 4, 24]), o.x(t, &[1, 4, 24])], Heads::multi(1, 8));
-        let lane = || QkNormWeights { query: o.weight(&[8]), key: o.weight(&[8]), share: None };
-        ops::divided_qk_norm(t, qkv, heads, vec![lane(), lane()], [16, 16], 1e-5)
-    }),
     ("dropout", |t, o| one(ops::dropout(t, o.x(t, &[4, 8]), &Dropout::new(1, "here", 0.5)))),
     ("embedding", |t, o| {
         let table = o.weight(&[5, 8]);
         let positions = o.weight(&[2, 8]);
         let tokens = o.indices([2, 2], &[1, 0, 4, 2]);
-        one(ops::embedding(t, &tokens, &table, Some(Positions::Learned(&positions)), None))
+        let table = TokenTable::Whole(&table);
+        one(ops::embedding(t, &tokens, table, Some(Positions::Learned(&positions)), None))
     }),
     ("exchange", |t, o| one(ops::exchange(t, o.x(t, &[4, 8]), Axis::Data, 1))),
     ("experts", |t, o| {
         let (x, gate_up, down) = (o.x(t, &[4, 8]), o.weight(&[36, 8]), o.weight(&[24, 6]));
         let choices = ops::routing(t, o.logits(t), &ROUTING, RouterState::default())?;
         let (gate_up_bias, down_bias) = (Some(o.weight(&[36])), None);
-        let (adapters, is_first, is_lane) = ([None, None], true, false);
+        let (adapters, is_first, is_partial) = ([None, None], true, false);
         let fp8 = [None, None];
         let layers =
-            ExpertWeights { gate_up, down, gate_up_bias, down_bias, adapters, fp8, is_first, is_lane };
+            ExpertWeights { gate_up, down, gate_up_bias, down_bias, adapters, fp8, is_first, is_partial };
         one(ops::experts(t, x, choices, &layers, Activation::Silu.into()))
     }),
     ("feed_forward", |t, o| {
@@ -191,21 +173,13 @@ const CALLS: &[(&str, Run)] = &[
     ("gated_feed_forward", |t, o| {
         let (x, gate_up, down) = (o.x(t, &[4, 8]), o.weight(&[16, 8]), o.weight(&[8, 8]));
         let (biases, adapters) = ([None, None], [None, None]);
-        let weights = GatedFeedForwardWeights { gate_up, down, biases, adapters, is_lane: false };
+        let weights = GatedFeedForwardWeights { gate_up, down, biases, adapters, is_partial: false };
         one(ops::gated_feed_forward(t, x, &weights, Activation::Silu))
     }),
     ("gather", |t, o| one(ops::gather(t, o.x(t, &[5, 8]), &o.indices([2, 2], &[1, 0, 4, 2])))),
-    ("lane_attention", |t, o| {
-        let lanes = vec![o.x(t, &[1, 4, 96]), o.x(t, &[1, 4, 96])];
-        ops::lane_attention(t, lanes, Heads::multi(1, 32).into())
-    }),
-    ("lane_inputs", |t, o| ops::lane_inputs(t, o.x(t, &[4, 8]), 1, 4)),
-    ("lane_sum", |t, o| {
-        let sums = PartialSums { output: true, input_gradient: false };
-        let (x, weight) = (o.x(t, &[4, 8]), o.weight(&[6, 8]));
-        let dtype = x.tensor().dtype();
-        let part = ops::lane_linear(t, x, &weight, None, Activation::None, sums)?;
-        one(ops::lane_sum(t, vec![part], None, dtype))
+    ("join_pieces", |t, o| {
+        let pieces = o.x(t, &[4, 8]).redistribute(t, Axis::Context, PIECES)?;
+        one(pieces.redistribute(t, Axis::Context, Placement::Replicate))
     }),
     ("latent_qkv", |t, o| {
         let operands = [o.x(t, &[1, 4, 16]), o.x(t, &[1, 4, 20]), o.x(t, &[1, 4, 4])];
@@ -224,7 +198,7 @@ const CALLS: &[(&str, Run)] = &[
     ("linear_cross_entropy", |t, o| {
         let (x, weight) = (o.x(t, &[4, 8]), o.weight(&[6, 8]));
         let settings = LinearCrossEntropy { scale: 1.0, soft_cap: None, pieces: 2 };
-        one(ops::linear_cross_entropy(t, x, &weight, &o.targets(), settings))
+        one(ops::linear_cross_entropy(t, x, (&[weight], 1), &o.targets(), settings))
     }),
     ("matmul", |t, o| one(ops::matmul(t, o.x(t, &[4, 8]), o.x(t, &[8, 4])))),
     ("max_pool", |t, o| one(ops::max_pool(t, o.x(t, &[1, 4, 4, 2]), WINDOWS))),
@@ -232,17 +206,10 @@ const CALLS: &[(&str, Run)] = &[
     ("mse", |t, o| one(ops::mse(t, o.x(t, &[4, 8]), &o.tensor(&[4, 8], t_type(t, o), 7), 1.0))),
     ("pair", |t, o| one(ops::pair(t, o.x(t, &[4, 8]), o.x(t, &[4, 8]), Pair::Multiply))),
     ("parameter", |t, o| one(ops::parameter(t, &o.weight(&[4, 8])))),
-    ("piece_attention", |t, o| {
-        let qkv = vec![o.x(t, &[1, 4, 96]), o.x(t, &[1, 4, 96])];
-        ops::piece_attention(t, qkv, Heads::multi(1, 32).into(), None, None)
-    }),
-    ("piece_join", |t, o| one(ops::join_pieces(t, vec![o.x(t, &[4, 8]), o.x(t, &[4, 8])]))),
-    ("piece_split", |t, o| ops::split_pieces(t, o.x(t, &[4, 8]))),
-    ("piece_sum", |t, o| one(ops::sum_pieces(t, vec![o.x(t, &[1]), o.x(t, &[1])]))),
     ("pointwise", |t, o| one(ops::pointwise(t, o.x(t, &[4, 8]), Pointwise::Square))),
     ("qk_norm", |t, o| {
         let (qkv, heads) = (o.x(t, &[1, 4, 24]), Heads::multi(1, 8));
-        let weights = QkNormWeights { query: o.weight(&[8]), key: o.weight(&[8]), share: None };
+        let weights = QkNormWeights { query: o.weight(&[8]), key: o.weight(&[8]) };
         one(ops::qk_norm(t, qkv, heads, &weights, &o.rotary(), 1e-5))
     }),
     ("reduce_scatter", |t, o| one(ops::reduce_scatter(t, o.x(t, &[4, 8]), Axis::Data))),
@@ -264,25 +231,41 @@ const CALLS: &[(&str, Run)] = &[
     ("rotary", |t, o| one(ops::rotary(t, o.x(t, &[1, 4, 8]), 1, &o.rotary()))),
     ("router", |t, o| {
         let (x, weight) = (o.x(t, &[4, 8]), o.weight(&[3, 8]));
-        let router = RouterWeights { weight: SharedWeight { weight, share: None }, bias: None };
+        let router = RouterWeights { weight, bias: None };
         one(ops::router(t, x, &router))
     }),
     ("routing", |t, o| {
         let (weights, _) = ops::routing(t, o.logits(t), &ROUTING, RouterState::default())?;
         Ok(vec![weights])
     }),
-    ("row_linear", |t, o| one(ops::row_linear(t, o.x(t, &[4, 8]), &o.weight(&[6, 8]).over_row_lanes(2)))),
+    ("row_linear", |t, o| one(ops::row_linear(t, o.x(t, &[4, 8]), &o.weight(&[6, 8]).over_rows(2)))),
     ("row_qk_norm", |t, o| {
         let (qkv, heads) = (o.x(t, &[1, 4, 48]), Heads::multi(2, 8));
-        let weights = QkNormWeights { query: o.weight(&[16]), key: o.weight(&[16]), share: None };
-        one(ops::row_qk_norm(t, qkv, heads, &weights, 1e-5))
+        let weights = QkNormWeights { query: o.weight(&[16]), key: o.weight(&[16]) };
+        one(ops::row_qk_norm(t, qkv, heads, &[weights], [16, 16], 1e-5))
     }),
     ("slice", |t, o| one(ops::slice(t, o.x(t, &[4, 8]), 1, 2, 3))),
     ("softmax", |t, o| one(ops::softmax(t, o.x(t, &[4, 8])))),
+    ("split_pieces", |t, o| one(o.x(t, &[4, 8]).redistribute(t, Axis::Context, PIECES))),
     ("split", |t, o| ops::split(t, o.x(t, &[4, 8]), 1, &[3, 5])),
     ("sum", |t, o| one(ops::sum(t, o.x(t, &[4, 8]), 1))),
+    ("sum_pieces", |t, o| {
+        let pieces = o.x(t, &[2, 1]).redistribute(t, Axis::Context, PIECES)?;
+        let pieces = pieces.with_placement(Axis::Context, Placement::Partial);
+        one(pieces.redistribute(t, Axis::Context, Placement::Replicate))
+    }),
+    ("sum_shards", |t, o| {
+        let sums = PartialSums { output: true, input_gradient: false };
+        let (x, weight) = (o.x(t, &[4, 8]), o.weight(&[6, 8]));
+        let dtype = x.tensor().dtype();
+        let part = ops::partial_linear(t, x, &weight, None, Activation::None, sums)?;
+        one(part.with_placement(Axis::Tensor, Placement::Partial).summed(t, (None, dtype), false))
+    }),
     ("transpose", |t, o| one(ops::transpose(t, o.x(t, &[4, 8]), 0, 1))),
 ];
+
+/// Pieces of sequences.
+const PIECES: Placement = Placement::Shard(Dimension::Time);
 
 const WINDOWS: Windows = Windows { size: [2, 2], stride: [2, 2], padding: [0, 0], counts_padding: false };
 
@@ -332,7 +315,7 @@ fn results(operand: &Operand, run: Run, table: Option<PrecisionTable>) -> (Vec<T
     let pass = Pass { autocast: table.and_then(autocast), planes, observers, pieces, ..Pass::default() };
     let tape = Tape::new(&operand.device, Mode::Train).of(pass);
     operand.count.replace(0);
-    let outputs = run(&tape, operand).unwrap();
+    let outputs: Vec<Var> = run(&tape, operand).unwrap().into_iter().flat_map(Var::into_blocks).collect();
     let tensors: Vec<Tensor> = outputs.iter().map(|output| output.tensor().clone()).collect();
     let ones = |output: &Var| {
         let shape = output.tensor().shape();

@@ -206,11 +206,12 @@ impl<'a> Alone<'a> {
             true => Input::Batch(self.input.clone()),
             false => Input::Hidden(tape.leaf(self.input.clone())),
         };
-        let output = model.forward(&tape, input)?;
+        let output = model.forward_stage(&tape, input)?;
         let (mut loss_tensor, forward, halves);
         match &self.seed {
             None => {
-                let loss = model.loss(&tape, output, &self.targets, 1.0 / self.micro_batches as f32)?;
+                let loss =
+                    model.loss_of_stage(&tape, output, &self.targets, 1.0 / self.micro_batches as f32)?;
                 loss_tensor = Some(loss.tensor().clone());
                 forward = self.device.mark()?;
                 halves = tape.backward_input(loss)?;

@@ -33,8 +33,9 @@ pub(crate) fn check_context_lanes(raw: &RawValues, config: &RunConfig) -> Result
     if lanes == 1 {
         return Ok(());
     }
-    if let Err((key, why)) = config.model.divided_sequences() {
-        return refused(key, format!("{key}: {why}"));
+    if config.model.placements().is_empty() {
+        let key = "model.kind";
+        return refused(key, format!("{key}: this kind of model has no sequences that can be divided"));
     }
     let tokens = config.model.examples().units();
     if !tokens.is_multiple_of(lanes) {

@@ -31,13 +31,13 @@ pub(crate) fn check_tensor_lanes(raw: &RawValues, config: &RunConfig) -> Result<
     if lanes == 1 {
         return Ok(());
     }
-    match config.model.divided_dimensions() {
-        Err((key, why)) => return refused(key, format!("{key}: {why}")),
-        Ok(dimensions) => {
-            if let Some((key, size)) = dimensions.iter().find(|(_, size)| !size.is_multiple_of(lanes)) {
-                return refused(key, format!("it does not divide {key} = {size}"));
-            }
-        }
+    if config.model.placements().is_empty() {
+        let key = "model.kind";
+        return refused(key, format!("{key}: the layers of this kind of model cannot be divided"));
+    }
+    let dimensions = config.model.divided_dimensions();
+    if let Some((key, size)) = dimensions.iter().find(|(_, size)| !size.is_multiple_of(lanes)) {
+        return refused(key, format!("it does not divide {key} = {size}"));
     }
     let rows = config.micro_batch_rows() * config.model.examples().units();
     if !rows.is_multiple_of(4 * lanes) {

@@ -80,7 +80,7 @@ pub fn export(options: &ExportOptions) -> Result<()> {
     stored.add_copies(&mut model);
     let whole = weights::whole(&config)?;
     let parameters = whole.parameters();
-    let weights = Decoded::new(weights, weights::whole_in_lanes(&config)?.parameters());
+    let weights = Decoded::new(weights, weights::whole_in_shards(&config)?.parameters());
     let buffers = whole.buffers().iter().map(|buffer| (buffer.name(), buffer.tensor().shape()));
     let shapes = parameters.list().iter().map(|p| (p.name.as_str(), p.shape()));
     let shapes: BTreeMap<_, _> = shapes.chain(buffers).collect();

@@ -13,6 +13,7 @@ use crate::error::Result;
 use crate::hugging_face::{HuggingFaceConfig, HuggingFaceModel};
 use crate::model::{Model, Stage};
 use crate::parameters::Parameters;
+use crate::placements::PlacementTable;
 use crate::recompute::Recompute;
 
 /// The largest size of a tensor's dimension that a key accepts.
@@ -136,20 +137,15 @@ pub trait ModelSpec: KeyValues + Debug + Send + Sync {
         None
     }
 
-    /// The dimensions that the lanes of layers divide, each with the path of its key.
-    ///
-    /// # Errors
-    /// A key whose value excludes lanes, with the reason.
-    fn divided_dimensions(&self) -> std::result::Result<Vec<(&'static str, usize)>, (&'static str, String)> {
-        Err(("model.kind", "the layers of this kind of model cannot be divided".to_owned()))
+    /// The placements of the parameters on ranks that share layers; by default none can be divided, nor
+    /// sequences.
+    fn placements(&self) -> PlacementTable {
+        PlacementTable::new()
     }
 
-    /// Checks that sequences can be computed in pieces.
-    ///
-    /// # Errors
-    /// The key of a setting that needs whole sequences, and why; by default no examples are sequences.
-    fn divided_sequences(&self) -> std::result::Result<(), (&'static str, String)> {
-        Err(("model.kind", "this kind of model has no sequences that can be divided".to_owned()))
+    /// The dimensions that shards divide, each with the path of its key, so that a refusal names it.
+    fn divided_dimensions(&self) -> Vec<(&'static str, usize)> {
+        Vec::new()
     }
 
     /// Checks the sizes against each other and against `conditions`.

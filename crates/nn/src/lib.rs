@@ -52,16 +52,17 @@ mod family;
 mod fp8;
 mod hugging_face;
 mod init;
-mod lanes;
 pub mod layers;
 mod lora;
 mod model;
 pub mod models;
 mod parameters;
+mod placements;
 mod readers;
 mod recompute;
 mod running_statistics;
 mod sharding;
+mod shards;
 mod targets;
 mod tuning;
 
@@ -76,13 +77,14 @@ pub use hugging_face::{
     AdapterConfig, FolderConfig, FolderKeys, FolderTensor, HuggingFaceConfig, HuggingFaceModel, TiedHead,
 };
 pub use init::Init;
-pub use lanes::Lanes;
 pub use lora::{Adapters, Lora};
 pub use model::{Input, Model, Stage};
 pub use parameters::{CodedValues, MatrixCodes, Parameter, ParameterId, Parameters, Use};
+pub use placements::{ParallelStyle, PlacementTable};
 pub use readers::READERS;
 pub use recompute::{Part, Recompute};
 pub use running_statistics::{ChannelStatistics, RunningStatistics};
 pub use sharding::{Division, Run, Sharding};
+pub use shards::Shards;
 pub use tensor::ops::block_codes::Alphabet;
 pub use tuning::Tuning;

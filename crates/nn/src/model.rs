@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use autograd::{Tape, Var};
+use autograd::{Dimension, Placement, Tape, Var};
+use collective::Axis;
 use tensor::Tensor;
 
 use crate::buffers::ModelBuffer;
@@ -57,12 +58,38 @@ pub trait Model {
     /// Computes a stage's output, the prediction if it is the last, from its input.
     fn forward(&self, tape: &Tape, input: Input) -> Result<Var>;
 
+    /// [`Model::forward`] of what crosses between stages: one block of all rows that are here, also where
+    /// sequences are computed in pieces.
+    ///
+    /// # Errors
+    /// As [`Model::forward`].
+    fn forward_stage(&self, tape: &Tape, input: Input) -> Result<Var> {
+        let input = match input {
+            Input::Hidden(hidden) => Input::Hidden(pieces(tape, hidden)?),
+            batch => batch,
+        };
+        Ok(self.forward(tape, input)?.redistribute(tape, Axis::Context, Placement::Replicate)?)
+    }
+
+    /// [`Model::loss`] of the result of [`Model::forward_stage`].
+    ///
+    /// # Errors
+    /// As [`Model::loss`].
+    fn loss_of_stage(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var> {
+        self.loss(tape, pieces(tape, prediction)?, targets, scale)
+    }
+
     /// Returns the scores of all classes from the prediction. The prediction is the scores itself unless the
     /// loss computes them in pieces; then it is the head's input.
-    fn scores(&self, _tape: &Tape, prediction: Var) -> Result<Var> {
-        Ok(prediction)
+    fn scores(&self, tape: &Tape, prediction: Var) -> Result<Var> {
+        Ok(prediction.redistribute(tape, Axis::Tensor, Placement::Replicate)?)
     }
 
     /// `scale` times the mean loss of a prediction.
     fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var>;
+}
+
+/// The pieces of `rows`, if sequences are computed in pieces.
+fn pieces(tape: &Tape, rows: Var) -> Result<Var> {
+    Ok(rows.redistribute(tape, Axis::Context, Placement::Shard(Dimension::Time))?)
 }

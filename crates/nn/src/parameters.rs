@@ -1,14 +1,14 @@
 //! The parameters of a model, or of one stage of it, in the order in which its layers were built.
 
 mod codes;
-mod lanes;
+mod shards;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::slice;
 use std::sync::Arc;
 
-use autograd::ops::{Fp8Weight, LaneShare};
+use autograd::ops::Fp8Weight;
 use autograd::{UseId, Weight, WeightHandle};
 use collective::RankGrid;
 use device::{Category, DType, Device, Element, Request};
@@ -19,10 +19,11 @@ use crate::error::{NnError, Result};
 use crate::expert_loads::ExpertLoads;
 use crate::fp8::Fp8Weights;
 use crate::init::Init;
-use crate::lanes::Lanes;
 use crate::lora::Adapters;
+use crate::placements::PlacementTable;
 use crate::running_statistics::RunningStatistics;
 use crate::sharding::Sharding;
+use crate::shards::Shards;
 use crate::tuning::Tuning;
 
 pub use codes::{CodedValues, MatrixCodes};
@@ -42,8 +43,8 @@ pub struct Parameter {
     pub codes: Option<MatrixCodes>,
     /// The parts that the ranks of the grid hold.
     pub sharding: Sharding,
-    /// Number of the part among those that are here, if layers are divided in lanes.
-    pub lane: usize,
+    /// Number of the shard among those that are here, if layers are in shards.
+    pub shard: usize,
     /// Whether weight decay applies: to matrices, but not to biases and norms.
     pub decay: bool,
     /// Initial values.
@@ -65,6 +66,19 @@ pub struct Use {
     pub id: UseId,
     /// The parameter.
     pub parameter: ParameterId,
+    /// Number of the branch that the use belongs to, and its turn there.
+    turn: (usize, Turn),
+}
+
+/// Position of a gradient in the order in which backward completes those of a branch, last ones first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Turn {
+    /// A parameter of all shards, before theirs.
+    Before,
+    /// A parameter of a shard, by its number among those here.
+    Shard(usize),
+    /// A parameter of all shards, after theirs.
+    After,
 }
 
 /// All parameters and their uses.
@@ -78,13 +92,18 @@ pub struct Parameters {
     tuning: Arc<Tuning>,
     /// Whether parameters are made without values.
     released: bool,
-    lanes: Lanes,
-    /// The lane of the parameters made next; `None` for those of all lanes.
-    lane: Option<usize>,
+    shards: Shards,
+    placements: PlacementTable,
+    /// The shard of the parameters made next; `None` for those of all shards.
+    shard: Option<usize>,
+    /// Number of the branch of the uses made next.
+    branch: usize,
+    /// Whether a branch is being made, and its turn: that of a parameter of all shards.
+    turn: Option<Turn>,
     /// The unit of the parameters made next.
     unit: usize,
     list: Vec<Parameter>,
-    /// By name and lane.
+    /// By name and shard.
     by_name: BTreeMap<(String, usize), ParameterId>,
     uses: Vec<Use>,
     buffers: Vec<ModelBuffer>,
@@ -92,8 +111,8 @@ pub struct Parameters {
     expert_loads: Rc<ExpertLoads>,
     adapters: Adapters,
     fp8: Fp8Weights,
-    /// Parameters of all lanes that lanes make, by name: the use, and each lane's share in the gradient.
-    of_all_lanes: BTreeMap<String, (Weight, Vec<LaneShare>)>,
+    /// Parameters that shards share, by name.
+    copied: BTreeMap<String, Weight>,
 }
 
 impl Parameters {
@@ -106,8 +125,11 @@ impl Parameters {
             dtype,
             tuning: Arc::default(),
             released: false,
-            lanes: Lanes::ONE,
-            lane: None,
+            shards: Shards::ONE,
+            placements: PlacementTable::new(),
+            shard: None,
+            branch: 0,
+            turn: None,
             unit: 0,
             list: Vec::new(),
             by_name: BTreeMap::new(),
@@ -117,7 +139,7 @@ impl Parameters {
             expert_loads: Rc::default(),
             adapters: Adapters::default(),
             fp8: Fp8Weights::default(),
-            of_all_lanes: BTreeMap::new(),
+            copied: BTreeMap::new(),
         }
     }
 
@@ -137,12 +159,6 @@ impl Parameters {
     #[must_use]
     pub fn on_grid(self, grid: RankGrid) -> Self {
         Parameters { grid: Some(grid), ..self }
-    }
-
-    /// Returns the same list for layers that are divided in `lanes`.
-    #[must_use]
-    pub fn in_lanes(self, lanes: Lanes) -> Self {
-        Parameters { lanes, ..self }
     }
 
     /// Returns the same list, whose parameters are made without values, which something else provides.
@@ -211,14 +227,14 @@ impl Parameters {
             codes,
             decay: sharding.whole().dims().len() >= 2,
             sharding,
-            lane: self.lane.unwrap_or(0),
+            shard: self.shard.unwrap_or(0),
             init,
             shared: false,
             trained: self.tuning.trains(name),
             users: 0,
             unit: self.unit,
         });
-        self.by_name.insert((name.to_owned(), self.lane.unwrap_or(0)), id);
+        self.by_name.insert((name.to_owned(), self.shard.unwrap_or(0)), id);
         tensor.map_or(Ok(()), |tensor| self.fill_initial(id, 0, &tensor))?;
         Ok(id)
     }
@@ -324,20 +340,21 @@ impl Parameters {
     fn use_of(&mut self, parameter: ParameterId) -> Weight {
         self.list[parameter.0].users += 1;
         let Parameter { weight, codes, trained, .. } = &self.list[parameter.0];
+        let weight = weight.clone();
         if !trained {
             let blocks = codes.as_ref().map(|codes| Rc::clone(&codes.blocks));
-            return Weight::frozen(weight.clone()).in_codes(blocks);
+            return Weight::frozen(weight).in_codes(blocks);
         }
-        let id = UseId(self.uses.len() as u32);
-        self.uses.push(Use { id, parameter });
-        Weight::new(weight.clone(), id)
+        let (id, turn) = (UseId(self.uses.len() as u32), self.next_turn());
+        self.uses.push(Use { id, parameter, turn });
+        Weight::new(weight, id)
     }
 
     /// Fills `target`, f32 or bf16, with the initial values of this part of the parameter from element
     /// `first` on; those of an f32 master are not rounded to the parameter's type. A record of codes gets
     /// zeros: values are drawn when weights are loaded ([`CodedValues::draw`]).
     pub fn fill_initial(&self, parameter: ParameterId, first: usize, target: &Tensor) -> Result<()> {
-        let Parameter { name, init, sharding, lane, codes, .. } = &self.list[parameter.0];
+        let Parameter { name, init, sharding, shard, codes, .. } = &self.list[parameter.0];
         if codes.is_some() {
             return Ok(target.zero()?);
         }
@@ -346,7 +363,7 @@ impl Parameters {
             // Plans build many parts of large matrices, and nothing is drawn there.
             return Ok(init.fill(target, slice::from_ref(&range), self.seed, name)?);
         }
-        let runs = sharding.runs(|axis| self.coordinate(axis, *lane), range);
+        let runs = sharding.runs(|axis| self.coordinate(axis, *shard), range);
         let elements: Vec<_> = runs.iter().map(|run| run.whole..run.whole + run.elements).collect();
         Ok(init.fill(target, &elements, self.seed, name)?)
     }
@@ -376,9 +393,9 @@ impl Parameters {
         &self.uses
     }
 
-    /// The parameter named `name`, the part of the lane whose parameters are made now.
+    /// The parameter named `name`, the part of the shard whose parameters are made now.
     pub fn find(&self, name: &str) -> Option<ParameterId> {
-        self.by_name.get(&(name.to_owned(), self.lane.unwrap_or(0))).copied()
+        self.by_name.get(&(name.to_owned(), self.shard.unwrap_or(0))).copied()
     }
 
     /// Elements of all parameters, each counted once.

@@ -141,9 +141,9 @@ fn passed_forward(
         Some(cut) => Input::Hidden(tape.constant(tensor(device, cut)?)),
         None => Input::Batch(inputs),
     };
-    let output = model.forward(&tape, input)?;
+    let output = model.forward_stage(&tape, input)?;
     if stage.is_last() {
-        let loss = model.loss(&tape, output, &targets, 1.0)?;
+        let loss = model.loss_of_stage(&tape, output, &targets, 1.0)?;
         return Ok((tape, Some(loss), None));
     }
     let (shape, dtype, gradient) =

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use checkpoint::Checkpoint;
 use config::RunConfig;
 use device::{DType, Description};
-use nn::{FolderTensor, HuggingFaceModel, Lanes, Model, Parameters, Recompute, Stage};
+use nn::{FolderTensor, HuggingFaceModel, Model, Parameters, Recompute, Shards, Stage};
 use pretrained::PretrainedModel;
 use worker::setup::blueprint;
 use worker::{Layered, Start, Weights};
@@ -122,22 +122,22 @@ pub fn adapters(config: &RunConfig, tensors: &[FolderTensor]) -> Option<HuggingF
 /// # Errors
 /// Sizes of which no model can be built.
 pub fn whole(config: &RunConfig) -> Result<Box<dyn Model>> {
-    whole_in(config, Lanes::ONE)
+    whole_in(config, Shards::ONE)
 }
 
-/// The whole model on Meta in the parts of which lanes have one each.
+/// The whole model on Meta in shards, all of which are here.
 ///
 /// # Errors
 /// Sizes of which no model can be built.
-pub fn whole_in_lanes(config: &RunConfig) -> Result<Box<dyn Model>> {
-    let all = config.parallel.layer_lanes().all;
-    whole_in(config, Lanes { all, here: all })
+pub fn whole_in_shards(config: &RunConfig) -> Result<Box<dyn Model>> {
+    let all = config.parallel.layer_shards().all;
+    whole_in(config, Shards { all, here: all })
 }
 
-fn whole_in(config: &RunConfig, lanes: Lanes) -> Result<Box<dyn Model>> {
+fn whole_in(config: &RunConfig, shards: Shards) -> Result<Box<dyn Model>> {
     let device = blueprint::meta(&Description::host())?;
     let parameters = Parameters::new(&device, config.train.seed, DType::F32)
         .tuned(Arc::clone(&config.tuning))
-        .in_lanes(lanes);
+        .in_shards(shards, config.model.placements());
     Ok(config.model.build(parameters, &Stage::whole(config.layers()), Recompute::NONE)?)
 }

@@ -62,7 +62,7 @@ pub fn sharded_model(
 
 fn empty_parameters(config: &RunConfig, device: &Device, grid: RankGrid) -> Parameters {
     let parameters = Parameters::new(device, config.train.seed, config.precision.weight_dtype());
-    parameters.on_grid(grid).in_lanes(config.parallel.layer_lanes())
+    parameters.on_grid(grid).in_shards(config.parallel.layer_shards(), config.model.placements())
 }
 
 fn build_in(parameters: Parameters, config: &RunConfig, stage: &Stage) -> Result<Box<dyn Model>> {

@@ -34,6 +34,23 @@ const GRIDS: [&[&str]; 6] = [
     &["parallel.pipeline=2", "memory.recompute=block"],
 ];
 
+/// Grids of the same family in shards and pieces, by its table of placements alone.
+const SHARED: [&[&str]; 7] = [
+    &[],
+    &["parallel.tensor=2"],
+    &["parallel.context=2"],
+    &["parallel.data=2", "parallel.zero_stage=3"],
+    &["parallel.tensor=2", "parallel.context=2"],
+    &["parallel.tensor=2", "parallel.pipeline=2", "memory.recompute=block"],
+    &[
+        "parallel.data=2",
+        "parallel.pipeline=2",
+        "parallel.tensor=2",
+        "parallel.context=2",
+        "parallel.zero_stage=3",
+    ],
+];
+
 fn outside(arguments: &[&str], sets: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_outside"));
     command.args(arguments).env("PLIMSOLL_LOG", "error");
@@ -63,10 +80,21 @@ fn summary(run_dir: &str) -> Value {
 
 #[test]
 fn every_grid_gives_the_planned_bytes_and_the_same_bits() {
+    assert_equal_bits(&GRIDS, &[]);
+}
+
+#[test]
+fn ranks_that_share_layers_and_sequences_give_the_same_bits() {
+    assert_equal_bits(&SHARED, &["parallel.tensor_lanes=2", "parallel.context_lanes=4"]);
+}
+
+/// Asserts that every grid uses its planned bytes, and has the weights of the first.
+fn assert_equal_bits(grids: &[&[&str]], common: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
     let config = configuration(directory.path());
     let mut hashes = Vec::new();
-    for (number, grid) in GRIDS.iter().enumerate() {
+    for (number, grid) in grids.iter().enumerate() {
+        let grid = &[common, grid].concat();
         let run_dir = directory.path().join(number.to_string()).display().to_string();
         succeeded(&outside(&["train", &config, "--device", "cpu", "--run-dir", &run_dir], grid));
         let ran = summary(&run_dir);

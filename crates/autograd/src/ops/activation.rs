@@ -6,7 +6,8 @@ use tensor::ops::{self, Activation};
 use super::{autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
-use crate::tape::{Tape, Var};
+use crate::sharded::{Var, map};
+use crate::tape::Tape;
 
 /// Backward of [`activation`].
 #[derive(Debug)]
@@ -18,15 +19,17 @@ pub struct ActivationRule {
 
 /// Applies `activation` to every element.
 pub fn activation(tape: &Tape, x: Var, activation: Activation) -> Result<Var> {
-    let [x] = autocast(tape, "activation", [x])?;
-    tape.begin("activation")?;
-    let output = named("activation", ops::activation::forward(x.tensor(), activation))?;
-    let saved = match activation {
-        Activation::None => None,
-        Activation::Relu => Some(output.clone()),
-        _ => Some(x.tensor().clone()),
-    };
-    tape.record_one(&[x.source()], output, || ActivationRule { activation, saved })
+    map(tape, [x], |_, [x]| {
+        let [x] = autocast(tape, "activation", [x])?;
+        tape.begin("activation")?;
+        let output = named("activation", ops::activation::forward(x.tensor(), activation))?;
+        let saved = match activation {
+            Activation::None => None,
+            Activation::Relu => Some(output.clone()),
+            _ => Some(x.tensor().clone()),
+        };
+        tape.record_one(&[x.source()], output, || ActivationRule { activation, saved })
+    })
 }
 
 impl Rule for ActivationRule {

@@ -8,13 +8,13 @@ use tensor::Tensor;
 use tensor::ops::dropout::Mask;
 use tensor::ops::{self, Activation};
 
-use super::lane_gradients::{LaneCall, LaneShare};
-use super::linear::backward_weight;
+use super::linear::{PartialSums, backward_weight};
 use super::{Dropout, autocast, named, only, values_of};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
-use crate::sink::{GradientSink, Target, ready, target};
-use crate::tape::{Tape, Var};
+use crate::sharded::{Var, map};
+use crate::sink::{GradientSink, Target, give_gradient};
+use crate::tape::Tape;
 use crate::weight::Weight;
 
 /// A term added to a linear layer: `scale · B · A · dropout(x)`, or one for each of several parts of the
@@ -31,21 +31,8 @@ pub struct Adapter {
     pub scale: f32,
     /// Dropout of the input, which all parts share.
     pub dropout: Option<Dropout>,
-    /// The dimension of the layer's weight that lanes divide.
-    pub cut: AdapterCut,
-}
-
-/// The dimension of an adapted layer's weight that lanes divide.
-#[derive(Clone, Debug, Default)]
-pub enum AdapterCut {
-    /// None.
-    #[default]
-    Whole,
-    /// Outputs: lanes have parts of B and share A, and the gradient of the input is a part of a sum over
-    /// lanes.
-    Outputs(LaneShare),
-    /// Inputs: lanes have parts of A and share B, and the output is a part of a sum over lanes.
-    Inputs(LaneShare),
+    /// The results of the layer that are partial sums over shards.
+    pub sums: PartialSums,
 }
 
 /// The tensors of an adapter's call that backward needs.
@@ -56,7 +43,6 @@ pub(super) struct AdapterTensors {
     mask: Option<Mask>,
     /// Gradient of `low`, from the input half to the weight half.
     gradient: Option<Tensor>,
-    call: LaneCall,
 }
 
 impl Adapter {
@@ -73,7 +59,7 @@ impl Adapter {
         weight: &Weight,
         bias: Option<&Weight>,
     ) -> tensor::Result<(Tensor, AdapterTensors)> {
-        if tape.reads_output() || matches!(self.cut, AdapterCut::Inputs(_)) {
+        if tape.reads_output() || self.sums.output {
             return self.compute(tape, x, weight, bias);
         }
         let tensors = self.compress(tape, x)?;
@@ -93,9 +79,9 @@ impl Adapter {
     ) -> tensor::Result<(Tensor, AdapterTensors)> {
         let tensors = self.compress(tape, x)?;
         let expansion = self.expansion(weight.shape().rows(), x.dtype())?;
-        let output = match &self.cut {
-            AdapterCut::Inputs(_) => ops::linear::partial(&tensors.low, &expansion)?,
-            _ => ops::linear::forward(&tensors.low, &expansion, None, Activation::None)?.output,
+        let output = match self.sums.output {
+            true => ops::linear::partial(&tensors.low, &expansion)?,
+            false => ops::linear::forward(&tensors.low, &expansion, None, Activation::None)?.output,
         };
         ops::linear::add(x, &weight.values(x.dtype())?, values_of(bias, x.dtype())?.as_ref(), &output)?;
         Ok((output, tensors))
@@ -105,7 +91,7 @@ impl Adapter {
         let mask = self.dropout.as_ref().and_then(|dropout| dropout.mask(tape));
         let input = dropped(x, mask)?;
         let low = ops::linear::forward(&input, &self.a.values(x.dtype())?, None, Activation::None)?.output;
-        Ok(AdapterTensors { low, mask, gradient: None, call: LaneCall::of(tape) })
+        Ok(AdapterTensors { low, mask, gradient: None })
     }
 
     /// Returns whether the matrix from `low` to the output is B itself.
@@ -131,9 +117,9 @@ impl Adapter {
         wanted: bool,
     ) -> tensor::Result<Option<Tensor>> {
         let low = ops::linear::backward_input(dy, &self.expansion(dy.shape().columns(), dy.dtype())?)?;
-        let back = match &self.cut {
-            AdapterCut::Outputs(_) => ops::linear::partial_backward_input,
-            _ => ops::linear::backward_input,
+        let back = match self.sums.input_gradient {
+            true => ops::linear::partial_backward_input,
+            false => ops::linear::backward_input,
         };
         let dx = match (wanted, tensors.mask) {
             (true, None) => Some(back(&low, &self.a.values(low.dtype())?)?),
@@ -158,29 +144,13 @@ impl Adapter {
         dy: &Tensor,
         x: &Tensor,
     ) -> Result<()> {
-        let AdapterTensors { low, mask, gradient, call } = tensors;
-        match &self.cut {
-            AdapterCut::Inputs(share) => {
-                call.sum(sink, (&self.b, share), |own| self.backward_b(dy, &low, own))?;
-            }
-            _ => {
-                if let Some(target) = target(sink, &self.b)? {
-                    self.backward_b(dy, &low, &target)?;
-                }
-                ready(sink, &self.b)?;
-            }
-        }
+        let AdapterTensors { low, mask, gradient } = tensors;
+        give_gradient(sink, &self.b, |target| self.backward_b(dy, &low, target))?;
         drop(low);
         let Some(gradient) = &gradient else { return Ok(()) };
         let backward_a =
             |target: &Target| ops::linear::backward_weight(gradient, &dropped(x, mask)?, target, None);
-        match &self.cut {
-            AdapterCut::Outputs(share) => call.sum(sink, (&self.a, share), backward_a),
-            _ => {
-                target(sink, &self.a)?.map_or(Ok(()), |target| backward_a(&target))?;
-                ready(sink, &self.a)
-            }
-        }
+        give_gradient(sink, &self.a, backward_a)
     }
 
     fn backward_b(&self, dy: &Tensor, low: &Tensor, target: &Target) -> tensor::Result<()> {
@@ -228,17 +198,19 @@ pub fn adapted_linear(
     bias: Option<&Weight>,
     adapter: &Adapter,
 ) -> Result<Var> {
-    const OPERATOR: &str = "adapted_linear";
-    let [x] = autocast(tape, OPERATOR, [x])?;
-    tape.begin(OPERATOR)?;
-    let (output, tensors) = named(OPERATOR, adapter.forward(tape, x.tensor(), weight, bias))?;
-    tape.record_one(&[x.source()], output, || AdaptedLinearRule {
-        x: x.tensor().clone(),
-        weight: weight.clone(),
-        bias: bias.cloned(),
-        adapter: adapter.clone(),
-        tensors,
-        gradient: None,
+    map(tape, [x], |_, [x]| {
+        const OPERATOR: &str = "adapted_linear";
+        let [x] = autocast(tape, OPERATOR, [x])?;
+        tape.begin(OPERATOR)?;
+        let (output, tensors) = named(OPERATOR, adapter.forward(tape, x.tensor(), weight, bias))?;
+        tape.record_one(&[x.source()], output, || AdaptedLinearRule {
+            x: x.tensor().clone(),
+            weight: weight.clone(),
+            bias: bias.cloned(),
+            adapter: adapter.clone(),
+            tensors,
+            gradient: None,
+        })
     })
 }
 

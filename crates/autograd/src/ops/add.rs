@@ -6,7 +6,8 @@ use tensor::ops;
 use super::{autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
-use crate::tape::{Tape, Var};
+use crate::sharded::{Var, map};
+use crate::tape::Tape;
 
 /// Backward of [`add`]: both inputs get the output's gradient.
 #[derive(Debug)]
@@ -17,10 +18,12 @@ pub struct AddRule;
 /// # Errors
 /// As [`ops::add::forward`].
 pub fn add(tape: &Tape, a: Var, b: Var) -> Result<Var> {
-    let [a, b] = autocast(tape, "add", [a, b])?;
-    tape.begin("add")?;
-    let output = named("add", ops::add::forward(a.tensor(), b.tensor()))?;
-    tape.record_one(&[a.source(), b.source()], output, || AddRule)
+    map(tape, [a, b], |_, [a, b]| {
+        let [a, b] = autocast(tape, "add", [a, b])?;
+        tape.begin("add")?;
+        let output = named("add", ops::add::forward(a.tensor(), b.tensor()))?;
+        tape.record_one(&[a.source(), b.source()], output, || AddRule)
+    })
 }
 
 impl Rule for AddRule {

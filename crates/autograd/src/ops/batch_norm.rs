@@ -10,8 +10,9 @@ use super::norm_rule::residual_operands;
 use super::{named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
+use crate::sharded::Var;
 use crate::sink::{GradientSink, discarded, ready, target};
-use crate::tape::{Tape, Var};
+use crate::tape::Tape;
 use crate::weight::Weight;
 
 const OPERATOR: &str = "batch_norm";

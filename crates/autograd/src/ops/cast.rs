@@ -6,7 +6,8 @@ use tensor::{Tensor, ops};
 use super::{named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
-use crate::tape::{Tape, Var};
+use crate::sharded::{Var, map};
+use crate::tape::Tape;
 
 /// Backward of [`cast`], which saves nothing.
 #[derive(Debug)]
@@ -21,13 +22,15 @@ pub struct CastRule {
 /// # Errors
 /// Two half types, out of memory.
 pub fn cast(tape: &Tape, x: Var, dtype: DType) -> Result<Var> {
-    if x.tensor().dtype() == dtype {
-        return Ok(x);
-    }
-    tape.begin("cast")?;
-    let output = named("cast", converted(x.tensor(), dtype, Category::Activation))?;
-    let dtype = x.tensor().dtype();
-    tape.record_one(&[x.source()], output, || CastRule { dtype })
+    map(tape, [x], |_, [x]| {
+        if x.tensor().dtype() == dtype {
+            return Ok(x);
+        }
+        tape.begin("cast")?;
+        let output = named("cast", converted(x.tensor(), dtype, Category::Activation))?;
+        let dtype = x.tensor().dtype();
+        tape.record_one(&[x.source()], output, || CastRule { dtype })
+    })
 }
 
 /// Returns the operands of a call of `operator` in the type that the pass's autocast table gives them:

@@ -12,7 +12,8 @@ use tensor::Tensor;
 use super::only;
 use crate::error::{AutogradError, Result};
 use crate::rule::{Rule, Saved};
-use crate::tape::{Tape, Var};
+use crate::sharded::Var;
+use crate::tape::Tape;
 
 /// A collective with one operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,8 +6,9 @@ use tensor::ops::{self, convolution::ConvolutionOptions};
 use super::{autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
+use crate::sharded::Var;
 use crate::sink::{GradientSink, ready, target};
-use crate::tape::{Tape, Var};
+use crate::tape::Tape;
 use crate::weight::Weight;
 
 /// Backward of [`convolution`].

@@ -5,11 +5,23 @@ use tensor::Tensor;
 use tensor::ops;
 use tensor::ops::dropout::Mask;
 
-use super::lanes::LanePlane;
 use super::{autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
-use crate::tape::{Tape, Var};
+use crate::sharded::{TensorRanks, Var, map};
+use crate::tape::Tape;
+
+/// The numbering of elements of a sharded array.
+#[derive(Clone, Copy, Debug, Default)]
+enum Numbering {
+    /// The array is whole.
+    #[default]
+    Whole,
+    /// Ranks have rows of it.
+    Rows,
+    /// Every shard, of which there are this many here, is a site of its own.
+    Shards(usize),
+}
 
 /// A site in a model at which elements are dropped in training.
 #[derive(Clone, Debug)]
@@ -17,37 +29,53 @@ pub struct Dropout {
     seed: u64,
     site: String,
     probability: f64,
-    /// Whether the rows of arrays are divided along [`collective::Axis::Tensor`].
-    divides_rows: bool,
+    /// The arrays whose elements are numbered.
+    numbering: Numbering,
 }
 
 impl Dropout {
     /// Returns a site named `site`, unique in the model, that drops elements with `probability`, 0 to below
     /// 1.
     pub fn new(seed: u64, site: &str, probability: f64) -> Self {
-        Dropout { seed, site: site.to_owned(), probability, divides_rows: false }
+        Dropout { seed, site: site.to_owned(), probability, numbering: Numbering::Whole }
     }
 
-    /// Returns the same site for arrays whose rows are divided along [`collective::Axis::Tensor`].
+    /// Returns the same site for arrays whose rows are sharded along [`collective::Axis::Tensor`].
     #[must_use]
-    pub fn of_divided_rows(self) -> Self {
-        Dropout { divides_rows: true, ..self }
+    pub fn over_rows(self) -> Self {
+        Dropout { numbering: Numbering::Rows, ..self }
     }
 
-    /// The mask for `x`, the rows that are here.
+    /// Returns a site for each shard of a layer, of which `shards` are here.
+    #[must_use]
+    pub fn of_shards(self, shards: usize) -> Self {
+        Dropout { numbering: Numbering::Shards(shards), ..self }
+    }
+
+    /// The mask for `x`, the elements that are here.
     fn mask_of(&self, tape: &Tape, x: &Tensor) -> Option<Mask> {
-        let first = if self.divides_rows { LanePlane::of(tape).first_lane(x.elements()) } else { 0 };
+        let first = match self.numbering {
+            Numbering::Rows => TensorRanks::new(tape, true).first_shard(x.elements()),
+            Numbering::Whole | Numbering::Shards(_) => 0,
+        };
         self.mask(tape).map(|mask| mask.from(first))
     }
 
-    /// The mask of the tape's micro-batch; `None` outside training, and if the probability is 0.
+    /// The mask of the block that the tape's calls compute; `None` outside training, and if the probability
+    /// is 0.
     pub(super) fn mask(&self, tape: &Tape) -> Option<Mask> {
         let drops = tape.mode().is_training() && self.probability > 0.0;
         let pass = tape.pass();
-        let mask = |site: &str| Mask::new(self.seed, site, pass.micro_batch, self.probability);
-        drops.then(|| match &pass.piece {
-            Some(piece) => mask(&format!("{}.piece.{}", self.site, piece.number)),
-            None => mask(&self.site),
+        drops.then(|| {
+            let mut site = self.site.clone();
+            if let Numbering::Shards(shards) = self.numbering {
+                let first = TensorRanks::new(tape, false).first_shard(shards);
+                site.push_str(&format!(".{}", first + tape.block().unwrap_or_default().shard));
+            }
+            if let Some(piece) = &pass.piece {
+                site.push_str(&format!(".piece.{}", piece.number));
+            }
+            Mask::new(self.seed, &site, pass.micro_batch, self.probability)
         })
     }
 }
@@ -64,12 +92,14 @@ pub struct DropoutRule {
 /// # Errors
 /// As [`ops::dropout::apply`].
 pub fn dropout(tape: &Tape, x: Var, dropout: &Dropout) -> Result<Var> {
-    let [x] = autocast(tape, "dropout", [x])?;
-    tape.begin("dropout")?;
-    let Some(mask) = dropout.mask_of(tape, x.tensor()) else { return Ok(x) };
-    let source = x.source();
-    let output = named("dropout", ops::dropout::apply(x.into_tensor(), mask, Category::Activation))?;
-    tape.record_one(&[source], output, || DropoutRule { mask })
+    map(tape, [x], |_, [x]| {
+        let [x] = autocast(tape, "dropout", [x])?;
+        tape.begin("dropout")?;
+        let Some(mask) = dropout.mask_of(tape, x.tensor()) else { return Ok(x) };
+        let source = x.source();
+        let output = named("dropout", ops::dropout::apply(x.into_tensor(), mask, Category::Activation))?;
+        tape.record_one(&[source], output, || DropoutRule { mask })
+    })
 }
 
 impl Rule for DropoutRule {

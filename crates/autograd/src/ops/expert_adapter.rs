@@ -7,9 +7,8 @@ use tensor::ops::experts::{self as kernel, AdaptedParts};
 use tensor::ops::routing::Routes;
 use tensor::ops::{self};
 
+use super::Dropout;
 use super::adapter::dropped;
-use super::lane_gradients::LaneCall;
-use super::{AdapterCut, Dropout};
 use crate::error::Result;
 use crate::sink::{GradientSink, Target, give_gradient};
 use crate::tape::Tape;
@@ -28,8 +27,6 @@ pub struct ExpertAdapter {
     pub scale: f32,
     /// Dropout of the input.
     pub dropout: Option<Dropout>,
-    /// The dimension of the layer's weight that lanes divide.
-    pub cut: AdapterCut,
 }
 
 /// The tensors of an adapter's call that backward needs.
@@ -106,20 +103,14 @@ impl ExpertAdapter {
         sink: &mut dyn GradientSink,
         tensors: ExpertAdapterTensors,
         [dy, x]: [&Tensor; 2],
-        (routes, call): (&Routes, &LaneCall),
+        routes: &Routes,
     ) -> Result<()> {
         let ExpertAdapterTensors { low, mask, gradient } = tensors;
-        let of_b = |target: &Target| self.backward_b(dy, &low, routes, target);
-        match &self.cut {
-            AdapterCut::Inputs(share) => call.sum(sink, (&self.b, share), of_b)?,
-            _ => give_gradient(sink, &self.b, of_b)?,
-        }
+        give_gradient(sink, &self.b, |target| self.backward_b(dy, &low, routes, target))?;
         let Some(gradient) = &gradient else { return Ok(()) };
-        let of_a = |target: &Target| kernel::backward_weight(gradient, &dropped(x, mask)?, routes, target);
-        match &self.cut {
-            AdapterCut::Outputs(share) => call.sum(sink, (&self.a, share), of_a),
-            _ => give_gradient(sink, &self.a, of_a),
-        }
+        give_gradient(sink, &self.a, |target| {
+            kernel::backward_weight(gradient, &dropped(x, mask)?, routes, target)
+        })
     }
 
     fn backward_b(&self, dy: &Tensor, low: &Tensor, routes: &Routes, target: &Target) -> tensor::Result<()> {

@@ -12,13 +12,12 @@ use tensor::ops::routing::Routes;
 
 use super::Fp8Weight;
 use super::expert_adapter::{ExpertAdapter, ExpertAdapterTensors};
-use super::lane_gradients::LaneCall;
-use super::router::SharedWeight;
 use super::{autocast, named, only, values_of};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
+use crate::sharded::Var;
 use crate::sink::{GradientSink, give_gradient};
-use crate::tape::{Tape, Var};
+use crate::tape::Tape;
 use crate::weight::Weight;
 
 const OPERATOR: &str = "experts";
@@ -35,16 +34,16 @@ pub struct ExpertWeights {
     pub down: Weight,
     /// The bias of gate and up, `[experts · 2 · hidden]`.
     pub gate_up_bias: Option<Weight>,
-    /// The bias of down, `[experts · out]`, which the first lane adds.
-    pub down_bias: Option<SharedWeight>,
+    /// The bias of down, `[experts · out]`, which the first shard adds.
+    pub down_bias: Option<Weight>,
     /// The adapters of both layers.
     pub adapters: [Option<ExpertAdapter>; 2],
     /// The FP8 copies of the weights of both layers, if the layers multiply in FP8.
     pub fp8: [Option<Fp8Weight>; 2],
-    /// Whether this is the first lane, or layers are not divided.
+    /// Whether this is the first shard, or layers are not sharded.
     pub is_first: bool,
-    /// Whether output and gradient of the input are parts of sums over lanes, and therefore in f32.
-    pub is_lane: bool,
+    /// Whether output and gradient of the input are partial sums over shards, and therefore in f32.
+    pub is_partial: bool,
 }
 
 /// Backward of [`experts`].
@@ -56,7 +55,6 @@ pub struct ExpertsRule {
     routes: Routes,
     gate: Gate,
     weights: ExpertWeights,
-    call: LaneCall,
     /// The tensors that the adapters keep.
     tensors: [Option<ExpertAdapterTensors>; 2],
     /// The output's gradient and the input of the last matmul, from the input half to the weight half.
@@ -89,7 +87,7 @@ pub fn experts(
         let adapted = adapted.transpose()?;
         drop((rows, bias));
         let bias = weights.own_down_bias(dtype)?;
-        let sum = if weights.is_lane { DType::F32 } else { dtype };
+        let sum = if weights.is_partial { DType::F32 } else { dtype };
         let hidden = match tape.reads_output() || down_adapter.is_some() {
             true => kernel::gate_forward(&gate_up, &routes, gate)?,
             false => kernel::gate_forward_again(&gate_up)?,
@@ -114,7 +112,6 @@ pub fn experts(
         routes,
         gate,
         weights: weights.clone(),
-        call: LaneCall::of(tape),
         tensors,
         down: None,
     })
@@ -174,10 +171,10 @@ impl ExpertWeights {
         })
     }
 
-    /// The bias of down, if this lane adds it.
+    /// The bias of down, if this shard adds it.
     fn own_down_bias(&self, dtype: DType) -> tensor::Result<Option<Tensor>> {
         let bias = self.down_bias.as_ref().filter(|_| self.is_first);
-        values_of(bias.map(|bias| &bias.weight), dtype)
+        values_of(bias, dtype)
     }
 }
 
@@ -194,7 +191,6 @@ impl Rule for ExpertsRule {
 
     fn has_weights(&self) -> bool {
         let ExpertWeights { gate_up, down, gate_up_bias, down_bias, adapters, .. } = &self.weights;
-        let down_bias = down_bias.as_ref().map(|bias| &bias.weight);
         let adapted = adapters.iter().flatten().any(ExpertAdapter::is_trained);
         adapted || [gate_up, down].into_iter().chain(gate_up_bias).chain(down_bias).any(Weight::is_trained)
     }
@@ -221,7 +217,7 @@ impl Rule for ExpertsRule {
         drop((of_slots, bias));
         self.down = is_trained.then_some((gradient, hidden));
         let is_wanted = |index: usize| wanted.get(index).copied().unwrap_or(false);
-        let sum = if weights.is_lane { DType::F32 } else { dtype };
+        let sum = if weights.is_partial { DType::F32 } else { dtype };
         let rows = || weights.multiply_back(GATE_UP, gate_up, routes, sum);
         let rows = is_wanted(0).then(rows).transpose()?;
         if let (Some(adapter), Some(tensors)) = (adapter, tensors) {
@@ -232,18 +228,18 @@ impl Rule for ExpertsRule {
     }
 
     fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
-        let ExpertsRule { x, gate_up, routes, weights, call, down, tensors, .. } = *self;
+        let ExpertsRule { x, gate_up, routes, weights, down, tensors, .. } = *self;
         let Some((gradient, hidden)) = down else { return Ok(()) };
-        let ([tensors, down_tensors], called) = (tensors, (&routes, &call));
+        let [tensors, down_tensors] = tensors;
         let [adapter, down_adapter] = weights.adapters.each_ref().map(Option::as_ref);
         let category = Category::ActivationGradient;
         let rows = kernel::gather(&gradient, &routes, category)?;
         drop(gradient);
         if let (Some(adapter), Some(tensors)) = (down_adapter, down_tensors) {
-            adapter.backward_weight(sink, tensors, [&rows, &hidden], called)?;
+            adapter.backward_weight(sink, tensors, [&rows, &hidden], &routes)?;
         }
         if let Some(bias) = &weights.down_bias {
-            bias.give(sink, &call, |target| match weights.is_first {
+            give_gradient(sink, bias, |target| match weights.is_first {
                 true => kernel::backward_bias(&rows, &routes, true, target),
                 false => Ok(target.tensor.zero()?),
             })?;
@@ -256,7 +252,7 @@ impl Rule for ExpertsRule {
         let rows = kernel::gather(&x, &routes, category)?;
         drop(x);
         if let (Some(adapter), Some(tensors)) = (adapter, tensors) {
-            adapter.backward_weight(sink, tensors, [&gate_up, &rows], called)?;
+            adapter.backward_weight(sink, tensors, [&gate_up, &rows], &routes)?;
         }
         weights.give_weight(sink, GATE_UP, [&gate_up, &rows], &routes)
     }

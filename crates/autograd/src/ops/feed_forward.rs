@@ -11,8 +11,9 @@ use super::linear::backward_weight;
 use super::{autocast, named, only, values_of};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
+use crate::sharded::{Var, map};
 use crate::sink::GradientSink;
-use crate::tape::{Tape, Var};
+use crate::tape::Tape;
 use crate::weight::Weight;
 
 /// The parameters of both layers, at their uses.
@@ -62,18 +63,20 @@ pub fn feed_forward(
     weights: &FeedForwardWeights,
     activation: Activation,
 ) -> Result<Var> {
-    let [x] = autocast(tape, "feed_forward", [x])?;
-    tape.begin("feed_forward")?;
-    let forward = forward(tape, x.tensor(), weights, activation);
-    let ops::feed_forward::Output { output, pre_activation, activated } = named("feed_forward", forward)?;
-    let FeedForwardWeights { expand, project, .. } = weights;
-    tape.record_one(&[x.source()], output, || FeedForwardRule {
-        x: expand.is_trained().then(|| x.tensor().clone()),
-        pre_activation: Some(pre_activation),
-        activated: project.is_trained().then_some(activated),
-        activation,
-        weights: weights.clone(),
-        gradients: [None, None],
+    map(tape, [x], |_, [x]| {
+        let [x] = autocast(tape, "feed_forward", [x])?;
+        tape.begin("feed_forward")?;
+        let forward = forward(tape, x.tensor(), weights, activation);
+        let ops::feed_forward::Output { output, pre_activation, activated } = named("feed_forward", forward)?;
+        let FeedForwardWeights { expand, project, .. } = weights;
+        tape.record_one(&[x.source()], output, || FeedForwardRule {
+            x: expand.is_trained().then(|| x.tensor().clone()),
+            pre_activation: Some(pre_activation),
+            activated: project.is_trained().then_some(activated),
+            activation,
+            weights: weights.clone(),
+            gradients: [None, None],
+        })
     })
 }
 

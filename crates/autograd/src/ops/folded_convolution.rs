@@ -8,7 +8,8 @@ use super::batch_norm::{BatchNorm, Evaluated};
 use super::named;
 use super::norm_rule::residual_operands;
 use crate::error::Result;
-use crate::tape::{Tape, Var};
+use crate::sharded::Var;
+use crate::tape::Tape;
 use crate::weight::Weight;
 
 const OPERATOR: &str = "folded_convolution";

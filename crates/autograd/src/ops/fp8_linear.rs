@@ -14,8 +14,9 @@ use tensor::ops::fp8_parts;
 use super::{PartialSums, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
+use crate::sharded::{Var, map};
 use crate::sink::{GradientSink, ready, target};
-use crate::tape::{Tape, Var};
+use crate::tape::Tape;
 use crate::weight::{Weight, WeightHandle};
 
 /// The FP8 copies of a weight `[out, in]`, cast at their first use after [`Fp8Weight::outdate`]. Clones share
@@ -171,7 +172,7 @@ pub struct Fp8Linear {
     pub copies: Fp8Weight,
     /// `[out]`.
     pub bias: Option<Weight>,
-    /// The results that are parts of sums over lanes.
+    /// The results that are partial sums over shards.
     pub sums: PartialSums,
 }
 
@@ -203,19 +204,21 @@ pub struct Fp8LinearRule {
 /// # Errors
 /// Sizes that are no multiples of 16, out of memory.
 pub fn fp8_linear(tape: &Tape, x: Var, layer: &Fp8Linear, function: Input) -> Result<Var> {
-    const OPERATOR: &str = "fp8_linear";
-    tape.begin(OPERATOR)?;
-    let source = x.source();
-    let x = x.into_tensor();
-    let (output, input, factor) = named(OPERATOR, forward(tape, &x, layer, function))?;
-    tape.record_one(&[source], output, || Fp8LinearRule {
-        input,
-        factor,
-        layer_input: (function != Input::Plain).then_some(x),
-        function,
-        layer: layer.clone(),
-        gradient: None,
-        sums: None,
+    map(tape, [x], |_, [x]| {
+        const OPERATOR: &str = "fp8_linear";
+        tape.begin(OPERATOR)?;
+        let source = x.source();
+        let x = x.into_tensor();
+        let (output, input, factor) = named(OPERATOR, forward(tape, &x, layer, function))?;
+        tape.record_one(&[source], output, || Fp8LinearRule {
+            input,
+            factor,
+            layer_input: (function != Input::Plain).then_some(x),
+            function,
+            layer: layer.clone(),
+            gradient: None,
+            sums: None,
+        })
     })
 }
 

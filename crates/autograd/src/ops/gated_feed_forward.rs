@@ -13,8 +13,9 @@ use super::linear::backward_weight;
 use super::{autocast, named, only, values_of};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
+use crate::sharded::{Var, map};
 use crate::sink::GradientSink;
-use crate::tape::{Tape, Var};
+use crate::tape::Tape;
 use crate::weight::Weight;
 
 /// The parameters, at their uses.
@@ -28,8 +29,8 @@ pub struct GatedFeedForwardWeights {
     pub biases: [Option<Weight>; 2],
     /// The adapters of both.
     pub adapters: [Option<Adapter>; 2],
-    /// Whether output and gradient of the input are parts of sums over lanes, and therefore in f32.
-    pub is_lane: bool,
+    /// Whether output and gradient of the input are partial sums over shards, and therefore in f32.
+    pub is_partial: bool,
 }
 
 /// Backward of [`gated_feed_forward`].
@@ -59,54 +60,56 @@ pub fn gated_feed_forward(
     gate: impl Into<Gate>,
 ) -> Result<Var> {
     let gate = gate.into();
-    const OPERATOR: &str = "gated_feed_forward";
-    let [x] = autocast(tape, OPERATOR, [x])?;
-    tape.begin(OPERATOR)?;
-    let [adapter, down_adapter] = &weights.adapters;
-    let [bias, down_bias] = weights.biases.each_ref().map(Option::as_ref);
-    let forward = || {
-        let (gate_up, tensors) = match adapter {
-            Some(adapter) => {
-                let (output, tensors) = adapter.compute(tape, x.tensor(), &weights.gate_up, bias)?;
-                (output, Some(tensors))
-            }
-            None => {
-                let matrix = weights.gate_up.values(x.tensor().dtype())?;
-                let bias = values_of(bias, x.tensor().dtype())?;
-                (ops::linear::forward(x.tensor(), &matrix, bias.as_ref(), Activation::None)?.output, None)
-            }
+    map(tape, [x], |_, [x]| {
+        const OPERATOR: &str = "gated_feed_forward";
+        let [x] = autocast(tape, OPERATOR, [x])?;
+        tape.begin(OPERATOR)?;
+        let [adapter, down_adapter] = &weights.adapters;
+        let [bias, down_bias] = weights.biases.each_ref().map(Option::as_ref);
+        let forward = || {
+            let (gate_up, tensors) = match adapter {
+                Some(adapter) => {
+                    let (output, tensors) = adapter.compute(tape, x.tensor(), &weights.gate_up, bias)?;
+                    (output, Some(tensors))
+                }
+                None => {
+                    let matrix = weights.gate_up.values(x.tensor().dtype())?;
+                    let bias = values_of(bias, x.tensor().dtype())?;
+                    (ops::linear::forward(x.tensor(), &matrix, bias.as_ref(), Activation::None)?.output, None)
+                }
+            };
+            let hidden = match tape.reads_output() || down_adapter.is_some() {
+                true => ops::gate::forward(&gate_up, gate)?,
+                false => ops::gate::forward_again(&gate_up)?,
+            };
+            let down = || weights.down.values(x.tensor().dtype());
+            let down_values = || values_of(down_bias, x.tensor().dtype());
+            let (output, down_tensors) = match (down_adapter, tape.reads_output()) {
+                (Some(adapter), _) => {
+                    let (output, tensors) = adapter.forward(tape, &hidden, &weights.down, down_bias)?;
+                    (output, Some(tensors))
+                }
+                (None, _) if weights.is_partial => (ops::linear::partial(&hidden, &down()?)?, None),
+                (None, true) => {
+                    let bias = down_values()?;
+                    (ops::linear::forward(&hidden, &down()?, bias.as_ref(), Activation::None)?.output, None)
+                }
+                (None, false) => {
+                    let down = weights.down.unread_values(x.tensor().dtype())?;
+                    (ops::linear::forward_again(&hidden, &down, down_values()?.as_ref())?.output, None)
+                }
+            };
+            Ok((gate_up, output, [tensors, down_tensors]))
         };
-        let hidden = match tape.reads_output() || down_adapter.is_some() {
-            true => ops::gate::forward(&gate_up, gate)?,
-            false => ops::gate::forward_again(&gate_up)?,
-        };
-        let down = || weights.down.values(x.tensor().dtype());
-        let down_values = || values_of(down_bias, x.tensor().dtype());
-        let (output, down_tensors) = match (down_adapter, tape.reads_output()) {
-            (Some(adapter), _) => {
-                let (output, tensors) = adapter.forward(tape, &hidden, &weights.down, down_bias)?;
-                (output, Some(tensors))
-            }
-            (None, _) if weights.is_lane => (ops::linear::partial(&hidden, &down()?)?, None),
-            (None, true) => {
-                let bias = down_values()?;
-                (ops::linear::forward(&hidden, &down()?, bias.as_ref(), Activation::None)?.output, None)
-            }
-            (None, false) => {
-                let down = weights.down.unread_values(x.tensor().dtype())?;
-                (ops::linear::forward_again(&hidden, &down, down_values()?.as_ref())?.output, None)
-            }
-        };
-        Ok((gate_up, output, [tensors, down_tensors]))
-    };
-    let (gate_up, output, tensors) = named(OPERATOR, forward())?;
-    tape.record_one(&[x.source()], output, || GatedFeedForwardRule {
-        x: (weights.gate_up.is_trained() || adapter.is_some()).then(|| x.tensor().clone()),
-        gate_up,
-        gate,
-        weights: weights.clone(),
-        tensors,
-        down: None,
+        let (gate_up, output, tensors) = named(OPERATOR, forward())?;
+        tape.record_one(&[x.source()], output, || GatedFeedForwardRule {
+            x: (weights.gate_up.is_trained() || adapter.is_some()).then(|| x.tensor().clone()),
+            gate_up,
+            gate,
+            weights: weights.clone(),
+            tensors,
+            down: None,
+        })
     })
 }
 
@@ -141,7 +144,7 @@ impl Rule for GatedFeedForwardRule {
         self.down = is_trained.then_some((gradient, hidden));
         let wanted = wanted.contains(&true);
         let gate_up = &self.weights.gate_up;
-        let input = match wanted && self.weights.is_lane && adapter.is_none() {
+        let input = match wanted && self.weights.is_partial && adapter.is_none() {
             true => {
                 let matrix = gate_up.values(self.gate_up.dtype())?;
                 Some(ops::linear::partial_backward_input(&self.gate_up, &matrix)?)

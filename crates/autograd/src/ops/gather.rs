@@ -7,7 +7,8 @@ use tensor::{Shape, Tensor};
 use super::{autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
-use crate::tape::{Tape, Var};
+use crate::sharded::Var;
+use crate::tape::Tape;
 
 /// Backward of [`gather`].
 #[derive(Debug)]

@@ -11,7 +11,8 @@ use tensor::{DType, Tensor};
 
 use super::{Adapter, Rotary, latent_qkv, named, rotary, values_of};
 use crate::error::{AutogradError, Result};
-use crate::tape::{Tape, Var};
+use crate::sharded::Var;
+use crate::tape::Tape;
 use crate::weight::Weight;
 
 const OPERATOR: &str = "attention";

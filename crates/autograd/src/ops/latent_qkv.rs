@@ -7,7 +7,8 @@ use tensor::ops::latent_qkv::LatentHeads;
 use super::{autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
-use crate::tape::{Tape, Var};
+use crate::sharded::{Var, map};
+use crate::tape::Tape;
 
 const OPERATOR: &str = "latent_qkv";
 
@@ -22,12 +23,14 @@ pub struct LatentQkvRule {
 /// # Errors
 /// As [`ops::latent_qkv::forward`].
 pub fn latent_qkv(tape: &Tape, operands: [Var; 3], heads: LatentHeads) -> Result<Var> {
-    let operands = autocast(tape, OPERATOR, operands)?;
-    tape.begin(OPERATOR)?;
-    let output = named(OPERATOR, ops::latent_qkv::forward(operands.each_ref().map(Var::tensor), heads))?;
-    let sources = operands.each_ref().map(Var::source);
-    drop(operands);
-    tape.record_one(&sources, output, || LatentQkvRule { heads })
+    map(tape, operands, |_, operands| {
+        let operands = autocast(tape, OPERATOR, operands)?;
+        tape.begin(OPERATOR)?;
+        let output = named(OPERATOR, ops::latent_qkv::forward(operands.each_ref().map(Var::tensor), heads))?;
+        let sources = operands.each_ref().map(Var::source);
+        drop(operands);
+        tape.record_one(&sources, output, || LatentQkvRule { heads })
+    })
 }
 
 impl Rule for LatentQkvRule {

@@ -3,11 +3,11 @@
 use tensor::ops::layer_norm::Settings as NormSettings;
 use tensor::{DType, Tensor, ops};
 
-use super::lanes::LanePlane;
 use super::norm_rule::{NormRule, of_pass, record_residual, residual_operands};
 use super::{autocast, named, values_of};
 use crate::error::Result;
-use crate::tape::{Tape, Var};
+use crate::sharded::{TensorRanks, Var, map};
+use crate::tape::Tape;
 use crate::weight::Weight;
 
 /// `x` is `[.., width]`; `weight` and `bias`, which may be absent, are `[width]`.
@@ -22,23 +22,25 @@ pub fn layer_norm(
     settings: impl Into<NormSettings>,
 ) -> Result<Var> {
     let settings = of_pass(tape, settings);
-    let [x] = autocast(tape, "layer_norm", [x])?;
-    tape.begin("layer_norm")?;
-    let (scale, shift) = named("layer_norm", values(weight, bias, x.tensor().dtype()))?;
-    let forward = ops::layer_norm::forward(x.tensor(), &scale, shift.as_ref(), settings);
-    let ops::layer_norm::Output { output, mean, rstd } = named("layer_norm", forward)?;
-    let rule = || NormRule {
-        operator: "layer_norm",
-        x: x.tensor().clone(),
-        mean: Some(mean),
-        rstd,
-        weight: weight.clone(),
-        bias: bias.cloned(),
-        gradient: None,
-        measures: settings.measures,
-        planes: LanePlane::of(tape),
-    };
-    tape.record_one(&[x.source()], output, rule)
+    map(tape, [x], |_, [x]| {
+        let [x] = autocast(tape, "layer_norm", [x])?;
+        tape.begin("layer_norm")?;
+        let (scale, shift) = named("layer_norm", values(weight, bias, x.tensor().dtype()))?;
+        let forward = ops::layer_norm::forward(x.tensor(), &scale, shift.as_ref(), settings);
+        let ops::layer_norm::Output { output, mean, rstd } = named("layer_norm", forward)?;
+        let rule = || NormRule {
+            operator: "layer_norm",
+            x: x.tensor().clone(),
+            mean: Some(mean),
+            rstd,
+            weight: weight.clone(),
+            bias: bias.cloned(),
+            gradient: None,
+            measures: settings.measures,
+            ranks: TensorRanks::new(tape, false),
+        };
+        tape.record_one(&[x.source()], output, rule)
+    })
 }
 
 /// Returns (sum, normalised): `sum = residual + branch`, or the residual itself without a branch, and its
@@ -56,6 +58,25 @@ pub fn residual_layer_norm(
     settings: impl Into<NormSettings>,
 ) -> Result<(Var, Var)> {
     let settings = of_pass(tape, settings);
+    match branch {
+        Some(branch) => map(tape, [residual, branch], |_, [residual, branch]| {
+            residual_block(tape, residual, Some(branch), weight, bias, settings)
+        }),
+        None => map(tape, [residual], |_, [residual]| {
+            residual_block(tape, residual, None, weight, bias, settings)
+        }),
+    }
+}
+
+/// [`residual_layer_norm`] of one block.
+fn residual_block(
+    tape: &Tape,
+    residual: Var,
+    branch: Option<Var>,
+    weight: &Weight,
+    bias: Option<&Weight>,
+    settings: NormSettings,
+) -> Result<(Var, Var)> {
     const OPERATOR: &str = "residual_layer_norm";
     let (residual, branch) = residual_operands(tape, OPERATOR, residual, branch)?;
     tape.begin(OPERATOR)?;
@@ -76,7 +97,7 @@ pub fn residual_layer_norm(
         bias: bias.cloned(),
         gradient: None,
         measures: settings.measures,
-        planes: LanePlane::of(tape),
+        ranks: TensorRanks::new(tape, false),
     };
     let sources: Vec<_> = std::iter::once(&residual).chain(&branch).map(Var::source).collect();
     record_residual(tape, &sources, sum.clone(), output, rule)

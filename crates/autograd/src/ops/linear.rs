@@ -6,11 +6,12 @@ use tensor::ops::{self, Activation};
 use super::{autocast, named, only, values_of};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
+use crate::sharded::{Var, map};
 use crate::sink::{GradientSink, ready, target};
-use crate::tape::{Tape, Var};
+use crate::tape::Tape;
 use crate::weight::Weight;
 
-/// The results of a linear layer that are parts of sums over lanes, and therefore in f32.
+/// The results of a linear layer that are partial sums over shards, and therefore in f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PartialSums {
     /// The output; the layer has no bias and no activation.
@@ -45,14 +46,14 @@ pub fn linear(
     bias: Option<&Weight>,
     activation: Activation,
 ) -> Result<Var> {
-    lane_linear(tape, x, weight, bias, activation, PartialSums::default())
+    partial_linear(tape, x, weight, bias, activation, PartialSums::default())
 }
 
-/// [`linear`] of a lane, some results of which are parts of sums over lanes.
+/// [`linear`] of a shard, some results of which are partial sums over shards.
 ///
 /// # Errors
 /// As [`linear`].
-pub fn lane_linear(
+pub fn partial_linear(
     tape: &Tape,
     x: Var,
     weight: &Weight,
@@ -60,26 +61,28 @@ pub fn lane_linear(
     activation: Activation,
     sums: PartialSums,
 ) -> Result<Var> {
-    let [x] = autocast(tape, "linear", [x])?;
-    tape.begin("linear")?;
-    let forward = match sums.output {
-        true => partial(x.tensor(), weight),
-        false => forward(tape, x.tensor(), weight, bias, activation),
-    };
-    let ops::linear::Output { output, pre_activation } = named("linear", forward)?;
-    let activated = match activation {
-        Activation::None => None,
-        Activation::Relu => Some(output.clone()),
-        _ => pre_activation,
-    };
-    tape.record_one(&[x.source()], output, || LinearRule {
-        x: weight.is_trained().then(|| x.tensor().clone()),
-        activated,
-        activation,
-        weight: weight.clone(),
-        bias: bias.cloned(),
-        sums,
-        gradient: None,
+    map(tape, [x], |_, [x]| {
+        let [x] = autocast(tape, "linear", [x])?;
+        tape.begin("linear")?;
+        let forward = match sums.output {
+            true => partial(x.tensor(), weight),
+            false => forward(tape, x.tensor(), weight, bias, activation),
+        };
+        let ops::linear::Output { output, pre_activation } = named("linear", forward)?;
+        let activated = match activation {
+            Activation::None => None,
+            Activation::Relu => Some(output.clone()),
+            _ => pre_activation,
+        };
+        tape.record_one(&[x.source()], output, || LinearRule {
+            x: weight.is_trained().then(|| x.tensor().clone()),
+            activated,
+            activation,
+            weight: weight.clone(),
+            bias: bias.cloned(),
+            sums,
+            gradient: None,
+        })
     })
 }
 

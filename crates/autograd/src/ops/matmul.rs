@@ -7,7 +7,8 @@ use tensor::ops::matmul::{Factor, product};
 use super::{autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
-use crate::tape::{Tape, Var};
+use crate::sharded::{Var, map};
+use crate::tape::Tape;
 
 /// Backward of [`matmul`] and [`matmul_transposed`].
 #[derive(Debug)]
@@ -36,12 +37,17 @@ pub fn matmul_transposed(tape: &Tape, a: Var, b: Var) -> Result<Var> {
 }
 
 fn multiply(tape: &Tape, a: Var, b: Var, transposed: bool) -> Result<Var> {
-    let [a, b] = autocast(tape, "matmul", [a, b])?;
-    tape.begin("matmul")?;
-    let factors = [a.tensor().clone(), b.tensor().clone()];
-    let second = Factor { tensor: &factors[1], transposed };
-    let output = named("matmul", product(Factor::plain(&factors[0]), second, Category::Activation))?;
-    tape.record_one(&[a.source(), b.source()], output, || MatmulRule { factors: Some(factors), transposed })
+    map(tape, [a, b], |_, [a, b]| {
+        let [a, b] = autocast(tape, "matmul", [a, b])?;
+        tape.begin("matmul")?;
+        let factors = [a.tensor().clone(), b.tensor().clone()];
+        let second = Factor { tensor: &factors[1], transposed };
+        let output = named("matmul", product(Factor::plain(&factors[0]), second, Category::Activation))?;
+        tape.record_one(&[a.source(), b.source()], output, || MatmulRule {
+            factors: Some(factors),
+            transposed,
+        })
+    })
 }
 
 impl Rule for MatmulRule {

@@ -7,7 +7,8 @@ use super::{autocast, named, only};
 use crate::error::Result;
 use crate::pass::LossScale;
 use crate::rule::{Rule, Saved};
-use crate::tape::{Tape, Var};
+use crate::sharded::Var;
+use crate::tape::Tape;
 
 /// Backward of [`mse`].
 #[derive(Debug)]

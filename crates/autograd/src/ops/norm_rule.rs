@@ -8,11 +8,11 @@ use tensor::ops;
 use tensor::ops::rms_norm::Settings;
 
 use super::autocast;
-use super::lanes::{LanePlane, give};
 use crate::error::{AutogradError, Result};
 use crate::rule::{Rule, Saved};
+use crate::sharded::{Source, TensorRanks, Var, give};
 use crate::sink::{GradientSink, Target, discarded, ready, target};
-use crate::tape::{Source, Tape, Var};
+use crate::tape::Tape;
 use crate::weight::Weight;
 
 /// Backward of layer norm and of RMS norm, alone or fused with a residual addition.
@@ -29,8 +29,8 @@ pub struct NormRule {
     pub(super) gradient: Option<Tensor>,
     /// Whether the input's gradient is accompanied by its largest magnitude.
     pub(super) measures: bool,
-    /// The planes of rows that are divided.
-    pub(super) planes: LanePlane,
+    /// The ranks with other rows, if rows are sharded.
+    pub(super) ranks: TensorRanks,
 }
 
 /// The settings of a norm, of which a pass over the next tokens of sequences has few rows.
@@ -90,24 +90,24 @@ impl NormRule {
         Ok(())
     }
 
-    /// Adds the gradients of all rows to the targets: the sum over lanes, of which `lanes` runs of rows are
-    /// here.
-    fn sums_over_lanes(&self, lanes: usize, weight: &Target, bias: Option<&Target>) -> Result<()> {
+    /// Adds the gradients of all rows to the targets: the sum over all shards of rows, of which
+    /// `shards` runs are here.
+    fn sums_over_shards(&self, shards: usize, weight: &Target, bias: Option<&Target>) -> Result<()> {
         let Some(gradient) = &self.gradient else { return Ok(()) };
-        let (width, rows) = (gradient.shape().columns(), gradient.shape().rows() / lanes);
+        let (width, rows) = (gradient.shape().columns(), gradient.shape().rows() / shards);
         let request = Request::new(Category::Workspace, self.operator);
         let arrays = 1 + usize::from(bias.is_some());
-        let part = |lane: usize| -> Result<Tensor> {
+        let part = |shard: usize| -> Result<Tensor> {
             let sums = Tensor::empty(gradient.device(), [arrays, width], DType::F32, request)?;
             let target = |index: usize| -> Result<Target> {
                 Ok(Target { tensor: sums.view(index * width, [width])?, accumulate: false })
             };
             let of_bias = bias.map(|_| target(1)).transpose()?;
-            self.sums(lane * rows..(lane + 1) * rows, &target(0)?, of_bias.as_ref())?;
+            self.sums(shard * rows..(shard + 1) * rows, &target(0)?, of_bias.as_ref())?;
             Ok(sums)
         };
-        let parts = (0..lanes).map(part).collect::<Result<Vec<_>>>()?;
-        let sums = self.planes.sum(parts, request)?;
+        let parts = (0..shards).map(part).collect::<Result<Vec<_>>>()?;
+        let sums = self.ranks.sum(parts, request)?;
         give(&sums.view(0, [width])?, weight)?;
         bias.map_or(Ok(()), |bias| give(&sums.view(width, [width])?, bias))
     }
@@ -162,9 +162,9 @@ impl Rule for NormRule {
             (None, Some(bias)) => discarded(&self.weight, bias)?,
             (None, None) => return Ok(()),
         };
-        match self.weight.row_lanes() {
+        match self.weight.row_shards() {
             0 => self.sums(0..gradient.shape().rows(), &weight, bias.as_ref())?,
-            lanes => self.sums_over_lanes(lanes, &weight, bias.as_ref())?,
+            shards => self.sums_over_shards(shards, &weight, bias.as_ref())?,
         }
         self.bias.as_ref().map_or(Ok(()), |bias| ready(sink, bias))?;
         ready(sink, &self.weight)

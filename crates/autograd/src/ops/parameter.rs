@@ -1,12 +1,14 @@
 //! A parameter as a variable, for models composed of general operators.
 
+use collective::Axis;
 use tensor::{Tensor, ops};
 
 use super::{autocast, named, only};
-use crate::error::Result;
+use crate::error::{AutogradError, Result};
 use crate::rule::{Rule, Saved};
+use crate::sharded::{BlockIndex, Placement, Var};
 use crate::sink::{GradientSink, ready, target};
-use crate::tape::{Tape, Var};
+use crate::tape::Tape;
 use crate::weight::Weight;
 
 /// Backward of [`parameter`]: the variable's gradient is the weight's.
@@ -16,11 +18,25 @@ pub struct ParameterRule {
     gradient: Option<Tensor>,
 }
 
-/// Returns the values of `weight`, whose gradient is the variable's.
+/// Returns the values of `weight`, whose gradient is the variable's. Pieces of sequences have a copy each,
+/// because their gradients are added in a fixed tree.
 ///
 /// # Errors
 /// Released values.
 pub fn parameter(tape: &Tape, weight: &Weight) -> Result<Var> {
+    match (tape.pieces(), tape.block()) {
+        (Some(pieces), None) => {
+            let block = |piece| BlockIndex { shard: 0, piece: Some(piece) };
+            let copy = |piece| tape.within_block(block(piece), || parameter_block(tape, weight));
+            let copies = (0..pieces.here.len()).map(copy).collect::<Result<Vec<_>>>()?;
+            let all = Var::from_blocks(copies).ok_or(AutogradError::NotRecorded)?;
+            Ok(all.with_placement(Axis::Context, Placement::Copied))
+        }
+        _ => parameter_block(tape, weight),
+    }
+}
+
+fn parameter_block(tape: &Tape, weight: &Weight) -> Result<Var> {
     tape.begin("parameter")?;
     let rule = || ParameterRule { weight: weight.clone(), gradient: None };
     let values = tape.record_one(&[], named("parameter", weight.stored())?, rule)?;

@@ -7,7 +7,8 @@ use tensor::{Shape, Tensor};
 use super::{autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
-use crate::tape::{Tape, Var};
+use crate::sharded::{Var, map};
+use crate::tape::Tape;
 
 /// Backward of [`pointwise()`].
 #[derive(Debug)]
@@ -22,12 +23,14 @@ pub struct PointwiseRule {
 /// # Errors
 /// As [`pointwise::forward`].
 pub fn pointwise(tape: &Tape, x: Var, function: Pointwise) -> Result<Var> {
-    let [x] = autocast(tape, "pointwise", [x])?;
-    tape.begin("pointwise")?;
-    let output = named("pointwise", pointwise::forward(x.tensor(), function))?;
-    let source = x.source();
-    let x = Some(x.into_tensor()).filter(|_| number_of(function).is_none());
-    tape.record_one(&[source], output, || PointwiseRule { function, x })
+    map(tape, [x], |_, [x]| {
+        let [x] = autocast(tape, "pointwise", [x])?;
+        tape.begin("pointwise")?;
+        let output = named("pointwise", pointwise::forward(x.tensor(), function))?;
+        let source = x.source();
+        let x = Some(x.into_tensor()).filter(|_| number_of(function).is_none());
+        tape.record_one(&[source], output, || PointwiseRule { function, x })
+    })
 }
 
 /// The derivative of a function that has the same everywhere.
@@ -78,15 +81,17 @@ pub struct PairRule {
 /// # Errors
 /// As [`pointwise::pair`].
 pub fn pair(tape: &Tape, a: Var, b: Var, function: Pair) -> Result<Var> {
-    let [a, b] = autocast(tape, "pair", [a, b])?;
-    tape.begin("pair")?;
-    let output = named("pair", pointwise::pair(a.tensor(), b.tensor(), function))?;
-    let (sources, shapes) = ([a.source(), b.source()], [a.tensor().shape(), b.tensor().shape()]);
-    let operands = match function {
-        Pair::Add | Pair::Subtract => None,
-        Pair::Multiply | Pair::Divide => Some([a.into_tensor(), b.into_tensor()]),
-    };
-    tape.record_one(&sources, output, || PairRule { function, shapes, operands })
+    map(tape, [a, b], |_, [a, b]| {
+        let [a, b] = autocast(tape, "pair", [a, b])?;
+        tape.begin("pair")?;
+        let output = named("pair", pointwise::pair(a.tensor(), b.tensor(), function))?;
+        let (sources, shapes) = ([a.source(), b.source()], [a.tensor().shape(), b.tensor().shape()]);
+        let operands = match function {
+            Pair::Add | Pair::Subtract => None,
+            Pair::Multiply | Pair::Divide => Some([a.into_tensor(), b.into_tensor()]),
+        };
+        tape.record_one(&sources, output, || PairRule { function, shapes, operands })
+    })
 }
 
 /// a − b.

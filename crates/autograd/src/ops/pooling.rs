@@ -6,7 +6,8 @@ use tensor::ops::{self, pooling::Windows};
 use super::{autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
-use crate::tape::{Tape, Var};
+use crate::sharded::Var;
+use crate::tape::Tape;
 
 /// Backward of [`max_pool`].
 #[derive(Debug)]

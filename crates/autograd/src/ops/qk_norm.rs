@@ -1,17 +1,15 @@
 //! Normalisation of queries and keys with their rotation.
 
-use device::{Category, Request};
 use tensor::ops;
 use tensor::ops::attention::Heads;
 use tensor::{DType, Tensor};
 
-use super::lane_gradients::LaneShare;
-use super::lanes::{LanePlane, give};
 use super::{Rotary, autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
-use crate::sink::{GradientSink, Target, discarded, ready, target};
-use crate::tape::{Tape, Var};
+use crate::sharded::Var;
+use crate::sink::{GradientSink, discarded, ready, target};
+use crate::tape::Tape;
 use crate::weight::Weight;
 
 /// The weights of all query heads and of all key heads, `[heads.width]` each, at their uses.
@@ -21,8 +19,6 @@ pub struct QkNormWeights {
     pub query: Weight,
     /// Weight of key heads.
     pub key: Weight,
-    /// The share of this lane, if layers are divided in lanes.
-    pub share: Option<LaneShare>,
 }
 
 impl QkNormWeights {
@@ -40,8 +36,6 @@ pub struct QkNormRule {
     heads: Heads,
     weights: QkNormWeights,
     rotary: Rotary,
-    planes: LanePlane,
-    piece: Option<usize>,
     /// Partial sums of the weights' gradients, from the input half to the weight half.
     sums: Option<(Tensor, DType)>,
 }
@@ -69,41 +63,12 @@ pub fn qk_norm(
         heads,
         weights: weights.clone(),
         rotary: rotary.clone(),
-        planes: LanePlane::of(tape),
-        piece: tape.piece(),
         sums: None,
     })
 }
 
 fn operands([query, key]: &[Tensor; 2]) -> ops::qk_norm::Weights<'_> {
     ops::qk_norm::Weights { query, key }
-}
-
-impl QkNormRule {
-    /// Gives the sum over lanes to `sink` once all lanes that are here have their parts.
-    fn sum_over_lanes(
-        &self,
-        share: &LaneShare,
-        sums: &Tensor,
-        computed: DType,
-        sink: &mut dyn GradientSink,
-    ) -> Result<()> {
-        let QkNormWeights { query, key, .. } = &self.weights;
-        let (width, request) = (self.heads.width, Request::new(Category::Workspace, "qk_norm"));
-        let own = Tensor::empty(sums.device(), [2, width], DType::F32, request)?;
-        let part = |index: usize| -> Result<Target> {
-            Ok(Target { tensor: own.view(index * width, [width])?, accumulate: false })
-        };
-        ops::qk_norm::backward_weight(sums, computed, &part(0)?, &part(1)?)?;
-        let Some(all) = share.add((own, self.piece), &self.planes, request)? else { return Ok(()) };
-        for (index, weight) in [(1, key), (0, query)] {
-            if let Some(target) = target(sink, weight)? {
-                give(&all.view(index * width, [width])?, &target)?;
-            }
-            ready(sink, weight)?;
-        }
-        Ok(())
-    }
 }
 
 impl Rule for QkNormRule {
@@ -137,10 +102,7 @@ impl Rule for QkNormRule {
 
     fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
         let Some((sums, computed)) = &self.sums else { return Ok(()) };
-        let QkNormWeights { query, key, share } = &self.weights;
-        if let Some(share) = share {
-            return self.sum_over_lanes(share, sums, *computed, sink);
-        }
+        let QkNormWeights { query, key } = &self.weights;
         let (query_target, key_target) = match (target(sink, query)?, target(sink, key)?) {
             (Some(query), Some(key)) => (query, key),
             (Some(query), None) => (query.clone(), discarded(key, &query)?),

@@ -12,7 +12,8 @@ use super::cast::autocast_all;
 use super::{autocast, named, only};
 use crate::error::{AutogradError, Result};
 use crate::rule::{Rule, Saved};
-use crate::tape::{Source, Tape, Var};
+use crate::sharded::{Source, Var, map, map_all};
+use crate::tape::Tape;
 
 /// Backward of the operators of this file, which save nothing.
 #[derive(Debug)]
@@ -51,11 +52,14 @@ pub enum RearrangeRule {
 /// # Errors
 /// Another count.
 pub fn reshape(tape: &Tape, x: Var, shape: impl Into<Shape>) -> Result<Var> {
-    let [x] = autocast(tape, "reshape", [x])?;
-    tape.begin("reshape")?;
-    let output = named("reshape", x.tensor().reshape(shape))?;
-    let before = x.tensor().shape();
-    tape.record_one(&[x.source()], output, || RearrangeRule::Reshape(before))
+    let shape = shape.into();
+    map(tape, [x], |_, [x]| {
+        let [x] = autocast(tape, "reshape", [x])?;
+        tape.begin("reshape")?;
+        let output = named("reshape", x.tensor().reshape(shape))?;
+        let before = x.tensor().shape();
+        tape.record_one(&[x.source()], output, || RearrangeRule::Reshape(before))
+    })
 }
 
 /// Returns `x` with two dimensions exchanged.
@@ -63,10 +67,12 @@ pub fn reshape(tape: &Tape, x: Var, shape: impl Into<Shape>) -> Result<Var> {
 /// # Errors
 /// As [`rearrange::transpose`].
 pub fn transpose(tape: &Tape, x: Var, one: usize, other: usize) -> Result<Var> {
-    let [x] = autocast(tape, "transpose", [x])?;
-    tape.begin("transpose")?;
-    let output = named("transpose", rearrange::transpose(x.tensor(), one, other))?;
-    tape.record_one(&[x.source()], output, || RearrangeRule::Transpose(one, other))
+    map(tape, [x], |_, [x]| {
+        let [x] = autocast(tape, "transpose", [x])?;
+        tape.begin("transpose")?;
+        let output = named("transpose", rearrange::transpose(x.tensor(), one, other))?;
+        tape.record_one(&[x.source()], output, || RearrangeRule::Transpose(one, other))
+    })
 }
 
 /// Returns elements `start` to `start + length` of dimension `axis`; a view for the outermost.
@@ -74,11 +80,13 @@ pub fn transpose(tape: &Tape, x: Var, one: usize, other: usize) -> Result<Var> {
 /// # Errors
 /// As [`rearrange::slice`].
 pub fn slice(tape: &Tape, x: Var, axis: usize, start: usize, length: usize) -> Result<Var> {
-    let [x] = autocast(tape, "slice", [x])?;
-    tape.begin("slice")?;
-    let output = named("slice", rearrange::slice(x.tensor(), axis, start, length))?;
-    let shape = x.tensor().shape();
-    tape.record_one(&[x.source()], output, || RearrangeRule::Slice { shape, axis, start })
+    map(tape, [x], |_, [x]| {
+        let [x] = autocast(tape, "slice", [x])?;
+        tape.begin("slice")?;
+        let output = named("slice", rearrange::slice(x.tensor(), axis, start, length))?;
+        let shape = x.tensor().shape();
+        tape.record_one(&[x.source()], output, || RearrangeRule::Slice { shape, axis, start })
+    })
 }
 
 /// Joins variables along dimension `axis`.
@@ -86,15 +94,16 @@ pub fn slice(tape: &Tape, x: Var, axis: usize, start: usize, length: usize) -> R
 /// # Errors
 /// As [`rearrange::concatenate`].
 pub fn concatenate(tape: &Tape, parts: &[Var], axis: usize) -> Result<Var> {
-    let mut parts = parts.to_vec();
-    autocast_all(tape, "concatenate", &mut parts)?;
-    tape.begin("concatenate")?;
-    let tensors: Vec<&Tensor> = parts.iter().map(Var::tensor).collect();
-    let output = named("concatenate", rearrange::concatenate(&tensors, axis))?;
-    let sources: Vec<Source> = parts.iter().map(Var::source).collect();
-    let length = |part: &Var| part.tensor().shape().dims().get(axis).copied().unwrap_or(0);
-    let lengths = parts.iter().map(length).collect();
-    tape.record_one(&sources, output, || RearrangeRule::Concatenate { axis, lengths })
+    map_all(tape, parts.to_vec(), |_, mut parts| {
+        autocast_all(tape, "concatenate", &mut parts)?;
+        tape.begin("concatenate")?;
+        let tensors: Vec<&Tensor> = parts.iter().map(Var::tensor).collect();
+        let output = named("concatenate", rearrange::concatenate(&tensors, axis))?;
+        let sources: Vec<Source> = parts.iter().map(Var::source).collect();
+        let length = |part: &Var| part.tensor().shape().dims().get(axis).copied().unwrap_or(0);
+        let lengths = parts.iter().map(length).collect();
+        tape.record_one(&sources, output, || RearrangeRule::Concatenate { axis, lengths })
+    })
 }
 
 /// Divides `x` along dimension `axis` in parts of these lengths, which together are the dimension's.
@@ -102,17 +111,19 @@ pub fn concatenate(tape: &Tape, parts: &[Var], axis: usize) -> Result<Var> {
 /// # Errors
 /// As [`rearrange::slice`].
 pub fn split(tape: &Tape, x: Var, axis: usize, lengths: &[usize]) -> Result<Vec<Var>> {
-    let [x] = autocast(tape, "split", [x])?;
-    tape.begin("split")?;
-    let mut start = 0;
-    let part = |length: &usize| {
-        let part = rearrange::slice(x.tensor(), axis, start, *length);
-        start += length;
-        part
-    };
-    let parts = named("split", lengths.iter().map(part).collect::<tensor::Result<Vec<_>>>())?;
-    let shapes = parts.iter().map(Tensor::shape).collect();
-    tape.record(&[x.source()], parts, || RearrangeRule::Split { axis, shapes })
+    map(tape, [x], |_, [x]| {
+        let [x] = autocast(tape, "split", [x])?;
+        tape.begin("split")?;
+        let mut start = 0;
+        let part = |length: &usize| {
+            let part = rearrange::slice(x.tensor(), axis, start, *length);
+            start += length;
+            part
+        };
+        let parts = named("split", lengths.iter().map(part).collect::<tensor::Result<Vec<_>>>())?;
+        let shapes = parts.iter().map(Tensor::shape).collect();
+        tape.record(&[x.source()], parts, || RearrangeRule::Split { axis, shapes })
+    })
 }
 
 /// Joins the gradients of the parts of [`split`]: in f32 if one is, as those of lanes are; a part without a

@@ -8,7 +8,8 @@ use tensor::{Shape, Tensor};
 use super::{autocast, named, only, pointwise::pointwise};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
-use crate::tape::{Tape, Var};
+use crate::sharded::{Var, map};
+use crate::tape::Tape;
 
 /// Backward of [`sum`].
 #[derive(Debug)]
@@ -21,11 +22,13 @@ pub struct SumRule {
 /// # Errors
 /// As [`reduce::forward`].
 pub fn sum(tape: &Tape, x: Var, axis: usize) -> Result<Var> {
-    let [x] = autocast(tape, "sum", [x])?;
-    tape.begin("sum")?;
-    let output = named("sum", reduce::forward(x.tensor(), axis, Reduction::Sum))?;
-    let shape = x.tensor().shape();
-    tape.record_one(&[x.source()], output, || SumRule { shape })
+    map(tape, [x], |_, [x]| {
+        let [x] = autocast(tape, "sum", [x])?;
+        tape.begin("sum")?;
+        let output = named("sum", reduce::forward(x.tensor(), axis, Reduction::Sum))?;
+        let shape = x.tensor().shape();
+        tape.record_one(&[x.source()], output, || SumRule { shape })
+    })
 }
 
 /// The mean along dimension `axis`.
@@ -69,11 +72,13 @@ pub struct MaximumRule {
 /// # Errors
 /// As [`reduce::forward`].
 pub fn maximum(tape: &Tape, x: Var, axis: usize) -> Result<Var> {
-    let [x] = autocast(tape, "maximum", [x])?;
-    tape.begin("maximum")?;
-    let output = named("maximum", reduce::forward(x.tensor(), axis, Reduction::Maximum))?;
-    let rule = || MaximumRule { axis, saved: Some([x.tensor().clone(), output.clone()]) };
-    tape.record_one(&[x.source()], output.clone(), rule)
+    map(tape, [x], |_, [x]| {
+        let [x] = autocast(tape, "maximum", [x])?;
+        tape.begin("maximum")?;
+        let output = named("maximum", reduce::forward(x.tensor(), axis, Reduction::Maximum))?;
+        let rule = || MaximumRule { axis, saved: Some([x.tensor().clone(), output.clone()]) };
+        tape.record_one(&[x.source()], output.clone(), rule)
+    })
 }
 
 impl Rule for MaximumRule {

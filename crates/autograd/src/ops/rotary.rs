@@ -7,7 +7,8 @@ use tensor::ops::rotary::{Angles, Turn};
 use super::{autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
-use crate::tape::{Tape, Var};
+use crate::sharded::{Var, map};
+use crate::tape::Tape;
 
 /// The angles of positions, the tokens' documents, as in [`Angles`], and what the backward pass measures.
 #[derive(Clone, Debug)]
@@ -43,12 +44,14 @@ pub struct RotaryRule {
 /// # Errors
 /// As [`ops::rotary::rotate`].
 pub fn rotary(tape: &Tape, x: Var, heads: usize, rotary: &Rotary) -> Result<Var> {
-    let [x] = autocast(tape, "rotary", [x])?;
-    tape.begin("rotary")?;
-    let source = x.source();
-    let turned = ops::rotary::rotate(x.into_tensor(), heads, rotary.angles(), Turn::Forward, false);
-    let turned = named("rotary", turned)?;
-    tape.record_one(&[source], turned, || RotaryRule { rotary: rotary.clone(), heads })
+    map(tape, [x], |_, [x]| {
+        let [x] = autocast(tape, "rotary", [x])?;
+        tape.begin("rotary")?;
+        let source = x.source();
+        let turned = ops::rotary::rotate(x.into_tensor(), heads, rotary.angles(), Turn::Forward, false);
+        let turned = named("rotary", turned)?;
+        tape.record_one(&[source], turned, || RotaryRule { rotary: rotary.clone(), heads })
+    })
 }
 
 impl Rule for RotaryRule {

@@ -7,7 +7,8 @@ use super::{named, only};
 use crate::error::Result;
 use crate::pass::LossScale;
 use crate::rule::{Rule, Saved};
-use crate::tape::{Tape, Var};
+use crate::sharded::Var;
+use crate::tape::Tape;
 
 const OPERATOR: &str = "routing";
 
@@ -18,7 +19,7 @@ pub struct RouterState<'a> {
     pub correction: Option<&'a Tensor>,
     /// Counts of the rows of each expert to add to, `[experts]` u32.
     pub loads: Option<&'a Tensor>,
-    /// Whether the losses that balance loads apply: to one lane of a layer.
+    /// Whether the losses that balance loads apply: to one shard of a layer.
     pub balances: bool,
 }
 
@@ -44,7 +45,7 @@ pub fn routing(tape: &Tape, logits: Var, routing: &Routing, state: RouterState<'
     let forward = kernel::forward(logits.tensor(), state.correction, routing, state.loads, tokens.as_ref());
     let routes = named(OPERATOR, forward)?;
     // A mean over the step's tokens is a sum over pieces, a mean over rows is one of pieces.
-    let parts = if tokens.is_some() { 1.0 } else { tape.pieces_of_sequence() as f32 };
+    let parts = if tokens.is_some() { 1.0 } else { tape.pieces().map_or(1, |pieces| pieces.all) as f32 };
     let of_piece = |all: Balance| Balance { load: all.load / parts, logits: all.logits / parts };
     let weights = tape.record_one(&[logits.source()], routes.weights.clone(), || RoutingRule {
         logits: logits.tensor().clone(),

@@ -1,16 +1,16 @@
-//! A linear layer of rows that are divided between lanes.
+//! A linear layer of rows that are sharded between layers.
 
 use device::{Category, DType, Request};
 use tensor::Tensor;
 use tensor::ops;
 use tensor::ops::matmul::{self, Factor};
 
-use super::lanes::{LanePlane, give};
 use super::{autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
+use crate::sharded::{Dimension, Placement, TensorRanks, Var, give, map};
 use crate::sink::{GradientSink, Target, ready, target};
-use crate::tape::{Tape, Var};
+use crate::tape::Tape;
 use crate::weight::Weight;
 
 const OPERATOR: &str = "row_linear";
@@ -23,34 +23,35 @@ pub struct RowLinearRule {
     weight: Weight,
     /// Gradient of the output, from the input half to the weight half.
     gradient: Option<Tensor>,
-    planes: LanePlane,
+    ranks: TensorRanks,
+    /// Runs of rows here, each a matmul of its own.
+    runs: usize,
 }
 
-/// `x · Wᵀ` for `x [.., in]`, whose rows are divided between lanes, and `weight [out, in]` of
-/// [`Weight::over_row_lanes`]. Each lane's rows are a matmul of their own, so that bits do not depend on how
-/// many lanes are here.
+/// `x · Wᵀ` for `x [.., in]` and `weight [out, in]` of [`Weight::over_rows`]. The rows of each shard are a
+/// matmul of their own, so that bits do not depend on how many shards are here.
 ///
 /// # Errors
 /// As [`matmul::product`].
 pub fn row_linear(tape: &Tape, x: Var, weight: &Weight) -> Result<Var> {
-    let [x] = autocast(tape, OPERATOR, [x])?;
-    tape.begin(OPERATOR)?;
-    let planes = LanePlane::of(tape);
-    let forward = || -> tensor::Result<Tensor> {
-        let values = weight.values(x.tensor().dtype())?;
-        each_run(
-            x.tensor(),
-            planes.runs(x.tensor(), weight),
-            Factor::transposed(&values),
-            Category::Activation,
-        )
-    };
-    let output = named(OPERATOR, forward())?;
-    tape.record_one(&[x.source()], output, || RowLinearRule {
-        x: weight.is_trained().then(|| x.tensor().clone()),
-        weight: weight.clone(),
-        gradient: None,
-        planes,
+    map(tape, [x], |_, [x]| {
+        let is_sharded = matches!(x.placements().tensor, Placement::Shard(Dimension::Rows { .. }));
+        let [x] = autocast(tape, OPERATOR, [x])?;
+        tape.begin(OPERATOR)?;
+        let shards = weight.row_shards().max(1);
+        let runs = if is_sharded && x.tensor().shape().rows().is_multiple_of(shards) { shards } else { 1 };
+        let forward = || -> tensor::Result<Tensor> {
+            let values = weight.values(x.tensor().dtype())?;
+            each_run(x.tensor(), runs, Factor::transposed(&values), Category::Activation)
+        };
+        let output = named(OPERATOR, forward())?;
+        tape.record_one(&[x.source()], output, || RowLinearRule {
+            x: weight.is_trained().then(|| x.tensor().clone()),
+            weight: weight.clone(),
+            gradient: None,
+            ranks: TensorRanks::new(tape, false),
+            runs,
+        })
     })
 }
 
@@ -89,8 +90,7 @@ impl Rule for RowLinearRule {
         let gradient = only(outputs)?;
         let input = if wanted[0] {
             let values = self.weight.values(gradient.dtype())?;
-            let runs = self.planes.runs(&gradient, &self.weight);
-            Some(each_run(&gradient, runs, Factor::plain(&values), Category::ActivationGradient)?)
+            Some(each_run(&gradient, self.runs, Factor::plain(&values), Category::ActivationGradient)?)
         } else {
             None
         };
@@ -99,11 +99,10 @@ impl Rule for RowLinearRule {
     }
 
     fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
-        let RowLinearRule { x, weight, gradient, planes } = *self;
+        let RowLinearRule { x, weight, gradient, ranks, runs } = *self;
         let (Some(x), Some(gradient), Some(target)) = (x, gradient, target(sink, &weight)?) else {
             return Ok(());
         };
-        let runs = planes.runs(&gradient, &weight);
         let part = |run: usize| -> Result<Tensor> {
             let of = |array: &Tensor| {
                 let (rows, columns) = (array.shape().rows() / runs, array.shape().columns());
@@ -117,7 +116,7 @@ impl Rule for RowLinearRule {
         };
         let parts = (0..runs).map(part).collect::<Result<Vec<_>>>()?;
         drop((gradient, x));
-        let sum = planes.sum(parts, Request::new(Category::Gradient, OPERATOR))?;
+        let sum = ranks.sum(parts, Request::new(Category::Gradient, OPERATOR))?;
         give(&sum, &target)?;
         ready(sink, &weight)
     }

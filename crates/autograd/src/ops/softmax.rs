@@ -6,7 +6,8 @@ use tensor::ops;
 use super::{autocast, named, only};
 use crate::error::Result;
 use crate::rule::{Rule, Saved};
-use crate::tape::{Tape, Var};
+use crate::sharded::{Var, map};
+use crate::tape::Tape;
 
 /// Backward of [`softmax`].
 #[derive(Debug)]
@@ -20,10 +21,12 @@ pub struct SoftmaxRule {
 /// # Errors
 /// As [`ops::softmax::forward`].
 pub fn softmax(tape: &Tape, x: Var) -> Result<Var> {
-    let [x] = autocast(tape, "softmax", [x])?;
-    tape.begin("softmax")?;
-    let y = named("softmax", ops::softmax::forward(x.tensor()))?;
-    tape.record_one(&[x.source()], y.clone(), || SoftmaxRule { y: Some(y) })
+    map(tape, [x], |_, [x]| {
+        let [x] = autocast(tape, "softmax", [x])?;
+        tape.begin("softmax")?;
+        let y = named("softmax", ops::softmax::forward(x.tensor()))?;
+        tape.record_one(&[x.source()], y.clone(), || SoftmaxRule { y: Some(y) })
+    })
 }
 
 impl Rule for SoftmaxRule {

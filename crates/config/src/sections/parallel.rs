@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use collective::{Axis, GridShape, PeerMethod};
 use keys::{Row, Takes, choice, section};
-use nn::{Lanes, MOST_LAYERS};
+use nn::{MOST_LAYERS, Shards};
 use parallel::data::Reduction;
 use parallel::pipeline::ScheduleKind;
 
@@ -151,8 +151,8 @@ impl Parallel {
 
     /// The lanes that layers are divided in, and those of a rank.
     #[must_use]
-    pub fn layer_lanes(&self) -> Lanes {
-        Lanes { all: self.tensor_lanes, here: self.tensor_lanes / self.tensor.max(1) }
+    pub fn layer_shards(&self) -> Shards {
+        Shards { all: self.tensor_lanes, here: self.tensor_lanes / self.tensor.max(1) }
     }
 
     /// Returns whether ranks that share sequences also share state, as data-parallel ranks do.

@@ -3,26 +3,29 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use autograd::ops::{AdaptedParts, Adapter, AdapterCut, ExpertAdapter};
+use autograd::Weight;
+use autograd::ops::{AdaptedParts, Adapter, ExpertAdapter, PartialSums};
 use collective::Axis;
 
-use super::{Dropout, LinearCut};
+use super::Dropout;
 use crate::error::{NnError, Result};
 use crate::init::Init;
 use crate::lora::{Lora, Module};
 use crate::parameters::Parameters;
+use crate::placements::ParallelStyle;
 use crate::sharding::Sharding;
 
 /// Makes the adapter of the linear layer `layer` in `parameters`, whose weight is `[outputs, inputs]`; `None`
-/// for a layer without one. A starts like the weight of PyTorch's linear layers, B at zero. Lanes of a layer
-/// that they divide by outputs share A and have parts of B; by inputs, they have parts of A and share B.
+/// for a layer without one. A starts like the weight of PyTorch's linear layers, B at zero. Shards of a
+/// column-parallel layer share A and have parts of B; those of a row-parallel one have parts of A and share
+/// B.
 ///
 /// # Errors
-/// As for [`Parameters::create`]; a module of which lanes do not have equal parts.
+/// As for [`Parameters::create`]; a module of which shards do not have equal parts.
 pub(super) fn create(
     parameters: &mut Parameters,
     layer: &str,
-    ([outputs, inputs], cut): ([usize; 2], LinearCut<'_>),
+    ([outputs, inputs], style): ([usize; 2], Option<&ParallelStyle>),
 ) -> Result<Option<Adapter>> {
     let tuning = Arc::clone(parameters.tuning());
     let Some(lora) = tuning.lora() else { return Ok(None) };
@@ -31,32 +34,48 @@ pub(super) fn create(
         return Ok(None);
     }
     parameters.adapters_mut().extend(lora.tensors(layer, inputs, &modules));
-    let layout = Layout { modules: &modules, outputs, cut, lanes: parameters.lanes().all };
+    let layout = Layout { modules: &modules, outputs, style, shards: parameters.shards().all };
     let rows: usize = modules.iter().map(|module| module.rows.len()).sum();
-    let ([a_name, b_name], init) = (Lora::names(layer), Init::uniform_fan_in(inputs));
     let (a_shape, b_shape) = ([modules.len() * lora.r, inputs], [rows, lora.r]);
-    let is_divided = parameters.lanes().is_divided();
-    let (a, b, adapter_cut) = match cut {
-        _ if !is_divided => {
-            let a = parameters.create(&a_name, a_shape, init)?;
-            (a, parameters.create(&b_name, b_shape, Init::Constant(0.0))?, AdapterCut::Whole)
-        }
-        LinearCut::Outputs(_) => {
-            let (a, share) = parameters.create_for_all_lanes(&a_name, a_shape, init)?;
-            let b = layout.b(layer, Sharding::replicated(b_shape))?;
-            let b = parameters.create_sharded(&b_name, b, Init::Constant(0.0))?;
-            (a, b, AdapterCut::Outputs(share))
-        }
-        LinearCut::Inputs => {
-            let a = Sharding::replicated(a_shape).divided(Axis::Tensor, 1, layout.lanes)?;
-            let a = parameters.create_sharded(&a_name, a, init)?;
-            let (b, share) = parameters.create_for_all_lanes(&b_name, b_shape, Init::Constant(0.0))?;
-            (a, b, AdapterCut::Inputs(share))
-        }
+    let of_b = match style {
+        Some(ParallelStyle::Column(_)) => Some(layout.b(layer, Sharding::replicated(b_shape))?),
+        _ => None,
     };
-    let dropout = Dropout::of_input(parameters, &format!("{layer}.lora_dropout"), lora.dropout, cut);
+    let [a, b] = matrices(parameters, layer, style, ([a_shape, b_shape], of_b))?;
+    let dropout = Dropout::of_layer_input(parameters, &format!("{layer}.lora_dropout"), lora.dropout, style);
     let (parts, scale, dropout) = (layout.parts(), lora.scale(), dropout.site().cloned());
-    Ok(Some(Adapter { a, b, parts, scale, dropout, cut: adapter_cut }))
+    Ok(Some(Adapter { a, b, parts, scale, dropout, sums: sums(style) }))
+}
+
+/// The results of an adapted layer that are partial sums over shards.
+fn sums(style: Option<&ParallelStyle>) -> PartialSums {
+    PartialSums {
+        output: style == Some(&ParallelStyle::Row),
+        input_gradient: matches!(style, Some(ParallelStyle::Column(_))),
+    }
+}
+
+/// Makes A and B of a layer, of shapes `whole`; `of_b` is the sharding of B in a column-parallel layer.
+fn matrices(
+    parameters: &mut Parameters,
+    layer: &str,
+    style: Option<&ParallelStyle>,
+    ([a, b], of_b): ([[usize; 2]; 2], Option<Sharding>),
+) -> Result<[Weight; 2]> {
+    let ([a_name, b_name], init) = (Lora::names(layer), Init::uniform_fan_in(a[1]));
+    let zero = Init::Constant(0.0);
+    Ok(match (style, of_b) {
+        (Some(ParallelStyle::Row), _) => {
+            let sharding = Sharding::replicated(a).divided(Axis::Tensor, 1, parameters.shards().all)?;
+            let a = parameters.create_sharded(&a_name, sharding, init)?;
+            [a, parameters.create_copied(&b_name, b, zero)?]
+        }
+        (Some(ParallelStyle::Column(_)), Some(sharding)) => {
+            let a = parameters.create_copied(&a_name, a, init)?;
+            [a, parameters.create_sharded(&b_name, sharding, zero)?]
+        }
+        _ => [parameters.create(&a_name, a, init)?, parameters.create(&b_name, b, zero)?],
+    })
 }
 
 /// A layer of experts: the names of the equal parts of an expert's outputs, the rows of one, and the inputs.
@@ -73,8 +92,8 @@ pub(super) struct ExpertLayer<'a> {
     pub(super) rows: usize,
     /// Inputs of the layer.
     pub(super) inputs: usize,
-    /// The dimension that lanes divide.
-    pub(super) cut: LinearCut<'a>,
+    /// The style in which the layer is divided.
+    pub(super) style: Option<&'a ParallelStyle>,
 }
 
 /// Makes the adapters of a layer of experts, as [`create`] that of a linear layer: for each expert the same
@@ -88,7 +107,7 @@ pub(super) fn create_for_experts(
 ) -> Result<Option<ExpertAdapter>> {
     let tuning = Arc::clone(parameters.tuning());
     let Some(lora) = tuning.lora() else { return Ok(None) };
-    let ExpertLayer { layer, experts, rows, inputs, cut, .. } = of;
+    let ExpertLayer { layer, experts, rows, inputs, style, .. } = of;
     let modules = lora.modules_of_experts((layer, of.prefix), *experts, (of.parts, *rows));
     if modules.is_empty() {
         return Ok(None);
@@ -104,57 +123,45 @@ pub(super) fn create_for_experts(
         return Err(NnError::Sizes(text));
     }
     parameters.adapters_mut().extend(lora.tensors(layer, *inputs, &modules));
-    let ([a_name, b_name], init) = (Lora::names(layer), Init::uniform_fan_in(*inputs));
     let (a_shape, b_shape) = ([modules.len() * lora.r, *inputs], [modules.len() * rows, lora.r]);
-    let (lanes, zero) = (parameters.lanes(), Init::Constant(0.0));
-    let (a, b, adapter_cut) = match cut {
-        _ if !lanes.is_divided() => {
-            let a = parameters.create(&a_name, a_shape, init)?;
-            (a, parameters.create(&b_name, b_shape, zero)?, AdapterCut::Whole)
+    let of_b = match style {
+        Some(ParallelStyle::Column(_)) => {
+            let (groups, shards) = (vec![*rows; modules.len()], parameters.shards().all);
+            Some(Sharding::replicated(b_shape).divided_in_groups(Axis::Tensor, 0, shards, &groups)?)
         }
-        LinearCut::Outputs(_) => {
-            let (a, share) = parameters.create_for_all_lanes(&a_name, a_shape, init)?;
-            let groups = vec![*rows; modules.len()];
-            let b = Sharding::replicated(b_shape).divided_in_groups(Axis::Tensor, 0, lanes.all, &groups)?;
-            (a, parameters.create_sharded(&b_name, b, zero)?, AdapterCut::Outputs(share))
-        }
-        LinearCut::Inputs => {
-            let a = Sharding::replicated(a_shape).divided(Axis::Tensor, 1, lanes.all)?;
-            let a = parameters.create_sharded(&a_name, a, init)?;
-            let (b, share) = parameters.create_for_all_lanes(&b_name, b_shape, zero)?;
-            (a, b, AdapterCut::Inputs(share))
-        }
+        _ => None,
     };
-    let dropout = Dropout::of_input(parameters, &format!("{layer}.lora_dropout"), lora.dropout, *cut);
+    let [a, b] = matrices(parameters, layer, *style, ([a_shape, b_shape], of_b))?;
+    let dropout = Dropout::of_layer_input(parameters, &format!("{layer}.lora_dropout"), lora.dropout, *style);
     let (scale, dropout) = (lora.scale(), dropout.site().cloned());
     let parts = AdaptedParts { experts: *experts, all, adapted };
-    Ok(Some(ExpertAdapter { a, b, parts, scale, dropout, cut: adapter_cut }))
+    Ok(Some(ExpertAdapter { a, b, parts, scale, dropout }))
 }
 
 /// The modules with adapters in the outputs of a layer.
 struct Layout<'a> {
     modules: &'a [Module],
     outputs: usize,
-    cut: LinearCut<'a>,
-    lanes: usize,
+    style: Option<&'a ParallelStyle>,
+    shards: usize,
 }
 
 impl Layout<'_> {
-    /// The outputs of a lane that each module's adapter adds to.
+    /// The outputs of a shard that each module's adapter adds to.
     fn parts(&self) -> Vec<Range<usize>> {
-        let lanes = match self.cut {
-            LinearCut::Outputs(_) => self.lanes,
-            LinearCut::Inputs => 1,
+        let shards = match self.style {
+            Some(ParallelStyle::Column(_)) => self.shards,
+            _ => 1,
         };
-        let of = |module: &Module| module.rows.start / lanes..module.rows.end / lanes;
-        self.modules.iter().map(of).collect()
+        let rows = |module: &Module| module.rows.start / shards..module.rows.end / shards;
+        self.modules.iter().map(rows).collect()
     }
 
-    /// The parts of B in lanes that divide the outputs: of each module the rows that the lane has of it.
+    /// The parts of B in shards of the outputs: of each module the rows that the shard has of it.
     fn b(&self, layer: &str, whole: Sharding) -> Result<Sharding> {
-        let groups = match self.cut {
-            LinearCut::Outputs(groups) if !groups.is_empty() => groups,
-            _ => &[self.outputs],
+        let groups = match self.style {
+            Some(ParallelStyle::Column(groups)) if !groups.is_empty() => groups,
+            _ => &vec![self.outputs],
         };
         let (mut of_modules, mut first) = (Vec::new(), 0);
         for group in groups {
@@ -169,6 +176,6 @@ impl Layout<'_> {
             let text = format!("lora.targets: lanes do not divide the modules of {layer} in equal parts");
             return Err(NnError::Sizes(text));
         }
-        whole.divided_in_groups(Axis::Tensor, 0, self.lanes, &of_modules)
+        whole.divided_in_groups(Axis::Tensor, 0, self.shards, &of_modules)
     }
 }

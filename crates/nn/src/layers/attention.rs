@@ -4,8 +4,6 @@ use autograd::ops::AttentionMeasures;
 use autograd::{Tape, Var, ops};
 use tensor::ops::attention::{Heads, Qkv};
 
-use super::divided::{DividedLayer, each_lane};
-use super::stack::each_piece;
 use super::{Dropout, Layer, Linear, within};
 use crate::error::{NnError, Result};
 
@@ -21,7 +19,7 @@ pub struct CausalSelfAttention {
 
 impl CausalSelfAttention {
     /// Returns the layer. `qkv` gives the columns that `heads` states, and `projection` takes `heads.query ·
-    /// heads.width`.
+    /// heads.width`; shards of both have equal parts of the heads.
     pub fn new(qkv: Qkv<Linear>, projection: Linear, heads: Heads) -> Self {
         CausalSelfAttention { qkv, projection, heads, dropout: Dropout::none() }
     }
@@ -33,20 +31,13 @@ impl CausalSelfAttention {
     }
 }
 
-impl DividedLayer for CausalSelfAttention {
-    fn forward_lanes(lanes: &[Self], tape: &Tape, x: Vec<Var>) -> Result<Vec<Var>> {
-        let plain = |lane: &Self| match &lane.qkv {
-            Qkv::Packed(layer) if lane.dropout.site().is_none() => {
-                !layer.measures() && !lane.projection.measures()
-            }
-            _ => false,
-        };
-        let Some(first) = lanes.first().filter(|_| lanes.iter().all(plain)) else {
-            return each_lane(lanes, x, |lane, x| lane.forward(tape, x));
-        };
-        let qkv = each_lane(lanes, x, |lane, x| lane.qkv.arrays()[0].forward(tape, x))?;
-        let mixed = within(tape, "attention", || Ok(ops::lane_attention(tape, qkv, first.heads.into())?))?;
-        each_lane(lanes, mixed, |lane, mixed| lane.projection.forward(tape, mixed))
+impl CausalSelfAttention {
+    /// Mixes values and projects the results, of the blocks that `qkv` has.
+    fn attend(&self, tape: &Tape, qkv: Qkv<Var>, measures: AttentionMeasures) -> Result<Var> {
+        let mixed = within(tape, "attention", || {
+            Ok(ops::attention(tape, qkv, self.heads, self.dropout.site(), measures)?)
+        })?;
+        self.projection.forward_blocks(tape, mixed)
     }
 }
 
@@ -56,38 +47,39 @@ impl Layer for CausalSelfAttention {
     /// Maps `[batch, time, width]` to the same shape.
     ///
     /// # Errors
-    /// Operands of a wrong shape, out of memory.
+    /// Operands of a wrong shape, out of memory, a failed collective.
     fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        let qkv = match &self.qkv {
-            Qkv::Packed(layer) => Qkv::Packed(layer.forward(tape, x)?),
-            Qkv::Separate([queries, keys, values]) => Qkv::Separate([
-                queries.forward(tape, x.clone())?,
-                keys.forward(tape, x.clone())?,
-                values.forward(tape, x)?,
-            ]),
+        let (dtype, measures) = (
+            x.tensor().dtype(),
+            AttentionMeasures {
+                output: self.projection.measures(),
+                gradients: self.qkv.arrays().iter().any(Linear::measures),
+            },
+        );
+        let y = match &self.qkv {
+            Qkv::Packed(layer) => {
+                let attend = |x| {
+                    let qkv = layer.edges().columns(layer.forward_blocks(tape, x)?);
+                    self.attend(tape, Qkv::Packed(qkv), measures)
+                };
+                let x = layer.enter(tape, x)?;
+                match ops::attends_jointly(tape, &[], self.dropout.site(), measures) {
+                    true => attend(x)?,
+                    false => x.each_shard(tape, attend)?,
+                }
+            }
+            Qkv::Separate([queries, keys, values]) => {
+                let qkv = [
+                    queries.forward(tape, x.clone())?,
+                    keys.forward(tape, x.clone())?,
+                    values.forward(tape, x)?,
+                ];
+                self.attend(tape, Qkv::Separate(qkv), measures)?
+            }
             Qkv::Piece { .. } => {
                 return Err(NnError::Sizes("queries and keys of other positions have no layer".to_owned()));
             }
         };
-        let measures = AttentionMeasures {
-            output: self.projection.measures(),
-            gradients: self.qkv.arrays().iter().any(Linear::measures),
-        };
-        let mixed = within(tape, "attention", || {
-            Ok(ops::attention(tape, qkv, self.heads, self.dropout.site(), measures)?)
-        })?;
-        self.projection.forward(tape, mixed)
-    }
-
-    fn forward_pieces(&self, tape: &Tape, x: Vec<Var>) -> Result<Vec<Var>> {
-        let Qkv::Packed(layer) = &self.qkv else {
-            let text = "sequences in pieces need queries, keys and values of one layer";
-            return Err(NnError::Sizes(text.to_owned()));
-        };
-        let qkv = each_piece(tape, x, |x| layer.forward(tape, x))?;
-        let (settings, dropout) = (self.heads.into(), self.dropout.site());
-        let mixed =
-            within(tape, "attention", || Ok(ops::piece_attention(tape, qkv, settings, None, dropout)?))?;
-        each_piece(tape, mixed, |mixed| self.projection.forward(tape, mixed))
+        self.projection.leave(tape, y, dtype)
     }
 }

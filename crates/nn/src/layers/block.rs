@@ -1,8 +1,7 @@
 //! The transformer block: two branches on a residual stream.
 
-use autograd::{Tape, Var};
+use autograd::{Tape, Var, map};
 
-use super::stack::each_piece;
 use super::{Dropout, Layer, Multiplier, Norm, Residual, within};
 use crate::error::Result;
 
@@ -45,14 +44,6 @@ where
         self.output(tape, sum, branch)
     }
 
-    fn forward_pieces(&self, tape: &Tape, streams: Vec<Residual>) -> Result<Vec<Residual>> {
-        let begun = each_piece(tape, streams, |stream| self.input(tape, stream))?;
-        let (sums, inputs): (Vec<Var>, Vec<Var>) = begun.into_iter().unzip();
-        let branches = self.layers.forward_pieces(tape, inputs)?;
-        let pieces = sums.into_iter().zip(branches).collect();
-        each_piece(tape, pieces, |(sum, branch)| self.output(tape, sum, branch))
-    }
-
     /// Returns the stream, and the input of the layers.
     fn input(&self, tape: &Tape, stream: Residual) -> Result<(Var, Var)> {
         match &self.before {
@@ -62,12 +53,14 @@ where
     }
 
     /// Returns the stream with the output of the layers.
-    fn output(&self, tape: &Tape, sum: Var, mut branch: Var) -> Result<Residual> {
-        if let Some(norm) = &self.after {
-            branch = norm.forward(tape, branch)?;
-        }
-        let branch = self.scale.forward(tape, branch)?;
-        Ok(Residual::pending(sum, self.dropout.forward(tape, branch)?))
+    fn output(&self, tape: &Tape, sum: Var, branch: Var) -> Result<Residual> {
+        let branch = map(tape, [branch], |_, [mut branch]| {
+            if let Some(norm) = &self.after {
+                branch = norm.forward(tape, branch)?;
+            }
+            self.dropout.forward(tape, self.scale.forward(tape, branch)?)
+        })?;
+        Ok(Residual::pending(sum, branch))
     }
 }
 
@@ -83,13 +76,6 @@ where
         within(tape, &self.name, || {
             let stream = self.attention.forward(tape, stream)?;
             self.feed_forward.forward(tape, stream)
-        })
-    }
-
-    fn forward_pieces(&self, tape: &Tape, streams: Vec<Residual>) -> Result<Vec<Residual>> {
-        within(tape, &self.name, || {
-            let streams = self.attention.forward_pieces(tape, streams)?;
-            self.feed_forward.forward_pieces(tape, streams)
         })
     }
 }

@@ -2,9 +2,10 @@
 
 use autograd::{Tape, Var, ops};
 
-use super::{LinearCut, within};
+use super::within;
 use crate::error::Result;
 use crate::parameters::Parameters;
+use crate::placements::ParallelStyle;
 
 /// A site at which elements are dropped in training, or none.
 #[derive(Clone, Debug)]
@@ -14,33 +15,47 @@ pub struct Dropout {
 
 impl Dropout {
     /// Drops elements with `probability`, 0 to below 1, by random numbers of the model's seed and of `site`,
-    /// a unique name. With 0 no operator is called. Each lane of a divided layer has a site of its own;
-    /// between layers, rows are divided.
+    /// a unique name. With 0 no operator is called. Arrays are those between layers, whose rows may be in
+    /// shards.
     pub fn new(parameters: &Parameters, site: &str, probability: f64) -> Self {
-        let new = |site: &str| ops::Dropout::new(parameters.seed(), site, probability);
-        let of_lane = || match parameters.lane() {
-            Some(lane) => new(&format!("{site}.{lane}")),
-            None if parameters.lanes().is_divided() => new(site).of_divided_rows(),
-            None => new(site),
-        };
-        Dropout { site: (probability > 0.0).then(of_lane) }
+        Self::with(parameters, site, probability, |site| match parameters.shards_rows() {
+            true => site.over_rows(),
+            false => site,
+        })
     }
 
-    /// Drops elements of the input of a linear layer that lanes divide by `cut`. Lanes that divide its
-    /// outputs have the same input.
-    pub(super) fn of_input(
+    /// [`Dropout::new`] of arrays within a layer that is in shards, each of which has a site of its own.
+    pub(super) fn of_shards(parameters: &Parameters, site: &str, probability: f64) -> Self {
+        let shards = parameters.shards();
+        Self::with(parameters, site, probability, |site| match shards.is_divided() {
+            true => site.of_shards(shards.here),
+            false => site,
+        })
+    }
+
+    /// [`Dropout::new`] of the input of a linear layer that is divided by `style`. Shards of a
+    /// column-parallel layer have the same input.
+    pub(super) fn of_layer_input(
         parameters: &Parameters,
         site: &str,
         probability: f64,
-        cut: LinearCut<'_>,
+        style: Option<&ParallelStyle>,
     ) -> Self {
-        match cut {
-            LinearCut::Inputs => Self::new(parameters, site, probability),
-            LinearCut::Outputs(_) => {
-                let site = || ops::Dropout::new(parameters.seed(), site, probability);
-                Dropout { site: (probability > 0.0).then(site) }
-            }
+        match style {
+            Some(ParallelStyle::Row) => Self::of_shards(parameters, site, probability),
+            Some(ParallelStyle::Column(_)) => Self::with(parameters, site, probability, |site| site),
+            None => Self::new(parameters, site, probability),
         }
+    }
+
+    fn with(
+        parameters: &Parameters,
+        site: &str,
+        probability: f64,
+        numbered: impl FnOnce(ops::Dropout) -> ops::Dropout,
+    ) -> Self {
+        let new = || numbered(ops::Dropout::new(parameters.seed(), site, probability));
+        Dropout { site: (probability > 0.0).then(new) }
     }
 
     /// No dropout.

@@ -1,8 +1,7 @@
 //! Token embedding, without positions or with learned or fixed ones.
 
-use autograd::ops::Positions;
+use autograd::ops::{Positions, TokenTable};
 use autograd::{Tape, Var, Weight, ops};
-use collective::Axis;
 use device::{Float, dispatch};
 use tensor::Tensor;
 
@@ -11,17 +10,17 @@ use crate::buffers::ModelBuffer;
 use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
-use crate::sharding::Sharding;
 
 /// The vector of each token, plus the vector of its position if there are positions. Positions count from the
 /// start of a token's document.
 #[derive(Debug)]
 pub struct Embedding {
-    /// The rows of each lane that is here.
-    lanes: Vec<Weight>,
+    /// The table, or its shards that are here.
+    tables: Vec<Weight>,
     padding: Option<u32>,
     positions: Table,
-    is_divided: bool,
+    is_sharded: bool,
+    shards_rows: bool,
 }
 
 #[derive(Debug)]
@@ -42,13 +41,9 @@ impl Embedding {
         [vocabulary, width]: [usize; 2],
         init: Init,
     ) -> Result<Self> {
-        let all = parameters.lanes();
-        let lane = |parameters: &mut Parameters| {
-            let table = Sharding::replicated([vocabulary, width]).divided(Axis::Tensor, 0, all.all)?;
-            parameters.create_sharded(name, table, init)
-        };
-        let lanes = parameters.for_each_lane(lane)?;
-        Ok(Embedding { lanes, padding: None, positions: Table::None, is_divided: all.is_divided() })
+        let (is_sharded, shards_rows) = (parameters.style(name).is_some(), parameters.shards_rows());
+        let tables = parameters.create_shards(name, [vocabulary, width], init)?;
+        Ok(Embedding { tables, padding: None, positions: Table::None, is_sharded, shards_rows })
     }
 
     /// Returns the same layer, in which the vector of the token `padding` gets no gradient.
@@ -92,10 +87,10 @@ impl Embedding {
     }
 
     fn width(&self) -> usize {
-        self.lanes[0].shape().columns()
+        self.tables[0].shape().columns()
     }
 
-    /// Maps u32 tokens `[batch, time]` to `[batch, time, width]`, or to the rows of it that are here.
+    /// Maps u32 tokens `[batch, time]` to `[batch, time, width]`, of which rows may be in shards.
     ///
     /// # Errors
     /// A token outside the table, more positions than were registered, out of memory.
@@ -105,12 +100,15 @@ impl Embedding {
             Table::Learned(table) => Some(Positions::Learned(table)),
             Table::Fixed(table) => Some(Positions::Fixed(table.tensor())),
         };
-        within(tape, "embedding", || {
-            Ok(match self.is_divided {
-                true => ops::divided_embedding(tape, tokens, &self.lanes, positions, self.padding)?,
-                false => ops::embedding(tape, tokens, &self.lanes[0], positions, self.padding)?,
-            })
-        })
+        let table = match self.is_sharded {
+            // Passes that generate text have few rows, which every rank computes.
+            true => TokenTable::Shards {
+                tables: &self.tables,
+                shards_rows: self.shards_rows && tape.pass().cache.is_none(),
+            },
+            false => TokenTable::Whole(&self.tables[0]),
+        };
+        within(tape, "embedding", || Ok(ops::embedding(tape, tokens, table, positions, self.padding)?))
     }
 }
 

@@ -1,11 +1,11 @@
 //! The feed-forward layers of a GPT-2 block.
 
-use autograd::ops::{FeedForwardWeights, Fp8Input, Fp8Linear};
+use autograd::ops::{FeedForwardWeights, Fp8Input};
 use autograd::{Tape, Var, ops};
 use tensor::ops::Activation;
 
-use super::divided::DividedLayer;
-use super::{Layer, Linear, LinearCut, within};
+use super::linear::LinearShard;
+use super::{Layer, Linear, within};
 use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
@@ -21,11 +21,11 @@ pub struct FeedForward {
 enum Layers {
     /// One operator for both layers.
     Fused(Box<FeedForwardWeights>),
-    /// Two operators, because one of the layers has an adapter, the first alone is in FP8, or they are a
-    /// lane.
+    /// Two operators, because one of the layers has an adapter, the first alone is in FP8, or they are in
+    /// shards.
     Separate(Box<[Linear; 2]>),
     /// Two operators, of which the second computes the activation of its input, which it stores in FP8 only.
-    Fp8(Box<(Linear, Fp8Linear)>),
+    Fp8(Box<[Linear; 2]>),
 }
 
 impl FeedForward {
@@ -44,27 +44,35 @@ impl FeedForward {
     ) -> Result<Self> {
         let hidden = 4 * width;
         let name = |part: &str| format!("{prefix}.{part}");
-        let cut = ([width, hidden], LinearCut::Outputs(&[hidden]));
-        let expand = Linear::lane(parameters, &name("mlp_fc"), cut, init, biases, activation)?;
-        let cut = ([hidden, width], LinearCut::Inputs);
-        let project = Linear::lane(parameters, &name("mlp_proj"), cut, projection, biases, Activation::None)?;
-        let is_divided = parameters.lanes().is_divided();
-        let is_plain = |layer: &Linear| layer.adapter.is_none() && layer.fp8.is_none() && !is_divided;
-        let layers = match (is_plain(&expand) && is_plain(&project), project.in_fp8()) {
-            (_, Some(project)) => Layers::Fp8(Box::new((expand.without_activation(), project))),
-            (false, None) => Layers::Separate(Box::new([expand, project])),
-            (true, None) => Layers::Fused(Box::new(FeedForwardWeights {
-                expand: expand.weight,
-                expand_bias: expand.bias,
-                project: project.weight,
-                project_bias: project.bias,
-            })),
+        let expand =
+            Linear::optional_bias(parameters, &name("mlp_fc"), [width, hidden], init, (biases, activation))?;
+        let project = Linear::optional_bias(
+            parameters,
+            &name("mlp_proj"),
+            [hidden, width],
+            projection,
+            (biases, Activation::None),
+        )?;
+        let is_plain = |layer: &Linear| layer.whole().is_some_and(LinearShard::is_plain);
+        let layers = match is_plain(&expand) && is_plain(&project) {
+            true => Layers::Fused(Box::new(fused(expand, project)?)),
+            false if project.is_in_fp8() => Layers::Fp8(Box::new([expand.without_activation(), project])),
+            false => Layers::Separate(Box::new([expand, project])),
         };
         Ok(FeedForward { layers, activation })
     }
 }
 
-impl DividedLayer for FeedForward {}
+/// The weights of two whole layers.
+fn fused(expand: Linear, project: Linear) -> Result<FeedForwardWeights> {
+    let (expand, project) = (expand.into_whole()?, project.into_whole()?);
+    Ok(FeedForwardWeights {
+        expand: expand.weight,
+        expand_bias: expand.bias,
+        project: project.weight,
+        project_bias: project.bias,
+    })
+}
 
 impl Layer for FeedForward {
     type Stream = Var;
@@ -76,16 +84,9 @@ impl Layer for FeedForward {
     fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         within(tape, "mlp", || match &self.layers {
             Layers::Fused(weights) => Ok(ops::feed_forward(tape, x, weights, self.activation)?),
-            Layers::Separate(layers) => {
-                let [expand, project] = &**layers;
-                project.forward(tape, expand.forward(tape, x)?)
-            }
+            Layers::Separate(layers) => Linear::forward_both(layers, tape, x, Fp8Input::Plain),
             Layers::Fp8(layers) => {
-                let (expand, project) = &**layers;
-                let x = expand.forward(tape, x)?;
-                within(tape, "mlp_proj", || {
-                    Ok(ops::fp8_linear(tape, x, project, Fp8Input::Activated(self.activation))?)
-                })
+                Linear::forward_both(layers, tape, x, Fp8Input::Activated(self.activation))
             }
         })
     }

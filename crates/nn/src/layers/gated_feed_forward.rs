@@ -1,12 +1,11 @@
 //! The gated feed-forward layers of a Llama block: SwiGLU, GeGLU.
 
-use autograd::ops::{Fp8Input, Fp8Linear, GatedFeedForwardWeights};
-use autograd::{Tape, Var, ops};
+use autograd::ops::{Fp8Input, GatedFeedForwardWeights};
+use autograd::{Tape, Var, map, ops};
 use tensor::ops::Activation;
 use tensor::ops::gate::Gate;
 
-use super::divided::DividedLayer;
-use super::{Layer, Linear, LinearCut, within};
+use super::{Layer, Linear, within};
 use crate::error::{NnError, Result};
 use crate::init::Init;
 use crate::parameters::Parameters;
@@ -14,16 +13,12 @@ use crate::parameters::Parameters;
 /// width → activation(gate) · up, of `hidden` values each, with or without bounds → width.
 #[derive(Debug)]
 pub struct GatedFeedForward {
-    layers: Layers,
+    gate_up: Linear,
+    down: Linear,
+    /// The weights of both layers of each shard that is here, for one operator; none in FP8, where the second
+    /// layer computes the gate of its input, which it stores in FP8 only.
+    fused: Vec<GatedFeedForwardWeights>,
     gate: Gate,
-}
-
-#[derive(Debug)]
-enum Layers {
-    /// One operator for all layers.
-    Fused(Box<GatedFeedForwardWeights>),
-    /// Two operators, of which the second computes the gate of its input, which it stores in FP8 only.
-    Fp8(Box<(Linear, Fp8Linear)>),
 }
 
 impl GatedFeedForward {
@@ -41,35 +36,56 @@ impl GatedFeedForward {
         biases: bool,
     ) -> Result<Self> {
         let gate = gate.into();
-        let mut linear = |part: &str, cut, init| {
-            Linear::lane(parameters, &format!("{prefix}.{part}"), cut, init, biases, Activation::None)
+        let mut linear = |part: &str, sizes, init| {
+            let name = format!("{prefix}.{part}");
+            Linear::optional_bias(parameters, &name, sizes, init, (biases, Activation::None))
         };
-        let groups = [hidden, hidden];
-        let gate_up = linear("gate_up_proj", ([width, 2 * hidden], LinearCut::Outputs(&groups)), init)?;
-        let down = linear("down_proj", ([hidden, width], LinearCut::Inputs), projection)?;
-        let layers = match (gate_up.in_fp8(), down.in_fp8()) {
-            (_, Some(_)) if gate.clamp.is_some() => {
-                let text = format!("{prefix}.down_proj is in FP8, which has no bounds of its gate yet");
-                return Err(NnError::Sizes(text));
+        let gate_up = linear("gate_up_proj", [width, 2 * hidden], init)?;
+        let down = linear("down_proj", [hidden, width], projection)?;
+        let refused = |text: &str| Err(NnError::Sizes(format!("{prefix}.{text}")));
+        let fused = match (gate_up.is_in_fp8(), down.is_in_fp8()) {
+            (_, true) if gate.clamp.is_some() => {
+                return refused("down_proj is in FP8, which has no bounds of its gate yet");
             }
-            (_, Some(down)) => Layers::Fp8(Box::new((gate_up, down))),
-            (Some(_), None) => {
-                let text = format!("{prefix}.gate_up_proj is in FP8 only together with {prefix}.down_proj");
-                return Err(NnError::Sizes(text));
+            (true, false) => {
+                let text = format!("gate_up_proj is in FP8 only together with {prefix}.down_proj");
+                return refused(&text);
             }
-            (None, None) => Layers::Fused(Box::new(GatedFeedForwardWeights {
-                gate_up: gate_up.weight,
-                down: down.weight,
-                biases: [gate_up.bias, down.bias],
-                adapters: [gate_up.adapter, down.adapter],
-                is_lane: parameters.lanes().is_divided(),
-            })),
+            (_, true) => Vec::new(),
+            (false, false) => fused_weights(&gate_up, &down),
         };
-        Ok(GatedFeedForward { layers, gate })
+        Ok(GatedFeedForward { gate_up, down, fused, gate })
+    }
+
+    /// Maps the copy of the input of one shard to its result.
+    ///
+    /// # Errors
+    /// Another shape or type, out of memory.
+    pub(super) fn forward_shard(&self, tape: &Tape, shard: usize, x: Var) -> Result<Var> {
+        within(tape, "mlp", || match self.fused.get(shard) {
+            Some(weights) => Ok(ops::gated_feed_forward(tape, x, weights, self.gate)?),
+            None => {
+                let hidden = self.gate_up.forward_shard(tape, shard, x)?;
+                let function = Fp8Input::Gated(self.gate.activation);
+                self.down.forward_shard_fp8(tape, shard, hidden, function)
+            }
+        })
     }
 }
 
-impl DividedLayer for GatedFeedForward {}
+/// The weights of both layers, shard by shard.
+fn fused_weights(gate_up: &Linear, down: &Linear) -> Vec<GatedFeedForwardWeights> {
+    let is_partial = gate_up.edges().is_sharded();
+    let pairs = gate_up.shards.iter().zip(&down.shards);
+    let weights = pairs.map(|(gate_up, down)| GatedFeedForwardWeights {
+        gate_up: gate_up.weight.clone(),
+        down: down.weight.clone(),
+        biases: [gate_up.bias.clone(), down.bias.clone()],
+        adapters: [gate_up.adapter.clone(), down.adapter.clone()],
+        is_partial,
+    });
+    weights.collect()
+}
 
 impl Layer for GatedFeedForward {
     type Stream = Var;
@@ -77,17 +93,11 @@ impl Layer for GatedFeedForward {
     /// Maps `[.., width]` to the same shape.
     ///
     /// # Errors
-    /// Another shape or type, out of memory.
+    /// Another shape or type, out of memory, a failed collective.
     fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        within(tape, "mlp", || match &self.layers {
-            Layers::Fused(weights) => Ok(ops::gated_feed_forward(tape, x, weights, self.gate)?),
-            Layers::Fp8(layers) => {
-                let (gate_up, down) = &**layers;
-                let x = gate_up.forward(tape, x)?;
-                within(tape, "down_proj", || {
-                    Ok(ops::fp8_linear(tape, x, down, Fp8Input::Gated(self.gate.activation))?)
-                })
-            }
-        })
+        let dtype = x.tensor().dtype();
+        let x = self.gate_up.enter(tape, x)?;
+        let y = map(tape, [x], |block, [x]| self.forward_shard(tape, block.shard, x))?;
+        self.down.leave(tape, y, dtype)
     }
 }

@@ -4,7 +4,7 @@ use tensor::ops::Activation;
 use tensor::ops::attention::{Heads, Qkv};
 
 use super::block::Branch;
-use super::{Block, CausalSelfAttention, Divided, Dropout, FeedForward, LayerNorm, Linear, LinearCut};
+use super::{Block, CausalSelfAttention, Dropout, FeedForward, LayerNorm, Linear};
 use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
@@ -16,8 +16,6 @@ pub struct GptBlockSizes {
     pub width: usize,
     /// Attention heads.
     pub heads: Heads,
-    /// Tokens in a sequence.
-    pub context: usize,
     /// Whether norms and linear layers have biases.
     pub biases: bool,
     /// Activation of the feed-forward layers.
@@ -27,7 +25,7 @@ pub struct GptBlockSizes {
 }
 
 /// GPT-2's block: layer norms, and feed-forward layers with one activation.
-pub type GptBlock = Block<LayerNorm, Divided<CausalSelfAttention>, Divided<FeedForward>>;
+pub type GptBlock = Block<LayerNorm, CausalSelfAttention, FeedForward>;
 
 impl GptBlock {
     /// Registers the parameters of layer `index` as `h.{index}.…`. `projection` initialises the two layers
@@ -41,20 +39,18 @@ impl GptBlock {
         sizes: GptBlockSizes,
         [init, projection]: [Init; 2],
     ) -> Result<Self> {
-        let GptBlockSizes { width, context, biases, dropout, .. } = sizes;
+        let GptBlockSizes { width, biases, dropout, activation, .. } = sizes;
         parameters.begin_unit();
         let name = format!("h.{index}");
         let norm = if biases { LayerNorm::new } else { LayerNorm::without_bias };
         let of = |part: &str| format!("{name}.{part}");
         let norm_1 = norm(parameters, &of("ln_1"), width)?;
-        let attention = Divided::new(parameters, (&of("attn_proj"), width, biases), context, |parameters| {
-            Self::attention(parameters, &name, sizes, [init, projection])
-        })?;
+        let attention =
+            parameters.branch(|parameters| Self::attention(parameters, &name, sizes, [init, projection]))?;
         let norm_2 = norm(parameters, &of("ln_2"), width)?;
-        let feed_forward =
-            Divided::new(parameters, (&of("mlp_proj"), width, biases), context, |parameters| {
-                FeedForward::new(parameters, &name, width, [init, projection], biases, sizes.activation)
-            })?;
+        let feed_forward = parameters.branch(|parameters| {
+            FeedForward::new(parameters, &name, width, [init, projection], biases, activation)
+        })?;
         let [after_attention, after_feed_forward] =
             ["attn_proj.dropout", "mlp.dropout"].map(|site| Dropout::new(parameters, &of(site), dropout));
         Ok(Block {
@@ -64,7 +60,6 @@ impl GptBlock {
         })
     }
 
-    /// Registers a lane of attention.
     fn attention(
         parameters: &mut Parameters,
         name: &str,
@@ -72,14 +67,13 @@ impl GptBlock {
         [init, projection]: [Init; 2],
     ) -> Result<CausalSelfAttention> {
         let GptBlockSizes { width, heads, biases, .. } = sizes;
-        let of = |part: &str| format!("{name}.{part}");
-        let groups = heads.groups_of_columns();
-        let cut = ([width, heads.packed_columns()], LinearCut::Outputs(&groups));
-        let qkv = Linear::lane(parameters, &of("attn_qkv"), cut, init, biases, Activation::None)?;
-        let cut = ([heads.query_columns(), width], LinearCut::Inputs);
-        let output = Linear::lane(parameters, &of("attn_proj"), cut, projection, biases, Activation::None)?;
-        let weights = Dropout::new(parameters, &of("attention.dropout"), sizes.dropout);
-        let heads = heads.divided(parameters.lanes().all);
+        let mut linear = |part: &str, sizes, init| {
+            let name = format!("{name}.{part}");
+            Linear::optional_bias(parameters, &name, sizes, init, (biases, Activation::None))
+        };
+        let qkv = linear("attn_qkv", [width, heads.packed_columns()], init)?;
+        let output = linear("attn_proj", [heads.query_columns(), width], projection)?;
+        let weights = Dropout::of_shards(parameters, &format!("{name}.attention.dropout"), sizes.dropout);
         Ok(CausalSelfAttention::new(Qkv::Packed(qkv), output, heads).dropping(weights))
     }
 }

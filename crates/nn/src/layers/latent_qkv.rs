@@ -6,8 +6,10 @@ use tensor::ops::Activation;
 use tensor::ops::attention::Settings;
 use tensor::ops::latent_qkv::LatentHeads;
 
+use super::edges::ShardEdges;
 use super::latents::LatentSizes;
-use super::{Linear, LinearCut, within};
+use super::linear::LinearShard;
+use super::{Linear, within};
 use crate::error::{NnError, Result};
 use crate::init::Init;
 use crate::parameters::Parameters;
@@ -15,31 +17,24 @@ use crate::parameters::Parameters;
 /// The dimension of columns in `[batch, time, columns]`.
 const COLUMNS: usize = 2;
 
-/// The input of the layers that compute queries, keys and values.
-#[derive(Clone, Debug)]
-pub(super) enum QkvInput {
-    /// The input of a linear layer, or the parts of latents side by side.
-    One(Var),
-    /// The latents of keys and values, the rotated columns of keys, and the input of queries.
-    Parts([Var; 3]),
-}
-
-/// Queries, keys and values of latents, or those of a lane.
+/// Queries, keys and values of latents. Shards have equal parts of the heads.
 #[derive(Debug)]
 pub struct LatentQkv {
     queries: Linear,
     keys_values: Linear,
+    edges: ShardEdges,
+    /// The heads of a shard.
     heads: LatentHeads,
     /// Columns of the latents of keys and values, of the rotated columns and of the queries' input.
     inputs: [usize; 3],
 }
 
 impl LatentQkv {
-    /// Registers, below `prefix`, `q_b_proj`, or `q_proj` if queries have no latents, and `kv_b_proj`; rows
-    /// of lanes are those of their heads. `width` is that of the layer's input.
+    /// Registers, below `prefix`, `q_b_proj`, or `q_proj` if queries have no latents, and `kv_b_proj`.
+    /// `width` is that of the layer's input.
     ///
     /// # Errors
-    /// Out of memory, a name that exists, heads that lanes do not divide.
+    /// Out of memory, a name that exists, heads that shards do not divide.
     pub(super) fn new(
         parameters: &mut Parameters,
         prefix: &str,
@@ -47,79 +42,93 @@ impl LatentQkv {
         settings: Settings,
         init: Init,
     ) -> Result<Self> {
-        let (all, lanes) = (settings.heads, parameters.lanes().all);
+        let (all, shards) = (settings.heads, parameters.shards().all);
         let LatentSizes { rotated, interleaved, .. } = sizes;
         let heads = LatentHeads {
-            query: all.query / lanes,
-            key_value: all.key_value / lanes,
+            query: all.query / shards,
+            key_value: all.key_value / shards,
             rotated,
             plain: all.width - rotated,
             value_width: all.value_width,
             interleaved,
         };
-        let mut lane = |name: &str, [inputs, outputs]: [usize; 2]| {
-            let cut = ([inputs, outputs], LinearCut::Outputs(&[outputs]));
-            Linear::lane(parameters, &format!("{prefix}.{name}"), cut, init, false, Activation::None)
+        let mut linear = |name: &str, [inputs, outputs]: [usize; 2]| {
+            let name = format!("{prefix}.{name}");
+            Linear::without_bias(parameters, &name, inputs, outputs, init, Activation::None)
         };
         let (name, input) = match sizes.queries {
             0 => ("q_proj", width),
             latents => ("q_b_proj", latents),
         };
-        let queries = lane(name, [input, all.query_columns()])?;
+        let queries = linear(name, [input, all.query_columns()])?;
         let columns = all.key_value * (heads.plain + all.value_width);
-        let keys_values = lane("kv_b_proj", [sizes.keys_values, columns])?;
-        Ok(LatentQkv { queries, keys_values, heads, inputs: [sizes.keys_values, rotated, input] })
+        let keys_values = linear("kv_b_proj", [sizes.keys_values, columns])?;
+        let edges = ShardEdges::new(parameters);
+        Ok(LatentQkv { queries, keys_values, edges, heads, inputs: [sizes.keys_values, rotated, input] })
     }
 
-    /// Returns the latents of keys and values, the rotated columns of keys, and the queries.
-    fn parts(&self, tape: &Tape, input: QkvInput) -> Result<[Var; 3]> {
-        let [latents, rotated, input] = match input {
-            QkvInput::Parts(parts) => parts,
-            QkvInput::One(joined) => {
-                let split = || Ok(ops::split(tape, joined, COLUMNS, &self.inputs)?);
-                <[Var; 3]>::try_from(within(tape, "latents", split)?)
-                    .map_err(|parts| NnError::Sizes(format!("{} parts of latents", parts.len())))?
-            }
-        };
-        Ok([latents, rotated, self.queries.forward(tape, input)?])
+    /// Returns the latents of keys and values, the rotated columns of keys and the input of queries for each
+    /// shard that is here: all of them are copied at once.
+    ///
+    /// # Errors
+    /// Out of memory; a failed collective.
+    pub(super) fn enter(&self, tape: &Tape, parts: [Var; 3]) -> Result<[Var; 3]> {
+        if !self.edges.is_sharded() {
+            return Ok(parts);
+        }
+        let axis = parts[0].tensor().shape().dims().len() - 1;
+        let joined = within(tape, "latents", || Ok(ops::concatenate(tape, &parts, axis)?))?;
+        let copies = self.edges.enter(tape, joined)?;
+        let parts = within(tape, "latents", || Ok(ops::split(tape, copies, COLUMNS, &self.inputs)?))?;
+        <[Var; 3]>::try_from(parts)
+            .map_err(|parts| NnError::Sizes(format!("{} parts of latents", parts.len())))
     }
 
-    /// Arranges queries, keys and values, without their positions, as attention takes them.
-    fn pack(&self, tape: &Tape, [latents, rotated, queries]: [Var; 3]) -> Result<Var> {
-        let keys_values = self.keys_values.forward(tape, latents)?;
-        within(tape, "latents", || Ok(ops::latent_qkv(tape, [queries, keys_values, rotated], self.heads)?))
+    /// The edges of the layers.
+    pub(super) fn edges(&self) -> ShardEdges {
+        self.edges
     }
 
-    /// Maps the latents `[batch, time, columns]` to queries, keys and values without their positions.
+    /// Maps the results of [`LatentQkv::enter`], of one shard, to queries, keys and values without their
+    /// positions, arranged as attention takes them.
     ///
     /// # Errors
     /// Another shape or type, out of memory.
-    pub(super) fn forward(&self, tape: &Tape, input: QkvInput) -> Result<Var> {
-        let parts = self.parts(tape, input)?;
-        self.pack(tape, parts)
+    pub(super) fn forward_shard(
+        &self,
+        tape: &Tape,
+        shard: usize,
+        [latents, rotated, input]: [Var; 3],
+    ) -> Result<Var> {
+        let queries = self.queries.forward_shard(tape, shard, input)?;
+        self.pack(tape, shard, [latents, rotated, queries])
     }
 
-    /// Maps latents to the result of attention in a pass with caches, which keep latents.
+    fn pack(&self, tape: &Tape, shard: usize, [latents, rotated, queries]: [Var; 3]) -> Result<Var> {
+        let keys_values = self.keys_values.forward_shard(tape, shard, latents)?;
+        within(tape, "latents", || Ok(ops::latent_qkv(tape, [queries, keys_values, rotated], self.heads)?))
+    }
+
+    /// Maps the parts of a shard to the result of attention in a pass with caches, which keep latents.
     ///
     /// # Errors
-    /// As [`LatentQkv::forward`]; no cache.
+    /// As [`LatentQkv::forward_shard`]; no cache.
     pub(super) fn attend_cached(
         &self,
         tape: &Tape,
-        input: QkvInput,
+        (shard, [latents, rotated, input]): (usize, [Var; 3]),
         settings: Settings,
         (rotary, sinks): (Option<&Rotary>, Option<&Weight>),
     ) -> Result<Var> {
-        let parts = self.parts(tape, input)?;
-        let Linear { weight, adapter, .. } = &self.keys_values;
-        let adapter = adapter.as_ref();
+        let queries = self.queries.forward_shard(tape, shard, input)?;
+        let LinearShard { weight, adapter, .. } = &self.keys_values.shards[shard];
+        let (adapter, heads) = (adapter.as_ref(), settings.heads.divided(self.edges.shards()));
+        let settings = Settings { heads, ..settings };
         let layer = LatentLayer { heads: self.heads, settings, rotary, sinks, weight, adapter };
         if !tape.pass().fills_cache() {
-            let [latents, rotated, queries] = parts;
             return within(tape, "attention", || Ok(layer.extend(tape, [queries, latents, rotated])?));
         }
-        let latents = parts[0].clone();
-        let mut qkv = self.pack(tape, parts)?;
+        let mut qkv = self.pack(tape, shard, [latents.clone(), rotated, queries])?;
         if let Some(rotary) = rotary {
             qkv = ops::rotary(tape, qkv, self.heads.query + self.heads.key_value, rotary)?;
         }

@@ -3,8 +3,7 @@
 
 use autograd::{Tape, Var, ops};
 
-use super::row_linear::RowLinear;
-use super::{RmsNorm, within};
+use super::{Activation, Linear, RmsNorm, within};
 use crate::error::{NnError, Result};
 use crate::init::Init;
 use crate::parameters::Parameters;
@@ -24,12 +23,12 @@ pub struct LatentSizes {
 
 /// The layers before attention whose results all heads share.
 #[derive(Debug)]
-pub(super) struct Latents {
+pub struct Latents {
     sizes: LatentSizes,
     /// The latents of queries, if there are some.
-    queries: Option<(RowLinear, RmsNorm)>,
+    queries: Option<(Linear, RmsNorm)>,
     /// The latents of keys and values beside the rotated columns of keys.
-    keys_values: (RowLinear, RmsNorm),
+    keys_values: (Linear, RmsNorm),
 }
 
 impl Latents {
@@ -47,8 +46,8 @@ impl Latents {
     ) -> Result<Self> {
         let new_norm = if less_one { RmsNorm::less_one } else { RmsNorm::new };
         let mut pair = |layer: &str, norm: &str, [latents, others]: [usize; 2]| {
-            let outputs = [width, latents + others];
-            let layer = RowLinear::new(parameters, &format!("{prefix}.{layer}"), outputs, init)?;
+            let (name, outputs) = (format!("{prefix}.{layer}"), latents + others);
+            let layer = Linear::without_bias(parameters, &name, width, outputs, init, Activation::None)?;
             let norm = new_norm(parameters, &format!("{prefix}.{norm}"), latents, epsilon)?;
             Ok::<_, NnError>((layer, norm))
         };
@@ -79,15 +78,5 @@ impl Latents {
             Some((layer, norm)) => norm.forward(tape, layer.forward(tape, x)?)?,
         };
         Ok([norm.forward(tape, latents)?, rotated, queries])
-    }
-
-    /// Returns the parts side by side, for lanes that take all of them at once.
-    ///
-    /// # Errors
-    /// As [`Latents::parts`].
-    pub(super) fn joined(&self, tape: &Tape, x: Var) -> Result<Var> {
-        let parts = self.parts(tape, x)?;
-        let axis = parts[0].tensor().shape().dims().len() - 1;
-        within(tape, "latents", || Ok(ops::concatenate(tape, &parts, axis)?))
     }
 }

@@ -1,24 +1,19 @@
 //! The transformer block of Llama and its relatives.
 
-use autograd::Weight;
-use collective::Axis;
 use tensor::ops::Activation;
 use tensor::ops::attention::Settings;
 use tensor::ops::gate::Gate;
 
 use super::block::Branch;
 use super::latents::Latents;
-use super::mixture::MixtureState;
 use super::rotary_attention::RotaryPositions;
 use super::{
-    Block, BlockFeedForward, Divided, Dropout, GatedFeedForward, LatentQkv, LatentSizes, Linear, LinearCut,
-    LlamaAttention, Mixture, MixtureSizes, Multiplier, QkNorm, QkNormSpan, QkvLayer, RmsNorm,
-    RotaryAttention,
+    Block, BlockFeedForward, Dropout, GatedFeedForward, LatentQkv, LatentSizes, Linear, Mixture,
+    MixtureSizes, Multiplier, QkNorm, QkNormSpan, QkvLayer, RmsNorm, RotaryAttention,
 };
 use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
-use crate::sharding::Sharding;
 
 /// Positions of the norms of a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,8 +63,6 @@ pub struct LlamaBlockSizes {
     pub attention: Settings,
     /// Latents of queries, keys and values, if there are some.
     pub latents: Option<LatentSizes>,
-    /// Tokens in a sequence.
-    pub context: usize,
     /// Hidden width of the feed-forward layers.
     pub feed_forward: usize,
     /// The experts instead of those layers, if there are any.
@@ -99,7 +92,7 @@ pub struct LlamaBlockSizes {
 }
 
 /// Llama's block: RMS norms, rotary positions, and gated feed-forward layers.
-pub type LlamaBlock = Block<RmsNorm, LlamaAttention, Divided<BlockFeedForward>>;
+pub type LlamaBlock = Block<RmsNorm, RotaryAttention, BlockFeedForward>;
 
 impl LlamaBlock {
     /// Registers the parameters of layer `index` as `model.layers.{index}.…`, named as by Hugging Face except
@@ -117,16 +110,10 @@ impl LlamaBlock {
         inits: [Init; 2],
     ) -> Result<Self> {
         parameters.begin_unit();
-        let (name, context) = (format!("model.layers.{index}"), sizes.context);
+        let name = format!("model.layers.{index}");
         let [attention_norms, feed_forward_norms] = sizes.norms.names();
         let attention = Self::branch(parameters, &name, sizes, attention_norms, "self_attn", |parameters| {
-            let latents = Self::latents(parameters, &name, sizes, inits[0])?;
-            let mut shared = Self::shared_norms(parameters, &name, sizes)?.into_iter();
-            let output = (&*format!("{name}.self_attn.o_proj"), sizes.width, sizes.output_bias);
-            let heads = Divided::new(parameters, output, context, |parameters| {
-                Self::attention(parameters, &name, sizes, (&positions, shared.next()), inits)
-            })?;
-            Ok(LlamaAttention { latents, heads })
+            Self::attention(parameters, &name, sizes, positions, inits)
         })?;
         let feed_forward = Self::branch(parameters, &name, sizes, feed_forward_norms, "mlp", |parameters| {
             Self::feed_forward(parameters, (index, &format!("{name}.mlp")), sizes, inits)
@@ -140,24 +127,15 @@ impl LlamaBlock {
         (index, prefix): (usize, &str),
         sizes: LlamaBlockSizes,
         inits: [Init; 2],
-    ) -> Result<Divided<BlockFeedForward>> {
-        let LlamaBlockSizes { width, context, mlp_bias, gate, .. } = sizes;
+    ) -> Result<BlockFeedForward> {
+        let LlamaBlockSizes { width, mlp_bias, gate, .. } = sizes;
         let Some(mixture) = sizes.mixture else {
-            let output = (&*format!("{prefix}.down_proj"), width, mlp_bias);
-            return Divided::new(parameters, output, context, |parameters| {
-                let widths = [width, sizes.feed_forward];
-                let layers = GatedFeedForward::new(parameters, prefix, widths, inits, gate, mlp_bias)?;
-                Ok(BlockFeedForward::Dense(layers))
-            });
+            let widths = [width, sizes.feed_forward];
+            let layers = GatedFeedForward::new(parameters, prefix, widths, inits, gate, mlp_bias)?;
+            return Ok(BlockFeedForward::Dense(Box::new(layers)));
         };
-        let state = MixtureState::new(parameters, (index, prefix), mixture)?;
-        let output = (&*format!("{prefix}.experts"), width, false);
-        let mut is_first_here = true;
-        Divided::new(parameters, output, context, |parameters| {
-            let state = (state.clone(), std::mem::take(&mut is_first_here));
-            let layers = Mixture::new(parameters, (prefix, width), (mixture, gate), inits, state)?;
-            Ok(BlockFeedForward::Mixture(Box::new(layers)))
-        })
+        let layers = Mixture::new(parameters, (index, prefix, width), (mixture, gate), inits)?;
+        Ok(BlockFeedForward::Mixture(Box::new(layers)))
     }
 
     /// Registers the norm before a branch, its layers and the norm after it.
@@ -175,32 +153,75 @@ impl LlamaBlock {
             part.map(create).transpose()
         };
         let before = norm(parameters, before)?;
-        let layers = layers(parameters)?;
+        let layers = parameters.branch(layers)?;
         let after = norm(parameters, after)?;
         let scale = Multiplier::new(sizes.residual_scale);
         let dropout = Dropout::new(parameters, &format!("{name}.{site}.dropout"), sizes.dropout);
         Ok(Branch { before, layers, after, scale, dropout })
     }
 
-    /// Registers the layers of latents, which all lanes share, if there are some.
-    fn latents(
+    fn attention(
         parameters: &mut Parameters,
         name: &str,
+        sizes: LlamaBlockSizes,
+        positions: RotaryPositions,
+        [init, projection]: [Init; 2],
+    ) -> Result<RotaryAttention> {
+        let LlamaBlockSizes { width, attention, .. } = sizes;
+        let (prefix, heads) = (format!("{name}.self_attn"), attention.heads);
+        let latents = Self::latents(parameters, &prefix, sizes, init)?;
+        let shared = Self::shared_norm(parameters, &prefix, sizes)?;
+        let qkv = match (latents, sizes.latents) {
+            (Some(latents), Some(widths)) => {
+                let layer = LatentQkv::new(parameters, &prefix, (width, widths), attention, init)?;
+                QkvLayer::Latents(Box::new((latents, layer)))
+            }
+            _ => {
+                let (fused, columns) = (format!("{prefix}.qkv_proj"), [width, heads.packed_columns()]);
+                let options = (sizes.qkv_bias, Activation::None);
+                QkvLayer::Linear(Box::new(Linear::optional_bias(parameters, &fused, columns, init, options)?))
+            }
+        };
+        let norm = match (sizes.qk_norm, shared) {
+            (Some(span), None) => Some(Self::norm(parameters, &prefix, sizes, span)?),
+            (_, shared) => shared,
+        };
+        let (output, columns) = (format!("{prefix}.o_proj"), [heads.output_columns(), width]);
+        let options = (sizes.output_bias, Activation::None);
+        let output = Linear::optional_bias(parameters, &output, columns, projection, options)?;
+        let weights = Dropout::of_shards(parameters, &format!("{prefix}.weights.dropout"), sizes.dropout);
+        let sinks = match sizes.sinks {
+            true => {
+                let name = format!("{prefix}.sinks");
+                parameters.create_shards(&name, [heads.query], Init::Constant(0.0))?
+            }
+            false => Vec::new(),
+        };
+        let layer = RotaryAttention::new(qkv, norm, output, attention, positions);
+        Ok(layer.dropping(weights).with_sinks(sinks))
+    }
+
+    /// Registers the layers of latents, if there are some.
+    fn latents(
+        parameters: &mut Parameters,
+        prefix: &str,
         sizes: LlamaBlockSizes,
         init: Init,
     ) -> Result<Option<Latents>> {
         let Some(latents) = sizes.latents else { return Ok(None) };
-        let (prefix, norm) = (format!("{name}.self_attn"), (sizes.epsilon, sizes.norms_less_one));
-        Ok(Some(Latents::new(parameters, &prefix, (sizes.width, latents), norm, init)?))
+        let norm = (sizes.epsilon, sizes.norms_less_one);
+        Ok(Some(Latents::new(parameters, prefix, (sizes.width, latents), norm, init)?))
     }
 
-    /// Registers the norms of heads that all lanes share, if layers are divided and have some. Of a norm over
-    /// all heads, lanes have parts.
-    fn shared_norms(parameters: &mut Parameters, name: &str, sizes: LlamaBlockSizes) -> Result<Vec<QkNorm>> {
-        let lanes = parameters.lanes();
-        let of_heads = sizes.qk_norm.filter(|span| lanes.is_divided() && *span == QkNormSpan::Head);
-        let Some(span) = of_heads else { return Ok(Vec::new()) };
-        Ok(Self::norm(parameters, &format!("{name}.self_attn"), sizes, span)?.in_lanes(lanes))
+    /// Registers the norms of each head before the shards that share them, if layers are in shards.
+    fn shared_norm(
+        parameters: &mut Parameters,
+        prefix: &str,
+        sizes: LlamaBlockSizes,
+    ) -> Result<Option<QkNorm>> {
+        let is_sharded = parameters.shards().is_divided();
+        let of_heads = sizes.qk_norm.filter(|span| is_sharded && *span == QkNormSpan::Head);
+        of_heads.map(|span| Self::norm(parameters, prefix, sizes, span)).transpose()
     }
 
     /// Registers norms of queries and keys.
@@ -212,48 +233,5 @@ impl LlamaBlock {
     ) -> Result<QkNorm> {
         let offset = if sizes.norms_less_one { 1.0 } else { 0.0 };
         QkNorm::new(parameters, prefix, sizes.attention.heads, span, [sizes.epsilon, offset])
-    }
-
-    /// Registers a lane of attention, whose norm of queries and keys is `shared` if it has one of all lanes.
-    fn attention(
-        parameters: &mut Parameters,
-        name: &str,
-        sizes: LlamaBlockSizes,
-        (positions, shared): (&RotaryPositions, Option<QkNorm>),
-        [init, projection]: [Init; 2],
-    ) -> Result<RotaryAttention> {
-        let LlamaBlockSizes { width, attention, .. } = sizes;
-        let (prefix, heads) = (format!("{name}.self_attn"), attention.heads);
-        let qkv = match sizes.latents {
-            Some(latents) => {
-                let latents = (width, latents);
-                QkvLayer::Latents(Box::new(LatentQkv::new(parameters, &prefix, latents, attention, init)?))
-            }
-            None => {
-                let (fused, groups) = (format!("{prefix}.qkv_proj"), heads.groups_of_columns());
-                let cut = ([width, heads.packed_columns()], LinearCut::Outputs(&groups));
-                let (biases, none) = (sizes.qkv_bias, Activation::None);
-                QkvLayer::Linear(Box::new(Linear::lane(parameters, &fused, cut, init, biases, none)?))
-            }
-        };
-        let norm = match (sizes.qk_norm, shared) {
-            (Some(span), None) => Some(Self::norm(parameters, &prefix, sizes, span)?),
-            (_, shared) => shared,
-        };
-        let (output, cut) =
-            (format!("{prefix}.o_proj"), ([heads.output_columns(), width], LinearCut::Inputs));
-        let biases = sizes.output_bias;
-        let output = Linear::lane(parameters, &output, cut, projection, biases, Activation::None)?;
-        let attention = Settings { heads: heads.divided(parameters.lanes().all), ..attention };
-        let weights = Dropout::new(parameters, &format!("{prefix}.weights.dropout"), sizes.dropout);
-        let sinks = if sizes.sinks { Some(Self::sinks(parameters, &prefix, heads.query)?) } else { None };
-        let layer = RotaryAttention::new(qkv, norm, output, attention, positions.clone());
-        Ok(layer.dropping(weights).with_sinks(sinks))
-    }
-
-    /// Registers the sinks of the query heads, or those of a lane.
-    fn sinks(parameters: &mut Parameters, prefix: &str, heads: usize) -> Result<Weight> {
-        let sinks = Sharding::replicated([heads]).divided(Axis::Tensor, 0, parameters.lanes().all)?;
-        parameters.create_sharded(&format!("{prefix}.sinks"), sinks, Init::Constant(0.0))
     }
 }

@@ -1,14 +1,12 @@
 //! Norms of queries and keys.
 
-use autograd::ops::{LaneShare, QkNormWeights};
-use collective::Axis;
+use autograd::Weight;
+use autograd::ops::QkNormWeights;
 use tensor::ops::attention::Heads;
 
-use crate::error::{NnError, Result};
+use crate::error::Result;
 use crate::init::Init;
-use crate::lanes::Lanes;
 use crate::parameters::Parameters;
-use crate::sharding::Sharding;
 
 /// The queries and keys that one mean square covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +30,8 @@ impl QkNormSpan {
 /// RMS norm of queries and of keys.
 #[derive(Clone, Debug)]
 pub struct QkNorm {
-    pub(super) weights: QkNormWeights,
+    /// Weights of each shard that is here; one set for a norm of each head.
+    pub(super) weights: Vec<QkNormWeights>,
     pub(super) epsilon: f32,
     pub(super) span: QkNormSpan,
     /// Columns of all query heads and of all key heads.
@@ -40,11 +39,12 @@ pub struct QkNorm {
 }
 
 impl QkNorm {
-    /// Registers `{prefix}.q_norm.weight` and `{prefix}.k_norm.weight`, `[heads.width]` each, or the columns
-    /// of all heads, of which lanes have parts: the norms' weights, at first 1, less `offset`.
+    /// Registers `{prefix}.q_norm.weight` and `{prefix}.k_norm.weight`: the norms' weights, at first 1, less
+    /// `offset`. They are `[heads.width]` each, which all shards share, or the columns of all heads, of which
+    /// shards have parts.
     ///
     /// # Errors
-    /// Out of memory, a name that exists, columns that lanes do not divide.
+    /// Out of memory, a name that exists, columns that shards do not divide.
     pub fn new(
         parameters: &mut Parameters,
         prefix: &str,
@@ -53,28 +53,18 @@ impl QkNorm {
         [epsilon, offset]: [f32; 2],
     ) -> Result<Self> {
         let columns = [heads.query_columns(), heads.key_columns()];
-        let [query, key] = match span {
-            QkNormSpan::Head => [heads.width; 2].map(|width| Ok(Sharding::replicated([width]))),
-            QkNormSpan::All => {
-                let lanes = parameters.lanes().all;
-                columns.map(|columns| Sharding::replicated([columns]).divided(Axis::Tensor, 0, lanes))
-            }
-        };
-        let mut weight = |part: &str, sharding: Sharding| {
+        let mut weights = |part: &str, columns: usize| -> Result<Vec<Weight>> {
             let (name, init) = (format!("{prefix}.{part}.weight"), Init::Constant(1.0 - offset));
-            let weight = parameters.create_sharded(&name, sharding, init)?;
-            Ok::<_, NnError>(if offset == 0.0 { weight } else { weight.plus(offset) })
+            let weights = match span {
+                QkNormSpan::Head => vec![parameters.create_copied(&name, [heads.width], init)?],
+                QkNormSpan::All => parameters.create_shards(&name, [columns], init)?,
+            };
+            let shifted = |weight: Weight| if offset == 0.0 { weight } else { weight.plus(offset) };
+            Ok(weights.into_iter().map(shifted).collect())
         };
-        let (query, key) = (weight("q_norm", query?)?, weight("k_norm", key?)?);
-        Ok(QkNorm { weights: QkNormWeights { query, key, share: None }, epsilon, span, columns })
-    }
-
-    /// Returns the norms of each lane, which share the weights.
-    pub(super) fn in_lanes(self, lanes: Lanes) -> Vec<Self> {
-        let of_lane = |share| {
-            let weights = QkNormWeights { share: Some(share), ..self.weights.clone() };
-            QkNorm { weights, ..self.clone() }
-        };
-        LaneShare::of_lanes(lanes.here).into_iter().map(of_lane).collect()
+        let (queries, keys) = (weights("q_norm", columns[0])?, weights("k_norm", columns[1])?);
+        let pairs = queries.into_iter().zip(keys);
+        let weights = pairs.map(|(query, key)| QkNormWeights { query, key }).collect();
+        Ok(QkNorm { weights, epsilon, span, columns })
     }
 }

@@ -1,15 +1,14 @@
 //! Causal self-attention with rotary position embeddings.
 
 use autograd::ops::AttentionMeasures;
-use autograd::{Tape, Var, Weight, ops};
+use autograd::{Tape, Var, Weight, map, ops};
 use device::{Backend, Category, Device, Request};
 use tensor::ops::attention::{Heads, Qkv, Settings};
 use tensor::ops::rotary::Frequencies;
 use tensor::{DType, Tensor};
 
-use super::divided::{self, DividedLayer};
-use super::latent_qkv::QkvInput;
-use super::stack::each_piece;
+use super::edges::ShardEdges;
+use super::latents::Latents;
 use super::{Dropout, LatentQkv, Layer, Linear, QkNorm, QkNormSpan, within};
 use crate::error::{NnError, Result};
 
@@ -69,23 +68,20 @@ pub struct RotaryPositions {
 pub enum QkvLayer {
     /// One linear layer.
     Linear(Box<Linear>),
-    /// Layers that expand latents.
-    Latents(Box<LatentQkv>),
+    /// Latents, and the layers that expand them.
+    Latents(Box<(Latents, LatentQkv)>),
 }
 
 impl QkvLayer {
-    fn forward(&self, tape: &Tape, input: QkvInput) -> Result<Var> {
-        match (self, input) {
-            (QkvLayer::Latents(layer), input) => layer.forward(tape, input),
-            (QkvLayer::Linear(layer), QkvInput::One(x)) => layer.forward(tape, x),
-            (QkvLayer::Linear(_), QkvInput::Parts(_)) => {
-                Err(NnError::Sizes("a layer without latents has no parts of them".to_owned()))
-            }
-        }
-    }
-
     fn measures(&self) -> bool {
         matches!(self, QkvLayer::Linear(layer) if layer.measures())
+    }
+
+    fn edges(&self) -> ShardEdges {
+        match self {
+            QkvLayer::Linear(layer) => layer.edges(),
+            QkvLayer::Latents(layers) => layers.1.edges(),
+        }
     }
 }
 
@@ -99,12 +95,12 @@ pub struct RotaryAttention {
     settings: Settings,
     positions: RotaryPositions,
     dropout: Dropout,
-    sinks: Option<Weight>,
+    sinks: Vec<Weight>,
 }
 
 impl RotaryAttention {
     /// Returns the layer. `qkv` gives the columns that the heads state, and `projection` takes `heads.query ·
-    /// heads.value_width`.
+    /// heads.value_width`; shards of both have equal parts of the heads.
     pub fn new(
         qkv: QkvLayer,
         norm: Option<QkNorm>,
@@ -112,8 +108,8 @@ impl RotaryAttention {
         settings: impl Into<Settings>,
         positions: RotaryPositions,
     ) -> Self {
-        let settings = settings.into();
-        RotaryAttention { qkv, norm, projection, settings, positions, dropout: Dropout::none(), sinks: None }
+        let (settings, sinks) = (settings.into(), Vec::new());
+        RotaryAttention { qkv, norm, projection, settings, positions, dropout: Dropout::none(), sinks }
     }
 
     /// Returns the same layer with dropout of attention weights in training.
@@ -122,63 +118,81 @@ impl RotaryAttention {
         RotaryAttention { dropout, ..self }
     }
 
-    /// Returns the same layer with a sink for every query head, `[heads.query]`.
+    /// Returns the same layer with a sink for every query head: those of each shard that is here.
     #[must_use]
-    pub fn with_sinks(self, sinks: Option<Weight>) -> Self {
+    pub fn with_sinks(self, sinks: Vec<Weight>) -> Self {
         RotaryAttention { sinks, ..self }
     }
 
-    /// Queries, keys and values, with their positions.
-    fn qkv(&self, tape: &Tape, input: QkvInput) -> Result<Var> {
-        let qkv = self.qkv.forward(tape, input)?;
-        within(tape, "rotary", || self.positioned(tape, qkv))
+    /// Returns whether all heads of a row have one norm.
+    fn norms_rows(&self) -> bool {
+        self.norm.as_ref().is_some_and(|norm| norm.span == QkNormSpan::All)
     }
 
-    /// Normalises queries and keys and rotates them to their positions.
-    fn positioned(&self, tape: &Tape, qkv: Var) -> Result<Var> {
-        let heads = self.settings.heads;
-        let RotaryPositions { table, still } = &self.positions;
-        let Some(QkNorm { weights, epsilon, span, .. }) = &self.norm else {
-            return self.rotated(tape, qkv);
+    /// Computes queries, keys and values by `forward`, block by block, normalises queries and keys, and
+    /// rotates them to their positions, unless attention does.
+    fn qkv<const N: usize>(
+        &self,
+        tape: &Tape,
+        (edges, inputs): (ShardEdges, [Var; N]),
+        forward: impl Fn(usize, [Var; N]) -> Result<Var>,
+    ) -> Result<Var> {
+        let heads = self.settings.heads.divided(edges.shards());
+        let norms_shards = self.norms_rows() && edges.is_sharded();
+        let rotated = |qkv| {
+            within(tape, "rotary", || {
+                let qkv = if norms_shards { qkv } else { self.row_norm(tape, qkv, heads)? };
+                self.rotated(tape, qkv, heads)
+            })
         };
-        if *span == QkNormSpan::All {
-            let qkv = ops::row_qk_norm(tape, qkv, heads, weights, *epsilon)?;
-            return self.rotated(tape, qkv);
+        let is_later = norms_shards || self.rotates_in_attention(tape);
+        let qkv = map(tape, inputs, |block, inputs| {
+            let qkv = forward(block.shard, inputs)?;
+            if is_later { Ok(qkv) } else { rotated(qkv) }
+        })?;
+        let qkv = edges.columns(qkv);
+        if !norms_shards {
+            return Ok(qkv);
         }
+        let qkv = within(tape, "rotary", || self.row_norm(tape, qkv, heads))?;
+        map(tape, [qkv], |_, [qkv]| rotated(qkv))
+    }
+
+    /// Normalises all query heads of a row together, and all its key heads, if the layer has such a norm.
+    fn row_norm(&self, tape: &Tape, qkv: Var, heads: Heads) -> Result<Var> {
+        match self.norm.as_ref().filter(|_| self.norms_rows()) {
+            Some(QkNorm { weights, epsilon, columns, .. }) => {
+                Ok(ops::row_qk_norm(tape, qkv, heads, weights, *columns, *epsilon)?)
+            }
+            None => Ok(qkv),
+        }
+    }
+
+    /// Rotates the heads of a block, after the norm of each, if there is one.
+    fn rotated(&self, tape: &Tape, qkv: Var, heads: Heads) -> Result<Var> {
+        let RotaryPositions { table, still } = &self.positions;
+        let rotated = |qkv| match table {
+            Some(table) => {
+                Ok(ops::rotary(tape, qkv, heads.query + heads.key_value, &self.rotary(tape, table))?)
+            }
+            None => Ok(qkv),
+        };
+        let Some(QkNorm { weights, epsilon, span: QkNormSpan::Head, .. }) = &self.norm else {
+            return rotated(qkv);
+        };
+        let Some(weights) = weights.first() else { return rotated(qkv) };
         match (table.as_ref().filter(|table| table.columns() == heads.width), still) {
             (Some(table), _) => {
                 Ok(ops::qk_norm(tape, qkv, heads, weights, &self.rotary(tape, table), *epsilon)?)
             }
             (None, Some(still)) => {
                 let rotary = self.rotary(tape, still);
-                let qkv = ops::qk_norm(tape, qkv, heads, weights, &rotary, *epsilon)?;
-                self.rotated(tape, qkv)
+                rotated(ops::qk_norm(tape, qkv, heads, weights, &rotary, *epsilon)?)
             }
             (None, None) => {
                 Err(NnError::Sizes("norms of heads that do not rotate need a table that does not".to_owned()))
             }
         }
-    }
-
-    /// The norm over all heads, if the layer has one.
-    fn norm_of_all(&self) -> Option<&QkNorm> {
-        self.norm.as_ref().filter(|norm| norm.span == QkNormSpan::All)
-    }
-
-    /// Normalises queries and keys of the lanes that are here by a norm over the heads of all lanes.
-    fn normalise_lanes(lanes: &[Self], norm: &QkNorm, tape: &Tape, qkv: Vec<Var>) -> Result<Vec<Var>> {
-        let weights = lanes.iter().filter_map(|lane| lane.norm.as_ref().map(|norm| norm.weights.clone()));
-        let heads = lanes.first().map_or(Heads::multi(1, 1), |lane| lane.settings.heads);
-        within(tape, "rotary", || {
-            let (weights, QkNorm { columns, epsilon, .. }) = (weights.collect(), norm);
-            Ok(ops::divided_qk_norm(tape, qkv, heads, weights, *columns, *epsilon)?)
-        })
-    }
-
-    fn rotated(&self, tape: &Tape, qkv: Var) -> Result<Var> {
-        let Some(table) = &self.positions.table else { return Ok(qkv) };
-        let heads = self.settings.heads.query + self.settings.heads.key_value;
-        Ok(ops::rotary(tape, qkv, heads, &self.rotary(tape, table))?)
     }
 
     fn rotary(&self, tape: &Tape, table: &RotaryTable) -> ops::Rotary {
@@ -189,6 +203,54 @@ impl RotaryAttention {
             measures: self.qkv.measures(),
         }
     }
+
+    /// Returns whether attention rotates queries and keys itself: it does for the next tokens of sequences,
+    /// whose kernels are too short to be launched for each part.
+    fn rotates_in_attention(&self, tape: &Tape) -> bool {
+        let is_plain = self.norm.is_none() && !self.qkv.measures() && !self.qkv.edges().is_sharded();
+        tape.pass().extends_cache() && is_plain && self.positions.table.is_some()
+    }
+
+    /// Mixes the values of tokens that see each other, and projects the results: one shard after the other,
+    /// unless attention computes all at once.
+    fn attend(&self, tape: &Tape, qkv: Var) -> Result<Var> {
+        let measures = AttentionMeasures { output: self.projection.measures(), gradients: false };
+        match ops::attends_jointly(tape, &self.sinks, self.dropout.site(), measures) {
+            true => self.attend_block(tape, qkv, measures),
+            false => qkv.each_shard(tape, |qkv| self.attend_block(tape, qkv, measures)),
+        }
+    }
+
+    fn attend_block(&self, tape: &Tape, qkv: Var, measures: AttentionMeasures) -> Result<Var> {
+        let mixed = within(tape, "attention", || {
+            if let Some(table) = self.positions.table.as_ref().filter(|_| self.rotates_in_attention(tape)) {
+                let (rotary, sinks) = (self.rotary(tape, table), self.sinks.first());
+                return Ok(ops::rotated_attention(tape, qkv, self.settings, &rotary, sinks)?);
+            }
+            let (dropout, qkv) = (self.dropout.site(), Qkv::Packed(qkv));
+            Ok(ops::attention_with_sinks(tape, qkv, self.settings, &self.sinks, dropout, measures)?)
+        })?;
+        self.projection.forward_blocks(tape, mixed)
+    }
+
+    /// Mixes the latents of a pass with caches, which keep them, and projects the results.
+    fn attend_latents(&self, tape: &Tape, layer: &LatentQkv, parts: [Var; 3]) -> Result<Var> {
+        let rotary = self.positions.table.as_ref().map(|table| self.rotary(tape, table));
+        map(tape, parts, |block, parts| {
+            let others = (rotary.as_ref(), self.sinks.get(block.shard));
+            let mixed = layer.attend_cached(tape, (block.shard, parts), self.settings, others)?;
+            self.projection.forward_blocks(tape, mixed)
+        })
+    }
+
+    /// Computes the results of the shards from their copies of the input: one shard after the other where
+    /// sequences are in pieces, unless a norm needs all.
+    fn forward_shards(&self, tape: &Tape, x: Var, forward: impl Fn(Var) -> Result<Var>) -> Result<Var> {
+        match tape.pieces().is_some() && !self.norms_rows() {
+            true => x.each_shard(tape, forward),
+            false => forward(x),
+        }
+    }
 }
 
 impl Layer for RotaryAttention {
@@ -197,117 +259,26 @@ impl Layer for RotaryAttention {
     /// Maps `[batch, time, width]` to the same shape.
     ///
     /// # Errors
-    /// Operands of a wrong shape, out of memory.
+    /// Operands of a wrong shape, out of memory, a failed collective.
     fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        self.forward_input(tape, QkvInput::One(x))
-    }
-
-    fn forward_pieces(&self, tape: &Tape, x: Vec<Var>) -> Result<Vec<Var>> {
-        self.forward_inputs(tape, x.into_iter().map(QkvInput::One).collect())
-    }
-}
-
-impl DividedLayer for RotaryAttention {
-    fn forward_lanes(lanes: &[Self], tape: &Tape, x: Vec<Var>) -> Result<Vec<Var>> {
-        let is_latent = |lane: &Self| matches!(lane.qkv, QkvLayer::Latents(_));
-        if tape.pass().cache.is_some() && lanes.iter().any(is_latent) {
-            return divided::each_lane(lanes, x, |lane, x| lane.forward(tape, x));
-        }
-        let qkv = match lanes.first().and_then(Self::norm_of_all) {
-            None => divided::each_lane(lanes, x, |lane, x| lane.qkv(tape, QkvInput::One(x)))?,
-            Some(norm) => {
-                let qkv = divided::each_lane(lanes, x, |lane, x| lane.qkv.forward(tape, QkvInput::One(x)))?;
-                let qkv = Self::normalise_lanes(lanes, norm, tape, qkv)?;
-                let rotated = |lane: &Self, qkv| within(tape, "rotary", || lane.rotated(tape, qkv));
-                divided::each_lane(lanes, qkv, rotated)?
+        let dtype = x.tensor().dtype();
+        let y = match &self.qkv {
+            QkvLayer::Linear(layer) => self.forward_shards(tape, layer.enter(tape, x)?, |x| {
+                let forward = |shard, [x]: [Var; 1]| layer.forward_shard(tape, shard, x);
+                self.attend(tape, self.qkv(tape, (layer.edges(), [x]), forward)?)
+            })?,
+            QkvLayer::Latents(layers) => {
+                let (latents, layer) = &**layers;
+                let parts = layer.enter(tape, latents.parts(tape, x)?)?;
+                match tape.pass().cache {
+                    Some(_) => self.attend_latents(tape, layer, parts)?,
+                    None => {
+                        let forward = |shard, parts| layer.forward_shard(tape, shard, parts);
+                        self.attend(tape, self.qkv(tape, (layer.edges(), parts), forward)?)?
+                    }
+                }
             }
         };
-        Self::attend_lanes(lanes, tape, qkv)
-    }
-
-    fn forward_lanes_of_pieces(lanes: &[Self], tape: &Tape, x: Vec<Vec<Var>>) -> Result<Vec<Vec<Var>>> {
-        let Some(norm) = lanes.first().and_then(Self::norm_of_all) else {
-            return divided::each_lane(lanes, x, |lane, x| lane.forward_pieces(tape, x));
-        };
-        let forward = |lane: &Self, x| lane.qkv.forward(tape, QkvInput::One(x));
-        let qkv = divided::each_lane(lanes, x, |lane, x| each_piece(tape, x, |x| forward(lane, x)))?;
-        let qkv =
-            each_piece(tape, divided::exchanged(qkv), |qkv| Self::normalise_lanes(lanes, norm, tape, qkv))?;
-        divided::each_lane(lanes, divided::exchanged(qkv), |lane, qkv| {
-            let rotated = |qkv| within(tape, "rotary", || lane.rotated(tape, qkv));
-            let qkv = each_piece(tape, qkv, rotated)?;
-            lane.attend_pieces(tape, qkv)
-        })
-    }
-}
-
-impl RotaryAttention {
-    /// Maps the input of queries, keys and values to the layer's output.
-    ///
-    /// # Errors
-    /// As [`Layer::forward`].
-    pub(super) fn forward_input(&self, tape: &Tape, input: QkvInput) -> Result<Var> {
-        if let (QkvLayer::Latents(layer), true) = (&self.qkv, tape.pass().cache.is_some()) {
-            let rotary = self.positions.table.as_ref().map(|table| self.rotary(tape, table));
-            let others = (rotary.as_ref(), self.sinks.as_ref());
-            let mixed = layer.attend_cached(tape, input, self.settings, others)?;
-            return self.projection.forward(tape, mixed);
-        }
-        if let Some(table) = self.positions.table.as_ref().filter(|_| self.rotates_in_attention(tape)) {
-            let qkv = self.qkv.forward(tape, input)?;
-            let (rotary, sinks) = (self.rotary(tape, table), self.sinks.as_ref());
-            let mixed = within(tape, "attention", || {
-                Ok(ops::rotated_attention(tape, qkv, self.settings, &rotary, sinks)?)
-            })?;
-            return self.projection.forward(tape, mixed);
-        }
-        let qkv = self.qkv(tape, input)?;
-        self.attend(tape, qkv)
-    }
-
-    /// Returns whether attention rotates queries and keys itself: it does for the next tokens of sequences,
-    /// whose kernels are too short to be launched for each part.
-    fn rotates_in_attention(&self, tape: &Tape) -> bool {
-        tape.pass().extends_cache() && self.norm.is_none() && !self.qkv.measures()
-    }
-
-    /// [`RotaryAttention::forward_input`] of the pieces of sequences that are here.
-    ///
-    /// # Errors
-    /// As [`Layer::forward`].
-    pub(super) fn forward_inputs(&self, tape: &Tape, inputs: Vec<QkvInput>) -> Result<Vec<Var>> {
-        let qkv = each_piece(tape, inputs, |input| self.qkv(tape, input))?;
-        self.attend_pieces(tape, qkv)
-    }
-
-    /// Maps queries, keys and values with their positions to the layer's output.
-    fn attend(&self, tape: &Tape, qkv: Var) -> Result<Var> {
-        let mixed = within(tape, "attention", || {
-            let measures = AttentionMeasures { output: self.projection.measures(), gradients: false };
-            let (sinks, dropout) = (self.sinks.as_ref(), self.dropout.site());
-            let qkv = Qkv::Packed(qkv);
-            Ok(ops::attention_with_sinks(tape, qkv, self.settings, sinks, dropout, measures)?)
-        })?;
-        self.projection.forward(tape, mixed)
-    }
-
-    /// [`RotaryAttention::attend`] of the lanes that are here.
-    fn attend_lanes(lanes: &[Self], tape: &Tape, qkv: Vec<Var>) -> Result<Vec<Var>> {
-        let is_plain = |lane: &Self| {
-            lane.sinks.is_none() && lane.dropout.site().is_none() && !lane.projection.measures()
-        };
-        let Some(first) = lanes.first().filter(|_| lanes.iter().all(is_plain)) else {
-            return divided::each_lane(lanes, qkv, |lane, qkv| lane.attend(tape, qkv));
-        };
-        let mixed = within(tape, "attention", || Ok(ops::lane_attention(tape, qkv, first.settings)?))?;
-        divided::each_lane(lanes, mixed, |lane, mixed| lane.projection.forward(tape, mixed))
-    }
-
-    /// [`RotaryAttention::attend`] of the pieces of sequences that are here.
-    fn attend_pieces(&self, tape: &Tape, qkv: Vec<Var>) -> Result<Vec<Var>> {
-        let (settings, sinks, dropout) = (self.settings, self.sinks.as_ref(), self.dropout.site());
-        let mixed =
-            within(tape, "attention", || Ok(ops::piece_attention(tape, qkv, settings, sinks, dropout)?))?;
-        each_piece(tape, mixed, |mixed| self.projection.forward(tape, mixed))
+        self.projection.leave(tape, y, dtype)
     }
 }

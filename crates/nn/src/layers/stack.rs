@@ -52,24 +52,6 @@ pub trait Layer {
 
     /// Computes the layer's output from its input.
     fn forward(&self, tape: &Tape, stream: Self::Stream) -> Result<Self::Stream>;
-
-    /// Computes the outputs of all pieces of sequences that are here, by default each by itself.
-    ///
-    /// # Errors
-    /// As [`Layer::forward`].
-    fn forward_pieces(&self, tape: &Tape, streams: Vec<Self::Stream>) -> Result<Vec<Self::Stream>> {
-        each_piece(tape, streams, |stream| self.forward(tape, stream))
-    }
-}
-
-/// Returns the results of `f` for a value of each piece of sequences that is here.
-pub(crate) fn each_piece<T, U>(
-    tape: &Tape,
-    pieces: Vec<T>,
-    mut f: impl FnMut(T) -> Result<U>,
-) -> Result<Vec<U>> {
-    let pieces = pieces.into_iter().enumerate();
-    pieces.map(|(index, piece)| tape.within_piece(index, || f(piece))).collect()
 }
 
 /// Layers in sequence.
@@ -93,28 +75,6 @@ impl<L> Stack<L> {
 }
 
 impl<L: Layer + 'static> Stack<L> {
-    /// Runs all layers in order on the pieces of sequences that are here.
-    ///
-    /// # Errors
-    /// Errors of the layers.
-    pub fn forward_pieces(&self, tape: &Tape, mut streams: Vec<L::Stream>) -> Result<Vec<L::Stream>> {
-        for part in self.recompute.parts(self.layers.len()) {
-            let run = Run { layers: Rc::clone(&self.layers), range: part.layers };
-            streams = match part.again && tape.is_recording() {
-                true => {
-                    let pieces = streams.len();
-                    let inputs = each_piece(tape, streams, |stream| stream.close(tape))?;
-                    let mut outputs = recompute(tape, run, inputs)?;
-                    let each = outputs.len() / pieces.max(1);
-                    let mut piece = |_| stream_of(outputs.drain(..each).collect());
-                    (0..pieces).map(&mut piece).collect::<Result<_>>()?
-                }
-                false => run.forward_pieces(tape, streams)?,
-            };
-        }
-        Ok(streams)
-    }
-
     /// Runs all layers in order.
     pub fn forward(&self, tape: &Tape, mut stream: L::Stream) -> Result<L::Stream> {
         for part in self.recompute.parts(self.layers.len()) {
@@ -141,22 +101,12 @@ impl<L: Layer> Run<L> {
     fn forward(&self, tape: &Tape, stream: L::Stream) -> Result<L::Stream> {
         self.layers[self.range.clone()].iter().try_fold(stream, |stream, layer| layer.forward(tape, stream))
     }
-
-    fn forward_pieces(&self, tape: &Tape, streams: Vec<L::Stream>) -> Result<Vec<L::Stream>> {
-        let mut layers = self.layers[self.range.clone()].iter();
-        layers.try_fold(streams, |streams, layer| layer.forward_pieces(tape, streams))
-    }
 }
 
 impl<L: Layer> Segment for Run<L> {
     type Error = NnError;
 
     fn run(&self, tape: &Tape, mut inputs: Vec<Var>) -> Result<Vec<Var>> {
-        if tape.pieces().is_some() {
-            let streams = inputs.into_iter().map(L::Stream::open).collect();
-            let streams = self.forward_pieces(tape, streams)?;
-            return Ok(streams.into_iter().flat_map(L::Stream::into_variables).collect());
-        }
         let input = inputs.pop().ok_or(AutogradError::NotRecorded)?;
         Ok(self.forward(tape, L::Stream::open(input))?.into_variables())
     }

@@ -1,48 +1,38 @@
 //! The output head of a language model, and its loss.
 
 use autograd::ops::{LinearCrossEntropy, Pointwise};
-use autograd::{Tape, Var, ops};
+use autograd::{Placement, Tape, Var, ops};
 use collective::Axis;
 use tensor::Tensor;
 
-use super::stack::each_piece;
+use super::edges::ShardEdges;
 use super::{Linear, within};
 use crate::error::{NnError, Result};
+use crate::parameters::Parameters;
 
-/// A score for every token of the vocabulary, which may be divided in lanes, and the cross-entropy of the
-/// scores.
+/// A score for every token of the vocabulary, which may be in shards, and the cross-entropy of the scores.
 #[derive(Debug)]
 pub struct TokenHead {
-    /// The layers of the lanes that are here.
-    lanes: Vec<Linear>,
-    /// Number of all lanes.
-    all: usize,
-    /// Rows of a sequence.
-    time: usize,
+    layer: Linear,
+    edges: ShardEdges,
     soft_cap: Option<f32>,
     pieces: usize,
 }
 
 impl TokenHead {
-    /// A head whose scores are those of `lanes`, layers without bias, of `all` in all, for sequences of
-    /// `time` rows. Scores are capped where `soft_cap` is not 0: x becomes c·tanh(x/c). With more than one
-    /// of `pieces` the loss computes the scores of one piece of a lane's vocabulary at a time, in forward and
-    /// again in backward.
+    /// A head whose scores are those of `layer`, which has no bias. Scores are capped where `soft_cap` is not
+    /// 0: x becomes c·tanh(x/c). With more than one of `pieces` the loss computes the scores of one piece of
+    /// a shard's vocabulary at a time, in forward and again in backward.
     ///
     /// # Errors
     /// A layer with an adapter and several pieces, whose scores are those of its weight alone.
-    pub fn new(
-        lanes: Vec<Linear>,
-        all: usize,
-        time: usize,
-        (soft_cap, pieces): (f64, usize),
-    ) -> Result<Self> {
-        if pieces > 1 && lanes.iter().any(|lane| lane.adapter.is_some()) {
+    pub fn new(parameters: &Parameters, layer: Linear, (soft_cap, pieces): (f64, usize)) -> Result<Self> {
+        if pieces > 1 && layer.is_adapted() {
             let text =
                 format!("model.loss_pieces = {pieces} has no adapter of the head, which lora.targets names");
             return Err(NnError::Sizes(text));
         }
-        if pieces > 1 && lanes.iter().any(|lane| lane.fp8.is_some()) {
+        if pieces > 1 && layer.is_in_fp8() {
             let text = format!(
                 "model.loss_pieces = {pieces} computes scores in the compute type, and precision.fp8_layers \
                  names the head"
@@ -50,17 +40,16 @@ impl TokenHead {
             return Err(NnError::Sizes(text));
         }
         let soft_cap = (soft_cap > 0.0).then_some(soft_cap as f32);
-        let lanes = if all > 1 { lanes.into_iter().map(Linear::lane_of_head).collect() } else { lanes };
-        Ok(TokenHead { lanes, all, time, soft_cap, pieces })
+        Ok(TokenHead { layer, edges: ShardEdges::new(parameters), soft_cap, pieces })
     }
 
     /// Returns whether the loss takes the head's input instead of scores.
     fn defers(&self, tape: &Tape) -> bool {
-        self.pieces > 1 || self.all > 1 || tape.pieces_of_sequence() > 1
+        self.pieces > 1 || self.edges.is_sharded() || tape.pieces().is_some()
     }
 
     /// From `[.., width]` to what [`TokenHead::loss`] takes: scores `[.., vocabulary]`, or `x` if the loss
-    /// computes them, in pieces or in lanes.
+    /// computes them, in pieces or in shards.
     ///
     /// # Errors
     /// Another shape or type, out of memory.
@@ -77,36 +66,13 @@ impl TokenHead {
     }
 
     fn all_scores(&self, tape: &Tape, x: Var) -> Result<Var> {
-        let scores = match self.all {
-            1 => self.lanes[0].forward(tape, x)?,
-            _ => self.join(tape, self.lane_scores(tape, x)?)?,
+        let scores = self.layer.forward(tape, x)?;
+        let scores = match self.edges.is_sharded() {
+            true => scores.redistribute(tape, Axis::Tensor, Placement::Replicate)?,
+            false => scores,
         };
         let Some(cap) = self.soft_cap else { return Ok(scores) };
         within(tape, "soft_cap", || Ok(ops::pointwise(tape, scores, Pointwise::SoftCap(cap))?))
-    }
-
-    /// The inputs of the lanes that are here.
-    fn lane_inputs(&self, tape: &Tape, x: Var) -> Result<Vec<Var>> {
-        let time = self.time / tape.pieces_of_sequence();
-        within(tape, "head", || Ok(ops::lane_inputs(tape, x, self.lanes.len(), time)?))
-    }
-
-    /// The scores of the lanes that are here, not capped.
-    fn lane_scores(&self, tape: &Tape, x: Var) -> Result<Vec<Var>> {
-        let inputs = self.lane_inputs(tape, x)?;
-        self.lanes.iter().zip(inputs).map(|(lane, x)| lane.forward(tape, x)).collect()
-    }
-
-    /// Joins the scores of all lanes to `[.., vocabulary]`.
-    fn join(&self, tape: &Tape, lanes: Vec<Var>) -> Result<Var> {
-        let shape = lanes[0].tensor().shape();
-        let (rows, classes) = (shape.rows(), shape.columns());
-        let flat = lanes.into_iter().map(|lane| ops::reshape(tape, lane, [rows, classes]));
-        let flat = flat.collect::<std::result::Result<Vec<_>, _>>()?;
-        let all = ops::all_gather(tape, ops::concatenate(tape, &flat, 0)?, Axis::Tensor)?;
-        let all = ops::transpose(tape, ops::reshape(tape, all, [self.all, rows, classes])?, 0, 1)?;
-        let joined = shape.with(shape.dims().len() - 1, self.all * classes).unwrap_or(shape);
-        Ok(ops::reshape(tape, all, joined)?)
     }
 
     /// The pass's mean, times `scale`, of the cross-entropy of a result of [`TokenHead::forward`] against
@@ -115,48 +81,28 @@ impl TokenHead {
     /// # Errors
     /// Other shapes, out of memory, a failed collective.
     pub fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var> {
-        let Some(pieces) = tape.pieces() else { return self.mean_loss(tape, prediction, targets, scale) };
-        let inputs = within(tape, "loss", || Ok(ops::split_pieces(tape, prediction)?))?;
-        let rows = targets.elements() / inputs.len();
-        let inputs = inputs.into_iter().zip(&pieces.here).enumerate().collect();
-        let losses = each_piece(tape, inputs, |(index, (x, piece))| {
-            let targets = targets.view(index * rows, [rows])?;
-            let takes_input = self.all > 1 || self.pieces > 1;
-            let prediction = if takes_input { x } else { self.all_scores(tape, x)? };
-            self.mean_loss(tape, prediction, &targets, scale * piece.share)
-        })?;
-        within(tape, "loss", || Ok(ops::sum_pieces(tape, losses)?))
+        let is_pieced = prediction.placement(Axis::Context) != Placement::Replicate;
+        ops::sum_of_pieces(tape, prediction, (targets, scale), |x, (targets, scale)| {
+            let computes = is_pieced && !self.edges.is_sharded() && self.pieces == 1;
+            let prediction = if computes { self.all_scores(tape, x)? } else { x };
+            self.mean_loss(tape, prediction, targets, scale)
+        })
     }
 
     fn mean_loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var> {
         let settings = LinearCrossEntropy { scale, soft_cap: self.soft_cap, pieces: self.pieces };
-        // The loss of pairs needs the losses of all rows first, as one of lanes does.
-        let has_pairs = tape.pass().preference.is_some();
-        if (self.all > 1 || has_pairs) && self.pieces > 1 {
-            let inputs = self.lane_inputs(tape, prediction)?;
-            let weights: Vec<_> = self.lanes.iter().map(|lane| &lane.weight).collect();
+        if self.pieces > 1 {
+            let inputs = within(tape, "head", || self.edges.enter(tape, prediction))?;
+            let weights: Vec<_> = self.layer.shards.iter().map(|shard| shard.weight.clone()).collect();
             return within(tape, "loss", || {
-                Ok(ops::divided_linear_cross_entropy(tape, inputs, &weights, self.all, targets, settings)?)
+                let head = (&weights[..], self.edges.shards());
+                Ok(ops::linear_cross_entropy(tape, inputs, head, targets, settings)?)
             });
         }
-        if self.all > 1 {
-            let scores = self.lane_scores(tape, prediction)?;
-            return within(tape, "loss", || {
-                Ok(ops::divided_cross_entropy(tape, scores, self.all, targets, settings)?)
-            });
-        }
-        if has_pairs {
-            let settings = LinearCrossEntropy { soft_cap: None, ..settings };
-            return within(tape, "loss", || {
-                Ok(ops::divided_cross_entropy(tape, vec![prediction], 1, targets, settings)?)
-            });
-        }
-        within(tape, "loss", || match self.pieces {
-            ..=1 => Ok(ops::cross_entropy(tape, prediction, targets, scale)?),
-            _ => {
-                let weight = &self.lanes[0].weight;
-                Ok(ops::linear_cross_entropy(tape, prediction, weight, targets, settings)?)
-            }
-        })
+        let scores = match self.edges.is_sharded() {
+            true => self.layer.forward(tape, prediction)?,
+            false => prediction,
+        };
+        within(tape, "loss", || Ok(ops::cross_entropy_of_scores(tape, scores, targets, settings)?))
     }
 }

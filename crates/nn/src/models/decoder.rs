@@ -1,19 +1,17 @@
 //! Decoder-only language models: the part that the families share.
 
-use autograd::{Tape, Var, ops};
+use autograd::{Dimension, Placement, Tape, Var};
 use collective::Axis;
 use tensor::Tensor;
 
 use crate::error::{NnError, Result};
 use crate::init::Init;
-use crate::layers::each_piece;
 use crate::layers::{
     Dropout, Embedding, Layer, Linear, Multiplier, Norm, Residual, Stack, Stream, TokenHead,
 };
 use crate::model::{Input, Model, Stage};
 use crate::parameters::Parameters;
 use crate::recompute::Recompute;
-use crate::sharding::Sharding;
 
 /// Inputs of the first stage, and of the others, in errors.
 const TOKENS: &str = "a batch of tokens";
@@ -30,6 +28,8 @@ pub struct Decoder<B, N> {
     embedding: Option<(Embedding, Multiplier, Dropout)>,
     blocks: Stack<B>,
     head: Option<Head<N>>,
+    /// Tokens in a sequence.
+    context: usize,
 }
 
 #[derive(Debug)]
@@ -102,22 +102,20 @@ impl<B, N> Decoder<B, N> {
             false => None,
         };
         if tied && stage.is_first() && !stage.is_last() {
-            parameters.for_each_lane(|parameters| parameters.share(table))?;
+            share(&mut parameters, table)?;
         }
         let blocks = Stack::new(blocks(&mut parameters)?);
         let head = match stage.is_last() {
             true => {
                 parameters.begin_unit();
                 let norm = norm(&mut parameters)?;
-                let lanes = parameters.for_each_lane(|parameters| output(parameters, ends, stage))?;
-                let all = parameters.lanes().all;
-                let settings = (ends.soft_cap, ends.loss_pieces);
-                let output = TokenHead::new(lanes, all, ends.context, settings)?;
+                let layer = output(&mut parameters, ends, stage)?;
+                let output = TokenHead::new(&parameters, layer, (ends.soft_cap, ends.loss_pieces))?;
                 Some(Head { norm, scale: Multiplier::new(ends.logit_scale), output })
             }
             false => None,
         };
-        Ok(Decoder { parameters, embedding, blocks, head })
+        Ok(Decoder { parameters, embedding, blocks, head, context: ends.context })
     }
 
     /// Returns the same model, in which the blocks that `recompute` selects recompute their activations in
@@ -142,19 +140,28 @@ impl<B, N> Decoder<B, N> {
     }
 }
 
-/// Registers the head's weight, or a lane of it: a parameter of its own, or the token table.
+/// Records that another stage also has the table of tokens.
+fn share(parameters: &mut Parameters, table: &str) -> Result<()> {
+    let is_sharded = parameters.style(table).is_some();
+    parameters.for_each_shard(is_sharded, |parameters| parameters.share(table))?;
+    Ok(())
+}
+
+/// Registers the head: a parameter of its own, or the token table.
 fn output(parameters: &mut Parameters, ends: Ends, stage: &Stage) -> Result<Linear> {
     let Ends { width, vocabulary, tied, table, head, .. } = ends;
     let init = Init::Normal(DEVIATION);
     if !tied {
-        return Linear::head_lane(parameters, head, [width, vocabulary], init);
+        return Linear::head(parameters, head, [width, vocabulary], init, None);
     }
     if !stage.is_first() {
         // The last stage has a copy of the tied table with the same initial values.
-        let all = parameters.lanes().all;
-        let rows = Sharding::replicated([vocabulary, width]).divided(Axis::Tensor, 0, all)?;
-        parameters.create_unused(table, rows, init)?;
-        parameters.share(table)?;
+        let style = parameters.style(table);
+        let rows = parameters.sharding([vocabulary, width], style.as_ref())?;
+        parameters.for_each_shard(style.is_some(), |parameters| {
+            parameters.create_unused(table, rows.clone(), init)
+        })?;
+        share(parameters, table)?;
     }
     Linear::tied(parameters, head, table)
 }
@@ -176,25 +183,13 @@ where
         }
     }
 
-    /// Computes the output of all pieces of sequences that are here, one after another in each layer.
-    fn forward_pieces(&self, tape: &Tape, input: Input) -> Result<Var> {
-        let start = match input {
-            Input::Batch(tokens) => {
-                let parts = tape.pieces().map_or(1, |pieces| pieces.here.len());
-                let shape = tokens.shape();
-                let [sequences, time] = [shape.rows() / parts, shape.columns()];
-                let piece = |index: usize| tokens.view(index * sequences * time, [sequences, time]);
-                let pieces = (0..parts).map(piece).collect::<tensor::Result<Vec<_>>>()?;
-                each_piece(tape, pieces, |tokens| self.embed(tape, &tokens))?
-            }
-            Input::Hidden(_) if self.embedding.is_some() => {
-                return Err(NnError::StageInput { expected: TOKENS });
-            }
-            Input::Hidden(hidden) => ops::split_pieces(tape, hidden)?,
-        };
-        let streams = self.blocks.forward_pieces(tape, start.into_iter().map(Residual::new).collect())?;
-        let outputs = each_piece(tape, streams, |stream| self.finish(tape, stream))?;
-        Ok(ops::join_pieces(tape, outputs)?)
+    /// Returns the output of the stage before, whose rows may be in shards.
+    fn arrived(&self, tape: &Tape, hidden: Var) -> Var {
+        if !self.parameters.shards_rows() || tape.pass().cache.is_some() {
+            return hidden;
+        }
+        let time = self.context / tape.pieces().map_or(1, |pieces| pieces.all);
+        hidden.with_placement(Axis::Tensor, Placement::Shard(Dimension::Rows { time }))
     }
 }
 
@@ -208,12 +203,9 @@ where
     }
 
     fn forward(&self, tape: &Tape, input: Input) -> Result<Var> {
-        if tape.pieces().is_some() {
-            return self.forward_pieces(tape, input);
-        }
         let start = match (&self.embedding, input) {
             (Some(_), Input::Batch(tokens)) => self.embed(tape, &tokens)?,
-            (None, Input::Hidden(hidden)) => hidden,
+            (None, Input::Hidden(hidden)) => self.arrived(tape, hidden),
             (Some(_), Input::Hidden(_)) => return Err(NnError::StageInput { expected: TOKENS }),
             (None, Input::Batch(_)) => return Err(NnError::StageInput { expected: OUTPUT }),
         };

@@ -12,6 +12,7 @@ use crate::hugging_face::{HuggingFaceModel, gpt2};
 use crate::layers::{Activation, Embedding, GptBlock, GptBlockSizes, Heads, LayerNorm};
 use crate::model::{Model, Stage};
 use crate::parameters::Parameters;
+use crate::placements::PlacementTable;
 use crate::recompute::Recompute;
 
 /// The kind of a table of positions.
@@ -103,12 +104,20 @@ impl ModelSpec for GptSizes {
         Examples::Tokens { vocabulary: self.vocabulary, context: self.context }
     }
 
-    fn divided_dimensions(&self) -> std::result::Result<Vec<(&'static str, usize)>, (&'static str, String)> {
-        Ok(vec![(Self::heads, self.heads), (Self::vocabulary, self.vocabulary)])
+    fn placements(&self) -> PlacementTable {
+        let heads = Heads::multi(self.heads, self.width / self.heads.max(1));
+        PlacementTable::new()
+            .column("wte.weight", &[])
+            .column("lm_head", &[])
+            .column("h.*.attn_qkv", &heads.groups_of_columns())
+            .row("h.*.attn_proj")
+            .column("h.*.mlp_fc", &[])
+            .row("h.*.mlp_proj")
+            .with_sharded_rows()
     }
 
-    fn divided_sequences(&self) -> std::result::Result<(), (&'static str, String)> {
-        Ok(())
+    fn divided_dimensions(&self) -> Vec<(&'static str, usize)> {
+        vec![(Self::heads, self.heads), (Self::vocabulary, self.vocabulary)]
     }
 
     fn check(&self, raw: &RawValues, conditions: &Conditions) -> keys::Result<()> {
@@ -222,7 +231,7 @@ impl Gpt {
     /// # Errors
     /// Sizes of which no model can be built, out of memory.
     pub fn new(parameters: Parameters, sizes: GptSizes, stage: &Stage) -> Result<Self> {
-        let GptSizes { layers, heads, width, context, biases, activation, dropout, .. } = sizes;
+        let GptSizes { layers, heads, width, biases, activation, dropout, .. } = sizes;
         if heads == 0 || width == 0 || !width.is_multiple_of(heads) {
             return Err(NnError::Sizes(format!("a width of {width} does not divide into {heads} heads")));
         }
@@ -235,7 +244,7 @@ impl Gpt {
             }
         };
         let heads = Heads::multi(heads, width / heads);
-        let block_sizes = GptBlockSizes { width, heads, context, biases, activation, dropout };
+        let block_sizes = GptBlockSizes { width, heads, biases, activation, dropout };
         let blocks = |parameters: &mut Parameters| {
             let block = |index| GptBlock::new(parameters, index, block_sizes, [init, projection]);
             stage.layers.clone().map(block).collect()

@@ -5,6 +5,7 @@ pub(crate) mod folder;
 mod latents;
 mod mixture;
 mod model;
+mod placements;
 mod sizes;
 
 pub use model::Llama;
@@ -22,6 +23,7 @@ use crate::hugging_face::HuggingFaceModel;
 use crate::layers::{CachedHeads, Heads, QkNormSpan};
 use crate::model::{Model, Stage};
 use crate::parameters::Parameters;
+use crate::placements::PlacementTable;
 use crate::recompute::Recompute;
 
 /// The family `llama`.
@@ -53,7 +55,11 @@ impl ModelSpec for LlamaSizes {
         self.has_mixture().then_some(Experts { key: Self::experts, is_corrected })
     }
 
-    fn divided_dimensions(&self) -> std::result::Result<Vec<(&'static str, usize)>, (&'static str, String)> {
+    fn placements(&self) -> PlacementTable {
+        self.placement_table()
+    }
+
+    fn divided_dimensions(&self) -> Vec<(&'static str, usize)> {
         let heads = (Self::key_value_heads, self.key_value_heads);
         let feed_forward = (Self::feed_forward, self.feed_forward);
         let mut dimensions = vec![heads, (Self::vocabulary, self.vocabulary)];
@@ -64,11 +70,7 @@ impl ModelSpec for LlamaSizes {
             dimensions.push((Self::expert_width, self.expert_width));
             dimensions.push((Self::shared_expert_width, self.shared_expert_width));
         }
-        Ok(dimensions)
-    }
-
-    fn divided_sequences(&self) -> std::result::Result<(), (&'static str, String)> {
-        Ok(())
+        dimensions
     }
 
     fn check(&self, raw: &RawValues, conditions: &Conditions) -> keys::Result<()> {

@@ -72,9 +72,9 @@ impl Parameters {
     /// The values of this part of a parameter in codes; `None` for another parameter.
     #[must_use]
     pub fn coded_values(&self, parameter: ParameterId) -> Option<CodedValues> {
-        let Parameter { name, init, codes, lane, .. } = &self.list[parameter.0];
+        let Parameter { name, init, codes, shard, .. } = &self.list[parameter.0];
         let MatrixCodes { blocks, sharding } = codes.clone()?;
-        let coordinate = |axis: Axis| self.coordinate(axis, *lane);
+        let coordinate = |axis: Axis| self.coordinate(axis, *shard);
         let coordinates = Axis::ALL.map(coordinate).to_vec();
         let (name, codes) = (name.clone(), (*blocks).clone());
         Some(CodedValues { name, codes, sharding, coordinates, init: *init, seed: self.seed })

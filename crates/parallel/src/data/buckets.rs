@@ -65,11 +65,15 @@ impl BucketLayout {
             let in_fp8 = parameters.is_only_in_fp8(used.parameter);
             Gradient { elements: parameter.weight.elements(), shared, unit: parameter.unit, in_fp8 }
         };
-        let gradients: Vec<_> = uses.iter().map(gradient).collect();
-        BucketLayout::new(&gradients, dtype, end, ranks)
+        let order = parameters.completion_order();
+        let gradients: Vec<_> = order.iter().map(gradient).collect();
+        let layout = BucketLayout::new(&gradients, dtype, end, ranks);
+        let mut slots = layout.slots.clone();
+        order.iter().zip(&layout.slots).for_each(|(used, slot)| slots[used.id.0 as usize] = *slot);
+        BucketLayout { slots, ..layout }
     }
 
-    /// Lays out `gradients` of type `dtype`, indexed by use, last use first. A gradient that is longer than a
+    /// Lays out `gradients` of type `dtype`, the last one first. A gradient that is longer than a
     /// bucket, and a shared one, has a bucket of its own.
     pub fn new(gradients: &[Gradient], dtype: DType, end: BucketEnd, ranks: usize) -> Self {
         let mut slots = vec![BucketSlot { bucket: 0, offset: 0 }; gradients.len()];

@@ -252,7 +252,7 @@ impl Generator {
         for OwnStage { model, .. } in &self.passes.stages {
             for parameter in model.parameters().list().iter().filter(|parameter| parameter.name == name) {
                 let (tensor, size) = (parameter.weight.tensor()?, dtype.bytes());
-                let coordinate = |axis| model.parameters().coordinate(axis, parameter.lane);
+                let coordinate = |axis| model.parameters().coordinate(axis, parameter.shard);
                 for run in parameter.sharding.runs(coordinate, 0..tensor.elements()) {
                     let part = tensor.view(run.local, [run.elements])?;
                     let own = &bytes[size * run.whole..size * (run.whole + run.elements)];

@@ -28,7 +28,7 @@ impl OwnStage {
         let host = build::host_pool(device, config)?;
         let (model, units) = build::sharded_model(config, (device, host.as_ref()), *grid, stage)?;
         let layers = config.model.cache().map_or(0..0, |_| stage.layers.clone());
-        let lanes = config.parallel.layer_lanes();
+        let lanes = config.parallel.layer_shards();
         let layers = layers.flat_map(|layer| (0..lanes.here).map(move |_| layer));
         let cache = |layer: usize| -> Result<Cache> {
             let _scope = device.module(&format!("cache.{layer}"));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use collective::{Axis, RankGrid};
 use device::{DType, Description, Device, DeviceOptions};
-use nn::{Lanes, Model, Sharding, Stage};
+use nn::{Model, Sharding, Shards, Stage};
 use parallel::data::{BucketLayout, OptimizerShards, WeightLayout};
 use parallel::pipeline::{Crossing, Schedule, StageLayout};
 use tensor::Shape;
@@ -26,8 +26,8 @@ pub struct Entry {
     pub name: String,
     /// The parts that ranks hold.
     pub sharding: Sharding,
-    /// Number of the part among those of a rank. A rank has an entry for each of its parts.
-    pub lane: usize,
+    /// Number of the shard among those of a rank. A rank has an entry for each of its parts.
+    pub shard: usize,
     /// Type of the compute weights; of a parameter in codes, which has a record of bytes, U8.
     pub dtype: DType,
     /// Number of the whole parameter's values.
@@ -66,7 +66,7 @@ pub struct Blueprint {
     pub buffers: Vec<BufferEntry>,
     /// Index in `parameters` of each parameter of each stage.
     indices: Vec<Vec<usize>>,
-    lanes: Lanes,
+    layer_shards: Shards,
     /// Indices in `parameters` of all parts that a rank has of each whole parameter, in order.
     wholes: Vec<Vec<usize>>,
     /// By entry of `parameters`, the index in `gradient_sizes` of the whole parameter's first part.
@@ -154,7 +154,7 @@ impl Blueprint {
             parameters,
             buffers,
             indices,
-            lanes: config.parallel.layer_lanes(),
+            layer_shards: config.parallel.layer_shards(),
             wholes,
             first_gradients,
             crossings,
@@ -257,7 +257,7 @@ impl Blueprint {
 
     /// Index along `axis` of the part of parameter `index` that a rank of `grid` holds.
     pub fn coordinate(&self, index: usize, grid: &RankGrid, axis: Axis) -> usize {
-        self.lanes.coordinate(grid, self.parameters[index].lane, axis)
+        self.layer_shards.coordinate(grid, self.parameters[index].shard, axis)
     }
 
     /// The name of a part of parameter `index` on a rank of `grid`: with its number if there are several.
@@ -300,19 +300,20 @@ pub fn meta(description: &Description) -> Result<Device> {
 /// Adds the parameters of a stage.
 fn add(parameters: &mut Vec<Entry>, by_name: &mut ByName, stage: usize, model: &dyn Model) {
     for (number, parameter) in model.parameters().list().iter().enumerate() {
-        let lanes = by_name.entry(parameter.name.clone()).or_default();
-        let position = *lanes.entry(parameter.lane).or_insert(parameters.len());
+        let shards = by_name.entry(parameter.name.clone()).or_default();
+        let position = *shards.entry(parameter.shard).or_insert(parameters.len());
         if position == parameters.len() {
-            let (name, sharding, lane) = (parameter.name.clone(), parameter.sharding.clone(), parameter.lane);
+            let (name, sharding, shard) =
+                (parameter.name.clone(), parameter.sharding.clone(), parameter.shard);
             let (dtype, trained) = (parameter.weight.dtype(), parameter.trained);
             let elements = parameter.elements() * sharding.parts();
-            parameters.push(Entry { name, sharding, lane, dtype, elements, trained, holders: Vec::new() });
+            parameters.push(Entry { name, sharding, shard, dtype, elements, trained, holders: Vec::new() });
         }
         parameters[position].holders.push((stage, number));
     }
 }
 
-/// Indices of entries by name and lane.
+/// Indices of entries by name and shard.
 type ByName = BTreeMap<String, BTreeMap<usize, usize>>;
 
 /// Returns the indices of the parts of each whole parameter, in the order of their first parts.

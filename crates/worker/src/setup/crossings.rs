@@ -42,5 +42,5 @@ fn forward(
         Some(hidden) => Input::Hidden(tape.constant(hidden)),
         None => Input::Batch(inputs),
     };
-    Ok(model.forward(&tape, input)?.into_tensor())
+    Ok(model.forward_stage(&tape, input)?.into_tensor())
 }

@@ -45,7 +45,7 @@ pub fn agreed_hash(worker: &mut Worker) -> Result<String> {
     let mut hashes = vec![(format!("stage.{stage}.{index}"), of(false)?), (divided, of(true)?)];
     for (copied, tensor) in all.iter().filter(|(parameter, _)| parameter.shared) {
         let hash = weights_sha256([(copied.name.as_str(), tensor)].into_iter())?;
-        hashes.push((format!("{}.{index}.{tensor_rank}.{}", copied.name, copied.lane), hash));
+        hashes.push((format!("{}.{index}.{tensor_rank}.{}", copied.name, copied.shard), hash));
     }
     let hashes: Vec<_> = hashes.iter().map(|(name, hash)| (name.as_str(), hash.as_str())).collect();
     same_where_shared(worker, &hashes)?;

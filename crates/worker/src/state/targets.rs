@@ -37,8 +37,8 @@ impl Targets {
         }
         for (stage, owned, state) in worker.optimizer_state() {
             let Some(model) = worker.model(stage) else { continue };
-            let nn::Parameter { sharding, lane, .. } = &model.parameters().list()[owned.parameter];
-            let coordinate = |axis| model.parameters().coordinate(axis, *lane);
+            let nn::Parameter { sharding, shard, .. } = &model.parameters().list()[owned.parameter];
+            let coordinate = |axis| model.parameters().coordinate(axis, *shard);
             let runs = state_runs(&state.array, sharding, coordinate, owned.shard.range.clone());
             let shape = state_shape(&state.array, sharding);
             let StateArray { name, dtype, .. } = state.array;
@@ -96,14 +96,14 @@ impl Targets {
     ) -> Result<()> {
         let parameters = model.parameters();
         for (number, parameter) in parameters.list().iter().enumerate().filter(|(_, of)| chosen(of)) {
-            let nn::Parameter { name, weight, sharding, lane, .. } = parameter;
+            let nn::Parameter { name, weight, sharding, shard, .. } = parameter;
             let part = match units {
                 Some(units) => units.part(number)?,
                 None => Some((0, weight.tensor()?)),
             };
             let Some((first, tensor)) = part else { continue };
             let range = first..first + tensor.elements();
-            let runs = part_runs(sharding, |axis| parameters.coordinate(axis, *lane), range);
+            let runs = part_runs(sharding, |axis| parameters.coordinate(axis, *shard), range);
             let Some(values) = parameters.coded_values(ParameterId(number)) else {
                 let targets = run_targets(name, DType::F32, sharding.whole(), &tensor, runs)?;
                 self.holders(units.is_none()).extend(targets);

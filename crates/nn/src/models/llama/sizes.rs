@@ -241,7 +241,6 @@ impl LlamaSizes {
                 window: self.is_windowed(layer).then_some(self.window),
             },
             latents: self.latents(),
-            context: self.context,
             feed_forward: self.feed_forward,
             mixture: self.mixture(layer),
             gate: self.gate(),

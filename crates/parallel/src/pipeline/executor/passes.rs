@@ -40,7 +40,7 @@ impl<F: Feed> Walk<'_, F> {
         };
         self.feed.enter(action, ActionPart::Computing)?;
         let model = self.models[stage];
-        let output = model.forward(&tape, input).map_err(ParallelError::from)?;
+        let output = model.forward_stage(&tape, input).map_err(ParallelError::from)?;
         if last && !has_loss {
             return self.feed.output(model, &tape, output);
         }
@@ -49,7 +49,8 @@ impl<F: Feed> Walk<'_, F> {
         if evaluates {
             self.feed.predicted(output.tensor(), &targets)?;
         }
-        let loss = model.loss(&tape, output, &targets, self.work.scale()).map_err(ParallelError::from)?;
+        let loss =
+            model.loss_of_stage(&tape, output, &targets, self.work.scale()).map_err(ParallelError::from)?;
         drop(targets);
         if evaluates {
             return self.feed.loss(action.micro_batch, loss.tensor());

@@ -1,0 +1,130 @@
+//! Causal self-attention: multi-head, grouped-query or multi-query.
+//!
+//! It knows blocks: shards have heads of their own, which are computed at once where that is quicker, and the
+//! pieces of a sequence read the keys and values of the pieces before them, also those of other ranks.
+
+mod joint;
+mod measures;
+mod pieces;
+mod whole;
+
+use collective::Axis;
+use tensor::ops::attention::{Qkv, Settings};
+
+use super::{Dropout, Rotary};
+use crate::error::{AutogradError, Result};
+use crate::sharded::{Dimension, Placement, Var, map};
+use crate::tape::Tape;
+use crate::weight::Weight;
+
+pub use joint::JointAttentionRule;
+pub use measures::AttentionMeasures;
+pub use pieces::PiecedAttentionRule;
+pub use whole::AttentionRule;
+
+/// Attention over `qkv`, arrays of shape `[batch, time, columns]` with the columns that the heads state; the
+/// result is `[batch, time, heads.query · heads.value_width]`. Tokens see only their own document, and in
+/// training `dropout` drops attention weights. Of a value whose columns are in shards, each has an equal part
+/// of the heads.
+///
+/// # Errors
+/// As [`forward`](tensor::ops::attention::forward); a failed collective.
+pub fn attention(
+    tape: &Tape,
+    qkv: Qkv<Var>,
+    settings: impl Into<Settings>,
+    dropout: Option<&Dropout>,
+    measures: AttentionMeasures,
+) -> Result<Var> {
+    attention_with_sinks(tape, qkv, settings.into(), &[], dropout, measures)
+}
+
+/// [`attention`] with `sinks`, as in [`Masks`](tensor::ops::attention::Masks): none, or those of each shard
+/// that is here.
+///
+/// # Errors
+/// As [`attention`].
+pub fn attention_with_sinks(
+    tape: &Tape,
+    qkv: Qkv<Var>,
+    settings: Settings,
+    sinks: &[Weight],
+    dropout: Option<&Dropout>,
+    measures: AttentionMeasures,
+) -> Result<Var> {
+    let is_pieced = qkv.arrays().iter().any(|array| array.placement(Axis::Context) != Placement::Replicate);
+    let settings = of_shard(settings, &qkv);
+    let whole = |qkv, shard| whole::attention(tape, qkv, settings, sinks.get(shard), dropout, measures);
+    match qkv {
+        Qkv::Packed(qkv) if is_pieced => pieced(tape, qkv, settings, sinks, dropout),
+        Qkv::Packed(qkv) if qkv.blocks() > 1 && attends_jointly(tape, sinks, dropout, measures) => {
+            joint::attention(tape, qkv, settings)
+        }
+        Qkv::Packed(qkv) => map(tape, [qkv], |block, [qkv]| whole(Qkv::Packed(qkv), block.shard)),
+        Qkv::Separate(arrays) if !is_pieced => {
+            map(tape, arrays, |block, arrays| whole(Qkv::Separate(arrays), block.shard))
+        }
+        Qkv::Separate([first, ..]) | Qkv::Piece { arrays: [first, _], .. } => {
+            let (from, to) = (first.placement(Axis::Context), Placement::Replicate);
+            Err(AutogradError::Placement { axis: Axis::Context.name(), from, to })
+        }
+    }
+}
+
+/// Attention of the next token of every sequence in the pass's caches, whose queries and keys `rotary`
+/// rotates first. Heads are not in shards.
+///
+/// # Errors
+/// A pass that extends no caches; as [`attention`].
+pub fn rotated_attention(
+    tape: &Tape,
+    qkv: Var,
+    settings: Settings,
+    rotary: &Rotary,
+    sinks: Option<&Weight>,
+) -> Result<Var> {
+    whole::rotated_attention(tape, qkv, settings, rotary, sinks)
+}
+
+/// The settings of the heads of a shard.
+fn of_shard(settings: Settings, qkv: &Qkv<Var>) -> Settings {
+    match qkv.arrays()[0].placement(Axis::Tensor) {
+        Placement::Shard(Dimension::Columns { shards }) => {
+            Settings { heads: settings.heads.divided(shards), ..settings }
+        }
+        _ => settings,
+    }
+}
+
+/// Returns whether attention computes all shards that are here at once: causal attention over whole sequences
+/// of one document each. Else it computes one shard after the other.
+pub fn attends_jointly(
+    tape: &Tape,
+    sinks: &[Weight],
+    dropout: Option<&Dropout>,
+    measures: AttentionMeasures,
+) -> bool {
+    let pass = tape.pass();
+    let is_plain = sinks.is_empty() && dropout.is_none() && measures == AttentionMeasures::default();
+    is_plain && pass.cache.is_none() && pass.documents.is_none() && pass.pieces.is_none()
+}
+
+/// Attention of each shard over the pieces of its sequences.
+fn pieced(
+    tape: &Tape,
+    qkv: Var,
+    settings: Settings,
+    sinks: &[Weight],
+    dropout: Option<&Dropout>,
+) -> Result<Var> {
+    let (placements, pieces) = (qkv.placements(), tape.pieces().map_or(1, |pieces| pieces.here.len()));
+    let first = tape.block().unwrap_or_default().shard;
+    let mut blocks: Vec<Var> = qkv.into_blocks().collect();
+    let mut outputs = Vec::with_capacity(blocks.len());
+    for shard in (first..).take(blocks.len() / pieces) {
+        let own = blocks.drain(..pieces).collect();
+        outputs.extend(pieces::attention(tape, (shard, own), settings, sinks.get(shard), dropout)?);
+    }
+    let all = Var::from_blocks(outputs).ok_or(AutogradError::NotRecorded)?;
+    Ok(all.with_placements(placements))
+}

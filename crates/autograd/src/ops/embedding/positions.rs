@@ -1,0 +1,30 @@
+//! Positions that an embedding adds.
+
+use tensor::Tensor;
+
+use crate::weight::Weight;
+
+/// A table of positions, `[context, width]`.
+#[derive(Clone, Copy, Debug)]
+pub enum Positions<'a> {
+    /// A parameter.
+    Learned(&'a Weight),
+    /// A constant table.
+    Fixed(&'a Tensor),
+}
+
+impl<'a> Positions<'a> {
+    pub(super) fn tensor(self) -> tensor::Result<Tensor> {
+        match self {
+            Positions::Learned(weight) => weight.stored(),
+            Positions::Fixed(tensor) => Ok(tensor.clone()),
+        }
+    }
+
+    pub(super) fn weight(self) -> Option<&'a Weight> {
+        match self {
+            Positions::Learned(weight) => Some(weight),
+            Positions::Fixed(_) => None,
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Weight gradients of the blocks of a value: their sums in fixed trees, over shards that share a weight,
+//! then over pieces of sequences.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
+
+use collective::tensors::{self, PendingSum};
+use collective::{Axis, SharedPlane};
+use device::{Category, DType, Request};
+use tensor::{Tensor, ops};
+
+use super::pieces::Pieces;
+use super::placement::BlockIndex;
+use super::ranks::{TensorRanks, give};
+use crate::error::{AutogradError, Result};
+use crate::pass::Pass;
+use crate::sink::{GradientSink, Target};
+use crate::weight::{UseId, Weight};
+
+const OPERATOR: &str = "gradient_sums";
+/// Most sums over ranks that are made beside compute: enough for the weights of half a layer.
+const MOST_PENDING: usize = 3;
+
+/// The sums over blocks of the weight gradients of a backward pass.
+#[derive(Debug)]
+pub(crate) struct GradientSums {
+    /// Number of pieces that are here.
+    pieces: usize,
+    tensor_ranks: TensorRanks,
+    /// The plane of the ranks with the other pieces.
+    context: Option<SharedPlane>,
+    copies: BTreeMap<(UseId, Option<usize>), Copies>,
+    uses: BTreeMap<UseId, UseSums>,
+    /// The sums over ranks that have begun, in that order.
+    pending: VecDeque<(UseId, Target, PendingSum)>,
+}
+
+/// The gradients, f32, of one use of a weight by the shards that are here, for one piece.
+#[derive(Debug)]
+struct Copies {
+    weight: Weight,
+    gradients: Vec<Option<Tensor>>,
+}
+
+/// The gradients of one use of a weight by pieces.
+#[derive(Debug)]
+struct UseSums {
+    /// Destination of the sum.
+    target: Target,
+    /// The gradient that a rule computes now.
+    begun: Option<Tensor>,
+    /// The sums of subtrees, by level and number, that wait for the other half of the subtree above.
+    subtrees: BTreeMap<(u32, usize), Tensor>,
+}
+
+impl GradientSums {
+    /// Returns empty sums of a pass.
+    pub(crate) fn of_pass(pass: &Pass) -> Self {
+        let (pieces, sums_over_ranks) = match &pass.pieces {
+            Some(Pieces { here, sums_over_ranks, .. }) => (here.len(), *sums_over_ranks),
+            None => (0, false),
+        };
+        GradientSums {
+            pieces,
+            tensor_ranks: TensorRanks::of_pass(pass, false),
+            context: pass.planes.along(Axis::Context).filter(|_| sums_over_ranks).cloned(),
+            copies: BTreeMap::new(),
+            uses: BTreeMap::new(),
+            pending: VecDeque::new(),
+        }
+    }
+
+    /// Calls `rule` with `sink`, for a rule of a block with a sink of the block's gradients.
+    pub(crate) fn with<T>(
+        &mut self,
+        block: Option<BlockIndex>,
+        sink: &mut dyn GradientSink,
+        rule: impl FnOnce(&mut dyn GradientSink) -> T,
+    ) -> T {
+        match block {
+            Some(block) => rule(&mut BlockSink { sums: self, block, sink }),
+            None => rule(sink),
+        }
+    }
+
+    /// Delivers the sums over ranks that have begun. Every backward pass ends with it.
+    pub(crate) fn finish(&mut self, sink: &mut dyn GradientSink) -> Result<()> {
+        self.deliver(0, sink)
+    }
+
+    /// Delivers all sums over ranks but the last `kept`.
+    fn deliver(&mut self, kept: usize, sink: &mut dyn GradientSink) -> Result<()> {
+        while self.pending.len() > kept {
+            let Some((use_id, target, sum)) = self.pending.pop_front() else { break };
+            deliver(use_id, &target, &sum.wait(), sink)?;
+        }
+        Ok(())
+    }
+
+    /// Returns the sum over all shards of a shared weight's gradient, once all that are here have theirs.
+    fn sum_of_copies(&mut self, use_id: UseId, piece: Option<usize>) -> Result<Option<(Weight, Tensor)>> {
+        let Entry::Occupied(copies) = self.copies.entry((use_id, piece)) else { return Ok(None) };
+        if copies.get().gradients.iter().any(Option::is_none) {
+            return Ok(None);
+        }
+        let Copies { weight, gradients } = copies.remove();
+        let request = Request::new(Category::Gradient, OPERATOR);
+        let sum = self.tensor_ranks.sum(gradients.into_iter().flatten().collect(), request)?;
+        Ok(Some((weight, sum)))
+    }
+
+    /// Adds the gradient of a piece; returns the sum of the pieces that are here once all have theirs.
+    fn sum_of_pieces(&mut self, use_id: UseId, piece: usize) -> Result<Option<(Target, Tensor)>> {
+        let Some(sums) = self.uses.get_mut(&use_id) else { return Ok(None) };
+        let Some(mut sum) = sums.begun.take() else { return Ok(None) };
+        let (mut level, mut number) = (0, piece);
+        while 1 << level < self.pieces {
+            let Some(other) = sums.subtrees.remove(&(level, number ^ 1)) else {
+                sums.subtrees.insert((level, number), sum);
+                return Ok(None);
+            };
+            let (first, second) = if number % 2 == 0 { (sum, other) } else { (other, sum) };
+            ops::add::into(&first, &second)?;
+            (sum, level, number) = (first, level + 1, number / 2);
+        }
+        Ok(self.uses.remove(&use_id).map(|UseSums { target, .. }| (target, sum)))
+    }
+}
+
+/// Adds a sum over all pieces to its target.
+fn deliver(use_id: UseId, target: &Target, sum: &Tensor, sink: &mut dyn GradientSink) -> Result<()> {
+    match target.accumulate {
+        true => ops::add::into(&target.tensor, sum)?,
+        false => target.tensor.copy_from(sum)?,
+    }
+    sink.ready(use_id)
+}
+
+/// The sink of the rules of one block.
+struct BlockSink<'a> {
+    sums: &'a mut GradientSums,
+    block: BlockIndex,
+    sink: &'a mut dyn GradientSink,
+}
+
+impl BlockSink<'_> {
+    /// Returns the target of this piece's gradient, or of that of whole sequences.
+    fn piece_target(&mut self, use_id: UseId, weight: &Weight) -> Result<Target> {
+        if self.block.piece.is_none() {
+            return self.sink.target(use_id, weight);
+        }
+        let sums = match self.sums.uses.entry(use_id) {
+            Entry::Occupied(sums) => sums.into_mut(),
+            Entry::Vacant(vacant) => {
+                let target = self.sink.target(use_id, weight)?;
+                vacant.insert(UseSums { target, begun: None, subtrees: BTreeMap::new() })
+            }
+        };
+        // Each sum is rounded to the gradient's type, as those of lanes are.
+        let (dtype, request) = (sums.target.tensor.dtype(), Request::new(Category::Gradient, OPERATOR));
+        let tensor = Tensor::empty(weight.device(), weight.shape(), dtype, request)?;
+        sums.begun = Some(tensor.clone());
+        Ok(Target { tensor, accumulate: false })
+    }
+
+    fn piece_ready(&mut self, use_id: UseId) -> Result<()> {
+        let Some(piece) = self.block.piece else { return self.sink.ready(use_id) };
+        let Some((target, sum)) = self.sums.sum_of_pieces(use_id, piece)? else { return Ok(()) };
+        let Some(plane) = &self.sums.context else { return deliver(use_id, &target, &sum, self.sink) };
+        let request = Request::new(Category::Gradient, OPERATOR);
+        let failed = |source| AutogradError::Collective { operator: OPERATOR, source };
+        let sum = tensors::begin_all_reduce(sum, &mut plane.clone(), request).map_err(failed)?;
+        self.sums.pending.push_back((use_id, target, sum));
+        self.sums.deliver(MOST_PENDING, self.sink)
+    }
+}
+
+impl GradientSink for BlockSink<'_> {
+    fn target(&mut self, use_id: UseId, weight: &Weight) -> Result<Target> {
+        if weight.copies() == 0 {
+            return self.piece_target(use_id, weight);
+        }
+        let request = Request::new(Category::Gradient, OPERATOR);
+        let own = Tensor::empty(weight.device(), weight.shape(), DType::F32, request)?;
+        let copies = self
+            .sums
+            .copies
+            .entry((use_id, self.block.piece))
+            .or_insert_with(|| Copies { weight: weight.clone(), gradients: vec![None; weight.copies()] });
+        if let Some(gradient) = copies.gradients.get_mut(self.block.shard) {
+            *gradient = Some(own.clone());
+        }
+        Ok(Target { tensor: own, accumulate: false })
+    }
+
+    fn ready(&mut self, use_id: UseId) -> Result<()> {
+        if !self.sums.copies.contains_key(&(use_id, self.block.piece)) {
+            return self.piece_ready(use_id);
+        }
+        let Some((weight, sum)) = self.sums.sum_of_copies(use_id, self.block.piece)? else { return Ok(()) };
+        give(&sum, &self.piece_target(use_id, &weight)?)?;
+        drop(sum);
+        self.piece_ready(use_id)
+    }
+}

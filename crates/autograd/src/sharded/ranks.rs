@@ -1,0 +1,162 @@
+//! Communication among the ranks that have the shards of layers. A sum over shards is added in f32 in a fixed
+//! tree, and rounded once.
+
+use collective::{Axis, CollectiveError, DataPlane, SharedPlane, tensors};
+use device::{Category, DType, Request};
+use tensor::ops::GradientTarget;
+use tensor::{Shape, Tensor, ops};
+
+use crate::error::{AutogradError, Result};
+use crate::pass::Pass;
+use crate::tape::Tape;
+
+/// The ranks along [`Axis::Tensor`].
+#[derive(Clone, Debug)]
+pub(crate) struct TensorRanks {
+    /// `None` if all shards are here.
+    plane: Option<SharedPlane>,
+    /// Whether ranks have the rows between layers in shards.
+    shards_rows: bool,
+}
+
+impl TensorRanks {
+    /// Returns the ranks of a tape's pass; with `shards_rows`, rows between layers are sharded.
+    pub(crate) fn new(tape: &Tape, shards_rows: bool) -> Self {
+        Self::of_pass(tape.pass(), shards_rows)
+    }
+
+    pub(super) fn of_pass(pass: &Pass, shards_rows: bool) -> Self {
+        TensorRanks { plane: pass.planes.along(Axis::Tensor).cloned(), shards_rows }
+    }
+
+    /// Returns the index of the first of `local` shards that are here.
+    pub(crate) fn first_shard(&self, local: usize) -> usize {
+        self.plane.as_ref().map_or(0, |plane| tensors::first_part(plane, local))
+    }
+
+    /// Returns all rows, `[rows, columns]`, of the rows that are here.
+    pub(crate) fn gather_rows(&self, x: &Tensor, request: Request) -> Result<Tensor> {
+        match &self.plane {
+            Some(plane) if self.shards_rows => {
+                let rows = x.reshape([x.shape().rows(), x.shape().columns()])?;
+                gathered(&rows, plane, request)
+            }
+            _ => Ok(x.clone()),
+        }
+    }
+
+    /// Returns `x [n, ..]` of all ranks in their order, `[ranks · n, ..]`.
+    pub(crate) fn gather(&self, x: Tensor, request: Request) -> Result<Tensor> {
+        match &self.plane {
+            Some(plane) => gathered(&x, plane, request),
+            None => Ok(x),
+        }
+    }
+
+    /// Returns the sum of `parts`, one for each shard here, and of the other shards: the rows that are here.
+    pub(crate) fn sum_rows(&self, parts: Vec<Tensor>, request: Request) -> Result<Tensor> {
+        let sum = tree_sum(parts)?;
+        let Some(plane) = &self.plane else { return Ok(sum) };
+        if !self.shards_rows {
+            return tensors::all_reduce(&sum, &mut plane.clone(), request).map_err(failed(request));
+        }
+        let rows = sum.reshape([sum.shape().rows(), sum.shape().columns()])?;
+        tensors::reduce_scatter(&rows, &mut plane.clone(), request).map_err(failed(request))
+    }
+
+    /// [`TensorRanks::sum_rows`] of `parts` in f32, plus `bias`, rounded to `dtype`.
+    pub(crate) fn rounded_sum_rows(
+        &self,
+        parts: Vec<Tensor>,
+        bias: Option<&Tensor>,
+        dtype: DType,
+        request: Request,
+    ) -> Result<Tensor> {
+        let Some(plane) = &self.plane else {
+            return Ok(ops::rounded_sum::forward(&parts, bias, dtype, request)?);
+        };
+        let sum = ops::rounded_sum::forward(&parts, None, DType::F32, request)?;
+        drop(parts);
+        if !self.shards_rows {
+            let sum = tensors::all_reduce(&sum, &mut plane.clone(), request).map_err(failed(request))?;
+            return Ok(ops::rounded_sum::forward(&[sum], bias, dtype, request)?);
+        }
+        let rows = sum.reshape([sum.shape().rows(), sum.shape().columns()])?;
+        tensors::rounded_reduce_scatter(&rows, &mut plane.clone(), bias, dtype, request)
+            .map_err(failed(request))
+    }
+
+    /// Returns the sum of `parts`, one for each shard here, and of the other shards.
+    pub(crate) fn sum(&self, parts: Vec<Tensor>, request: Request) -> Result<Tensor> {
+        let sum = tree_sum(parts)?;
+        let Some(plane) = &self.plane else { return Ok(sum) };
+        tensors::all_reduce(&sum, &mut plane.clone(), request).map_err(failed(request))
+    }
+
+    /// Shape of the rows that are here of an array of all rows.
+    pub(crate) fn rows_here(&self, all: &Tensor) -> Shape {
+        match &self.plane {
+            Some(plane) if self.shards_rows => {
+                let (rows, columns) = (all.shape().rows(), all.shape().columns());
+                [rows / DataPlane::world_size(plane), columns].into()
+            }
+            _ => all.shape(),
+        }
+    }
+}
+
+fn gathered(x: &Tensor, plane: &SharedPlane, request: Request) -> Result<Tensor> {
+    tensors::all_gather(x, &mut plane.clone(), request).map_err(failed(request))
+}
+
+fn failed(request: Request) -> impl Fn(CollectiveError) -> AutogradError {
+    move |source| AutogradError::Collective { operator: request.operator, source }
+}
+
+/// The sum of tensors of one shape and type, in pairs from the first on, level by level. It is made in the
+/// memory of the first if no other tensor views that.
+///
+/// # Errors
+/// No tensor; out of memory.
+pub(crate) fn tree_sum(mut parts: Vec<Tensor>) -> Result<Tensor> {
+    while parts.len() > 1 {
+        let mut level = Vec::with_capacity(parts.len().div_ceil(2));
+        let mut pairs = parts.into_iter();
+        while let Some(first) = pairs.next() {
+            level.push(match pairs.next() {
+                Some(second) if first.is_unique() => {
+                    ops::add::into(&first, &second)?;
+                    first
+                }
+                Some(second) => ops::add::forward(&first, &second)?,
+                None => first,
+            });
+        }
+        parts = level;
+    }
+    parts.pop().ok_or(AutogradError::NotRecorded)
+}
+
+/// Gives a gradient in f32 to a target, rounded once.
+///
+/// # Errors
+/// Out of memory.
+pub(crate) fn give(gradient: &Tensor, target: &GradientTarget) -> Result<()> {
+    let GradientTarget { tensor, accumulate } = target;
+    let gradient = gradient.reshape(tensor.shape())?;
+    if tensor.dtype() == DType::F32 {
+        match accumulate {
+            true => ops::add::into(tensor, &gradient)?,
+            false => tensor.copy_from(&gradient)?,
+        }
+        return Ok(());
+    }
+    if *accumulate {
+        let request = Request::new(Category::Workspace, "gradient_sums");
+        let before = Tensor::empty(tensor.device(), tensor.shape(), DType::F32, request)?;
+        ops::cast::into(tensor, &before)?;
+        ops::add::into(&before, &gradient)?;
+        return Ok(ops::cast::into(&before, tensor)?);
+    }
+    Ok(ops::cast::into(&gradient, tensor)?)
+}

@@ -1,0 +1,192 @@
+//! The edges of a layer that ranks share: a copy of its input for each shard, and the sum of the results.
+
+use collective::Axis;
+use device::{Category, DType, Request};
+use tensor::{Shape, Tensor, ops};
+
+use super::placement::{Dimension, Placement};
+use super::ranks::TensorRanks;
+use super::var::{Source, Var};
+use crate::error::{AutogradError, Result};
+use crate::ops::{autocast, named, only, values_of};
+use crate::rule::{Rule, Saved};
+use crate::sink::{GradientSink, ready, target};
+use crate::tape::Tape;
+use crate::weight::Weight;
+
+const COPY: &str = "copy_to_shards";
+const SUM: &str = "sum_shards";
+
+impl Var {
+    /// Returns a copy of the value for each of `shards` shards of a layer that are here
+    /// ([`Placement::Copied`]); rows that are sharded are gathered. Backward adds the gradients of all
+    /// shards.
+    ///
+    /// # Errors
+    /// Out of memory; a failed collective.
+    pub fn copied(self, tape: &Tape, shards: usize) -> Result<Self> {
+        if self.placements().tensor == Placement::Copied {
+            return Ok(self);
+        }
+        let copies = self.by_piece(tape, |mut parts| {
+            let x = parts.pop().ok_or(AutogradError::NotRecorded)?;
+            copy_to_shards(tape, x, shards)
+        })?;
+        let placements = copies.first().map(Var::placements).unwrap_or_default();
+        let all = Var::from_blocks(copies.into_iter().flat_map(Var::into_blocks));
+        let all = all.ok_or(AutogradError::NotRecorded)?.with_placements(placements);
+        Ok(all.with_placement(Axis::Tensor, Placement::Copied))
+    }
+
+    /// Returns the sum of the blocks of all shards of a layer ([`Placement::Partial`]), plus `bias`, rounded
+    /// once to `dtype`: with `shards_rows` the rows that are here, else all rows.
+    ///
+    /// # Errors
+    /// Out of memory; a failed collective.
+    pub fn summed(
+        self,
+        tape: &Tape,
+        (bias, dtype): (Option<&Weight>, DType),
+        shards_rows: bool,
+    ) -> Result<Self> {
+        let dims = self.tensor().shape();
+        let time = dims.dims().iter().rev().nth(1).copied().unwrap_or(1);
+        let sum = self.by_piece(tape, |parts| sum_shards(tape, parts, (bias, dtype), shards_rows))?;
+        let rows = Placement::Shard(Dimension::Rows { time });
+        Ok(sum.with_placement(Axis::Tensor, if shards_rows { rows } else { Placement::Replicate }))
+    }
+}
+
+/// Backward of the copies: their gradients are added in a fixed tree; those in f32 are rounded once, and
+/// others are added in their type.
+#[derive(Debug)]
+struct CopyRule {
+    ranks: TensorRanks,
+    shape: Shape,
+    dtype: DType,
+}
+
+/// Returns a copy of all rows of `x`, of one block, for each of `shards` shards that are here, as sequences;
+/// rows that are sharded are gathered.
+///
+/// # Errors
+/// Rows that are no sequences; out of memory; a failed collective.
+fn copy_to_shards(tape: &Tape, x: Var, shards: usize) -> Result<Vec<Var>> {
+    let [x] = autocast(tape, COPY, [x])?;
+    tape.begin(COPY)?;
+    let time = match x.placements().tensor {
+        Placement::Shard(Dimension::Rows { time }) => Some(time),
+        _ => None,
+    };
+    let ranks = TensorRanks::new(tape, time.is_some());
+    let (source, x) = (x.block_source(), x.into_tensor());
+    let (shape, dtype) = (x.shape(), x.dtype());
+    let all = ranks.gather_rows(&x, Request::new(Category::Activation, COPY))?;
+    let all = match time {
+        Some(time) if all.shape() != shape => {
+            all.reshape([all.shape().rows() / time, time, all.shape().columns()])?
+        }
+        _ => all,
+    };
+    tape.record(&[source], vec![all; shards], || CopyRule { ranks, shape, dtype })
+}
+
+impl Rule for CopyRule {
+    fn operator(&self) -> &'static str {
+        COPY
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        Vec::new()
+    }
+
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        _wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let request = Request::new(Category::ActivationGradient, COPY);
+        let parts = outputs.into_iter().collect::<Option<Vec<_>>>().ok_or(AutogradError::NotRecorded)?;
+        let sum = match parts.iter().all(|part| part.dtype() == DType::F32) {
+            true => self.ranks.rounded_sum_rows(parts, None, self.dtype, request)?,
+            false => self.ranks.sum_rows(parts, request)?,
+        };
+        Ok(vec![Some(sum.reshape(self.shape)?)])
+    }
+}
+
+/// Backward of the sum: every shard has the output's gradient.
+#[derive(Debug)]
+struct SumRule {
+    ranks: TensorRanks,
+    shards: usize,
+    /// Shape of a shard's result.
+    shape: Shape,
+    bias: Option<Weight>,
+    /// The gradient of all rows, from the input half to the weight half, if the bias is trained.
+    gradient: Option<Tensor>,
+}
+
+/// Adds `parts`, f32 results `[.., width]` of the shards that are here, and those of the other shards in a
+/// fixed tree, then `bias [width]`, and rounds once to `dtype`. With `shards_rows`, returns the rows that are
+/// here, `[rows, width]`.
+///
+/// # Errors
+/// No part; shapes or types that do not agree; out of memory; a failed collective.
+fn sum_shards(
+    tape: &Tape,
+    parts: Vec<Var>,
+    (bias, dtype): (Option<&Weight>, DType),
+    shards_rows: bool,
+) -> Result<Var> {
+    tape.begin(SUM)?;
+    let (ranks, shards) = (TensorRanks::new(tape, shards_rows), parts.len());
+    let dtype = tape.pass().autocast.as_ref().map_or(dtype, |autocast| autocast.half);
+    let sources: Vec<Source> = parts.iter().map(Var::block_source).collect();
+    let parts: Vec<Tensor> = parts.into_iter().map(Var::into_tensor).collect();
+    let shape = parts.first().map_or(Shape::from([0]), Tensor::shape);
+    let request = Request::new(Category::Activation, SUM);
+    let output = match (tape.reads_output(), parts.first()) {
+        // Nothing reads the output of a recomputed segment.
+        (false, Some(part)) => Tensor::empty(part.device(), ranks.rows_here(part), dtype, request)?,
+        _ => {
+            let bias = named(SUM, values_of(bias, dtype))?;
+            ranks.rounded_sum_rows(parts, bias.as_ref(), dtype, request)?
+        }
+    };
+    let bias = bias.cloned();
+    tape.record_one(&sources, output, || SumRule { ranks, shards, shape, bias, gradient: None })
+}
+
+impl Rule for SumRule {
+    fn operator(&self) -> &'static str {
+        SUM
+    }
+
+    fn saved(&self) -> Vec<Saved<'_>> {
+        Vec::new()
+    }
+
+    fn has_weights(&self) -> bool {
+        self.bias.as_ref().is_some_and(Weight::is_trained)
+    }
+
+    fn backward_input(
+        &mut self,
+        outputs: Vec<Option<Tensor>>,
+        _wanted: &[bool],
+    ) -> Result<Vec<Option<Tensor>>> {
+        let request = Request::new(Category::ActivationGradient, SUM);
+        let gradient = self.ranks.gather_rows(&only(outputs)?, request)?.reshape(self.shape)?;
+        self.gradient = self.has_weights().then(|| gradient.clone());
+        Ok(vec![Some(gradient); self.shards])
+    }
+
+    fn backward_weight(self: Box<Self>, sink: &mut dyn GradientSink) -> Result<()> {
+        let (Some(gradient), Some(bias)) = (&self.gradient, &self.bias) else { return Ok(()) };
+        if let Some(target) = target(sink, bias)? {
+            ops::linear::backward_bias(gradient, &target)?;
+        }
+        ready(sink, bias)
+    }
+}

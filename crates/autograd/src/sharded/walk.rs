@@ -1,0 +1,77 @@
+//! The blocks of a value piece by piece, or shard by shard.
+
+use super::map::{FromBlocks, pieces_of};
+use super::placement::{BlockIndex, Placement};
+use super::var::Var;
+use crate::error::{AutogradError, Result};
+use crate::tape::Tape;
+
+impl Var {
+    /// Calls `f` for each piece of sequences with the blocks of all shards that are here.
+    pub(super) fn by_piece<T: FromBlocks>(
+        self,
+        tape: &Tape,
+        mut f: impl FnMut(Vec<Var>) -> Result<T>,
+    ) -> Result<T> {
+        self.each_piece(tape, |_, piece| f(piece.into_blocks().collect()))
+    }
+
+    /// Calls `f` for each piece of sequences, in its pass, with its number and the blocks of all shards that
+    /// are here; for whole sequences, and within such a call, once. The result has the placements of the
+    /// value.
+    ///
+    /// # Errors
+    /// Errors of `f`.
+    pub fn each_piece<T: FromBlocks, E: From<AutogradError>>(
+        self,
+        tape: &Tape,
+        mut f: impl FnMut(usize, Var) -> std::result::Result<T, E>,
+    ) -> std::result::Result<T, E> {
+        let placements = self.placements();
+        let Some(pieces) = pieces_of(tape, placements) else {
+            let piece = tape.block().and_then(|block| block.piece).unwrap_or(0);
+            return Ok(f(piece, self)?.with_placements(placements));
+        };
+        let shard = tape.block().unwrap_or_default().shard;
+        let mut of_pieces: Vec<Vec<Var>> = (0..pieces).map(|_| Vec::new()).collect();
+        for (index, block) in self.into_blocks().enumerate() {
+            of_pieces[index % pieces].push(block);
+        }
+        let mut results = Vec::with_capacity(pieces);
+        for (index, parts) in of_pieces.into_iter().enumerate() {
+            let block = BlockIndex { shard, piece: Some(index) };
+            let parts = Var::from_blocks(parts).ok_or(AutogradError::NotRecorded)?;
+            results.push(tape.within_block(block, || f(index, parts))?);
+        }
+        let all = T::from_blocks(results).ok_or(AutogradError::NotRecorded)?;
+        Ok(all.with_placements(placements))
+    }
+
+    /// Calls `f` for each shard of a layer that is here, one after the other, with all pieces of its block,
+    /// so that what it computes is gone before the next shard begins. The result has the placements of the
+    /// value.
+    ///
+    /// # Errors
+    /// Errors of `f`.
+    pub fn each_shard<E: From<AutogradError>>(
+        self,
+        tape: &Tape,
+        mut f: impl FnMut(Var) -> std::result::Result<Var, E>,
+    ) -> std::result::Result<Var, E> {
+        let placements = self.placements();
+        let pieces = pieces_of(tape, placements).unwrap_or(1);
+        let shards = self.blocks() / pieces;
+        if tape.block().is_some() || placements.tensor == Placement::Replicate {
+            return Ok(f(self)?.with_placements(placements));
+        }
+        let mut blocks = self.into_blocks();
+        let mut results = Vec::with_capacity(shards * pieces);
+        for shard in 0..shards {
+            let own = Var::from_blocks(blocks.by_ref().take(pieces)).ok_or(AutogradError::NotRecorded)?;
+            let block = BlockIndex { shard, piece: None };
+            results.extend(tape.within_block(block, || f(own))?.into_blocks());
+        }
+        let all = Var::from_blocks(results).ok_or(AutogradError::NotRecorded)?;
+        Ok(all.with_placements(placements))
+    }
+}

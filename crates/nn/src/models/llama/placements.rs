@@ -1,0 +1,32 @@
+//! The placements of the family's parameters on ranks that share layers.
+
+use super::sizes::LlamaSizes;
+use crate::layers::QkNormSpan;
+use crate::placements::PlacementTable;
+
+impl LlamaSizes {
+    /// The table of placements. Norms between layers, routers and the layers that compute latents are whole.
+    pub(super) fn placement_table(&self) -> PlacementTable {
+        let heads = self.attention_heads();
+        let gate_and_up = |hidden: usize| vec![hidden; 2];
+        let norms_rows = self.qk_norm && self.qk_norm_span == QkNormSpan::All;
+        let table = PlacementTable::new()
+            .column("model.embed_tokens.weight", &[])
+            .column("lm_head", &[])
+            .column("*.self_attn.qkv_proj", &heads.groups_of_columns())
+            .column("*.self_attn.q_proj", &[])
+            .column("*.self_attn.q_b_proj", &[])
+            .column("*.self_attn.kv_b_proj", &[])
+            .column("*.self_attn.sinks", &[])
+            .row("*.self_attn.o_proj")
+            .column("*.mlp.shared_experts.gate_up_proj", &gate_and_up(self.shared_expert_width))
+            .column("*.mlp.experts.gate_up_proj", &vec![self.expert_width; 2 * self.experts])
+            .column("*.mlp.gate_up_proj", &gate_and_up(self.feed_forward))
+            .row("*.down_proj")
+            .with_sharded_rows();
+        match norms_rows {
+            true => table.column("*.self_attn.q_norm.weight", &[]).column("*.self_attn.k_norm.weight", &[]),
+            false => table,
+        }
+    }
+}
