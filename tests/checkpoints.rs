@@ -26,6 +26,7 @@ use common::sizes;
 use run::{Interrupt, RunError, RunOptions, TrainReport};
 use safetensors::{Dtype, SafeTensors};
 use sha2::{Digest, Sha256};
+use system::numbers::hexadecimal;
 use worker::DeviceChoice;
 
 /// Every due checkpoint is taken at its step.

@@ -193,7 +193,7 @@ pub(super) fn rewrite_manifest(path: &Path, change: impl Fn(&str) -> String) {
     // The hash is that of the text without indentation, in which no value contains a colon followed by a
     // space.
     let bare = with("").lines().map(str::trim).collect::<String>().replace("\": ", "\":");
-    std::fs::write(path, with(&format!("{:x}", Sha256::digest(bare)))).unwrap();
+    std::fs::write(path, with(&hexadecimal(&Sha256::digest(bare)))).unwrap();
 }
 
 /// A checkpoint of another version of Plimsoll or its libraries is resumed, and the record has a warning.
@@ -210,7 +210,8 @@ fn checkpoints_of_other_versions_are_resumed_with_a_warning() {
     let earlier = |text: &str| {
         let (before, rest) = text.split_once("  \"corpus\": {").unwrap();
         let (_, after) = rest.split_once("  },\n").unwrap();
-        let hash = format!("\"corpus_sha256\": \"{:x}\"", Sha256::digest(std::fs::read(&corpus).unwrap()));
+        let digest = hexadecimal(&Sha256::digest(std::fs::read(&corpus).unwrap()));
+        let hash = format!("\"corpus_sha256\": \"{digest}\"");
         let text = format!("{before}{after}").replace("\"corpus_sha256\": null", &hash);
         text.replace("  \"libraries\": \"\",\n", "").replace(&version, "\"version\": \"0.0.1\"")
     };

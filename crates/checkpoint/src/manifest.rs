@@ -8,6 +8,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use system::input;
 use system::numbers::grouped;
+use system::numbers::hexadecimal;
 
 use crate::contents::Contents;
 use crate::corpus_mark::CorpusMark;
@@ -33,7 +34,7 @@ pub(crate) struct FileDigest {
 
 impl FileDigest {
     pub(crate) fn new(bytes: u64, digest: Sha256) -> Self {
-        FileDigest { bytes, sha256: format!("{:x}", digest.finalize()) }
+        FileDigest { bytes, sha256: hexadecimal(&digest.finalize()) }
     }
 }
 
@@ -150,7 +151,7 @@ impl Manifest {
     fn digest(&self) -> String {
         let bare = Manifest { manifest_sha256: String::new(), ..self.clone() };
         // Serializing numbers, strings and maps of strings does not fail.
-        format!("{:x}", Sha256::digest(serde_json::to_vec(&bare).unwrap_or_default()))
+        hexadecimal(&Sha256::digest(serde_json::to_vec(&bare).unwrap_or_default()))
     }
 
     /// The manifest's hash, which depends on every byte of the checkpoint.

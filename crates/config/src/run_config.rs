@@ -10,6 +10,7 @@ use nn::{Fp8Layers, Tuning};
 use parallel::data::Assignment;
 use parallel::pipeline::{ScheduleKind, Shape};
 use sha2::{Digest, Sha256};
+use system::numbers::hexadecimal;
 
 use crate::choices::{DataKind, LossMean, PreferenceLoss};
 use crate::mixture;
@@ -267,7 +268,7 @@ impl RunConfig {
     pub fn fingerprint(&self) -> String {
         let settings = self.portable_settings().into_iter().filter(|(key, _)| !key.is_local);
         let text = render(settings, |_, value| value.to_string());
-        format!("{:x}", Sha256::digest(text))
+        hexadecimal(&Sha256::digest(text))
     }
 
     /// Returns the resolved configuration as TOML, with tokenizer and chat template in files beside it where

@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use system::numbers::hexadecimal;
 
 /// Bytes read at once when a file is read completely.
 const BLOCK: usize = 1 << 20;
@@ -238,7 +239,7 @@ impl Corpus {
                 progress.reached(part.start + from);
             }
         }
-        Ok(format!("{:x}", hash.finalize()))
+        Ok(hexadecimal(&hash.finalize()))
     }
 
     /// Calls `see` with the tokens of `range` in order, in blocks.

@@ -1,6 +1,7 @@
 //! The identity of a corpus, computed without reading all of it.
 
 use sha2::{Digest, Sha256};
+use system::numbers::hexadecimal;
 
 use crate::{Corpus, Error};
 
@@ -33,7 +34,7 @@ impl CorpusIdentity {
                 tokens.iter().for_each(|token| digest.update(token.to_le_bytes()));
             })?;
         }
-        let samples_sha256 = format!("{:x}", digest.finalize());
+        let samples_sha256 = hexadecimal(&digest.finalize());
         Ok(Self { tokens: corpus.len(), modified: corpus.modified(), samples_sha256 })
     }
 }
@@ -50,7 +51,7 @@ impl CorpusIdentity {
         }
         let hashes: Vec<&str> = all.iter().map(|one| one.samples_sha256.as_str()).collect();
         Ok(Self {
-            samples_sha256: format!("{:x}", Sha256::digest(hashes.join(" "))),
+            samples_sha256: hexadecimal(&Sha256::digest(hashes.join(" "))),
             tokens: all.iter().map(|one| one.tokens).sum(),
             modified: all.iter().map(|one| one.modified).max().unwrap_or(0),
         })

@@ -15,6 +15,7 @@ use crate::{ArrayShape, BatchShape, Error, MicroBatch, MicroBatchId, Source, Tok
 use sha2::{Digest, Sha256};
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use system::numbers::hexadecimal;
 
 /// The way to a vocabulary as large as the tokenizer's.
 const MORE_ROWS: &str = ": the tokenizer has more, for which model.resize_vocabulary = true adds rows to the embedding of model.from";
@@ -176,7 +177,7 @@ impl TokenSource {
         let each = each.collect::<Result<Vec<_>, _>>()?;
         match each.as_slice() {
             [one] => Ok(one.clone()),
-            all => Ok(format!("{:x}", Sha256::digest(all.join(" ")))),
+            all => Ok(hexadecimal(&Sha256::digest(all.join(" ")))),
         }
     }
 

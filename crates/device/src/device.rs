@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memory::{Allocator, Category, Label, RawMemory, Statistics, Tag};
+use system::numbers::hexadecimal;
 
 use crate::buffer::Buffer;
 use crate::call_log::LogState;
@@ -217,8 +218,8 @@ impl Device {
     /// driver does not tell it.
     pub fn uuid(&self) -> Option<String> {
         let bytes = self.gpu()?.context.uuid().ok()?.bytes;
-        let hexadecimal: String = bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
-        let part = |range: std::ops::Range<usize>| hexadecimal.get(range).unwrap_or_default();
+        let digits = hexadecimal(&bytes.map(|byte| byte as u8));
+        let part = |range: std::ops::Range<usize>| digits.get(range).unwrap_or_default();
         let parts = [part(0..8), part(8..12), part(12..16), part(16..20), part(20..32)];
         Some(format!("GPU-{}", parts.join("-")))
     }

@@ -6,6 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use system::input;
+use system::numbers::hexadecimal;
 
 use crate::error::{PretrainedError, Result};
 use crate::tensor_file::{StoredTensor, add_tensors};
@@ -104,7 +105,7 @@ impl Folder {
             digest.update(format!("{name} {} {:?} ", tensor.dtype(), tensor.shape()));
             first.iter().for_each(|value| digest.update(value.to_le_bytes()));
         }
-        Ok(format!("{:x}", digest.finalize()))
+        Ok(hexadecimal(&digest.finalize()))
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use system::input;
+use system::numbers::hexadecimal;
 use telemetry::run_files::atomic_write;
 
 use checkpoint::Checkpoint;
@@ -81,7 +82,7 @@ pub(crate) fn read(setup: &mut Setup, run_dir: &Path, checkpoint: &Checkpoint) -
 pub(crate) fn sha256(scores: &[f32]) -> String {
     let mut digest = Sha256::new();
     scores.iter().for_each(|score| digest.update(score.to_le_bytes()));
-    format!("{:x}", digest.finalize())
+    hexadecimal(&digest.finalize())
 }
 
 /// The identity of the answers.

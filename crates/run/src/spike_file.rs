@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
+use system::numbers::hexadecimal;
 use system::{input, threads};
 use telemetry::run_files::atomic_write;
 
@@ -71,7 +72,7 @@ fn hash(before: &str, bare: &Entry) -> String {
     digest.update(before);
     // Serializing numbers and strings does not fail.
     digest.update(serde_json::to_vec(bare).unwrap_or_default());
-    format!("{:x}", digest.finalize())
+    hexadecimal(&digest.finalize())
 }
 
 /// Returns the text of a file with these spikes.

@@ -13,6 +13,7 @@ use collective::{Communicator, World};
 use config::RunConfig;
 use device::Kind;
 use plan::RankForm;
+use system::numbers::hexadecimal;
 use system::{terminal, threads};
 
 use crate::error::{JobError, Result, RunError};
@@ -261,7 +262,7 @@ impl Startup {
 
 /// Returns the bytes of a path as hexadecimal digits: a path need not be text.
 fn digits_of(path: &Path) -> String {
-    path.as_os_str().as_bytes().iter().map(|byte| format!("{byte:02x}")).collect()
+    hexadecimal(path.as_os_str().as_bytes())
 }
 
 /// Returns the path of such digits.

@@ -21,9 +21,20 @@ pub fn megabytes_of(done: u64, all: u64) -> String {
     format!("{} of {} MB", grouped(done / MEGABYTE), grouped(all / MEGABYTE))
 }
 
+/// Formats bytes as hexadecimal digits, as in `00ff`.
+#[must_use]
+pub fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{grouped, megabytes_of};
+    use super::{grouped, hexadecimal, megabytes_of};
+
+    #[test]
+    fn each_byte_has_two_hexadecimal_digits() {
+        assert_eq!(hexadecimal(&[0, 1, 0xab, 255]), "0001abff");
+    }
 
     #[test]
     fn progress_is_in_whole_megabytes() {

@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use system::numbers::hexadecimal;
 
 /// Default number of tokens in a shard, as in llm.c's and modded-nanogpt's shards of FineWeb.
 const SHARD_TOKENS: u64 = 100_000_000;
@@ -171,6 +172,6 @@ impl Job {
             // Writing to a string does not fail.
             let _ = writeln!(text, "{path:?} {length} {seconds} {nanoseconds}");
         }
-        Ok(format!("{:x}", Sha256::digest(text)))
+        Ok(hexadecimal(&Sha256::digest(text)))
     }
 }

@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::TcpStream;
 use std::os::fd::RawFd;
 
-use hmac::{Hmac, Mac};
+use hmac::{Hmac, KeyInit, Mac};
 use rustix::rand::{GetRandomFlags, getrandom};
 use sha2::Sha256;
 

@@ -7,6 +7,7 @@ use crate::permutation::Permutation;
 use crate::{ArrayShape, BatchShape, Error, IGNORED, MicroBatch, MicroBatchId, PairArrays, Source};
 use philox::key_of_name;
 use sha2::{Digest, Sha256};
+use system::numbers::hexadecimal;
 
 /// Options for cutting pairs into micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +71,7 @@ impl PairSource {
         for Pair { chosen, rejected } in &self.training {
             tokens += (chosen.tokens.len() + rejected.tokens.len()) as u64;
         }
-        (tokens, format!("{:x}", digest.finalize()))
+        (tokens, hexadecimal(&digest.finalize()))
     }
 
     /// Number of pairs, of training and of validation.

@@ -8,6 +8,7 @@ use crate::{ArrayShape, BatchShape, Error, IGNORED, MicroBatch, MicroBatchId, So
 use philox::key_of_name;
 use sha2::{Digest, Sha256};
 use std::ops::Range;
+use system::numbers::hexadecimal;
 
 /// Options for cutting conversations into micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +93,7 @@ impl ChatSource {
             }
             digest.update(u32::MAX.to_le_bytes());
         }
-        (tokens, format!("{:x}", digest.finalize()))
+        (tokens, hexadecimal(&digest.finalize()))
     }
 
     /// Index of the sequence that is row `row` of training micro-batch `number`.

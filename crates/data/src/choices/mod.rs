@@ -11,6 +11,7 @@ pub use question::{Ending, Question, TextLengths};
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
+use system::numbers::hexadecimal;
 
 use crate::data_file::DataFile;
 use crate::{ArrayShape, BatchShape, Error, IGNORED, MicroBatch, Source, Tokenizer};
@@ -46,7 +47,7 @@ impl Questions {
         if questions.is_empty() {
             return Err(bad((1, "there is no question".to_owned())));
         }
-        Ok(Questions { questions, sha256: format!("{:x}", Sha256::digest(&bytes)) })
+        Ok(Questions { questions, sha256: hexadecimal(&Sha256::digest(&bytes)) })
     }
 
     /// Tokens of the longest context with an ending.

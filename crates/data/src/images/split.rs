@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use philox::key_of_name;
 use sha2::{Digest, Sha256};
+use system::numbers::hexadecimal;
 use system::quoted::shortened;
 
 use super::picture::Picture;
@@ -107,7 +108,7 @@ impl ImageSplit {
             part.set.hash(&mut hash);
             hash.update(format!("{} {}", part.first, part.count));
         }
-        format!("{:x}", hash.finalize())
+        hexadecimal(&hash.finalize())
     }
 }
 

@@ -9,6 +9,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use system::numbers::hexadecimal;
 use tokenizers::{Encoding, PostProcessorWrapper};
 
 use super::cuts::cuts_at_spaces;
@@ -72,7 +73,7 @@ impl FileTokenizer {
         let is_parent = path.is_dir() && !path.ends_with(TOKENIZER);
         let path = &if is_parent { path.join(TOKENIZER) } else { path.to_path_buf() };
         let json = DataFile::open(path)?.read_whole(MOST_BYTES)?;
-        let sha256 = format!("{:x}", Sha256::digest(&json));
+        let sha256 = hexadecimal(&Sha256::digest(&json));
         let folder = TokenizerFolder::read(path)?;
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
         let is_same =
@@ -106,7 +107,7 @@ impl FileTokenizer {
             (true, false) => sha256.clone(),
             (_, splits) => {
                 let more = format!("{sha256} {splits} {:?}", description.added);
-                format!("{:x}", Sha256::digest(more))
+                hexadecimal(&Sha256::digest(more))
             }
         };
         let largest = tokenizer.get_vocab(true).into_values().max();

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use cudarc::nvrtc::{result, sys};
 use sha2::digest::Output;
 use sha2::{Digest, Sha256};
+use system::numbers::hexadecimal;
 use system::private;
 
 use super::error::{CudaError, Named, Result};
@@ -189,7 +190,7 @@ impl Key {
 
     fn file_name(&self) -> String {
         // 128 bits of the digest suffice to tell the keys of a folder apart.
-        format!("{}-{:.32x}.cubin", self.name, self.digest)
+        format!("{}-{}.cubin", self.name, hexadecimal(&self.digest[..16]))
     }
 }
 

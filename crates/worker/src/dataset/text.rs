@@ -8,6 +8,7 @@ use config::{Data, DataKind, MixtureSource, RunConfig};
 use data::{Component, Corpus, Documents, FileContents, Slice, Split, TokenOptions, TokenSource, Tokenizer};
 use nn::Examples;
 use sha2::{Digest, Sha256};
+use system::numbers::hexadecimal;
 use tokenize::Job;
 
 use super::shapes::token_shapes;
@@ -99,7 +100,7 @@ fn text_corpus(
         true => Path::new("runs").join(CACHE),
         false => data.cache.clone(),
     };
-    let tokens = cache.join(format!("{:x}", Sha256::digest(contents)));
+    let tokens = cache.join(hexadecimal(&Sha256::digest(contents)));
     if !tokens.exists() {
         if !system::output::is_writable(&cache) {
             let text =

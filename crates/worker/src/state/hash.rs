@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use collective::Axis;
 use nn::Run;
+use sha2::digest::common::hazmat::SerializableState;
 use sha2::{Digest, Sha256};
+use system::numbers::hexadecimal;
 use tensor::Tensor;
 
 use crate::error::{Result, WorkerError};
-use crate::state::running_sha256::RunningSha256;
 use crate::state::{self, Array};
 use crate::worker::Worker;
 
@@ -93,7 +94,7 @@ fn weights_sha256<'a>(weights: impl Iterator<Item = (&'a str, &'a Tensor)>) -> R
         digest.update(name.as_bytes());
         feed(&mut digest, tensor)?;
     }
-    Ok(format!("{:x}", digest.finalize()))
+    Ok(hexadecimal(&digest.finalize()))
 }
 
 /// Hashes the bytes of all elements, which are little-endian in memory as in checkpoints.
@@ -151,7 +152,7 @@ fn turns(arrays: &[Array]) -> Vec<Turn> {
 fn chained_sha256(worker: &mut Worker, mut masters: Vec<Array>) -> Result<String> {
     masters.sort_by(|a, b| a.name.as_bytes().cmp(b.name.as_bytes()));
     let (rank, watch) = (worker.grid().rank(), worker.control().watch());
-    let (mut digest, mut bytes) = (RunningSha256::new(), Vec::new());
+    let (mut digest, mut bytes) = (Sha256::new(), Vec::new());
     for turn in turns(&masters) {
         for part in &turn.parts {
             match part {
@@ -176,13 +177,14 @@ fn chained_sha256(worker: &mut Worker, mut masters: Vec<Array>) -> Result<String
                 TurnPart::Run(..) => {}
             }
         }
-        let mut message = digest.encode();
+        let mut message = digest.serialize().to_vec();
         worker.control().broadcast(turn.rank, &mut message)?;
         let refused =
             || WorkerError::Rank { rank: turn.rank, reason: "it sent no state of a hash".to_owned() };
-        digest = RunningSha256::decode(&message).ok_or_else(refused)?;
+        let state = message.as_slice().try_into().ok();
+        digest = state.and_then(|state| Sha256::deserialize(state).ok()).ok_or_else(refused)?;
     }
-    Ok(digest.finish())
+    Ok(hexadecimal(&digest.finalize()))
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ mod gather;
 pub(crate) mod hash;
 pub(crate) mod loading;
 pub(crate) mod records;
-mod running_sha256;
 mod snapshot;
 pub(crate) mod targets;
 

@@ -19,6 +19,7 @@ use rustix::net::{
 };
 use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
+use system::numbers::hexadecimal;
 
 /// Bytes of the secret at the end of an address.
 const SECRET: usize = 16;
@@ -50,7 +51,7 @@ impl Post {
         getrandom(&mut random, GetRandomFlags::empty())?;
         let (name, secret) = random.split_at(SECRET);
         let mut address = b"plimsoll-".to_vec();
-        address.extend(name.iter().flat_map(|byte| format!("{byte:02x}").into_bytes()));
+        address.extend(hexadecimal(name).into_bytes());
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&address)?)?;
         listener.set_nonblocking(true)?;
         address.extend(secret);
