@@ -228,6 +228,7 @@ fn wrong_adapters_are_refused() {
     ];
     for (overrides, expected) in table {
         let overrides: Vec<_> = overrides.iter().map(|set| (*set).to_owned()).collect();
+        vision::register().unwrap();
         let parsed = config::RunConfig::parse(&ten_steps("llama"), "test.toml", &root(), &overrides);
         let refused = parsed.map_err(|error| error.to_string()).and_then(|config| {
             let run_dir = Some(directory.path().join("run"));

@@ -168,6 +168,7 @@ fn the_figures_of_the_readme_are_in_the_benchmarks() {
 /// Keys that the tables of other trainers' words name exist.
 #[test]
 fn translated_words_are_keys() {
+    vision::register().unwrap();
     let reference = config::reference();
     let sections: Vec<&str> = reference
         .lines()
@@ -209,6 +210,7 @@ fn compare_made(page: &str, [start, end]: [&str; 2], expected: &str) {
 
 #[test]
 fn the_table_of_keys_equals_the_program() {
+    vision::register().unwrap();
     let marks = ["<!-- keys: made by config::reference -->", "<!-- end of keys -->"];
     compare_made("docs/configuration.md", marks, &config::reference());
 }
@@ -243,7 +245,8 @@ fn all_environment_variables_are_listed() {
 /// Every crate that reads files of other programs lists its readers.
 #[test]
 fn the_table_of_keys_of_files_equals_the_program() {
-    let readers = [data::READERS, nn::READERS, run::READERS, &[&plimsoll::ENVIRONMENT]].concat();
+    let readers =
+        [data::READERS, nn::READERS, vision::READERS, run::READERS, &[&plimsoll::ENVIRONMENT]].concat();
     let sections: Vec<String> = readers.iter().map(|reader| reader.section()).collect();
     let marks = ["<!-- readers: made by Reader::section -->", "<!-- end of readers -->"];
     compare_made("docs/readers.md", marks, &sections.join("\n"));

@@ -164,6 +164,7 @@ fn runs_with_sharded_gradients_go_on_from_a_checkpoint() {
 fn configurations_without_equal_samples_are_refused() {
     let refused = |text: &str, sets: &[&str]| {
         let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+        vision::register().unwrap();
         let error = config::RunConfig::parse(text, "test.toml", &common::root(), &sets).unwrap_err();
         error.to_string()
     };

@@ -208,7 +208,7 @@ pub fn main(own: impl IntoIterator<Item = Family>) -> ! {
     if let Some(status) = system::confined::serve(&[data::CHAT_TASK]) {
         system::exit::exit(status.into());
     }
-    let registered = Families::register(own);
+    let registered = Families::register(std::iter::once(vision::RESNET).chain(own));
     let status = match process::check_stack().and_then(|()| process::check_addresses(0)).and(registered) {
         Ok(()) => run(),
         Err(refused) => output::exit_code(Err(CliError::Refused(refused))),

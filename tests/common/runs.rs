@@ -310,6 +310,7 @@ pub(crate) const TOKENIZED: [&str; 2] = ["data.tokenizer={files}/tokenizer.json"
 
 /// Parses a test's configuration, whose paths are relative to the source tree.
 pub(crate) fn config(text: &str, overrides: &[&str]) -> RunConfig {
+    vision::register().unwrap();
     let overrides: Vec<String> = overrides.iter().map(|setting| token_files::fill(setting)).collect();
     RunConfig::parse(text, "test.toml", &super::root(), &overrides).unwrap()
 }

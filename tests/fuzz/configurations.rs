@@ -82,6 +82,7 @@ const BASES: [(&str, &[&str]); 6] = [
 /// All keys of the documentation's table, each with the names that it accepts.
 fn keys() -> BTreeMap<String, Vec<String>> {
     let mut keys: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    vision::register().unwrap();
     for row in config::reference().lines().filter(|line| line.starts_with("| `")) {
         let columns: Vec<&str> = row.split(" | ").collect();
         let key = columns[0].trim_start_matches("| ").trim_matches('`');
@@ -112,6 +113,7 @@ fn value(random: &mut Random, key: &str, names: &[String]) -> String {
 
 /// Plans a configuration if it is valid, with existing data.
 fn try_one(text: &str, overrides: &[String]) -> Result<(), String> {
+    vision::register().unwrap();
     let config =
         RunConfig::parse(text, "fuzz.toml", &root(), overrides).map_err(|error| error.to_string())?;
     let setup = prepare(config, Placement::Cpu).map_err(|error| {

@@ -191,6 +191,7 @@ type History = (Vec<u32>, String, Option<u64>);
 /// Trains; the plan of every rank must be right to the byte. `None` if the settings contradict each other.
 fn history(text: &str, set: &[String]) -> Option<History> {
     let directory = tempfile::tempdir().unwrap();
+    vision::register().unwrap();
     let config = RunConfig::parse(text, "test.toml", &root(), set).ok()?;
     let report = match train_in(&directory.path().join("run"), config, DeviceChoice::Cpu) {
         Err(error) if error.exit_status() == 2 => return None,

@@ -23,6 +23,7 @@ fn train(run_dir: &Path, recipe: &str, overrides: &[&str]) -> [f32; 2] {
 fn recipe_of(recipe: &str, overrides: &[&str]) -> RunConfig {
     let base = root().join("launch/recipes/chat");
     let text = std::fs::read_to_string(base.join(recipe)).unwrap();
+    vision::register().unwrap();
     RunConfig::parse(&text, recipe, &base, &sets(overrides)).unwrap()
 }
 

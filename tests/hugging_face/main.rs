@@ -322,6 +322,7 @@ fn dropout_is_that_of_the_folder() {
         .replace(&folder("models/gpt2").display().to_string(), &at.display().to_string());
     let parse = |sets: &[&str]| {
         let sets: Vec<String> = sets.iter().map(ToString::to_string).collect();
+        vision::register().unwrap();
         config::RunConfig::parse(&text, "test.toml", Path::new("/"), &sets)
     };
     let refused = parse(&[]).unwrap_err().to_string();

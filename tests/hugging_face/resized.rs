@@ -143,6 +143,7 @@ fn more_tokens_are_refused_with_the_way_to_add_them() {
     );
     let parse = |sets: &[&str]| {
         let sets: Vec<String> = sets.iter().map(ToString::to_string).collect();
+        vision::register().unwrap();
         config::RunConfig::parse(&ten_steps("models/llama"), "test.toml", Path::new("/"), &sets)
     };
     // A tokenizer with more tokens is refused if the data has them.

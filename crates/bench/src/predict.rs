@@ -143,6 +143,7 @@ mod tests {
     /// On an H200, which has memory for all.
     #[test]
     fn every_configuration_has_a_prediction() {
+        vision::register().unwrap();
         let target = PlanTarget::from_argument("h200").unwrap();
         for case in predict_cases() {
             let time = predicted(&case, &target).unwrap_or_else(|error| panic!("{case:?}: {error}")).unwrap();

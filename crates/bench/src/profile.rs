@@ -279,6 +279,7 @@ mod tests {
     use super::*;
 
     fn config(sets: &[&str]) -> RunConfig {
+        vision::register().unwrap();
         let mut small = vec!["train.micro_batch_size=1", "train.global_batch_size=4", "data.kind=synthetic"];
         if !sets.contains(&"model.kind=mlp") {
             small.extend(["model.width=32", "model.context=16"]);

@@ -144,7 +144,7 @@ impl RunConfig {
 /// Returns `key is a here and b there` for each setting that differs; empty if none does. `there` may be of a
 /// version with other names of keys, or without a key whose default here is what that version did.
 pub fn differences(here: &BTreeMap<String, String>, there: &BTreeMap<String, String>) -> String {
-    let (there, table) = (&with_present_names(there.clone()), table(Families::standard()));
+    let (there, table) = (&with_present_names(there.clone()), table(Families::registered()));
     let paths: BTreeSet<_> = here.keys().chain(there.keys()).collect();
     let all = paths.into_iter().filter_map(|path| {
         let key = table.keys().iter().find(|key| key.path == path);

@@ -83,14 +83,14 @@ use nn::Families;
 /// ```
 #[must_use]
 pub fn reference() -> String {
-    keys::reference(&table::table(Families::standard()), ModelSection::kind)
+    keys::reference(&table::table(Families::registered()), ModelSection::kind)
 }
 
 /// Returns every key with its meaning and default, as a configuration file in which all of them are commented
 /// out.
 #[must_use]
 pub fn defaults() -> String {
-    keys::defaults(&table::table(Families::standard()))
+    keys::defaults(&table::table(Families::registered()))
 }
 
 #[cfg(test)]

@@ -60,7 +60,8 @@ impl NnError {
     }
 
     /// Adds the name of the enclosing layer.
-    pub(crate) fn inside(self, name: &str) -> Self {
+    #[must_use]
+    pub fn inside(self, name: &str) -> Self {
         match self {
             NnError::Module { module, source } => {
                 NnError::Module { module: format!("{name}.{module}"), source }

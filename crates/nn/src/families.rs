@@ -3,7 +3,7 @@
 use std::sync::{LazyLock, OnceLock};
 
 use crate::family::Family;
-use crate::models::{GPT, LLAMA, MLP, RESNET};
+use crate::models::{GPT, LLAMA, MLP};
 
 /// The families of this program, set when they are first read.
 static REGISTERED: OnceLock<Families> = OnceLock::new();
@@ -30,7 +30,7 @@ impl Families {
     /// The families of this crate.
     #[must_use]
     pub fn standard() -> &'static Self {
-        static STANDARD: LazyLock<Families> = LazyLock::new(|| Families::new(vec![GPT, LLAMA, MLP, RESNET]));
+        static STANDARD: LazyLock<Families> = LazyLock::new(|| Families::new(vec![GPT, LLAMA, MLP]));
         &STANDARD
     }
 

@@ -2,9 +2,7 @@
 
 mod adapter;
 mod attention;
-mod batch_norm;
 mod block;
-mod convolution;
 mod dropout;
 mod edges;
 mod embedding;
@@ -18,10 +16,8 @@ mod linear;
 mod llama_block;
 mod mixture;
 mod multiplier;
-mod normed_convolution;
 mod qk_norm;
 mod residual;
-mod residual_block;
 mod rms_norm;
 mod rotary_attention;
 mod row_adapter;
@@ -29,9 +25,7 @@ mod stack;
 mod token_head;
 
 pub use attention::CausalSelfAttention;
-pub use batch_norm::BatchNorm;
 pub use block::Block;
-pub use convolution::{Convolution, ConvolutionSizes};
 pub use dropout::Dropout;
 pub use embedding::Embedding;
 pub use feed_forward::FeedForward;
@@ -40,14 +34,12 @@ pub use gpt_block::{GptBlock, GptBlockSizes};
 pub use latent_qkv::LatentQkv;
 pub use latents::{LatentSizes, Latents};
 pub use layer_norm::LayerNorm;
-pub use linear::Linear;
+pub use linear::{Linear, short};
 pub use llama_block::{LlamaBlock, LlamaBlockSizes, NormPosition};
 pub use mixture::{BlockFeedForward, Mixture, MixtureSizes};
 pub use multiplier::Multiplier;
-pub use normed_convolution::NormedConvolution;
 pub use qk_norm::{QkNorm, QkNormSpan};
 pub use residual::{Norm, Residual};
-pub use residual_block::{ResidualBlock, ResidualBlockSizes};
 pub use rms_norm::RmsNorm;
 pub use rotary_attention::{QkvLayer, RotaryAttention, RotaryPositions, RotaryTable};
 pub use stack::{Layer, Stack, Stream};
@@ -63,7 +55,10 @@ use autograd::Tape;
 use crate::error::Result;
 
 /// Runs `body` with allocations labelled `name` and errors naming it.
-pub(crate) fn within<T>(tape: &Tape, name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
+///
+/// # Errors
+/// Errors of `body`.
+pub fn within<T>(tape: &Tape, name: &str, body: impl FnOnce() -> Result<T>) -> Result<T> {
     let _scope = tape.device().module(name);
     body().map_err(|error| error.inside(name))
 }

@@ -73,6 +73,7 @@ pub use expert_loads::{ExpertLoads, LayerLoads};
 pub use families::Families;
 pub use family::{Conditions, Examples, Experts, Family, MOST_EXTENT, MOST_LAYERS, ModelSpec, Searchable};
 pub use fp8::{Fp8Layers, Fp8Weights, LinearRole};
+pub use hugging_face::readers::CONFIG as CONFIG_READER;
 pub use hugging_face::{
     AdapterConfig, FolderConfig, FolderKeys, FolderTensor, HuggingFaceConfig, HuggingFaceModel, TiedHead,
 };

@@ -280,7 +280,7 @@ impl Parameters {
     ///
     /// # Errors
     /// A name that exists.
-    pub(crate) fn register(&mut self, buffers: Vec<ModelBuffer>) -> Result<()> {
+    pub fn register(&mut self, buffers: Vec<ModelBuffer>) -> Result<()> {
         for buffer in buffers {
             self.check_new(buffer.name())?;
             self.buffers.push(buffer);

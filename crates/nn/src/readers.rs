@@ -1,9 +1,9 @@
 //! The readers of this crate, for the documentation.
 
 use crate::hugging_face::ADAPTER;
-use crate::hugging_face::readers::{CONFIG, GPT2, RESNET, ROPE};
+use crate::hugging_face::readers::{CONFIG, GPT2, ROPE};
 use crate::models::llama::folder::reader::LLAMA;
 use system::readers::Reader;
 
 /// The keys of the files that this crate reads.
-pub const READERS: &[&Reader] = &[&CONFIG, &GPT2, &LLAMA, &ROPE, &RESNET, &ADAPTER];
+pub const READERS: &[&Reader] = &[&CONFIG, &GPT2, &LLAMA, &ROPE, &ADAPTER];

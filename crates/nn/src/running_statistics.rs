@@ -55,7 +55,7 @@ pub struct ChannelStatistics {
 
 impl RunningStatistics {
     /// Adds a batch norm of `channels` channels.
-    pub(crate) fn add(self: &Rc<Self>, name: &str, channels: usize) -> ChannelStatistics {
+    pub fn add(self: &Rc<Self>, name: &str, channels: usize) -> ChannelStatistics {
         let first = self.width();
         self.norms.borrow_mut().push(Norm { name: name.to_owned(), channels, first });
         ChannelStatistics { all: Rc::clone(self), channels, first }
@@ -78,7 +78,7 @@ impl RunningStatistics {
     ///
     /// # Errors
     /// Out of memory.
-    pub(crate) fn allocate(&self, device: &Device) -> Result<Vec<ModelBuffer>> {
+    pub fn allocate(&self, device: &Device) -> Result<Vec<ModelBuffer>> {
         let (width, norms) = (self.width(), self.norms.borrow());
         let scope = device.module("running_statistics");
         let request = Request::new(Category::Buffer, "buffer");

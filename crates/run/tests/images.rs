@@ -235,6 +235,7 @@ fn a_resnet_of_the_recipe_learns_alike_on_every_grid() {
             more,
         ];
         let sets: Vec<String> = sets.iter().map(ToString::to_string).collect();
+        vision::register().unwrap();
         let config = RunConfig::parse(&text, "recipe.toml", index.path(), &sets).unwrap();
         train_in(index.path().join("runs").join(more), config, false)
     };

@@ -16,6 +16,7 @@ use crate::setup::placement::Placement;
 /// allocator.
 pub(crate) fn setup(text: &str, sets: &[&str]) -> Setup {
     let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
+    vision::register().unwrap();
     let config = RunConfig::parse(text, "test.toml", Path::new("/"), &sets).unwrap();
     let gpu = Description { kind: Kind::Cuda, compute_capability: (9, 0), ..Description::host() };
     let stages = |config: &RunConfig| {

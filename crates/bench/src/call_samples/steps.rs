@@ -207,6 +207,7 @@ mod tests {
 
     #[test]
     fn every_measured_step_runs_on_a_large_gpu() {
+        vision::register().unwrap();
         let target = plan::PlanTarget::from_argument("h200").unwrap();
         let all = steps();
         assert!(all.len() > 60, "{}", all.len());

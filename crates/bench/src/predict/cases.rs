@@ -136,6 +136,7 @@ mod tests {
 
     #[test]
     fn the_table_has_configurations_of_all_kinds() {
+        vision::register().unwrap();
         let cases = predict_cases();
         assert!(cases.len() >= 60, "{}", cases.len());
         for case in cases.iter().chain(&tiny_predict_cases()) {

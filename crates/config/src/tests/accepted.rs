@@ -93,6 +93,7 @@ fn defaults_may_depend_on_other_keys() {
 
 #[test]
 fn files_are_read_and_their_errors_name_them() {
+    families();
     let directory = tempfile::TempDir::new().unwrap();
     let path = directory.path().join("run.toml");
     std::fs::write(&path, LEAST).unwrap();
@@ -115,6 +116,7 @@ fn files_are_read_and_their_errors_name_them() {
 
 #[test]
 fn the_shipped_configurations_are_valid() {
+    families();
     // Tests run in the folder of their package.
     let folder = std::env::current_dir().unwrap();
     let root = folder.ancestors().nth(2).unwrap();
@@ -168,6 +170,7 @@ fn the_fingerprint_does_not_depend_on_the_directory_of_the_data() {
 
 #[test]
 fn the_documentation_has_a_table_for_each_section_and_family() {
+    families();
     let text = reference();
     let (links, _) = text.split_once('\n').unwrap();
     let anchors: Vec<&str> =
@@ -176,7 +179,7 @@ fn the_documentation_has_a_table_for_each_section_and_family() {
     for section in sections {
         assert!(anchors.contains(&section.replace('.', "-").as_str()), "{section}");
     }
-    for family in nn::Families::standard().names() {
+    for family in families().names() {
         assert!(anchors.contains(&format!("model-{family}").as_str()), "{family}");
     }
     assert_eq!(links.matches("](#").count(), anchors.len());
@@ -187,6 +190,7 @@ fn the_documentation_has_a_table_for_each_section_and_family() {
 
 #[test]
 fn the_documentation_lists_every_key_and_the_defaults_are_a_configuration() {
+    families();
     let (table, listing) = (reference(), defaults());
     for key in all_keys() {
         // Families may have keys of one name, each with its own row.

@@ -21,6 +21,7 @@ fn workplace() -> tempfile::TempDir {
 
 fn parse_in(directory: &Path, text: &str, overrides: &[&str]) -> RunConfig {
     let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
+    families();
     RunConfig::parse(text, "run.toml", directory, &overrides).unwrap()
 }
 

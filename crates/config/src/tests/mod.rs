@@ -18,14 +18,21 @@ use std::path::Path;
 /// The smallest valid configuration file.
 const LEAST: &str = "[data]\npaths = [\"a.txt\"]\n";
 
+/// Returns all families, among them that of images.
+fn families() -> &'static Families {
+    vision::register().unwrap();
+    Families::registered()
+}
+
 fn parse(text: &str, overrides: &[&str]) -> Result<RunConfig, ConfigError> {
+    families();
     let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
     RunConfig::parse(text, "quick.toml", Path::new("/base"), &overrides)
 }
 
 /// All keys that exist.
 fn all_keys() -> Vec<Key> {
-    super::table::table(Families::standard()).keys().to_vec()
+    super::table::table(families()).keys().to_vec()
 }
 
 fn refusal(text: &str, overrides: &[&str]) -> String {

@@ -65,6 +65,7 @@ prop_compose! {
 proptest! {
     #[test]
     fn the_resolved_text_parses_back_to_an_equal_value(overrides in good()) {
+        families();
         let config = RunConfig::parse("", "none", Path::new("/base"), &overrides).unwrap();
         let again = RunConfig::parse(&config.to_toml(), "config.toml", Path::new("/another"), &[]).unwrap();
         prop_assert_eq!(&again, &config);

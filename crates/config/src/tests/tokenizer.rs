@@ -18,6 +18,7 @@ fn folder() -> TempDir {
 fn tuned(directory: &TempDir, overrides: &[&str]) -> RunConfig {
     let text = format!("[model]\nfrom = \"./model\"\n{LEAST}");
     let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();
+    families();
     RunConfig::parse(&text, "tuned.toml", directory.path(), &overrides).unwrap()
 }
 

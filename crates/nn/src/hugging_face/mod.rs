@@ -90,7 +90,8 @@ pub struct FolderTensor {
 
 impl FolderTensor {
     /// Returns a tensor that is all of `parameter`, in its shape.
-    pub(crate) fn whole(name: String, parameter: String, shape: &[usize]) -> Self {
+    #[must_use]
+    pub fn whole(name: String, parameter: String, shape: &[usize]) -> Self {
         let shape = shape.to_vec();
         FolderTensor {
             name,
@@ -104,12 +105,14 @@ impl FolderTensor {
     }
 
     /// Returns kernels `[out, in, height, width]`, which are `[out, height, width, in]` here.
-    pub(crate) fn kernels(name: String, shape: [usize; 4]) -> Self {
+    #[must_use]
+    pub fn kernels(name: String, shape: [usize; 4]) -> Self {
         FolderTensor { transposed: true, ..Self::whole(name.clone(), name, &shape) }
     }
 
     /// Returns a scalar count, which is `[1]` here.
-    pub(crate) fn counter(name: String) -> Self {
+    #[must_use]
+    pub fn counter(name: String) -> Self {
         FolderTensor { counter: true, ..Self::whole(name.clone(), name, &[]) }
     }
 

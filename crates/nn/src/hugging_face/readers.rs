@@ -7,7 +7,7 @@ const OTHER_RESULT: &str = "it changes what the model computes";
 const NONE: &[&str] = &["false", "0", "\"\"", "[]", "{}"];
 
 /// Settings of every kind of model.
-pub(crate) const CONFIG: Reader = Reader {
+pub const CONFIG: Reader = Reader {
     of: "`config.json` of any model",
     keys: &[
         FileKey::known(
@@ -149,22 +149,6 @@ pub(crate) const GPT2: Reader = Reader {
             ],
             "they are for another head",
         ),
-    ],
-    shared: &[&CONFIG],
-    unlisted: Unlisted::Other("Other keys are named in one line of the log."),
-};
-
-/// Settings of ResNets.
-pub(crate) const RESNET: Reader = Reader {
-    of: "`config.json` of a ResNet",
-    keys: &[
-        FileKey::known(&["num_classes", "num_channels", "image_size", "stem", "width"], "sizes"),
-        FileKey::refused(
-            &["model_args", "global_pool"],
-            &["{}", "\"avg\""],
-            "networks of torchvision's layout end in an average",
-        ),
-        FileKey::ignored(&["num_features", "pretrained_cfg"], "timm's notes about the training"),
     ],
     shared: &[&CONFIG],
     unlisted: Unlisted::Other("Other keys are named in one line of the log."),

@@ -388,7 +388,8 @@ impl Layer for Linear {
     }
 }
 
-/// The last part of a dotted name; the enclosing scopes name the other parts.
-pub(super) fn short(name: &str) -> &str {
+/// Returns the last component of a dotted name; the enclosing scopes name the others.
+#[must_use]
+pub fn short(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
 }

@@ -58,10 +58,13 @@ pub(super) fn context_step(context: usize) -> usize {
 }
 
 /// A group of tensors: its name, and its elements as a factor times the values of keys.
-pub(super) type Group<'a> = (&'a str, usize, &'a [(&'static str, usize)]);
+pub type Group<'a> = (&'a str, usize, &'a [(&'static str, usize)]);
 
 /// Refuses sizes whose bytes cannot be counted; this is no estimate of memory.
-pub(super) fn bytes(raw: &RawValues, groups: &[Group<'_>]) -> keys::Result<()> {
+///
+/// # Errors
+/// A group of more than 2⁵⁶ bytes, named by its keys.
+pub fn check_bytes(raw: &RawValues, groups: &[Group<'_>]) -> keys::Result<()> {
     for (what, factor, settings) in groups {
         let start = BYTES_OF_F32.saturating_mul(*factor as u128);
         let bytes = settings.iter().fold(start, |bytes, (_, value)| bytes.saturating_mul(*value as u128));

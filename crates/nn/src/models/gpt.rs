@@ -208,7 +208,7 @@ impl GptSizes {
             rows => (Self::max_context, rows),
         };
         let of_batch = ("train.micro_batch_size", micro_batch);
-        checks::bytes(
+        checks::check_bytes(
             raw,
             &[
                 ("the token embedding", 1, &[of_width, of_vocabulary]),

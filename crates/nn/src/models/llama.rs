@@ -246,7 +246,7 @@ impl LlamaSizes {
         let of_expert = (Self::expert_width, self.expert_width);
         let of_vocabulary = (Self::vocabulary, self.vocabulary);
         let of_batch = ("train.micro_batch_size", micro_batch);
-        checks::bytes(
+        checks::check_bytes(
             raw,
             &[
                 ("the token embedding", 1, &[of_width, of_vocabulary]),

@@ -45,6 +45,7 @@ pub(crate) fn setup(gpu: bool, sets: &[&str]) -> Setup {
 /// The setup of a configuration.
 pub(crate) fn of(text: &str, gpu: bool, sets: &[&str]) -> Setup {
     let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
+    vision::register().unwrap();
     let config = RunConfig::parse(text, "test.toml", Path::new("/"), &sets).unwrap();
     let device = if gpu { PlanDevice::shipped().unwrap() } else { PlanDevice::host() };
     let description = device.description(DeviceRanks::of(&config));

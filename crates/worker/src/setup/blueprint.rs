@@ -373,6 +373,7 @@ mod tests {
     fn blueprint(sets: &[&str]) -> Blueprint {
         let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
         let text = "[model]\nlayers = 4\n[data]\nkind = \"synthetic\"\n";
+        vision::register().unwrap();
         let config = RunConfig::parse(text, "test.toml", Path::new("/"), &sets).unwrap();
         let equal = |config: &RunConfig| {
             let (of, stages) = (config.layers(), config.stages());

@@ -46,6 +46,7 @@ fn setup(ranks: usize, sharded: bool) -> Setup {
 
 fn setup_with(overrides: &[&str]) -> Setup {
     let overrides: Vec<_> = overrides.iter().map(|setting| (*setting).to_owned()).collect();
+    vision::register().unwrap();
     let config = RunConfig::parse(TEXT, "test.toml", Path::new("/"), &overrides).unwrap();
     let one = |config: &RunConfig| vec![Stage::whole(config.layers())];
     Setup::new(config, Placement::Cpu, DataScope::All, |config, _, _| Ok::<_, WorkerError>(one(config)))

@@ -2,19 +2,21 @@
 
 use device::{DType, Description, Device, DeviceOptions};
 use keys::Value;
+use nn::{
+    FolderConfig, FolderTensor, HuggingFaceConfig, HuggingFaceModel, Model, ModelSpec, Parameters, Stage,
+};
 use serde_json::json;
 
 use super::model::ResNet;
+use super::reader;
 use super::sizes::{ResNetSizes, StemKind};
-use crate::hugging_face::readers::RESNET;
-use crate::hugging_face::{FolderConfig, FolderTensor, HuggingFaceConfig, HuggingFaceModel};
-use crate::model::Model;
-use crate::{ModelSpec, Parameters, Stage};
 
 pub(super) const CONFIG: HuggingFaceConfig = HuggingFaceConfig {
     model_types: &["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"],
     keys,
-    ignored: |config| config.check(&RESNET).unwrap_or_default().into_iter().map(str::to_owned).collect(),
+    ignored: |config| {
+        config.check(&reader::CONFIG).unwrap_or_default().into_iter().map(str::to_owned).collect()
+    },
     tied: None,
 };
 
@@ -22,7 +24,7 @@ pub(super) const CONFIG: HuggingFaceConfig = HuggingFaceConfig {
 const COUNTER: &str = "num_batches_tracked";
 
 fn keys(config: &FolderConfig) -> Result<Vec<(&'static str, Value)>, String> {
-    config.check(&RESNET)?;
+    config.check(&reader::CONFIG)?;
     let name = config.model_type()?;
     let depth: usize =
         name.trim_start_matches("resnet").parse().map_err(|_| format!("{name} has no depth"))?;

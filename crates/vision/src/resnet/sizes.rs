@@ -1,8 +1,8 @@
 //! The sizes of a residual network, and the blocks that follow from them.
 
 use keys::{Interval, Row, choice, section};
+use nn::MOST_EXTENT;
 
-use crate::family::MOST_EXTENT;
 use crate::layers::ResidualBlockSizes;
 
 section! {

@@ -3,20 +3,20 @@
 
 mod folder;
 mod model;
+mod reader;
 mod sizes;
 
 pub use model::ResNet;
+pub(crate) use reader::CONFIG;
 pub use sizes::{ResNetSizes, StemKind};
 
 use keys::RawValues;
+use nn::models::check_bytes;
+use nn::{
+    Conditions, Examples, Family, HuggingFaceModel, MOST_EXTENT, Model, ModelSpec, Parameters, Recompute,
+    Result, Searchable, Stage,
+};
 
-use crate::error::Result;
-use crate::family::{Conditions, Examples, Family, MOST_EXTENT, ModelSpec, Searchable};
-use crate::hugging_face::HuggingFaceModel;
-use crate::model::{Model, Stage};
-use crate::models::checks;
-use crate::parameters::Parameters;
-use crate::recompute::Recompute;
 use sizes::DEPTHS;
 
 /// The family `resnet`.
@@ -55,7 +55,7 @@ impl ModelSpec for ResNetSizes {
         let of_batch = ("train.micro_batch_size", conditions.micro_batch_size);
         let of_image = [(Self::image_size, image_size), (Self::image_size, image_size), of_batch];
         let wide = self.channels_of(0).max(channels);
-        checks::bytes(
+        check_bytes(
             raw,
             &[
                 ("the output's weight", 4 * self.channels_of(3), &[(Self::classes, classes)]),

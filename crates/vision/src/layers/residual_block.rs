@@ -2,11 +2,10 @@
 //! 2015).
 
 use autograd::{Tape, Var};
+use nn::layers::{Layer, within};
+use nn::{Parameters, Result};
 
-use super::convolution::ConvolutionSizes;
-use super::{Layer, NormedConvolution, within};
-use crate::error::Result;
-use crate::parameters::Parameters;
+use super::{ConvolutionSizes, NormedConvolution};
 
 /// Sizes of a [`ResidualBlock`].
 #[derive(Clone, Copy, Debug)]

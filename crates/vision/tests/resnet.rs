@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use autograd::{Gradients, Mode, Tape};
 use device::{Category, DType, Device, DeviceOptions, Float, dispatch};
-use nn::models::{ResNet, ResNetSizes, StemKind};
 use nn::{Input, Model, ModelSpec, Parameters, Stage};
 use serde_json::Value;
 use tensor::Tensor;
+use vision::{ResNet, ResNetSizes, StemKind};
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/resnet.json");
 /// Largest relative difference of losses, and of statistics and gradients relative to a tensor's norm, in f32

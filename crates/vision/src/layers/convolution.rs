@@ -2,12 +2,8 @@
 
 use autograd::ops::ConvolutionOptions;
 use autograd::{Tape, Var, Weight, ops};
-
-use super::linear::short;
-use super::within;
-use crate::error::Result;
-use crate::init::Init;
-use crate::parameters::Parameters;
+use nn::layers::{short, within};
+use nn::{Init, Parameters, Result};
 
 /// A convolution of channels-last images with weight `[outputs, kernel, kernel, inputs]`.
 #[derive(Debug)]

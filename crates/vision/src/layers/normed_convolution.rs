@@ -1,12 +1,10 @@
 //! A convolution and the batch norm after it.
 
 use autograd::{Mode, Tape, Var, ops};
+use nn::layers::{short, within};
+use nn::{Parameters, Result};
 
-use super::convolution::ConvolutionSizes;
-use super::linear::short;
-use super::{BatchNorm, Convolution, within};
-use crate::error::Result;
-use crate::parameters::Parameters;
+use super::{BatchNorm, Convolution, ConvolutionSizes};
 
 /// A convolution and its batch norm. Training computes one after the other; evaluation folds the norm into
 /// weight and bias of the convolution, which then has its name alone.

@@ -2,16 +2,12 @@
 
 use autograd::ops::Windows;
 use autograd::{Tape, Var, ops};
+use nn::layers::{Activation, Linear, Stack, within};
+use nn::{Init, Input, Model, NnError, Parameters, Recompute, Result, Stage};
 use tensor::Tensor;
-use tensor::ops::Activation;
 
 use super::sizes::{ResNetSizes, StemKind};
-use crate::error::{NnError, Result};
-use crate::init::Init;
-use crate::layers::{BatchNorm, ConvolutionSizes, Linear, NormedConvolution, ResidualBlock, Stack, within};
-use crate::model::{Input, Model, Stage};
-use crate::parameters::Parameters;
-use crate::recompute::Recompute;
+use crate::layers::{BatchNorm, ConvolutionSizes, NormedConvolution, ResidualBlock};
 
 /// The layers before the first block: a convolution, a norm with ReLU, and pooling.
 #[derive(Debug)]

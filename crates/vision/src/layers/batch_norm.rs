@@ -2,14 +2,9 @@
 
 use autograd::ops::{self, Statistics};
 use autograd::{Mode, Tape, Var, Weight};
+use nn::layers::{short, within};
+use nn::{ChannelStatistics, Init, Parameters, Result};
 use tensor::Tensor;
-
-use super::linear::short;
-use super::within;
-use crate::error::Result;
-use crate::init::Init;
-use crate::parameters::Parameters;
-use crate::running_statistics::ChannelStatistics;
 
 /// Epsilon added to the variance; PyTorch's default.
 const EPSILON: f32 = 1e-5;

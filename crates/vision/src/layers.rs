@@ -1,0 +1,11 @@
+//! Layers of images, which are channels-last: `[batch, height, width, channels]`.
+
+mod batch_norm;
+mod convolution;
+mod normed_convolution;
+mod residual_block;
+
+pub use batch_norm::BatchNorm;
+pub use convolution::{Convolution, ConvolutionSizes};
+pub use normed_convolution::NormedConvolution;
+pub use residual_block::{ResidualBlock, ResidualBlockSizes};
