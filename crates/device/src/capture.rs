@@ -10,7 +10,7 @@ use memory::Script;
 
 use crate::capture_state::Written;
 use crate::cuda::graph::{self, CudaGraph};
-use crate::device::Device;
+use crate::device::{Device, OnDevice};
 use crate::dtype::Element;
 use crate::error::{DeviceError, Result};
 use crate::repeat::{Again, Held, Repeat};
@@ -75,7 +75,7 @@ impl Device {
         if let Some(cuda) = self.gpu_to_use()? {
             self.captures().numbered.borrow_mut().clear();
             let stream = cuda.streams.handle(StreamKind::Compute);
-            graph::begin(stream).map_err(|error| self.cuda_error(error))?;
+            graph::begin(stream).on(self)?;
         }
         self.captures().is_on.set(true);
         Ok(())
@@ -105,10 +105,9 @@ impl Device {
         if let Some(cuda) = self.gpu() {
             let stream = cuda.streams.handle(StreamKind::Compute);
             let numbered = self.captures().numbered.take();
-            let graph =
-                graph::end(&cuda.context, stream, numbered).map_err(|error| self.cuda_error(error))?;
+            let graph = graph::end(&cuda.context, stream, numbered).on(self)?;
             if let Some(mut graph) = graph {
-                graph.launch(stream, 0).map_err(|error| self.cuda_error(error))?;
+                graph.launch(stream, 0).on(self)?;
                 self.captures().pieces.borrow_mut().push(Held::Graph(graph));
             }
         }
@@ -210,7 +209,7 @@ impl Device {
         let Some(cuda) = self.gpu_to_use()? else { return Ok(()) };
         let stream = cuda.streams.handle(StreamKind::Compute);
         let copied = cuda.staging.borrow_mut().upload(bytes, written.address, stream);
-        copied.map_err(|error| self.cuda_error(error))
+        copied.on(self)
     }
 }
 
@@ -223,7 +222,7 @@ impl Graph {
     pub fn launch(&mut self, shift: u64) -> Result<()> {
         let Some(cuda) = self.device.gpu_to_use()? else { return Ok(()) };
         let launched = self.graph.launch(cuda.streams.handle(StreamKind::Compute), shift);
-        launched.map_err(|error| self.device.cuda_error(error))
+        launched.on(&self.device)
     }
 
     /// Number of captured calls.

@@ -72,6 +72,17 @@ impl Beside {
     }
 }
 
+/// Names the rank and the device of a failed call.
+pub(crate) trait OnDevice<T> {
+    fn on(self, device: &Device) -> Result<T>;
+}
+
+impl<T> OnDevice<T> for std::result::Result<T, CudaError> {
+    fn on(self, device: &Device) -> Result<T> {
+        self.map_err(|source| device.cuda_error(source))
+    }
+}
+
 impl Device {
     /// Creates `rank`'s device on the host.
     ///
@@ -297,6 +308,7 @@ impl Device {
             .ok_or_else(|| DeviceError::NotOnGpu { call, device: self.0.description.name.clone() })
     }
 
+    /// Names the rank and the device of a failed call.
     pub(crate) fn cuda_error(&self, source: CudaError) -> DeviceError {
         DeviceError::Cuda { rank: self.0.rank, device: self.0.description.name.clone(), source }
     }

@@ -2,7 +2,7 @@
 
 use crate::buffer::Region;
 use crate::cuda::{CudaError, Pinned, PinnedCopy};
-use crate::device::Device;
+use crate::device::{Device, OnDevice};
 use crate::error::{DeviceError, Result};
 use crate::event::SharedEvent;
 
@@ -157,7 +157,7 @@ impl Device {
                     Ok(PinnedCopy { address: copy.0.checked_address()?, target: target(copy)? })
                 };
                 let copies = copies.iter().map(copy).collect::<Result<Vec<_>>>()?;
-                let end = cuda.copy_to_pinned(copies, memory).map_err(|error| self.cuda_error(error))?;
+                let end = cuda.copy_to_pinned(copies, memory).on(self)?;
                 event.point = Some(end.into());
                 buffer.filling = Some((event.clone(), self.rank(), self.description().name.clone()));
             }

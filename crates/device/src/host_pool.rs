@@ -9,7 +9,7 @@ use memory::Settings;
 use crate::buffer::Region;
 use crate::call_log::CopyKind;
 use crate::description::{Backend, Description, DeviceOptions, Kind};
-use crate::device::{Beside, Device};
+use crate::device::{Beside, Device, OnDevice};
 use crate::error::Result;
 use crate::raw::host::HostMemory;
 use crate::raw::meta::MetaMemory;
@@ -55,7 +55,7 @@ impl Device {
         match self.gpu_to_use()? {
             Some(cuda) => {
                 self.interrupt_capture("a copy from a host pool")?;
-                cuda.copy_from_pool(source, target, stream)?.map_err(|error| self.cuda_error(error))
+                cuda.copy_from_pool(source, target, stream)?.on(self)
             }
             None if self.is_meta() => {
                 self.log_copy(CopyKind::FromPool, source.bytes, stream);
@@ -75,7 +75,7 @@ impl Device {
         match self.gpu_to_use()? {
             Some(cuda) => {
                 self.interrupt_capture("a copy to a host pool")?;
-                cuda.copy_to_pool(source, target, stream)?.map_err(|error| self.cuda_error(error))
+                cuda.copy_to_pool(source, target, stream)?.on(self)
             }
             None if self.is_meta() => {
                 self.log_copy(CopyKind::ToPool, source.bytes, stream);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::device::Device;
+use crate::device::{Device, OnDevice};
 use crate::error::Result;
 use crate::moment::Moment;
 use crate::stream::StreamKind;
@@ -33,7 +33,7 @@ impl Device {
         let Some(cuda) = self.gpu() else { return Ok(Moment::Host(Instant::now())) };
         self.interrupt_capture("a mark")?;
         let point = cuda.marks.record(cuda.streams.handle(StreamKind::Compute));
-        Ok(Moment::Stream(point.map_err(|error| self.cuda_error(error))?))
+        Ok(Moment::Stream(point.on(self)?))
     }
 }
 
@@ -53,7 +53,7 @@ impl Mark {
                     true => earlier.until(later).map(Some),
                     false => Ok(None),
                 };
-                timed().map_err(|error| self.device.cuda_error(error))?
+                timed().on(&self.device)?
             }
             _ => None,
         };

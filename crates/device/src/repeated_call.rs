@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use crate::device::Device;
+use crate::device::{Device, OnDevice};
 use crate::repeat::Repeat;
 
 /// A call between graphs: an event, a wait, work on another stream than compute, a call of a data plane.
@@ -22,7 +22,7 @@ impl RepeatedCall {
             Repeat::EndNote(stream) => device.end_note(*stream)?,
             Repeat::Launch(launch) => {
                 let cuda = device.gpu_or_refuse("captured step")?;
-                launch.enqueue(cuda).map_err(|error| device.cuda_error(error))?;
+                launch.enqueue(cuda).on(device)?;
             }
             Repeat::Copy { source, target, stream } => {
                 device.copy_on(source.region(), target.region(), *stream)?;

@@ -3,7 +3,7 @@
 use crate::buffer::Region;
 use crate::call_log::CopyKind;
 use crate::cuda::{Cuda, FETCH_BYTES, Fetch, PeerAddress};
-use crate::device::Device;
+use crate::device::{Device, OnDevice};
 use crate::dtype::Element;
 use crate::error::{DeviceError, Result};
 use crate::parallel::for_pieces;
@@ -104,14 +104,14 @@ impl Device {
         let stream = cuda.streams.handle(stream);
         let timed = cuda.timed(stream, "copy", || "from host".to_owned(), moved(target.bytes));
         let copied = cuda.staging.borrow_mut().upload(bytes, address, stream);
-        copied.and_then(|()| timed.finish()).map_err(|error| self.cuda_error(error))
+        copied.and_then(|()| timed.finish()).on(self)
     }
 
     fn download(&self, cuda: &Cuda, source: Region<'_>, bytes: &mut [u8]) -> Result<()> {
         self.interrupt_capture("a copy to the host")?;
         let (address, stream) = (source.checked_address()?, cuda.streams.handle(StreamKind::Compute));
         let copied = cuda.staging.borrow_mut().download(address, bytes, stream);
-        copied.map_err(|error| self.cuda_error(error))
+        copied.on(self)
     }
 
     /// Starts to copy `source`, of at most 64 elements, to the host. [`HostCopy::wait`] returns the values
@@ -134,7 +134,7 @@ impl Device {
         self.interrupt_capture("a copy to the host")?;
         let (address, stream) = (source.checked_address()?, cuda.streams.handle(StreamKind::Compute));
         let fetch = cuda.fetches.begin(address, source.bytes, stream);
-        Ok(HostCopy(Coming::Fetched(self.clone(), fetch.map_err(|error| self.cuda_error(error))?)))
+        Ok(HostCopy(Coming::Fetched(self.clone(), fetch.on(self)?)))
     }
 
     /// Copies `source` to `target`, which must have the same length and must not overlap it.
@@ -146,12 +146,10 @@ impl Device {
     pub fn copy_on(&self, source: Region<'_>, target: Region<'_>, stream: StreamKind) -> Result<()> {
         same_length("copy", source.bytes, target.bytes)?;
         match self.gpu_to_use()? {
-            Some(cuda) if stream == StreamKind::Compute => {
-                cuda.copy(source, target, stream)?.map_err(|error| self.cuda_error(error))
-            }
+            Some(cuda) if stream == StreamKind::Compute => cuda.copy(source, target, stream)?.on(self),
             Some(cuda) => {
                 let copy = || {
-                    cuda.copy(source, target, stream)?.map_err(|error| self.cuda_error(error))?;
+                    cuda.copy(source, target, stream)?.on(self)?;
                     Ok(((), Repeat::Copy { source: source.outlive(), target: target.outlive(), stream }))
                 };
                 self.between_graphs(copy)
@@ -178,7 +176,7 @@ impl Device {
         let cuda = self.gpu_or_refuse("copy_to_peer")?;
         self.interrupt_capture("a copy to a peer")?;
         let copied = cuda.copy_between("to peer", source, target, stream);
-        copied.map_err(|error| self.cuda_error(error))
+        copied.on(self)
     }
 
     /// Copies from memory of another rank that this GPU can access, of the same length.
@@ -192,13 +190,13 @@ impl Device {
         let cuda = self.gpu_or_refuse("copy_from_peer")?;
         self.interrupt_capture("a copy from a peer")?;
         let copied = cuda.copy_between("from peer", source, PeerAddress::of(target)?, stream);
-        copied.map_err(|error| self.cuda_error(error))
+        copied.on(self)
     }
 
     /// Sets every byte of `target` to zero.
     pub fn zero(&self, target: Region<'_>) -> Result<()> {
         match (self.gpu_to_use()?, words(target)) {
-            (Some(cuda), _) => cuda.zero(target)?.map_err(|error| self.cuda_error(error)),
+            (Some(cuda), _) => cuda.zero(target)?.on(self),
             (None, _) if self.is_meta() => {
                 self.log_copy(CopyKind::Zero, target.bytes, StreamKind::Compute);
                 Ok(())
@@ -228,7 +226,7 @@ impl<T: Element> HostCopy<T> {
         match &self.0 {
             Coming::Here(values) => Ok(values.clone()),
             Coming::Fetched(device, fetch) => {
-                let bytes = fetch.wait().map_err(|error| device.cuda_error(error))?;
+                let bytes = fetch.wait().on(device)?;
                 Ok(bytemuck::pod_collect_to_vec(&bytes))
             }
         }

@@ -9,7 +9,7 @@ use cudarc::cublaslt::{result, sys};
 
 use super::blas::{Blas, Plan};
 use super::error::{CudaError, Named, Result};
-use crate::device::Device;
+use crate::device::{Device, OnDevice};
 use crate::matmul::WORKSPACE_BYTES;
 use crate::matmul_table::{Choice, MatmulKey, MatmulTable};
 
@@ -67,7 +67,7 @@ impl Device {
         let blas = &self.gpu_or_refuse("matmul_choices")?.blas;
         let algorithms = Plan::new(key, blas.compute_type(&key))
             .and_then(|plan| plan.library_choices(blas.handle, &key, most))
-            .map_err(|error| self.cuda_error(error))?;
+            .on(self)?;
         let choice = |algorithm| Choice { note: described(&algorithm), algorithm: algorithm.data };
         Ok(algorithms.into_iter().map(choice).collect())
     }

@@ -5,7 +5,7 @@ use super::dnn::{Dnn, convolve, name};
 use super::dnn_epilogue::convolve_then;
 use crate::call_log::LoggedCall;
 use crate::convolution::{Convolution, ConvolutionEpilogue};
-use crate::device::Device;
+use crate::device::{Device, OnDevice};
 use crate::stream::StreamKind;
 use crate::work::Work;
 
@@ -55,13 +55,13 @@ impl Device {
         check()?;
         let stream = cuda.streams.handle(StreamKind::Compute);
         if cuda.dnn.get().is_none() {
-            let dnn = Dnn::open(stream, cuda.blas.tf32).map_err(|error| self.cuda_error(error))?;
+            let dnn = Dnn::open(stream, cuda.blas.tf32).on(self)?;
             let _ = cuda.dnn.set(dnn.ok_or(crate::DeviceError::NoCudnn)?);
         }
         let dnn = cuda.dnn.get().ok_or(crate::DeviceError::NoCudnn)?;
         let timed = cuda.timed(stream, "convolution", || name.to_owned(), work);
-        let enqueued = enqueue(cuda, dnn).map_err(|error| self.cuda_error(error))?;
-        timed.finish().map_err(|error| self.cuda_error(error))?;
+        let enqueued = enqueue(cuda, dnn).on(self)?;
+        timed.finish().on(self)?;
         Ok(Some(enqueued))
     }
 }

@@ -6,7 +6,7 @@ use super::reach::PeerAddress;
 use super::stream_launch::StreamLaunch;
 use crate::buffer::Region;
 use crate::call_log::{LoggedCall, LoggedKernel};
-use crate::device::Device;
+use crate::device::{Device, OnDevice};
 use crate::error::{DeviceError, Result};
 use crate::kernels::{Function, NumberedWords};
 use crate::repeat::Repeat;
@@ -181,7 +181,7 @@ impl Launch<'_> {
         }
         let cuda = device.gpu_or_refuse(function.family().name)?;
         let mut modules = cuda.modules.borrow_mut();
-        let kernel = modules.kernel(function, self.shared_bytes).map_err(|e| device.cuda_error(e))?;
+        let kernel = modules.kernel(function, self.shared_bytes).on(device)?;
         let kernel = kernel.ok_or(DeviceError::MissingKernel { function })?;
         if kernel.parameters.iter().ne(self.arguments.iter().map(Argument::bytes).collect::<Vec<_>>().iter())
         {
@@ -202,7 +202,7 @@ impl Launch<'_> {
             });
         }
         timed(device, &mut call, work)?;
-        note_numbered(device, call, numbered).map_err(|error| device.cuda_error(error))
+        note_numbered(device, call, numbered).on(device)
     }
 }
 
@@ -212,7 +212,7 @@ fn timed(device: &Device, call: &mut StreamLaunch, work: Work) -> Result<()> {
     let (cuda, function) = (device.gpu_or_refuse(family)?, call.function);
     let timed = cuda.timed(cuda.streams.handle(call.stream), family, || function.symbol(), work);
     let launched = call.enqueue(cuda).and_then(|()| timed.finish());
-    launched.map_err(|error| device.cuda_error(error))
+    launched.on(device)
 }
 
 /// Notes a captured launch with numbered words.

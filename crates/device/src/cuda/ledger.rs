@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::availability::contexts;
-use crate::device::Device;
+use crate::device::{Device, OnDevice};
 use crate::error::DeviceError;
 
 /// A reading of the driver's memory usage of one GPU, in bytes.
@@ -31,11 +31,11 @@ impl Device {
     pub fn ledger(&self) -> crate::Result<Option<Ledger>> {
         let Some(cuda) = self.gpu() else { return Ok(None) };
         let shared = &cuda.ledger.shared;
-        let (used, reserved) = shared.read(&cuda.context).map_err(|error| self.cuda_error(error))?;
+        let (used, reserved) = shared.read(&cuda.context).on(self)?;
         let modules = shared.modules.load(Ordering::SeqCst);
         let communicators = cuda.ledger.communicators.get();
         let rest = used as i64 - (shared.context + modules + communicators + reserved) as i64;
-        let contexts = contexts().map_err(|error| self.cuda_error(error))?;
+        let contexts = contexts().on(self)?;
         let (context, ranks) = (shared.context, shared.ranks.load(Ordering::SeqCst));
         Ok(Some(Ledger { context, modules, communicators, rest, used, contexts, ranks }))
     }

@@ -2,7 +2,7 @@
 
 use super::blas::multiply;
 use crate::call_log::LoggedCall;
-use crate::device::Device;
+use crate::device::{Device, OnDevice};
 use crate::matmul::{Epilogue, Matmul, Operand, Scales};
 use crate::matmul_table::MatmulKey;
 use crate::stream::StreamKind;
@@ -23,8 +23,8 @@ impl Device {
         let stream = cuda.streams.handle(StreamKind::Compute);
         let timed = cuda.timed(stream, "matmul", || name(call).to_owned(), call.work());
         let multiplied = self.with_blas_workspace(|address| multiply(&cuda.blas, call, address, stream));
-        multiplied.map_err(|error| self.cuda_error(error))?;
-        timed.finish().map_err(|error| self.cuda_error(error))
+        multiplied.on(self)?;
+        timed.finish().on(self)
     }
 }
 

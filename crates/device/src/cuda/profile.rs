@@ -11,7 +11,7 @@ use super::gates::Gates;
 use super::signals::{self, SignalPage};
 use super::streams::EventPool;
 use super::timing::{Call, Profile, Timed};
-use crate::device::Device;
+use crate::device::{Device, OnDevice};
 use crate::stream::StreamKind;
 use crate::work::Work;
 
@@ -46,7 +46,7 @@ impl Span<'_> {
     /// The driver's.
     pub fn end(self) -> crate::Result<()> {
         let ended = self.timed.map_or(Ok(()), Timed::finish);
-        ended.map_err(|error| self.device.cuda_error(error))
+        ended.on(&self.device)
     }
 }
 
@@ -79,7 +79,7 @@ impl Device {
         let gates = SignalPage::own(&cuda.context).and_then(|page| {
             Gates::new(page, cuda.streams.handle(StreamKind::Compute)).map_err(signals::refused)
         });
-        self.begin(Some(gates.map_err(|error| self.cuda_error(error))?));
+        self.begin(Some(gates.on(self)?));
         Ok(())
     }
 
@@ -124,6 +124,6 @@ impl Device {
             })
         };
         let calls = profile.calls.borrow();
-        calls.iter().map(timed).collect::<Result<_>>().map_err(|error| self.cuda_error(error))
+        calls.iter().map(timed).collect::<Result<_>>().on(self)
     }
 }

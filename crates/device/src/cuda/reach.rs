@@ -9,7 +9,7 @@ use cudarc::driver::{result, sys};
 use super::error::Named;
 use super::share::{Extent, FILE, NAME_BYTES};
 use crate::buffer::Region;
-use crate::device::Device;
+use crate::device::{Device, OnDevice};
 
 /// Source of a page to map.
 #[derive(Debug)]
@@ -195,10 +195,10 @@ impl PeerMemory {
     pub fn enable(&mut self, extent: &Extent, ordinal: usize) -> crate::Result<()> {
         use sys::cudaError_enum::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED as ALREADY;
         let peer = result::device::get(ordinal as i32).named("cuDeviceGet");
-        let peer = peer.map_err(|error| self.device.cuda_error(error))?;
+        let peer = peer.on(&self.device)?;
         // SAFETY: the driver returned the device just now; the context is released when dropped.
         let context = unsafe { result::primary_ctx::retain(peer) }.named("cuDevicePrimaryCtxRetain");
-        let context = context.map_err(|error| self.device.cuda_error(error))?;
+        let context = context.on(&self.device)?;
         let kind = MappingKind::Enabled { peer };
         self.mappings.push(Mapping {
             theirs: extent.address,
@@ -224,7 +224,7 @@ impl PeerMemory {
     }
 
     fn named(&self, answer: sys::CUresult, call: &'static str) -> crate::Result<()> {
-        answer.result().named(call).map_err(|error| self.device.cuda_error(error))
+        answer.result().named(call).on(&self.device)
     }
 }
 

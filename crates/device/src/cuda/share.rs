@@ -9,7 +9,7 @@ use cudarc::driver::{result, sys};
 use super::Cuda;
 use super::error::{CudaError, Named, Result};
 use crate::buffer::Region;
-use crate::device::Device;
+use crate::device::{Device, OnDevice};
 use crate::raw::cuda::Allocated;
 
 pub(super) const FILE: sys::CUmemAllocationHandleType =
@@ -36,7 +36,7 @@ impl Device {
     pub fn gpu_uuid(&self) -> crate::Result<[u8; 16]> {
         let cuda = self.gpu_or_refuse("cuDeviceGetUuid")?;
         let uuid = result::device::get_uuid(cuda.context.cu_device()).named("cuDeviceGetUuid");
-        Ok(uuid.map_err(|error| self.cuda_error(error))?.bytes.map(|byte| byte as u8))
+        Ok(uuid.on(self)?.bytes.map(|byte| byte as u8))
     }
 
     /// Returns the number in this process of GPU `uuid` if this GPU can read and write its memory, else
@@ -46,7 +46,7 @@ impl Device {
     /// As for [`Device::gpu_uuid`].
     pub fn reachable(&self, uuid: [u8; 16]) -> crate::Result<Option<usize>> {
         let cuda = self.gpu_or_refuse("cuDeviceCanAccessPeer")?;
-        reachable(cuda, uuid).map_err(|error| self.cuda_error(error))
+        reachable(cuda, uuid).on(self)
     }
 
     /// Returns the extents that hold these regions, without duplicates, sorted by address.
@@ -84,7 +84,7 @@ impl Device {
         // SAFETY: the driver refuses an address that is not a mapped page's; the handle is released when
         // dropped.
         let held = unsafe { sys::cuMemRetainAllocationHandle(&raw mut handle, at) }.result();
-        held.named("cuMemRetainAllocationHandle").map_err(|error| self.cuda_error(error))?;
+        held.named("cuMemRetainAllocationHandle").on(self)?;
         Ok(Page { handle })
     }
 
@@ -97,7 +97,7 @@ impl Device {
         let mut name = sys::CUipcMemHandle { reserved: [0; NAME_BYTES] };
         // SAFETY: the call writes the name; the driver refuses an address that is not an allocation's.
         let named = unsafe { sys::cuIpcGetMemHandle(&raw mut name, extent.address) }.result();
-        named.named("cuIpcGetMemHandle").map_err(|error| self.cuda_error(error))?;
+        named.named("cuIpcGetMemHandle").on(self)?;
         Ok(name.reserved.map(|byte| byte as u8))
     }
 }

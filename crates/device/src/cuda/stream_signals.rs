@@ -3,7 +3,7 @@
 use std::fs::File;
 
 use super::signals::{self, SignalPage, Word};
-use crate::device::Device;
+use crate::device::{Device, OnDevice};
 use crate::stream::StreamKind;
 
 impl Device {
@@ -13,7 +13,7 @@ impl Device {
     /// A device that is not a GPU, a driver without memory operations on streams, the driver's.
     pub fn signal_page(&self, file: &File) -> crate::Result<SignalPage> {
         let cuda = self.gpu_or_refuse("cuMemHostRegister")?;
-        SignalPage::of_file(file, &cuda.context).map_err(|error| self.cuda_error(error))
+        SignalPage::of_file(file, &cuda.context).on(self)
     }
 
     /// Enqueues, after all work before, the writes of `writes` and then waits until each word of `waits` has
@@ -29,6 +29,6 @@ impl Device {
     ) -> crate::Result<()> {
         let cuda = self.gpu_or_refuse("cuStreamBatchMemOp")?;
         let enqueued = signals::enqueue(cuda.streams.handle(stream), writes, waits);
-        enqueued.map_err(|error| self.cuda_error(error))
+        enqueued.on(self)
     }
 }

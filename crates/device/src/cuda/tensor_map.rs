@@ -8,6 +8,7 @@ use cudarc::driver::sys;
 use super::error::Named;
 use super::launch::Launch;
 use crate::buffer::Region;
+use crate::device::OnDevice;
 use crate::dtype::DType;
 use crate::error::DeviceError;
 
@@ -80,7 +81,7 @@ impl Launch<'_> {
             // A launch that is only logged needs no driver.
             match self.device().is_meta() {
                 true => Ok([0; WORDS]),
-                false => boxes.encode(address).map_err(|error| self.device().cuda_error(error)),
+                false => boxes.encode(address).on(self.device()),
             }
         });
         self.described(described)

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::Device;
+use super::{Device, OnDevice};
 use crate::call_log::{LoggedCall, LoggedEvent};
 use crate::cuda::{Cuda, Named, Point, SharedPoint, WaitGuard};
 use crate::error::{DeviceError, Result};
@@ -37,7 +37,7 @@ impl Device {
     /// Records a driver's event after the work on `stream` so far, if the device is a GPU.
     fn point(&self, stream: StreamKind) -> Result<Option<Point>> {
         let record = |cuda: &Cuda| cuda.events.record(cuda.streams.handle(stream));
-        self.gpu().map(record).transpose().map_err(|error| self.cuda_error(error))
+        self.gpu().map(record).transpose().on(self)
     }
 
     /// Makes work enqueued on `stream` from now on start after `event`.
@@ -60,7 +60,7 @@ impl Device {
     /// Makes `stream` wait for a driver's event.
     fn hold(&self, stream: StreamKind, point: Option<&Point>) -> Result<()> {
         let held = self.gpu().zip(point).map(|(cuda, point)| point.hold(cuda.streams.handle(stream)));
-        held.transpose().map(drop).map_err(|error| self.cuda_error(error))
+        held.transpose().map(drop).on(self)
     }
 
     fn logged_event(&self, event: &Event) -> LoggedEvent {
@@ -113,7 +113,7 @@ impl Device {
     pub fn record_shared(&self, stream: StreamKind) -> Result<SharedEvent> {
         self.interrupt_capture("an event for other ranks")?;
         let record = |cuda: &Cuda| SharedPoint::record(&cuda.context, cuda.streams.handle(stream));
-        let point = self.gpu_to_use()?.map(record).transpose().map_err(|error| self.cuda_error(error))?;
+        let point = self.gpu_to_use()?.map(record).transpose().on(self)?;
         Ok(SharedEvent { point: point.map(Arc::new) })
     }
 
@@ -125,9 +125,7 @@ impl Device {
     pub fn wait_shared(&self, stream: StreamKind, event: &SharedEvent) -> Result<()> {
         self.interrupt_capture("a wait for an event of other ranks")?;
         match (self.gpu_to_use()?, &event.point) {
-            (Some(cuda), Some(point)) => {
-                point.hold(cuda.streams.handle(stream)).map_err(|error| self.cuda_error(error))
-            }
+            (Some(cuda), Some(point)) => point.hold(cuda.streams.handle(stream)).on(self),
             _ => Ok(()),
         }
     }
@@ -141,7 +139,7 @@ impl Device {
         self.interrupt_capture("a wait of the host")?;
         let Some(cuda) = self.gpu() else { return Ok(()) };
         let wait = |stream| cuda.events.record(cuda.streams.handle(stream))?.wait();
-        StreamKind::ALL.into_iter().try_for_each(wait).map_err(|error| self.cuda_error(error))
+        StreamKind::ALL.into_iter().try_for_each(wait).on(self)
     }
 
     /// Waits on the host for `event`.
@@ -151,7 +149,7 @@ impl Device {
     pub fn wait_on_host(&self, event: &Event) -> Result<()> {
         self.log(|| LoggedCall::HostWait(self.logged_event(event)));
         self.interrupt_capture("a wait of the host")?;
-        event.point.as_ref().map_or(Ok(()), |point| point.wait()).map_err(|error| self.cuda_error(error))
+        event.point.as_ref().map_or(Ok(()), |point| point.wait()).on(self)
     }
 
     /// Sets a guard for all later waits of the host on this device. The guard receives the duration of a wait
