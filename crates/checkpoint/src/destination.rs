@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use system::fail_point;
+use system::file_error::FileContext;
 use system::numbers::{grouped, megabytes_of};
 use system::pace::{Pace, QUIET};
 
@@ -134,7 +135,7 @@ impl Destination {
 fn make_temporary(path: &Path, is_only: bool) -> Result<()> {
     match fs::create_dir(path) {
         Err(error) if !is_only && error.kind() == ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
-        made => made.map_err(CheckpointError::file(path, "make the directory")),
+        made => Ok(made.context(path, "make the directory")?),
     }
 }
 
@@ -147,7 +148,7 @@ fn check_present(directory: &Path, files: &Files) -> Result<()> {
         let path = directory.join(name);
         let metadata = fs::metadata(&path);
         let action = "find it there; all hosts need the same storage";
-        let bytes = metadata.map_err(CheckpointError::file(&path, action))?.len();
+        let bytes = metadata.context(&path, action)?.len();
         if bytes != digest.bytes {
             return Err(CheckpointError::damaged(&path, "it has not the bytes that its rank wrote"));
         }
@@ -170,8 +171,8 @@ fn describe(
     let manifest = Manifest::new(step.step, counters, contents, step.validations, files)
         .with_gradient_norms(&step.gradient_norms);
     let path = directory.join(MANIFEST);
-    let mut file = File::create_new(&path).map_err(CheckpointError::file(&path, "create it"))?;
-    file.write_all(&manifest.to_text()).map_err(CheckpointError::file(&path, "write to it"))?;
+    let mut file = File::create_new(&path).context(&path, "create it")?;
+    file.write_all(&manifest.to_text()).context(&path, "write to it")?;
     fail_point::reach("checkpoint manifest written");
-    file.sync_all().map_err(CheckpointError::file(&path, "bring it to the disk"))
+    Ok(file.sync_all().context(&path, "bring it to the disk")?)
 }

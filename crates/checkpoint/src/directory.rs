@@ -7,6 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use system::fail_point;
+use system::file_error::FileContext;
 
 use crate::error::{CheckpointError, Result};
 use crate::manifest::MANIFEST;
@@ -41,7 +42,7 @@ impl Directory {
         match fs::create_dir(&self.path) {
             Ok(()) => sync_directory(self.path.parent().unwrap_or(Path::new("."))),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-            Err(error) => Err(CheckpointError::file(&self.path, "make the directory")(error)),
+            failed => Ok(failed.context(&self.path, "make the directory")?),
         }
     }
 
@@ -67,12 +68,11 @@ impl Directory {
 
     fn entries(&self) -> Result<Vec<(String, PathBuf)>> {
         let entries = match fs::read_dir(&self.path) {
-            Ok(entries) => entries,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(CheckpointError::file(&self.path, "list the directory")(error)),
+            entries => entries.context(&self.path, "list the directory")?,
         };
         let named = |entry: std::io::Result<fs::DirEntry>| {
-            let entry = entry.map_err(CheckpointError::file(&self.path, "list the directory"))?;
+            let entry = entry.context(&self.path, "list the directory")?;
             Ok(entry.file_name().into_string().ok().map(|name| (name, entry.path())))
         };
         entries.map(named).filter_map(Result::transpose).collect()
@@ -100,8 +100,8 @@ impl Directory {
         let (path, link) = (self.step(step), self.path.join(BEST));
         let temporary = self.temporary(step);
         let name = path.file_name().unwrap_or_default();
-        symlink(name, &temporary).map_err(CheckpointError::file(&temporary, "make the link"))?;
-        fs::rename(&temporary, &link).map_err(CheckpointError::file(&link, "rename it"))?;
+        symlink(name, &temporary).context(&temporary, "make the link")?;
+        fs::rename(&temporary, &link).context(&link, "rename it")?;
         sync_directory(&self.path)
     }
 
@@ -124,9 +124,9 @@ impl Directory {
     fn delete(&self, step: u64, path: &Path) -> Result<()> {
         // A partly deleted checkpoint must not have a complete one's name.
         let temporary = self.temporary(step);
-        fs::rename(path, &temporary).map_err(CheckpointError::file(path, "rename it to delete it"))?;
+        fs::rename(path, &temporary).context(path, "rename it to delete it")?;
         fail_point::reach("checkpoint renamed to be deleted");
-        fs::remove_dir_all(&temporary).map_err(CheckpointError::file(&temporary, "delete it"))
+        Ok(fs::remove_dir_all(&temporary).context(&temporary, "delete it")?)
     }
 
     /// Moves the checkpoints of steps after `step` to a new directory in this one, where nothing reads or
@@ -139,10 +139,10 @@ impl Directory {
         }
         let free = (1..).map(|number| self.path.join(format!("aside-{number}"))).find(|path| !path.exists());
         let aside = free.unwrap_or_else(|| self.path.join("aside"));
-        fs::create_dir(&aside).map_err(CheckpointError::file(&aside, "make the directory"))?;
+        fs::create_dir(&aside).context(&aside, "make the directory")?;
         for (_, path) in later {
             let to = aside.join(path.file_name().unwrap_or_default());
-            fs::rename(&path, &to).map_err(CheckpointError::file(&path, "set it aside"))?;
+            fs::rename(&path, &to).context(&path, "set it aside")?;
         }
         sync_directory(&self.path)?;
         Ok(Some(aside))
@@ -161,7 +161,7 @@ impl Directory {
             if name.starts_with(".step-") && name.contains(".tmp-") {
                 let remove =
                     if path.is_symlink() { fs::remove_file(&path) } else { fs::remove_dir_all(&path) };
-                remove.map_err(CheckpointError::file(&path, "delete it"))?;
+                remove.context(&path, "delete it")?;
             }
         }
         Ok(())
@@ -172,7 +172,7 @@ impl Directory {
         sync_directory(temporary)?;
         let path = self.step(step);
         fail_point::reach("checkpoint complete");
-        fs::rename(temporary, &path).map_err(CheckpointError::file(&path, "rename it"))?;
+        fs::rename(temporary, &path).context(&path, "rename it")?;
         fail_point::reach("checkpoint published");
         sync_directory(&self.path)
     }
@@ -181,7 +181,7 @@ impl Directory {
 fn sync_directory(path: &Path) -> Result<()> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let synced = File::open(path).and_then(|directory| directory.sync_all());
-    synced.map_err(CheckpointError::file(path, "bring it to the disk"))
+    Ok(synced.context(path, "bring it to the disk")?)
 }
 
 /// Returns the complete checkpoints of a run with their steps, oldest first. They are not verified:

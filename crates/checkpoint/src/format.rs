@@ -15,6 +15,7 @@ use std::thread;
 use device::DType;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
+use system::file_error::{FileContext, FileError};
 use system::numbers::{grouped, megabytes_of};
 use system::pace::Pace;
 use system::{fail_point, input, threads};
@@ -92,18 +93,17 @@ fn pieces<'a>(parts: &'a [&'a [u8]]) -> impl Iterator<Item = &'a [u8]> {
 }
 
 fn write_synced(path: &Path, header: &[u8], parts: &[&[u8]], written: impl Fn(usize)) -> Result<()> {
-    let failed = || CheckpointError::file(path, "write to it");
-    let mut file = File::create_new(path).map_err(CheckpointError::file(path, "create it"))?;
-    file.write_all(header).map_err(failed())?;
+    let mut file = File::create_new(path).context(path, "create it")?;
+    file.write_all(header).context(path, "write to it")?;
     let mut done = 0;
     for piece in pieces(parts) {
-        file.write_all(piece).map_err(failed())?;
+        file.write_all(piece).context(path, "write to it")?;
         fail_point::reach("checkpoint piece written");
         done += piece.len();
         written(done);
     }
     fail_point::reach("checkpoint state written");
-    file.sync_all().map_err(CheckpointError::file(path, "bring it to the disk"))
+    Ok(file.sync_all().context(path, "bring it to the disk")?)
 }
 
 fn header(entries: &[Entry]) -> Vec<u8> {
@@ -126,9 +126,9 @@ fn header(entries: &[Entry]) -> Vec<u8> {
 
 /// Returns the size and hash of a file, which it reads once.
 pub(crate) fn digest_of(path: &Path) -> Result<FileDigest> {
-    let mut file = input::open(path).map_err(CheckpointError::file(path, "open it"))?;
+    let mut file = input::open(path).context(path, "open it")?;
     let (mut digest, mut bytes) = (Sha256::new(), 0);
-    let all = file.metadata().map_err(CheckpointError::file(path, "read its size"))?.len();
+    let all = file.metadata().context(path, "read its size")?.len();
     let (mut piece, pace) = (vec![0; PIECE], Pace::of_files());
     loop {
         fail_point::reach("checkpoint piece about to be checked");
@@ -142,26 +142,25 @@ pub(crate) fn digest_of(path: &Path) -> Result<FileDigest> {
                 bytes += count as u64;
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(CheckpointError::file(path, "read it")(error)),
+            Err(source) => return Err(FileError { path: path.to_owned(), action: "read it", source }.into()),
         }
     }
 }
 
 /// Reads the header of a file: its arrays in the order of their bytes, and the position of the first.
 pub(crate) fn read_header(path: &Path) -> Result<(Vec<Entry>, u64)> {
-    let mut file = input::open(path).map_err(CheckpointError::file(path, "open it"))?;
-    let failed = || CheckpointError::file(path, "read its header");
+    let mut file = input::open(path).context(path, "open it")?;
     let mut length = [0; 8];
-    file.read_exact(&mut length).map_err(failed())?;
+    file.read_exact(&mut length).context(path, "write to it")?;
     let length = u64::from_le_bytes(length);
-    let bytes = file.metadata().map_err(failed())?.len();
+    let bytes = file.metadata().context(path, "write to it")?.len();
     if length > MOST_HEADER || length > bytes.saturating_sub(8) {
         let [bytes, length] = [bytes, length].map(grouped);
         let what = format!("it has {bytes} bytes, and its header says that it has {length} itself");
         return Err(CheckpointError::damaged(path, what));
     }
     let mut text = vec![0; length as usize];
-    file.read_exact(&mut text).map_err(failed())?;
+    file.read_exact(&mut text).context(path, "write to it")?;
     let entries =
         entries_of(&text, bytes - 8 - length).map_err(|what| CheckpointError::damaged(path, what))?;
     Ok((entries, 8 + length))
@@ -217,7 +216,7 @@ pub(crate) struct OpenFile<'a> {
 
 impl<'a> OpenFile<'a> {
     pub(crate) fn open(path: &'a Path) -> Result<Self> {
-        let file = input::open(path).map_err(CheckpointError::file(path, "open it"))?;
+        let file = input::open(path).context(path, "open it")?;
         Ok(OpenFile { path, file, bytes: Vec::new() })
     }
 
@@ -230,11 +229,17 @@ impl<'a> OpenFile<'a> {
         elements: usize,
         mut take: impl FnMut(usize, &[u8]) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
-        self.file.seek(SeekFrom::Start(position)).map_err(CheckpointError::file(self.path, "seek in it"))?;
+        self.file
+            .seek(SeekFrom::Start(position))
+            .context(self.path, "seek in it")
+            .map_err(CheckpointError::from)?;
         for first in (0..elements).step_by(PIECE / size) {
             self.bytes.resize((size * (elements - first)).min(PIECE), 0);
             fail_point::reach("checkpoint piece about to be read");
-            self.file.read_exact(&mut self.bytes).map_err(CheckpointError::file(self.path, "read it"))?;
+            self.file
+                .read_exact(&mut self.bytes)
+                .context(self.path, "read it")
+                .map_err(CheckpointError::from)?;
             take(first, &self.bytes)?;
         }
         Ok(())

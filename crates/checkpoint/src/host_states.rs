@@ -9,6 +9,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use system::file_error::FileContext;
 
 use crate::directory::{Directory, list};
 use crate::error::CheckpointError;
@@ -100,7 +101,7 @@ pub fn read_piece(
         file.read_exact(&mut piece)?;
         Ok(piece)
     };
-    read().map_err(CheckpointError::file(&path, "read it"))
+    Ok(read().context(&path, "read it")?)
 }
 
 /// Appends a piece at `offset` to a file of the state of step `step`.
@@ -121,7 +122,7 @@ pub fn add_piece(
         file.set_len(offset)?;
         file.write_all(piece)
     };
-    write().map_err(CheckpointError::file(&path, "write it"))
+    Ok(write().context(&path, "write it")?)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use std::path::Path;
 use device::DType;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use system::file_error::FileContext;
 use system::{fail_point, input};
 
 use crate::error::{CheckpointError, Result};
@@ -66,10 +67,10 @@ impl Index {
     pub(crate) fn write(&self, directory: &Path) -> Result<FileDigest> {
         let path = directory.join(INDEX);
         let (text, digest) = self.encode();
-        let mut file = File::create_new(&path).map_err(CheckpointError::file(&path, "create it"))?;
-        file.write_all(&text).map_err(CheckpointError::file(&path, "write to it"))?;
+        let mut file = File::create_new(&path).context(&path, "create it")?;
+        file.write_all(&text).context(&path, "write to it")?;
         fail_point::reach("checkpoint index written");
-        file.sync_all().map_err(CheckpointError::file(&path, "bring it to the disk"))?;
+        file.sync_all().context(&path, "bring it to the disk")?;
         Ok(digest)
     }
 
@@ -85,7 +86,7 @@ impl Index {
     /// Reads the file in `directory`.
     pub(crate) fn read(directory: &Path) -> Result<Self> {
         let path = directory.join(INDEX);
-        let text = input::read(&path, MOST_BYTES).map_err(CheckpointError::file(&path, "read it"))?;
+        let text = input::read(&path, MOST_BYTES).context(&path, "read it")?;
         let index: Index = serde_json::from_slice(&text)
             .map_err(|error| CheckpointError::damaged(&path, format!("it is corrupted: {error}")))?;
         for (name, array) in &index.arrays {

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use system::file_error::FileContext;
 use system::input;
 use system::numbers::grouped;
 use system::numbers::hexadecimal;
@@ -184,7 +185,7 @@ impl Manifest {
     /// Reads the manifest in `directory` and verifies its hash.
     pub(crate) fn read(directory: &Path) -> Result<Self> {
         let path = directory.join(MANIFEST);
-        let text = input::read(&path, MOST_BYTES).map_err(CheckpointError::file(&path, "read it"))?;
+        let text = input::read(&path, MOST_BYTES).context(&path, "read it")?;
         let damaged = |what: String| CheckpointError::damaged(&path, what);
         let value: Value = serde_json::from_slice(&text)
             .map_err(|error| damaged(format!("it is truncated or corrupted: {error}")))?;

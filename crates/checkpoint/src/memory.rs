@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use device::HostBuffer;
 use serde::{Deserialize, Serialize};
+use system::file_error::FileContext;
 use system::threads;
 
 use crate::contents::Contents;
@@ -238,10 +239,10 @@ impl MemoryWriter {
         let unread = |error: serde_json::Error| CheckpointError::damaged(&temporary, error.to_string());
         let Description { index, manifest } = serde_json::from_slice(description).map_err(unread)?;
         directory.make()?;
-        fs::create_dir_all(&temporary).map_err(CheckpointError::file(&temporary, "make the directory"))?;
+        fs::create_dir_all(&temporary).context(&temporary, "make the directory")?;
         for (name, text) in index.map(|index| (INDEX, index)).into_iter().chain([(MANIFEST, manifest)]) {
             let path = temporary.join(name);
-            fs::write(&path, text).map_err(CheckpointError::file(&path, "write it"))?;
+            fs::write(&path, text).context(&path, "write it")?;
         }
         directory.publish(&temporary, step)?;
         directory.delete_those(|other| other != step)

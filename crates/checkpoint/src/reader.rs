@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use device::{DType, Float, bf16, dispatch, f16};
+use system::file_error::FileContext;
 use tensor::{Shape, Tensor, TensorError};
 
 use crate::corpus_mark::CorpusMark;
@@ -291,7 +292,7 @@ fn check_files(path: &Path, manifest: &Manifest, share: Share) -> Result<()> {
 
 /// Compares a file with the manifest: its size first, because a file of another size needs no reading.
 fn check_file(path: &Path, manifest: &Manifest, is_hashed: bool) -> Result<()> {
-    let metadata = std::fs::metadata(path).map_err(CheckpointError::file(path, "open it"))?;
+    let metadata = std::fs::metadata(path).context(path, "open it")?;
     manifest.check_size(path, metadata.len())?;
     if is_hashed { manifest.check_file(path, &format::digest_of(path)?) } else { Ok(()) }
 }

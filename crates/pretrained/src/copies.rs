@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use nn::TiedHead;
+use system::file_error::FileContext;
 
-use crate::error::{PretrainedError, Result};
+use crate::error::Result;
 use crate::folder::Folder;
 use crate::tensor_file::StoredTensor;
 
@@ -31,9 +32,7 @@ pub(crate) fn differs(folder: &Folder, (copy, of): (&str, &str), prefix: &str) -
 }
 
 fn is_equal(one: &StoredTensor, other: &StoredTensor) -> Result<bool> {
-    let open = |tensor: &StoredTensor| {
-        system::input::open(tensor.path()).map_err(PretrainedError::file(tensor.path(), "open it"))
-    };
+    let open = |tensor: &StoredTensor| system::input::open(tensor.path()).context(tensor.path(), "open it");
     let files = [open(one)?, open(other)?];
     let elements: usize = one.shape().iter().product();
     let mut values = [vec![0.0; PIECE.min(elements)], vec![0.0; PIECE.min(elements)]];

@@ -1,9 +1,9 @@
 //! Errors of folders that cannot be read or written, or that contain another model.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use checkpoint::CheckpointError;
+use system::file_error::FileError;
 use tensor::TensorError;
 
 /// Result type of reading or writing a folder.
@@ -11,22 +11,14 @@ pub type Result<T> = std::result::Result<T, PretrainedError>;
 
 /// Error of a folder that cannot be read or written, or that contains another model.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "messages name their fields")]
 pub enum PretrainedError {
     /// The operating system refused.
-    #[error("{}: cannot {doing}: {source}", path.display())]
-    File {
-        /// The file or folder.
-        path: PathBuf,
-        /// The attempted action.
-        doing: &'static str,
-        /// The error of the operating system.
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The folder or one of its files is invalid.
     #[error("{}: {what}", path.display())]
     Refused {
-        /// The file or folder.
         path: PathBuf,
         /// The fault, in a sentence.
         what: String,
@@ -40,10 +32,6 @@ pub enum PretrainedError {
 }
 
 impl PretrainedError {
-    pub(crate) fn file(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> Self {
-        move |source| PretrainedError::File { path: path.to_owned(), doing, source }
-    }
-
     pub(crate) fn refused(path: &Path, what: impl Into<String>) -> Self {
         PretrainedError::Refused { path: path.to_owned(), what: what.into() }
     }

@@ -5,6 +5,7 @@ use std::path::{Component, Path, PathBuf};
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
+use system::file_error::FileContext;
 use system::input;
 use system::numbers::hexadecimal;
 
@@ -98,7 +99,7 @@ impl Folder {
     pub(crate) fn fingerprint(&self) -> Result<String> {
         let mut digest = Sha256::new();
         for (name, tensor) in &self.tensors {
-            let file = input::open(tensor.path()).map_err(PretrainedError::file(tensor.path(), "open it"))?;
+            let file = input::open(tensor.path()).context(tensor.path(), "open it")?;
             let elements = tensor.shape().iter().product::<usize>().min(64);
             let mut first = vec![0.0; elements];
             tensor.read(&file, 0..elements, &mut first)?;
@@ -149,7 +150,7 @@ fn other_format(path: &Path, wanted: &str) -> String {
 /// Text that is no index, a file that is not in the folder itself.
 fn read_index(path: &Path) -> Result<BTreeMap<String, String>> {
     let refused = |what: String| PretrainedError::refused(path, what);
-    let text = input::read_text(path, MOST_INDEX).map_err(PretrainedError::file(path, "read it"))?;
+    let text = input::read_text(path, MOST_INDEX).context(path, "read it")?;
     let index: Value =
         serde_json::from_str(&text).map_err(|error| refused(format!("it is no JSON: {error}")))?;
     let Some(map) = index.get("weight_map").and_then(Value::as_object) else {

@@ -5,8 +5,9 @@ use std::ops::Range;
 
 use checkpoint::Target;
 use nn::FolderTensor;
+use system::file_error::FileContext;
 
-use crate::error::{PretrainedError, Result};
+use crate::error::Result;
 use crate::tensor_file::StoredTensor;
 
 /// Elements read at a time if the file has them in the parameter's order.
@@ -24,7 +25,7 @@ pub(crate) fn load(tensor: &FolderTensor, stored: &StoredTensor, target: &Target
         return Ok(());
     }
     let path = stored.path();
-    let file = system::input::open(path).map_err(PretrainedError::file(path, "open it"))?;
+    let file = system::input::open(path).context(path, "open it")?;
     let mut put = |at: usize, values: &[f32]| -> Result<()> {
         let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         Ok(target.take(first + at - target.first, &bytes)?)

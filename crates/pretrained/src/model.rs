@@ -4,6 +4,7 @@ use std::path::Path;
 
 use checkpoint::Target;
 use nn::{AdapterConfig, HuggingFaceModel};
+use system::file_error::FileContext;
 use system::input;
 
 use crate::copies::differs;
@@ -50,8 +51,7 @@ impl PretrainedModel {
         let config = path.join(ADAPTER_CONFIG);
         if config.exists() {
             let refused = |what| PretrainedError::refused(&config, what);
-            let text =
-                input::read_text(&config, MOST_CONFIG).map_err(PretrainedError::file(&config, "read it"))?;
+            let text = input::read_text(&config, MOST_CONFIG).context(&config, "read it")?;
             AdapterConfig::parse(&text).map_err(refused)?;
         }
         Self::of(Folder::open_adapters(path)?, adapters, false)

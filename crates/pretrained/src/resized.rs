@@ -5,8 +5,9 @@ use std::sync::{Arc, OnceLock};
 
 use checkpoint::Target;
 use nn::{FolderTensor, HuggingFaceModel};
+use system::file_error::FileContext;
 
-use crate::error::{PretrainedError, Result};
+use crate::error::Result;
 use crate::load;
 use crate::tensor_file::StoredTensor;
 
@@ -61,7 +62,7 @@ impl Means {
             return Ok(mean.clone());
         }
         let path = stored.path();
-        let file = system::input::open(path).map_err(PretrainedError::file(path, "open it"))?;
+        let file = system::input::open(path).context(path, "open it")?;
         let &[rows, columns] = stored.shape() else { return Ok(Vec::new()) };
         let (mut sums, mut values) = (vec![0.0_f64; columns], Vec::new());
         for first in (0..rows).step_by(ROWS) {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use device::{DType, Float, bf16, f16};
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
+use system::file_error::FileContext;
 use system::stand_in;
 
 use crate::error::{PretrainedError, Result};
@@ -52,7 +53,7 @@ impl StoredTensor {
     pub(crate) fn read(&self, file: &File, elements: Range<usize>, values: &mut [f32]) -> Result<()> {
         let mut bytes = vec![0; self.dtype.bytes() * elements.len()];
         let start = self.start + (self.dtype.bytes() * elements.start) as u64;
-        file.read_exact_at(&mut bytes, start).map_err(PretrainedError::file(&self.file, "read it"))?;
+        file.read_exact_at(&mut bytes, start).context(&self.file, "read it")?;
         match self.dtype {
             DType::Bf16 => widen(&bytes, values, |word| bf16::from_le_bytes(word).to_f32()),
             DType::F16 => widen(&bytes, values, |word| Float::to_f32(f16::from_le_bytes(word))),
@@ -68,7 +69,7 @@ impl StoredTensor {
     /// A negative one, or one that does not fit 32 bits.
     pub(crate) fn read_count(&self, file: &File) -> Result<u32> {
         let mut bytes = [0; 8];
-        file.read_exact_at(&mut bytes, self.start).map_err(PretrainedError::file(&self.file, "read it"))?;
+        file.read_exact_at(&mut bytes, self.start).context(&self.file, "read it")?;
         let count = i64::from_le_bytes(bytes);
         let refused = |_| PretrainedError::refused(&self.file, format!("a count is {count}"));
         u32::try_from(count).map_err(refused)
@@ -105,27 +106,26 @@ pub(crate) fn add_tensors(path: PathBuf, tensors: &mut BTreeMap<String, StoredTe
 /// Returns the header and the byte at which the tensors begin.
 fn read_header(path: &Path) -> Result<(Metadata, u64)> {
     let refused = |what: String| PretrainedError::refused(path, what);
-    let failed = || PretrainedError::file(path, "read its header");
-    let mut file = system::input::open(path).map_err(PretrainedError::file(path, "open it"))?;
-    let bytes = file.metadata().map_err(failed())?.len();
+    let mut file = system::input::open(path).context(path, "open it")?;
+    let bytes = file.metadata().context(path, "read its header")?.len();
     if bytes < LENGTH {
         return Err(refused(format!(
             "it has {bytes} bytes, and the length of its header alone takes {LENGTH}"
         )));
     }
     let mut length = [0; LENGTH as usize];
-    file.read_exact(&mut length).map_err(failed())?;
+    file.read_exact(&mut length).context(path, "read its header")?;
     let length = u64::from_le_bytes(length);
     if length > MOST_HEADER.min(bytes - LENGTH) {
         let mut first = [0; 16];
-        let read = file.read_at(&mut first, 0).map_err(failed())?;
+        let read = file.read_at(&mut first, 0).context(path, "read its header")?;
         if let Some(sentence) = stand_in::page(&first[..read]) {
             return Err(refused(sentence.to_owned()));
         }
         return Err(refused(format!("its header would have {length} bytes, and the file has {bytes}")));
     }
     let mut text = vec![0; length as usize];
-    file.read_exact(&mut text).map_err(failed())?;
+    file.read_exact(&mut text).context(path, "read its header")?;
     let header: Metadata =
         serde_json::from_slice(&text).map_err(|error| refused(format!("its header is wrong: {error}")))?;
     let described = LENGTH + length + header.data_len() as u64;

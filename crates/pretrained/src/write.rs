@@ -12,6 +12,7 @@ use nn::{FolderTensor, HuggingFaceModel};
 use safetensors::Dtype;
 use safetensors::tensor::{View, serialize_to_file};
 use serde_json::{Map, Value, json};
+use system::file_error::FileContext;
 use system::output::OutputFolder;
 use tensor::{Shape, Tensor, TensorError};
 
@@ -69,10 +70,9 @@ pub struct Export<'a> {
 /// # Errors
 /// A folder that exists, a file that cannot be written, weights that cannot be read.
 pub fn write_folder(path: &Path, export: Export<'_>, load: Load<'_>) -> Result<()> {
-    let write = |source| PretrainedError::file(path, "write it")(source);
-    let folder = OutputFolder::create(path).map_err(write)?;
+    let folder = OutputFolder::create(path).context(path, "write it")?;
     write_files(folder.directory(), &export, load)?;
-    folder.publish().map_err(write)
+    Ok(folder.publish().context(path, "write it")?)
 }
 
 fn write_files(path: &Path, export: &Export<'_>, load: Load<'_>) -> Result<()> {
@@ -80,14 +80,14 @@ fn write_files(path: &Path, export: &Export<'_>, load: Load<'_>) -> Result<()> {
     let [_, config] = export.kind.names();
     let file = path.join(config);
     let config = export.config.clone().unwrap_or_else(|| config_text(export));
-    fs::write(&file, config).map_err(PretrainedError::file(&file, "write it"))?;
+    fs::write(&file, config).context(&file, "write it")?;
     for from in &export.files {
         let to = path.join(from.file_name().unwrap_or_default());
-        fs::copy(from, &to).map_err(PretrainedError::file(from, "copy it"))?;
+        fs::copy(from, &to).context(from, "copy it")?;
     }
     for (name, contents) in &export.contents {
         let file = path.join(name);
-        fs::write(&file, contents).map_err(PretrainedError::file(&file, "write it"))?;
+        fs::write(&file, contents).context(&file, "write it")?;
     }
     Ok(())
 }
@@ -128,8 +128,8 @@ fn write_weights(path: &Path, export: &Export<'_>, load: Load<'_>) -> Result<()>
     let elements: usize = export.model.tensors.iter().map(elements).sum();
     let metadata = json!({ "total_parameters": elements, "total_size": elements * export.dtype.bytes() });
     let index = path.join(INDEX);
-    fs::write(&index, pretty(json!({ "metadata": metadata, "weight_map": files })))
-        .map_err(PretrainedError::file(&index, "write it"))
+    let written = fs::write(&index, pretty(json!({ "metadata": metadata, "weight_map": files })));
+    Ok(written.context(&index, "write it")?)
 }
 
 /// Returns the tensors of each file, in order.
@@ -174,13 +174,13 @@ fn write_tensors<'a>(
     let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     // The format's writer creates a file that only this user can read.
     let created = fs::File::create(path).and_then(|file| file.metadata());
-    let permissions = created.map_err(PretrainedError::file(path, "create it"))?.permissions();
+    let permissions = created.context(path, "create it")?.permissions();
     let written = serialize_to_file(tensors.iter().copied().map(view), Some(metadata), path);
     if let Some(error) = failure.take() {
         return Err(error);
     }
     written.map_err(|error| PretrainedError::refused(path, format!("it was not written: {error}")))?;
-    fs::set_permissions(path, permissions).map_err(PretrainedError::file(path, "set its permissions"))
+    Ok(fs::set_permissions(path, permissions).context(path, "set its permissions")?)
 }
 
 /// A tensor whose elements are read when they are written.

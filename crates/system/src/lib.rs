@@ -2,7 +2,7 @@
 //!
 //! **Inputs are bounded, and outputs are written whole.** A file that is read is a regular file within a size
 //! limit ([`input`]), or is read line by line, each within a limit ([`lines`]); reading never waits on a
-//! FIFO. A file that is written has its old content or all of its new one, replaces no file of another
+//! FIFO. An error names the file and the operation that failed ([`file_error`]). A file that is written has its old content or all of its new one, replaces no file of another
 //! origin, and is not reached through a link ([`output`]); files that are executed must be this user's own
 //! ([`private`]). Text printed to a terminal cannot control it ([`terminal`]), long numbers in it have
 //! grouped digits ([`numbers`]), and long input is shortened ([`quoted`]). Files of other programs have keys
@@ -29,6 +29,7 @@ pub mod confined;
 pub mod environment;
 pub mod exit;
 pub mod fail_point;
+pub mod file_error;
 pub mod input;
 pub mod lines;
 pub mod numbers;

@@ -6,9 +6,10 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use system::file_error::FileError;
 use system::lines::Lines;
 
-use crate::error::{Result, TelemetryError};
+use crate::error::{Result, TelemetryError, Unreadable};
 use crate::lines_of_steps::MOST_LINE;
 
 /// Name of the file in a run directory.
@@ -196,14 +197,15 @@ fn keys(arrays: &[HashedArray]) -> impl Iterator<Item = Key<'_>> {
 pub fn read(path: &Path, has_ended: bool) -> Result<Vec<HashedStep>> {
     let mut lines = match Lines::open(path, MOST_LINE) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        lines => lines.map_err(TelemetryError::unreadable(path))?,
+        lines => lines.unreadable(path)?,
     };
     let mut steps = Vec::<HashedStep>::new();
-    while let Some(line) = lines.next_line().map_err(TelemetryError::unreadable(path))? {
+    while let Some(line) = lines.next_line().unreadable(path)? {
         let damaged = |reason: &str| {
             let number = line.number;
             let text = format!("line {number} is no line of hashes, so the file is damaged: {reason}");
-            TelemetryError::unreadable(path)(std::io::Error::new(ErrorKind::InvalidData, text))
+            let source = std::io::Error::new(ErrorKind::InvalidData, text);
+            TelemetryError::Unreadable(FileError { path: path.to_owned(), action: "read it", source })
         };
         match serde_json::from_slice::<HashedStep>(line.text) {
             Err(error) if error.is_eof() && !line.is_complete && !has_ended => break,

@@ -6,10 +6,11 @@ use std::ops::Range;
 use std::path::Path;
 
 use serde::Deserialize;
+use system::file_error::FileContext;
 use system::lines::{Line, Lines};
 use system::output;
 
-use crate::error::{Result, TelemetryError};
+use crate::error::{Result, Unreadable};
 
 /// Most bytes of a line: the hashes of a step of a large model have some megabytes.
 pub(crate) const MOST_LINE: u64 = 256 << 20;
@@ -19,12 +20,11 @@ pub(crate) const MOST_LINE: u64 = 256 << 20;
 /// # Errors
 /// A line that is too long, by its number; a file that cannot be read.
 pub fn check(path: &Path) -> Result<()> {
-    let unreadable = || TelemetryError::unreadable(path);
     let mut lines = match Lines::open(path, MOST_LINE) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        lines => lines.map_err(unreadable())?,
+        lines => lines.unreadable(path)?,
     };
-    while lines.next_line().map_err(unreadable())?.is_some() {}
+    while lines.next_line().unreadable(path)?.is_some() {}
     Ok(())
 }
 
@@ -110,14 +110,14 @@ pub(crate) fn keep_until(path: &Path, step: u64) -> Result<u64> {
         }
         Ok(())
     };
-    sort(path, step, count).map_err(TelemetryError::unreadable(path))?;
+    sort(path, step, count).unreadable(path)?;
     if damaged == 0 {
         return Ok(end);
     }
     let aside = path.with_extension("damaged.jsonl");
     let mut options = OpenOptions::new();
     let moved = output::open_own(&aside, options.append(true).create(true));
-    let mut moved = moved.map_err(TelemetryError::file(&aside, "open it"))?;
+    let mut moved = moved.context(&aside, "open it")?;
     let write = |out: &mut dyn Write| {
         sort(path, step, |line, used| {
             let to = match used {
@@ -131,7 +131,7 @@ pub(crate) fn keep_until(path: &Path, step: u64) -> Result<u64> {
         // Nothing is lost if the system stops now.
         moved.sync_all()
     };
-    output::write_own_with(path, write).map_err(TelemetryError::file(path, "move its damaged lines"))?;
+    output::write_own_with(path, write).context(path, "move its damaged lines")?;
     let (lines, aside) = (if damaged == 1 { "line is" } else { "lines are" }, aside.display());
     tracing::warn!("{}: {damaged} damaged {lines} now in {aside}", path.display());
     Ok(kept)

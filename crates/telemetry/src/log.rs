@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use system::file_error::FileContext;
 use system::terminal::visible;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -119,11 +120,9 @@ impl Log {
     /// # Errors
     /// The directory cannot be created.
     pub fn set_directory(&self, directory: &Path) -> Result<()> {
-        std::fs::create_dir_all(directory)
-            .map_err(TelemetryError::file(directory, "create the directory"))?;
+        std::fs::create_dir_all(directory).context(directory, "create the directory")?;
         let files = LogFiles::start(directory.to_owned());
-        self.sinks().files =
-            Some(files.map_err(TelemetryError::file(directory, "start a thread to write it"))?);
+        self.sinks().files = Some(files.context(directory, "start a thread to write it")?);
         Ok(())
     }
 

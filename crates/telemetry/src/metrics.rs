@@ -8,9 +8,10 @@ use std::thread::JoinHandle;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
+use system::file_error::FileContext;
 use system::{output, threads};
 
-use crate::error::{Result, TelemetryError};
+use crate::error::Result;
 use crate::lines_of_steps;
 pub use crate::lines_of_steps::check;
 use crate::rank_step::RankStep;
@@ -48,7 +49,7 @@ impl MetricsWriter {
     /// The file cannot be created.
     pub fn create(path: &Path) -> Result<Self> {
         let file = output::open_own(path, OpenOptions::new().write(true).create(true).truncate(true));
-        let file = file.map_err(TelemetryError::file(path, "create it"))?;
+        let file = file.context(path, "create it")?;
         Self::start(path, file)
     }
 
@@ -61,21 +62,21 @@ impl MetricsWriter {
     pub fn resume(path: &Path, step: u64) -> Result<Self> {
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true).truncate(false);
-        let mut open = || output::open_own(path, options).map_err(TelemetryError::file(path, "open it"));
+        let mut open = || output::open_own(path, options).context(path, "open it");
         drop(open()?);
         let end = lines_of_steps::keep_until(path, step)?;
         // Moving damaged lines replaces the file, so it is opened again.
         let mut file = open()?;
         // Truncation is atomic, as a rename is.
-        file.set_len(end).map_err(TelemetryError::file(path, "cut it"))?;
-        file.seek(SeekFrom::Start(end)).map_err(TelemetryError::file(path, "seek in it"))?;
+        file.set_len(end).context(path, "cut it")?;
+        file.seek(SeekFrom::Start(end)).context(path, "seek in it")?;
         Self::start(path, file)
     }
 
     pub(crate) fn start(path: &Path, file: File) -> Result<Self> {
         let (requests, received) = channel();
         let thread = threads::spawn("metrics", move || serve(file, &received));
-        let thread = thread.map_err(TelemetryError::file(path, "start a thread to write it"))?;
+        let thread = thread.context(path, "start a thread to write it")?;
         Ok(MetricsWriter { requests, path: path.to_owned(), thread: Some(thread) })
     }
 
@@ -116,7 +117,7 @@ impl MetricsWriter {
         let _ = self.requests.send(Request::End);
         let Some(thread) = self.thread.take() else { return Ok(()) };
         let ended = thread.join().unwrap_or_else(|_| Err(io::Error::other("its writer panicked")));
-        ended.map_err(TelemetryError::file(&self.path, "write a line"))
+        Ok(ended.context(&self.path, "write a line")?)
     }
 }
 
@@ -139,7 +140,7 @@ impl MetricsSync {
         let ended = || io::Error::other("its writer has ended");
         let sent = self.requests.send(Request::Sync(answer)).map_err(|_| ended());
         let synced = sent.and_then(|()| answered.recv().unwrap_or_else(|_| Err(ended())));
-        synced.map_err(TelemetryError::file(&self.path, "sync it to the disk"))
+        Ok(synced.context(&self.path, "sync it to the disk")?)
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use system::input;
 
-use crate::error::{Result, TelemetryError};
+use crate::error::{Result, Unreadable};
 use crate::run_files::{atomic_write, to_json};
 use crate::table::aligned;
 use crate::units::{bytes, percent};
@@ -263,10 +263,10 @@ impl OperatorProfile {
     pub fn read(path: &Path) -> Result<Option<Self>> {
         let text = match input::read(path, MOST_BYTES) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            text => text.map_err(TelemetryError::unreadable(path))?,
+            text => text.unreadable(path)?,
         };
         let read = serde_json::from_slice(&text);
-        read.map(Some).map_err(|error| TelemetryError::unreadable(path)(error.into()))
+        read.map(Some).unreadable(path)
     }
 }
 

@@ -7,9 +7,10 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use system::file_error::FileContext;
 use system::input;
 
-use crate::error::{Result, TelemetryError};
+use crate::error::{Result, Unreadable};
 use crate::gpu::GpuLoad;
 use crate::phase::Phase;
 use crate::rank_step::RankStep;
@@ -61,10 +62,10 @@ impl Prediction {
         let path = run_dir.join(FILE);
         let text = match input::read(&path, MOST_BYTES) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            text => text.map_err(TelemetryError::unreadable(&path))?,
+            text => text.unreadable(&path)?,
         };
         let read = serde_json::from_slice(&text);
-        read.map(Some).map_err(|error| TelemetryError::unreadable(&path)(error.into()))
+        read.map(Some).unreadable(&path)
     }
 
     /// Writes the prediction into `run_dir`.
@@ -86,7 +87,7 @@ impl Prediction {
         let path = run_dir.join(FILE);
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            removed => removed.map_err(TelemetryError::file(&path, "remove it")),
+            removed => Ok(removed.context(&path, "remove it")?),
         }
     }
 

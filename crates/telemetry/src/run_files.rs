@@ -5,9 +5,10 @@ use std::path::Path;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
+use system::file_error::FileContext;
 use system::{input, output};
 
-use crate::error::{Result, TelemetryError};
+use crate::error::{Result, Unreadable};
 use crate::grid_sizes::GridSizes;
 use crate::rank_statistics::RankStatistics;
 
@@ -66,11 +67,11 @@ impl Summary {
     pub fn read_with_text(path: &Path) -> Result<Option<(Vec<u8>, Self)>> {
         let text = match input::read(path, MOST_BYTES) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            text => text.map_err(TelemetryError::unreadable(path))?,
+            text => text.unreadable(path)?,
         };
         let read = serde_json::from_slice(&text);
         let read = read.map(|summary| Some((text, summary)));
-        read.map_err(|error| TelemetryError::unreadable(path)(error.into()))
+        read.unreadable(path)
     }
 }
 
@@ -94,7 +95,7 @@ fn rank_entries<S: Serializer>(
 }
 
 pub(crate) fn to_json(path: &Path, text: serde_json::Result<Vec<u8>>) -> Result<Vec<u8>> {
-    text.map_err(|error| TelemetryError::file(path, "express the values as JSON")(error.into()))
+    Ok(text.context(path, "express the values as JSON")?)
 }
 
 /// Writes a file of the run, completely or not at all ([`output::write_own`]).
@@ -102,7 +103,7 @@ pub(crate) fn to_json(path: &Path, text: serde_json::Result<Vec<u8>>) -> Result<
 /// # Errors
 /// The file cannot be written.
 pub fn atomic_write(path: &Path, bytes: &[u8]) -> Result<()> {
-    output::write_own(path, bytes).map_err(TelemetryError::file(path, "write it"))
+    Ok(output::write_own(path, bytes).context(path, "write it")?)
 }
 
 /// Removes temporary files that a killed [`atomic_write`] left in `directory`, if it exists. No other process
@@ -111,8 +112,8 @@ pub fn atomic_write(path: &Path, bytes: &[u8]) -> Result<()> {
 /// # Errors
 /// Files that cannot be listed or removed.
 pub fn remove_all_temporaries(directory: &Path) -> Result<()> {
-    output::remove_all_temporaries(directory)
-        .map_err(TelemetryError::file(directory, "remove the temporary files of a killed process"))
+    let removed = output::remove_all_temporaries(directory);
+    Ok(removed.context(directory, "remove the temporary files of a killed process")?)
 }
 
 /// Removes temporary files that a killed [`atomic_write`] left next to `path`. No other process may be
@@ -121,6 +122,5 @@ pub fn remove_all_temporaries(directory: &Path) -> Result<()> {
 /// # Errors
 /// Files that cannot be listed or removed.
 pub fn remove_temporaries(path: &Path) -> Result<()> {
-    output::remove_temporaries(path)
-        .map_err(TelemetryError::file(path, "remove the temporary file of a killed process"))
+    Ok(output::remove_temporaries(path).context(path, "remove the temporary file of a killed process")?)
 }

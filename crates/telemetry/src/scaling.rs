@@ -14,7 +14,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 use system::input;
 
-use crate::error::{Result, TelemetryError};
+use crate::error::{Result, TelemetryError, Unreadable};
 use crate::phase::Phase;
 use crate::rank_statistics::RankStatistics;
 use crate::statistic::Statistic;
@@ -269,6 +269,6 @@ const MOST_BYTES: u64 = 64 << 20;
 /// # Errors
 /// The file cannot be read; a line that is not a run.
 pub fn read_runs(path: &Path) -> Result<Vec<ScalingRun>> {
-    let text = input::read_text(path, MOST_BYTES).map_err(TelemetryError::unreadable(path))?;
+    let text = input::read_text(path, MOST_BYTES).unreadable(path)?;
     parse_runs(&text).map_err(|error| TelemetryError::In { path: path.to_owned(), source: Box::new(error) })
 }

@@ -7,9 +7,10 @@ use std::io::{self, BufReader, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use system::file_error::FileContext;
 use system::{input, output};
 
-use crate::error::{Result, TelemetryError};
+use crate::error::{Result, Unreadable};
 use crate::expert_loads::{EXPERT_LOADS, ExpertLoads};
 use crate::metrics::{MetricsWriter, StepMetrics};
 use crate::prediction::PREDICTED_SECONDS;
@@ -40,22 +41,22 @@ impl TensorBoardWriter {
     /// The file cannot be read or written.
     pub fn resume(run_dir: &Path, step: u64, world_size: usize) -> Result<Self> {
         let directory = run_dir.join(DIRECTORY);
-        std::fs::create_dir_all(&directory).map_err(TelemetryError::file(&directory, "create it"))?;
+        std::fs::create_dir_all(&directory).context(&directory, "create it")?;
         let path: PathBuf = directory.join(FILE);
         let length = match input::open(&path) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(0),
             file => file.and_then(|file| intact_length(BufReader::new(file), step)),
         };
-        let length = length.map_err(TelemetryError::unreadable(&path))?;
+        let length = length.unreadable(&path)?;
         let mut options = OpenOptions::new();
         let file = output::open_own(&path, options.write(true).create(true).truncate(false));
-        let mut file = file.map_err(TelemetryError::file(&path, "open it"))?;
+        let mut file = file.context(&path, "open it")?;
         let begin = if length == 0 { record(&version()) } else { Vec::new() };
         let ready = file
             .set_len(length)
             .and_then(|()| file.seek(SeekFrom::End(0)))
             .and_then(|_| file.write_all(&begin));
-        ready.map_err(TelemetryError::file(&path, "continue it"))?;
+        ready.context(&path, "continue it")?;
         Ok(TensorBoardWriter { file: MetricsWriter::start(&path, file)?, world_size: world_size as f64 })
     }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use collective::ControlPlane;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use system::file_error::FileContext;
 use system::output::{OutputFile, Replace};
 
 use crate::error::{Result, TelemetryError};
@@ -115,7 +116,7 @@ pub fn gather(control: &mut dyn ControlPlane, own: &RankTimeline) -> Result<Opti
 pub fn write(path: &Path, ranks: &[RankTimeline]) -> Result<()> {
     let output = OutputFile::new(path, Replace::Marked(MARK));
     let written = output.and_then(|output| output.write(chrome_trace(ranks).as_bytes()));
-    written.map_err(TelemetryError::file(path, "write it"))
+    Ok(written.context(path, "write it")?)
 }
 
 /// Text near the start of every trace, by which existing traces are recognised.

@@ -83,5 +83,5 @@ fn errors_name_the_filter_or_the_file() {
     }
     let file = tempfile::NamedTempFile::new().unwrap();
     let error = Log::files_only().set_directory(&file.path().join("logs")).unwrap_err();
-    assert!(matches!(&error, TelemetryError::File { path, .. } if path.ends_with("logs")), "{error}");
+    assert!(matches!(&error, TelemetryError::File(failed) if failed.path.ends_with("logs")), "{error}");
 }

@@ -141,7 +141,7 @@ fn a_failed_write_names_the_file_and_keeps_the_old_one() {
     let error = atomic_write(&missing, b"x").unwrap_err().to_string();
     assert!(error.starts_with(&format!("{}: cannot write it: ", missing.display())), "{error}");
     let error = MetricsWriter::create(&missing).unwrap_err();
-    assert!(matches!(&error, TelemetryError::File { path, .. } if *path == missing), "{error}");
+    assert!(matches!(&error, TelemetryError::File(failed) if failed.path == missing), "{error}");
     // A directory is not replaced by a file.
     let occupied = directory.path().join("occupied");
     std::fs::create_dir(&occupied).unwrap();

@@ -1,13 +1,16 @@
 //! Errors of tokenizing; each names the file.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+use system::file_error::FileError;
 
 /// Result type of tokenizing.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Error of this crate.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "messages name their fields")]
 pub enum Error {
     /// The files or the tokenizer are wrong.
     #[error(transparent)]
@@ -15,34 +18,20 @@ pub enum Error {
     /// An input that cannot be tokenized.
     #[error("{}{}: {reason}", path.display(), line.map(|line| format!(":{line}")).unwrap_or_default())]
     Invalid {
-        /// The file.
         path: PathBuf,
         /// The line of JSON lines, or the row of Parquet, from 1.
         line: Option<u64>,
-        /// The problem.
         reason: String,
     },
     /// Options that contradict each other.
     #[error("{0}")]
     Refused(String),
     /// An operation of the file system failed.
-    #[error("{}: cannot {action}: {source}", path.display())]
-    File {
-        /// The file or directory.
-        path: PathBuf,
-        /// The operation.
-        action: &'static str,
-        /// The error of the operating system.
-        #[source]
-        source: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] FileError),
 }
 
 impl Error {
-    pub(crate) fn file(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self::File { path: path.to_owned(), action, source }
-    }
-
     /// Returns whether the error is due to the command line or the data instead of the machine.
     #[must_use]
     pub fn is_refused(&self) -> bool {
@@ -58,7 +47,7 @@ impl Error {
             Kind::UnexpectedEof,
         ];
         match self {
-            Self::File { source, .. } => REFUSED.contains(&source.kind()),
+            Self::File(failed) => REFUSED.contains(&failed.source.kind()),
             _ => true,
         }
     }

@@ -15,6 +15,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use system::file_error::{FileContext, FileError};
 
 /// Bytes read ahead of decompression and of lines.
 const BUFFER: usize = 1 << 18;
@@ -122,7 +123,9 @@ impl<'a> Reader<'a> {
             }
         });
         read.map(|flow| flow.is_continue()).map_err(|error| match error {
-            TextError::Unreadable(source) => Error::file(path, "read it")(source),
+            TextError::Unreadable(source) => {
+                FileError { path: path.to_path_buf(), action: "read it", source }.into()
+            }
             TextError::Invalid { line, reason } => {
                 Error::Invalid { path: path.to_path_buf(), line: Some(line), reason: reason.to_owned() }
             }
@@ -131,10 +134,10 @@ impl<'a> Reader<'a> {
 
     /// Opens a file, decompressed according to its name. The file's own bytes are counted in `read`.
     fn open<'r>(&self, path: &Path, read: &'r BytesRead) -> Result<Box<dyn Read + 'r>> {
-        let file = system::input::open(path).map_err(Error::file(path, "open it"))?;
+        let file = system::input::open(path).context(path, "open it")?;
         let mut buffered = BufReader::with_capacity(BUFFER, Counted { file, read });
         let is_plain = !self.job.is_plain_text && !matches!(extension(path), "gz" | "zst");
-        let first = buffered.fill_buf().map_err(Error::file(path, "read it"))?;
+        let first = buffered.fill_buf().context(path, "read it")?;
         if let Some(kind) = data::packing(first).filter(|_| is_plain) {
             let advice = match kind {
                 "UTF-16" => "convert it to UTF-8",
@@ -149,7 +152,7 @@ impl<'a> Reader<'a> {
             #[cfg(feature = "parquet")]
             "zst" => {
                 let decoder = zstd::stream::read::Decoder::with_buffer(buffered);
-                Box::new(decoder.map_err(Error::file(path, "decompress it"))?)
+                Box::new(decoder.context(path, "decompress it")?)
             }
             _ => Box::new(buffered),
         })

@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use system::file_error::FileContext;
 use system::numbers::hexadecimal;
 
 /// Default number of tokens in a shard, as in llm.c's and modded-nanogpt's shards of FineWeb.
@@ -167,7 +168,7 @@ impl Job {
             self.skip_invalid
         );
         for path in &self.files {
-            let metadata = std::fs::metadata(path).map_err(Error::file(path, "read it"))?;
+            let metadata = std::fs::metadata(path).context(path, "read it")?;
             let (length, seconds, nanoseconds) = (metadata.len(), metadata.mtime(), metadata.mtime_nsec());
             // Writing to a string does not fail.
             let _ = writeln!(text, "{path:?} {length} {seconds} {nanoseconds}");

@@ -7,6 +7,7 @@ use data::{Corpus, Tokenizer};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use system::file_error::FileContext;
 use system::output::sync_parent;
 
 /// The record of a job in its output.
@@ -84,7 +85,7 @@ impl Output {
             return Ok(OutputState::Whole(counts));
         }
         let directory = partial(&job.output);
-        fs::create_dir_all(&directory).map_err(Error::file(&directory, "make the directory"))?;
+        fs::create_dir_all(&directory).context(&directory, "make the directory")?;
         let lock = lock(&directory)?;
         // Another process may have finished meanwhile.
         if let Some(counts) = whole(job, &fingerprint)? {
@@ -184,8 +185,8 @@ impl Output {
                 write_atomically(&self.directory.join(name), contents)?;
             }
         }
-        fs::rename(&self.directory, &job.output).map_err(Error::file(&job.output, "put it in place"))?;
-        sync_parent(&job.output).map_err(Error::file(&job.output, "bring it to the disk"))?;
+        fs::rename(&self.directory, &job.output).context(&job.output, "put it in place")?;
+        sync_parent(&job.output).context(&job.output, "bring it to the disk")?;
         Ok(counts)
     }
 }
@@ -211,7 +212,7 @@ fn partial(output: &Path) -> PathBuf {
 fn whole(job: &Job, fingerprint: &str) -> Result<Option<Counts>> {
     let is_empty = match fs::read_dir(&job.output) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        read => read.map_err(Error::file(&job.output, "read it"))?.next().is_none(),
+        read => read.context(&job.output, "read it")?.next().is_none(),
     };
     match read_record(&job.output)? {
         Some(record) if record.job == fingerprint => Ok(Some(record.counts)),
@@ -252,12 +253,12 @@ fn read_record(directory: &Path) -> Result<Option<Record>> {
     let path = directory.join(RECORD);
     match system::input::read(&path, MOST_RECORD) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        read => Ok(serde_json::from_slice(&read.map_err(Error::file(&path, "read it"))?).ok()),
+        read => Ok(serde_json::from_slice(&read.context(&path, "read it")?).ok()),
     }
 }
 
 fn lock(directory: &Path) -> Result<File> {
-    let file = File::open(directory).map_err(Error::file(directory, "open it"))?;
+    let file = File::open(directory).context(directory, "open it")?;
     // Another process with the same job waits here, and then finds it done. Some network file systems cannot
     // lock directories; the job continues without a lock.
     let _ = file.lock();
@@ -265,5 +266,5 @@ fn lock(directory: &Path) -> Result<File> {
 }
 
 fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
-    system::output::write_own(path, bytes).map_err(Error::file(path, "write it"))
+    Ok(system::output::write_own(path, bytes).context(path, "write it")?)
 }

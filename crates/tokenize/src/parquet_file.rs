@@ -10,6 +10,7 @@ use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use std::fs::File;
 use std::path::Path;
+use system::file_error::FileContext;
 
 /// Rows read at once.
 const ROWS: usize = 256;
@@ -23,8 +24,8 @@ pub(crate) fn read(
 ) -> Result<bool> {
     let invalid = |reason: String| Error::Invalid { path: path.to_path_buf(), line: None, reason };
     let unreadable = |error: ParquetError| invalid(error.to_string());
-    let file = system::input::open(path).map_err(Error::file(path, "open it"))?;
-    let bytes = file.metadata().map_err(Error::file(path, "read it"))?.len();
+    let file = system::input::open(path).context(path, "open it")?;
+    let bytes = file.metadata().context(path, "read it")?.len();
     let file = SerializedFileReader::new(file).map_err(unreadable)?;
     let (column, most_definitions) = find(&file, name).map_err(invalid)?;
     let groups = file.num_row_groups();

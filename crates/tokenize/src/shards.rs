@@ -1,12 +1,13 @@
 //! Writing shards.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::job::Format;
 use data::{Encoding, HEADER_BYTES};
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use system::file_error::FileContext;
 use system::output::open_own;
 
 /// The end of one split's shards.
@@ -48,17 +49,16 @@ impl Shards {
             Self { directory: directory.to_owned(), name, format, encoding, limit, reached, open: None };
         if reached.tokens > 0 {
             let path = shards.path(reached.shard);
-            let file =
-                open_own(&path, OpenOptions::new().write(true)).map_err(Error::file(&path, "open it"))?;
+            let file = open_own(&path, OpenOptions::new().write(true)).context(&path, "open it")?;
             let length = shards.offset() + reached.tokens * encoding.width() as u64;
-            file.set_len(length).map_err(Error::file(&path, "cut it"))?;
+            file.set_len(length).context(&path, "cut it")?;
             shards.begin(file, length)?;
         }
         let beyond = |shard: &u64| shards.path(*shard).exists();
         let first = if reached.tokens > 0 { reached.shard + 1 } else { reached.shard };
         for shard in (first..).take_while(beyond) {
             let path = shards.path(shard);
-            fs::remove_file(&path).map_err(Error::file(&path, "remove it"))?;
+            fs::remove_file(&path).context(&path, "remove it")?;
         }
         Ok(shards)
     }
@@ -82,7 +82,7 @@ impl Shards {
     fn begin(&mut self, file: File, position: u64) -> Result<()> {
         let mut file = BufWriter::with_capacity(1 << 20, file);
         let path = self.path(self.reached.shard);
-        file.seek(SeekFrom::Start(position)).map_err(Error::file(&path, "write to it"))?;
+        file.seek(SeekFrom::Start(position)).context(&path, "write to it")?;
         self.open = Some(file);
         Ok(())
     }
@@ -107,7 +107,7 @@ impl Shards {
     fn create(&mut self) -> Result<()> {
         let path = self.path(self.reached.shard);
         let file = open_own(&path, OpenOptions::new().write(true).create(true).truncate(true));
-        let file = file.map_err(Error::file(&path, "create it"))?;
+        let file = file.context(&path, "create it")?;
         self.begin(file, self.offset())
     }
 
@@ -119,7 +119,7 @@ impl Shards {
         };
         let path = self.path(self.reached.shard);
         if let Some(file) = &mut self.open {
-            file.write_all(&bytes).map_err(Error::file(&path, "write to it"))?;
+            file.write_all(&bytes).context(&path, "write to it")?;
         }
         self.reached.tokens += tokens.len() as u64;
         self.reached.total += tokens.len() as u64;
@@ -148,6 +148,6 @@ impl Shards {
             file.seek(SeekFrom::End(0))?;
             file.get_ref().sync_data()
         };
-        write().map_err(Error::file(&path, "write to it"))
+        Ok(write().context(&path, "write to it")?)
     }
 }

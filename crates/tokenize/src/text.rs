@@ -1,8 +1,9 @@
 //! Division of texts into units: documents, and pieces of long ones.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use std::io::Read;
 use std::path::Path;
+use system::file_error::FileContext;
 
 /// Bytes read at once.
 const BLOCK: usize = 1 << 20;
@@ -53,7 +54,7 @@ pub(crate) fn divide(
         }
         let before = pending.len();
         pending.resize(before + BLOCK, 0);
-        let read = fill(&mut input, &mut pending[before..]).map_err(Error::file(path, "read it"))?;
+        let read = fill(&mut input, &mut pending[before..]).context(path, "read it")?;
         pending.truncate(before + read);
         ended = read == 0;
     }
@@ -170,7 +171,7 @@ pub(crate) fn split_at<'a>(
 fn each_block(path: &Path, input: &mut dyn Read, see: &mut dyn FnMut(&[u8]) -> bool) -> Result<()> {
     let mut block = vec![0; BLOCK];
     loop {
-        let read = fill(input, &mut block).map_err(Error::file(path, "read it"))?;
+        let read = fill(input, &mut block).context(path, "read it")?;
         if read == 0 || !see(&block[..read]) {
             return Ok(());
         }

@@ -9,6 +9,7 @@ use data::Tokenizer;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::mpsc::sync_channel;
+use system::file_error::FileContext;
 use system::output::{OutputFile, Replace};
 use tokenizers::models::TrainerWrapper;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
@@ -63,7 +64,7 @@ pub fn train_tokenizer(
     let refused = |error| Error::Refused(format!("{}: {error}", output.display()));
     let file = OutputFile::new(output, Replace::Nothing).map_err(refused)?;
     let (json, tokens) = trained_tokenizer(files, vocabulary, text_key)?;
-    file.write(json.as_bytes()).map_err(Error::file(output, "write it"))?;
+    file.write(json.as_bytes()).context(output, "write it")?;
     Ok(tokens)
 }
 

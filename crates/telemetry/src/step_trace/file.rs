@@ -6,10 +6,11 @@ use std::path::Path;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde::{Deserialize, Serialize};
+use system::file_error::FileContext;
 use system::input;
 
 use super::StepTrace;
-use crate::error::{Result, TelemetryError};
+use crate::error::{Result, Unreadable};
 use crate::run_files::atomic_write;
 
 /// A measured step and the same step of the plan.
@@ -58,10 +59,9 @@ const MOST: u64 = 256 << 20;
 impl RankTraces {
     /// Writes the file, completely or not at all.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let failed = || TelemetryError::file(path, "write to it");
-        let json = serde_json::to_vec(self).map_err(|error| failed()(error.into()))?;
+        let json = serde_json::to_vec(self).context(path, "write to it")?;
         let mut packer = GzEncoder::new(Vec::new(), Compression::default());
-        let packed = packer.write_all(&json).and_then(|()| packer.finish()).map_err(failed())?;
+        let packed = packer.write_all(&json).and_then(|()| packer.finish()).context(path, "write to it")?;
         atomic_write(path, &packed)
     }
 
@@ -70,9 +70,8 @@ impl RankTraces {
     /// # Errors
     /// The file cannot be read or has other content.
     pub fn read(path: &Path) -> Result<Self> {
-        let failed = || TelemetryError::unreadable(path);
-        let packed = input::read(path, MOST_PACKED).map_err(failed())?;
-        let json = input::unpack(&packed, MOST).map_err(failed())?;
-        serde_json::from_slice(&json).map_err(|error| failed()(error.into()))
+        let packed = input::read(path, MOST_PACKED).unreadable(path)?;
+        let json = input::unpack(&packed, MOST).unreadable(path)?;
+        serde_json::from_slice(&json).unreadable(path)
     }
 }
