@@ -17,6 +17,7 @@ pub type Result<T> = std::result::Result<T, BenchError>;
 
 /// A measurement that was refused or failed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "messages name their fields")]
 pub enum BenchError {
     /// The command line or the machine does not allow this measurement.
     #[error("{0}")]
@@ -32,12 +33,7 @@ pub enum BenchError {
     Worker(#[from] WorkerError),
     /// A rank failed, which ended the measurement.
     #[error("rank {rank} failed: {reason}")]
-    Rank {
-        /// The rank that failed first.
-        rank: usize,
-        /// Error of the rank.
-        reason: String,
-    },
+    Rank { rank: usize, reason: String },
 }
 
 impl BenchError {

@@ -7,6 +7,7 @@ use system::numbers::grouped;
 
 /// Error of this crate. Its text is one sentence, which includes the cause if there is one.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "messages name their fields")]
 pub enum Error {
     /// No file or glob was named.
     #[error("the corpus names no file")]
@@ -16,7 +17,6 @@ pub enum Error {
     BadPattern {
         /// The pattern as it was written.
         pattern: String,
-        /// The problem, and its character.
         reason: String,
     },
     /// A glob that matches no file (directories do not count).
@@ -24,88 +24,50 @@ pub enum Error {
     NoMatch {
         /// The pattern as it was written.
         pattern: String,
-        /// The directory that the pattern is relative to.
         base: PathBuf,
     },
     /// A file that is not there.
     #[error("there is no file {path}")]
-    Missing {
-        /// The file.
-        path: PathBuf,
-    },
+    Missing { path: PathBuf },
     /// A directory, a pipe or a device instead of a regular file.
     #[error("{path} is {what}, not a regular file")]
     NotAFile {
-        /// The path.
         path: PathBuf,
         /// Kind of the file, with its article.
         what: &'static str,
     },
     /// The operating system refuses to open, to examine or to read a file.
     #[error("{path} cannot be read: {source}")]
-    Unreadable {
-        /// The file or directory.
-        path: PathBuf,
-        /// The reason.
-        source: io::Error,
-    },
+    Unreadable { path: PathBuf, source: io::Error },
     /// A chat template that cannot be used.
     #[error("{path}: {reason}")]
-    Template {
-        /// The file, or the folder that has none.
-        path: PathBuf,
-        /// The reason.
-        reason: String,
-    },
+    Template { path: PathBuf, reason: String },
     /// A file of another kind than its reader's.
     #[error("{path}: {reason}")]
-    WrongFile {
-        /// The file.
-        path: PathBuf,
-        /// The kind, and what to do.
-        reason: String,
-    },
+    WrongFile { path: PathBuf, reason: String },
     /// A line that is no conversation.
     #[error("{path}:{line}: {reason}")]
     BadConversation {
-        /// The file.
         path: PathBuf,
         /// Number of the line, from 1.
         line: u64,
-        /// The reason.
         reason: String,
     },
     /// Files without a conversation.
     #[error("{path} has no conversation")]
-    NoConversations {
-        /// The first file.
-        path: PathBuf,
-    },
+    NoConversations { path: PathBuf },
     /// Files without a pair of answers.
     #[error("{path} has no pair of answers")]
-    NoPairs {
-        /// The first file.
-        path: PathBuf,
-    },
+    NoPairs { path: PathBuf },
     /// Conversations, or pairs of answers, of a split without an answer near enough to the start.
     #[error(
         "the training or the validation split has no answer within the {context} tokens of a sequence: it takes \
          one of each, and the last ones are the validation split"
     )]
-    NoAnswers {
-        /// Tokens in a sequence.
-        context: usize,
-    },
+    NoAnswers { context: usize },
     /// A file that was changed while it was in use.
     #[error("{path} was changed while it was read: it had {} bytes and has {}", grouped(*before), grouped(*now))]
-    Changed {
-        /// The file.
-        path: PathBuf,
-        /// Length when the file was opened.
-        before: u64,
-        /// Present length.
-        now: u64,
-    },
+    Changed { path: PathBuf, before: u64, now: u64 },
     /// A path or glob whose files are all empty.
     #[error("'{pattern}' has no text")]
     Empty {
@@ -114,22 +76,15 @@ pub enum Error {
     },
     /// A file of tokens whose header or length is wrong.
     #[error("{path} is no token shard that can be read: {reason}")]
-    BadShard {
-        /// The file.
-        path: PathBuf,
-        /// The problem.
-        reason: String,
-    },
+    BadShard { path: PathBuf, reason: String },
     /// An invalid question of multiple choice.
     #[error("{path}, {unit} {number}: {reason}")]
     BadQuestion {
-        /// The file.
         path: PathBuf,
         /// Name of a thing that is counted: a line, or a question.
         unit: &'static str,
         /// The number, from 1.
         number: usize,
-        /// The problem.
         reason: String,
     },
     /// A token that the vocabulary does not have.
@@ -137,35 +92,20 @@ pub enum Error {
         "{path}: token {token} at position {position} is not below the vocabulary of {vocabulary}{advice}"
     )]
     BeyondVocabulary {
-        /// The file.
         path: PathBuf,
         /// Number of tokens before it in the file.
         position: u64,
-        /// The token.
         token: u32,
-        /// Number of tokens that exist.
         vocabulary: usize,
         /// How the model gets the token, if that is known.
         advice: &'static str,
     },
     /// A separator that the vocabulary does not have.
     #[error("documents begin with token {separator}, which is not below the vocabulary of {vocabulary}")]
-    BadSeparator {
-        /// The token.
-        separator: u32,
-        /// Number of tokens that exist.
-        vocabulary: usize,
-    },
+    BadSeparator { separator: u32, vocabulary: usize },
     /// Tokens beyond the end of the corpus were requested.
     #[error("the corpus has {} tokens, not {count} from {} on", grouped(*tokens), grouped(*start))]
-    BeyondCorpus {
-        /// The first token asked for.
-        start: u64,
-        /// Number of tokens asked for.
-        count: usize,
-        /// Tokens in the corpus.
-        tokens: u64,
-    },
+    BeyondCorpus { start: u64, count: usize, tokens: u64 },
     /// No shard is long enough for sequential order.
     #[error("in sequential order one micro-batch needs a file with {needed} tokens, and none has as many")]
     NoMicroBatch {
@@ -185,23 +125,15 @@ pub enum Error {
     TooShort {
         /// `training` or `validation`.
         split: &'static str,
-        /// Tokens in the split.
         tokens: u64,
-        /// Tokens in the corpus.
         total: u64,
-        /// Input tokens in a sequence.
         context: usize,
         /// `context` + 1.
         needed: u64,
     },
     /// A size is zero, or a micro-batch would not fit in memory.
     #[error("a micro-batch of {rows} rows of {columns} values is invalid")]
-    BadShape {
-        /// Rows (sequences, samples) in a micro-batch.
-        rows: usize,
-        /// Values in a row.
-        columns: usize,
-    },
+    BadShape { rows: usize, columns: usize },
     /// The validation fraction is out of range.
     #[error("the validation fraction {fraction} is not between 0 and 1, both excluded")]
     BadFraction {
@@ -224,18 +156,12 @@ pub enum Error {
     },
     /// Paths that name no images.
     #[error("{path}: {reason}")]
-    BadImages {
-        /// The file or folder.
-        path: PathBuf,
-        /// The problem.
-        reason: String,
-    },
+    BadImages { path: PathBuf, reason: String },
     /// An image that cannot be decoded, or whose class the model does not have.
     #[error("{name} is no image that can be used: {reason}")]
     BadImage {
         /// The file, and the record in it if it has several.
         name: String,
-        /// The problem.
         reason: String,
     },
     /// A split without images.
@@ -247,32 +173,19 @@ pub enum Error {
     /// An image that a set does not have.
     #[error("there is no image {index}: there are {count}")]
     NoSuchImage {
-        /// The number asked for.
         index: u64,
         /// Number of images, counted from 0.
         count: u64,
     },
     /// More classes than the model has.
     #[error("the images have {folders} folders of classes, and the model has {classes} classes")]
-    TooManyClasses {
-        /// Folders.
-        folders: usize,
-        /// Classes of the model.
-        classes: usize,
-    },
+    TooManyClasses { folders: usize, classes: usize },
     /// Channels that images do not have, or means and deviations for others.
     #[error(
         "images have 1 or 3 channels with a mean and a deviation for each, not {channels} with {mean} means \
          and {deviation} deviations"
     )]
-    BadChannels {
-        /// Channels of the model.
-        channels: usize,
-        /// Number of means.
-        mean: usize,
-        /// Number of deviations.
-        deviation: usize,
-    },
+    BadChannels { channels: usize, mean: usize, deviation: usize },
     /// No class, or more than 2³² of them.
     #[error("{classes} classes of images are invalid")]
     BadClasses {
@@ -282,7 +195,6 @@ pub enum Error {
     /// A validation micro-batch that does not exist.
     #[error("there is no validation micro-batch {index}: there are {count}")]
     NoSuchValidation {
-        /// The number asked for.
         index: u64,
         /// Number of micro-batches, counted from 0.
         count: u64,
@@ -292,34 +204,20 @@ pub enum Error {
     OnlyShapes,
     /// An array was read as the other type.
     #[error("the array holds {held} values, not {wanted}")]
-    WrongType {
-        /// Type of the array.
-        held: &'static str,
-        /// Requested type.
-        wanted: &'static str,
-    },
+    WrongType { held: &'static str, wanted: &'static str },
     /// A file that is no tokenizer.
     #[error("{path} is no tokenizer.json: {reason}")]
-    BadTokenizer {
-        /// The file.
-        path: PathBuf,
-        /// The problem.
-        reason: String,
-    },
+    BadTokenizer { path: PathBuf, reason: String },
     /// A file beside a tokenizer that states something wrong about its tokens.
     #[error("{path}: {reason}")]
     BadTokenizerFile {
-        /// The file.
         path: PathBuf,
         /// The problem, with its key.
         reason: String,
     },
     /// A text that a tokenizer cannot encode.
     #[error("the text cannot be tokenized: {reason}")]
-    NotEncoded {
-        /// The problem.
-        reason: String,
-    },
+    NotEncoded { reason: String },
 }
 
 /// A directory as a message names it; an empty path is the current directory.

@@ -11,28 +11,22 @@ pub type Result<T> = std::result::Result<T, DeviceError>;
 
 /// A failed device call.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "messages name their fields")]
 pub enum DeviceError {
     /// The caching allocator could not serve a request; the source has all figures.
     #[error("rank {rank}, {device}: {operator} asked for {bytes} bytes: {source}")]
     Allocation {
-        /// Rank that requested.
         rank: usize,
-        /// Name of the device.
         device: String,
-        /// Operator that requested.
         operator: &'static str,
-        /// Requested bytes.
         bytes: u64,
-        /// The allocator's error.
         #[source]
         source: AllocationError,
     },
     /// The allocator's settings are invalid.
     #[error("{device}: {source}")]
     Settings {
-        /// Name of the device.
         device: String,
-        /// The allocator's error.
         #[source]
         source: AllocationError,
     },
@@ -53,52 +47,28 @@ pub enum DeviceError {
         start: usize,
         /// Offset one past the last byte.
         end: usize,
-        /// The buffer's length.
         bytes: usize,
     },
     /// Two operands of a copy or a matmul whose lengths disagree.
     #[error("{operator}: lengths {left} and {right} disagree")]
-    Length {
-        /// The call.
-        operator: &'static str,
-        /// Length of the first operand.
-        left: usize,
-        /// Length of the second operand.
-        right: usize,
-    },
+    Length { operator: &'static str, left: usize, right: usize },
     /// The driver or one of its libraries returned an error.
     #[error("rank {rank}, {device}: {source}")]
     Cuda {
-        /// Rank that called.
         rank: usize,
-        /// Name of the device.
         device: String,
-        /// The call and its error.
         #[source]
         source: CudaError,
     },
     /// An operator has no kernel for these element types.
     #[error("there is no kernel {function} (kernels/{}.cu)", .function.family().name)]
-    MissingKernel {
-        /// The kernel that was requested.
-        function: Function,
-    },
+    MissingKernel { function: Function },
     /// A call that is not implemented for an element type.
     #[error("{call} does not exist for {dtype}")]
-    Unsupported {
-        /// The call.
-        call: &'static str,
-        /// The element type.
-        dtype: DType,
-    },
+    Unsupported { call: &'static str, dtype: DType },
     /// A call that only a GPU has.
     #[error("{call} needs a GPU; {device} is not one")]
-    NotOnGpu {
-        /// The call.
-        call: &'static str,
-        /// Name of the device.
-        device: String,
-    },
+    NotOnGpu { call: &'static str, device: String },
     /// A convolution without the library that computes it.
     #[error(
         "convolutions on a GPU need cuDNN, which cannot be opened: install cuDNN 9 or set LD_LIBRARY_PATH"
@@ -106,8 +76,5 @@ pub enum DeviceError {
     NoCudnn,
     /// Host access to memory that is not on the host.
     #[error("{device} has no memory that the host can read or write")]
-    NotOnHost {
-        /// Name of the device.
-        device: &'static str,
-    },
+    NotOnHost { device: &'static str },
 }

@@ -10,37 +10,23 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// Reason why a configuration is refused. The text is one sentence with the origin, the key and the value.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "messages name their fields")]
 pub enum Error {
     /// The file cannot be read.
     #[error("{path} cannot be read: {source}")]
-    Unreadable {
-        /// Path of the file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
+    Unreadable { path: PathBuf, source: io::Error },
     /// The text is not TOML.
     #[error("{origin}: {message}")]
-    Syntax {
-        /// The line.
-        origin: Origin,
-        /// The parser's message.
-        message: String,
-    },
+    Syntax { origin: Origin, message: String },
     /// An argument of `--set` that is not `section.key=value`.
     #[error("{origin}: write --set section.key=value, such as --set train.steps=100")]
-    BadOverride {
-        /// The argument.
-        origin: Origin,
-    },
+    BadOverride { origin: Origin },
     /// A section or a key that does not exist.
     #[error("{origin}: unknown {what} {name}{hint}")]
     Unknown {
-        /// Where the name is written.
         origin: Origin,
         /// `key` or `section`.
         what: &'static str,
-        /// The name as it is written.
         name: String,
         /// The suggested name, or where else to look, with its separator; empty if no name is similar.
         hint: String,
@@ -48,7 +34,6 @@ pub enum Error {
     /// A former name of a key.
     #[error("{origin}: {old} is now {new}{how}")]
     Renamed {
-        /// Where the name is written.
         origin: Origin,
         /// The former name, with its section.
         old: &'static str,
@@ -59,42 +44,17 @@ pub enum Error {
     },
     /// A section's name with a value.
     #[error("{origin}: {section} is a section, not a key: write [{section}] and its keys below")]
-    NotASection {
-        /// Where the name is written.
-        origin: Origin,
-        /// Name of the section.
-        section: &'static str,
-    },
+    NotASection { origin: Origin, section: &'static str },
     /// A value of a type that its key does not accept.
     #[error("{origin}: {key} takes {allowed}, not {value}")]
-    WrongType {
-        /// Where the value is written.
-        origin: Origin,
-        /// Section and key.
-        key: &'static str,
-        /// The values that the key accepts.
-        allowed: String,
-        /// The type of the value, and the value.
-        value: String,
-    },
+    WrongType { origin: Origin, key: &'static str, allowed: String, value: String },
     /// A value of the right type that its key does not accept.
     #[error("{origin}: {key} = {value} is not {allowed}")]
-    OutOfRange {
-        /// Where the value is written.
-        origin: Origin,
-        /// Section and key.
-        key: &'static str,
-        /// The value as it is written.
-        value: String,
-        /// The values that the key accepts.
-        allowed: String,
-    },
+    OutOfRange { origin: Origin, key: &'static str, value: String, allowed: String },
     /// A value of the right type that its key does not accept, for a reason of its own.
     #[error("{origin}: {key}: {reason}")]
     Refused {
-        /// Where the value is written.
         origin: Origin,
-        /// Section and key.
         key: &'static str,
         /// The reason, in words.
         reason: String,
@@ -102,11 +62,8 @@ pub enum Error {
     /// A key that another key's value excludes, such as a key of another kind of model.
     #[error("{origin}: {key} belongs to {kind_key} = {needed}, and {kind_key} is {kind}")]
     NotApplicable {
-        /// Where the key is written.
         origin: Origin,
-        /// Section and key.
         key: &'static str,
-        /// The key whose value excludes this one.
         kind_key: &'static str,
         /// The values of `kind_key` to which this key applies, in quotes.
         needed: String,
@@ -115,10 +72,5 @@ pub enum Error {
     },
     /// Values that contradict each other.
     #[error("{origin}: {reason}")]
-    Conflict {
-        /// Where one of the values is written.
-        origin: Origin,
-        /// A sentence that names the keys and values.
-        reason: String,
-    },
+    Conflict { origin: Origin, reason: String },
 }

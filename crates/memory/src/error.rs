@@ -10,38 +10,23 @@ use crate::tag::Category;
 
 /// Reason why an operation of the allocator failed. All counters are correct after each failure.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "messages name their fields")]
 pub enum AllocationError {
     /// Neither the cache nor the driver has the memory.
     #[error("{0}")]
     OutOfMemory(Box<OutOfMemory>),
     /// A request for more than any device has. No counter changes.
     #[error("a request for {} bytes, more than an exbibyte, cannot be served by any device", grouped(*bytes))]
-    RequestTooLarge {
-        /// Requested bytes.
-        bytes: u64,
-    },
+    RequestTooLarge { bytes: u64 },
     /// The driver failed for a reason other than lack of memory.
     #[error("the driver failed to {call}: {source}")]
-    Driver {
-        /// The driver request that failed.
-        call: &'static str,
-        /// The driver's error.
-        source: RawError,
-    },
+    Driver { call: &'static str, source: RawError },
     /// The block was not allocated by this allocator, or was freed before.
     #[error("block {index} is not allocated: it was freed before, or this allocator never handed it out")]
-    InvalidBlock {
-        /// Index of the block.
-        index: u32,
-    },
+    InvalidBlock { index: u32 },
     /// A private pool was used out of order, such as closed before it was opened.
     #[error("private pool ({}, {}) {problem}", pool.0, pool.1)]
-    InvalidPool {
-        /// Identifier of the pool.
-        pool: (u64, u64),
-        /// The problem.
-        problem: &'static str,
-    },
+    InvalidPool { pool: (u64, u64), problem: &'static str },
     /// The driver returned an address at which no block can start.
     #[error("the driver returned a segment at {address:#x}, which is not a multiple of 512")]
     Misplaced {

@@ -13,16 +13,14 @@ pub type Result<T> = std::result::Result<T, ParallelError>;
 
 /// A call of this crate that was refused or failed.
 #[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "messages name their fields")]
 pub enum ParallelError {
     /// Numbers of ranks, lanes or micro-batches that do not fit together.
     #[error("{0}")]
     Grid(String),
     /// A use of a parameter for which backward produced no gradient.
     #[error("backward gave no gradient for {parameter}: the loss does not depend on it")]
-    MissingGradient {
-        /// Name of the parameter.
-        parameter: String,
-    },
+    MissingGradient { parameter: String },
     /// A stage whose output does not depend on its input.
     #[error("backward gave no gradient for the input of stage {stage}: the loss does not depend on it")]
     MissingInputGradient {
@@ -32,10 +30,7 @@ pub enum ParallelError {
     /// A schedule with an action whose input does not exist; [`validate`](crate::pipeline::validate) refuses
     /// it.
     #[error("the schedule has {action} before its input exists")]
-    Unsound {
-        /// The action without input.
-        action: Action,
-    },
+    Unsound { action: Action },
     /// Passes of a plan that did not repeat within the allocations that it may make.
     #[error("its passes had not repeated after {most} allocations")]
     PlanWork {

@@ -27,84 +27,35 @@ impl fmt::Display for Stuck {
 
 /// An invalid schedule. An index is that of an action in the rank's list, from 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "messages name their fields")]
 pub enum ScheduleError {
     /// Numbers of ranks, stages and micro-batches that this kind cannot schedule.
     #[error("{kind}: {reason}")]
-    Shape {
-        /// The requested kind.
-        kind: ScheduleKind,
-        /// The reason for the refusal.
-        reason: String,
-    },
+    Shape { kind: ScheduleKind, reason: String },
     /// Times for another number of stages.
     #[error("times are listed for {listed} stages, the schedule has {stages}")]
-    Times {
-        /// Number of stages with times.
-        listed: usize,
-        /// Number of stages of the schedule.
-        stages: usize,
-    },
+    Times { listed: usize, stages: usize },
     /// A stage or micro-batch that does not exist, or a transfer between stages of one rank.
     #[error("rank {rank}, index {index}: {action}: there is no such action in this schedule")]
-    Unknown {
-        /// The rank.
-        rank: usize,
-        /// Index into its list.
-        index: usize,
-        /// The invalid action.
-        action: Action,
-    },
+    Unknown { rank: usize, index: usize, action: Action },
     /// An action of a stage that is on another rank.
     #[error("rank {rank}, index {index}: {action}: that stage is on rank {home}")]
-    WrongRank {
-        /// The rank.
-        rank: usize,
-        /// Index into its list.
-        index: usize,
-        /// The invalid action.
-        action: Action,
-        /// The rank of the stage.
-        home: usize,
-    },
+    WrongRank { rank: usize, index: usize, action: Action, home: usize },
     /// An action that is listed twice.
     #[error("rank {rank}, index {index}: {action}: it is done already")]
-    Twice {
-        /// The rank.
-        rank: usize,
-        /// Index into its list.
-        index: usize,
-        /// The repeated action.
-        action: Action,
-    },
+    Twice { rank: usize, index: usize, action: Action },
     /// An action that is listed before its input.
     #[error("rank {rank}, index {index}: {action}: it needs {needs} first")]
-    TooEarly {
-        /// The rank.
-        rank: usize,
-        /// Index into its list.
-        index: usize,
-        /// The action that is too early.
-        action: Action,
-        /// The action that must come before.
-        needs: Action,
-    },
+    TooEarly { rank: usize, index: usize, action: Action, needs: Action },
     /// An action that is not listed.
     #[error("rank {rank}: {action}: it is missing")]
-    Missing {
-        /// The rank.
-        rank: usize,
-        /// The missing action.
-        action: Action,
-    },
+    Missing { rank: usize, action: Action },
     /// Backward passes of a stage out of micro-batch order, which would change the order in which gradients
     /// add up.
     #[error("rank {rank}, index {index}: {action}: it comes after that of micro-batch {after}")]
     OutOfOrder {
-        /// The rank.
         rank: usize,
-        /// Index into its list.
         index: usize,
-        /// The action out of order.
         action: Action,
         /// The later micro-batch whose pass came before.
         after: usize,
@@ -114,28 +65,12 @@ pub enum ScheduleError {
         "rank {from}, index {sent_at}: {sent}: rank {to} then receives something else, \
          at index {received_at}: {received}"
     )]
-    Unmatched {
-        /// The sender.
-        from: usize,
-        /// The receiver.
-        to: usize,
-        /// Index into the sender's list.
-        sent_at: usize,
-        /// The send.
-        sent: Action,
-        /// Index into the receiver's list.
-        received_at: usize,
-        /// The receive.
-        received: Action,
-    },
+    Unmatched { from: usize, to: usize, sent_at: usize, sent: Action, received_at: usize, received: Action },
     /// More micro-batches in flight than this kind of schedule may hold.
     #[error("rank {rank}, index {index}: {action}: {held} micro-batches are held, the bound is {bound}")]
     TooMany {
-        /// The rank.
         rank: usize,
-        /// Index into its list.
         index: usize,
-        /// The action that exceeds the bound.
         action: Action,
         /// Micro-batches held during the action.
         held: usize,
