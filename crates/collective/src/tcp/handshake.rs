@@ -3,6 +3,10 @@
 //! Each end sends a greeting with a nonce, then an HMAC-SHA-256 over both greetings and its role, so that no
 //! proof can be used again or sent back. Both are of fixed length. An end reads on only if the other's proof
 //! is right. Without a secret the key is empty: the proof then says only that the other end is Plimsoll.
+//!
+//! Noise with a pre-shared key would not replace this: the greeting in plain text names strangers and other
+//! versions, and a pattern of two messages proves only one end fresh, so a third would be needed. Its
+//! encryption would end with the handshake, because gradients travel in plain text.
 
 use std::fmt;
 use std::net::TcpStream;

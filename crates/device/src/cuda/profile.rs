@@ -46,7 +46,7 @@ impl Span<'_> {
     /// The driver's.
     pub fn end(self) -> crate::Result<()> {
         let ended = self.timed.map_or(Ok(()), Timed::finish);
-        ended.on(&self.device)
+        ended.on(self.device)
     }
 }
 
