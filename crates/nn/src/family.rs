@@ -26,8 +26,8 @@ type Read = fn(&RawValues, [usize; 2]) -> keys::Result<Arc<dyn ModelSpec>>;
 
 /// A model family: its name in the configuration, its keys, and how they are read.
 ///
-/// A new family is a file of its own in `models/` and its name in [`crate::Families::standard`], or a record of
-/// another crate that the program registers ([`crate::Families::register`]).
+/// A new family is a file of its own in `models/` and its name in [`crate::Families::standard`], or a record
+/// of another crate that the program registers ([`crate::Families::register`]).
 #[derive(Clone, Copy, Debug)]
 pub struct Family {
     name: &'static str,
