@@ -208,7 +208,7 @@ def grids(gpus):
 
 
 def tests(bench):
-    for name, only in (("collective-conformance", ""), ("collective-nccl", ""), ("plimsoll-gpu", ""), ("plimsoll-bits", "two_gpu_ranks")):
+    for name, only in (("collective-suite", "conformance::"), ("collective-suite", "nccl::"), ("plimsoll-program", "gpu::"), ("plimsoll-training", "two_gpu_ranks")):
         bench.row("tests", f"{name} {only}".strip(), lambda: tested(bench.given.bundle, name, only))
 
 

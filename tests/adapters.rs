@@ -1,7 +1,4 @@
 //! Low-rank adapters through whole runs: small checkpoints, folders in PEFT's format, merging.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)] // a test panics to report a failure
-
-mod common;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use common::python::python_with;
-use common::runs::{config, train_in};
-use common::{golden, root};
+use crate::common;
+use crate::common::python::python_with;
+use crate::common::runs::{config, train_in};
+use crate::common::{golden, root};
 use inference::{EvaluateOptions, ExportOptions, SampleOptions};
 use run::{RunOptions, Startup, TrainReport};
 use safetensors::SafeTensors;

@@ -1,8 +1,5 @@
 //! Hostile files and environments: outputs over other files, links, FIFOs, full disks, limits of the process,
 //! text that controls a terminal. Every command ends with a sentence and a status.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
-
-mod common;
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,8 +7,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use common::jobs::{clean, text, workplace};
-use common::{golden, program};
+use crate::common;
+use crate::common::jobs::{clean, text, workplace};
+use crate::common::{golden, program};
 use system::skipped::{self, Need};
 
 fn plimsoll(directory: &Path, arguments: &[&str]) -> Output {

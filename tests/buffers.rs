@@ -1,14 +1,11 @@
 //! Buffers of a model through a run: saved by name, restored on other grids, planned, and changed only by
 //! training.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
-
-mod common;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use crate::common::runs::{GPT, config};
 use autograd::{Mode, Tape, Var};
-use common::runs::{GPT, config};
 use device::{DType, bf16};
 use memory::Category;
 use nn::{Input, Model, ModelBuffer, NnError, Parameters};

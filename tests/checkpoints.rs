@@ -1,28 +1,20 @@
 //! Checkpoints within one process: a resumed run gives the same result as an uninterrupted one, on any grid;
 //! damaged or foreign checkpoints are refused by name. `tests/kills.rs` does the same with processes.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
-mod common;
-#[path = "checkpoints/decisive.rs"]
 mod decisive;
-#[path = "checkpoints/files.rs"]
 mod files;
-#[path = "checkpoints/grids.rs"]
 mod grids;
-#[path = "checkpoints/records.rs"]
 mod records;
-#[path = "checkpoints/resuming.rs"]
 mod resuming;
-#[path = "checkpoints/shards.rs"]
 mod shards;
 
 use std::path::{Path, PathBuf};
 
-use checkpoint::{Checkpoint, Share, list, newest};
-use common::runs::{
+use crate::common::runs::{
     CHAT, GPT, LLAMA, MIXTURE, MLP, PACKED, PREFERENCE, RESNET, SEQUENTIAL_MIXTURE, TOKENS, config, train_in,
 };
-use common::sizes;
+use crate::common::sizes;
+use checkpoint::{Checkpoint, Share, list, newest};
 use run::{Interrupt, RunError, RunOptions, TrainReport};
 use safetensors::{Dtype, SafeTensors};
 use sha2::{Digest, Sha256};

@@ -1,12 +1,9 @@
 //! Collectives among the operators of a model in training: the bits of a model without them where they
 //! compose to the identity, and the planned bytes, calls and traffic wherever they stand.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
-mod common;
-
+use crate::common::runs::{GPT, config};
 use autograd::{Tape, Var, ops};
 use collective::Axis;
-use common::runs::{GPT, config};
 use nn::{Input, Model, NnError, Parameters};
 use run::{RunOptions, TrainReport};
 use tensor::Tensor;

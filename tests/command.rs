@@ -1,28 +1,20 @@
 //! The command line: exit statuses, messages, files.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
-#[path = "command/attention.rs"]
 mod attention;
-mod common;
-#[path = "command/counts.rs"]
 mod counts;
-#[path = "command/ending.rs"]
 mod ending;
-#[path = "command/images.rs"]
 mod images;
-#[path = "command/models.rs"]
 mod models;
-#[path = "command/predict.rs"]
 mod predict;
-#[path = "command/readers.rs"]
 mod readers;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::jobs::interruptible;
-use common::runs::GPT;
+use crate::common;
+use crate::common::jobs::interruptible;
+use crate::common::runs::GPT;
 
 fn plimsoll(directory: &Path) -> Command {
     let mut command = Command::new(common::program());

@@ -1,14 +1,11 @@
 //! Comparison of runs by the hashes of their tensors: equal on every grid, and a single flipped bit is found
 //! at its step, module and operator.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
-
-mod common;
 
 use std::path::Path;
 use std::process::Command;
 
-use common::runs::{CHAT, GPT, LLAMA, MLP, config};
-use common::{program, root};
+use crate::common::runs::{CHAT, GPT, LLAMA, MLP, config};
+use crate::common::{program, root};
 use run::{CompareOptions, Comparison, RerunOptions, RunOptions, TrainReport, compare};
 use telemetry::hashes::{self, Section};
 use tensor::Tensor;

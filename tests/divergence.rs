@@ -1,15 +1,12 @@
 //! Comparison of a run with its plan, event by event: code that allocates or keeps memory beyond the plan is
 //! named, with the allocation, the rank and the step.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
-
-mod common;
 
 use std::cell::RefCell;
 use std::path::Path;
 
+use crate::common::devices::gpu;
+use crate::common::runs::{GPT, MLP, config};
 use autograd::{Mode, Tape, Var};
-use common::devices::gpu;
-use common::runs::{GPT, MLP, config};
 use memory::Category;
 use nn::{Input, Model, NnError, Parameters};
 use plan::{plan, prepare};

@@ -1,19 +1,16 @@
 //! A rank that is killed, stopped, out of memory or has a broken corpus ends the run at once, with rank,
 //! host, step and reason. Ranks that are asked to stop finish their step.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
-
-mod common;
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::jobs::{
+use crate::common::jobs::{
     Running, Transport, arguments, has_mpi, is_alive, launcher, mpirun, over_tcp, signal, summary, text,
     train, workplace,
 };
-use common::program;
+use crate::common::program;
 
 /// The most time from a rank's death to the end of the job, generous for a busy machine: only a hanging job
 /// takes longer.

@@ -1,18 +1,14 @@
 //! Ranks on two faked hosts: their devices, their results, and the report of a lost rank.
-#![cfg(feature = "mpi")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
-
-mod common;
 
 use std::process::Command;
 use std::time::Duration;
 
 use system::skipped::{self, Need};
 
-use common::jobs::{
+use crate::common::jobs::{
     Running, Transport, arguments, is_alive, launcher, outcome, signal, train, two_hosts, workplace,
 };
-use common::program;
+use crate::common::program;
 
 #[test]
 fn two_hosts_give_the_bits_of_one() {

@@ -1,12 +1,9 @@
 //! Checkpoints of processes that are killed at any moment, terminated, resumed and sampled.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
-mod common;
-#[path = "kills/killed.rs"]
 mod killed;
-#[path = "kills/sampled.rs"]
 mod sampled;
 
+use crate::common;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};

@@ -1,33 +1,20 @@
 //! `launch/test` with stand-ins for its tools: it runs to its end and lists every failure.
-#![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::sync::{Mutex, PoisonError};
 
-/// Held while stand-ins are written and run: a process that another test starts meanwhile would hold a file
-/// open for writing, which then cannot be executed.
-static STAND_INS: Mutex<()> = Mutex::new(());
-
-fn script(path: &Path, text: &str) {
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, format!("#!/bin/bash\n{text}\n")).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-}
+use crate::common::scripts;
 
 /// Runs the script with `cargo` as the body of a stand-in for cargo.
 fn launch_test(cargo: &str, arguments: &[&str]) -> Output {
-    let _stand_ins = STAND_INS.lock().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     for tool in ["launch/setup", "launch/wheel", "bin/shellcheck", ".ci/run"] {
-        script(&path(tool), "exit 0");
+        scripts::write(&path(tool), "exit 0");
     }
-    script(&path("bin/cargo"), cargo);
+    scripts::write(&path("bin/cargo"), cargo);
     for name in ["test", "skipped"] {
-        fs::copy(Path::new("launch").join(name), path("launch").join(name)).unwrap();
+        scripts::copy(&Path::new("launch").join(name), &path("launch").join(name));
     }
     let search = format!("{}:{}", path("bin").display(), std::env::var("PATH").unwrap());
     let mut command = Command::new(path("launch/test"));
@@ -86,10 +73,9 @@ fn only_the_tests_run_unless_all_is_asked_for() {
 /// Arguments before the command go to mpirun, and the command with its own to the program.
 #[test]
 fn every_command_that_runs_on_ranks_is_started_by_mpirun() {
-    let _stand_ins = STAND_INS.lock().unwrap_or_else(PoisonError::into_inner);
     let directory = tempfile::tempdir().unwrap();
     let mpirun = directory.path().join("mpirun");
-    script(&mpirun, "printf '%s ' \"$@\"");
+    scripts::write(&mpirun, "printf '%s ' \"$@\"");
     let started = |arguments: &[&str]| {
         let mut command = Command::new("launch/mpirun");
         command.args(arguments).env("MPIRUN", &mpirun).env("PLIMSOLL", "plimsoll").output().unwrap()

@@ -1,12 +1,10 @@
 //! The bytes of small programs on every device equal those of PyTorch's allocator.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
-mod common;
-#[path = "memory_figures/listings.rs"]
 mod listings;
 
+use crate::common;
+use crate::common::devices::all;
 use autograd::{Gradients, Mode, Tape};
-use common::devices::all;
 use device::{Category, DType, Description, Device, DeviceOptions, Request};
 use nn::models::{Mlp, MlpSizes};
 use nn::{Input, Model, Parameters, Recompute, Stage};

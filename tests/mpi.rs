@@ -1,17 +1,14 @@
 //! Ranks as processes: the same bits as threads, agreement at the start, one sentence for an error.
-#![cfg(feature = "mpi")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
-
-mod common;
 
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::jobs::{
+use crate::common;
+use crate::common::jobs::{
     Transport, arguments, has_mpi, history, launcher, mpirun, summary, text, train, workplace,
 };
-use common::program;
-use common::sizes::{self, Sizes};
+use crate::common::program;
+use crate::common::sizes::{self, Sizes};
 use telemetry::scaling::{Scaling, ScalingRun, read_runs};
 
 /// The planned host memory of a process is within 5 % of the peak that the system measures.

@@ -1,16 +1,12 @@
 //! Ranks that do not start, do not end, or run another command: a job ends within its deadline with the
 //! reason.
-#![cfg(feature = "mpi")]
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
-
-mod common;
 
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use common::jobs::{arguments, has_mpi, mpirun, signal, summary, text, workplace};
-use common::program;
-use common::random::{Budget, Random};
+use crate::common::jobs::{arguments, has_mpi, mpirun, signal, summary, text, workplace};
+use crate::common::program;
+use crate::common::random::{Budget, Random};
 use system::fail_point;
 
 /// Longest silence of a rank, so long that no rank is late on a busy machine.

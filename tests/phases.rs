@@ -1,13 +1,10 @@
 //! Times and memory of a step's phases, in real runs on the CPU.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
-
-mod common;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use crate::common::runs::{GPT, MLP, config, train_in};
 use autograd::{Tape, Var};
-use common::runs::{GPT, MLP, config, train_in};
 use device::{Category, DType, Request};
 use nn::{Input, Model, NnError, Parameters};
 use run::{RunOptions, TrainReport};

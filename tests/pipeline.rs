@@ -1,14 +1,12 @@
 //! Pipelines on the command line: a picture of the schedule, the benchmark of all schedules, partitions by
 //! measured times.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
-
-mod common;
 
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::devices::{gpu, own_gpus};
-use common::jobs::{summary, text, workplace};
+use crate::common;
+use crate::common::devices::{gpu, own_gpus};
+use crate::common::jobs::{summary, text, workplace};
 
 const SCHEDULES: [&str; 4] = ["gpipe", "1f1b", "interleaved", "zero-bubble"];
 

@@ -1,20 +1,15 @@
 //! `plimsoll plan`: fits and refusals, remedies, proposals, and devices that are not present.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
-#[path = "planning/address_limits.rs"]
 mod address_limits;
-mod common;
-#[path = "planning/predictions.rs"]
 mod predictions;
-#[path = "planning/search.rs"]
 mod search;
-#[path = "planning/shared_gpu.rs"]
 mod shared_gpu;
 
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::jobs::{text, workplace};
+use crate::common;
+use crate::common::jobs::{text, workplace};
 use serde_json::Value;
 
 fn plimsoll(directory: &Path) -> Command {

@@ -1,16 +1,13 @@
 //! The preparation of a run: its first lines come at once, a request to stop ends it, a plan reads no data,
 //! and a hostile chat template ends it in a sentence.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
-
-mod common;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use common::jobs::{clean, signal, text, workplace};
-use common::program;
+use crate::common::jobs::{clean, signal, text, workplace};
+use crate::common::program;
 use system::fail_point;
 
 /// Bytes of a sparse file that nobody reads to its end in a test.

@@ -1,13 +1,10 @@
 //! `plimsoll profile`: the operators of a step, their trace, and ranges for tools.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
-
-mod common;
 
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::runs::{GPT, MLP, config, train_in};
-use common::{library, program, root};
+use crate::common::runs::{GPT, MLP, config, train_in};
+use crate::common::{library, program, root};
 use serde_json::Value;
 use worker::DeviceChoice;
 

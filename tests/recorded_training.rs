@@ -1,11 +1,8 @@
 //! A two-layer GPT-2 and the five-layer MLP, compared with recordings of PyTorch.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
-mod common;
-
+use crate::common::devices::computing;
+use crate::common::{Recording, relative, tokens};
 use autograd::{Gradients, Mode, Tape, UseId};
-use common::devices::computing;
-use common::{Recording, relative, tokens};
 use device::{Backend, Category, DType, Device, DeviceOptions};
 use nn::models::{Gpt, GptSizes, Mlp, MlpSizes, PositionKind};
 use nn::{Input, Model, Parameters, Stage};

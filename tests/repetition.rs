@@ -1,12 +1,10 @@
 //! Steps that run out of memory are repeated with smaller micro-batches.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
-
-mod common;
 
 use std::path::Path;
 
+use crate::common;
+use crate::common::runs::{GPT, MLP, config};
 use autograd::{Tape, Var};
-use common::runs::{GPT, MLP, config};
 use device::{Category, DType, Request};
 use nn::{Input, Model, NnError, Parameters};
 use run::{Interrupt, RunError, RunOptions, TrainReport};

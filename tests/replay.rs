@@ -1,13 +1,10 @@
 //! `plimsoll replay`: recordings that match, one that differs, and other files.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-mod common;
 
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use common::{golden, program, root};
+use crate::common::{golden, program, root};
 
 fn replay(files: &[PathBuf]) -> (Option<i32>, String, String) {
     let Output { status, stdout, stderr } =

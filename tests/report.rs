@@ -1,13 +1,10 @@
 //! Pages of real runs and plans: `plimsoll report` and `plimsoll plan --html`.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
-
-mod common;
 
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::runs::{GPT, config, train_in};
-use common::{program, root};
+use crate::common::runs::{GPT, config, train_in};
+use crate::common::{program, root};
 use telemetry::units::grouped;
 use worker::DeviceChoice;
 

@@ -1,26 +1,17 @@
 //! Jobs that lose ranks, hosts and launchers at random moments, start again by themselves, and end with the
 //! weights of an undisturbed run.
-#![cfg(feature = "mpi")]
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stdout,
-    reason = "in tests, a panic is the report of a failure, and the driver prints its figures"
-)]
 
-mod common;
-#[path = "restarts/disk.rs"]
 mod disk;
-#[path = "restarts/restarted.rs"]
 mod restarted;
 
 use std::process::Command;
 use std::time::Duration;
 
-use common::devices::gpu;
-use common::jobs::{clean, has_mpi, is_alive, signal, text};
-use common::program;
-use common::random::{Budget, Random};
+use crate::common;
+use crate::common::devices::gpu;
+use crate::common::jobs::{clean, has_mpi, is_alive, signal, text};
+use crate::common::program;
+use crate::common::random::{Budget, Random};
 use restarted::{
     Costs, Hosts, LIMIT, Restarted, SLOW_DISK, SLOW_STEPS, Slow, whole, whole_on_gpu, workplace,
 };
@@ -378,11 +369,11 @@ fn a_job_that_is_stopped_or_refused_does_not_start_again() {
 fn slurm_starts_a_job_again_on_the_nodes_that_answer() {
     let directory = workplace(10);
     let path = |name: &str| directory.path().join(name);
-    common::jobs::script(&path("bin/scontrol"), "printf 'node1\\nnode2\\n'");
+    common::scripts::write(&path("bin/scontrol"), "printf 'node1\\nnode2\\n'");
     // The second node answers until the job has failed once.
     let srun = "case \"$*\" in *' true') [[ $* != *node2* || ! -e failed ]]; exit;; esac\n\
                 echo \"$*\" >>starts; [[ -e failed ]] || { touch failed; exit 1; }";
-    common::jobs::script(&path("bin/srun"), srun);
+    common::scripts::write(&path("bin/srun"), srun);
     let search = format!("{}:{}", path("bin").display(), std::env::var("PATH").unwrap());
     let mut command: Command = clean(common::root().join("launch/slurm.sbatch"), directory.path());
     command.args(["run.toml", "out"]).env("PATH", search).env("PLIMSOLL", program());

@@ -1,16 +1,9 @@
 //! `launch/sanitize` with a stand-in for compute-sanitizer: a report counts by the owner of its kernels.
-#![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
 use std::process::Command;
 
-fn script(path: &Path, text: &str) {
-    fs::create_dir_all(path.parent().unwrap()).unwrap();
-    fs::write(path, format!("#!/bin/bash\n{text}\n")).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-}
+use crate::common::scripts;
 
 /// A sanitizer record about accesses of kernels.
 fn record(kernels: &[&str]) -> String {
@@ -50,7 +43,10 @@ fn reports_count_by_the_owner_of_their_kernels() {
     let (bin, bundle) = (directory.path().join("bin"), directory.path().join("bundle"));
     let records = directory.path().join("records.xml");
     let save = "while [[ $1 == --* ]]; do case $1 in\n--save) file=$2; shift 2;;\n--xml) shift;;\n*) shift 2;;\nesac; done";
-    script(&bin.join("compute-sanitizer"), &format!("{save}\ncp '{}' \"$file\"\n\"$@\"", records.display()));
+    scripts::write(
+        &bin.join("compute-sanitizer"),
+        &format!("{save}\ncp '{}' \"$file\"\n\"$@\"", records.display()),
+    );
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     for (tool, reports, tests, message, status) in cases {
         let reports: String = reports.iter().map(|kernels| record(kernels)).collect();
@@ -59,7 +55,7 @@ fn reports_count_by_the_owner_of_their_kernels() {
             format!("<?xml version=\"1.0\"?>\n<ComputeSanitizerOutput>\n{reports}</ComputeSanitizerOutput>"),
         )
         .unwrap();
-        script(&bundle.join("tests/tensor-operators"), &format!("echo '{tests}'"));
+        scripts::write(&bundle.join("tests/tensor-operators"), &format!("echo '{tests}'"));
         let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/launch/sanitize"));
         command.arg("--bundle").arg(&bundle).arg("--out").arg(directory.path().join("out"));
         let output = command.args([tool, "linear"]).env("PATH", &path).output().unwrap();
@@ -75,11 +71,11 @@ fn each_tool_has_its_groups_and_options() {
     let (bin, bundle) = (directory.path().join("bin"), directory.path().join("bundle"));
     let arguments = directory.path().join("given.txt");
     let stand_in = format!("echo \"$* $PLIMSOLL_TEST_REPEATS\" >>'{}'", arguments.display());
-    script(
+    scripts::write(
         &bin.join("compute-sanitizer"),
         &format!("{stand_in}\necho 'test result: ok. 1 passed; 0 failed'"),
     );
-    script(&bundle.join("tests/tensor-operators"), "exit 1");
+    scripts::write(&bundle.join("tests/tensor-operators"), "exit 1");
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
     for (tool, groups, own, streams) in
         [("memcheck", 11, true, true), ("racecheck", 11, false, true), ("initcheck", 10, false, false)]

@@ -1,13 +1,11 @@
 //! The scaling suite, with real runs on the CPU.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
-
-mod common;
 
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use crate::common;
+use crate::common::runs::{GPT, config};
 use bench::{BenchOptions, ScalingCase, bench_scaling};
-use common::runs::{GPT, config};
 use telemetry::scaling::{Scaling, ScalingRun, parse_runs};
 use worker::DeviceChoice;
 

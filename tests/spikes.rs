@@ -1,12 +1,9 @@
 //! Spikes of the gradient norm: the same decisions and weights on every grid, also after an interruption.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
-
-mod common;
 
 use std::path::Path;
 
-use common::jobs::{self, Transport};
-use common::runs::{GPT, config};
+use crate::common::jobs::{self, Transport};
+use crate::common::runs::{GPT, config};
 use run::{Interrupt, RunError, RunOptions, TrainReport};
 use serde_json::Value;
 use worker::DeviceChoice;

@@ -1,20 +1,17 @@
 //! Ranks that a launcher without MPI starts: the bits of threads, one sentence for an error on each rank, and
 //! jobs that end within their deadlines, also between two hosts.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
-
-mod common;
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::jobs::{
+use crate::common::jobs::{
     Running, Transport, arguments, clean, free_port, history, is_alive, outcome, over_tcp, signal, text,
     train, two_namespaces, workplace,
 };
-use common::program;
-use common::python::python_with;
-use common::random::{Budget, Random};
+use crate::common::program;
+use crate::common::python::python_with;
+use crate::common::random::{Budget, Random};
 
 /// Longest silence of a rank, so long that no rank is late on a busy machine.
 const SILENCE: &str = "parallel.timeout_seconds=8";

@@ -1,11 +1,8 @@
 //! Connections are made before the first step, for exactly the operations that a step uses.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
-mod common;
-
+use crate::common::runs::{MLP, RESNET, config};
 use collective::threads::{Options, run};
 use collective::{CollectiveUse, Operation, Traffic};
-use common::runs::{MLP, RESNET, config};
 use device::DType;
 use parallel::data::{DataCollectives, Reduction};
 use plan::prepare;

@@ -1,13 +1,13 @@
 //! Verification of micro-batches: it changes neither bits nor planned bytes, and finds bits that are inverted
 //! in results of operators.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
-
-mod common;
 
 use std::path::Path;
 
-use common::jobs::{self, Transport, text};
-use common::runs::{BOTTLENECKS, GPT, LLAMA, MLP, RESNET, WINDOWS_AND_CAPS, WINDOWS_AND_FACTORS, config};
+use crate::common;
+use crate::common::jobs::{self, Transport, text};
+use crate::common::runs::{
+    BOTTLENECKS, GPT, LLAMA, MLP, RESNET, WINDOWS_AND_CAPS, WINDOWS_AND_FACTORS, config,
+};
 use run::{RunOptions, TrainReport};
 use system::fail_point;
 use worker::DeviceChoice;

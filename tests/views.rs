@@ -1,15 +1,10 @@
 //! Files with the memory of a real run, read by Python and rendered by PyTorch if installed.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
-#![allow(clippy::print_stdout, reason = "skipped checks are reported")]
-
-mod common;
-
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::python::python_with;
-use common::runs::{GPT, config, train_in};
+use crate::common::python::python_with;
+use crate::common::runs::{GPT, config, train_in};
 use run::TrainReport;
 use telemetry::Unit;
 use worker::DeviceChoice;

@@ -1,7 +1,4 @@
 //! Where people look at runs: TensorBoard, Prometheus, `plimsoll runs`, and pages with text from users.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
-
-mod common;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,9 +6,9 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use common::python::python_with;
-use common::runs::{GPT, MLP, config};
-use common::{program, root};
+use crate::common::python::python_with;
+use crate::common::runs::{GPT, MLP, config};
+use crate::common::{program, root};
 use run::{Interrupt, RunOptions};
 use serde_json::Value;
 use worker::DeviceChoice;

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::common::{self, library};
+use crate::common::{self, library};
 
 /// A library whose exit handler crashes.
 const LIBRARY: &str = "#include <stdlib.h>\n__attribute__((destructor)) static void end(void) { abort(); }\n";

@@ -71,14 +71,6 @@ pub(crate) fn workplace() -> tempfile::TempDir {
     directory
 }
 
-/// Writes an executable script with this body.
-pub(crate) fn script(path: &Path, body: &str) {
-    use std::os::unix::fs::PermissionsExt;
-    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-    std::fs::write(path, format!("#!/bin/bash\n{body}\n")).unwrap();
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
-}
-
 /// A command in `directory` without environment variables of a launcher or a user.
 pub(crate) fn clean(program: impl AsRef<std::ffi::OsStr>, directory: &Path) -> Command {
     let mut command = Command::new(program);

@@ -9,6 +9,7 @@ pub(crate) mod ports;
 pub(crate) mod python;
 pub(crate) mod random;
 pub(crate) mod runs;
+pub(crate) mod scripts;
 pub(crate) mod sizes;
 pub(crate) mod token_files;
 

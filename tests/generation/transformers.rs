@@ -86,10 +86,8 @@ fn questions_in_json_lines_are_scored_as_by_transformers() {
     let Some(python) = python_with(&["torch", "transformers"]) else { return };
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("questions.jsonl");
-    let words: Vec<&str> = include_str!("main.rs")
-        .split_whitespace()
-        .filter(|word| word.is_ascii() && word.len() < 16)
-        .collect();
+    let words: Vec<&str> =
+        include_str!("mod.rs").split_whitespace().filter(|word| word.is_ascii() && word.len() < 16).collect();
     let question = |at: usize| {
         let context = words[at * 5..at * 5 + 7].join(" ");
         let endings: Vec<_> =

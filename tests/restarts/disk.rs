@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::common::jobs::clean;
+use crate::common::jobs::clean;
 
 /// A small file system for a run directory, in a namespace that a sleeping process keeps.
 pub(super) struct Disk(Child);

@@ -11,9 +11,9 @@ use serde_json::Value;
 use system::fail_point;
 use system::skipped::{self, Need};
 
-use super::common::jobs::{clean, signal, summary, text};
-use super::common::{program, root};
 use super::disk::Disk;
+use crate::common::jobs::{clean, signal, summary, text};
+use crate::common::{program, root};
 
 /// A model so small that most of a job's time is spent in its start.
 const TINY: &str = r#"

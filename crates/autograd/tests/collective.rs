@@ -1,6 +1,5 @@
 //! Collectives as operators: values and gradients of N ranks against f64 sums over all ranks, the bits of
 //! sums against the tree on one rank, and the memory of Meta ranks against that of ranks with memory.
-#![allow(clippy::unwrap_used, clippy::panic)] // a test panics to report a failure
 
 use autograd::{Gradients, Mode, Pass, Result, Tape, Var, ops};
 use collective::threads::{Options, run};

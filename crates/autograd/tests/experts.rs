@@ -1,5 +1,4 @@
 //! Mixtures of experts against dense layers of all experts, and routing against differences in f64.
-#![allow(clippy::unwrap_used)] // a test panics to report a failure
 
 use autograd::ops::{ExpertWeights, RouterState, RouterWeights};
 use autograd::{Gradients, Mode, Pass, Result, Tape, UseId, Var, Weight, ops};

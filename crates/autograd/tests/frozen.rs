@@ -1,5 +1,4 @@
 //! Frozen weights: backward computes only what trained weights need, with the same bits.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 use autograd::ops::{FeedForwardWeights, GatedFeedForwardWeights};
 use autograd::{Gradients, Mode, Segment, Tape, UseId, Var, Weight, ops, recompute};

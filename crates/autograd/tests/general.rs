@@ -1,5 +1,4 @@
 //! Compositions of general operators give the values and gradients of fused operators.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)] // a test panics to report a failure
 
 use autograd::ops::AttentionMeasures;
 use autograd::{Gradients, Mode, Result, Tape, UseId, Var, Weight, ops};

@@ -1,5 +1,4 @@
 //! The autocast table holds for every operator: the types of results, and the arithmetic on half operands.
-#![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
 use std::cell::RefCell;
 use std::rc::Rc;

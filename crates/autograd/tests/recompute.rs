@@ -1,5 +1,4 @@
 //! Recomputed segments give the same bits with any partition into segments, and use less memory.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 use std::rc::Rc;
 

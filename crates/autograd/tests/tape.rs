@@ -1,5 +1,4 @@
 //! The tape: the tensors it keeps, when it frees them, and the order of its calls.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -1,20 +1,19 @@
 //! One set of checks for every transport and world size, against values computed directly.
 
-mod common;
-
+use crate::common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use collective::threads::{Options, run};
-use collective::{Axis, CollectiveUse, Communicator, DataPlane, GridShape};
-use common::nccl::{PATIENCE, SETTINGS, gpus, run_on_gpus};
-use common::planes::{
+use crate::common::nccl::{PATIENCE, SETTINGS, gpus, run_on_gpus};
+use crate::common::planes::{
     COUNTS, by_parity, exchange_matches_plain_sends_and_receives, inputs, members_of, on_a_plane,
     sends_and_receives_pass_values_along,
 };
-use common::shared_gpu;
-use common::{Check, Failed, Outcome, STREAM, buffer, everywhere, filled, values};
+use crate::common::shared_gpu;
+use crate::common::{Check, Failed, Outcome, STREAM, buffer, everywhere, filled, values};
+use collective::threads::{Options, run};
+use collective::{Axis, CollectiveUse, Communicator, DataPlane, GridShape};
 use device::{Device, StreamKind};
 
 /// Runs all plane checks on the groups of a split: with every rank in a group, and with some in none.
@@ -255,7 +254,7 @@ mod tcp {
 
     #[test]
     fn over_tcp_between_processes() {
-        hold(3, "tcp::one_rank");
+        hold(3, "conformance::tcp::one_rank");
     }
 
     #[test]
@@ -269,7 +268,7 @@ mod tcp {
     #[test]
     fn over_tcp_and_nccl() {
         let Some(gpus) = gpus() else { return };
-        (2..=gpus.largest_world).for_each(|ranks| hold(ranks, "tcp::one_rank_on_a_gpu"));
+        (2..=gpus.largest_world).for_each(|ranks| hold(ranks, "conformance::tcp::one_rank_on_a_gpu"));
     }
 
     #[test]
@@ -293,7 +292,9 @@ mod mpi {
     fn over_mpi_and_nccl() {
         let Some(gpus) = gpus() else { return };
         for ranks in 2..=gpus.largest_world {
-            let Some(output) = common::mpi::launched(ranks, "mpi::one_rank_on_a_gpu", "") else { return };
+            let Some(output) = common::mpi::launched(ranks, "conformance::mpi::one_rank_on_a_gpu", "") else {
+                return;
+            };
             let text = common::mpi::text(&output);
             assert!(output.status.success(), "{ranks} ranks: {text}");
             assert_eq!(text.matches("every check held").count(), ranks, "{text}");
@@ -318,7 +319,7 @@ mod mpi {
     #[test]
     fn over_mpi() {
         for ranks in 1..=4 {
-            let Some(output) = common::mpi::launched(ranks, "mpi::one_rank", "") else { return };
+            let Some(output) = common::mpi::launched(ranks, "conformance::mpi::one_rank", "") else { return };
             let text = common::mpi::text(&output);
             assert!(output.status.success(), "{ranks} ranks: {text}");
             assert_eq!(text.matches("every check held").count(), ranks, "{text}");

@@ -1,11 +1,9 @@
 //! One rank without the others counts the bytes that it would move with them.
 
-mod common;
-
+use crate::common::nccl::{PATIENCE, gpus, run_on_gpus};
+use crate::common::{Outcome, STREAM, buffer, cpu, filled, meta};
 use collective::threads::{Options, run};
 use collective::{Communicator, DataPlane, Operation, Traffic};
-use common::nccl::{PATIENCE, gpus, run_on_gpus};
-use common::{Outcome, STREAM, buffer, cpu, filled, meta};
 use device::{DType, Device};
 
 /// Runs every operation on the plane of all ranks and on the plane of a group.

@@ -1,10 +1,8 @@
 //! Axes that are divided into groups of neighbours, and shards that the ranks of a group exchange.
 
-mod common;
-
+use crate::common::{Failed, Outcome, STREAM, buffer, cpu, filled, values};
 use collective::threads::{Options, run};
 use collective::{Axis, DataPlane, DividedPlane, Planes, RankGrid, SharedPlane, exchange_shards};
-use common::{Failed, Outcome, STREAM, buffer, cpu, filled, values};
 use device::{Category, Device};
 use tensor::Tensor;
 

@@ -1,12 +1,11 @@
 //! Ranks that disagree, fail, panic or fall silent: all ranks get an error with rank and reason, none hangs.
 
-mod common;
-
+use crate::common;
 use std::time::{Duration, Instant};
 
+use crate::common::{Failed, Outcome, STREAM, buffer, cpu, filled, first_error, meta};
 use collective::threads::{Cause, Options, run};
 use collective::{CollectiveError, Communicator, DataPlane, Operation, Plane};
-use common::{Failed, Outcome, STREAM, buffer, cpu, filled, first_error, meta};
 use device::{DType, Device};
 
 const PATIENT: Options = Options { timeout: Duration::from_secs(600), grace: Duration::from_secs(60) };

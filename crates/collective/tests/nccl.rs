@@ -1,19 +1,16 @@
 //! GPUs over NCCL: refused calls, memory taken, and how waits end if a rank does not arrive.
-#![allow(clippy::unwrap_used, clippy::panic)] // in tests, a panic is the report of a failure
-
-mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::common::nccl::{PATIENCE, SETTINGS, gpu, gpus, run_on_gpus};
+use crate::common::{Failed, Outcome, STREAM, buffer, cpu, filled, first_error, values};
 use collective::threads::{Options, run};
 use collective::{
     CollectiveError, CollectiveUse, Communicator, DataPlane, Operation, PeerAccess, PeerAccessOptions,
     RankTree, SharedSum, SumKernels, nccl,
 };
-use common::nccl::{PATIENCE, SETTINGS, gpu, gpus, run_on_gpus};
-use common::{Failed, Outcome, STREAM, buffer, cpu, filled, first_error, values};
 use device::{Backend, DType, Description, Device, DeviceOptions, Kind};
 
 /// Creates a Meta device that counts as a GPU would.

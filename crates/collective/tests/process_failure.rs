@@ -1,13 +1,11 @@
 //! Processes that fail, are killed or stopped, or disagree: the others learn which and why, and end.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
-mod common;
-
+use crate::common;
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
+use crate::common::{Failed, Outcome, STREAM, buffer, cpu};
 use collective::{Communicator, DataPlane, World};
-use common::{Failed, Outcome, STREAM, buffer, cpu};
 use device::DType;
 
 const RANKS: usize = 4;
@@ -57,9 +55,12 @@ fn reduce(communicator: &mut Communicator, bytes: usize) -> Outcome<()> {
 #[test]
 fn survivors_name_the_rank_that_is_lost() {
     for (name, _, words) in SCENARIOS {
-        let over_tcp = || Some(common::tcp::launched(RANKS, "one_rank", name));
-        let over_mpi =
-            || cfg!(feature = "mpi").then(|| common::mpi::launched(RANKS, "one_rank", name)).flatten();
+        let over_tcp = || Some(common::tcp::launched(RANKS, "process_failure::one_rank", name));
+        let over_mpi = || {
+            cfg!(feature = "mpi")
+                .then(|| common::mpi::launched(RANKS, "process_failure::one_rank", name))
+                .flatten()
+        };
         for launched in [&over_tcp as &dyn Fn() -> Option<Output>, &over_mpi] {
             let begin = Instant::now();
             let Some(output) = launched() else { continue };

@@ -1,10 +1,8 @@
 //! The order of sums, for any values and world size.
 
-mod common;
-
+use crate::common::{Number, Outcome, STREAM, cpu, filled, tree_sum};
 use collective::DataPlane;
 use collective::threads::{Options, run};
-use common::{Number, Outcome, STREAM, cpu, filled, tree_sum};
 use half::{bf16, f16};
 use proptest::prelude::*;
 

@@ -1,17 +1,14 @@
 //! Ranks that share a GPU: refused devices, memory taken, and how waits end if a rank does not arrive.
-#![allow(clippy::unwrap_used, clippy::panic)] // in tests, a panic is the report of a failure
-
-mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::common::nccl::PATIENCE;
+use crate::common::shared_gpu::{run_on_one_gpu, there_is_one};
+use crate::common::{Failed, Outcome, STREAM, buffer, cpu, filled, first_error, meta, values};
 use collective::threads::{Options, run};
 use collective::{Communicator, DataPlane};
-use common::nccl::PATIENCE;
-use common::shared_gpu::{run_on_one_gpu, there_is_one};
-use common::{Failed, Outcome, STREAM, buffer, cpu, filled, first_error, meta, values};
 use device::{DType, Device};
 
 #[test]

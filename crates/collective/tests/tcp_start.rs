@@ -1,16 +1,13 @@
 //! Ranks that TCP would connect, but that differ, are missing, or meet strangers: each gets one sentence.
-#![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
-
-mod common;
 
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
+use crate::common::STREAM;
+use crate::common::tcp::{free_port, member, on_threads};
 use collective::DataPlane;
 use collective::tcp::{Member, Secret, StartError};
-use common::STREAM;
-use common::tcp::{free_port, member, on_threads};
 
 /// A case: its name, its ranks, words of each one's sentence, and each one's exit status.
 type Case = (&'static str, Vec<Member>, [&'static [&'static str]; 3], [u8; 3]);

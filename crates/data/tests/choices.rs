@@ -1,9 +1,6 @@
 //! Questions with several endings, from both kinds of files, and as micro-batches.
-#![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
-mod common;
-
-use common::{byte_level, sentence_pieces, tokenizer};
+use crate::common::{byte_level, sentence_pieces, tokenizer};
 use data::{ChoiceSource, Ending, IGNORED, MicroBatch, Question, Questions, Source, TextLengths, Tokenizer};
 use serde_json::{Value, json};
 

@@ -1,7 +1,5 @@
 //! Corpora of real files.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
-
 use data::{Corpus, Error};
 use proptest::prelude::*;
 use std::fs;

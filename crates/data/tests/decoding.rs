@@ -1,9 +1,6 @@
 //! Decoding of whole texts and of tokens that come one by one, as `tokenizers` decodes them.
-#![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
-mod common;
-
-use common::{added, byte_level, sentence_pieces, tokenizer};
+use crate::common::{added, byte_level, sentence_pieces, tokenizer};
 use data::{TextStream, Tokenizer};
 use proptest::prelude::*;
 use serde_json::{Value, json};

@@ -1,7 +1,5 @@
 //! Images: CIFAR's files and folders of classes, samples by number, and validation.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;

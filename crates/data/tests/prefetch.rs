@@ -1,7 +1,5 @@
 //! Micro-batches that are read ahead.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail by panicking")]
-
 use data::MicroBatchId::{Training, Validation};
 use data::{BatchShape, Component, Corpus, Error, MicroBatch, MicroBatchId, OrderKind, Prefetcher};
 use data::{Source, Split, SyntheticKind, SyntheticOptions, SyntheticSource};

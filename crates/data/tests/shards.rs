@@ -1,7 +1,5 @@
 //! Token shards in the formats of nanoGPT and llm.c.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
-
 use data::{
     Component, Corpus, Error, MicroBatch, OrderKind, Source, Split, TokenOptions, TokenSource, Tokenizer,
 };

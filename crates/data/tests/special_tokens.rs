@@ -1,10 +1,7 @@
 //! Special tokens and added tokens, from every file that states them. The expected values are those of
 //! transformers 5.24, whose `AutoTokenizer` read the same folders.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
-mod common;
-
-use common::{added, byte_level, open, sentence_pieces, tokenizer, write};
+use crate::common::{added, byte_level, open, sentence_pieces, tokenizer, write};
 use data::{Error, SpecialTokens, Tokenizer};
 use serde_json::{Value, json};
 

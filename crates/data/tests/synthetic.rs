@@ -1,7 +1,5 @@
 //! Micro-batches from a generator.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
-
 use std::sync::Arc;
 
 use data::{CycledSource, MicroBatch, Source, SyntheticKind, SyntheticOptions, SyntheticSource};

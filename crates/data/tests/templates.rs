@@ -1,11 +1,8 @@
 //! Chat templates: the texts that they make, as transformers make them, and the answers in these.
-#![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
-
-mod common;
 
 use std::fs;
 
-use common::{byte_level, tokenizer};
+use crate::common::{byte_level, tokenizer};
 use data::{ChatTemplate, TemplateInput, Tokenizer};
 use serde_json::{Value, json};
 

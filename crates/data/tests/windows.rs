@@ -1,7 +1,5 @@
 //! Micro-batches of text as pure functions of their number.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
-
 use data::{
     Bigrams, Component, Corpus, Error, MicroBatch, OrderKind, Source, Split, TokenOptions, TokenSource,
     Tokenizer,

@@ -1,5 +1,4 @@
 //! Buffers, borrow rules, and the allocator's counters, on every available backend.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 use device::{Backend, Category, Description, Device, DeviceError, DeviceOptions, Request, StreamKind};
 

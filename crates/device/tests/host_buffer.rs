@@ -1,5 +1,4 @@
 //! Host memory that a device fills while the host goes on.
-#![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
 use std::thread;
 

@@ -1,5 +1,4 @@
 //! Host matmuls and loops against plain code; the bits are the same on any number of threads.
-#![allow(clippy::unwrap_used)]
 
 use device::parallel::{for_pieces, for_tasks, map, simd};
 use device::{MatrixRef, gemm, gemm_then};

@@ -1,5 +1,4 @@
 //! Marks in the compute stream's work.
-#![allow(clippy::unwrap_used)] // a test stops at the first surprise
 
 use std::time::{Duration, Instant};
 

@@ -1,11 +1,5 @@
 //! Matmuls on a GPU, if there is one, compared with sums in f64: all epilogues, both storages of operands,
 //! odd sizes.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    clippy::print_stderr,
-    reason = "in tests, a panic is the report of a failure"
-)]
 
 use device::matmul_table::MatmulTable;
 use device::{Buffer, Category, DType, Device, DeviceOptions, Epilogue, Matmul, Operand, Region, Request};

@@ -2,7 +2,6 @@
 //!
 //! The targets are plain functions of a byte slice. A seeded mutator over real inputs drives them for a
 //! bounded time; `PLIMSOLL_LONG_TESTS` sets the seconds.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::time::{Duration, Instant};
 

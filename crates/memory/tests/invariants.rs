@@ -1,11 +1,8 @@
 //! Invariants that hold after every operation, for any sequence, settings and driver failures.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod support;
-
+use crate::support::{World, operation, settings};
 use memory::AllocationError;
 use proptest::prelude::*;
-use support::{World, operation, settings};
 
 const TOTAL: u64 = 1 << 30;
 

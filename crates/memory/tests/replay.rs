@@ -1,6 +1,5 @@
 //! Every recording of PyTorch's allocator replays without a difference, and every kind of difference is
 //! detected.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
 

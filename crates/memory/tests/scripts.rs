@@ -1,5 +1,4 @@
 //! Scripts: work that is repeated without being done again.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use memory::drivers::Counting;
 use memory::{AllocationError, Allocator, Event, ScriptEnd, Settings, Stream, Tag};

@@ -1,5 +1,4 @@
 //! The settings' syntax is PyTorch's.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use memory::{Allocator, Settings, Stream, Tag, drivers::Counting};
 

@@ -1,5 +1,4 @@
 //! Buffers of a model: the passes that may change them, and their category.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 use autograd::{Gradients, Mode, Tape, Var, ops};
 use device::{Category, DType, Device, DeviceOptions};

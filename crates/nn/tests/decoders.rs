@@ -1,5 +1,4 @@
 //! Language models with their options: dropout, packed documents, positions, tied and untied heads.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 use std::path::Path;
 use std::rc::Rc;

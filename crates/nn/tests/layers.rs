@@ -1,6 +1,5 @@
 //! Layers in forms that no model uses yet: gradients by finite differences, and residual streams with any
 //! norm.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 use autograd::{Gradients, Mode, Tape, Var, Weight, ops};
 use device::{Category, DType, Device, DeviceOptions};

@@ -1,5 +1,4 @@
 //! An update in two calls gives the same bits as one call.
-#![allow(missing_docs, clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
 use device::{Category, DType, Device, DeviceOptions, Request};
 use optim::{GradientNorm, GroupOptions, Optimizer, Slot, StateOptions, UpdateRule};

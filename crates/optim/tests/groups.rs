@@ -1,5 +1,4 @@
 //! Groups of one optimizer give the same bits as an optimizer each.
-#![allow(missing_docs, clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
 use device::{Category, DType, Device, DeviceOptions, Request};
 use optim::{GroupOptions, Optimizer, Slot, StateOptions, StepState, UpdateRule};

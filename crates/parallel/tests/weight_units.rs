@@ -1,6 +1,5 @@
 //! Weights of which each rank holds a part: gathered before their use, they give the bits of whole ones, and
 //! between walks a rank holds its parts and the buffers.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -1,9 +1,6 @@
 //! Grids with which a run goes on when ranks are lost.
-#![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
-mod common;
-
-use common::setup;
+use crate::common::setup;
 use config::RunConfig;
 use plan::{DeviceRanks, PlanDevice, PlanOptions, PlanTarget, continuation, plan_run};
 

@@ -1,9 +1,6 @@
 //! The cost of a plan depends on its distinct work, and skipping repeated work changes no figure.
-#![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
-mod common;
-
-use common::setup;
+use crate::common::setup;
 use device::Description;
 use parallel::pipeline::PlanWork;
 use plan::roles::plan_all;

@@ -1,9 +1,6 @@
 //! Ranks with a common role: the plan of the role is that of each of its ranks.
-#![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
-mod common;
-
-use common::setup;
+use crate::common::setup;
 use plan::plan;
 use plan::roles::plan_all;
 

@@ -1,9 +1,6 @@
 //! Searches for configurations that fit, of which some cannot be planned.
-#![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
-mod common;
-
-use common::setup;
+use crate::common::setup;
 use config::RunConfig;
 use plan::roles::plan_all;
 use plan::{

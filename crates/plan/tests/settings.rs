@@ -1,9 +1,7 @@
 //! A plan's sentences about settings: preallocated memory, the cost of lanes, keys without effect.
-#![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
-mod common;
-
-use common::setup;
+use crate::common;
+use crate::common::setup;
 use plan::{Plan, plan, plan_run, without_effect};
 use plan::{PlanOptions, PlanTarget};
 use telemetry::step_trace::TraceEvent;

@@ -1,9 +1,6 @@
 //! Plans of sharded state: proposals, remedies, whole gradients, ranks without a lane of their own.
-#![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
-mod common;
-
-use common::setup;
+use crate::common::setup;
 use config::RunConfig;
 use plan::remedy::nearest;
 use plan::roles::plan_all;

@@ -1,12 +1,9 @@
 //! The calls of a step, logged by the worker on Meta.
-#![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
-
-mod common;
 
 use std::collections::BTreeMap;
 
+use crate::common::{GPT, MLP, of};
 use collective::{AxisTraffic, Communicator, PEER_SUMS};
-use common::{GPT, MLP, of};
 use device::{CallLog, LoggedCall, Statistics};
 use plan::{CallSize, PlanDevice, step_calls, with_peers};
 use worker::{Setup, Worker};

@@ -1,5 +1,4 @@
 //! Predicted steps against measured ones.
-#![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
 use std::path::Path;
 

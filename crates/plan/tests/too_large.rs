@@ -1,9 +1,6 @@
 //! Plans of runs that do not fit: nothing but the sentence of the refusal differs.
-#![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
-mod common;
-
-use common::setup;
+use crate::common::setup;
 use plan::{PlanOptions, PlanTarget, plan_precision, plan_run};
 
 /// Enough parameters that they are most of a rank's memory.

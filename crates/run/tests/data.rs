@@ -1,8 +1,6 @@
 //! Training on token shards, tokenized text and mixtures: equal bits on every grid, plans that equal runs,
 //! the best checkpoint and early stopping.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -1,8 +1,6 @@
 //! Training on images: falling loss and rising accuracy, equal bits on every grid and after a resume, plans
 //! that equal runs, and evaluation.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;

@@ -1,5 +1,4 @@
 //! Logs of ranks that share a process.
-#![allow(clippy::unwrap_used)] // in tests, a panic is the report of a failure
 
 use std::fs::read_to_string;
 

@@ -1,5 +1,4 @@
 //! Runs of the scaling suite as lines of JSON, as a table and as plots.
-#![allow(clippy::unwrap_used)] // in tests, a panic is the report of a failure
 
 use telemetry::scaling::{
     RankFigures, Scaling, ScalingRun, efficiency_plot, memory_plot, parse_runs, read_runs, scaling_table,

@@ -1,5 +1,4 @@
 //! Statistics in messages, tables and files.
-#![allow(clippy::unwrap_used)] // in tests, a panic is the report of a failure
 
 use std::time::Duration;
 

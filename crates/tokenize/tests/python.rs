@@ -1,12 +1,6 @@
 //! Comparisons with numpy and with the tokenizers package of Python, each skipped by name if it is not
 //! installed.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "a test may fail by panicking, and says what it skips"
-)]
-
 use data::Tokenizer;
 use std::fs;
 use std::path::Path;

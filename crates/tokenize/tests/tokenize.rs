@@ -1,11 +1,5 @@
 //! Tokenizing files of every kind.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "a test may fail by panicking, and says what it skips"
-)]
-
 use data::{Corpus, Tokenizer};
 use flate2::Compression;
 use flate2::write::GzEncoder;

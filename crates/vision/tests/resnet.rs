@@ -1,5 +1,4 @@
 //! Residual networks, compared with torchvision's in float64 (`tests/golden/resnet.py`).
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 use std::collections::BTreeMap;
 

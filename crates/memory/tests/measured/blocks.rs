@@ -2,7 +2,7 @@
 
 use memory::{BlockState, Category, Stream, Tag};
 
-use crate::{GIB, KIB, MIB, expect, expect_bytes, over, take, take_on};
+use super::{GIB, KIB, MIB, expect, expect_bytes, over, take, take_on};
 
 #[test]
 fn two_blocks_share_a_segment() {

@@ -1,6 +1,6 @@
 //! Expandable segments.
 
-use crate::{GIB, MIB, expect, over, take};
+use super::{GIB, MIB, expect, over, take};
 
 #[test]
 fn expandable_segments_grow_and_shrink_by_pages() {

@@ -2,7 +2,7 @@
 
 use memory::{AllocationError, PoolId, Stream, StreamFilter, Tag};
 
-use crate::{GIB, KIB, MIB, expect, expect_bytes, over, take};
+use super::{GIB, KIB, MIB, expect, expect_bytes, over, take};
 
 #[test]
 fn private_pools_keep_their_memory_until_released_and_flushed() {

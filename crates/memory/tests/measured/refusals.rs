@@ -3,7 +3,7 @@
 use memory::drivers::Counting;
 use memory::{AllocationError, Allocator, BlockState, Category, Stream, Tag};
 
-use crate::{GIB, KIB, MIB, expect, over, take};
+use super::{GIB, KIB, MIB, expect, over, take};
 
 #[test]
 fn a_limit_flushes_and_then_refuses() {

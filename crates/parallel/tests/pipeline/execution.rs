@@ -14,7 +14,7 @@ use parallel::pipeline::{
 };
 use tensor::Tensor;
 
-use crate::shapes::schedule;
+use super::shapes::schedule;
 
 const ROWS: usize = 8;
 const WIDTH: usize = 64;

@@ -2,7 +2,7 @@
 
 use parallel::pipeline::{ActionTimes, Schedule, ScheduleKind, simulate, svg, text};
 
-use crate::shapes::schedule;
+use super::shapes::schedule;
 
 /// Returns the rows of a drawing with equal times, without title and axis.
 fn rows(schedule: &Schedule, passes: [u64; 3], unit: u64) -> String {

@@ -7,7 +7,7 @@ use parallel::pipeline::{
 };
 use proptest::prelude::*;
 
-use crate::shapes::schedule;
+use super::shapes::schedule;
 
 #[test]
 fn explicit_counts() {

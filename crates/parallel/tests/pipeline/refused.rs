@@ -6,7 +6,7 @@ use parallel::pipeline::{
 };
 use proptest::prelude::*;
 
-use crate::shapes::schedule;
+use super::shapes::schedule;
 
 use ActionKind::{
     Backward, BackwardInput, BackwardWeight, Forward, ReceiveBackward, ReceiveForward, SendBackward,

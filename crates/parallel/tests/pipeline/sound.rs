@@ -2,7 +2,7 @@
 
 use parallel::pipeline::{ActionKind, Held, ScheduleKind, validate};
 
-use crate::shapes::{every, of};
+use super::shapes::{every, of};
 
 #[test]
 fn every_schedule_is_valid_for_both_kinds_of_sends() {

@@ -8,7 +8,7 @@ use parallel::pipeline::{
 };
 use proptest::prelude::*;
 
-use crate::shapes::{every, of, schedule};
+use super::shapes::{every, of, schedule};
 
 fn equal(schedule: &Schedule, passes: [u64; 3]) -> Timeline {
     simulate(schedule, &ActionTimes::equal(schedule.stages, passes, 0)).unwrap()
@@ -55,7 +55,7 @@ fn bubble_of_zero_bubble_is_a_third() {
     for schedule in of(ScheduleKind::ZeroBubble) {
         let (p, m) = (schedule.ranks, schedule.micro_batches);
         let timeline = equal(&schedule, [1, 1, 1]);
-        let plain = crate::shapes::schedule(ScheduleKind::OneForwardOneBackward, p, 1, m);
+        let plain = super::shapes::schedule(ScheduleKind::OneForwardOneBackward, p, 1, m);
         let plain = equal(&plain, [1, 1, 1]);
         if p > 1 {
             assert!(timeline.bubble() < plain.bubble(), "{p} ranks, {m} micro-batches");

@@ -1,5 +1,4 @@
 //! Reductions give the same sums, in the same order, for any distribution over ranks and buckets.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod direct;
 mod turns;

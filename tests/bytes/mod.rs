@@ -1,10 +1,7 @@
 //! Equal bytes: every rank of a run uses exactly what its plan says.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod adapters;
 mod allocator;
-#[path = "../common/mod.rs"]
-mod common;
 mod context;
 mod data;
 mod experts;
@@ -16,8 +13,8 @@ mod recompute;
 mod tensor;
 mod zero;
 
-use common::devices::alone;
-use common::runs::{GPT, config, train_in};
+use crate::common::devices::alone;
+use crate::common::runs::{GPT, config, train_in};
 use memory::Statistics;
 use plan::{plan, prepare};
 use run::TrainReport;

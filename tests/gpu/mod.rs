@@ -1,17 +1,15 @@
 //! The program on a GPU, and its refusal on hosts without one. Where there is one GPU only, the tests of
 //! several ranks run on that one, which they share; NCCL and peer access between GPUs need two.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
-#[path = "../common/mod.rs"]
-mod common;
 mod shared;
 
 use std::path::Path;
 use std::process::Command;
 use std::sync::{PoisonError, RwLock};
 
-use common::devices::{gpu, own_gpus};
-use common::jobs::{has_mpi, mpirun, workplace};
+use crate::common;
+use crate::common::devices::{gpu, own_gpus};
+use crate::common::jobs::{has_mpi, mpirun, workplace};
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;

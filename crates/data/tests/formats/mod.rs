@@ -1,5 +1,4 @@
 //! Conversations in every format, plain and compressed, with masks and with what a template is called with.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod files;
 mod formats;

@@ -1,11 +1,5 @@
 //! Prompts and conversations as transformers encode them; skipped by name without Python's transformers.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stderr,
-    reason = "a test may fail by panicking, and says what it skips"
-)]
-
 use std::fs;
 use std::path::Path;
 use std::process::Command;

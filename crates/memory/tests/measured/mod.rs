@@ -1,5 +1,4 @@
 //! Observed behaviour of PyTorch 2.11's allocator, one rule at a time.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod blocks;
 mod expandable;

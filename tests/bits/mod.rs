@@ -1,9 +1,6 @@
 //! Equal bits: the same losses and weights on every grid of ranks and with any number of threads.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 mod adapters;
-#[path = "../common/mod.rs"]
-mod common;
 mod context;
 mod data;
 mod experts;
@@ -22,8 +19,8 @@ mod zero;
 
 use std::sync::MutexGuard;
 
-use common::devices::{self, gpu};
-use common::runs::{GPT, config, train_in};
+use crate::common::devices::{self, gpu};
+use crate::common::runs::{GPT, config, train_in};
 use worker::DeviceChoice;
 
 const PAIR: &str = "parallel.data=2";

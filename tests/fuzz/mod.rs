@@ -1,10 +1,6 @@
 //! Random inputs: configurations, damaged files, grids. A short run is part of every test run; with
 //! `PLIMSOLL_LONG_TESTS=SECONDS` each fuzzer runs that long. Recordings are in `crates/memory/tests/fuzz.rs`,
 //! kills in `tests/kills.rs`, and faults of MPI in `tests/mpi_faults.rs`.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
-
-#[path = "../common/mod.rs"]
-mod common;
 
 mod checkpoints;
 mod configurations;

@@ -1,9 +1,6 @@
 //! Hugging Face folders through whole runs: reading weights on every grid, losses, writing weights.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)] // a test panics to report a failure
 
 mod block_codes;
-#[path = "../common/mod.rs"]
-mod common;
 mod half;
 mod head;
 mod preference;
@@ -15,10 +12,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::devices::gpu;
-use common::golden;
-use common::runs::{config, train_in};
-use common::sizes;
+use crate::common::devices::gpu;
+use crate::common::golden;
+use crate::common::runs::{config, train_in};
+use crate::common::sizes;
 use inference::{EvaluateOptions, ExportOptions};
 use run::{RunError, Startup};
 use serde_json::Value;

@@ -1,18 +1,16 @@
 //! Text and multiple choice from whole models: equal on every grid, as planned, and as transformers have
 //! them.
-#![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)] // a test panics to report a failure
 
 mod chat;
 mod choices;
-#[path = "../common/mod.rs"]
-mod common;
 mod transformers;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use common::golden;
-use common::runs::{GPT, LATENTS, LLAMA, config, train_in};
+use crate::common;
+use crate::common::golden;
+use crate::common::runs::{GPT, LATENTS, LLAMA, config, train_in};
 use inference::{EvaluateOptions, Evaluation, Piece, SampleOptions, Sampled, Show};
 use run::Startup;
 use serde_json::Value;

@@ -1,0 +1,7 @@
+//! Layers and models.
+#![allow(clippy::panic, clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
+
+mod buffers;
+mod decoders;
+mod layers;
+mod resnet;

@@ -1,0 +1,12 @@
+//! Trained models in use: text and scores, folders of Hugging Face, adapters.
+#![allow(
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    reason = "in tests, a panic is the report of a failure"
+)]
+
+mod adapters;
+mod common;
+mod generation;
+mod hugging_face;

@@ -1,0 +1,25 @@
+//! Training in this process: equal bits, bytes as planned, resumed runs, and reports of what differs.
+#![allow(
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "in tests, a panic is the report of a failure"
+)]
+
+mod bits;
+mod buffers;
+mod bytes;
+mod checkpoints;
+mod collectives;
+mod common;
+mod compare;
+mod divergence;
+mod fuzz;
+mod memory_figures;
+mod phases;
+mod recorded_training;
+mod repetition;
+mod spikes;
+mod uses;
+mod verification;
+mod views;
