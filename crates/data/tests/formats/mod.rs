@@ -1,7 +1,7 @@
 //! Conversations in every format, plain and compressed, with masks and with what a template is called with.
 
+mod answers;
 mod files;
-mod formats;
 mod masks;
 mod templates;
 

@@ -1,4 +1,4 @@
-//! The formats, found by the keys of each object or named.
+//! Formats of messages and answers, found by the keys of each object or named.
 
 use data::{ChatFormat, ChatReading, Error, Tokenizer, read_messages};
 use serde_json::{Value, json};
