@@ -103,18 +103,18 @@ impl Fp8Weights {
         Fp8Weights { chosen, in_first_stage, ..Self::default() }
     }
 
-    /// Makes the copies of the weight of the next linear layer, `layer`, or of the next lane of it; `None`
+    /// Makes the copies of the weight of the next linear layer, `layer`, or of the next shard of it; `None`
     /// for a layer that multiplies in the compute type.
     ///
     /// # Errors
     /// Out of memory, sizes that FP8 does not have.
     pub(crate) fn create(
         &mut self,
-        (layer, is_lane): (&str, bool),
+        (layer, is_sharded): (&str, bool),
         weight: &Weight,
         role: LinearRole,
     ) -> Result<Option<Fp8Weight>> {
-        self.create_with((layer, is_lane), weight, weight.shape().rows(), role)
+        self.create_with((layer, is_sharded), weight, weight.shape().rows(), role)
     }
 
     /// [`Fp8Weights::create`] for the weights of experts, of `outputs` outputs each.
@@ -132,13 +132,13 @@ impl Fp8Weights {
 
     fn create_with(
         &mut self,
-        (layer, is_lane): (&str, bool),
+        (layer, is_sharded): (&str, bool),
         weight: &Weight,
         outputs: usize,
         role: LinearRole,
     ) -> Result<Option<Fp8Weight>> {
         let is_first = self.in_first_stage && self.layers.first().is_none_or(|first| first == layer);
-        if !is_lane || !self.layers.iter().rev().any(|known| known == layer) {
+        if !is_sharded || !self.layers.iter().rev().any(|known| known == layer) {
             self.layers.push(layer.to_owned());
         }
         let Some(fp8) = self.chosen.as_ref().filter(|fp8| fp8.selects(layer, role, is_first)) else {
@@ -146,7 +146,7 @@ impl Fp8Weights {
         };
         let inputs = weight.shape().columns();
         if ![outputs, inputs].iter().all(|size| size.is_multiple_of(MULTIPLE)) {
-            let part = if is_lane { "a lane of " } else { "" };
+            let part = if is_sharded { "a lane of " } else { "" };
             let text = format!(
                 "precision.fp8_layers: {part}linear layer {layer} has {inputs} inputs and {outputs} outputs, and \
                  FP8 needs multiples of {MULTIPLE}: choose layers without it"

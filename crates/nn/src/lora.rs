@@ -166,7 +166,7 @@ pub struct Adapters {
 }
 
 impl Adapters {
-    /// Adds the matrices of a layer, unless another lane of it has.
+    /// Adds the matrices of a layer, unless another shard of it has.
     pub(crate) fn extend(&mut self, tensors: Vec<FolderTensor>) {
         let is_known = |tensor: &FolderTensor| self.tensors.iter().any(|known| known.name == tensor.name);
         if !tensors.iter().any(is_known) {

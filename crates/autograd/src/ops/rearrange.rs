@@ -126,7 +126,7 @@ pub fn split(tape: &Tape, x: Var, axis: usize, lengths: &[usize]) -> Result<Vec<
     })
 }
 
-/// Joins the gradients of the parts of [`split`]: in f32 if one is, as those of lanes are; a part without a
+/// Joins the gradients of the parts of [`split`]: in f32 if one is, as those of shards are; a part without a
 /// gradient has zeros.
 fn joined(parts: Vec<Option<Tensor>>, axis: usize, shapes: &[Shape]) -> Result<Tensor> {
     let first = parts.iter().flatten().next().ok_or(AutogradError::NotRecorded)?;
