@@ -4,4 +4,3 @@
 mod buffers;
 mod decoders;
 mod layers;
-mod resnet;
