@@ -12,9 +12,9 @@ use crate::tape::Tape;
 impl Var {
     /// Returns the value with another placement along `axis`; itself if it has that one.
     ///
-    /// Along [`Axis::Context`], pieces become [`Placement::Replicate`] as their sum, if they are partial, or as
-    /// one block of all rows that are here, and that block becomes pieces again; without pieces, it is the value
-    /// itself. Along [`Axis::Tensor`], columns become [`Placement::Replicate`]; [`Var::copied`] and
+    /// Along [`Axis::Context`], pieces become [`Placement::Replicate`] as their sum, if they are partial, or
+    /// as one block of all rows that are here, and that block becomes pieces again; without pieces, it is the
+    /// value itself. Along [`Axis::Tensor`], columns become [`Placement::Replicate`]; [`Var::copied`] and
     /// [`Var::summed`] are the changes at the edges of a sharded layer.
     ///
     /// # Errors
