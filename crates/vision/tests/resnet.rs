@@ -1,4 +1,5 @@
 //! Residual networks, compared with torchvision's in float64 (`tests/golden/resnet.py`).
+#![allow(clippy::panic, clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
 use std::collections::BTreeMap;
 
