@@ -73,7 +73,7 @@ fn call(tape: &Tape, collective: Collective, x: Var, axis: Axis) -> Result<Var> 
     let mut plane = plane.clone();
     tape.begin(collective.operator())?;
     let output = collective.run(x.tensor(), &mut plane, Category::Activation)?;
-    tape.record_one(&[x.source()], output, || CollectiveRule { collective, plane })
+    tape.record_one(&[x.block_source()], output, || CollectiveRule { collective, plane })
 }
 
 impl Collective {
