@@ -245,8 +245,8 @@ const CALLS: &[(&str, Run)] = &[
     }),
     ("slice", |t, o| one(ops::slice(t, o.x(t, &[4, 8]), 1, 2, 3))),
     ("softmax", |t, o| one(ops::softmax(t, o.x(t, &[4, 8])))),
-    ("split_pieces", |t, o| one(o.x(t, &[4, 8]).redistribute(t, Axis::Context, PIECES))),
     ("split", |t, o| ops::split(t, o.x(t, &[4, 8]), 1, &[3, 5])),
+    ("split_pieces", |t, o| one(o.x(t, &[4, 8]).redistribute(t, Axis::Context, PIECES))),
     ("sum", |t, o| one(ops::sum(t, o.x(t, &[4, 8]), 1))),
     ("sum_pieces", |t, o| {
         let pieces = o.x(t, &[2, 1]).redistribute(t, Axis::Context, PIECES)?;

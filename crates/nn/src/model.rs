@@ -8,6 +8,7 @@ use tensor::Tensor;
 
 use crate::buffers::ModelBuffer;
 use crate::error::Result;
+use crate::layers::within;
 use crate::parameters::Parameters;
 
 /// The layers of one pipeline stage, by the model's global numbers.
@@ -76,7 +77,9 @@ pub trait Model {
     /// # Errors
     /// As [`Model::loss`].
     fn loss_of_stage(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var> {
-        self.loss(tape, pieces(tape, prediction)?, targets, scale)
+        // A module of its own, so that a comparison of runs tells it from the pieces of a stage's input.
+        let prediction = within(tape, "loss", || pieces(tape, prediction))?;
+        self.loss(tape, prediction, targets, scale)
     }
 
     /// Returns the scores of all classes from the prediction. The prediction is the scores itself unless the

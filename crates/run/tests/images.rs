@@ -14,6 +14,7 @@ use run::{RunOptions, TrainReport};
 use tempfile::TempDir;
 use tensor::Tensor;
 use tensor::ops::Activation;
+use vision::RESNET;
 use worker::DeviceChoice;
 
 section! {
@@ -89,7 +90,7 @@ impl Model for Perceptron {
 
 fn families() -> &'static Families {
     static FAMILIES: LazyLock<Families> =
-        LazyLock::new(|| Families::new(vec![GPT, Family::new::<PixelSizes>("pixels")]));
+        LazyLock::new(|| Families::new(vec![GPT, RESNET, Family::new::<PixelSizes>("pixels")]));
     &FAMILIES
 }
 
@@ -233,8 +234,7 @@ fn a_resnet_of_the_recipe_learns_alike_on_every_grid() {
             more,
         ];
         let sets: Vec<String> = sets.iter().map(ToString::to_string).collect();
-        vision::register().unwrap();
-        let config = RunConfig::parse(&text, "recipe.toml", index.path(), &sets).unwrap();
+        let config = RunConfig::parse_with(families(), &text, "recipe.toml", index.path(), &sets).unwrap();
         train_in(index.path().join("runs").join(more), config, false)
     };
     let one = run("parallel.data=1");
