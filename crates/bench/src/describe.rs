@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use collective::{CollectiveUse, Communicator, DataPlane, threads};
+use collective::{Collective, Communicator, ProcessGroup, threads};
 use device::{Category, DType, Description, Device, Request, StreamKind, cuda};
 use telemetry::{RankStatistics, Statistic};
 use tensor::Tensor;
@@ -147,7 +147,7 @@ fn measure_rank(setup: &Setup, communicator: Communicator) -> Result<Measured> {
     if ranks > 1 {
         // These are all connections that any run makes.
         device.connecting(|| {
-            Ok::<_, BenchError>(worker.communicator().data.warm_up(&CollectiveUse::everything(ranks))?)
+            Ok::<_, BenchError>(worker.communicator().data.warm_up(&Collective::everything(ranks))?)
         })?;
     }
     let statistics = worker.statistics()?;
@@ -176,8 +176,9 @@ fn link(worker: &mut Worker) -> Result<f64> {
     let region = Tensor::zeros(&device, [LINK_BYTES / 4], DType::F32, request)?;
     device.synchronize()?;
     let plane = &mut worker.communicator().data;
-    let reduce =
-        |plane: &mut dyn DataPlane| plane.all_reduce(region.region(), DType::F32, StreamKind::Reduce);
+    let reduce = |plane: &ProcessGroup| {
+        plane.run(Collective::AllReduce { region: region.region(), dtype: DType::F32 }, StreamKind::Reduce)
+    };
     let best = links::fastest(plane, reduce)?;
     let ranks = worker.grid().world_size() as f64;
     Ok(2.0 * (ranks - 1.0) / ranks * LINK_BYTES as f64 / best)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use collective::{
-    CollectiveUse, Communicator, DataPlane, PEER_SUMS, PeerAccess, PeerAccessOptions, RankTree, SumKernels,
+    Collective, Communicator, PEER_SUMS, PeerAccess, PeerAccessOptions, ProcessGroup, RankTree, SumKernels,
     TreeSum, tree_sums,
 };
 use device::{Category, DType, Device, DeviceOptions, Request, StreamKind};
@@ -122,12 +122,12 @@ pub(crate) fn measure(
     device.synchronize()?;
     for groups in all {
         let ranks = groups.ranks();
-        let mut plane = device.connecting(|| {
-            let mut plane = communicator.data.split(&groups.members)?;
-            plane.warm_up(&CollectiveUse::everything(ranks))?;
+        let plane = device.connecting(|| {
+            let plane = communicator.data.split(&groups.members)?;
+            plane.warm_up(&Collective::everything(ranks))?;
             Ok::<_, BenchError>(plane)
         })?;
-        links.of_group(&mut *plane, groups, device)?;
+        links.of_group(&plane, groups, device)?;
     }
     let seconds: Vec<f64> = links.samples.iter().map(|(_, [.., seconds])| *seconds).collect();
     for (index, slowest) in slowest(communicator, &seconds)?.into_iter().enumerate() {
@@ -163,7 +163,7 @@ struct Links {
 
 impl Links {
     /// Measures the operations of runs between the ranks of a group, whose `plane` is this rank's.
-    fn of_group(&mut self, plane: &mut dyn DataPlane, groups: &Groups, device: &Device) -> Result<()> {
+    fn of_group(&mut self, plane: &ProcessGroup, groups: &Groups, device: &Device) -> Result<()> {
         let (rank, ranks) = (plane.rank(), groups.ranks());
         for bytes in self.sizes() {
             // One part for each rank, of whole vectors.
@@ -171,29 +171,30 @@ impl Links {
             let (first, second) = (self.first.region(), self.second.region());
             let (whole, own) = (second.part(0, part * ranks), second.part(rank * part, part));
             let others: Vec<_> = (0..ranks).filter(|other| *other != rank).collect();
-            let sends: Vec<_> = others.iter().map(|to| (*to, first.part(to * part, part))).collect();
-            let receives: Vec<_> = others.iter().map(|by| (*by, second.part(by * part, part))).collect();
+            let sends = others.iter().map(|to| (*to, first.part(to * part, part))).collect();
+            let receives = others.iter().map(|by| (*by, second.part(by * part, part))).collect();
             // Another host's rank, if there are several.
             let half = ranks / 2;
-            let message = |plane: &mut dyn DataPlane| match rank / half {
-                0 => plane.send(rank + half, whole, STREAM),
-                1 => plane.receive(rank - half, whole, STREAM),
-                _ => Ok(()),
+            let message = match rank / half {
+                0 => Some(Collective::Send { to: rank + half, region: whole }),
+                1 => Some(Collective::Receive { from: rank - half, region: whole }),
+                _ => None,
             };
-            let times = [
-                (
-                    "all-reduce",
-                    part * ranks,
-                    fastest(plane, |plane| plane.all_reduce(whole, DType::F32, STREAM))?,
-                ),
-                ("all-gather", part * ranks, fastest(plane, |plane| plane.all_gather(own, whole, STREAM))?),
-                (
-                    "exchange",
-                    part * others.len(),
-                    fastest(plane, |plane| plane.exchange(&sends, &receives, STREAM))?,
-                ),
-                ("send", part * ranks, fastest(plane, message)?),
+            let measured = [
+                (part * ranks, Some(Collective::AllReduce { region: whole, dtype: DType::F32 })),
+                (part * ranks, Some(Collective::AllGather { input: own, output: whole })),
+                (part * others.len(), Some(Collective::Exchange { sends, receives })),
+                (part * ranks, message),
             ];
+            let names = ["all-reduce", "all-gather", "exchange", "send"];
+            let mut times = Vec::new();
+            for (name, (bytes, collective)) in names.into_iter().zip(measured) {
+                let run = |plane: &ProcessGroup| match &collective {
+                    Some(collective) => plane.run(collective.clone(), STREAM),
+                    None => Ok(()),
+                };
+                times.push((name, bytes, fastest(plane, run)?));
+            }
             self.add(groups, times);
         }
         if groups.hosts == 1 {
@@ -204,9 +205,9 @@ impl Links {
     }
 
     /// Measures sums in the memory of the ranks' GPUs, if they have access to it.
-    fn in_peer_memory(&mut self, plane: &mut dyn DataPlane, groups: &Groups, device: &Device) -> Result<()> {
+    fn in_peer_memory(&mut self, plane: &ProcessGroup, groups: &Groups, device: &Device) -> Result<()> {
         let options = PeerAccessOptions { sums: Some(SumKernels::OF_TREES), ..PeerAccessOptions::default() };
-        let share = |plane: &mut dyn DataPlane| plane.share(&[self.first.region()], options);
+        let share = |plane: &ProcessGroup| plane.share(&[self.first.region()], options);
         let shared = device.connecting(|| Ok::<_, BenchError>(share(plane)?))?;
         if !matches!(shared, PeerAccess::Granted) {
             return Ok(());
@@ -231,10 +232,10 @@ impl Links {
         sizes.take_while(|bytes| *bytes >= SMALLEST).collect()
     }
 
-    fn add<const N: usize>(&mut self, groups: &Groups, times: [(&'static str, usize, f64); N]) {
+    fn add(&mut self, groups: &Groups, times: impl IntoIterator<Item = (&'static str, usize, f64)>) {
         let [hosts, on_host] = [groups.hosts, groups.on_host].map(|count| count as f64);
         let sample = |(operation, bytes, seconds)| (operation, [hosts, on_host, bytes as f64, seconds]);
-        self.samples.extend(times.map(sample));
+        self.samples.extend(times.into_iter().map(sample));
     }
 }
 
@@ -244,12 +245,12 @@ impl Links {
 /// # Errors
 /// A failed call.
 pub(crate) fn fastest(
-    plane: &mut dyn DataPlane,
-    call: impl Fn(&mut dyn DataPlane) -> collective::Result<()>,
+    plane: &ProcessGroup,
+    call: impl Fn(&ProcessGroup) -> collective::Result<()>,
 ) -> Result<f64> {
     let mut best = f64::INFINITY;
     for _ in 0..ROUNDS {
-        plane.barrier(STREAM)?;
+        plane.run(Collective::Barrier, STREAM)?;
         plane.synchronize(STREAM)?;
         let began = Instant::now();
         (0..CALLS).try_for_each(|_| call(plane))?;

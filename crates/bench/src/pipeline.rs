@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use collective::{Axis, DataPlane};
+use collective::{Axis, Collective};
 use device::{Category, Mark, Request, StreamKind};
 use parallel::pipeline::{ActionKind, ActionPart, ActionTimes, Schedule, StageTimes, simulate};
 use serde::{Deserialize, Serialize};
@@ -202,11 +202,13 @@ fn time_transfer(worker: &mut Worker) -> Result<u64> {
     let plane = &mut worker.communicator().data;
     plane.synchronize(StreamKind::Transfer)?;
     let began = Instant::now();
+    let region = tensor.region();
+    let transfer = match rank == first {
+        true => Collective::Send { to: second, region },
+        false => Collective::Receive { from: first, region },
+    };
     for _ in 0..TRANSFERS {
-        match rank == first {
-            true => plane.send(second, tensor.region(), StreamKind::Transfer)?,
-            false => plane.receive(first, tensor.region(), StreamKind::Transfer)?,
-        }
+        plane.run(transfer.clone(), StreamKind::Transfer)?;
     }
     plane.synchronize(StreamKind::Transfer)?;
     Ok(u64::try_from((began.elapsed() / TRANSFERS).as_nanos()).unwrap_or(u64::MAX))

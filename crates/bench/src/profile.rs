@@ -178,7 +178,7 @@ impl<'a> Alone<'a> {
             passes.push(self.passes()?);
         }
         let begun = self.device.mark()?;
-        self.part.reduction.finish(&mut self.plane)?;
+        self.part.reduction.finish(&self.plane)?;
         let gradients = self.part.reduction.gradients();
         self.norm.measure(gradients)?;
         // The learning rate is 0, so the weights do not change.

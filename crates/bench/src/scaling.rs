@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use collective::{Axis, Communicator, ControlPlane, threads};
+use collective::{Axis, Communicator, ControlChannel, threads};
 use telemetry::RankStatistics;
 use telemetry::scaling::{RankFigures, Scaling, ScalingRun};
 
@@ -216,7 +216,7 @@ fn measure(
 
 /// Gathers the figures of all ranks on rank 0, from each rank's statistics and its median step.
 fn figures(
-    control: &mut dyn ControlPlane,
+    control: &mut dyn ControlChannel,
     mut own: RankStatistics,
     seconds: f64,
 ) -> Result<Option<Vec<RankFigures>>> {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use collective::{Communicator, ControlPlane};
+use collective::{Communicator, ControlChannel};
 use device::Backend;
 
 use crate::error::Result;
@@ -27,7 +27,7 @@ pub(super) struct TimedSteps {
 pub(super) fn control<'a>(
     worker: &'a mut Worker,
     beside: &'a mut Option<Communicator>,
-) -> &'a mut dyn ControlPlane {
+) -> &'a mut dyn ControlChannel {
     match beside {
         None => worker.control(),
         Some(communicator) => &mut *communicator.control,
@@ -85,7 +85,7 @@ pub(super) fn timed_steps(
 
 /// Returns the number of further steps for a warm-up of `time`, after `steps` since `began`; 0 when the
 /// warm-up is over. The first rank decides.
-fn more_steps(control: &mut dyn ControlPlane, began: Instant, steps: u64, time: Duration) -> Result<u64> {
+fn more_steps(control: &mut dyn ControlChannel, began: Instant, steps: u64, time: Duration) -> Result<u64> {
     if time.is_zero() {
         return Ok(0);
     }

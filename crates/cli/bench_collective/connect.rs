@@ -1,6 +1,6 @@
 //! GPUs of this host, and the connections between them that a measurement needs.
 
-use collective::{CollectiveUse, PeerAccessOptions, PeerMethod, SumKernels, nccl};
+use collective::{Collective, PeerAccessOptions, PeerMethod, SumKernels, nccl};
 
 use super::choice::Choice;
 
@@ -37,17 +37,17 @@ pub(super) fn enough(ranks: usize, local: usize) -> Result<(), String> {
 }
 
 /// The connections that the measured operations need.
-pub(super) fn connections(choice: &Choice, ranks: usize) -> Vec<CollectiveUse> {
+pub(super) fn connections(choice: &Choice, ranks: usize) -> Vec<Collective<()>> {
     let wants = |operation: &str| choice.wants(operation);
-    let wanted = |using: &CollectiveUse| match using {
-        CollectiveUse::AllReduce(_) => wants("all-reduce") || wants("barrier"),
-        CollectiveUse::ReduceScatter(_) => wants("reduce-scatter"),
+    let wanted = |using: &Collective<()>| match using {
+        Collective::AllReduce { .. } => wants("all-reduce") || wants("barrier"),
+        Collective::ReduceScatter { .. } => wants("reduce-scatter"),
         // Large all-reduces use the same ring.
-        CollectiveUse::AllGather => wants("all-gather") || wants("tree") || wants("all-reduce"),
-        CollectiveUse::Broadcast => wants("broadcast"),
-        CollectiveUse::Peer(_) => wants("exchange") || wants("tree"),
+        Collective::AllGather { .. } => wants("all-gather") || wants("tree") || wants("all-reduce"),
+        Collective::Broadcast { .. } => wants("broadcast"),
+        _ => wants("exchange") || wants("tree"),
     };
-    CollectiveUse::everything(ranks).into_iter().filter(wanted).collect()
+    Collective::everything(ranks).into_iter().filter(wanted).collect()
 }
 
 /// Options of a sum in peer memory.

@@ -10,9 +10,9 @@
 use std::time::{Duration, Instant};
 
 use collective::{
-    Communicator, DataPlane, PeerAccess, PeerAccessOptions, PeerMethod, RankTree, TreeSum, nccl, tree_sums,
+    Collective, Communicator, PeerAccess, PeerAccessOptions, PeerMethod, RankTree, TreeSum, nccl, tree_sums,
 };
-use device::{Category, DType, Device, DeviceOptions, Request};
+use device::{Category, DType, Device, DeviceOptions, Region, Request};
 use serde::Serialize;
 use telemetry::units::bytes;
 use tensor::Tensor;
@@ -72,7 +72,7 @@ impl GpuBench {
         let options = DeviceOptions { settings: choice.allocator.clone(), ..DeviceOptions::default() };
         let device = Device::cuda(communicator.rank(), ordinal, tensor::ops::FAMILIES, &options)?;
         let taken = || -> Result<u64> { Ok(device.ledger()?.map_or(0, |ledger| ledger.communicators)) };
-        let mut communicator =
+        let communicator =
             device.connecting(|| Ok::<_, BenchError>(communicator.over_nccl(&device, TIMEOUT)?))?;
         let meeting_bytes = taken()?;
         let uses = connections(&choice, communicator.world_size());
@@ -103,7 +103,7 @@ impl GpuBench {
         if !self.choice.wants("barrier") {
             return Ok(());
         }
-        let seconds = self.seconds(|bench| Ok(bench.communicator.data.barrier(STREAM)?))?;
+        let seconds = self.seconds(|bench| bench.enqueue(Collective::Barrier))?;
         self.print(&Measurement::barrier(self.ranks(), "", seconds), "")
     }
 
@@ -194,8 +194,13 @@ impl GpuBench {
         bytes / self.ranks() / 16 * 16
     }
 
+    fn enqueue(&self, collective: Collective<Region<'_>>) -> Result<()> {
+        Ok(self.communicator.data.run(collective, STREAM)?)
+    }
+
     fn all_reduce(&mut self, buffers: &Buffers, bytes: usize) -> Result<()> {
-        Ok(self.communicator.data.all_reduce(buffers.first.region().part(0, bytes), buffers.dtype, STREAM)?)
+        let region = buffers.first.region().part(0, bytes);
+        self.enqueue(Collective::AllReduce { region, dtype: buffers.dtype })
     }
 
     /// Sums in peer memory if `bucket` is shared, by exchanges otherwise.
@@ -204,33 +209,33 @@ impl GpuBench {
         let (parts, scratch) = ([bucket.view(0, [elements])?], scratch.view(0, [elements])?);
         let sum = TreeSum { parts: &parts, scratch: &scratch, everywhere: true };
         let tree = RankTree::balanced(self.ranks());
-        Ok(tree_sums(&mut self.communicator.data, &[sum], &tree, false, STREAM)?)
+        Ok(tree_sums(&self.communicator.data, &[sum], &tree, false, STREAM)?)
     }
 
     fn reduce_scatter(&mut self, buffers: &Buffers, bytes: usize) -> Result<()> {
         let share = self.share(bytes);
         let input = buffers.first.region().part(0, share * self.ranks());
         let output = buffers.second.region().part(0, share);
-        Ok(self.communicator.data.reduce_scatter(input, output, buffers.dtype, STREAM)?)
+        self.enqueue(Collective::ReduceScatter { input, output, dtype: buffers.dtype })
     }
 
     fn all_gather(&mut self, buffers: &Buffers, bytes: usize) -> Result<()> {
         let share = self.share(bytes);
         let input = buffers.second.region().part(0, share);
         let output = buffers.first.region().part(0, share * self.ranks());
-        Ok(self.communicator.data.all_gather(input, output, STREAM)?)
+        self.enqueue(Collective::AllGather { input, output })
     }
 
     fn broadcast(&mut self, buffers: &Buffers, bytes: usize) -> Result<()> {
-        Ok(self.communicator.data.broadcast(0, buffers.first.region().part(0, bytes), STREAM)?)
+        self.enqueue(Collective::Broadcast { root: 0, region: buffers.first.region().part(0, bytes) })
     }
 
     /// Sends to the next rank of a ring and receives from the previous one.
     fn exchange(&mut self, buffers: &Buffers, bytes: usize) -> Result<()> {
         let (rank, ranks) = (self.communicator.rank(), self.ranks());
-        let sends = [((rank + 1) % ranks, buffers.first.region().part(0, bytes))];
-        let receives = [((rank + ranks - 1) % ranks, buffers.second.region().part(0, bytes))];
-        Ok(self.communicator.data.exchange(&sends, &receives, STREAM)?)
+        let sends = vec![((rank + 1) % ranks, buffers.first.region().part(0, bytes))];
+        let receives = vec![((rank + ranks - 1) % ranks, buffers.second.region().part(0, bytes))];
+        self.enqueue(Collective::Exchange { sends, receives })
     }
 
     /// Seconds of one of many calls on the slowest rank.

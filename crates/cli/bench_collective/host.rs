@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use collective::{Communicator, DataPlane};
-use device::{Buffer, Category, DType, Device, DeviceOptions, Request};
+use collective::{Collective, Communicator};
+use device::{Buffer, Category, DType, Device, DeviceOptions, Region, Request};
 
 use super::choice::Choice;
 use super::measurement::{
@@ -79,7 +79,8 @@ impl HostBench {
         if !self.choice.wants("barrier") {
             return Ok(());
         }
-        let seconds = self.seconds(|bench| Ok(bench.communicator.data.barrier(STREAM)?))?;
+        let seconds =
+            self.seconds(|bench| Ok(bench.communicator.data.run(Collective::Barrier, STREAM)?))?;
         self.print(&Measurement::barrier(self.ranks(), "f32", seconds))
     }
 
@@ -92,24 +93,28 @@ impl HostBench {
         (bytes / self.ranks() / 4).max(1) * 4
     }
 
+    fn enqueue(&self, collective: Collective<Region<'_>>) -> Result<()> {
+        Ok(self.communicator.data.run(collective, STREAM)?)
+    }
+
     fn all_reduce(&mut self, bytes: usize) -> Result<()> {
-        Ok(self.communicator.data.all_reduce(self.first.region(0, bytes), DType::F32, STREAM)?)
+        self.enqueue(Collective::AllReduce { region: self.first.region(0, bytes), dtype: DType::F32 })
     }
 
     fn reduce_scatter(&mut self, bytes: usize) -> Result<()> {
         let share = self.share(bytes);
         let (input, output) = (self.first.region(0, share * self.ranks()), self.second.region(0, share));
-        Ok(self.communicator.data.reduce_scatter(input, output, DType::F32, STREAM)?)
+        self.enqueue(Collective::ReduceScatter { input, output, dtype: DType::F32 })
     }
 
     fn all_gather(&mut self, bytes: usize) -> Result<()> {
         let share = self.share(bytes);
         let (input, output) = (self.second.region(0, share), self.first.region(0, share * self.ranks()));
-        Ok(self.communicator.data.all_gather(input, output, STREAM)?)
+        self.enqueue(Collective::AllGather { input, output })
     }
 
     fn broadcast(&mut self, bytes: usize) -> Result<()> {
-        Ok(self.communicator.data.broadcast(0, self.first.region(0, bytes), STREAM)?)
+        self.enqueue(Collective::Broadcast { root: 0, region: self.first.region(0, bytes) })
     }
 
     /// Sends to the next rank of a ring and receives from the previous one.
@@ -118,9 +123,9 @@ impl HostBench {
         if ranks == 1 {
             return Ok(());
         }
-        let sends = [((rank + 1) % ranks, self.first.region(0, bytes))];
-        let receives = [((rank + ranks - 1) % ranks, self.second.region(0, bytes))];
-        Ok(self.communicator.data.exchange(&sends, &receives, STREAM)?)
+        let sends = vec![((rank + 1) % ranks, self.first.region(0, bytes))];
+        let receives = vec![((rank + ranks - 1) % ranks, self.second.region(0, bytes))];
+        self.enqueue(Collective::Exchange { sends, receives })
     }
 
     fn control(&mut self, bytes: usize) -> Result<()> {

@@ -1,12 +1,14 @@
-//! Identity of calls: operation, sequence number and operands.
+//! Identity of calls: kind, sequence number and operands.
 
 use std::fmt;
 
-use device::DType;
+use device::{DType, DeviceError};
 
-/// An operation among ranks, on either plane.
+use crate::error::{CollectiveError, Result};
+
+/// The kind of a call among ranks: a collective, a transfer, or work of the group itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Operation {
+pub enum CallKind {
     /// Copies the root's values to all ranks.
     Broadcast,
     /// Collects every rank's message on one rank.
@@ -33,75 +35,96 @@ pub enum Operation {
     Connect,
 }
 
-impl Operation {
-    /// All operations, in the order of their numbers.
-    pub const ALL: [Operation; 12] = [
-        Operation::Broadcast,
-        Operation::Gather,
-        Operation::AllGather,
-        Operation::AllReduce,
-        Operation::ReduceScatter,
-        Operation::Send,
-        Operation::Receive,
-        Operation::Exchange,
-        Operation::Barrier,
-        Operation::Split,
-        Operation::Synchronize,
-        Operation::Connect,
+impl CallKind {
+    /// All kinds, in the order of their numbers.
+    pub const ALL: [CallKind; 12] = [
+        CallKind::Broadcast,
+        CallKind::Gather,
+        CallKind::AllGather,
+        CallKind::AllReduce,
+        CallKind::ReduceScatter,
+        CallKind::Send,
+        CallKind::Receive,
+        CallKind::Exchange,
+        CallKind::Barrier,
+        CallKind::Split,
+        CallKind::Synchronize,
+        CallKind::Connect,
     ];
 
     /// Name used in messages and tables.
     pub const fn name(self) -> &'static str {
         match self {
-            Operation::Broadcast => "broadcast",
-            Operation::Gather => "gather",
-            Operation::AllGather => "all-gather",
-            Operation::AllReduce => "all-reduce",
-            Operation::ReduceScatter => "reduce-scatter",
-            Operation::Send => "send",
-            Operation::Receive => "receive",
-            Operation::Exchange => "exchange",
-            Operation::Barrier => "barrier",
-            Operation::Split => "split",
-            Operation::Synchronize => "synchronize",
-            Operation::Connect => "connect",
+            CallKind::Broadcast => "broadcast",
+            CallKind::Gather => "gather",
+            CallKind::AllGather => "all-gather",
+            CallKind::AllReduce => "all-reduce",
+            CallKind::ReduceScatter => "reduce-scatter",
+            CallKind::Send => "send",
+            CallKind::Receive => "receive",
+            CallKind::Exchange => "exchange",
+            CallKind::Barrier => "barrier",
+            CallKind::Split => "split",
+            CallKind::Synchronize => "synchronize",
+            CallKind::Connect => "connect",
         }
     }
 
-    /// Returns whether the operation is between two ranks; its sequence numbers then count that pair's
+    /// Returns whether the call is between two ranks; its sequence numbers then count that pair's
     /// messages.
     pub const fn is_point_to_point(self) -> bool {
-        matches!(self, Operation::Send | Operation::Receive | Operation::Exchange)
+        matches!(self, CallKind::Send | CallKind::Receive | CallKind::Exchange)
     }
 }
 
-/// The plane of a call.
+/// The memory between which a call moves values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Plane {
-    /// Small host messages.
+pub enum Channel {
+    /// Small messages between hosts ([`ControlChannel`](crate::ControlChannel)).
     Control,
-    /// Device regions.
+    /// Device regions ([`ProcessGroup`](crate::ProcessGroup)).
     Data,
 }
 
 /// The identity of a call, as errors show it.
 ///
-/// Collectives are numbered from 0 in the order in which a rank calls them, per plane and per group. Sends
+/// Collectives are numbered from 0 in the order in which a rank calls them, per channel and per group. Sends
 /// and receives are numbered per peer and direction; an exchange has the number of its first message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Call {
-    /// The plane.
-    pub plane: Plane,
-    /// The operation.
-    pub operation: Operation,
+    /// The channel.
+    pub channel: Channel,
+    /// The kind.
+    pub kind: CallKind,
     /// Sequence number, from 0.
     pub sequence: u64,
 }
 
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plane = if self.plane == Plane::Control { "control " } else { "" };
-        write!(f, "{plane}{} #{}", self.operation.name(), self.sequence)
+        let channel = if self.channel == Channel::Control { "control " } else { "" };
+        write!(f, "{channel}{} #{}", self.kind.name(), self.sequence)
+    }
+}
+
+/// A rank and its call, for error messages.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller {
+    /// The caller's world number.
+    pub rank: usize,
+    /// The call.
+    pub call: Call,
+}
+
+impl Caller {
+    /// Returns an error about the call's operands.
+    pub(crate) fn refuse<T>(self, problem: String) -> Result<T> {
+        Err(CollectiveError::Operand { rank: self.rank, call: self.call, problem })
+    }
+
+    /// Returns the call's error for an error of the device.
+    pub(crate) fn device_error(self, source: DeviceError) -> CollectiveError {
+        CollectiveError::Device { rank: self.rank, call: self.call, source: Box::new(source) }
     }
 }
 

@@ -1,4 +1,4 @@
-//! A rank's two planes, and the transports that provide them.
+//! A rank's control channel and process group, and the transports that provide them.
 
 use std::fmt;
 use std::rc::Rc;
@@ -6,63 +6,63 @@ use std::time::Duration;
 
 use device::{Buffer, Device};
 
-use crate::control::ControlPlane;
-use crate::counted::{CountedControl, CountedData};
-use crate::data::DataPlane;
+use crate::backend::GroupBackend;
+use crate::control::ControlChannel;
+use crate::counted::{CountedBackend, CountedControl};
 use crate::error::Result;
-use crate::host::{HostControl, HostData};
+use crate::host::{HostBackend, HostControl};
 use crate::nccl;
+use crate::process_group::ProcessGroup;
 use crate::shared_gpu;
-use crate::shared_plane::SharedPlane;
 use crate::solo::SoloLink;
 use crate::threads::link::ThreadLink;
-use crate::traffic::{Meter, Traffic};
+use crate::traffic::Traffic;
 
-/// One rank's end of a transport. It belongs to the worker's thread, which may replace the data plane.
+/// One rank's end of a transport. It belongs to the worker's thread, which may replace the process group.
 pub struct Communicator {
     /// Small host messages.
-    pub control: Box<dyn ControlPlane>,
-    /// Device regions.
-    pub data: SharedPlane,
-    /// The buffer that NCCL's plane would allocate on a GPU; used by counted communicators.
+    pub control: Box<dyn ControlChannel>,
+    /// The group of all ranks, for device regions.
+    pub data: ProcessGroup,
+    /// The buffer that NCCL's backend would allocate on a GPU; used by counted communicators.
     scratch: Option<Rc<Buffer>>,
-    /// The link of the data plane, if the ranks are threads of one process.
+    /// The link of the process group, if the ranks are threads of one process.
     pub(crate) threads: Option<ThreadLink>,
 }
 
 impl Communicator {
-    pub(crate) fn new(control: impl ControlPlane + 'static, data: impl DataPlane + 'static) -> Self {
-        let (control, data) = (Box::new(control), SharedPlane::new(data));
-        Communicator { control, data, scratch: None, threads: None }
+    pub(crate) fn new(control: impl ControlChannel + 'static, backend: impl GroupBackend + 'static) -> Self {
+        let data = ProcessGroup::new(control.rank(), control.world_size(), backend);
+        Communicator { control: Box::new(control), data, scratch: None, threads: None }
     }
 
-    /// Returns the communicator of a rank that is a thread, with the link of its data plane.
+    /// Returns the communicator of a rank that is a thread, with the link of its process group.
     pub(crate) fn of_threads(self, link: ThreadLink) -> Self {
         Communicator { threads: Some(link), ..self }
     }
 
     /// Creates the communicator of a world of one.
     pub fn solo() -> Self {
-        Communicator::new(HostControl::new(SoloLink), HostData::new(SoloLink, Meter::default()))
+        Communicator::new(HostControl::new(SoloLink), HostBackend::new(SoloLink))
     }
 
     /// Creates the communicator of rank `rank` of `world_size` without the others, for runs on Meta. `rank`
     /// must be below `world_size`.
     pub fn counted(rank: usize, world_size: usize) -> Self {
         debug_assert!(rank < world_size, "rank {rank} of {world_size}");
-        let data = CountedData::new(rank, (0..world_size).collect(), Meter::default());
-        Communicator::new(CountedControl { rank, world_size, calls: 0 }, data)
+        let backend = CountedBackend::new(rank, world_size);
+        Communicator::new(CountedControl { rank, world_size, calls: 0 }, backend)
     }
 
-    /// Connects the ranks' GPUs through NCCL, for device regions; the control plane stays. Each rank calls it
+    /// Connects the ranks' GPUs through NCCL, for device regions; the control channel stays. Each rank calls it
     /// with its own GPU, from the thread that makes all its calls and before it gives that GPU work;
-    /// [`DataPlane::warm_up`] follows. A wait longer than `timeout` is an error, including waits of `device`
+    /// [`ProcessGroup::warm_up`] follows. A wait longer than `timeout` is an error, including waits of `device`
     /// itself, which check for failures from now on ([`Device::set_guard`]).
     ///
     /// A world of one is returned unchanged. So is a rank on a Meta device that imitates a GPU, except that
     /// it allocates the same memory.
     ///
-    /// A rank that fails should call [`ControlPlane::fail`] before it drops the communicator: NCCL destroys a
+    /// A rank that fails should call [`ControlChannel::fail`] before it drops the communicator: NCCL destroys a
     /// group's communicator on all ranks together, and a rank that knows of no failure waits briefly for the
     /// others.
     ///
@@ -78,13 +78,14 @@ impl Communicator {
             self.scratch = Some(scratch);
             self.data.log_on(device);
         } else {
-            self.data = SharedPlane::of_box(nccl::connect(&mut *self.control, device, timeout, scratch)?);
+            let backend = nccl::connect(&mut *self.control, device, timeout, scratch)?;
+            self.data = ProcessGroup::from_backend(self.rank(), self.world_size(), backend);
         }
         Ok(self)
     }
 
-    /// Connects ranks that are threads of one process and use one GPU, for device regions; the control plane
-    /// stays. Each rank calls it with its own device on that GPU. Nothing is allocated.
+    /// Connects ranks that are threads of one process and use one GPU, for device regions; the control
+    /// channel stays. Each rank calls it with its own device on that GPU. Nothing is allocated.
     ///
     /// A world of one is returned unchanged, and so is a rank on a Meta device that imitates a GPU.
     ///
@@ -95,29 +96,28 @@ impl Communicator {
         if self.world_size() > 1 && device.is_meta() && device.is_cuda_like() {
             self.data.log_on(device);
         } else if self.world_size() > 1 {
-            let data = shared_gpu::connect(&mut *self.control, device, self.threads.as_mut())?;
-            self.data = SharedPlane::of_box(data);
+            let backend = shared_gpu::connect(&mut *self.control, device, self.threads.as_mut())?;
+            self.data = ProcessGroup::from_backend(self.rank(), self.world_size(), backend);
         }
         Ok(self)
     }
 
-    /// Splits the ranks into groups with a data plane each, and returns the plane of this rank's group. A
-    /// rank's number in the group is its index in the list; a rank in no group gets a plane of its own. All
-    /// ranks call it with the same groups, repeated splits in the same order, and then [`DataPlane::warm_up`]
-    /// on the planes.
+    /// Splits the ranks into process groups, and returns this rank's. A rank's number in the group is its
+    /// index in the list; a rank in no group gets a group of its own. All ranks call it with the same groups,
+    /// repeated splits in the same order, and then [`ProcessGroup::warm_up`].
     ///
-    /// Planes are independent: each has its own sequence of calls, and its ranks may be in calls of other
-    /// planes in between, as long as calls do not wait for each other in a cycle. On GPUs this holds after
-    /// the warm-up; calls of several planes then run concurrently on different streams. Failures name ranks
-    /// of the world, and end all planes.
+    /// Groups are independent: each has its own sequence of calls, and its ranks may be in calls of other
+    /// groups in between, as long as calls do not wait for each other in a cycle. On GPUs this holds after
+    /// the warm-up; calls of several groups then run concurrently on different streams. Failures name ranks
+    /// of the world, and end all groups.
     ///
     /// # Errors
     /// Groups that differ between ranks or contain a rank twice; a failure of a rank or of the transport.
-    pub fn divide(&mut self, groups: &[Vec<usize>]) -> Result<SharedPlane> {
-        Ok(SharedPlane::of_box(self.data.split(groups)?))
+    pub fn divide(&mut self, groups: &[Vec<usize>]) -> Result<ProcessGroup> {
+        self.data.split(groups)
     }
 
-    /// Traffic of all planes of this rank so far.
+    /// Traffic of all groups of this rank so far.
     pub fn traffic(&self) -> Traffic {
         self.data.rank_traffic()
     }

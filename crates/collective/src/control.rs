@@ -1,4 +1,4 @@
-//! The control plane: small messages between the ranks' hosts.
+//! The control channel: small messages between the ranks' hosts.
 
 use std::fmt;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use crate::error::{Failure, Result};
 ///
 /// All ranks make the same calls in the same order; a difference is an error that names both ranks. Every
 /// wait ends with the result, with a peer's failure, or at the deadline.
-pub trait ControlPlane {
+pub trait ControlChannel {
     /// This rank's number in the world, from 0.
     fn rank(&self) -> usize;
 
@@ -32,14 +32,14 @@ pub trait ControlPlane {
     fn barrier(&mut self) -> Result<()>;
 
     /// Announces to all ranks that this one ends, with the reason. Their pending and later calls, on both
-    /// planes, return [`CollectiveError::PeerFailed`](crate::CollectiveError::PeerFailed). All ranks report
+    /// channels, return [`CollectiveError::PeerFailed`](crate::CollectiveError::PeerFailed). All ranks report
     /// the first failure in the world.
     fn fail(&mut self, reason: &str);
 
     /// Registers `observer` for every call that begins from now on.
     fn observe(&mut self, observer: Observer);
 
-    /// Returns a handle that reports failures and outlives the borrow of the plane. It serves waits for
+    /// Returns a handle that reports failures and outlives the borrow of the channel. It serves waits for
     /// something else, such as a device's event.
     fn watch(&self) -> Watch;
 }

@@ -1,54 +1,24 @@
-//! The counted transport: one rank of several, without the others. Nothing is moved, traffic is counted as
-//! the host transports count it, and each rank receives its own values. No decision may depend on them. A
-//! device that logs its calls has the plane's calls in its log.
+//! The counted transport: one rank of several, without the others. Nothing is moved, and each rank receives
+//! its own values. No decision may depend on them. A device that logs its calls has the group's calls in its
+//! log.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use device::{Backend, DType, Device, LoggedCall, LoggedCommunication, Region, StreamKind};
+use device::{Backend, Device, Region, StreamKind};
 
-use crate::call::{Call, Operation, Plane};
-use crate::control::{ControlPlane, Observer, Watch};
-use crate::data::DataPlane;
+use crate::backend::{GroupBackend, GroupCall};
+use crate::call::{Call, CallKind, Caller, Channel};
+use crate::collective::{Collective, Reach, check_rank};
+use crate::control::{ControlChannel, Observer, Watch};
 use crate::error::Result;
-use crate::group::SplitGroup;
 use crate::host::copy;
-use crate::operands::{Caller, Membership, Operands, PeerRegion, Reach, check_rank};
 use crate::peer_access::{PeerAccess, PeerAccessOptions, SharedSum, SumKernels};
+use crate::rank_tree::RankTree;
 use crate::shards::ByteShards;
-use crate::tally::Tally;
-use crate::traffic::{Meter, Traffic};
+use crate::split::SplitGroup;
 
-/// Name in logs of exchanges that copy engines make in each other's memory.
-pub const PEER_COPIES: &str = "peer copies";
-/// Name in logs of sums that kernels make in each other's memory. Their bytes are those of the rank's parts,
-/// and once more where every rank gets the whole sum.
-pub const PEER_SUMS: &str = "peer sums";
-
-/// Memory to which the ranks would have access.
-#[derive(Debug)]
-struct CountedWindow {
-    /// First and last address of each region.
-    ranges: Vec<(u64, u64)>,
-    sums: Option<SumKernels>,
-}
-
-impl CountedWindow {
-    fn range(region: &Region<'_>) -> (u64, u64) {
-        let first = region.buffer.address() + region.offset as u64;
-        (first, first + region.bytes as u64)
-    }
-
-    /// Returns whether ranks would sum there.
-    fn adds(&self, sum: &SharedSum<'_>) -> bool {
-        let (first, last) = Self::range(&sum.region);
-        let is_shared = self.ranges.iter().any(|(begin, end)| *begin <= first && last <= *end);
-        let kernel = self.sums.and_then(|sums| (sums.kernel)(sum.dtype, sum.tree.tree()));
-        is_shared && kernel.is_some()
-    }
-}
-
-/// The control plane of one rank without the others.
+/// The control channel of one rank without the others.
 #[derive(Clone, Debug)]
 pub(crate) struct CountedControl {
     pub(crate) rank: usize,
@@ -57,14 +27,14 @@ pub(crate) struct CountedControl {
 }
 
 impl CountedControl {
-    fn check_root(&mut self, operation: Operation, root: usize) -> Result<()> {
-        let call = Call { plane: Plane::Control, operation, sequence: self.calls };
+    fn check_root(&mut self, kind: CallKind, root: usize) -> Result<()> {
+        let call = Call { channel: Channel::Control, kind, sequence: self.calls };
         self.calls += 1;
         check_rank(Caller { rank: self.rank, call }, self.world_size, root)
     }
 }
 
-impl ControlPlane for CountedControl {
+impl ControlChannel for CountedControl {
     fn rank(&self) -> usize {
         self.rank
     }
@@ -74,11 +44,11 @@ impl ControlPlane for CountedControl {
     }
 
     fn broadcast(&mut self, root: usize, _message: &mut Vec<u8>) -> Result<()> {
-        self.check_root(Operation::Broadcast, root)
+        self.check_root(CallKind::Broadcast, root)
     }
 
     fn gather(&mut self, root: usize, message: &[u8]) -> Result<Option<Vec<Vec<u8>>>> {
-        self.check_root(Operation::Gather, root)?;
+        self.check_root(CallKind::Gather, root)?;
         Ok((self.rank == root).then(|| vec![message.to_vec(); self.world_size]))
     }
 
@@ -102,87 +72,43 @@ impl ControlPlane for CountedControl {
     }
 }
 
-/// The data plane of one rank without the others.
+/// Memory to which the ranks would have access.
 #[derive(Debug)]
-pub(crate) struct CountedData {
+struct CountedWindow {
+    /// First and last address of each region.
+    ranges: Vec<(u64, u64)>,
+    sums: Option<SumKernels>,
+}
+
+impl CountedWindow {
+    fn range(region: &Region<'_>) -> (u64, u64) {
+        let first = region.buffer.address() + region.offset as u64;
+        (first, first + region.bytes as u64)
+    }
+
+    /// Returns whether ranks would sum there.
+    fn adds(&self, sum: &SharedSum<Region<'_>>, tree: &RankTree) -> bool {
+        let (first, last) = Self::range(&sum.region);
+        let is_shared = self.ranges.iter().any(|(begin, end)| *begin <= first && last <= *end);
+        let kernel = self.sums.and_then(|sums| (sums.kernel)(sum.dtype, tree.tree()));
+        is_shared && kernel.is_some()
+    }
+}
+
+/// The backend of one rank without the others.
+#[derive(Debug)]
+pub(crate) struct CountedBackend {
     rank: usize,
-    /// World numbers of the ranks, by number in the group.
-    members: Vec<usize>,
-    calls: u64,
-    tally: Tally,
+    ranks: usize,
     /// Memory to which the ranks have access, if they do.
     window: Option<CountedWindow>,
-    /// The device whose log has the calls; all planes split from one have the same.
+    /// The device whose log has the calls; all groups split from one have the same.
     device: Rc<RefCell<Option<Device>>>,
 }
 
-impl CountedData {
-    pub(crate) fn new(rank: usize, members: Vec<usize>, meter: Meter) -> Self {
-        let tally = Tally::new(rank, members.len(), meter);
-        CountedData { rank, members, calls: 0, tally, window: None, device: Rc::default() }
-    }
-
-    /// Adds a collective with an operand of `bytes` bytes to the device's log.
-    fn log(&self, operation: Operation, bytes: usize, stream: StreamKind) {
-        self.log_messages(operation.name(), bytes as u64, (&[], &[]), stream);
-    }
-
-    fn log_messages(
-        &self,
-        operation: &'static str,
-        bytes: u64,
-        (sends, receives): (&[PeerRegion<'_>], &[PeerRegion<'_>]),
-        stream: StreamKind,
-    ) {
-        let Some(device) = &*self.device.borrow() else { return };
-        device.log(|| {
-            let of = |peers: &[PeerRegion<'_>]| -> Vec<(usize, u64)> {
-                peers.iter().map(|(peer, region)| (self.members[*peer], region.bytes as u64)).collect()
-            };
-            let (sends, receives) = (of(sends), of(receives));
-            let mut ranks = self.members.clone();
-            if !(sends.is_empty() && receives.is_empty()) {
-                let own = self.members[self.rank];
-                ranks.retain(|rank| {
-                    *rank == own || sends.iter().chain(&receives).any(|(peer, _)| peer == rank)
-                });
-            }
-            let total = |peers: &[(usize, u64)]| peers.iter().map(|(_, bytes)| *bytes).sum::<u64>();
-            LoggedCall::Communication(LoggedCommunication {
-                operation,
-                bytes: bytes.max(total(&sends)).max(total(&receives)),
-                ranks,
-                sends,
-                receives,
-                stream,
-            })
-        });
-    }
-
-    fn next(&mut self, operation: Operation) -> Caller {
-        let call = Call { plane: Plane::Data, operation, sequence: self.calls };
-        self.calls += 1;
-        Caller { rank: self.members[self.rank], call }
-    }
-
-    fn check(&self, caller: Caller, operands: &Operands<'_>) -> Result<()> {
-        let group = Membership { rank: self.rank, size: self.members.len(), reach: Reach::Any };
-        operands.check(caller, group)
-    }
-
-    fn point_to_point(
-        &mut self,
-        operation: Operation,
-        sends: &[PeerRegion<'_>],
-        receives: &[PeerRegion<'_>],
-        stream: StreamKind,
-    ) -> Result<()> {
-        let call = Call { plane: Plane::Data, operation, sequence: 0 };
-        let caller = Caller { rank: self.members[self.rank], call };
-        self.check(caller, &Operands::PointToPoint { sends, receives })?;
-        self.tally.point_to_point(operation, sends, receives);
-        self.log_messages(operation.name(), 0, (sends, receives), stream);
-        Ok(())
+impl CountedBackend {
+    pub(crate) fn new(rank: usize, ranks: usize) -> Self {
+        CountedBackend { rank, ranks, window: None, device: Rc::default() }
     }
 }
 
@@ -195,153 +121,65 @@ fn own_values(caller: Caller, from: Region<'_>, to: Region<'_>) -> Result<()> {
     }
 }
 
-impl DataPlane for CountedData {
-    fn rank(&self) -> usize {
-        self.rank
+impl GroupBackend for CountedBackend {
+    fn reach(&self) -> Reach {
+        Reach::Any
     }
 
-    fn world_size(&self) -> usize {
-        self.members.len()
+    fn enqueue(&mut self, call: &GroupCall<'_>) -> Result<()> {
+        let caller = call.caller;
+        match call.collective {
+            Collective::ReduceScatter { input, output, .. } => {
+                let shards = ByteShards::equal(output.bytes, self.ranks);
+                own_values(caller, input.part(shards.range(self.rank).start, output.bytes), *output)
+            }
+            Collective::AllGather { input, output } => {
+                let shards = ByteShards::equal(input.bytes, self.ranks);
+                (0..self.ranks).try_for_each(|rank| {
+                    own_values(caller, *input, output.part(shards.range(rank).start, input.bytes))
+                })
+            }
+            Collective::Exchange { sends, receives } => {
+                let pairs = sends.iter().zip(receives).filter(|((_, from), (_, to))| from.bytes == to.bytes);
+                pairs.into_iter().try_for_each(|((_, from), (_, to))| own_values(caller, *from, *to))
+            }
+            _ => Ok(()),
+        }
     }
 
-    fn all_reduce(&mut self, region: Region<'_>, dtype: DType, stream: StreamKind) -> Result<()> {
-        let caller = self.next(Operation::AllReduce);
-        self.check(caller, &Operands::AllReduce { region, dtype })?;
-        self.tally.all_reduce(region.bytes, dtype);
-        self.log(Operation::AllReduce, region.bytes, stream);
+    fn supports(&self, collective: &Collective<Region<'_>>) -> bool {
+        match (collective, &self.window) {
+            (Collective::SumShared { sums, tree, .. }, Some(window)) => {
+                sums.iter().all(|sum| window.adds(sum, tree))
+            }
+            (collective, window) => !collective.is_shared() || window.is_some(),
+        }
+    }
+
+    fn synchronize(&mut self, _caller: Caller, _stream: StreamKind) -> Result<()> {
         Ok(())
     }
 
-    fn reduce_scatter(
-        &mut self,
-        input: Region<'_>,
-        output: Region<'_>,
-        dtype: DType,
-        stream: StreamKind,
-    ) -> Result<()> {
-        let caller = self.next(Operation::ReduceScatter);
-        self.check(caller, &Operands::ReduceScatter { input, output, dtype })?;
-        let shards = ByteShards::equal(output.bytes, self.members.len());
-        self.tally.reduce_scatter(output.bytes);
-        self.log(Operation::ReduceScatter, input.bytes, stream);
-        own_values(caller, input.part(shards.range(self.rank).start, output.bytes), output)
+    fn split(&mut self, _: Caller, _: &[Vec<usize>], own: &SplitGroup) -> Result<Box<dyn GroupBackend>> {
+        let device = Rc::clone(&self.device);
+        Ok(Box::new(CountedBackend { device, ..CountedBackend::new(own.rank, own.members.len()) }))
     }
 
-    fn all_gather(&mut self, input: Region<'_>, output: Region<'_>, stream: StreamKind) -> Result<()> {
-        let caller = self.next(Operation::AllGather);
-        self.check(caller, &Operands::AllGather { input, output })?;
-        let shards = ByteShards::equal(input.bytes, self.members.len());
-        self.tally.all_gather(input.bytes);
-        self.log(Operation::AllGather, output.bytes, stream);
-        (0..self.members.len()).try_for_each(|rank| {
-            own_values(caller, input, output.part(shards.range(rank).start, input.bytes))
-        })
+    fn connects(&self) -> bool {
+        true
     }
 
-    fn broadcast(&mut self, root: usize, region: Region<'_>, stream: StreamKind) -> Result<()> {
-        let caller = self.next(Operation::Broadcast);
-        self.check(caller, &Operands::Broadcast { root, region })?;
-        self.tally.broadcast(root, region.bytes);
-        self.log(Operation::Broadcast, region.bytes, stream);
-        Ok(())
-    }
-
-    fn send(&mut self, to: usize, region: Region<'_>, stream: StreamKind) -> Result<()> {
-        self.point_to_point(Operation::Send, &[(to, region)], &[], stream)
-    }
-
-    fn receive(&mut self, from: usize, region: Region<'_>, stream: StreamKind) -> Result<()> {
-        self.point_to_point(Operation::Receive, &[], &[(from, region)], stream)
-    }
-
-    fn exchange(
-        &mut self,
-        sends: &[PeerRegion<'_>],
-        receives: &[PeerRegion<'_>],
-        stream: StreamKind,
-    ) -> Result<()> {
-        self.point_to_point(Operation::Exchange, sends, receives, stream)?;
-        let call = Call { plane: Plane::Data, operation: Operation::Exchange, sequence: 0 };
-        let caller = Caller { rank: self.members[self.rank], call };
-        let mut pairs = sends.iter().zip(receives).filter(|((_, from), (_, to))| from.bytes == to.bytes);
-        pairs.try_for_each(|((_, from), (_, to))| own_values(caller, *from, *to))
-    }
-
-    fn barrier(&mut self, stream: StreamKind) -> Result<()> {
-        self.next(Operation::Barrier);
-        self.tally.nothing(Operation::Barrier);
-        self.log(Operation::Barrier, 0, stream);
-        Ok(())
-    }
-
-    fn synchronize(&mut self, _stream: StreamKind) -> Result<()> {
-        Ok(())
-    }
-
-    fn split(&mut self, groups: &[Vec<usize>]) -> Result<Box<dyn DataPlane>> {
-        let caller = self.next(Operation::Split);
-        self.check(caller, &Operands::Split { groups })?;
-        self.tally.nothing(Operation::Split);
-        let group = SplitGroup::of(groups, self.rank);
-        let members = group.members.iter().map(|member| self.members[*member]).collect();
-        let mut part = CountedData::new(group.rank, members, self.tally.meter().part());
-        part.device = Rc::clone(&self.device);
-        Ok(Box::new(part))
-    }
-
-    fn share(&mut self, regions: &[Region<'_>], options: PeerAccessOptions) -> Result<PeerAccess> {
+    fn share(&mut self, _: Caller, regions: &[Region<'_>], options: PeerAccessOptions) -> Result<PeerAccess> {
         let ranges = regions.iter().map(CountedWindow::range).collect();
         self.window = Some(CountedWindow { ranges, sums: options.sums });
         Ok(PeerAccess::Granted)
     }
 
-    fn sum_shared(&mut self, sums: &[SharedSum<'_>], _alone: bool, stream: StreamKind) -> Result<bool> {
-        if !self.window.as_ref().is_some_and(|window| sums.iter().all(|sum| window.adds(sum))) {
-            return Ok(false);
-        }
-        let everywhere = sums.iter().any(|sum| sum.everywhere);
-        let caller = self.next(if everywhere { Operation::AllReduce } else { Operation::ReduceScatter });
-        self.check(caller, &Operands::SharedSums(sums))?;
-        let mut moved = 0;
-        for sum in sums {
-            self.tally.sum_shared(sum.region.bytes / self.members.len(), sum.tree, sum.everywhere);
-            moved += sum.region.bytes * (sum.tree.parts_of(self.rank).len() + usize::from(sum.everywhere));
-        }
-        self.log_messages(PEER_SUMS, moved as u64, (&[], &[]), stream);
-        Ok(true)
-    }
-
-    fn exchange_shared(
-        &mut self,
-        sends: &[PeerRegion<'_>],
-        receives: &[PeerRegion<'_>],
-        stream: StreamKind,
-    ) -> Result<bool> {
-        if self.window.is_some() {
-            let caller = self.next(Operation::Exchange);
-            self.check(caller, &Operands::SharedExchange { sends, receives })?;
-            self.tally.point_to_point(Operation::Exchange, sends, receives);
-            self.log_messages(PEER_COPIES, 0, (sends, receives), stream);
-        }
-        Ok(self.window.is_some())
-    }
-
-    fn capturing_device(&self) -> Option<Device> {
+    fn device(&self) -> Option<Device> {
         self.device.borrow().clone()
     }
 
     fn log_on(&mut self, device: &Device) {
         *self.device.borrow_mut() = Some(device.clone());
-    }
-
-    /// Ignores the observer: a plan has no call to observe.
-    fn observe(&mut self, _observer: Observer) {}
-
-    fn traffic(&self) -> Traffic {
-        self.tally.meter().own()
-    }
-
-    fn rank_traffic(&self) -> Traffic {
-        self.tally.meter().rank()
     }
 }

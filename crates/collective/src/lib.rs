@@ -1,4 +1,4 @@
-//! Communication between ranks: small host messages on the control plane, device regions on the data plane.
+//! Communication between ranks: small host messages on the control channel, device regions in process groups.
 //!
 //! The one idea: **a wait never hangs and a sum never changes**. Every call has a sequence number and every
 //! wait a deadline. If a rank fails, falls silent or makes another call than its peers, all of them get an
@@ -15,79 +15,78 @@
 //! * [`Communicator::over_shared_gpu`]: threads that use one GPU, with device regions moved by that GPU;
 //! * [`Communicator::counted`]: one rank of many alone, for planning; it moves nothing and counts everything.
 //!
-//! [`Communicator::divide`] gives the ranks of a group a data plane of their own, beside the plane of all
-//! ranks.
+//! A call is a value, a [`Collective`], that a [`ProcessGroup`] checks, numbers, counts, logs and passes to its
+//! backend. [`Communicator::divide`] makes further groups beside that of all ranks.
 //!
 //! ```
-//! use collective::DataPlane;
+//! use collective::Collective;
 //! use collective::threads::{Options, run};
 //! use device::{Category, DType, Device, DeviceOptions, Request, StreamKind};
 //!
-//! let sums = run(3, Options::default(), |mut communicator| -> Result<f32, String> {
+//! let sums = run(3, Options::default(), |communicator| -> Result<f32, String> {
 //!     let rank = communicator.rank();
 //!     let device = Device::cpu(rank, &DeviceOptions::default()).map_err(|e| e.to_string())?;
 //!     let request = Request::new(Category::Communication, "example");
 //!     let buffer = device.allocate(4, request).map_err(|e| e.to_string())?;
 //!     let region = buffer.region(0, 4);
 //!     device.copy_from_host(&[rank as f32 + 1.0], region).map_err(|e| e.to_string())?;
-//!     let data = &mut communicator.data;
-//!     data.all_reduce(region, DType::F32, StreamKind::Reduce).map_err(|e| e.to_string())?;
+//!     let sum = Collective::AllReduce { region, dtype: DType::F32 };
+//!     communicator.data.run(sum, StreamKind::Reduce).map_err(|e| e.to_string())?;
 //!     Ok(buffer.read::<f32>(0, 1).map_err(|e| e.to_string())?[0])
 //! })?;
 //! assert_eq!(sums, [6.0, 6.0, 6.0]);
 //! # Ok::<(), collective::threads::RunError<String>>(())
 //! ```
 //!
-//! [`RankGrid`] gives ranks coordinates along axes, [`Planes`] each rank its transports by axis, and
+//! [`RankGrid`] gives ranks coordinates along axes, [`Planes`] each rank its groups by axis, and
 //! [`tensors`] has collectives of whole tensors.
 //!
 //! The crate does not know what the values mean. A new transport for host memory implements the queues of
-//! `link` and gets both planes from `host`; one for device memory implements [`DataPlane`].
+//! `link` and gets the rest from `host`; one for device memory implements [`GroupBackend`].
 
+mod backend;
 mod call;
+mod collective;
 mod communicator;
 mod control;
 mod counted;
-mod data;
 mod error;
 mod grid;
-mod group;
 mod host;
 mod link;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 pub mod nccl;
-mod operands;
 mod payload;
 mod peer_access;
 mod planes;
+mod process_group;
 mod processes;
 mod rank_tree;
 mod shards;
 mod shared_gpu;
-mod shared_plane;
 mod solo;
+mod split;
 mod sum;
-mod tally;
 pub mod tcp;
 pub mod tensors;
 pub mod threads;
 mod traffic;
 mod tree;
 
-pub use call::{Call, Operation, Plane, Signature};
+pub use backend::{GroupBackend, GroupCall, NumberedMessage};
+pub use call::{Call, CallKind, Caller, Channel, Signature};
+pub use collective::{Collective, PEER_COPIES, PEER_SUMS, PeerRegion, Reach};
 pub use communicator::Communicator;
-pub use control::{ControlPlane, DELAY_INTERVAL, Observer, Watch};
-pub use counted::{PEER_COPIES, PEER_SUMS};
-pub use data::{CollectiveUse, DataPlane};
+pub use control::{ControlChannel, DELAY_INTERVAL, Observer, Watch};
 pub use error::{CollectiveError, Failure, Result};
 pub use grid::{Axis, GridShape, Group, RankGrid};
-pub use operands::PeerRegion;
 pub use payload::kept_bytes;
 pub use peer_access::{PeerAccess, PeerAccessOptions, PeerMethod, SharedLayout, SharedSum, SumKernels};
 pub use planes::{AxisPlanes, DividedPlane, Planes};
+pub use process_group::ProcessGroup;
 pub use processes::{IdentityError, Process, Processes, Transport, World};
 pub use rank_tree::RankTree;
-pub use shared_plane::SharedPlane;
+pub use split::SplitGroup;
 pub use traffic::{AxisTraffic, OperationTraffic, Traffic};
 pub use tree::{TreeSum, exchange_shards, shard, tree_sums};

@@ -107,22 +107,20 @@ impl PeerMethod {
 }
 
 /// A sum over ranks of the same range of a shared region on every rank, and of its further parts.
-#[derive(Clone, Copy, Debug)]
-pub struct SharedSum<'a> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedSum<R> {
     /// The range that is summed in place, of this rank's first part.
-    pub region: Region<'a>,
+    pub region: R,
     /// Workspace of at least [`RankTree::scratch_elements`] of that length, on the same device, not shared;
     /// overwritten.
-    pub scratch: Region<'a>,
-    /// The parts of all ranks, and their order.
-    pub tree: &'a RankTree,
+    pub scratch: R,
     /// Type of the elements.
     pub dtype: DType,
     /// Whether every rank gets the whole sum; if false, each gets only its own of the equal shards.
     pub everywhere: bool,
 }
 
-/// The answer to [`DataPlane::share`](crate::DataPlane::share).
+/// The answer to [`ProcessGroup::share`](crate::ProcessGroup::share).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerAccess {
     /// Ranks have access to each other's memory.
@@ -210,14 +208,15 @@ impl<E: PeerEngine> PeerWindow<E> {
     /// Sums over ranks at each range; [`PeerWindow::divides`] must hold for all of them.
     pub(crate) fn sum(
         &mut self,
-        sums: &[(SharedRange, SharedSum<'_>)],
+        sums: &[(SharedRange, SharedSum<Region<'_>>)],
+        tree: &RankTree,
         alone: bool,
         stream: StreamKind,
     ) -> Result<()> {
         let method = if alone { PeerMethod::Kernel } else { self.method };
         self.meet(stream)?;
         for (range, sum) in sums {
-            self.sum_one(*range, sum, method, stream)?;
+            self.sum_one(*range, sum, tree, method, stream)?;
         }
         self.meet(stream)
     }
@@ -226,13 +225,14 @@ impl<E: PeerEngine> PeerWindow<E> {
     fn sum_one(
         &mut self,
         range: SharedRange,
-        sum: &SharedSum<'_>,
+        sum: &SharedSum<Region<'_>>,
+        tree: &RankTree,
         method: PeerMethod,
         stream: StreamKind,
     ) -> Result<()> {
         let bytes = range.bytes / self.ranks;
         let own = SharedRange { offset: range.offset + self.rank * bytes, bytes, ..range };
-        let SharedSum { scratch, dtype, everywhere, tree, .. } = *sum;
+        let SharedSum { scratch, dtype, everywhere, .. } = *sum;
         let parts_of = |rank: usize| {
             let regions =
                 (0..tree.parts_of(rank).len()).filter_map(|part| self.layout.part(own.region, part));

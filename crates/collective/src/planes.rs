@@ -14,31 +14,30 @@ use std::fmt;
 
 use device::{Region, StreamKind};
 
+use crate::collective::Collective;
 use crate::communicator::Communicator;
-use crate::control::{ControlPlane, Observer};
-use crate::data::{CollectiveUse, DataPlane};
+use crate::control::{ControlChannel, Observer};
 use crate::error::{CollectiveError, Result};
 use crate::grid::{AXES, Axis, RankGrid};
-use crate::operands::PeerRegion;
-use crate::shared_plane::SharedPlane;
+use crate::process_group::ProcessGroup;
 use crate::traffic::{AxisTraffic, Traffic};
 
 /// Handles to the planes of the axes along which a rank has others, for the operators of its passes.
 ///
 /// The default is that of a rank alone.
 #[derive(Clone, Debug, Default)]
-pub struct AxisPlanes([Option<SharedPlane>; AXES]);
+pub struct AxisPlanes([Option<ProcessGroup>; AXES]);
 
 impl AxisPlanes {
     /// Returns the same handles, with the plane of an axis.
     #[must_use]
-    pub fn with(mut self, axis: Axis, plane: SharedPlane) -> Self {
+    pub fn with(mut self, axis: Axis, plane: ProcessGroup) -> Self {
         self.0[axis.index()] = (plane.world_size() > 1).then_some(plane);
         self
     }
 
     /// The plane of this rank's group along an axis; `None` if the rank is alone there.
-    pub fn along(&self, axis: Axis) -> Option<&SharedPlane> {
+    pub fn along(&self, axis: Axis) -> Option<&ProcessGroup> {
         self.0[axis.index()].as_ref()
     }
 }
@@ -47,16 +46,16 @@ impl AxisPlanes {
 #[derive(Clone, Debug)]
 pub struct DividedPlane {
     /// The plane of all ranks along the axis.
-    pub all: SharedPlane,
+    pub all: ProcessGroup,
     /// The plane of this rank's group; that of all ranks if there is one group.
-    pub within: SharedPlane,
+    pub within: ProcessGroup,
     /// The plane of the ranks with this rank's index in each group; of a rank alone if there is one group.
-    pub across: SharedPlane,
+    pub across: ProcessGroup,
 }
 
 impl DividedPlane {
     /// Returns the planes of an axis that is one group.
-    pub fn undivided(all: SharedPlane) -> Self {
+    pub fn undivided(all: ProcessGroup) -> Self {
         DividedPlane { within: all.clone(), across: Communicator::solo().data, all }
     }
 
@@ -77,11 +76,11 @@ pub struct Planes {
     communicator: Communicator,
     grid: RankGrid,
     /// Planes of the groups that have their own, by axis.
-    own: [Option<SharedPlane>; AXES],
+    own: [Option<ProcessGroup>; AXES],
     /// An axis whose plane is that of a group over several axes, and those axes.
     joined: Option<(Axis, Vec<Axis>)>,
     /// Planes within and across the groups of an axis that is divided.
-    divided: Option<(Axis, [SharedPlane; 2])>,
+    divided: Option<(Axis, [ProcessGroup; 2])>,
 }
 
 impl Planes {
@@ -174,12 +173,12 @@ impl Planes {
     }
 
     /// The plane for messages between the hosts of all ranks.
-    pub fn control(&mut self) -> &mut dyn ControlPlane {
+    pub fn control(&mut self) -> &mut dyn ControlChannel {
         &mut *self.communicator.control
     }
 
     /// The data plane of all ranks.
-    pub fn world(&self) -> SharedPlane {
+    pub fn world(&self) -> ProcessGroup {
         self.communicator.data.clone()
     }
 
@@ -188,7 +187,7 @@ impl Planes {
     ///
     /// # Errors
     /// An axis whose ranks only send and receive, in a grid with other axes.
-    pub fn along(&self, axis: Axis) -> Result<SharedPlane> {
+    pub fn along(&self, axis: Axis) -> Result<ProcessGroup> {
         if let Some(plane) = &self.own[axis.index()] {
             return Ok(plane.clone());
         }
@@ -205,88 +204,42 @@ impl Planes {
         planes.fold(AxisPlanes::default(), |handles, (axis, plane)| handles.with(axis, plane))
     }
 
-    /// Sends `region` to the rank at `coordinate` along an axis. May wait for the receive.
+    /// Runs sends and receives between ranks along an axis, in which peers are coordinates. May wait for the
+    /// other ranks.
     ///
     /// # Errors
-    /// As for [`DataPlane::send`].
-    pub fn send(&self, axis: Axis, coordinate: usize, region: Region<'_>, stream: StreamKind) -> Result<()> {
-        let (mut plane, rank) = self.transfers(axis, coordinate);
-        plane.send(rank, region, stream)
-    }
-
-    /// Receives `region` from the rank at `coordinate` along an axis.
-    ///
-    /// # Errors
-    /// As for [`DataPlane::receive`].
-    pub fn receive(
-        &self,
-        axis: Axis,
-        coordinate: usize,
-        region: Region<'_>,
-        stream: StreamKind,
-    ) -> Result<()> {
-        let (mut plane, rank) = self.transfers(axis, coordinate);
-        plane.receive(rank, region, stream)
-    }
-
-    /// Runs several sends and receives between ranks along an axis as one call.
-    ///
-    /// # Errors
-    /// As for [`DataPlane::exchange`].
-    pub fn exchange(
-        &self,
-        axis: Axis,
-        sends: &[PeerRegion<'_>],
-        receives: &[PeerRegion<'_>],
-        stream: StreamKind,
-    ) -> Result<()> {
-        let peers = |regions: &[PeerRegion<'_>]| -> Vec<usize> {
-            regions.iter().map(|(coordinate, _)| self.number(axis, *coordinate)).collect()
-        };
-        let (to, from) = (peers(sends), peers(receives));
-        let sends: Vec<_> = to.into_iter().zip(sends.iter().map(|(_, region)| *region)).collect();
-        let receives: Vec<_> = from.into_iter().zip(receives.iter().map(|(_, region)| *region)).collect();
-        let (mut plane, _) = self.transfers(axis, 0);
-        plane.exchange(&sends, &receives, stream)
-    }
-
-    /// Returns the plane that carries transfers along an axis, and the rank number on it of a coordinate.
-    fn transfers(&self, axis: Axis, coordinate: usize) -> (SharedPlane, usize) {
-        let own = self.own[axis.index()].as_ref().unwrap_or(&self.communicator.data);
-        (own.clone(), self.number(axis, coordinate))
-    }
-
-    fn number(&self, axis: Axis, coordinate: usize) -> usize {
-        match self.own[axis.index()] {
+    /// As for [`ProcessGroup::run`].
+    pub fn transfer(&self, axis: Axis, transfer: Collective<Region<'_>>, stream: StreamKind) -> Result<()> {
+        let own = &self.own[axis.index()];
+        let number = |coordinate: usize| match own {
             Some(_) => coordinate,
             None => self.grid.rank_at(&[(axis, coordinate)]),
-        }
+        };
+        own.as_ref().unwrap_or(&self.communicator.data).run(transfer.with_peers(number), stream)
     }
 
     /// Makes the connections of `world`, and those of `along` on the planes of those axes, so that none is
     /// made later.
     ///
     /// # Errors
-    /// As for [`DataPlane::warm_up`].
+    /// As for [`ProcessGroup::warm_up`].
     pub fn warm_up(
         &mut self,
-        mut world: Vec<CollectiveUse>,
-        along: &[(Axis, Vec<CollectiveUse>)],
+        mut world: Vec<Collective<()>>,
+        along: &[(Axis, Vec<Collective<()>>)],
     ) -> Result<()> {
         let shared = along.iter().filter(|(axis, _)| self.own[axis.index()].is_none());
-        world.extend(shared.flat_map(|(_, uses)| uses));
+        world.extend(shared.flat_map(|(_, uses)| uses).cloned());
         self.communicator.data.warm_up(&world)?;
         for (axis, uses) in along {
-            if let Some(plane) = &mut self.own[axis.index()] {
+            if let Some(plane) = &self.own[axis.index()] {
                 plane.warm_up(uses)?;
             }
-            let Some((_, planes)) = self.divided.as_mut().filter(|(of, _)| of == axis) else { continue };
+            let Some((_, planes)) = self.divided.as_ref().filter(|(of, _)| of == axis) else { continue };
             for plane in planes {
-                let exists = |used: &&CollectiveUse| match used {
-                    CollectiveUse::Peer(peer) => *peer < plane.world_size(),
-                    _ => true,
-                };
-                let uses: Vec<_> = uses.iter().filter(exists).copied().collect();
+                let exists =
+                    |used: &&Collective<()>| used.peer_rank().is_none_or(|peer| peer < plane.world_size());
+                let uses: Vec<_> = uses.iter().filter(exists).cloned().collect();
                 plane.warm_up(&uses)?;
             }
         }
@@ -297,8 +250,8 @@ impl Planes {
     pub fn observe(&mut self, observer: &Observer) {
         self.communicator.control.observe(observer.clone());
         self.communicator.data.observe(observer.clone());
-        let divided = self.divided.iter_mut().flat_map(|(_, planes)| planes);
-        self.own.iter_mut().flatten().chain(divided).for_each(|plane| plane.observe(observer.clone()));
+        let divided = self.divided.iter().flat_map(|(_, planes)| planes);
+        self.own.iter().flatten().chain(divided).for_each(|plane| plane.observe(observer.clone()));
     }
 
     /// Traffic of all planes so far.
@@ -309,7 +262,7 @@ impl Planes {
     /// Traffic of all planes so far, by axis.
     pub fn traffic_by_axis(&self) -> AxisTraffic {
         let mut by_axis = AxisTraffic::default();
-        let of = |plane: &SharedPlane| plane.traffic().total();
+        let of = |plane: &ProcessGroup| plane.traffic().total();
         for (traffic, plane) in by_axis.0.iter_mut().zip(&self.own) {
             plane.iter().for_each(|plane| *traffic += of(plane));
         }

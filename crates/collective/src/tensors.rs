@@ -7,8 +7,9 @@ use device::{Arrival, Backend, Category, DType, Device, Request, StreamKind};
 use tensor::ops::rounded_sum;
 use tensor::{Shape, Tensor, TensorError};
 
-use crate::data::DataPlane;
+use crate::collective::Collective;
 use crate::error::{CollectiveError, Result};
+use crate::process_group::ProcessGroup;
 use crate::rank_tree::RankTree;
 use crate::tree::{TreeSum, exchange_parts, scatter_sum, tree_sums};
 
@@ -65,16 +66,16 @@ impl Drop for PendingSum {
 }
 
 /// Number of this rank's first part, where each rank has `each` parts in the order of the ranks.
-pub fn first_part(plane: &dyn DataPlane, each: usize) -> usize {
-    plane.rank() * each
+pub fn first_part(group: &ProcessGroup, each: usize) -> usize {
+    group.rank() * each
 }
 
 /// The sum of `x` over ranks, f32, bf16 or f16.
 ///
 /// # Errors
 /// Out of memory; a failed collective.
-pub fn all_reduce(x: &Tensor, plane: &mut dyn DataPlane, request: Request) -> Result<Tensor> {
-    Ok(sum_of(padded_copy(x, plane, request)?, x.shape(), plane, true)?.wait())
+pub fn all_reduce(x: &Tensor, group: &ProcessGroup, request: Request) -> Result<Tensor> {
+    Ok(sum_of(padded_copy(x, group, request)?, x.shape(), group, true)?.wait())
 }
 
 /// Begins to sum `x` over ranks, f32, bf16 or f16, beside compute that is enqueued meanwhile. The sum
@@ -82,20 +83,20 @@ pub fn all_reduce(x: &Tensor, plane: &mut dyn DataPlane, request: Request) -> Re
 ///
 /// # Errors
 /// As for [`all_reduce`].
-pub fn begin_all_reduce(x: Tensor, plane: &mut dyn DataPlane, request: Request) -> Result<PendingSum> {
+pub fn begin_all_reduce(x: Tensor, group: &ProcessGroup, request: Request) -> Result<PendingSum> {
     let shape = x.shape();
-    let padded = match x.elements().is_multiple_of(plane.world_size()) {
+    let padded = match x.elements().is_multiple_of(group.world_size()) {
         true => x.reshape([x.elements()])?,
-        false => padded_copy(&x, plane, request)?,
+        false => padded_copy(&x, group, request)?,
     };
     drop(x);
-    sum_of(padded, shape, plane, false)
+    sum_of(padded, shape, group, false)
 }
 
 /// Returns the elements of `x` in a row, followed by zeros up to a multiple of the ranks: the sum is made in
 /// one shard for each.
-fn padded_copy(x: &Tensor, plane: &dyn DataPlane, request: Request) -> Result<Tensor> {
-    let elements = x.elements().next_multiple_of(plane.world_size());
+fn padded_copy(x: &Tensor, group: &ProcessGroup, request: Request) -> Result<Tensor> {
+    let elements = x.elements().next_multiple_of(group.world_size());
     let padded = match elements == x.elements() {
         true => Tensor::empty(x.device(), [elements], x.dtype(), request)?,
         false => Tensor::zeros(x.device(), [elements], x.dtype(), request)?,
@@ -105,12 +106,12 @@ fn padded_copy(x: &Tensor, plane: &dyn DataPlane, request: Request) -> Result<Te
 }
 
 /// Begins to overwrite `padded` with its sum over ranks. `alone`: the device has no other work meanwhile.
-fn sum_of(padded: Tensor, shape: Shape, plane: &mut dyn DataPlane, alone: bool) -> Result<PendingSum> {
+fn sum_of(padded: Tensor, shape: Shape, group: &ProcessGroup, alone: bool) -> Result<PendingSum> {
     let (sum, scratch) = (padded.view(0, shape)?, scratch(&padded)?);
-    let tree = RankTree::balanced(plane.world_size());
+    let tree = RankTree::balanced(group.world_size());
     let arrival = begin_exchange(padded.device(), |stream| {
         let sum = TreeSum { parts: std::slice::from_ref(&padded), scratch: &scratch, everywhere: true };
-        tree_sums(plane, &[sum], &tree, alone, stream)
+        tree_sums(group, &[sum], &tree, alone, stream)
     })?;
     Ok(PendingSum { sum, _buffers: [padded, scratch], arrival })
 }
@@ -119,10 +120,12 @@ fn sum_of(padded: Tensor, shape: Shape, plane: &mut dyn DataPlane, alone: bool) 
 ///
 /// # Errors
 /// A scalar; out of memory; a failed collective.
-pub fn all_gather(x: &Tensor, plane: &mut dyn DataPlane, request: Request) -> Result<Tensor> {
-    let rows = first(x)? * plane.world_size();
+pub fn all_gather(x: &Tensor, group: &ProcessGroup, request: Request) -> Result<Tensor> {
+    let rows = first(x)? * group.world_size();
     let output = Tensor::empty(x.device(), with_rows(x, rows)?, x.dtype(), request)?;
-    exchanged(x.device(), |stream| plane.all_gather(x.region(), output.region(), stream))?;
+    exchanged(x.device(), |stream| {
+        group.run(Collective::AllGather { input: x.region(), output: output.region() }, stream)
+    })?;
     Ok(output)
 }
 
@@ -131,8 +134,8 @@ pub fn all_gather(x: &Tensor, plane: &mut dyn DataPlane, request: Request) -> Re
 ///
 /// # Errors
 /// Rows that the ranks do not divide; out of memory; a failed collective.
-pub fn reduce_scatter(x: &Tensor, plane: &mut dyn DataPlane, request: Request) -> Result<Tensor> {
-    rounded_reduce_scatter(x, plane, None, x.dtype(), request)
+pub fn reduce_scatter(x: &Tensor, group: &ProcessGroup, request: Request) -> Result<Tensor> {
+    rounded_reduce_scatter(x, group, None, x.dtype(), request)
 }
 
 /// [`reduce_scatter`] plus `bias [width]`, of type `dtype`, rounded to that type; `x` is f32 if there is a
@@ -142,12 +145,12 @@ pub fn reduce_scatter(x: &Tensor, plane: &mut dyn DataPlane, request: Request) -
 /// As for [`reduce_scatter`] and [`rounded_sum::forward`].
 pub fn rounded_reduce_scatter(
     x: &Tensor,
-    plane: &mut dyn DataPlane,
+    group: &ProcessGroup,
     bias: Option<&Tensor>,
     dtype: DType,
     request: Request,
 ) -> Result<Tensor> {
-    let (rows, ranks) = (first(x)?, plane.world_size());
+    let (rows, ranks) = (first(x)?, group.world_size());
     if !rows.is_multiple_of(ranks) {
         return Err(refused(x, format!("a number of rows that {ranks} ranks divide")));
     }
@@ -161,12 +164,12 @@ pub fn rounded_reduce_scatter(
     let (flat, scratch) = (sum.reshape([sum.elements()])?, scratch(x)?);
     exchanged(x.device(), |stream| {
         if one_pass {
-            let parts = exchange_parts(plane, x, &scratch, stream)?;
+            let parts = exchange_parts(group, x, &scratch, stream)?;
             let parts = parts.iter().map(|part| part.reshape(rows));
             let parts = parts.collect::<std::result::Result<Vec<_>, TensorError>>()?;
             return Ok(rounded_sum::into_on(&parts, bias, &output, stream)?);
         }
-        scatter_sum(plane, (x, &flat), &scratch, stream)?;
+        scatter_sum(group, (x, &flat), &scratch, stream)?;
         match is_sum {
             true => Ok(()),
             false => Ok(rounded_sum::into_on(std::slice::from_ref(&sum), bias, &output, stream)?),
@@ -185,16 +188,18 @@ fn adds_in_one_pass(x: &Tensor, ranks: usize) -> bool {
 ///
 /// # Errors
 /// Out of memory; a failed collective.
-pub fn shift(x: &Tensor, plane: &mut dyn DataPlane, shift: isize, request: Request) -> Result<Tensor> {
+pub fn shift(x: &Tensor, group: &ProcessGroup, shift: isize, request: Request) -> Result<Tensor> {
     let output = Tensor::empty(x.device(), x.shape(), x.dtype(), request)?;
-    let (rank, ranks) = (plane.rank().cast_signed(), plane.world_size().cast_signed());
+    let (rank, ranks) = (group.rank().cast_signed(), group.world_size().cast_signed());
     let peer = |shift: isize| (rank + shift).rem_euclid(ranks).cast_unsigned();
-    if peer(shift) == plane.rank() {
+    if peer(shift) == group.rank() {
         output.copy_from(x)?;
         return Ok(output);
     }
     exchanged(x.device(), |stream| {
-        plane.exchange(&[(peer(shift), x.region())], &[(peer(-shift), output.region())], stream)
+        let sends = vec![(peer(shift), x.region())];
+        let receives = vec![(peer(-shift), output.region())];
+        group.run(Collective::Exchange { sends, receives }, stream)
     })?;
     Ok(output)
 }

@@ -1,10 +1,10 @@
 //! Counts of bytes and calls between ranks.
 
 use std::cell::RefCell;
-use std::ops::{AddAssign, Sub};
+use std::ops::{Add, AddAssign, Sub};
 use std::rc::Rc;
 
-use crate::call::Operation;
+use crate::call::CallKind;
 use crate::grid::{AXES, Axis};
 
 /// Calls of one operation, and the bytes they moved.
@@ -51,7 +51,7 @@ impl OperationTraffic {
     }
 }
 
-/// Traffic of a rank along each axis of its grid. Calls of the world's plane that belong to no axis count for
+/// Traffic of a rank along each axis of its grid. Calls of the world's group that belong to no axis count for
 /// [`Axis::Pipeline`], as its transfers do, or for the only axis with several ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AxisTraffic(pub(crate) [OperationTraffic; AXES]);
@@ -92,14 +92,14 @@ impl Sub for AxisTraffic {
     }
 }
 
-/// Traffic of a data plane since its creation.
+/// Traffic of a process group since its creation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic([OperationTraffic; Operation::ALL.len()]);
+pub struct Traffic([OperationTraffic; CallKind::ALL.len()]);
 
 impl Traffic {
     /// Traffic of one operation.
-    pub fn get(&self, operation: Operation) -> OperationTraffic {
-        self.0[operation as usize]
+    pub fn get(&self, kind: CallKind) -> OperationTraffic {
+        self.0[kind as usize]
     }
 
     /// Traffic of all operations.
@@ -110,8 +110,8 @@ impl Traffic {
     }
 
     /// Counts a completed call.
-    pub fn record(&mut self, operation: Operation, bytes_sent: u64, bytes_received: u64) {
-        self.0[operation as usize] += OperationTraffic { calls: 1, bytes_sent, bytes_received };
+    pub fn record(&mut self, kind: CallKind, bytes_sent: u64, bytes_received: u64) {
+        self.0[kind as usize] += OperationTraffic { calls: 1, bytes_sent, bytes_received };
     }
 }
 
@@ -121,7 +121,35 @@ impl AddAssign for Traffic {
     }
 }
 
-/// A counter of the traffic of a plane and of all planes split from the same one.
+/// Bytes of operands sent and received.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Moved {
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+}
+
+impl Moved {
+    /// Returns the bytes of the same transfers in the other direction.
+    pub(crate) fn reversed(self) -> Self {
+        Moved { sent: self.received, received: self.sent }
+    }
+}
+
+impl Add for Moved {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Moved { sent: self.sent + other.sent, received: self.received + other.received }
+    }
+}
+
+impl AddAssign for Moved {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+/// A counter of the traffic of a group and of all groups split from the same one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Meter {
     own: Traffic,
@@ -129,23 +157,23 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// Returns a meter for a plane that is split from this meter's plane.
+    /// Returns a meter for a group that is split from this meter's group.
     pub(crate) fn part(&self) -> Meter {
         Meter { own: Traffic::default(), rank: Rc::clone(&self.rank) }
     }
 
     /// Counts a completed call.
-    pub(crate) fn record(&mut self, operation: Operation, bytes_sent: u64, bytes_received: u64) {
-        self.own.record(operation, bytes_sent, bytes_received);
-        self.rank.borrow_mut().record(operation, bytes_sent, bytes_received);
+    pub(crate) fn record(&mut self, kind: CallKind, moved: Moved) {
+        self.own.record(kind, moved.sent, moved.received);
+        self.rank.borrow_mut().record(kind, moved.sent, moved.received);
     }
 
-    /// Traffic of this plane.
+    /// Traffic of this group.
     pub(crate) fn own(&self) -> Traffic {
         self.own
     }
 
-    /// Traffic of all planes.
+    /// Traffic of all groups.
     pub(crate) fn rank(&self) -> Traffic {
         *self.rank.borrow()
     }

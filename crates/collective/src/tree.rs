@@ -1,15 +1,16 @@
 //! Sums over ranks in a fixed order.
 //!
-//! With peer access, ranks sum in one pass over each other's memory ([`DataPlane::sum_shared`]). Without it,
+//! With peer access, ranks sum in one pass over each other's memory ([`Collective::SumShared`]). Without it,
 //! they exchange shards, sum them in tree order in one pass, and gather the sums. The bits are the same. A
 //! rank that owns several parts of the tree sends each of them ([`RankTree`]).
 
-use device::StreamKind;
+use device::{Region, StreamKind};
 use tensor::{Tensor, ops};
 
-use crate::data::DataPlane;
+use crate::collective::Collective;
 use crate::error::Result;
 use crate::peer_access::SharedSum;
+use crate::process_group::ProcessGroup;
 use crate::rank_tree::RankTree;
 
 /// A sum over ranks of their parts, in the order of a [`RankTree`] and rounded to the dtype at every node. A
@@ -35,35 +36,36 @@ pub struct TreeSum<'a> {
 /// # Errors
 /// A failed collective; another number of parts than this rank has in `tree`.
 pub fn tree_sums(
-    plane: &mut dyn DataPlane,
+    group: &ProcessGroup,
     sums: &[TreeSum<'_>],
     tree: &RankTree,
     alone: bool,
     stream: StreamKind,
 ) -> Result<()> {
-    if plane.world_size() == 1 {
+    if group.world_size() == 1 {
         return Ok(());
     }
-    let shared: Vec<_> = sums.iter().filter_map(|sum| sum.shared(tree)).collect();
-    if plane.sum_shared(&shared, alone, stream)? {
+    let shared = sums.iter().filter_map(TreeSum::shared).collect();
+    if group.try_run(Collective::SumShared { sums: shared, tree: tree.clone(), alone }, stream)? {
         return Ok(());
     }
     for TreeSum { parts, scratch, everywhere } in sums {
         let Some(first) = parts.first() else { continue };
-        let own = shard(plane, first, plane.rank())?;
-        exchange_and_add(plane, parts, &own, (scratch, tree), stream)?;
+        let own = shard(group, first, group.rank())?;
+        exchange_and_add(group, parts, &own, (scratch, tree), stream)?;
         if *everywhere {
-            plane.all_gather(own.region(), first.region(), stream)?;
+            let (input, output) = (own.region(), first.region());
+            group.run(Collective::AllGather { input, output }, stream)?;
         }
     }
     Ok(())
 }
 
 impl TreeSum<'_> {
-    fn shared<'a>(&'a self, tree: &'a RankTree) -> Option<SharedSum<'a>> {
+    fn shared(&self) -> Option<SharedSum<Region<'_>>> {
         let (first, scratch) = (self.parts.first()?, self.scratch.region());
         let (region, dtype) = (first.region(), first.dtype());
-        Some(SharedSum { region, scratch, tree, dtype, everywhere: self.everywhere })
+        Some(SharedSum { region, scratch, dtype, everywhere: self.everywhere })
     }
 }
 
@@ -73,15 +75,15 @@ impl TreeSum<'_> {
 /// # Errors
 /// A failed collective.
 pub(crate) fn scatter_sum(
-    plane: &mut dyn DataPlane,
+    group: &ProcessGroup,
     (input, output): (&Tensor, &Tensor),
     scratch: &Tensor,
     stream: StreamKind,
 ) -> Result<()> {
-    let (rank, tree) = (plane.rank(), RankTree::balanced(plane.world_size()));
-    let own = shard(plane, scratch, rank)?;
-    own.copy_from_on(&shard(plane, input, rank)?, stream)?;
-    let incoming = exchange(plane, std::slice::from_ref(input), (scratch, &tree), stream)?;
+    let (rank, tree) = (group.rank(), RankTree::balanced(group.world_size()));
+    let own = shard(group, scratch, rank)?;
+    own.copy_from_on(&shard(group, input, rank)?, stream)?;
+    let incoming = exchange(group, std::slice::from_ref(input), (scratch, &tree), stream)?;
     add(output, &incoming, (rank, &[own]), &tree, stream)
 }
 
@@ -92,29 +94,29 @@ pub(crate) fn scatter_sum(
 /// # Errors
 /// A failed collective.
 pub(crate) fn exchange_parts(
-    plane: &mut dyn DataPlane,
+    group: &ProcessGroup,
     input: &Tensor,
     scratch: &Tensor,
     stream: StreamKind,
 ) -> Result<Vec<Tensor>> {
-    let (rank, tree) = (plane.rank(), RankTree::balanced(plane.world_size()));
-    let mut parts = exchange(plane, std::slice::from_ref(input), (scratch, &tree), stream)?;
-    parts[rank] = shard(plane, input, rank)?;
+    let (rank, tree) = (group.rank(), RankTree::balanced(group.world_size()));
+    let mut parts = exchange(group, std::slice::from_ref(input), (scratch, &tree), stream)?;
+    parts[rank] = shard(group, input, rank)?;
     Ok(parts)
 }
 
 /// Sums this rank's shard of all parts into `output`, which is the shard of the first own part. Own shards
 /// may be overwritten.
 fn exchange_and_add(
-    plane: &mut dyn DataPlane,
+    group: &ProcessGroup,
     parts: &[Tensor],
     output: &Tensor,
     (scratch, tree): (&Tensor, &RankTree),
     stream: StreamKind,
 ) -> Result<()> {
-    let rank = plane.rank();
-    let own = parts.iter().map(|part| shard(plane, part, rank)).collect::<Result<Vec<_>>>()?;
-    let incoming = exchange(plane, parts, (scratch, tree), stream)?;
+    let rank = group.rank();
+    let own = parts.iter().map(|part| shard(group, part, rank)).collect::<Result<Vec<_>>>()?;
+    let incoming = exchange(group, parts, (scratch, tree), stream)?;
     add(output, &incoming, (rank, &own), tree, stream)
 }
 
@@ -134,24 +136,24 @@ fn add(
 /// Sends each rank its shard of this rank's parts, and receives this rank's shard of the others' parts.
 /// Returns a slot of `scratch` for each part of all ranks; those of this rank are not written.
 fn exchange(
-    plane: &mut dyn DataPlane,
+    group: &ProcessGroup,
     parts: &[Tensor],
     (scratch, tree): (&Tensor, &RankTree),
     stream: StreamKind,
 ) -> Result<Vec<Tensor>> {
-    let (ranks, rank) = (plane.world_size(), plane.rank());
+    let (ranks, rank) = (group.world_size(), group.rank());
     let elements = parts.first().map_or(0, Tensor::elements) / ranks;
     let slot = |part: usize| Ok(scratch.view(part * elements, [elements])?);
     let slots = (0..tree.parts()).map(slot).collect::<Result<Vec<_>>>()?;
     let (mut outgoing, mut receives) = (Vec::new(), Vec::new());
     for peer in (0..ranks).filter(|peer| *peer != rank) {
         for part in parts {
-            outgoing.push((peer, shard(plane, part, peer)?));
+            outgoing.push((peer, shard(group, part, peer)?));
         }
         receives.extend(tree.parts_of(peer).map(|part| (peer, slots[part].region())));
     }
-    let sends: Vec<_> = outgoing.iter().map(|(peer, tensor)| (*peer, tensor.region())).collect();
-    plane.exchange(&sends, &receives, stream)?;
+    let sends = outgoing.iter().map(|(peer, tensor)| (*peer, tensor.region())).collect();
+    group.run(Collective::Exchange { sends, receives }, stream)?;
     Ok(slots)
 }
 
@@ -162,30 +164,30 @@ fn exchange(
 /// # Errors
 /// A failed collective.
 pub fn exchange_shards(
-    plane: &mut dyn DataPlane,
+    group: &ProcessGroup,
     part: &Tensor,
     senders: usize,
     scratch: &Tensor,
     stream: StreamKind,
 ) -> Result<Vec<Tensor>> {
-    let (ranks, rank) = (plane.world_size(), plane.rank());
+    let (ranks, rank) = (group.world_size(), group.rank());
     let others = |count: usize| (0..count).filter(move |peer| *peer != rank);
     let sent = if rank < senders { ranks } else { 0 };
-    let outgoing = others(sent).map(|peer| Ok((peer, shard(plane, part, peer)?)));
+    let outgoing = others(sent).map(|peer| Ok((peer, shard(group, part, peer)?)));
     let outgoing = outgoing.collect::<Result<Vec<_>>>()?;
-    let from = |peer: usize| shard(plane, if peer == rank { part } else { scratch }, peer);
+    let from = |peer: usize| shard(group, if peer == rank { part } else { scratch }, peer);
     let shards = (0..senders).map(from).collect::<Result<Vec<_>>>()?;
-    let sends: Vec<_> = outgoing.iter().map(|(peer, tensor)| (*peer, tensor.region())).collect();
-    let receives: Vec<_> = others(senders).map(|peer| (peer, shards[peer].region())).collect();
-    plane.exchange(&sends, &receives, stream)?;
+    let sends = outgoing.iter().map(|(peer, tensor)| (*peer, tensor.region())).collect();
+    let receives = others(senders).map(|peer| (peer, shards[peer].region())).collect();
+    group.run(Collective::Exchange { sends, receives }, stream)?;
     Ok(shards)
 }
 
 /// Returns shard `index` of a tensor that divides into one per rank.
 ///
 /// # Errors
-/// A rank that the plane does not have.
-pub fn shard(plane: &dyn DataPlane, tensor: &Tensor, index: usize) -> Result<Tensor> {
-    let elements = tensor.elements() / plane.world_size();
+/// A rank that the group does not have.
+pub fn shard(group: &ProcessGroup, tensor: &Tensor, index: usize) -> Result<Tensor> {
+    let elements = tensor.elements() / group.world_size();
     Ok(tensor.view(index * elements, [elements])?)
 }

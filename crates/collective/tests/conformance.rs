@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use collective::threads::{Options, run};
+use collective::{Axis, Collective, Communicator, GridShape};
 use crate::common::nccl::{PATIENCE, SETTINGS, gpus, run_on_gpus};
 use crate::common::planes::{
     COUNTS, by_parity, exchange_matches_plain_sends_and_receives, inputs, members_of, on_a_plane,
@@ -12,8 +14,6 @@ use crate::common::planes::{
 };
 use crate::common::shared_gpu;
 use crate::common::{Check, Failed, Outcome, STREAM, buffer, everywhere, filled, values};
-use collective::threads::{Options, run};
-use collective::{Axis, CollectiveUse, Communicator, DataPlane, GridShape};
 use device::{Device, StreamKind};
 
 /// Runs all plane checks on the groups of a split: with every rank in a group, and with some in none.
@@ -21,11 +21,11 @@ fn on_groups(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
     let (rank, world_size) = (communicator.rank(), communicator.world_size());
     let ends = if world_size > 1 { vec![world_size - 1, 0] } else { vec![] };
     for groups in [by_parity(world_size), vec![ends]] {
-        let mut plane = communicator.divide(&groups)?;
+        let plane = communicator.divide(&groups)?;
         let members = members_of(&groups, rank);
         assert_eq!((members[plane.rank()], plane.world_size()), (rank, members.len()));
-        plane.warm_up(&CollectiveUse::everything(members.len()))?;
-        on_a_plane(&mut plane, device)?;
+        plane.warm_up(&Collective::everything(members.len()))?;
+        on_a_plane(&plane, device)?;
     }
     Ok(())
 }
@@ -39,15 +39,18 @@ fn on_every_axis(communicator: &mut Communicator, device: &Device) -> Outcome<()
         let grid = grid.map_err(|error| Failed::Other(error.to_string()))?;
         for axes in [&[axis][..], &others] {
             let group = grid.group_over(axes);
-            let mut plane = communicator.divide(&grid.groups_over(axes))?;
-            plane.warm_up(&CollectiveUse::everything(group.ranks.len()))?;
+            let plane = communicator.divide(&grid.groups_over(axes))?;
+            plane.warm_up(&Collective::everything(group.ranks.len()))?;
             assert_eq!((plane.rank(), plane.world_size()), (group.index, group.ranks.len()));
             let (own, all) = (filled(device, &[grid.rank() as f32]), buffer(device, 4 * group.ranks.len()));
-            plane.all_gather(own.region(0, 4), all.region(0, all.bytes()), STREAM)?;
+            plane.run(
+                Collective::AllGather { input: own.region(0, 4), output: all.region(0, all.bytes()) },
+                STREAM,
+            )?;
             let ranks: Vec<_> = group.ranks.iter().map(|rank| *rank as f32).collect();
             assert_eq!(values::<f32>(device, &all, 0, ranks.len())?, ranks);
             if axes == [axis] {
-                on_a_plane(&mut plane, device)?;
+                on_a_plane(&plane, device)?;
             }
         }
     }
@@ -68,10 +71,10 @@ fn planes_work_side_by_side(communicator: &mut Communicator, device: &Device) ->
     let (rank, world_size) = (communicator.rank(), communicator.world_size());
     let rows: Vec<_> = (0..world_size).step_by(2).map(|r| (r..world_size.min(r + 2)).collect()).collect();
     let columns = by_parity(world_size);
-    let mut row = communicator.divide(&rows)?;
-    let mut column = communicator.divide(&columns)?;
-    row.warm_up(&[CollectiveUse::Peer(0), CollectiveUse::Peer(row.world_size() - 1)])?;
-    column.warm_up(&[CollectiveUse::AllGather])?;
+    let row = communicator.divide(&rows)?;
+    let column = communicator.divide(&columns)?;
+    row.warm_up(&[Collective::peer(0), Collective::peer(row.world_size() - 1)])?;
+    column.warm_up(&[Collective::all_gather()])?;
     let mut expected = communicator.traffic();
     for count in COUNTS {
         let bytes = 4 * count;
@@ -79,12 +82,22 @@ fn planes_work_side_by_side(communicator: &mut Communicator, device: &Device) ->
             (filled::<f32>(device, &inputs(rank, count)), filled::<f32>(device, &inputs(rank, count)));
         let all = buffer(device, bytes * column.world_size());
         for _ in 0..3 {
-            let mut pass = || match (row.rank(), row.world_size()) {
-                (0, 2) => row.send(1, passed.region(0, bytes), StreamKind::Transfer),
-                (1, _) => row.receive(0, passed.region(0, bytes), StreamKind::Transfer),
+            let pass = || match (row.rank(), row.world_size()) {
+                (0, 2) => {
+                    row.run(Collective::Send { to: 1, region: passed.region(0, bytes) }, StreamKind::Transfer)
+                }
+                (1, _) => row.run(
+                    Collective::Receive { from: 0, region: passed.region(0, bytes) },
+                    StreamKind::Transfer,
+                ),
                 _ => Ok(()),
             };
-            let mut gather = || column.all_gather(own.region(0, bytes), all.region(0, all.bytes()), STREAM);
+            let gather = || {
+                column.run(
+                    Collective::AllGather { input: own.region(0, bytes), output: all.region(0, all.bytes()) },
+                    STREAM,
+                )
+            };
             if rank % 2 == 0 {
                 pass()?;
                 gather()?;
@@ -136,7 +149,7 @@ fn barriers_wait(communicator: &mut Communicator, come: &[AtomicUsize; 2]) -> Ou
             if plane == 0 {
                 communicator.control.barrier()?;
             } else {
-                communicator.data.barrier(STREAM)?;
+                communicator.data.run(Collective::Barrier, STREAM)?;
                 communicator.data.synchronize(STREAM)?;
             }
             assert!(come.load(Ordering::SeqCst) >= (late + 1) * world_size);
@@ -160,7 +173,7 @@ fn barriers_wait_for_every_rank() {
 
 /// Checks of every transport.
 const CHECKS: [(&str, Check); 5] = [
-    ("on the plane of all ranks", |communicator, device| on_a_plane(&mut communicator.data, device)),
+    ("on the plane of all ranks", |communicator, device| on_a_plane(&communicator.data, device)),
     ("on_groups", on_groups),
     ("on_every_axis", on_every_axis),
     ("planes_work_side_by_side", planes_work_side_by_side),
@@ -221,9 +234,9 @@ fn first_calls_over_nccl_may_differ_in_form() {
     let Some(gpus) = gpus() else { return };
     let outcome = run(gpus.largest_world, Options::default(), |communicator| {
         let device = common::nccl::gpu(communicator.rank(), communicator.rank(), "")?;
-        let mut communicator = communicator.over_nccl(&device, PATIENCE)?;
-        exchange_matches_plain_sends_and_receives(&mut communicator.data, &device)?;
-        sends_and_receives_pass_values_along(&mut communicator.data, &device)
+        let communicator = communicator.over_nccl(&device, PATIENCE)?;
+        exchange_matches_plain_sends_and_receives(&communicator.data, &device)?;
+        sends_and_receives_pass_values_along(&communicator.data, &device)
     });
     outcome.unwrap();
 }
@@ -231,7 +244,7 @@ fn first_calls_over_nccl_may_differ_in_form() {
 /// Processes that TCP connects.
 #[cfg(test)]
 mod tcp {
-    use collective::{CollectiveUse, Communicator, DataPlane, World};
+    use collective::{Collective, Communicator, World};
     use device::Device;
 
     use super::{CHECKS, PATIENCE, common, gpus};
@@ -276,15 +289,15 @@ mod tcp {
     fn one_rank_on_a_gpu() {
         let (world, communicator) = common::tcp::join(PATIENCE);
         let device = common::nccl::gpu(world.rank(), world.local().0, "expandable_segments:True").unwrap();
-        let mut communicator = communicator.over_nccl(&device, PATIENCE).unwrap();
-        communicator.data.warm_up(&CollectiveUse::everything(world.size())).unwrap();
+        let communicator = communicator.over_nccl(&device, PATIENCE).unwrap();
+        communicator.data.warm_up(&Collective::everything(world.size())).unwrap();
         check_all(world, communicator, &device);
     }
 }
 
 #[cfg(feature = "mpi")]
 mod mpi {
-    use collective::{CollectiveUse, DataPlane};
+    use collective::Collective;
 
     use super::{CHECKS, PATIENCE, common, gpus};
 
@@ -307,7 +320,7 @@ mod mpi {
         let (world, communicator) = collective::mpi::start(PATIENCE).unwrap();
         let device = common::nccl::gpu(world.rank(), world.local().0, "expandable_segments:True").unwrap();
         let mut communicator = communicator.over_nccl(&device, PATIENCE).unwrap();
-        communicator.data.warm_up(&CollectiveUse::everything(world.size())).unwrap();
+        communicator.data.warm_up(&Collective::everything(world.size())).unwrap();
         for (name, check) in CHECKS {
             check(&mut communicator, &device).unwrap_or_else(|error| panic!("{name}: {error}"));
         }

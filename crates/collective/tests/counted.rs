@@ -3,47 +3,47 @@
 use crate::common::nccl::{PATIENCE, gpus, run_on_gpus};
 use crate::common::{Outcome, STREAM, buffer, cpu, filled, meta};
 use collective::threads::{Options, run};
-use collective::{Communicator, DataPlane, Operation, Traffic};
+use collective::{CallKind, Collective, Communicator, ProcessGroup, Traffic};
 use device::{DType, Device};
 
 /// Runs every operation on the plane of all ranks and on the plane of a group.
 fn work(communicator: &mut Communicator, device: &Device) -> Outcome<Traffic> {
-    let own = work_on(&mut communicator.data, device)?;
+    let own = work_on(&communicator.data, device)?;
     assert_eq!(communicator.traffic(), own);
     let world_size = communicator.world_size();
-    let mut group = communicator.divide(&[(0..world_size).rev().skip(1).collect()])?;
+    let group = communicator.divide(&[(0..world_size).rev().skip(1).collect()])?;
     let mut both = communicator.data.traffic();
-    both += work_on(&mut group, device)?;
+    both += work_on(&group, device)?;
     drop(group);
     assert_eq!(communicator.traffic(), both);
     Ok(both)
 }
 
 /// Runs every operation of a data plane, with sizes that do not divide evenly.
-fn work_on(data: &mut dyn DataPlane, device: &Device) -> Outcome<Traffic> {
+fn work_on(data: &ProcessGroup, device: &Device) -> Outcome<Traffic> {
     let (rank, world_size) = (data.rank(), data.world_size());
     let (small, large) = (buffer(device, 4 * 7), buffer(device, 4 * 7 * world_size));
     let (part, whole) = (small.region(0, small.bytes()), large.region(0, large.bytes()));
     let odd = buffer(device, 600_002);
-    data.all_reduce(odd.region(0, 600_002), DType::Bf16, STREAM)?;
-    data.all_reduce(part, DType::F32, STREAM)?;
-    data.reduce_scatter(whole, part, DType::F32, STREAM)?;
-    data.all_gather(part, whole, STREAM)?;
+    data.run(Collective::AllReduce { region: odd.region(0, 600_002), dtype: DType::Bf16 }, STREAM)?;
+    data.run(Collective::AllReduce { region: part, dtype: DType::F32 }, STREAM)?;
+    data.run(Collective::ReduceScatter { input: whole, output: part, dtype: DType::F32 }, STREAM)?;
+    data.run(Collective::AllGather { input: part, output: whole }, STREAM)?;
     for root in 0..world_size {
-        data.broadcast(root, odd.region(0, 600_000), STREAM)?;
+        data.run(Collective::Broadcast { root, region: odd.region(0, 600_000) }, STREAM)?;
     }
     if rank % 2 == 0 && rank + 1 < world_size {
-        data.send(rank + 1, part, STREAM)?;
+        data.run(Collective::Send { to: rank + 1, region: part }, STREAM)?;
     } else if rank % 2 == 1 {
-        data.receive(rank - 1, part, STREAM)?;
+        data.run(Collective::Receive { from: rank - 1, region: part }, STREAM)?;
     }
     let peers: Vec<_> = (0..world_size).filter(|peer| *peer != rank).collect();
     let sends: Vec<_> = peers.iter().map(|peer| (*peer, odd.region(0, 300_000))).collect();
     let receives: Vec<_> = peers.iter().map(|peer| (*peer, large.region(28 * peer, 28))).collect();
-    data.exchange(&sends[..0], &[], STREAM)?;
+    data.run(Collective::Exchange { sends: sends[..0].to_vec(), receives: Vec::new() }, STREAM)?;
     let shorter: Vec<_> = sends.iter().map(|(peer, region)| (*peer, region.part(0, 28))).collect();
-    data.exchange(&shorter, &receives, STREAM)?;
-    data.barrier(STREAM)?;
+    data.run(Collective::Exchange { sends: shorter, receives }, STREAM)?;
+    data.run(Collective::Barrier, STREAM)?;
     Ok(data.traffic())
 }
 
@@ -80,15 +80,15 @@ fn nccl_and_counted_agree() {
 
 #[test]
 fn traffic_is_by_operation() {
-    let traffic = work_on(&mut Communicator::counted(1, 4).data, &meta(1)).unwrap();
-    let reduced = traffic.get(Operation::AllReduce);
+    let traffic = work_on(&Communicator::counted(1, 4).data, &meta(1)).unwrap();
+    let reduced = traffic.get(CallKind::AllReduce);
     assert_eq!(reduced.calls, 2);
     // 300,001 elements in shards of 75,001, the last one shorter by 3; and 7 in shards of 2, 2, 2, 1.
     assert_eq!(reduced.bytes_sent, 2 * (300_001 + 2 * 75_001) + 4 * (7 + 2 * 2));
     assert_eq!(reduced.bytes_sent, reduced.bytes_received);
-    assert_eq!(traffic.get(Operation::Barrier).calls, 1);
+    assert_eq!(traffic.get(CallKind::Barrier).calls, 1);
     let total = traffic.total().bytes_sent;
-    assert_eq!(total, Operation::ALL.iter().map(|o| traffic.get(*o).bytes_sent).sum::<u64>());
+    assert_eq!(total, CallKind::ALL.iter().map(|o| traffic.get(*o).bytes_sent).sum::<u64>());
 }
 
 #[test]
@@ -102,8 +102,14 @@ fn a_counted_rank_gets_its_own_values_back() {
     assert_eq!(communicator.control.gather(0, &[1]).unwrap(), None);
     assert_eq!(communicator.control.gather(2, &[1]).unwrap().unwrap(), [[1]; 3]);
     let (own, all) = (filled(&device, &[1.5f32, 2.5]), buffer(&device, 24));
-    communicator.data.all_gather(own.region(0, 8), all.region(0, 24), STREAM).unwrap();
+    communicator
+        .data
+        .run(Collective::AllGather { input: own.region(0, 8), output: all.region(0, 24) }, STREAM)
+        .unwrap();
     assert_eq!(*all.read::<f32>(0, 6).unwrap(), [1.5, 2.5, 1.5, 2.5, 1.5, 2.5]);
-    communicator.data.all_reduce(own.region(0, 8), DType::F32, STREAM).unwrap();
+    communicator
+        .data
+        .run(Collective::AllReduce { region: own.region(0, 8), dtype: DType::F32 }, STREAM)
+        .unwrap();
     assert_eq!(*own.read::<f32>(0, 2).unwrap(), [1.5, 2.5]);
 }

@@ -2,14 +2,15 @@
 
 use crate::common::{Failed, Outcome, STREAM, buffer, cpu, filled, values};
 use collective::threads::{Options, run};
-use collective::{Axis, DataPlane, DividedPlane, Planes, RankGrid, SharedPlane, exchange_shards};
+use collective::{Axis, Collective, DividedPlane, Planes, ProcessGroup, RankGrid, exchange_shards};
 use device::{Category, Device};
 use tensor::Tensor;
 
 /// Gathers the world numbers of a plane's ranks.
-fn members(plane: &mut SharedPlane, device: &Device, rank: usize) -> Outcome<Vec<usize>> {
+fn members(plane: &ProcessGroup, device: &Device, rank: usize) -> Outcome<Vec<usize>> {
     let (own, all) = (filled(device, &[rank as f32]), buffer(device, 4 * plane.world_size()));
-    plane.all_gather(own.region(0, 4), all.region(0, all.bytes()), STREAM)?;
+    plane
+        .run(Collective::AllGather { input: own.region(0, 4), output: all.region(0, all.bytes()) }, STREAM)?;
     Ok(values::<f32>(device, &all, 0, plane.world_size())?.into_iter().map(|rank| rank as usize).collect())
 }
 
@@ -27,13 +28,13 @@ fn planes_of_divided_axes_have_the_ranks_of_the_grid() {
             let grid = RankGrid::new(&sizes, rank).map_err(failed)?;
             let mut planes = Planes::new(communicator, grid)?;
             planes.divide(Axis::Data, size)?;
-            let DividedPlane { mut all, mut within, mut across } = planes.divided(Axis::Data)?;
+            let DividedPlane { all, within, across } = planes.divided(Axis::Data)?;
             let group_of = |groups: Vec<Vec<usize>>| groups.into_iter().find(|ranks| ranks.contains(&rank));
             let neighbours = group_of(grid.neighbours(Axis::Data, size)).unwrap_or_default();
-            assert_eq!(members(&mut all, &device, rank)?, grid.group(Axis::Data).ranks);
-            assert_eq!(members(&mut within, &device, rank)?, neighbours);
+            assert_eq!(members(&all, &device, rank)?, grid.group(Axis::Data).ranks);
+            assert_eq!(members(&within, &device, rank)?, neighbours);
             let others = group_of(grid.across_neighbours(Axis::Data, size)).unwrap_or_default();
-            assert_eq!(members(&mut across, &device, rank)?, others);
+            assert_eq!(members(&across, &device, rank)?, others);
             let coordinate = grid.coordinate(Axis::Data);
             assert_eq!((within.rank(), within.world_size()), (coordinate % size, size));
             assert_eq!((across.rank(), across.world_size()), (coordinate / size, data / size));

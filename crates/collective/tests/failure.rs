@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{Failed, Outcome, STREAM, buffer, cpu, filled, first_error, meta};
 use collective::threads::{Cause, Options, run};
-use collective::{CollectiveError, Communicator, DataPlane, Operation, Plane};
+use collective::{CallKind, Channel, Collective, CollectiveError, Communicator};
 use device::{DType, Device};
 
 const PATIENT: Options = Options { timeout: Duration::from_secs(600), grace: Duration::from_secs(60) };
@@ -16,7 +16,7 @@ type Step = fn(&mut Communicator, &Device) -> Outcome<()>;
 const DISAGREEMENTS: [(Step, Step, [&str; 2]); 8] = [
     (
         |c, d| reduce(c, d, 8, DType::F32),
-        |c, _| done(c.data.barrier(STREAM)),
+        |c, _| done(c.data.run(Collective::Barrier, STREAM)),
         ["all-reduce #1 of 8 bytes of f32", "barrier #1"],
     ),
     (|c, d| reduce(c, d, 8, DType::F32), |c, d| reduce(c, d, 12, DType::F32), ["of 8 bytes", "of 12 bytes"]),
@@ -27,7 +27,11 @@ const DISAGREEMENTS: [(Step, Step, [&str; 2]); 8] = [
         ["broadcast #1 with root 0", "broadcast #1 with root 1"],
     ),
     (|c, d| send(c, d, 1, 8), |c, d| receive(c, d, 0, 4), ["send #0 of 8 bytes", "receive #0 of 4 bytes"]),
-    (|c, d| send(c, d, 1, 8), |c, _| done(c.data.barrier(STREAM)), ["send #0", "barrier #1"]),
+    (
+        |c, d| send(c, d, 1, 8),
+        |c, _| done(c.data.run(Collective::Barrier, STREAM)),
+        ["send #0", "barrier #1"],
+    ),
     (
         |c, _| done(c.control.barrier()),
         |c, _| done(c.control.gather(0, &[])),
@@ -50,22 +54,22 @@ fn declare(c: &mut Communicator, reason: &str) -> Outcome<()> {
 }
 
 fn reduce(c: &mut Communicator, device: &Device, bytes: usize, dtype: DType) -> Outcome<()> {
-    done(c.data.all_reduce(buffer(device, bytes).region(0, bytes), dtype, STREAM))
+    done(c.data.run(Collective::AllReduce { region: buffer(device, bytes).region(0, bytes), dtype }, STREAM))
 }
 
 fn broadcast(c: &mut Communicator, device: &Device, root: usize) -> Outcome<()> {
-    done(c.data.broadcast(root, buffer(device, 8).region(0, 8), STREAM))
+    done(c.data.run(Collective::Broadcast { root, region: buffer(device, 8).region(0, 8) }, STREAM))
 }
 
 fn send(c: &mut Communicator, device: &Device, to: usize, bytes: usize) -> Outcome<()> {
-    c.data.send(to, buffer(device, bytes).region(0, bytes), STREAM)?;
+    c.data.run(Collective::Send { to, region: buffer(device, bytes).region(0, bytes) }, STREAM)?;
     // A send may return before it is received; the rank stays, so that the peer sees the message and not its
     // end.
     done(c.control.barrier())
 }
 
 fn receive(c: &mut Communicator, device: &Device, from: usize, bytes: usize) -> Outcome<()> {
-    done(c.data.receive(from, buffer(device, bytes).region(0, bytes), STREAM))
+    done(c.data.run(Collective::Receive { from, region: buffer(device, bytes).region(0, bytes) }, STREAM))
 }
 
 #[test]
@@ -74,7 +78,7 @@ fn ranks_that_disagree_are_named() {
         for device in [cpu, meta] {
             let outcome = run(2, PATIENT, move |mut c| {
                 let device = device(c.rank());
-                c.data.barrier(STREAM)?;
+                c.data.run(Collective::Barrier, STREAM)?;
                 if c.rank() == 0 { zero(&mut c, &device) } else { one(&mut c, &device) }
             });
             let (_, text) = first_error(outcome);
@@ -88,7 +92,7 @@ fn ranks_that_disagree_are_named() {
         }
         // Either rank may notice first; the other gets its reason.
         let outcomes = common::tcp::run_over_tcp(2, Duration::from_secs(3), |c, device| {
-            c.data.barrier(STREAM)?;
+            c.data.run(Collective::Barrier, STREAM)?;
             if c.rank() == 0 { zero(c, device) } else { one(c, device) }
         });
         let errors: Vec<String> = outcomes.into_iter().filter_map(Result::err).collect();
@@ -118,11 +122,22 @@ fn a_failure_ends_pending_and_later_calls_of_all() {
                 std::thread::sleep(Duration::from_millis(20));
                 return end(&mut c, &device);
             }
-            let pending =
-                if c.rank() == 0 { c.control.barrier().err() } else { c.data.barrier(STREAM).err() };
+            let pending = if c.rank() == 0 {
+                c.control.barrier().err()
+            } else {
+                c.data.run(Collective::Barrier, STREAM).err()
+            };
             let later = [
                 c.control.all_gather(b"x").err(),
-                c.data.send(if c.rank() == 0 { 1 } else { 0 }, buffer(&device, 4).region(0, 4), STREAM).err(),
+                c.data
+                    .run(
+                        Collective::Send {
+                            to: if c.rank() == 0 { 1 } else { 0 },
+                            region: buffer(&device, 4).region(0, 4),
+                        },
+                        STREAM,
+                    )
+                    .err(),
                 c.data.synchronize(STREAM).err(),
             ];
             assert_eq!(c.control.watch().failure().unwrap().rank, 2);
@@ -152,18 +167,18 @@ fn a_failure_ends_pending_and_later_calls_of_all() {
 fn a_silent_rank_is_a_timeout_that_names_it() {
     let options = Options { timeout: Duration::from_secs(5), grace: Duration::from_secs(3) };
     let begin = Instant::now();
-    let outcome = run(4, options, |mut c| -> Outcome<()> {
-        c.data.barrier(STREAM)?;
+    let outcome = run(4, options, |c| -> Outcome<()> {
+        c.data.run(Collective::Barrier, STREAM)?;
         if c.rank() == 2 {
             std::thread::sleep(Duration::from_secs(3600));
         }
-        done(c.data.barrier(STREAM))
+        done(c.data.run(Collective::Barrier, STREAM))
     });
     let error = outcome.unwrap_err();
     let Cause::Error(Failed::Collective(CollectiveError::Timeout { peer, call, .. })) = &error.cause else {
         panic!("{error}")
     };
-    assert_eq!((*peer, call.plane, call.operation, call.sequence), (2, Plane::Data, Operation::Barrier, 1));
+    assert_eq!((*peer, call.channel, call.kind, call.sequence), (2, Channel::Data, CallKind::Barrier, 1));
     assert_eq!(error.abandoned, [2]);
     assert!(begin.elapsed() < Duration::from_secs(1800), "took {:?}", begin.elapsed());
 }
@@ -171,11 +186,11 @@ fn a_silent_rank_is_a_timeout_that_names_it() {
 #[test]
 fn a_peer_that_receives_nothing_is_a_timeout() {
     let options = Options { timeout: Duration::from_millis(100), grace: Duration::from_secs(5) };
-    let outcome = run(2, options, |mut c| -> Outcome<()> {
+    let outcome = run(2, options, |c| -> Outcome<()> {
         let device = cpu(c.rank());
         let large = buffer(&device, 16 << 20);
         let peer = 1 - c.rank();
-        done(c.data.send(peer, large.region(0, 16 << 20), STREAM))
+        done(c.data.run(Collective::Send { to: peer, region: large.region(0, 16 << 20) }, STREAM))
     });
     let (_, text) = first_error(outcome);
     assert!(text.contains("send #0") && text.contains("did not answer within 0.1 s"), "{text}");
@@ -186,26 +201,29 @@ fn a_peer_that_receives_nothing_is_a_timeout() {
 fn slow_progress_is_no_timeout() {
     const BYTES: usize = 8 << 20;
     let options = Options { timeout: Duration::from_secs(6), grace: Duration::from_secs(1) };
-    let outcome = run(3, options, move |mut c| -> Outcome<()> {
+    let outcome = run(3, options, move |c| -> Outcome<()> {
         let device = cpu(c.rank());
         let large = buffer(&device, BYTES);
         let region = large.region(0, BYTES);
         if c.rank() == 0 {
             let begin = Instant::now();
-            c.data.exchange(&[(1, region), (2, region)], &[], STREAM)?;
+            c.data.run(
+                Collective::Exchange { sends: vec![(1, region), (2, region)], receives: Vec::new() },
+                STREAM,
+            )?;
             assert!(begin.elapsed() > options.timeout);
             return Ok(());
         }
         std::thread::sleep(Duration::from_millis(3200 * c.rank() as u64));
-        done(c.data.receive(0, region, STREAM))
+        done(c.data.run(Collective::Receive { from: 0, region }, STREAM))
     });
     outcome.unwrap();
 }
 
 #[test]
 fn a_rank_that_ends_early_is_named() {
-    let outcome = run(3, PATIENT, |mut c| -> Outcome<()> {
-        if c.rank() == 1 { Ok(()) } else { done(c.data.barrier(STREAM)) }
+    let outcome = run(3, PATIENT, |c| -> Outcome<()> {
+        if c.rank() == 1 { Ok(()) } else { done(c.data.run(Collective::Barrier, STREAM)) }
     });
     let (_, text) = first_error(outcome);
     assert!(text.contains("barrier #0: rank 1 failed: it ended without making this call"), "{text}");
@@ -213,11 +231,14 @@ fn a_rank_that_ends_early_is_named() {
 
 #[test]
 fn errors_in_a_group_name_ranks_of_the_world() {
-    let outcome = run(4, PATIENT, |mut c| -> Outcome<()> {
+    let outcome = run(4, PATIENT, |c| -> Outcome<()> {
         let device = cpu(c.rank());
-        let mut group = c.data.split(&[vec![0, 1], vec![2, 3]])?;
+        let group = c.data.split(&[vec![0, 1], vec![2, 3]])?;
         let bytes = if c.rank() == 3 { 8 } else { 4 };
-        done(group.all_reduce(buffer(&device, bytes).region(0, bytes), DType::F32, STREAM))
+        done(group.run(
+            Collective::AllReduce { region: buffer(&device, bytes).region(0, bytes), dtype: DType::F32 },
+            STREAM,
+        ))
     });
     let (_, text) = first_error(outcome);
     assert!(text.contains("rank 2") && text.contains("rank 3"), "{text}");
@@ -233,11 +254,21 @@ fn all_transports_refuse_the_same_operands() {
         (|c, d| receive(c, d, 9, 4), "there is no rank 9 among 2"),
         (|c, d| receive(c, d, 1, 3), "3 bytes from byte 0 are not whole elements of 2 bytes"),
         (
-            |c, d| done(c.data.all_gather(buffer(d, 4).region(0, 4), buffer(d, 12).region(0, 12), STREAM)),
+            |c, d| {
+                done(c.data.run(
+                    Collective::AllGather {
+                        input: buffer(d, 4).region(0, 4),
+                        output: buffer(d, 12).region(0, 12),
+                    },
+                    STREAM,
+                ))
+            },
             "12 bytes are not 2 times 4 bytes",
         ),
         (
-            |c, d| done(c.data.broadcast(0, buffer(d, 4).region(2, 4), STREAM)),
+            |c, d| {
+                done(c.data.run(Collective::Broadcast { root: 0, region: buffer(d, 4).region(2, 4) }, STREAM))
+            },
             "4 bytes from byte 2 are not inside a buffer of 4 bytes",
         ),
         (|c, _| done(c.data.split(&[vec![0], vec![0, 1]])), "rank 0 is in two groups"),
@@ -255,13 +286,28 @@ fn all_transports_refuse_the_same_operands() {
 
 #[test]
 fn receives_must_not_overlap_other_regions() {
-    let mut solo = Communicator::counted(0, 2);
+    let solo = Communicator::counted(0, 2);
     let both = filled(&cpu(0), &[0.0f32; 4]);
     let (left, overlapping, right) = (both.region(0, 8), both.region(4, 8), both.region(8, 8));
-    solo.data.exchange(&[(1, left)], &[(1, right)], STREAM).unwrap();
-    solo.data.exchange(&[(1, left), (1, overlapping)], &[], STREAM).unwrap();
-    assert!(solo.data.exchange(&[(1, left)], &[(1, overlapping)], STREAM).is_err());
-    assert!(solo.data.exchange(&[], &[(1, right), (1, overlapping)], STREAM).is_err());
+    solo.data
+        .run(Collective::Exchange { sends: vec![(1, left)], receives: vec![(1, right)] }, STREAM)
+        .unwrap();
+    solo.data
+        .run(Collective::Exchange { sends: vec![(1, left), (1, overlapping)], receives: Vec::new() }, STREAM)
+        .unwrap();
+    assert!(
+        solo.data
+            .run(Collective::Exchange { sends: vec![(1, left)], receives: vec![(1, overlapping)] }, STREAM)
+            .is_err()
+    );
+    assert!(
+        solo.data
+            .run(
+                Collective::Exchange { sends: Vec::new(), receives: vec![(1, right), (1, overlapping)] },
+                STREAM
+            )
+            .is_err()
+    );
     // Every three regions of 2 to 6 bytes, each sent or received, compared with the pairwise definition of
     // overlap.
     let spans: Vec<(usize, usize)> = (0..4).flat_map(|at| (1..4).map(move |n| (2 * at, 2 * n))).collect();
@@ -283,7 +329,8 @@ fn receives_must_not_overlap_other_regions() {
             (is_received(a) || is_received(b)) && a_at < b_at + b_bytes && b_at < a_at + a_bytes
         };
         let expected = !(over(0, 1) || over(0, 2) || over(1, 2));
-        let allowed = solo.data.exchange(&of(false), &of(true), STREAM).is_ok();
+        let allowed =
+            solo.data.run(Collective::Exchange { sends: of(false), receives: of(true) }, STREAM).is_ok();
         assert_eq!(allowed, expected, "{three:?}, received {received:03b}");
     }
 }

@@ -8,8 +8,8 @@ use crate::common::nccl::{PATIENCE, SETTINGS, gpu, gpus, run_on_gpus};
 use crate::common::{Failed, Outcome, STREAM, buffer, cpu, filled, first_error, values};
 use collective::threads::{Options, run};
 use collective::{
-    CollectiveError, CollectiveUse, Communicator, DataPlane, Operation, PeerAccess, PeerAccessOptions,
-    RankTree, SharedSum, SumKernels, nccl,
+    CallKind, Collective, CollectiveError, Communicator, PeerAccess, PeerAccessOptions, RankTree, SharedSum,
+    SumKernels, nccl,
 };
 use device::{Backend, DType, Description, Device, DeviceOptions, Kind};
 
@@ -44,10 +44,10 @@ fn an_installed_library_has_a_version() {
 #[test]
 fn a_world_of_one_is_unchanged() {
     let device = cpu(0);
-    let mut solo = Communicator::solo().over_nccl(&device, PATIENCE).unwrap();
+    let solo = Communicator::solo().over_nccl(&device, PATIENCE).unwrap();
     let buffer = filled(&device, &[1.5f32]);
-    solo.data.all_reduce(buffer.region(0, 4), DType::F32, STREAM).unwrap();
-    solo.data.warm_up(&CollectiveUse::everything(1)).unwrap();
+    solo.data.run(Collective::AllReduce { region: buffer.region(0, 4), dtype: DType::F32 }, STREAM).unwrap();
+    solo.data.warm_up(&Collective::everything(1)).unwrap();
     assert_eq!(values::<f32>(&device, &buffer, 0, 1).unwrap(), [1.5]);
 }
 
@@ -65,8 +65,8 @@ fn a_cpu_device_is_refused() {
 /// Returns the bytes that connecting takes on a device.
 fn taken(communicator: Communicator, device: &Device) -> Outcome<u64> {
     let before = device.statistics().allocated();
-    let mut communicator = communicator.over_nccl(device, PATIENCE)?;
-    communicator.data.warm_up(&[CollectiveUse::AllGather])?;
+    let communicator = communicator.over_nccl(device, PATIENCE)?;
+    communicator.data.warm_up(&[Collective::all_gather()])?;
     let taken = device.statistics().allocated() - before;
     drop(communicator);
     assert_eq!(device.statistics().allocated(), before);
@@ -96,16 +96,20 @@ fn transports_refuse_regions_of_other_devices() {
     let Some(_gpus) = gpus() else { return };
     let outcome = run_on_gpus(2, PATIENCE, "", |communicator, device| {
         let host = cpu(communicator.rank());
-        let on_host = communicator.data.all_reduce(buffer(&host, 4).region(0, 4), DType::F32, STREAM);
+        let on_host = communicator
+            .data
+            .run(Collective::AllReduce { region: buffer(&host, 4).region(0, 4), dtype: DType::F32 }, STREAM);
         let text = on_host.unwrap_err().to_string();
         assert!(text.contains("all-reduce #0: NCCL moves GPU regions"), "{text}");
         assert_eq!(device.backend(), Backend::Cuda);
         Ok(())
     });
     outcome.unwrap();
-    let outcome = run(2, Options::default(), |mut communicator| -> Outcome<()> {
+    let outcome = run(2, Options::default(), |communicator| -> Outcome<()> {
         let device = gpu(communicator.rank(), communicator.rank(), "")?;
-        communicator.data.broadcast(0, buffer(&device, 4).region(0, 4), STREAM)?;
+        communicator
+            .data
+            .run(Collective::Broadcast { root: 0, region: buffer(&device, 4).region(0, 4) }, STREAM)?;
         Ok(())
     });
     let (_, text) = first_error(outcome);
@@ -117,17 +121,19 @@ type Wait = fn(&mut Communicator, &Device) -> Outcome<()>;
 
 const WAITS: [Wait; 3] = [
     |communicator, _| {
-        communicator.data.barrier(STREAM)?;
+        communicator.data.run(Collective::Barrier, STREAM)?;
         Ok(communicator.data.synchronize(STREAM)?)
     },
     |communicator, device| {
         let sums = buffer(device, 1 << 20);
-        communicator.data.all_reduce(sums.region(0, sums.bytes()), DType::F32, STREAM)?;
+        communicator
+            .data
+            .run(Collective::AllReduce { region: sums.region(0, sums.bytes()), dtype: DType::F32 }, STREAM)?;
         values::<f32>(device, &sums, 0, 1).map(drop)
     },
     |communicator, device| {
         let left = buffer(device, 4);
-        communicator.data.receive(1, left.region(0, 4), STREAM)?;
+        communicator.data.run(Collective::Receive { from: 1, region: left.region(0, 4) }, STREAM)?;
         Ok(communicator.data.synchronize(STREAM)?)
     },
 ];
@@ -138,12 +144,12 @@ fn later(communicator: &mut Communicator, device: &Device) -> Vec<CollectiveErro
     let region = small.region(0, 4);
     let data = &mut communicator.data;
     let answers = [
-        data.all_reduce(region, DType::F32, STREAM).err(),
-        data.send(1, region, STREAM).err(),
-        data.barrier(STREAM).err(),
+        data.run(Collective::AllReduce { region, dtype: DType::F32 }, STREAM).err(),
+        data.run(Collective::Send { to: 1, region }, STREAM).err(),
+        data.run(Collective::Barrier, STREAM).err(),
         data.synchronize(STREAM).err(),
         data.split(&all).err(),
-        data.warm_up(&[CollectiveUse::AllReduce(DType::F32)]).err(),
+        data.warm_up(&[Collective::all_reduce(DType::F32)]).err(),
     ];
     answers.into_iter().map(Option::unwrap).collect()
 }
@@ -156,7 +162,7 @@ fn a_rank_that_stops_is_a_timeout_that_names_it() {
     for wait in WAITS {
         let over = Arc::new(AtomicUsize::new(0));
         let outcome = run_on_gpus(world_size, TIMEOUT, "", move |communicator, device| {
-            communicator.data.barrier(STREAM)?;
+            communicator.data.run(Collective::Barrier, STREAM)?;
             communicator.data.synchronize(STREAM)?;
             if communicator.rank() == 1 {
                 while over.load(Ordering::SeqCst) < world_size - 1 {
@@ -190,7 +196,7 @@ fn a_rank_that_fails_ends_the_waits_of_the_others() {
         for says_so in [true, false] {
             let (sender, received) = std::sync::mpsc::channel();
             let outcome = run_on_gpus(world_size, PATIENCE, "", move |communicator, device| {
-                communicator.data.barrier(STREAM)?;
+                communicator.data.run(Collective::Barrier, STREAM)?;
                 communicator.data.synchronize(STREAM)?;
                 if communicator.rank() == 1 {
                     std::thread::sleep(Duration::from_millis(50));
@@ -271,14 +277,15 @@ fn waits_in_shared_memory_end_if_a_rank_is_missing() {
             let scratch = buffer(device, sums.bytes());
             let (whole, scratch) = (sums.region(0, sums.bytes()), scratch.region(0, sums.bytes()));
             let tree = &RankTree::balanced(world_size);
-            let sum = SharedSum { region: whole, scratch, tree, dtype: DType::F32, everywhere: true };
+            let sum = SharedSum { region: whole, scratch, dtype: DType::F32, everywhere: true };
+            let sum = Collective::SumShared { sums: vec![sum], tree: tree.clone(), alone: false };
             if let PeerAccess::Denied(_) = communicator.data.share(
                 &[whole],
                 PeerAccessOptions { sums: Some(SumKernels::OF_TREES), ..PeerAccessOptions::default() },
             )? {
                 return Ok(());
             }
-            assert!(communicator.data.sum_shared(&[sum], false, STREAM)?);
+            assert!(communicator.data.try_run(sum.clone(), STREAM)?);
             communicator.data.synchronize(STREAM)?;
             let began = Instant::now();
             if communicator.rank() == 1 {
@@ -293,14 +300,14 @@ fn waits_in_shared_memory_end_if_a_rank_is_missing() {
             // Several sums wait, one behind the other.
             let summed = |communicator: &mut Communicator| -> Outcome<()> {
                 for _ in 0..3 {
-                    communicator.data.sum_shared(&[sum], false, STREAM)?;
+                    communicator.data.try_run(sum.clone(), STREAM)?;
                 }
                 Ok(communicator.data.synchronize(STREAM)?)
             };
             let message = summed(communicator).unwrap_err().to_string();
             let expected = if fails { "rank 1 failed: disk full" } else { "rank 1 did not answer within 3." };
             assert!(message.contains(expected), "{message}");
-            assert!(communicator.data.sum_shared(&[sum], false, STREAM).is_err());
+            assert!(communicator.data.try_run(sum.clone(), STREAM).is_err());
             // The device itself stays usable.
             device.copy_from_host(&[5.0f32], memory.region(0, 4))?;
             assert_eq!(values::<f32>(device, &memory, 0, 1)?, [5.0]);
@@ -322,15 +329,15 @@ fn errors_in_a_group_name_ranks_of_the_world_and_groups_must_be_the_same() {
         let groups = if communicator.rank() == 0 { vec![vec![0, 1]] } else { vec![vec![0], vec![1]] };
         let error = communicator.data.split(&groups).map(drop).unwrap_err();
         let CollectiveError::Operand { call, problem, .. } = &error else { panic!("{error}") };
-        assert_eq!((call.operation, call.sequence), (Operation::Split, 0));
+        assert_eq!((call.kind, call.sequence), (CallKind::Split, 0));
         assert!(problem.contains("has others"), "{problem}");
-        let mut group = communicator.data.split(&[vec![1, 0]])?;
+        let group = communicator.data.split(&[vec![1, 0]])?;
         assert_eq!(group.rank(), 1 - communicator.rank());
         if communicator.rank() == 1 {
             communicator.control.fail("corpus unreadable");
             return Err(Failed::Other("corpus unreadable".to_owned()));
         }
-        group.barrier(STREAM)?;
+        group.run(Collective::Barrier, STREAM)?;
         let error = group.synchronize(STREAM).unwrap_err().to_string();
         assert!(error.starts_with("rank 0, ") && error.contains("rank 1 failed: corpus"), "{error}");
         Ok(())

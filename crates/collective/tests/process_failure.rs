@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use crate::common::{Failed, Outcome, STREAM, buffer, cpu};
-use collective::{Communicator, DataPlane, World};
+use collective::{Collective, Communicator, World};
 use device::DType;
 
 const RANKS: usize = 4;
@@ -32,7 +32,11 @@ const SCENARIOS: [(&str, Act, &[&str]); 6] = [
         |_, communicator| reduce(communicator, 12),
         &["is in", "all-reduce #1 of 8 bytes of f32", "all-reduce #1 of 12 bytes of f32"],
     ),
-    ("call", |_, communicator| Ok(communicator.data.barrier(STREAM)?), &["all-reduce #1", "barrier #1"]),
+    (
+        "call",
+        |_, communicator| Ok(communicator.data.run(Collective::Barrier, STREAM)?),
+        &["all-reduce #1", "barrier #1"],
+    ),
 ];
 
 fn fail(world: &World) -> Outcome<()> {
@@ -49,7 +53,10 @@ fn signal(name: &str) -> Outcome<()> {
 
 fn reduce(communicator: &mut Communicator, bytes: usize) -> Outcome<()> {
     let device = cpu(communicator.rank());
-    Ok(communicator.data.all_reduce(buffer(&device, bytes).region(0, bytes), DType::F32, STREAM)?)
+    Ok(communicator.data.run(
+        Collective::AllReduce { region: buffer(&device, bytes).region(0, bytes), dtype: DType::F32 },
+        STREAM,
+    )?)
 }
 
 #[test]
@@ -94,7 +101,7 @@ fn one_rank() {
     let is_over_tcp = std::env::var_os("MASTER_PORT").is_some();
     let (world, mut communicator) = if is_over_tcp { common::tcp::join(LIMIT) } else { join_mpi() };
     world.set_timeout(TIMEOUT);
-    communicator.data.barrier(STREAM).unwrap();
+    communicator.data.run(Collective::Barrier, STREAM).unwrap();
     let outcome = if world.rank() == 2 {
         // The other ranks must have passed the barrier as well, even on a busy machine.
         std::thread::sleep(Duration::from_secs(1));
@@ -102,7 +109,7 @@ fn one_rank() {
     } else if words.concat().contains("all-reduce") {
         reduce(&mut communicator, 8)
     } else {
-        communicator.data.barrier(STREAM).map_err(Into::into)
+        communicator.data.run(Collective::Barrier, STREAM).map_err(Into::into)
     };
     if let Err(error) = &outcome {
         println!("survivor {}: {error}", world.rank());

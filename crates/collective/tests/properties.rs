@@ -1,7 +1,7 @@
 //! The order of sums, for any values and world size.
 
 use crate::common::{Number, Outcome, STREAM, cpu, filled, tree_sum};
-use collective::DataPlane;
+use collective::Collective;
 use collective::threads::{Options, run};
 use half::{bf16, f16};
 use proptest::prelude::*;
@@ -10,10 +10,13 @@ fn check<T: Number>(ranks: Vec<Vec<f32>>) -> Result<(), TestCaseError> {
     let inputs: Vec<Vec<T>> = ranks.iter().map(|row| row.iter().map(|v| T::of(*v)).collect()).collect();
     let (world_size, count) = (inputs.len(), inputs[0].len());
     let inputs_of_ranks = inputs.clone();
-    let outcome = run(world_size, Options::default(), move |mut c| -> Outcome<Vec<T>> {
+    let outcome = run(world_size, Options::default(), move |c| -> Outcome<Vec<T>> {
         let device = cpu(c.rank());
         let buffer = filled(&device, &inputs_of_ranks[c.rank()]);
-        c.data.all_reduce(buffer.region(0, buffer.bytes()), T::DTYPE, STREAM)?;
+        c.data.run(
+            Collective::AllReduce { region: buffer.region(0, buffer.bytes()), dtype: T::DTYPE },
+            STREAM,
+        )?;
         let sums = buffer.read::<T>(0, count)?.to_vec();
         Ok(sums)
     });

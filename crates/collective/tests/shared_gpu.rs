@@ -8,7 +8,7 @@ use crate::common::nccl::PATIENCE;
 use crate::common::shared_gpu::{run_on_one_gpu, there_is_one};
 use crate::common::{Failed, Outcome, STREAM, buffer, cpu, filled, first_error, meta, values};
 use collective::threads::{Options, run};
-use collective::{Communicator, DataPlane};
+use collective::{Collective, Communicator};
 use device::{DType, Device};
 
 #[test]
@@ -22,9 +22,9 @@ fn devices_that_are_no_gpu_and_processes_are_refused() {
     assert!(text.contains("connect #0: ranks share a GPU; cpu is not one"), "{text}");
     let error = Communicator::counted(0, 2).over_shared_gpu(&meta(0)).unwrap_err().to_string();
     assert!(error.contains("cpu is not one"), "{error}");
-    let mut solo = Communicator::solo().over_shared_gpu(&cpu(0)).unwrap();
+    let solo = Communicator::solo().over_shared_gpu(&cpu(0)).unwrap();
     let buffer = filled(&cpu(0), &[1.5f32]);
-    solo.data.all_reduce(buffer.region(0, 4), DType::F32, STREAM).unwrap();
+    solo.data.run(Collective::AllReduce { region: buffer.region(0, 4), dtype: DType::F32 }, STREAM).unwrap();
 }
 
 #[test]
@@ -35,12 +35,16 @@ fn nothing_is_allocated_and_host_memory_is_refused() {
     let outcome = run_on_one_gpu(2, PATIENCE, "", |communicator, device| {
         let before = device.statistics().allocated();
         let operand = filled(device, &[1.0f32; 3]);
-        communicator.data.all_reduce(operand.region(0, 12), DType::F32, STREAM)?;
+        communicator
+            .data
+            .run(Collective::AllReduce { region: operand.region(0, 12), dtype: DType::F32 }, STREAM)?;
         assert_eq!(values::<f32>(device, &operand, 0, 3)?, [2.0; 3]);
         drop(operand);
         assert_eq!(device.statistics().allocated(), before);
         let host = buffer(&cpu(communicator.rank()), 4);
-        let refused = communicator.data.all_reduce(host.region(0, 4), DType::F32, STREAM);
+        let refused = communicator
+            .data
+            .run(Collective::AllReduce { region: host.region(0, 4), dtype: DType::F32 }, STREAM);
         let text = refused.unwrap_err().to_string();
         assert!(text.contains("ranks that share a GPU move its regions"), "{text}");
         Ok(())
@@ -63,7 +67,10 @@ fn memory_is_not_overwritten_before_others_have_read_it() {
             for round in 0..20 {
                 let own = vec![(rank + round) as f32; COUNT];
                 device.copy_from_host_on(&own, whole, STREAM)?;
-                communicator.data.all_gather(whole, all.region(0, all.bytes()), STREAM)?;
+                communicator.data.run(
+                    Collective::AllGather { input: whole, output: all.region(0, all.bytes()) },
+                    STREAM,
+                )?;
                 device.copy_from_host_on(&vec![-1.0f32; COUNT], whole, STREAM)?;
                 if round % 5 == 4 {
                     for (from, part) in
@@ -83,16 +90,20 @@ fn memory_is_not_overwritten_before_others_have_read_it() {
 type Call = fn(&mut Communicator, &Device) -> Outcome<()>;
 
 const CALLS: [Call; 3] = [
-    |communicator, _| Ok(communicator.data.barrier(STREAM)?),
+    |communicator, _| Ok(communicator.data.run(Collective::Barrier, STREAM)?),
     |communicator, device| {
         let sums = buffer(device, 1 << 20);
-        Ok(communicator.data.all_reduce(sums.region(0, sums.bytes()), DType::F32, STREAM)?)
+        Ok(communicator
+            .data
+            .run(Collective::AllReduce { region: sums.region(0, sums.bytes()), dtype: DType::F32 }, STREAM)?)
     },
     |communicator, device| {
         let left = buffer(device, 4);
         match communicator.rank() {
-            0 => Ok(communicator.data.send(1, left.region(0, 4), STREAM)?),
-            _ => Ok(communicator.data.receive(1, left.region(0, 4), STREAM)?),
+            0 => Ok(communicator.data.run(Collective::Send { to: 1, region: left.region(0, 4) }, STREAM)?),
+            _ => Ok(communicator
+                .data
+                .run(Collective::Receive { from: 1, region: left.region(0, 4) }, STREAM)?),
         }
     },
 ];
@@ -108,7 +119,7 @@ fn a_rank_that_stops_or_fails_is_named_and_the_device_stays_usable() {
         let timeout = if fails { PATIENCE } else { TIMEOUT };
         let outcome = run_on_one_gpu(3, timeout, "", move |communicator, device| {
             let memory = filled(device, &[communicator.rank() as f32]);
-            communicator.data.barrier(STREAM)?;
+            communicator.data.run(Collective::Barrier, STREAM)?;
             communicator.data.synchronize(STREAM)?;
             let began = Instant::now();
             if communicator.rank() == 1 {

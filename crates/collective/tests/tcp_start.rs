@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::common::STREAM;
 use crate::common::tcp::{free_port, member, on_threads};
-use collective::DataPlane;
+use collective::Collective;
 use collective::tcp::{Member, Secret, StartError};
 
 /// A case: its name, its ranks, words of each one's sentence, and each one's exit status.
@@ -193,8 +193,8 @@ fn strangers_do_not_disturb_the_start() {
             }
         });
         let ranks = on_threads(members.collect(), Duration::from_secs(60), |started| {
-            let (world, mut communicator) = started.unwrap();
-            communicator.data.barrier(STREAM).unwrap();
+            let (world, communicator) = started.unwrap();
+            communicator.data.run(Collective::Barrier, STREAM).unwrap();
             drop(communicator);
             world.finish().unwrap();
         });

@@ -1,7 +1,7 @@
 //! Capture of compute work: on a GPU, calls become a CUDA graph that is launched again and again.
 //!
 //! Between [`Device::begin_capture`] and [`Device::end_capture`] compute work does not run at once. An event,
-//! a wait between streams, work on another stream or a call of a data plane divides it: the work so far is
+//! a wait between streams, work on another stream or a call of a process group divides it: the work so far is
 //! launched as a graph, the call is made and kept ([`RepeatedCall`]), and the capture goes on. A call that
 //! cannot be made again, such as a copy from the host, ends the capture by itself: the work so far is
 //! launched, the call is made as usual, and [`Device::end_capture`] names it.
@@ -13,7 +13,7 @@ use crate::cuda::graph::{self, CudaGraph};
 use crate::device::{Device, OnDevice};
 use crate::dtype::Element;
 use crate::error::{DeviceError, Result};
-use crate::repeat::{Again, Held, Repeat};
+use crate::repeat::{Held, Repeat, Repetition};
 use crate::repeated_call::RepeatedCall;
 use crate::stream::StreamKind;
 
@@ -126,23 +126,22 @@ impl Device {
         Ok(done)
     }
 
-    /// Makes a call of a data plane. While work is captured, the work before it is launched, and a replay
-    /// makes the call `again`, unless it `did` nothing.
+    /// Makes a call of a process group. While work is captured, the work before it is launched, and a replay
+    /// runs the `repetition`.
     ///
     /// # Errors
     /// Errors of the call, within; the driver's.
     pub fn make_repeated<T, E>(
         &self,
         call: impl FnOnce() -> std::result::Result<T, E>,
-        did: impl FnOnce(&T) -> bool,
-        again: impl FnOnce() -> Again,
+        repetition: impl FnOnce() -> Repetition,
     ) -> Result<std::result::Result<T, E>> {
         if !self.end_graph()? {
             return Ok(call());
         }
         let done = call();
-        if done.as_ref().is_ok_and(did) {
-            self.captures().pieces.borrow_mut().push(Held::Call(Repeat::Other(again())));
+        if done.is_ok() {
+            self.captures().pieces.borrow_mut().push(Held::Call(Repeat::Other(repetition())));
         }
         self.resume_capture()?;
         Ok(done)

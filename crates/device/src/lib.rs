@@ -87,7 +87,7 @@ pub use matmul::{Epilogue, Matmul, Operand, Scales};
 pub use memory::{Category, Label, Statistics};
 pub use module_scope::ModuleScope;
 pub use raw::meta::page_table_bytes;
-pub use repeat::{Again, OutlivingRegion};
+pub use repeat::{OutlivingRegion, Repetition};
 pub use repeated_call::RepeatedCall;
 pub use stream::StreamKind;
 pub use transfer::HostCopy;

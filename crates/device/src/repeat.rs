@@ -9,8 +9,8 @@ use crate::cuda::graph::CudaGraph;
 use crate::cuda::stream_launch::StreamLaunch;
 use crate::stream::StreamKind;
 
-/// A call of a data plane, made again with the same memory.
-pub type Again = Box<dyn FnMut() -> Result<(), Box<dyn Error + Send + Sync>>>;
+/// A call of a process group, made again with the same memory.
+pub type Repetition = Box<dyn FnMut() -> Result<(), Box<dyn Error + Send + Sync>>>;
 
 /// Work that has been captured.
 #[derive(Debug)]
@@ -33,8 +33,8 @@ pub(crate) enum Repeat {
     Launch(StreamLaunch),
     /// Copies memory.
     Copy { source: OutlivingRegion, target: OutlivingRegion, stream: StreamKind },
-    /// Calls a data plane.
-    Other(Again),
+    /// Calls a process group.
+    Other(Repetition),
 }
 
 impl fmt::Debug for Repeat {

@@ -5,7 +5,7 @@ use std::error::Error;
 use crate::device::{Device, OnDevice};
 use crate::repeat::Repeat;
 
-/// A call between graphs: an event, a wait, work on another stream than compute, a call of a data plane.
+/// A call between graphs: an event, a wait, work on another stream than compute, a call of a process group.
 #[derive(Debug)]
 pub struct RepeatedCall(pub(crate) Repeat);
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use autograd::{AutogradError, Gradients, Mode, Pass, Segment, Tape, Var, Weight, ops, recompute};
 use collective::threads::{self, Options};
-use collective::{Communicator, DataPlane, Operation};
+use collective::{CallKind, Communicator};
 use device::{Category, DType, Description, Device, DeviceOptions};
 use nn::{Init, Parameters, Tuning};
 use parallel::data::{BucketEnd, BucketLayout, UnitOptions, WalkKind, WeightLayout, WeightUnits};
@@ -211,7 +211,7 @@ fn between_walks_a_rank_holds_its_parts_and_the_buffers() {
 fn gathering_ahead_adds_no_call() {
     let calls = |communicator: &Communicator, prefetch: usize| {
         let sharded = Sharded::on(communicator, prefetch, &[]);
-        let count = || communicator.data.traffic().get(Operation::AllGather).calls;
+        let count = || communicator.data.traffic().get(CallKind::AllGather).calls;
         let walks = [0, 0, 0, 1, 1, 1].map(|segment| {
             let before = count();
             sharded.step(communicator, segment);

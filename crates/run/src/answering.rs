@@ -1,6 +1,6 @@
 //! Waiting for a disk while answering the other ranks, which take a silent rank for dead.
 
-use collective::ControlPlane;
+use collective::ControlChannel;
 use system::threads;
 use worker::state::answering::wait_together;
 
@@ -12,7 +12,7 @@ use crate::error::{Result, RunError};
 /// # Errors
 /// Errors of the transport; no thread.
 pub(crate) fn while_answering<T: Send + 'static>(
-    control: &mut dyn ControlPlane,
+    control: &mut dyn ControlChannel,
     work: Option<impl FnOnce() -> T + Send + 'static>,
 ) -> Result<Option<T>> {
     let spawned = work.map(|work| threads::spawn("disk", work)).transpose();

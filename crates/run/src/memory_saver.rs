@@ -1,7 +1,7 @@
 //! States in host memory during a run, on every rank.
 
 use checkpoint::{Contents, MemoryWriter, Snapshot};
-use collective::ControlPlane;
+use collective::ControlChannel;
 use collective::tcp::copies::Receiver;
 use telemetry::host_name;
 use worker::{Setup, Worker};
@@ -35,7 +35,7 @@ impl MemorySaver {
     pub(crate) fn shared(
         setup: &Setup,
         (process, contents): (u32, Option<Contents>),
-        control: &mut dyn ControlPlane,
+        control: &mut dyn ControlChannel,
     ) -> Result<Option<Self>> {
         if setup.config.checkpoint.memory_steps == 0 {
             return Ok(None);
@@ -117,7 +117,7 @@ impl MemorySaver {
     ///
     /// # Errors
     /// Errors of the transport.
-    pub(crate) fn report(&mut self, control: &mut dyn ControlPlane) -> Result<()> {
+    pub(crate) fn report(&mut self, control: &mut dyn ControlChannel) -> Result<()> {
         let (own, reported) = self.writer.report();
         let reports = control.gather(0, &own)?;
         let Some(reported) = reported else { return Ok(()) };

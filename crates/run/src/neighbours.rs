@@ -8,7 +8,7 @@ use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 use checkpoint::{FileOfState, IncomingFiles, MemoryWriter};
-use collective::ControlPlane;
+use collective::ControlChannel;
 use collective::tcp::copies::{self, Receiver};
 use collective::tcp::{Secret, own_addresses};
 use serde::{Deserialize, Serialize};
@@ -41,7 +41,7 @@ impl Address {
 pub(crate) fn connect(
     writer: &mut MemoryWriter,
     (host, is_first): (&str, bool),
-    control: &mut dyn ControlPlane,
+    control: &mut dyn ControlChannel,
 ) -> Result<Option<Receiver>> {
     let mut bytes = if control.rank() == 0 { Secret::random_bytes().unwrap_or_default() } else { Vec::new() };
     control.broadcast(0, &mut bytes)?;

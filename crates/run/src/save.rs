@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use checkpoint::{CheckpointError, Contents, Snapshot, Writer};
-use collective::ControlPlane;
+use collective::ControlChannel;
 use telemetry::metrics::MetricsSync;
 use worker::state::answering::wait_together;
 use worker::{Setup, Worker};
@@ -79,7 +79,7 @@ impl Saver {
         setup: &Setup,
         run_dir: &Path,
         first: Option<Saver>,
-        control: &mut dyn ControlPlane,
+        control: &mut dyn ControlChannel,
     ) -> Result<Option<Self>> {
         if !is_kept(setup) {
             return Ok(None);
@@ -179,7 +179,7 @@ impl Saver {
     ///
     /// # Errors
     /// Errors of the transport.
-    pub(crate) fn publish_in_memory(&mut self, control: &mut dyn ControlPlane) -> Result<()> {
+    pub(crate) fn publish_in_memory(&mut self, control: &mut dyn ControlChannel) -> Result<()> {
         let unreported = self.memory.as_mut().filter(|memory| memory.is_unreported());
         unreported.map_or(Ok(()), |memory| memory.report(control))
     }
@@ -230,7 +230,7 @@ impl Saver {
     ///
     /// # Errors
     /// Errors of the transport.
-    pub(crate) fn report(&mut self, control: &mut dyn ControlPlane) -> Result<()> {
+    pub(crate) fn report(&mut self, control: &mut dyn ControlChannel) -> Result<()> {
         if !self.writer.is_unreported() {
             return Ok(());
         }
@@ -251,7 +251,7 @@ impl Saver {
     ///
     /// # Errors
     /// Errors of the transport.
-    fn settle(&mut self, control: &mut dyn ControlPlane) -> Result<()> {
+    fn settle(&mut self, control: &mut dyn ControlChannel) -> Result<()> {
         self.report(control)?;
         Ok(wait_together(control, &mut || !self.writer.is_busy())?)
     }

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use collective::ControlPlane;
+use collective::ControlChannel;
 use device::Backend;
 use telemetry::hashes::HashedStep;
 use telemetry::log::step_span;
@@ -402,7 +402,7 @@ impl Agreement {
     /// Exchanges the flags of all ranks; their records, which either all ranks give or none, travel in the
     /// same messages.
     fn reach(
-        control: &mut dyn ControlPlane,
+        control: &mut dyn ControlChannel,
         (stop, signal): (bool, StopSignal),
         observer: &dyn Observer,
         record: Option<RankRecord>,

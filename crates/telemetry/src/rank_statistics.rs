@@ -1,6 +1,6 @@
 //! The statistics of one rank, and gathering them on rank 0.
 
-use collective::{ControlPlane, Traffic};
+use collective::{ControlChannel, Traffic};
 use memory::{CategoryBytes, Metric, PoolKind, Statistics, Usage};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -132,7 +132,7 @@ impl RankStatistics {
 
 /// Gathers the statistics of all ranks on rank 0, in rank order; returns `None` on the other ranks. All ranks
 /// must call it.
-pub fn gather(control: &mut dyn ControlPlane, own: &RankStatistics) -> Result<Option<Vec<RankStatistics>>> {
+pub fn gather(control: &mut dyn ControlChannel, own: &RankStatistics) -> Result<Option<Vec<RankStatistics>>> {
     let Some(messages) = control.gather(0, &own.encode()?)? else { return Ok(None) };
     let decoded = messages.iter().enumerate().map(|(rank, message)| RankStatistics::decode(rank, message));
     decoded.collect::<Result<_>>().map(Some)

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use collective::ControlPlane;
+use collective::ControlChannel;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use system::file_error::FileContext;
@@ -98,7 +98,7 @@ pub struct RankTimeline {
 ///
 /// # Errors
 /// Errors of the control plane; a message that is not a timeline.
-pub fn gather(control: &mut dyn ControlPlane, own: &RankTimeline) -> Result<Option<Vec<RankTimeline>>> {
+pub fn gather(control: &mut dyn ControlChannel, own: &RankTimeline) -> Result<Option<Vec<RankTimeline>>> {
     let encoded = serde_json::to_vec(own)
         .map_err(|error| TelemetryError::Encode { rank: own.rank, reason: error.to_string() })?;
     let decode = |(rank, bytes): (usize, &Vec<u8>)| {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use collective::threads::{Options, run};
-use collective::{Communicator, Operation, Traffic};
+use collective::{CallKind, Communicator, Traffic};
 use memory::drivers::Counting;
 use memory::{Allocator, Category, Settings, Stream, Tag, Usage};
 use proptest::prelude::*;
@@ -24,8 +24,8 @@ fn offloading(rank: usize, host: &str, mebibytes: u64, pool: Usage) -> RankStati
     let activation = allocator.allocate(mebibytes << 20, Stream(0), Tag::of(Category::Activation)).unwrap();
     allocator.free(activation.block).unwrap();
     let mut traffic = Traffic::default();
-    traffic.record(Operation::AllReduce, 100, 200);
-    traffic.record(Operation::Barrier, 0, 0);
+    traffic.record(CallKind::AllReduce, 100, 200);
+    traffic.record(CallKind::Barrier, 0, 0);
     let sources = Sources {
         statistics: allocator.statistics(),
         live: allocator.category_bytes(),

@@ -5,7 +5,7 @@
 //! shift back. Sums are added by the fixed tree of [`collective::tensors`], on every transport with the same
 //! bits. On a rank that is alone along the axis, each returns its operand and records nothing.
 
-use collective::{Axis, SharedPlane, tensors};
+use collective::{Axis, ProcessGroup, tensors};
 use device::{Category, Request};
 use tensor::Tensor;
 
@@ -32,7 +32,7 @@ pub enum Collective {
 #[derive(Debug)]
 pub struct CollectiveRule {
     collective: Collective,
-    plane: SharedPlane,
+    plane: ProcessGroup,
 }
 
 /// The sum of `x` over the ranks along `axis`, f32, bf16 or f16.
@@ -70,9 +70,9 @@ pub fn exchange(tape: &Tape, x: Var, axis: Axis, shift: isize) -> Result<Var> {
 
 fn call(tape: &Tape, collective: Collective, x: Var, axis: Axis) -> Result<Var> {
     let Some(plane) = tape.pass().planes.along(axis) else { return Ok(x) };
-    let mut plane = plane.clone();
+    let plane = plane.clone();
     tape.begin(collective.operator())?;
-    let output = collective.run(x.tensor(), &mut plane, Category::Activation)?;
+    let output = collective.run(x.tensor(), &plane, Category::Activation)?;
     tape.record_one(&[x.block_source()], output, || CollectiveRule { collective, plane })
 }
 
@@ -96,7 +96,7 @@ impl Collective {
         }
     }
 
-    fn run(self, x: &Tensor, plane: &mut SharedPlane, category: Category) -> Result<Tensor> {
+    fn run(self, x: &Tensor, plane: &ProcessGroup, category: Category) -> Result<Tensor> {
         let request = Request::new(category, self.operator());
         match self {
             Collective::AllReduce => tensors::all_reduce(x, plane, request),
@@ -124,6 +124,6 @@ impl Rule for CollectiveRule {
     ) -> Result<Vec<Option<Tensor>>> {
         let gradient = only(outputs)?;
         let transpose = self.collective.transpose();
-        Ok(vec![Some(transpose.run(&gradient, &mut self.plane, Category::ActivationGradient)?)])
+        Ok(vec![Some(transpose.run(&gradient, &self.plane, Category::ActivationGradient)?)])
     }
 }

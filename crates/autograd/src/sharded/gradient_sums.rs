@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
 use collective::tensors::{self, PendingSum};
-use collective::{Axis, SharedPlane};
+use collective::{Axis, ProcessGroup};
 use device::{Category, DType, Request};
 use tensor::{Tensor, ops};
 
@@ -28,7 +28,7 @@ pub(crate) struct GradientSums {
     pieces: usize,
     tensor_ranks: TensorRanks,
     /// The plane of the ranks with the other pieces.
-    context: Option<SharedPlane>,
+    context: Option<ProcessGroup>,
     copies: BTreeMap<(UseId, Option<usize>), Copies>,
     uses: BTreeMap<UseId, UseSums>,
     /// The sums over ranks that have begun, in that order.
@@ -169,7 +169,7 @@ impl BlockSink<'_> {
         let Some(plane) = &self.sums.context else { return deliver(use_id, &target, &sum, self.sink) };
         let request = Request::new(Category::Gradient, OPERATOR);
         let failed = |source| AutogradError::Collective { operator: OPERATOR, source };
-        let sum = tensors::begin_all_reduce(sum, &mut plane.clone(), request).map_err(failed)?;
+        let sum = tensors::begin_all_reduce(sum, plane, request).map_err(failed)?;
         self.sums.pending.push_back((use_id, target, sum));
         self.sums.deliver(MOST_PENDING, self.sink)
     }

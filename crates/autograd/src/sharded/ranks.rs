@@ -1,7 +1,7 @@
 //! Communication among the ranks that have the shards of layers. A sum over shards is added in f32 in a fixed
 //! tree, and rounded once.
 
-use collective::{Axis, CollectiveError, DataPlane, SharedPlane, tensors};
+use collective::{Axis, CollectiveError, ProcessGroup, tensors};
 use device::{Category, DType, Request};
 use tensor::ops::GradientTarget;
 use tensor::{Shape, Tensor, ops};
@@ -14,7 +14,7 @@ use crate::tape::Tape;
 #[derive(Clone, Debug)]
 pub(crate) struct TensorRanks {
     /// `None` if all shards are here.
-    plane: Option<SharedPlane>,
+    plane: Option<ProcessGroup>,
     /// Whether ranks have the rows between layers in shards.
     shards_rows: bool,
 }
@@ -58,10 +58,10 @@ impl TensorRanks {
         let sum = tree_sum(parts)?;
         let Some(plane) = &self.plane else { return Ok(sum) };
         if !self.shards_rows {
-            return tensors::all_reduce(&sum, &mut plane.clone(), request).map_err(failed(request));
+            return tensors::all_reduce(&sum, plane, request).map_err(failed(request));
         }
         let rows = sum.reshape([sum.shape().rows(), sum.shape().columns()])?;
-        tensors::reduce_scatter(&rows, &mut plane.clone(), request).map_err(failed(request))
+        tensors::reduce_scatter(&rows, plane, request).map_err(failed(request))
     }
 
     /// [`TensorRanks::sum_rows`] of `parts` in f32, plus `bias`, rounded to `dtype`.
@@ -78,11 +78,11 @@ impl TensorRanks {
         let sum = ops::rounded_sum::forward(&parts, None, DType::F32, request)?;
         drop(parts);
         if !self.shards_rows {
-            let sum = tensors::all_reduce(&sum, &mut plane.clone(), request).map_err(failed(request))?;
+            let sum = tensors::all_reduce(&sum, plane, request).map_err(failed(request))?;
             return Ok(ops::rounded_sum::forward(&[sum], bias, dtype, request)?);
         }
         let rows = sum.reshape([sum.shape().rows(), sum.shape().columns()])?;
-        tensors::rounded_reduce_scatter(&rows, &mut plane.clone(), bias, dtype, request)
+        tensors::rounded_reduce_scatter(&rows, plane, bias, dtype, request)
             .map_err(failed(request))
     }
 
@@ -90,7 +90,7 @@ impl TensorRanks {
     pub(crate) fn sum(&self, parts: Vec<Tensor>, request: Request) -> Result<Tensor> {
         let sum = tree_sum(parts)?;
         let Some(plane) = &self.plane else { return Ok(sum) };
-        tensors::all_reduce(&sum, &mut plane.clone(), request).map_err(failed(request))
+        tensors::all_reduce(&sum, plane, request).map_err(failed(request))
     }
 
     /// Shape of the rows that are here of an array of all rows.
@@ -98,15 +98,15 @@ impl TensorRanks {
         match &self.plane {
             Some(plane) if self.shards_rows => {
                 let (rows, columns) = (all.shape().rows(), all.shape().columns());
-                [rows / DataPlane::world_size(plane), columns].into()
+                [rows / plane.world_size(), columns].into()
             }
             _ => all.shape(),
         }
     }
 }
 
-fn gathered(x: &Tensor, plane: &SharedPlane, request: Request) -> Result<Tensor> {
-    tensors::all_gather(x, &mut plane.clone(), request).map_err(failed(request))
+fn gathered(x: &Tensor, plane: &ProcessGroup, request: Request) -> Result<Tensor> {
+    tensors::all_gather(x, plane, request).map_err(failed(request))
 }
 
 fn failed(request: Request) -> impl Fn(CollectiveError) -> AutogradError {

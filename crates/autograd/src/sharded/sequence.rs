@@ -64,7 +64,7 @@ pub(super) fn sum_pieces(tape: &Tape, pieces: Vec<Var>) -> Result<Var> {
     {
         let failed = |source| AutogradError::Collective { operator, source };
         let request = Request::new(Category::Activation, operator);
-        sum = tensors::all_reduce(&sum, &mut plane.clone(), request).map_err(failed)?;
+        sum = tensors::all_reduce(&sum, plane, request).map_err(failed)?;
     }
     tape.record_one(&sources, sum, || rule)
 }

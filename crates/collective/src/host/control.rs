@@ -1,14 +1,14 @@
-//! The control plane over queues of messages.
+//! The control channel over queues of messages.
 
-use crate::call::{Call, Operation, Plane, Signature};
-use crate::control::{ControlPlane, Observer, Watch};
+use crate::call::{Call, CallKind, Caller, Channel, Signature};
+use crate::collective::check_rank;
+use crate::control::{ControlChannel, Observer, Watch};
 use crate::error::Result;
 use crate::host::{Transfers, barrier, begin, broadcast_tree};
 use crate::link::Link;
-use crate::operands::{Caller, check_rank};
 use crate::payload::PayloadPool;
 
-/// [`ControlPlane`] over its own link.
+/// [`ControlChannel`] over its own link.
 #[derive(Debug)]
 pub(crate) struct HostControl<L> {
     link: L,
@@ -22,10 +22,10 @@ impl<L: Link> HostControl<L> {
         HostControl { link, calls: 0, observer: Observer::default(), pool: PayloadPool::default() }
     }
 
-    fn next(&mut self, operation: Operation) -> Signature {
+    fn next(&mut self, kind: CallKind) -> Signature {
         let sequence = self.calls;
         self.calls += 1;
-        let call = Call { plane: Plane::Control, operation, sequence };
+        let call = Call { channel: Channel::Control, kind, sequence };
         self.observer.begins(call);
         Signature::new(call)
     }
@@ -36,7 +36,7 @@ impl<L: Link> HostControl<L> {
     }
 }
 
-impl<L: Link> ControlPlane for HostControl<L> {
+impl<L: Link> ControlChannel for HostControl<L> {
     fn rank(&self) -> usize {
         self.link.rank()
     }
@@ -46,7 +46,7 @@ impl<L: Link> ControlPlane for HostControl<L> {
     }
 
     fn broadcast(&mut self, root: usize, message: &mut Vec<u8>) -> Result<()> {
-        let signature = self.next(Operation::Broadcast).root(root);
+        let signature = self.next(CallKind::Broadcast).root(root);
         self.check_root(signature.call, root)?;
         let call = begin(&mut self.link, &signature)?;
         let (parent, children) = broadcast_tree(self.rank(), self.world_size(), root);
@@ -61,7 +61,7 @@ impl<L: Link> ControlPlane for HostControl<L> {
     }
 
     fn gather(&mut self, root: usize, message: &[u8]) -> Result<Option<Vec<Vec<u8>>>> {
-        let signature = self.next(Operation::Gather).root(root);
+        let signature = self.next(CallKind::Gather).root(root);
         self.check_root(signature.call, root)?;
         let call = begin(&mut self.link, &signature)?;
         let mut transfers = Transfers::new(call);
@@ -80,7 +80,7 @@ impl<L: Link> ControlPlane for HostControl<L> {
     }
 
     fn all_gather(&mut self, message: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let signature = self.next(Operation::AllGather);
+        let signature = self.next(CallKind::AllGather);
         let call = begin(&mut self.link, &signature)?;
         let rank = self.rank();
         let mut all = vec![Vec::new(); self.world_size()];
@@ -95,9 +95,9 @@ impl<L: Link> ControlPlane for HostControl<L> {
     }
 
     fn barrier(&mut self) -> Result<()> {
-        let signature = self.next(Operation::Barrier);
-        let call = begin(&mut self.link, &signature)?;
-        barrier(&mut self.link, &mut self.pool, call, signature)
+        let signature = self.next(CallKind::Barrier);
+        begin(&mut self.link, &signature)?;
+        barrier(&mut self.link, &mut self.pool, signature)
     }
 
     fn fail(&mut self, reason: &str) {

@@ -1,19 +1,19 @@
-//! Both planes for host memory, over any [`Link`](crate::link::Link).
+//! The control channel and a backend for host memory, over any [`Link`](crate::link::Link).
 
+mod backend;
 mod control;
-mod data;
 mod region;
+mod shards;
 mod transfer;
 
+pub(crate) use backend::HostBackend;
 pub(crate) use control::HostControl;
-pub(crate) use data::HostData;
 pub(crate) use region::copy;
-pub(crate) use transfer::{Moved, Transfers};
+pub(crate) use transfer::Transfers;
 
-use crate::call::{Call, Signature};
+use crate::call::{Call, Caller, Signature};
 use crate::error::{CollectiveError, Result};
 use crate::link::Link;
-use crate::operands::Caller;
 use crate::payload::PayloadPool;
 
 /// Begins a collective.
@@ -57,17 +57,12 @@ pub(crate) fn same_groups<L: Link>(
 
 /// Returns once every rank has arrived. After rounds of distance 1, 2, 4, … below the world size, every rank
 /// has a message from every other (the dissemination barrier of Hensgen, Finkel and Manber, 1988).
-pub(crate) fn barrier<L: Link>(
-    link: &mut L,
-    pool: &mut PayloadPool,
-    call: Call,
-    signature: Signature,
-) -> Result<()> {
+pub(crate) fn barrier<L: Link>(link: &mut L, pool: &mut PayloadPool, signature: Signature) -> Result<()> {
     let (rank, world_size) = (link.rank(), link.world_size());
     let mut nothing = Vec::new();
     let mut distance = 1;
     while distance < world_size {
-        let mut transfers = Transfers::new(call);
+        let mut transfers = Transfers::new(signature.call);
         transfers.send_bytes((rank + distance) % world_size, signature, &[]);
         transfers.receive_bytes((rank + world_size - distance) % world_size, signature, &mut nothing);
         transfers.run(link, pool)?;

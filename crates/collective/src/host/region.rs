@@ -3,8 +3,9 @@
 use device::{Backend, Region};
 use half::bf16;
 
-use crate::error::{CollectiveError, Result};
-use crate::operands::{Caller, Reach, check_reach};
+use crate::call::Caller;
+use crate::collective::{Reach, check_reach};
+use crate::error::Result;
 use crate::payload::{Payload, PayloadPool};
 
 /// Returns whether a region is on Meta and so has no bytes.
@@ -40,9 +41,14 @@ pub(crate) fn copy(caller: Caller, source: Region<'_>, target: Region<'_>) -> Re
         return Ok(());
     }
     check_reach(caller, Reach::Host, &[source, target])?;
-    let refused = |source| CollectiveError::device(caller.rank, caller.call)(source);
-    let from = source.buffer.read::<bf16>(source.offset, source.bytes / 2).map_err(refused)?;
-    let mut to = target.buffer.write::<bf16>(target.offset, target.bytes / 2).map_err(refused)?;
+    let from = source
+        .buffer
+        .read::<bf16>(source.offset, source.bytes / 2)
+        .map_err(|error| caller.device_error(error))?;
+    let mut to = target
+        .buffer
+        .write::<bf16>(target.offset, target.bytes / 2)
+        .map_err(|error| caller.device_error(error))?;
     to.copy_from_slice(&from);
     Ok(())
 }

@@ -6,28 +6,15 @@ use std::time::{Duration, Instant};
 
 use device::Region;
 
-use crate::call::{Call, Operation, Signature};
+use crate::call::{Call, CallKind, Signature};
 use crate::error::{CollectiveError, Failure, Result};
 use crate::link::{Absent, Closed, Link};
 use crate::payload::{Payload, PayloadPool};
+use crate::traffic::Moved;
 use ends::{Incoming, Outgoing, Sink, Source};
 
 /// Time after which the user learns who is waited for.
 const NOTICE: Duration = Duration::from_secs(5);
-
-/// Bytes of operands sent and received.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Moved {
-    pub(crate) sent: u64,
-    pub(crate) received: u64,
-}
-
-impl std::ops::AddAssign for Moved {
-    fn add_assign(&mut self, other: Self) {
-        self.sent += other.sent;
-        self.received += other.received;
-    }
-}
 
 /// Sends and receives to run together. Transfers with the same peer and direction run in the order added.
 pub(crate) struct Transfers<'a> {
@@ -208,9 +195,9 @@ impl<'a> Transfers<'a> {
 }
 
 fn closed<L: Link>(link: &L, call: Call, peer: usize) -> CollectiveError {
-    let reason = match call.operation {
-        Operation::Send => "it ended without receiving this",
-        Operation::Receive | Operation::Exchange => "it ended without sending this",
+    let reason = match call.kind {
+        CallKind::Send => "it ended without receiving this",
+        CallKind::Receive | CallKind::Exchange => "it ended without sending this",
         _ => "it ended without making this call",
     };
     let ended = Failure { rank: link.world_rank(peer), reason: reason.to_owned() };

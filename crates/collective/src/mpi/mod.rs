@@ -22,9 +22,8 @@ use ::mpi::environment;
 use ::mpi::topology::Communicator as _;
 
 use crate::communicator::Communicator;
-use crate::host::{HostControl, HostData};
+use crate::host::{HostBackend, HostControl};
 use crate::processes::{CONTROL, DATA, IdentityError, Shared, World};
-use crate::traffic::Meter;
 use deadline::Deadline;
 use link::MpiLink;
 pub use native::library_all_reduce;
@@ -98,8 +97,8 @@ pub fn start(timeout: Duration) -> Result<(World, Communicator), StartError> {
     let post = Rc::new(MpiPost::new(Rc::clone(&library), crowded));
     let shared = Rc::new(Shared::new(rank, size, post, timeout));
     let link = |context| MpiLink::new(Rc::clone(&shared), Rc::clone(&library), (0..size).collect(), context);
-    let data = HostData::new(link(DATA), Meter::default());
-    let mut communicator = Communicator::new(HostControl::new(link(CONTROL)), data);
+    let backend = HostBackend::new(link(DATA));
+    let mut communicator = Communicator::new(HostControl::new(link(CONTROL)), backend);
     drop(library);
     let world = World::join(shared, &mut *communicator.control, |_| local)?;
     Ok((world, communicator))

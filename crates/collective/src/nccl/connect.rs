@@ -5,18 +5,16 @@ use std::time::Duration;
 
 use device::{Backend, Buffer, Category, Device, Request};
 
-use crate::call::{Call, Operation, Plane};
-use crate::control::ControlPlane;
-use crate::data::DataPlane;
+use crate::backend::GroupBackend;
+use crate::call::{Call, CallKind, Caller, Channel};
+use crate::control::ControlChannel;
 use crate::error::{CollectiveError, Result};
+use crate::nccl::backend::NcclBackend;
 use crate::nccl::call_thread::CallThread;
 use crate::nccl::fault::Fault;
-use crate::nccl::plane::NcclPlane;
 use crate::nccl::raw::{self, Comm, ID_BYTES, Id};
 use crate::nccl::shared::Shared;
 use crate::nccl::{NAME, version_text};
-use crate::operands::Caller;
-use crate::traffic::Meter;
 
 /// Bytes of a rank's buffer for barriers, first connections and warming up: enough that NCCL treats it as a
 /// large operand.
@@ -24,9 +22,9 @@ pub(crate) const SCRATCH_BYTES: usize = 1 << 20;
 /// Oldest version with non-blocking communicators that can be split, as NCCL counts.
 const OLDEST: u32 = 21_800;
 
-const CALL: Call = Call { plane: Plane::Data, operation: Operation::Connect, sequence: 0 };
+const CALL: Call = Call { channel: Channel::Data, kind: CallKind::Connect, sequence: 0 };
 
-/// Allocates the buffer that a rank's planes share.
+/// Allocates the buffer that a rank's groups share.
 ///
 /// # Errors
 /// A device that neither is a GPU nor imitates one; out of memory.
@@ -42,13 +40,13 @@ pub(crate) fn scratch(rank: usize, device: &Device) -> Result<Rc<Buffer>> {
     Ok(Rc::new(buffer))
 }
 
-/// Connects this rank's GPU, and returns the plane of all ranks.
+/// Connects this rank's GPU, and returns the backend of all ranks.
 pub(crate) fn connect(
-    control: &mut dyn ControlPlane,
+    control: &mut dyn ControlChannel,
     device: &Device,
     timeout: Duration,
     scratch: Rc<Buffer>,
-) -> Result<Box<dyn DataPlane>> {
+) -> Result<Box<dyn GroupBackend>> {
     let (rank, world_size) = (control.rank(), control.world_size());
     device.make_current().map_err(CollectiveError::device(rank, CALL))?;
     // Running work would delay the connections, and this is the first time that ranks wait for each other.
@@ -69,7 +67,7 @@ pub(crate) fn connect(
     device.set_guard(Some(Rc::new(move |waited| guard.guard(waited))));
     let members = (0..world_size).collect();
     let device = device.clone();
-    Ok(Box::new(NcclPlane::new(shared, device, Some(comm_index), rank, members, scratch, Meter::default())))
+    Ok(Box::new(NcclBackend::new(shared, device, Some(comm_index), rank, members, scratch)))
 }
 
 /// A rank's message about its NCCL library.

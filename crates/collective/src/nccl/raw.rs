@@ -12,7 +12,8 @@ use device::{Device, StreamKind};
 
 use super::call_thread::Busy;
 use super::fault::{Fault, Result};
-use super::order::{Order, number};
+use super::span::{Span, number};
+use crate::collective::Collective;
 
 /// Bytes of the identifier of a new communicator.
 pub(super) const ID_BYTES: usize = 128;
@@ -72,7 +73,7 @@ impl Queue {
     ///
     /// # Errors
     /// The device's.
-    pub(super) fn of(device: &Device, stream: StreamKind) -> device::Result<Self> {
+    pub(super) fn new(device: &Device, stream: StreamKind) -> device::Result<Self> {
         Ok(Queue(device.stream_handle(stream)?.cast()))
     }
 }
@@ -145,46 +146,60 @@ impl Comm {
         }
     }
 
-    /// Enqueues `orders` as one call, whose parts cannot block each other, on a stream of the communicator's
-    /// GPU.
-    pub(super) fn enqueue(&self, orders: &[Order], queue: Queue) -> Result<()> {
-        match orders {
-            [only] => self.enqueue_one(only, queue),
-            several => together(|| several.iter().try_for_each(|order| self.enqueue_one(order, queue))),
-        }
-    }
-
-    fn enqueue_one(&self, order: &Order, Queue(stream): Queue) -> Result<()> {
+    /// Enqueues a collective as one call, whose parts cannot block each other, on a stream of the
+    /// communicator's GPU.
+    pub(super) fn enqueue(&self, collective: &Collective<Span>, queue: Queue) -> Result<()> {
         use sys::ncclDataType_t::ncclUint8 as BYTES;
-        let comm = self.handle();
-        let pointer = std::ptr::without_provenance_mut::<c_void>;
-        check(match *order {
-            // SAFETY: `address` checked that the region lies inside a buffer of a GPU. It stays allocated:
+        let (comm, Queue(stream)) = (self.handle(), queue);
+        let pointer = |span: Span| std::ptr::without_provenance_mut::<c_void>(span.address);
+        check(match *collective {
+            // SAFETY: `Span::new` checked that the region lies inside a buffer of a GPU. It stays allocated:
             // freed buffers return to an allocator that returns nothing to the driver while work is running.
-            Order::AllReduce { at, count, kind } => unsafe {
-                sys::ncclAllReduce(pointer(at), pointer(at), count, kind, SUM, comm, stream)
+            Collective::AllReduce { region, dtype } => unsafe {
+                let (count, kind) = region.elements(dtype)?;
+                sys::ncclAllReduce(pointer(region), pointer(region), count, kind, SUM, comm, stream)
             },
             // SAFETY: as above; the caller checked that the input has a shard of this length for every rank.
-            Order::ReduceScatter { from, to, count, kind } => unsafe {
-                sys::ncclReduceScatter(pointer(from), pointer(to), count, kind, SUM, comm, stream)
+            Collective::ReduceScatter { input, output, dtype } => unsafe {
+                let (count, kind) = output.elements(dtype)?;
+                sys::ncclReduceScatter(pointer(input), pointer(output), count, kind, SUM, comm, stream)
             },
             // SAFETY: as above, for the output.
-            Order::AllGather { from, to, bytes } => unsafe {
-                sys::ncclAllGather(pointer(from), pointer(to), bytes, BYTES, comm, stream)
+            Collective::AllGather { input, output } => unsafe {
+                sys::ncclAllGather(pointer(input), pointer(output), input.bytes, BYTES, comm, stream)
             },
             // SAFETY: as above.
-            Order::Broadcast { at, bytes, root } => unsafe {
-                sys::ncclBroadcast(pointer(at), pointer(at), bytes, BYTES, root, comm, stream)
+            Collective::Broadcast { root, region } => unsafe {
+                let (at, root) = (pointer(region), number(root)?);
+                sys::ncclBroadcast(at, at, region.bytes, BYTES, root, comm, stream)
             },
             // SAFETY: as above.
-            Order::Send { at, bytes, to } => unsafe {
-                sys::ncclSend(pointer(at), bytes, BYTES, to, comm, stream)
+            Collective::Send { to, region } => unsafe {
+                sys::ncclSend(pointer(region), region.bytes, BYTES, number(to)?, comm, stream)
             },
             // SAFETY: as above.
-            Order::Receive { at, bytes, from } => unsafe {
-                sys::ncclRecv(pointer(at), bytes, BYTES, from, comm, stream)
+            Collective::Receive { from, region } => unsafe {
+                sys::ncclRecv(pointer(region), region.bytes, BYTES, number(from)?, comm, stream)
             },
+            Collective::Exchange { ref sends, ref receives } => {
+                return self.exchange(sends, receives, queue);
+            }
+            Collective::Barrier | Collective::SumShared { .. } | Collective::ExchangeShared { .. } => {
+                return Err(Fault::internal("a collective that NCCL does not have"));
+            }
         })
+    }
+
+    /// Enqueues sends and receives as one call.
+    fn exchange(&self, sends: &[(usize, Span)], receives: &[(usize, Span)], queue: Queue) -> Result<()> {
+        let each = || {
+            let send = |(to, region): &(usize, Span)| Collective::Send { to: *to, region: *region };
+            let receive =
+                |(from, region): &(usize, Span)| Collective::Receive { from: *from, region: *region };
+            let all = sends.iter().map(send).chain(receives.iter().map(receive));
+            all.into_iter().try_for_each(|one| self.enqueue(&one, queue))
+        };
+        if sends.len() + receives.len() > 1 { together(each) } else { each() }
     }
 }
 

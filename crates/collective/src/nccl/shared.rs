@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
-use crate::call::{Call, Operation, Plane};
+use crate::call::{Call, CallKind, Channel};
 use crate::control::Watch;
 use crate::error::{CollectiveError, Failure, Result};
 use crate::nccl::call_thread::CallThread;
@@ -23,7 +23,7 @@ const CONNECTING: Duration = Duration::from_secs(60);
 const PARTING: Duration = Duration::from_secs(2);
 /// Time allowed for NCCL to end aborted work.
 const ABORTING: Duration = Duration::from_secs(5);
-/// Time allowed for the control plane to report which rank caused an NCCL error.
+/// Time allowed for the control channel to report which rank caused an NCCL error.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Time for which a wait polls continuously.
 const SPIN: Duration = Duration::from_micros(200);
@@ -65,7 +65,7 @@ pub(super) struct Shared {
     signals: RefCell<Vec<Weak<Signals>>>,
     begun: RefCell<Begun>,
     end: RefCell<Option<End>>,
-    /// True while a plane is being dropped: its waits end, but other planes' work continues.
+    /// True while a group is being dropped: its waits end, but other groups' work continues.
     parting: Cell<bool>,
 }
 
@@ -77,7 +77,7 @@ impl Shared {
         watch: Watch,
         calls: CallThread,
     ) -> Self {
-        let call = Call { plane: Plane::Data, operation: Operation::Connect, sequence: 0 };
+        let call = Call { channel: Channel::Data, kind: CallKind::Connect, sequence: 0 };
         Shared {
             rank,
             world: (0..world_size).collect(),

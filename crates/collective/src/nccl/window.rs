@@ -18,10 +18,9 @@ use device::cuda::{Extent, Page, PageSource, PeerMemory, SignalPage};
 use device::{DType, Device, DeviceError, Region, StreamKind};
 use tensor::ops::tree::{MOST_PARTS, SumTree};
 
-use crate::data::DataPlane;
+use crate::call::Caller;
 use crate::error::Result;
-use crate::nccl::plane::NcclPlane;
-use crate::operands::Caller;
+use crate::nccl::backend::NcclBackend;
 use crate::peer_access::{PeerAccessOptions, PeerWindow, SumKernels};
 use files::{BATCH, Post};
 use gpus::{Gpus, Signals};
@@ -32,29 +31,29 @@ type Attempt<T> = std::result::Result<T, String>;
 
 /// Time allowed for the ranks of a host to exchange files.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Sets up peer access between the ranks of `plane`. The inner error is the reason for failing, the same on
+/// Sets up peer access between the ranks of `group`. The inner error is the reason for failing, the same on
 /// all ranks.
 pub(super) fn connect(
-    plane: &mut NcclPlane,
+    group: &mut NcclBackend,
     caller: Caller,
     regions: &[Region<'_>],
     options: PeerAccessOptions,
 ) -> Result<Attempt<PeerWindow<Gpus>>> {
-    let mut own = Own::new(plane, regions);
-    let printed = plane.gather_bytes(caller, &own.introduction.encode())?;
-    let met = acquaint(plane, &printed, &options);
+    let mut own = Own::new(group, regions);
+    let printed = group.gather_bytes(caller, &own.introduction.encode())?;
+    let met = acquaint(group, &printed, &options);
     let offer = match &met {
-        Ok((peers, _)) => own.offer(plane, regions, peers).unwrap_or_else(Offer::refusal),
+        Ok((peers, _)) => own.offer(group, regions, peers).unwrap_or_else(Offer::refusal),
         Err(why) => Offer::refusal(why.clone()),
     };
-    let offers = plane.gather_bytes(caller, &offer.encode())?;
+    let offers = group.gather_bytes(caller, &offer.encode())?;
     let offers = decoded(&offers, Offer::decode).and_then(|offers| agreed(offers, |offer| &offer.trouble));
     let mapped = match (met, offers) {
-        (Ok((peers, sums)), Ok(offers)) => own.map(plane, caller, peers, &offers, options.blocks, sums),
+        (Ok((peers, sums)), Ok(offers)) => own.map(group, caller, peers, &offers, options.blocks, sums),
         (Err(why), _) | (_, Err(why)) => Err(why),
     };
     let verdict = Offer::refusal(mapped.as_ref().err().cloned().unwrap_or_default());
-    let verdicts = plane.gather_bytes(caller, &verdict.encode())?;
+    let verdicts = group.gather_bytes(caller, &verdict.encode())?;
     let agreed = decoded(&verdicts, Offer::decode).and_then(|all| agreed(all, |offer| &offer.trouble));
     // Mappings are dropped before other ranks unmap or free the memory; nothing uses them.
     Ok(agreed.and(mapped).map(|gpus| {
@@ -109,7 +108,7 @@ fn agreed<T>(all: Vec<T>, trouble: impl Fn(&T) -> &String) -> Attempt<Vec<T>> {
 /// # Errors
 /// The reason why the ranks cannot access each other's memory.
 fn acquaint(
-    plane: &NcclPlane,
+    group: &NcclBackend,
     printed: &[Vec<u8>],
     options: &PeerAccessOptions,
 ) -> Attempt<(Vec<Peer>, SumKernels)> {
@@ -129,9 +128,9 @@ fn acquaint(
     {
         return Err(format!("rank {other} shares other regions"));
     }
-    let process = printed[plane.rank()].process;
+    let process = printed[group.rank()].process;
     let peer = |(rank, printed): (usize, Introduction)| {
-        let reachable = plane.device().reachable(printed.gpu).map_err(|error| error.to_string())?;
+        let reachable = group.device().reachable(printed.gpu).map_err(|error| error.to_string())?;
         let ordinal =
             reachable.ok_or_else(|| format!("this GPU cannot access the memory of rank {rank}'s GPU"))?;
         Ok(Peer { ordinal, same_process: printed.process == process, printed })
@@ -151,9 +150,9 @@ struct Own {
 }
 
 impl Own {
-    fn new(plane: &NcclPlane, regions: &[Region<'_>]) -> Self {
+    fn new(group: &NcclBackend, regions: &[Region<'_>]) -> Self {
         let prepared = || -> Attempt<([u8; 16], Post, File)> {
-            let gpu = plane.device().gpu_uuid().map_err(|error| error.to_string())?;
+            let gpu = group.device().gpu_uuid().map_err(|error| error.to_string())?;
             let printed = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
             let post = Post::open().map_err(printed("a socket of this host"))?;
             let file =
@@ -170,8 +169,8 @@ impl Own {
     }
 
     /// Creates the message with which others map this rank's regions.
-    fn offer(&mut self, plane: &NcclPlane, regions: &[Region<'_>], peers: &[Peer]) -> Attempt<Offer> {
-        let (device, printed) = (plane.device(), |error: DeviceError| error.to_string());
+    fn offer(&mut self, group: &NcclBackend, regions: &[Region<'_>], peers: &[Peer]) -> Attempt<Offer> {
+        let (device, printed) = (group.device(), |error: DeviceError| error.to_string());
         self.extents = device.extents(regions).map_err(printed)?;
         let elsewhere = peers.iter().any(|peer| !peer.same_process);
         let mut offered = Vec::new();
@@ -192,14 +191,14 @@ impl Own {
     /// Maps the memory that the other ranks offer, and sends them the files of this rank's memory.
     fn map(
         &mut self,
-        plane: &NcclPlane,
+        group: &NcclBackend,
         caller: Caller,
         peers: Vec<Peer>,
         offers: &[Offer],
         blocks: u32,
         sums: SumKernels,
     ) -> Attempt<Gpus> {
-        let (device, rank) = (plane.device(), plane.rank());
+        let (device, rank) = (group.device(), group.rank());
         let printed = |error: DeviceError| error.to_string();
         let mut memory: Vec<PeerMemory> = peers.iter().map(|_| PeerMemory::new(device)).collect();
         memory[rank] = PeerMemory::own(device, &self.extents);
@@ -220,7 +219,7 @@ impl Own {
                 .map_err(printed)?;
             }
         }
-        let signals = self.exchange_files(plane, caller, &peers, offers, &mut memory)?;
+        let signals = self.exchange_files(group, caller, &peers, offers, &mut memory)?;
         for memory in &memory {
             memory.allow().map_err(printed)?;
         }
@@ -238,7 +237,7 @@ impl Own {
             blocks,
             sums,
         };
-        gpus.rehearse(plane.spare()).map_err(printed)?;
+        gpus.rehearse(group.spare()).map_err(printed)?;
         Ok(gpus)
     }
 
@@ -246,19 +245,19 @@ impl Own {
     /// few at a time to limit open files; receives and maps theirs. Returns the pages of signals by rank.
     fn exchange_files(
         &mut self,
-        plane: &NcclPlane,
+        group: &NcclBackend,
         caller: Caller,
         peers: &[Peer],
         offers: &[Offer],
         memory: &mut [PeerMemory],
     ) -> Attempt<Vec<File>> {
-        let (rank, deadline) = (plane.rank(), Instant::now() + PATIENCE);
+        let (rank, deadline) = (group.rank(), Instant::now() + PATIENCE);
         let printed = |error: std::io::Error| format!("passing files between ranks of this host: {error}");
         let (Some(post), Some(own)) = (self.post.take(), self.signals.take()) else {
             return Err("no file was prepared".to_owned());
         };
         let addresses: Vec<&[u8]> = peers.iter().map(|peer| peer.printed.address.as_slice()).collect();
-        let failed = || plane.has_failed(caller.call);
+        let failed = || group.has_failed(caller.call);
         let lines = post.connect(rank, &addresses, deadline, &failed).map_err(printed)?;
         let others = || (0..peers.len()).filter(|other| *other != rank);
         let mut signals: Vec<Option<File>> = peers.iter().map(|_| None).collect();

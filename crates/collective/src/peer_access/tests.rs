@@ -161,7 +161,7 @@ fn rounds(
             let sum = |region: usize| {
                 let everywhere = everywhere || region == 1;
                 let (scratch, dtype) = (nothing, DType::F32);
-                let sum = SharedSum { region: nothing, scratch, tree, dtype, everywhere };
+                let sum = SharedSum { region: nothing, scratch, dtype, everywhere };
                 (whole(region), sum)
             };
             for (region, (number, part)) in
@@ -171,7 +171,7 @@ fn rounds(
                 memory.fill(rank, at, |index| value(part, round + region, index));
             }
             let sums: Vec<_> = (0..regions).map(sum).collect();
-            window.sum(&sums, round == 3, STREAM).unwrap();
+            window.sum(&sums, tree, round == 3, STREAM).unwrap();
             for (region, (_, sum)) in sums.iter().enumerate() {
                 for (index, actual) in memory.read(rank, region).into_iter().enumerate() {
                     if sum.everywhere || index / shard == rank {

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::control::ControlPlane;
+use crate::control::ControlChannel;
 use crate::error::{CollectiveError, Failure};
 
 pub(crate) use post::Post;
@@ -52,7 +52,7 @@ impl World {
     /// A failure of the transport.
     pub(crate) fn join(
         shared: Rc<Shared>,
-        control: &mut dyn ControlPlane,
+        control: &mut dyn ControlChannel,
         local: impl FnOnce(&Processes) -> (usize, usize),
     ) -> Result<Self, IdentityError> {
         let all = control.all_gather(&Process::own().encode())?;

@@ -220,7 +220,7 @@ impl Shared {
         if let Some(rank) = members.iter().position(|member| answers[*member].is_none()) {
             return Some(Absent::Silent(rank));
         }
-        let mine = self.begun.get().filter(|_| !call.operation.is_point_to_point())?.signature();
+        let mine = self.begun.get().filter(|_| !call.kind.is_point_to_point())?.signature();
         let elsewhere = |(rank, member): (usize, &usize)| {
             let header = answers[*member].flatten()?;
             let theirs = header.signature();

@@ -3,11 +3,11 @@
 use bytemuck::{Pod, Zeroable};
 use device::DType;
 
-use crate::call::{Call, Operation, Plane, Signature};
+use crate::call::{Call, CallKind, Channel, Signature};
 
 /// Size of a header in bytes.
 pub(crate) const HEADER_BYTES: usize = size_of::<Header>();
-/// Contexts of the world's control plane and data plane.
+/// Contexts of the world's control channel and process group.
 pub(crate) const CONTROL: u64 = 0;
 pub(crate) const DATA: u64 = 1;
 
@@ -26,8 +26,8 @@ pub(crate) struct Header {
     sequence: u64,
     bytes: u64,
     root: u64,
-    plane: u8,
-    operation: u8,
+    channel: u8,
+    kind: u8,
     /// Index in the list of dtypes, from 1; 0 for none.
     dtype: u8,
     has: u8,
@@ -45,8 +45,8 @@ impl Header {
             sequence: call.sequence,
             bytes: bytes.unwrap_or(0),
             root: root.unwrap_or(0) as u64,
-            plane: u8::from(call.plane == Plane::Data),
-            operation: call.operation as u8,
+            channel: u8::from(call.channel == Channel::Data),
+            kind: call.kind as u8,
             dtype: dtype.map_or(0, index),
             has: bytes.map_or(0, |_| HAS_BYTES) | root.map_or(0, |_| HAS_ROOT),
             padding: 0,
@@ -56,16 +56,15 @@ impl Header {
     /// Parses the header at the start of a message; `None` if invalid.
     pub(crate) fn read(message: &[u8]) -> Option<Self> {
         let header: Header = bytemuck::pod_read_unaligned(message.get(..HEADER_BYTES)?);
-        (usize::from(header.operation) < Operation::ALL.len()).then_some(header)
+        (usize::from(header.kind) < CallKind::ALL.len()).then_some(header)
     }
 
     pub(crate) fn signature(&self) -> Signature {
-        let plane = if self.plane == 0 { Plane::Control } else { Plane::Data };
-        let operation =
-            Operation::ALL.get(usize::from(self.operation)).copied().unwrap_or(Operation::Barrier);
+        let channel = if self.channel == 0 { Channel::Control } else { Channel::Data };
+        let kind = CallKind::ALL.get(usize::from(self.kind)).copied().unwrap_or(CallKind::Barrier);
         let dtype = usize::from(self.dtype).checked_sub(1).and_then(|index| DTYPES.get(index)).copied();
         Signature {
-            call: Call { plane, operation, sequence: self.sequence },
+            call: Call { channel, kind, sequence: self.sequence },
             bytes: (self.has & HAS_BYTES != 0).then_some(self.bytes),
             dtype,
             root: (self.has & HAS_ROOT != 0).then_some(self.root as usize),
@@ -149,9 +148,9 @@ mod tests {
 
     #[test]
     fn signatures_round_trip() {
-        for (index, operation) in Operation::ALL.into_iter().enumerate() {
-            for plane in [Plane::Control, Plane::Data] {
-                let call = Call { plane, operation, sequence: 1 << 40 | index as u64 };
+        for (index, kind) in CallKind::ALL.into_iter().enumerate() {
+            for channel in [Channel::Control, Channel::Data] {
+                let call = Call { channel, kind, sequence: 1 << 40 | index as u64 };
                 let plain = Signature::new(call);
                 for signature in
                     [plain, plain.root(0), plain.bytes(0).dtype(DType::F16), plain.root(3).bytes(9)]

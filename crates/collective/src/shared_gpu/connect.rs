@@ -5,29 +5,27 @@ use std::rc::Rc;
 use device::{Backend, Device};
 use tensor::ops::tree;
 
+use super::backend::SharedGpuBackend;
 use super::engine::Gpu;
-use super::plane::SharedGpuPlane;
-use crate::call::{Call, Operation, Plane};
-use crate::control::ControlPlane;
-use crate::data::DataPlane;
-use crate::error::{CollectiveError, Result};
+use crate::backend::GroupBackend;
+use crate::call::{Call, CallKind, Caller, Channel};
+use crate::control::ControlChannel;
+use crate::error::Result;
 use crate::link::Link;
-use crate::operands::Caller;
 use crate::threads::link::ThreadLink;
-use crate::traffic::Meter;
 
-const CALL: Call = Call { plane: Plane::Data, operation: Operation::Connect, sequence: 0 };
+const CALL: Call = Call { channel: Channel::Data, kind: CallKind::Connect, sequence: 0 };
 
-/// Returns the plane of all ranks, which use the GPU of `device`. `link`: the ranks' link, from which the
-/// plane splits its own; `None` if they are not threads of one process.
+/// Returns the backend of all ranks, which use the GPU of `device`. `link`: the ranks' link, from which the
+/// backend splits its own; `None` if they are not threads of one process.
 pub(crate) fn connect(
-    control: &mut dyn ControlPlane,
+    control: &mut dyn ControlChannel,
     device: &Device,
     link: Option<&mut ThreadLink>,
-) -> Result<Box<dyn DataPlane>> {
+) -> Result<Box<dyn GroupBackend>> {
     let (rank, ranks) = (control.rank(), control.world_size());
     let caller = Caller { rank, call: CALL };
-    let refused = |source| CollectiveError::device(rank, CALL)(source);
+    let refused = |source| caller.device_error(source);
     if device.backend() != Backend::Cuda {
         let name = &device.description().name;
         return caller.refuse(format!("ranks share a GPU; {name} is not one"));
@@ -47,5 +45,5 @@ pub(crate) fn connect(
     // The numbers of splits of the link itself begin at 0.
     let [tickets, news] = [u64::MAX, u64::MAX - 1].map(|sequence| link.split(sequence, 0, &all));
     let engine = Rc::new(Gpu(device.clone()));
-    Ok(Box::new(SharedGpuPlane::new(engine, link.offers(), (tickets, news), Meter::default())))
+    Ok(Box::new(SharedGpuBackend::new(engine, link.offers(), (tickets, news))))
 }

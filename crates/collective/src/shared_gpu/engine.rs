@@ -5,7 +5,7 @@ use device::{DType, Device, DeviceError, Region, Result, SharedEvent, StreamKind
 use tensor::ops::tree::{self, SumTree, TreeKernel};
 
 use super::offers::Span;
-use crate::operands::Reach;
+use crate::collective::Reach;
 
 /// Bytes of a vector that kernels move if all addresses are aligned to it.
 const VECTOR: usize = 16;

@@ -1,4 +1,4 @@
-//! The data plane of ranks that share one GPU, as threads of one process.
+//! The backend of ranks that share one GPU, as threads of one process.
 //!
 //! The one idea: **only streams wait, and only for work that has been enqueued before**. All ranks of a
 //! process use the GPU's one context, so an address of one rank is valid for all. A call has two halves. In
@@ -21,11 +21,11 @@
 //! * Sums are this crate's: each rank adds its shard of all operands, with one kernel, in the order of the
 //!   tree. Bits equal those of ranks over host memory. Nothing is allocated.
 
+mod backend;
 mod calls;
 mod connect;
 mod engine;
 pub(crate) mod offers;
-mod plane;
 #[cfg(test)]
 mod tests;
 

@@ -1,4 +1,4 @@
-//! The plane over a simulated GPU, which runs the streams of all ranks in a random order that respects
+//! The backend over a simulated GPU, which runs the streams of all ranks in a random order that respects
 //! events.
 #![allow(clippy::unwrap_used)]
 
@@ -10,18 +10,16 @@ use std::time::Duration;
 
 use device::{Buffer, Category, DType, Description, Device, DeviceOptions, Region, Request, StreamKind};
 
+use super::backend::SharedGpuBackend;
 use super::engine::{Engine, span_of};
 use super::offers::{Offers, Span};
-use super::plane::SharedGpuPlane;
-use crate::data::DataPlane;
+use crate::collective::{Collective, Reach};
 use crate::error::CollectiveError;
 use crate::link::Link;
-use crate::operands::Reach;
 use crate::payload::PayloadPool;
+use crate::process_group::ProcessGroup;
 use crate::sum;
-use crate::threads::link::ThreadLink;
 use crate::threads::{Options, run};
-use crate::traffic::Meter;
 
 /// Work in a stream.
 enum Work {
@@ -177,7 +175,7 @@ struct Rank {
     ranks: usize,
     engine: Rc<OneRank>,
     device: Device,
-    plane: SharedGpuPlane<ThreadLink, OneRank>,
+    group: ProcessGroup,
     offers: Arc<Offers<usize>>,
 }
 
@@ -211,8 +209,9 @@ fn on_one_gpu<T: Send + 'static>(
         let link = communicator.threads.as_mut().unwrap();
         let links = (link.split(u64::MAX, 0, &all), link.split(u64::MAX - 1, 0, &all));
         let offers = Arc::clone(&offers);
-        let plane = SharedGpuPlane::new(Rc::clone(&engine), Arc::clone(&offers), links, Meter::default());
-        body(&mut Rank { rank, ranks, engine, device, plane, offers })
+        let backend = SharedGpuBackend::new(Rc::clone(&engine), Arc::clone(&offers), links);
+        let group = ProcessGroup::new(rank, ranks, backend);
+        body(&mut Rank { rank, ranks, engine, device, group, offers })
     });
     outcome.map_err(|error| error.to_string())
 }
@@ -265,47 +264,50 @@ fn all_calls(one: &mut Rank) -> Result<(), CollectiveError> {
         before.iter().for_each(|event| engine.wait(event, stream).unwrap());
 
         fill(all, everything.clone(), round);
-        one.plane.all_reduce(all, DType::F32, stream)?;
+        one.group.run(Collective::AllReduce { region: all, dtype: DType::F32 }, stream)?;
         expect("all-reduce", all, sums(ranks, everything.clone(), round));
 
         fill(all, everything.clone(), round + 1);
-        one.plane.reduce_scatter(all, apart, DType::F32, stream)?;
+        one.group.run(Collective::ReduceScatter { input: all, output: apart, dtype: DType::F32 }, stream)?;
         expect("reduce-scatter", apart, sums(ranks, mine.clone(), round + 1));
-        one.plane.reduce_scatter(all, own, DType::F32, stream)?;
+        one.group.run(Collective::ReduceScatter { input: all, output: own, dtype: DType::F32 }, stream)?;
         expect("reduce-scatter in place", own, sums(ranks, mine.clone(), round + 1));
 
         let gathered = |round| (0..ranks).flat_map(|rank| values(rank, 0..COUNT, round)).collect::<Vec<_>>();
         fill(apart, 0..COUNT, round + 2);
-        one.plane.all_gather(apart, all, stream)?;
+        one.group.run(Collective::AllGather { input: apart, output: all }, stream)?;
         expect("all-gather", all, gathered(round + 2));
         fill(own, 0..COUNT, round + 3);
-        one.plane.all_gather(own, all, stream)?;
+        one.group.run(Collective::AllGather { input: own, output: all }, stream)?;
         expect("all-gather in place", all, gathered(round + 3));
 
         let root = round % ranks;
         fill(apart, 0..COUNT, round + 4);
-        one.plane.broadcast(root, apart, stream)?;
+        one.group.run(Collective::Broadcast { root, region: apart }, stream)?;
         expect("broadcast", apart, values(root, 0..COUNT, round + 4));
 
         if ranks > 1 {
             // Around the ring: each rank sends one region and receives another at once.
             let (to, from) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
             fill(own, 0..COUNT, round + 5);
-            one.plane.exchange(&[(to, own)], &[(from, apart)], stream)?;
+            one.group.run(
+                Collective::Exchange { sends: vec![(to, own)], receives: vec![(from, apart)] },
+                stream,
+            )?;
             expect("exchange", apart, values(from, 0..COUNT, round + 5));
             fill(apart, 0..COUNT, round + 6);
             if rank == 0 {
-                one.plane.send(ranks - 1, apart, stream)?;
+                one.group.run(Collective::Send { to: ranks - 1, region: apart }, stream)?;
             } else if rank == ranks - 1 {
-                one.plane.receive(0, apart, stream)?;
+                one.group.run(Collective::Receive { from: 0, region: apart }, stream)?;
                 expect("receive", apart, values(0, 0..COUNT, round + 6));
             }
         }
         fill(all, everything.clone(), 1000);
-        one.plane.barrier(stream)?;
+        one.group.run(Collective::Barrier, stream)?;
     }
-    one.plane.synchronize(StreamKind::Reduce)?;
-    one.plane.synchronize(StreamKind::Transfer)?;
+    one.group.synchronize(StreamKind::Reduce)?;
+    one.group.synchronize(StreamKind::Transfer)?;
     for (name, actual, values) in expected {
         let actual = actual.lock().unwrap();
         let actual: Vec<f32> = bytemuck::pod_collect_to_vec(&actual);
@@ -328,25 +330,25 @@ fn groups_work_side_by_side() {
     for seed in 0..8 {
         let body = |one: &mut Rank| {
             let groups = [vec![0, 2], vec![3, 1]];
-            let mut plane = one.plane.split(&groups)?;
+            let group = one.group.split(&groups)?;
             let members = &groups[one.rank % 2];
-            assert_eq!((members[plane.rank()], plane.world_size()), (one.rank, 2));
+            assert_eq!((members[group.rank()], group.world_size()), (one.rank, 2));
             let (region, stream) = (one.buffer(5), StreamKind::Reduce);
             let region = region.region(0, 20);
             let mut outputs = Vec::new();
             for round in 0..4 {
                 one.engine.write(region, &values(one.rank, 0..5, round), stream);
-                plane.all_reduce(region, DType::F32, stream)?;
+                group.run(Collective::AllReduce { region, dtype: DType::F32 }, stream)?;
                 outputs.push(one.engine.read(region, stream));
             }
-            plane.synchronize(stream)?;
+            group.synchronize(stream)?;
             for (round, output) in outputs.iter().enumerate() {
                 let of = |index| members.iter().map(|rank| value(*rank, index, round)).sum();
                 let actual: Vec<f32> = bytemuck::pod_collect_to_vec(&output.lock().unwrap());
                 assert_eq!(actual, (0..5).map(of).collect::<Vec<f32>>());
             }
             let other = if one.rank == 1 { vec![vec![0, 1, 2, 3]] } else { vec![vec![0, 1], vec![2, 3]] };
-            let error = one.plane.split(&other).map(drop).unwrap_err().to_string();
+            let error = one.group.split(&other).map(drop).unwrap_err().to_string();
             assert!(error.contains("groups ["), "{error}");
             Ok(())
         };
@@ -371,7 +373,11 @@ fn a_call_that_fails_withdraws_its_offers_and_names_the_rank() {
                 return Ok(());
             }
             let region = buffer.region(0, 24);
-            let error = one.plane.all_reduce(region, DType::F32, stream).unwrap_err().to_string();
+            let error = one
+                .group
+                .run(Collective::AllReduce { region, dtype: DType::F32 }, stream)
+                .unwrap_err()
+                .to_string();
             assert!(error.contains(message), "{error}");
             waiting.fetch_sub(1, Ordering::SeqCst);
             while waiting.load(Ordering::SeqCst) > 0 {
@@ -390,8 +396,8 @@ fn ranks_that_disagree_are_named() {
     let body = |one: &mut Rank| {
         let (buffer, stream) = (one.buffer(6), StreamKind::Reduce);
         match one.rank {
-            0 => one.plane.send(1, buffer.region(0, 8), stream),
-            _ => one.plane.receive(0, buffer.region(0, 12), stream),
+            0 => one.group.run(Collective::Send { to: 1, region: buffer.region(0, 8) }, stream),
+            _ => one.group.run(Collective::Receive { from: 0, region: buffer.region(0, 12) }, stream),
         }
     };
     let error = on_one_gpu(2, 1, PATIENCE, body).unwrap_err();
@@ -402,7 +408,7 @@ fn ranks_that_disagree_are_named() {
     let body = |one: &mut Rank| {
         let buffer = one.buffer(6);
         let region = buffer.region(0, 8 + 4 * one.rank);
-        one.plane.all_reduce(region, DType::F32, StreamKind::Reduce)
+        one.group.run(Collective::AllReduce { region, dtype: DType::F32 }, StreamKind::Reduce)
     };
     let error = on_one_gpu(2, 1, PATIENCE, body).unwrap_err();
     assert!(error.contains("all-reduce #0 of 8 bytes of f32") && error.contains("of 12 bytes"), "{error}");

@@ -30,9 +30,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use system::{fail_point, threads};
 
 use crate::communicator::Communicator;
-use crate::host::{HostControl, HostData};
+use crate::host::{HostBackend, HostControl};
 use crate::processes::{CONTROL, DATA, Processes, Shared, World};
-use crate::traffic::Meter;
 pub use address::is_of_this_host;
 use address::{listen, reach};
 use door::Door;
@@ -91,8 +90,8 @@ fn connect(
     let shared = Rc::new(Shared::new(rank, world_size, Rc::clone(&wires) as _, timeout));
     let link =
         |context| TcpLink::new(Rc::clone(&shared), Rc::clone(&wires), (0..world_size).collect(), context);
-    let data = HostData::new(link(DATA), Meter::default());
-    let mut communicator = Communicator::new(HostControl::new(link(CONTROL)), data);
+    let backend = HostBackend::new(link(DATA));
+    let mut communicator = Communicator::new(HostControl::new(link(CONTROL)), backend);
     let local = |processes: &Processes| {
         let (index, count) = processes.on_host();
         let index = local_rank.unwrap_or(index);

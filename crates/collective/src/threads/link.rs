@@ -111,7 +111,7 @@ impl Link for ThreadLink {
     }
 
     fn absent(&self, call: Call) -> Option<Absent> {
-        if call.operation.is_point_to_point() {
+        if call.kind.is_point_to_point() {
             return None;
         }
         self.mesh.absent(call.sequence).map(Absent::Silent)

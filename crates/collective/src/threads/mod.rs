@@ -18,8 +18,7 @@ use crossbeam::channel::{Receiver, Sender, never, select, unbounded};
 use system::threads;
 
 use crate::communicator::Communicator;
-use crate::host::{HostControl, HostData};
-use crate::traffic::Meter;
+use crate::host::{HostBackend, HostControl};
 use link::ThreadLink;
 use mesh::Mesh;
 use world::World;
@@ -60,7 +59,7 @@ pub enum Cause<E: Display> {
     /// The rank panicked.
     #[error("panicked: {0}")]
     Panic(String),
-    /// The rank called [`crate::ControlPlane::fail`].
+    /// The rank called [`crate::ControlChannel::fail`].
     #[error("{0}")]
     Declared(String),
     /// The rank's thread could not be started.
@@ -77,7 +76,7 @@ type Outcome<T, E> = Result<T, Cause<E>>;
 /// Runs `body` as every rank of a world, each on a thread `rank-N`, and returns the results in rank order.
 ///
 /// # Errors
-/// The first failure: a rank that returned an error, panicked or called [`crate::ControlPlane::fail`]. The
+/// The first failure: a rank that returned an error, panicked or called [`crate::ControlChannel::fail`]. The
 /// other ranks' pending and later calls then return [`crate::CollectiveError::PeerFailed`], so that they end
 /// as well.
 pub fn run<T, E, F>(world_size: usize, options: Options, body: F) -> Result<Vec<T>, RunError<E>>
@@ -138,8 +137,8 @@ impl Seat {
     fn communicator(&self) -> Communicator {
         let [control, data] = &self.meshes;
         let link = |mesh: &Arc<Mesh>| ThreadLink::new(Arc::clone(mesh), self.rank, self.timeout);
-        let data_plane = HostData::new(link(data), Meter::default());
-        Communicator::new(HostControl::new(link(control)), data_plane).of_threads(link(data))
+        let backend = HostBackend::new(link(data));
+        Communicator::new(HostControl::new(link(control)), backend).of_threads(link(data))
     }
 }
 

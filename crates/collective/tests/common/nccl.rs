@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use collective::threads::{Options, RunError, run};
-use collective::{CollectiveUse, Communicator, DataPlane, nccl};
+use collective::{Collective, Communicator, nccl};
 use device::{Device, DeviceOptions};
 use system::skipped::{self, Need};
 
@@ -68,7 +68,7 @@ pub(crate) fn run_on_gpus<T: Send + 'static>(
     run(world_size, options, move |communicator| {
         let device = gpu(communicator.rank(), communicator.rank(), settings)?;
         let mut communicator = communicator.over_nccl(&device, timeout)?;
-        communicator.data.warm_up(&CollectiveUse::everything(world_size))?;
+        communicator.data.warm_up(&Collective::everything(world_size))?;
         body(&mut communicator, &device)
     })
 }

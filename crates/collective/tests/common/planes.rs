@@ -1,6 +1,6 @@
 //! Checks of every data plane: of the world and of groups.
 
-use collective::DataPlane;
+use collective::{Collective, ProcessGroup};
 use device::{DType, Device};
 use half::{bf16, f16};
 
@@ -8,7 +8,7 @@ use super::shared::{parts_are_exchanged_in_shared_memory, sums_in_shared_memory}
 use super::{Failed, Number, Outcome, STREAM, assert_sums, buffer, filled, value, values};
 
 /// The body of one rank on a plane, with its checks.
-type PlaneCheck = fn(&mut dyn DataPlane, &Device) -> Outcome<()>;
+type PlaneCheck = fn(&ProcessGroup, &Device) -> Outcome<()>;
 
 /// Element counts: none, fewer than ranks, odd, and more than one payload for every rank.
 pub(crate) const COUNTS: [usize; 6] = [0, 1, 3, 7, 1001, 400_003];
@@ -22,23 +22,26 @@ fn operand<T: Number>(rank: usize, index: usize) -> T {
     T::of(value(rank, index))
 }
 
-fn all_reduce<T: Number>(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+fn all_reduce<T: Number>(plane: &ProcessGroup, device: &Device) -> Outcome<()> {
     let (rank, world_size) = (plane.rank(), plane.world_size());
     for count in COUNTS {
         let buffer = filled::<T>(device, &inputs(rank, count));
-        plane.all_reduce(buffer.region(0, buffer.bytes()), T::DTYPE, STREAM)?;
+        plane.run(
+            Collective::AllReduce { region: buffer.region(0, buffer.bytes()), dtype: T::DTYPE },
+            STREAM,
+        )?;
         assert_sums(device, world_size, &values::<T>(device, &buffer, 0, count)?, &operand);
     }
     Ok(())
 }
 
-fn all_reduce_adds_in_tree_order(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+fn all_reduce_adds_in_tree_order(plane: &ProcessGroup, device: &Device) -> Outcome<()> {
     all_reduce::<f32>(plane, device)?;
     all_reduce::<bf16>(plane, device)?;
     all_reduce::<f16>(plane, device)
 }
 
-fn reduce_scatter<T: Number>(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+fn reduce_scatter<T: Number>(plane: &ProcessGroup, device: &Device) -> Outcome<()> {
     let (rank, world_size) = (plane.rank(), plane.world_size());
     for count in COUNTS {
         let bytes = count * size_of::<T>();
@@ -46,22 +49,25 @@ fn reduce_scatter<T: Number>(plane: &mut dyn DataPlane, device: &Device) -> Outc
         let of = |from: usize, index: usize| operand::<T>(from, rank * count + index);
         let output = buffer(device, bytes);
         let whole = input.region(0, input.bytes());
-        plane.reduce_scatter(whole, output.region(0, bytes), T::DTYPE, STREAM)?;
+        plane.run(
+            Collective::ReduceScatter { input: whole, output: output.region(0, bytes), dtype: T::DTYPE },
+            STREAM,
+        )?;
         assert_sums(device, world_size, &values::<T>(device, &output, 0, count)?, &of);
         let own = input.region(rank * bytes, bytes);
-        plane.reduce_scatter(whole, own, T::DTYPE, STREAM)?;
+        plane.run(Collective::ReduceScatter { input: whole, output: own, dtype: T::DTYPE }, STREAM)?;
         assert_sums(device, world_size, &values::<T>(device, &input, rank * bytes, count)?, &of);
     }
     Ok(())
 }
 
-fn reduce_scatter_leaves_each_rank_its_shard(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+fn reduce_scatter_leaves_each_rank_its_shard(plane: &ProcessGroup, device: &Device) -> Outcome<()> {
     reduce_scatter::<f32>(plane, device)?;
     reduce_scatter::<bf16>(plane, device)?;
     reduce_scatter::<f16>(plane, device)
 }
 
-fn all_gather<T: Number>(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+fn all_gather<T: Number>(plane: &ProcessGroup, device: &Device) -> Outcome<()> {
     let (rank, world_size) = (plane.rank(), plane.world_size());
     for count in COUNTS {
         let bytes = count * size_of::<T>();
@@ -69,29 +75,29 @@ fn all_gather<T: Number>(plane: &mut dyn DataPlane, device: &Device) -> Outcome<
         let input = filled::<T>(device, &inputs(rank, count));
         let output = buffer(device, bytes * world_size);
         let whole = output.region(0, output.bytes());
-        plane.all_gather(input.region(0, bytes), whole, STREAM)?;
+        plane.run(Collective::AllGather { input: input.region(0, bytes), output: whole }, STREAM)?;
         assert_eq!(values::<T>(device, &output, 0, count * world_size)?, expected, "{count} elements");
         device.zero(whole)?;
         let own = output.region(rank * bytes, bytes);
         device.copy_from_host(&inputs::<T>(rank, count), own)?;
         device.synchronize()?;
-        plane.all_gather(own, whole, STREAM)?;
+        plane.run(Collective::AllGather { input: own, output: whole }, STREAM)?;
         assert_eq!(values::<T>(device, &output, 0, count * world_size)?, expected, "{count} in place");
     }
     Ok(())
 }
 
-fn all_gather_brings_every_part_to_every_rank(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+fn all_gather_brings_every_part_to_every_rank(plane: &ProcessGroup, device: &Device) -> Outcome<()> {
     all_gather::<f32>(plane, device)?;
     all_gather::<f16>(plane, device)
 }
 
-fn broadcast_from_every_root(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+fn broadcast_from_every_root(plane: &ProcessGroup, device: &Device) -> Outcome<()> {
     let rank = plane.rank();
     for root in 0..plane.world_size() {
         for count in COUNTS {
             let buffer = filled::<bf16>(device, &inputs(rank, count));
-            plane.broadcast(root, buffer.region(0, buffer.bytes()), STREAM)?;
+            plane.run(Collective::Broadcast { root, region: buffer.region(0, buffer.bytes()) }, STREAM)?;
             assert_eq!(
                 values::<bf16>(device, &buffer, 0, count)?,
                 inputs::<bf16>(root, count),
@@ -102,28 +108,25 @@ fn broadcast_from_every_root(plane: &mut dyn DataPlane, device: &Device) -> Outc
     Ok(())
 }
 
-pub(crate) fn sends_and_receives_pass_values_along(
-    plane: &mut dyn DataPlane,
-    device: &Device,
-) -> Outcome<()> {
+pub(crate) fn sends_and_receives_pass_values_along(plane: &ProcessGroup, device: &Device) -> Outcome<()> {
     let (rank, world_size) = (plane.rank(), plane.world_size());
     for count in COUNTS {
         let buffer = filled::<f32>(device, &inputs(rank, count));
         let region = buffer.region(0, buffer.bytes());
         if rank > 0 {
-            plane.receive(rank - 1, region, STREAM)?;
+            plane.run(Collective::Receive { from: rank - 1, region }, STREAM)?;
         }
         if rank + 1 < world_size {
-            plane.send(rank + 1, region, STREAM)?;
+            plane.run(Collective::Send { to: rank + 1, region }, STREAM)?;
         }
         assert_eq!(values::<f32>(device, &buffer, 0, count)?, inputs::<f32>(0, count), "{count} elements");
     }
-    plane.barrier(STREAM)?;
+    plane.run(Collective::Barrier, STREAM)?;
     Ok(())
 }
 
 /// Every rank sends two messages to every other before any receives: more than the queues hold.
-fn exchange_of_all_with_all_does_not_deadlock(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+fn exchange_of_all_with_all_does_not_deadlock(plane: &ProcessGroup, device: &Device) -> Outcome<()> {
     let (rank, world_size) = (plane.rank(), plane.world_size());
     for count in COUNTS {
         let bytes = count * 4;
@@ -137,7 +140,7 @@ fn exchange_of_all_with_all_does_not_deadlock(plane: &mut dyn DataPlane, device:
                 .flat_map(|(peer, b)| [(peer, b.region(0, bytes)), (peer, b.region(bytes, bytes))])
                 .collect::<Vec<_>>()
         };
-        plane.exchange(&regions("sent"), &regions("received"), STREAM)?;
+        plane.run(Collective::Exchange { sends: regions("sent"), receives: regions("received") }, STREAM)?;
         for from in (0..world_size).filter(|from| *from != rank) {
             assert_eq!(values::<f32>(device, &incoming[from], 0, 2 * count)?, of(from, rank), "from {from}");
         }
@@ -146,7 +149,7 @@ fn exchange_of_all_with_all_does_not_deadlock(plane: &mut dyn DataPlane, device:
 }
 
 pub(crate) fn exchange_matches_plain_sends_and_receives(
-    plane: &mut dyn DataPlane,
+    plane: &ProcessGroup,
     device: &Device,
 ) -> Outcome<()> {
     let (rank, world_size) = (plane.rank(), plane.world_size());
@@ -157,26 +160,32 @@ pub(crate) fn exchange_matches_plain_sends_and_receives(
         return Ok(());
     }
     if rank < partner {
-        plane.exchange(&[(partner, own_region)], &[(partner, other_region)], STREAM)?;
+        plane.run(
+            Collective::Exchange {
+                sends: vec![(partner, own_region)],
+                receives: vec![(partner, other_region)],
+            },
+            STREAM,
+        )?;
     } else {
-        plane.receive(partner, other_region, STREAM)?;
-        plane.send(partner, own_region, STREAM)?;
+        plane.run(Collective::Receive { from: partner, region: other_region }, STREAM)?;
+        plane.run(Collective::Send { to: partner, region: own_region }, STREAM)?;
     }
     assert_eq!(values::<f32>(device, &other, 0, 1)?, [partner as f32]);
     Ok(())
 }
 
 /// Groups of a plane have their own members, rank numbers and sums.
-fn groups_sum_among_themselves(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+fn groups_sum_among_themselves(plane: &ProcessGroup, device: &Device) -> Outcome<()> {
     let (rank, groups) = (plane.rank(), by_parity(plane.world_size()));
-    let mut group = plane.split(&groups)?;
+    let group = plane.split(&groups)?;
     let members = members_of(&groups, rank);
     assert_eq!((members[group.rank()], group.world_size()), (rank, members.len()));
     let buffer = filled(device, &[1.0 + rank as f32]);
-    group.all_reduce(buffer.region(0, 4), DType::F32, STREAM)?;
+    group.run(Collective::AllReduce { region: buffer.region(0, 4), dtype: DType::F32 }, STREAM)?;
     let sum: f32 = members.iter().map(|r| 1.0 + *r as f32).sum();
     assert_eq!(values::<f32>(device, &buffer, 0, 1)?, [sum]);
-    plane.all_reduce(buffer.region(0, 4), DType::F32, STREAM)?;
+    plane.run(Collective::AllReduce { region: buffer.region(0, 4), dtype: DType::F32 }, STREAM)?;
     plane.synchronize(STREAM)?;
     Ok(())
 }
@@ -206,7 +215,7 @@ const PLANE_CHECKS: [(&str, PlaneCheck); 10] = [
     ("parts_are_exchanged_in_shared_memory", parts_are_exchanged_in_shared_memory),
 ];
 
-pub(crate) fn on_a_plane(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+pub(crate) fn on_a_plane(plane: &ProcessGroup, device: &Device) -> Outcome<()> {
     PLANE_CHECKS.iter().try_for_each(|(name, check)| {
         check(plane, device).map_err(|error| Failed::Other(format!("{name}: {error}")))
     })

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use collective::SumKernels;
-use collective::{DataPlane, PeerAccess, PeerAccessOptions, PeerMethod, RankTree, SharedLayout, SharedSum};
+use collective::{Collective, ProcessGroup, SumKernels};
+use collective::{PeerAccess, PeerAccessOptions, PeerMethod, RankTree, SharedLayout, SharedSum};
 use device::{Backend, Buffer, Device};
 use half::bf16;
 use system::skipped::{self, Need};
@@ -19,7 +19,7 @@ const LARGE: usize = 24 << 20;
 
 /// Returns whether ranks can access each other's memory. With `PLIMSOLL_NEED_PEERS` set, GPUs must.
 fn share(
-    plane: &mut dyn DataPlane,
+    plane: &ProcessGroup,
     device: &Device,
     buffers: &[&Buffer],
     options: PeerAccessOptions,
@@ -65,7 +65,7 @@ impl ShardedRange {
 /// Runs rounds of sums of parts of a shared buffer. Ranks are late in turns, and each round begins right
 /// after the last.
 fn sums<T: Number>(
-    plane: &mut dyn DataPlane,
+    plane: &ProcessGroup,
     device: &Device,
     options: PeerAccessOptions,
     vectors: usize,
@@ -81,7 +81,7 @@ fn sums<T: Number>(
     let (scratch, tree) = (buffer(device, whole.bytes()), RankTree::balanced(ranks));
     let sum = |region, everywhere| {
         let scratch = scratch.region(0, scratch.bytes());
-        SharedSum { region, scratch, tree: &tree, dtype: T::DTYPE, everywhere }
+        SharedSum { region, scratch, dtype: T::DTYPE, everywhere }
     };
     let region =
         |part: ShardedRange| whole.region(part.first * size_of::<T>(), part.shard * ranks * size_of::<T>());
@@ -95,7 +95,9 @@ fn sums<T: Number>(
         // The first part alone, or both together; the second goes to every rank.
         let together = round % 3 > 0;
         let sums = [sum(region(part), everywhere), sum(region(last), true)];
-        assert_eq!(plane.sum_shared(&sums[..1 + usize::from(together)], round > 3, STREAM)?, direct);
+        let sums = sums[..1 + usize::from(together)].to_vec();
+        let sum = Collective::SumShared { sums, tree: tree.clone(), alone: round > 3 };
+        assert_eq!(plane.try_run(sum, STREAM)?, direct);
         for (index, actual) in values::<T>(device, &whole, 0, count)?.into_iter().enumerate() {
             let owner = part.owner(index, ranks).is_some_and(|owner| everywhere || owner == rank);
             let summed = owner || together && last.owner(index, ranks).is_some();
@@ -112,7 +114,8 @@ fn sums<T: Number>(
     for region in odd {
         let with_another = [sum(whole.region(16, 16 * ranks), true), sum(region, true)];
         for sums in [&with_another[1..], &with_another] {
-            assert!(!plane.sum_shared(sums, false, STREAM)?);
+            let sum = Collective::SumShared { sums: sums.to_vec(), tree: tree.clone(), alone: false };
+            assert!(!plane.try_run(sum, STREAM)?);
         }
     }
     // Nothing is shared any more, so the buffer may be freed.
@@ -121,7 +124,7 @@ fn sums<T: Number>(
 
 /// Sums of ranks that own uneven runs of a tree's leaves, some of them several parts.
 fn sums_of_several_parts<T: Number>(
-    plane: &mut dyn DataPlane,
+    plane: &ProcessGroup,
     device: &Device,
     options: PeerAccessOptions,
 ) -> Outcome<()> {
@@ -141,8 +144,9 @@ fn sums_of_several_parts<T: Number>(
         }
         let region = parts[0].region(0, parts[0].bytes());
         let scratch = scratch.region(0, scratch.bytes());
-        let sum = SharedSum { region, scratch, tree: &tree, dtype: T::DTYPE, everywhere };
-        assert_eq!(plane.sum_shared(&[sum], false, STREAM)?, direct);
+        let sum = SharedSum { region, scratch, dtype: T::DTYPE, everywhere };
+        let sum = Collective::SumShared { sums: vec![sum], tree: tree.clone(), alone: false };
+        assert_eq!(plane.try_run(sum, STREAM)?, direct);
         for (index, actual) in values::<T>(device, &parts[0], 0, count)?.into_iter().enumerate() {
             if direct && (everywhere || index / (count / ranks) == rank) {
                 let mut all: Vec<T> = (0..tree.parts()).map(|part| T::of(value(part, index))).collect();
@@ -166,7 +170,7 @@ fn options() -> [PeerAccessOptions; 4] {
         })
 }
 
-pub(crate) fn sums_in_shared_memory(plane: &mut dyn DataPlane, device: &Device) -> Outcome<()> {
+pub(crate) fn sums_in_shared_memory(plane: &ProcessGroup, device: &Device) -> Outcome<()> {
     // Only GPUs have a choice.
     let chosen = if device.backend() == Backend::Cuda { 4 } else { 1 };
     for options in options().into_iter().take(chosen) {
@@ -187,10 +191,7 @@ pub(crate) fn sums_in_shared_memory(plane: &mut dyn DataPlane, device: &Device) 
 }
 
 /// Every rank sends every other its own part of two buffers, in place.
-pub(crate) fn parts_are_exchanged_in_shared_memory(
-    plane: &mut dyn DataPlane,
-    device: &Device,
-) -> Outcome<()> {
+pub(crate) fn parts_are_exchanged_in_shared_memory(plane: &ProcessGroup, device: &Device) -> Outcome<()> {
     const COUNT: usize = 5000;
     let (rank, ranks) = (plane.rank(), plane.world_size());
     let buffers = [buffer(device, 4 * COUNT * ranks), buffer(device, 4 * COUNT * ranks)];
@@ -210,7 +211,7 @@ pub(crate) fn parts_are_exchanged_in_shared_memory(
         let sends: Vec<_> = others().flat_map(|other| parts(rank).map(move |part| (other, part))).collect();
         let receives: Vec<_> =
             others().flat_map(|other| parts(other).map(move |part| (other, part))).collect();
-        assert_eq!(plane.exchange_shared(&sends, &receives, STREAM)?, direct);
+        assert_eq!(plane.try_run(Collective::ExchangeShared { sends, receives }, STREAM)?, direct);
         for buffer in &buffers {
             for (index, actual) in values::<f32>(device, buffer, 0, COUNT * ranks)?.into_iter().enumerate() {
                 let here = direct || index / COUNT == rank;

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use collective::threads::{Options, RunError, run};
-use collective::{CollectiveUse, Communicator, DataPlane};
+use collective::{Collective, Communicator};
 use device::Device;
 
 use super::nccl::gpu;
@@ -36,7 +36,7 @@ pub(crate) fn run_on_one_gpu<T: Send + 'static>(
         sum_exactly();
         let device = gpu(communicator.rank(), 0, settings)?;
         let mut communicator = communicator.over_shared_gpu(&device)?;
-        communicator.data.warm_up(&CollectiveUse::everything(world_size))?;
+        communicator.data.warm_up(&Collective::everything(world_size))?;
         body(&mut communicator, &device)
     })
 }

@@ -1,7 +1,7 @@
 //! The collectives of data parallelism, listed so that exactly their connections are made before the first
 //! step.
 
-use collective::CollectiveUse;
+use collective::Collective;
 use device::DType;
 
 use super::options::Reduction;
@@ -27,7 +27,7 @@ pub struct DataCollectives {
 impl DataCollectives {
     /// Returns the collectives and peers of a step on `ranks` ranks along
     /// [`Axis::Data`](collective::Axis::Data); empty for one rank.
-    pub fn uses(self, ranks: usize) -> Vec<CollectiveUse> {
+    pub fn uses(self, ranks: usize) -> Vec<Collective<()>> {
         if ranks == 1 {
             return Vec::new();
         }
@@ -38,30 +38,30 @@ impl DataCollectives {
         // Losses are gathered or summed even if gradients are not.
         let mut uses = match (reduction, sharded) {
             (Reduction::Tree, _) if peer_access => Vec::new(),
-            (Reduction::Tree, _) => vec![CollectiveUse::AllGather],
+            (Reduction::Tree, _) => vec![Collective::all_gather()],
             // Large sums use the same ring as a gather, but small ones may use another algorithm, so those
             // are warmed up.
             (Reduction::Library, false) => {
                 vec![
-                    CollectiveUse::AllReduce(dtype),
-                    CollectiveUse::AllReduce(DType::F32),
-                    CollectiveUse::AllGather,
+                    Collective::all_reduce(dtype),
+                    Collective::all_reduce(DType::F32),
+                    Collective::all_gather(),
                 ]
             }
             (Reduction::Library, true) => {
-                vec![CollectiveUse::ReduceScatter(dtype), CollectiveUse::AllReduce(DType::F32)]
+                vec![Collective::reduce_scatter(dtype), Collective::all_reduce(DType::F32)]
             }
         };
         if sharded && reduction == Reduction::Tree {
             // Chunk sums of the gradient norm.
-            uses.push(CollectiveUse::AllReduce(DType::F32));
+            uses.push(Collective::all_reduce(DType::F32));
         }
-        if (in_shards || (statistics && even)) && !uses.contains(&CollectiveUse::AllGather) {
-            uses.push(CollectiveUse::AllGather);
+        if (in_shards || (statistics && even)) && !uses.contains(&Collective::all_gather()) {
+            uses.push(Collective::all_gather());
         }
         let exchanges = !peer_access && (sharded || reduction == Reduction::Tree);
         if exchanges || (statistics && (in_shards || !even)) {
-            uses.extend((0..ranks).map(CollectiveUse::Peer));
+            uses.extend((0..ranks).map(Collective::peer));
         }
         uses
     }

@@ -11,7 +11,7 @@
 
 use std::ops::{Range, RangeBounds};
 
-use collective::{Axis, DataPlane, PeerRegion, Planes};
+use collective::{Axis, Collective, PeerRegion, Planes, ProcessGroup};
 use device::{DType, StreamKind};
 use nn::Parameters;
 use tensor::Tensor;
@@ -30,8 +30,11 @@ use crate::shard::Shard;
 ///
 /// # Errors
 /// A failed collective.
-pub fn gather_sums(plane: &mut dyn DataPlane, sums: &Tensor) -> Result<()> {
-    between_compute(sums.device(), || Ok(plane.all_reduce(sums.region(), DType::F32, StreamKind::Reduce)?))
+pub fn gather_sums(plane: &ProcessGroup, sums: &Tensor) -> Result<()> {
+    between_compute(sums.device(), || {
+        Ok(plane
+            .run(Collective::AllReduce { region: sums.region(), dtype: DType::F32 }, StreamKind::Reduce)?)
+    })
 }
 
 /// Gives every rank of `plane`, the plane of [`Axis::Data`], all rows of `rows [n, ..]`, one for each of the
@@ -39,7 +42,7 @@ pub fn gather_sums(plane: &mut dyn DataPlane, sums: &Tensor) -> Result<()> {
 ///
 /// # Errors
 /// A failed collective; another number of rows.
-pub fn gather_rows(plane: &mut dyn DataPlane, rows: &Tensor, assignment: &Assignment) -> Result<()> {
+pub fn gather_rows(plane: &ProcessGroup, rows: &Tensor, assignment: &Assignment) -> Result<()> {
     if plane.world_size() == 1 {
         return Ok(());
     }
@@ -49,7 +52,10 @@ pub fn gather_rows(plane: &mut dyn DataPlane, rows: &Tensor, assignment: &Assign
     let own = assignment.runs(rank).map(part).collect::<Result<Vec<_>>>()?;
     if let ([own], true) = (&*own, assignment.is_even()) {
         return between_compute(rows.device(), || {
-            Ok(plane.all_gather(own.region(), rows.region(), StreamKind::Reduce)?)
+            Ok(plane.run(
+                Collective::AllGather { input: own.region(), output: rows.region() },
+                StreamKind::Reduce,
+            )?)
         });
     }
     let parts = |rank: usize| assignment.runs(rank).map(part).collect::<Result<Vec<_>>>();
@@ -65,15 +71,18 @@ pub fn gather_rows(plane: &mut dyn DataPlane, rows: &Tensor, assignment: &Assign
 pub fn gather_counts(planes: &Planes, counts: &Tensor) -> Result<()> {
     let (grid, [ranks, width]) = (planes.grid(), [counts.shape().rows(), counts.shape().columns()]);
     let own = grid.coordinate_over(&[Axis::Data, Axis::Context]);
-    let mut along_data = planes.along(Axis::Data)?;
+    let along_data = planes.along(Axis::Data)?;
     // 1 if the plane is that of both axes.
     let block = ranks / along_data.world_size();
     let rows = |first: usize, rows: usize| counts.view(first * width, [rows, width]);
     if block > 1 {
         let (row, all) = (rows(own, 1)?, rows(own / block * block, block)?);
-        let mut along_context = planes.along(Axis::Context)?;
+        let along_context = planes.along(Axis::Context)?;
         between_compute(counts.device(), || {
-            Ok(along_context.all_gather(row.region(), all.region(), StreamKind::Reduce)?)
+            Ok(along_context.run(
+                Collective::AllGather { input: row.region(), output: all.region() },
+                StreamKind::Reduce,
+            )?)
         })?;
     }
     if along_data.world_size() == 1 {
@@ -81,7 +90,10 @@ pub fn gather_counts(planes: &Planes, counts: &Tensor) -> Result<()> {
     }
     let own = rows(own / block * block, block)?;
     between_compute(counts.device(), || {
-        Ok(along_data.all_gather(own.region(), counts.region(), StreamKind::Reduce)?)
+        Ok(along_data.run(
+            Collective::AllGather { input: own.region(), output: counts.region() },
+            StreamKind::Reduce,
+        )?)
     })
 }
 
@@ -90,10 +102,10 @@ pub fn gather_counts(planes: &Planes, counts: &Tensor) -> Result<()> {
 ///
 /// # Errors
 /// A failed collective.
-pub fn gather_parts(plane: &mut dyn DataPlane, parts: &[Vec<Tensor>]) -> Result<()> {
+pub fn gather_parts(plane: &ProcessGroup, parts: &[Vec<Tensor>]) -> Result<()> {
     let Some(device) = parts.iter().flatten().next().map(Tensor::device) else { return Ok(()) };
     let (sends, receives) = regions(parts, plane.rank());
-    between_compute(device, || Ok(plane.exchange(&sends, &receives, StreamKind::Reduce)?))
+    between_compute(device, || Ok(plane.run(Collective::Exchange { sends, receives }, StreamKind::Reduce)?))
 }
 
 /// [`gather_parts`] over connections that sums use too: each part is broadcast by the rank that has it. Ranks
@@ -101,12 +113,12 @@ pub fn gather_parts(plane: &mut dyn DataPlane, parts: &[Vec<Tensor>]) -> Result<
 ///
 /// # Errors
 /// A failed collective.
-pub fn broadcast_parts(plane: &mut dyn DataPlane, parts: &[Vec<Tensor>]) -> Result<()> {
+pub fn broadcast_parts(plane: &ProcessGroup, parts: &[Vec<Tensor>]) -> Result<()> {
     let Some(device) = parts.iter().flatten().next().map(Tensor::device) else { return Ok(()) };
     between_compute(device, || {
         for (root, parts) in parts.iter().enumerate() {
             for part in parts {
-                plane.broadcast(root, part.region(), StreamKind::Reduce)?;
+                plane.run(Collective::Broadcast { root, region: part.region() }, StreamKind::Reduce)?;
             }
         }
         Ok(())
@@ -131,7 +143,7 @@ fn regions(parts: &[Vec<Tensor>], rank: usize) -> (Vec<PeerRegion<'_>>, Vec<Peer
 /// # Errors
 /// A failed collective.
 pub fn gather_weights(
-    plane: &mut dyn DataPlane,
+    plane: &ProcessGroup,
     reduction: &GradientReduction,
     parameters: &Parameters,
     groups: impl RangeBounds<usize>,
@@ -154,7 +166,7 @@ pub fn gather_weights(
 
 /// Exchanges the weights of a group in one call of all ranks, including ranks that own none of them.
 fn exchange_parts(
-    plane: &mut dyn DataPlane,
+    plane: &ProcessGroup,
     reduction: &GradientReduction,
     parameters: &Parameters,
     group: &[usize],
@@ -170,8 +182,9 @@ fn exchange_parts(
     };
     let parts = (0..plane.world_size()).map(parts_of).collect::<Result<Vec<_>>>()?;
     let (sends, receives) = regions(&parts, plane.rank());
-    if !plane.exchange_shared(&sends, &receives, StreamKind::Reduce)? {
-        plane.exchange(&sends, &receives, StreamKind::Reduce)?;
+    let in_shared_memory = Collective::ExchangeShared { sends: sends.clone(), receives: receives.clone() };
+    if !plane.try_run(in_shared_memory, StreamKind::Reduce)? {
+        plane.run(Collective::Exchange { sends, receives }, StreamKind::Reduce)?;
     }
     Ok(())
 }

@@ -164,7 +164,7 @@ impl GradientReduction {
     ///
     /// # Errors
     /// A micro-batch that did not run; a gradient that backward did not produce; a failed collective.
-    pub fn finish(&mut self, plane: &mut DividedPlane) -> Result<()> {
+    pub fn finish(&mut self, plane: &DividedPlane) -> Result<()> {
         self.check_complete()?;
         self.sums.finish(plane)?;
         for (shard, view) in &self.gradients.further {
@@ -214,7 +214,7 @@ impl GradientReduction {
     }
 
     /// Counts a produced gradient of a bucket, which is full after the last one.
-    fn complete(&mut self, bucket: usize, plane: &mut DividedPlane) -> Result<()> {
+    fn complete(&mut self, bucket: usize, plane: &DividedPlane) -> Result<()> {
         self.missing[bucket] = self.missing[bucket].saturating_sub(1);
         if self.missing[bucket] > 0 {
             return Ok(());

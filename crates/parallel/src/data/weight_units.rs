@@ -19,7 +19,7 @@ use std::error::Error;
 use std::rc::{Rc, Weak};
 
 use autograd::{WeightHandle, WeightSource};
-use collective::{DataPlane, SharedPlane};
+use collective::{Collective, ProcessGroup};
 use device::{Category, Device, Request, StreamKind};
 use nn::{ParameterId, Parameters};
 use tensor::Tensor;
@@ -66,7 +66,7 @@ struct Units {
 #[derive(Debug)]
 struct State {
     /// The plane of the ranks that hold parts.
-    plane: Option<SharedPlane>,
+    plane: Option<ProcessGroup>,
     /// The unit that each buffer holds.
     held: Vec<Option<usize>>,
     /// The unit that was asked for last.
@@ -138,21 +138,21 @@ impl WeightUnits {
     ///
     /// # Errors
     /// A failed collective.
-    pub fn begin(&self, kind: WalkKind, plane: &SharedPlane) -> Result<()> {
+    pub fn begin(&self, kind: WalkKind, plane: &ProcessGroup) -> Result<()> {
         let mut state = self.0.state.borrow_mut();
         state.plane = Some(plane.clone());
         state.visits.begin(kind);
         state.current = None;
         // Copies of units that are still there are cast again, as in every walk.
         state.held.iter().flatten().for_each(|unit| self.0.buffers.fill_copies(*unit));
-        self.0.codes.cast(&mut plane.clone(), |parameter| self.part(parameter))
+        self.0.codes.cast(plane, |parameter| self.part(parameter))
     }
 
     /// Gathers what the last walk of a kind did, for ranks that compute while this one has nothing to do.
     ///
     /// # Errors
     /// A failed collective.
-    pub fn repeat(&self, kind: WalkKind, plane: &SharedPlane) -> Result<()> {
+    pub fn repeat(&self, kind: WalkKind, plane: &ProcessGroup) -> Result<()> {
         self.begin(kind, plane)?;
         let units = self.0.state.borrow().visits.last(kind);
         units.into_iter().try_for_each(|unit| self.0.visit(unit))
@@ -194,7 +194,7 @@ impl Units {
         for (array, flat) in arrays {
             let whole = if flat.kind.is_gathered(self.layout.ranks()) {
                 let whole = self.buffers.array(unit, array)?;
-                self.gather_array((unit, array, flat.kind), &whole, state.plane.as_mut())?;
+                self.gather_array((unit, array, flat.kind), &whole, state.plane.as_ref())?;
                 whole
             } else {
                 self.codes.shard(unit, array)?.clone()
@@ -222,7 +222,7 @@ impl Units {
         &self,
         (unit, array, kind): (usize, usize, ValueKind),
         whole: &Tensor,
-        plane: Option<&mut SharedPlane>,
+        plane: Option<&ProcessGroup>,
     ) -> Result<()> {
         let missing =
             || ParallelError::Grid("weights were used before their ranks were connected".to_owned());
@@ -238,7 +238,9 @@ impl Units {
                 return Ok(());
             }
         }
-        Ok(plane.ok_or_else(missing)?.all_gather(own.region(), whole.region(), STREAM)?)
+        Ok(plane
+            .ok_or_else(missing)?
+            .run(Collective::AllGather { input: own.region(), output: whole.region() }, STREAM)?)
     }
 
     /// Draws the initial values of this rank's part of a parameter, which begins at element `first`; on the

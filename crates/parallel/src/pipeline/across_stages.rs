@@ -4,7 +4,7 @@
 //! Both run on the reduce stream between events: they start after the compute work before them, and later
 //! compute work starts after them.
 
-use collective::{Axis, CollectiveUse, Planes, RankGrid};
+use collective::{Axis, Collective, Planes, RankGrid};
 use device::{Category, DType, Request, StreamKind};
 use tensor::{Tensor, ops};
 
@@ -13,14 +13,14 @@ use crate::error::Result;
 
 /// Returns the collectives and peers that stages use on the world's plane, so that exactly their connections
 /// are made before the first step; empty with one stage.
-pub fn stage_uses(grid: &RankGrid) -> Vec<CollectiveUse> {
+pub fn stage_uses(grid: &RankGrid) -> Vec<Collective<()>> {
     let group = grid.group(Axis::Pipeline);
     if group.ranks.len() == 1 {
         return Vec::new();
     }
-    let peers = group.ranks.into_iter().map(CollectiveUse::Peer);
+    let peers = group.ranks.into_iter().map(Collective::peer);
     // Tensors between stages, tied gradients, the loss, and chunk sums of the norm.
-    peers.chain([CollectiveUse::AllReduce(DType::F32)]).collect()
+    peers.chain([Collective::all_reduce(DType::F32)]).collect()
 }
 
 /// Copies `tensor` from the last rank of a pipeline to all its ranks.
@@ -31,10 +31,12 @@ pub fn share_from_last(planes: &Planes, tensor: &Tensor) -> Result<()> {
     let (stage, last) = (planes.grid().coordinate(Axis::Pipeline), planes.grid().size(Axis::Pipeline) - 1);
     between_compute(tensor.device(), || {
         if stage == last {
-            let sends: Vec<_> = (0..last).map(|stage| (stage, tensor.region())).collect();
-            Ok(planes.exchange(Axis::Pipeline, &sends, &[], StreamKind::Reduce)?)
+            let sends = (0..last).map(|stage| (stage, tensor.region())).collect();
+            let send = Collective::Exchange { sends, receives: Vec::new() };
+            Ok(planes.transfer(Axis::Pipeline, send, StreamKind::Reduce)?)
         } else {
-            Ok(planes.receive(Axis::Pipeline, last, tensor.region(), StreamKind::Reduce)?)
+            let receive = Collective::Receive { from: last, region: tensor.region() };
+            Ok(planes.transfer(Axis::Pipeline, receive, StreamKind::Reduce)?)
         }
     })
 }
@@ -60,8 +62,9 @@ pub fn add_tied(planes: &Planes, tied: TiedGradient, gradient: &Tensor) -> Resul
     let request = Request::new(Category::Communication, "tied_gradient");
     let other = Tensor::empty(device, gradient.shape(), gradient.dtype(), request)?;
     between_compute(device, || {
-        let (sends, receives) = ([(tied.peer, gradient.region())], [(tied.peer, other.region())]);
-        Ok(planes.exchange(tied.axis, &sends, &receives, StreamKind::Reduce)?)
+        let sends = vec![(tied.peer, gradient.region())];
+        let receives = vec![(tied.peer, other.region())];
+        Ok(planes.transfer(tied.axis, Collective::Exchange { sends, receives }, StreamKind::Reduce)?)
     })?;
     Ok(ops::add::into(gradient, &other)?)
 }

@@ -177,8 +177,8 @@ fn run_rank(schedule: &Schedule, communicator: Communicator) -> Result<RunResult
         executor.train(&mut parts, &mut planes, Mode::Train, scale, &mut feed)?;
         let passes = schedule.actions[rank].iter().filter(|action| action.kind.is_compute()).count();
         assert_eq!(feed.passes, passes);
-        let mut data = planes.divided(Axis::Data)?;
-        parts.iter_mut().try_for_each(|part| part.reduction.finish(&mut data))?;
+        let data = planes.divided(Axis::Data)?;
+        parts.iter_mut().try_for_each(|part| part.reduction.finish(&data))?;
         let live = device.with_allocator(|allocator| allocator.category_bytes());
         for category in [Category::Communication, Category::Activation, Category::ActivationGradient] {
             assert_eq!(live.get(category), 0, "{category:?}");

@@ -1,11 +1,13 @@
-//! A plane with peer access simulated over the threads' transport. It answers calls on shared memory by
-//! collectives that sum in the same order, and refuses other calls on shared regions.
+//! Peer access simulated over the threads' transport. Shared memory is summed by collectives of the same order,
+//! and other calls on shared regions are refused.
+
+use std::cell::RefCell;
 
 use collective::{
-    Communicator, DataPlane, Observer, PeerAccess, PeerAccessOptions, RankTree, Result, SharedPlane,
-    SharedSum, Traffic,
+    Caller, Collective, Communicator, GroupBackend, GroupCall, PeerAccess, PeerAccessOptions, ProcessGroup,
+    RankTree, Reach, Result, SharedSum, SplitGroup,
 };
-use device::{DType, Region, StreamKind};
+use device::{Region, StreamKind};
 
 /// A test's wrapper of a rank's communicator.
 pub(crate) type Over = fn(Communicator) -> Communicator;
@@ -17,17 +19,17 @@ pub(crate) fn apart(communicator: Communicator) -> Communicator {
 
 /// Adds simulated peer access to a communicator.
 pub(crate) fn over(mut communicator: Communicator) -> Communicator {
-    let alone: Vec<Vec<usize>> = vec![(0..communicator.world_size()).collect()];
-    // A second plane of all ranks serves as the inner one.
-    let inner = communicator.data.split(&alone).unwrap();
-    communicator.data = SharedPlane::new(Direct { inner, shared: Vec::new() });
+    let (rank, ranks) = (communicator.rank(), communicator.world_size());
+    // A second group of all ranks serves as the inner one.
+    let inner = communicator.data.split(&[(0..ranks).collect()]).unwrap();
+    communicator.data = ProcessGroup::new(rank, ranks, Direct { inner, shared: RefCell::default() });
     communicator
 }
 
 struct Direct {
-    inner: Box<dyn DataPlane>,
-    /// Addresses and bytes of shared regions.
-    shared: Vec<(u64, usize)>,
+    inner: ProcessGroup,
+    /// Addresses and bytes of shared regions; none after a sum in another order than the inner group's.
+    shared: RefCell<Vec<(u64, usize)>>,
 }
 
 fn span(region: &Region<'_>) -> (u64, usize) {
@@ -39,135 +41,81 @@ impl Direct {
         let (start, bytes) = span(region);
         let holds =
             |(base, length): &(u64, usize)| *base <= start && start + bytes as u64 <= base + *length as u64;
-        self.shared.iter().any(holds)
+        self.shared.borrow().iter().any(holds)
     }
 
-    fn only_elsewhere(&self, regions: &[Region<'_>]) {
+    fn sum(&self, sum: &SharedSum<Region<'_>>, stream: StreamKind) -> Result<()> {
+        let SharedSum { region, scratch, dtype, everywhere } = *sum;
         assert!(
-            !regions.iter().any(|region| self.is_shared(region)),
-            "a shared region was passed to another call"
+            self.is_shared(&region) && !self.is_shared(&scratch),
+            "the summed region must be shared, and the scratch must not"
         );
+        assert!(scratch.bytes >= region.bytes);
+        if everywhere {
+            return self.inner.run(Collective::AllReduce { region, dtype }, stream);
+        }
+        let part = region.bytes / self.inner.world_size();
+        let output = region.part(part * self.inner.rank(), part);
+        self.inner.run(Collective::ReduceScatter { input: region, output, dtype }, stream)
     }
 }
 
-impl DataPlane for Direct {
-    fn rank(&self) -> usize {
-        self.inner.rank()
+impl GroupBackend for Direct {
+    fn reach(&self) -> Reach {
+        Reach::Host
     }
 
-    fn world_size(&self) -> usize {
-        self.inner.world_size()
+    fn enqueue(&mut self, call: &GroupCall<'_>) -> Result<()> {
+        let only_elsewhere = |regions: &[Region<'_>]| {
+            let is_shared = regions.iter().any(|region| self.is_shared(region));
+            assert!(!is_shared, "a shared region was passed to another call");
+        };
+        match call.collective {
+            Collective::SumShared { sums, .. } => {
+                return sums.iter().try_for_each(|sum| self.sum(sum, call.stream));
+            }
+            Collective::ExchangeShared { sends, receives } => {
+                let mut all = sends.iter().chain(receives);
+                assert!(all.all(|(_, region)| self.is_shared(region)), "all parts must be shared");
+                let (sends, receives) = (sends.clone(), receives.clone());
+                return self.inner.run(Collective::Exchange { sends, receives }, call.stream);
+            }
+            Collective::AllReduce { region, .. }
+            | Collective::ReduceScatter { input: region, .. }
+            | Collective::AllGather { output: region, .. } => only_elsewhere(&[*region]),
+            Collective::Exchange { sends, receives } => {
+                sends.iter().chain(receives).for_each(|(_, region)| only_elsewhere(&[*region]));
+            }
+            _ => {}
+        }
+        self.inner.run(call.collective.clone(), call.stream)
     }
 
-    fn all_reduce(&mut self, region: Region<'_>, dtype: DType, stream: StreamKind) -> Result<()> {
-        self.only_elsewhere(&[region]);
-        self.inner.all_reduce(region, dtype, stream)
+    fn supports(&self, collective: &Collective<Region<'_>>) -> bool {
+        if let Collective::SumShared { tree, .. } = collective
+            && *tree != RankTree::balanced(self.inner.world_size())
+        {
+            self.shared.borrow_mut().clear();
+        }
+        !collective.is_shared() || !self.shared.borrow().is_empty()
     }
 
-    fn reduce_scatter(
-        &mut self,
-        input: Region<'_>,
-        output: Region<'_>,
-        dtype: DType,
-        stream: StreamKind,
-    ) -> Result<()> {
-        self.only_elsewhere(&[input]);
-        self.inner.reduce_scatter(input, output, dtype, stream)
-    }
-
-    fn all_gather(&mut self, input: Region<'_>, output: Region<'_>, stream: StreamKind) -> Result<()> {
-        self.only_elsewhere(&[output]);
-        self.inner.all_gather(input, output, stream)
-    }
-
-    fn broadcast(&mut self, root: usize, region: Region<'_>, stream: StreamKind) -> Result<()> {
-        self.inner.broadcast(root, region, stream)
-    }
-
-    fn send(&mut self, to: usize, region: Region<'_>, stream: StreamKind) -> Result<()> {
-        self.inner.send(to, region, stream)
-    }
-
-    fn receive(&mut self, from: usize, region: Region<'_>, stream: StreamKind) -> Result<()> {
-        self.inner.receive(from, region, stream)
-    }
-
-    fn exchange(
-        &mut self,
-        sends: &[(usize, Region<'_>)],
-        receives: &[(usize, Region<'_>)],
-        stream: StreamKind,
-    ) -> Result<()> {
-        sends.iter().chain(receives).for_each(|(_, region)| self.only_elsewhere(&[*region]));
-        self.inner.exchange(sends, receives, stream)
-    }
-
-    fn barrier(&mut self, stream: StreamKind) -> Result<()> {
-        self.inner.barrier(stream)
-    }
-
-    fn synchronize(&mut self, stream: StreamKind) -> Result<()> {
+    fn synchronize(&mut self, _: Caller, stream: StreamKind) -> Result<()> {
         self.inner.synchronize(stream)
     }
 
-    fn split(&mut self, groups: &[Vec<usize>]) -> Result<Box<dyn DataPlane>> {
-        self.inner.split(groups)
+    fn split(&mut self, _: Caller, groups: &[Vec<usize>], own: &SplitGroup) -> Result<Box<dyn GroupBackend>> {
+        let inner = self.inner.split(groups)?;
+        assert_eq!((inner.rank(), inner.world_size()), (own.rank, own.members.len()));
+        Ok(Box::new(Direct { inner, shared: RefCell::default() }))
     }
 
-    fn share(&mut self, regions: &[Region<'_>], _options: PeerAccessOptions) -> Result<PeerAccess> {
-        self.shared = regions.iter().map(span).collect();
+    fn connects(&self) -> bool {
+        true
+    }
+
+    fn share(&mut self, _: Caller, regions: &[Region<'_>], _: PeerAccessOptions) -> Result<PeerAccess> {
+        *self.shared.get_mut() = regions.iter().map(span).collect();
         Ok(PeerAccess::Granted)
-    }
-
-    fn sum_shared(&mut self, sums: &[SharedSum<'_>], _alone: bool, stream: StreamKind) -> Result<bool> {
-        // The inner plane's order is that of one part each.
-        if sums.iter().any(|sum| *sum.tree != RankTree::balanced(self.world_size())) {
-            self.shared.clear();
-            return Ok(false);
-        }
-        for SharedSum { region, scratch, dtype, everywhere, .. } in sums {
-            assert!(
-                self.is_shared(region) && !self.is_shared(scratch),
-                "the summed region must be shared, and the scratch must not"
-            );
-            assert!(scratch.bytes >= region.bytes);
-            if *everywhere {
-                self.inner.all_reduce(*region, *dtype, stream)?;
-            } else {
-                let part = region.bytes / self.world_size();
-                let own = region.part(part * self.rank(), part);
-                self.inner.reduce_scatter(*region, own, *dtype, stream)?;
-            }
-        }
-        Ok(true)
-    }
-
-    fn exchange_shared(
-        &mut self,
-        sends: &[(usize, Region<'_>)],
-        receives: &[(usize, Region<'_>)],
-        stream: StreamKind,
-    ) -> Result<bool> {
-        if self.shared.is_empty() {
-            return Ok(false);
-        }
-        assert!(
-            sends.iter().chain(receives).all(|(_, region)| self.is_shared(region)),
-            "all parts must be shared"
-        );
-        self.inner.exchange(sends, receives, stream)?;
-        Ok(true)
-    }
-
-    fn observe(&mut self, observer: Observer) {
-        self.inner.observe(observer);
-    }
-
-    fn traffic(&self) -> Traffic {
-        self.inner.traffic()
-    }
-
-    fn rank_traffic(&self) -> Traffic {
-        self.inner.rank_traffic()
     }
 }

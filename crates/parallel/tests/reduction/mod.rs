@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use autograd::{GradientSink, UseId, Weight};
 use collective::{
-    Axis, Communicator, DataPlane, DividedPlane, PeerAccessOptions, Planes, RankGrid, RankTree, TreeSum,
-    threads, tree_sums,
+    Axis, Communicator, DividedPlane, PeerAccessOptions, Planes, RankGrid, RankTree, TreeSum, threads,
+    tree_sums,
 };
 use device::{Category, DType, Device, DeviceOptions, StreamKind};
 use half::bf16;
@@ -139,7 +139,7 @@ fn run(
     let mut reduction = GradientReduction::new(&device, &parameters, options)?;
     share(&mut communicator, &reduction, &parameters)?;
     reduction.reduce_from(from);
-    let mut plane = divided(communicator, assignment.group())?;
+    let plane = divided(communicator, assignment.group())?;
     for _ in 0..2 {
         for micro_batch in assignment.numbers(rank) {
             let mut sink = reduction.sink(&plane);
@@ -157,7 +157,7 @@ fn run(
             let loss = Tensor::from_host(&device, &gradient(99, micro_batch, 1), [1], Category::Activation)?;
             reduction.end_micro_batch(Some(&loss))?;
         }
-        reduction.finish(&mut plane)?;
+        reduction.finish(&plane)?;
     }
     let parts = reduction.shards().own().iter().zip(reduction.gradients());
     let parts = parts.map(|(owned, gradient)| {
@@ -285,8 +285,8 @@ fn every_rank_gets_the_weights_that_others_own() {
                 write(&owned.of(&weights[owned.parameter])?, &values)?;
             }
             share(&mut communicator, &reduction, &parameters)?;
-            gather_weights(&mut communicator.data, &reduction, &parameters, ..1)?;
-            gather_weights(&mut communicator.data, &reduction, &parameters, 1..)?;
+            gather_weights(&communicator.data, &reduction, &parameters, ..1)?;
+            gather_weights(&communicator.data, &reduction, &parameters, 1..)?;
             // Groups arrive one by one; the first use of a weight waits for its whole group.
             for (number, group) in reduction.weight_groups().iter().filter(|_| ranks > 1).enumerate() {
                 assert!(group.iter().all(|parameter| weights[*parameter].is_arriving()), "group {number}");
@@ -313,13 +313,13 @@ fn disjoint_sums_are_gathered_exactly() {
     let expected = values.iter().map(|value| value * value).collect::<Vec<_>>();
     for ranks in [1, 2, 3, 4, 8] {
         let expected = expected.clone();
-        let body = move |mut communicator: Communicator| -> Result<()> {
+        let body = move |communicator: Communicator| -> Result<()> {
             let device = Device::cpu(communicator.rank(), &DeviceOptions::default())?;
             let own =
                 |(index, sum): (usize, &f32)| if index % ranks == communicator.rank() { *sum } else { 0.0 };
             let own: Vec<_> = expected.iter().enumerate().map(own).collect();
             let sums = Tensor::from_host(&device, &own, [own.len()], Category::OptimizerState)?;
-            gather_sums(&mut communicator.data, &sums)?;
+            gather_sums(&communicator.data, &sums)?;
             assert_eq!(sums.to_vec::<f32>()?, expected);
             Ok(())
         };
@@ -333,7 +333,7 @@ fn rows_of_uneven_runs_are_gathered() {
     let others = [(4, 4, 4), (8, 3, 3), (5, 4, 4), (3, 3, 3), (8, 4, 2), (9, 6, 3), (7, 6, 2)];
     for (lanes, ranks, group) in contiguous.into_iter().chain(others) {
         let runs = Assignment::in_groups(lanes, ranks, group).padded().with_lanes_of(2);
-        let body = move |mut communicator: Communicator| -> Result<()> {
+        let body = move |communicator: Communicator| -> Result<()> {
             let (rank, width) = (communicator.rank(), 6);
             let device = Device::cpu(rank, &DeviceOptions::default())?;
             let row = |number: usize| gradient(5, number, width);
@@ -341,7 +341,7 @@ fn rows_of_uneven_runs_are_gathered() {
                 |number: usize| if runs.owner(number).0 == rank { row(number) } else { vec![0.0; width] };
             let values: Vec<f32> = (0..runs.total()).flat_map(own).collect();
             let rows = Tensor::from_host(&device, &values, [runs.total(), width], Category::Buffer)?;
-            gather_rows(&mut communicator.data, &rows, &runs)?;
+            gather_rows(&communicator.data, &rows, &runs)?;
             assert_eq!(rows.to_vec::<f32>()?, (0..runs.total()).flat_map(row).collect::<Vec<_>>());
             Ok(())
         };
@@ -385,7 +385,7 @@ fn only_the_tree_among_several_ranks_shares() {
 
 #[test]
 fn the_tree_adds_in_rank_order() {
-    let body = |mut communicator: Communicator| -> Result<Vec<f32>> {
+    let body = |communicator: Communicator| -> Result<Vec<f32>> {
         let rank = communicator.rank();
         let device = Device::cpu(rank, &DeviceOptions::default())?;
         let bucket = Tensor::from_host(&device, &gradient(7, rank, 512), [512], Category::Gradient)?;
@@ -393,7 +393,7 @@ fn the_tree_adds_in_rank_order() {
         let parts = [bucket];
         let sum = TreeSum { parts: &parts, scratch: &scratch, everywhere: true };
         let tree = RankTree::balanced(communicator.world_size());
-        tree_sums(&mut communicator.data, &[sum], &tree, false, StreamKind::Reduce)?;
+        tree_sums(&communicator.data, &[sum], &tree, false, StreamKind::Reduce)?;
         Ok(parts[0].to_vec()?)
     };
     for ranks in [1, 2, 4] {
@@ -408,7 +408,7 @@ fn the_tree_adds_in_rank_order() {
 fn missing_gradients_are_named() {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
     let (parameters, uses) = parameters(&device, DType::F32);
-    let mut plane = DividedPlane::undivided(Communicator::solo().data);
+    let plane = DividedPlane::undivided(Communicator::solo().data);
     let runs = Assignment::contiguous(1, 1);
     let options = options(runs, 0, BucketEnd::Bytes(512), ALL[0]);
     let mut reduction = GradientReduction::new(&device, &parameters, options).unwrap();
@@ -420,7 +420,7 @@ fn missing_gradients_are_named() {
     }
     let loss = Tensor::from_host(&device, &[0.0_f32], [1], Category::Activation).unwrap();
     reduction.end_micro_batch(Some(&loss)).unwrap();
-    match reduction.finish(&mut plane) {
+    match reduction.finish(&plane) {
         Err(ParallelError::MissingGradient { parameter }) => assert_eq!(parameter, "p2"),
         other => panic!("{other:?}"),
     }

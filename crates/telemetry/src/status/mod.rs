@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
-use collective::{Call, Communicator, DataPlane, Observer};
+use collective::{Call, Communicator, Observer};
 use memory::Statistics;
 use system::input;
 
@@ -219,6 +219,7 @@ impl Status {
 
 #[cfg(test)]
 mod tests {
+    use collective::Collective;
     use collective::threads::{Options, run};
     use device::StreamKind;
 
@@ -237,7 +238,10 @@ mod tests {
             status.observe(&mut communicator);
             for step in 0..11 {
                 status.step(step, Statistics::default);
-                communicator.data.barrier(StreamKind::Reduce).map_err(|error| error.to_string())?;
+                communicator
+                    .data
+                    .run(Collective::Barrier, StreamKind::Reduce)
+                    .map_err(|error| error.to_string())?;
             }
             communicator.control.barrier().map_err(|error| error.to_string())?;
             status.end(State::Done);

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use collective::{
-    Axis, CollectiveUse, Communicator, DataPlane, PeerAccess, PeerAccessOptions, Planes, RankGrid, RankTree,
-    SumKernels,
+    Axis, Collective, Communicator, PeerAccess, PeerAccessOptions, Planes, RankGrid, RankTree, SumKernels,
 };
 use device::{Backend, DType, Device};
 use parallel::data::{DataCollectives, SharedTensors};
@@ -75,7 +74,7 @@ pub(crate) fn warm_up(
     let (mut world, lanes) = (stage_uses(planes.grid()), shared_uses(planes.grid(), Axis::Tensor));
     if !lanes.is_empty() {
         // Chunk sums of the norm.
-        world.push(CollectiveUse::AllReduce(DType::F32));
+        world.push(Collective::all_reduce(DType::F32));
     }
     let lanes = (Axis::Tensor, lanes);
     let pieces = (Axis::Context, shared_uses(planes.grid(), Axis::Context));
@@ -83,17 +82,17 @@ pub(crate) fn warm_up(
         planes.warm_up(world, &[data, lanes, pieces])?;
         return Ok(true);
     }
-    let has_peers = data.1.iter().any(|used| matches!(used, CollectiveUse::Peer(_)));
+    let has_peers = data.1.iter().any(|used| used.peer_rank().is_some());
     device.connecting(|| Ok::<_, WorkerError>(planes.warm_up(world, &[data, lanes, pieces])?))?;
     Ok(has_peers || !device.is_cuda_like())
 }
 
 /// Returns the collectives of ranks that share layers or sequences: rows and statistics, or keys and values,
 /// are gathered, and sums exchanged.
-fn shared_uses(grid: &RankGrid, axis: Axis) -> Vec<CollectiveUse> {
+fn shared_uses(grid: &RankGrid, axis: Axis) -> Vec<Collective<()>> {
     match grid.size(axis) {
         1 => Vec::new(),
-        ranks => (0..ranks).map(CollectiveUse::Peer).chain([CollectiveUse::AllGather]).collect(),
+        ranks => (0..ranks).map(Collective::peer).chain([Collective::all_gather()]).collect(),
     }
 }
 
@@ -148,7 +147,7 @@ pub(crate) fn share(
     let (blocks, layout) = (config.parallel.peer_blocks, shared.layout());
     let options = PeerAccessOptions { blocks, method, sums: Some(SumKernels::OF_TREES), layout };
     let regions: Vec<_> = shared.list().map(Tensor::region).collect();
-    let mut plane = planes.along(Axis::Data)?;
+    let plane = planes.along(Axis::Data)?;
     if imitates && !are_peers(planes, config, device.description().peers) {
         return Ok(false);
     }

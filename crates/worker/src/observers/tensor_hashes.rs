@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use autograd::{Call, Direction, Observer, ObserverError};
-use collective::{Axis, ControlPlane, RankGrid};
+use collective::{Axis, ControlChannel, RankGrid};
 use device::{Device, Label};
 use serde::{Deserialize, Serialize};
 use telemetry::hashes::{HashedArray, HashedStep, Section};
@@ -210,7 +210,7 @@ impl TensorHashes {
     ///
     /// # Errors
     /// The transport's.
-    pub(crate) fn gather(&self, control: &mut dyn ControlPlane) -> Result<Option<HashedStep>> {
+    pub(crate) fn gather(&self, control: &mut dyn ControlChannel) -> Result<Option<HashedStep>> {
         if !self.is_hashed() {
             return Ok(None);
         }

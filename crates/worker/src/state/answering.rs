@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use collective::ControlPlane;
+use collective::ControlChannel;
 
 use crate::error::Result;
 
@@ -13,7 +13,7 @@ const PAUSES: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis
 ///
 /// # Errors
 /// Errors of the transport.
-pub fn wait_together(control: &mut dyn ControlPlane, is_done: &mut dyn FnMut() -> bool) -> Result<()> {
+pub fn wait_together(control: &mut dyn ControlChannel, is_done: &mut dyn FnMut() -> bool) -> Result<()> {
     let mut pause = PAUSES[0];
     while !are_all_done(control, is_done())? {
         std::thread::sleep(pause);
@@ -22,7 +22,7 @@ pub fn wait_together(control: &mut dyn ControlPlane, is_done: &mut dyn FnMut() -
     Ok(())
 }
 
-fn are_all_done(control: &mut dyn ControlPlane, own: bool) -> Result<bool> {
+fn are_all_done(control: &mut dyn ControlChannel, own: bool) -> Result<bool> {
     let all = control.all_gather(&[u8::from(own)])?;
     Ok(all.iter().all(|done| done.first() == Some(&1)))
 }
@@ -30,13 +30,13 @@ fn are_all_done(control: &mut dyn ControlPlane, own: bool) -> Result<bool> {
 /// The answers of a rank between the pieces of work that waits for a disk. All ranks have some, and end them
 /// with [`Answers::finish`].
 pub(crate) struct Answers<'a> {
-    control: &'a mut dyn ControlPlane,
+    control: &'a mut dyn ControlChannel,
     last: Instant,
     failed: Result<()>,
 }
 
 impl<'a> Answers<'a> {
-    pub(crate) fn new(control: &'a mut dyn ControlPlane) -> Self {
+    pub(crate) fn new(control: &'a mut dyn ControlChannel) -> Self {
         Answers { control, last: Instant::now(), failed: Ok(()) }
     }
 

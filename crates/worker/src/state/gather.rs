@@ -1,6 +1,6 @@
 //! Collection of arrays on rank 0, over the control plane in messages of bounded length.
 
-use collective::ControlPlane;
+use collective::ControlChannel;
 use tensor::Tensor;
 
 use crate::error::Result;
@@ -49,7 +49,7 @@ impl Array {
         Ok(())
     }
 
-    fn send(&self, control: &mut dyn ControlPlane, part: Option<&Tensor>, rounds: usize) -> Result<()> {
+    fn send(&self, control: &mut dyn ControlChannel, part: Option<&Tensor>, rounds: usize) -> Result<()> {
         let mut message = Vec::new();
         for round in 0..rounds {
             match part {
@@ -61,7 +61,7 @@ impl Array {
         Ok(())
     }
 
-    fn receive(&self, control: &mut dyn ControlPlane, sources: &[&Source], whole: &mut [u8]) -> Result<()> {
+    fn receive(&self, control: &mut dyn ControlChannel, sources: &[&Source], whole: &mut [u8]) -> Result<()> {
         for round in 0..self.rounds(sources) {
             let messages = control.gather(0, &[])?.unwrap_or_default();
             for source in sources.iter().filter(|source| source.rank != 0) {

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use checkpoint::{Checkpoint, Target};
-use collective::{Axis, DataPlane, SharedPlane};
+use collective::{Axis, ProcessGroup};
 use device::{DType, Device, StreamKind};
 use nn::{Lora, Model};
 use parallel::data::{WeightUnits, broadcast_parts, gather_parts};
@@ -112,7 +112,7 @@ pub(crate) fn load_models<'a>(
 fn load(engine: &mut Engine, mut targets: Targets, weights: &dyn Weights) -> Result<()> {
     let records = targets.take_records(weights);
     let (data, device) = (engine.planes.divided(Axis::Data)?, engine.device.clone());
-    let share = |targets: &[Target], plane: SharedPlane| -> Result<(Share, SharedPlane)> {
+    let share = |targets: &[Target], plane: ProcessGroup| -> Result<(Share, ProcessGroup)> {
         Ok((Share::new(targets, plane.world_size(), &device)?, plane))
     };
     let shares = [share(&targets.everywhere, data.all)?, share(&targets.in_groups, data.across)?];
@@ -126,8 +126,7 @@ fn load(engine: &mut Engine, mut targets: Targets, weights: &dyn Weights) -> Res
     answers.finish()?;
     // The kernels of a broadcast, which no step uses, are loaded now.
     engine.device.connecting(|| {
-        let exchange =
-            |(share, mut plane): (Share, SharedPlane)| share.exchange(&mut plane, engine.has_peers);
+        let exchange = |(share, plane): (Share, ProcessGroup)| share.exchange(&plane, engine.has_peers);
         shares.into_iter().try_for_each(exchange)
     })
 }
@@ -197,7 +196,7 @@ impl Share {
     }
 
     /// Gives every rank of `plane` what the others have read, in rounds of bounded length.
-    fn exchange(&self, plane: &mut SharedPlane, has_peers: bool) -> Result<()> {
+    fn exchange(&self, plane: &ProcessGroup, has_peers: bool) -> Result<()> {
         let mut rounds: Vec<_> = self.by_rank.iter().map(|pieces| rounds(pieces).into_iter()).collect();
         loop {
             let parts: Vec<_> = rounds.iter_mut().map(|of| of.next().unwrap_or_default()).collect();

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use autograd::{GradientSink, Observer, Target, UseId, Weight};
-use collective::{Axis, ControlPlane, RankGrid};
+use collective::{Axis, ControlChannel, RankGrid};
 use device::{Category, DType, Device, Label, Request};
 use telemetry::hashes::{HashedArray, Section};
 use telemetry::host_name;
@@ -229,7 +229,7 @@ fn digest(arrays: &[VerifiedArray]) -> u64 {
 /// # Errors
 /// The transport's.
 pub(crate) fn agree(
-    control: &mut dyn ControlPlane,
+    control: &mut dyn ControlChannel,
     grid: &RankGrid,
     round: &Round,
     [step, repetition]: [&[VerifiedArray]; 2],
@@ -249,7 +249,7 @@ pub(crate) fn agree(
 ///
 /// # Errors
 /// The transport's; runs that cannot be read.
-pub(crate) fn gather(control: &mut dyn ControlPlane, own: &RankRuns) -> Result<Vec<RankRuns>> {
+pub(crate) fn gather(control: &mut dyn ControlChannel, own: &RankRuns) -> Result<Vec<RankRuns>> {
     let unreadable = |rank, error: serde_json::Error| WorkerError::Rank {
         rank,
         reason: format!("its hashes cannot be read: {error}"),

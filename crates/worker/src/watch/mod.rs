@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use collective::ControlPlane;
+use collective::ControlChannel;
 use device::Device;
 use serde::{Deserialize, Serialize};
 use system::threads;
@@ -235,7 +235,7 @@ impl Watch {
     ///
     /// # Errors
     /// Errors of the transport.
-    pub fn gather(&self, control: &mut dyn ControlPlane) -> Result<Vec<Findings>> {
+    pub fn gather(&self, control: &mut dyn ControlChannel) -> Result<Vec<Findings>> {
         let mut outlived = self.graph.outlived().cloned();
         if let Some(outlived) = &mut outlived {
             outlived.kept =

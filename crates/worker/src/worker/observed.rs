@@ -4,7 +4,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use autograd::Observer;
-use collective::{AxisTraffic, ControlPlane};
+use collective::{AxisTraffic, ControlChannel};
 use device::Mark;
 use parallel::pipeline::Skipped;
 use telemetry::step_trace::{Divergence, RunPart};
@@ -24,7 +24,7 @@ impl Worker {
     }
 
     /// The control plane of all ranks.
-    pub fn control(&mut self) -> &mut dyn ControlPlane {
+    pub fn control(&mut self) -> &mut dyn ControlChannel {
         self.engine.planes.control()
     }
 

@@ -1,6 +1,5 @@
 //! Weights that are rounded copies of their masters.
 
-use collective::DataPlane;
 use device::{DType, StreamKind};
 use parallel::data::gather_weights;
 use parallel::pipeline::StagePart;
@@ -26,8 +25,8 @@ impl Worker {
         let is_gathered =
             |part: &&StagePart| part.weights.is_none() && part.model.parameters().dtype() != DType::F32;
         for StagePart { model, reduction, .. } in self.parts.iter().filter(is_gathered) {
-            let mut plane = self.engine.planes.divided(reduction.axis())?.within;
-            gather_weights(&mut plane, reduction, model.parameters(), ..)?;
+            let plane = self.engine.planes.divided(reduction.axis())?.within;
+            gather_weights(&plane, reduction, model.parameters(), ..)?;
             plane.synchronize(StreamKind::Reduce)?;
         }
         Ok(())

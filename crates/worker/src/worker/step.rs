@@ -308,7 +308,7 @@ impl Worker {
     /// Completes the sums of gradients over ranks.
     pub(crate) fn reduce_gradients(&mut self) -> Result<()> {
         for part in &mut self.parts {
-            part.reduction.finish(&mut self.engine.planes.divided(part.reduction.axis())?)?;
+            part.reduction.finish(&self.engine.planes.divided(part.reduction.axis())?)?;
         }
         Ok(())
     }
@@ -328,7 +328,7 @@ impl Worker {
         for part in &self.parts {
             let statistics = part.model.parameters().statistics();
             if let Some(records) = statistics.records() {
-                gather_rows(&mut self.engine.planes.along(Axis::Data)?, &records, &runs)?;
+                gather_rows(&self.engine.planes.along(Axis::Data)?, &records, &runs)?;
                 statistics.fold()?;
             }
         }
@@ -359,7 +359,7 @@ impl Worker {
         // Ranks of all stages meet, of which some have waited for the last passes of others.
         let has_stages = self.engine.grid.size(Axis::Pipeline) > 1;
         self.phases.enter(if has_stages { Phase::Pipeline } else { Phase::Reduce })?;
-        gather_sums(&mut self.engine.planes.world(), sums)?;
+        gather_sums(&self.engine.planes.world(), sums)?;
         self.phases.enter(Phase::Update)?;
         Ok(norm.finish()?)
     }
@@ -383,7 +383,7 @@ impl Worker {
         }
         self.phases.enter(Phase::Reduce)?;
         Ok(gather_weights(
-            &mut self.engine.planes.divided(reduction.axis())?.within,
+            &self.engine.planes.divided(reduction.axis())?.within,
             reduction,
             model.parameters(),
             groups,

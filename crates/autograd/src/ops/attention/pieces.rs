@@ -3,7 +3,7 @@
 //! Keys and values of all pieces are gathered one piece of every rank at a time, in forward and again in
 //! backward. Each piece of queries is one call of the operator, with the same shapes on any number of ranks.
 
-use collective::{Axis, DataPlane, SharedPlane, tensors};
+use collective::{Axis, ProcessGroup, tensors};
 use device::{Category, DType, Request};
 use tensor::ops::attention::{Masks, Qkv, Settings};
 use tensor::ops::dropout::Mask;
@@ -46,7 +46,7 @@ struct PieceSaved {
 struct Layout {
     /// Numbers of all pieces, in the order of the ranks.
     dealt: Vec<usize>,
-    plane: Option<SharedPlane>,
+    plane: Option<ProcessGroup>,
     batch: usize,
     /// Positions of a piece.
     time: usize,
@@ -128,7 +128,7 @@ impl PieceSaved {
 impl Layout {
     /// Number of ranks.
     fn ranks(&self) -> usize {
-        self.plane.as_ref().map_or(1, DataPlane::world_size)
+        self.plane.as_ref().map_or(1, ProcessGroup::world_size)
     }
 
     /// Returns keys and values of all pieces in the order of their positions, `[batch, positions, columns]`.
@@ -139,7 +139,7 @@ impl Layout {
         let all = Tensor::empty(first.device(), [self.batch, positions, columns], first.dtype(), request)?;
         for (index, piece) in own.iter().enumerate() {
             let gathered = match &self.plane {
-                Some(plane) => tensors::all_gather(&piece.keys_values, &mut plane.clone(), request)
+                Some(plane) => tensors::all_gather(&piece.keys_values, plane, request)
                     .map_err(|source| AutogradError::Collective { operator: OPERATOR, source })?,
                 None => piece.keys_values.clone(),
             };
@@ -167,7 +167,7 @@ impl Layout {
         // Without other ranks, as in the plan of a layer alone, the first pieces are here.
         let Some(plane) = &self.plane else { return part(&dealt, 0, self.dealt.len() / own) };
         let of = |source| AutogradError::Collective { operator: OPERATOR, source };
-        tensors::reduce_scatter(&dealt, &mut plane.clone(), request).map_err(of)
+        tensors::reduce_scatter(&dealt, plane, request).map_err(of)
     }
 
     /// Calls `copy` with the rows of piece `number` of each sequence in `all`, and in `piece`.

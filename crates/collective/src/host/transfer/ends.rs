@@ -87,7 +87,7 @@ impl Incoming<'_> {
         let Message { signature: theirs, payload } = message;
         if !self.expected.agrees(&theirs) {
             let mut mine = self.expected;
-            mine.call.operation = call.operation;
+            mine.call.kind = call.kind;
             return Err(CollectiveError::mismatch(rank, mine, link.world_rank(self.from), theirs));
         }
         let len = payload.bytes().len();

@@ -6,7 +6,7 @@ use std::thread::{ThreadId, current, sleep};
 
 use super::*;
 
-const CALL: Call = Call { plane: Plane::Data, operation: Operation::Barrier, sequence: 7 };
+const CALL: Call = Call { channel: Channel::Data, kind: CallKind::Barrier, sequence: 7 };
 const LONG: Duration = Duration::from_secs(60);
 
 /// Creates the state of rank 1 of 2; rank 0 fails after `failing`.

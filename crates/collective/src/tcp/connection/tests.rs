@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 
 use super::*;
-use crate::call::{Call, Operation, Plane, Signature};
+use crate::call::{Call, CallKind, Channel, Signature};
 
 /// A connection of rank 0 to rank 1, and rank 1's stream.
 fn connected() -> (Connection, TcpStream, mio::Poll) {
@@ -14,7 +14,7 @@ fn connected() -> (Connection, TcpStream, mio::Poll) {
 }
 
 fn signature(sequence: u64) -> Signature {
-    Signature::new(Call { plane: Plane::Data, operation: Operation::Send, sequence })
+    Signature::new(Call { channel: Channel::Data, kind: CallKind::Send, sequence })
 }
 
 fn message(sequence: u64, byte: u8, length: usize, pool: &mut PayloadPool) -> Message {

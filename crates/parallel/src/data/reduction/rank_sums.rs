@@ -1,6 +1,6 @@
 //! Sums of buckets over ranks.
 
-use collective::{DataPlane, RankTree, TreeSum, shard, tree_sums};
+use collective::{Collective, ProcessGroup, RankTree, TreeSum, shard, tree_sums};
 use device::{Category, DType, Device, Request, StreamKind};
 use tensor::Tensor;
 
@@ -75,7 +75,7 @@ impl RankSums {
 
     /// Sums buckets on the reduce stream, behind the work that compute has; `over` says that backward has
     /// ended. Nothing may write to the buckets until compute waits for the stream.
-    pub(super) fn sum(&self, buckets: &[Bucket], over: bool, plane: &mut dyn DataPlane) -> Result<()> {
+    pub(super) fn sum(&self, buckets: &[Bucket], over: bool, plane: &ProcessGroup) -> Result<()> {
         const STREAM: StreamKind = StreamKind::Reduce;
         if buckets.is_empty() || !self.is_distributed() {
             return Ok(());
@@ -96,13 +96,23 @@ impl RankSums {
         Ok(tree_sums(plane, &sums, &self.tree, over, STREAM)?)
     }
 
-    fn sum_by_library(&self, bucket: &Bucket, plane: &mut dyn DataPlane) -> Result<()> {
+    fn sum_by_library(&self, bucket: &Bucket, plane: &ProcessGroup) -> Result<()> {
         let tensor = &bucket.parts[0];
         if !self.scatters(bucket) {
-            return Ok(plane.all_reduce(tensor.region(), tensor.dtype(), StreamKind::Reduce)?);
+            return Ok(plane.run(
+                Collective::AllReduce { region: tensor.region(), dtype: tensor.dtype() },
+                StreamKind::Reduce,
+            )?);
         }
         let part = shard(plane, tensor, plane.rank())?;
-        Ok(plane.reduce_scatter(tensor.region(), part.region(), tensor.dtype(), StreamKind::Reduce)?)
+        Ok(plane.run(
+            Collective::ReduceScatter {
+                input: tensor.region(),
+                output: part.region(),
+                dtype: tensor.dtype(),
+            },
+            StreamKind::Reduce,
+        )?)
     }
 
     fn scatters(&self, bucket: &Bucket) -> bool {

@@ -4,7 +4,7 @@ use collective::SharedLayout;
 use tensor::Tensor;
 
 /// The tensors of a stage, or of several, that ranks share
-/// ([`DataPlane::share`](collective::DataPlane::share)): the buckets and, if optimizer state is sharded, the
+/// ([`ProcessGroup::share`](collective::ProcessGroup::share)): the buckets and, if optimizer state is sharded, the
 /// weights. Empty if a library sums or there is one rank.
 #[derive(Clone, Debug, Default)]
 pub struct SharedTensors {

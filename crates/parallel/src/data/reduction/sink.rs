@@ -47,6 +47,6 @@ impl GradientSink for MicroBatchSink<'_> {
 
     fn ready(&mut self, use_id: UseId) -> autograd::Result<()> {
         let slot = self.slot(use_id)?;
-        Ok(self.reduction.complete(slot.bucket, &mut self.plane)?)
+        Ok(self.reduction.complete(slot.bucket, &self.plane)?)
     }
 }

@@ -38,7 +38,7 @@ pub(super) trait StepSums: Debug {
     ///
     /// # Errors
     /// A failed collective.
-    fn filled(&mut self, bucket: usize, progress: Progress, plane: &mut DividedPlane) -> Result<()>;
+    fn filled(&mut self, bucket: usize, progress: Progress, plane: &DividedPlane) -> Result<()>;
 
     /// Adds the loss of the current micro-batch with its figures, on the last stage.
     ///
@@ -50,7 +50,7 @@ pub(super) trait StepSums: Debug {
     ///
     /// # Errors
     /// A failed collective.
-    fn finish(&mut self, plane: &mut DividedPlane) -> Result<()>;
+    fn finish(&mut self, plane: &DividedPlane) -> Result<()>;
 
     /// The summed loss with its figures, on the last stage.
     fn loss(&self) -> Option<Tensor>;

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use autograd::ops::Fp8Weight;
-use collective::DataPlane;
+use collective::{Collective, ProcessGroup};
 use device::{Category, DType, Device, Request, StreamKind};
 use nn::{ParameterId, Parameters};
 use tensor::Tensor;
@@ -88,7 +88,7 @@ impl Codes {
     /// A failed collective.
     pub(super) fn cast(
         &self,
-        plane: &mut dyn DataPlane,
+        plane: &ProcessGroup,
         part: impl Fn(usize) -> Result<Option<(usize, Tensor)>>,
     ) -> Result<()> {
         let Some(arrays) = self.arrays.as_ref().filter(|_| !self.is_current.replace(true)) else {
@@ -107,7 +107,7 @@ impl Codes {
     /// Casts this rank's parts of `weights`, whose numbers follow `first`.
     fn cast_round(
         &self,
-        plane: &mut dyn DataPlane,
+        plane: &ProcessGroup,
         arrays: &Arrays,
         (first, weights): (usize, &[usize]),
         part: &impl Fn(usize) -> Result<Option<(usize, Tensor)>>,
@@ -212,7 +212,7 @@ impl Arrays {
 
     /// Computes the factors of `count` weights from number `first` on, of which all ranks have measured their
     /// parts; either of one or of all.
-    fn exchange(&self, plane: &mut dyn DataPlane, first: usize, count: usize) -> Result<()> {
+    fn exchange(&self, plane: &ProcessGroup, first: usize, count: usize) -> Result<()> {
         let ranks = self.maxima.shape().rows();
         let count = if ranks == 1 { count } else { self.own.elements() };
         let own = self.own.view(first, [count])?;
@@ -220,7 +220,10 @@ impl Arrays {
         fp8_parts::fold(&cells, &own)?;
         if ranks > 1 {
             between_compute(own.device(), || {
-                Ok(plane.all_gather(own.region(), self.maxima.region(), StreamKind::Reduce)?)
+                Ok(plane.run(
+                    Collective::AllGather { input: own.region(), output: self.maxima.region() },
+                    StreamKind::Reduce,
+                )?)
             })?;
         }
         let maxima = self.maxima.view(first, [ranks, count])?;

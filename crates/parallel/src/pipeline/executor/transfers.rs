@@ -1,6 +1,6 @@
 //! Transfers between stages.
 
-use collective::Axis;
+use collective::{Axis, Collective};
 use device::{Category, Request};
 use tensor::Tensor;
 
@@ -30,7 +30,8 @@ impl<F: Feed> Walk<'_, F> {
         let tensor = Tensor::empty(device, shape, dtype, request).map_err(ParallelError::from)?;
         drop(scope);
         self.transit.note_allocation()?;
-        self.planes.receive(Axis::Pipeline, from, tensor.region(), stream).map_err(ParallelError::from)?;
+        let receive = Collective::Receive { from, region: tensor.region() };
+        self.planes.transfer(Axis::Pipeline, receive, stream).map_err(ParallelError::from)?;
         let event = device.record(stream).map_err(ParallelError::from)?;
         let queues = &mut self.queues[stage];
         let queue = if forward { &mut queues.inputs } else { &mut queues.gradients };
@@ -50,7 +51,8 @@ impl<F: Feed> Walk<'_, F> {
         let Outgoing { tensor, computed } = queue.pop(action)?;
         let stream = self.work.transfer_stream();
         self.executor.device.wait(stream, &computed).map_err(ParallelError::from)?;
-        self.planes.send(Axis::Pipeline, to, tensor.region(), stream).map_err(ParallelError::from)?;
+        let send = Collective::Send { to, region: tensor.region() };
+        self.planes.transfer(Axis::Pipeline, send, stream).map_err(ParallelError::from)?;
         Ok(self.transit.sent(tensor)?)
     }
 

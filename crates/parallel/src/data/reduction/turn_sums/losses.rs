@@ -1,6 +1,6 @@
 //! The losses of a step, which every rank of the last stage needs.
 
-use collective::DataPlane;
+use collective::{Collective, ProcessGroup};
 use device::{Category, DType, Device, Request, StreamKind};
 use tensor::ops::tree::{MOST_PARTS, SumTree};
 use tensor::{Tensor, ops};
@@ -54,9 +54,12 @@ impl LaneLosses {
     ///
     /// # Errors
     /// A failed collective.
-    pub(super) fn sum(&self, plane: &mut dyn DataPlane) -> Result<()> {
+    pub(super) fn sum(&self, plane: &ProcessGroup) -> Result<()> {
         between_compute(self.all.device(), || {
-            Ok(plane.all_gather(self.own.region(), self.all.region(), StreamKind::Reduce)?)
+            Ok(plane.run(
+                Collective::AllGather { input: self.own.region(), output: self.all.region() },
+                StreamKind::Reduce,
+            )?)
         })?;
         let values = self.total.elements();
         let per_lane = self.assignment.micro_batches_per_lane();

@@ -1,19 +1,19 @@
 //! The group of a rank in a split.
 
-/// One rank's group in a split of a plane.
+/// One rank's group in a split of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SplitGroup {
+pub struct SplitGroup {
     /// Number of the group: the same on all its ranks, and on no others.
-    pub(crate) number: usize,
+    pub number: usize,
     /// The rank's number in the group.
-    pub(crate) rank: usize,
-    /// Numbers of the members in the plane that is split, by number in the group.
-    pub(crate) members: Vec<usize>,
+    pub rank: usize,
+    /// Numbers of the members in the group that is split, by number in the group.
+    pub members: Vec<usize>,
 }
 
 impl SplitGroup {
     /// Returns the group of `groups` that contains `rank`, or a group of that rank alone.
-    pub(crate) fn of(groups: &[Vec<usize>], rank: usize) -> SplitGroup {
+    pub(crate) fn containing(groups: &[Vec<usize>], rank: usize) -> SplitGroup {
         let group = |(number, members): (usize, &Vec<usize>)| {
             let index = members.iter().position(|member| *member == rank)?;
             Some(SplitGroup { number, rank: index, members: members.clone() })

@@ -1,27 +1,26 @@
-//! The calls of the plane that use peer access between GPUs.
+//! Peer access between the GPUs of a group.
 
 use std::rc::Rc;
 
 use device::{Device, Region, StreamKind};
 
-use super::NcclPlane;
-use crate::call::{Call, Operation};
-use crate::error::{CollectiveError, Result};
-use crate::nccl::order::Work;
+use super::NcclBackend;
+use crate::call::{Call, Caller};
+use crate::collective::{Collective, PeerRegion};
+use crate::error::Result;
 use crate::nccl::window;
-use crate::operands::{Caller, Operands, PeerRegion};
 use crate::peer_access::{PeerAccess, PeerAccessOptions, SharedRange, SharedSum};
+use crate::rank_tree::RankTree;
 
-impl NcclPlane {
+impl NcclBackend {
     pub(super) fn open_window(
         &mut self,
+        caller: Caller,
         regions: &[Region<'_>],
         options: PeerAccessOptions,
     ) -> Result<PeerAccess> {
-        let caller = self.next(Operation::Connect);
-        self.check(caller, &Operands::Share { regions })?;
         if self.window.is_some() {
-            self.host_wait(caller.call, self.device.synchronize())?;
+            self.host_wait(caller, self.device.synchronize())?;
         }
         self.close_window();
         let shared = Rc::clone(&self.shared);
@@ -37,40 +36,31 @@ impl NcclPlane {
 
     pub(super) fn sum_in_window(
         &mut self,
-        sums: &[SharedSum<'_>],
+        caller: Caller,
+        (sums, tree): (&[SharedSum<Region<'_>>], &RankTree),
         alone: bool,
         stream: StreamKind,
-    ) -> Result<bool> {
-        let ranges = sums.iter().map(|sum| Some((self.shared_range(sum)?, *sum)));
-        let Some(ranges) = ranges.collect::<Option<Vec<_>>>() else { return Ok(false) };
-        let everywhere = sums.iter().any(|sum| sum.everywhere);
-        let caller = self.next(if everywhere { Operation::AllReduce } else { Operation::ReduceScatter });
-        self.check(caller, &Operands::SharedSums(sums))?;
+    ) -> Result<()> {
         self.shared.alive(caller.call)?;
-        let Some(window) = &mut self.window else { return Ok(false) };
-        window.sum(&ranges, alone, stream).map_err(CollectiveError::device(caller.rank, caller.call))?;
-        for (range, sum) in &ranges {
-            self.tally.sum_shared(range.bytes / self.members.len(), sum.tree, sum.everywhere);
-        }
-        Ok(true)
+        let ranges = sums.iter().map(|sum| Some((self.summed_range(sum, tree)?, *sum)));
+        let ranges = ranges.collect::<Option<Vec<_>>>();
+        let (Some(ranges), Some(window)) = (ranges, &mut self.window) else { return not_shared(caller) };
+        window.sum(&ranges, tree, alone, stream).map_err(|error| caller.device_error(error))
     }
 
-    pub(super) fn exchange_in_window(
+    pub(super) fn send_in_window(
         &mut self,
+        caller: Caller,
         sends: &[PeerRegion<'_>],
-        receives: &[PeerRegion<'_>],
         stream: StreamKind,
-    ) -> Result<bool> {
-        let Some(window) = &self.window else { return Ok(false) };
-        let range = |(peer, region): &(usize, Region<'_>)| Some((*peer, window.engine().range(*region)?));
-        let Some(parts) = sends.iter().map(range).collect::<Option<Vec<_>>>() else { return Ok(false) };
-        let caller = self.next(Operation::Exchange);
-        self.check(caller, &Operands::SharedExchange { sends, receives })?;
+    ) -> Result<()> {
         self.shared.alive(caller.call)?;
-        let Some(window) = &mut self.window else { return Ok(false) };
-        window.exchange(&parts, stream).map_err(CollectiveError::device(caller.rank, caller.call))?;
-        self.tally.point_to_point(Operation::Exchange, sends, receives);
-        Ok(true)
+        let Some(window) = &mut self.window else { return not_shared(caller) };
+        let range = |(peer, region): &PeerRegion<'_>| Some((*peer, window.engine().range(*region)?));
+        let Some(parts) = sends.iter().map(range).collect::<Option<Vec<_>>>() else {
+            return not_shared(caller);
+        };
+        window.exchange(&parts, stream).map_err(|error| caller.device_error(error))
     }
 
     /// Ends peer access. If work on peers' memory does not end, the mappings stay until the process ends.
@@ -91,7 +81,11 @@ impl NcclPlane {
         self.scratch.region(self.scratch.bytes() / 2, 16)
     }
 
-    /// Returns whether the plane has failed.
+    pub(in crate::nccl) fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// Returns whether the group has failed.
     pub(in crate::nccl) fn has_failed(&self, call: Call) -> bool {
         self.shared.alive(call).is_err()
     }
@@ -120,23 +114,26 @@ impl NcclPlane {
         (self.scratch.bytes() / 2 / 4 / self.members.len()).max(1)
     }
 
-    /// Gathers the same number of words, at most [`NcclPlane::most_words`], from every rank.
+    /// Gathers the same number of words, at most [`NcclBackend::most_words`], from every rank.
     fn gather_words(&self, caller: Caller, mine: &[u32]) -> Result<Vec<u32>> {
-        let refused = |source| CollectiveError::device(caller.rank, caller.call)(source);
         let (ranks, bytes) = (self.members.len(), size_of_val(mine));
         let output = self.scratch.region(self.scratch.bytes() / 2, bytes * ranks);
         let input = output.part(bytes * self.rank, bytes);
-        self.device.copy_from_host(mine, input).map_err(refused)?;
-        self.collective(caller, bytes, Work::AllGather { input, output }, StreamKind::Compute)?;
+        self.device.copy_from_host(mine, input).map_err(|error| caller.device_error(error))?;
+        self.pass(caller, &Collective::AllGather { input, output }, StreamKind::Compute)?;
         let mut all = vec![0u32; mine.len() * ranks];
-        self.host_wait(caller.call, self.device.copy_to_host(output, &mut all))?;
+        self.host_wait(caller, self.device.copy_to_host(output, &mut all))?;
         Ok(all)
     }
 
     /// Returns a sum's range in the shared regions; `None` if the values there cannot be summed.
-    fn shared_range(&self, sum: &SharedSum<'_>) -> Option<SharedRange> {
+    pub(super) fn summed_range(&self, sum: &SharedSum<Region<'_>>, tree: &RankTree) -> Option<SharedRange> {
         let window = self.window.as_ref()?;
-        let range = window.engine().range(sum.region).filter(|range| window.divides(*range, sum.tree));
-        range.filter(|_| window.engine().adds(sum.dtype, sum.tree.tree()))
+        let range = window.engine().range(sum.region).filter(|range| window.divides(*range, tree));
+        range.filter(|_| window.engine().adds(sum.dtype, tree.tree()))
     }
+}
+
+fn not_shared(caller: Caller) -> Result<()> {
+    caller.refuse("ranks do not share this memory".to_owned())
 }

@@ -1,33 +1,18 @@
-//! Operands of calls, and their checks, shared by all transports so that all refuse the same calls.
+//! Checks of a collective's operands, the same for all backends so that all refuse the same calls.
 
 mod overlap;
 
 use device::{Backend, DType, Region};
 
-use crate::call::Call;
-use crate::error::{CollectiveError, Result};
+use super::{Collective, PeerRegion};
+use crate::call::Caller;
+use crate::error::Result;
 use crate::peer_access::SharedSum;
-pub use overlap::PeerRegion;
+use crate::rank_tree::RankTree;
 
-/// A rank and its call, for error messages.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Caller {
-    /// The caller's world number.
-    pub(crate) rank: usize,
-    /// The call.
-    pub(crate) call: Call,
-}
-
-impl Caller {
-    /// Returns an error about the call's operands.
-    pub(crate) fn refuse<T>(self, problem: String) -> Result<T> {
-        Err(CollectiveError::Operand { rank: self.rank, call: self.call, problem })
-    }
-}
-
-/// Kind of memory that a transport moves.
+/// Kind of memory that a backend moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub enum Reach {
     /// Any memory, because nothing is moved between ranks.
     Any,
     /// Host memory, and Meta, which has none.
@@ -38,68 +23,54 @@ pub(crate) enum Reach {
     SharedGpu,
 }
 
-/// A rank's membership in a group, and the memory that the group's transport moves.
+/// A rank's membership in a group, and the memory that the group's backend moves.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Membership {
     /// The rank's number in the group.
     pub(crate) rank: usize,
     /// Number of ranks in the group.
     pub(crate) size: usize,
-    /// Memory that the transport moves.
+    /// Memory that the backend moves.
     pub(crate) reach: Reach,
 }
 
-/// The operands of one call of a data plane.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Operands<'a> {
-    AllReduce { region: Region<'a>, dtype: DType },
-    ReduceScatter { input: Region<'a>, output: Region<'a>, dtype: DType },
-    AllGather { input: Region<'a>, output: Region<'a> },
-    Broadcast { root: usize, region: Region<'a> },
-    PointToPoint { sends: &'a [PeerRegion<'a>], receives: &'a [PeerRegion<'a>] },
-    Split { groups: &'a [Vec<usize>] },
-    Share { regions: &'a [Region<'a>] },
-    SharedSums(&'a [SharedSum<'a>]),
-    SharedExchange { sends: &'a [PeerRegion<'a>], receives: &'a [PeerRegion<'a>] },
-}
-
-impl Operands<'_> {
+impl Collective<Region<'_>> {
     /// Checks lengths, element types, ranks and memory.
     ///
     /// # Errors
     /// The first invalid operand, with the reason.
     pub(crate) fn check(&self, caller: Caller, group: Membership) -> Result<()> {
-        match *self {
-            Operands::AllReduce { region, dtype } => {
-                check_sum(caller, dtype, &[region])?;
-                check_reach(caller, group.reach, &[region])
+        match self {
+            Collective::AllReduce { region, dtype } => {
+                check_sum(caller, *dtype, &[*region])?;
+                check_reach(caller, group.reach, &[*region])
             }
-            Operands::ReduceScatter { input, output, dtype } => {
-                check_sum(caller, dtype, &[input, output])?;
-                check_parts(caller, group.size, output, input)?;
-                check_reach(caller, group.reach, &[input, output])
+            Collective::ReduceScatter { input, output, dtype } => {
+                check_sum(caller, *dtype, &[*input, *output])?;
+                check_parts(caller, group.size, *output, *input)?;
+                check_reach(caller, group.reach, &[*input, *output])
             }
-            Operands::AllGather { input, output } => {
-                check_regions(caller, SMALLEST_ELEMENT, &[input, output])?;
-                check_parts(caller, group.size, input, output)?;
-                check_reach(caller, group.reach, &[input, output])
+            Collective::AllGather { input, output } => {
+                check_regions(caller, SMALLEST_ELEMENT, &[*input, *output])?;
+                check_parts(caller, group.size, *input, *output)?;
+                check_reach(caller, group.reach, &[*input, *output])
             }
-            Operands::Broadcast { root, region } => {
-                check_rank(caller, group.size, root)?;
-                check_regions(caller, SMALLEST_ELEMENT, &[region])?;
-                check_reach(caller, group.reach, &[region])
+            Collective::Broadcast { root, region } => {
+                check_rank(caller, group.size, *root)?;
+                check_regions(caller, SMALLEST_ELEMENT, &[*region])?;
+                check_reach(caller, group.reach, &[*region])
             }
-            Operands::PointToPoint { sends, receives } => {
-                check_peers(caller, group, sends, receives)?;
-                let mut regions = sends.iter().chain(receives);
+            Collective::Send { .. } | Collective::Receive { .. } | Collective::Exchange { .. } => {
+                let (sends, receives) = self.messages();
+                check_peers(caller, group, &sends, &receives)?;
+                let mut regions = sends.iter().chain(&receives);
                 regions.try_for_each(|(_, region)| check_reach(caller, group.reach, &[*region]))
             }
-            Operands::Split { groups } => check_groups(caller, group.size, groups),
-            Operands::Share { regions } => check_reach(caller, group.reach, regions),
-            Operands::SharedSums(sums) => {
-                sums.iter().try_for_each(|sum| check_shared_sum(caller, group.reach, sum))
+            Collective::Barrier => Ok(()),
+            Collective::SumShared { sums, tree, .. } => {
+                sums.iter().try_for_each(|sum| check_shared_sum(caller, group.reach, sum, tree))
             }
-            Operands::SharedExchange { sends, receives } => check_peers(caller, group, sends, receives),
+            Collective::ExchangeShared { sends, receives } => check_peers(caller, group, sends, receives),
         }
     }
 }
@@ -183,8 +154,8 @@ fn check_peers(
     }
 }
 
-/// Checks that the groups contain only ranks of a plane of `size`, each at most once.
-fn check_groups(caller: Caller, size: usize, groups: &[Vec<usize>]) -> Result<()> {
+/// Checks that the groups contain only ranks of a group of `size`, each at most once.
+pub(crate) fn check_groups(caller: Caller, size: usize, groups: &[Vec<usize>]) -> Result<()> {
     let mut seen = vec![false; size];
     for rank in groups.iter().flatten() {
         check_rank(caller, size, *rank)?;
@@ -197,10 +168,15 @@ fn check_groups(caller: Caller, size: usize, groups: &[Vec<usize>]) -> Result<()
 
 /// Checks that region and scratch have whole elements, and that the scratch is long enough and does not
 /// overlap.
-fn check_shared_sum(caller: Caller, reach: Reach, sum: &SharedSum<'_>) -> Result<()> {
+fn check_shared_sum(
+    caller: Caller,
+    reach: Reach,
+    sum: &SharedSum<Region<'_>>,
+    tree: &RankTree,
+) -> Result<()> {
     check_sum(caller, sum.dtype, &[sum.region, sum.scratch])?;
     check_reach(caller, reach, &[sum.scratch])?;
-    let needed = sum.tree.scratch_elements(sum.region.bytes);
+    let needed = tree.scratch_elements(sum.region.bytes);
     if sum.scratch.bytes < needed {
         return caller.refuse(format!("{} bytes of scratch instead of {needed}", sum.scratch.bytes));
     }

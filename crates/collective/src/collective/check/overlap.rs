@@ -2,8 +2,7 @@
 
 use device::Region;
 
-/// A peer, and the region sent to it or received from it.
-pub type PeerRegion<'a> = (usize, Region<'a>);
+use crate::collective::PeerRegion;
 
 /// Finds a receive that overlaps another region of the same exchange, and describes the overlap.
 ///

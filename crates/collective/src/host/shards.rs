@@ -2,17 +2,18 @@
 
 use device::{DType, Region};
 
-use super::HostData;
+use super::HostBackend;
 use crate::call::{Call, Signature};
 use crate::error::{CollectiveError, Result};
+use crate::host::Transfers;
 use crate::host::region::{on_meta, read, write};
-use crate::host::{Moved, Transfers};
 use crate::link::Link;
 use crate::payload::{PAYLOAD_BYTES, Payload};
 use crate::shards::ByteShards;
 use crate::sum;
+use crate::traffic::Moved;
 
-impl<L: Link> HostData<L> {
+impl<L: Link> HostBackend<L> {
     /// Sums this rank's shard of `input` over ranks into `output`, in rounds of one payload from every rank.
     pub(super) fn reduce_shards(
         &mut self,
@@ -49,6 +50,11 @@ impl<L: Link> HostData<L> {
             }
         }
         Ok(moved)
+    }
+
+    fn peers(&self) -> impl Iterator<Item = usize> + use<L> {
+        let rank = self.link.rank();
+        (0..self.link.world_size()).filter(move |peer| *peer != rank)
     }
 
     /// Sums `own` and the other ranks' `parts` in tree order into `target`.

@@ -1,4 +1,4 @@
-//! The plane of a group of ranks: offers that are made, read and settled, and the calls' common parts.
+//! The backend of a group of ranks: offers that are made, read and settled.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -7,18 +7,15 @@ use device::{Region, StreamKind};
 
 use super::engine::{Engine, span_of};
 use super::offers::{Offer, Offered, Offers, Span};
-use crate::call::{Call, Operation, Plane, Signature};
-use crate::control::Observer;
+use crate::backend::{GroupCall, NumberedMessage};
+use crate::call::{Caller, Signature};
 use crate::error::{CollectiveError, Failure, Result};
-use crate::host::{Transfers, begin};
+use crate::host::Transfers;
 use crate::link::Link;
-use crate::operands::{Caller, Membership, Operands, PeerRegion};
 use crate::payload::PayloadPool;
-use crate::tally::Tally;
-use crate::traffic::Meter;
 
-/// [`DataPlane`](crate::DataPlane) over two links of its own.
-pub(crate) struct SharedGpuPlane<L, E: Engine> {
+/// A [`GroupBackend`](crate::GroupBackend) over two links of its own.
+pub(crate) struct SharedGpuBackend<L, E: Engine> {
     pub(super) engine: Rc<E>,
     pub(super) offers: Arc<Offers<E::Event>>,
     /// The link that carries tickets of offers.
@@ -26,12 +23,6 @@ pub(crate) struct SharedGpuPlane<L, E: Engine> {
     /// The link that carries the news that an offer has been read.
     pub(super) news: L,
     pub(super) pool: PayloadPool,
-    pub(super) collectives: u64,
-    /// Number of messages to and from each peer.
-    sent: Vec<u64>,
-    received: Vec<u64>,
-    pub(super) tally: Tally,
-    pub(super) observer: Observer,
 }
 
 /// A span that a call offers to a peer. The signature has no bytes.
@@ -50,48 +41,9 @@ pub(super) struct Take {
     bytes: usize,
 }
 
-impl<L: Link, E: Engine> SharedGpuPlane<L, E> {
-    pub(crate) fn new(
-        engine: Rc<E>,
-        offers: Arc<Offers<E::Event>>,
-        (tickets, news): (L, L),
-        meter: Meter,
-    ) -> Self {
-        let (rank, ranks) = (tickets.rank(), tickets.world_size());
-        SharedGpuPlane {
-            engine,
-            offers,
-            tickets,
-            news,
-            pool: PayloadPool::default(),
-            collectives: 0,
-            sent: vec![0; ranks],
-            received: vec![0; ranks],
-            tally: Tally::new(rank, ranks, meter),
-            observer: Observer::default(),
-        }
-    }
-
-    pub(super) fn caller(&self, call: Call) -> Caller {
-        Caller { rank: self.tickets.world_rank(self.tickets.rank()), call }
-    }
-
-    /// Numbers the next collective.
-    pub(super) fn next(&mut self, operation: Operation) -> (Signature, Caller) {
-        let call = Call { plane: Plane::Data, operation, sequence: self.collectives };
-        self.collectives += 1;
-        self.observer.begins(call);
-        (Signature::new(call), self.caller(call))
-    }
-
-    pub(super) fn check(&self, caller: Caller, operands: &Operands<'_>) -> Result<()> {
-        let (rank, size) = (self.tickets.rank(), self.tickets.world_size());
-        operands.check(caller, Membership { rank, size, reach: self.engine.reach() })
-    }
-
-    /// Begins a collective whose ranks agree on `signature`.
-    pub(super) fn begin(&mut self, signature: &Signature) -> Result<()> {
-        begin(&mut self.tickets, signature).map(drop)
+impl<L: Link, E: Engine> SharedGpuBackend<L, E> {
+    pub(crate) fn new(engine: Rc<E>, offers: Arc<Offers<E::Event>>, (tickets, news): (L, L)) -> Self {
+        SharedGpuBackend { engine, offers, tickets, news, pool: PayloadPool::default() }
     }
 
     /// Offers a span to all other ranks, takes theirs, and enqueues `work` on all spans in rank order.
@@ -133,44 +85,22 @@ impl<L: Link, E: Engine> SharedGpuPlane<L, E> {
         self.meet(caller, &[], &[take], stream, |engine, spans| engine.copy(spans[0], region, stream))
     }
 
-    /// Runs sends and receives between pairs of ranks, as part of `operation`.
-    pub(super) fn point_to_point(
-        &mut self,
-        operation: Operation,
-        sends: &[PeerRegion<'_>],
-        receives: &[PeerRegion<'_>],
-        stream: StreamKind,
-    ) -> Result<()> {
-        let first = match (sends.first(), receives.first()) {
-            (Some((to, _)), _) => self.sent.get(*to),
-            (None, Some((from, _))) => self.received.get(*from),
-            (None, None) => None,
+    /// Runs sends and receives between pairs of ranks.
+    pub(super) fn transfer(&mut self, call: &GroupCall<'_>) -> Result<()> {
+        let give = |message: &NumberedMessage<'_>| {
+            let (signature, span) = (message.signature(), span_of(message.region));
+            Give { peer: message.peer, signature, span }
         };
-        let call = Call { plane: Plane::Data, operation, sequence: first.copied().unwrap_or(0) };
-        self.observer.begins(call);
-        let caller = self.caller(call);
-        self.check(caller, &Operands::PointToPoint { sends, receives })?;
-        let message = |count: &mut u64| {
-            let call = Call { plane: Plane::Data, operation: Operation::Send, sequence: *count };
-            *count += 1;
-            Signature::new(call)
+        let take = |message: &NumberedMessage<'_>| {
+            let (signature, bytes) = (message.signature(), message.region.bytes);
+            Take { peer: message.peer, signature, bytes }
         };
-        let give = |(peer, region): &PeerRegion<'_>| {
-            let signature = message(&mut self.sent[*peer]);
-            Give { peer: *peer, signature, span: span_of(*region) }
-        };
-        let gives: Vec<_> = sends.iter().map(give).collect();
-        let take = |(peer, region): &PeerRegion<'_>| {
-            let signature = message(&mut self.received[*peer]);
-            Take { peer: *peer, signature, bytes: region.bytes }
-        };
-        let takes: Vec<_> = receives.iter().map(take).collect();
-        self.meet(caller, &gives, &takes, stream, |engine, spans| {
-            let mut copies = spans.iter().zip(receives);
-            copies.try_for_each(|(span, (_, region))| engine.copy(*span, *region, stream))
-        })?;
-        self.tally.point_to_point(operation, sends, receives);
-        Ok(())
+        let gives: Vec<_> = call.sends.iter().map(give).collect();
+        let takes: Vec<_> = call.receives.iter().map(take).collect();
+        self.meet(call.caller, &gives, &takes, call.stream, |engine, spans| {
+            let mut copies = spans.iter().zip(&call.receives);
+            copies.try_for_each(|(span, message)| engine.copy(*span, message.region, call.stream))
+        })
     }
 
     /// Offers spans, takes the offers of others, enqueues `work` that reads these, and makes later work on
@@ -187,7 +117,7 @@ impl<L: Link, E: Engine> SharedGpuPlane<L, E> {
         stream: StreamKind,
         work: impl FnOnce(&E, &[Span]) -> device::Result<()>,
     ) -> Result<()> {
-        let refused = |source| CollectiveError::device(caller.rank, caller.call)(source);
+        let refused = |source| caller.device_error(source);
         let (engine, offers) = (Rc::clone(&self.engine), Arc::clone(&self.offers));
         let ready = Arc::new(engine.record(stream).map_err(refused)?);
         let mut offered = offers.offer(gives.iter().map(|give| give.span), &ready);
@@ -228,7 +158,7 @@ impl<L: Link, E: Engine> SharedGpuPlane<L, E> {
         if offer.span.bytes != take.bytes {
             let (mut mine, theirs) =
                 (take.signature.bytes(take.bytes), take.signature.bytes(offer.span.bytes));
-            mine.call.operation = caller.call.operation;
+            mine.call.kind = caller.call.kind;
             let peer = self.tickets.world_rank(take.peer);
             return Err(CollectiveError::mismatch(caller.rank, mine, peer, theirs));
         }
@@ -253,7 +183,7 @@ impl<L: Link, E: Engine> SharedGpuPlane<L, E> {
         stream: StreamKind,
         work: impl FnOnce(&E, &[Span]) -> device::Result<()>,
     ) -> Result<()> {
-        let refused = |source| CollectiveError::device(caller.rank, caller.call)(source);
+        let refused = |source| caller.device_error(source);
         let begun = takes
             .iter()
             .zip(peer_offers)
