@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use collective::AxisPlanes;
+use collective::AxisGroups;
 use device::{Category, Request};
 use tensor::ops::cached_attention::Cache;
 use tensor::ops::cross_entropy::Mean;
@@ -55,8 +55,8 @@ pub struct Pass {
     pub autocast: Option<Arc<Autocast>>,
     /// The host memory of inputs of recomputed segments, if these are offloaded.
     pub offload: Option<Offload>,
-    /// The planes on which the pass's operators communicate.
-    pub planes: AxisPlanes,
+    /// The groups on which the pass's operators communicate.
+    pub groups: AxisGroups,
     /// Observers of the pass's operators.
     pub observers: Observers,
 }

@@ -3,7 +3,7 @@
 
 use autograd::{Gradients, Mode, Pass, Result, Tape, Var, ops};
 use collective::threads::{Options, run};
-use collective::{Axis, AxisPlanes, Communicator};
+use collective::{Axis, AxisGroups, Communicator};
 use device::{Category, DType, Description, Device, DeviceOptions, Request};
 use tensor::{Shape, Tensor};
 
@@ -72,8 +72,8 @@ fn wide(values: &[f32]) -> Vec<f64> {
 }
 
 fn tape_of(device: &Device, communicator: &Communicator) -> Tape {
-    let planes = AxisPlanes::default().with(AXIS, communicator.data.clone());
-    Tape::new(device, Mode::Train).of(Pass { planes, ..Pass::default() })
+    let groups = AxisGroups::default().with(AXIS, communicator.group.clone());
+    Tape::new(device, Mode::Train).of(Pass { groups, ..Pass::default() })
 }
 
 /// Runs a collective forward and backward. Returns its result, and the gradient of its operand if the

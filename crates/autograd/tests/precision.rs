@@ -7,7 +7,7 @@ use std::sync::Arc;
 use autograd::precision::{Arithmetic, Autocast, Operands, OperatorPrecision, PrecisionTable};
 use autograd::{Call, Direction, Gradients, Mode, Observer, ObserverError, Observers};
 use autograd::{Dimension, Pass, Piece, Pieces, Placement, Result, Tape, UseId, Var, Weight, ops};
-use collective::{Axis, AxisPlanes, Communicator};
+use collective::{Axis, AxisGroups, Communicator};
 use device::{Category, DType, Device, DeviceOptions, bf16};
 use ops::{
     Adapter, BatchNorm, ConvolutionOptions, Dropout, ExpertWeights, FeedForwardWeights,
@@ -303,7 +303,7 @@ fn results(operand: &Operand, run: Run, table: Option<PrecisionTable>) -> (Vec<T
     let names = Rc::new(Names::default());
     let observers = Observers::new([Rc::<Names>::clone(&names) as Rc<dyn Observer>]);
     // Collectives are recorded where there are several ranks.
-    let planes = AxisPlanes::default().with(Axis::Data, Communicator::counted(0, 2).data);
+    let groups = AxisGroups::default().with(Axis::Data, Communicator::counted(0, 2).group);
     let piece = |number| Piece { number, share: 0.5, documents: None };
     let pieces = Some(Pieces {
         all: 2,
@@ -311,7 +311,7 @@ fn results(operand: &Operand, run: Run, table: Option<PrecisionTable>) -> (Vec<T
         masks_documents: false,
         sums_over_ranks: true,
     });
-    let pass = Pass { autocast: table.and_then(autocast), planes, observers, pieces, ..Pass::default() };
+    let pass = Pass { autocast: table.and_then(autocast), groups, observers, pieces, ..Pass::default() };
     let tape = Tape::new(&operand.device, Mode::Train).of(pass);
     operand.count.replace(0);
     let outputs: Vec<Var> = run(&tape, operand).unwrap().into_iter().flat_map(Var::into_blocks).collect();

@@ -147,7 +147,7 @@ fn measure_rank(setup: &Setup, communicator: Communicator) -> Result<Measured> {
     if ranks > 1 {
         // These are all connections that any run makes.
         device.connecting(|| {
-            Ok::<_, BenchError>(worker.communicator().data.warm_up(&Collective::everything(ranks))?)
+            Ok::<_, BenchError>(worker.communicator().group.warm_up(&Collective::everything(ranks))?)
         })?;
     }
     let statistics = worker.statistics()?;
@@ -175,11 +175,11 @@ fn link(worker: &mut Worker) -> Result<f64> {
     let request = Request::new(Category::Other, "rates").on(StreamKind::Reduce);
     let region = Tensor::zeros(&device, [LINK_BYTES / 4], DType::F32, request)?;
     device.synchronize()?;
-    let plane = &mut worker.communicator().data;
-    let reduce = |plane: &ProcessGroup| {
-        plane.run(Collective::AllReduce { region: region.region(), dtype: DType::F32 }, StreamKind::Reduce)
+    let group = &mut worker.communicator().group;
+    let reduce = |group: &ProcessGroup| {
+        group.run(Collective::AllReduce { region: region.region(), dtype: DType::F32 }, StreamKind::Reduce)
     };
-    let best = links::fastest(plane, reduce)?;
+    let best = links::fastest(group, reduce)?;
     let ranks = worker.grid().world_size() as f64;
     Ok(2.0 * (ranks - 1.0) / ranks * LINK_BYTES as f64 / best)
 }

@@ -122,12 +122,12 @@ pub(crate) fn measure(
     device.synchronize()?;
     for groups in all {
         let ranks = groups.ranks();
-        let plane = device.connecting(|| {
-            let plane = communicator.data.split(&groups.members)?;
-            plane.warm_up(&Collective::everything(ranks))?;
-            Ok::<_, BenchError>(plane)
+        let group = device.connecting(|| {
+            let group = communicator.group.split(&groups.members)?;
+            group.warm_up(&Collective::everything(ranks))?;
+            Ok::<_, BenchError>(group)
         })?;
-        links.of_group(&plane, groups, device)?;
+        links.of_group(&group, groups, device)?;
     }
     let seconds: Vec<f64> = links.samples.iter().map(|(_, [.., seconds])| *seconds).collect();
     for (index, slowest) in slowest(communicator, &seconds)?.into_iter().enumerate() {
@@ -162,9 +162,9 @@ struct Links {
 }
 
 impl Links {
-    /// Measures the operations of runs between the ranks of a group, whose `plane` is this rank's.
-    fn of_group(&mut self, plane: &ProcessGroup, groups: &Groups, device: &Device) -> Result<()> {
-        let (rank, ranks) = (plane.rank(), groups.ranks());
+    /// Measures the collectives of runs in `group`, which is one of `groups`.
+    fn of_group(&mut self, group: &ProcessGroup, groups: &Groups, device: &Device) -> Result<()> {
+        let (rank, ranks) = (group.rank(), groups.ranks());
         for bytes in self.sizes() {
             // One part for each rank, of whole vectors.
             let part = bytes / ranks / 16 * 16;
@@ -189,26 +189,26 @@ impl Links {
             let names = ["all-reduce", "all-gather", "exchange", "send"];
             let mut times = Vec::new();
             for (name, (bytes, collective)) in names.into_iter().zip(measured) {
-                let run = |plane: &ProcessGroup| match &collective {
-                    Some(collective) => plane.run(collective.clone(), STREAM),
+                let run = |group: &ProcessGroup| match &collective {
+                    Some(collective) => group.run(collective.clone(), STREAM),
                     None => Ok(()),
                 };
-                times.push((name, bytes, fastest(plane, run)?));
+                times.push((name, bytes, fastest(group, run)?));
             }
             self.add(groups, times);
         }
         if groups.hosts == 1 {
             device.synchronize()?;
-            self.in_peer_memory(plane, groups, device)?;
+            self.in_peer_memory(group, groups, device)?;
         }
         Ok(())
     }
 
     /// Measures sums in the memory of the ranks' GPUs, if they have access to it.
-    fn in_peer_memory(&mut self, plane: &ProcessGroup, groups: &Groups, device: &Device) -> Result<()> {
+    fn in_peer_memory(&mut self, group: &ProcessGroup, groups: &Groups, device: &Device) -> Result<()> {
         let options = PeerAccessOptions { sums: Some(SumKernels::OF_TREES), ..PeerAccessOptions::default() };
-        let share = |plane: &ProcessGroup| plane.share(&[self.first.region()], options);
-        let shared = device.connecting(|| Ok::<_, BenchError>(share(plane)?))?;
+        let share = |group: &ProcessGroup| group.share(&[self.first.region()], options);
+        let shared = device.connecting(|| Ok::<_, BenchError>(share(group)?))?;
         if !matches!(shared, PeerAccess::Granted) {
             return Ok(());
         }
@@ -218,11 +218,11 @@ impl Links {
             let (parts, scratch) = ([self.first.view(0, [elements])?], self.second.view(0, [elements])?);
             let sum = TreeSum { parts: &parts, scratch: &scratch, everywhere: true };
             let seconds =
-                fastest(plane, |plane| tree_sums(plane, std::slice::from_ref(&sum), &tree, true, STREAM))?;
+                fastest(group, |group| tree_sums(group, std::slice::from_ref(&sum), &tree, true, STREAM))?;
             // Each rank reads its share of every part, and writes the sum everywhere.
             self.add(groups, [(PEER_SUMS, 2 * 4 * elements, seconds)]);
         }
-        plane.share(&[], options)?;
+        group.share(&[], options)?;
         Ok(())
     }
 
@@ -239,22 +239,22 @@ impl Links {
     }
 }
 
-/// Returns the seconds of a call between all ranks of a plane: those of the fastest of several rounds, in
+/// Returns the seconds of a call between all ranks of a group: those of the fastest of several rounds, in
 /// which calls are enqueued one after the other, as steps do.
 ///
 /// # Errors
 /// A failed call.
 pub(crate) fn fastest(
-    plane: &ProcessGroup,
+    group: &ProcessGroup,
     call: impl Fn(&ProcessGroup) -> collective::Result<()>,
 ) -> Result<f64> {
     let mut best = f64::INFINITY;
     for _ in 0..ROUNDS {
-        plane.run(Collective::Barrier, STREAM)?;
-        plane.synchronize(STREAM)?;
+        group.run(Collective::Barrier, STREAM)?;
+        group.synchronize(STREAM)?;
         let began = Instant::now();
-        (0..CALLS).try_for_each(|_| call(plane))?;
-        plane.synchronize(STREAM)?;
+        (0..CALLS).try_for_each(|_| call(group))?;
+        group.synchronize(STREAM)?;
         best = best.min(began.elapsed().as_secs_f64() / f64::from(CALLS));
     }
     Ok(best)

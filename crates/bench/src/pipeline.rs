@@ -199,8 +199,8 @@ fn time_transfer(worker: &mut Worker) -> Result<u64> {
     }
     let request = Request::new(Category::Communication, "transfer").on(StreamKind::Transfer);
     let tensor = Tensor::empty(worker.device(), crossing.shape, crossing.dtype, request)?;
-    let plane = &mut worker.communicator().data;
-    plane.synchronize(StreamKind::Transfer)?;
+    let group = &mut worker.communicator().group;
+    group.synchronize(StreamKind::Transfer)?;
     let began = Instant::now();
     let region = tensor.region();
     let transfer = match rank == first {
@@ -208,9 +208,9 @@ fn time_transfer(worker: &mut Worker) -> Result<u64> {
         false => Collective::Receive { from: first, region },
     };
     for _ in 0..TRANSFERS {
-        plane.run(transfer.clone(), StreamKind::Transfer)?;
+        group.run(transfer.clone(), StreamKind::Transfer)?;
     }
-    plane.synchronize(StreamKind::Transfer)?;
+    group.synchronize(StreamKind::Transfer)?;
     Ok(u64::try_from((began.elapsed() / TRANSFERS).as_nanos()).unwrap_or(u64::MAX))
 }
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use autograd::{Mode, Pass, Tape};
-use collective::{Communicator, DividedPlane, GridShape};
+use collective::{Communicator, DividedGroup, GridShape};
 use device::{Backend, Device, Mark};
 use nn::{Input, Stage};
 use optim::{GradientNorm, Optimizer};
@@ -122,7 +122,7 @@ struct Alone<'a> {
     part: StagePart,
     optimizer: Optimizer,
     norm: GradientNorm,
-    plane: DividedPlane,
+    group: DividedGroup,
     /// The micro-batch for the first layer, or the activation that the previous layer produces.
     input: Tensor,
     targets: Tensor,
@@ -161,7 +161,7 @@ impl<'a> Alone<'a> {
             part,
             optimizer,
             norm,
-            plane: DividedPlane::undivided(Communicator::solo().data),
+            group: DividedGroup::undivided(Communicator::solo().group),
             input: before?.unwrap_or(inputs),
             targets,
             pass,
@@ -178,7 +178,7 @@ impl<'a> Alone<'a> {
             passes.push(self.passes()?);
         }
         let begun = self.device.mark()?;
-        self.part.reduction.finish(&self.plane)?;
+        self.part.reduction.finish(&self.group)?;
         let gradients = self.part.reduction.gradients();
         self.norm.measure(gradients)?;
         // The learning rate is 0, so the weights do not change.
@@ -227,7 +227,7 @@ impl<'a> Alone<'a> {
         let (leaves, pending) = halves;
         drop(leaves);
         let backward = self.device.mark()?;
-        pending.backward_weight(&mut reduction.sink(&self.plane))?;
+        pending.backward_weight(&mut reduction.sink(&self.group))?;
         reduction.end_micro_batch(loss_tensor.take().as_ref())?;
         Ok([began, forward, backward, self.device.mark()?])
     }

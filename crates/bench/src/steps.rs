@@ -22,7 +22,7 @@ pub(super) struct TimedSteps {
     pub(super) next: u64,
 }
 
-/// Returns the control plane on which a measured worker synchronises: its world's, or the plane of the worlds
+/// Returns the control channel on which a measured worker synchronises: its world's, or that of the worlds
 /// `beside` it.
 pub(super) fn control<'a>(
     worker: &'a mut Worker,

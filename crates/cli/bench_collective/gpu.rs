@@ -76,7 +76,7 @@ impl GpuBench {
             device.connecting(|| Ok::<_, BenchError>(communicator.over_nccl(&device, TIMEOUT)?))?;
         let meeting_bytes = taken()?;
         let uses = connections(&choice, communicator.world_size());
-        device.connecting(|| Ok::<_, BenchError>(communicator.data.warm_up(&uses)?))?;
+        device.connecting(|| Ok::<_, BenchError>(communicator.group.warm_up(&uses)?))?;
         let connection_bytes = taken()? - meeting_bytes;
         Ok(GpuBench { communicator, device, choice, meeting_bytes, connection_bytes })
     }
@@ -158,7 +158,7 @@ impl GpuBench {
             PeerMethod::Copies => format!("tree {} copied", options.blocks),
             PeerMethod::Engines => "tree engines".to_owned(),
         };
-        if let PeerAccess::Denied(why) = self.communicator.data.share(&[buffers.first.region()], options)? {
+        if let PeerAccess::Denied(why) = self.communicator.group.share(&[buffers.first.region()], options)? {
             return if self.choice.json {
                 Ok(())
             } else {
@@ -171,7 +171,7 @@ impl GpuBench {
             self.line(&name, buffers.dtype.name(), *bytes, seconds, BOTH_WAYS, &ratio)?;
         }
         // The buffers are dropped before the communicator.
-        self.communicator.data.share(&[], options)?;
+        self.communicator.group.share(&[], options)?;
         Ok(())
     }
 
@@ -195,7 +195,7 @@ impl GpuBench {
     }
 
     fn enqueue(&self, collective: Collective<Region<'_>>) -> Result<()> {
-        Ok(self.communicator.data.run(collective, STREAM)?)
+        Ok(self.communicator.group.run(collective, STREAM)?)
     }
 
     fn all_reduce(&mut self, buffers: &Buffers, bytes: usize) -> Result<()> {
@@ -209,7 +209,7 @@ impl GpuBench {
         let (parts, scratch) = ([bucket.view(0, [elements])?], scratch.view(0, [elements])?);
         let sum = TreeSum { parts: &parts, scratch: &scratch, everywhere: true };
         let tree = RankTree::balanced(self.ranks());
-        Ok(tree_sums(&self.communicator.data, &[sum], &tree, false, STREAM)?)
+        Ok(tree_sums(&self.communicator.group, &[sum], &tree, false, STREAM)?)
     }
 
     fn reduce_scatter(&mut self, buffers: &Buffers, bytes: usize) -> Result<()> {
@@ -244,7 +244,7 @@ impl GpuBench {
             bench.communicator.control.barrier()?;
             let began = Instant::now();
             (0..rounds).try_for_each(|_| call(bench))?;
-            bench.communicator.data.synchronize(STREAM)?;
+            bench.communicator.group.synchronize(STREAM)?;
             bench.slowest(began.elapsed().as_secs_f64() / rounds as f64)
         };
         let once = timed(self, WARM_UP)?;

@@ -17,7 +17,7 @@ const SIZES: [usize; 10] = [8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4
 const COMPARED: usize = 4 << 20;
 #[cfg(feature = "mpi")]
 const TURNS: usize = 5;
-/// Largest size on the control plane, which carries small messages.
+/// Largest size on the control channel, which carries small messages.
 const LARGEST_CONTROL: usize = 1 << 20;
 const WARM_UP: usize = 3;
 const ROUNDS: std::ops::RangeInclusive<u64> = 3..=10_000;
@@ -80,7 +80,7 @@ impl HostBench {
             return Ok(());
         }
         let seconds =
-            self.seconds(|bench| Ok(bench.communicator.data.run(Collective::Barrier, STREAM)?))?;
+            self.seconds(|bench| Ok(bench.communicator.group.run(Collective::Barrier, STREAM)?))?;
         self.print(&Measurement::barrier(self.ranks(), "f32", seconds))
     }
 
@@ -94,7 +94,7 @@ impl HostBench {
     }
 
     fn enqueue(&self, collective: Collective<Region<'_>>) -> Result<()> {
-        Ok(self.communicator.data.run(collective, STREAM)?)
+        Ok(self.communicator.group.run(collective, STREAM)?)
     }
 
     fn all_reduce(&mut self, bytes: usize) -> Result<()> {

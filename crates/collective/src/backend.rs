@@ -2,7 +2,8 @@
 
 use device::{Device, Region, StreamKind};
 
-use crate::call::{Call, Caller, Signature};
+use crate::call::{Call, Signature};
+use crate::caller::Caller;
 use crate::collective::{Collective, Reach};
 use crate::error::Result;
 use crate::peer_access::{PeerAccess, PeerAccessOptions};

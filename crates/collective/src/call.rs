@@ -2,9 +2,7 @@
 
 use std::fmt;
 
-use device::{DType, DeviceError};
-
-use crate::error::{CollectiveError, Result};
+use device::DType;
 
 /// The kind of a call among ranks: a collective, a transfer, or work of the group itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -104,27 +102,6 @@ impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let channel = if self.channel == Channel::Control { "control " } else { "" };
         write!(f, "{channel}{} #{}", self.kind.name(), self.sequence)
-    }
-}
-
-/// A rank and its call, for error messages.
-#[derive(Clone, Copy, Debug)]
-pub struct Caller {
-    /// The caller's world number.
-    pub rank: usize,
-    /// The call.
-    pub call: Call,
-}
-
-impl Caller {
-    /// Returns an error about the call's operands.
-    pub(crate) fn refuse<T>(self, problem: String) -> Result<T> {
-        Err(CollectiveError::Operand { rank: self.rank, call: self.call, problem })
-    }
-
-    /// Returns the call's error for an error of the device.
-    pub(crate) fn device_error(self, source: DeviceError) -> CollectiveError {
-        CollectiveError::Device { rank: self.rank, call: self.call, source: Box::new(source) }
     }
 }
 

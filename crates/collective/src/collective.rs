@@ -85,9 +85,9 @@ pub enum Collective<R> {
     },
     /// Blocks later work on the stream until all ranks have reached the barrier.
     Barrier,
-    /// Sums regions to which the ranks have access ([`ProcessGroup::share`](crate::ProcessGroup::share)), even
-    /// if the backend's own sums have another order. Ranks synchronise before the first sum and after the
-    /// last.
+    /// Sums regions to which the ranks have access ([`ProcessGroup::share`](crate::ProcessGroup::share)),
+    /// even if the backend's own sums have another order. Ranks synchronise before the first sum and after
+    /// the last.
     SumShared {
         /// The sums, which may use the same scratch.
         sums: Vec<SharedSum<R>>,
@@ -189,7 +189,7 @@ impl<R> Collective<R> {
 }
 
 impl<R: Copy> Collective<R> {
-    /// Returns the same transfer, with the number that `number` returns in place of each peer's.
+    /// Returns the same transfer, with peers that `number` numbers.
     pub(crate) fn with_peers(self, number: impl Fn(usize) -> usize) -> Self {
         let all = |list: Vec<(usize, R)>| list.into_iter().map(|(peer, own)| (number(peer), own)).collect();
         match self {

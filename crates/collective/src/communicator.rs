@@ -23,7 +23,7 @@ pub struct Communicator {
     /// Small host messages.
     pub control: Box<dyn ControlChannel>,
     /// The group of all ranks, for device regions.
-    pub data: ProcessGroup,
+    pub group: ProcessGroup,
     /// The buffer that NCCL's backend would allocate on a GPU; used by counted communicators.
     scratch: Option<Rc<Buffer>>,
     /// The link of the process group, if the ranks are threads of one process.
@@ -32,8 +32,8 @@ pub struct Communicator {
 
 impl Communicator {
     pub(crate) fn new(control: impl ControlChannel + 'static, backend: impl GroupBackend + 'static) -> Self {
-        let data = ProcessGroup::new(control.rank(), control.world_size(), backend);
-        Communicator { control: Box::new(control), data, scratch: None, threads: None }
+        let group = ProcessGroup::new(control.rank(), control.world_size(), backend);
+        Communicator { control: Box::new(control), group, scratch: None, threads: None }
     }
 
     /// Returns the communicator of a rank that is a thread, with the link of its process group.
@@ -54,17 +54,17 @@ impl Communicator {
         Communicator::new(CountedControl { rank, world_size, calls: 0 }, backend)
     }
 
-    /// Connects the ranks' GPUs through NCCL, for device regions; the control channel stays. Each rank calls it
-    /// with its own GPU, from the thread that makes all its calls and before it gives that GPU work;
-    /// [`ProcessGroup::warm_up`] follows. A wait longer than `timeout` is an error, including waits of `device`
-    /// itself, which check for failures from now on ([`Device::set_guard`]).
+    /// Connects the ranks' GPUs through NCCL, for device regions; the control channel stays. Each rank calls
+    /// it with its own GPU, from the thread that makes all its calls and before it gives that GPU work;
+    /// [`ProcessGroup::warm_up`] follows. A wait longer than `timeout` is an error, including waits of
+    /// `device` itself, which check for failures from now on ([`Device::set_guard`]).
     ///
     /// A world of one is returned unchanged. So is a rank on a Meta device that imitates a GPU, except that
     /// it allocates the same memory.
     ///
-    /// A rank that fails should call [`ControlChannel::fail`] before it drops the communicator: NCCL destroys a
-    /// group's communicator on all ranks together, and a rank that knows of no failure waits briefly for the
-    /// others.
+    /// A rank that fails should call [`ControlChannel::fail`] before it drops the communicator: NCCL destroys
+    /// a group's communicator on all ranks together, and a rank that knows of no failure waits briefly for
+    /// the others.
     ///
     /// # Errors
     /// A device that neither is a GPU nor imitates one; NCCL is missing, has another version than on rank 0,
@@ -76,10 +76,10 @@ impl Communicator {
         let scratch = nccl::scratch(self.rank(), device)?;
         if device.is_meta() {
             self.scratch = Some(scratch);
-            self.data.log_on(device);
+            self.group.log_on(device);
         } else {
             let backend = nccl::connect(&mut *self.control, device, timeout, scratch)?;
-            self.data = ProcessGroup::from_backend(self.rank(), self.world_size(), backend);
+            self.group = ProcessGroup::from_backend(self.rank(), self.world_size(), backend);
         }
         Ok(self)
     }
@@ -94,10 +94,10 @@ impl Communicator {
     /// several GPUs, a rank that does not arrive.
     pub fn over_shared_gpu(mut self, device: &Device) -> Result<Self> {
         if self.world_size() > 1 && device.is_meta() && device.is_cuda_like() {
-            self.data.log_on(device);
+            self.group.log_on(device);
         } else if self.world_size() > 1 {
             let backend = shared_gpu::connect(&mut *self.control, device, self.threads.as_mut())?;
-            self.data = ProcessGroup::from_backend(self.rank(), self.world_size(), backend);
+            self.group = ProcessGroup::from_backend(self.rank(), self.world_size(), backend);
         }
         Ok(self)
     }
@@ -114,12 +114,12 @@ impl Communicator {
     /// # Errors
     /// Groups that differ between ranks or contain a rank twice; a failure of a rank or of the transport.
     pub fn divide(&mut self, groups: &[Vec<usize>]) -> Result<ProcessGroup> {
-        self.data.split(groups)
+        self.group.split(groups)
     }
 
     /// Traffic of all groups of this rank so far.
     pub fn traffic(&self) -> Traffic {
-        self.data.rank_traffic()
+        self.group.rank_traffic()
     }
 
     /// This rank's number in the world.

@@ -8,7 +8,8 @@ use std::rc::Rc;
 use device::{Backend, Device, Region, StreamKind};
 
 use crate::backend::{GroupBackend, GroupCall};
-use crate::call::{Call, CallKind, Caller, Channel};
+use crate::call::{Call, CallKind, Channel};
+use crate::caller::Caller;
 use crate::collective::{Collective, Reach, check_rank};
 use crate::control::{ControlChannel, Observer, Watch};
 use crate::error::Result;

@@ -15,8 +15,8 @@
 //! * [`Communicator::over_shared_gpu`]: threads that use one GPU, with device regions moved by that GPU;
 //! * [`Communicator::counted`]: one rank of many alone, for planning; it moves nothing and counts everything.
 //!
-//! A call is a value, a [`Collective`], that a [`ProcessGroup`] checks, numbers, counts, logs and passes to its
-//! backend. [`Communicator::divide`] makes further groups beside that of all ranks.
+//! A call is a value, a [`Collective`], that a [`ProcessGroup`] checks, numbers, counts, logs and passes to
+//! its backend. [`Communicator::divide`] makes further groups beside that of all ranks.
 //!
 //! ```
 //! use collective::Collective;
@@ -31,14 +31,14 @@
 //!     let region = buffer.region(0, 4);
 //!     device.copy_from_host(&[rank as f32 + 1.0], region).map_err(|e| e.to_string())?;
 //!     let sum = Collective::AllReduce { region, dtype: DType::F32 };
-//!     communicator.data.run(sum, StreamKind::Reduce).map_err(|e| e.to_string())?;
+//!     communicator.group.run(sum, StreamKind::Reduce).map_err(|e| e.to_string())?;
 //!     Ok(buffer.read::<f32>(0, 1).map_err(|e| e.to_string())?[0])
 //! })?;
 //! assert_eq!(sums, [6.0, 6.0, 6.0]);
 //! # Ok::<(), collective::threads::RunError<String>>(())
 //! ```
 //!
-//! [`RankGrid`] gives ranks coordinates along axes, [`Planes`] each rank its groups by axis, and
+//! [`RankGrid`] gives ranks coordinates along axes, [`GridGroups`] each rank its groups by axis, and
 //! [`tensors`] has collectives of whole tensors.
 //!
 //! The crate does not know what the values mean. A new transport for host memory implements the queues of
@@ -46,12 +46,14 @@
 
 mod backend;
 mod call;
+mod caller;
 mod collective;
 mod communicator;
 mod control;
 mod counted;
 mod error;
 mod grid;
+mod grid_groups;
 mod host;
 mod link;
 #[cfg(feature = "mpi")]
@@ -59,7 +61,6 @@ pub mod mpi;
 pub mod nccl;
 mod payload;
 mod peer_access;
-mod planes;
 mod process_group;
 mod processes;
 mod rank_tree;
@@ -75,15 +76,16 @@ mod traffic;
 mod tree;
 
 pub use backend::{GroupBackend, GroupCall, NumberedMessage};
-pub use call::{Call, CallKind, Caller, Channel, Signature};
+pub use call::{Call, CallKind, Channel, Signature};
+pub use caller::Caller;
 pub use collective::{Collective, PEER_COPIES, PEER_SUMS, PeerRegion, Reach};
 pub use communicator::Communicator;
 pub use control::{ControlChannel, DELAY_INTERVAL, Observer, Watch};
 pub use error::{CollectiveError, Failure, Result};
 pub use grid::{Axis, GridShape, Group, RankGrid};
+pub use grid_groups::{AxisGroups, DividedGroup, GridGroups};
 pub use payload::kept_bytes;
 pub use peer_access::{PeerAccess, PeerAccessOptions, PeerMethod, SharedLayout, SharedSum, SumKernels};
-pub use planes::{AxisPlanes, DividedPlane, Planes};
 pub use process_group::ProcessGroup;
 pub use processes::{IdentityError, Process, Processes, Transport, World};
 pub use rank_tree::RankTree;

@@ -8,7 +8,8 @@ use device::{Device, OutlivingRegion, Region, Repetition, StreamKind};
 use tensor::TensorError;
 
 use crate::backend::{GroupBackend, GroupCall, NumberedMessage};
-use crate::call::{Call, CallKind, Caller, Channel};
+use crate::call::{Call, CallKind, Channel};
+use crate::caller::Caller;
 use crate::collective::{Collective, Membership, PeerRegion, check_groups, check_rank, check_reach};
 use crate::control::Observer;
 use crate::error::Result;

@@ -5,52 +5,52 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use collective::threads::{Options, run};
-use collective::{Axis, Collective, Communicator, GridShape};
-use crate::common::nccl::{PATIENCE, SETTINGS, gpus, run_on_gpus};
-use crate::common::planes::{
-    COUNTS, by_parity, exchange_matches_plain_sends_and_receives, inputs, members_of, on_a_plane,
+use crate::common::groups::{
+    COUNTS, by_parity, exchange_matches_plain_sends_and_receives, inputs, members_of, on_a_group,
     sends_and_receives_pass_values_along,
 };
+use crate::common::nccl::{PATIENCE, SETTINGS, gpus, run_on_gpus};
 use crate::common::shared_gpu;
 use crate::common::{Check, Failed, Outcome, STREAM, buffer, everywhere, filled, values};
+use collective::threads::{Options, run};
+use collective::{Axis, Collective, Communicator, GridShape};
 use device::{Device, StreamKind};
 
-/// Runs all plane checks on the groups of a split: with every rank in a group, and with some in none.
+/// Runs all group checks on the groups of a split: with every rank in a group, and with some in none.
 fn on_groups(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
     let (rank, world_size) = (communicator.rank(), communicator.world_size());
     let ends = if world_size > 1 { vec![world_size - 1, 0] } else { vec![] };
     for groups in [by_parity(world_size), vec![ends]] {
-        let plane = communicator.divide(&groups)?;
+        let group = communicator.divide(&groups)?;
         let members = members_of(&groups, rank);
-        assert_eq!((members[plane.rank()], plane.world_size()), (rank, members.len()));
-        plane.warm_up(&Collective::everything(members.len()))?;
-        on_a_plane(&plane, device)?;
+        assert_eq!((members[group.rank()], group.world_size()), (rank, members.len()));
+        group.warm_up(&Collective::everything(members.len()))?;
+        on_a_group(&group, device)?;
     }
     Ok(())
 }
 
-/// Runs all plane checks on the groups along every axis of a grid. The planes of groups, also over several
-/// axes, have the grid's members in its order.
+/// Runs all group checks on the groups along every axis of a grid. Groups, also over several axes,
+/// have the grid's members in its order.
 fn on_every_axis(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
     for axis in Axis::ALL {
         let others: Vec<_> = Axis::ALL.into_iter().filter(|other| *other != axis).collect();
         let grid = divided_along(axis, communicator.world_size()).seen_from(communicator.rank());
         let grid = grid.map_err(|error| Failed::Other(error.to_string()))?;
         for axes in [&[axis][..], &others] {
-            let group = grid.group_over(axes);
-            let plane = communicator.divide(&grid.groups_over(axes))?;
-            plane.warm_up(&Collective::everything(group.ranks.len()))?;
-            assert_eq!((plane.rank(), plane.world_size()), (group.index, group.ranks.len()));
-            let (own, all) = (filled(device, &[grid.rank() as f32]), buffer(device, 4 * group.ranks.len()));
-            plane.run(
+            let members = grid.group_over(axes);
+            let group = communicator.divide(&grid.groups_over(axes))?;
+            group.warm_up(&Collective::everything(members.ranks.len()))?;
+            assert_eq!((group.rank(), group.world_size()), (members.index, members.ranks.len()));
+            let (own, all) = (filled(device, &[grid.rank() as f32]), buffer(device, 4 * members.ranks.len()));
+            group.run(
                 Collective::AllGather { input: own.region(0, 4), output: all.region(0, all.bytes()) },
                 STREAM,
             )?;
-            let ranks: Vec<_> = group.ranks.iter().map(|rank| *rank as f32).collect();
+            let ranks: Vec<_> = members.ranks.iter().map(|rank| *rank as f32).collect();
             assert_eq!(values::<f32>(device, &all, 0, ranks.len())?, ranks);
             if axes == [axis] {
-                on_a_plane(&plane, device)?;
+                on_a_group(&group, device)?;
             }
         }
     }
@@ -67,7 +67,7 @@ fn divided_along(axis: Axis, ranks: usize) -> GridShape {
 
 /// Rows of a grid pass values along while its columns gather theirs, and ranks differ in the order of their
 /// first calls.
-fn planes_work_side_by_side(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
+fn groups_work_side_by_side(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
     let (rank, world_size) = (communicator.rank(), communicator.world_size());
     let rows: Vec<_> = (0..world_size).step_by(2).map(|r| (r..world_size.min(r + 2)).collect()).collect();
     let columns = by_parity(world_size);
@@ -137,20 +137,20 @@ fn control_messages_arrive_whole(communicator: &mut Communicator, _: &Device) ->
     Ok(())
 }
 
-/// Each rank is late once, on both planes; no rank continues before it has arrived.
+/// Each rank is late once, on both channels; no rank continues before it has arrived.
 fn barriers_wait(communicator: &mut Communicator, come: &[AtomicUsize; 2]) -> Outcome<()> {
     let world_size = communicator.world_size();
     for late in 0..world_size {
-        for (plane, come) in come.iter().enumerate() {
+        for (channel, come) in come.iter().enumerate() {
             if communicator.rank() == late {
                 std::thread::sleep(Duration::from_millis(2));
             }
             come.fetch_add(1, Ordering::SeqCst);
-            if plane == 0 {
+            if channel == 0 {
                 communicator.control.barrier()?;
             } else {
-                communicator.data.run(Collective::Barrier, STREAM)?;
-                communicator.data.synchronize(STREAM)?;
+                communicator.group.run(Collective::Barrier, STREAM)?;
+                communicator.group.synchronize(STREAM)?;
             }
             assert!(come.load(Ordering::SeqCst) >= (late + 1) * world_size);
         }
@@ -173,10 +173,10 @@ fn barriers_wait_for_every_rank() {
 
 /// Checks of every transport.
 const CHECKS: [(&str, Check); 5] = [
-    ("on the plane of all ranks", |communicator, device| on_a_plane(&communicator.data, device)),
+    ("on the group of all ranks", |communicator, device| on_a_group(&communicator.group, device)),
     ("on_groups", on_groups),
     ("on_every_axis", on_every_axis),
-    ("planes_work_side_by_side", planes_work_side_by_side),
+    ("groups_work_side_by_side", groups_work_side_by_side),
     ("control_messages_arrive_whole", control_messages_arrive_whole),
 ];
 
@@ -235,8 +235,8 @@ fn first_calls_over_nccl_may_differ_in_form() {
     let outcome = run(gpus.largest_world, Options::default(), |communicator| {
         let device = common::nccl::gpu(communicator.rank(), communicator.rank(), "")?;
         let communicator = communicator.over_nccl(&device, PATIENCE)?;
-        exchange_matches_plain_sends_and_receives(&communicator.data, &device)?;
-        sends_and_receives_pass_values_along(&communicator.data, &device)
+        exchange_matches_plain_sends_and_receives(&communicator.group, &device)?;
+        sends_and_receives_pass_values_along(&communicator.group, &device)
     });
     outcome.unwrap();
 }
@@ -290,7 +290,7 @@ mod tcp {
         let (world, communicator) = common::tcp::join(PATIENCE);
         let device = common::nccl::gpu(world.rank(), world.local().0, "expandable_segments:True").unwrap();
         let communicator = communicator.over_nccl(&device, PATIENCE).unwrap();
-        communicator.data.warm_up(&Collective::everything(world.size())).unwrap();
+        communicator.group.warm_up(&Collective::everything(world.size())).unwrap();
         check_all(world, communicator, &device);
     }
 }
@@ -320,7 +320,7 @@ mod mpi {
         let (world, communicator) = collective::mpi::start(PATIENCE).unwrap();
         let device = common::nccl::gpu(world.rank(), world.local().0, "expandable_segments:True").unwrap();
         let mut communicator = communicator.over_nccl(&device, PATIENCE).unwrap();
-        communicator.data.warm_up(&Collective::everything(world.size())).unwrap();
+        communicator.group.warm_up(&Collective::everything(world.size())).unwrap();
         for (name, check) in CHECKS {
             check(&mut communicator, &device).unwrap_or_else(|error| panic!("{name}: {error}"));
         }

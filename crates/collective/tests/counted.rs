@@ -6,20 +6,20 @@ use collective::threads::{Options, run};
 use collective::{CallKind, Collective, Communicator, ProcessGroup, Traffic};
 use device::{DType, Device};
 
-/// Runs every operation on the plane of all ranks and on the plane of a group.
+/// Runs every collective in the group of all ranks and in one that is split off.
 fn work(communicator: &mut Communicator, device: &Device) -> Outcome<Traffic> {
-    let own = work_on(&communicator.data, device)?;
+    let own = work_on(&communicator.group, device)?;
     assert_eq!(communicator.traffic(), own);
     let world_size = communicator.world_size();
     let group = communicator.divide(&[(0..world_size).rev().skip(1).collect()])?;
-    let mut both = communicator.data.traffic();
+    let mut both = communicator.group.traffic();
     both += work_on(&group, device)?;
     drop(group);
     assert_eq!(communicator.traffic(), both);
     Ok(both)
 }
 
-/// Runs every operation of a data plane, with sizes that do not divide evenly.
+/// Runs every collective, with sizes that do not divide evenly.
 fn work_on(data: &ProcessGroup, device: &Device) -> Outcome<Traffic> {
     let (rank, world_size) = (data.rank(), data.world_size());
     let (small, large) = (buffer(device, 4 * 7), buffer(device, 4 * 7 * world_size));
@@ -80,7 +80,7 @@ fn nccl_and_counted_agree() {
 
 #[test]
 fn traffic_is_by_operation() {
-    let traffic = work_on(&Communicator::counted(1, 4).data, &meta(1)).unwrap();
+    let traffic = work_on(&Communicator::counted(1, 4).group, &meta(1)).unwrap();
     let reduced = traffic.get(CallKind::AllReduce);
     assert_eq!(reduced.calls, 2);
     // 300,001 elements in shards of 75,001, the last one shorter by 3; and 7 in shards of 2, 2, 2, 1.
@@ -103,12 +103,12 @@ fn a_counted_rank_gets_its_own_values_back() {
     assert_eq!(communicator.control.gather(2, &[1]).unwrap().unwrap(), [[1]; 3]);
     let (own, all) = (filled(&device, &[1.5f32, 2.5]), buffer(&device, 24));
     communicator
-        .data
+        .group
         .run(Collective::AllGather { input: own.region(0, 8), output: all.region(0, 24) }, STREAM)
         .unwrap();
     assert_eq!(*all.read::<f32>(0, 6).unwrap(), [1.5, 2.5, 1.5, 2.5, 1.5, 2.5]);
     communicator
-        .data
+        .group
         .run(Collective::AllReduce { region: own.region(0, 8), dtype: DType::F32 }, STREAM)
         .unwrap();
     assert_eq!(*own.read::<f32>(0, 2).unwrap(), [1.5, 2.5]);

@@ -2,21 +2,21 @@
 
 use crate::common::{Failed, Outcome, STREAM, buffer, cpu, filled, values};
 use collective::threads::{Options, run};
-use collective::{Axis, Collective, DividedPlane, Planes, ProcessGroup, RankGrid, exchange_shards};
+use collective::{Axis, Collective, DividedGroup, GridGroups, ProcessGroup, RankGrid, exchange_shards};
 use device::{Category, Device};
 use tensor::Tensor;
 
-/// Gathers the world numbers of a plane's ranks.
-fn members(plane: &ProcessGroup, device: &Device, rank: usize) -> Outcome<Vec<usize>> {
-    let (own, all) = (filled(device, &[rank as f32]), buffer(device, 4 * plane.world_size()));
-    plane
+/// Gathers the world numbers of a group's ranks.
+fn members(group: &ProcessGroup, device: &Device, rank: usize) -> Outcome<Vec<usize>> {
+    let (own, all) = (filled(device, &[rank as f32]), buffer(device, 4 * group.world_size()));
+    group
         .run(Collective::AllGather { input: own.region(0, 4), output: all.region(0, all.bytes()) }, STREAM)?;
-    Ok(values::<f32>(device, &all, 0, plane.world_size())?.into_iter().map(|rank| rank as usize).collect())
+    Ok(values::<f32>(device, &all, 0, group.world_size())?.into_iter().map(|rank| rank as usize).collect())
 }
 
 /// The groups of a rank along an axis, of sizes that divide it, on grids with other axes.
 #[test]
-fn planes_of_divided_axes_have_the_ranks_of_the_grid() {
+fn groups_of_divided_axes_have_the_ranks_of_the_grid() {
     for (data, pipeline, size) in
         [(1, 1, 1), (2, 1, 1), (2, 1, 2), (4, 1, 2), (6, 1, 3), (4, 2, 2), (4, 2, 1), (6, 2, 2), (2, 3, 2)]
     {
@@ -26,9 +26,9 @@ fn planes_of_divided_axes_have_the_ranks_of_the_grid() {
             let device = cpu(rank);
             let failed = |error: collective::CollectiveError| Failed::Other(error.to_string());
             let grid = RankGrid::new(&sizes, rank).map_err(failed)?;
-            let mut planes = Planes::new(communicator, grid)?;
-            planes.divide(Axis::Data, size)?;
-            let DividedPlane { all, within, across } = planes.divided(Axis::Data)?;
+            let mut groups = GridGroups::new(communicator, grid)?;
+            groups.divide(Axis::Data, size)?;
+            let DividedGroup { all, within, across } = groups.divided(Axis::Data)?;
             let group_of = |groups: Vec<Vec<usize>>| groups.into_iter().find(|ranks| ranks.contains(&rank));
             let neighbours = group_of(grid.neighbours(Axis::Data, size)).unwrap_or_default();
             assert_eq!(members(&all, &device, rank)?, grid.group(Axis::Data).ranks);
@@ -45,10 +45,10 @@ fn planes_of_divided_axes_have_the_ranks_of_the_grid() {
 }
 
 #[test]
-fn counted_planes_have_the_sizes_of_divided_ones() {
+fn counted_groups_have_the_sizes_of_divided_ones() {
     for (ranks, size) in [(1, 1), (4, 4), (4, 2), (6, 3), (3, 1)] {
-        let DividedPlane { all, within, across } = DividedPlane::counted(ranks, size);
-        assert_eq!([all, within, across].map(|plane| plane.world_size()), [ranks, size, ranks / size]);
+        let DividedGroup { all, within, across } = DividedGroup::counted(ranks, size);
+        assert_eq!([all, within, across].map(|group| group.world_size()), [ranks, size, ranks / size]);
     }
 }
 
@@ -65,8 +65,8 @@ fn shards_come_from_the_first_ranks_in_their_order() {
                 let own: Vec<_> = (0..SHARD * ranks).map(|index| value(rank, index)).collect();
                 let part = Tensor::from_host(&device, &own, [own.len()], Category::Gradient).unwrap();
                 let scratch = Tensor::from_host(&device, &own, [own.len()], Category::Communication).unwrap();
-                let plane = &mut communicator.data;
-                let shards = exchange_shards(plane, &part, senders, &scratch, STREAM)?;
+                let group = &mut communicator.group;
+                let shards = exchange_shards(group, &part, senders, &scratch, STREAM)?;
                 assert_eq!(shards.len(), senders);
                 for (from, shard) in shards.iter().enumerate() {
                     let expected: Vec<_> =

@@ -16,7 +16,7 @@ type Step = fn(&mut Communicator, &Device) -> Outcome<()>;
 const DISAGREEMENTS: [(Step, Step, [&str; 2]); 8] = [
     (
         |c, d| reduce(c, d, 8, DType::F32),
-        |c, _| done(c.data.run(Collective::Barrier, STREAM)),
+        |c, _| done(c.group.run(Collective::Barrier, STREAM)),
         ["all-reduce #1 of 8 bytes of f32", "barrier #1"],
     ),
     (|c, d| reduce(c, d, 8, DType::F32), |c, d| reduce(c, d, 12, DType::F32), ["of 8 bytes", "of 12 bytes"]),
@@ -29,7 +29,7 @@ const DISAGREEMENTS: [(Step, Step, [&str; 2]); 8] = [
     (|c, d| send(c, d, 1, 8), |c, d| receive(c, d, 0, 4), ["send #0 of 8 bytes", "receive #0 of 4 bytes"]),
     (
         |c, d| send(c, d, 1, 8),
-        |c, _| done(c.data.run(Collective::Barrier, STREAM)),
+        |c, _| done(c.group.run(Collective::Barrier, STREAM)),
         ["send #0", "barrier #1"],
     ),
     (
@@ -38,8 +38,8 @@ const DISAGREEMENTS: [(Step, Step, [&str; 2]); 8] = [
         ["control barrier #0", "control gather #0"],
     ),
     (
-        |c, _| done(c.data.split(&[vec![0, 1]])),
-        |c, _| done(c.data.split(&[vec![0], vec![1]])),
+        |c, _| done(c.group.split(&[vec![0, 1]])),
+        |c, _| done(c.group.split(&[vec![0], vec![1]])),
         ["[[0, 1]]", "[[0], [1]]"],
     ),
 ];
@@ -54,22 +54,22 @@ fn declare(c: &mut Communicator, reason: &str) -> Outcome<()> {
 }
 
 fn reduce(c: &mut Communicator, device: &Device, bytes: usize, dtype: DType) -> Outcome<()> {
-    done(c.data.run(Collective::AllReduce { region: buffer(device, bytes).region(0, bytes), dtype }, STREAM))
+    done(c.group.run(Collective::AllReduce { region: buffer(device, bytes).region(0, bytes), dtype }, STREAM))
 }
 
 fn broadcast(c: &mut Communicator, device: &Device, root: usize) -> Outcome<()> {
-    done(c.data.run(Collective::Broadcast { root, region: buffer(device, 8).region(0, 8) }, STREAM))
+    done(c.group.run(Collective::Broadcast { root, region: buffer(device, 8).region(0, 8) }, STREAM))
 }
 
 fn send(c: &mut Communicator, device: &Device, to: usize, bytes: usize) -> Outcome<()> {
-    c.data.run(Collective::Send { to, region: buffer(device, bytes).region(0, bytes) }, STREAM)?;
+    c.group.run(Collective::Send { to, region: buffer(device, bytes).region(0, bytes) }, STREAM)?;
     // A send may return before it is received; the rank stays, so that the peer sees the message and not its
     // end.
     done(c.control.barrier())
 }
 
 fn receive(c: &mut Communicator, device: &Device, from: usize, bytes: usize) -> Outcome<()> {
-    done(c.data.run(Collective::Receive { from, region: buffer(device, bytes).region(0, bytes) }, STREAM))
+    done(c.group.run(Collective::Receive { from, region: buffer(device, bytes).region(0, bytes) }, STREAM))
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn ranks_that_disagree_are_named() {
         for device in [cpu, meta] {
             let outcome = run(2, PATIENT, move |mut c| {
                 let device = device(c.rank());
-                c.data.run(Collective::Barrier, STREAM)?;
+                c.group.run(Collective::Barrier, STREAM)?;
                 if c.rank() == 0 { zero(&mut c, &device) } else { one(&mut c, &device) }
             });
             let (_, text) = first_error(outcome);
@@ -92,13 +92,13 @@ fn ranks_that_disagree_are_named() {
         }
         // Either rank may notice first; the other gets its reason.
         let outcomes = common::tcp::run_over_tcp(2, Duration::from_secs(3), |c, device| {
-            c.data.run(Collective::Barrier, STREAM)?;
+            c.group.run(Collective::Barrier, STREAM)?;
             if c.rank() == 0 { zero(c, device) } else { one(c, device) }
         });
         let errors: Vec<String> = outcomes.into_iter().filter_map(Result::err).collect();
         assert!(!errors.is_empty(), "case {index}");
         for word in words {
-            // The first call of the control plane has exchanged the identities of the processes.
+            // The first call of the control channel has exchanged the identities of the processes.
             let word = if word.starts_with("control") { &*word.replace("#0", "#1") } else { word };
             let all = errors.iter().all(|text| text.contains(word));
             assert!(all, "case {index} over TCP: {word} is not in: {errors:?}");
@@ -125,11 +125,11 @@ fn a_failure_ends_pending_and_later_calls_of_all() {
             let pending = if c.rank() == 0 {
                 c.control.barrier().err()
             } else {
-                c.data.run(Collective::Barrier, STREAM).err()
+                c.group.run(Collective::Barrier, STREAM).err()
             };
             let later = [
                 c.control.all_gather(b"x").err(),
-                c.data
+                c.group
                     .run(
                         Collective::Send {
                             to: if c.rank() == 0 { 1 } else { 0 },
@@ -138,7 +138,7 @@ fn a_failure_ends_pending_and_later_calls_of_all() {
                         STREAM,
                     )
                     .err(),
-                c.data.synchronize(STREAM).err(),
+                c.group.synchronize(STREAM).err(),
             ];
             assert_eq!(c.control.watch().failure().unwrap().rank, 2);
             for error in later.into_iter().chain([pending]) {
@@ -168,11 +168,11 @@ fn a_silent_rank_is_a_timeout_that_names_it() {
     let options = Options { timeout: Duration::from_secs(5), grace: Duration::from_secs(3) };
     let begin = Instant::now();
     let outcome = run(4, options, |c| -> Outcome<()> {
-        c.data.run(Collective::Barrier, STREAM)?;
+        c.group.run(Collective::Barrier, STREAM)?;
         if c.rank() == 2 {
             std::thread::sleep(Duration::from_secs(3600));
         }
-        done(c.data.run(Collective::Barrier, STREAM))
+        done(c.group.run(Collective::Barrier, STREAM))
     });
     let error = outcome.unwrap_err();
     let Cause::Error(Failed::Collective(CollectiveError::Timeout { peer, call, .. })) = &error.cause else {
@@ -190,7 +190,7 @@ fn a_peer_that_receives_nothing_is_a_timeout() {
         let device = cpu(c.rank());
         let large = buffer(&device, 16 << 20);
         let peer = 1 - c.rank();
-        done(c.data.run(Collective::Send { to: peer, region: large.region(0, 16 << 20) }, STREAM))
+        done(c.group.run(Collective::Send { to: peer, region: large.region(0, 16 << 20) }, STREAM))
     });
     let (_, text) = first_error(outcome);
     assert!(text.contains("send #0") && text.contains("did not answer within 0.1 s"), "{text}");
@@ -207,7 +207,7 @@ fn slow_progress_is_no_timeout() {
         let region = large.region(0, BYTES);
         if c.rank() == 0 {
             let begin = Instant::now();
-            c.data.run(
+            c.group.run(
                 Collective::Exchange { sends: vec![(1, region), (2, region)], receives: Vec::new() },
                 STREAM,
             )?;
@@ -215,7 +215,7 @@ fn slow_progress_is_no_timeout() {
             return Ok(());
         }
         std::thread::sleep(Duration::from_millis(3200 * c.rank() as u64));
-        done(c.data.run(Collective::Receive { from: 0, region }, STREAM))
+        done(c.group.run(Collective::Receive { from: 0, region }, STREAM))
     });
     outcome.unwrap();
 }
@@ -223,7 +223,7 @@ fn slow_progress_is_no_timeout() {
 #[test]
 fn a_rank_that_ends_early_is_named() {
     let outcome = run(3, PATIENT, |c| -> Outcome<()> {
-        if c.rank() == 1 { Ok(()) } else { done(c.data.run(Collective::Barrier, STREAM)) }
+        if c.rank() == 1 { Ok(()) } else { done(c.group.run(Collective::Barrier, STREAM)) }
     });
     let (_, text) = first_error(outcome);
     assert!(text.contains("barrier #0: rank 1 failed: it ended without making this call"), "{text}");
@@ -233,7 +233,7 @@ fn a_rank_that_ends_early_is_named() {
 fn errors_in_a_group_name_ranks_of_the_world() {
     let outcome = run(4, PATIENT, |c| -> Outcome<()> {
         let device = cpu(c.rank());
-        let group = c.data.split(&[vec![0, 1], vec![2, 3]])?;
+        let group = c.group.split(&[vec![0, 1], vec![2, 3]])?;
         let bytes = if c.rank() == 3 { 8 } else { 4 };
         done(group.run(
             Collective::AllReduce { region: buffer(&device, bytes).region(0, bytes), dtype: DType::F32 },
@@ -255,7 +255,7 @@ fn all_transports_refuse_the_same_operands() {
         (|c, d| receive(c, d, 1, 3), "3 bytes from byte 0 are not whole elements of 2 bytes"),
         (
             |c, d| {
-                done(c.data.run(
+                done(c.group.run(
                     Collective::AllGather {
                         input: buffer(d, 4).region(0, 4),
                         output: buffer(d, 12).region(0, 12),
@@ -267,11 +267,13 @@ fn all_transports_refuse_the_same_operands() {
         ),
         (
             |c, d| {
-                done(c.data.run(Collective::Broadcast { root: 0, region: buffer(d, 4).region(2, 4) }, STREAM))
+                done(
+                    c.group.run(Collective::Broadcast { root: 0, region: buffer(d, 4).region(2, 4) }, STREAM),
+                )
             },
             "4 bytes from byte 2 are not inside a buffer of 4 bytes",
         ),
-        (|c, _| done(c.data.split(&[vec![0], vec![0, 1]])), "rank 0 is in two groups"),
+        (|c, _| done(c.group.split(&[vec![0], vec![0, 1]])), "rank 0 is in two groups"),
     ];
     for (case, text) in cases {
         let counted = case(&mut Communicator::counted(0, 2), &meta(0)).unwrap_err().to_string();
@@ -289,19 +291,19 @@ fn receives_must_not_overlap_other_regions() {
     let solo = Communicator::counted(0, 2);
     let both = filled(&cpu(0), &[0.0f32; 4]);
     let (left, overlapping, right) = (both.region(0, 8), both.region(4, 8), both.region(8, 8));
-    solo.data
+    solo.group
         .run(Collective::Exchange { sends: vec![(1, left)], receives: vec![(1, right)] }, STREAM)
         .unwrap();
-    solo.data
+    solo.group
         .run(Collective::Exchange { sends: vec![(1, left), (1, overlapping)], receives: Vec::new() }, STREAM)
         .unwrap();
     assert!(
-        solo.data
+        solo.group
             .run(Collective::Exchange { sends: vec![(1, left)], receives: vec![(1, overlapping)] }, STREAM)
             .is_err()
     );
     assert!(
-        solo.data
+        solo.group
             .run(
                 Collective::Exchange { sends: Vec::new(), receives: vec![(1, right), (1, overlapping)] },
                 STREAM
@@ -330,7 +332,7 @@ fn receives_must_not_overlap_other_regions() {
         };
         let expected = !(over(0, 1) || over(0, 2) || over(1, 2));
         let allowed =
-            solo.data.run(Collective::Exchange { sends: of(false), receives: of(true) }, STREAM).is_ok();
+            solo.group.run(Collective::Exchange { sends: of(false), receives: of(true) }, STREAM).is_ok();
         assert_eq!(allowed, expected, "{three:?}, received {received:03b}");
     }
 }

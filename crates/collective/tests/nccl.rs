@@ -46,8 +46,8 @@ fn a_world_of_one_is_unchanged() {
     let device = cpu(0);
     let solo = Communicator::solo().over_nccl(&device, PATIENCE).unwrap();
     let buffer = filled(&device, &[1.5f32]);
-    solo.data.run(Collective::AllReduce { region: buffer.region(0, 4), dtype: DType::F32 }, STREAM).unwrap();
-    solo.data.warm_up(&Collective::everything(1)).unwrap();
+    solo.group.run(Collective::AllReduce { region: buffer.region(0, 4), dtype: DType::F32 }, STREAM).unwrap();
+    solo.group.warm_up(&Collective::everything(1)).unwrap();
     assert_eq!(values::<f32>(&device, &buffer, 0, 1).unwrap(), [1.5]);
 }
 
@@ -66,7 +66,7 @@ fn a_cpu_device_is_refused() {
 fn taken(communicator: Communicator, device: &Device) -> Outcome<u64> {
     let before = device.statistics().allocated();
     let communicator = communicator.over_nccl(device, PATIENCE)?;
-    communicator.data.warm_up(&[Collective::all_gather()])?;
+    communicator.group.warm_up(&[Collective::all_gather()])?;
     let taken = device.statistics().allocated() - before;
     drop(communicator);
     assert_eq!(device.statistics().allocated(), before);
@@ -97,7 +97,7 @@ fn transports_refuse_regions_of_other_devices() {
     let outcome = run_on_gpus(2, PATIENCE, "", |communicator, device| {
         let host = cpu(communicator.rank());
         let on_host = communicator
-            .data
+            .group
             .run(Collective::AllReduce { region: buffer(&host, 4).region(0, 4), dtype: DType::F32 }, STREAM);
         let text = on_host.unwrap_err().to_string();
         assert!(text.contains("all-reduce #0: NCCL moves GPU regions"), "{text}");
@@ -108,7 +108,7 @@ fn transports_refuse_regions_of_other_devices() {
     let outcome = run(2, Options::default(), |communicator| -> Outcome<()> {
         let device = gpu(communicator.rank(), communicator.rank(), "")?;
         communicator
-            .data
+            .group
             .run(Collective::Broadcast { root: 0, region: buffer(&device, 4).region(0, 4) }, STREAM)?;
         Ok(())
     });
@@ -116,25 +116,26 @@ fn transports_refuse_regions_of_other_devices() {
     assert!(text.contains("broadcast #0: GPU regions need NCCL"), "{text}");
 }
 
-/// A wait for a rank that does not arrive, on the plane of all ranks or of a group, or a wait for the device.
+/// A wait for a rank that does not arrive, in the group of all ranks or in one that is split off, or a wait
+/// for the device.
 type Wait = fn(&mut Communicator, &Device) -> Outcome<()>;
 
 const WAITS: [Wait; 3] = [
     |communicator, _| {
-        communicator.data.run(Collective::Barrier, STREAM)?;
-        Ok(communicator.data.synchronize(STREAM)?)
+        communicator.group.run(Collective::Barrier, STREAM)?;
+        Ok(communicator.group.synchronize(STREAM)?)
     },
     |communicator, device| {
         let sums = buffer(device, 1 << 20);
         communicator
-            .data
+            .group
             .run(Collective::AllReduce { region: sums.region(0, sums.bytes()), dtype: DType::F32 }, STREAM)?;
         values::<f32>(device, &sums, 0, 1).map(drop)
     },
     |communicator, device| {
         let left = buffer(device, 4);
-        communicator.data.run(Collective::Receive { from: 1, region: left.region(0, 4) }, STREAM)?;
-        Ok(communicator.data.synchronize(STREAM)?)
+        communicator.group.run(Collective::Receive { from: 1, region: left.region(0, 4) }, STREAM)?;
+        Ok(communicator.group.synchronize(STREAM)?)
     },
 ];
 
@@ -142,7 +143,7 @@ const WAITS: [Wait; 3] = [
 fn later(communicator: &mut Communicator, device: &Device) -> Vec<CollectiveError> {
     let (small, all) = (buffer(device, 4), vec![(0..communicator.world_size()).collect()]);
     let region = small.region(0, 4);
-    let data = &mut communicator.data;
+    let data = &mut communicator.group;
     let answers = [
         data.run(Collective::AllReduce { region, dtype: DType::F32 }, STREAM).err(),
         data.run(Collective::Send { to: 1, region }, STREAM).err(),
@@ -162,8 +163,8 @@ fn a_rank_that_stops_is_a_timeout_that_names_it() {
     for wait in WAITS {
         let over = Arc::new(AtomicUsize::new(0));
         let outcome = run_on_gpus(world_size, TIMEOUT, "", move |communicator, device| {
-            communicator.data.run(Collective::Barrier, STREAM)?;
-            communicator.data.synchronize(STREAM)?;
+            communicator.group.run(Collective::Barrier, STREAM)?;
+            communicator.group.synchronize(STREAM)?;
             if communicator.rank() == 1 {
                 while over.load(Ordering::SeqCst) < world_size - 1 {
                     std::thread::sleep(Duration::from_millis(10));
@@ -196,8 +197,8 @@ fn a_rank_that_fails_ends_the_waits_of_the_others() {
         for says_so in [true, false] {
             let (sender, received) = std::sync::mpsc::channel();
             let outcome = run_on_gpus(world_size, PATIENCE, "", move |communicator, device| {
-                communicator.data.run(Collective::Barrier, STREAM)?;
-                communicator.data.synchronize(STREAM)?;
+                communicator.group.run(Collective::Barrier, STREAM)?;
+                communicator.group.synchronize(STREAM)?;
                 if communicator.rank() == 1 {
                     std::thread::sleep(Duration::from_millis(50));
                     if says_so {
@@ -279,14 +280,14 @@ fn waits_in_shared_memory_end_if_a_rank_is_missing() {
             let tree = &RankTree::balanced(world_size);
             let sum = SharedSum { region: whole, scratch, dtype: DType::F32, everywhere: true };
             let sum = Collective::SumShared { sums: vec![sum], tree: tree.clone(), alone: false };
-            if let PeerAccess::Denied(_) = communicator.data.share(
+            if let PeerAccess::Denied(_) = communicator.group.share(
                 &[whole],
                 PeerAccessOptions { sums: Some(SumKernels::OF_TREES), ..PeerAccessOptions::default() },
             )? {
                 return Ok(());
             }
-            assert!(communicator.data.try_run(sum.clone(), STREAM)?);
-            communicator.data.synchronize(STREAM)?;
+            assert!(communicator.group.try_run(sum.clone(), STREAM)?);
+            communicator.group.synchronize(STREAM)?;
             let began = Instant::now();
             if communicator.rank() == 1 {
                 if fails {
@@ -300,14 +301,14 @@ fn waits_in_shared_memory_end_if_a_rank_is_missing() {
             // Several sums wait, one behind the other.
             let summed = |communicator: &mut Communicator| -> Outcome<()> {
                 for _ in 0..3 {
-                    communicator.data.try_run(sum.clone(), STREAM)?;
+                    communicator.group.try_run(sum.clone(), STREAM)?;
                 }
-                Ok(communicator.data.synchronize(STREAM)?)
+                Ok(communicator.group.synchronize(STREAM)?)
             };
             let message = summed(communicator).unwrap_err().to_string();
             let expected = if fails { "rank 1 failed: disk full" } else { "rank 1 did not answer within 3." };
             assert!(message.contains(expected), "{message}");
-            assert!(communicator.data.try_run(sum.clone(), STREAM).is_err());
+            assert!(communicator.group.try_run(sum.clone(), STREAM).is_err());
             // The device itself stays usable.
             device.copy_from_host(&[5.0f32], memory.region(0, 4))?;
             assert_eq!(values::<f32>(device, &memory, 0, 1)?, [5.0]);
@@ -327,11 +328,11 @@ fn errors_in_a_group_name_ranks_of_the_world_and_groups_must_be_the_same() {
     let Some(_gpus) = gpus() else { return };
     let outcome = run_on_gpus(2, PATIENCE, "", |communicator, _| {
         let groups = if communicator.rank() == 0 { vec![vec![0, 1]] } else { vec![vec![0], vec![1]] };
-        let error = communicator.data.split(&groups).map(drop).unwrap_err();
+        let error = communicator.group.split(&groups).map(drop).unwrap_err();
         let CollectiveError::Operand { call, problem, .. } = &error else { panic!("{error}") };
         assert_eq!((call.kind, call.sequence), (CallKind::Split, 0));
         assert!(problem.contains("has others"), "{problem}");
-        let group = communicator.data.split(&[vec![1, 0]])?;
+        let group = communicator.group.split(&[vec![1, 0]])?;
         assert_eq!(group.rank(), 1 - communicator.rank());
         if communicator.rank() == 1 {
             communicator.control.fail("corpus unreadable");

@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 type Act = fn(&World, &mut Communicator) -> Outcome<()>;
 
-/// A scenario: its name, what rank 2 does while the others wait for it in the data plane's barrier #1, and
+/// A scenario: its name, what rank 2 does while the others wait for it in the process group's barrier #1, and
 /// words that every survivor's error contains.
 const SCENARIOS: [(&str, Act, &[&str]); 6] = [
     ("fail", |world, _| fail(world), &["barrier #1: rank 2 failed: disk full"]),
@@ -34,7 +34,7 @@ const SCENARIOS: [(&str, Act, &[&str]); 6] = [
     ),
     (
         "call",
-        |_, communicator| Ok(communicator.data.run(Collective::Barrier, STREAM)?),
+        |_, communicator| Ok(communicator.group.run(Collective::Barrier, STREAM)?),
         &["all-reduce #1", "barrier #1"],
     ),
 ];
@@ -53,7 +53,7 @@ fn signal(name: &str) -> Outcome<()> {
 
 fn reduce(communicator: &mut Communicator, bytes: usize) -> Outcome<()> {
     let device = cpu(communicator.rank());
-    Ok(communicator.data.run(
+    Ok(communicator.group.run(
         Collective::AllReduce { region: buffer(&device, bytes).region(0, bytes), dtype: DType::F32 },
         STREAM,
     )?)
@@ -101,7 +101,7 @@ fn one_rank() {
     let is_over_tcp = std::env::var_os("MASTER_PORT").is_some();
     let (world, mut communicator) = if is_over_tcp { common::tcp::join(LIMIT) } else { join_mpi() };
     world.set_timeout(TIMEOUT);
-    communicator.data.run(Collective::Barrier, STREAM).unwrap();
+    communicator.group.run(Collective::Barrier, STREAM).unwrap();
     let outcome = if world.rank() == 2 {
         // The other ranks must have passed the barrier as well, even on a busy machine.
         std::thread::sleep(Duration::from_secs(1));
@@ -109,7 +109,7 @@ fn one_rank() {
     } else if words.concat().contains("all-reduce") {
         reduce(&mut communicator, 8)
     } else {
-        communicator.data.run(Collective::Barrier, STREAM).map_err(Into::into)
+        communicator.group.run(Collective::Barrier, STREAM).map_err(Into::into)
     };
     if let Err(error) = &outcome {
         println!("survivor {}: {error}", world.rank());

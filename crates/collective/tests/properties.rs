@@ -13,7 +13,7 @@ fn check<T: Number>(ranks: Vec<Vec<f32>>) -> Result<(), TestCaseError> {
     let outcome = run(world_size, Options::default(), move |c| -> Outcome<Vec<T>> {
         let device = cpu(c.rank());
         let buffer = filled(&device, &inputs_of_ranks[c.rank()]);
-        c.data.run(
+        c.group.run(
             Collective::AllReduce { region: buffer.region(0, buffer.bytes()), dtype: T::DTYPE },
             STREAM,
         )?;

@@ -24,7 +24,7 @@ fn devices_that_are_no_gpu_and_processes_are_refused() {
     assert!(error.contains("cpu is not one"), "{error}");
     let solo = Communicator::solo().over_shared_gpu(&cpu(0)).unwrap();
     let buffer = filled(&cpu(0), &[1.5f32]);
-    solo.data.run(Collective::AllReduce { region: buffer.region(0, 4), dtype: DType::F32 }, STREAM).unwrap();
+    solo.group.run(Collective::AllReduce { region: buffer.region(0, 4), dtype: DType::F32 }, STREAM).unwrap();
 }
 
 #[test]
@@ -36,14 +36,14 @@ fn nothing_is_allocated_and_host_memory_is_refused() {
         let before = device.statistics().allocated();
         let operand = filled(device, &[1.0f32; 3]);
         communicator
-            .data
+            .group
             .run(Collective::AllReduce { region: operand.region(0, 12), dtype: DType::F32 }, STREAM)?;
         assert_eq!(values::<f32>(device, &operand, 0, 3)?, [2.0; 3]);
         drop(operand);
         assert_eq!(device.statistics().allocated(), before);
         let host = buffer(&cpu(communicator.rank()), 4);
         let refused = communicator
-            .data
+            .group
             .run(Collective::AllReduce { region: host.region(0, 4), dtype: DType::F32 }, STREAM);
         let text = refused.unwrap_err().to_string();
         assert!(text.contains("ranks that share a GPU move its regions"), "{text}");
@@ -67,7 +67,7 @@ fn memory_is_not_overwritten_before_others_have_read_it() {
             for round in 0..20 {
                 let own = vec![(rank + round) as f32; COUNT];
                 device.copy_from_host_on(&own, whole, STREAM)?;
-                communicator.data.run(
+                communicator.group.run(
                     Collective::AllGather { input: whole, output: all.region(0, all.bytes()) },
                     STREAM,
                 )?;
@@ -90,19 +90,19 @@ fn memory_is_not_overwritten_before_others_have_read_it() {
 type Call = fn(&mut Communicator, &Device) -> Outcome<()>;
 
 const CALLS: [Call; 3] = [
-    |communicator, _| Ok(communicator.data.run(Collective::Barrier, STREAM)?),
+    |communicator, _| Ok(communicator.group.run(Collective::Barrier, STREAM)?),
     |communicator, device| {
         let sums = buffer(device, 1 << 20);
         Ok(communicator
-            .data
+            .group
             .run(Collective::AllReduce { region: sums.region(0, sums.bytes()), dtype: DType::F32 }, STREAM)?)
     },
     |communicator, device| {
         let left = buffer(device, 4);
         match communicator.rank() {
-            0 => Ok(communicator.data.run(Collective::Send { to: 1, region: left.region(0, 4) }, STREAM)?),
+            0 => Ok(communicator.group.run(Collective::Send { to: 1, region: left.region(0, 4) }, STREAM)?),
             _ => Ok(communicator
-                .data
+                .group
                 .run(Collective::Receive { from: 1, region: left.region(0, 4) }, STREAM)?),
         }
     },
@@ -119,8 +119,8 @@ fn a_rank_that_stops_or_fails_is_named_and_the_device_stays_usable() {
         let timeout = if fails { PATIENCE } else { TIMEOUT };
         let outcome = run_on_one_gpu(3, timeout, "", move |communicator, device| {
             let memory = filled(device, &[communicator.rank() as f32]);
-            communicator.data.run(Collective::Barrier, STREAM)?;
-            communicator.data.synchronize(STREAM)?;
+            communicator.group.run(Collective::Barrier, STREAM)?;
+            communicator.group.synchronize(STREAM)?;
             let began = Instant::now();
             if communicator.rank() == 1 {
                 if fails {

@@ -194,7 +194,7 @@ fn strangers_do_not_disturb_the_start() {
         });
         let ranks = on_threads(members.collect(), Duration::from_secs(60), |started| {
             let (world, communicator) = started.unwrap();
-            communicator.data.run(Collective::Barrier, STREAM).unwrap();
+            communicator.group.run(Collective::Barrier, STREAM).unwrap();
             drop(communicator);
             world.finish().unwrap();
         });

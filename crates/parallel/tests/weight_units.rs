@@ -70,7 +70,7 @@ impl Sharded {
 
     /// Runs the passes of a step.
     fn step(&self, communicator: &Communicator, segment: usize) -> Vec<Vec<f32>> {
-        self.units.begin(WalkKind::Step, &communicator.data).unwrap();
+        self.units.begin(WalkKind::Step, &communicator.group).unwrap();
         step(&self.device, &self.layers, segment)
     }
 
@@ -211,7 +211,7 @@ fn between_walks_a_rank_holds_its_parts_and_the_buffers() {
 fn gathering_ahead_adds_no_call() {
     let calls = |communicator: &Communicator, prefetch: usize| {
         let sharded = Sharded::on(communicator, prefetch, &[]);
-        let count = || communicator.data.traffic().get(CallKind::AllGather).calls;
+        let count = || communicator.group.traffic().get(CallKind::AllGather).calls;
         let walks = [0, 0, 0, 1, 1, 1].map(|segment| {
             let before = count();
             sharded.step(communicator, segment);
@@ -278,7 +278,7 @@ fn walks_of_both_kinds_have_the_bits() {
     let steps = |communicator: &Communicator, prefetch: usize| {
         let sharded = Sharded::on(communicator, prefetch, &[]);
         [(); 3].map(|()| {
-            sharded.units.begin(WalkKind::Forward, &communicator.data).unwrap();
+            sharded.units.begin(WalkKind::Forward, &communicator.group).unwrap();
             let tape = Tape::new(&sharded.device, Mode::Evaluate);
             let output = forward(&tape, &sharded.layers, 0).unwrap().tensor().to_vec::<f32>().unwrap();
             (output, sharded.step(communicator, 0))
@@ -297,7 +297,7 @@ fn meta_ranks_gather_the_same_bytes() {
             [statistics.allocated(), statistics.peak_allocated()]
         };
         let before = statistics();
-        sharded.units.begin(WalkKind::Step, &communicator.data).unwrap();
+        sharded.units.begin(WalkKind::Step, &communicator.group).unwrap();
         let tape = Tape::new(&sharded.device, Mode::Train).of(Pass::default());
         drop(forward(&tape, &sharded.layers, 0).unwrap());
         drop(tape);

@@ -1,7 +1,7 @@
 //! FLOPs, bytes and memory of single layers, counted by running them on Meta.
 
 use autograd::{Mode, Source, Tape, Var};
-use collective::DividedPlane;
+use collective::DividedGroup;
 use device::{CallLog, Category, Description, Device, Kind, Request};
 use nn::{Input, Model, Stage};
 use parallel::data::WalkKind;
@@ -81,7 +81,7 @@ fn layer_alone(
         false => Some(optimizer::build((device, None), config, &parts)?),
     };
     let parameters = held(device) - start;
-    let plane = DividedPlane::counted(config.parallel.replicas(), config.parallel.owners());
+    let group = DividedGroup::counted(config.parallel.replicas(), config.parallel.owners());
     let mut measure = LayerMeasure::default();
     let mut logs: [CallLog; 3] = Default::default();
     let next_log = |device: &Device| {
@@ -91,7 +91,7 @@ fn layer_alone(
     };
     for StagePart { model, reduction, weights } in &mut parts {
         if let Some(units) = weights {
-            units.begin(WalkKind::Step, &plane.within)?;
+            units.begin(WalkKind::Step, &group.within)?;
         }
         let (start, before_passes, flops_before) = (held(device), work(device), device.flops());
         device.begin_log();
@@ -111,7 +111,7 @@ fn layer_alone(
         drop(leaves);
         logs[1] = next_log(device);
         let (weights, after_input, flops_input) = (held(device) - start, work(device), device.flops());
-        pending.backward_weight(&mut reduction.sink(&plane))?;
+        pending.backward_weight(&mut reduction.sink(&group))?;
         logs[2] = device.end_log();
         measure.bytes = HeldBytes { parameters, activations, weights };
         let (end, flops_end) = (work(device), device.flops());

@@ -71,7 +71,7 @@ pub(crate) fn run_rank(
     let outcome =
         Worker::on(device.clone(), setup, communicator).map_err(RunError::from).and_then(|mut worker| {
             start.end("model");
-            // The data plane may have changed.
+            // The process group may have changed.
             worker.report_to(&status);
             let outcome = train_rank(&mut worker, options, directory, start);
             if let Err(error) = &outcome {

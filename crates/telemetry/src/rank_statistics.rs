@@ -24,7 +24,7 @@ pub struct Sources<'a> {
     pub at_peak: CategoryBytes,
     /// Allocated bytes of the host pool, and the peak of those that it has reserved.
     pub host: Usage,
-    /// Traffic of the data planes.
+    /// Traffic of all process groups.
     pub traffic: Traffic,
     /// Memory of the device as its driver counts it.
     pub driver: DriverAccount,

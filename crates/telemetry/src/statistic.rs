@@ -105,11 +105,11 @@ statistics! {
     HostAllocatedBytes "host_allocated_bytes" Bytes,
     /// Peak of the bytes that the host pool has taken from the host.
     PeakHostReservedBytes "peak_host_reserved_bytes" Bytes,
-    /// Bytes of data-plane operands sent to other ranks. Excludes headers and the control plane.
+    /// Bytes of collectives' operands sent to other ranks. Excludes headers and the control channel.
     BytesSent "bytes_sent" Bytes,
-    /// Bytes of data-plane operands received from other ranks. Excludes headers and the control plane.
+    /// Bytes of collectives' operands received from other ranks. Excludes headers and the control channel.
     BytesReceived "bytes_received" Bytes,
-    /// Number of data-plane calls.
+    /// Number of calls of process groups.
     CollectiveCalls "collective_calls" Count,
     /// Bytes used on the device by the driver's account when the context had been created: the context and
     /// other processes. 0 without a driver.

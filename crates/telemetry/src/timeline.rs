@@ -97,7 +97,7 @@ pub struct RankTimeline {
 /// must call it.
 ///
 /// # Errors
-/// Errors of the control plane; a message that is not a timeline.
+/// Errors of the control channel; a message that is not a timeline.
 pub fn gather(control: &mut dyn ControlChannel, own: &RankTimeline) -> Result<Option<Vec<RankTimeline>>> {
     let encoded = serde_json::to_vec(own)
         .map_err(|error| TelemetryError::Encode { rank: own.rank, reason: error.to_string() })?;

@@ -42,7 +42,7 @@ impl Evaluator {
         };
         let models = engine.stages().map(model).collect::<Result<Vec<_>>>()?;
         engine.allocate_pixels()?;
-        engine.has_peers = connections::warm_up(&mut engine.planes, &engine.device, config, &[], false)?;
+        engine.has_peers = connections::warm_up(&mut engine.groups, &engine.device, config, &[], false)?;
         if let Some(weights) = weights {
             let own = models.iter().map(|(model, units)| (&**model, units.as_ref()));
             loading::load_models(&mut engine, own, weights)?;
@@ -57,7 +57,7 @@ impl Evaluator {
     pub fn losses(&mut self, on_losses: &mut dyn FnMut(usize)) -> Result<Losses> {
         let own = self.passes(None, on_losses)?;
         let assignment = self.engine.setup.config.validation_assignment();
-        results::of_all(&mut self.engine.planes, &own, &assignment)
+        results::of_all(&mut self.engine.groups, &own, &assignment)
     }
 
     /// Returns whether this rank has the model's end, and so losses.
@@ -85,7 +85,7 @@ impl Evaluator {
     fn passes(&mut self, most: Option<usize>, on_losses: &mut dyn FnMut(usize)) -> Result<Losses> {
         let mut phases = Phases::new(&self.engine.device);
         for units in self.models.iter().filter_map(|(_, units)| units.as_ref()) {
-            units.begin(WalkKind::Forward, &self.engine.planes.divided(Axis::Data)?.within)?;
+            units.begin(WalkKind::Forward, &self.engine.groups.divided(Axis::Data)?.within)?;
         }
         let models = self.models.iter().map(|(model, _)| &**model).collect();
         Ok(self.engine.losses(models, most, &mut phases, Some(on_losses))?.0)

@@ -32,7 +32,7 @@ pub enum Collective {
 #[derive(Debug)]
 pub struct CollectiveRule {
     collective: Collective,
-    plane: ProcessGroup,
+    group: ProcessGroup,
 }
 
 /// The sum of `x` over the ranks along `axis`, f32, bf16 or f16.
@@ -69,11 +69,11 @@ pub fn exchange(tape: &Tape, x: Var, axis: Axis, shift: isize) -> Result<Var> {
 }
 
 fn call(tape: &Tape, collective: Collective, x: Var, axis: Axis) -> Result<Var> {
-    let Some(plane) = tape.pass().planes.along(axis) else { return Ok(x) };
-    let plane = plane.clone();
+    let Some(group) = tape.pass().groups.along(axis) else { return Ok(x) };
+    let group = group.clone();
     tape.begin(collective.operator())?;
-    let output = collective.run(x.tensor(), &plane, Category::Activation)?;
-    tape.record_one(&[x.block_source()], output, || CollectiveRule { collective, plane })
+    let output = collective.run(x.tensor(), &group, Category::Activation)?;
+    tape.record_one(&[x.block_source()], output, || CollectiveRule { collective, group })
 }
 
 impl Collective {
@@ -96,13 +96,13 @@ impl Collective {
         }
     }
 
-    fn run(self, x: &Tensor, plane: &ProcessGroup, category: Category) -> Result<Tensor> {
+    fn run(self, x: &Tensor, group: &ProcessGroup, category: Category) -> Result<Tensor> {
         let request = Request::new(category, self.operator());
         match self {
-            Collective::AllReduce => tensors::all_reduce(x, plane, request),
-            Collective::AllGather => tensors::all_gather(x, plane, request),
-            Collective::ReduceScatter => tensors::reduce_scatter(x, plane, request),
-            Collective::Exchange(shift) => tensors::shift(x, plane, shift, request),
+            Collective::AllReduce => tensors::all_reduce(x, group, request),
+            Collective::AllGather => tensors::all_gather(x, group, request),
+            Collective::ReduceScatter => tensors::reduce_scatter(x, group, request),
+            Collective::Exchange(shift) => tensors::shift(x, group, shift, request),
         }
         .map_err(|source| AutogradError::Collective { operator: self.operator(), source })
     }
@@ -124,6 +124,6 @@ impl Rule for CollectiveRule {
     ) -> Result<Vec<Option<Tensor>>> {
         let gradient = only(outputs)?;
         let transpose = self.collective.transpose();
-        Ok(vec![Some(transpose.run(&gradient, &self.plane, Category::ActivationGradient)?)])
+        Ok(vec![Some(transpose.run(&gradient, &self.group, Category::ActivationGradient)?)])
     }
 }

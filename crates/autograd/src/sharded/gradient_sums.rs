@@ -27,7 +27,7 @@ pub(crate) struct GradientSums {
     /// Number of pieces that are here.
     pieces: usize,
     tensor_ranks: TensorRanks,
-    /// The plane of the ranks with the other pieces.
+    /// The group of the ranks with the other pieces.
     context: Option<ProcessGroup>,
     copies: BTreeMap<(UseId, Option<usize>), Copies>,
     uses: BTreeMap<UseId, UseSums>,
@@ -63,7 +63,7 @@ impl GradientSums {
         GradientSums {
             pieces,
             tensor_ranks: TensorRanks::of_pass(pass, false),
-            context: pass.planes.along(Axis::Context).filter(|_| sums_over_ranks).cloned(),
+            context: pass.groups.along(Axis::Context).filter(|_| sums_over_ranks).cloned(),
             copies: BTreeMap::new(),
             uses: BTreeMap::new(),
             pending: VecDeque::new(),
@@ -166,10 +166,10 @@ impl BlockSink<'_> {
     fn piece_ready(&mut self, use_id: UseId) -> Result<()> {
         let Some(piece) = self.block.piece else { return self.sink.ready(use_id) };
         let Some((target, sum)) = self.sums.sum_of_pieces(use_id, piece)? else { return Ok(()) };
-        let Some(plane) = &self.sums.context else { return deliver(use_id, &target, &sum, self.sink) };
+        let Some(group) = &self.sums.context else { return deliver(use_id, &target, &sum, self.sink) };
         let request = Request::new(Category::Gradient, OPERATOR);
         let failed = |source| AutogradError::Collective { operator: OPERATOR, source };
-        let sum = tensors::begin_all_reduce(sum, plane, request).map_err(failed)?;
+        let sum = tensors::begin_all_reduce(sum, group, request).map_err(failed)?;
         self.sums.pending.push_back((use_id, target, sum));
         self.sums.deliver(MOST_PENDING, self.sink)
     }

@@ -14,7 +14,7 @@ use crate::tape::Tape;
 #[derive(Clone, Debug)]
 pub(crate) struct TensorRanks {
     /// `None` if all shards are here.
-    plane: Option<ProcessGroup>,
+    group: Option<ProcessGroup>,
     /// Whether ranks have the rows between layers in shards.
     shards_rows: bool,
 }
@@ -26,20 +26,20 @@ impl TensorRanks {
     }
 
     pub(super) fn of_pass(pass: &Pass, shards_rows: bool) -> Self {
-        TensorRanks { plane: pass.planes.along(Axis::Tensor).cloned(), shards_rows }
+        TensorRanks { group: pass.groups.along(Axis::Tensor).cloned(), shards_rows }
     }
 
     /// Returns the index of the first of `local` shards that are here.
     pub(crate) fn first_shard(&self, local: usize) -> usize {
-        self.plane.as_ref().map_or(0, |plane| tensors::first_part(plane, local))
+        self.group.as_ref().map_or(0, |group| tensors::first_part(group, local))
     }
 
     /// Returns all rows, `[rows, columns]`, of the rows that are here.
     pub(crate) fn gather_rows(&self, x: &Tensor, request: Request) -> Result<Tensor> {
-        match &self.plane {
-            Some(plane) if self.shards_rows => {
+        match &self.group {
+            Some(group) if self.shards_rows => {
                 let rows = x.reshape([x.shape().rows(), x.shape().columns()])?;
-                gathered(&rows, plane, request)
+                gathered(&rows, group, request)
             }
             _ => Ok(x.clone()),
         }
@@ -47,8 +47,8 @@ impl TensorRanks {
 
     /// Returns `x [n, ..]` of all ranks in their order, `[ranks · n, ..]`.
     pub(crate) fn gather(&self, x: Tensor, request: Request) -> Result<Tensor> {
-        match &self.plane {
-            Some(plane) => gathered(&x, plane, request),
+        match &self.group {
+            Some(group) => gathered(&x, group, request),
             None => Ok(x),
         }
     }
@@ -56,12 +56,12 @@ impl TensorRanks {
     /// Returns the sum of `parts`, one for each shard here, and of the other shards: the rows that are here.
     pub(crate) fn sum_rows(&self, parts: Vec<Tensor>, request: Request) -> Result<Tensor> {
         let sum = tree_sum(parts)?;
-        let Some(plane) = &self.plane else { return Ok(sum) };
+        let Some(group) = &self.group else { return Ok(sum) };
         if !self.shards_rows {
-            return tensors::all_reduce(&sum, plane, request).map_err(failed(request));
+            return tensors::all_reduce(&sum, group, request).map_err(failed(request));
         }
         let rows = sum.reshape([sum.shape().rows(), sum.shape().columns()])?;
-        tensors::reduce_scatter(&rows, plane, request).map_err(failed(request))
+        tensors::reduce_scatter(&rows, group, request).map_err(failed(request))
     }
 
     /// [`TensorRanks::sum_rows`] of `parts` in f32, plus `bias`, rounded to `dtype`.
@@ -72,41 +72,40 @@ impl TensorRanks {
         dtype: DType,
         request: Request,
     ) -> Result<Tensor> {
-        let Some(plane) = &self.plane else {
+        let Some(group) = &self.group else {
             return Ok(ops::rounded_sum::forward(&parts, bias, dtype, request)?);
         };
         let sum = ops::rounded_sum::forward(&parts, None, DType::F32, request)?;
         drop(parts);
         if !self.shards_rows {
-            let sum = tensors::all_reduce(&sum, plane, request).map_err(failed(request))?;
+            let sum = tensors::all_reduce(&sum, group, request).map_err(failed(request))?;
             return Ok(ops::rounded_sum::forward(&[sum], bias, dtype, request)?);
         }
         let rows = sum.reshape([sum.shape().rows(), sum.shape().columns()])?;
-        tensors::rounded_reduce_scatter(&rows, plane, bias, dtype, request)
-            .map_err(failed(request))
+        tensors::rounded_reduce_scatter(&rows, group, bias, dtype, request).map_err(failed(request))
     }
 
     /// Returns the sum of `parts`, one for each shard here, and of the other shards.
     pub(crate) fn sum(&self, parts: Vec<Tensor>, request: Request) -> Result<Tensor> {
         let sum = tree_sum(parts)?;
-        let Some(plane) = &self.plane else { return Ok(sum) };
-        tensors::all_reduce(&sum, plane, request).map_err(failed(request))
+        let Some(group) = &self.group else { return Ok(sum) };
+        tensors::all_reduce(&sum, group, request).map_err(failed(request))
     }
 
     /// Shape of the rows that are here of an array of all rows.
     pub(crate) fn rows_here(&self, all: &Tensor) -> Shape {
-        match &self.plane {
-            Some(plane) if self.shards_rows => {
+        match &self.group {
+            Some(group) if self.shards_rows => {
                 let (rows, columns) = (all.shape().rows(), all.shape().columns());
-                [rows / plane.world_size(), columns].into()
+                [rows / group.world_size(), columns].into()
             }
             _ => all.shape(),
         }
     }
 }
 
-fn gathered(x: &Tensor, plane: &ProcessGroup, request: Request) -> Result<Tensor> {
-    tensors::all_gather(x, plane, request).map_err(failed(request))
+fn gathered(x: &Tensor, group: &ProcessGroup, request: Request) -> Result<Tensor> {
+    tensors::all_gather(x, group, request).map_err(failed(request))
 }
 
 fn failed(request: Request) -> impl Fn(CollectiveError) -> AutogradError {

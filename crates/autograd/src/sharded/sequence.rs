@@ -59,12 +59,12 @@ pub(super) fn sum_pieces(tape: &Tape, pieces: Vec<Var>) -> Result<Var> {
     let operator = rule.operator();
     tape.begin(operator)?;
     let mut sum = tree_sum(pieces.into_iter().map(Var::into_tensor).collect())?;
-    if let (Some(Pieces { sums_over_ranks: true, .. }), Some(plane)) =
-        (tape.pieces(), tape.pass().planes.along(Axis::Context))
+    if let (Some(Pieces { sums_over_ranks: true, .. }), Some(group)) =
+        (tape.pieces(), tape.pass().groups.along(Axis::Context))
     {
         let failed = |source| AutogradError::Collective { operator, source };
         let request = Request::new(Category::Activation, operator);
-        sum = tensors::all_reduce(&sum, plane, request).map_err(failed)?;
+        sum = tensors::all_reduce(&sum, group, request).map_err(failed)?;
     }
     tape.record_one(&sources, sum, || rule)
 }

@@ -5,7 +5,7 @@ mod overlap;
 use device::{Backend, DType, Region};
 
 use super::{Collective, PeerRegion};
-use crate::call::Caller;
+use crate::caller::Caller;
 use crate::error::Result;
 use crate::peer_access::SharedSum;
 use crate::rank_tree::RankTree;

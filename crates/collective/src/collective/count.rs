@@ -1,5 +1,5 @@
-//! The bytes that a collective moves between ranks, as the host transports move them. Other backends leave the
-//! transfers to a library, or transfer nothing.
+//! The bytes that a collective moves between ranks, as the host transports move them. Other backends leave
+//! the transfers to a library, or transfer nothing.
 
 use device::Region;
 

@@ -3,7 +3,8 @@
 use device::{DType, Region, StreamKind};
 
 use crate::backend::{GroupBackend, GroupCall};
-use crate::call::{Caller, Signature};
+use crate::call::Signature;
+use crate::caller::Caller;
 use crate::collective::{Collective, Reach};
 use crate::error::{CollectiveError, Result};
 use crate::host::region::on_meta;

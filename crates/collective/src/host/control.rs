@@ -1,6 +1,7 @@
 //! The control channel over queues of messages.
 
-use crate::call::{Call, CallKind, Caller, Channel, Signature};
+use crate::call::{Call, CallKind, Channel, Signature};
+use crate::caller::Caller;
 use crate::collective::check_rank;
 use crate::control::{ControlChannel, Observer, Watch};
 use crate::error::Result;

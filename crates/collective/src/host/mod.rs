@@ -11,7 +11,8 @@ pub(crate) use control::HostControl;
 pub(crate) use region::copy;
 pub(crate) use transfer::Transfers;
 
-use crate::call::{Call, Caller, Signature};
+use crate::call::{Call, Signature};
+use crate::caller::Caller;
 use crate::error::{CollectiveError, Result};
 use crate::link::Link;
 use crate::payload::PayloadPool;

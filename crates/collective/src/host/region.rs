@@ -3,7 +3,7 @@
 use device::{Backend, Region};
 use half::bf16;
 
-use crate::call::Caller;
+use crate::caller::Caller;
 use crate::collective::{Reach, check_reach};
 use crate::error::Result;
 use crate::payload::{Payload, PayloadPool};

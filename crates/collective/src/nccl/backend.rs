@@ -7,7 +7,8 @@ use std::rc::Rc;
 use device::{Buffer, DType, Device, Region, StreamKind};
 
 use crate::backend::{GroupBackend, GroupCall};
-use crate::call::{Call, Caller};
+use crate::call::Call;
+use crate::caller::Caller;
 use crate::collective::{Collective, PeerRegion, Reach};
 use crate::error::Result;
 use crate::nccl::raw::{Comm, Queue};

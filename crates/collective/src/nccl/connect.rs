@@ -6,7 +6,8 @@ use std::time::Duration;
 use device::{Backend, Buffer, Category, Device, Request};
 
 use crate::backend::GroupBackend;
-use crate::call::{Call, CallKind, Caller, Channel};
+use crate::call::{Call, CallKind, Channel};
+use crate::caller::Caller;
 use crate::control::ControlChannel;
 use crate::error::{CollectiveError, Result};
 use crate::nccl::backend::NcclBackend;

@@ -201,7 +201,7 @@ impl Shared {
     }
 
     /// Ends everything after an NCCL error. The returned error names the rank that caused it, if the control
-    /// plane reports one.
+    /// channel reports one.
     pub(super) fn broken(&self, fault: Fault, call: Call) -> CollectiveError {
         let end = self.behind(fault);
         let error = self.error(&end, call);

@@ -18,7 +18,7 @@ use device::cuda::{Extent, Page, PageSource, PeerMemory, SignalPage};
 use device::{DType, Device, DeviceError, Region, StreamKind};
 use tensor::ops::tree::{MOST_PARTS, SumTree};
 
-use crate::call::Caller;
+use crate::caller::Caller;
 use crate::error::Result;
 use crate::nccl::backend::NcclBackend;
 use crate::peer_access::{PeerAccessOptions, PeerWindow, SumKernels};

@@ -76,7 +76,7 @@ pub fn start(member: &Member, timeout: Duration) -> Result<(World, Communicator)
     connect(member, streams, timeout)
 }
 
-/// Builds the planes over the connections to all other ranks.
+/// Builds the communicator over the connections to all other ranks.
 fn connect(
     member: &Member,
     streams: Vec<Option<TcpStream>>,

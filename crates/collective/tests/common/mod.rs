@@ -2,9 +2,9 @@
 #![allow(dead_code)] // each test program uses only some of them
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a panic is a failure")]
 
+pub(crate) mod groups;
 pub(crate) mod mpi;
 pub(crate) mod nccl;
-pub(crate) mod planes;
 #[path = "../../../../tests/common/ports.rs"]
 pub(crate) mod ports;
 pub(crate) mod shared;

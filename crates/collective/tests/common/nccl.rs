@@ -68,7 +68,7 @@ pub(crate) fn run_on_gpus<T: Send + 'static>(
     run(world_size, options, move |communicator| {
         let device = gpu(communicator.rank(), communicator.rank(), settings)?;
         let mut communicator = communicator.over_nccl(&device, timeout)?;
-        communicator.data.warm_up(&Collective::everything(world_size))?;
+        communicator.group.warm_up(&Collective::everything(world_size))?;
         body(&mut communicator, &device)
     })
 }

@@ -19,17 +19,17 @@ const LARGE: usize = 24 << 20;
 
 /// Returns whether ranks can access each other's memory. With `PLIMSOLL_NEED_PEERS` set, GPUs must.
 fn share(
-    plane: &ProcessGroup,
+    group: &ProcessGroup,
     device: &Device,
     buffers: &[&Buffer],
     options: PeerAccessOptions,
 ) -> Outcome<bool> {
     device.synchronize()?;
     let regions: Vec<_> = buffers.iter().map(|buffer| buffer.region(0, buffer.bytes())).collect();
-    match plane.share(&regions, options)? {
+    match group.share(&regions, options)? {
         PeerAccess::Granted => Ok(true),
         PeerAccess::Denied(why) => {
-            let summable = (2..=tree::MOST_PARTS).contains(&plane.world_size());
+            let summable = (2..=tree::MOST_PARTS).contains(&group.world_size());
             // Ranks that share a GPU need no peer access.
             if device.backend() == Backend::Cuda && summable && !sums_exactly() {
                 if std::env::var_os("PLIMSOLL_NEED_PEERS").is_some() {
@@ -65,19 +65,19 @@ impl ShardedRange {
 /// Runs rounds of sums of parts of a shared buffer. Ranks are late in turns, and each round begins right
 /// after the last.
 fn sums<T: Number>(
-    plane: &ProcessGroup,
+    group: &ProcessGroup,
     device: &Device,
     options: PeerAccessOptions,
     vectors: usize,
 ) -> Outcome<()> {
-    let (rank, ranks) = (plane.rank(), plane.world_size());
+    let (rank, ranks) = (group.rank(), group.world_size());
     let (shard, around) = (vectors * 16 / size_of::<T>(), 16 / size_of::<T>());
     // Two parts are summed; the vectors before, between and after them are not.
     let part = ShardedRange { first: around, shard };
     let last = ShardedRange { first: around + shard * ranks + around, shard: 4 * around };
     let count = last.first + last.shard * ranks + around;
     let whole = buffer(device, count * size_of::<T>());
-    let direct = share(plane, device, &[&whole], options)?;
+    let direct = share(group, device, &[&whole], options)?;
     let (scratch, tree) = (buffer(device, whole.bytes()), RankTree::balanced(ranks));
     let sum = |region, everywhere| {
         let scratch = scratch.region(0, scratch.bytes());
@@ -97,7 +97,7 @@ fn sums<T: Number>(
         let sums = [sum(region(part), everywhere), sum(region(last), true)];
         let sums = sums[..1 + usize::from(together)].to_vec();
         let sum = Collective::SumShared { sums, tree: tree.clone(), alone: round > 3 };
-        assert_eq!(plane.try_run(sum, STREAM)?, direct);
+        assert_eq!(group.try_run(sum, STREAM)?, direct);
         for (index, actual) in values::<T>(device, &whole, 0, count)?.into_iter().enumerate() {
             let owner = part.owner(index, ranks).is_some_and(|owner| everywhere || owner == rank);
             let summed = owner || together && last.owner(index, ranks).is_some();
@@ -115,20 +115,20 @@ fn sums<T: Number>(
         let with_another = [sum(whole.region(16, 16 * ranks), true), sum(region, true)];
         for sums in [&with_another[1..], &with_another] {
             let sum = Collective::SumShared { sums: sums.to_vec(), tree: tree.clone(), alone: false };
-            assert!(!plane.try_run(sum, STREAM)?);
+            assert!(!group.try_run(sum, STREAM)?);
         }
     }
     // Nothing is shared any more, so the buffer may be freed.
-    share(plane, device, &[], options).map(drop)
+    share(group, device, &[], options).map(drop)
 }
 
 /// Sums of ranks that own uneven runs of a tree's leaves, some of them several parts.
 fn sums_of_several_parts<T: Number>(
-    plane: &ProcessGroup,
+    group: &ProcessGroup,
     device: &Device,
     options: PeerAccessOptions,
 ) -> Outcome<()> {
-    let (rank, ranks) = (plane.rank(), plane.world_size());
+    let (rank, ranks) = (group.rank(), group.world_size());
     let leaves = 3 * ranks + 1;
     let runs = (0..ranks).map(|rank| 3 * rank + usize::from(rank > 0)..3 * rank + 4);
     let tree = RankTree::of_runs(leaves, runs).unwrap();
@@ -136,7 +136,7 @@ fn sums_of_several_parts<T: Number>(
     let parts: Vec<_> = own.clone().map(|_| buffer(device, count * size_of::<T>())).collect();
     let layout = SharedLayout { common: 1, summed: 1 };
     let options = PeerAccessOptions { layout, ..options };
-    let direct = share(plane, device, &parts.iter().collect::<Vec<_>>(), options)?;
+    let direct = share(group, device, &parts.iter().collect::<Vec<_>>(), options)?;
     let scratch = buffer(device, tree.scratch_elements(parts[0].bytes()));
     for everywhere in [true, false] {
         for (part, buffer) in own.clone().zip(&parts) {
@@ -146,7 +146,7 @@ fn sums_of_several_parts<T: Number>(
         let scratch = scratch.region(0, scratch.bytes());
         let sum = SharedSum { region, scratch, dtype: T::DTYPE, everywhere };
         let sum = Collective::SumShared { sums: vec![sum], tree: tree.clone(), alone: false };
-        assert_eq!(plane.try_run(sum, STREAM)?, direct);
+        assert_eq!(group.try_run(sum, STREAM)?, direct);
         for (index, actual) in values::<T>(device, &parts[0], 0, count)?.into_iter().enumerate() {
             if direct && (everywhere || index / (count / ranks) == rank) {
                 let mut all: Vec<T> = (0..tree.parts()).map(|part| T::of(value(part, index))).collect();
@@ -157,7 +157,7 @@ fn sums_of_several_parts<T: Number>(
             }
         }
     }
-    share(plane, device, &[], PeerAccessOptions { layout: SharedLayout::default(), ..options }).map(drop)
+    share(group, device, &[], PeerAccessOptions { layout: SharedLayout::default(), ..options }).map(drop)
 }
 
 fn options() -> [PeerAccessOptions; 4] {
@@ -170,33 +170,33 @@ fn options() -> [PeerAccessOptions; 4] {
         })
 }
 
-pub(crate) fn sums_in_shared_memory(plane: &ProcessGroup, device: &Device) -> Outcome<()> {
+pub(crate) fn sums_in_shared_memory(group: &ProcessGroup, device: &Device) -> Outcome<()> {
     // Only GPUs have a choice.
     let chosen = if device.backend() == Backend::Cuda { 4 } else { 1 };
     for options in options().into_iter().take(chosen) {
         for vectors in VECTORS {
-            sums::<f32>(plane, device, options, vectors)?;
-            sums::<bf16>(plane, device, options, vectors)?;
+            sums::<f32>(group, device, options, vectors)?;
+            sums::<bf16>(group, device, options, vectors)?;
         }
     }
     if device.backend() != Backend::Cuda {
         return Ok(());
     }
-    let ranks = plane.world_size();
+    let ranks = group.world_size();
     for options in options() {
-        sums_of_several_parts::<f32>(plane, device, options)?;
-        sums_of_several_parts::<bf16>(plane, device, options)?;
+        sums_of_several_parts::<f32>(group, device, options)?;
+        sums_of_several_parts::<bf16>(group, device, options)?;
     }
-    options()[..2].iter().try_for_each(|options| sums::<f32>(plane, device, *options, LARGE / 16 / ranks))
+    options()[..2].iter().try_for_each(|options| sums::<f32>(group, device, *options, LARGE / 16 / ranks))
 }
 
 /// Every rank sends every other its own part of two buffers, in place.
-pub(crate) fn parts_are_exchanged_in_shared_memory(plane: &ProcessGroup, device: &Device) -> Outcome<()> {
+pub(crate) fn parts_are_exchanged_in_shared_memory(group: &ProcessGroup, device: &Device) -> Outcome<()> {
     const COUNT: usize = 5000;
-    let (rank, ranks) = (plane.rank(), plane.world_size());
+    let (rank, ranks) = (group.rank(), group.world_size());
     let buffers = [buffer(device, 4 * COUNT * ranks), buffer(device, 4 * COUNT * ranks)];
     let direct = share(
-        plane,
+        group,
         device,
         &[&buffers[0], &buffers[1]],
         PeerAccessOptions { sums: Some(SumKernels::OF_TREES), ..PeerAccessOptions::default() },
@@ -211,7 +211,7 @@ pub(crate) fn parts_are_exchanged_in_shared_memory(plane: &ProcessGroup, device:
         let sends: Vec<_> = others().flat_map(|other| parts(rank).map(move |part| (other, part))).collect();
         let receives: Vec<_> =
             others().flat_map(|other| parts(other).map(move |part| (other, part))).collect();
-        assert_eq!(plane.try_run(Collective::ExchangeShared { sends, receives }, STREAM)?, direct);
+        assert_eq!(group.try_run(Collective::ExchangeShared { sends, receives }, STREAM)?, direct);
         for buffer in &buffers {
             for (index, actual) in values::<f32>(device, buffer, 0, COUNT * ranks)?.into_iter().enumerate() {
                 let here = direct || index / COUNT == rank;
@@ -220,7 +220,7 @@ pub(crate) fn parts_are_exchanged_in_shared_memory(plane: &ProcessGroup, device:
         }
     }
     share(
-        plane,
+        group,
         device,
         &[],
         PeerAccessOptions { sums: Some(SumKernels::OF_TREES), ..PeerAccessOptions::default() },

@@ -36,7 +36,7 @@ pub(crate) fn run_on_one_gpu<T: Send + 'static>(
         sum_exactly();
         let device = gpu(communicator.rank(), 0, settings)?;
         let mut communicator = communicator.over_shared_gpu(&device)?;
-        communicator.data.warm_up(&Collective::everything(world_size))?;
+        communicator.group.warm_up(&Collective::everything(world_size))?;
         body(&mut communicator, &device)
     })
 }

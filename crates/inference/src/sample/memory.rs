@@ -48,7 +48,7 @@ pub(super) fn plan(setup: &Setup, options: GeneratorOptions) -> Result<Vec<RankM
 /// Adds the memory used by all ranks to their plans, on every rank. Logs a difference.
 pub(super) fn compare(generator: &mut Generator, planned: &[RankMemory]) -> Result<Vec<RankMemory>> {
     let used = serde_json::to_vec(&generator.bytes()).unwrap_or_default();
-    let all = generator.planes().control().all_gather(&used).map_err(worker::WorkerError::from)?;
+    let all = generator.groups().control().all_gather(&used).map_err(worker::WorkerError::from)?;
     let rank = |(planned, used): (&RankMemory, &Vec<u8>)| RankMemory {
         used: serde_json::from_slice(used).ok(),
         ..planned.clone()

@@ -11,7 +11,7 @@
 
 use std::ops::{Range, RangeBounds};
 
-use collective::{Axis, Collective, PeerRegion, Planes, ProcessGroup};
+use collective::{Axis, Collective, GridGroups, PeerRegion, ProcessGroup};
 use device::{DType, StreamKind};
 use nn::Parameters;
 use tensor::Tensor;
@@ -22,7 +22,7 @@ use super::stream_order::between_compute;
 use crate::error::{ParallelError, Result};
 use crate::shard::Shard;
 
-/// Gives every rank of `plane`, the world's, the complete `sums`, of which each element is nonzero on at most
+/// Gives every rank of `group`, the world's, the complete `sums`, of which each element is nonzero on at most
 /// one rank.
 ///
 /// 0 + x is x in any order of addition, so the sum is a gather whose parts may lie anywhere and have any
@@ -30,36 +30,36 @@ use crate::shard::Shard;
 ///
 /// # Errors
 /// A failed collective.
-pub fn gather_sums(plane: &ProcessGroup, sums: &Tensor) -> Result<()> {
+pub fn gather_sums(group: &ProcessGroup, sums: &Tensor) -> Result<()> {
     between_compute(sums.device(), || {
-        Ok(plane
+        Ok(group
             .run(Collective::AllReduce { region: sums.region(), dtype: DType::F32 }, StreamKind::Reduce)?)
     })
 }
 
-/// Gives every rank of `plane`, the plane of [`Axis::Data`], all rows of `rows [n, ..]`, one for each of the
+/// Gives every rank of `group`, the group of [`Axis::Data`], all rows of `rows [n, ..]`, one for each of the
 /// n micro-batches of `assignment`. Each rank has its own.
 ///
 /// # Errors
 /// A failed collective; another number of rows.
-pub fn gather_rows(plane: &ProcessGroup, rows: &Tensor, assignment: &Assignment) -> Result<()> {
-    if plane.world_size() == 1 {
+pub fn gather_rows(group: &ProcessGroup, rows: &Tensor, assignment: &Assignment) -> Result<()> {
+    if group.world_size() == 1 {
         return Ok(());
     }
     let row = rows.elements() / assignment.total().max(1);
     let part = |run: Range<usize>| Ok::<_, ParallelError>(rows.view(row * run.start, [row * run.len()])?);
-    let (rank, ranks) = (plane.rank(), plane.world_size());
+    let (rank, ranks) = (group.rank(), group.world_size());
     let own = assignment.runs(rank).map(part).collect::<Result<Vec<_>>>()?;
     if let ([own], true) = (&*own, assignment.is_even()) {
         return between_compute(rows.device(), || {
-            Ok(plane.run(
+            Ok(group.run(
                 Collective::AllGather { input: own.region(), output: rows.region() },
                 StreamKind::Reduce,
             )?)
         });
     }
     let parts = |rank: usize| assignment.runs(rank).map(part).collect::<Result<Vec<_>>>();
-    gather_parts(plane, &(0..ranks).map(parts).collect::<Result<Vec<_>>>()?)
+    gather_parts(group, &(0..ranks).map(parts).collect::<Result<Vec<_>>>()?)
 }
 
 /// Gives every rank all rows of `counts [ranks, width]`, one for each of the ranks along [`Axis::Data`] and
@@ -68,16 +68,16 @@ pub fn gather_rows(plane: &ProcessGroup, rows: &Tensor, assignment: &Assignment)
 ///
 /// # Errors
 /// A failed collective.
-pub fn gather_counts(planes: &Planes, counts: &Tensor) -> Result<()> {
-    let (grid, [ranks, width]) = (planes.grid(), [counts.shape().rows(), counts.shape().columns()]);
+pub fn gather_counts(groups: &GridGroups, counts: &Tensor) -> Result<()> {
+    let (grid, [ranks, width]) = (groups.grid(), [counts.shape().rows(), counts.shape().columns()]);
     let own = grid.coordinate_over(&[Axis::Data, Axis::Context]);
-    let along_data = planes.along(Axis::Data)?;
-    // 1 if the plane is that of both axes.
+    let along_data = groups.along(Axis::Data)?;
+    // 1 if the group is that of both axes.
     let block = ranks / along_data.world_size();
     let rows = |first: usize, rows: usize| counts.view(first * width, [rows, width]);
     if block > 1 {
         let (row, all) = (rows(own, 1)?, rows(own / block * block, block)?);
-        let along_context = planes.along(Axis::Context)?;
+        let along_context = groups.along(Axis::Context)?;
         between_compute(counts.device(), || {
             Ok(along_context.run(
                 Collective::AllGather { input: row.region(), output: all.region() },
@@ -97,15 +97,15 @@ pub fn gather_counts(planes: &Planes, counts: &Tensor) -> Result<()> {
     })
 }
 
-/// Gives every rank of `plane` the values of all `parts`, of which there is a list for each rank: those that
+/// Gives every rank of `group` the values of all `parts`, of which there is a list for each rank: those that
 /// the rank has. All ranks name the same parts of their own tensors.
 ///
 /// # Errors
 /// A failed collective.
-pub fn gather_parts(plane: &ProcessGroup, parts: &[Vec<Tensor>]) -> Result<()> {
+pub fn gather_parts(group: &ProcessGroup, parts: &[Vec<Tensor>]) -> Result<()> {
     let Some(device) = parts.iter().flatten().next().map(Tensor::device) else { return Ok(()) };
-    let (sends, receives) = regions(parts, plane.rank());
-    between_compute(device, || Ok(plane.run(Collective::Exchange { sends, receives }, StreamKind::Reduce)?))
+    let (sends, receives) = regions(parts, group.rank());
+    between_compute(device, || Ok(group.run(Collective::Exchange { sends, receives }, StreamKind::Reduce)?))
 }
 
 /// [`gather_parts`] over connections that sums use too: each part is broadcast by the rank that has it. Ranks
@@ -113,12 +113,12 @@ pub fn gather_parts(plane: &ProcessGroup, parts: &[Vec<Tensor>]) -> Result<()> {
 ///
 /// # Errors
 /// A failed collective.
-pub fn broadcast_parts(plane: &ProcessGroup, parts: &[Vec<Tensor>]) -> Result<()> {
+pub fn broadcast_parts(group: &ProcessGroup, parts: &[Vec<Tensor>]) -> Result<()> {
     let Some(device) = parts.iter().flatten().next().map(Tensor::device) else { return Ok(()) };
     between_compute(device, || {
         for (root, parts) in parts.iter().enumerate() {
             for part in parts {
-                plane.run(Collective::Broadcast { root, region: part.region() }, StreamKind::Reduce)?;
+                group.run(Collective::Broadcast { root, region: part.region() }, StreamKind::Reduce)?;
             }
         }
         Ok(())
@@ -136,17 +136,17 @@ fn regions(parts: &[Vec<Tensor>], rank: usize) -> (Vec<PeerRegion<'_>>, Vec<Peer
     (sends, receives)
 }
 
-/// Starts to give every rank of `plane`, the plane of [`Axis::Data`], the parts that other ranks own of some
+/// Starts to give every rank of `group`, the group of [`Axis::Data`], the parts that other ranks own of some
 /// of [`GradientReduction::weight_groups`], after the compute work so far. Later uses of a weight wait for
 /// the arrival of its group. Does nothing if every rank owns everything.
 ///
 /// # Errors
 /// A failed collective.
 pub fn gather_weights(
-    plane: &ProcessGroup,
+    group: &ProcessGroup,
     reduction: &GradientReduction,
     parameters: &Parameters,
-    groups: impl RangeBounds<usize>,
+    weight_groups: impl RangeBounds<usize>,
 ) -> Result<()> {
     if !reduction.shards().is_sharded() {
         return Ok(());
@@ -154,10 +154,10 @@ pub fn gather_weights(
     let device = parameters.device();
     device.wait(StreamKind::Reduce, &device.record(StreamKind::Compute)?)?;
     let all = reduction.weight_groups().iter().enumerate();
-    for (_, group) in all.filter(|(index, _)| groups.contains(index)) {
-        exchange_parts(plane, reduction, parameters, group)?;
+    for (_, weights) in all.filter(|(index, _)| weight_groups.contains(index)) {
+        exchange_parts(group, reduction, parameters, weights)?;
         let arrival = device.arrival(StreamKind::Reduce)?;
-        for parameter in group {
+        for parameter in weights {
             parameters.list()[*parameter].weight.tensor()?.arrives(&arrival);
         }
     }
@@ -166,25 +166,25 @@ pub fn gather_weights(
 
 /// Exchanges the weights of a group in one call of all ranks, including ranks that own none of them.
 fn exchange_parts(
-    plane: &ProcessGroup,
+    group: &ProcessGroup,
     reduction: &GradientReduction,
     parameters: &Parameters,
-    group: &[usize],
+    weights: &[usize],
 ) -> Result<()> {
     let shards = reduction.shards();
     let parts_of = |rank: usize| {
-        let owned = group.iter().map(|parameter| (*parameter, shards.range(rank, *parameter)));
+        let owned = weights.iter().map(|parameter| (*parameter, shards.range(rank, *parameter)));
         let owned = owned.filter(|(_, range)| !range.is_empty());
         let part = |(parameter, range): (usize, Range<usize>)| {
             Shard::along(Axis::Data, range).of(&parameters.list()[parameter].weight.tensor()?)
         };
         owned.map(part).collect::<Result<Vec<_>>>()
     };
-    let parts = (0..plane.world_size()).map(parts_of).collect::<Result<Vec<_>>>()?;
-    let (sends, receives) = regions(&parts, plane.rank());
+    let parts = (0..group.world_size()).map(parts_of).collect::<Result<Vec<_>>>()?;
+    let (sends, receives) = regions(&parts, group.rank());
     let in_shared_memory = Collective::ExchangeShared { sends: sends.clone(), receives: receives.clone() };
-    if !plane.try_run(in_shared_memory, StreamKind::Reduce)? {
-        plane.run(Collective::Exchange { sends, receives }, StreamKind::Reduce)?;
+    if !group.try_run(in_shared_memory, StreamKind::Reduce)? {
+        group.run(Collective::Exchange { sends, receives }, StreamKind::Reduce)?;
     }
     Ok(())
 }

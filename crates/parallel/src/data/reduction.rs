@@ -11,7 +11,7 @@ mod turn_sums;
 mod views;
 
 use autograd::{AutogradError, UseId, Weight};
-use collective::{Axis, DividedPlane, RankTree};
+use collective::{Axis, DividedGroup, RankTree};
 use device::{Category, DType, Device, Request};
 use nn::Parameters;
 use tensor::{Tensor, ops};
@@ -34,7 +34,7 @@ use views::ShardGradients;
 ///
 /// For each of the rank's micro-batches in order, a step calls [`GradientReduction::sink`] for backward and
 /// [`GradientReduction::end_micro_batch`] with the loss. Then it calls [`GradientReduction::finish`], after
-/// which the gradients can be read. The `plane` of all calls is that of [`GradientReduction::axis`], divided
+/// which the gradients can be read. The `group` of all calls is that of [`GradientReduction::axis`], divided
 /// into groups of ranks that share state.
 #[derive(Debug)]
 pub struct GradientReduction {
@@ -98,7 +98,7 @@ impl GradientReduction {
         self.sums.hold(if fraction < 1.0 { (fraction * all as f64) as usize } else { usize::MAX });
     }
 
-    /// Returns the tensors that ranks access in each other's memory. The plane must be dropped before this
+    /// Returns the tensors that ranks access in each other's memory. The group must be dropped before this
     /// value and the parameters.
     ///
     /// # Errors
@@ -164,9 +164,9 @@ impl GradientReduction {
     ///
     /// # Errors
     /// A micro-batch that did not run; a gradient that backward did not produce; a failed collective.
-    pub fn finish(&mut self, plane: &DividedPlane) -> Result<()> {
+    pub fn finish(&mut self, group: &DividedGroup) -> Result<()> {
         self.check_complete()?;
-        self.sums.finish(plane)?;
+        self.sums.finish(group)?;
         for (shard, view) in &self.gradients.further {
             ops::add::into(&self.gradients.first[*shard], view)?;
         }
@@ -187,7 +187,7 @@ impl GradientReduction {
         Ok(())
     }
 
-    /// The axis over which gradients are summed, of which the calls of a step have the plane.
+    /// The axis over which gradients are summed, of which the calls of a step have the group.
     pub fn axis(&self) -> Axis {
         self.axis
     }
@@ -214,7 +214,7 @@ impl GradientReduction {
     }
 
     /// Counts a produced gradient of a bucket, which is full after the last one.
-    fn complete(&mut self, bucket: usize, plane: &DividedPlane) -> Result<()> {
+    fn complete(&mut self, bucket: usize, group: &DividedGroup) -> Result<()> {
         self.missing[bucket] = self.missing[bucket].saturating_sub(1);
         if self.missing[bucket] > 0 {
             return Ok(());
@@ -222,7 +222,7 @@ impl GradientReduction {
         let buckets = self.layout.elements.iter().zip(&self.missing);
         let elements = buckets.filter(|(_, missing)| **missing == 0).map(|(elements, _)| elements).sum();
         let is_complete = self.missing.iter().all(|missing| *missing == 0);
-        self.sums.filled(bucket, Progress { elements, is_complete }, plane)
+        self.sums.filled(bucket, Progress { elements, is_complete }, group)
     }
 }
 

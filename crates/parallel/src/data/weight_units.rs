@@ -65,8 +65,8 @@ struct Units {
 
 #[derive(Debug)]
 struct State {
-    /// The plane of the ranks that hold parts.
-    plane: Option<ProcessGroup>,
+    /// The group of the ranks that hold parts.
+    group: Option<ProcessGroup>,
     /// The unit that each buffer holds.
     held: Vec<Option<usize>>,
     /// The unit that was asked for last.
@@ -97,7 +97,7 @@ impl WeightUnits {
         let codes = Codes::new((device, host), parameters, &layout, options.rank)?;
         let buffers = UnitBuffers::new(device, parameters, &layout, &codes, options.prefetch)?;
         let (held, visits) = (vec![None; buffers.count()], Visits::default());
-        let state = RefCell::new(State { plane: None, held, current: None, visits });
+        let state = RefCell::new(State { group: None, held, current: None, visits });
         let handles: Vec<_> = parameters.list().iter().map(|parameter| parameter.weight.clone()).collect();
         let (device, host) = (device.clone(), host.cloned());
         let units = Rc::new(Units { device, host, layout, options, shards, handles, buffers, codes, state });
@@ -133,27 +133,27 @@ impl WeightUnits {
         &self.0.layout
     }
 
-    /// Begins a walk through the units, which are gathered over `plane`. Weights in FP8 are cast if they have
+    /// Begins a walk through the units, which are gathered over `group`. Weights in FP8 are cast if they have
     /// changed.
     ///
     /// # Errors
     /// A failed collective.
-    pub fn begin(&self, kind: WalkKind, plane: &ProcessGroup) -> Result<()> {
+    pub fn begin(&self, kind: WalkKind, group: &ProcessGroup) -> Result<()> {
         let mut state = self.0.state.borrow_mut();
-        state.plane = Some(plane.clone());
+        state.group = Some(group.clone());
         state.visits.begin(kind);
         state.current = None;
         // Copies of units that are still there are cast again, as in every walk.
         state.held.iter().flatten().for_each(|unit| self.0.buffers.fill_copies(*unit));
-        self.0.codes.cast(plane, |parameter| self.part(parameter))
+        self.0.codes.cast(group, |parameter| self.part(parameter))
     }
 
     /// Gathers what the last walk of a kind did, for ranks that compute while this one has nothing to do.
     ///
     /// # Errors
     /// A failed collective.
-    pub fn repeat(&self, kind: WalkKind, plane: &ProcessGroup) -> Result<()> {
-        self.begin(kind, plane)?;
+    pub fn repeat(&self, kind: WalkKind, group: &ProcessGroup) -> Result<()> {
+        self.begin(kind, group)?;
         let units = self.0.state.borrow().visits.last(kind);
         units.into_iter().try_for_each(|unit| self.0.visit(unit))
     }
@@ -194,7 +194,7 @@ impl Units {
         for (array, flat) in arrays {
             let whole = if flat.kind.is_gathered(self.layout.ranks()) {
                 let whole = self.buffers.array(unit, array)?;
-                self.gather_array((unit, array, flat.kind), &whole, state.plane.as_ref())?;
+                self.gather_array((unit, array, flat.kind), &whole, state.group.as_ref())?;
                 whole
             } else {
                 self.codes.shard(unit, array)?.clone()
@@ -222,7 +222,7 @@ impl Units {
         &self,
         (unit, array, kind): (usize, usize, ValueKind),
         whole: &Tensor,
-        plane: Option<&ProcessGroup>,
+        group: Option<&ProcessGroup>,
     ) -> Result<()> {
         let missing =
             || ParallelError::Grid("weights were used before their ranks were connected".to_owned());
@@ -238,7 +238,7 @@ impl Units {
                 return Ok(());
             }
         }
-        Ok(plane
+        Ok(group
             .ok_or_else(missing)?
             .run(Collective::AllGather { input: own.region(), output: whole.region() }, STREAM)?)
     }

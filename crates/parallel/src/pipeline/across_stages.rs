@@ -4,14 +4,14 @@
 //! Both run on the reduce stream between events: they start after the compute work before them, and later
 //! compute work starts after them.
 
-use collective::{Axis, Collective, Planes, RankGrid};
+use collective::{Axis, Collective, GridGroups, RankGrid};
 use device::{Category, DType, Request, StreamKind};
 use tensor::{Tensor, ops};
 
 use crate::data::between_compute;
 use crate::error::Result;
 
-/// Returns the collectives and peers that stages use on the world's plane, so that exactly their connections
+/// Returns the collectives and peers that stages use on the world's group, so that exactly their connections
 /// are made before the first step; empty with one stage.
 pub fn stage_uses(grid: &RankGrid) -> Vec<Collective<()>> {
     let group = grid.group(Axis::Pipeline);
@@ -27,16 +27,16 @@ pub fn stage_uses(grid: &RankGrid) -> Vec<Collective<()>> {
 ///
 /// # Errors
 /// A failed transfer.
-pub fn share_from_last(planes: &Planes, tensor: &Tensor) -> Result<()> {
-    let (stage, last) = (planes.grid().coordinate(Axis::Pipeline), planes.grid().size(Axis::Pipeline) - 1);
+pub fn share_from_last(groups: &GridGroups, tensor: &Tensor) -> Result<()> {
+    let (stage, last) = (groups.grid().coordinate(Axis::Pipeline), groups.grid().size(Axis::Pipeline) - 1);
     between_compute(tensor.device(), || {
         if stage == last {
             let sends = (0..last).map(|stage| (stage, tensor.region())).collect();
             let send = Collective::Exchange { sends, receives: Vec::new() };
-            Ok(planes.transfer(Axis::Pipeline, send, StreamKind::Reduce)?)
+            Ok(groups.transfer(Axis::Pipeline, send, StreamKind::Reduce)?)
         } else {
             let receive = Collective::Receive { from: last, region: tensor.region() };
-            Ok(planes.transfer(Axis::Pipeline, receive, StreamKind::Reduce)?)
+            Ok(groups.transfer(Axis::Pipeline, receive, StreamKind::Reduce)?)
         }
     })
 }
@@ -57,14 +57,14 @@ pub struct TiedGradient {
 ///
 /// # Errors
 /// A failed transfer; out of memory.
-pub fn add_tied(planes: &Planes, tied: TiedGradient, gradient: &Tensor) -> Result<()> {
+pub fn add_tied(groups: &GridGroups, tied: TiedGradient, gradient: &Tensor) -> Result<()> {
     let device = gradient.device();
     let request = Request::new(Category::Communication, "tied_gradient");
     let other = Tensor::empty(device, gradient.shape(), gradient.dtype(), request)?;
     between_compute(device, || {
         let sends = vec![(tied.peer, gradient.region())];
         let receives = vec![(tied.peer, other.region())];
-        Ok(planes.transfer(tied.axis, Collective::Exchange { sends, receives }, StreamKind::Reduce)?)
+        Ok(groups.transfer(tied.axis, Collective::Exchange { sends, receives }, StreamKind::Reduce)?)
     })?;
     Ok(ops::add::into(gradient, &other)?)
 }

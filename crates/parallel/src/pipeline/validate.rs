@@ -14,8 +14,8 @@ use crate::pipeline::shape::Shape;
 pub struct Report {
     /// Ranks that would wait forever if sends waited for their receives; empty for generated schedules.
     pub rendezvous: Vec<Stuck>,
-    /// Whether any two ranks have all their common transfers, in both directions, in the same order, as data
-    /// planes require.
+    /// Whether any two ranks have all their common transfers, in both directions, in the same order, as
+    /// process groups require.
     pub same_order: bool,
     /// Micro-batches held by stages and ranks.
     pub loads: Loads,

@@ -2,7 +2,7 @@
 //! holds exactly the received tensors that the loads predict.
 
 use autograd::{GradientSink, Mode, Tape, Var, ops};
-use collective::{Axis, Communicator, Planes, RankGrid, threads};
+use collective::{Axis, Communicator, GridGroups, RankGrid, threads};
 use device::{Category, DType, Device, DeviceOptions};
 use nn::layers::{Activation, Linear};
 use nn::{Init, Input, Model, Parameters};
@@ -169,15 +169,15 @@ fn run_rank(schedule: &Schedule, communicator: Communicator) -> Result<RunResult
         passes: 0,
         losses: Vec::new(),
     };
-    let mut planes = Planes::new(communicator, grid)?;
+    let mut groups = GridGroups::new(communicator, grid)?;
     let scale = 1.0 / schedule.micro_batches as f32;
     // The second step shows that the first leaves nothing behind.
     for _ in 0..2 {
         (feed.index, feed.passes) = (0, 0);
-        executor.train(&mut parts, &mut planes, Mode::Train, scale, &mut feed)?;
+        executor.train(&mut parts, &mut groups, Mode::Train, scale, &mut feed)?;
         let passes = schedule.actions[rank].iter().filter(|action| action.kind.is_compute()).count();
         assert_eq!(feed.passes, passes);
-        let data = planes.divided(Axis::Data)?;
+        let data = groups.divided(Axis::Data)?;
         parts.iter_mut().try_for_each(|part| part.reduction.finish(&data))?;
         let live = device.with_allocator(|allocator| allocator.category_bytes());
         for category in [Category::Communication, Category::Activation, Category::ActivationGradient] {
@@ -186,7 +186,7 @@ fn run_rank(schedule: &Schedule, communicator: Communicator) -> Result<RunResult
     }
     feed.index = usize::MAX;
     let models = parts.iter().map(|part| &*part.model).collect();
-    executor.validate(models, &mut planes, 0..schedule.micro_batches, &mut feed)?;
+    executor.validate(models, &mut groups, 0..schedule.micro_batches, &mut feed)?;
     let gradients =
         |part: &StagePart| part.reduction.gradients().iter().map(|g| g.to_vec().unwrap()).collect();
     let loss = parts.iter().find_map(|part| part.reduction.loss());

@@ -1,5 +1,5 @@
-//! Peer access simulated over the threads' transport. Shared memory is summed by collectives of the same order,
-//! and other calls on shared regions are refused.
+//! Peer access simulated over the threads' transport. Shared memory is summed by collectives of the same
+//! order, and other calls on shared regions are refused.
 
 use std::cell::RefCell;
 
@@ -21,8 +21,8 @@ pub(crate) fn apart(communicator: Communicator) -> Communicator {
 pub(crate) fn over(mut communicator: Communicator) -> Communicator {
     let (rank, ranks) = (communicator.rank(), communicator.world_size());
     // A second group of all ranks serves as the inner one.
-    let inner = communicator.data.split(&[(0..ranks).collect()]).unwrap();
-    communicator.data = ProcessGroup::new(rank, ranks, Direct { inner, shared: RefCell::default() });
+    let inner = communicator.group.split(&[(0..ranks).collect()]).unwrap();
+    communicator.group = ProcessGroup::new(rank, ranks, Direct { inner, shared: RefCell::default() });
     communicator
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use autograd::{GradientSink, UseId, Weight};
 use collective::{
-    Axis, Communicator, DividedPlane, PeerAccessOptions, Planes, RankGrid, RankTree, TreeSum, threads,
+    Axis, Communicator, DividedGroup, GridGroups, PeerAccessOptions, RankGrid, RankTree, TreeSum, threads,
     tree_sums,
 };
 use device::{Category, DType, Device, DeviceOptions, StreamKind};
@@ -139,10 +139,10 @@ fn run(
     let mut reduction = GradientReduction::new(&device, &parameters, options)?;
     share(&mut communicator, &reduction, &parameters)?;
     reduction.reduce_from(from);
-    let plane = divided(communicator, assignment.group())?;
+    let group = divided(communicator, assignment.group())?;
     for _ in 0..2 {
         for micro_batch in assignment.numbers(rank) {
-            let mut sink = reduction.sink(&plane);
+            let mut sink = reduction.sink(&group);
             for weight in uses.iter().rev() {
                 let id = weight.use_id().unwrap();
                 let target = sink.target(id, weight).unwrap();
@@ -157,7 +157,7 @@ fn run(
             let loss = Tensor::from_host(&device, &gradient(99, micro_batch, 1), [1], Category::Activation)?;
             reduction.end_micro_batch(Some(&loss))?;
         }
-        reduction.finish(&plane)?;
+        reduction.finish(&group)?;
     }
     let parts = reduction.shards().own().iter().zip(reduction.gradients());
     let parts = parts.map(|(owned, gradient)| {
@@ -167,14 +167,14 @@ fn run(
     Ok((reduction.loss().unwrap().to_vec::<f32>()?[0], parts.collect::<Result<_>>()?))
 }
 
-/// Divides the plane of all ranks into groups of `group` neighbours.
-fn divided(communicator: Communicator, group: usize) -> Result<DividedPlane> {
+/// Divides the group of all ranks into groups of `group` neighbours.
+fn divided(communicator: Communicator, group: usize) -> Result<DividedGroup> {
     let (ranks, rank) = (communicator.world_size(), communicator.rank());
-    let mut planes = Planes::new(communicator, RankGrid::new(&[(Axis::Data, ranks)], rank)?)?;
+    let mut groups = GridGroups::new(communicator, RankGrid::new(&[(Axis::Data, ranks)], rank)?)?;
     if group > 1 {
-        planes.divide(Axis::Data, group)?;
+        groups.divide(Axis::Data, group)?;
     }
-    Ok(planes.divided(Axis::Data)?)
+    Ok(groups.divided(Axis::Data)?)
 }
 
 /// Assembles the parts of some ranks; every element must be present once.
@@ -208,7 +208,7 @@ fn share(
     let shared = reduction.shared(parameters)?;
     let regions: Vec<_> = shared.list().map(Tensor::region).collect();
     let options = PeerAccessOptions { layout: shared.layout(), ..PeerAccessOptions::default() };
-    communicator.data.share(&regions, options)?;
+    communicator.group.share(&regions, options)?;
     Ok(())
 }
 
@@ -285,8 +285,8 @@ fn every_rank_gets_the_weights_that_others_own() {
                 write(&owned.of(&weights[owned.parameter])?, &values)?;
             }
             share(&mut communicator, &reduction, &parameters)?;
-            gather_weights(&communicator.data, &reduction, &parameters, ..1)?;
-            gather_weights(&communicator.data, &reduction, &parameters, 1..)?;
+            gather_weights(&communicator.group, &reduction, &parameters, ..1)?;
+            gather_weights(&communicator.group, &reduction, &parameters, 1..)?;
             // Groups arrive one by one; the first use of a weight waits for its whole group.
             for (number, group) in reduction.weight_groups().iter().filter(|_| ranks > 1).enumerate() {
                 assert!(group.iter().all(|parameter| weights[*parameter].is_arriving()), "group {number}");
@@ -319,7 +319,7 @@ fn disjoint_sums_are_gathered_exactly() {
                 |(index, sum): (usize, &f32)| if index % ranks == communicator.rank() { *sum } else { 0.0 };
             let own: Vec<_> = expected.iter().enumerate().map(own).collect();
             let sums = Tensor::from_host(&device, &own, [own.len()], Category::OptimizerState)?;
-            gather_sums(&communicator.data, &sums)?;
+            gather_sums(&communicator.group, &sums)?;
             assert_eq!(sums.to_vec::<f32>()?, expected);
             Ok(())
         };
@@ -341,7 +341,7 @@ fn rows_of_uneven_runs_are_gathered() {
                 |number: usize| if runs.owner(number).0 == rank { row(number) } else { vec![0.0; width] };
             let values: Vec<f32> = (0..runs.total()).flat_map(own).collect();
             let rows = Tensor::from_host(&device, &values, [runs.total(), width], Category::Buffer)?;
-            gather_rows(&communicator.data, &rows, &runs)?;
+            gather_rows(&communicator.group, &rows, &runs)?;
             assert_eq!(rows.to_vec::<f32>()?, (0..runs.total()).flat_map(row).collect::<Vec<_>>());
             Ok(())
         };
@@ -393,7 +393,7 @@ fn the_tree_adds_in_rank_order() {
         let parts = [bucket];
         let sum = TreeSum { parts: &parts, scratch: &scratch, everywhere: true };
         let tree = RankTree::balanced(communicator.world_size());
-        tree_sums(&communicator.data, &[sum], &tree, false, StreamKind::Reduce)?;
+        tree_sums(&communicator.group, &[sum], &tree, false, StreamKind::Reduce)?;
         Ok(parts[0].to_vec()?)
     };
     for ranks in [1, 2, 4] {
@@ -408,11 +408,11 @@ fn the_tree_adds_in_rank_order() {
 fn missing_gradients_are_named() {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
     let (parameters, uses) = parameters(&device, DType::F32);
-    let plane = DividedPlane::undivided(Communicator::solo().data);
+    let group = DividedGroup::undivided(Communicator::solo().group);
     let runs = Assignment::contiguous(1, 1);
     let options = options(runs, 0, BucketEnd::Bytes(512), ALL[0]);
     let mut reduction = GradientReduction::new(&device, &parameters, options).unwrap();
-    let mut sink = reduction.sink(&plane);
+    let mut sink = reduction.sink(&group);
     for weight in uses.iter().filter(|weight| weight.use_id() != Some(UseId(2))) {
         let id = weight.use_id().unwrap();
         sink.target(id, weight).unwrap().tensor.zero().unwrap();
@@ -420,7 +420,7 @@ fn missing_gradients_are_named() {
     }
     let loss = Tensor::from_host(&device, &[0.0_f32], [1], Category::Activation).unwrap();
     reduction.end_micro_batch(Some(&loss)).unwrap();
-    match reduction.finish(&plane) {
+    match reduction.finish(&group) {
         Err(ParallelError::MissingGradient { parameter }) => assert_eq!(parameter, "p2"),
         other => panic!("{other:?}"),
     }

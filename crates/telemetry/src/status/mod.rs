@@ -197,7 +197,7 @@ impl Status {
     pub fn observe(&self, communicator: &mut Communicator) {
         if let Some(observer) = self.observer() {
             communicator.control.observe(observer.clone());
-            communicator.data.observe(observer);
+            communicator.group.observe(observer);
         }
     }
 
@@ -239,7 +239,7 @@ mod tests {
             for step in 0..11 {
                 status.step(step, Statistics::default);
                 communicator
-                    .data
+                    .group
                     .run(Collective::Barrier, StreamKind::Reduce)
                     .map_err(|error| error.to_string())?;
             }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use collective::{
-    Axis, Collective, Communicator, PeerAccess, PeerAccessOptions, Planes, RankGrid, RankTree, SumKernels,
+    Axis, Collective, Communicator, GridGroups, PeerAccess, PeerAccessOptions, RankGrid, RankTree, SumKernels,
 };
 use device::{Backend, DType, Device};
 use parallel::data::{DataCollectives, SharedTensors};
@@ -21,7 +21,7 @@ pub(crate) fn connect(
     device: &Device,
     config: &RunConfig,
     grid: RankGrid,
-) -> Result<Planes> {
+) -> Result<GridGroups> {
     if shares_gpu(device, config) {
         // Sharing takes no device memory, and the account would include what other ranks take meanwhile.
         return divided(communicator.over_shared_gpu(device)?, config, grid);
@@ -34,21 +34,21 @@ pub(crate) fn connect(
     device.connecting(|| divided(communicator, config, grid))
 }
 
-/// Splits the planes of a grid, and those of the ranks that share state.
+/// Splits off the groups of a grid, and those of the ranks that share state.
 ///
 /// # Errors
 /// A failure of a rank or of the transport.
-pub(crate) fn divided(communicator: Communicator, config: &RunConfig, grid: RankGrid) -> Result<Planes> {
-    let mut planes = Planes::new(communicator, grid)?;
+pub(crate) fn divided(communicator: Communicator, config: &RunConfig, grid: RankGrid) -> Result<GridGroups> {
+    let mut groups = GridGroups::new(communicator, grid)?;
     if let [Axis::Data, others @ ..] = config.parallel.replica_axes()
         && !others.is_empty()
     {
-        planes.join(Axis::Data, others)?;
+        groups.join(Axis::Data, others)?;
     }
     if config.parallel.shards_gradients() {
-        planes.divide(Axis::Data, config.parallel.owners())?;
+        groups.divide(Axis::Data, config.parallel.owners())?;
     }
-    Ok(planes)
+    Ok(groups)
 }
 
 /// Makes the connections for all communication of a step, so that nothing is connected or loaded later, and
@@ -56,7 +56,7 @@ pub(crate) fn divided(communicator: Communicator, config: &RunConfig, grid: Rank
 /// `peer_access`: whether ranks along [`Axis::Data`] access each other's memory. Returns whether those ranks
 /// can send each other any tensors, without a new connection.
 pub(crate) fn warm_up(
-    planes: &mut Planes,
+    groups: &mut GridGroups,
     device: &Device,
     config: &RunConfig,
     parts: &[StagePart],
@@ -71,19 +71,19 @@ pub(crate) fn warm_up(
     let even = config.reduction_assignment().is_even();
     let data = DataCollectives { reduction, zero_stage, dtype, peer_access, statistics, even };
     let data = (Axis::Data, data.uses(config.parallel.replicas()));
-    let (mut world, lanes) = (stage_uses(planes.grid()), shared_uses(planes.grid(), Axis::Tensor));
+    let (mut world, lanes) = (stage_uses(groups.grid()), shared_uses(groups.grid(), Axis::Tensor));
     if !lanes.is_empty() {
         // Chunk sums of the norm.
         world.push(Collective::all_reduce(DType::F32));
     }
     let lanes = (Axis::Tensor, lanes);
-    let pieces = (Axis::Context, shared_uses(planes.grid(), Axis::Context));
+    let pieces = (Axis::Context, shared_uses(groups.grid(), Axis::Context));
     if shares_gpu(device, config) {
-        planes.warm_up(world, &[data, lanes, pieces])?;
+        groups.warm_up(world, &[data, lanes, pieces])?;
         return Ok(true);
     }
     let has_peers = data.1.iter().any(|used| used.peer_rank().is_some());
-    device.connecting(|| Ok::<_, WorkerError>(planes.warm_up(world, &[data, lanes, pieces])?))?;
+    device.connecting(|| Ok::<_, WorkerError>(groups.warm_up(world, &[data, lanes, pieces])?))?;
     Ok(has_peers || !device.is_cuda_like())
 }
 
@@ -103,8 +103,8 @@ fn shares_gpu(device: &Device, config: &RunConfig) -> bool {
 
 /// Returns whether the ranks that sum gradients are on one of the hosts whose `peers` GPUs have access to
 /// each other's memory.
-fn are_peers(planes: &Planes, config: &RunConfig, peers: usize) -> bool {
-    let group = planes.grid().group_over(config.parallel.replica_axes()).ranks;
+fn are_peers(groups: &GridGroups, config: &RunConfig, peers: usize) -> bool {
+    let group = groups.grid().group_over(config.parallel.replica_axes()).ranks;
     let host = |rank: &usize| rank.checked_div(peers);
     let first = group.first().and_then(host);
     first.is_some() && group.iter().all(|rank| host(rank) == first)
@@ -113,7 +113,7 @@ fn are_peers(planes: &Planes, config: &RunConfig, peers: usize) -> bool {
 /// Gives the GPUs of one host that hold the same `parts` access to each other's memory, through which they
 /// then sum and gather. Logs the reason if they cannot. Returns whether they have access.
 pub(crate) fn share(
-    planes: &mut Planes,
+    groups: &mut GridGroups,
     device: &Device,
     parts: &[StagePart],
     config: &RunConfig,
@@ -133,7 +133,7 @@ pub(crate) fn share(
     let has_kernel = |tree: &RankTree| TreeKernel::of(dtype, tree.tree()).is_some();
     let added = |part: &StagePart| part.reduction.rank_tree().is_some_and(has_kernel);
     if !parts.iter().all(added) {
-        if planes.world().rank() == 0 {
+        if groups.world().rank() == 0 {
             tracing::info!(
                 "gradients are summed over NCCL: the lanes of the ranks are more subtrees than the {} that a \
                  kernel adds",
@@ -147,13 +147,13 @@ pub(crate) fn share(
     let (blocks, layout) = (config.parallel.peer_blocks, shared.layout());
     let options = PeerAccessOptions { blocks, method, sums: Some(SumKernels::OF_TREES), layout };
     let regions: Vec<_> = shared.list().map(Tensor::region).collect();
-    let plane = planes.along(Axis::Data)?;
-    if imitates && !are_peers(planes, config, device.description().peers) {
+    let group = groups.along(Axis::Data)?;
+    if imitates && !are_peers(groups, config, device.description().peers) {
         return Ok(false);
     }
-    let sharing = device.connecting(|| Ok::<_, WorkerError>(plane.share(&regions, options)?))?;
+    let sharing = device.connecting(|| Ok::<_, WorkerError>(group.share(&regions, options)?))?;
     match &sharing {
-        PeerAccess::Denied(why) if plane.rank() == 0 => {
+        PeerAccess::Denied(why) if group.rank() == 0 => {
             tracing::info!("gradients are summed over NCCL: GPUs cannot access each other's memory ({why})");
         }
         PeerAccess::Granted => tracing::debug!("GPUs sum gradients in each other's memory"),

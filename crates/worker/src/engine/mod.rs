@@ -5,7 +5,7 @@ pub(crate) mod connections;
 use std::sync::Arc;
 
 use autograd::Offload;
-use collective::{Axis, Communicator, Planes, RankGrid};
+use collective::{Axis, Communicator, GridGroups, RankGrid};
 use config::RunConfig;
 use device::Device;
 use nn::Model;
@@ -26,7 +26,7 @@ pub(crate) struct Engine {
     pub(crate) setup: Setup,
     pub(crate) grid: RankGrid,
     pub(crate) device: Device,
-    pub(crate) planes: Planes,
+    pub(crate) groups: GridGroups,
     pub(crate) executor: Executor,
     /// Whether data-parallel ranks are connected to send each other any tensors. GPUs of one host that access
     /// each other's memory are not, nor are GPUs that sum whole gradients in the library's order.
@@ -48,7 +48,7 @@ impl Engine {
     /// A grid other than the communicator's; a failed connection.
     pub(crate) fn connect(device: Device, setup: &Setup, communicator: Communicator) -> Result<Self> {
         let grid = grid_of(&setup.config, &communicator)?;
-        let planes = connections::connect(communicator, &device, &setup.config, grid)?;
+        let groups = connections::connect(communicator, &device, &setup.config, grid)?;
         let blueprint = &setup.blueprint;
         let schedule = blueprint.schedule_of(&setup.config, grid.coordinate(Axis::Data))?;
         let mut executor = Executor::new(&device, grid, schedule, blueprint.crossings.clone())?;
@@ -61,7 +61,7 @@ impl Engine {
             setup,
             grid,
             device,
-            planes,
+            groups,
             executor,
             has_peers,
             pixels,
@@ -146,7 +146,7 @@ impl Engine {
         let (config, dataset) = (&self.setup.config, &self.setup.dataset);
         let own = numbers.count().min(most.unwrap_or(usize::MAX));
         // A prefetcher of its own: that of training goes on where it is.
-        let mut data = feed::prefetcher(dataset, config, &mut self.planes);
+        let mut data = feed::prefetcher(dataset, config, &mut self.groups);
         let order = self.executor.validation_data_order(own, dataset.source.packs_documents());
         let mut feed = WorkerFeed::new(
             &self.device,
@@ -160,8 +160,8 @@ impl Engine {
         if let Some(on_losses) = on_losses {
             feed.results.on_losses = Some(on_losses);
         }
-        let (executor, planes) = (&self.executor, &mut self.planes);
-        let passes = Passes { models, executor, planes, count: own, feed: &mut feed };
+        let (executor, groups) = (&self.executor, &mut self.groups);
+        let passes = Passes { models, executor, groups, count: own, feed: &mut feed };
         let evaluation = match &mut self.evaluation {
             Some(evaluation) => evaluation,
             evaluation => evaluation.insert(Evaluation::new(&self.device, config)?),
@@ -175,23 +175,23 @@ impl Engine {
     /// While ranks wait for each other on their devices, no driver may be called: with ranks as threads of
     /// one process, both could wait forever. Therefore the allocator reserves the memory of passes
     /// beforehand, in a rehearsal on undefined values, whose results are discarded.
-    pub(crate) fn begin_rehearsal(&mut self) -> Result<Planes> {
+    pub(crate) fn begin_rehearsal(&mut self) -> Result<GridGroups> {
         let counted = Communicator::counted(self.grid.rank(), self.grid.world_size());
         let counted = connections::divided(counted, &self.setup.config, self.grid)?;
-        Ok(std::mem::replace(&mut self.planes, counted))
+        Ok(std::mem::replace(&mut self.groups, counted))
     }
 
     /// Ends a rehearsal with result `ran`. No rank continues while another one still calls its driver.
     ///
     /// # Errors
     /// Errors of the rehearsal, out of memory included, and of the transport.
-    pub(crate) fn end_rehearsal<T>(&mut self, real: Planes, ran: Result<T>) -> Result<()> {
-        self.planes = real;
+    pub(crate) fn end_rehearsal<T>(&mut self, real: GridGroups, ran: Result<T>) -> Result<()> {
+        self.groups = real;
         ran?;
         self.device.synchronize()?;
         match self.grid.world_size() {
             1 => Ok(()),
-            _ => Ok(self.planes.control().barrier()?),
+            _ => Ok(self.groups.control().barrier()?),
         }
     }
 }

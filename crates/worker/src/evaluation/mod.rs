@@ -7,7 +7,7 @@ pub(crate) mod results;
 use std::ops::Range;
 use std::rc::Rc;
 
-use collective::Planes;
+use collective::GridGroups;
 use config::{Graphs, RunConfig};
 use device::Device;
 use nn::Model;
@@ -31,7 +31,7 @@ pub(crate) struct Evaluation {
 pub(crate) struct Passes<'a, 'f> {
     pub(crate) models: Vec<&'a dyn Model>,
     pub(crate) executor: &'a Executor,
-    pub(crate) planes: &'a mut Planes,
+    pub(crate) groups: &'a mut GridGroups,
     /// Micro-batches of this rank.
     pub(crate) count: usize,
     pub(crate) feed: &'a mut WorkerFeed<'f>,
@@ -40,7 +40,7 @@ pub(crate) struct Passes<'a, 'f> {
 impl Passes<'_, '_> {
     /// Evaluates some of the micro-batches.
     fn make(&mut self, micro_batches: Range<usize>) -> Result<Skipped> {
-        self.executor.validate(self.models.clone(), self.planes, micro_batches, self.feed)
+        self.executor.validate(self.models.clone(), self.groups, micro_batches, self.feed)
     }
 
     /// Evaluates one micro-batch.

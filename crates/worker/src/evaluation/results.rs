@@ -1,6 +1,6 @@
 //! The results of validation micro-batches, gathered from the ranks that computed them.
 
-use collective::{Axis, Planes};
+use collective::{Axis, GridGroups};
 use parallel::data::Assignment;
 use tensor::ops::accuracy::COUNTS;
 
@@ -121,21 +121,21 @@ pub fn weighted_mean(means: impl Iterator<Item = f64>, counts: impl Iterator<Ite
 
 /// Returns the results of all validation micro-batches of an assignment in order, on every rank. `own` are
 /// the results of this rank's micro-batches.
-pub(crate) fn of_all(planes: &mut Planes, own: &Losses, assignment: &Assignment) -> Result<Losses> {
+pub(crate) fn of_all(groups: &mut GridGroups, own: &Losses, assignment: &Assignment) -> Result<Losses> {
     let bits: Vec<u32> = own.losses.iter().map(|loss| loss.to_bits()).collect();
-    let losses = floats(gathered(planes, (&bits, 1), assignment)?);
+    let losses = floats(gathered(groups, (&bits, 1), assignment)?);
     let mut figures = None;
     if let Some(own) = &own.figures {
         let bits: Vec<u32> = own.as_flattened().iter().map(|figure| figure.to_bits()).collect();
-        let all = floats(gathered(planes, (&bits, FIGURES), assignment)?);
+        let all = floats(gathered(groups, (&bits, FIGURES), assignment)?);
         figures = Some(all.as_chunks().0.to_vec());
     }
     let mut counts = None;
     if let Some(own) = &own.counts {
-        counts = Some(gathered(planes, (own.as_flattened(), COUNTS), assignment)?.as_chunks().0.to_vec());
+        counts = Some(gathered(groups, (own.as_flattened(), COUNTS), assignment)?.as_chunks().0.to_vec());
     }
     let targets = own.targets.as_ref();
-    let targets = targets.map(|own| gathered(planes, (own, 1), assignment)).transpose()?;
+    let targets = targets.map(|own| gathered(groups, (own, 1), assignment)).transpose()?;
     Ok(Losses { losses, figures, counts, targets })
 }
 
@@ -146,13 +146,13 @@ fn floats(bits: Vec<u32>) -> Vec<f32> {
 /// Returns the words of all micro-batches of an assignment in order, on every rank. `own` are those of this
 /// rank's micro-batches, so many each.
 pub(crate) fn gathered(
-    planes: &mut Planes,
+    groups: &mut GridGroups,
     (own, each): (&[u32], usize),
     assignment: &Assignment,
 ) -> Result<Vec<u32>> {
     let bytes: Vec<u8> = own.iter().flat_map(|word| word.to_le_bytes()).collect();
-    let all = planes.control().all_gather(&bytes)?;
-    let grid = *planes.grid();
+    let all = groups.control().all_gather(&bytes)?;
+    let grid = *groups.grid();
     let last = (Axis::Pipeline, grid.size(Axis::Pipeline) - 1);
     let of = |number: usize| -> Option<&[[u8; 4]]> {
         let (replica, index) = assignment.owner(number);

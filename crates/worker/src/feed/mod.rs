@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use autograd::precision::Autocast;
 use autograd::{GradientSink, LossScale, Observer, Observers, Offload, Pass, PreferencePass};
-use collective::{Planes, RankGrid};
+use collective::{GridGroups, RankGrid};
 use config::RunConfig;
 use data::{MicroBatch, Prefetcher};
 use device::{DType, Device, Mark, Written};
@@ -41,8 +41,8 @@ use crate::phases::Phases;
 use crate::verification::Verification;
 
 /// Returns the reader of a rank's micro-batches. While it waits for one, the rank is not taken for dead.
-pub(crate) fn prefetcher(dataset: &Dataset, config: &RunConfig, planes: &mut Planes) -> Prefetcher {
-    let watch = planes.control().watch();
+pub(crate) fn prefetcher(dataset: &Dataset, config: &RunConfig, groups: &mut GridGroups) -> Prefetcher {
+    let watch = groups.control().watch();
     let data = Prefetcher::new(Arc::clone(&dataset.source), config.data.prefetch);
     data.while_waiting(move || watch.delay())
 }

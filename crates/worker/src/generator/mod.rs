@@ -12,7 +12,7 @@ mod replay;
 mod stage;
 
 use checkpoint::Target;
-use collective::{Axis, Communicator, Planes, RankGrid};
+use collective::{Axis, Communicator, GridGroups, RankGrid};
 use device::{Category, DType, Device, Request};
 use tensor::Tensor;
 use tensor::ops::choose::{self, DRAW_ROWS, seen_words};
@@ -103,7 +103,7 @@ impl Generator {
         };
         let chosen =
             Tensor::zeros(&device, [options.slots], DType::U32, Request::new(Category::Buffer, "chosen"))?;
-        engine.has_peers = connections::warm_up(&mut engine.planes, &device, config, &[], false)?;
+        engine.has_peers = connections::warm_up(&mut engine.groups, &device, config, &[], false)?;
         let passes = Passes { engine, vocabulary, stages };
         let mut generator = Generator { options, passes, state, seen, chosen, graphs };
         generator.rehearse()?;
@@ -148,9 +148,9 @@ impl Generator {
         &self.passes.engine.device
     }
 
-    /// The plane for messages between the hosts of all ranks.
-    pub fn planes(&mut self) -> &mut Planes {
-        &mut self.passes.engine.planes
+    /// The groups of this rank, and the channel between the hosts of all ranks.
+    pub fn groups(&mut self) -> &mut GridGroups {
+        &mut self.passes.engine.groups
     }
 
     /// Computes the next token of every sequence. `replicas` has the lines of each replica: entry i of one is
@@ -173,7 +173,7 @@ impl Generator {
             return Ok(vec![chosen]);
         }
         let bytes: Vec<u8> = chosen.iter().flat_map(|token| token.to_le_bytes()).collect();
-        let all = self.passes.engine.planes.control().all_gather(&bytes)?;
+        let all = self.passes.engine.groups.control().all_gather(&bytes)?;
         let last = (Axis::Pipeline, self.passes.engine.grid.size(Axis::Pipeline) - 1);
         let of_replica = |replica: usize| {
             let bytes = all.get(self.passes.engine.grid.rank_at(&[(Axis::Data, replica), last]));

@@ -100,8 +100,8 @@ impl Passes {
     /// Gathers weights for `count` passes of other replicas, of which this one has none.
     fn idle(&self, kind: WalkKind, count: usize) -> Result<()> {
         for units in self.stages.iter().filter_map(|stage| stage.units.as_ref()) {
-            let plane = self.engine.planes.divided(Axis::Data)?.within;
-            (0..count).try_for_each(|_| units.repeat(kind, &plane))?;
+            let group = self.engine.groups.divided(Axis::Data)?.within;
+            (0..count).try_for_each(|_| units.repeat(kind, &group))?;
         }
         Ok(())
     }
@@ -116,12 +116,12 @@ impl Passes {
     fn pass(&mut self, inputs: &Tensor, uses: Use<'_>) -> Result<Option<Tensor>> {
         let kind = if matches!(uses, Use::Fill(_)) { WalkKind::Fill } else { WalkKind::Forward };
         for units in self.stages.iter().filter_map(|stage| stage.units.as_ref()) {
-            units.begin(kind, &self.engine.planes.divided(Axis::Data)?.within)?;
+            units.begin(kind, &self.engine.groups.divided(Axis::Data)?.within)?;
         }
         let extents = [inputs.shape().dims()[0], inputs.shape().dims()[1]];
         let models = self.stages.iter().map(|stage| &*stage.model).collect();
         let mut feed = PassFeed { stages: &self.stages, inputs, uses, result: None };
-        self.engine.executor.generate(models, &mut self.engine.planes, extents, &mut feed)?;
+        self.engine.executor.generate(models, &mut self.engine.groups, extents, &mut feed)?;
         Ok(feed.result)
     }
 }

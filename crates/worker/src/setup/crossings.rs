@@ -1,7 +1,7 @@
 //! The tensors that cross the cuts between the stages of a pipeline.
 
 use autograd::{Mode, Tape};
-use collective::{Communicator, Planes, RankGrid};
+use collective::{Communicator, GridGroups, RankGrid};
 use config::RunConfig;
 use nn::{Input, Model};
 use tensor::Tensor;
@@ -36,7 +36,7 @@ fn forward(
     let device = model.parameters().device().clone();
     let first_batch::Uploaded { inputs, mut pass, .. } = first_batch::first(config, dataset, &device)?;
     let counted = Communicator::counted(grid.rank(), grid.world_size());
-    pass.planes = Planes::new(counted, grid)?.handles();
+    pass.groups = GridGroups::new(counted, grid)?.handles();
     let tape = Tape::new(&device, mode).of(pass);
     let input = match before {
         Some(hidden) => Input::Hidden(tape.constant(hidden)),

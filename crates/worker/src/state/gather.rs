@@ -1,4 +1,4 @@
-//! Collection of arrays on rank 0, over the control plane in messages of bounded length.
+//! Collection of arrays on rank 0, over the control channel in messages of bounded length.
 
 use collective::ControlChannel;
 use tensor::Tensor;

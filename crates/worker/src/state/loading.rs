@@ -81,7 +81,7 @@ impl Worker {
             return Ok(());
         }
         let records = Targets::of(self)?.records;
-        let mut answers = Answers::new(self.engine().planes.control());
+        let mut answers = Answers::new(self.engine().groups.control());
         records.iter().try_for_each(|record| record.encode(None, &mut || answers.answer()))?;
         answers.finish()?;
         self.outdate_weights();
@@ -111,22 +111,22 @@ pub(crate) fn load_models<'a>(
 /// Answers them meanwhile: their disks may be slower.
 fn load(engine: &mut Engine, mut targets: Targets, weights: &dyn Weights) -> Result<()> {
     let records = targets.take_records(weights);
-    let (data, device) = (engine.planes.divided(Axis::Data)?, engine.device.clone());
-    let share = |targets: &[Target], plane: ProcessGroup| -> Result<(Share, ProcessGroup)> {
-        Ok((Share::new(targets, plane.world_size(), &device)?, plane))
+    let (data, device) = (engine.groups.divided(Axis::Data)?, engine.device.clone());
+    let share = |targets: &[Target], group: ProcessGroup| -> Result<(Share, ProcessGroup)> {
+        Ok((Share::new(targets, group.world_size(), &device)?, group))
     };
     let shares = [share(&targets.everywhere, data.all)?, share(&targets.in_groups, data.across)?];
     let mut own = Vec::new();
-    for (share, plane) in &shares {
-        own.extend(share.of(plane.rank()).cloned());
+    for (share, group) in &shares {
+        own.extend(share.of(group.rank()).cloned());
     }
-    let mut answers = Answers::new(engine.planes.control());
+    let mut answers = Answers::new(engine.groups.control());
     weights.load(&mut with_progress(own, weights.path()).inspect(|_| answers.answer()))?;
     encode(&records, weights, &mut || answers.answer())?;
     answers.finish()?;
     // The kernels of a broadcast, which no step uses, are loaded now.
     engine.device.connecting(|| {
-        let exchange = |(share, plane): (Share, ProcessGroup)| share.exchange(&plane, engine.has_peers);
+        let exchange = |(share, group): (Share, ProcessGroup)| share.exchange(&group, engine.has_peers);
         shares.into_iter().try_for_each(exchange)
     })
 }
@@ -152,7 +152,7 @@ fn settle(engine: &mut Engine) -> Result<()> {
     engine.device.synchronize()?;
     match engine.grid.world_size() {
         1 => Ok(()),
-        _ => Ok(engine.planes.control().barrier()?),
+        _ => Ok(engine.groups.control().barrier()?),
     }
 }
 
@@ -195,8 +195,8 @@ impl Share {
         self.by_all.iter().chain(self.by_rank.get(rank).into_iter().flatten())
     }
 
-    /// Gives every rank of `plane` what the others have read, in rounds of bounded length.
-    fn exchange(&self, plane: &ProcessGroup, has_peers: bool) -> Result<()> {
+    /// Gives every rank of `group` what the others have read, in rounds of bounded length.
+    fn exchange(&self, group: &ProcessGroup, has_peers: bool) -> Result<()> {
         let mut rounds: Vec<_> = self.by_rank.iter().map(|pieces| rounds(pieces).into_iter()).collect();
         loop {
             let parts: Vec<_> = rounds.iter_mut().map(|of| of.next().unwrap_or_default()).collect();
@@ -204,10 +204,10 @@ impl Share {
                 return Ok(());
             }
             match has_peers {
-                true => gather_parts(plane, &parts)?,
-                false => broadcast_parts(plane, &parts)?,
+                true => gather_parts(group, &parts)?,
+                false => broadcast_parts(group, &parts)?,
             }
-            plane.synchronize(StreamKind::Reduce)?;
+            group.synchronize(StreamKind::Reduce)?;
         }
     }
 }

@@ -35,7 +35,7 @@ impl Worker {
 
     /// Returns the rank's statistics, from the times of its phases and its driver's account.
     pub fn counters(&self, phases: PhaseTimes, driver: DriverAccount) -> RankStatistics {
-        let traffic = self.engine.planes.traffic();
+        let traffic = self.engine.groups.traffic();
         let host = self.host.as_ref().map(Device::statistics);
         let host = host.map_or(Usage::default(), |statistics| Usage {
             allocated: statistics.allocated(),

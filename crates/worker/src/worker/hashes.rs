@@ -17,7 +17,7 @@ impl Worker {
     /// The transport's.
     pub fn take_hashes(&mut self) -> Result<Option<HashedStep>> {
         match self.hashes.clone() {
-            Some(hashes) => hashes.gather(self.engine.planes.control()),
+            Some(hashes) => hashes.gather(self.engine.groups.control()),
             None => Ok(None),
         }
     }

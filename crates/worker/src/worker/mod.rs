@@ -55,7 +55,7 @@ pub use step::StepScalars;
 
 /// One rank of a run.
 pub struct Worker {
-    /// Declared first: planes are dropped before the memory that they share.
+    /// Declared first: groups are dropped before the memory that they share.
     engine: Engine,
     /// The stages of this rank.
     parts: Vec<StagePart>,
@@ -141,11 +141,11 @@ impl Worker {
         let activations = host.as_ref().filter(|_| config.memory.offload == OffloadPolicy::Activations);
         engine.offload = activations.map(|host| Offload::new(&device, host));
         let mut parts = stages::build((&device, host.as_ref()), config, grid, &stages, setup.hook.as_ref())?;
-        let peer_access = connections::share(&mut engine.planes, &device, &parts, config)?;
+        let peer_access = connections::share(&mut engine.groups, &device, &parts, config)?;
         parts
             .iter_mut()
             .for_each(|part| part.reduction.reduce_from(stages::reduce_from(config, peer_access)));
-        engine.has_peers = connections::warm_up(&mut engine.planes, &device, config, &parts, peer_access)?;
+        engine.has_peers = connections::warm_up(&mut engine.groups, &device, config, &parts, peer_access)?;
         let optimizer = optimizer::build((&device, host.as_ref()), config, &parts)?;
         let norm = ModelNorm::new(&device, config, &grid, &setup.blueprint, &parts)?;
         let gradients = parts.iter().flat_map(|part| part.reduction.gradients()).cloned().collect();
@@ -156,7 +156,7 @@ impl Worker {
         // The values of the loss, the norm, and with a loss scale also that.
         let count = build::loss_values(config) + 1 + usize::from(scale_rule.is_some());
         let scalars = scalars(&device, count)?;
-        let data = feed::prefetcher(&setup.dataset, config, &mut engine.planes);
+        let data = feed::prefetcher(&setup.dataset, config, &mut engine.groups);
         engine.allocate_pixels()?;
         let mut worker = Worker {
             watch: Watch::new(planned, setup.first_step(), Calendar::new(config)),
@@ -305,7 +305,7 @@ impl Worker {
 
     /// The rank's endpoints of the transports.
     pub fn communicator(&mut self) -> &mut Communicator {
-        self.engine.planes.communicator()
+        self.engine.groups.communicator()
     }
 }
 

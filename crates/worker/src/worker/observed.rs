@@ -23,14 +23,14 @@ impl Worker {
         self.schedule.rate(step)
     }
 
-    /// The control plane of all ranks.
+    /// The control channel of all ranks.
     pub fn control(&mut self) -> &mut dyn ControlChannel {
-        self.engine.planes.control()
+        self.engine.groups.control()
     }
 
     /// Traffic of the rank so far, by axis.
     pub fn traffic_by_axis(&self) -> AxisTraffic {
-        self.engine.planes.traffic_by_axis()
+        self.engine.groups.traffic_by_axis()
     }
 
     /// Totals of the micro-batches skipped because they repeat others
@@ -39,11 +39,11 @@ impl Worker {
         self.skipped
     }
 
-    /// Records every step and every call of the rank's planes in `status`.
+    /// Records every step and every call of the rank's groups in `status`.
     pub fn report_to(&mut self, status: &Status) {
         self.status = status.clone();
         if let Some(observer) = status.observer() {
-            self.engine.planes.observe(&observer);
+            self.engine.groups.observe(&observer);
         }
     }
 
@@ -86,7 +86,7 @@ impl Worker {
     /// # Errors
     /// The transport's.
     pub fn findings(&mut self) -> Result<Vec<Findings>> {
-        self.watch.gather(self.engine.planes.control())
+        self.watch.gather(self.engine.groups.control())
     }
 
     /// Times of the phases of the rank's steps.

@@ -33,7 +33,7 @@ impl Worker {
         let setup = &self.engine.setup;
         let assignment = setup.config.pairs_assignment(setup.pair_micro_batches());
         let own: Vec<u32> = own.iter().flatten().map(|score| score.to_bits()).collect();
-        let all = results::gathered(&mut self.engine.planes, (&own, rows), &assignment)?;
+        let all = results::gathered(&mut self.engine.groups, (&own, rows), &assignment)?;
         let pairs = self.engine.setup.dataset.source.pairs().unwrap_or_default();
         let scores = all.into_iter().take(2 * pairs as usize).map(f32::from_bits);
         self.engine.reference = Some(scores.collect::<Vec<_>>().into());

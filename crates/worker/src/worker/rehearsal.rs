@@ -2,7 +2,7 @@
 //! validation. The parameters are unchanged.
 
 use autograd::Mode;
-use collective::Planes;
+use collective::GridGroups;
 
 use super::Worker;
 use crate::error::Result;
@@ -33,13 +33,13 @@ impl Worker {
             return Ok(());
         }
         let (real, ran) = self.rehearse_passes(step)?;
-        self.engine.planes = real;
+        self.engine.groups = real;
         self.share_out_of_memory(step, ran)
     }
 
     /// Runs the passes of a step and of a validation with transports that only count. Returns the real ones,
     /// and the result of the passes.
-    fn rehearse_passes(&mut self, step: u64) -> Result<(Planes, Result<()>)> {
+    fn rehearse_passes(&mut self, step: u64) -> Result<(GridGroups, Result<()>)> {
         let real = self.engine.begin_rehearsal()?;
         let phases = std::mem::replace(&mut self.phases, Phases::new(&self.engine.device));
         let ran = self
@@ -65,7 +65,7 @@ impl Worker {
         // No rank may still wait on its device when another one calls its driver.
         self.engine.device.synchronize()?;
         if self.rehearses() {
-            self.engine.planes.control().barrier()?;
+            self.engine.groups.control().barrier()?;
         }
         self.engine.device.empty_cache()?;
         self.rehearse(step)

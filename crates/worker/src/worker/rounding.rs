@@ -25,9 +25,9 @@ impl Worker {
         let is_gathered =
             |part: &&StagePart| part.weights.is_none() && part.model.parameters().dtype() != DType::F32;
         for StagePart { model, reduction, .. } in self.parts.iter().filter(is_gathered) {
-            let plane = self.engine.planes.divided(reduction.axis())?.within;
-            gather_weights(&plane, reduction, model.parameters(), ..)?;
-            plane.synchronize(StreamKind::Reduce)?;
+            let group = self.engine.groups.divided(reduction.axis())?.within;
+            gather_weights(&group, reduction, model.parameters(), ..)?;
+            group.synchronize(StreamKind::Reduce)?;
         }
         Ok(())
     }

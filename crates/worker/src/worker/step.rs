@@ -121,7 +121,7 @@ impl Worker {
         }
         if self.account.reads_next() && self.engine.setup.config.parallel.shares_gpu() {
             // The driver's account is of all ranks on the GPU, so that none may be in its first steps.
-            self.engine.planes.control().barrier()?;
+            self.engine.groups.control().barrier()?;
         }
         self.account.after_step(&self.engine.device)
     }
@@ -208,7 +208,7 @@ impl Worker {
             Err(error) => return Err(error),
             Ok(()) => String::new(),
         };
-        let all = self.engine.planes.control().all_gather(own.as_bytes())?;
+        let all = self.engine.groups.control().all_gather(own.as_bytes())?;
         let Some(rank) = all.iter().position(|message| !message.is_empty()) else { return Ok(()) };
         self.engine.device.empty_cache()?;
         let reason = String::from_utf8_lossy(&all[rank]).into_owned();
@@ -255,7 +255,7 @@ impl Worker {
         }
         feed.hook_context = names.as_ref().map(|names| HookContext { moments: &self.moments, names });
         let ran =
-            self.engine.executor.train(&mut self.parts, &mut self.engine.planes, mode, scale, &mut feed);
+            self.engine.executor.train(&mut self.parts, &mut self.engine.groups, mode, scale, &mut feed);
         self.skipped += ran.map_err(|source| WorkerError::Step {
             step,
             micro_batch: numbers.in_walk(feed.at.map_or(0, |action| action.micro_batch)),
@@ -279,7 +279,7 @@ impl Worker {
     /// Lets weights be gathered in the passes to come, if they are sharded.
     pub(super) fn begin_walk(&self, kind: WalkKind) -> Result<()> {
         for units in self.parts.iter().filter_map(|part| part.weights.as_ref()) {
-            units.begin(kind, &self.engine.planes.divided(Axis::Data)?.within)?;
+            units.begin(kind, &self.engine.groups.divided(Axis::Data)?.within)?;
         }
         Ok(())
     }
@@ -308,7 +308,7 @@ impl Worker {
     /// Completes the sums of gradients over ranks.
     pub(crate) fn reduce_gradients(&mut self) -> Result<()> {
         for part in &mut self.parts {
-            part.reduction.finish(&self.engine.planes.divided(part.reduction.axis())?)?;
+            part.reduction.finish(&self.engine.groups.divided(part.reduction.axis())?)?;
         }
         Ok(())
     }
@@ -316,7 +316,7 @@ impl Worker {
     /// Completes the gradients of weights that another stage uses too.
     pub(crate) fn add_tied_gradients(&mut self) -> Result<()> {
         for tied in &self.tied {
-            add_tied(&self.engine.planes, *tied, &self.gradients[tied.gradient])?;
+            add_tied(&self.engine.groups, *tied, &self.gradients[tied.gradient])?;
         }
         Ok(())
     }
@@ -328,7 +328,7 @@ impl Worker {
         for part in &self.parts {
             let statistics = part.model.parameters().statistics();
             if let Some(records) = statistics.records() {
-                gather_rows(&self.engine.planes.along(Axis::Data)?, &records, &runs)?;
+                gather_rows(&self.engine.groups.along(Axis::Data)?, &records, &runs)?;
                 statistics.fold()?;
             }
         }
@@ -341,7 +341,7 @@ impl Worker {
         for part in &self.parts {
             let loads = part.model.parameters().expert_loads();
             if let Some(counts) = loads.counts() {
-                gather_counts(&self.engine.planes, &counts)?;
+                gather_counts(&self.engine.groups, &counts)?;
                 loads.finish(rate)?;
             }
         }
@@ -359,7 +359,7 @@ impl Worker {
         // Ranks of all stages meet, of which some have waited for the last passes of others.
         let has_stages = self.engine.grid.size(Axis::Pipeline) > 1;
         self.phases.enter(if has_stages { Phase::Pipeline } else { Phase::Reduce })?;
-        gather_sums(&self.engine.planes.world(), sums)?;
+        gather_sums(&self.engine.groups.world(), sums)?;
         self.phases.enter(Phase::Update)?;
         Ok(norm.finish()?)
     }
@@ -383,7 +383,7 @@ impl Worker {
         }
         self.phases.enter(Phase::Reduce)?;
         Ok(gather_weights(
-            &self.engine.planes.divided(reduction.axis())?.within,
+            &self.engine.groups.divided(reduction.axis())?.within,
             reduction,
             model.parameters(),
             groups,
@@ -409,7 +409,7 @@ impl Worker {
         }
         if self.engine.grid.size(Axis::Pipeline) > 1 {
             self.phases.enter(Phase::Pipeline)?;
-            share_from_last(&self.engine.planes, &loss)?;
+            share_from_last(&self.engine.groups, &loss)?;
             self.phases.enter(Phase::Update)?;
         }
         self.reading[(step % 2) as usize] = Some(self.engine.device.begin_copy_to_host(scalars.region())?);

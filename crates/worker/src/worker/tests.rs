@@ -65,8 +65,8 @@ fn update(worker: &mut Worker) -> Result<String, WorkerError> {
     }
     state.set_learning_rate(0.01)?;
     worker.optimizer.step(gradients, state)?;
-    let plane = worker.engine.planes.divided(Axis::Data)?.within;
-    gather_weights(&plane, &part.reduction, part.model.parameters(), ..)?;
+    let group = worker.engine.groups.divided(Axis::Data)?.within;
+    gather_weights(&group, &part.reduction, part.model.parameters(), ..)?;
     agreed_hash(worker)
 }
 

@@ -15,7 +15,7 @@ impl Worker {
         self.phases.begin_validation();
         let own = self.validation_passes()?;
         let assignment = self.engine.setup.config.validation_assignment();
-        let all = results::of_all(&mut self.engine.planes, &own, &assignment)?;
+        let all = results::of_all(&mut self.engine.groups, &own, &assignment)?;
         self.phases.end_validation();
         Ok(Validation::of(&all))
     }

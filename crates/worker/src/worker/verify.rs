@@ -49,14 +49,14 @@ impl Worker {
         let of_step = verification.arrays(Run::Step)?;
         let repeated = verification.arrays(Run::Repetition)?;
         let grid = self.engine.grid;
-        let control = self.engine.planes.control();
+        let control = self.engine.groups.control();
         if verification::agree(control, &grid, &round, [&of_step, &repeated])? {
             return Ok(());
         }
         // The step's sums are lost, and with them the step: the run ends.
         self.run_again(&verification, step, Run::Third)?;
         let runs = verification.runs([of_step, repeated, verification.arrays(Run::Third)?]);
-        let all = verification::gather(self.engine.planes.control(), &runs)?;
+        let all = verification::gather(self.engine.groups.control(), &runs)?;
         Err(WorkerError::Corruption { step, report: verification::report(&grid, &round, &all)? })
     }
 
@@ -92,7 +92,7 @@ impl Worker {
         let numbers = Numbers::training(config, &self.engine.grid, round.step, &setup.left_out);
         let numbers = numbers.of_replica(round.source(self.engine.grid.coordinate(Axis::Data), run));
         // A prefetcher of its own: that of training goes on where it is.
-        let mut data = feed::prefetcher(dataset, config, &mut self.engine.planes);
+        let mut data = feed::prefetcher(dataset, config, &mut self.engine.groups);
         let order = if self.data_order.is_empty() { Vec::new() } else { vec![round.micro_batch] };
         let (data, phases) = ((&mut data, &*order), &mut self.phases);
         let mut feed =
@@ -107,8 +107,8 @@ impl Worker {
         feed.loss_scale = loss_scale;
         (feed.target_count, feed.token_count) = (target_count, token_count);
         feed.verification = Some(verification);
-        let (executor, planes) = (&self.engine.executor, &mut self.engine.planes);
-        let ran = executor.repeat(&mut self.parts, planes, (round.micro_batch, scale), &mut feed);
+        let (executor, groups) = (&self.engine.executor, &mut self.engine.groups);
+        let ran = executor.repeat(&mut self.parts, groups, (round.micro_batch, scale), &mut feed);
         self.skipped += ran.map_err(|source| WorkerError::Step {
             step: round.step,
             micro_batch: numbers.in_walk(round.micro_batch),

@@ -46,7 +46,7 @@ struct PieceSaved {
 struct Layout {
     /// Numbers of all pieces, in the order of the ranks.
     dealt: Vec<usize>,
-    plane: Option<ProcessGroup>,
+    group: Option<ProcessGroup>,
     batch: usize,
     /// Positions of a piece.
     time: usize,
@@ -80,8 +80,8 @@ pub(super) fn attention(
         Some(shape) if shape.dims().len() == 3 => [shape.dims()[0], shape.dims()[1]],
         _ => return Err(AutogradError::NotRecorded),
     };
-    let plane = tape.pass().planes.along(Axis::Context).cloned();
-    let layout = Layout { dealt: Pieces::dealt(pieces.all), plane, batch, time };
+    let group = tape.pass().groups.along(Axis::Context).cloned();
+    let layout = Layout { dealt: Pieces::dealt(pieces.all), group, batch, time };
     let sources: Vec<Source> = qkv.iter().chain(&of_sinks).map(Var::block_source).collect();
     let values = qkv.first().map_or(Ok(None), |array| values_of(sinks, array.tensor().dtype()));
     let values = named(OPERATOR, values)?;
@@ -128,7 +128,7 @@ impl PieceSaved {
 impl Layout {
     /// Number of ranks.
     fn ranks(&self) -> usize {
-        self.plane.as_ref().map_or(1, ProcessGroup::world_size)
+        self.group.as_ref().map_or(1, ProcessGroup::world_size)
     }
 
     /// Returns keys and values of all pieces in the order of their positions, `[batch, positions, columns]`.
@@ -138,8 +138,8 @@ impl Layout {
         let (positions, columns) = (self.dealt.len() * self.time, first.shape().columns());
         let all = Tensor::empty(first.device(), [self.batch, positions, columns], first.dtype(), request)?;
         for (index, piece) in own.iter().enumerate() {
-            let gathered = match &self.plane {
-                Some(plane) => tensors::all_gather(&piece.keys_values, plane, request)
+            let gathered = match &self.group {
+                Some(group) => tensors::all_gather(&piece.keys_values, group, request)
                     .map_err(|source| AutogradError::Collective { operator: OPERATOR, source })?,
                 None => piece.keys_values.clone(),
             };
@@ -165,9 +165,9 @@ impl Layout {
         }
         drop(all);
         // Without other ranks, as in the plan of a layer alone, the first pieces are here.
-        let Some(plane) = &self.plane else { return part(&dealt, 0, self.dealt.len() / own) };
+        let Some(group) = &self.group else { return part(&dealt, 0, self.dealt.len() / own) };
         let of = |source| AutogradError::Collective { operator: OPERATOR, source };
-        tensors::reduce_scatter(&dealt, plane, request).map_err(of)
+        tensors::reduce_scatter(&dealt, group, request).map_err(of)
     }
 
     /// Calls `copy` with the rows of piece `number` of each sequence in `all`, and in `piece`.

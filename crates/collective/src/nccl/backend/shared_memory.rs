@@ -5,7 +5,8 @@ use std::rc::Rc;
 use device::{Device, Region, StreamKind};
 
 use super::NcclBackend;
-use crate::call::{Call, Caller};
+use crate::call::Call;
+use crate::caller::Caller;
 use crate::collective::{Collective, PeerRegion};
 use crate::error::Result;
 use crate::nccl::window;

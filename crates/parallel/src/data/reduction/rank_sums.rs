@@ -7,7 +7,7 @@ use tensor::Tensor;
 use crate::data::options::Reduction;
 use crate::error::Result;
 
-/// Sums buckets over the ranks of a plane; does nothing on one rank.
+/// Sums buckets over the ranks of a group; does nothing on one rank.
 #[derive(Debug)]
 pub(super) struct RankSums {
     device: Device,
@@ -75,7 +75,7 @@ impl RankSums {
 
     /// Sums buckets on the reduce stream, behind the work that compute has; `over` says that backward has
     /// ended. Nothing may write to the buckets until compute waits for the stream.
-    pub(super) fn sum(&self, buckets: &[Bucket], over: bool, plane: &ProcessGroup) -> Result<()> {
+    pub(super) fn sum(&self, buckets: &[Bucket], over: bool, group: &ProcessGroup) -> Result<()> {
         const STREAM: StreamKind = StreamKind::Reduce;
         if buckets.is_empty() || !self.is_distributed() {
             return Ok(());
@@ -83,7 +83,7 @@ impl RankSums {
         let filled = self.device.record(StreamKind::Compute)?;
         self.device.wait(STREAM, &filled)?;
         let Some(scratch) = &self.scratch else {
-            return buckets.iter().try_for_each(|bucket| self.sum_by_library(bucket, plane));
+            return buckets.iter().try_for_each(|bucket| self.sum_by_library(bucket, group));
         };
         let scratch = |bucket| scratch.of(bucket, &self.tree);
         let scratch: Vec<_> = buckets.iter().map(scratch).collect::<Result<_>>()?;
@@ -93,19 +93,19 @@ impl RankSums {
             TreeSum { parts: &bucket.parts, scratch, everywhere }
         });
         let sums: Vec<_> = sums.collect();
-        Ok(tree_sums(plane, &sums, &self.tree, over, STREAM)?)
+        Ok(tree_sums(group, &sums, &self.tree, over, STREAM)?)
     }
 
-    fn sum_by_library(&self, bucket: &Bucket, plane: &ProcessGroup) -> Result<()> {
+    fn sum_by_library(&self, bucket: &Bucket, group: &ProcessGroup) -> Result<()> {
         let tensor = &bucket.parts[0];
         if !self.scatters(bucket) {
-            return Ok(plane.run(
+            return Ok(group.run(
                 Collective::AllReduce { region: tensor.region(), dtype: tensor.dtype() },
                 StreamKind::Reduce,
             )?);
         }
-        let part = shard(plane, tensor, plane.rank())?;
-        Ok(plane.run(
+        let part = shard(group, tensor, group.rank())?;
+        Ok(group.run(
             Collective::ReduceScatter {
                 input: tensor.region(),
                 output: part.region(),

@@ -1,6 +1,6 @@
 //! Sums of gradients where each rank runs a contiguous run of lanes.
 
-use collective::{DividedPlane, ProcessGroup, RankTree};
+use collective::{DividedGroup, ProcessGroup, RankTree};
 use device::{DType, Device, StreamKind};
 use tensor::{Tensor, ops};
 
@@ -64,10 +64,10 @@ impl RunSums {
         self.lanes.sums()
     }
 
-    fn sum_over_ranks(&self, buckets: &[usize], over: bool, plane: &ProcessGroup) -> Result<()> {
+    fn sum_over_ranks(&self, buckets: &[usize], over: bool, group: &ProcessGroup) -> Result<()> {
         let is_loss = |bucket: usize| Some(bucket) == self.loss;
         let bucket = |index: &usize| Bucket { parts: self.lanes.parts(*index), is_loss: is_loss(*index) };
-        self.ranks.sum(&buckets.iter().map(bucket).collect::<Vec<_>>(), over, plane)
+        self.ranks.sum(&buckets.iter().map(bucket).collect::<Vec<_>>(), over, group)
     }
 }
 
@@ -103,7 +103,7 @@ impl StepSums for RunSums {
     }
 
     /// Folds a bucket after a lane's last micro-batch, and sums it over ranks after the rank's last one.
-    fn filled(&mut self, bucket: usize, progress: Progress, plane: &DividedPlane) -> Result<()> {
+    fn filled(&mut self, bucket: usize, progress: Progress, group: &DividedGroup) -> Result<()> {
         if !self.lanes.ends_lane() {
             return Ok(());
         }
@@ -116,7 +116,7 @@ impl StepSums for RunSums {
             return Ok(());
         }
         let waiting = std::mem::take(&mut self.waiting);
-        self.sum_over_ranks(&waiting, progress.is_complete, &plane.all)
+        self.sum_over_ranks(&waiting, progress.is_complete, &group.all)
     }
 
     fn add_loss(&mut self, loss: &Tensor) -> Result<()> {
@@ -132,10 +132,10 @@ impl StepSums for RunSums {
         Ok(())
     }
 
-    fn finish(&mut self, plane: &DividedPlane) -> Result<()> {
+    fn finish(&mut self, group: &DividedGroup) -> Result<()> {
         let mut left = std::mem::take(&mut self.waiting);
         left.extend(self.loss);
-        self.sum_over_ranks(&left, true, &plane.all)?;
+        self.sum_over_ranks(&left, true, &group.all)?;
         if self.ranks.is_distributed() {
             let reduced = self.device.record(StreamKind::Reduce)?;
             self.device.wait(StreamKind::Compute, &reduced)?;

@@ -4,8 +4,8 @@ use collective::SharedLayout;
 use tensor::Tensor;
 
 /// The tensors of a stage, or of several, that ranks share
-/// ([`ProcessGroup::share`](collective::ProcessGroup::share)): the buckets and, if optimizer state is sharded, the
-/// weights. Empty if a library sums or there is one rank.
+/// ([`ProcessGroup::share`](collective::ProcessGroup::share)): the buckets and, if optimizer state is
+/// sharded, the weights. Empty if a library sums or there is one rank.
 #[derive(Clone, Debug, Default)]
 pub struct SharedTensors {
     /// The buckets that the sums over ranks replace.

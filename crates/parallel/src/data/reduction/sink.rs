@@ -1,7 +1,7 @@
 //! The sink to which backward passes the gradients of one micro-batch.
 
 use autograd::{AutogradError, GradientSink, Target, UseId, Weight};
-use collective::DividedPlane;
+use collective::DividedGroup;
 
 use super::GradientReduction;
 use crate::data::buckets::BucketSlot;
@@ -10,7 +10,7 @@ use crate::data::buckets::BucketSlot;
 /// fill.
 pub struct MicroBatchSink<'a> {
     reduction: &'a mut GradientReduction,
-    plane: DividedPlane,
+    group: DividedGroup,
 }
 
 impl std::fmt::Debug for MicroBatchSink<'_> {
@@ -20,11 +20,11 @@ impl std::fmt::Debug for MicroBatchSink<'_> {
 }
 
 impl GradientReduction {
-    /// Creates the sink for the next micro-batch's backward pass; `plane` is the plane of
+    /// Creates the sink for the next micro-batch's backward pass; `group` is the group of
     /// [`Axis::Data`](collective::Axis::Data).
-    pub fn sink(&mut self, plane: &DividedPlane) -> MicroBatchSink<'_> {
+    pub fn sink(&mut self, group: &DividedGroup) -> MicroBatchSink<'_> {
         self.missing.clone_from(&self.layout.members);
-        MicroBatchSink { reduction: self, plane: plane.clone() }
+        MicroBatchSink { reduction: self, group: group.clone() }
     }
 }
 
@@ -47,6 +47,6 @@ impl GradientSink for MicroBatchSink<'_> {
 
     fn ready(&mut self, use_id: UseId) -> autograd::Result<()> {
         let slot = self.slot(use_id)?;
-        Ok(self.reduction.complete(slot.bucket, &self.plane)?)
+        Ok(self.reduction.complete(slot.bucket, &self.group)?)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use collective::{DividedPlane, RankTree};
+use collective::{DividedGroup, RankTree};
 use tensor::Tensor;
 
 use super::phase::SinkPhase;
@@ -38,7 +38,7 @@ pub(super) trait StepSums: Debug {
     ///
     /// # Errors
     /// A failed collective.
-    fn filled(&mut self, bucket: usize, progress: Progress, plane: &DividedPlane) -> Result<()>;
+    fn filled(&mut self, bucket: usize, progress: Progress, group: &DividedGroup) -> Result<()>;
 
     /// Adds the loss of the current micro-batch with its figures, on the last stage.
     ///
@@ -50,7 +50,7 @@ pub(super) trait StepSums: Debug {
     ///
     /// # Errors
     /// A failed collective.
-    fn finish(&mut self, plane: &DividedPlane) -> Result<()>;
+    fn finish(&mut self, group: &DividedGroup) -> Result<()>;
 
     /// The summed loss with its figures, on the last stage.
     fn loss(&self) -> Option<Tensor>;

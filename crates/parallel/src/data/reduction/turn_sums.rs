@@ -13,7 +13,7 @@ mod losses;
 mod turns;
 
 use collective::{
-    Collective, DividedPlane, ProcessGroup, RankTree, TreeSum, exchange_shards, shard, tree_sums,
+    Collective, DividedGroup, ProcessGroup, RankTree, TreeSum, exchange_shards, shard, tree_sums,
 };
 use device::{Category, Device, Request, StreamKind};
 use tensor::ops::tree::SumTree;
@@ -124,18 +124,18 @@ impl TurnSums {
     }
 
     /// Adds the sums of all groups, which then have the sum of all.
-    fn sum_over_groups(&self, bucket: usize, plane: &ProcessGroup) -> Result<()> {
+    fn sum_over_groups(&self, bucket: usize, group: &ProcessGroup) -> Result<()> {
         let Some(GroupSums { tree, scratch }) = &self.groups else { return Ok(()) };
         let parts: Vec<_> = self.sets[..self.turns.parts()].iter().map(|set| set[bucket].clone()).collect();
         let first = &parts[0];
         if self.reduction == Reduction::Library {
             return Ok(
-                plane.run(Collective::AllReduce { region: first.region(), dtype: first.dtype() }, STREAM)?
+                group.run(Collective::AllReduce { region: first.region(), dtype: first.dtype() }, STREAM)?
             );
         }
         let scratch = scratch.view(0, [tree.scratch_elements(first.elements())])?;
         let sum = TreeSum { parts: &parts, scratch: &scratch, everywhere: true };
-        Ok(tree_sums(plane, &[sum], tree, false, STREAM)?)
+        Ok(tree_sums(group, &[sum], tree, false, STREAM)?)
     }
 
     fn per_lane(&self) -> usize {
@@ -175,7 +175,7 @@ impl StepSums for TurnSums {
     }
 
     /// After a lane's last micro-batch, sends the bucket to the owners of its shards.
-    fn filled(&mut self, bucket: usize, _: Progress, plane: &DividedPlane) -> Result<()> {
+    fn filled(&mut self, bucket: usize, _: Progress, group: &DividedGroup) -> Result<()> {
         if self.accumulates(self.micro_batch + 1) {
             return Ok(());
         }
@@ -190,12 +190,12 @@ impl StepSums for TurnSums {
             Reduction::Tree => {
                 let senders = self.turns.lanes_of_round(round).len();
                 let scratch = self.scratch.view(0, [whole.elements()])?;
-                let shards = exchange_shards(&plane.within, &whole, senders, &scratch, STREAM)?;
+                let shards = exchange_shards(&group.within, &whole, senders, &scratch, STREAM)?;
                 self.fold(bucket, round, &shards)?;
             }
             Reduction::Library => {
-                let own = shard(&plane.within, &whole, plane.within.rank())?;
-                plane.within.run(
+                let own = shard(&group.within, &whole, group.within.rank())?;
+                group.within.run(
                     Collective::ReduceScatter {
                         input: whole.region(),
                         output: own.region(),
@@ -208,7 +208,7 @@ impl StepSums for TurnSums {
         }
         self.buffers.sent(bucket, self.device.record(STREAM)?);
         if round + 1 == self.turns.rounds() {
-            self.sum_over_groups(bucket, &plane.across)?;
+            self.sum_over_groups(bucket, &group.across)?;
         }
         Ok(())
     }
@@ -219,9 +219,9 @@ impl StepSums for TurnSums {
         self.losses.as_ref().map_or(Ok(()), |losses| losses.add(lane, loss, accumulates))
     }
 
-    fn finish(&mut self, plane: &DividedPlane) -> Result<()> {
+    fn finish(&mut self, group: &DividedGroup) -> Result<()> {
         if let Some(losses) = &self.losses {
-            losses.sum(&plane.all)?;
+            losses.sum(&group.all)?;
         }
         let reduced = self.device.record(STREAM)?;
         self.device.wait(StreamKind::Compute, &reduced)?;

@@ -88,7 +88,7 @@ impl Codes {
     /// A failed collective.
     pub(super) fn cast(
         &self,
-        plane: &ProcessGroup,
+        group: &ProcessGroup,
         part: impl Fn(usize) -> Result<Option<(usize, Tensor)>>,
     ) -> Result<()> {
         let Some(arrays) = self.arrays.as_ref().filter(|_| !self.is_current.replace(true)) else {
@@ -99,7 +99,7 @@ impl Codes {
         // A rank alone needs no other's maxima, and then a weight comes from the host once.
         let together = if arrays.maxima.shape().rows() == 1 { 1 } else { coded.len() };
         for (round, weights) in coded.chunks(together).enumerate() {
-            self.cast_round(plane, arrays, (round * together, weights), &part)?;
+            self.cast_round(group, arrays, (round * together, weights), &part)?;
         }
         Ok(())
     }
@@ -107,7 +107,7 @@ impl Codes {
     /// Casts this rank's parts of `weights`, whose numbers follow `first`.
     fn cast_round(
         &self,
-        plane: &ProcessGroup,
+        group: &ProcessGroup,
         arrays: &Arrays,
         (first, weights): (usize, &[usize]),
         part: &impl Fn(usize) -> Result<Option<(usize, Tensor)>>,
@@ -130,7 +130,7 @@ impl Codes {
                 fp8_parts::measure(&part, &cells)?;
             }
         }
-        arrays.exchange(plane, first, weights.len())?;
+        arrays.exchange(group, first, weights.len())?;
         for (number, parameter) in (first..).zip(weights) {
             let ([unit, array], first) = self.positions[*parameter];
             if let Some(part) = here(*parameter)? {
@@ -212,7 +212,7 @@ impl Arrays {
 
     /// Computes the factors of `count` weights from number `first` on, of which all ranks have measured their
     /// parts; either of one or of all.
-    fn exchange(&self, plane: &ProcessGroup, first: usize, count: usize) -> Result<()> {
+    fn exchange(&self, group: &ProcessGroup, first: usize, count: usize) -> Result<()> {
         let ranks = self.maxima.shape().rows();
         let count = if ranks == 1 { count } else { self.own.elements() };
         let own = self.own.view(first, [count])?;
@@ -220,7 +220,7 @@ impl Arrays {
         fp8_parts::fold(&cells, &own)?;
         if ranks > 1 {
             between_compute(own.device(), || {
-                Ok(plane.run(
+                Ok(group.run(
                     Collective::AllGather { input: own.region(), output: self.maxima.region() },
                     StreamKind::Reduce,
                 )?)

@@ -22,7 +22,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use autograd::{Mode, Pass, Tape, Var};
-use collective::{Axis, Planes, RankGrid};
+use collective::{Axis, GridGroups, RankGrid};
 use device::{DType, Device, StreamKind};
 use nn::{Model, Parameter};
 use tensor::{Shape, Tensor};
@@ -231,13 +231,13 @@ impl Executor {
     pub fn train<'a, F: Feed>(
         &'a self,
         parts: &'a mut [StagePart],
-        planes: &'a mut Planes,
+        groups: &'a mut GridGroups,
         mode: Mode,
         scale: f32,
         feed: &'a mut F,
     ) -> std::result::Result<Skipped, F::Error> {
         let (models, reductions) = parts.iter_mut().map(|part| (&*part.model, &mut part.reduction)).unzip();
-        let walk = Walk::new(self, models, reductions, (planes, feed), Work::Step { scale, mode })?;
+        let walk = Walk::new(self, models, reductions, (groups, feed), Work::Step { scale, mode })?;
         walk.run(&self.schedule.actions[self.grid.coordinate(Axis::Pipeline)])
     }
 
@@ -245,12 +245,12 @@ impl Executor {
     pub fn validate<'a, F: Feed>(
         &'a self,
         models: Vec<&'a dyn Model>,
-        planes: &'a mut Planes,
+        groups: &'a mut GridGroups,
         micro_batches: Range<usize>,
         feed: &'a mut F,
     ) -> std::result::Result<Skipped, F::Error> {
         let actions = forward::actions(&self.schedule, self.grid.coordinate(Axis::Pipeline), micro_batches);
-        Walk::new(self, models, Vec::new(), (planes, feed), Work::Validation)?.run(&actions)
+        Walk::new(self, models, Vec::new(), (groups, feed), Work::Validation)?.run(&actions)
     }
 
     /// Runs the forward and backward passes of this replica's micro-batch `micro_batch` between steps, in
@@ -259,14 +259,14 @@ impl Executor {
     pub fn repeat<'a, F: Feed>(
         &'a self,
         parts: &'a mut [StagePart],
-        planes: &'a mut Planes,
+        groups: &'a mut GridGroups,
         (micro_batch, scale): (usize, f32),
         feed: &'a mut F,
     ) -> std::result::Result<Skipped, F::Error> {
         let (models, reductions) = parts.iter_mut().map(|part| (&*part.model, &mut part.reduction)).unzip();
         let rank = self.grid.coordinate(Axis::Pipeline);
         let actions = forward::both_directions(&self.schedule, rank, micro_batch);
-        Walk::new(self, models, reductions, (planes, feed), Work::Repetition { scale })?.run(&actions)
+        Walk::new(self, models, reductions, (groups, feed), Work::Repetition { scale })?.run(&actions)
     }
 
     /// Runs one pass of sequences `[rows, time]`, `extents`, through all stages, in [`Mode::Evaluate`].
@@ -275,12 +275,12 @@ impl Executor {
     pub fn generate<'a, F: Feed>(
         &'a self,
         models: Vec<&'a dyn Model>,
-        planes: &'a mut Planes,
+        groups: &'a mut GridGroups,
         extents: [usize; 2],
         feed: &'a mut F,
     ) -> std::result::Result<(), F::Error> {
         let actions = forward::actions(&self.schedule, self.grid.coordinate(Axis::Pipeline), 0..1);
-        Walk::new(self, models, Vec::new(), (planes, feed), Work::Generation { extents })?.run(&actions)?;
+        Walk::new(self, models, Vec::new(), (groups, feed), Work::Generation { extents })?.run(&actions)?;
         Ok(())
     }
 }
@@ -355,7 +355,7 @@ struct Walk<'a, F> {
     models: Vec<&'a dyn Model>,
     /// Sums of each stage's gradients; empty where none are produced.
     reductions: Vec<&'a mut GradientReduction>,
-    planes: &'a mut Planes,
+    groups: &'a mut GridGroups,
     feed: &'a mut F,
     work: Work,
     /// Queues of each of this rank's stages.
@@ -368,12 +368,12 @@ impl<'a, F: Feed> Walk<'a, F> {
         executor: &'a Executor,
         models: Vec<&'a dyn Model>,
         reductions: Vec<&'a mut GradientReduction>,
-        (planes, feed): (&'a mut Planes, &'a mut F),
+        (groups, feed): (&'a mut GridGroups, &'a mut F),
         work: Work,
     ) -> Result<Self> {
         let queues = models.iter().map(|_| Queues::default()).collect();
         let transit = InTransit::new(&executor.device, executor.schedule.ranks > 1, work.transfer_stream())?;
-        Ok(Walk { executor, models, reductions, planes, feed, work, queues, transit })
+        Ok(Walk { executor, models, reductions, groups, feed, work, queues, transit })
     }
 
     /// Executes `actions` in order.
@@ -387,7 +387,7 @@ impl<'a, F: Feed> Walk<'a, F> {
             self.perform(*action)?;
             done += 1;
             let Some(repeats) = repeats.as_mut().filter(|_| action.kind.is_compute()) else { continue };
-            let traffic = self.planes.traffic_by_axis();
+            let traffic = self.groups.traffic_by_axis();
             if let Some(repetition) = repeats.note(&executor.device, done, traffic)? {
                 done += repetition.actions;
                 self.skip(&repetition)?;

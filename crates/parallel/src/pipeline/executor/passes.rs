@@ -21,7 +21,7 @@ impl<F: Feed> Walk<'_, F> {
         let batch = if first { Some(self.feed.inputs(action.micro_batch)?) } else { None };
         let has_loss = self.work.has_loss();
         let targets = if last && has_loss { Some(self.feed.targets(action.micro_batch)?) } else { None };
-        let pass = Pass { planes: self.planes.handles(), ..self.feed.pass(action)? };
+        let pass = Pass { groups: self.groups.handles(), ..self.feed.pass(action)? };
         let tape = Tape::new(&self.executor.device, self.work.mode()).of(pass);
         let (input, leaf) = match batch {
             Some(batch) => (Input::Batch(batch), None),
@@ -112,7 +112,7 @@ impl<F: Feed> Walk<'_, F> {
         } else {
             let reduction = self.reductions.get_mut(stage).ok_or(ParallelError::Unsound { action })?;
             let reduces = reduction.reduces_next();
-            let data = self.planes.divided(reduction.axis()).map_err(ParallelError::from)?;
+            let data = self.groups.divided(reduction.axis()).map_err(ParallelError::from)?;
             let mut sink = self.feed.sink(reduction.sink(&data), reduces);
             let ran = match root {
                 Ok(loss) => tape.backward(loss, &mut *sink),
@@ -137,7 +137,7 @@ impl<F: Feed> Walk<'_, F> {
         self.feed.enter(action, ActionPart::Computing)?;
         let reduction = self.reductions.get_mut(stage).ok_or(ParallelError::Unsound { action })?;
         let reduces = reduction.reduces_next();
-        let data = self.planes.divided(reduction.axis()).map_err(ParallelError::from)?;
+        let data = self.groups.divided(reduction.axis()).map_err(ParallelError::from)?;
         let mut sink = self.feed.sink(reduction.sink(&data), reduces);
         let ran = weights.backward_weight(&mut *sink);
         drop(sink);

@@ -31,7 +31,7 @@ impl<F: Feed> Walk<'_, F> {
         drop(scope);
         self.transit.note_allocation()?;
         let receive = Collective::Receive { from, region: tensor.region() };
-        self.planes.transfer(Axis::Pipeline, receive, stream).map_err(ParallelError::from)?;
+        self.groups.transfer(Axis::Pipeline, receive, stream).map_err(ParallelError::from)?;
         let event = device.record(stream).map_err(ParallelError::from)?;
         let queues = &mut self.queues[stage];
         let queue = if forward { &mut queues.inputs } else { &mut queues.gradients };
@@ -52,7 +52,7 @@ impl<F: Feed> Walk<'_, F> {
         let stream = self.work.transfer_stream();
         self.executor.device.wait(stream, &computed).map_err(ParallelError::from)?;
         let send = Collective::Send { to, region: tensor.region() };
-        self.planes.transfer(Axis::Pipeline, send, stream).map_err(ParallelError::from)?;
+        self.groups.transfer(Axis::Pipeline, send, stream).map_err(ParallelError::from)?;
         Ok(self.transit.sent(tensor)?)
     }
 

@@ -58,7 +58,7 @@ fn worker(text: &str, sets: &[&str], captures: bool) -> Worker {
 
 /// Returns the figures of a step or validation, and the digest of its allocations and frees.
 fn figures(worker: &mut Worker) -> (String, u64, RankStep) {
-    let (traffic, calls) = (worker.engine.planes.traffic(), worker.device().stream_calls());
+    let (traffic, calls) = (worker.engine.groups.traffic(), worker.device().stream_calls());
     let (digest, events, statistics) = worker.device().with_allocator(|allocator| {
         let events = allocator.events().len();
         (allocator.take_digest(), events, allocator.statistics().clone())

@@ -54,9 +54,9 @@ impl LaneLosses {
     ///
     /// # Errors
     /// A failed collective.
-    pub(super) fn sum(&self, plane: &ProcessGroup) -> Result<()> {
+    pub(super) fn sum(&self, group: &ProcessGroup) -> Result<()> {
         between_compute(self.all.device(), || {
-            Ok(plane.run(
+            Ok(group.run(
                 Collective::AllGather { input: self.own.region(), output: self.all.region() },
                 StreamKind::Reduce,
             )?)

@@ -1,9 +1,9 @@
-//! The data planes of one rank: one for the world, and one for each axis whose ranks run collectives.
+//! The process groups of one rank: one for the world, and one for each axis whose ranks run collectives.
 //!
 //! | call | axis |
 //! | --- | --- |
 //! | sums of gradients and of losses, gathering of updated weights | [`Axis::Data`] |
-//! | shards of gradients, gathering of sharded weights | neighbours along [`Axis::Data`] ([`DividedPlane`]) |
+//! | shards of gradients, gathering of sharded weights | neighbours along [`Axis::Data`] ([`DividedGroup`]) |
 //! | rows, sums and statistics of layers that ranks share | [`Axis::Tensor`] |
 //! | keys and values, gradients and losses of sequences that ranks share | [`Axis::Context`] |
 //! | activations and their gradients between stages | [`Axis::Pipeline`] |
@@ -22,69 +22,69 @@ use crate::grid::{AXES, Axis, RankGrid};
 use crate::process_group::ProcessGroup;
 use crate::traffic::{AxisTraffic, Traffic};
 
-/// Handles to the planes of the axes along which a rank has others, for the operators of its passes.
+/// Handles to the groups of the axes along which a rank has others, for the operators of its passes.
 ///
 /// The default is that of a rank alone.
 #[derive(Clone, Debug, Default)]
-pub struct AxisPlanes([Option<ProcessGroup>; AXES]);
+pub struct AxisGroups([Option<ProcessGroup>; AXES]);
 
-impl AxisPlanes {
-    /// Returns the same handles, with the plane of an axis.
+impl AxisGroups {
+    /// Returns the same handles, with the group of an axis.
     #[must_use]
-    pub fn with(mut self, axis: Axis, plane: ProcessGroup) -> Self {
-        self.0[axis.index()] = (plane.world_size() > 1).then_some(plane);
+    pub fn with(mut self, axis: Axis, group: ProcessGroup) -> Self {
+        self.0[axis.index()] = (group.world_size() > 1).then_some(group);
         self
     }
 
-    /// The plane of this rank's group along an axis; `None` if the rank is alone there.
+    /// This rank's group along an axis; `None` if the rank is alone there.
     pub fn along(&self, axis: Axis) -> Option<&ProcessGroup> {
         self.0[axis.index()].as_ref()
     }
 }
 
-/// The planes of the ranks along an axis, which may be divided into groups of neighbours.
+/// This rank's groups along an axis that may be divided into groups of neighbours.
 #[derive(Clone, Debug)]
-pub struct DividedPlane {
-    /// The plane of all ranks along the axis.
+pub struct DividedGroup {
+    /// All ranks along the axis.
     pub all: ProcessGroup,
-    /// The plane of this rank's group; that of all ranks if there is one group.
+    /// This rank and its neighbours; all ranks if the axis is not divided.
     pub within: ProcessGroup,
-    /// The plane of the ranks with this rank's index in each group; of a rank alone if there is one group.
+    /// The ranks with this rank's index among neighbours; this rank alone if the axis is not divided.
     pub across: ProcessGroup,
 }
 
-impl DividedPlane {
-    /// Returns the planes of an axis that is one group.
+impl DividedGroup {
+    /// Returns the groups of an axis that is not divided.
     pub fn undivided(all: ProcessGroup) -> Self {
-        DividedPlane { within: all.clone(), across: Communicator::solo().data, all }
+        DividedGroup { within: all.clone(), across: Communicator::solo().group, all }
     }
 
-    /// Returns planes that only count, of the first of `ranks` ranks in groups of `size`, which divides them.
+    /// Returns groups that only count, of the first of `ranks` ranks in groups of `size`, which divides them.
     pub fn counted(ranks: usize, size: usize) -> Self {
         let [all, within, across] =
-            [ranks, size, ranks / size.max(1)].map(|ranks| Communicator::counted(0, ranks.max(1)).data);
-        DividedPlane { all, within, across }
+            [ranks, size, ranks / size.max(1)].map(|ranks| Communicator::counted(0, ranks.max(1)).group);
+        DividedGroup { all, within, across }
     }
 }
 
 /// The transports of one rank of a grid.
 ///
-/// A group that is the whole world uses the world's plane, and a rank alone along an axis has a plane of its
-/// own. Any other group along an axis with collectives has a plane split from the world's. Pipeline ranks
-/// only send to each other, which needs no communicator of their own: their transfers use the world's plane.
-pub struct Planes {
+/// Along an axis with all ranks of the world the group is the world's, and a rank alone along an axis has a
+/// group of its own. Groups along other axes with collectives are split from the world's. Pipeline ranks only
+/// send to each other, which needs no communicator of their own: their transfers use the world's group.
+pub struct GridGroups {
     communicator: Communicator,
     grid: RankGrid,
-    /// Planes of the groups that have their own, by axis.
+    /// Groups that are not the world's, by axis.
     own: [Option<ProcessGroup>; AXES],
-    /// An axis whose plane is that of a group over several axes, and those axes.
+    /// An axis whose group is over several axes, and those axes.
     joined: Option<(Axis, Vec<Axis>)>,
-    /// Planes within and across the groups of an axis that is divided.
+    /// An axis that is divided, with its groups within and across neighbours.
     divided: Option<(Axis, [ProcessGroup; 2])>,
 }
 
-impl Planes {
-    /// Splits the planes of a grid from the world's plane. All ranks call it.
+impl GridGroups {
+    /// Splits the groups of a grid from the world's group. All ranks call it.
     ///
     /// # Errors
     /// A grid with another number of ranks than the world; a failure of a rank or of the transport.
@@ -99,15 +99,15 @@ impl Planes {
         for axis in Axis::ALL.into_iter().filter(|axis| axis.runs_collectives()) {
             own[axis.index()] = match grid.size(axis) {
                 size if size == grid.world_size() => None,
-                1 => Some(Communicator::solo().data),
+                1 => Some(Communicator::solo().group),
                 _ => Some(communicator.divide(&grid.groups(axis))?),
             };
         }
-        Ok(Planes { communicator, grid, own, joined: None, divided: None })
+        Ok(GridGroups { communicator, grid, own, joined: None, divided: None })
     }
 
-    /// Makes the plane of an axis that of the ranks along it and along `others`, numbered by
-    /// [`RankGrid::coordinate_over`] these axes. All ranks call it, before [`Planes::divide`].
+    /// Extends the group of an axis to the ranks along it and along `others`, numbered by
+    /// [`RankGrid::coordinate_over`] these axes. All ranks call it, before [`GridGroups::divide`].
     ///
     /// # Errors
     /// A failure of a rank or of the transport.
@@ -115,14 +115,14 @@ impl Planes {
         let axes = [&[axis], others].concat();
         self.own[axis.index()] = match self.grid.shape().size_over(&axes) {
             size if size == self.grid.world_size() => None,
-            1 => Some(Communicator::solo().data),
+            1 => Some(Communicator::solo().group),
             _ => Some(self.communicator.divide(&self.grid.groups_over(&axes))?),
         };
         self.joined = Some((axis, axes));
         Ok(())
     }
 
-    /// The axes over which the group of an axis's plane is.
+    /// The axes over which the group of an axis is.
     fn axes_of(&self, axis: Axis) -> Vec<Axis> {
         match &self.joined {
             Some((of, axes)) if *of == axis => axes.clone(),
@@ -139,7 +139,7 @@ impl Planes {
         let axes = self.axes_of(axis);
         if size < self.grid.shape().size_over(&axes) {
             let within = match size {
-                1 => Communicator::solo().data,
+                1 => Communicator::solo().group,
                 _ => self.communicator.divide(&self.grid.neighbours_over(&axes, size))?,
             };
             let across = self.communicator.divide(&self.grid.across_neighbours_over(&axes, size))?;
@@ -148,17 +148,17 @@ impl Planes {
         Ok(())
     }
 
-    /// Returns the planes of this rank's groups along an axis.
+    /// Returns this rank's groups along an axis.
     ///
     /// # Errors
-    /// As for [`Planes::along`].
-    pub fn divided(&self, axis: Axis) -> Result<DividedPlane> {
+    /// As for [`GridGroups::along`].
+    pub fn divided(&self, axis: Axis) -> Result<DividedGroup> {
         let all = self.along(axis)?;
         Ok(match &self.divided {
             Some((of, [within, across])) if *of == axis => {
-                DividedPlane { all, within: within.clone(), across: across.clone() }
+                DividedGroup { all, within: within.clone(), across: across.clone() }
             }
-            _ => DividedPlane::undivided(all),
+            _ => DividedGroup::undivided(all),
         })
     }
 
@@ -172,36 +172,36 @@ impl Planes {
         &mut self.communicator
     }
 
-    /// The plane for messages between the hosts of all ranks.
+    /// The channel for messages between the hosts of all ranks.
     pub fn control(&mut self) -> &mut dyn ControlChannel {
         &mut *self.communicator.control
     }
 
-    /// The data plane of all ranks.
+    /// The process group of all ranks.
     pub fn world(&self) -> ProcessGroup {
-        self.communicator.data.clone()
+        self.communicator.group.clone()
     }
 
-    /// Returns the data plane of this rank's group along an axis, for collectives. A rank's number on the
-    /// plane is its coordinate.
+    /// Returns this rank's group along an axis, for collectives. A rank's number in the group is its
+    /// coordinate.
     ///
     /// # Errors
     /// An axis whose ranks only send and receive, in a grid with other axes.
     pub fn along(&self, axis: Axis) -> Result<ProcessGroup> {
-        if let Some(plane) = &self.own[axis.index()] {
-            return Ok(plane.clone());
+        if let Some(group) = &self.own[axis.index()] {
+            return Ok(group.clone());
         }
         if self.grid.shape().size_over(&self.axes_of(axis)) == self.grid.world_size() {
-            return Ok(self.communicator.data.clone());
+            return Ok(self.communicator.group.clone());
         }
         Err(CollectiveError::Grid(format!("ranks along the {} axis run no collectives", axis.name())))
     }
 
-    /// Handles to the planes of all axes that run collectives.
-    pub fn handles(&self) -> AxisPlanes {
+    /// Handles to the groups of all axes that run collectives.
+    pub fn handles(&self) -> AxisGroups {
         let axes = Axis::ALL.into_iter().filter(|axis| axis.runs_collectives());
-        let planes = axes.filter_map(|axis| Some((axis, self.along(axis).ok()?)));
-        planes.fold(AxisPlanes::default(), |handles, (axis, plane)| handles.with(axis, plane))
+        let groups = axes.filter_map(|axis| Some((axis, self.along(axis).ok()?)));
+        groups.fold(AxisGroups::default(), |handles, (axis, group)| handles.with(axis, group))
     }
 
     /// Runs sends and receives between ranks along an axis, in which peers are coordinates. May wait for the
@@ -215,10 +215,10 @@ impl Planes {
             Some(_) => coordinate,
             None => self.grid.rank_at(&[(axis, coordinate)]),
         };
-        own.as_ref().unwrap_or(&self.communicator.data).run(transfer.with_peers(number), stream)
+        own.as_ref().unwrap_or(&self.communicator.group).run(transfer.with_peers(number), stream)
     }
 
-    /// Makes the connections of `world`, and those of `along` on the planes of those axes, so that none is
+    /// Makes the connections of `world`, and those of `along` on the groups of those axes, so that none is
     /// made later.
     ///
     /// # Errors
@@ -230,54 +230,54 @@ impl Planes {
     ) -> Result<()> {
         let shared = along.iter().filter(|(axis, _)| self.own[axis.index()].is_none());
         world.extend(shared.flat_map(|(_, uses)| uses).cloned());
-        self.communicator.data.warm_up(&world)?;
+        self.communicator.group.warm_up(&world)?;
         for (axis, uses) in along {
-            if let Some(plane) = &self.own[axis.index()] {
-                plane.warm_up(uses)?;
+            if let Some(group) = &self.own[axis.index()] {
+                group.warm_up(uses)?;
             }
-            let Some((_, planes)) = self.divided.as_ref().filter(|(of, _)| of == axis) else { continue };
-            for plane in planes {
+            let Some((_, groups)) = self.divided.as_ref().filter(|(of, _)| of == axis) else { continue };
+            for group in groups {
                 let exists =
-                    |used: &&Collective<()>| used.peer_rank().is_none_or(|peer| peer < plane.world_size());
+                    |used: &&Collective<()>| used.peer_rank().is_none_or(|peer| peer < group.world_size());
                 let uses: Vec<_> = uses.iter().filter(exists).cloned().collect();
-                plane.warm_up(&uses)?;
+                group.warm_up(&uses)?;
             }
         }
         Ok(())
     }
 
-    /// Registers `observer` for every call that begins from now on, on all planes.
+    /// Registers `observer` for every call that begins from now on, on all groups.
     pub fn observe(&mut self, observer: &Observer) {
         self.communicator.control.observe(observer.clone());
-        self.communicator.data.observe(observer.clone());
-        let divided = self.divided.iter().flat_map(|(_, planes)| planes);
-        self.own.iter().flatten().chain(divided).for_each(|plane| plane.observe(observer.clone()));
+        self.communicator.group.observe(observer.clone());
+        let divided = self.divided.iter().flat_map(|(_, groups)| groups);
+        self.own.iter().flatten().chain(divided).for_each(|group| group.observe(observer.clone()));
     }
 
-    /// Traffic of all planes so far.
+    /// Traffic of all groups so far.
     pub fn traffic(&self) -> Traffic {
         self.communicator.traffic()
     }
 
-    /// Traffic of all planes so far, by axis.
+    /// Traffic of all groups so far, by axis.
     pub fn traffic_by_axis(&self) -> AxisTraffic {
         let mut by_axis = AxisTraffic::default();
-        let of = |plane: &ProcessGroup| plane.traffic().total();
-        for (traffic, plane) in by_axis.0.iter_mut().zip(&self.own) {
-            plane.iter().for_each(|plane| *traffic += of(plane));
+        let of = |group: &ProcessGroup| group.traffic().total();
+        for (traffic, group) in by_axis.0.iter_mut().zip(&self.own) {
+            group.iter().for_each(|group| *traffic += of(group));
         }
-        if let Some((axis, planes)) = &self.divided {
-            planes.iter().for_each(|plane| by_axis.0[axis.index()] += of(plane));
+        if let Some((axis, groups)) = &self.divided {
+            groups.iter().for_each(|group| by_axis.0[axis.index()] += of(group));
         }
         let whole = |axis: &Axis| self.grid.shape().size_over(&self.axes_of(*axis)) == self.grid.world_size();
         let axis = Axis::ALL.into_iter().filter(|axis| self.grid.size(*axis) > 1).find(whole);
-        by_axis.0[axis.unwrap_or(Axis::Pipeline).index()] += of(&self.communicator.data);
+        by_axis.0[axis.unwrap_or(Axis::Pipeline).index()] += of(&self.communicator.group);
         by_axis
     }
 }
 
-impl fmt::Debug for Planes {
+impl fmt::Debug for GridGroups {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Planes").field("grid", &self.grid).finish_non_exhaustive()
+        f.debug_struct("GridGroups").field("grid", &self.grid).finish_non_exhaustive()
     }
 }

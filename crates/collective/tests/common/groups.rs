@@ -1,4 +1,4 @@
-//! Checks of every data plane: of the world and of groups.
+//! Checks of every process group: the world's, and those split from it.
 
 use collective::{Collective, ProcessGroup};
 use device::{DType, Device};
@@ -7,8 +7,8 @@ use half::{bf16, f16};
 use super::shared::{parts_are_exchanged_in_shared_memory, sums_in_shared_memory};
 use super::{Failed, Number, Outcome, STREAM, assert_sums, buffer, filled, value, values};
 
-/// The body of one rank on a plane, with its checks.
-type PlaneCheck = fn(&ProcessGroup, &Device) -> Outcome<()>;
+/// The body of one rank of a group, with its checks.
+type GroupCheck = fn(&ProcessGroup, &Device) -> Outcome<()>;
 
 /// Element counts: none, fewer than ranks, odd, and more than one payload for every rank.
 pub(crate) const COUNTS: [usize; 6] = [0, 1, 3, 7, 1001, 400_003];
@@ -22,11 +22,11 @@ fn operand<T: Number>(rank: usize, index: usize) -> T {
     T::of(value(rank, index))
 }
 
-fn all_reduce<T: Number>(plane: &ProcessGroup, device: &Device) -> Outcome<()> {
-    let (rank, world_size) = (plane.rank(), plane.world_size());
+fn all_reduce<T: Number>(group: &ProcessGroup, device: &Device) -> Outcome<()> {
+    let (rank, world_size) = (group.rank(), group.world_size());
     for count in COUNTS {
         let buffer = filled::<T>(device, &inputs(rank, count));
-        plane.run(
+        group.run(
             Collective::AllReduce { region: buffer.region(0, buffer.bytes()), dtype: T::DTYPE },
             STREAM,
         )?;
@@ -35,69 +35,69 @@ fn all_reduce<T: Number>(plane: &ProcessGroup, device: &Device) -> Outcome<()> {
     Ok(())
 }
 
-fn all_reduce_adds_in_tree_order(plane: &ProcessGroup, device: &Device) -> Outcome<()> {
-    all_reduce::<f32>(plane, device)?;
-    all_reduce::<bf16>(plane, device)?;
-    all_reduce::<f16>(plane, device)
+fn all_reduce_adds_in_tree_order(group: &ProcessGroup, device: &Device) -> Outcome<()> {
+    all_reduce::<f32>(group, device)?;
+    all_reduce::<bf16>(group, device)?;
+    all_reduce::<f16>(group, device)
 }
 
-fn reduce_scatter<T: Number>(plane: &ProcessGroup, device: &Device) -> Outcome<()> {
-    let (rank, world_size) = (plane.rank(), plane.world_size());
+fn reduce_scatter<T: Number>(group: &ProcessGroup, device: &Device) -> Outcome<()> {
+    let (rank, world_size) = (group.rank(), group.world_size());
     for count in COUNTS {
         let bytes = count * size_of::<T>();
         let input = filled::<T>(device, &inputs(rank, count * world_size));
         let of = |from: usize, index: usize| operand::<T>(from, rank * count + index);
         let output = buffer(device, bytes);
         let whole = input.region(0, input.bytes());
-        plane.run(
+        group.run(
             Collective::ReduceScatter { input: whole, output: output.region(0, bytes), dtype: T::DTYPE },
             STREAM,
         )?;
         assert_sums(device, world_size, &values::<T>(device, &output, 0, count)?, &of);
         let own = input.region(rank * bytes, bytes);
-        plane.run(Collective::ReduceScatter { input: whole, output: own, dtype: T::DTYPE }, STREAM)?;
+        group.run(Collective::ReduceScatter { input: whole, output: own, dtype: T::DTYPE }, STREAM)?;
         assert_sums(device, world_size, &values::<T>(device, &input, rank * bytes, count)?, &of);
     }
     Ok(())
 }
 
-fn reduce_scatter_leaves_each_rank_its_shard(plane: &ProcessGroup, device: &Device) -> Outcome<()> {
-    reduce_scatter::<f32>(plane, device)?;
-    reduce_scatter::<bf16>(plane, device)?;
-    reduce_scatter::<f16>(plane, device)
+fn reduce_scatter_leaves_each_rank_its_shard(group: &ProcessGroup, device: &Device) -> Outcome<()> {
+    reduce_scatter::<f32>(group, device)?;
+    reduce_scatter::<bf16>(group, device)?;
+    reduce_scatter::<f16>(group, device)
 }
 
-fn all_gather<T: Number>(plane: &ProcessGroup, device: &Device) -> Outcome<()> {
-    let (rank, world_size) = (plane.rank(), plane.world_size());
+fn all_gather<T: Number>(group: &ProcessGroup, device: &Device) -> Outcome<()> {
+    let (rank, world_size) = (group.rank(), group.world_size());
     for count in COUNTS {
         let bytes = count * size_of::<T>();
         let expected: Vec<T> = (0..world_size).flat_map(|rank| inputs::<T>(rank, count)).collect();
         let input = filled::<T>(device, &inputs(rank, count));
         let output = buffer(device, bytes * world_size);
         let whole = output.region(0, output.bytes());
-        plane.run(Collective::AllGather { input: input.region(0, bytes), output: whole }, STREAM)?;
+        group.run(Collective::AllGather { input: input.region(0, bytes), output: whole }, STREAM)?;
         assert_eq!(values::<T>(device, &output, 0, count * world_size)?, expected, "{count} elements");
         device.zero(whole)?;
         let own = output.region(rank * bytes, bytes);
         device.copy_from_host(&inputs::<T>(rank, count), own)?;
         device.synchronize()?;
-        plane.run(Collective::AllGather { input: own, output: whole }, STREAM)?;
+        group.run(Collective::AllGather { input: own, output: whole }, STREAM)?;
         assert_eq!(values::<T>(device, &output, 0, count * world_size)?, expected, "{count} in place");
     }
     Ok(())
 }
 
-fn all_gather_brings_every_part_to_every_rank(plane: &ProcessGroup, device: &Device) -> Outcome<()> {
-    all_gather::<f32>(plane, device)?;
-    all_gather::<f16>(plane, device)
+fn all_gather_brings_every_part_to_every_rank(group: &ProcessGroup, device: &Device) -> Outcome<()> {
+    all_gather::<f32>(group, device)?;
+    all_gather::<f16>(group, device)
 }
 
-fn broadcast_from_every_root(plane: &ProcessGroup, device: &Device) -> Outcome<()> {
-    let rank = plane.rank();
-    for root in 0..plane.world_size() {
+fn broadcast_from_every_root(group: &ProcessGroup, device: &Device) -> Outcome<()> {
+    let rank = group.rank();
+    for root in 0..group.world_size() {
         for count in COUNTS {
             let buffer = filled::<bf16>(device, &inputs(rank, count));
-            plane.run(Collective::Broadcast { root, region: buffer.region(0, buffer.bytes()) }, STREAM)?;
+            group.run(Collective::Broadcast { root, region: buffer.region(0, buffer.bytes()) }, STREAM)?;
             assert_eq!(
                 values::<bf16>(device, &buffer, 0, count)?,
                 inputs::<bf16>(root, count),
@@ -108,26 +108,26 @@ fn broadcast_from_every_root(plane: &ProcessGroup, device: &Device) -> Outcome<(
     Ok(())
 }
 
-pub(crate) fn sends_and_receives_pass_values_along(plane: &ProcessGroup, device: &Device) -> Outcome<()> {
-    let (rank, world_size) = (plane.rank(), plane.world_size());
+pub(crate) fn sends_and_receives_pass_values_along(group: &ProcessGroup, device: &Device) -> Outcome<()> {
+    let (rank, world_size) = (group.rank(), group.world_size());
     for count in COUNTS {
         let buffer = filled::<f32>(device, &inputs(rank, count));
         let region = buffer.region(0, buffer.bytes());
         if rank > 0 {
-            plane.run(Collective::Receive { from: rank - 1, region }, STREAM)?;
+            group.run(Collective::Receive { from: rank - 1, region }, STREAM)?;
         }
         if rank + 1 < world_size {
-            plane.run(Collective::Send { to: rank + 1, region }, STREAM)?;
+            group.run(Collective::Send { to: rank + 1, region }, STREAM)?;
         }
         assert_eq!(values::<f32>(device, &buffer, 0, count)?, inputs::<f32>(0, count), "{count} elements");
     }
-    plane.run(Collective::Barrier, STREAM)?;
+    group.run(Collective::Barrier, STREAM)?;
     Ok(())
 }
 
 /// Every rank sends two messages to every other before any receives: more than the queues hold.
-fn exchange_of_all_with_all_does_not_deadlock(plane: &ProcessGroup, device: &Device) -> Outcome<()> {
-    let (rank, world_size) = (plane.rank(), plane.world_size());
+fn exchange_of_all_with_all_does_not_deadlock(group: &ProcessGroup, device: &Device) -> Outcome<()> {
+    let (rank, world_size) = (group.rank(), group.world_size());
     for count in COUNTS {
         let bytes = count * 4;
         let of = |from: usize, to: usize| inputs::<f32>(100 * from + to, 2 * count);
@@ -140,7 +140,7 @@ fn exchange_of_all_with_all_does_not_deadlock(plane: &ProcessGroup, device: &Dev
                 .flat_map(|(peer, b)| [(peer, b.region(0, bytes)), (peer, b.region(bytes, bytes))])
                 .collect::<Vec<_>>()
         };
-        plane.run(Collective::Exchange { sends: regions("sent"), receives: regions("received") }, STREAM)?;
+        group.run(Collective::Exchange { sends: regions("sent"), receives: regions("received") }, STREAM)?;
         for from in (0..world_size).filter(|from| *from != rank) {
             assert_eq!(values::<f32>(device, &incoming[from], 0, 2 * count)?, of(from, rank), "from {from}");
         }
@@ -149,10 +149,10 @@ fn exchange_of_all_with_all_does_not_deadlock(plane: &ProcessGroup, device: &Dev
 }
 
 pub(crate) fn exchange_matches_plain_sends_and_receives(
-    plane: &ProcessGroup,
+    group: &ProcessGroup,
     device: &Device,
 ) -> Outcome<()> {
-    let (rank, world_size) = (plane.rank(), plane.world_size());
+    let (rank, world_size) = (group.rank(), group.world_size());
     let (own, other) = (filled(device, &[rank as f32]), buffer(device, 4));
     let (own_region, other_region) = (own.region(0, 4), other.region(0, 4));
     let partner = rank ^ 1;
@@ -160,7 +160,7 @@ pub(crate) fn exchange_matches_plain_sends_and_receives(
         return Ok(());
     }
     if rank < partner {
-        plane.run(
+        group.run(
             Collective::Exchange {
                 sends: vec![(partner, own_region)],
                 receives: vec![(partner, other_region)],
@@ -168,25 +168,25 @@ pub(crate) fn exchange_matches_plain_sends_and_receives(
             STREAM,
         )?;
     } else {
-        plane.run(Collective::Receive { from: partner, region: other_region }, STREAM)?;
-        plane.run(Collective::Send { to: partner, region: own_region }, STREAM)?;
+        group.run(Collective::Receive { from: partner, region: other_region }, STREAM)?;
+        group.run(Collective::Send { to: partner, region: own_region }, STREAM)?;
     }
     assert_eq!(values::<f32>(device, &other, 0, 1)?, [partner as f32]);
     Ok(())
 }
 
-/// Groups of a plane have their own members, rank numbers and sums.
-fn groups_sum_among_themselves(plane: &ProcessGroup, device: &Device) -> Outcome<()> {
-    let (rank, groups) = (plane.rank(), by_parity(plane.world_size()));
-    let group = plane.split(&groups)?;
+/// Groups that are split off have their own members, rank numbers and sums.
+fn groups_sum_among_themselves(group: &ProcessGroup, device: &Device) -> Outcome<()> {
+    let (rank, groups) = (group.rank(), by_parity(group.world_size()));
+    let group = group.split(&groups)?;
     let members = members_of(&groups, rank);
     assert_eq!((members[group.rank()], group.world_size()), (rank, members.len()));
     let buffer = filled(device, &[1.0 + rank as f32]);
     group.run(Collective::AllReduce { region: buffer.region(0, 4), dtype: DType::F32 }, STREAM)?;
     let sum: f32 = members.iter().map(|r| 1.0 + *r as f32).sum();
     assert_eq!(values::<f32>(device, &buffer, 0, 1)?, [sum]);
-    plane.run(Collective::AllReduce { region: buffer.region(0, 4), dtype: DType::F32 }, STREAM)?;
-    plane.synchronize(STREAM)?;
+    group.run(Collective::AllReduce { region: buffer.region(0, 4), dtype: DType::F32 }, STREAM)?;
+    group.synchronize(STREAM)?;
     Ok(())
 }
 
@@ -201,8 +201,8 @@ pub(crate) fn members_of(groups: &[Vec<usize>], rank: usize) -> Vec<usize> {
     groups.iter().find(|group| group.contains(&rank)).cloned().unwrap_or_else(|| vec![rank])
 }
 
-/// Checks of every plane.
-const PLANE_CHECKS: [(&str, PlaneCheck); 10] = [
+/// Checks of every group.
+const GROUP_CHECKS: [(&str, GroupCheck); 10] = [
     ("all_reduce_adds_in_tree_order", all_reduce_adds_in_tree_order),
     ("reduce_scatter_leaves_each_rank_its_shard", reduce_scatter_leaves_each_rank_its_shard),
     ("all_gather_brings_every_part_to_every_rank", all_gather_brings_every_part_to_every_rank),
@@ -215,8 +215,8 @@ const PLANE_CHECKS: [(&str, PlaneCheck); 10] = [
     ("parts_are_exchanged_in_shared_memory", parts_are_exchanged_in_shared_memory),
 ];
 
-pub(crate) fn on_a_plane(plane: &ProcessGroup, device: &Device) -> Outcome<()> {
-    PLANE_CHECKS.iter().try_for_each(|(name, check)| {
-        check(plane, device).map_err(|error| Failed::Other(format!("{name}: {error}")))
+pub(crate) fn on_a_group(group: &ProcessGroup, device: &Device) -> Outcome<()> {
+    GROUP_CHECKS.iter().try_for_each(|(name, check)| {
+        check(group, device).map_err(|error| Failed::Other(format!("{name}: {error}")))
     })
 }
