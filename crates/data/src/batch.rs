@@ -223,6 +223,18 @@ impl ArrayShape {
         Self { extents: extents.into(), values: HostType::U8 }
     }
 
+    /// Returns an array of this shape whose values are all zero.
+    #[must_use]
+    pub fn zeros(&self) -> HostArray {
+        let (shape, values) = (self.extents.clone(), self.extents.iter().product());
+        let data = match self.values {
+            HostType::U32 => HostData::U32(vec![0; values]),
+            HostType::F32 => HostData::F32(vec![0.0; values]),
+            HostType::U8 => HostData::U8(vec![0; values]),
+        };
+        HostArray { shape, data }
+    }
+
     /// Bytes of the values.
     fn bytes(&self) -> u64 {
         let each = match self.values {

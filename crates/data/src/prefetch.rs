@@ -31,6 +31,8 @@ pub struct Prefetcher {
     requested: VecDeque<MicroBatchId>,
     /// Micro-batches to fill.
     spare: Vec<MicroBatch>,
+    /// True if every micro-batch is the one in `batch`.
+    gives_shapes: bool,
     /// The micro-batch in `batch`.
     held: Option<MicroBatchId>,
     batch: MicroBatch,
@@ -50,7 +52,15 @@ impl Prefetcher {
     #[must_use]
     pub fn new(source: Arc<dyn Source>, depth: usize) -> Self {
         let (requested, spare, batch) = (VecDeque::new(), Vec::new(), MicroBatch::default());
-        Self { source, depth, thread: None, requested, spare, held: None, batch, on_wait: None }
+        let (thread, held, on_wait, gives_shapes) = (None, None, None, false);
+        Self { source, depth, thread, requested, spare, gives_shapes, held, batch, on_wait }
+    }
+
+    /// Creates a prefetcher that reads nothing: every micro-batch has the shapes of the source's, and zeros.
+    #[must_use]
+    pub fn of_shapes(source: Arc<dyn Source>) -> Self {
+        let batch = MicroBatch::zeros(&*source);
+        Self { gives_shapes: true, batch, ..Self::new(source, 0) }
     }
 
     /// Returns the prefetcher with a function that it calls on the caller's thread while a read is waited
@@ -84,7 +94,9 @@ impl Prefetcher {
     ) -> Result<&MicroBatch, Error> {
         if self.held != Some(id) {
             self.held = None;
-            self.read(id, next)?;
+            if !self.gives_shapes {
+                self.read(id, next)?;
+            }
             self.held = Some(id);
         }
         Ok(&self.batch)

@@ -1,7 +1,28 @@
 //! The shapes of micro-batches whose data is not read, for plans.
 
 use crate::batch::checked_shape;
-use crate::{ArrayShape, BatchShape, Error, MicroBatch, Source};
+use crate::{ArrayShape, BatchShape, Error, HostType, MicroBatch, PairArrays, Source};
+
+impl MicroBatch {
+    /// Returns a micro-batch with the arrays of those of `source`, whose values are all zero. Reads no data.
+    #[must_use]
+    pub fn zeros(source: &dyn Source) -> Self {
+        let BatchShape { inputs, targets } = source.shape();
+        let marks = ArrayShape::of_u32(inputs.extents.clone());
+        let sequences = inputs.extents.first().copied().unwrap_or_default();
+        let pairs = || PairArrays {
+            answers: ArrayShape::of_u32([sequences]).zeros(),
+            numbers: vec![0; sequences / 2],
+        };
+        Self {
+            documents: source.packs_documents().then(|| marks.zeros()),
+            tokens: (inputs.values == HostType::U32).then(|| marks.zeros()),
+            pairs: source.pairs().map(|_| pairs()),
+            inputs: inputs.zeros(),
+            targets: targets.zeros(),
+        }
+    }
+}
 
 /// Micro-batches of tokens by their shapes alone: a plan needs nothing else of its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

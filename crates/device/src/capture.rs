@@ -8,10 +8,8 @@
 
 use memory::Script;
 
-use crate::capture_state::Written;
 use crate::cuda::graph::{self, CudaGraph};
 use crate::device::{Device, OnDevice};
-use crate::dtype::Element;
 use crate::error::{DeviceError, Result};
 use crate::repeat::{Held, Repeat, Repetition};
 use crate::repeated_call::RepeatedCall;
@@ -150,7 +148,6 @@ impl Device {
     /// Ends a capture after an error; its work is lost.
     pub fn abandon_capture(&self) {
         self.captures().interrupted.set(None);
-        self.captures().written.take();
         self.captures().pieces.take();
         if let Some(cuda) = self.gpu().filter(|_| self.captures().is_on.replace(false)) {
             graph::abandon(cuda.streams.handle(StreamKind::Compute));
@@ -181,34 +178,6 @@ impl Device {
             bytes: 0,
             source,
         })
-    }
-
-    /// Runs `body` and returns the addresses to which it copied from the host, in order.
-    ///
-    /// # Errors
-    /// Errors of `body`.
-    pub fn writes_of<T, E>(
-        &self,
-        body: impl FnOnce() -> std::result::Result<T, E>,
-    ) -> std::result::Result<(T, Vec<Written>), E> {
-        *self.captures().written.borrow_mut() = Some(Vec::new());
-        let done = body();
-        let written = self.captures().written.take().unwrap_or_default();
-        Ok((done?, written))
-    }
-
-    /// Copies `values` from the host to where a copy of as many bytes went before. The caller makes sure that
-    /// nobody else has the memory.
-    ///
-    /// # Errors
-    /// Another number of bytes; the driver's.
-    pub fn write_again<T: Element>(&self, written: Written, values: &[T]) -> Result<()> {
-        let bytes = bytemuck::cast_slice(values);
-        crate::transfer::same_length("write_again", bytes.len(), written.bytes)?;
-        let Some(cuda) = self.gpu_to_use()? else { return Ok(()) };
-        let stream = cuda.streams.handle(StreamKind::Compute);
-        let copied = cuda.staging.borrow_mut().upload(bytes, written.address, stream);
-        copied.on(self)
     }
 }
 

@@ -7,13 +7,6 @@ use crate::moment::Moment;
 use crate::recent_events::RecentEvents;
 use crate::repeat::Held;
 
-/// Bytes that were copied from the host, by their address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written {
-    pub(crate) address: u64,
-    pub(crate) bytes: usize,
-}
-
 /// The state of a device's captures.
 #[derive(Debug, Default)]
 pub(crate) struct CaptureState {
@@ -26,8 +19,6 @@ pub(crate) struct CaptureState {
     pub(crate) recent: RecentEvents,
     /// Beginnings of waits that are being noted.
     pub(crate) notes: RefCell<Vec<Moment>>,
-    /// Copies from the host, while they are noted.
-    pub(crate) written: RefCell<Option<Vec<Written>>>,
     /// Launches of the present capture with numbered words.
     pub(crate) numbered: RefCell<Vec<NumberedLaunch>>,
 }
@@ -40,12 +31,5 @@ impl CaptureState {
     /// Adds a captured launch.
     pub(crate) fn add_numbered(&self, launch: NumberedLaunch) {
         self.numbered.borrow_mut().push(launch);
-    }
-
-    /// Notes a copy from the host, if copies are noted.
-    pub(crate) fn note(&self, address: u64, bytes: usize) {
-        if let Some(written) = &mut *self.written.borrow_mut() {
-            written.push(Written { address, bytes });
-        }
     }
 }

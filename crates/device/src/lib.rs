@@ -70,7 +70,6 @@ pub use call_log::{
     CallLog, CopyKind, LoggedCall, LoggedCommunication, LoggedEvent, LoggedKernel, RepeatedCalls,
 };
 pub use capture::{Captured, Graph, Piece};
-pub use capture_state::Written;
 pub use context::{ModuleEvent, ModuleObserver, Request};
 pub use convolution::{Convolution, ConvolutionEpilogue, ConvolutionPass, ConvolutionShape};
 pub use description::{Backend, Description, DeviceOptions, Kind};

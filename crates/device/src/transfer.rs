@@ -98,9 +98,6 @@ impl Device {
     fn upload(&self, cuda: &Cuda, bytes: &[u8], target: Region<'_>, stream: StreamKind) -> Result<()> {
         self.interrupt_capture("a copy from the host")?;
         let address = target.checked_address()?;
-        if stream == StreamKind::Compute {
-            self.captures().note(address, bytes.len());
-        }
         let stream = cuda.streams.handle(stream);
         let timed = cuda.timed(stream, "copy", || "from host".to_owned(), moved(target.bytes));
         let copied = cuda.staging.borrow_mut().upload(bytes, address, stream);

@@ -12,7 +12,6 @@ use crate::error::Result;
 use crate::evaluation::Evaluation;
 use crate::evaluation::results::{self, Losses};
 use crate::feed::numbers::Numbers;
-use crate::phases::Phases;
 use crate::setup::Setup;
 use crate::setup::start::Weights;
 use crate::state::loading;
@@ -83,12 +82,11 @@ impl Evaluator {
 
     /// The results of this rank's micro-batches, at most `most`, where the model ends.
     fn passes(&mut self, most: Option<usize>, on_losses: &mut dyn FnMut(usize)) -> Result<Losses> {
-        let mut phases = Phases::new(&self.engine.device);
         for units in self.models.iter().filter_map(|(_, units)| units.as_ref()) {
             units.begin(WalkKind::Forward, &self.engine.groups.divided(Axis::Data)?.within)?;
         }
         let models = self.models.iter().map(|(model, _)| &**model).collect();
-        Ok(self.engine.losses(models, most, &mut phases, Some(on_losses))?.0)
+        Ok(self.engine.losses(models, most, Some(on_losses))?.0)
     }
 
     /// Rehearses one micro-batch where the allocator has a driver. In a plan this is all.

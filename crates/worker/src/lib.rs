@@ -50,7 +50,7 @@ pub use graphs::refusals::never_captured;
 pub use observers::hooks::{ModelHook, Moment, StepHook, StepMoment};
 pub use observers::operator_timer::{MemoryPoint, OperatorTimer};
 pub use observers::tensor_hashes::{TensorHook, TensorSite};
-pub use phases::{PhaseSink, Phases};
+pub use phases::Phases;
 pub use setup::buffers::BufferEntry;
 pub use setup::placement::{DeviceChoice, Gpus, Placement};
 pub use setup::start::{Layered, Start, Weights};

@@ -2,22 +2,32 @@
 
 pub(crate) mod connections;
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use autograd::Offload;
 use collective::{Axis, Communicator, GridGroups, RankGrid};
 use config::RunConfig;
+use data::Prefetcher;
 use device::Device;
 use nn::Model;
 use parallel::pipeline::{Executor, Skipped};
 
+use crate::build;
 use crate::error::{Result, WorkerError};
 use crate::evaluation::results::{Evaluated, Losses};
 use crate::evaluation::{Evaluation, Passes};
+use crate::feed::WorkerFeed;
+use crate::feed::batch_arrays::BatchArrays;
+use crate::feed::batches::{self, MicroBatches};
 use crate::feed::numbers::Numbers;
+use crate::feed::observation::Observation;
 use crate::feed::pairs::PairWork;
+use crate::feed::pieces::ContextPieces;
 use crate::feed::pixels::PixelBuffer;
-use crate::feed::{self, WorkerFeed};
+use crate::feed::results::Results;
+use crate::feed::settings::PassSettings;
+use crate::graphs::Recorder;
 use crate::phases::Phases;
 use crate::setup::Setup;
 
@@ -28,11 +38,13 @@ pub(crate) struct Engine {
     pub(crate) device: Device,
     pub(crate) groups: GridGroups,
     pub(crate) executor: Executor,
+    /// Captures steps and evaluated micro-batches.
+    pub(crate) recorder: Recorder,
     /// Whether data-parallel ranks are connected to send each other any tensors. GPUs of one host that access
     /// each other's memory are not, nor are GPUs that sum whole gradients in the library's order.
     pub(crate) has_peers: bool,
     /// The memory of inputs that are pixels, on ranks with the first stage.
-    pub(crate) pixels: Option<PixelBuffer>,
+    pub(crate) pixels: Option<Rc<PixelBuffer>>,
     /// The host memory of activations, if they are offloaded.
     pub(crate) offload: Option<Offload>,
     /// The scores of the answers of all pairs by the reference model, once they are known.
@@ -57,12 +69,14 @@ impl Engine {
         }
         let (setup, reference) = (setup.clone(), setup.reference.clone());
         let (has_peers, pixels, offload, evaluation) = (false, None, None, None);
+        let recorder = Recorder::new(&device);
         Ok(Engine {
             setup,
             grid,
             device,
             groups,
             executor,
+            recorder,
             has_peers,
             pixels,
             offload,
@@ -85,6 +99,34 @@ impl Engine {
         Ok(())
     }
 
+    /// Returns the arrays of the micro-batches of a walk, of which passes on pairs of answers make `pairs`.
+    pub(crate) fn arrays(&self, batches: &MicroBatches, pairs: Option<PairWork>) -> BatchArrays {
+        let config = &self.setup.config;
+        BatchArrays {
+            device: self.device.clone(),
+            recorder: self.recorder.clone(),
+            dataset: self.setup.dataset.clone(),
+            dtype: config.precision.weight_dtype(),
+            batches: batches.clone(),
+            pixels: self.pixels.clone(),
+            pieces: ContextPieces::of(config, &self.grid),
+            pairs,
+            last_stage: config.stages() - 1,
+            shares: None,
+        }
+    }
+
+    /// The micro-batches of a step whose data this rank needs, in order.
+    pub(crate) fn data_order(&self) -> Vec<usize> {
+        let Setup { config, dataset, .. } = &self.setup;
+        self.executor.data_order(dataset.source.packs_documents() || config.masks_padding())
+    }
+
+    /// Returns a reader of micro-batches.
+    pub(crate) fn prefetcher(&mut self) -> Prefetcher {
+        batches::prefetcher(&self.device, &self.setup.dataset, &self.setup.config, &mut self.groups)
+    }
+
     /// Computes the losses of this rank's validation micro-batches, at most `most`, with its `models`. Calls
     /// `on_losses` with the number of losses so far. Losses exist on ranks with the last stage.
     ///
@@ -94,23 +136,22 @@ impl Engine {
         &mut self,
         models: Vec<&dyn Model>,
         most: Option<usize>,
-        phases: &mut Phases,
         on_losses: Option<&mut dyn FnMut(usize)>,
     ) -> Result<(Losses, Skipped)> {
         let config = Arc::clone(&self.setup.config);
-        let (numbers, reference) = (Numbers::validation(&config, &self.grid), self.reference.clone());
-        let pairs = PairWork::of(&config, reference.as_deref());
-        let walk = (numbers, pairs, most);
-        let (evaluated, skipped) = self.evaluate(models, walk, phases, on_losses)?;
+        let numbers = Numbers::validation(&config, &self.grid);
+        let pairs = PairWork::of(&config, self.reference.as_ref());
+        let has_figures = pairs.is_some();
+        let (evaluated, skipped) = self.evaluate(models, (numbers.clone(), pairs, most), on_losses)?;
         let targets = match config.means_over_targets() && !self.device.is_meta() {
             true => Some(self.targets(&numbers, evaluated.values.len())?),
             false => None,
         };
-        Ok((Losses::new(evaluated, pairs.is_some(), targets), skipped))
+        Ok((Losses::new(evaluated, has_figures, targets), skipped))
     }
 
     /// Numbers of targets of the first `count` micro-batches of a walk.
-    fn targets(&self, numbers: &Numbers<'_>, count: usize) -> Result<Vec<u32>> {
+    fn targets(&self, numbers: &Numbers, count: usize) -> Result<Vec<u32>> {
         let source = &self.setup.dataset.source;
         let targets = (0..count).map(|index| source.targets(numbers.id(index)));
         let narrowed = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
@@ -126,12 +167,11 @@ impl Engine {
         &mut self,
         models: Vec<&dyn Model>,
         most: Option<usize>,
-        phases: &mut Phases,
         on_scores: &mut dyn FnMut(usize),
     ) -> Result<(Vec<Vec<f32>>, Skipped)> {
         let numbers = Numbers::pairs(&self.setup.config, &self.grid, self.setup.pair_micro_batches());
-        let walk = (numbers, Some(PairWork::SCORES), most);
-        let (evaluated, skipped) = self.evaluate(models, walk, phases, Some(on_scores))?;
+        let (evaluated, skipped) =
+            self.evaluate(models, (numbers, Some(PairWork::SCORES), most), Some(on_scores))?;
         Ok((evaluated.values, skipped))
     }
 
@@ -139,34 +179,33 @@ impl Engine {
     fn evaluate(
         &mut self,
         models: Vec<&dyn Model>,
-        (numbers, pairs, most): (Numbers<'_>, Option<PairWork<'_>>, Option<usize>),
-        phases: &mut Phases,
+        (numbers, pairs, most): (Numbers, Option<PairWork>, Option<usize>),
         on_losses: Option<&mut dyn FnMut(usize)>,
     ) -> Result<(Evaluated, Skipped)> {
-        let (config, dataset) = (&self.setup.config, &self.setup.dataset);
-        let own = numbers.count().min(most.unwrap_or(usize::MAX));
-        // A prefetcher of its own: that of training goes on where it is.
-        let mut data = feed::prefetcher(dataset, config, &mut self.groups);
-        let order = self.executor.validation_data_order(own, dataset.source.packs_documents());
-        let mut feed = WorkerFeed::new(
-            &self.device,
-            (config, dataset, &self.grid),
-            numbers,
-            (&mut data, &order),
-            phases,
-        );
-        feed.pixels = self.pixels.as_mut();
-        feed.pairs = pairs;
-        if let Some(on_losses) = on_losses {
-            feed.results.on_losses = Some(on_losses);
-        }
-        let (executor, groups) = (&self.executor, &mut self.groups);
-        let passes = Passes { models, executor, groups, count: own, feed: &mut feed };
-        let evaluation = match &mut self.evaluation {
+        let count = numbers.count().min(most.unwrap_or(usize::MAX));
+        let source = &self.setup.dataset.source;
+        let (packs, counts_classes) = (source.packs_documents(), source.classes().is_some());
+        let order: Rc<[usize]> = self.executor.validation_data_order(count, packs).into();
+        let mut evaluation = match self.evaluation.take() {
             Some(evaluation) => evaluation,
-            evaluation => evaluation.insert(Evaluation::new(&self.device, config)?),
+            None => Evaluation::new(&self.device, &self.setup.config)?,
         };
-        let skipped = evaluation.run(&self.device, passes)?;
+        // A prefetcher of its own: that of training goes on where it is.
+        let data = self.prefetcher();
+        evaluation.batches.begin(data, numbers, &order);
+        evaluation.arriving.begin(counts_classes);
+        let mut feed = WorkerFeed {
+            arrays: self.arrays(&evaluation.batches, pairs),
+            settings: PassSettings { autocast: build::autocast(&self.setup.config), ..Default::default() },
+            observation: Observation::new(&self.device, &Phases::new(&self.device, &self.recorder)),
+            results: Results::new(&self.device, &self.recorder, &evaluation.arriving, on_losses),
+        };
+        let (executor, groups) = (&self.executor, &mut self.groups);
+        let passes = Passes { models, executor, groups, count, feed: &mut feed };
+        let ran = evaluation.run(&self.device, passes);
+        evaluation.batches.end();
+        self.evaluation = Some(evaluation);
+        let skipped = ran?;
         Ok((feed.results.all()?, skipped))
     }
 

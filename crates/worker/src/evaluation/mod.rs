@@ -5,7 +5,6 @@ pub(crate) mod preference;
 pub(crate) mod results;
 
 use std::ops::Range;
-use std::rc::Rc;
 
 use collective::GridGroups;
 use config::{Graphs, RunConfig};
@@ -15,16 +14,18 @@ use parallel::pipeline::{Executor, Skipped};
 
 use crate::error::Result;
 use crate::feed::WorkerFeed;
-use crate::feed::results::OnDevice;
+use crate::feed::batches::MicroBatches;
+use crate::feed::results::Arriving;
 use crate::graphs::refusals::never_captured_evaluation;
-use crate::graphs::{Course, Recorder, StepGraphs, Stop};
+use crate::graphs::{Course, StepGraphs};
 
 /// The micro-batches that a rank evaluates.
-#[derive(Debug)]
 pub(crate) struct Evaluation {
     graphs: StepGraphs,
-    /// The results of the captured micro-batch.
-    results: Option<OnDevice>,
+    pub(crate) batches: MicroBatches,
+    pub(crate) arriving: Arriving,
+    /// The index of the captured micro-batch in its walk.
+    captured: usize,
 }
 
 /// The passes of an evaluation.
@@ -59,7 +60,8 @@ impl Evaluation {
         let choice = if config.train.graphs == Graphs::Off { Graphs::Off } else { Graphs::Auto };
         let never = never_captured_evaluation(config);
         let graphs = StepGraphs::new("evaluated micro-batches", choice, device, never)?;
-        Ok(Evaluation { graphs, results: None })
+        let (batches, arriving) = (MicroBatches::default(), Arriving::default());
+        Ok(Evaluation { graphs, batches, arriving, captured: 0 })
     }
 
     /// Captures micro-batches on Meta too, where their graphs are empty.
@@ -83,12 +85,13 @@ impl Evaluation {
         }
         let mut skipped = Skipped::default();
         for micro_batch in 0..passes.count {
+            self.batches.replace(micro_batch, micro_batch);
             // The first one makes what others use again, as rounded weights.
             let reason = if micro_batch == 0 { Some("") } else { device.refuses_capture() };
             match self.graphs.next(device, reason) {
                 Course::Plain => skipped += passes.one(micro_batch)?,
-                Course::Recorded => skipped += self.record(device, &mut passes, micro_batch)?,
-                Course::Replayed => skipped += self.replay(device, &mut passes, micro_batch)?,
+                Course::Recorded => skipped += self.record(&mut passes, micro_batch)?,
+                Course::Replayed => self.replay(device, &mut passes, micro_batch)?,
             }
             self.graphs.end_step(device);
         }
@@ -96,21 +99,13 @@ impl Evaluation {
     }
 
     /// Evaluates a micro-batch while it is captured, and if that fails again.
-    fn record(
-        &mut self,
-        device: &Device,
-        passes: &mut Passes<'_, '_>,
-        micro_batch: usize,
-    ) -> Result<Skipped> {
-        let recorder = Rc::new(Recorder::start(device)?);
-        passes.feed.phases.set_recorder(Some(Rc::clone(&recorder)));
-        let ran = passes.one(micro_batch);
-        passes.feed.phases.set_recorder(None);
-        match ran {
+    fn record(&mut self, passes: &mut Passes<'_, '_>, micro_batch: usize) -> Result<Skipped> {
+        let recorder = passes.feed.arrays.recorder.clone();
+        recorder.start()?;
+        match passes.one(micro_batch) {
             Ok(skipped) => {
-                let finished = recorder.finish(passes.feed.numbers.number(micro_batch));
-                self.graphs.keep(finished.inspect_err(|_| recorder.abandon())?)?;
-                self.results = passes.feed.results.last.take();
+                self.graphs.keep(recorder.finish(self.batches.numbers()?.number(micro_batch))?)?;
+                self.captured = micro_batch;
                 Ok(skipped)
             }
             Err(error) => {
@@ -121,20 +116,11 @@ impl Evaluation {
         }
     }
 
-    fn replay(
-        &mut self,
-        device: &Device,
-        passes: &mut Passes<'_, '_>,
-        micro_batch: usize,
-    ) -> Result<Skipped> {
-        let Some(mut captured) = self.graphs.take() else { return passes.one(micro_batch) };
-        let feed = &mut *passes.feed;
-        let number = feed.numbers.number(micro_batch);
-        captured.replay(device, (number, true), |stop, written| match (stop, &self.results) {
-            (Stop::Results, Some(results)) => feed.results.loss_again(device, results),
-            (stop, _) => feed.stop_again(stop.of(micro_batch), written),
-        })?;
-        self.graphs.restore(captured);
-        Ok(Skipped::default())
+    /// Evaluates a micro-batch from the graphs of the captured one.
+    fn replay(&mut self, device: &Device, passes: &mut Passes<'_, '_>, micro_batch: usize) -> Result<()> {
+        self.batches.replace(self.captured, micro_batch);
+        self.graphs.replay(device, self.batches.numbers()?.number(micro_batch))?;
+        passes.feed.results.tell();
+        Ok(())
     }
 }

@@ -2,45 +2,56 @@
 
 use data::{ArrayShape, HostArray, HostData, HostType};
 use device::parallel::{CHUNK, for_pieces};
-use device::{Category, DType, Device, Float, StreamKind, Written, dispatch};
+use device::{Category, DType, Device, Float, Region, dispatch};
 use tensor::{Shape, Tensor};
 
 use crate::error::{Result, WorkerError};
 
-/// Copies an array of a micro-batch to the device, with floating-point values rounded to `dtype`. Pixels stay
-/// what they are.
-pub(crate) fn upload(device: &Device, array: &HostArray, dtype: DType) -> Result<Tensor> {
-    let shape = shape_of(&array.shape)?;
-    Ok(match &array.data {
-        HostData::U32(values) => Tensor::from_host(device, values, shape, Category::Input)?,
-        HostData::U8(values) => Tensor::from_host(device, values, shape, Category::Input)?,
-        HostData::F32(values) if dtype == DType::F32 => {
-            Tensor::from_host(device, values, shape, Category::Input)?
-        }
-        HostData::F32(values) => dispatch!(
-            dtype,
-            T => Tensor::from_host(device, &rounded::<T>(values), shape, Category::Input)?,
-            _ => Tensor::from_host(device, values, shape, Category::Input)?,
-        ),
-    })
+/// Allocates a tensor for arrays of a shape, with floating-point values in `dtype`. Pixels stay what they
+/// are.
+///
+/// # Errors
+/// Out of memory.
+pub(crate) fn allocate(device: &Device, array: &ArrayShape, dtype: DType) -> Result<Tensor> {
+    let dtype = match array.values {
+        HostType::F32 => dtype,
+        HostType::U32 => DType::U32,
+        HostType::U8 => DType::U8,
+    };
+    Ok(Tensor::for_host(device, shape_of(&array.extents)?, dtype, Category::Input)?)
 }
 
-/// Copies an array to where [`upload`] copied an earlier one of its shape.
+/// Copies an array of a micro-batch to memory that [`allocate`] returned for its shape.
 ///
 /// # Errors
 /// An array of another size; the device's.
-pub(crate) fn upload_again(device: &Device, array: &HostArray, dtype: DType, to: Written) -> Result<()> {
+pub(crate) fn fill(device: &Device, array: &HostArray, dtype: DType, to: Region<'_>) -> Result<()> {
     match &array.data {
-        HostData::U32(values) => device.write_again(to, values)?,
-        HostData::U8(values) => device.write_again(to, values)?,
-        HostData::F32(values) if dtype == DType::F32 => device.write_again(to, values)?,
+        HostData::U32(values) => device.copy_from_host(values, to)?,
+        HostData::U8(values) => device.copy_from_host(values, to)?,
+        HostData::F32(values) if dtype == DType::F32 => device.copy_from_host(values, to)?,
         HostData::F32(values) => dispatch!(
             dtype,
-            T => device.write_again(to, &rounded::<T>(values))?,
-            _ => device.write_again(to, values)?,
+            T => device.copy_from_host(&rounded::<T>(values), to)?,
+            _ => device.copy_from_host(values, to)?,
         ),
     }
     Ok(())
+}
+
+/// Allocates a tensor for an array of a micro-batch, and copies the array to it.
+///
+/// # Errors
+/// Out of memory; the device's.
+pub(crate) fn upload(device: &Device, array: &HostArray, dtype: DType) -> Result<Tensor> {
+    let values = match &array.data {
+        HostData::U32(_) => HostType::U32,
+        HostData::U8(_) => HostType::U8,
+        HostData::F32(_) => HostType::F32,
+    };
+    let tensor = allocate(device, &ArrayShape { extents: array.shape.clone(), values }, dtype)?;
+    fill(device, array, dtype, tensor.region())?;
+    Ok(tensor)
 }
 
 /// Returns values rounded to another type.
@@ -50,18 +61,6 @@ fn rounded<T: Float>(values: &[f32]) -> Vec<T> {
         T::round(&values[index * CHUNK..][..piece.len()], piece);
     });
     rounded
-}
-
-/// Allocates an array as [`upload`] does, without the values, which Meta does not read.
-pub(crate) fn allocate(device: &Device, array: &ArrayShape, dtype: DType) -> Result<Tensor> {
-    let dtype = match array.values {
-        HostType::F32 => dtype,
-        HostType::U32 => DType::U32,
-        HostType::U8 => DType::U8,
-    };
-    let tensor = Tensor::for_host(device, shape_of(&array.extents)?, dtype, Category::Input)?;
-    device.log_copy_from_host(tensor.bytes(), StreamKind::Compute);
-    Ok(tensor)
 }
 
 /// The extents of an array of the data as a shape of tensors.

@@ -9,7 +9,7 @@ use tensor::Tensor;
 use crate::build;
 use crate::dataset::Dataset;
 use crate::error::Result;
-use crate::feed::arrays::{allocate, upload};
+use crate::feed::arrays::upload;
 use crate::feed::pairs::PairWork;
 use crate::feed::pieces::ContextPieces;
 use crate::feed::pixels::PixelBuffer;
@@ -30,76 +30,46 @@ pub struct Uploaded {
 /// # Errors
 /// Data that cannot be read; the device's.
 pub fn first(config: &RunConfig, dataset: &Dataset, device: &Device) -> Result<Uploaded> {
-    let dtype = config.precision.weight_dtype();
-    let pairs = PairWork::of(config, None);
-    let with_casts = |pass| Pass { autocast: build::autocast(config), ..pass };
-    let pieces = ContextPieces::of(config, &config.parallel.grid().seen_from(0)?);
-    if let Some(pieces) = pieces {
-        let uploaded = first_pieces(dataset, device, &pieces)?;
-        return Ok(Uploaded { pass: with_casts(uploaded.pass), ..uploaded });
-    }
-    let mut pixels = PixelBuffer::new(device, dataset)?;
-    if device.is_meta() {
-        let shape = dataset.source.shape();
-        let inputs = match &mut pixels {
-            Some(pixels) => {
-                let values = pixels.normalised(dtype)?;
-                pixels.end_read()?;
-                values
-            }
-            None => allocate(device, &shape.inputs, dtype)?,
-        };
-        let targets = allocate(device, &shape.targets, dtype)?;
-        let preference = pairs.map(|pairs| pairs.allocate(device, sequences(dataset))).transpose()?;
-        let pass = Pass { preference, ..pass_of(device, dataset, 0)? };
-        return Ok(Uploaded { inputs, targets, pass: with_casts(pass) });
-    }
     let mut batch = MicroBatch::default();
-    dataset.source.train(0, &mut batch)?;
-    let inputs = match &mut pixels {
+    match device.is_meta() {
+        true => batch = MicroBatch::zeros(&*dataset.source),
+        false => dataset.source.train(0, &mut batch)?,
+    }
+    let pieces = ContextPieces::of(config, &config.parallel.grid().seen_from(0)?);
+    let uploaded = match pieces {
+        Some(pieces) => in_pieces(dataset, device, &pieces, &batch)?,
+        None => whole(config, dataset, device, &batch)?,
+    };
+    Ok(Uploaded { pass: Pass { autocast: build::autocast(config), ..uploaded.pass }, ..uploaded })
+}
+
+/// Returns a micro-batch of whole sequences or samples.
+fn whole(config: &RunConfig, dataset: &Dataset, device: &Device, batch: &MicroBatch) -> Result<Uploaded> {
+    let dtype = config.precision.weight_dtype();
+    let pixels = PixelBuffer::new(device, dataset)?;
+    let inputs = match &pixels {
         Some(pixels) => pixels.upload(&batch.inputs, dtype)?,
         None => upload(device, &batch.inputs, dtype)?,
     };
     let targets = upload(device, &batch.targets, dtype)?;
-    let preference = pairs.map(|pairs| pairs.upload(device, &batch)).transpose()?.flatten();
-    let pass = Pass { preference, ..pass(device, &batch, 0)? };
-    Ok(Uploaded { inputs, targets, pass: with_casts(pass) })
-}
-
-/// Sequences or samples of a micro-batch.
-pub(crate) fn sequences(dataset: &Dataset) -> usize {
-    dataset.source.shape().inputs.extents.first().copied().unwrap_or_default()
-}
-
-/// [`first`] of sequences in pieces.
-fn first_pieces(dataset: &Dataset, device: &Device, pieces: &ContextPieces) -> Result<Uploaded> {
-    let (shape, masks) = (dataset.source.shape(), dataset.source.packs_documents());
-    let of_pass = |documents, shares| -> Result<Pass> {
-        let pieces = pieces.of_pass(device, &shape.inputs, (documents, masks), shares, true)?;
-        Ok(Pass { pieces: Some(pieces), ..Pass::default() })
-    };
-    if device.is_meta() {
-        let inputs = pieces.allocate(device, &shape.inputs)?;
-        let targets = pieces.allocate(device, &shape.targets)?;
-        return Ok(Uploaded { inputs, targets, pass: of_pass(None, None)? });
-    }
-    let mut batch = MicroBatch::default();
-    dataset.source.train(0, &mut batch)?;
-    let inputs = pieces.upload(device, &batch.inputs)?;
-    let targets = pieces.upload(device, &batch.targets)?;
-    let pass = of_pass(batch.documents.as_ref(), Some(pieces.shares(&batch.targets)?))?;
+    let pairs = PairWork::of(config, None);
+    let preference = pairs.map(|pairs| pairs.upload(device, batch)).transpose()?.flatten();
+    let documents = batch.documents.as_ref().map(|documents| upload(device, documents, DType::F32));
+    let pass = Pass { preference, documents: documents.transpose()?, ..Pass::default() };
     Ok(Uploaded { inputs, targets, pass })
 }
 
-/// Returns the settings shared by the passes of micro-batch `number`.
-pub(crate) fn pass(device: &Device, batch: &MicroBatch, number: u64) -> Result<Pass> {
-    let documents = batch.documents.as_ref().map(|documents| upload(device, documents, DType::F32));
-    Ok(Pass { micro_batch: number, documents: documents.transpose()?, ..Pass::default() })
-}
-
-/// [`pass`] on Meta, with an array of the same shape.
-pub(crate) fn pass_of(device: &Device, dataset: &Dataset, number: u64) -> Result<Pass> {
-    let packs = dataset.source.packs_documents();
-    let documents = packs.then(|| allocate(device, &dataset.source.shape().inputs, DType::F32));
-    Ok(Pass { micro_batch: number, documents: documents.transpose()?, ..Pass::default() })
+/// Returns a micro-batch of sequences in pieces.
+fn in_pieces(
+    dataset: &Dataset,
+    device: &Device,
+    pieces: &ContextPieces,
+    batch: &MicroBatch,
+) -> Result<Uploaded> {
+    let (shape, masks) = (dataset.source.shape(), dataset.source.packs_documents());
+    let inputs = pieces.upload(device, &batch.inputs)?;
+    let targets = pieces.upload(device, &batch.targets)?;
+    let shares = Some(pieces.shares(&batch.targets)?);
+    let pieces = pieces.of_pass(device, &shape.inputs, (batch.documents.as_ref(), masks), shares, true)?;
+    Ok(Uploaded { inputs, targets, pass: Pass { pieces: Some(pieces), ..Pass::default() } })
 }

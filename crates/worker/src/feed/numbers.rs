@@ -1,13 +1,15 @@
 //! Numbers of the micro-batches that a rank runs.
 
+use std::sync::Arc;
+
 use collective::{Axis, RankGrid};
 use config::RunConfig;
 use data::MicroBatchId;
 use parallel::data::Assignment;
 
 /// The numbers of the micro-batches of one walk through the schedule, and of those of later walks.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Numbers<'a> {
+#[derive(Clone, Debug)]
+pub(crate) struct Numbers {
     /// Creates an identifier from a number: of training, or of validation.
     id: fn(u64) -> MicroBatchId,
     assignment: Assignment,
@@ -17,20 +19,20 @@ pub(crate) struct Numbers<'a> {
     walk: u64,
     walks: u64,
     /// Walks in the order of the data whose micro-batches are left out, in ascending order.
-    left_out: &'a [u64],
+    left_out: Arc<Vec<u64>>,
 }
 
-impl<'a> Numbers<'a> {
+impl Numbers {
     /// Returns the numbers of training step `step`, which those of later steps follow. The samples of the
     /// steps `left_out` are used by none.
-    pub(crate) fn training(config: &RunConfig, grid: &RankGrid, step: u64, left_out: &'a [u64]) -> Self {
+    pub(crate) fn training(config: &RunConfig, grid: &RankGrid, step: u64, left_out: &Arc<Vec<u64>>) -> Self {
         Numbers {
             id: MicroBatchId::Training,
             assignment: config.training_assignment(),
             replica: grid.coordinate(Axis::Data),
             walk: step,
             walks: config.train.steps,
-            left_out,
+            left_out: Arc::clone(left_out),
         }
     }
 
@@ -47,7 +49,7 @@ impl<'a> Numbers<'a> {
             replica: grid.coordinate(Axis::Data),
             walk: 0,
             walks: 1,
-            left_out: &[],
+            left_out: Arc::default(),
         }
     }
 
@@ -79,16 +81,26 @@ impl<'a> Numbers<'a> {
         self.assignment.number(self.replica, index) as u64
     }
 
+    /// Index of the walk: of training, the step from 0.
+    pub(crate) fn walk(&self) -> u64 {
+        self.walk
+    }
+
     /// Returns the identifier of this replica's micro-batch `index`.
     pub(crate) fn id(&self, index: usize) -> MicroBatchId {
-        let before = samples_of(self.walk, self.left_out).saturating_mul(self.assignment.total() as u64);
+        self.id_in(self.walk, index)
+    }
+
+    /// Returns the identifier of this replica's micro-batch `index` in another walk.
+    fn id_in(&self, walk: u64, index: usize) -> MicroBatchId {
+        let before = samples_of(walk, &self.left_out).saturating_mul(self.assignment.total() as u64);
         (self.id)(before.saturating_add(self.in_walk(index)))
     }
 
     /// Returns the identifiers of the walk's micro-batches of all replicas.
     pub(crate) fn all_ids(&self) -> impl Iterator<Item = MicroBatchId> {
         let (id, all) = (self.id, self.assignment.total() as u64);
-        let before = samples_of(self.walk, self.left_out).saturating_mul(all);
+        let before = samples_of(self.walk, &self.left_out).saturating_mul(all);
         (0..all).map(move |number| id(before.saturating_add(number)))
     }
 
@@ -102,15 +114,16 @@ impl<'a> Numbers<'a> {
     }
 
     /// Returns the identifiers from entry `from` of `order`, a list of indices, to the end of the last walk.
-    pub(crate) fn following(
-        self,
+    pub(crate) fn following<'a>(
+        &'a self,
         order: &'a [usize],
         from: usize,
     ) -> impl Iterator<Item = MicroBatchId> + 'a {
-        let this_walk = order[from.min(order.len())..].iter().map(move |index| self.id(*index));
+        let this_walk = order[from.min(order.len())..].iter().map(|index| self.id(*index));
         let walks = if order.is_empty() { 0 } else { self.walks };
-        let later = (self.walk + 1..walks).map(move |walk| Numbers { walk, ..self });
-        this_walk.chain(later.flat_map(move |numbers| order.iter().map(move |index| numbers.id(*index))))
+        let later = (self.walk + 1..walks)
+            .flat_map(move |walk| order.iter().map(move |index| self.id_in(walk, *index)));
+        this_walk.chain(later)
     }
 }
 
@@ -123,23 +136,26 @@ pub fn samples_of(step: u64, left_out: &[u64]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use data::MicroBatchId::{self, Training, Validation};
     use parallel::data::Assignment;
 
     use super::Numbers;
 
-    fn listed<'a>(numbers: Numbers<'a>, order: &'a [usize], from: usize) -> Vec<MicroBatchId> {
+    fn listed(numbers: &Numbers, order: &[usize], from: usize) -> Vec<MicroBatchId> {
         numbers.following(order, from).collect()
     }
 
     #[test]
     fn micro_batches_of_later_steps_follow_in_training() {
         let assignment = Assignment::contiguous(2, 2).with_lanes_of(2);
-        let training = Numbers { id: Training, assignment, replica: 1, walk: 1, walks: 3, left_out: &[] };
+        let left_out = Arc::default();
+        let training = Numbers { id: Training, assignment, replica: 1, walk: 1, walks: 3, left_out };
         assert_eq!((training.count(), training.in_walk(1), training.trains()), (2, 3, true));
-        assert_eq!(listed(training, &[1, 0], 1), [6, 11, 10].map(Training));
-        assert_eq!(listed(Numbers { walk: 2, ..training }, &[1, 0], 0), [11, 10].map(Training));
-        assert_eq!(listed(training, &[], 0), []);
+        assert_eq!(listed(&training, &[1, 0], 1), [6, 11, 10].map(Training));
+        assert_eq!(listed(&Numbers { walk: 2, ..training.clone() }, &[1, 0], 0), [11, 10].map(Training));
+        assert_eq!(listed(&training, &[], 0), []);
     }
 
     #[test]
@@ -162,8 +178,9 @@ mod tests {
     #[test]
     fn nothing_follows_a_validation() {
         let assignment = Assignment::in_turn(5, 2);
-        let validation = Numbers { id: Validation, assignment, replica: 1, walk: 0, walks: 1, left_out: &[] };
+        let left_out = Arc::default();
+        let validation = Numbers { id: Validation, assignment, replica: 1, walk: 0, walks: 1, left_out };
         assert_eq!((validation.count(), validation.trains()), (2, false));
-        assert_eq!(listed(validation, &[0, 1], 0), [1, 3].map(Validation));
+        assert_eq!(listed(&validation, &[0, 1], 0), [1, 3].map(Validation));
     }
 }

@@ -8,7 +8,7 @@ use device::{DType, Device};
 use tensor::Tensor;
 
 use crate::error::{Result, WorkerError};
-use crate::feed::arrays::{allocate, upload};
+use crate::feed::arrays::upload;
 
 /// The pieces of sequences that a rank computes.
 #[derive(Clone, Debug)]
@@ -63,11 +63,6 @@ impl ContextPieces {
         upload(device, &self.values(array)?, DType::F32)
     }
 
-    /// Allocates an array as [`ContextPieces::upload`] does.
-    pub(crate) fn allocate(&self, device: &Device, array: &ArrayShape) -> Result<Tensor> {
-        allocate(device, &self.shape(array)?, DType::F32)
-    }
-
     /// Returns each piece's part of the tokens that count for the loss.
     pub(crate) fn shares(&self, targets: &HostArray) -> Result<Vec<f32>> {
         let [_, time] = extents(&targets.shape)?;
@@ -92,10 +87,7 @@ impl ContextPieces {
         shares: Option<Vec<f32>>,
         trains: bool,
     ) -> Result<Pieces> {
-        let starts = match device.is_meta() {
-            true => self.allocate(device, &ArrayShape::of_u32(inputs.extents.clone()))?,
-            false => upload(device, &self.starts(inputs, documents)?, DType::F32)?,
-        };
+        let starts = upload(device, &self.starts(inputs, documents)?, DType::F32)?;
         let (parts, shape) = (self.here.len(), starts.shape());
         let [sequences, time] = [shape.rows() / parts, shape.columns()];
         let piece = |(index, number): (usize, &usize)| -> Result<Piece> {

@@ -1,5 +1,8 @@
 //! Pixels on their way to the device: copied while the device computes, and normalised there.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use data::{ArrayShape, HostArray, HostType, Normalisation};
 use device::{Category, DType, Device, Event, Request, StreamKind};
 use tensor::Tensor;
@@ -16,7 +19,7 @@ pub(crate) struct PixelBuffer {
     pixels: Tensor,
     normalisation: Normalisation,
     /// The end of the work that reads the pixels.
-    read: Event,
+    read: RefCell<Event>,
 }
 
 impl PixelBuffer {
@@ -24,15 +27,15 @@ impl PixelBuffer {
     ///
     /// # Errors
     /// Out of memory.
-    pub(crate) fn new(device: &Device, dataset: &Dataset) -> Result<Option<Self>> {
+    pub(crate) fn new(device: &Device, dataset: &Dataset) -> Result<Option<Rc<Self>>> {
         let ArrayShape { extents, values } = dataset.source.shape().inputs;
         let (HostType::U8, Some(normalisation)) = (values, dataset.source.normalisation()) else {
             return Ok(None);
         };
         let request = Request::new(Category::Input, "pixels");
         let pixels = Tensor::empty(device, shape_of(&extents)?, DType::U8, request)?;
-        let read = device.record(StreamKind::Compute)?;
-        Ok(Some(PixelBuffer { pixels, normalisation: normalisation.clone(), read }))
+        let read = RefCell::new(device.record(StreamKind::Compute)?);
+        Ok(Some(Rc::new(PixelBuffer { pixels, normalisation: normalisation.clone(), read })))
     }
 
     /// [`PixelBuffer::new`] on a rank with these stages, of which the first takes the inputs.
@@ -40,7 +43,7 @@ impl PixelBuffer {
         device: &Device,
         dataset: &Dataset,
         mut stages: impl Iterator<Item = usize>,
-    ) -> Result<Option<Self>> {
+    ) -> Result<Option<Rc<Self>>> {
         if stages.any(|stage| stage == 0) { Self::new(device, dataset) } else { Ok(None) }
     }
 
@@ -49,7 +52,7 @@ impl PixelBuffer {
     ///
     /// # Errors
     /// An array of another type or size; the device's.
-    pub(crate) fn upload(&mut self, pixels: &HostArray, dtype: DType) -> Result<Tensor> {
+    pub(crate) fn upload(&self, pixels: &HostArray, dtype: DType) -> Result<Tensor> {
         self.fill(pixels)?;
         let values = self.normalised(dtype)?;
         self.end_read()?;
@@ -60,25 +63,11 @@ impl PixelBuffer {
     ///
     /// # Errors
     /// An array of another type or size; the device's.
-    pub(crate) fn fill(&mut self, pixels: &HostArray) -> Result<()> {
+    pub(crate) fn fill(&self, pixels: &HostArray) -> Result<()> {
         let (device, values) = (self.pixels.device(), pixels.pixels()?);
-        device.wait(StreamKind::Input, &self.read)?;
+        device.wait(StreamKind::Input, &self.read.borrow())?;
         self.pixels.set_on(values, StreamKind::Input)?;
         device.await_arrival(&device.arrival(StreamKind::Input)?);
-        Ok(())
-    }
-
-    /// Does [`PixelBuffer::fill`] on Meta, which reads no pixels: only its log has the copy.
-    ///
-    /// # Errors
-    /// None.
-    pub(crate) fn imitate_fill(&mut self) -> Result<()> {
-        let device = self.pixels.device();
-        if device.is_logging() {
-            device.wait(StreamKind::Input, &self.read)?;
-            device.log_copy_from_host(self.pixels.bytes(), StreamKind::Input);
-            device.await_arrival(&device.arrival(StreamKind::Input)?);
-        }
         Ok(())
     }
 
@@ -95,8 +84,8 @@ impl PixelBuffer {
     ///
     /// # Errors
     /// The driver's.
-    pub(crate) fn end_read(&mut self) -> Result<()> {
-        self.read = self.pixels.device().record(StreamKind::Compute)?;
+    pub(crate) fn end_read(&self) -> Result<()> {
+        self.read.replace(self.pixels.device().record(StreamKind::Compute)?);
         Ok(())
     }
 }

@@ -1,6 +1,8 @@
 //! Results of evaluated micro-batches on their way to the host.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use device::{Device, HostCopy, OutlivingRegion};
 use tensor::Tensor;
@@ -8,13 +10,7 @@ use tensor::ops::accuracy;
 
 use crate::error::Result;
 use crate::evaluation::results::Evaluated;
-
-/// The results of a micro-batch on the device.
-#[derive(Debug)]
-pub(crate) struct OnDevice {
-    pub(crate) loss: OutlivingRegion,
-    pub(crate) counts: Option<OutlivingRegion>,
-}
+use crate::graphs::Recorder;
 
 /// The results of a micro-batch on their way to the host.
 struct Coming {
@@ -25,59 +21,45 @@ struct Coming {
 /// Micro-batches whose results may be on their way while the device computes the next one.
 const MOST_COMING: usize = 2;
 
-/// Results that have arrived and that are still being copied.
-pub(crate) struct Arriving<'a> {
+/// Results of a walk that have arrived, and that are still being copied. Clones share them.
+#[derive(Clone, Default)]
+pub(crate) struct Arriving(Rc<RefCell<State>>);
+
+#[derive(Default)]
+struct State {
     /// Results that have arrived, in the order of this rank's micro-batches.
     arrived: Evaluated,
     /// Results still being copied to the host.
     coming: VecDeque<Coming>,
-    /// The counts of the prediction whose loss comes next.
-    counted: Option<Tensor>,
-    /// The last results on the device.
-    pub(crate) last: Option<OnDevice>,
-    /// Called with the number of losses after each.
-    pub(crate) on_losses: Option<&'a mut dyn FnMut(usize)>,
 }
 
-impl Arriving<'_> {
-    /// No results yet; with `counts` those of classes that were found, too.
-    pub(crate) fn new(counts: bool) -> Self {
+impl Arriving {
+    /// Begins a walk, without results yet; `counts`: with those of classes that are found, too.
+    pub(crate) fn begin(&self, counts: bool) {
         let arrived = Evaluated { values: Vec::new(), counts: counts.then(Vec::new) };
-        Arriving { arrived, coming: VecDeque::new(), counted: None, last: None, on_losses: None }
-    }
-
-    /// Counts what a prediction has found, if classes are counted.
-    pub(crate) fn predicted(&mut self, prediction: &Tensor, targets: &Tensor) -> Result<()> {
-        if self.arrived.counts.is_some() {
-            self.counted = Some(accuracy::count(prediction, targets)?);
-        }
-        Ok(())
+        self.0.replace(State { arrived, coming: VecDeque::new() });
     }
 
     /// Starts to copy a loss to the host, with the counts of its prediction.
-    pub(crate) fn loss(&mut self, device: &Device, loss: &Tensor) -> Result<()> {
-        let counted = self.counted.take();
-        let counts = counted.as_ref().map(|counted| counted.region().outlive());
-        let results = OnDevice { loss: loss.region().outlive(), counts };
-        self.loss_again(device, &results)?;
-        self.last = Some(results);
-        Ok(())
+    fn copy(&self, device: &Device, loss: &OutlivingRegion, counts: Option<&OutlivingRegion>) -> Result<()> {
+        let counts = counts.map(|counts| device.begin_copy_to_host(counts.region())).transpose()?;
+        let loss = device.begin_copy_to_host(loss.region())?;
+        let mut state = self.0.borrow_mut();
+        state.coming.push_back(Coming { loss, counts });
+        state.wait(MOST_COMING)
     }
 
-    /// Starts to copy the results of a micro-batch to the host, from where an earlier one had them.
-    pub(crate) fn loss_again(&mut self, device: &Device, results: &OnDevice) -> Result<()> {
-        let counts = results.counts.as_ref().map(|counts| device.begin_copy_to_host(counts.region()));
-        let loss = device.begin_copy_to_host(results.loss.region())?;
-        self.coming.push_back(Coming { loss, counts: counts.transpose()? });
-        self.wait(MOST_COMING)
+    fn counts_classes(&self) -> bool {
+        self.0.borrow().arrived.counts.is_some()
     }
 
-    /// Returns all results, in the order of this rank's micro-batches. Waits for the device.
-    pub(crate) fn all(mut self) -> Result<Evaluated> {
-        self.wait(0)?;
-        Ok(self.arrived)
+    /// Number of losses that have arrived.
+    fn count(&self) -> usize {
+        self.0.borrow().arrived.values.len()
     }
+}
 
+impl State {
     /// Waits until the results of at most `most` micro-batches are on their way.
     fn wait(&mut self, most: usize) -> Result<()> {
         while self.coming.len() > most {
@@ -86,10 +68,77 @@ impl Arriving<'_> {
             if let (Some(all), Some(counts)) = (&mut self.arrived.counts, counts) {
                 all.push(counts.wait()?.try_into().unwrap_or_default());
             }
-            if let Some(on_losses) = &mut self.on_losses {
-                on_losses(self.arrived.values.len());
-            }
         }
         Ok(())
+    }
+}
+
+/// Receives the results of a walk's passes.
+pub(crate) struct Results<'a> {
+    device: Device,
+    recorder: Recorder,
+    arriving: Arriving,
+    /// The counts of the prediction whose loss comes next.
+    counted: Option<Tensor>,
+    /// Number of losses of which `on_losses` has been told.
+    told: usize,
+    /// Called with the number of losses after each.
+    on_losses: Option<&'a mut dyn FnMut(usize)>,
+}
+
+impl<'a> Results<'a> {
+    /// Returns the receiver of the results of a walk, which go to `arriving`.
+    pub(crate) fn new(
+        device: &Device,
+        recorder: &Recorder,
+        arriving: &Arriving,
+        on_losses: Option<&'a mut dyn FnMut(usize)>,
+    ) -> Self {
+        let (device, recorder, arriving) = (device.clone(), recorder.clone(), arriving.clone());
+        Results { device, recorder, arriving, counted: None, told: 0, on_losses }
+    }
+
+    /// Counts what a prediction has found, if classes are counted.
+    pub(crate) fn predicted(&mut self, prediction: &Tensor, targets: &Tensor) -> Result<()> {
+        if self.arriving.counts_classes() {
+            self.counted = Some(accuracy::count(prediction, targets)?);
+        }
+        Ok(())
+    }
+
+    /// Starts to copy a loss to the host, with the counts of its prediction.
+    pub(crate) fn loss(&mut self, loss: &Tensor) -> Result<()> {
+        let counted = self.counted.take();
+        let counts = counted.as_ref().map(|counted| counted.region().outlive());
+        let (device, arriving, loss) = (self.device.clone(), self.arriving.clone(), loss.region().outlive());
+        self.recorder.host(move || arriving.copy(&device, &loss, counts.as_ref()))?;
+        self.tell();
+        Ok(())
+    }
+
+    /// Tells of the losses that have arrived.
+    pub(crate) fn tell(&mut self) {
+        let arrived = self.arriving.count();
+        if let Some(on_losses) = &mut self.on_losses {
+            (self.told + 1..=arrived).for_each(|count| on_losses(count));
+        }
+        self.told = arrived;
+    }
+
+    /// Returns all results, in the order of this rank's micro-batches. Waits for the device.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(crate) fn all(mut self) -> Result<Evaluated> {
+        loop {
+            let mut state = self.arriving.0.borrow_mut();
+            let coming = state.coming.len();
+            state.wait(coming.saturating_sub(1))?;
+            drop(state);
+            self.tell();
+            if coming == 0 {
+                return Ok(std::mem::take(&mut self.arriving.0.borrow_mut().arrived));
+            }
+        }
     }
 }

@@ -4,7 +4,7 @@
 
 use super::Generator;
 use crate::error::Result;
-use crate::graphs::{Course, Outcome, Recorder};
+use crate::graphs::{Course, Outcome};
 
 impl Generator {
     /// Extends all slots by a token and chooses the next ones: from the step's graph if it has been captured.
@@ -37,15 +37,14 @@ impl Generator {
     }
 
     fn try_record(&mut self) -> Result<(bool, Outcome)> {
-        let recorder = Recorder::start(self.device())?;
+        let recorder = self.passes.engine.recorder.clone();
+        recorder.start()?;
         let ran = self.compute().and_then(|has_end| Ok((has_end, recorder.finish(0)?)));
         ran.inspect_err(|_| recorder.abandon())
     }
 
     fn replay(&mut self) -> Result<bool> {
-        let Some(mut captured) = self.graphs.take() else { return self.compute() };
-        captured.replay(self.device(), (0, true), |_, _| Ok(()))?;
-        self.graphs.restore(captured);
+        self.graphs.replay(&self.passes.engine.device, 0)?;
         Ok(true)
     }
 }

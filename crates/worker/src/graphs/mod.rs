@@ -1,251 +1,29 @@
-//! Captured steps: the calls of a step of training or of decoding as CUDA graphs, with the stops between them
-//! at which the host does what differs from step to step, and the calls between ranks.
+//! Captured steps: the calls of a step of training, of an evaluated micro-batch or of decoding as CUDA
+//! graphs, with the host's work between them, and the calls between ranks.
 //!
-//! A step is captured while it runs: each graph is launched as soon as it ends, at the next [`Stop`]. A
-//! replayed step makes the same stops, launches the graphs, and repeats the allocator's operations
-//! ([`memory::Script`]), so that counters, peaks and traces are those of any other step.
+//! A step is captured while it runs: each graph is launched as soon as it ends, before the next work of the
+//! host ([`Recorder::host`]). A replayed step does that work again, launches the graphs, and repeats the
+//! allocator's operations ([`memory::Script`]), so that counters, peaks and traces are those of any other
+//! step.
 //!
 //! Work of other streams between graphs is enqueued again, with its events and waits. All of it ends within
 //! the step, so that a replay needs no event of the step before; weights that travel after a step are waited
 //! for where the captured step waited, if nothing else happened in between ([`StepGraphs::is_next`]), and
 //! else before the step.
 
+mod captured;
+pub(crate) mod recorder;
 pub(crate) mod refusals;
 
-use std::cell::RefCell;
-
-use collective::CollectiveError;
 use config::Graphs;
-use device::{Backend, Captured, Device, DeviceError, Piece, Written};
-use memory::{Script, ScriptEnd};
-use telemetry::Phase;
+use device::{Backend, Device};
 
 use crate::error::{Result, WorkerError};
+pub(crate) use captured::{CapturedStep, Outcome};
+pub(crate) use recorder::Recorder;
 
 /// Captures after which a step is no longer captured again: its memory has other addresses each time.
 const MOST_CAPTURES: u32 = 16;
-
-/// A point of a step at which the host does what differs from step to step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stop {
-    /// A phase begins and is marked.
-    Phase(Phase),
-    /// The number of the step's targets is set.
-    TargetCount,
-    /// The inputs of a micro-batch are copied to the device.
-    Inputs(usize),
-    /// The pixels have been read.
-    PixelsRead,
-    /// The targets of a micro-batch are copied to the device.
-    Targets(usize),
-    /// The borders of a micro-batch's documents are copied to the device.
-    Documents(usize),
-    /// The marks of a micro-batch's tokens are copied to the device.
-    Tokens(usize),
-    /// The state is about to change, which waits for the copies of the last snapshot.
-    Snapshot,
-    /// The learning rate is set.
-    LearningRate,
-    /// The results of an evaluated micro-batch are copied to the host.
-    Results,
-}
-
-impl Stop {
-    /// Returns the stop of another micro-batch.
-    pub(crate) fn of(self, micro_batch: usize) -> Self {
-        match self {
-            Stop::Inputs(_) => Stop::Inputs(micro_batch),
-            Stop::Targets(_) => Stop::Targets(micro_batch),
-            Stop::Documents(_) => Stop::Documents(micro_batch),
-            Stop::Tokens(_) => Stop::Tokens(micro_batch),
-            other => other,
-        }
-    }
-}
-
-/// A part of a captured step.
-#[derive(Debug)]
-enum Part {
-    /// A graph, or a call between graphs.
-    Piece(Piece),
-    /// A stop.
-    Stop {
-        stop: Stop,
-        /// Number of the allocator's operations before the stop.
-        operations: usize,
-        /// Addresses to which the stop copied from the host.
-        written: Vec<Written>,
-    },
-}
-
-/// A captured step.
-#[derive(Debug)]
-pub(crate) struct CapturedStep {
-    parts: Vec<Part>,
-    /// Whether there are calls between graphs.
-    has_calls: bool,
-    /// The allocator's operations.
-    script: Script,
-    /// FLOPs of the step's matmuls.
-    flops: u64,
-    /// Number of the step's first micro-batch.
-    first_number: u64,
-}
-
-impl CapturedStep {
-    /// Number of graphs, and of their calls.
-    fn sizes(&self) -> (usize, usize) {
-        let graphs = self.parts.iter().filter_map(|part| match part {
-            Part::Piece(Piece::Graph(graph)) => Some(graph.calls()),
-            Part::Piece(Piece::Call(_)) | Part::Stop { .. } => None,
-        });
-        graphs.fold((0, 0), |(count, sum), calls| (count + 1, sum + calls))
-    }
-
-    /// Replays the step as one whose first micro-batch is `first_number`: launches its graphs, calls `halt`
-    /// at each stop with the addresses to which the stop copied from the host, and repeats the calls between
-    /// graphs and the allocator's operations. `is_next`: whether nothing happened since the step before.
-    ///
-    /// # Errors
-    /// Errors of `halt`, the driver's, the allocator's.
-    pub(crate) fn replay(
-        &mut self,
-        device: &Device,
-        (first_number, is_next): (u64, bool),
-        mut halt: impl FnMut(Stop, &[Written]) -> Result<()>,
-    ) -> Result<()> {
-        let shift = first_number.wrapping_sub(self.first_number);
-        if self.has_calls {
-            if !is_next {
-                device.join_streams()?;
-            }
-            device.fork_streams()?;
-        }
-        for part in &mut self.parts {
-            match part {
-                Part::Piece(Piece::Graph(graph)) => graph.launch(shift)?,
-                Part::Piece(Piece::Call(call)) => call.repeat(device).map_err(repeated)?,
-                Part::Stop { stop, operations, written } => {
-                    device.repeat(&mut self.script, Some(*operations))?;
-                    halt(*stop, written)?;
-                }
-            }
-        }
-        if self.has_calls {
-            device.join_streams()?;
-        }
-        device.repeat(&mut self.script, None)?;
-        device.count_flops(self.flops);
-        Ok(())
-    }
-}
-
-/// Returns the error of a call that was made again.
-fn repeated(error: Box<dyn std::error::Error + Send + Sync>) -> WorkerError {
-    let error = match error.downcast::<CollectiveError>() {
-        Ok(error) => return WorkerError::from(*error),
-        Err(error) => error,
-    };
-    match error.downcast::<DeviceError>() {
-        Ok(error) => WorkerError::from(*error),
-        Err(error) => WorkerError::Refused(error.to_string()),
-    }
-}
-
-/// A captured step; `None` if a later one may be replayed but not this one, whose memory grew; or the reason
-/// why steps cannot be replayed.
-pub(crate) type Outcome = std::result::Result<Option<CapturedStep>, String>;
-
-/// Captures a step while it runs.
-#[derive(Debug)]
-pub(crate) struct Recorder {
-    device: Device,
-    recorded: RefCell<Recorded>,
-    /// FLOPs before the step.
-    flops: u64,
-}
-
-#[derive(Debug, Default)]
-struct Recorded {
-    parts: Vec<Part>,
-    /// The first call that could not be captured; the rest of the step is not captured.
-    interrupted: Option<&'static str>,
-}
-
-impl Recorder {
-    /// Starts to capture.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub(crate) fn start(device: &Device) -> Result<Self> {
-        device.begin_capture()?;
-        device.with_allocator(|allocator| allocator.begin_script());
-        let (recorded, flops) = (RefCell::default(), device.flops());
-        Ok(Recorder { device: device.clone(), recorded, flops })
-    }
-
-    /// Does the work of a stop, which is not captured, after launching the calls before it.
-    ///
-    /// # Errors
-    /// Errors of the work; the driver's.
-    pub(crate) fn pause<T>(&self, stop: Stop, body: impl FnOnce() -> Result<T>) -> Result<T> {
-        if !self.end_graph()? {
-            return body();
-        }
-        let operations = self.device.with_allocator(|allocator| allocator.script_length());
-        let (done, written) = self.device.writes_of(body)?;
-        self.recorded.borrow_mut().parts.push(Part::Stop { stop, operations, written });
-        self.device.begin_capture()?;
-        Ok(done)
-    }
-
-    /// Ends the present graph. Returns whether the step is still captured.
-    fn end_graph(&self) -> Result<bool> {
-        let mut recorded = self.recorded.borrow_mut();
-        if recorded.interrupted.is_some() {
-            return Ok(false);
-        }
-        match self.device.end_capture()? {
-            Captured::Whole(pieces) => recorded.parts.extend(pieces.into_iter().map(Part::Piece)),
-            Captured::Interrupted(call) => recorded.interrupted = Some(call),
-        }
-        Ok(recorded.interrupted.is_none())
-    }
-
-    /// Ends the capture of a step whose first micro-batch is `first_number`. The step has been enqueued
-    /// whatever the result.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub(crate) fn finish(&self, first_number: u64) -> Result<Outcome> {
-        let is_whole = self.end_graph()?;
-        let script = self.device.with_allocator(|allocator| allocator.end_script());
-        let Recorded { parts, interrupted } = self.recorded.take();
-        if let Some(call) = interrupted.filter(|_| !is_whole) {
-            return Ok(Err(format!("a step contains {call}, which cannot be captured")));
-        }
-        let script = match script {
-            ScriptEnd::Whole(script) => script,
-            ScriptEnd::Grown => return Ok(Ok(None)),
-            ScriptEnd::Unclosed => {
-                return Ok(Err("a step leaves other memory allocated than it found".to_owned()));
-            }
-        };
-        let flops = self.device.flops() - self.flops;
-        let has_calls = parts.iter().any(|part| matches!(part, Part::Piece(Piece::Call(_))));
-        if has_calls {
-            self.device.join_streams()?;
-        }
-        Ok(Ok(Some(CapturedStep { parts, has_calls, script, flops, first_number })))
-    }
-
-    /// Ends the capture after an error of the step, whose calls since the last stop are lost.
-    pub(crate) fn abandon(&self) {
-        self.device.abandon_capture();
-        self.device.take_back_flops(self.flops);
-        self.device.with_allocator(|allocator| drop(allocator.end_script()));
-    }
-}
 
 /// Steps of one kind that a rank has captured.
 #[derive(Debug)]
@@ -382,15 +160,18 @@ impl StepGraphs {
         }
     }
 
-    /// Takes the captured step, to replay it.
-    pub(crate) fn take(&mut self) -> Option<CapturedStep> {
-        self.captured.take()
-    }
-
-    /// Returns the captured step after a replay.
-    pub(crate) fn restore(&mut self, step: CapturedStep) {
-        self.captured = Some(step);
-        self.replays += 1;
+    /// Replays the captured step as one whose first micro-batch is `first_number`.
+    ///
+    /// # Errors
+    /// Errors of the host's work and of repeated calls.
+    pub(crate) fn replay(&mut self, device: &Device, first_number: u64) -> Result<()> {
+        let is_next = self.is_next(device);
+        if let Some(mut captured) = self.captured.take() {
+            captured.replay(device, (first_number, is_next))?;
+            self.captured = Some(captured);
+            self.replays += 1;
+        }
+        Ok(())
     }
 
     /// Captures no step from now on, for a reason that `is_logged`.

@@ -5,7 +5,6 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use autograd::{GradientSink, Target, UseId, Weight};
 use device::{Device, ModuleObserver};
 use memory::Statistics;
 use nn::Model;
@@ -154,27 +153,5 @@ impl Moments {
     /// Returns whether there is a hook.
     pub(crate) fn has_hook(&self) -> bool {
         self.hook.is_some()
-    }
-}
-
-/// A gradient sink that calls a rank's hook for every gradient.
-pub(crate) struct HookedSink<'a> {
-    pub(crate) sink: Box<dyn GradientSink + 'a>,
-    pub(crate) moments: &'a Moments,
-    /// Names of the parameters by use.
-    pub(crate) names: &'a [String],
-    pub(crate) pass: Option<(usize, usize)>,
-}
-
-impl GradientSink for HookedSink<'_> {
-    fn target(&mut self, use_id: UseId, weight: &Weight) -> autograd::Result<Target> {
-        self.sink.target(use_id, weight)
-    }
-
-    fn ready(&mut self, use_id: UseId) -> autograd::Result<()> {
-        self.sink.ready(use_id)?;
-        let name = self.names.get(use_id.0 as usize).map_or("", String::as_str);
-        self.moments.at(Moment::Gradient(name), self.pass);
-        Ok(())
     }
 }

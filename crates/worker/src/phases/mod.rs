@@ -3,11 +3,11 @@
 
 mod phase_memory;
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-use autograd::{AutogradError, GradientSink, Target, UseId, Weight};
 use device::nvtx::Range;
 use device::{Device, LoggedCall, Mark, StreamKind};
 use memory::Usage;
@@ -15,7 +15,7 @@ use telemetry::step_trace::{MICRO_BATCH, STAGE};
 use telemetry::{Phase, PhaseCounter, PhaseTimes, RankStep};
 
 use crate::error::Result;
-use crate::graphs::{Recorder, Stop};
+use crate::graphs::Recorder;
 use crate::observers::operator_timer::OperatorTimer;
 use crate::phases::phase_memory::PhaseMemory;
 
@@ -24,9 +24,16 @@ type Enqueued = (Vec<(Phase, Mark)>, Mark);
 
 /// Times the phases of a worker's steps: [`Phases::begin`], [`Phases::enter`] for each phase in turn,
 /// [`Phases::end`]. Nothing is timed on Meta. The first step, which warms up, is counted only while there is
-/// no other.
-#[derive(Debug)]
+/// no other. Clones share the times.
+#[derive(Clone, Debug)]
 pub struct Phases {
+    device: Device,
+    recorder: Recorder,
+    state: Rc<RefCell<State>>,
+}
+
+#[derive(Debug)]
+struct State {
     device: Device,
     /// The phase that is being enqueued.
     now: Option<Phase>,
@@ -40,8 +47,6 @@ pub struct Phases {
     counter: PhaseCounter,
     /// The timer of operators, if they are timed, which times each phase outside them.
     timer: Option<OperatorTimer>,
-    /// Captures the step, if it is captured.
-    recorder: Option<Rc<Recorder>>,
     /// The phase as a range of a tool, if one is attached. It may begin inside an operator.
     range: Option<Range>,
     /// Number of steps read since the last record, and the time of each phase in all of them.
@@ -50,54 +55,28 @@ pub struct Phases {
 }
 
 impl Phases {
-    /// Returns a timer of the steps of `device`'s worker.
-    pub fn new(device: &Device) -> Self {
-        Phases {
-            device: device.clone(),
-            now: None,
-            current: Vec::new(),
-            unread: VecDeque::new(),
-            history: None,
-            first: None,
-            counter: PhaseCounter::default(),
-            timer: None,
-            recorder: None,
-            range: None,
-            recent: Default::default(),
-            memory: PhaseMemory::new(device),
-        }
+    /// Returns a timer of the steps of a rank, which `recorder` captures.
+    pub(crate) fn new(device: &Device, recorder: &Recorder) -> Self {
+        let state = Rc::new(RefCell::new(State::new(device)));
+        Phases { device: device.clone(), recorder: recorder.clone(), state }
     }
 
     /// Tells `timer` of every phase from now on; `None`: no longer.
-    pub(crate) fn set_timer(&mut self, timer: Option<OperatorTimer>) {
-        self.timer = timer;
+    pub(crate) fn set_timer(&self, timer: Option<OperatorTimer>) {
+        self.state.borrow_mut().timer = timer;
     }
 
     /// Returns whether operators are timed.
     pub(crate) fn has_timer(&self) -> bool {
-        self.timer.is_some()
-    }
-
-    /// Captures the work from now on; `None`: no longer.
-    pub(crate) fn set_recorder(&mut self, recorder: Option<Rc<Recorder>>) {
-        self.recorder = recorder;
-    }
-
-    /// Returns what captures the step, if it is captured.
-    pub(crate) fn recorder(&self) -> Option<Rc<Recorder>> {
-        self.recorder.clone()
+        self.state.borrow().timer.is_some()
     }
 
     /// Begins a step, in the phase of its inputs. Discards a step that did not end, and marks between steps.
     ///
     /// # Errors
     /// The driver's.
-    pub fn begin(&mut self) -> Result<()> {
-        self.current.clear();
-        self.now = None;
-        self.device.take_waits();
-        self.read()?;
-        self.memory.begin();
+    pub fn begin(&self) -> Result<()> {
+        self.state.borrow_mut().begin()?;
         self.enter(Phase::Inputs)
     }
 
@@ -105,52 +84,22 @@ impl Phases {
     ///
     /// # Errors
     /// The driver's.
-    pub fn enter(&mut self, phase: Phase) -> Result<()> {
-        if self.now == Some(phase) {
+    pub fn enter(&self, phase: Phase) -> Result<()> {
+        if self.state.borrow().now == Some(phase) {
             return Ok(());
         }
-        match self.recorder() {
-            Some(recorder) => recorder.pause(Stop::Phase(phase), || self.enter_other(phase, true)),
-            None => self.enter_other(phase, true),
-        }
-    }
-
-    /// Enters a phase of a replayed step, whose marks in the allocator's history are repeated with its
-    /// allocations.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub(crate) fn enter_again(&mut self, phase: Phase) -> Result<()> {
-        self.enter_other(phase, false)
-    }
-
-    /// Enters a phase that is not the present one.
-    fn enter_other(&mut self, phase: Phase, is_marked: bool) -> Result<()> {
-        self.note_waits();
-        self.now = Some(phase);
-        // The last phase's range ends before the next begins.
-        self.range = None;
-        self.range = Range::start(phase.name());
-        self.memory.enter(phase);
-        if is_marked {
-            self.device.with_allocator(|allocator| allocator.mark(phase.name(), 0));
-        }
-        self.device.log(|| LoggedCall::Section(phase.name()));
-        if !self.device.is_meta() {
-            self.current.push((phase, self.device.mark()?));
-        }
-        if let Some(timer) = &self.timer {
-            timer.phase(Some(phase))?;
-        }
-        Ok(())
+        // A replay repeats the mark with the allocations.
+        self.device.with_allocator(|allocator| allocator.mark(phase.name(), 0));
+        let state = Rc::clone(&self.state);
+        self.recorder.host(move || state.borrow_mut().enter(phase))
     }
 
     /// Enters the phase of a pass, and logs its beginning also if the pass before it was in the same phase.
     ///
     /// # Errors
     /// The driver's.
-    pub fn enter_pass(&mut self, phase: Phase) -> Result<()> {
-        if self.now == Some(phase) {
+    pub fn enter_pass(&self, phase: Phase) -> Result<()> {
+        if self.state.borrow().now == Some(phase) {
             self.device.log(|| LoggedCall::Section(phase.name()));
         }
         self.enter(phase)
@@ -168,6 +117,128 @@ impl Phases {
         self.device.with_allocator(|allocator| allocator.mark(MICRO_BATCH, number as u64));
     }
 
+    /// Ends the step being enqueued.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn end(&self) -> Result<()> {
+        self.state.borrow_mut().end()
+    }
+
+    /// Begins to measure the memory of a validation.
+    pub(crate) fn begin_validation(&self) {
+        self.state.borrow_mut().memory.begin_validation();
+    }
+
+    /// Ends the measurement of a validation's memory.
+    pub(crate) fn end_validation(&self) {
+        self.state.borrow_mut().memory.end_validation();
+    }
+
+    /// Peaks of allocated and reserved bytes in the last step.
+    pub(crate) fn last_peak(&self) -> Usage {
+        self.state.borrow().memory.last_peak()
+    }
+
+    /// Returns the record of the steps since the last call. Times are those of steps that the device has
+    /// finished.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn record(&self) -> Result<RankStep> {
+        self.state.borrow_mut().record()
+    }
+
+    /// Discards all times: the next step is the first that counts.
+    pub fn restart(&self) {
+        let fresh = State { first: Some(PhaseCounter::default()), ..State::new(&self.device) };
+        self.state.replace(fresh);
+    }
+
+    /// Returns the times of the steps so far. Waits for the device.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn times(&self) -> Result<PhaseTimes> {
+        self.state.borrow_mut().times()
+    }
+
+    /// Keeps the position of every phase from now on, for [`Phases::spans`]. Waits for the device.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn keep(&self) -> Result<()> {
+        let mut state = self.state.borrow_mut();
+        state.read_all()?;
+        state.history = Some(Vec::new());
+        Ok(())
+    }
+
+    /// Returns begin and end of every phase since [`Phases::keep`], counted from `zero`. Waits for the
+    /// device.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn spans(&self, zero: &Mark) -> Result<Vec<(Phase, Duration, Duration)>> {
+        let mut state = self.state.borrow_mut();
+        state.read_all()?;
+        let mut spans = Vec::new();
+        for (marks, end) in state.history.take().unwrap_or_default() {
+            let ends = marks.iter().skip(1).map(|(_, mark)| mark).chain([&end]);
+            for ((phase, mark), end) in marks.iter().zip(ends) {
+                if let (Some(begin), Some(end)) = (zero.until(mark)?, zero.until(end)?) {
+                    spans.push((*phase, begin, end));
+                }
+            }
+        }
+        Ok(spans)
+    }
+}
+
+impl State {
+    fn new(device: &Device) -> Self {
+        State {
+            device: device.clone(),
+            now: None,
+            current: Vec::new(),
+            unread: VecDeque::new(),
+            history: None,
+            first: None,
+            counter: PhaseCounter::default(),
+            timer: None,
+            range: None,
+            recent: Default::default(),
+            memory: PhaseMemory::new(device),
+        }
+    }
+
+    fn begin(&mut self) -> Result<()> {
+        self.current.clear();
+        self.now = None;
+        self.device.take_waits();
+        self.read()?;
+        self.memory.begin();
+        Ok(())
+    }
+
+    /// Enters a phase that is not the present one.
+    fn enter(&mut self, phase: Phase) -> Result<()> {
+        self.note_waits();
+        self.now = Some(phase);
+        // The last phase's range ends before the next begins.
+        self.range = None;
+        self.range = Range::start(phase.name());
+        self.memory.enter(phase);
+        self.device.log(|| LoggedCall::Section(phase.name()));
+        if !self.device.is_meta() {
+            self.current.push((phase, self.device.mark()?));
+        }
+        if let Some(timer) = &self.timer {
+            timer.phase(Some(phase))?;
+        }
+        Ok(())
+    }
+
     /// Splits the phase at the points where compute waited for weights still being gathered or for exchanges
     /// within layers. A wait for inputs is a part of their phase.
     fn note_waits(&mut self) {
@@ -182,11 +253,7 @@ impl Phases {
         }
     }
 
-    /// Ends the step being enqueued.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn end(&mut self) -> Result<()> {
+    fn end(&mut self) -> Result<()> {
         self.note_waits();
         self.now = None;
         self.range = None;
@@ -201,27 +268,7 @@ impl Phases {
         Ok(())
     }
 
-    /// Begins to measure the memory of a validation.
-    pub(crate) fn begin_validation(&mut self) {
-        self.memory.begin_validation();
-    }
-
-    /// Ends the measurement of a validation's memory.
-    pub(crate) fn end_validation(&mut self) {
-        self.memory.end_validation();
-    }
-
-    /// Peaks of allocated and reserved bytes in the last step.
-    pub(crate) fn last_peak(&self) -> Usage {
-        self.memory.last_peak()
-    }
-
-    /// Returns the record of the steps since the last call. Times are those of steps that the device has
-    /// finished.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub(crate) fn record(&mut self) -> Result<RankStep> {
+    fn record(&mut self) -> Result<RankStep> {
         self.read()?;
         let mut record = self.memory.take();
         let (steps, times) = std::mem::take(&mut self.recent);
@@ -233,19 +280,9 @@ impl Phases {
         Ok(record)
     }
 
-    /// Discards all times: the next step is the first that counts.
-    pub fn restart(&mut self) {
-        *self = Phases { first: Some(PhaseCounter::default()), ..Phases::new(&self.device) };
-    }
-
-    /// Returns the times of the steps so far. Waits for the device.
-    ///
-    /// # Errors
-    /// The device's.
-    pub fn times(&mut self) -> Result<PhaseTimes> {
+    fn times(&mut self) -> Result<PhaseTimes> {
         if !self.unread.is_empty() {
-            self.device.synchronize()?;
-            self.read()?;
+            self.read_all()?;
         }
         let counted = self.counter.times();
         Ok(match &self.first {
@@ -254,42 +291,10 @@ impl Phases {
         })
     }
 
-    /// Keeps the position of every phase from now on, for [`Phases::spans`]. Waits for the device.
-    ///
-    /// # Errors
-    /// The device's.
-    pub fn keep(&mut self) -> Result<()> {
+    /// Reads the times of all steps. Waits for the device.
+    fn read_all(&mut self) -> Result<()> {
         self.device.synchronize()?;
-        self.read()?;
-        self.history = Some(Vec::new());
-        Ok(())
-    }
-
-    /// Returns begin and end of every phase since [`Phases::keep`], counted from `zero`. Waits for the
-    /// device.
-    ///
-    /// # Errors
-    /// The device's.
-    pub fn spans(&mut self, zero: &Mark) -> Result<Vec<(Phase, Duration, Duration)>> {
-        self.device.synchronize()?;
-        self.read()?;
-        let mut spans = Vec::new();
-        for (marks, end) in self.history.take().unwrap_or_default() {
-            let ends = marks.iter().skip(1).map(|(_, mark)| mark).chain([&end]);
-            for ((phase, mark), end) in marks.iter().zip(ends) {
-                if let (Some(begin), Some(end)) = (zero.until(mark)?, zero.until(end)?) {
-                    spans.push((*phase, begin, end));
-                }
-            }
-        }
-        Ok(spans)
-    }
-
-    /// Wraps `sink` so that its work counts as reduction if `reduces` is true and the host does that work
-    /// itself. On a GPU, reduction overlaps backward, and only the exposed part is counted, after backward.
-    pub fn sink<'a, S: GradientSink>(&'a mut self, sink: S, reduces: bool) -> PhaseSink<'a, S> {
-        let exposed = reduces && !self.device.is_cuda_like();
-        PhaseSink { sink, phases: exposed.then_some(self) }
+        self.read()
     }
 
     /// Reads the times of the finished steps, in order.
@@ -323,33 +328,17 @@ fn times(marks: &[(Phase, Mark)], end: &Mark) -> Result<Option<[Duration; Phase:
     Ok(Some(times))
 }
 
-/// A gradient sink whose work counts as reduction.
-pub struct PhaseSink<'a, S> {
-    sink: S,
-    phases: Option<&'a mut Phases>,
-}
-
-impl<S: GradientSink> GradientSink for PhaseSink<'_, S> {
-    fn target(&mut self, use_id: UseId, weight: &Weight) -> autograd::Result<Target> {
-        self.sink.target(use_id, weight)
-    }
-
-    fn ready(&mut self, use_id: UseId) -> autograd::Result<()> {
-        let Some(phases) = &mut self.phases else { return self.sink.ready(use_id) };
-        let refused = |error| AutogradError::Hook(Box::new(error));
-        phases.enter(Phase::Reduce).map_err(refused)?;
-        self.sink.ready(use_id)?;
-        phases.enter(Phase::Backward).map_err(refused)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use device::{Description, DeviceOptions};
 
     use super::*;
 
-    fn step(phases: &mut Phases, milliseconds: [u64; 4]) {
+    fn of_device(device: &Device) -> Phases {
+        Phases::new(device, &Recorder::new(device))
+    }
+
+    fn step(phases: &Phases, milliseconds: [u64; 4]) {
         phases.begin().unwrap();
         for (phase, time) in
             [Phase::Forward, Phase::Backward, Phase::Forward, Phase::Update].into_iter().zip(milliseconds)
@@ -362,17 +351,17 @@ mod tests {
 
     #[test]
     fn a_phase_is_timed_each_time_it_is_entered() {
-        let mut phases = Phases::new(&Device::cpu(0, &DeviceOptions::default()).unwrap());
+        let phases = of_device(&Device::cpu(0, &DeviceOptions::default()).unwrap());
         assert_eq!(phases.times().unwrap(), PhaseTimes::default());
-        step(&mut phases, [90, 0, 0, 0]);
+        step(&phases, [90, 0, 0, 0]);
         // The first step counts while there is no other.
         let first = phases.times().unwrap();
         assert_eq!((first.steps, first.median[Phase::Forward.index()] / 1000 >= 90), (1, true));
-        step(&mut phases, [2, 4, 3, 1]);
+        step(&phases, [2, 4, 3, 1]);
         // A step that fails leaves nothing behind.
         phases.begin().unwrap();
         phases.enter(Phase::Backward).unwrap();
-        step(&mut phases, [2, 4, 3, 1]);
+        step(&phases, [2, 4, 3, 1]);
         // The failed step is not part of the following times.
         let times = phases.times().unwrap();
         assert_eq!(times.steps, 2);
@@ -384,14 +373,14 @@ mod tests {
         // The median of two steps is the longer one, which is no longer than the sum of its longest phases.
         assert!((10_000..=times.median.iter().sum::<u64>() + 5).contains(&times.median_step), "{times:?}");
         phases.restart();
-        step(&mut phases, [1, 1, 1, 1]);
+        step(&phases, [1, 1, 1, 1]);
         assert_eq!(phases.times().unwrap().steps, 1);
     }
 
     #[test]
     fn a_phase_is_interrupted_while_compute_waits_for_weights() {
         let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
-        let mut phases = Phases::new(&device);
+        let phases = of_device(&device);
         let comes = || device.arrival(StreamKind::Reduce).unwrap();
         let arrivals = [comes(), comes(), comes()];
         // Waits between steps interrupt no phase.
@@ -420,9 +409,9 @@ mod tests {
     #[test]
     fn nothing_is_timed_on_meta() {
         let meta = Device::meta(0, Description::host(), &DeviceOptions::default()).unwrap();
-        let mut phases = Phases::new(&meta);
-        step(&mut phases, [1, 1, 1, 1]);
-        step(&mut phases, [1, 1, 1, 1]);
+        let phases = of_device(&meta);
+        step(&phases, [1, 1, 1, 1]);
+        step(&phases, [1, 1, 1, 1]);
         assert_eq!(phases.times().unwrap(), PhaseTimes::default());
     }
 }

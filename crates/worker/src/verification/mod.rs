@@ -12,7 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use autograd::{GradientSink, Observer, Target, UseId, Weight};
+use autograd::{Observer, Target, UseId};
 use collective::{Axis, ControlChannel, RankGrid};
 use device::{Category, DType, Device, Label, Request};
 use telemetry::hashes::{HashedArray, Section};
@@ -114,15 +114,10 @@ impl Verification {
         self.is_of(number).then(|| stage_observer(self.clone(), stage, ActivationShard::WHOLE))
     }
 
-    /// Returns a sink that hashes gradients of `stage` when they are complete, before `sink` adds them up.
-    pub(crate) fn sink<'a>(
-        &self,
-        sink: Box<dyn GradientSink + 'a>,
-        stage: usize,
-        number: u64,
-    ) -> Box<dyn GradientSink + 'a> {
-        let verification = self.clone();
-        Box::new(VerifiedSink { sink, verification, stage, number, targets: BTreeMap::new() })
+    /// Returns the gradients of a pass of micro-batch `number` through `stage`, which are hashed when they
+    /// are complete.
+    pub(crate) fn gradients(&self, stage: usize, number: u64) -> VerifiedGradients {
+        VerifiedGradients { verification: self.clone(), stage, number, targets: BTreeMap::new() }
     }
 
     fn recording(&self, run: Run) -> &Recording {
@@ -183,9 +178,8 @@ impl SeeArray for Verification {
     }
 }
 
-/// A sink that hashes the gradients of one micro-batch.
-struct VerifiedSink<'a> {
-    sink: Box<dyn GradientSink + 'a>,
+/// The gradients of a pass that is verified.
+pub(crate) struct VerifiedGradients {
     verification: Verification,
     stage: usize,
     number: u64,
@@ -193,27 +187,28 @@ struct VerifiedSink<'a> {
     targets: BTreeMap<UseId, Tensor>,
 }
 
-impl GradientSink for VerifiedSink<'_> {
-    fn target(&mut self, use_id: UseId, weight: &Weight) -> autograd::Result<Target> {
-        let target = self.sink.target(use_id, weight)?;
+impl VerifiedGradients {
+    /// Notes where a gradient is computed.
+    pub(crate) fn begin(&mut self, use_id: UseId, target: &Target) {
         self.targets.insert(use_id, target.tensor.clone());
-        Ok(target)
     }
 
-    fn ready(&mut self, use_id: UseId) -> autograd::Result<()> {
-        if let Some(tensor) = self.targets.remove(&use_id) {
-            let name = {
-                let names = self.verification.0.names.borrow();
-                let name = names.get(&self.stage).and_then(|names| names.get(use_id.0 as usize));
-                name.cloned().unwrap_or_default()
-            };
-            let module = name.rsplit_once('.').map_or("", |(module, _)| module);
-            let array = array(Section::Gradients, Some(self.number), module, "", &name);
-            // Backward passes through the stages in reverse.
-            let order = (Section::Gradients, self.number, u64::MAX - self.stage as u64, 0, use_id.0.into());
-            self.verification.see(order, array, &tensor).map_err(autograd::AutogradError::Hook)?;
-        }
-        self.sink.ready(use_id)
+    /// Hashes a gradient, which is complete, before it is added up.
+    ///
+    /// # Errors
+    /// The device's.
+    pub(crate) fn end(&mut self, use_id: UseId) -> autograd::Result<()> {
+        let Some(tensor) = self.targets.remove(&use_id) else { return Ok(()) };
+        let name = {
+            let names = self.verification.0.names.borrow();
+            let name = names.get(&self.stage).and_then(|names| names.get(use_id.0 as usize));
+            name.cloned().unwrap_or_default()
+        };
+        let module = name.rsplit_once('.').map_or("", |(module, _)| module);
+        let array = array(Section::Gradients, Some(self.number), module, "", &name);
+        // Backward passes through the stages in reverse.
+        let order = (Section::Gradients, self.number, u64::MAX - self.stage as u64, 0, use_id.0.into());
+        self.verification.see(order, array, &tensor).map_err(autograd::AutogradError::Hook)
     }
 }
 

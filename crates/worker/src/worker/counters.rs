@@ -28,15 +28,15 @@ impl Worker {
     /// # Errors
     /// The device's.
     pub fn statistics(&mut self) -> Result<RankStatistics> {
-        let phases = self.phases.times()?;
-        let driver = self.account.close(&self.engine.device)?;
+        let phases = self.records.phases.times()?;
+        let driver = self.records.account.close(&self.engine.device)?;
         Ok(self.counters(phases, driver))
     }
 
     /// Returns the rank's statistics, from the times of its phases and its driver's account.
     pub fn counters(&self, phases: PhaseTimes, driver: DriverAccount) -> RankStatistics {
         let traffic = self.engine.groups.traffic();
-        let host = self.host.as_ref().map(Device::statistics);
+        let host = self.update.host.as_ref().map(Device::statistics);
         let host = host.map_or(Usage::default(), |statistics| Usage {
             allocated: statistics.allocated(),
             reserved: statistics.peak_reserved(),
@@ -61,8 +61,8 @@ impl Worker {
     /// # Errors
     /// The driver's.
     pub fn record(&mut self) -> Result<RankRecord> {
-        let gpu = self.gpu.as_ref().and_then(GpuMonitor::latest);
-        let figures = RankStep { gpu, ..self.phases.record()? };
+        let gpu = self.records.gpu.as_ref().and_then(GpuMonitor::latest);
+        let figures = RankStep { gpu, ..self.records.phases.record()? };
         Ok(RankRecord { figures, expert_loads: self.expert_loads()? })
     }
 
@@ -71,7 +71,7 @@ impl Worker {
     fn expert_loads(&self) -> Result<Vec<ExpertLoads>> {
         let axes = [Axis::Data, Axis::Context, Axis::Tensor];
         let (mut loads, is_first) = (Vec::new(), self.engine.grid.coordinate_over(&axes) == 0);
-        for part in self.parts.iter().filter(|_| is_first && !self.engine.device.is_meta()) {
+        for part in self.stages.parts.iter().filter(|_| is_first && !self.engine.device.is_meta()) {
             let counted = part.model.parameters().expert_loads();
             let Some(sums) = counted.sums() else { continue };
             let mut sums = sums.to_vec::<u32>()?.into_iter();
@@ -83,7 +83,7 @@ impl Worker {
 
     /// Memory after the last step. Does not wait for the device.
     pub fn memory(&self) -> StepMemory {
-        let step_peak = self.phases.last_peak();
+        let step_peak = self.records.phases.last_peak();
         self.engine.device.with_allocator(|allocator| {
             let statistics = allocator.statistics();
             let peak = Usage { allocated: statistics.peak_allocated(), reserved: statistics.peak_reserved() };

@@ -16,7 +16,7 @@ impl Worker {
     /// # Errors
     /// The transport's.
     pub fn take_hashes(&mut self) -> Result<Option<HashedStep>> {
-        match self.hashes.clone() {
+        match self.records.hashes.clone() {
             Some(hashes) => hashes.gather(self.engine.groups.control()),
             None => Ok(None),
         }
@@ -24,9 +24,9 @@ impl Worker {
 
     /// Hashes weights and optimizer state before step `step`, counted from 1, if it is a hashed one.
     pub(super) fn hash_state(&self, step: u64) -> Result<()> {
-        let Some(hashes) = &self.hashes else { return Ok(()) };
+        let Some(hashes) = &self.records.hashes else { return Ok(()) };
         hashes.begin(step);
-        for (part, stage) in self.parts.iter().zip(self.engine.stages()) {
+        for (part, stage) in self.stages.parts.iter().zip(self.engine.stages()) {
             for (parameter, weight) in part.model.parameters().list().iter().enumerate() {
                 let Some((index, _)) = self.engine.setup.blueprint.find(stage, parameter) else { continue };
                 let own = match &part.weights {
@@ -67,12 +67,12 @@ impl Worker {
 
     /// Hashes the summed gradients that this rank owns, if the step is a hashed one.
     pub(super) fn hash_gradients(&self) -> Result<()> {
-        let Some(hashes) = &self.hashes else { return Ok(()) };
-        let shards = self.parts.iter().zip(self.engine.stages()).flat_map(|(part, stage)| {
+        let Some(hashes) = &self.records.hashes else { return Ok(()) };
+        let shards = self.stages.parts.iter().zip(self.engine.stages()).flat_map(|(part, stage)| {
             let own = part.reduction.shards().own().iter();
             own.map(move |owned: &ParameterShard| (stage, owned))
         });
-        for ((stage, owned), gradient) in shards.zip(&self.gradients) {
+        for ((stage, owned), gradient) in shards.zip(&self.stages.gradients) {
             let Some((index, _)) = self.engine.setup.blueprint.find(stage, owned.parameter) else { continue };
             let name = &*self.part_name(index);
             let start = owned.shard.range.start;

@@ -11,7 +11,7 @@ use telemetry::step_trace::{Divergence, RunPart};
 
 use super::Worker;
 use crate::error::Result;
-use crate::feed::Marks;
+use crate::feed::observation::Marks;
 use crate::observers::operator_timer::OperatorTimer;
 use crate::phases::Phases;
 use crate::watch::{Findings, Writing};
@@ -20,7 +20,7 @@ use telemetry::status::Status;
 impl Worker {
     /// The learning rate of step `step`, counted from 0.
     pub fn learning_rate(&self, step: u64) -> f32 {
-        self.schedule.rate(step)
+        self.update.schedule.rate(step)
     }
 
     /// The control channel of all ranks.
@@ -36,12 +36,12 @@ impl Worker {
     /// Totals of the micro-batches skipped because they repeat others
     /// ([`Setup::plan_work`](crate::Setup)).
     pub fn skipped(&self) -> Skipped {
-        self.skipped
+        self.records.skipped
     }
 
     /// Records every step and every call of the rank's groups in `status`.
     pub fn report_to(&mut self, status: &Status) {
-        self.status = status.clone();
+        self.records.status = status.clone();
         if let Some(observer) = status.observer() {
             self.engine.groups.observe(&observer);
         }
@@ -50,7 +50,7 @@ impl Worker {
     /// Sets the file in the run directory to which memory traces are written as soon as they exist, so that a
     /// killed run leaves them.
     pub fn write_traces_to(&mut self, run_dir: &Path) {
-        self.watch.write_to(self.engine.grid.rank(), run_dir);
+        self.records.watch.write_to(self.engine.grid.rank(), run_dir);
     }
 
     /// Returns the write of the traces to their file, to wait for.
@@ -58,19 +58,19 @@ impl Worker {
     /// # Errors
     /// A write that cannot be started.
     pub fn written_traces(&mut self) -> Result<Option<Writing>> {
-        self.watch.written()
+        self.records.watch.written()
     }
 
     /// The first part of the run whose memory differed from the plan.
     pub fn divergence(&self) -> Option<&Divergence> {
-        self.watch.divergence()
+        self.records.watch.divergence()
     }
 
     /// Returns, in sentences, when the rank's memory first differed from its plan, and which tensors outlived
     /// their step.
     pub fn found_in_words(&self) -> Vec<String> {
-        let outlived = self.watch.outlived().map(ToString::to_string);
-        self.watch.divergence().map(ToString::to_string).into_iter().chain(outlived).collect()
+        let outlived = self.records.watch.outlived().map(ToString::to_string);
+        self.records.watch.divergence().map(ToString::to_string).into_iter().chain(outlived).collect()
     }
 
     /// Compares the part that the rank has just completed with the plan; `step` counts from 1.
@@ -78,7 +78,7 @@ impl Worker {
     /// # Errors
     /// A file that cannot be written.
     pub fn check_plan(&mut self, part: RunPart, step: u64) -> Result<()> {
-        self.watch.check(&self.engine.device, part, step)
+        self.records.watch.check(&self.engine.device, part, step)
     }
 
     /// Gathers the differences of all ranks from their plans on rank 0; the others get none.
@@ -86,31 +86,31 @@ impl Worker {
     /// # Errors
     /// The transport's.
     pub fn findings(&mut self) -> Result<Vec<Findings>> {
-        self.watch.gather(self.engine.groups.control())
+        self.records.watch.gather(self.engine.groups.control())
     }
 
     /// Times of the phases of the rank's steps.
-    pub fn phases(&mut self) -> &mut Phases {
-        &mut self.phases
+    pub fn phases(&self) -> &Phases {
+        &self.records.phases
     }
 
     /// Adds an observer of the operators of the steps from now on.
     pub fn observe(&mut self, observer: Rc<dyn Observer>) {
-        self.observers.push(observer);
+        self.records.observers.push(observer);
     }
 
     /// Times the operators of the steps from now on; [`Worker::end_timing`] ends it.
     pub fn time_operators(&mut self) -> OperatorTimer {
         let timer = OperatorTimer::new(&self.engine.device);
-        self.phases.set_timer(Some(timer.clone()));
-        self.observers.push(Rc::new(timer.clone()));
+        self.records.phases.set_timer(Some(timer.clone()));
+        self.records.observers.push(Rc::new(timer.clone()));
         timer
     }
 
     /// Ends the timing of operators.
     pub fn end_timing(&mut self) {
-        self.phases.set_timer(None);
-        self.observers.pop();
+        self.records.phases.set_timer(None);
+        self.records.observers.pop();
     }
 
     /// Runs step `step`. Returns the times at which the parts of its actions began, and at which the last of
@@ -119,9 +119,10 @@ impl Worker {
     /// # Errors
     /// As for [`Worker::step`].
     pub fn marked_step(&mut self, step: u64) -> Result<(Marks, Option<Mark>)> {
-        self.marks = Some(Marks::new());
+        self.records.marks = Some(Rc::default());
         let stepped = self.step(step);
-        let (marks, ended) = (self.marks.take().unwrap_or_default(), self.passes_ended.take());
+        let marks = self.records.marks.take().map(|marks| marks.take()).unwrap_or_default();
+        let ended = self.records.passes_ended.take();
         stepped.map(|()| (marks, ended))
     }
 }

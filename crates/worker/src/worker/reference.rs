@@ -12,7 +12,6 @@ use super::Worker;
 use crate::build;
 use crate::error::Result;
 use crate::evaluation::results;
-use crate::phases::Phases;
 
 impl Worker {
     /// Returns whether the loss needs scores of a reference model that are not known.
@@ -49,11 +48,9 @@ impl Worker {
     /// Returns the scores of the answers of this rank's micro-batches of pairs, at most `most`, on ranks with
     /// the last stage.
     pub(super) fn reference_passes(&mut self, most: Option<usize>) -> Result<Vec<Vec<f32>>> {
-        self.outdate_copies();
-        self.begin_walk(WalkKind::Forward)?;
+        self.gather_for(WalkKind::Forward)?;
         let _scope = self.engine.device.module("reference");
-        let models = self.parts.iter().map(|part| &*part.model).collect();
-        let mut phases = Phases::new(&self.engine.device);
+        let models = self.stages.parts.iter().map(|part| &*part.model).collect();
         let (pace, is_first) = (Pace::of_files(), self.engine.grid.rank() == 0);
         let all = self.engine.setup.reference_micro_batches(self.engine.grid.coordinate(Axis::Data));
         let mut report = |done: usize| {
@@ -62,8 +59,8 @@ impl Worker {
                 tracing::info!("scoring answers by the model as it is: {done} of {all} micro-batches");
             }
         };
-        let (scores, skipped) = self.engine.scores(models, most, &mut phases, &mut report)?;
-        self.skipped += skipped;
+        let (scores, skipped) = self.engine.scores(models, most, &mut report)?;
+        self.records.skipped += skipped;
         Ok(scores)
     }
 }

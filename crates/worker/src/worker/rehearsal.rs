@@ -3,6 +3,7 @@
 
 use autograd::Mode;
 use collective::GridGroups;
+use parallel::data::WalkKind;
 
 use super::Worker;
 use crate::error::Result;
@@ -41,9 +42,12 @@ impl Worker {
     /// and the result of the passes.
     fn rehearse_passes(&mut self, step: u64) -> Result<(GridGroups, Result<()>)> {
         let real = self.engine.begin_rehearsal()?;
-        let phases = std::mem::replace(&mut self.phases, Phases::new(&self.engine.device));
+        let unused = Phases::new(&self.engine.device, &self.engine.recorder);
+        let phases = std::mem::replace(&mut self.records.phases, unused);
+        self.batches.follow(self.numbers(step));
         let ran = self
-            .forward_backward(step, Mode::Rehearse)
+            .gather_for(WalkKind::Step)
+            .and_then(|()| self.forward_backward(step, Mode::Rehearse))
             .and_then(|()| self.reduce_gradients())
             .and_then(|()| self.add_tied_gradients())
             .and_then(|()| self.rehearse_repetition(step))
@@ -51,7 +55,7 @@ impl Worker {
             .and_then(
                 |_| if self.lacks_reference() { self.reference_passes(Some(1)) } else { Ok(Vec::new()) },
             );
-        self.phases = phases;
+        self.records.phases = phases;
         // Transports that count give no values.
         self.outdate_weights();
         Ok((real, ran.map(|_| ())))

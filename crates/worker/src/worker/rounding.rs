@@ -20,11 +20,11 @@ impl Worker {
     /// # Errors
     /// A failed collective.
     pub(crate) fn round_weights(&mut self) -> Result<()> {
-        self.optimizer.round_masters()?;
+        self.update.optimizer.round_masters()?;
         self.outdate_weights();
         let is_gathered =
             |part: &&StagePart| part.weights.is_none() && part.model.parameters().dtype() != DType::F32;
-        for StagePart { model, reduction, .. } in self.parts.iter().filter(is_gathered) {
+        for StagePart { model, reduction, .. } in self.stages.parts.iter().filter(is_gathered) {
             let group = self.engine.groups.divided(reduction.axis())?.within;
             gather_weights(&group, reduction, model.parameters(), ..)?;
             group.synchronize(StreamKind::Reduce)?;

@@ -55,16 +55,16 @@ fn setup_with(overrides: &[&str]) -> Setup {
 
 /// Updates by made-up gradients, and returns the resulting weights' hash.
 fn update(worker: &mut Worker) -> Result<String, WorkerError> {
-    let part = &worker.parts[0];
+    let part = &worker.stages.parts[0];
     let (shards, gradients) = (part.reduction.shards(), part.reduction.gradients());
-    let state = worker.norm.norm.state();
+    let state = worker.update.norm.norm.state();
     let step = state.updates()? as f32;
     for (owned, gradient) in shards.own().iter().zip(gradients) {
         let value = |element: usize| (0.1 + owned.parameter as f32 + step) * (1.0 + element as f32).sin();
         gradient.set(&owned.shard.range.clone().map(value).collect::<Vec<_>>())?;
     }
     state.set_learning_rate(0.01)?;
-    worker.optimizer.step(gradients, state)?;
+    worker.update.optimizer.step(gradients, state)?;
     let group = worker.engine.groups.divided(Axis::Data)?.within;
     gather_weights(&group, &part.reduction, part.model.parameters(), ..)?;
     agreed_hash(worker)
@@ -112,7 +112,7 @@ fn hashes(ranks: usize, sharded: bool, from: Option<&Path>, to: &Path) -> Vec<St
             worker.restore(&checkpoint::newest(from)?.unwrap())?;
         }
         let mut hashes = vec![agreed_hash(&mut worker)?, update(&mut worker)?];
-        let steps = u64::from(worker.norm.norm.state().updates()?);
+        let steps = u64::from(worker.update.norm.norm.state().updates()?);
         save(&mut worker, steps, &to)?;
         hashes.push(update(&mut worker)?);
         Ok(hashes)
@@ -156,17 +156,17 @@ fn a_skipped_step_counts_as_a_step_but_not_as_an_update() {
     let setup = setup(1, false);
     let mut worker = Worker::new(&setup, Communicator::solo()).unwrap();
     let first = update(&mut worker).unwrap();
-    worker.norm.norm.state().set_skip(true).unwrap();
+    worker.update.norm.norm.state().set_skip(true).unwrap();
     assert_eq!(update(&mut worker).unwrap(), first);
     save(&mut worker, 2, run_dir).unwrap();
     let saved = checkpoint::newest(run_dir).unwrap().unwrap();
     assert_eq!((saved.step(), saved.updates()), (2, 1));
-    worker.norm.norm.state().set_skip(false).unwrap();
+    worker.update.norm.norm.state().set_skip(false).unwrap();
     let second = update(&mut worker).unwrap();
     assert_ne!(second, first);
     let mut again = Worker::new(&setup, Communicator::solo()).unwrap();
     again.restore(&saved).unwrap();
-    assert_eq!(again.norm.norm.state().updates().unwrap(), 1);
+    assert_eq!(again.update.norm.norm.state().updates().unwrap(), 1);
     assert_eq!(update(&mut again).unwrap(), second);
 }
 
@@ -221,7 +221,7 @@ fn weight_bits(worker: &Worker) -> Vec<Vec<u8>> {
         bits
     };
     let mut all = Vec::new();
-    for StagePart { model, weights, .. } in &worker.parts {
+    for StagePart { model, weights, .. } in &worker.stages.parts {
         for (number, parameter) in model.parameters().list().iter().enumerate() {
             all.extend(match weights {
                 Some(units) => units.part(number).unwrap().map(|(_, part)| bits(part)),
@@ -245,14 +245,14 @@ fn loaded(ranks: usize, overrides: &[&str], checkpoint: &Checkpoint) -> ([usize;
         let targets = Targets::of(&worker)?;
         worker.take(&*weights, targets)?;
         worker.set_updates(weights.checkpoint.updates())?;
-        worker.begin_walk(WalkKind::Forward)?;
+        worker.gather_for(WalkKind::Forward)?;
         let cast = weight_bits(&worker);
         let mut hashes = vec![agreed_hash(&mut worker)?];
         // The reader rounds like a cast.
-        let own = worker.parts.iter().map(|part| (&*part.model, part.weights.as_ref()));
+        let own = worker.stages.parts.iter().map(|part| (&*part.model, part.weights.as_ref()));
         load_models(&mut worker.engine, own, &*models)?;
         assert!(weight_bits(&worker) == cast);
-        if worker.parts[0].weights.is_none() {
+        if worker.stages.parts[0].weights.is_none() {
             hashes.push(update(&mut worker)?);
         }
         Ok(hashes)

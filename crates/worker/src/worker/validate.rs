@@ -12,22 +12,21 @@ impl Worker {
     /// images the accuracy; equal on every rank and every grid, since losses are added in order.
     pub fn validate(&mut self) -> Result<Validation> {
         self.begin_part(RunPart::Validation, self.engine.device.step().into());
-        self.phases.begin_validation();
+        self.records.phases.begin_validation();
         let own = self.validation_passes()?;
         let assignment = self.engine.setup.config.validation_assignment();
         let all = results::of_all(&mut self.engine.groups, &own, &assignment)?;
-        self.phases.end_validation();
+        self.records.phases.end_validation();
         Ok(Validation::of(&all))
     }
 
     /// Returns the results of this rank's validation micro-batches on ranks with the last stage.
     pub(crate) fn validation_passes(&mut self) -> Result<Losses> {
-        self.outdate_copies();
-        self.begin_walk(WalkKind::Forward)?;
+        self.gather_for(WalkKind::Forward)?;
         let _scope = self.engine.device.module("validation");
-        let models = self.parts.iter().map(|part| &*part.model).collect();
-        let (losses, skipped) = self.engine.losses(models, None, &mut self.phases, None)?;
-        self.skipped += skipped;
+        let models = self.stages.parts.iter().map(|part| &*part.model).collect();
+        let (losses, skipped) = self.engine.losses(models, None, None)?;
+        self.records.skipped += skipped;
         Ok(losses)
     }
 }

@@ -5,11 +5,12 @@ use parallel::data::WalkKind;
 use telemetry::step_trace::RunPart;
 
 use super::Worker;
-use super::step::divides_losses;
 use crate::error::{Result, WorkerError};
-use crate::feed::numbers::Numbers;
+use crate::feed::WorkerFeed;
+use crate::feed::batches::MicroBatches;
+use crate::feed::observation::Observation;
 use crate::feed::pairs::PairWork;
-use crate::feed::{self, WorkerFeed};
+use crate::feed::results::{Arriving, Results};
 use crate::verification::{self, Round, Run, Verification};
 
 impl Worker {
@@ -19,14 +20,11 @@ impl Worker {
     /// # Errors
     /// Errors of passes and of data; out of memory as for [`Worker::step`].
     pub fn repeat_micro_batch(&mut self, step: u64) -> Result<()> {
-        let Some(verification) = self.verification.clone() else { return Ok(()) };
+        let Some(verification) = self.records.verification.clone() else { return Ok(()) };
         self.rehearse_repeatable(step)?;
         self.begin_part(RunPart::Verification, step + 1);
         let outcome = self.run_again(&verification, step, Run::Repetition);
-        match self.engine.setup.config.parallel.shards_gradients() {
-            true => outcome,
-            false => self.share_out_of_memory(step, outcome),
-        }
+        self.agree_on_memory(step, outcome)
     }
 
     /// Begins to record the micro-batch of step `step` that is verified, if the step is.
@@ -62,7 +60,7 @@ impl Worker {
 
     /// Rehearses the repetition, if there are verifications.
     pub(super) fn rehearse_repetition(&mut self, step: u64) -> Result<()> {
-        match self.verification.clone() {
+        match self.records.verification.clone() {
             Some(verification) => self.run_again(&verification, step, Run::Repetition),
             None => Ok(()),
         }
@@ -79,37 +77,29 @@ impl Worker {
     }
 
     fn repetition_passes(&mut self, verification: &Verification, round: &Round, run: Run) -> Result<()> {
-        self.outdate_copies();
-        self.begin_walk(WalkKind::Repetition)?;
+        self.gather_for(WalkKind::Repetition)?;
         // The step that the micro-batch is of follows, or is the present one.
-        if divides_losses(&self.engine.setup.config) {
-            self.set_target_count(round.step)?;
-        }
-        let (loss_scale, target_count) = (self.loss_factor()?, self.target_count()?);
-        let token_count = self.token_count()?;
-        let setup = &self.engine.setup;
-        let (config, dataset) = (&setup.config, &setup.dataset);
-        let numbers = Numbers::training(config, &self.engine.grid, round.step, &setup.left_out);
-        let numbers = numbers.of_replica(round.source(self.engine.grid.coordinate(Axis::Data), run));
+        self.count_targets(round.step)?;
+        let replica = round.source(self.engine.grid.coordinate(Axis::Data), run);
+        let numbers = self.numbers(round.step).of_replica(replica);
+        let order = if self.engine.data_order().is_empty() { Vec::new() } else { vec![round.micro_batch] };
         // A prefetcher of its own: that of training goes on where it is.
-        let mut data = feed::prefetcher(dataset, config, &mut self.engine.groups);
-        let order = if self.data_order.is_empty() { Vec::new() } else { vec![round.micro_batch] };
-        let (data, phases) = ((&mut data, &*order), &mut self.phases);
-        let mut feed =
-            WorkerFeed::new(&self.engine.device, (config, dataset, &self.engine.grid), numbers, data, phases);
-        feed.is_step = false;
-        feed.pixels = self.engine.pixels.as_mut();
-        let scale = 1.0 / config.train.micro_batches() as f32;
-        feed.label_smoothing = config.train.label_smoothing as f32;
-        feed.pairs = PairWork::of(config, self.engine.reference.as_deref());
-        feed.balance = super::step::balance(config, scale);
-        feed.offload = self.engine.offload.as_ref();
-        feed.loss_scale = loss_scale;
-        (feed.target_count, feed.token_count) = (target_count, token_count);
-        feed.verification = Some(verification);
-        let (executor, groups) = (&self.engine.executor, &mut self.engine.groups);
-        let ran = executor.repeat(&mut self.parts, groups, (round.micro_batch, scale), &mut feed);
-        self.skipped += ran.map_err(|source| WorkerError::Step {
+        let (batches, data) = (MicroBatches::default(), self.engine.prefetcher());
+        batches.begin(data, numbers.clone(), &order.into());
+        let engine = &self.engine;
+        let mut observation = Observation::new(&engine.device, &self.records.phases);
+        observation.verification = Some(verification.clone());
+        let pairs = PairWork::of(&engine.setup.config, engine.reference.as_ref());
+        let mut feed = WorkerFeed {
+            arrays: engine.arrays(&batches, pairs),
+            settings: self.pass_settings()?,
+            observation,
+            results: Results::new(&engine.device, &engine.recorder, &Arriving::default(), None),
+        };
+        let passes = (round.micro_batch, self.loss_factor());
+        let engine = &mut self.engine;
+        let ran = engine.executor.repeat(&mut self.stages.parts, &mut engine.groups, passes, &mut feed);
+        self.records.skipped += ran.map_err(|source| WorkerError::Step {
             step: round.step,
             micro_batch: numbers.in_walk(round.micro_batch),
             source: Box::new(source),
@@ -120,7 +110,7 @@ impl Worker {
     /// The round of step `step`, if it is verified.
     fn round(&self, step: u64) -> Option<(Verification, Round)> {
         let verifies = crate::calendar::Calendar::new(&self.engine.setup.config).verifies(step);
-        let verification = self.verification.clone().filter(|_| verifies)?;
+        let verification = self.records.verification.clone().filter(|_| verifies)?;
         Some((verification, self.round_of(step)))
     }
 
@@ -131,9 +121,7 @@ impl Worker {
 
     /// The number, over all steps and ranks, of the micro-batch that this rank computes in a run.
     fn verified_number(&self, round: &Round, run: Run) -> u64 {
-        let setup = &self.engine.setup;
-        let numbers = Numbers::training(&setup.config, &self.engine.grid, round.step, &setup.left_out);
         let replica = round.source(self.engine.grid.coordinate(Axis::Data), run);
-        numbers.of_replica(replica).number(round.micro_batch)
+        self.numbers(round.step).of_replica(replica).number(round.micro_batch)
     }
 }

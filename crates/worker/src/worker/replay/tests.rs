@@ -7,7 +7,6 @@ use telemetry::step_trace::RunPart;
 
 use super::super::Worker;
 use crate::evaluation::Evaluation;
-use crate::graphs::Recorder;
 use crate::graphs::refusals::never_captured_evaluation;
 use crate::imitated_gpu;
 
@@ -65,7 +64,7 @@ fn figures(worker: &mut Worker) -> (String, u64, RankStep) {
     });
     let flops = worker.device().flops();
     let text = format!("{:?} {statistics:?} {events} {flops} {traffic:?} {calls}", worker.memory());
-    (text, digest, worker.phases.record().unwrap())
+    (text, digest, worker.records.phases.record().unwrap())
 }
 
 #[test]
@@ -92,7 +91,8 @@ fn an_abandoned_capture_counts_no_flops() {
     let mut worker = worker(GPT, &[], false);
     worker.step(0).unwrap();
     let (device, before) = (worker.device().clone(), worker.device().flops());
-    let recorder = Recorder::start(&device).unwrap();
+    let recorder = worker.engine.recorder.clone();
+    recorder.start().unwrap();
     worker.step(1).unwrap();
     let counted = device.flops();
     recorder.abandon();

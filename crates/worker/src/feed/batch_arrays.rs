@@ -1,0 +1,147 @@
+//! The arrays of a walk's micro-batches on the device.
+
+use std::rc::Rc;
+
+use autograd::{Pass, PreferencePass};
+use data::{ArrayShape, HostArray, MicroBatch};
+use device::{DType, Device};
+use parallel::pipeline::Action;
+use tensor::Tensor;
+use tensor::ops::routing::TokenRows;
+
+use super::arrays::{allocate, fill};
+use super::batches::MicroBatches;
+use super::pairs::PairWork;
+use super::pieces::ContextPieces;
+use super::pixels::PixelBuffer;
+use crate::dataset::Dataset;
+use crate::error::Result;
+use crate::graphs::Recorder;
+
+/// Copies the arrays of a walk's micro-batches to the device.
+pub(crate) struct BatchArrays {
+    pub(crate) device: Device,
+    pub(crate) recorder: Recorder,
+    pub(crate) dataset: Dataset,
+    /// Type of floating-point inputs and targets.
+    pub(crate) dtype: DType,
+    pub(crate) batches: MicroBatches,
+    /// The memory of inputs that are pixels.
+    pub(crate) pixels: Option<Rc<PixelBuffer>>,
+    /// The pieces of sequences that are here, if sequences are computed in pieces.
+    pub(crate) pieces: Option<ContextPieces>,
+    /// The work of passes on pairs of answers, if the data is pairs.
+    pub(crate) pairs: Option<PairWork>,
+    /// The stage that computes losses.
+    pub(crate) last_stage: usize,
+    /// The shares in the loss of the pieces of the micro-batch whose targets were asked for last.
+    pub(crate) shares: Option<Vec<f32>>,
+}
+
+impl BatchArrays {
+    /// Copies an array of a micro-batch to the device.
+    fn array(
+        &self,
+        micro_batch: usize,
+        shape: &ArrayShape,
+        array: fn(&MicroBatch) -> Option<&HostArray>,
+    ) -> Result<Tensor> {
+        let (device, batches, dtype) = (self.device.clone(), self.batches.clone(), self.dtype);
+        let tensor = allocate(&device, shape, dtype)?;
+        let target = tensor.region().outlive();
+        self.recorder.host(move || {
+            batches.read(micro_batch, |batch| match array(batch) {
+                Some(array) => fill(&device, array, dtype, target.region()),
+                None => Ok(()),
+            })
+        })?;
+        Ok(tensor)
+    }
+
+    /// Returns the inputs of a micro-batch.
+    pub(crate) fn inputs(&self, micro_batch: usize) -> Result<Tensor> {
+        if let Some(pieces) = &self.pieces {
+            return self.batches.read(micro_batch, |batch| pieces.upload(&self.device, &batch.inputs));
+        }
+        match &self.pixels {
+            Some(pixels) => self.pixel_inputs(pixels, micro_batch),
+            None => self.array(micro_batch, &self.dataset.source.shape().inputs, |batch| Some(&batch.inputs)),
+        }
+    }
+
+    /// Returns inputs that are pixels.
+    fn pixel_inputs(&self, pixels: &Rc<PixelBuffer>, micro_batch: usize) -> Result<Tensor> {
+        let (buffer, batches) = (Rc::clone(pixels), self.batches.clone());
+        self.recorder.host(move || batches.read(micro_batch, |batch| buffer.fill(&batch.inputs)))?;
+        let inputs = pixels.normalised(self.dtype)?;
+        let buffer = Rc::clone(pixels);
+        self.recorder.host(move || buffer.end_read())?;
+        Ok(inputs)
+    }
+
+    /// Returns the targets of a micro-batch.
+    pub(crate) fn targets(&mut self, micro_batch: usize) -> Result<Tensor> {
+        let Some(pieces) = &self.pieces else {
+            let shape = self.dataset.source.shape().targets;
+            return self.array(micro_batch, &shape, |batch| Some(&batch.targets));
+        };
+        let (shares, targets) = self.batches.read(micro_batch, |batch| {
+            Ok((pieces.shares(&batch.targets)?, pieces.upload(&self.device, &batch.targets)?))
+        })?;
+        self.shares = Some(shares);
+        Ok(targets)
+    }
+
+    /// Returns the arrays of a pass of a micro-batch.
+    pub(crate) fn pass(&mut self, action: Action, token_count: Option<&Tensor>) -> Result<Pass> {
+        let pass = match self.pieces.clone() {
+            Some(pieces) => self.pass_of_pieces(&pieces, action.micro_batch)?,
+            None => self.pass_of_whole(action.micro_batch)?,
+        };
+        let preference = self.preference(action)?;
+        let tokens = token_count.map(|count| self.token_rows(action.micro_batch, count)).transpose()?;
+        Ok(Pass { preference, tokens, ..pass })
+    }
+
+    /// Returns a pass of whole sequences or samples.
+    fn pass_of_whole(&self, micro_batch: usize) -> Result<Pass> {
+        let source = &self.dataset.source;
+        let copy = || self.array(micro_batch, &source.shape().inputs, |batch| batch.documents.as_ref());
+        let documents = source.packs_documents().then(copy).transpose()?;
+        Ok(Pass { documents, ..Pass::default() })
+    }
+
+    /// Returns a pass of sequences in pieces.
+    fn pass_of_pieces(&mut self, pieces: &ContextPieces, micro_batch: usize) -> Result<Pass> {
+        let (shares, trains) = (self.shares.take(), self.batches.numbers()?.trains());
+        let (shape, masks) = (self.dataset.source.shape().inputs, self.dataset.source.packs_documents());
+        let pieces = match masks {
+            true => self.batches.read(micro_batch, |batch| {
+                pieces.of_pass(&self.device, &shape, (batch.documents.as_ref(), masks), shares, trains)
+            })?,
+            false => pieces.of_pass(&self.device, &shape, (None, masks), shares, trains)?,
+        };
+        Ok(Pass { pieces: Some(pieces), ..Pass::default() })
+    }
+
+    /// The pairs of answers of a pass through the stage of `action`, if that is the last.
+    fn preference(&self, action: Action) -> Result<Option<PreferencePass>> {
+        match self.pairs.as_ref().filter(|_| action.stage == self.last_stage) {
+            Some(pairs) => self.batches.read(action.micro_batch, |batch| pairs.upload(&self.device, batch)),
+            None => Ok(None),
+        }
+    }
+
+    /// The rows of a micro-batch that are tokens, of `count` in the step.
+    fn token_rows(&self, micro_batch: usize, count: &Tensor) -> Result<TokenRows> {
+        let shape = self.dataset.source.shape().inputs;
+        let mask = match &self.pieces {
+            Some(pieces) => self.batches.read(micro_batch, |batch| {
+                let marks = batch.tokens.clone().unwrap_or_else(|| shape.zeros());
+                pieces.upload(&self.device, &marks)
+            })?,
+            None => self.array(micro_batch, &shape, |batch| batch.tokens.as_ref())?,
+        };
+        Ok(TokenRows { mask, count: count.clone() })
+    }
+}

@@ -1,0 +1,106 @@
+//! The micro-batches of a walk through the schedule, on the host.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use collective::GridGroups;
+use config::RunConfig;
+use data::{MicroBatch, MicroBatchId, Prefetcher};
+use device::Device;
+
+use super::numbers::Numbers;
+use crate::dataset::Dataset;
+use crate::error::{Result, WorkerError};
+
+/// Returns the reader of a rank's micro-batches, which on Meta have shapes alone. While it waits for one, the
+/// rank is not taken for dead.
+pub(crate) fn prefetcher(
+    device: &Device,
+    dataset: &Dataset,
+    config: &RunConfig,
+    groups: &mut GridGroups,
+) -> Prefetcher {
+    let source = Arc::clone(&dataset.source);
+    if device.is_meta() {
+        return Prefetcher::of_shapes(source);
+    }
+    let watch = groups.control().watch();
+    Prefetcher::new(source, config.data.prefetch).while_waiting(move || watch.delay())
+}
+
+/// The micro-batches of a walk. Clones share them, and so does the host work of a captured step, which reads
+/// those of the walk in which it is replayed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct MicroBatches(Rc<RefCell<Option<Walk>>>);
+
+/// A walk through the schedule.
+#[derive(Debug)]
+struct Walk {
+    data: Prefetcher,
+    numbers: Numbers,
+    /// The micro-batches that are loaded, in their order ([`Executor::data_order`]).
+    ///
+    /// [`Executor::data_order`]: parallel::pipeline::Executor::data_order
+    order: Rc<[usize]>,
+    /// Number of micro-batches that were loaded.
+    loaded: usize,
+    /// The index of the present micro-batch less that of the captured one, in a replay.
+    shift: usize,
+}
+
+impl MicroBatches {
+    /// Begins a walk whose micro-batches `data` reads; `order` lists those that are loaded.
+    pub(crate) fn begin(&self, data: Prefetcher, numbers: Numbers, order: &Rc<[usize]>) {
+        *self.0.borrow_mut() = Some(Walk { data, numbers, order: Rc::clone(order), loaded: 0, shift: 0 });
+    }
+
+    /// Begins the next walk, whose micro-batches follow those of the last.
+    pub(crate) fn follow(&self, numbers: Numbers) {
+        if let Some(walk) = &mut *self.0.borrow_mut() {
+            (walk.numbers, walk.loaded, walk.shift) = (numbers, 0, 0);
+        }
+    }
+
+    /// Ends the reading of micro-batches.
+    pub(crate) fn end(&self) {
+        *self.0.borrow_mut() = None;
+    }
+
+    /// Lets the host work of micro-batch `captured` be that of `micro_batch`.
+    pub(crate) fn replace(&self, captured: usize, micro_batch: usize) {
+        if let Some(walk) = &mut *self.0.borrow_mut() {
+            walk.shift = micro_batch.wrapping_sub(captured);
+        }
+    }
+
+    /// Returns the numbers of the walk's micro-batches.
+    ///
+    /// # Errors
+    /// No walk has begun.
+    pub(crate) fn numbers(&self) -> Result<Numbers> {
+        self.0.borrow().as_ref().map(|walk| walk.numbers.clone()).ok_or_else(no_walk)
+    }
+
+    /// Passes a micro-batch, which was read ahead, to `read`.
+    ///
+    /// # Errors
+    /// Data that cannot be read; errors of `read`.
+    pub(crate) fn read<T>(
+        &self,
+        micro_batch: usize,
+        read: impl FnOnce(&MicroBatch) -> Result<T>,
+    ) -> Result<T> {
+        let mut walk = self.0.borrow_mut();
+        let Walk { data, numbers, order, loaded, shift } = walk.as_mut().ok_or_else(no_walk)?;
+        let id: MicroBatchId = numbers.id(micro_batch.wrapping_add(*shift));
+        if !data.holds(id) {
+            *loaded += 1;
+        }
+        read(data.get(id, numbers.following(order, *loaded))?)
+    }
+}
+
+fn no_walk() -> WorkerError {
+    WorkerError::Refused("a micro-batch is read before a walk begins".to_owned())
+}

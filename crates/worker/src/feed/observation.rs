@@ -1,0 +1,171 @@
+//! Observers of the passes of a walk: phases, hooks, hashes and verification.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use autograd::{AutogradError, GradientSink, Observer, Observers, Target, UseId, Weight};
+use device::{Device, Mark};
+use parallel::pipeline::{Action, ActionKind, ActionPart};
+use telemetry::Phase;
+
+use crate::error::Result;
+use crate::observers::hooks::{Moment, Moments};
+use crate::observers::tensor_hashes::TensorHashes;
+use crate::phases::Phases;
+use crate::verification::{Verification, VerifiedGradients};
+
+/// The times at which the parts of a step's actions began.
+pub(crate) type Marks = Vec<(Action, ActionPart, Mark)>;
+
+/// Observers of the passes of a walk.
+pub(crate) struct Observation {
+    device: Device,
+    phases: Phases,
+    /// True for the passes of a step, whose phases are timed.
+    pub(crate) is_step: bool,
+    /// Times at which the parts of actions began, if a benchmark asks for them.
+    pub(crate) marks: Option<Rc<RefCell<Marks>>>,
+    /// The hook that sees every step, if there is one.
+    pub(crate) moments: Option<Moments>,
+    /// Names of the parameters by stage and use, for the hook.
+    pub(crate) names: BTreeMap<usize, Vec<String>>,
+    /// Observers of all operators.
+    pub(crate) observers: Vec<Rc<dyn Observer>>,
+    /// Hashes of the operators' results.
+    pub(crate) hashes: Option<TensorHashes>,
+    /// Records the micro-batch that is verified, if there is one.
+    pub(crate) verification: Option<Verification>,
+    /// The last action that began.
+    at: Option<Action>,
+}
+
+impl Observation {
+    /// Returns the observation of a walk outside of steps, which nothing but `phases` observes.
+    pub(crate) fn new(device: &Device, phases: &Phases) -> Self {
+        Observation {
+            device: device.clone(),
+            phases: phases.clone(),
+            is_step: false,
+            marks: None,
+            moments: None,
+            names: BTreeMap::new(),
+            observers: Vec::new(),
+            hashes: None,
+            verification: None,
+            at: None,
+        }
+    }
+
+    /// The last action that began.
+    pub(crate) fn action(&self) -> Option<Action> {
+        self.at
+    }
+
+    /// Begins a part of an action.
+    pub(crate) fn enter(&mut self, action: Action, part: ActionPart) -> Result<()> {
+        let before = self.at.replace(action);
+        // A transfer overlaps compute, but not on a host.
+        if !self.is_step || part == ActionPart::Moving && self.device.is_cuda_like() {
+            return Ok(());
+        }
+        if let Some(marks) = &self.marks {
+            marks.borrow_mut().push((action, part, self.device.mark()?));
+        }
+        if before.map_or(0, |at| at.stage) != action.stage {
+            self.phases.stage(action.stage);
+        }
+        if before.is_none_or(|at| at.micro_batch != action.micro_batch) {
+            self.phases.micro_batch(action.micro_batch);
+        }
+        let is_forward = action.kind == ActionKind::Forward;
+        match part {
+            ActionPart::Inputs => self.phases.enter(Phase::Inputs)?,
+            ActionPart::Waiting | ActionPart::Moving => self.phases.enter(Phase::Pipeline)?,
+            ActionPart::Computing if is_forward => self.phases.enter_pass(Phase::Forward)?,
+            ActionPart::Computing => self.phases.enter_pass(Phase::Backward)?,
+        }
+        if part == ActionPart::Computing {
+            self.tell(if is_forward { Moment::BeforeForward } else { Moment::BeforeBackward });
+        }
+        Ok(())
+    }
+
+    /// Ends a pass.
+    pub(crate) fn leave(&self, action: Action) {
+        let is_forward = action.kind == ActionKind::Forward;
+        self.tell(if is_forward { Moment::AfterForward } else { Moment::AfterBackward });
+    }
+
+    /// Tells the hook of a moment of the present pass.
+    fn tell(&self, moment: Moment<'_>) {
+        if let Some(moments) = &self.moments {
+            moments.at(moment, self.at.map(|at| (at.stage, at.micro_batch)));
+        }
+    }
+
+    /// Returns the observers of a pass of micro-batch `number` through `stage`.
+    pub(crate) fn of_pass(&self, stage: usize, number: u64) -> Observers {
+        // A bit that a test inverts is inverted before others see it.
+        let verified = self.verification.as_ref().and_then(|verified| verified.of_stage(stage, number));
+        let hashes = self.hashes.as_ref().map(|hashes| hashes.of_stage(stage));
+        Observers::new(verified.into_iter().chain(self.observers.iter().cloned()).chain(hashes))
+    }
+
+    /// Returns a sink that observes the gradients of the present pass, which is one of the micro-batch whose
+    /// number `number` returns, and passes them to `sink`. `reduces`: the sink's work is a reduction.
+    pub(crate) fn sink<'a>(
+        &'a self,
+        sink: Box<dyn GradientSink + 'a>,
+        number: impl FnOnce(usize) -> Option<u64>,
+        reduces: bool,
+    ) -> Box<dyn GradientSink + 'a> {
+        let verified = self.verification.as_ref().zip(self.at).and_then(|(verification, at)| {
+            let number = number(at.micro_batch).filter(|number| verification.is_of(*number))?;
+            Some(verification.gradients(at.stage, number))
+        });
+        // On a GPU, reduction overlaps backward, and only the exposed part is counted, after backward.
+        let is_exposed = reduces && !self.device.is_cuda_like();
+        Box::new(ObservedSink { sink, observation: self, is_exposed, verified })
+    }
+}
+
+/// A sink whose gradients are observed.
+struct ObservedSink<'a> {
+    sink: Box<dyn GradientSink + 'a>,
+    observation: &'a Observation,
+    /// True if the host does the sink's work itself, which counts as reduction.
+    is_exposed: bool,
+    verified: Option<VerifiedGradients>,
+}
+
+impl GradientSink for ObservedSink<'_> {
+    fn target(&mut self, use_id: UseId, weight: &Weight) -> autograd::Result<Target> {
+        let target = self.sink.target(use_id, weight)?;
+        if let Some(verified) = &mut self.verified {
+            verified.begin(use_id, &target);
+        }
+        Ok(target)
+    }
+
+    fn ready(&mut self, use_id: UseId) -> autograd::Result<()> {
+        let Observation { phases, moments, names, at, .. } = self.observation;
+        if let Some(verified) = &mut self.verified {
+            verified.end(use_id)?;
+        }
+        if self.is_exposed {
+            let refused = |error| AutogradError::Hook(Box::new(error));
+            phases.enter(Phase::Reduce).map_err(refused)?;
+            self.sink.ready(use_id)?;
+            phases.enter(Phase::Backward).map_err(refused)?;
+        } else {
+            self.sink.ready(use_id)?;
+        }
+        if moments.is_some() {
+            let names = at.and_then(|at| names.get(&at.stage));
+            let name = names.and_then(|names| names.get(use_id.0 as usize)).map_or("", String::as_str);
+            self.observation.tell(Moment::Gradient(name));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,116 @@
+//! The capture of a step while it runs.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use device::{Captured, Device, Piece};
+use memory::ScriptEnd;
+
+use super::captured::{CapturedStep, Outcome, Part};
+use crate::error::Result;
+
+/// Captures steps while they run, and does the host's work in them. Clones share the capture.
+#[derive(Clone, Debug)]
+pub(crate) struct Recorder {
+    device: Device,
+    capture: Rc<RefCell<Option<Capture>>>,
+}
+
+/// The capture of the present step.
+#[derive(Debug)]
+struct Capture {
+    parts: Vec<Part>,
+    /// The first call that could not be captured; the rest of the step is not captured.
+    interrupted: Option<&'static str>,
+    /// FLOPs before the step.
+    flops: u64,
+}
+
+impl Recorder {
+    /// Returns a recorder of the steps of a rank on `device`.
+    pub(crate) fn new(device: &Device) -> Self {
+        Recorder { device: device.clone(), capture: Rc::default() }
+    }
+
+    /// Starts to capture.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn start(&self) -> Result<()> {
+        self.device.begin_capture()?;
+        self.device.with_allocator(|allocator| allocator.begin_script());
+        let capture = Capture { parts: Vec::new(), interrupted: None, flops: self.device.flops() };
+        self.capture.replace(Some(capture));
+        Ok(())
+    }
+
+    /// Does work of the host, which is not captured, after launching the calls before it. Replays do it
+    /// again: it uses handles of what the step works on, and memory at the same addresses.
+    ///
+    /// # Errors
+    /// Errors of the work; the driver's.
+    pub(crate) fn host(&self, mut work: impl FnMut() -> Result<()> + 'static) -> Result<()> {
+        if !self.end_graph()? {
+            return work();
+        }
+        let operations = self.device.with_allocator(|allocator| allocator.script_length());
+        work()?;
+        if let Some(capture) = &mut *self.capture.borrow_mut() {
+            capture.parts.push(Part::Host { operations, work: Box::new(work) });
+        }
+        Ok(self.device.begin_capture()?)
+    }
+
+    /// Ends the present graph. Returns whether the step is still captured.
+    fn end_graph(&self) -> Result<bool> {
+        let mut capture = self.capture.borrow_mut();
+        let Some(capture) = capture.as_mut().filter(|capture| capture.interrupted.is_none()) else {
+            return Ok(false);
+        };
+        match self.device.end_capture()? {
+            Captured::Whole(pieces) => capture.parts.extend(pieces.into_iter().map(Part::Piece)),
+            Captured::Interrupted(call) => capture.interrupted = Some(call),
+        }
+        Ok(capture.interrupted.is_none())
+    }
+
+    /// Ends the capture of a step whose first micro-batch is `first_number`. The step has been enqueued
+    /// whatever the result.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(crate) fn finish(&self, first_number: u64) -> Result<Outcome> {
+        self.end(first_number).inspect_err(|_| self.abandon())
+    }
+
+    fn end(&self, first_number: u64) -> Result<Outcome> {
+        self.end_graph()?;
+        let script = self.device.with_allocator(|allocator| allocator.end_script());
+        let Some(Capture { parts, interrupted, flops }) = self.capture.take() else { return Ok(Ok(None)) };
+        if let Some(call) = interrupted {
+            return Ok(Err(format!("a step contains {call}, which cannot be captured")));
+        }
+        let script = match script {
+            ScriptEnd::Whole(script) => script,
+            ScriptEnd::Grown => return Ok(Ok(None)),
+            ScriptEnd::Unclosed => {
+                return Ok(Err("a step leaves other memory allocated than it found".to_owned()));
+            }
+        };
+        let flops = self.device.flops() - flops;
+        let has_calls = parts.iter().any(|part| matches!(part, Part::Piece(Piece::Call(_))));
+        if has_calls {
+            self.device.join_streams()?;
+        }
+        Ok(Ok(Some(CapturedStep { parts, has_calls, script, flops, first_number })))
+    }
+
+    /// Ends the capture after an error of the step, whose calls since the host's last work are lost.
+    pub(crate) fn abandon(&self) {
+        if let Some(Capture { flops, .. }) = self.capture.take() {
+            self.device.abandon_capture();
+            self.device.take_back_flops(flops);
+            self.device.with_allocator(|allocator| drop(allocator.end_script()));
+        }
+    }
+}

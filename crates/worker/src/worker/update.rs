@@ -1,0 +1,111 @@
+//! The update of a step: the norm of gradients and clipping, the optimizer, and the new weights' way to other
+//! ranks.
+
+use std::ops::RangeBounds;
+use std::rc::Rc;
+
+use collective::Axis;
+use device::Device;
+use optim::{Optimizer, ScaleRule, Schedule};
+use parallel::data::{gather_sums, gather_weights};
+use parallel::pipeline::StagePart;
+use telemetry::Phase;
+
+use super::Worker;
+use crate::build;
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::stages::{ModelNorm, optimizer};
+
+/// Everything that updates a rank's parameters.
+pub(super) struct Update {
+    pub(super) norm: Rc<ModelNorm>,
+    pub(super) optimizer: Optimizer,
+    /// The host pool of what is offloaded, if something is.
+    pub(super) host: Option<Device>,
+    pub(super) schedule: Schedule,
+    /// The rule of the loss scale, if there is one.
+    pub(super) scale_rule: Option<ScaleRule>,
+}
+
+impl Update {
+    /// Allocates the optimizer's state, and that of the norm.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub(super) fn new(engine: &Engine, parts: &[StagePart], host: Option<Device>) -> Result<Self> {
+        let Engine { setup, device, grid, .. } = engine;
+        let config = &setup.config;
+        let optimizer = optimizer::build((device, host.as_ref()), config, parts)?;
+        let norm = ModelNorm::new(device, config, grid, &setup.blueprint, parts)?;
+        let scale_rule = build::scale_rule(config);
+        if scale_rule.is_some() {
+            norm.norm.state().set_loss_scale(config.scaler.init_scale as f32, 0)?;
+        }
+        Ok(Update { norm: Rc::new(norm), optimizer, host, schedule: build::schedule(config), scale_rule })
+    }
+}
+
+impl Worker {
+    /// Sets the learning rate of the present step, and in each replay that of the replayed step.
+    pub(super) fn set_learning_rate(&self) -> Result<()> {
+        let (norm, schedule, batches) =
+            (Rc::clone(&self.update.norm), self.update.schedule.clone(), self.batches.clone());
+        self.engine.recorder.host(move || {
+            let rate = schedule.rate(batches.numbers()?.walk());
+            Ok(norm.norm.state().set_learning_rate(rate)?)
+        })
+    }
+
+    /// Sets the gradient norm above which the next step updates nothing; 0: none.
+    pub fn skip_above(&self, norm: f32) {
+        self.update.norm.norm.skip_above(norm);
+    }
+
+    /// Measures the norm of the whole model's gradient, by which the update scales gradients.
+    pub(super) fn clip_gradients(&mut self) -> Result<()> {
+        let ModelNorm { norm, parts, counts } = &*self.update.norm;
+        let Some(parts) = parts else { return Ok(norm.measure(&self.stages.gradients)?) };
+        let sums = norm.measure_parts(parts)?;
+        if !counts {
+            sums.zero()?;
+        }
+        // Ranks of all stages meet, of which some have waited for the last passes of others.
+        let has_stages = self.engine.grid.size(Axis::Pipeline) > 1;
+        self.records.phases.enter(if has_stages { Phase::Pipeline } else { Phase::Reduce })?;
+        gather_sums(&self.engine.groups.world(), sums)?;
+        self.records.phases.enter(Phase::Update)?;
+        Ok(norm.finish()?)
+    }
+
+    /// Updates the parameters, with sharded optimizer state each rank its own shards, and gathers them.
+    pub(super) fn update_parameters(&mut self) -> Result<()> {
+        self.update.optimizer.update_first_slots(&self.stages.gradients, self.update.norm.norm.state())?;
+        // The weights that the next forward pass needs first are gathered while the rest is updated.
+        self.gather_weights(0, ..1)?;
+        self.records.phases.enter(Phase::Update)?;
+        self.update.optimizer.update_other_slots(&self.stages.gradients, self.update.norm.norm.state())?;
+        self.outdate_weights();
+        Ok(())
+    }
+
+    /// Starts to gather some groups of a stage's weights from the ranks that updated them.
+    fn gather_weights(&mut self, part: usize, groups: impl RangeBounds<usize>) -> Result<()> {
+        let StagePart { model, reduction, weights } = &self.stages.parts[part];
+        if !reduction.shards().is_sharded() || weights.is_some() {
+            return Ok(());
+        }
+        self.records.phases.enter(Phase::Reduce)?;
+        Ok(gather_weights(
+            &self.engine.groups.divided(reduction.axis())?.within,
+            reduction,
+            model.parameters(),
+            groups,
+        )?)
+    }
+
+    /// Starts to gather the updated weights that are not being gathered yet.
+    pub(super) fn gather_other_weights(&mut self) -> Result<()> {
+        (0..self.stages.parts.len()).try_for_each(|part| self.gather_weights(part, usize::from(part == 0)..))
+    }
+}
