@@ -1,0 +1,141 @@
+//! What a process of a run opens and checks alone.
+
+use std::path::{Path, PathBuf};
+
+use config::RunConfig;
+use data::Tokenizer;
+use system::output;
+use worker::{Setup, Start, dataset};
+
+use crate::endpoint;
+use crate::error::Result;
+use crate::failure;
+use crate::newest_intact::NewestIntact;
+use crate::options::RunOptions;
+use crate::placement::ChosenPlacement;
+use crate::prediction;
+use crate::resume::{self, Resumption};
+use crate::run_directory::{self, RunDirectory};
+use crate::session::nothing_is_left;
+use crate::spike_file;
+use crate::startup::Startup;
+use crate::summary;
+use crate::train_report::TrainReport;
+use crate::weights;
+
+/// Checks what a process can check alone, and opens the data.
+pub(super) fn prepare(
+    startup: &Startup,
+    mut config: RunConfig,
+    options: &RunOptions,
+    found: Option<&NewestIntact>,
+) -> Result<(Setup, Option<Resumption>)> {
+    startup.check_ranks(&config, options.ranks)?;
+    if startup.rank() == 0 {
+        endpoint::check(&config)?;
+        prediction::check(&config)?;
+    }
+    let ChosenPlacement { placement, reason } =
+        ChosenPlacement::find(options.device, &mut config, startup, options.ranks)?;
+    if let Some(run_dir) = options.run_dir.as_deref()
+        && config.data.cache.as_os_str().is_empty()
+        && config.tokenizer != Tokenizer::Bytes
+    {
+        config.data.cache = token_cache(run_dir);
+    }
+    let share = startup.share();
+    let look = || Resumption::look(&config, options, startup.rank() == 0, (share, found));
+    let resumption = options.resume.then(look).transpose()?;
+    let continues = resumption.as_ref().is_some_and(|resumption| resumption.point.is_some());
+    let start = match &options.from {
+        _ if continues => Start::Drawn,
+        Some(from) => resume::weights_from(from, options.step, &config, share)?,
+        None => weights::start(&config)?,
+    };
+    let point = resumption.as_ref().and_then(|resumption| resumption.point.as_deref());
+    let base = match (&options.from, point) {
+        (_, Some(point)) => weights::base_of(&point.checkpoint, &config)?,
+        (Some(_), None) => None,
+        (None, None) => weights::base(&config)?,
+    };
+    let setup = plan::prepare(config, placement)?.with_hook(options.model_hook.clone())?;
+    let (tensor_hook, step_hook) = (options.tensor_hook.clone(), options.step_hook.clone());
+    let leaves_out_frozen = base.is_some();
+    let mut setup = Setup { reason, start, base, leaves_out_frozen, tensor_hook, step_hook, ..setup };
+    if let Some(resumption) = &resumption {
+        resumption.apply(&mut setup)?;
+    }
+    Ok((setup, resumption))
+}
+
+/// Returns the directory of cached tokens: beside the run directory, where other runs find them, or in it if
+/// its parent cannot be written.
+fn token_cache(run_dir: &Path) -> PathBuf {
+    let beside = run_dir.parent().unwrap_or(Path::new("")).join(dataset::CACHE);
+    if output::is_writable(&beside) { beside } else { run_dir.join(dataset::CACHE) }
+}
+
+/// Returns on rank 0 the steps whose samples the run leaves out, in the order of the data, as words.
+///
+/// # Errors
+/// A file of spikes that cannot be read, or lacks some that the checkpoint's run had met.
+pub(super) fn left_out(setup: &Setup, options: &RunOptions, first: bool) -> Result<String> {
+    let run_dir = options.run_dir.as_deref().filter(|_| first && options.resume);
+    let before = setup.resumed().map_or(&[][..], |point| point.checkpoint.left_out());
+    let steps = run_dir.map(|run_dir| spike_file::left_out(run_dir, before)).transpose()?.unwrap_or_default();
+    Ok(steps.iter().map(u64::to_string).collect::<Vec<_>>().join(" "))
+}
+
+/// Returns the report of the run to be resumed if no step of it is left, and leaves its record unchanged.
+///
+/// # Errors
+/// Files left by killed processes cannot be deleted.
+pub(super) fn complete(setup: &Setup, options: &RunOptions) -> Result<Option<TrainReport>> {
+    let Some(run_dir) = options.run_dir.as_deref() else { return Ok(None) };
+    let Some(summary) = summary::of_complete_run(setup, run_dir) else { return Ok(None) };
+    run_directory::tidy(setup, run_dir)?;
+    let steps = setup.config.train.steps;
+    tracing::info!(
+        "{}",
+        match setup.resumed() {
+            Some(point) if summary.steps < steps => {
+                nothing_is_left(summary.steps, point.checkpoint.validations().since_best)
+            }
+            _ => format!("nothing is left to do: all {steps} steps are done"),
+        }
+    );
+    Ok(Some(TrainReport::of_record(setup, summary, run_dir.to_owned())))
+}
+
+/// Opens the directory of the run: a new one, or that of the run to be resumed.
+///
+/// # Errors
+/// A directory that cannot be created or written.
+pub(super) fn open_directory(
+    setup: &Setup,
+    options: &RunOptions,
+    resumption: Option<Resumption>,
+) -> Result<RunDirectory> {
+    let directory = match resumption.and_then(|resumption| resumption.lock) {
+        Some(lock) => RunDirectory::reopen(setup, lock)?,
+        None => RunDirectory::create(&setup.config, options.run_dir.clone(), &options.name)?,
+    };
+    failure::forget(&directory.logs());
+    Ok(directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::token_cache;
+
+    #[test]
+    fn tokens_lie_beside_the_run_directory_if_they_can() {
+        let directory = tempfile::tempdir().unwrap();
+        let beside = directory.path().join(".tokens");
+        assert_eq!(token_cache(&directory.path().join("run")), beside);
+        // Below a file nobody can write.
+        let run_dir = directory.path().join("file").join("run");
+        std::fs::write(directory.path().join("file"), "").unwrap();
+        assert_eq!(token_cache(&run_dir), run_dir.join(".tokens"));
+    }
+}
