@@ -18,6 +18,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod bookkeeping;
 pub mod build;
 mod calendar;
 pub mod dataset;
@@ -35,6 +36,8 @@ mod phases;
 pub mod setup;
 pub mod stages;
 pub mod state;
+mod step_results;
+mod update;
 mod verification;
 pub mod watch;
 mod worker;
@@ -57,5 +60,6 @@ pub use setup::start::{Layered, Start, Weights};
 pub use setup::{DEFAULT_ALLOCATOR, Setup};
 pub use state::hash::agreed_hash;
 pub use state::records::Decoded;
+pub use step_results::StepScalars;
 pub use watch::planned::{PlannedPart, PlannedParts, PlannedPeak};
-pub use worker::{StepMemory, StepScalars, Worker};
+pub use worker::{StepMemory, Worker};

@@ -93,8 +93,8 @@ fn settle_recompute(startup: &mut Startup, setup: Setup) -> Result<Setup> {
     Ok(recompute::adopt(setup, &chosen)?)
 }
 
-/// Plans the memory of ranks. Returns the setup with the plans of this process's ranks, and on rank 0 those of
-/// all.
+/// Plans the memory of ranks. Returns the setup with the plans of this process's ranks, and on rank 0 the
+/// plans of all.
 fn plan(startup: &mut Startup, setup: Setup, options: &RunOptions) -> Result<(Setup, Plans)> {
     startup.begins("plan its memory");
     let shared = match setup.placement {

@@ -1,4 +1,4 @@
-//! What a process of a run opens and checks alone.
+//! The preparation that a process of a run makes alone: checks, data, and the state to go on from.
 
 use std::path::{Path, PathBuf};
 

@@ -2,7 +2,7 @@
 //! Between the graphs, inputs and targets are copied to the device and results to the host.
 
 pub(crate) mod preference;
-pub(crate) mod results;
+pub mod results;
 
 use std::ops::Range;
 
@@ -120,7 +120,7 @@ impl Evaluation {
     fn replay(&mut self, device: &Device, passes: &mut Passes<'_, '_>, micro_batch: usize) -> Result<()> {
         self.batches.replace(self.captured, micro_batch);
         self.graphs.replay(device, self.batches.numbers()?.number(micro_batch))?;
-        passes.feed.results.tell();
+        passes.feed.results.report();
         Ok(())
     }
 }

@@ -80,8 +80,8 @@ pub(crate) struct Results<'a> {
     arriving: Arriving,
     /// The counts of the prediction whose loss comes next.
     counted: Option<Tensor>,
-    /// Number of losses of which `on_losses` has been told.
-    told: usize,
+    /// Number of losses reported to `on_losses`.
+    reported: usize,
     /// Called with the number of losses after each.
     on_losses: Option<&'a mut dyn FnMut(usize)>,
 }
@@ -95,7 +95,7 @@ impl<'a> Results<'a> {
         on_losses: Option<&'a mut dyn FnMut(usize)>,
     ) -> Self {
         let (device, recorder, arriving) = (device.clone(), recorder.clone(), arriving.clone());
-        Results { device, recorder, arriving, counted: None, told: 0, on_losses }
+        Results { device, recorder, arriving, counted: None, reported: 0, on_losses }
     }
 
     /// Counts what a prediction has found, if classes are counted.
@@ -112,17 +112,17 @@ impl<'a> Results<'a> {
         let counts = counted.as_ref().map(|counted| counted.region().outlive());
         let (device, arriving, loss) = (self.device.clone(), self.arriving.clone(), loss.region().outlive());
         self.recorder.host(move || arriving.copy(&device, &loss, counts.as_ref()))?;
-        self.tell();
+        self.report();
         Ok(())
     }
 
-    /// Tells of the losses that have arrived.
-    pub(crate) fn tell(&mut self) {
+    /// Reports the losses that have arrived.
+    pub(crate) fn report(&mut self) {
         let arrived = self.arriving.count();
         if let Some(on_losses) = &mut self.on_losses {
-            (self.told + 1..=arrived).for_each(|count| on_losses(count));
+            (self.reported + 1..=arrived).for_each(|count| on_losses(count));
         }
-        self.told = arrived;
+        self.reported = arrived;
     }
 
     /// Returns all results, in the order of this rank's micro-batches. Waits for the device.
@@ -135,7 +135,7 @@ impl<'a> Results<'a> {
             let coming = state.coming.len();
             state.wait(coming.saturating_sub(1))?;
             drop(state);
-            self.tell();
+            self.report();
             if coming == 0 {
                 return Ok(std::mem::take(&mut self.arriving.0.borrow_mut().arrived));
             }

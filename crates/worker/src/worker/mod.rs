@@ -1,9 +1,9 @@
 //! One rank: its device, its model, its buffers, and its steps.
 
-mod bookkeeping;
 mod counters;
 mod hashes;
 mod observed;
+mod records;
 mod reduction;
 mod reference;
 mod rehearsal;
@@ -31,6 +31,7 @@ use parallel::pipeline::{StagePart, TiedGradient};
 use telemetry::step_trace::RunPart;
 use tensor::Tensor;
 
+use crate::bookkeeping::Bookkeeping;
 use crate::build;
 use crate::engine::{Engine, connections};
 use crate::error::Result;
@@ -43,11 +44,9 @@ use crate::setup::blueprint::Blueprint;
 use crate::setup::preallocation;
 use crate::setup::start::Start;
 use crate::stages;
-use bookkeeping::Bookkeeping;
+use crate::step_results::StepResults;
+use crate::update::Update;
 pub use counters::StepMemory;
-use results::StepResults;
-pub use results::StepScalars;
-use update::Update;
 
 /// One rank of a run.
 pub struct Worker {

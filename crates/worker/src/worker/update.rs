@@ -5,46 +5,13 @@ use std::ops::RangeBounds;
 use std::rc::Rc;
 
 use collective::Axis;
-use device::Device;
-use optim::{Optimizer, ScaleRule, Schedule};
 use parallel::data::{gather_sums, gather_weights};
 use parallel::pipeline::StagePart;
 use telemetry::Phase;
 
 use super::Worker;
-use crate::build;
-use crate::engine::Engine;
 use crate::error::Result;
-use crate::stages::{ModelNorm, optimizer};
-
-/// Everything that updates a rank's parameters.
-pub(super) struct Update {
-    pub(super) norm: Rc<ModelNorm>,
-    pub(super) optimizer: Optimizer,
-    /// The host pool of what is offloaded, if something is.
-    pub(super) host: Option<Device>,
-    pub(super) schedule: Schedule,
-    /// The rule of the loss scale, if there is one.
-    pub(super) scale_rule: Option<ScaleRule>,
-}
-
-impl Update {
-    /// Allocates the optimizer's state, and that of the norm.
-    ///
-    /// # Errors
-    /// Out of memory.
-    pub(super) fn new(engine: &Engine, parts: &[StagePart], host: Option<Device>) -> Result<Self> {
-        let Engine { setup, device, grid, .. } = engine;
-        let config = &setup.config;
-        let optimizer = optimizer::build((device, host.as_ref()), config, parts)?;
-        let norm = ModelNorm::new(device, config, grid, &setup.blueprint, parts)?;
-        let scale_rule = build::scale_rule(config);
-        if scale_rule.is_some() {
-            norm.norm.state().set_loss_scale(config.scaler.init_scale as f32, 0)?;
-        }
-        Ok(Update { norm: Rc::new(norm), optimizer, host, schedule: build::schedule(config), scale_rule })
-    }
-}
+use crate::stages::ModelNorm;
 
 impl Worker {
     /// Sets the learning rate of the present step, and in each replay that of the replayed step.
