@@ -52,7 +52,7 @@ pub(crate) struct BenchSampleArgs {
 pub(crate) fn run(args: &BenchSampleArgs) -> Result<(), CliError> {
     let device = DeviceChoice::from_name(&args.device)?;
     let on_gpu = device != DeviceChoice::Cpu && device::cuda::availability().is_ok();
-    let most = worker::Generator::most_slots(on_gpu);
+    let most = generation::Generator::most_slots(on_gpu);
     let precision = args.precision.as_deref().unwrap_or(if on_gpu { "bf16" } else { "f32" });
     let text = BenchModel::named(&args.model)?.configuration(Some(1), 1, precision)?;
     let config = RunConfig::parse(&text, "bench sample", Path::new("/"), &args.overrides)?;

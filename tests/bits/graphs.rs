@@ -4,10 +4,9 @@
 use collective::Communicator;
 use config::Graphs;
 use device::{CopyKind, Description, Kind, LoggedCall, StreamKind};
+use generation::{Generator, GeneratorBytes, GeneratorOptions, Line};
 use tensor::ops::choose::Choice;
-use worker::{
-    DeviceChoice, Generator, GeneratorBytes, GeneratorOptions, Line, Placement, Setup, Worker, never_captured,
-};
+use worker::{DeviceChoice, Placement, Setup, Worker, never_captured};
 
 use super::{
     BLOCK, INTERLEAVED, LANES, PAIRS, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE, alone, assert_equal_bits_on,

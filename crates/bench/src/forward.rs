@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use collective::Communicator;
 use config::RunConfig;
+use evaluation::Evaluator;
 use run::{ChosenPlacement, Startup};
-use worker::Evaluator;
 
 use crate::cycled::cycled;
 use crate::error::Result;

@@ -4,9 +4,10 @@ use std::time::Instant;
 
 use collective::Communicator;
 use config::RunConfig;
+use generation::{Generator, GeneratorBytes, GeneratorOptions, Line};
 use run::{ChosenPlacement, Startup};
 use tensor::ops::choose::Choice;
-use worker::{DeviceChoice, Generator, GeneratorBytes, GeneratorOptions, Line};
+use worker::DeviceChoice;
 
 use crate::error::Result;
 use crate::options::median;

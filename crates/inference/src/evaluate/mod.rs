@@ -12,10 +12,11 @@ pub use options::EvaluateOptions;
 use std::fmt;
 
 use collective::{Axis, Communicator};
+use evaluation::Evaluator;
 use serde::Serialize;
 use telemetry::Progress;
 use telemetry::progress::StepFigures;
-use worker::{Evaluator, Losses, Setup, Validation, WorkerError};
+use worker::{Losses, Setup, Validation, WorkerError};
 
 use crate::ranks::on_ranks;
 use loss::Targets;

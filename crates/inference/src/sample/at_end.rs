@@ -6,9 +6,10 @@ use std::time::Duration;
 use collective::{Communicator, GridShape};
 use config::{Graphs, RunConfig};
 use data::{MicroBatch, Source, Tokenizer};
+use generation::{Generator, GeneratorOptions};
 use nn::Examples;
 use run::{Sample, Sampler};
-use worker::{Generator, GeneratorOptions, Placement, Worker, state};
+use worker::{Placement, Worker, state};
 
 use super::generate::{Job, generate};
 use super::options::SampleOptions;

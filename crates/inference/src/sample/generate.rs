@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use collective::Axis;
 use data::Tokenizer;
+use generation::{Generator, GeneratorOptions, Line};
 use parallel::data::Assignment;
-use worker::{Generator, GeneratorOptions, Line};
 
 use super::prompts::Prompt;
 use super::shown::{Piece, Shown};

@@ -1,9 +1,10 @@
 //! The memory of sampling: planned on Meta before anything is allocated, and compared afterwards.
 
 use collective::{Axis, Communicator};
+use generation::{Generator, GeneratorBytes, GeneratorOptions};
 use serde::Serialize;
 use telemetry::units::bytes;
-use worker::{Generator, GeneratorBytes, GeneratorOptions, Setup};
+use worker::Setup;
 
 use run::{Result, RunError};
 

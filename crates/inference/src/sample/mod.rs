@@ -22,8 +22,8 @@ pub use text::{End, SampledText};
 use std::time::Instant;
 
 use collective::Communicator;
+use generation::Generator;
 use serde::Serialize;
-use worker::Generator;
 
 use crate::ranks::on_ranks;
 use generate::generate;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use config::{DataKind, RunConfig, WeightType};
 use data::Tokenizer;
 use device::{DType, Kind};
+use generation::{Generator, GeneratorOptions};
 use nn::Examples;
-use worker::{Generator, GeneratorOptions, Placement, Setup, Weights};
+use worker::{Placement, Setup, Weights};
 
 use super::generate::{self, Job};
 use super::options::SampleOptions;

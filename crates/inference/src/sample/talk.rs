@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use data::{ChatTemplate, Dialogue, TemplateInput, Tokenizer};
+use generation::{Generator, GeneratorOptions};
 use serde_json::{Value, json};
-use worker::{Generator, GeneratorOptions};
 
 use super::generate::{Job, generate};
 use super::messages::Messages;

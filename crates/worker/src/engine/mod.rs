@@ -32,14 +32,19 @@ use crate::phases::Phases;
 use crate::setup::Setup;
 
 /// One rank without its models.
-pub(crate) struct Engine {
-    pub(crate) setup: Setup,
-    pub(crate) grid: RankGrid,
-    pub(crate) device: Device,
-    pub(crate) groups: GridGroups,
-    pub(crate) executor: Executor,
-    /// Captures steps and evaluated micro-batches.
-    pub(crate) recorder: Recorder,
+pub struct Engine {
+    /// The setup that all ranks share.
+    pub setup: Setup,
+    /// The grid, with the rank's coordinates.
+    pub grid: RankGrid,
+    /// The rank's device.
+    pub device: Device,
+    /// The process groups of the rank.
+    pub groups: GridGroups,
+    /// Runs the rank's list of the schedule.
+    pub executor: Executor,
+    /// Captures steps, evaluated micro-batches and decode steps.
+    pub recorder: Recorder,
     /// Whether data-parallel ranks are connected to send each other any tensors. GPUs of one host that access
     /// each other's memory are not, nor are GPUs that sum whole gradients in the library's order.
     pub(crate) has_peers: bool,
@@ -58,7 +63,7 @@ impl Engine {
     ///
     /// # Errors
     /// A grid other than the communicator's; a failed connection.
-    pub(crate) fn connect(device: Device, setup: &Setup, communicator: Communicator) -> Result<Self> {
+    pub fn connect(device: Device, setup: &Setup, communicator: Communicator) -> Result<Self> {
         let grid = grid_of(&setup.config, &communicator)?;
         let groups = connections::connect(communicator, &device, &setup.config, grid)?;
         let blueprint = &setup.blueprint;
@@ -86,15 +91,25 @@ impl Engine {
     }
 
     /// The numbers of this rank's stages, in order.
-    pub(crate) fn stages(&self) -> impl Iterator<Item = usize> + '_ {
+    pub fn stages(&self) -> impl Iterator<Item = usize> + '_ {
         self.setup.blueprint.stages_of(self.grid.coordinate(Axis::Pipeline))
+    }
+
+    /// Makes the connections of passes that train nothing, so that nothing is connected or loaded later.
+    ///
+    /// # Errors
+    /// A failed connection.
+    pub fn warm_up(&mut self) -> Result<()> {
+        let (device, config) = (&self.device, &self.setup.config);
+        self.has_peers = connections::warm_up(&mut self.groups, device, config, &[], false)?;
+        Ok(())
     }
 
     /// Allocates the memory of inputs that are pixels, on ranks with the first stage.
     ///
     /// # Errors
     /// Out of memory.
-    pub(crate) fn allocate_pixels(&mut self) -> Result<()> {
+    pub fn allocate_pixels(&mut self) -> Result<()> {
         self.pixels = PixelBuffer::of_stages(&self.device, &self.setup.dataset, self.stages())?;
         Ok(())
     }
@@ -132,7 +147,7 @@ impl Engine {
     ///
     /// # Errors
     /// Errors of passes and of data.
-    pub(crate) fn losses(
+    pub fn losses(
         &mut self,
         models: Vec<&dyn Model>,
         most: Option<usize>,
@@ -148,6 +163,18 @@ impl Engine {
             false => None,
         };
         Ok((Losses::new(evaluated, has_figures, targets), skipped))
+    }
+
+    /// Number of validation micro-batches of this rank's replica.
+    #[must_use]
+    pub fn own_micro_batches(&self) -> u64 {
+        Numbers::validation(&self.setup.config, &self.grid).count() as u64
+    }
+
+    /// Number of evaluated micro-batches so far that were replayed from CUDA graphs.
+    #[must_use]
+    pub fn replayed_micro_batches(&self) -> u64 {
+        self.evaluation.as_ref().map_or(0, Evaluation::replays)
     }
 
     /// Numbers of targets of the first `count` micro-batches of a walk.
@@ -214,7 +241,7 @@ impl Engine {
     /// While ranks wait for each other on their devices, no driver may be called: with ranks as threads of
     /// one process, both could wait forever. Therefore the allocator reserves the memory of passes
     /// beforehand, in a rehearsal on undefined values, whose results are discarded.
-    pub(crate) fn begin_rehearsal(&mut self) -> Result<GridGroups> {
+    pub fn begin_rehearsal(&mut self) -> Result<GridGroups> {
         let counted = Communicator::counted(self.grid.rank(), self.grid.world_size());
         let counted = connections::divided(counted, &self.setup.config, self.grid)?;
         Ok(std::mem::replace(&mut self.groups, counted))
@@ -224,7 +251,7 @@ impl Engine {
     ///
     /// # Errors
     /// Errors of the rehearsal, out of memory included, and of the transport.
-    pub(crate) fn end_rehearsal<T>(&mut self, real: GridGroups, ran: Result<T>) -> Result<()> {
+    pub fn end_rehearsal<T>(&mut self, real: GridGroups, ran: Result<T>) -> Result<()> {
         self.groups = real;
         ran?;
         self.device.synchronize()?;

@@ -34,7 +34,7 @@ impl fmt::Debug for Part {
 
 /// A captured step.
 #[derive(Debug)]
-pub(crate) struct CapturedStep {
+pub struct CapturedStep {
     pub(super) parts: Vec<Part>,
     /// True if there are calls between graphs.
     pub(super) has_calls: bool,
@@ -103,4 +103,4 @@ fn repeated(error: Box<dyn std::error::Error + Send + Sync>) -> WorkerError {
 
 /// A captured step; `None` if a later one may be replayed but not this one, whose memory grew; or the reason
 /// why steps cannot be replayed.
-pub(crate) type Outcome = std::result::Result<Option<CapturedStep>, String>;
+pub type Outcome = std::result::Result<Option<CapturedStep>, String>;

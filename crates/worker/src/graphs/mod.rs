@@ -12,22 +12,22 @@
 //! else before the step.
 
 mod captured;
-pub(crate) mod recorder;
-pub(crate) mod refusals;
+mod recorder;
+pub mod refusals;
 
 use config::Graphs;
 use device::{Backend, Device};
 
 use crate::error::{Result, WorkerError};
-pub(crate) use captured::{CapturedStep, Outcome};
-pub(crate) use recorder::Recorder;
+pub use captured::{CapturedStep, Outcome};
+pub use recorder::Recorder;
 
 /// Captures after which a step is no longer captured again: its memory has other addresses each time.
 const MOST_CAPTURES: u32 = 16;
 
 /// Steps of one kind that a rank has captured.
 #[derive(Debug)]
-pub(crate) struct StepGraphs {
+pub struct StepGraphs {
     /// Name of the steps in messages, in plural.
     name: &'static str,
     choice: Graphs,
@@ -46,7 +46,7 @@ pub(crate) struct StepGraphs {
 
 /// How a step runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Course {
+pub enum Course {
     /// Call by call.
     Plain,
     /// Call by call, while it is captured.
@@ -61,7 +61,7 @@ impl StepGraphs {
     ///
     /// # Errors
     /// A `choice` that demands graphs of steps that are not captured.
-    pub(crate) fn new(
+    pub fn new(
         name: &'static str,
         choice: Graphs,
         device: &Device,
@@ -92,8 +92,7 @@ impl StepGraphs {
     }
 
     /// Captures steps on Meta too, where their graphs are empty.
-    #[cfg(test)]
-    pub(crate) fn capture_on_meta(&mut self) {
+    pub fn capture_on_meta(&mut self) {
         self.refused = false;
     }
 
@@ -103,13 +102,14 @@ impl StepGraphs {
     }
 
     /// Number of replayed steps.
-    pub(crate) fn replays(&self) -> u64 {
+    #[must_use]
+    pub fn replays(&self) -> u64 {
         self.replays
     }
 
     /// Returns how the next step runs. `reason`: one why it cannot be captured, if there is one; an empty one
     /// is not logged.
-    pub(crate) fn next(&mut self, device: &Device, reason: Option<&'static str>) -> Course {
+    pub fn next(&mut self, device: &Device, reason: Option<&'static str>) -> Course {
         if self.refused {
             return Course::Plain;
         }
@@ -146,7 +146,7 @@ impl StepGraphs {
     ///
     /// # Errors
     /// A configuration that demands graphs.
-    pub(crate) fn keep(&mut self, captured: Outcome) -> Result<()> {
+    pub fn keep(&mut self, captured: Outcome) -> Result<()> {
         self.captures += 1;
         match captured {
             Ok(None) => Ok(()),
@@ -164,7 +164,7 @@ impl StepGraphs {
     ///
     /// # Errors
     /// Errors of the host's work and of repeated calls.
-    pub(crate) fn replay(&mut self, device: &Device, first_number: u64) -> Result<()> {
+    pub fn replay(&mut self, device: &Device, first_number: u64) -> Result<()> {
         let is_next = self.is_next(device);
         if let Some(mut captured) = self.captured.take() {
             captured.replay(device, (first_number, is_next))?;

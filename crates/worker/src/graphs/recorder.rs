@@ -11,7 +11,7 @@ use crate::error::Result;
 
 /// Captures steps while they run, and does the host's work in them. Clones share the capture.
 #[derive(Clone, Debug)]
-pub(crate) struct Recorder {
+pub struct Recorder {
     device: Device,
     capture: Rc<RefCell<Option<Capture>>>,
 }
@@ -36,7 +36,7 @@ impl Recorder {
     ///
     /// # Errors
     /// The driver's.
-    pub(crate) fn start(&self) -> Result<()> {
+    pub fn start(&self) -> Result<()> {
         self.device.begin_capture()?;
         self.device.with_allocator(|allocator| allocator.begin_script());
         let capture = Capture { parts: Vec::new(), interrupted: None, flops: self.device.flops() };
@@ -79,7 +79,7 @@ impl Recorder {
     ///
     /// # Errors
     /// The driver's.
-    pub(crate) fn finish(&self, first_number: u64) -> Result<Outcome> {
+    pub fn finish(&self, first_number: u64) -> Result<Outcome> {
         self.end(first_number).inspect_err(|_| self.abandon())
     }
 
@@ -106,7 +106,7 @@ impl Recorder {
     }
 
     /// Ends the capture after an error of the step, whose calls since the host's last work are lost.
-    pub(crate) fn abandon(&self) {
+    pub fn abandon(&self) {
         if let Some(Capture { flops, .. }) = self.capture.take() {
             self.device.abandon_capture();
             self.device.take_back_flops(flops);

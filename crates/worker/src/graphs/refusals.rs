@@ -25,7 +25,8 @@ pub fn never_captured(config: &RunConfig) -> Option<&'static str> {
 }
 
 /// Returns a reason for which decode steps of a configuration are not captured, if there is one.
-pub(crate) fn never_captured_decoding(config: &RunConfig) -> Option<&'static str> {
+#[must_use]
+pub fn never_captured_decoding(config: &RunConfig) -> Option<&'static str> {
     let reasons = [
         (config.world_size() > 1, "several ranks communicate within a step"),
         (config.model.cached_heads().is_none(), "the model keeps no keys and values"),

@@ -94,7 +94,7 @@ impl Worker {
 ///
 /// # Errors
 /// As for [`Worker::begin`].
-pub(crate) fn load_models<'a>(
+pub fn load_models<'a>(
     engine: &mut Engine,
     models: impl Iterator<Item = (&'a dyn Model, Option<&'a WeightUnits>)>,
     weights: &dyn Weights,

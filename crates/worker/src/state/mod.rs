@@ -8,7 +8,7 @@
 pub mod answering;
 mod gather;
 pub(crate) mod hash;
-pub(crate) mod loading;
+pub mod loading;
 pub(crate) mod records;
 mod snapshot;
 pub(crate) mod targets;

@@ -3,7 +3,6 @@
 use super::Worker;
 use crate::calendar::Calendar;
 use crate::error::Result;
-use crate::evaluation::Evaluation;
 use crate::graphs::Course;
 
 impl Worker {
@@ -29,7 +28,7 @@ impl Worker {
 
     /// Number of validation micro-batches so far that were replayed from CUDA graphs.
     pub fn replayed_validations(&self) -> u64 {
-        self.engine.evaluation.as_ref().map_or(0, Evaluation::replays)
+        self.engine.replayed_micro_batches()
     }
 
     /// Returns a reason why step `step` cannot be captured, if there is one that holds for some steps only.

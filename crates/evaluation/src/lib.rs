@@ -1,20 +1,31 @@
 //! One rank that computes losses and does not train: its stages, without gradients and optimizer.
+//!
+//! The one idea: **an evaluation is a validation without training**. Passes, graphs and the order of sums are
+//! those of [`worker::Worker::validate`], so losses are the same bits.
+//!
+//! ```
+//! use collective::Communicator;
+//! use config::RunConfig;
+//! use evaluation::Evaluator;
+//! use nn::Stage;
+//! use worker::dataset::DataScope;
+//! use worker::{Placement, Setup, WorkerError};
+//! let config = RunConfig::quickstart(&["train.validation_micro_batches=2".into()])?;
+//! let whole = |config: &RunConfig, _: &_, _: &_| Ok::<_, WorkerError>(vec![Stage::whole(config.layers())]);
+//! let setup = Setup::new(config, Placement::Cpu, DataScope::All, whole)?;
+//! let mut evaluator = Evaluator::new(&setup, Communicator::solo(), None)?;
+//! assert_eq!(evaluator.losses(&mut |_| ())?.losses.len(), 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use collective::{Axis, Communicator};
 use device::Device;
 use nn::Model;
 use parallel::data::{WalkKind, WeightUnits};
-
-use crate::build;
-use crate::engine::Engine;
-use crate::engine::connections;
-use crate::error::Result;
-use crate::evaluation::Evaluation;
-use crate::evaluation::results::{self, Losses};
-use crate::feed::numbers::Numbers;
-use crate::setup::Setup;
-use crate::setup::start::Weights;
-use crate::state::loading;
+use worker::engine::Engine;
+use worker::evaluation::results;
+use worker::state::loading;
+use worker::{Losses, Result, Setup, Weights, build};
 
 /// One rank of an evaluation.
 pub struct Evaluator {
@@ -41,7 +52,7 @@ impl Evaluator {
         };
         let models = engine.stages().map(model).collect::<Result<Vec<_>>>()?;
         engine.allocate_pixels()?;
-        engine.has_peers = connections::warm_up(&mut engine.groups, &engine.device, config, &[], false)?;
+        engine.warm_up()?;
         if let Some(weights) = weights {
             let own = models.iter().map(|(model, units)| (&**model, units.as_ref()));
             loading::load_models(&mut engine, own, weights)?;
@@ -67,12 +78,12 @@ impl Evaluator {
 
     /// Number of micro-batches that this rank's replica runs.
     pub fn own_micro_batches(&self) -> u64 {
-        Numbers::validation(&self.engine.setup.config, &self.engine.grid).count() as u64
+        self.engine.own_micro_batches()
     }
 
     /// Number of micro-batches that were replayed from CUDA graphs.
     pub fn replayed_micro_batches(&self) -> u64 {
-        self.engine.evaluation.as_ref().map_or(0, Evaluation::replays)
+        self.engine.replayed_micro_batches()
     }
 
     /// The device of this rank.

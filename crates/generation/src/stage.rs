@@ -6,23 +6,23 @@ use nn::Model;
 use parallel::data::WeightUnits;
 use tensor::ops::cached_attention::Cache;
 
-use super::options::GeneratorOptions;
-use crate::build;
-use crate::engine::Engine;
-use crate::error::{Result, WorkerError};
+use crate::options::GeneratorOptions;
+use worker::build;
+use worker::engine::Engine;
+use worker::{Result, WorkerError};
 
 /// A stage of this rank.
-pub(super) struct OwnStage {
-    pub(super) number: usize,
-    pub(super) model: Box<dyn Model>,
+pub(crate) struct OwnStage {
+    pub(crate) number: usize,
+    pub(crate) model: Box<dyn Model>,
     /// The rank's parts of the weights, if those are sharded.
-    pub(super) units: Option<WeightUnits>,
+    pub(crate) units: Option<WeightUnits>,
     /// A cache for each lane of each layer; none for a model that cannot have them.
-    pub(super) caches: Rc<[Cache]>,
+    pub(crate) caches: Rc<[Cache]>,
 }
 
 impl OwnStage {
-    pub(super) fn new(engine: &Engine, number: usize, options: GeneratorOptions) -> Result<Self> {
+    pub(crate) fn new(engine: &Engine, number: usize, options: GeneratorOptions) -> Result<Self> {
         let Engine { setup, device, grid, .. } = engine;
         let (config, stage) = (&setup.config, &setup.blueprint.stages[number]);
         let host = build::host_pool(device, config)?;
@@ -40,17 +40,17 @@ impl OwnStage {
     }
 
     /// Bytes of the weights that this rank holds between their uses.
-    pub(super) fn weight_bytes(&self) -> u64 {
+    pub(crate) fn weight_bytes(&self) -> u64 {
         let whole = || self.model.parameters().list().iter().map(|parameter| parameter.weight.bytes()).sum();
         self.units.as_ref().map_or_else(whole, WeightUnits::bytes) as u64
     }
 
-    pub(super) fn cache_bytes(&self) -> u64 {
+    pub(crate) fn cache_bytes(&self) -> u64 {
         self.caches.iter().map(|cache| cache.bytes() as u64).sum()
     }
 }
 
 /// The error of a stage without what it needs.
-pub(super) fn no_stage() -> WorkerError {
+pub(crate) fn no_stage() -> WorkerError {
     WorkerError::Refused("a stage has no input".to_owned())
 }

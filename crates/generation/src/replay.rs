@@ -2,14 +2,14 @@
 //! tokens. Before it, the step's state is copied to the device and slots are filled; after it, the tokens are
 //! copied to the host.
 
-use super::Generator;
-use crate::error::Result;
-use crate::graphs::{Course, Outcome};
+use crate::generator::Generator;
+use worker::Result;
+use worker::graphs::{Course, Outcome};
 
 impl Generator {
     /// Extends all slots by a token and chooses the next ones: from the step's graph if it has been captured.
     /// Returns whether this rank has the model's end.
-    pub(super) fn extend(&mut self) -> Result<bool> {
+    pub(crate) fn extend(&mut self) -> Result<bool> {
         let device = self.device().clone();
         match self.graphs.next(&device, device.refuses_capture()) {
             Course::Plain => self.compute(),

@@ -2,8 +2,8 @@
 
 use tensor::ops::choose::DRAW_ROWS;
 
-use super::options::GeneratorOptions;
-use crate::error::{Result, WorkerError};
+use crate::options::GeneratorOptions;
+use worker::{Result, WorkerError};
 
 /// A sequence whose next token is computed.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ pub struct Line<'a> {
 
 impl Line<'_> {
     /// A bit for each token of the text before the last one, which the device adds itself.
-    pub(super) fn seen_bits(&self, words: usize) -> Vec<u32> {
+    pub(crate) fn seen_bits(&self, words: usize) -> Vec<u32> {
         let mut bits = vec![0; words];
         for token in self.seen.into_iter().flatten() {
             if let Some(word) = bits.get_mut(*token as usize / 32) {
@@ -34,7 +34,7 @@ impl Line<'_> {
 }
 
 /// Refuses lines that the slots do not hold.
-pub(super) fn check(lines: &[Option<Line<'_>>], options: GeneratorOptions) -> Result<()> {
+pub(crate) fn check(lines: &[Option<Line<'_>>], options: GeneratorOptions) -> Result<()> {
     let fits = |line: &Line<'_>| (1..=options.capacity).contains(&line.tokens.len());
     if lines.len() <= options.slots && lines.iter().flatten().all(fits) {
         return Ok(());
@@ -45,7 +45,7 @@ pub(super) fn check(lines: &[Option<Line<'_>>], options: GeneratorOptions) -> Re
 
 /// The state of a step: by row the last token, minus its position, the number of the draw, and the key. Rows
 /// without a sequence have zeros: their token is computed at position 0, which the next sequence overwrites.
-pub(super) fn state(lines: &[Option<Line<'_>>], rows: usize) -> Vec<u32> {
+pub(crate) fn state(lines: &[Option<Line<'_>>], rows: usize) -> Vec<u32> {
     let mut words = vec![0; (2 + DRAW_ROWS) * rows];
     for (row, line) in lines.iter().enumerate() {
         let Some(Line { tokens, number, key: [low, high], .. }) = *line else { continue };

@@ -1,11 +1,17 @@
 //! Captured decode steps on Meta, whose graphs are empty: a replayed step leaves every counter, peak and
 //! event of the allocator as the step itself does.
 
-use collective::Communicator;
-use tensor::ops::choose::Choice;
+use std::path::Path;
 
-use super::super::{Generator, GeneratorOptions, Line};
-use crate::imitated_gpu;
+use collective::Communicator;
+use config::RunConfig;
+use device::{Description, Kind};
+use nn::Stage;
+use tensor::ops::choose::Choice;
+use worker::dataset::DataScope;
+use worker::{Placement, Setup, WorkerError};
+
+use crate::{Generator, GeneratorOptions, Line};
 
 const REST: &str = "[data]\nkind = \"synthetic\"\n[train]\nmicro_batch_size = 1\nglobal_batch_size = 1\n";
 const GPT: &str =
@@ -35,8 +41,19 @@ const STEPS: &[[usize; 3]] = &[
     [0, 5, 23],
 ];
 
+/// Returns the setup of a model on a Meta device that imitates a GPU, with a long history of its allocator.
+fn setup(text: &str, sets: &[&str]) -> Setup {
+    let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
+    let config = RunConfig::parse(text, "test.toml", Path::new("/"), &sets).unwrap();
+    let gpu = Description { kind: Kind::Cuda, compute_capability: (9, 0), ..Description::host() };
+    let setup = Setup::new(config, Placement::Meta(gpu), DataScope::Shapes, |config, _, _| {
+        Ok::<_, WorkerError>(vec![Stage::whole(config.layers())])
+    });
+    Setup { history: 1 << 20, ..setup.unwrap() }
+}
+
 fn generator(text: &str, sets: &[&str], penalty: f32, captures: bool) -> Generator {
-    let setup = imitated_gpu::setup(&format!("{text}{REST}"), sets);
+    let setup = setup(&format!("{text}{REST}"), sets);
     let choice = Choice { temperature: 1.0, top_k: 0, top_p: 1.0, repetition_penalty: penalty };
     let options = GeneratorOptions { slots: 3, capacity: 32, longest: 24, choice };
     let mut generator = Generator::new(&setup, Communicator::solo(), options, None).unwrap();

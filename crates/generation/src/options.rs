@@ -2,11 +2,11 @@
 
 use tensor::ops::choose::Choice;
 
-/// Options of a [`Generator`](super::Generator).
+/// Options of a [`Generator`](crate::Generator).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GeneratorOptions {
     /// Sequences at once on each replica of the model, at most
-    /// [`Generator::most_slots`](super::Generator::most_slots).
+    /// [`Generator::most_slots`](crate::Generator::most_slots).
     pub slots: usize,
     /// Tokens of a sequence, at most the model's context.
     pub capacity: usize,

@@ -8,10 +8,10 @@ use parallel::data::{MicroBatchSink, WalkKind, WeightUnits};
 use parallel::pipeline::{Action, ActionPart, Feed};
 use tensor::Tensor;
 
-use super::lines::Line;
-use super::stage::{OwnStage, no_stage};
-use crate::engine::Engine;
-use crate::error::{Result, WorkerError};
+use crate::lines::Line;
+use crate::stage::{OwnStage, no_stage};
+use worker::engine::Engine;
+use worker::{Result, WorkerError};
 
 /// Use of the caches by a pass.
 #[derive(Clone, Copy)]
@@ -25,20 +25,20 @@ enum Use<'a> {
 }
 
 /// The stages of this rank, and its connections to the ranks of others.
-pub(super) struct Passes {
-    pub(super) engine: Engine,
-    pub(super) vocabulary: usize,
-    pub(super) stages: Vec<OwnStage>,
+pub(crate) struct Passes {
+    pub(crate) engine: Engine,
+    pub(crate) vocabulary: usize,
+    pub(crate) stages: Vec<OwnStage>,
 }
 
 impl Passes {
     /// Returns whether the model keeps keys and values of tokens.
-    pub(super) fn has_caches(&self) -> bool {
+    pub(crate) fn has_caches(&self) -> bool {
         self.engine.setup.config.model.cached_heads().is_some()
     }
 
     /// Number of passes for the lines of a replica before or beside the one over all rows.
-    pub(super) fn count(&self, lines: &[Option<Line<'_>>]) -> usize {
+    pub(crate) fn count(&self, lines: &[Option<Line<'_>>]) -> usize {
         match self.has_caches() {
             true => lines.iter().filter(|line| fill(line).is_some()).count(),
             false => lines.iter().flatten().count(),
@@ -47,7 +47,7 @@ impl Passes {
 
     /// Fills the slots of new lines with all tokens but the last. `most` is the largest [`Passes::count`] of
     /// all replicas.
-    pub(super) fn fill(&mut self, lines: &[Option<Line<'_>>], most: usize) -> Result<()> {
+    pub(crate) fn fill(&mut self, lines: &[Option<Line<'_>>], most: usize) -> Result<()> {
         for (slot, line) in lines.iter().enumerate() {
             if let Some(before) = fill(line) {
                 let inputs = self.inputs(before)?;
@@ -59,7 +59,7 @@ impl Passes {
 
     /// The logits after the last token of every line, `[rows, 1, vocabulary]`, where this rank has the
     /// model's end: extends the slots by the tokens of `state`. No call depends on the lines.
-    pub(super) fn extend(&mut self, state: &Tensor) -> Result<Option<Tensor>> {
+    pub(crate) fn extend(&mut self, state: &Tensor) -> Result<Option<Tensor>> {
         let rows = state.shape().columns();
         let (inputs, documents) = (state.view(0, [rows, 1])?, state.view(rows, [rows, 1])?);
         self.pass(&inputs, Use::Extend(&documents))
@@ -67,7 +67,7 @@ impl Passes {
 
     /// The logits of a model without caches, as [`Passes::extend`] has them: each line's tokens are computed
     /// again, by themselves. `most` is the largest [`Passes::count`] of all replicas.
-    pub(super) fn logits_of_all(
+    pub(crate) fn logits_of_all(
         &mut self,
         rows: usize,
         lines: &[Option<Line<'_>>],
@@ -107,7 +107,7 @@ impl Passes {
     }
 
     /// Releases gathered weights, which may have changed.
-    pub(super) fn outdate(&self) {
+    pub(crate) fn outdate(&self) {
         self.stages.iter().filter_map(|stage| stage.units.as_ref()).for_each(WeightUnits::outdate);
     }
 

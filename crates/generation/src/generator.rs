@@ -1,15 +1,4 @@
-//! One rank that generates text: its stages, their caches of keys and values, and the choice of tokens.
-//!
-//! A step computes the next token of every sequence. All arrays have sizes that do not depend on how many
-//! sequences there are, nor how long they are: a row's matmuls are those of any other number of rows, so that
-//! a text does not depend on what is generated beside it. Whatever differs from step to step is in the step's
-//! state on the device, so that a GPU's calls for all rows can be captured and replayed (`train.graphs`).
-
-mod lines;
-mod options;
-mod passes;
-mod replay;
-mod stage;
+//! A rank that generates text, step by step.
 
 use checkpoint::Target;
 use collective::{Axis, Communicator, GridGroups, RankGrid};
@@ -17,18 +6,16 @@ use device::{Category, DType, Device, Request};
 use tensor::Tensor;
 use tensor::ops::choose::{self, DRAW_ROWS, seen_words};
 
-use crate::engine::Engine;
-use crate::engine::connections;
-use crate::error::{Result, WorkerError};
-use crate::graphs::StepGraphs;
-use crate::graphs::refusals::never_captured_decoding;
-use crate::setup::Setup;
-use crate::setup::start::Weights;
-use crate::state::loading;
-pub use lines::Line;
-pub use options::GeneratorOptions;
-use passes::Passes;
-use stage::OwnStage;
+use worker::engine::Engine;
+use worker::graphs::StepGraphs;
+use worker::graphs::refusals::never_captured_decoding;
+use worker::state::loading;
+use worker::{Result, Setup, Weights, WorkerError};
+
+use crate::lines::{self, Line};
+use crate::options::GeneratorOptions;
+use crate::passes::Passes;
+use crate::stage::OwnStage;
 
 /// Rows that a GPU computes in a step, of which each sequence has one. Its time is that of reading the
 /// weights.
@@ -52,15 +39,15 @@ pub struct GeneratorBytes {
 /// One rank of a generation.
 pub struct Generator {
     options: GeneratorOptions,
-    passes: Passes,
+    pub(crate) passes: Passes,
     /// Tokens, documents and draws of a step: `[2 + DRAW_ROWS, rows]` u32.
-    state: Tensor,
+    pub(crate) state: Tensor,
     /// Tokens that each slot's sequence has, a bit each, where a penalty asks for them.
     seen: Option<Tensor>,
     /// The next token of each slot's sequence: `[slots]` u32.
     chosen: Tensor,
     /// The CUDA graph of the pass over all rows and the choice of their tokens.
-    graphs: StepGraphs,
+    pub(crate) graphs: StepGraphs,
 }
 
 impl Generator {
@@ -103,7 +90,7 @@ impl Generator {
         };
         let chosen =
             Tensor::zeros(&device, [options.slots], DType::U32, Request::new(Category::Buffer, "chosen"))?;
-        engine.has_peers = connections::warm_up(&mut engine.groups, &device, config, &[], false)?;
+        engine.warm_up()?;
         let passes = Passes { engine, vocabulary, stages };
         let mut generator = Generator { options, passes, state, seen, chosen, graphs };
         generator.rehearse()?;
@@ -202,7 +189,7 @@ impl Generator {
     }
 
     /// Chooses the next token of each slot from the logits, if there are any. Returns whether there are.
-    fn choose(&self, logits: Option<Tensor>) -> Result<bool> {
+    pub(crate) fn choose(&self, logits: Option<Tensor>) -> Result<bool> {
         let Some(logits) = logits else { return Ok(false) };
         let rows = self.state.shape().columns();
         let draws = self.state.view(2 * rows, [DRAW_ROWS, rows])?;
