@@ -3,6 +3,7 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
+use std::mem::take;
 
 use collective::tensors::{self, PendingSum};
 use collective::{Axis, ProcessGroup};
@@ -78,7 +79,7 @@ impl GradientSums {
         rule: impl FnOnce(&mut dyn GradientSink) -> T,
     ) -> T {
         match block {
-            Some(block) => rule(&mut BlockSink { sums: self, block, sink }),
+            Some(block) => rule(&mut BlockSink { sums: self, block, sink, open: 0, ready: Vec::new() }),
             None => rule(sink),
         }
     }
@@ -97,16 +98,34 @@ impl GradientSums {
         Ok(())
     }
 
-    /// Returns the sum over all shards of a shared weight's gradient, once all that are here have theirs.
-    fn sum_of_copies(&mut self, use_id: UseId, piece: Option<usize>) -> Result<Option<(Weight, Tensor)>> {
-        let Entry::Occupied(copies) = self.copies.entry((use_id, piece)) else { return Ok(None) };
-        if copies.get().gradients.iter().any(Option::is_none) {
-            return Ok(None);
+    /// Returns the sums over all shards of shared weights' gradients, once all that are here have theirs. One
+    /// sum over ranks makes all of them.
+    fn sums_of_copies(
+        &mut self,
+        uses: Vec<UseId>,
+        piece: Option<usize>,
+    ) -> Result<Vec<(UseId, Weight, Tensor)>> {
+        let is_complete = |use_id: &UseId| {
+            let copies = self.copies.get(&(*use_id, piece));
+            copies.is_some_and(|copies| copies.gradients.iter().all(Option::is_some))
+        };
+        if !uses.iter().all(is_complete) {
+            return Ok(Vec::new());
         }
-        let Copies { weight, gradients } = copies.remove();
-        let request = Request::new(Category::Gradient, OPERATOR);
-        let sum = self.tensor_ranks.sum(gradients.into_iter().flatten().collect(), request)?;
-        Ok(Some((weight, sum)))
+        let (mut weights, mut gradients) = (Vec::with_capacity(uses.len()), Vec::with_capacity(uses.len()));
+        for use_id in uses {
+            let Some(copies) = self.copies.remove(&(use_id, piece)) else { continue };
+            weights.push((use_id, copies.weight));
+            gradients.push(copies.gradients.into_iter().flatten().collect::<Vec<_>>());
+        }
+        let sum = self.tensor_ranks.sum(packed(gradients)?, Request::new(Category::Gradient, OPERATOR))?;
+        let mut first = 0;
+        let part = |(use_id, weight): (UseId, Weight)| -> Result<_> {
+            let gradient = sum.view(first, weight.shape())?;
+            first += weight.shape().elements();
+            Ok((use_id, weight, gradient))
+        };
+        weights.into_iter().map(part).collect()
     }
 
     /// Adds the gradient of a piece; returns the sum of the pieces that are here once all have theirs.
@@ -127,6 +146,26 @@ impl GradientSums {
     }
 }
 
+/// Returns the gradients of all weights by shard, from those by weight and shard. A single weight's are the
+/// tensors themselves.
+fn packed(mut gradients: Vec<Vec<Tensor>>) -> Result<Vec<Tensor>> {
+    let (Some(first), 2..) = (gradients.first(), gradients.len()) else {
+        return Ok(gradients.pop().unwrap_or_default());
+    };
+    let elements = gradients.iter().filter_map(|shards| shards.first()).map(Tensor::elements).sum::<usize>();
+    let shard = |shard: usize| -> Result<Tensor> {
+        let request = Request::new(Category::Gradient, OPERATOR);
+        let all = Tensor::empty(first[shard].device(), [elements], DType::F32, request)?;
+        let mut begin = 0;
+        for gradient in gradients.iter().filter_map(|shards| shards.get(shard)) {
+            all.view(begin, gradient.shape())?.copy_from(gradient)?;
+            begin += gradient.elements();
+        }
+        Ok(all)
+    };
+    (0..first.len()).map(shard).collect()
+}
+
 /// Adds a sum over all pieces to its target.
 fn deliver(use_id: UseId, target: &Target, sum: &Tensor, sink: &mut dyn GradientSink) -> Result<()> {
     match target.accumulate {
@@ -141,6 +180,10 @@ struct BlockSink<'a> {
     sums: &'a mut GradientSums,
     block: BlockIndex,
     sink: &'a mut dyn GradientSink,
+    /// Number of shared weights that have a target and are not ready.
+    open: usize,
+    /// The shared weights that are ready and wait for those.
+    ready: Vec<UseId>,
 }
 
 impl BlockSink<'_> {
@@ -190,6 +233,7 @@ impl GradientSink for BlockSink<'_> {
         if let Some(gradient) = copies.gradients.get_mut(self.block.shard) {
             *gradient = Some(own.clone());
         }
+        self.open += 1;
         Ok(Target { tensor: own, accumulate: false })
     }
 
@@ -197,9 +241,16 @@ impl GradientSink for BlockSink<'_> {
         if !self.sums.copies.contains_key(&(use_id, self.block.piece)) {
             return self.piece_ready(use_id);
         }
-        let Some((weight, sum)) = self.sums.sum_of_copies(use_id, self.block.piece)? else { return Ok(()) };
-        give(&sum, &self.piece_target(use_id, &weight)?)?;
-        drop(sum);
-        self.piece_ready(use_id)
+        self.ready.push(use_id);
+        if self.ready.len() < self.open {
+            return Ok(());
+        }
+        self.open = 0;
+        for (use_id, weight, sum) in self.sums.sums_of_copies(take(&mut self.ready), self.block.piece)? {
+            give(&sum, &self.piece_target(use_id, &weight)?)?;
+            drop(sum);
+            self.piece_ready(use_id)?;
+        }
+        Ok(())
     }
 }
