@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use autograd::{Rule, Saved, Tape, Var};
+use autograd::{Rule, Saved, Tape, ValueGradients, Var};
 use nn::{Input, Model, NnError, Parameters};
 use run::{Interrupt, RunOptions, TrainReport};
 use serde_json::Value;
@@ -62,9 +62,9 @@ impl Rule for Plant {
 
     fn backward_input(
         &mut self,
-        outputs: Vec<Option<Tensor>>,
+        outputs: ValueGradients,
         _wanted: &[bool],
-    ) -> autograd::Result<Vec<Option<Tensor>>> {
+    ) -> autograd::Result<ValueGradients> {
         if let Some(gradient) = outputs.first().and_then(Option::as_ref) {
             ops::fill::constant(&gradient.view(7, [1])?, self.0)?;
         }

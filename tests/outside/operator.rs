@@ -1,8 +1,7 @@
 //! An operator of the program, whose row in the autocast table asks for f32.
 
 use plimsoll::autograd::precision::{Arithmetic, Operands, OperatorPrecision};
-use plimsoll::autograd::{Result, Rule, Saved, Tape, Var, map, ops};
-use plimsoll::tensor::Tensor;
+use plimsoll::autograd::{Result, Rule, Saved, Tape, ValueGradients, Var, map, ops};
 use plimsoll::tensor::ops::pointwise::{self, Pair, Pointwise};
 
 const NAME: &str = "branch_sum";
@@ -37,11 +36,7 @@ impl Rule for BranchSum {
         Vec::new()
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
         let Some(Some(gradient)) = outputs.into_iter().next() else { return Ok(vec![None; wanted.len()]) };
         let scaled = pointwise::forward(&gradient, Pointwise::Scale(FACTOR))?;
         Ok(wanted.iter().map(|wanted| wanted.then(|| scaled.clone())).collect())

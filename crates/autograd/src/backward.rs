@@ -9,7 +9,7 @@ use tensor::{Tensor, ops};
 use crate::error::{AutogradError, Result};
 use crate::observer::{Call, Direction};
 use crate::pass::Pass;
-use crate::rule::Rule;
+use crate::rule::{Rule, ValueGradients};
 use crate::sharded::{BlockIndex, GradientSums, Source, Var};
 use crate::sink::GradientSink;
 use crate::tape::{Node, Tape};
@@ -110,7 +110,7 @@ impl Tape {
         let indices = seeds.iter().map(|(output, _)| self.index_of(*output)).collect::<Result<Vec<_>>>()?;
         let (device, (pass, _)) = (self.device().clone(), self.shared_pass());
         let graph = self.graph.take();
-        let mut flowing: Vec<Option<Tensor>> = Vec::new();
+        let mut flowing: ValueGradients = Vec::new();
         flowing.resize_with(graph.values as usize, || None);
         for (index, (_, gradient)) in indices.into_iter().zip(seeds) {
             accumulate(&mut flowing[index as usize], gradient)?;
@@ -149,9 +149,9 @@ impl Weights<'_> {
     fn input_half(
         &mut self,
         node: &mut Node,
-        outputs: Vec<Option<Tensor>>,
+        outputs: ValueGradients,
         wanted: &[bool],
-    ) -> Result<InputGradients> {
+    ) -> Result<ValueGradients> {
         let gradients = match self {
             Weights::Now(sink, sums) => {
                 sums.with(node.block, *sink, |sink| node.rule.backward(outputs, wanted, sink))
@@ -180,15 +180,13 @@ impl Weights<'_> {
     }
 }
 
-type InputGradients = Vec<Option<Tensor>>;
-
 /// Runs the rule that recorded the loss.
 fn from_root(
     node: &mut Node,
     loss: Option<&Var>,
     pass: &Pass,
     weights: &mut Weights<'_>,
-) -> Result<Option<InputGradients>> {
+) -> Result<Option<ValueGradients>> {
     let wanted = wanted(node);
     let operator = node.rule.operator();
     if let Some(gradients) = node.rule.backward_root(&wanted).map_err(|e| name(e, operator))? {
@@ -210,7 +208,7 @@ fn from_outputs(
     node: &mut Node,
     flowing: &mut [Option<Tensor>],
     weights: &mut Weights<'_>,
-) -> Result<Option<InputGradients>> {
+) -> Result<Option<ValueGradients>> {
     let first = node.first_output as usize;
     let outputs: Vec<_> =
         flowing[first..first + node.outputs as usize].iter_mut().map(Option::take).collect();
@@ -231,7 +229,7 @@ fn wanted(node: &Node) -> Vec<bool> {
     node.inputs.iter().map(Option::is_some).collect()
 }
 
-fn pass_on(node: &Node, gradients: InputGradients, flowing: &mut [Option<Tensor>]) -> Result<()> {
+fn pass_on(node: &Node, gradients: ValueGradients, flowing: &mut [Option<Tensor>]) -> Result<()> {
     for (input, gradient) in node.inputs.iter().zip(gradients) {
         if let (Some(index), Some(gradient)) = (input, gradient) {
             accumulate(&mut flowing[*index as usize], gradient)?;

@@ -51,7 +51,7 @@ pub use observer::{Call, Direction, Observer, ObserverError, Observers};
 pub use offload::Offload;
 pub use pass::{CachedPass, LossScale, Pass, PreferencePass};
 pub use recompute::{RECOMPUTE, RecomputeRule, Segment, recompute};
-pub use rule::{Rule, Saved};
+pub use rule::{Rule, Saved, ValueGradients};
 pub use sharded::{
     BlockIndex, Dimension, FromBlocks, Piece, Pieces, Placement, Placements, Source, Var, map,
 };

@@ -96,10 +96,11 @@ use device::DType;
 use tensor::Tensor;
 
 use crate::error::{AutogradError, Result};
+use crate::rule::ValueGradients;
 use crate::weight::Weight;
 
 /// Returns the gradient of a rule's single output.
-pub(crate) fn only(outputs: Vec<Option<Tensor>>) -> Result<Tensor> {
+pub(crate) fn only(outputs: ValueGradients) -> Result<Tensor> {
     outputs.into_iter().next().flatten().ok_or(AutogradError::NotRecorded)
 }
 

@@ -7,7 +7,7 @@ use tensor::Tensor;
 use crate::backward::PendingWeights;
 use crate::error::{AutogradError, Result};
 use crate::offload::Input;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{Placements, Source, Var};
 use crate::sink::GradientSink;
 use crate::tape::{SharedPass, Tape};
@@ -111,7 +111,7 @@ struct Again {
 
 impl<S: Segment> RecomputeRule<S> {
     /// Runs the segment again on its own tape, consuming its saved inputs.
-    fn again(&mut self, gradients: Vec<Option<Tensor>>, wanted: &[bool]) -> Result<Again> {
+    fn again(&mut self, gradients: ValueGradients, wanted: &[bool]) -> Result<Again> {
         let tape = Tape::replaying(&self.device, self.pass.clone(), self.calls);
         let inputs = std::mem::take(&mut self.inputs).into_iter().map(Input::take);
         let inputs = inputs.collect::<Result<Vec<_>>>()?.into_iter().zip(wanted);
@@ -148,20 +148,16 @@ impl<S: Segment> Rule for RecomputeRule<S> {
 
     fn backward(
         &mut self,
-        outputs: Vec<Option<Tensor>>,
+        outputs: ValueGradients,
         wanted: &[bool],
         sink: &mut dyn GradientSink,
-    ) -> Result<Vec<Option<Tensor>>> {
+    ) -> Result<ValueGradients> {
         let Again { tape, leaves, seeds } = self.again(outputs, wanted)?;
         let mut gradients = tape.backward_from(seeds, sink)?;
         Ok(leaves.into_iter().map(|leaf| gradients.take(leaf)).collect())
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
         let Again { tape, leaves, seeds } = self.again(outputs, wanted)?;
         let (mut gradients, pending) = tape.backward_input_from(seeds)?;
         self.pending = Some(pending);

@@ -5,6 +5,9 @@ use tensor::Tensor;
 use crate::error::Result;
 use crate::sink::GradientSink;
 
+/// The gradients of the values that an operator takes or returns, in their order; `None` for a value without one.
+pub type ValueGradients = Vec<Option<Tensor>>;
+
 /// A tensor that a rule keeps alive until it has run.
 #[derive(Debug)]
 pub struct Saved<'a> {
@@ -40,11 +43,7 @@ pub trait Rule {
     /// Returns the gradients of the inputs, from those of the outputs (`None` for an output without
     /// gradient); `wanted` states which inputs need one. Keeps the tensors that the weight half needs and
     /// drops the others.
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>>;
+    fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients>;
 
     /// Offers the sum of the other gradients of the only input, before the input half. A rule that takes it
     /// adds its own gradient in place and returns the total from [`Rule::backward_input`]; others give it
@@ -57,17 +56,17 @@ pub trait Rule {
     /// gradients to `sink` here, one by one, instead of keeping them all.
     fn backward(
         &mut self,
-        outputs: Vec<Option<Tensor>>,
+        outputs: ValueGradients,
         wanted: &[bool],
         _sink: &mut dyn GradientSink,
-    ) -> Result<Vec<Option<Tensor>>> {
+    ) -> Result<ValueGradients> {
         self.backward_input(outputs, wanted)
     }
 
     /// Returns the gradients of the inputs if the single output is the root of backward, whose gradient is 1:
     /// for losses that computed their gradient in forward. `None`: [`Rule::backward_input`] is called with a
     /// gradient of 1 instead.
-    fn backward_root(&mut self, _wanted: &[bool]) -> Result<Option<Vec<Option<Tensor>>>> {
+    fn backward_root(&mut self, _wanted: &[bool]) -> Result<Option<ValueGradients>> {
         Ok(None)
     }
 

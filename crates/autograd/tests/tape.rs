@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use autograd::{
-    AutogradError, GradientSink, Gradients, Mode, Result, Rule, Saved, Tape, Target, UseId, Var, Weight, ops,
+    AutogradError, GradientSink, Gradients, Mode, Result, Rule, Saved, Tape, Target, UseId, ValueGradients,
+    Var, Weight, ops,
 };
 use device::{Category, Device, DeviceOptions};
 use tensor::Tensor;
@@ -212,7 +213,7 @@ impl Rule for Square {
         vec![Saved::new("x", &self.x)]
     }
 
-    fn backward_input(&mut self, outputs: Vec<Option<Tensor>>, _: &[bool]) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, _: &[bool]) -> Result<ValueGradients> {
         let gradient = outputs.into_iter().flatten().next().unwrap().to_vec::<f32>()?;
         let x = self.x.to_vec::<f32>()?;
         let dx: Vec<f32> = x.iter().zip(&gradient).map(|(x, g)| 2.0 * x * g).collect();
@@ -266,11 +267,7 @@ impl Rule for AddingSquare {
         None
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
         let own = self.square.backward_input(outputs, wanted)?;
         let Some(sum) = self.sum.take() else { return Ok(own) };
         own.iter().flatten().try_for_each(|own| tensor::ops::add::into(&sum, own))?;

@@ -5,7 +5,7 @@ use tensor::ops::{self, Activation};
 
 use super::{autocast, named, only};
 use crate::error::Result;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{Var, map};
 use crate::tape::Tape;
 
@@ -41,11 +41,7 @@ impl Rule for ActivationRule {
         self.saved.iter().map(|t| Saved::new("saved", t)).collect()
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        _wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
         let gradient = only(outputs)?;
         let Some(saved) = self.saved.take() else { return Ok(vec![Some(gradient)]) };
         Ok(vec![Some(ops::activation::backward(gradient, &saved, self.activation)?)])

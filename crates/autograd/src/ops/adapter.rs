@@ -11,7 +11,7 @@ use tensor::ops::{self, Activation};
 use super::linear::{PartialSums, backward_weight};
 use super::{Dropout, autocast, named, only, values_of};
 use crate::error::Result;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{Var, map};
 use crate::sink::{GradientSink, Target, give_gradient};
 use crate::tape::Tape;
@@ -228,11 +228,7 @@ impl Rule for AdaptedLinearRule {
         self.adapter.is_trained() || self.weight.is_trained() || bias
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
         let gradient = only(outputs)?;
         let input = self.adapter.backward_input(&mut self.tensors, &gradient, &self.weight, wanted[0])?;
         self.gradient = Some(gradient);

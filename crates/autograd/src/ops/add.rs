@@ -1,11 +1,10 @@
 //! Addition of two tensors of one shape.
 
-use tensor::Tensor;
 use tensor::ops;
 
 use super::{autocast, named, only};
 use crate::error::Result;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{Var, map};
 use crate::tape::Tape;
 
@@ -35,11 +34,7 @@ impl Rule for AddRule {
         Vec::new()
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
         let gradient = only(outputs)?;
         Ok(wanted.iter().map(|wanted| wanted.then(|| gradient.clone())).collect())
     }

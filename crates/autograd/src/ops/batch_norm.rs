@@ -9,7 +9,7 @@ use tensor::{DType, Tensor};
 use super::norm_rule::residual_operands;
 use super::{named, only};
 use crate::error::Result;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::Var;
 use crate::sink::{GradientSink, discarded, ready, target};
 use crate::tape::Tape;
@@ -122,11 +122,7 @@ impl Rule for BatchNormRule {
         self.norm.weight.is_trained() || self.norm.bias.is_trained()
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
         let Some(x) = self.x.take() else { return Ok(wanted.iter().map(|_| None).collect()) };
         let output = self.output.take();
         let (mean, rstd) = (&self.mean, &self.rstd);
@@ -175,7 +171,7 @@ impl Rule for Evaluated {
         Vec::new()
     }
 
-    fn backward_input(&mut self, _: Vec<Option<Tensor>>, wanted: &[bool]) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, _: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
         Ok(wanted.iter().map(|_| None).collect())
     }
 }

@@ -11,7 +11,7 @@ use tensor::Tensor;
 
 use super::only;
 use crate::error::{AutogradError, Result};
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::Var;
 use crate::tape::Tape;
 
@@ -117,11 +117,7 @@ impl Rule for CollectiveRule {
         Vec::new()
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        _wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
         let gradient = only(outputs)?;
         let transpose = self.collective.transpose();
         Ok(vec![Some(transpose.run(&gradient, &self.group, Category::ActivationGradient)?)])

@@ -5,7 +5,7 @@ use tensor::ops::{self, convolution::ConvolutionOptions};
 
 use super::{autocast, named, only};
 use crate::error::Result;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::Var;
 use crate::sink::{GradientSink, ready, target};
 use crate::tape::Tape;
@@ -72,11 +72,7 @@ impl Rule for ConvolutionRule {
         None
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
         let gradient = only(outputs)?;
         let weight = || self.weight.values(gradient.dtype());
         let input = match (wanted[0], self.sum.take()) {

@@ -7,7 +7,7 @@ use tensor::ops::dropout::Mask;
 
 use super::{autocast, named, only};
 use crate::error::Result;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{TensorRanks, Var, map};
 use crate::tape::Tape;
 
@@ -111,11 +111,7 @@ impl Rule for DropoutRule {
         Vec::new()
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        _wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
         let gradient = only(outputs)?;
         Ok(vec![Some(ops::dropout::apply(gradient, self.mask, Category::ActivationGradient)?)])
     }

@@ -14,7 +14,7 @@ use super::Fp8Weight;
 use super::expert_adapter::{ExpertAdapter, ExpertAdapterTensors};
 use super::{autocast, named, only, values_of};
 use crate::error::Result;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::Var;
 use crate::sink::{GradientSink, give_gradient};
 use crate::tape::Tape;
@@ -195,11 +195,7 @@ impl Rule for ExpertsRule {
         adapted || [gate_up, down].into_iter().chain(gate_up_bias).chain(down_bias).any(Weight::is_trained)
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
         let (gradient, is_trained) = (only(outputs)?, self.has_weights());
         let ExpertsRule { gate_up, routes, gate, weights, x, tensors: [tensors, down_tensors], .. } = self;
         let [adapter, down_adapter] = weights.adapters.each_ref().map(Option::as_ref);

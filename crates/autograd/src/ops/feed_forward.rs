@@ -10,7 +10,7 @@ use tensor::ops::{self, Activation};
 use super::linear::backward_weight;
 use super::{autocast, named, only, values_of};
 use crate::error::Result;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{Var, map};
 use crate::sink::GradientSink;
 use crate::tape::Tape;
@@ -113,11 +113,7 @@ impl Rule for FeedForwardRule {
         self.weights.trained().contains(&true)
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
         let gradient = only(outputs)?;
         let Some(pre_activation) = self.pre_activation.take() else { return Ok(vec![None]) };
         let project = self.weights.project.values(gradient.dtype())?;

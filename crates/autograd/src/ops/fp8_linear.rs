@@ -13,7 +13,7 @@ use tensor::ops::fp8_parts;
 
 use super::{PartialSums, named, only};
 use crate::error::Result;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{Var, map};
 use crate::sink::{GradientSink, ready, target};
 use crate::tape::Tape;
@@ -307,11 +307,7 @@ impl Rule for Fp8LinearRule {
         self.layer.weight.is_trained() || self.layer.bias.as_ref().is_some_and(Weight::is_trained)
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
         let output = only(outputs)?;
         let Fp8Linear { weight, copies, bias, .. } = &self.layer;
         let wanted = wanted[0] || matches!(self.function, Input::Gated(_));

@@ -12,7 +12,7 @@ use super::adapter::{Adapter, AdapterTensors};
 use super::linear::backward_weight;
 use super::{autocast, named, only, values_of};
 use crate::error::Result;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{Var, map};
 use crate::sink::GradientSink;
 use crate::tape::Tape;
@@ -130,11 +130,7 @@ impl Rule for GatedFeedForwardRule {
         [gate_up, down].into_iter().chain(biases.iter().flatten()).any(Weight::is_trained) || adapted
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
         let (gradient, is_trained) = (only(outputs)?, self.has_weights());
         let [adapter, down_adapter] = &self.weights.adapters;
         let [tensors, down_tensors] = &mut self.tensors;

@@ -6,7 +6,7 @@ use tensor::{Shape, Tensor};
 
 use super::{autocast, named, only};
 use crate::error::Result;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::Var;
 use crate::tape::Tape;
 
@@ -40,11 +40,7 @@ impl Rule for GatherRule {
         vec![Saved::new("indices", &self.indices)]
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        _wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
         let gradient = only(outputs)?;
         let request = Request::new(Category::ActivationGradient, "gather.backward");
         let tensor = Tensor::empty(gradient.device(), self.shape, gradient.dtype(), request)?;

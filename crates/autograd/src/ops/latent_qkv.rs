@@ -1,12 +1,11 @@
 //! Queries, keys and values of attention with latents as one array.
 
-use tensor::Tensor;
 use tensor::ops;
 use tensor::ops::latent_qkv::LatentHeads;
 
 use super::{autocast, named, only};
 use crate::error::Result;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{Var, map};
 use crate::tape::Tape;
 
@@ -42,11 +41,7 @@ impl Rule for LatentQkvRule {
         Vec::new()
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        _wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
         let gradients = ops::latent_qkv::backward(&only(outputs)?, self.heads)?;
         Ok(gradients.into_iter().map(Some).collect())
     }

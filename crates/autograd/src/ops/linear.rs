@@ -5,7 +5,7 @@ use tensor::ops::{self, Activation};
 
 use super::{autocast, named, only, values_of};
 use crate::error::Result;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{Var, map};
 use crate::sink::{GradientSink, ready, target};
 use crate::tape::Tape;
@@ -122,11 +122,7 @@ impl Rule for LinearRule {
         self.weight.is_trained() || self.bias.as_ref().is_some_and(Weight::is_trained)
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
         let mut gradient = only(outputs)?;
         if let Some(activated) = self.activated.take() {
             gradient = ops::linear::backward_activation(gradient, &activated, self.activation)?;

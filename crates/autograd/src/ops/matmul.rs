@@ -6,7 +6,7 @@ use tensor::ops::matmul::{Factor, product};
 
 use super::{autocast, named, only};
 use crate::error::Result;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{Var, map};
 use crate::tape::Tape;
 
@@ -60,11 +60,7 @@ impl Rule for MatmulRule {
         self.factors.iter().flat_map(|both| names.clone().zip(both)).map(|(n, t)| Saved::new(n, t)).collect()
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
         let gradient = only(outputs)?;
         let Some([a, b]) = self.factors.take() else { return Ok(vec![None, None]) };
         let category = Category::ActivationGradient;

@@ -6,7 +6,7 @@ use tensor::ops;
 use super::{autocast, named, only};
 use crate::error::Result;
 use crate::pass::LossScale;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::Var;
 use crate::tape::Tape;
 
@@ -46,11 +46,7 @@ impl Rule for MseRule {
         vec![Saved::new("prediction", &self.prediction), Saved::new("target", &self.target)]
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        _wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
         let factor = only(outputs)?;
         if self.loss_scale.is_some() {
             return Ok(vec![Some(self.gradient(Some(&factor))?)]);
@@ -60,7 +56,7 @@ impl Rule for MseRule {
         Ok(vec![Some(gradient)])
     }
 
-    fn backward_root(&mut self, _wanted: &[bool]) -> Result<Option<Vec<Option<Tensor>>>> {
+    fn backward_root(&mut self, _wanted: &[bool]) -> Result<Option<ValueGradients>> {
         let factor = self.loss_scale.as_ref().map(|factor| &factor.scale);
         Ok(Some(vec![Some(self.gradient(factor)?)]))
     }

@@ -9,7 +9,7 @@ use tensor::ops::rms_norm::Settings;
 
 use super::autocast;
 use crate::error::{AutogradError, Result};
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{Source, TensorRanks, Var, give};
 use crate::sink::{GradientSink, Target, discarded, ready, target};
 use crate::tape::Tape;
@@ -128,11 +128,7 @@ impl Rule for NormRule {
         self.weight.is_trained() || self.bias.as_ref().is_some_and(Weight::is_trained)
     }
 
-    fn backward_input(
-        &mut self,
-        mut outputs: Vec<Option<Tensor>>,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, mut outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
         let normalised = outputs.pop().flatten();
         let sum = outputs.pop().flatten();
         // Without a gradient of the normalised values, the input's gradient is the sum's.

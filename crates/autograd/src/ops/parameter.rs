@@ -5,7 +5,7 @@ use tensor::{Tensor, ops};
 
 use super::{autocast, named, only};
 use crate::error::{AutogradError, Result};
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{BlockIndex, Placement, Var};
 use crate::sink::{GradientSink, ready, target};
 use crate::tape::Tape;
@@ -57,11 +57,7 @@ impl Rule for ParameterRule {
         self.weight.is_trained()
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        _wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
         self.gradient = Some(only(outputs)?);
         Ok(Vec::new())
     }

@@ -6,7 +6,7 @@ use tensor::{Shape, Tensor};
 
 use super::{autocast, named, only};
 use crate::error::Result;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{Var, map};
 use crate::tape::Tape;
 
@@ -51,11 +51,7 @@ impl Rule for PointwiseRule {
         self.x.iter().map(|x| Saved::new("x", x)).collect()
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        _wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
         let gradient = only(outputs)?;
         if let Some(number) = number_of(self.function) {
             return Ok(vec![Some(pointwise::forward(&gradient, Pointwise::Scale(number))?)]);
@@ -158,11 +154,7 @@ impl Rule for PairRule {
         self.operands.iter().flat_map(|both| names.clone().zip(both)).map(|(n, t)| Saved::new(n, t)).collect()
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
         let gradient = only(outputs)?;
         let of = |(operand, wanted): (usize, &bool)| match wanted {
             true => Ok(Some(summed_to(self.full(&gradient, operand)?, self.shapes[operand])?)),

@@ -5,7 +5,7 @@ use tensor::ops::{self, pooling::Windows};
 
 use super::{autocast, named, only};
 use crate::error::Result;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::Var;
 use crate::tape::Tape;
 
@@ -38,11 +38,7 @@ impl Rule for MaxPoolRule {
         vec![Saved::new("x", &self.x), Saved::new("output", &self.output)]
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        _wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
         let dy = only(outputs)?;
         Ok(vec![Some(ops::pooling::maximum_backward(&dy, &self.x, &self.output, &self.windows)?)])
     }
@@ -97,11 +93,7 @@ impl Rule for AveragePoolRule {
         Vec::new()
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        _wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
         let dy = only(outputs)?;
         Ok(vec![Some(ops::pooling::average_backward(&dy, self.size, &self.windows)?)])
     }

@@ -6,7 +6,7 @@ use tensor::{DType, Tensor};
 
 use super::{Rotary, autocast, named, only};
 use crate::error::Result;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::Var;
 use crate::sink::{GradientSink, discarded, ready, target};
 use crate::tape::Tape;
@@ -85,11 +85,7 @@ impl Rule for QkNormRule {
         self.weights.query.is_trained() || self.weights.key.is_trained()
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        _wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
         let gradient = only(outputs)?;
         let Some((qkv, rstd)) = self.saved.take() else { return Ok(vec![None]) };
         let (values, angles) = (self.weights.values(qkv.dtype())?, self.rotary.angles());

@@ -11,7 +11,7 @@ use tensor::{Shape, Tensor};
 use super::cast::autocast_all;
 use super::{autocast, named, only};
 use crate::error::{AutogradError, Result};
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{Source, Var, map, map_all};
 use crate::tape::Tape;
 
@@ -128,7 +128,7 @@ pub fn split(tape: &Tape, x: Var, axis: usize, lengths: &[usize]) -> Result<Vec<
 
 /// Joins the gradients of the parts of [`split`]: in f32 if one is, as those of shards are; a part without a
 /// gradient has zeros.
-fn joined(parts: Vec<Option<Tensor>>, axis: usize, shapes: &[Shape]) -> Result<Tensor> {
+fn joined(parts: ValueGradients, axis: usize, shapes: &[Shape]) -> Result<Tensor> {
     let first = parts.iter().flatten().next().ok_or(AutogradError::NotRecorded)?;
     let is_wide = parts.iter().flatten().any(|part| part.dtype() == DType::F32);
     let (device, dtype) = (first.device(), if is_wide { DType::F32 } else { first.dtype() });
@@ -160,11 +160,7 @@ impl Rule for RearrangeRule {
         Vec::new()
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
         if let RearrangeRule::Split { axis, shapes } = self {
             return Ok(vec![Some(joined(outputs, *axis, shapes)?)]);
         }

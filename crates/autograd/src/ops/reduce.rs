@@ -7,7 +7,7 @@ use tensor::{Shape, Tensor};
 
 use super::{autocast, named, only, pointwise::pointwise};
 use crate::error::Result;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{Var, map};
 use crate::tape::Tape;
 
@@ -50,11 +50,7 @@ impl Rule for SumRule {
         Vec::new()
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        _wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
         Ok(vec![Some(rearrange::repeat(&only(outputs)?, self.shape)?)])
     }
 }
@@ -91,11 +87,7 @@ impl Rule for MaximumRule {
         self.saved.iter().flat_map(|both| names.clone().zip(both)).map(|(n, t)| Saved::new(n, t)).collect()
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        _wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
         let gradient = only(outputs)?;
         let Some([x, y]) = self.saved.take() else { return Ok(vec![None]) };
         Ok(vec![Some(reduce::backward_maximum(&gradient, &x, &y, self.axis)?)])

@@ -6,7 +6,7 @@ use tensor::ops::rotary::{Angles, Turn};
 
 use super::{autocast, named, only};
 use crate::error::Result;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{Var, map};
 use crate::tape::Tape;
 
@@ -63,11 +63,7 @@ impl Rule for RotaryRule {
         Vec::new()
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        _wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
         let gradient = only(outputs)?;
         let Rotary { measures, .. } = self.rotary;
         Ok(vec![Some(ops::rotary::rotate(gradient, self.heads, self.rotary.angles(), Turn::Back, measures)?)])

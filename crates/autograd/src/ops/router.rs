@@ -6,7 +6,7 @@ use tensor::ops::router as kernel;
 
 use super::{named, only};
 use crate::error::Result;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{Var, map};
 use crate::sink::{GradientSink, Target, give_gradient};
 use crate::tape::Tape;
@@ -74,11 +74,7 @@ impl Rule for RouterRule {
         self.weights.is_trained()
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
         let (gradient, weight) = (only(outputs)?, &self.weights.weight);
         let input = || {
             let dtype = if weight.copies() > 0 { DType::F32 } else { self.x.dtype() };

@@ -6,7 +6,7 @@ use tensor::ops::routing::{self as kernel, Balance, Balancing, Routes, Routing, 
 use super::{named, only};
 use crate::error::Result;
 use crate::pass::LossScale;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::Var;
 use crate::tape::Tape;
 
@@ -79,11 +79,7 @@ impl Rule for RoutingRule {
         saved.into_iter().chain(token_counts).collect()
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        _wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
         let RoutingRule { logits, routes, routing, balance, loss_scale, tokens } = self;
         let balancing = Balancing {
             factors: balance.unwrap_or_default(),

@@ -7,7 +7,7 @@ use tensor::ops::matmul::{self, Factor};
 
 use super::{autocast, named, only};
 use crate::error::Result;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{Dimension, Placement, TensorRanks, Var, give, map};
 use crate::sink::{GradientSink, Target, ready, target};
 use crate::tape::Tape;
@@ -82,11 +82,7 @@ impl Rule for RowLinearRule {
         self.weight.is_trained()
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
         let gradient = only(outputs)?;
         let input = if wanted[0] {
             let values = self.weight.values(gradient.dtype())?;

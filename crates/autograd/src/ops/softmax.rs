@@ -5,7 +5,7 @@ use tensor::ops;
 
 use super::{autocast, named, only};
 use crate::error::Result;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{Var, map};
 use crate::tape::Tape;
 
@@ -38,11 +38,7 @@ impl Rule for SoftmaxRule {
         self.y.iter().map(|y| Saved::new("y", y)).collect()
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        _wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
         let gradient = only(outputs)?;
         let Some(y) = self.y.take() else { return Ok(vec![None]) };
         Ok(vec![Some(ops::softmax::backward(&gradient, &y)?)])

@@ -9,7 +9,7 @@ use super::ranks::tree_sum;
 use super::var::{Source, Var};
 use crate::error::{AutogradError, Result};
 use crate::ops::{autocast, only};
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::tape::Tape;
 
 /// Backward of the operators of this file, which save nothing.
@@ -96,11 +96,7 @@ impl Rule for PieceRule {
         Vec::new()
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        _wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
         match self {
             PieceRule::Split => {
                 let pieces = outputs.into_iter().collect::<Option<Vec<_>>>();

@@ -9,7 +9,7 @@ use super::ranks::TensorRanks;
 use super::var::{Source, Var};
 use crate::error::{AutogradError, Result};
 use crate::ops::{autocast, named, only, values_of};
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sink::{GradientSink, ready, target};
 use crate::tape::Tape;
 use crate::weight::Weight;
@@ -100,11 +100,7 @@ impl Rule for CopyRule {
         Vec::new()
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        _wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
         let request = Request::new(Category::ActivationGradient, COPY);
         let parts = outputs.into_iter().collect::<Option<Vec<_>>>().ok_or(AutogradError::NotRecorded)?;
         let sum = match parts.iter().all(|part| part.dtype() == DType::F32) {
@@ -171,11 +167,7 @@ impl Rule for SumRule {
         self.bias.as_ref().is_some_and(Weight::is_trained)
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        _wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
         let request = Request::new(Category::ActivationGradient, SUM);
         let gradient = self.ranks.gather_rows(&only(outputs)?, request)?.reshape(self.shape)?;
         self.gradient = self.has_weights().then(|| gradient.clone());

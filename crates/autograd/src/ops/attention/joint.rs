@@ -12,7 +12,7 @@ use tensor::{Shape, Tensor};
 use super::super::{autocast, named};
 use super::whole::OPERATOR;
 use crate::error::{AutogradError, Result};
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{Source, Var};
 use crate::tape::Tape;
 
@@ -91,11 +91,7 @@ impl Rule for JointAttentionRule {
         vec![Saved::new("qkv", qkv), Saved::new("output", output), Saved::new("logsumexp", logsumexp)]
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
         let Some(JointSaved { qkv, output, logsumexp }) = self.saved.take() else {
             return Ok(vec![None; wanted.len()]);
         };

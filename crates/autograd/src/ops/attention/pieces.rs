@@ -13,7 +13,7 @@ use tensor::{Tensor, ops};
 use super::super::{Dropout, autocast, named, parameter, values_of};
 use super::whole::OPERATOR;
 use crate::error::{AutogradError, Result};
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{BlockIndex, Pieces, Source, Var, part};
 use crate::tape::Tape;
 use crate::weight::Weight;
@@ -197,11 +197,7 @@ impl Rule for PiecedAttentionRule {
         self.saved.iter().flat_map(PieceSaved::list).collect()
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        _wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
         let saved = std::mem::take(&mut self.saved);
         let gradients = outputs.into_iter().collect::<Option<Vec<_>>>().ok_or(AutogradError::NotRecorded)?;
         let all = self.layout.gather(&saved, Category::ActivationGradient)?;

@@ -9,7 +9,7 @@ use super::super::{Dropout, Rotary, autocast, named, only, values_of};
 use super::measures::AttentionMeasures;
 use crate::error::{AutogradError, Result};
 use crate::pass::CachedPass;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{Source, Var};
 use crate::sink::{GradientSink, ready, target};
 use crate::tape::Tape;
@@ -145,11 +145,7 @@ impl Rule for AttentionRule {
         self.saved.as_ref().map(AttentionSaved::list).unwrap_or_default()
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
         let gradient = only(outputs)?;
         let Some(AttentionSaved { qkv, output, logsumexp }) = self.saved.take() else {
             return Ok(vec![None; wanted.len()]);

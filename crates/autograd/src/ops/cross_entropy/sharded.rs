@@ -9,7 +9,7 @@ use super::super::{named, only};
 use super::rows::merged_loss;
 use super::whole::OPERATOR;
 use crate::error::{AutogradError, Result};
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{Source, TensorRanks, Var};
 use crate::tape::Tape;
 
@@ -76,11 +76,7 @@ impl Rule for ShardedCrossEntropyRule {
         scores.chain([Saved::new("statistics", &self.statistics.rows)]).chain(weights).collect()
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        _wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
         let factor = only(outputs)?;
         let request = Request::new(Category::ActivationGradient, OPERATOR);
         let mut gradients = Vec::with_capacity(self.scores.len());

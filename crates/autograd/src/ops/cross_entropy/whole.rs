@@ -6,7 +6,7 @@ use tensor::ops;
 use super::super::{autocast, named, only};
 use crate::error::Result;
 use crate::pass::LossScale;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::Var;
 use crate::tape::Tape;
 
@@ -51,11 +51,7 @@ impl Rule for CrossEntropyRule {
         self.gradient.iter().map(|t| Saved::new("gradient", t)).collect()
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        _wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
         let factor = match &self.loss_scale {
             // The gradient has the loss scale already, and so has the factor.
             Some(scale) if self.is_scaled => scale.removed_from(only(outputs)?)?,
@@ -67,7 +63,7 @@ impl Rule for CrossEntropyRule {
         Ok(vec![self.gradient.take()])
     }
 
-    fn backward_root(&mut self, _wanted: &[bool]) -> Result<Option<Vec<Option<Tensor>>>> {
+    fn backward_root(&mut self, _wanted: &[bool]) -> Result<Option<ValueGradients>> {
         if let (Some(gradient), Some(scale), false) = (&self.gradient, &self.loss_scale, self.is_scaled) {
             ops::scale::by(gradient, &scale.scale)?;
         }

@@ -7,7 +7,7 @@ use super::super::{autocast, named, only};
 use super::positions::Positions;
 use super::whole::OPERATOR;
 use crate::error::Result;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{TensorRanks, Var};
 use crate::sink::{GradientSink, ready, target};
 use crate::tape::Tape;
@@ -99,11 +99,7 @@ impl Rule for ShardedEmbeddingRule {
         self.tables.iter().chain(&self.positions).any(Weight::is_trained)
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        _wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
         let request = Request::new(Category::ActivationGradient, OPERATOR);
         let gradient = self.ranks.gather_rows(&only(outputs)?, request)?;
         let [batch, time] = [self.tokens.shape().rows(), self.tokens.shape().columns()];

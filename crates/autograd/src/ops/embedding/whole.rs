@@ -6,7 +6,7 @@ use tensor::ops;
 use super::super::{add, autocast, named, only};
 use super::positions::Positions;
 use crate::error::Result;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::Var;
 use crate::sink::{GradientSink, ready, target};
 use crate::tape::Tape;
@@ -89,11 +89,7 @@ impl Rule for EmbeddingRule {
         self.table.is_trained() || self.positions.as_ref().is_some_and(Weight::is_trained)
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        _wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
         self.gradient = Some(only(outputs)?);
         Ok(Vec::new())
     }

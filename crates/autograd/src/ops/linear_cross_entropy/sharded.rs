@@ -10,7 +10,7 @@ use super::super::cross_entropy::merged_loss;
 use super::super::{named, only};
 use super::whole::OPERATOR;
 use crate::error::{AutogradError, Result};
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{Source, TensorRanks, Var};
 use crate::sink::{GradientSink, Target, ready, target};
 use crate::tape::Tape;
@@ -124,11 +124,7 @@ impl Rule for ShardedLinearCrossEntropyRule {
         self.shards.iter().any(|shard| shard.weight.is_trained())
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
         let factor = only(outputs)?;
         let input = |(shard, wanted): (&ShardHead, &bool)| match wanted {
             true => self.gradients(shard, &factor, true, None),
@@ -142,10 +138,10 @@ impl Rule for ShardedLinearCrossEntropyRule {
     /// Also computes the gradients of the weights, because each piece of the scores serves both.
     fn backward(
         &mut self,
-        outputs: Vec<Option<Tensor>>,
+        outputs: ValueGradients,
         wanted: &[bool],
         sink: &mut dyn GradientSink,
-    ) -> Result<Vec<Option<Tensor>>> {
+    ) -> Result<ValueGradients> {
         let factor = only(outputs)?;
         self.whole = true;
         let mut inputs = Vec::with_capacity(self.shards.len());

@@ -5,7 +5,7 @@ use tensor::ops::linear_cross_entropy as operator;
 
 use super::super::{autocast, named, only};
 use crate::error::Result;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::Var;
 use crate::sink::{GradientSink, Target, ready, target};
 use crate::tape::Tape;
@@ -88,11 +88,7 @@ impl Rule for LinearCrossEntropyRule {
         self.weight.is_trained()
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
         let factor = only(outputs)?;
         let input = if wanted[0] { self.gradients(&factor, true, None)? } else { None };
         self.factor = Some(factor);
@@ -102,10 +98,10 @@ impl Rule for LinearCrossEntropyRule {
     /// Also computes the weight's gradient, because each piece of the scores serves both.
     fn backward(
         &mut self,
-        outputs: Vec<Option<Tensor>>,
+        outputs: ValueGradients,
         wanted: &[bool],
         sink: &mut dyn GradientSink,
-    ) -> Result<Vec<Option<Tensor>>> {
+    ) -> Result<ValueGradients> {
         let (factor, matrix) = (only(outputs)?, target(sink, &self.weight)?);
         self.whole = true;
         if !wanted[0] && matrix.is_none() {

@@ -11,7 +11,7 @@ use super::super::{QkNormWeights, named};
 use super::columns::{COLUMNS, divided};
 use super::whole::OPERATOR;
 use crate::error::{AutogradError, Result};
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::{Source, TensorRanks, Var};
 use crate::sink::{GradientSink, ready, target};
 use crate::tape::Tape;
@@ -185,11 +185,7 @@ impl Rule for ShardedNormRule {
         self.shards.iter().any(is_trained)
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        _wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
         let mut values = Vec::with_capacity(self.shards.len());
         let mut sums = Vec::with_capacity(self.shards.len());
         for (shard, gradient) in self.shards.iter_mut().zip(outputs) {

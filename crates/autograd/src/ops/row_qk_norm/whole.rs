@@ -7,7 +7,7 @@ use tensor::{DType, Tensor};
 use super::super::{QkNormWeights, autocast, named, only};
 use super::columns::{COLUMNS, divided};
 use crate::error::Result;
-use crate::rule::{Rule, Saved};
+use crate::rule::{Rule, Saved, ValueGradients};
 use crate::sharded::Var;
 use crate::sink::{GradientSink, ready, target};
 use crate::tape::Tape;
@@ -96,11 +96,7 @@ impl Rule for RowQkNormRule {
         self.weights.query.is_trained() || self.weights.key.is_trained()
     }
 
-    fn backward_input(
-        &mut self,
-        outputs: Vec<Option<Tensor>>,
-        _wanted: &[bool],
-    ) -> Result<Vec<Option<Tensor>>> {
+    fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
         let gradient = only(outputs)?;
         let [queries, keys, values] = divided(&gradient, self.heads)?;
         drop(gradient);
