@@ -1,10 +1,10 @@
 //! Passes of a step through all stages, of which each rank computes its own.
 
-use autograd::{CachedPass, GradientSink, Pass, Tape, Var};
+use autograd::{CachedPass, Pass, Tape, Var};
 use collective::Axis;
 use device::{Category, Request};
 use nn::Model;
-use parallel::data::{MicroBatchSink, WalkKind, WeightUnits};
+use parallel::data::{WalkKind, WeightUnits};
 use parallel::pipeline::{Action, ActionPart, Feed};
 use tensor::Tensor;
 
@@ -168,10 +168,6 @@ impl Feed for PassFeed<'_> {
             },
             Use::Ignore => Pass::default(),
         })
-    }
-
-    fn sink<'a>(&'a mut self, sink: MicroBatchSink<'a>, _reduces: bool) -> Box<dyn GradientSink + 'a> {
-        Box::new(sink)
     }
 
     fn loss(&mut self, _micro_batch: usize, _loss: &Tensor) -> Result<()> {

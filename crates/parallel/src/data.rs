@@ -22,7 +22,7 @@ pub use gather::{broadcast_parts, gather_counts, gather_parts, gather_rows, gath
 pub use lanes::Lanes;
 pub use options::{Reduction, ReductionOptions};
 pub(crate) use reduction::SinkPhase;
-pub use reduction::{GradientReduction, MicroBatchSink, SharedTensors, sets_in_turn};
+pub use reduction::{GradientObserver, GradientReduction, MicroBatchSink, SharedTensors, sets_in_turn};
 pub(crate) use stream_order::between_compute;
 pub use weight_layout::WeightLayout;
 pub use weight_units::{UnitOptions, WalkKind, WeightUnits};

@@ -24,7 +24,7 @@ use crate::error::{ParallelError, Result};
 pub(crate) use phase::SinkPhase;
 use run_sums::RunSums;
 pub use shared::SharedTensors;
-pub use sink::MicroBatchSink;
+pub use sink::{GradientObserver, MicroBatchSink};
 use step_sums::{Progress, StepSums};
 use turn_sums::TurnSums;
 pub use turn_sums::sets_in_turn;

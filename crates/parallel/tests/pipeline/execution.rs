@@ -1,13 +1,13 @@
 //! The executor: every schedule gives the gradients of one rank, bit for bit, and at each index of its list
 //! holds exactly the received tensors that the loads predict.
 
-use autograd::{GradientSink, Mode, Tape, Var, ops};
+use autograd::{Mode, Tape, Var, ops};
 use collective::{Axis, Communicator, GridGroups, RankGrid, threads};
 use device::{Category, DType, Device, DeviceOptions};
 use nn::layers::{Activation, Linear};
 use nn::{Init, Input, Model, Parameters};
 use parallel::ParallelError;
-use parallel::data::{Assignment, BucketEnd, GradientReduction, MicroBatchSink, Reduction, ReductionOptions};
+use parallel::data::{Assignment, BucketEnd, GradientReduction, Reduction, ReductionOptions};
 use parallel::pipeline::{
     Action, ActionKind, ActionPart, Crossing, Executor, Feed, Held, Loads, Schedule, ScheduleKind, StagePart,
     loads,
@@ -115,10 +115,6 @@ impl Feed for Watching<'_> {
 
     fn targets(&mut self, micro_batch: usize) -> Result<Tensor, ParallelError> {
         Ok(self.tensor("targets", micro_batch))
-    }
-
-    fn sink<'s>(&'s mut self, sink: MicroBatchSink<'s>, _: bool) -> Box<dyn GradientSink + 's> {
-        Box::new(sink)
     }
 
     fn loss(&mut self, _: usize, loss: &Tensor) -> Result<(), ParallelError> {

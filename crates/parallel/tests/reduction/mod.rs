@@ -155,6 +155,7 @@ fn run(
                 sink.ready(id).unwrap();
             }
             let loss = Tensor::from_host(&device, &gradient(99, micro_batch, 1), [1], Category::Activation)?;
+            drop(sink);
             reduction.end_micro_batch(Some(&loss))?;
         }
         reduction.finish(&group)?;
@@ -419,6 +420,7 @@ fn missing_gradients_are_named() {
         sink.ready(id).unwrap();
     }
     let loss = Tensor::from_host(&device, &[0.0_f32], [1], Category::Activation).unwrap();
+    drop(sink);
     reduction.end_micro_batch(Some(&loss)).unwrap();
     match reduction.finish(&group) {
         Err(ParallelError::MissingGradient { parameter }) => assert_eq!(parameter, "p2"),

@@ -13,9 +13,9 @@ pub(crate) mod pixels;
 pub(crate) mod results;
 pub(crate) mod settings;
 
-use autograd::{GradientSink, Pass};
-use parallel::data::MicroBatchSink;
-use parallel::pipeline::{Action, ActionPart, Feed, ScratchSink};
+use autograd::Pass;
+use parallel::data::GradientObserver;
+use parallel::pipeline::{Action, ActionPart, Feed};
 use tensor::Tensor;
 
 use crate::error::{Result, WorkerError};
@@ -61,14 +61,9 @@ impl Feed for WorkerFeed<'_> {
         Ok(self.settings.of_pass(Pass { micro_batch, observers, is_padding, ..pass }))
     }
 
-    fn sink<'s>(&'s mut self, sink: MicroBatchSink<'s>, reduces: bool) -> Box<dyn GradientSink + 's> {
+    fn gradients(&mut self, reduces: bool) -> Option<Box<dyn GradientObserver + '_>> {
         let number = |index| self.arrays.batches.numbers().ok().map(|numbers| numbers.number(index));
-        self.observation.sink(Box::new(sink), number, reduces)
-    }
-
-    fn scratch_sink<'s>(&'s mut self, sink: ScratchSink<'s>) -> Box<dyn GradientSink + 's> {
-        let number = |index| self.arrays.batches.numbers().ok().map(|numbers| numbers.number(index));
-        self.observation.sink(Box::new(sink), number, false)
+        self.observation.of_gradients(number, reduces)
     }
 
     fn predicted(&mut self, prediction: &Tensor, targets: &Tensor) -> Result<()> {

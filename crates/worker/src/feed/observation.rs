@@ -4,8 +4,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use autograd::{AutogradError, GradientSink, Observer, Observers, Target, UseId, Weight};
+use autograd::{AutogradError, Observer, Observers, Target, UseId};
 use device::{Device, Mark};
+use parallel::data::GradientObserver;
 use parallel::pipeline::{Action, ActionKind, ActionPart};
 use telemetry::Phase;
 
@@ -112,55 +113,59 @@ impl Observation {
         Observers::new(verified.into_iter().chain(self.observers.iter().cloned()).chain(hashes))
     }
 
-    /// Returns a sink that observes the gradients of the present pass, which is one of the micro-batch whose
-    /// number `number` returns, and passes them to `sink`. `reduces`: the sink's work is a reduction.
-    pub(crate) fn sink<'a>(
-        &'a self,
-        sink: Box<dyn GradientSink + 'a>,
+    /// Returns the observer of the gradients of the present pass, which is one of the micro-batch whose number
+    /// `number` returns. `reduces`: the gradients are reduced over ranks.
+    pub(crate) fn of_gradients(
+        &self,
         number: impl FnOnce(usize) -> Option<u64>,
         reduces: bool,
-    ) -> Box<dyn GradientSink + 'a> {
+    ) -> Option<Box<dyn GradientObserver + '_>> {
         let verified = self.verification.as_ref().zip(self.at).and_then(|(verification, at)| {
             let number = number(at.micro_batch).filter(|number| verification.is_of(*number))?;
             Some(verification.gradients(at.stage, number))
         });
         // On a GPU, reduction overlaps backward, and only the exposed part is counted, after backward.
         let is_exposed = reduces && !self.device.is_cuda_like();
-        Box::new(ObservedSink { sink, observation: self, is_exposed, verified })
+        let is_observed = verified.is_some() || is_exposed || self.moments.is_some();
+        is_observed.then(|| Box::new(ObservedGradients { observation: self, is_exposed, verified }) as _)
     }
 }
 
-/// A sink whose gradients are observed.
-struct ObservedSink<'a> {
-    sink: Box<dyn GradientSink + 'a>,
+/// Observes the gradients of a pass: verification, phases and the hook.
+struct ObservedGradients<'a> {
     observation: &'a Observation,
-    /// True if the host does the sink's work itself, which counts as reduction.
+    /// True if the host adds gradients up itself, which counts as reduction.
     is_exposed: bool,
     verified: Option<VerifiedGradients>,
 }
 
-impl GradientSink for ObservedSink<'_> {
-    fn target(&mut self, use_id: UseId, weight: &Weight) -> autograd::Result<Target> {
-        let target = self.sink.target(use_id, weight)?;
-        if let Some(verified) = &mut self.verified {
-            verified.begin(use_id, &target);
+impl ObservedGradients<'_> {
+    /// Enters a phase if the host adds gradients up.
+    fn enter(&self, phase: Phase) -> autograd::Result<()> {
+        if !self.is_exposed {
+            return Ok(());
         }
-        Ok(target)
+        self.observation.phases.enter(phase).map_err(|error| AutogradError::Hook(Box::new(error)))
+    }
+}
+
+impl GradientObserver for ObservedGradients<'_> {
+    fn begins(&mut self, use_id: UseId, target: &Target) {
+        if let Some(verified) = &mut self.verified {
+            verified.begin(use_id, target);
+        }
     }
 
-    fn ready(&mut self, use_id: UseId) -> autograd::Result<()> {
-        let Observation { phases, moments, names, at, .. } = self.observation;
+    fn is_complete(&mut self, use_id: UseId) -> autograd::Result<()> {
         if let Some(verified) = &mut self.verified {
             verified.end(use_id)?;
         }
-        if self.is_exposed {
-            let refused = |error| AutogradError::Hook(Box::new(error));
-            phases.enter(Phase::Reduce).map_err(refused)?;
-            self.sink.ready(use_id)?;
-            phases.enter(Phase::Backward).map_err(refused)?;
-        } else {
-            self.sink.ready(use_id)?;
-        }
+        self.enter(Phase::Reduce)
+    }
+
+    fn is_added(&mut self, use_id: UseId) -> autograd::Result<()> {
+        self.enter(Phase::Backward)?;
+        let Observation { moments, names, at, .. } = self.observation;
         if moments.is_some() {
             let names = at.and_then(|at| names.get(&at.stage));
             let name = names.and_then(|names| names.get(use_id.0 as usize)).map_or("", String::as_str);

@@ -1,4 +1,4 @@
-//! The sink to which backward passes the gradients of one micro-batch.
+//! The sink of a backward pass: from a gradient's rule to its bucket.
 
 use autograd::{AutogradError, GradientSink, Target, UseId, Weight};
 use collective::DividedGroup;
@@ -6,16 +6,45 @@ use collective::DividedGroup;
 use super::GradientReduction;
 use crate::data::buckets::BucketSlot;
 
-/// A sink that gives one micro-batch's gradients their slots in the buckets, and reduces buckets as they
-/// fill.
+/// Follows the gradients of a backward pass from their rules to their buckets.
+pub trait GradientObserver {
+    /// Called before a rule computes a gradient into `target`.
+    fn begins(&mut self, use_id: UseId, target: &Target);
+
+    /// Called when a gradient is complete, before it is added up.
+    ///
+    /// # Errors
+    /// Errors of the observer, which end the step.
+    fn is_complete(&mut self, use_id: UseId) -> autograd::Result<()>;
+
+    /// Called when a gradient has been added up, and its bucket reduced if it was the last one there.
+    ///
+    /// # Errors
+    /// Errors of the observer, which end the step.
+    fn is_added(&mut self, use_id: UseId) -> autograd::Result<()>;
+}
+
+/// The sink of one micro-batch's gradients.
 pub struct MicroBatchSink<'a> {
-    reduction: &'a mut GradientReduction,
-    group: DividedGroup,
+    destination: Destination<'a>,
+    observer: Option<Box<dyn GradientObserver + 'a>>,
+}
+
+/// Memory for a micro-batch's gradients.
+enum Destination<'a> {
+    /// The buckets of a step, which are reduced over the ranks of a group as they fill.
+    Buckets(&'a mut GradientReduction, DividedGroup),
+    /// Memory of the step's sums that is idle: the gradients are discarded.
+    Scratch(&'a GradientReduction),
 }
 
 impl std::fmt::Debug for MicroBatchSink<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MicroBatchSink").field("micro_batch", &self.reduction.sums.micro_batch()).finish()
+        let micro_batch = match &self.destination {
+            Destination::Buckets(reduction, _) => Some(reduction.sums.micro_batch()),
+            Destination::Scratch(_) => None,
+        };
+        f.debug_struct("MicroBatchSink").field("micro_batch", &micro_batch).finish()
     }
 }
 
@@ -24,29 +53,59 @@ impl GradientReduction {
     /// [`Axis::Data`](collective::Axis::Data).
     pub fn sink(&mut self, group: &DividedGroup) -> MicroBatchSink<'_> {
         self.missing.clone_from(&self.layout.members);
-        MicroBatchSink { reduction: self, group: group.clone() }
+        MicroBatchSink { destination: Destination::Buckets(self, group.clone()), observer: None }
     }
-}
 
-impl MicroBatchSink<'_> {
+    /// Creates a sink whose gradients are no part of a step's sums.
+    pub fn scratch_sink(&self) -> MicroBatchSink<'_> {
+        MicroBatchSink { destination: Destination::Scratch(self), observer: None }
+    }
+
     fn slot(&self, use_id: UseId) -> autograd::Result<BucketSlot> {
         let unknown =
             || AutogradError::NoTarget { use_id: use_id.0, reason: "it was not registered".to_owned() };
-        self.reduction.layout.slot(use_id).ok_or_else(unknown)
+        self.layout.slot(use_id).ok_or_else(unknown)
+    }
+
+    /// Returns the memory of a use's gradient in its bucket.
+    fn bucket_target(&mut self, use_id: UseId, weight: &Weight) -> autograd::Result<Target> {
+        let BucketSlot { bucket, offset } = self.slot(use_id)?;
+        let accumulate = self.sums.phase(self.sums.micro_batch()).accumulates;
+        let tensor = self.sums.buffer(bucket)?.view(offset, weight.shape())?;
+        Ok(Target { tensor, accumulate })
+    }
+}
+
+impl<'a> MicroBatchSink<'a> {
+    /// Returns the sink with an observer of its gradients, if there is one.
+    #[must_use]
+    pub fn observed(self, observer: Option<Box<dyn GradientObserver + 'a>>) -> Self {
+        MicroBatchSink { observer, ..self }
     }
 }
 
 impl GradientSink for MicroBatchSink<'_> {
     fn target(&mut self, use_id: UseId, weight: &Weight) -> autograd::Result<Target> {
-        let BucketSlot { bucket, offset } = self.slot(use_id)?;
-        let sums = &mut self.reduction.sums;
-        let accumulate = sums.phase(sums.micro_batch()).accumulates;
-        let tensor = sums.buffer(bucket)?.view(offset, weight.shape())?;
-        Ok(Target { tensor, accumulate })
+        let target = match &mut self.destination {
+            Destination::Buckets(reduction, _) => reduction.bucket_target(use_id, weight)?,
+            Destination::Scratch(reduction) => {
+                Target { tensor: reduction.scratch(use_id, weight)?, accumulate: false }
+            }
+        };
+        if let Some(observer) = &mut self.observer {
+            observer.begins(use_id, &target);
+        }
+        Ok(target)
     }
 
     fn ready(&mut self, use_id: UseId) -> autograd::Result<()> {
-        let slot = self.slot(use_id)?;
-        Ok(self.reduction.complete(slot.bucket, &self.group)?)
+        if let Some(observer) = &mut self.observer {
+            observer.is_complete(use_id)?;
+        }
+        if let Destination::Buckets(reduction, group) = &mut self.destination {
+            let bucket = reduction.slot(use_id)?.bucket;
+            reduction.complete(bucket, group)?;
+        }
+        self.observer.as_mut().map_or(Ok(()), |observer| observer.is_added(use_id))
     }
 }

@@ -14,7 +14,6 @@
 mod forward;
 mod passes;
 mod repeats;
-mod scratch;
 mod transfers;
 mod transit;
 
@@ -27,13 +26,12 @@ use device::{DType, Device, StreamKind};
 use nn::{Model, Parameter};
 use tensor::{Shape, Tensor};
 
-use crate::data::{GradientReduction, MicroBatchSink, ParameterShard, SinkPhase, WeightUnits};
+use crate::data::{GradientObserver, GradientReduction, ParameterShard, SinkPhase, WeightUnits};
 use crate::error::{ParallelError, Result};
 use crate::pipeline::action::{Action, ActionKind};
 use crate::pipeline::schedule::Schedule;
 pub use repeats::{PlanWork, Skipped};
 use repeats::{Repeats, Repetition};
-pub use scratch::ScratchSink;
 use transit::{InTransit, Queues};
 
 /// A stage of the model on the rank that holds it.
@@ -116,17 +114,10 @@ pub trait Feed {
         Ok(Pass::default())
     }
 
-    /// Returns the sink for backward, a wrapper of `sink`. `reduces` says that this pass's gradients are
+    /// Returns an observer of the gradients of a backward pass, if there is one. `reduces` says that they are
     /// reduced over ranks.
-    fn sink<'a>(
-        &'a mut self,
-        sink: MicroBatchSink<'a>,
-        reduces: bool,
-    ) -> Box<dyn autograd::GradientSink + 'a>;
-
-    /// Returns the sink for the backward pass of [`Executor::repeat`], a wrapper of `sink`.
-    fn scratch_sink<'a>(&'a mut self, sink: ScratchSink<'a>) -> Box<dyn autograd::GradientSink + 'a> {
-        Box::new(sink)
+    fn gradients(&mut self, _reduces: bool) -> Option<Box<dyn GradientObserver + '_>> {
+        None
     }
 
     /// Receives the prediction of an evaluated micro-batch before its loss is computed; called on the rank of
@@ -254,7 +245,7 @@ impl Executor {
     }
 
     /// Runs the forward and backward passes of this replica's micro-batch `micro_batch` between steps, in
-    /// [`Mode::Rehearse`]. Gradients go to [`Feed::scratch_sink`], and nothing of a step's sums changes. The
+    /// [`Mode::Rehearse`]. Gradients are discarded, and nothing of a step's sums changes. The
     /// loss is multiplied by `scale`.
     pub fn repeat<'a, F: Feed>(
         &'a self,

@@ -1,12 +1,12 @@
 //! Forward and backward passes of one micro-batch through one stage.
 
-use autograd::{Mode, Pass, Source, Tape, Var};
+use autograd::{GradientSink, Mode, Pass, Source, Tape, Var};
 use device::StreamKind;
 use nn::Input;
 use tensor::Tensor;
 
 use super::transit::{Arrived, Live, Outgoing, Pending, Root};
-use super::{ActionPart, Feed, ScratchSink, Walk, Work};
+use super::{ActionPart, Feed, Walk, Work};
 use crate::error::{ParallelError, Result};
 use crate::pipeline::action::{Action, ActionKind};
 
@@ -100,28 +100,11 @@ impl<F: Feed> Walk<'_, F> {
             let (leaves, weights) = halves.map_err(ParallelError::from)?;
             self.queues[stage].pending.push(action, Pending { weights, loss });
             leaves
-        } else if let Work::Repetition { .. } = self.work {
-            let reduction = self.reductions.get(stage).ok_or(ParallelError::Unsound { action })?;
-            let mut sink = self.feed.scratch_sink(ScratchSink(reduction));
-            let ran = match root {
-                Ok(loss) => tape.backward(loss, &mut *sink),
-                Err(seeds) => tape.backward_from(seeds, &mut *sink),
-            };
-            drop(sink);
-            ran.map_err(ParallelError::from)?
         } else {
-            let reduction = self.reductions.get_mut(stage).ok_or(ParallelError::Unsound { action })?;
-            let reduces = reduction.reduces_next();
-            let data = self.groups.divided(reduction.axis()).map_err(ParallelError::from)?;
-            let mut sink = self.feed.sink(reduction.sink(&data), reduces);
-            let ran = match root {
-                Ok(loss) => tape.backward(loss, &mut *sink),
-                Err(seeds) => tape.backward_from(seeds, &mut *sink),
-            };
-            drop(sink);
-            let leaves = ran.map_err(ParallelError::from)?;
-            reduction.end_micro_batch(loss.as_ref())?;
-            leaves
+            self.sum_gradients(action, loss.as_ref(), |sink| match root {
+                Ok(loss) => tape.backward(loss, sink),
+                Err(seeds) => tape.backward_from(seeds, sink),
+            })?
         };
         let Some(leaf) = leaf else { return Ok(()) };
         let missing = ParallelError::MissingInputGradient { stage: action.stage };
@@ -135,14 +118,29 @@ impl<F: Feed> Walk<'_, F> {
         let stage = self.local_stage(action)?;
         let Pending { weights, loss } = self.queues[stage].pending.pop(action)?;
         self.feed.enter(action, ActionPart::Computing)?;
+        self.sum_gradients(action, loss.as_ref(), |sink| weights.backward_weight(sink))
+    }
+
+    /// Runs `backward`, the part of a pass that computes gradients of weights, with the sink of the stage.
+    /// Adds `loss` to the step's. A repetition's gradients are discarded.
+    fn sum_gradients<T>(
+        &mut self,
+        action: Action,
+        loss: Option<&Tensor>,
+        backward: impl FnOnce(&mut dyn GradientSink) -> autograd::Result<T>,
+    ) -> std::result::Result<T, F::Error> {
+        let stage = self.local_stage(action)?;
         let reduction = self.reductions.get_mut(stage).ok_or(ParallelError::Unsound { action })?;
-        let reduces = reduction.reduces_next();
+        if let Work::Repetition { .. } = self.work {
+            let mut sink = reduction.scratch_sink().observed(self.feed.gradients(false));
+            return Ok(backward(&mut sink).map_err(ParallelError::from)?);
+        }
+        let observer = self.feed.gradients(reduction.reduces_next());
         let data = self.groups.divided(reduction.axis()).map_err(ParallelError::from)?;
-        let mut sink = self.feed.sink(reduction.sink(&data), reduces);
-        let ran = weights.backward_weight(&mut *sink);
-        drop(sink);
-        ran.map_err(ParallelError::from)?;
-        Ok(reduction.end_micro_batch(loss.as_ref())?)
+        let ran = backward(&mut reduction.sink(&data).observed(observer));
+        let result = ran.map_err(ParallelError::from)?;
+        reduction.end_micro_batch(loss)?;
+        Ok(result)
     }
 
     /// Returns the tensor from another stage, after making compute wait for it.
