@@ -1,6 +1,7 @@
 //! The records of a step: they begin before it, end after it, and observe its passes.
 
 use autograd::Mode;
+use telemetry::Phase;
 use telemetry::step_trace::RunPart;
 
 use super::Worker;
@@ -19,6 +20,13 @@ impl Worker {
         self.hash_state(step + 1)?;
         self.records.moments.train(true);
         self.begin_verified(step)
+    }
+
+    /// Begins the update of the present step, at its learning rate.
+    pub(super) fn begin_update(&mut self) -> Result<()> {
+        self.records.phases.enter(Phase::Update)?;
+        self.records.moments.at(Moment::BeforeUpdate, None);
+        self.set_learning_rate()
     }
 
     /// Ends the records of step `step`, and empties the cache if that is due.

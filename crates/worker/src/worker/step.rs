@@ -6,14 +6,14 @@ use autograd::Mode;
 use collective::Axis;
 use device::nvtx::Range;
 use parallel::data::{WalkKind, WeightUnits};
-use telemetry::Phase;
 
 use super::Worker;
 use crate::error::{Result, WorkerError};
 use crate::feed::WorkerFeed;
+use crate::feed::batches::MicroBatches;
+use crate::feed::observation::Observation;
 use crate::feed::pairs::PairWork;
 use crate::feed::results::{Arriving, Results};
-use crate::observers::hooks::Moment;
 
 impl Worker {
     /// Runs step `step`, counted from 0. Nothing is read from the device: [`Worker::scalars`] does that
@@ -35,9 +35,7 @@ impl Worker {
         let outcome = self.forward_backward(step, Mode::Train);
         self.agree_on_memory(step, outcome)?;
         self.reduce(step)?;
-        self.records.phases.enter(Phase::Update)?;
-        self.records.moments.at(Moment::BeforeUpdate, None);
-        self.set_learning_rate()?;
+        self.begin_update()?;
         self.clip_gradients()?;
         self.update_parameters()
     }
@@ -48,15 +46,8 @@ impl Worker {
             let mut parts = self.stages.parts.iter();
             parts.try_for_each(|part| part.model.parameters().expert_loads().begin())?;
         }
-        let (engine, factor) = (&self.engine, self.loss_factor());
-        let pairs = PairWork::of(&engine.setup.config, engine.reference.as_ref());
-        let mut feed = WorkerFeed {
-            arrays: engine.arrays(&self.batches, pairs),
-            settings: self.pass_settings()?,
-            observation: self.observation(mode),
-            results: Results::new(&engine.device, &engine.recorder, &Arriving::default(), None),
-        };
-        let engine = &mut self.engine;
+        let mut feed = self.training_feed(&self.batches, self.observation(mode))?;
+        let (factor, engine) = (self.loss_factor(), &mut self.engine);
         let ran = engine.executor.train(&mut self.stages.parts, &mut engine.groups, mode, factor, &mut feed);
         let index = feed.observation.action().map_or(0, |action| action.micro_batch);
         let numbers = self.numbers(step);
@@ -69,6 +60,25 @@ impl Worker {
             self.records.passes_ended = Some(self.engine.device.mark()?);
         }
         Ok(())
+    }
+
+    /// Returns the feed of training passes of `batches`.
+    ///
+    /// # Errors
+    /// None that a correct state causes.
+    pub(super) fn training_feed(
+        &self,
+        batches: &MicroBatches,
+        observation: Observation,
+    ) -> Result<WorkerFeed<'static>> {
+        let engine = &self.engine;
+        let pairs = PairWork::of(&engine.setup.config, engine.reference.as_ref());
+        Ok(WorkerFeed {
+            arrays: engine.arrays(batches, pairs),
+            settings: self.pass_settings()?,
+            observation,
+            results: Results::new(&engine.device, &engine.recorder, &Arriving::default(), None),
+        })
     }
 
     /// If the step may be repeated, returns [`WorkerError::Repeatable`] on all ranks if one ran out of memory

@@ -6,11 +6,8 @@ use telemetry::step_trace::RunPart;
 
 use super::Worker;
 use crate::error::{Result, WorkerError};
-use crate::feed::WorkerFeed;
 use crate::feed::batches::MicroBatches;
 use crate::feed::observation::Observation;
-use crate::feed::pairs::PairWork;
-use crate::feed::results::{Arriving, Results};
 use crate::verification::{self, Round, Run, Verification};
 
 impl Worker {
@@ -86,16 +83,9 @@ impl Worker {
         // A prefetcher of its own: that of training goes on where it is.
         let (batches, data) = (MicroBatches::default(), self.engine.prefetcher());
         batches.begin(data, numbers.clone(), &order.into());
-        let engine = &self.engine;
-        let mut observation = Observation::new(&engine.device, &self.records.phases);
+        let mut observation = Observation::new(&self.engine.device, &self.records.phases);
         observation.verification = Some(verification.clone());
-        let pairs = PairWork::of(&engine.setup.config, engine.reference.as_ref());
-        let mut feed = WorkerFeed {
-            arrays: engine.arrays(&batches, pairs),
-            settings: self.pass_settings()?,
-            observation,
-            results: Results::new(&engine.device, &engine.recorder, &Arriving::default(), None),
-        };
+        let mut feed = self.training_feed(&batches, observation)?;
         let passes = (round.micro_batch, self.loss_factor());
         let engine = &mut self.engine;
         let ran = engine.executor.repeat(&mut self.stages.parts, &mut engine.groups, passes, &mut feed);
