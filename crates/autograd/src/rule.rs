@@ -5,7 +5,8 @@ use tensor::Tensor;
 use crate::error::Result;
 use crate::sink::GradientSink;
 
-/// The gradients of the values that an operator takes or returns, in their order; `None` for a value without one.
+/// The gradients of the values that an operator takes or returns, in their order; `None` for a value without
+/// one.
 pub type ValueGradients = Vec<Option<Tensor>>;
 
 /// A tensor that a rule keeps alive until it has run.
