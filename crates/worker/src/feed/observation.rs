@@ -113,8 +113,8 @@ impl Observation {
         Observers::new(verified.into_iter().chain(self.observers.iter().cloned()).chain(hashes))
     }
 
-    /// Returns the observer of the gradients of the present pass, if something observes them. `number` returns
-    /// the number of a micro-batch; `reduces`: the gradients are reduced over ranks.
+    /// Returns the observer of the gradients of the present pass, if something observes them. `number`
+    /// returns the number of a micro-batch; `reduces`: the gradients are reduced over ranks.
     pub(crate) fn of_gradients(
         &self,
         number: impl FnOnce(usize) -> Option<u64>,
