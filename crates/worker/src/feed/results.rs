@@ -120,7 +120,7 @@ impl<'a> Results<'a> {
     pub(crate) fn report(&mut self) {
         let arrived = self.arriving.count();
         if let Some(on_losses) = &mut self.on_losses {
-            (self.reported + 1..=arrived).for_each(|count| on_losses(count));
+            (self.reported + 1..=arrived).for_each(on_losses);
         }
         self.reported = arrived;
     }
