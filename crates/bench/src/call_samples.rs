@@ -44,7 +44,6 @@ const LEAST_PART: f64 = 0.25;
 /// at its power limit a device has a lower clock in steps without gates.
 const MOST_FACTOR: f64 = 1.1;
 
-/// The measurements of calls.
 pub(crate) struct CallMeasurements {
     pub(crate) calls: Vec<MeasuredCalls>,
     /// Seconds of the host for a launch.
@@ -159,7 +158,6 @@ fn distinct(samples: Vec<[f64; 4]>) -> Vec<[f64; 4]> {
     by_size.into_iter().map(sample).collect()
 }
 
-/// A measured step.
 struct MeasuredStep {
     /// The calls on the compute stream, with seconds between the events before and after each.
     computed: Vec<(CallSize, f64)>,

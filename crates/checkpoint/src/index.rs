@@ -25,7 +25,6 @@ const MOST_BYTES: u64 = 1 << 30;
 /// elements).
 pub type Part = (usize, usize, usize);
 
-/// An array of the index.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct IndexedArray {

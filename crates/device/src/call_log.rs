@@ -201,13 +201,11 @@ impl LogState {
         self.is_on.set(is_on);
     }
 
-    /// Ends the log and returns it.
     pub(crate) fn end(&self) -> CallLog {
         self.is_on.set(false);
         self.log.take()
     }
 
-    /// Calls `body` with the log.
     pub(crate) fn with<T>(&self, body: impl FnOnce(&mut CallLog) -> T) -> T {
         body(&mut self.log.borrow_mut())
     }

@@ -66,7 +66,6 @@ pub(crate) struct Beside {
 }
 
 impl Beside {
-    /// Of the pool of a device.
     pub(crate) fn pool_of(device: &Device) -> Self {
         Beside { served: Some(Served::by(device)), ..Beside::default() }
     }

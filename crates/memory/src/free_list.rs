@@ -53,7 +53,6 @@ pub(crate) struct FreeList {
 
 const _: () = assert!(WORDS <= 32);
 
-/// Returns the bin of a size.
 #[inline]
 fn bin_of(size: u64) -> usize {
     let granules = size >> 9;

@@ -37,7 +37,6 @@ pub(crate) struct RankCalls {
     sequences: Vec<usize>,
 }
 
-/// The times of a call.
 pub(crate) struct CallTime {
     /// Seconds on the device.
     pub(crate) device: f64,
@@ -377,7 +376,6 @@ impl<'a> Rank<'a> {
         true
     }
 
-    /// Runs a call on a stream.
     fn run(&mut self, stream: StreamKind, call: &TimedCall) {
         self.streams.run(stream, self.host, call.seconds);
         if call.compute_speed < 1.0 {

@@ -88,7 +88,6 @@ pub fn plan_page(config: RunConfig, options: &PlanOptions, title: &str) -> Resul
     })
 }
 
-/// Returns the tile of the predicted step.
 fn predicted_tile(time: &StepTime) -> Tile {
     let (speed, unit) = (grouped(time.tokens_per_second as u64), time.unit);
     let estimated = if time.basis.is_measured() { "" } else { ", estimated" };

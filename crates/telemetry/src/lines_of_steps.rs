@@ -39,7 +39,6 @@ enum Use {
     Dropped,
 }
 
-/// A line and its step.
 #[derive(Debug)]
 struct StepLine {
     text: Vec<u8>,

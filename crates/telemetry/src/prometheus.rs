@@ -97,7 +97,6 @@ impl Drop for Endpoint {
     }
 }
 
-/// Returns the answer to a request.
 fn answer(request: &[u8], shared: &Shared) -> Vec<u8> {
     let line = request.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let mut words = line.split(|byte| *byte == b' ');

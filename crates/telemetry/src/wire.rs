@@ -9,7 +9,6 @@ use crate::error::{Result, TelemetryError};
 /// Most bytes that decoding a message may use.
 const MESSAGE_LIMIT: usize = 1 << 16;
 
-/// Encodes a value of rank `rank`.
 pub(crate) fn encode(rank: usize, value: &impl Serialize) -> Result<Vec<u8>> {
     bincode::serde::encode_to_vec(value, format())
         .map_err(|error| TelemetryError::Encode { rank, reason: error.to_string() })

@@ -106,7 +106,6 @@ pub(super) fn steps() -> Vec<MeasuredModel> {
     Steps::all()
 }
 
-/// The measured steps.
 #[derive(Default)]
 struct Steps(Vec<MeasuredModel>);
 

@@ -19,7 +19,6 @@ const FILES: &[&str] =
 const TEXTS: &[&str] = &[DataKind::Text.name(), DataKind::Chat.name(), PAIRS];
 /// The kind of data that is pairs of answers.
 const PAIRS: &str = DataKind::Preference.name();
-/// The kind of data that is images.
 const IMAGES: &[&str] = &[DataKind::Images.name()];
 /// Kinds of data with documents.
 const DOCUMENTS: &[&str] = &[DataKind::Text.name(), DataKind::Tokens.name(), DataKind::Chat.name()];

@@ -28,6 +28,5 @@ section! {
 }
 
 impl Preference {
-    /// The default of β and λ.
     pub(crate) const DEFAULT_FACTOR: f64 = 0.1;
 }

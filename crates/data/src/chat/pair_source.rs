@@ -93,7 +93,6 @@ impl PairSource {
         }
     }
 
-    /// The pair of a number.
     fn pair(&self, number: usize) -> Option<&Pair> {
         let held_out = || self.validation.get(number - self.training.len());
         self.training.get(number).or_else(held_out)

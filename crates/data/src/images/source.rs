@@ -147,7 +147,6 @@ impl ImageSource {
         if self.options.mixup > 0.0 { 3 } else { 1 }
     }
 
-    /// Extents of the targets.
     fn target_extents(&self) -> Vec<usize> {
         let rows = self.options.micro_batch;
         if self.options.mixup > 0.0 { vec![rows, self.targets()] } else { vec![rows] }

@@ -136,7 +136,6 @@ fn named(base: &Path, patterns: &[String]) -> Result<Paths, Error> {
     }
 }
 
-/// Returns the paths of one folder.
 fn of_folder(folder: &Path) -> Result<Paths, Error> {
     if let Some((training, validation)) = cifar::in_folder(folder) {
         return Ok(Paths::Cifar { training, validation });

@@ -21,7 +21,6 @@ use super::token_bytes::{TokenBytes, VocabularyToken};
 
 /// The name of a tokenizer's file.
 pub(super) const TOKENIZER: &str = "tokenizer.json";
-/// The most bytes of it.
 const MOST_BYTES: u64 = 512 << 20;
 
 /// Tokenizers that this process has loaded, because a plan reads a configuration many times.

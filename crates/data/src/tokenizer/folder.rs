@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use super::class_defaults::class_of;
 
-/// The configuration of a tokenizer.
 pub(super) const CONFIGURATION: &str = "tokenizer_config.json";
 /// Special tokens by name, in older folders.
 pub(super) const SPECIAL: &str = "special_tokens_map.json";

@@ -26,7 +26,6 @@ pub(super) enum Start {
     WithoutSpaces,
 }
 
-/// A token of a vocabulary.
 pub(super) struct VocabularyToken {
     pub(super) text: String,
     /// Whether it was added to the vocabulary of the model.

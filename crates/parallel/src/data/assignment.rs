@@ -183,7 +183,6 @@ impl Assignment {
         (replica, lane / self.group * self.micro_batches_per_lane + offset)
     }
 
-    /// The first lane of a replica.
     pub(crate) fn first_lane(&self, replica: usize) -> usize {
         self.lanes_of_group(replica / self.group).start + replica % self.group
     }

@@ -91,7 +91,6 @@ fn is_pass(section: &str) -> bool {
 /// Most events of a stream that are kept: waits are for recent ones.
 const EVENTS: usize = 4096;
 
-/// A stream.
 #[derive(Debug, Default)]
 struct Stream {
     /// End of the work so far.

@@ -172,7 +172,6 @@ impl fmt::Display for PlanReport {
     }
 }
 
-/// Returns the table by axis.
 fn axis_table(axes: &[AxisCommunication]) -> String {
     let mut rows = vec![
         ["axis", "ranks", "sent by the rank that sends most", "compute waits"].map(str::to_owned).to_vec(),

@@ -9,7 +9,6 @@ const POINTS: usize = 600;
 /// Largest number of marked steps with values that are not finite.
 const MARKS: usize = 100;
 
-/// A value of a step.
 type Value = fn(&StepPoint) -> Option<f64>;
 
 /// Draws a chart for each kind of value in the history.

@@ -20,7 +20,6 @@ pub(super) trait StepSums: Debug {
     /// Continues `count` micro-batches later.
     fn advance(&mut self, count: usize);
 
-    /// Returns the phase of a micro-batch.
     fn phase(&self, micro_batch: usize) -> SinkPhase;
 
     /// The buffer of a bucket in which the current micro-batch adds up.

@@ -32,7 +32,6 @@ impl Geometry {
         self.time.div_ceil(BLOCK)
     }
 
-    /// A block of queries.
     fn queries(&self, batch: usize, head: usize, index: usize) -> Block {
         let first = index * BLOCK;
         Block { batch, head, first: self.first + first, len: BLOCK.min(self.time - first) }
@@ -64,7 +63,6 @@ impl Geometry {
         self.rows(x, row, block.head * width, width, self.heads.output_columns())
     }
 
-    /// Row of a block of queries.
     #[inline(always)]
     fn row(&self, queries: Block) -> usize {
         queries.batch * self.time + queries.first - self.first

@@ -22,7 +22,6 @@ static SCALE_CODE: LazyLock<ScaleCode> = LazyLock::new(|| {
     ScaleCode { fractions, borders }
 });
 
-/// The code of scales.
 pub(super) fn scale_code() -> &'static ScaleCode {
     &SCALE_CODE
 }

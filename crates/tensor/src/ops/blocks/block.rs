@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-/// One block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block<'a> {
     /// The block's number, which selects its columns.

@@ -107,7 +107,6 @@ impl Cache {
         self.array.shape().dims()[2]
     }
 
-    /// The values.
     pub(super) fn values(&self) -> CachedValues {
         self.values
     }

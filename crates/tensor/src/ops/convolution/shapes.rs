@@ -9,13 +9,11 @@ pub(super) fn matrix(weight: &Tensor) -> Result<Tensor> {
     weight.reshape([weight.shape().dims().first().copied().unwrap_or(0), weight.shape().columns()])
 }
 
-/// Shape of the input.
 pub(super) fn input_sizes(shape: &ConvolutionShape) -> [usize; 4] {
     let [height, width, channels] = shape.input;
     [shape.batch, height, width, channels]
 }
 
-/// Shape of the output.
 pub(super) fn output_sizes(shape: &ConvolutionShape) -> [usize; 4] {
     let [height, width, channels] = shape.output;
     [shape.batch, height, width, channels]

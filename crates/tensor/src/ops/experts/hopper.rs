@@ -187,13 +187,11 @@ impl<'a> Matmul<'a> {
         self.result.device().kernel(Function::new(&FAMILY, name).variant(variant as usize))
     }
 
-    /// The boxes of a matrix.
     fn of_matrix(&self, matrix: &Tensor, box_rows: u32) -> Boxes {
         let (rows, columns) = (matrix.shape().rows(), matrix.shape().columns());
         Boxes { dtype: matrix.dtype(), layers: 1, rows, columns, box_rows }
     }
 
-    /// The boxes of the experts' matrices.
     fn of_experts(&self, matrices: &Tensor, box_rows: u32) -> Boxes {
         let [rows, columns] = self.sizes.map(|size| size as usize);
         Boxes { dtype: matrices.dtype(), layers: self.routes.experts(), rows, columns, box_rows }

@@ -43,7 +43,6 @@ pub struct Output {
     pub statistics: Statistics,
 }
 
-/// Rows of a matrix.
 fn rows_of(matrix: &Tensor, rows: Range<usize>) -> Result<Tensor> {
     let columns = matrix.shape().columns();
     matrix.view(rows.start * columns, [rows.len(), columns])

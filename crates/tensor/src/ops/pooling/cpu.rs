@@ -17,7 +17,6 @@ fn for_pixels(out: &mut [f32], size: [usize; 2], channels: usize, body: impl Fn(
     });
 }
 
-/// Returns the channels of a pixel of `x`, images of `size`.
 fn pixel(x: &[f32], [image, row, column]: Pixel, size: [usize; 2], channels: usize) -> &[f32] {
     &x[((image * size[0] + row) * size[1] + column) * channels..][..channels]
 }

@@ -26,7 +26,6 @@ pub(crate) static FAMILY: Family = family!(
     ],
 );
 
-/// Bytes of the sums of `sequences` sequences.
 pub(super) fn sum_bytes(sequences: usize) -> usize {
     4 * SUMS * sequences
 }
