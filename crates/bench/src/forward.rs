@@ -20,9 +20,6 @@ const MARGIN: u64 = 2;
 
 /// Runs the forward pass and the loss of `config`'s micro-batches on one rank, which holds no gradients and
 /// no optimizer state. The seconds are those of a micro-batch in each round of one evaluation.
-///
-/// # Errors
-/// Errors of an evaluation.
 pub fn bench_forward(mut config: RunConfig, options: &BenchOptions) -> Result<StepMeasure> {
     let margin = MARGIN.div_ceil(options.steps.max(1)) as usize;
     config.train.validation_micro_batches = options.steps * (ROUNDS + 2 * margin) as u64;

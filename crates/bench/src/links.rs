@@ -108,9 +108,6 @@ pub fn measure_network(
 
 /// Measures operations between the ranks of each of `all`, with operands of at most `largest` bytes on
 /// `device`. Every rank calls it, and gets the times of the slowest.
-///
-/// # Errors
-/// A failed operation.
 pub(crate) fn measure(
     communicator: &mut Communicator,
     (device, largest): (&Device, usize),
@@ -241,9 +238,6 @@ impl Links {
 
 /// Returns the seconds of a call between all ranks of a group: those of the fastest of several rounds, in
 /// which calls are enqueued one after the other, as steps do.
-///
-/// # Errors
-/// A failed call.
 pub(crate) fn fastest(
     group: &ProcessGroup,
     call: impl Fn(&ProcessGroup) -> collective::Result<()>,

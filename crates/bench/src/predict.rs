@@ -48,9 +48,6 @@ impl Prediction {
 
     /// Returns the same measured step with a prediction for the device that `target` describes; `None` if its
     /// configuration is none of [`predict_cases`] or does not fit.
-    ///
-    /// # Errors
-    /// Errors of a run.
     pub fn again(&self, target: &PlanTarget) -> Result<Option<Self>> {
         let is_of = |case: &PredictCase| case.model == self.model && case.sets == self.set;
         let Some(case) = predict_cases().into_iter().find(is_of) else { return Ok(None) };
@@ -107,9 +104,6 @@ pub fn cases_of(device: DeviceChoice) -> Vec<PredictCase> {
 
 /// Predicts a step of a case on the device that `target` describes, and measures it on that of `options`;
 /// `None` if it does not fit.
-///
-/// # Errors
-/// Errors of a run.
 pub fn bench_prediction(
     case: &PredictCase,
     target: &PlanTarget,

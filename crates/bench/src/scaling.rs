@@ -51,9 +51,6 @@ impl ScalingCase {
 }
 
 /// Measures `case`, whose ranks are threads of this process, and releases everything.
-///
-/// # Errors
-/// Errors of a run.
 pub fn bench_scaling(case: ScalingCase, options: &BenchOptions) -> Result<ScalingRun> {
     bench_scaling_as(Startup::alone(), vec![case], options)?.ok_or(RunError::Reported { status: 0 }.into())
 }

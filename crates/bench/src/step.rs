@@ -88,9 +88,6 @@ impl StepMeasure {
 }
 
 /// Runs `config` for a few steps.
-///
-/// # Errors
-/// Errors of a run.
 pub fn bench_step(mut config: RunConfig, options: &BenchOptions) -> Result<StepMeasure> {
     config.train.steps = u64::MAX;
     let ChosenPlacement { placement, reason } =

@@ -44,9 +44,6 @@ pub(super) fn write(
 
 /// Runs `count` steps from step `first` on and returns this rank's timeline. All ranks begin together, to the
 /// precision of a message between hosts.
-///
-/// # Errors
-/// Errors of a step.
 pub(super) fn record(
     worker: &mut Worker,
     beside: &mut Option<Communicator>,

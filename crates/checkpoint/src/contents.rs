@@ -17,9 +17,6 @@ pub struct Contents {
     pub libraries: String,
     /// Called before each checkpoint, on the thread that writes it, to sync the files that a resumed run
     /// expects.
-    ///
-    /// # Errors
-    /// Why it cannot.
     pub before: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
     /// Identifier of the frozen parameters' weights, if checkpoints omit them.
     pub base: Option<String>,

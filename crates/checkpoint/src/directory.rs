@@ -199,9 +199,6 @@ pub fn newest(run_dir: &Path) -> std::result::Result<Option<Checkpoint>, Checkpo
 }
 
 /// Returns the checkpoint of [`newest`], of which this process verifies a share.
-///
-/// # Errors
-/// As for [`newest`].
 pub fn newest_share(
     run_dir: &Path,
     share: Share,
@@ -219,9 +216,6 @@ pub fn find(path: &Path, step: Option<u64>) -> std::result::Result<Checkpoint, C
 }
 
 /// Returns the checkpoint of [`find`], of which this process verifies a share.
-///
-/// # Errors
-/// As for [`find`].
 pub fn find_share(
     path: &Path,
     step: Option<u64>,

@@ -84,9 +84,6 @@ fn copies(hosts: &[Vec<HostState>], state: &HostState) -> Option<Vec<Copied>> {
 }
 
 /// Reads `bytes` bytes of a file of the state of step `step` from `offset` on.
-///
-/// # Errors
-/// The file cannot be read.
 pub fn read_piece(
     directory: &Path,
     step: u64,
@@ -105,9 +102,6 @@ pub fn read_piece(
 }
 
 /// Appends a piece at `offset` to a file of the state of step `step`.
-///
-/// # Errors
-/// The file cannot be written.
 pub fn add_piece(
     directory: &Path,
     step: u64,

@@ -108,9 +108,6 @@ impl MemoryWriter {
 
     /// Deletes the states of steps after `step`, from which the run goes on: their files are not complete, or
     /// damaged, and the run reaches these steps again. One rank of each host calls this.
-    ///
-    /// # Errors
-    /// A state that cannot be deleted.
     pub fn forget_after(&self, step: u64) -> Result<()> {
         self.destination.directory.delete_those(|there| there > step)
     }
@@ -229,9 +226,6 @@ impl MemoryWriter {
     }
 
     /// Gives a state its name on this host, with rank 0's `description`, and deletes the others.
-    ///
-    /// # Errors
-    /// A file that cannot be written.
     pub fn publish(&self, reported: &Reported, description: &[u8]) -> Result<()> {
         let directory = &self.destination.directory;
         let step = reported.step.step;

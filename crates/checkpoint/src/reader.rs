@@ -109,9 +109,6 @@ impl Checkpoint {
 
     /// Reads the checkpoint in `path` and verifies its share of the files' hashes, and the sizes of all.
     /// Several processes together verify every byte, each once.
-    ///
-    /// # Errors
-    /// As for [`Checkpoint::open`].
     pub fn open_share(path: &Path, share: Share) -> std::result::Result<Self, CheckpointError> {
         let manifest = Manifest::read(path)?;
         check_files(path, &manifest, share)?;

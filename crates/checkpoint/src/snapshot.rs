@@ -146,9 +146,6 @@ impl Snapshot {
     }
 
     /// The bytes of all arrays in order, in three parts, of which the second is the losses.
-    ///
-    /// # Errors
-    /// Errors of the device.
     pub(crate) fn parts(&self) -> Result<[&[u8]; 3], String> {
         let (losses, before) = &self.losses;
         let (before, after) = self.bytes(0..self.arrays)?.split_at(*before);
@@ -161,9 +158,6 @@ impl Snapshot {
     }
 
     /// The number of updates that the optimizer has made, and the loss scale of a run that has one.
-    ///
-    /// # Errors
-    /// Errors of the device.
     pub(crate) fn counters(&self) -> Result<(u32, Option<LossScale>), String> {
         let Counters::Present { has_loss_scale } = self.counters else { return Ok((0, None)) };
         let (words, _) = self.bytes(self.arrays..self.arrays + COUNTER_BYTES)?.as_chunks::<4>();

@@ -229,9 +229,6 @@ impl Writer {
     }
 
     /// Waits for the checkpoint being written. One of several files that has not been reported is abandoned.
-    ///
-    /// # Errors
-    /// A checkpoint that could not be written.
     pub fn finish(&mut self) -> std::result::Result<(), CheckpointError> {
         if let Some(error) = self.failed.take() {
             return Err(error);

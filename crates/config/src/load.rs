@@ -25,9 +25,6 @@ const QUICKSTART: &str = "the built-in quickstart";
 impl RunConfig {
     /// Reads a file. `overrides` are the arguments of `--set`, each `section.key=value`; the last of a key
     /// takes precedence.
-    ///
-    /// # Errors
-    /// The first error, in one sentence.
     pub fn load(path: &Path, overrides: &[String]) -> Result<Self, Error> {
         let unreadable = |source| Error::Unreadable { path: path.to_path_buf(), source };
         let text = system::input::read_text(path, MOST_BYTES).map_err(unreadable)?;
@@ -38,17 +35,11 @@ impl RunConfig {
 
     /// Reads the text of a file called `name` in messages, in the absolute `directory`, to which its paths
     /// are relative. Those of `overrides` are relative to the current directory.
-    ///
-    /// # Errors
-    /// The first error, in one sentence.
     pub fn parse(text: &str, name: &str, directory: &Path, overrides: &[String]) -> Result<Self, Error> {
         Self::parse_with(Families::registered(), text, name, directory, overrides)
     }
 
     /// [`RunConfig::parse`] with the models of `families`.
-    ///
-    /// # Errors
-    /// The first error, in one sentence.
     pub fn parse_with(
         families: &'static Families,
         text: &str,
@@ -61,9 +52,6 @@ impl RunConfig {
 
     /// [`RunConfig::parse`] of a text that is not the contents of the file called `name`, so that messages
     /// name no lines.
-    ///
-    /// # Errors
-    /// The first error, in one sentence.
     pub fn parse_made(text: &str, name: &str, directory: &Path, overrides: &[String]) -> Result<Self, Error> {
         let document = Document { text, name, has_lines: false };
         Self::of_document(Families::registered(), document, directory, overrides)

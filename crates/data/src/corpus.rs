@@ -220,9 +220,6 @@ impl Corpus {
 
     /// Returns the SHA-256 in hexadecimal of all tokens in corpus order, as the files encode them, without
     /// names, headers and borders of files. Reads the whole corpus once, in blocks, and logs its progress.
-    ///
-    /// # Errors
-    /// A file that was changed or cannot be read.
     pub fn fingerprint(&self) -> Result<String, Error> {
         let mut hash = Sha256::new();
         let mut block = vec![0; BLOCK];
@@ -243,9 +240,6 @@ impl Corpus {
     }
 
     /// Calls `see` with the tokens of `range` in order, in blocks.
-    ///
-    /// # Errors
-    /// Errors of [`Corpus::read`].
     pub fn scan(&self, range: Range<u64>, mut see: impl FnMut(&[u32])) -> Result<(), Error> {
         let mut block = vec![0; BLOCK.min(usize::try_from(range.end - range.start).unwrap_or(BLOCK))];
         let mut from = range.start;

@@ -24,9 +24,6 @@ pub struct CorpusIdentity {
 
 impl CorpusIdentity {
     /// Reads the pieces of a corpus.
-    ///
-    /// # Errors
-    /// A file that was changed or cannot be read.
     pub fn of(corpus: &Corpus) -> Result<Self, Error> {
         let mut digest = Sha256::new();
         for (start, count) in pieces(corpus.len(), SAMPLES, SAMPLE) {
@@ -41,9 +38,6 @@ impl CorpusIdentity {
 
 impl CorpusIdentity {
     /// Reads the pieces of several corpora, which in their order have one identity.
-    ///
-    /// # Errors
-    /// A file that was changed or cannot be read.
     pub(crate) fn of_all<'a>(corpora: impl Iterator<Item = &'a Corpus>) -> Result<Self, Error> {
         let mut all = corpora.map(Self::of).collect::<Result<Vec<_>, _>>()?;
         if all.len() == 1 {

@@ -84,9 +84,6 @@ impl Prefetcher {
     }
 
     /// Returns a micro-batch when it has been read, and requests those of `next`.
-    ///
-    /// # Errors
-    /// Errors of reading this micro-batch.
     pub fn get(
         &mut self,
         id: MicroBatchId,

@@ -26,9 +26,6 @@ impl fmt::Display for MicroBatchId {
 }
 
 /// Reads a micro-batch, and returns the number of its targets that are not [`IGNORED`].
-///
-/// # Errors
-/// As for [`Source::targets`].
 pub(crate) fn read_targets<S: Source + ?Sized>(source: &S, id: MicroBatchId) -> Result<u64, Error> {
     let mut batch = MicroBatch::default();
     source.read(id, &mut batch)?;
@@ -42,9 +39,6 @@ pub(crate) fn read_targets<S: Source + ?Sized>(source: &S, id: MicroBatchId) -> 
 pub trait Source: Send + Sync {
     /// Fills `out` with training micro-batch `number`, counted from the start of training over all ranks:
     /// micro-batch m of step s is number s · (micro-batches in a step) + m.
-    ///
-    /// # Errors
-    /// Data that cannot be read.
     fn train(&self, number: u64, out: &mut MicroBatch) -> Result<(), Error>;
 
     /// Fills `out` with validation micro-batch `index`: the same at every validation and for every seed, from
@@ -70,9 +64,6 @@ pub trait Source: Send + Sync {
     }
 
     /// Fills `out` with a micro-batch of training, of validation or of all pairs.
-    ///
-    /// # Errors
-    /// As for [`Source::train`], [`Source::validation`] and [`Source::pairs_in_order`].
     fn read(&self, id: MicroBatchId, out: &mut MicroBatch) -> Result<(), Error> {
         match id {
             MicroBatchId::Training(number) => self.train(number, out),
@@ -91,9 +82,6 @@ pub trait Source: Send + Sync {
     }
 
     /// Number of inputs of a micro-batch that are tokens, and not padding.
-    ///
-    /// # Errors
-    /// As for [`Source::read`].
     fn tokens(&self, id: MicroBatchId) -> Result<u64, Error> {
         let mut batch = MicroBatch::default();
         self.read(id, &mut batch)?;

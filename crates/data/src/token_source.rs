@@ -161,17 +161,11 @@ impl TokenSource {
     }
 
     /// The identity of the training tokens.
-    ///
-    /// # Errors
-    /// A file that was changed or cannot be read.
     pub fn identity(&self) -> Result<CorpusIdentity, Error> {
         CorpusIdentity::of_all(self.splits().map(|split| &*split.training.corpus))
     }
 
     /// The SHA-256 of the training tokens, which it reads completely.
-    ///
-    /// # Errors
-    /// A file that was changed or cannot be read.
     pub fn fingerprint(&self) -> Result<String, Error> {
         let each = self.splits().map(|split| split.training.corpus.fingerprint());
         let each = each.collect::<Result<Vec<_>, _>>()?;

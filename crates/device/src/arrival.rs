@@ -25,9 +25,6 @@ struct Coming {
 
 impl Device {
     /// Returns the arrival of the work enqueued on `stream` so far.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn arrival(&self, stream: StreamKind) -> Result<Arrival> {
         Ok(Arrival(Rc::new(Coming { event: self.record(stream)?, awaited: Cell::new(false) })))
     }
@@ -46,9 +43,6 @@ impl Device {
     }
 
     /// Does work that keeps the compute stream waiting for `stream`, and notes how long.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn noted<T>(&self, stream: StreamKind, work: impl FnOnce() -> T) -> Result<T> {
         self.begin_note()?;
         let done = work();

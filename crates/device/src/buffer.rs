@@ -93,9 +93,6 @@ pub struct Region<'a> {
 
 impl<'a> Region<'a> {
     /// Returns the device address of the first byte.
-    ///
-    /// # Errors
-    /// A region outside its buffer.
     pub(crate) fn checked_address(&self) -> Result<u64> {
         let end = self.end();
         if end > self.buffer.bytes {

@@ -53,9 +53,6 @@ impl Device {
     }
 
     /// Starts to capture the compute stream. On Meta, there are no graphs between the calls.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn begin_capture(&self) -> Result<()> {
         self.captures().interrupted.set(None);
         self.captures().pieces.borrow_mut().clear();
@@ -165,9 +162,6 @@ impl Device {
 
     /// Repeats the operations of `script` up to its first `end`, without it all that are left, as
     /// [`memory::Allocator::repeat`] does, for the step that labels allocations at present.
-    ///
-    /// # Errors
-    /// The allocator's.
     pub fn repeat(&self, script: &mut Script, end: Option<usize>) -> Result<()> {
         let step = self.step();
         let repeated = self.with_allocator(|allocator| allocator.repeat(script, end, step));
@@ -184,9 +178,6 @@ impl Device {
 impl Graph {
     /// Enqueues the work on the compute stream. Random numbers that belong to a micro-batch are those of the
     /// micro-batch whose number is larger by `shift` than when the work was captured.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn launch(&mut self, shift: u64) -> Result<()> {
         let Some(cuda) = self.device.gpu_to_use()? else { return Ok(()) };
         let launched = self.graph.launch(cuda.streams.handle(StreamKind::Compute), shift);

@@ -113,9 +113,6 @@ impl Device {
     }
 
     /// Creates a device without memory that counts as `description` would.
-    ///
-    /// # Errors
-    /// As for [`Device::cpu`].
     pub fn meta(rank: usize, description: Description, options: &DeviceOptions) -> Result<Self> {
         let beside = Beside::default();
         let raw = Box::new(MetaMemory::new(&description, &beside.page_tables));
@@ -198,9 +195,6 @@ impl Device {
     }
 
     /// Allocates `bytes` from the caching allocator; 0 bytes give a null buffer that is not counted.
-    ///
-    /// # Errors
-    /// Out of memory, with the allocator's figures.
     pub fn allocate(&self, bytes: usize, request: Request) -> Result<Buffer> {
         let tag = Tag {
             category: request.category,

@@ -56,9 +56,6 @@ impl HostBuffer {
     }
 
     /// Returns whether the copies to the memory are done, without waiting.
-    ///
-    /// # Errors
-    /// Errors of the device's work.
     pub fn is_filled(&self) -> Result<bool> {
         let Some((event, rank, device)) = &self.filling else { return Ok(true) };
         let over = event.point.as_ref().map_or(Ok(true), |point| point.is_over());
@@ -66,9 +63,6 @@ impl HostBuffer {
     }
 
     /// Waits for the copies to the memory and returns its bytes.
-    ///
-    /// # Errors
-    /// Errors of the device's work.
     pub fn bytes(&self) -> Result<&[u8]> {
         self.wait()?;
         Ok(match &self.memory {
@@ -78,9 +72,6 @@ impl HostBuffer {
     }
 
     /// Waits for the copies to the memory and returns its bytes, for writing.
-    ///
-    /// # Errors
-    /// Errors of the device's work.
     pub fn bytes_mut(&mut self) -> Result<&mut [u8]> {
         self.wait()?;
         Ok(match &mut self.memory {

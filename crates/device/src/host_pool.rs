@@ -47,9 +47,6 @@ impl Device {
     }
 
     /// Copies `source`, in a pool of this device, to `target` on it, of the same length.
-    ///
-    /// # Errors
-    /// A region outside its buffer; the driver's.
     pub fn copy_from_pool(&self, source: Region<'_>, target: Region<'_>, stream: StreamKind) -> Result<()> {
         same_length("copy_from_pool", source.bytes, target.bytes)?;
         match self.gpu_to_use()? {
@@ -67,9 +64,6 @@ impl Device {
 
     /// Copies `source` on this device to `target`, in a pool of it, of the same length. The caller passes the
     /// end of the copies to [`Device::fill_until`].
-    ///
-    /// # Errors
-    /// A region outside its buffer; the driver's.
     pub fn copy_to_pool(&self, source: Region<'_>, target: Region<'_>, stream: StreamKind) -> Result<()> {
         same_length("copy_to_pool", source.bytes, target.bytes)?;
         match self.gpu_to_use()? {

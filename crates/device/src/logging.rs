@@ -62,9 +62,6 @@ impl Device {
     }
 
     /// Logs a call whose operands `check` checks. Returns whether it was logged.
-    ///
-    /// # Errors
-    /// Errors of `check`.
     pub(crate) fn logged_call(
         &self,
         check: impl FnOnce() -> Result<()>,

@@ -18,9 +18,6 @@ pub struct Mark {
 impl Device {
     /// Marks the end of the work enqueued on the compute stream so far. The call does not wait; it takes one
     /// event of a pool. [`Mark::until`] gives the time between two marks once both are reached.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn mark(&self) -> Result<Mark> {
         Ok(self.marked(self.moment()?))
     }
@@ -40,9 +37,6 @@ impl Device {
 impl Mark {
     /// Returns the time from this mark to a later one of the same device, by that device's clock; `None`
     /// while the later one has not been reached, and between devices of different backends. Never waits.
-    ///
-    /// # Errors
-    /// Errors of the work before the later mark.
     pub fn until(&self, later: &Mark) -> Result<Option<Duration>> {
         let milliseconds = match (&self.moment, &later.moment) {
             (Moment::Host(earlier), Moment::Host(later)) => {

@@ -11,9 +11,6 @@ pub struct RepeatedCall(pub(crate) Repeat);
 
 impl RepeatedCall {
     /// Makes the call again on its device. The caller makes sure that nobody else has its memory.
-    ///
-    /// # Errors
-    /// The call's.
     pub fn repeat(&mut self, device: &Device) -> Result<(), Box<dyn Error + Send + Sync>> {
         match &mut self.0 {
             Repeat::Record(stream) => device.record(*stream).map(drop)?,

@@ -216,9 +216,6 @@ enum Coming<T> {
 
 impl<T: Element> HostCopy<T> {
     /// Waits for the values.
-    ///
-    /// # Errors
-    /// Errors of the work before them.
     pub fn wait(&self) -> Result<Vec<T>> {
         match &self.0 {
             Coming::Here(values) => Ok(values.clone()),

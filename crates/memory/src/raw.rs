@@ -69,9 +69,6 @@ pub trait RawMemory {
     /// [`RawError::Driver`]; the memory then still belongs to the allocator.
     fn free(&mut self, address: u64, bytes: u64) -> Result<(), RawError>;
     /// Reserves a virtual range without mapping memory.
-    ///
-    /// # Errors
-    /// As for [`RawMemory::allocate`].
     fn reserve(&mut self, bytes: u64, stream: Stream) -> Result<Placement, RawError>;
     /// Returns a range in which nothing is mapped.
     ///
@@ -79,9 +76,6 @@ pub trait RawMemory {
     /// [`RawError::Driver`]; the range then still belongs to the allocator.
     fn unreserve(&mut self, address: u64, bytes: u64) -> Result<(), RawError>;
     /// Maps `bytes` from `address` on, in pages of `page` bytes: all of them or none.
-    ///
-    /// # Errors
-    /// As for [`RawMemory::allocate`].
     fn map(&mut self, address: u64, bytes: u64, page: u64, stream: Stream) -> Result<(), RawError>;
     /// Unmaps whole pages, after waiting for the work of the range's stream.
     ///
@@ -91,19 +85,10 @@ pub trait RawMemory {
     /// Returns the memory of the device.
     fn capacity(&self) -> Capacity;
     /// Records an event after the work enqueued on `stream` so far.
-    ///
-    /// # Errors
-    /// [`RawError::Driver`].
     fn record_event(&mut self, stream: Stream) -> Result<EventId, RawError>;
     /// Returns whether the work before the event is done.
-    ///
-    /// # Errors
-    /// [`RawError::Driver`].
     fn event_done(&mut self, event: EventId) -> Result<bool, RawError>;
     /// Waits until the work before the event is done.
-    ///
-    /// # Errors
-    /// [`RawError::Driver`].
     fn event_wait(&mut self, event: EventId) -> Result<(), RawError>;
 }
 

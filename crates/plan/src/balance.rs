@@ -36,9 +36,6 @@ pub struct Balance {
 
 impl Balance {
     /// Returns the distribution; `None` if all ranks run equally many lanes and have one part each.
-    ///
-    /// # Errors
-    /// None for a checked configuration.
     pub(crate) fn of(setup: &Setup) -> Result<Option<Self>> {
         let runs = setup.config.training_assignment();
         let ranks = runs.replicas();

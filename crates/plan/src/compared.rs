@@ -7,9 +7,6 @@ use crate::plan::{Plan, boundless, plan};
 use crate::prepare::prepare_shapes;
 
 /// Plans `rank` of the run with these settings, on a device that it fits: it may need more than the run.
-///
-/// # Errors
-/// Errors of planning.
 pub(crate) fn plan_with(setup: &Setup, sets: &[String], rank: usize) -> Result<Plan> {
     let other = prepare_shapes(setup.config.with(sets)?, setup.placement.clone())?;
     plan(&boundless(&other), rank)

@@ -26,9 +26,6 @@ pub struct Fp8Cost {
 
 impl Fp8Cost {
     /// Returns the cost on the rank of `largest`; `None` if no matmul is in FP8.
-    ///
-    /// # Errors
-    /// Errors of planning.
     pub(crate) fn of(setup: &Setup, largest: &Plan) -> Result<Option<Self>> {
         if setup.config.fp8.is_none() {
             return Ok(None);

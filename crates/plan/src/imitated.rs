@@ -141,9 +141,6 @@ impl PlanDevice {
     }
 
     /// Parses the text of a file called `name`.
-    ///
-    /// # Errors
-    /// As for [`PlanDevice::load`].
     pub fn parse(text: &str, name: &str) -> Result<Self> {
         let read: Self = toml_file::parse(text, name)?;
         let wrong = |what: &str| Err(PlanError::Refused(format!("{name}: {what}")));
@@ -209,9 +206,6 @@ impl PlanDevice {
 
     /// Returns the memory of a GPU outside the allocator, which is known for the shipped model, and assumed
     /// for others.
-    ///
-    /// # Errors
-    /// As for [`PlanDevice::shipped`].
     pub(crate) fn overhead_of(description: &Description) -> Result<Overhead> {
         let shipped = Self::shipped()?;
         let is_shipped = shipped.model == description.model;
@@ -289,9 +283,6 @@ impl PlanDevice {
 
     /// Returns the device's rates, or those of the shipped description, and the keys not measured on such a
     /// device. The network is the device's, or the assumed one.
-    ///
-    /// # Errors
-    /// As for [`PlanDevice::shipped`].
     pub(crate) fn rates_or_shipped(&self) -> Result<(DeviceRates, Vec<String>)> {
         let network = self.network.clone().unwrap_or(Network::ASSUMED);
         let with_network = |rates: DeviceRates| DeviceRates {

@@ -35,9 +35,6 @@ pub struct LaneCost {
 impl LaneCost {
     /// Returns the cost on the rank of `plan`; `None` if one set is enough, or if gradients are sharded
     /// ([`WholeGradients`](crate::WholeGradients)).
-    ///
-    /// # Errors
-    /// None for a checked configuration.
     pub(crate) fn of(setup: &Setup, plan: &Plan) -> Result<Option<Self>> {
         let RunConfig { parallel, train, .. } = &*setup.config;
         if parallel.shards_gradients() {

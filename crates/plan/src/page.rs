@@ -26,9 +26,6 @@ use worker::Setup;
 
 /// Plans the whole run, as [`plan_run`](crate::plan_run) does, for a page with this title, with the first
 /// rank of each role.
-///
-/// # Errors
-/// Errors of [`plan_run`](crate::plan_run).
 pub fn plan_page(config: RunConfig, options: &PlanOptions, title: &str) -> Result<Report> {
     let began = Instant::now();
     let ranks_on_device = DeviceRanks::of(&config);

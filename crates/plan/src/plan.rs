@@ -227,9 +227,6 @@ impl Role {
 }
 
 /// Returns the lanes of a replica as they are added.
-///
-/// # Errors
-/// None for a checked configuration.
 pub(crate) fn lanes(setup: &Setup, replica: usize) -> Result<Lanes> {
     let config = &setup.config;
     let lanes = Lanes::new(config.training_assignment(), replica);

@@ -43,9 +43,6 @@ pub struct PlannedPrecision {
 
 /// Returns the types with which a configuration computes: the worker of each pipeline rank runs a step on
 /// Meta, and every operator is observed. Their arithmetic is that of the model family's table.
-///
-/// # Errors
-/// Errors of a plan.
 pub fn plan_precision(config: RunConfig, options: &PlanOptions) -> Result<PlannedPrecision> {
     let ranks = DeviceRanks::of(&config);
     let description = options.target.device(options.capacity, ranks)?.description(ranks);

@@ -16,9 +16,6 @@ pub fn prepare(config: RunConfig, placement: Placement) -> Result<Setup> {
 }
 
 /// [`prepare`] for plans alone, which read no data.
-///
-/// # Errors
-/// As for [`prepare`].
 pub fn prepare_shapes(config: RunConfig, placement: Placement) -> Result<Setup> {
     Setup::new(config, placement, DataScope::Shapes, partition::stages)
 }

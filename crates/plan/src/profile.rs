@@ -63,9 +63,6 @@ impl Profile {
     }
 
     /// Parses the text of a file called `name`.
-    ///
-    /// # Errors
-    /// As for [`Profile::load`].
     pub fn parse(text: &str, name: &str) -> Result<Self> {
         let read: Self = toml_file::parse(text, name)?;
         let times = |layer: &LayerTimes| {

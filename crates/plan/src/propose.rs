@@ -169,9 +169,6 @@ impl Search {
     /// Returns the layouts that the configuration accepts, the fastest first by the screening. Of those that
     /// differ only in the size of the groups that share state, the smallest comes first: it needs no less
     /// memory and sends less from host to host.
-    ///
-    /// # Errors
-    /// No such layout.
     fn candidates(&self, on_progress: &mut dyn FnMut(FitProgress<'_>)) -> Result<Vec<Candidate>> {
         let config = &self.config;
         let screen = Screen::of(&self.device, self.on_device)?;
@@ -239,9 +236,6 @@ impl Search {
     }
 
     /// Plans and times a configuration; `None` if it does not fit.
-    ///
-    /// # Errors
-    /// Errors of the plan.
     fn proposal(&self, sets: &[String], layout: Layout) -> Result<Option<Proposal>> {
         let setup = self.setup(sets)?;
         // Resident bytes of a host are found in traces.

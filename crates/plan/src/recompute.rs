@@ -40,9 +40,6 @@ pub fn settle(setup: Setup) -> Result<Setup> {
 }
 
 /// [`settle`] for a measurement, which has no last step.
-///
-/// # Errors
-/// As for [`settle`].
 pub fn settle_soon(mut setup: Setup) -> Result<Setup> {
     let mut short = setup.clone();
     Arc::make_mut(&mut short.config).train.steps = setup.first_step() + STEPS;
@@ -63,9 +60,6 @@ pub fn encode(memory: &Memory) -> String {
 }
 
 /// Returns `setup` with the choice that another rank has encoded.
-///
-/// # Errors
-/// Errors of partitioning layers anew.
 pub fn adopt(setup: Setup, text: &str) -> Result<Setup> {
     match decode(text) {
         Some((recompute, layers)) => with(&setup, recompute, layers),

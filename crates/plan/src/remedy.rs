@@ -100,9 +100,6 @@ pub fn nearest(setup: &Setup, fit: &Fit) -> Option<Remedy> {
 }
 
 /// Returns the setup with other values for some keys.
-///
-/// # Errors
-/// Wrong values.
 pub fn changed(setup: &Setup, sets: &[String]) -> Result<Setup> {
     let changed = prepare_shapes(setup.config.with(sets)?, setup.placement.clone())?;
     recompute::settle(changed.with_hook(setup.hook.clone())?)

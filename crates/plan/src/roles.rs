@@ -70,17 +70,11 @@ impl Plans {
 
 /// Plans every rank on an imitation of its device. A rank that does not fit is planned with unlimited memory,
 /// and marked.
-///
-/// # Errors
-/// Errors of the run.
 pub fn plan_all(setup: &Setup) -> Result<Plans> {
     plan_roles(&imitation(setup)?, plan_or_measure)
 }
 
 /// Plans one rank as [`plan_all`] does.
-///
-/// # Errors
-/// Errors of the run.
 pub fn plan_one(setup: &Setup, rank: usize) -> Result<Plan> {
     plan(&imitation(setup)?, rank).map_err(refused)
 }
@@ -94,9 +88,6 @@ pub fn plan_within(setup: &Setup) -> Result<Plans> {
 }
 
 /// Returns the memory that a run needs which does not fit: its plans with unlimited memory.
-///
-/// # Errors
-/// Errors of the run.
 pub(crate) fn plan_boundless(setup: &Setup) -> Result<Plans> {
     let on_host = setup.placement.description().kind == Kind::Cpu;
     // Resident bytes of a host are found in the traces.
@@ -156,9 +147,6 @@ pub(crate) fn refused_or_too_long(setup: &Setup, roles: usize, error: PlanError)
 }
 
 /// Returns the run on Meta. A present GPU has less memory for the allocator than its total.
-///
-/// # Errors
-/// Errors of [`taken`].
 pub fn imitation(setup: &Setup) -> Result<Setup> {
     if setup.placement.is_meta() {
         return Ok(setup.clone());
@@ -169,9 +157,6 @@ pub fn imitation(setup: &Setup) -> Result<Setup> {
 }
 
 /// Returns the parts of a GPU's memory that the allocator cannot use, as measured on such a GPU.
-///
-/// # Errors
-/// None, as a test of the shipped description shows.
 pub fn taken(setup: &Setup) -> Result<Vec<OverheadPart>> {
     let description = setup.placement.description();
     if setup.placement.is_meta() || description.kind != Kind::Cuda {

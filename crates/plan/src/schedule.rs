@@ -51,9 +51,6 @@ struct PlannedStage {
 }
 
 /// Plans the schedule of a configuration on a device like the chosen one.
-///
-/// # Errors
-/// As for [`plan_run`](crate::plan_run).
 pub fn plan_schedule(config: RunConfig, options: &PlanOptions) -> Result<PlannedSchedule> {
     let ranks = DeviceRanks::of(&config);
     let device = options.target.device(options.capacity, ranks)?;
@@ -140,9 +137,6 @@ fn part_of(kind: ActionKind) -> usize {
 
 impl PlannedSchedule {
     /// Returns the schedule of a run on devices like `device`.
-    ///
-    /// # Errors
-    /// Errors of the run.
     pub fn of(setup: &Setup, device: &PlanDevice) -> Result<Self> {
         // A device that is too small has no time.
         let timed = match TimedStep::of(setup, device) {
@@ -153,9 +147,6 @@ impl PlannedSchedule {
     }
 
     /// Returns the schedule of a run, whose step is predicted to be `timed`.
-    ///
-    /// # Errors
-    /// Errors of a layer on Meta.
     pub(crate) fn timed(setup: &Setup, timed: Option<&TimedStep>) -> Result<Self> {
         let blueprint = &setup.blueprint;
         let schedule = Arc::clone(&blueprint.schedule);

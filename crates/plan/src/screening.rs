@@ -63,9 +63,6 @@ impl<'a> Screen<'a> {
 
     /// Times the layers of a configuration, whose ranks share no state. `alike`: a timing of the same model's
     /// layers, by which equal ones are timed once.
-    ///
-    /// # Errors
-    /// Errors of building and running the layers on Meta.
     pub(crate) fn layers(&self, config: &RunConfig, alike: Option<&TimedLayers>) -> Result<TimedLayers> {
         let sets = ["parallel.zero_stage=0", "parallel.shard=0"].map(str::to_owned);
         TimedLayers::of(&config.with(&sets)?, self, alike.map(|timed| &timed.alike[..]))

@@ -23,9 +23,6 @@ pub fn with_peers(setup: &Setup, device: &PlanDevice) -> Setup {
 
 /// Returns the calls that rank `rank` makes in a step, after the first steps of a run. `setup` is a run on a
 /// Meta device that imitates a GPU; of other devices the log is empty.
-///
-/// # Errors
-/// Errors of the run, among them out of memory.
 pub fn step_calls(setup: &Setup, rank: usize) -> Result<CallLog> {
     let plan_work = setup.plan_work.unwrap_or(work_of_each(1, 1));
     let plan_work = Some(PlanWork { skips_from: 0, ..plan_work });

@@ -23,9 +23,6 @@ pub struct StepWork {
 
 impl StepWork {
     /// Counts the work of a step on Meta; `None` for devices whose rate is not known, such as a CPU.
-    ///
-    /// # Errors
-    /// Errors of building and running the model on Meta.
     pub fn of(setup: &Setup) -> Result<Option<Self>> {
         let Placement::Cuda(gpus) = &setup.placement else { return Ok(None) };
         let device = PlanDevice::of_model(&gpus.description.model)?;
@@ -64,9 +61,6 @@ impl StepWork {
 }
 
 /// Returns a configuration whose ranks share neither layers nor sequences.
-///
-/// # Errors
-/// None for a checked configuration.
 fn undivided(config: &RunConfig) -> Result<RunConfig> {
     let lanes = [Parallel::tensor_lanes, Parallel::context_lanes];
     let keys = [Parallel::tensor, Parallel::context].into_iter().chain(lanes);

@@ -32,9 +32,6 @@ pub enum PlanTarget {
 
 impl PlanTarget {
     /// Parses the argument: the name of a device, or a file.
-    ///
-    /// # Errors
-    /// Another name.
     pub fn from_argument(text: &str) -> Result<Self> {
         if text.ends_with(".toml") {
             return Ok(PlanTarget::File(PathBuf::from(text)));

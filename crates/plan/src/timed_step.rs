@@ -33,17 +33,11 @@ pub(crate) struct TimedStep {
 impl StepTime {
     /// Predicts a step of a run on GPUs like `device`; `None` on a CPU, whose calls no description has, and
     /// for pipelines with thousands of passes in a step.
-    ///
-    /// # Errors
-    /// Errors of the run, among them out of memory.
     pub fn of(setup: &Setup, device: &PlanDevice) -> Result<Option<Self>> {
         Ok(TimedStep::of(setup, device)?.map(|step| step.time))
     }
 
     /// Predicts a step of a configuration on GPUs like `device`, with the model FLOPs utilization.
-    ///
-    /// # Errors
-    /// As for [`StepTime::of`].
     pub fn of_config(config: &RunConfig, device: &PlanDevice) -> Result<Option<Self>> {
         let description = device.description(DeviceRanks::of(config));
         let setup = prepare_shapes(config.clone(), Placement::Meta(description))?;
@@ -51,9 +45,6 @@ impl StepTime {
     }
 
     /// Returns the time with the model FLOPs utilization on `device`.
-    ///
-    /// # Errors
-    /// Errors of building and running the model's layers on Meta.
     pub fn with_mfu(self, setup: &Setup, device: &PlanDevice) -> Result<Self> {
         let (rates, _) = device.rates_or_shipped()?;
         let work = StepWork::at(&setup.config, &setup.dataset, &setup.placement.description(), &rates)?;
@@ -63,9 +54,6 @@ impl StepTime {
 
 impl TimedStep {
     /// Predicts a step, as [`StepTime::of`] does.
-    ///
-    /// # Errors
-    /// As for [`StepTime::of`].
     pub(crate) fn of(setup: &Setup, device: &PlanDevice) -> Result<Option<Self>> {
         let schedule = &setup.blueprint.schedule;
         let passes = schedule.actions.iter().flatten().filter(|action| action.kind.is_compute()).count();

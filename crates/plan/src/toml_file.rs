@@ -11,9 +11,6 @@ use crate::error::{PlanError, Result};
 const MOST_BYTES: u64 = 16 << 20;
 
 /// Reads a file; returns its text and its name in errors.
-///
-/// # Errors
-/// The file cannot be read.
 pub(crate) fn read(path: &Path) -> Result<(String, String)> {
     let name = path.to_string_lossy().into_owned();
     let unreadable = |error| PlanError::Refused(format!("{name} cannot be read: {error}"));

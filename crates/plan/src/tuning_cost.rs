@@ -27,9 +27,6 @@ pub struct TuningCost {
 
 impl TuningCost {
     /// Returns the cost on the rank of `largest`; `None` if all parameters are trained.
-    ///
-    /// # Errors
-    /// Errors of planning.
     pub(crate) fn of(setup: &Setup, largest: &Plan) -> Result<Option<Self>> {
         if setup.config.tuning.trains_all() {
             return Ok(None);

@@ -32,9 +32,6 @@ impl PlanDevice {
 
     /// Writes the description of a GPU into the user's cache directory, for the predictions of later runs.
     /// Returns the file; `None` for a CPU, and for a user without such a directory.
-    ///
-    /// # Errors
-    /// A file that cannot be written.
     pub fn remember(&self) -> Result<Option<PathBuf>> {
         let Some(path) = path(&self.model).filter(|_| self.is_gpu()) else { return Ok(None) };
         let refused = |error: std::io::Error| PlanError::Refused(format!("{}: {error}", path.display()));

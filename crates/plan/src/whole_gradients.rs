@@ -27,9 +27,6 @@ pub struct WholeGradients {
 impl WholeGradients {
     /// Returns the cost on the rank of `plan`; `None` if gradients are not sharded, or lanes have one
     /// micro-batch.
-    ///
-    /// # Errors
-    /// None for a checked configuration.
     pub(crate) fn of(setup: &Setup, plan: &Plan) -> Result<Option<Self>> {
         let (config, blueprint) = (&setup.config, &setup.blueprint);
         let micro_batches_per_lane = config.training_assignment().micro_batches_per_lane();

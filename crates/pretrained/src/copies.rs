@@ -21,9 +21,6 @@ pub fn has_own_head(path: &Path, tied: &TiedHead) -> Result<bool> {
 }
 
 /// Returns whether a folder holds both tensors with other values.
-///
-/// # Errors
-/// A file that cannot be read.
 pub(crate) fn differs(folder: &Folder, (copy, of): (&str, &str), prefix: &str) -> Result<bool> {
     match (folder.find(copy, prefix), folder.find(of, prefix)) {
         (Some((_, copy)), Some((_, of))) => Ok(copy.shape() != of.shape() || !is_equal(copy, of)?),

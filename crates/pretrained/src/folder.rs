@@ -62,9 +62,6 @@ impl Folder {
     }
 
     /// Reads the header of the file of a folder of adapters.
-    ///
-    /// # Errors
-    /// As [`Folder::open`].
     pub fn open_adapters(path: &Path) -> Result<Self> {
         let (mut tensors, file) = (BTreeMap::new(), path.join(ADAPTER_WEIGHTS));
         if !file.exists() {

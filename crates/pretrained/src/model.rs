@@ -36,9 +36,6 @@ impl PretrainedModel {
 
     /// Opens the folder at `path` as `model`, which may have more tokens: the rows that the folder lacks are
     /// the mean of those that it has.
-    ///
-    /// # Errors
-    /// As [`PretrainedModel::open`].
     pub fn open_resized(path: &Path, model: HuggingFaceModel) -> Result<Self> {
         Self::of(Folder::open(path)?, model, true)
     }

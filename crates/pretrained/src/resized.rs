@@ -34,9 +34,6 @@ impl Means {
     }
 
     /// Reads the part of `target` that `tensor` covers from `stored`, a table with fewer rows.
-    ///
-    /// # Errors
-    /// A file that cannot be read.
     pub(crate) fn load(&self, tensor: &FolderTensor, stored: &StoredTensor, target: &Target) -> Result<()> {
         let shorter = FolderTensor { shape: stored.shape().to_vec(), ..tensor.clone() };
         load::load(&shorter, stored, target)?;

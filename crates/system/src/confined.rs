@@ -107,9 +107,6 @@ pub struct Confined {
 
 impl Confined {
     /// Starts a process for the task `name`; `None` if this program does not [`serve`].
-    ///
-    /// # Errors
-    /// The system starts no process.
     pub fn start(name: &str) -> Option<Result<Self>> {
         SERVES.load(Ordering::Relaxed).then(|| Self::spawn(name))
     }

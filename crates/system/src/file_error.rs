@@ -18,9 +18,6 @@ pub struct FileError {
 /// Adds the file and the operation to an error.
 pub trait FileContext<T> {
     /// Names the file and the operation of an error.
-    ///
-    /// # Errors
-    /// The error, if there is one.
     fn context(self, path: &Path, action: &'static str) -> Result<T, FileError>;
 }
 

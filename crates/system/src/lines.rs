@@ -36,9 +36,6 @@ pub struct Lines {
 
 impl Lines {
     /// Opens a regular file, whose lines have at most `most` bytes each.
-    ///
-    /// # Errors
-    /// Errors of [`input::open`].
     pub fn open(path: &Path, most: u64) -> Result<Self> {
         Ok(Self::of(input::open(path)?, most))
     }

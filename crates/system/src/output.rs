@@ -138,9 +138,6 @@ pub fn is_writable(path: &Path) -> bool {
 }
 
 /// Makes the name of a file or folder durable.
-///
-/// # Errors
-/// The system's.
 pub fn sync_parent(path: &Path) -> Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     File::open(parent.unwrap_or(Path::new("."))).and_then(|directory| directory.sync_all())
@@ -200,9 +197,6 @@ fn link() -> Error {
 
 /// Removes temporary files that a killed [`write_own`] or [`OutputFile::write`] left beside `path`. No other
 /// process may be writing `path`.
-///
-/// # Errors
-/// The system's.
 pub fn remove_temporaries(path: &Path) -> Result<()> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str()))
     else {
@@ -213,9 +207,6 @@ pub fn remove_temporaries(path: &Path) -> Result<()> {
 
 /// [`remove_temporaries`] of all files in a directory, which need not exist. No other process may be writing
 /// there.
-///
-/// # Errors
-/// The system's.
 pub fn remove_all_temporaries(directory: &Path) -> Result<()> {
     match remove_temporaries_of(directory, |_| true) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),

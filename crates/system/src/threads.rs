@@ -79,9 +79,6 @@ pub fn check_ranks(ranks: usize) -> std::result::Result<(), String> {
 }
 
 /// Starts a thread.
-///
-/// # Errors
-/// The system's, if it allows no more threads.
 pub fn spawn<T: Send + 'static>(
     name: &str,
     body: impl FnOnce() -> T + Send + 'static,
@@ -90,9 +87,6 @@ pub fn spawn<T: Send + 'static>(
 }
 
 /// Starts a thread in `scope`.
-///
-/// # Errors
-/// As for [`spawn`].
 pub fn spawn_scoped<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     body: impl FnOnce() -> T + Send + 'scope,

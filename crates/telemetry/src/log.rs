@@ -86,17 +86,11 @@ impl Log {
     }
 
     /// Checks the filter of [`VARIABLE`].
-    ///
-    /// # Errors
-    /// An invalid one.
     pub fn check_variable() -> Result<()> {
         Self::files_only().subscriber(&std::env::var(VARIABLE).unwrap_or_default()).map(drop)
     }
 
     /// Returns the log as a subscriber with `filter`; an empty filter is `info`.
-    ///
-    /// # Errors
-    /// An invalid filter.
     pub fn subscriber(&self, filter: &str) -> Result<impl Subscriber + Send + Sync + use<>> {
         let wanted = if filter.is_empty() { "info" } else { filter };
         let refused =
@@ -116,9 +110,6 @@ impl Log {
     }
 
     /// Starts writing the lines of each rank to `directory/rank-N.log`.
-    ///
-    /// # Errors
-    /// The directory cannot be created.
     pub fn set_directory(&self, directory: &Path) -> Result<()> {
         std::fs::create_dir_all(directory).context(directory, "create the directory")?;
         let files = LogFiles::start(directory.to_owned());

@@ -44,9 +44,6 @@ pub struct MetricsSync {
 
 impl MetricsWriter {
     /// Creates an empty file.
-    ///
-    /// # Errors
-    /// The file cannot be created.
     pub fn create(path: &Path) -> Result<Self> {
         let file = output::open_own(path, OpenOptions::new().write(true).create(true).truncate(true));
         let file = file.context(path, "create it")?;
@@ -81,9 +78,6 @@ impl MetricsWriter {
     }
 
     /// Passes a line, such as a [`StepMetrics`], to the writing thread without waiting.
-    ///
-    /// # Errors
-    /// An earlier line could not be written.
     pub fn write(&mut self, line: &impl Serialize) -> Result<()> {
         let mut text = to_json(&self.path, serde_json::to_vec(line))?;
         text.push(b'\n');
@@ -105,9 +99,6 @@ impl MetricsWriter {
     }
 
     /// Waits until all lines are in the file.
-    ///
-    /// # Errors
-    /// A line could not be written.
     pub fn finish(mut self) -> Result<()> {
         self.end()
     }
@@ -132,9 +123,6 @@ impl Drop for MetricsWriter {
 
 impl MetricsSync {
     /// Syncs the lines written so far to the disk.
-    ///
-    /// # Errors
-    /// Lines that cannot be written.
     pub fn sync(&self) -> Result<()> {
         let (answer, answered) = sync_channel(1);
         let ended = || io::Error::other("its writer has ended");

@@ -249,9 +249,6 @@ impl OperatorProfile {
     }
 
     /// Writes the profile to `path`.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
         atomic_write(path, &to_json(path, serde_json::to_vec_pretty(self))?)
     }

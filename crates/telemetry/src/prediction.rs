@@ -69,9 +69,6 @@ impl Prediction {
     }
 
     /// Writes the prediction into `run_dir`.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn write(&self, run_dir: &Path) -> Result<()> {
         let path = run_dir.join(FILE);
         let mut text = to_json(&path, serde_json::to_vec_pretty(self))?;
@@ -80,9 +77,6 @@ impl Prediction {
     }
 
     /// Removes the prediction of an earlier session from `run_dir`.
-    ///
-    /// # Errors
-    /// The file cannot be removed.
     pub fn remove(run_dir: &Path) -> Result<()> {
         let path = run_dir.join(FILE);
         match std::fs::remove_file(&path) {

@@ -43,9 +43,6 @@ pub struct Summary {
 
 impl Summary {
     /// Writes the summary to `path`, completely or not at all.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
         let mut text = to_json(path, serde_json::to_vec_pretty(self))?;
         text.push(b'\n');
@@ -61,9 +58,6 @@ impl Summary {
     }
 
     /// As [`Summary::read`], with the file's text.
-    ///
-    /// # Errors
-    /// As for [`Summary::read`].
     pub fn read_with_text(path: &Path) -> Result<Option<(Vec<u8>, Self)>> {
         let text = match input::read(path, MOST_BYTES) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -99,9 +93,6 @@ pub(crate) fn to_json(path: &Path, text: serde_json::Result<Vec<u8>>) -> Result<
 }
 
 /// Writes a file of the run, completely or not at all ([`output::write_own`]).
-///
-/// # Errors
-/// The file cannot be written.
 pub fn atomic_write(path: &Path, bytes: &[u8]) -> Result<()> {
     Ok(output::write_own(path, bytes).context(path, "write it")?)
 }

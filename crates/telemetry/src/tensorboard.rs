@@ -36,9 +36,6 @@ pub struct TensorBoardWriter {
 impl TensorBoardWriter {
     /// Continues the file in `run_dir` after the records of step `step`, removing later and incomplete ones;
     /// begins a file if there is none.
-    ///
-    /// # Errors
-    /// The file cannot be read or written.
     pub fn resume(run_dir: &Path, step: u64, world_size: usize) -> Result<Self> {
         let directory = run_dir.join(DIRECTORY);
         std::fs::create_dir_all(&directory).context(&directory, "create it")?;
@@ -61,17 +58,11 @@ impl TensorBoardWriter {
     }
 
     /// Adds the scalars of a step without waiting.
-    ///
-    /// # Errors
-    /// An earlier record could not be written.
     pub fn write(&mut self, metrics: &StepMetrics) -> Result<()> {
         self.file.write_bytes(record(&event(metrics.step, &scalars(metrics, self.world_size))))
     }
 
     /// Waits until all records are in the file.
-    ///
-    /// # Errors
-    /// A record could not be written.
     pub fn finish(self) -> Result<()> {
         self.file.finish()
     }

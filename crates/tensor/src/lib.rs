@@ -9,6 +9,9 @@
 //! A [`Tensor`] is a dense row-major view into a reference-counted storage; the last owner returns the
 //! storage to the caching allocator.
 //!
+//! Every operator refuses operands whose shapes or types do not agree, before it computes, and returns the
+//! device's errors, among them out of memory. A section *Errors* names only what else can fail.
+//!
 //! ```
 //! use device::{Category, Device, DeviceOptions};
 //! use tensor::{Tensor, ops};

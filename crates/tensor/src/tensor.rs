@@ -49,9 +49,6 @@ impl Drop for Storage {
 
 impl Tensor {
     /// Allocates a tensor with undefined elements.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub fn empty(device: &Device, shape: impl Into<Shape>, dtype: DType, request: Request) -> Result<Self> {
         let shape = shape.into();
         let buffer = device.allocate(shape.elements() * dtype.bytes(), request)?;
@@ -60,9 +57,6 @@ impl Tensor {
     }
 
     /// Allocates a tensor of zeros.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub fn zeros(device: &Device, shape: impl Into<Shape>, dtype: DType, request: Request) -> Result<Self> {
         let tensor = Self::empty(device, shape, dtype, request)?;
         tensor.zero()?;
@@ -71,9 +65,6 @@ impl Tensor {
 
     /// Allocates a workspace of `bytes` bytes, a multiple of 4, on devices whose operators take workspaces;
     /// elsewhere it is empty. An operator drops it when it returns.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub fn workspace(device: &Device, operator: &'static str, bytes: usize) -> Result<Self> {
         let words = if device.is_cuda_like() { bytes.div_ceil(DType::U32.bytes()) } else { 0 };
         Self::empty(device, [words], DType::U32, Request::new(Category::Workspace, operator))
@@ -95,9 +86,6 @@ impl Tensor {
     }
 
     /// Allocates a tensor as [`Tensor::from_host`] does, without the values.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub fn for_host(
         device: &Device,
         shape: impl Into<Shape>,
@@ -108,9 +96,6 @@ impl Tensor {
     }
 
     /// Returns a view of `shape` elements, `offset` elements after this view's first.
-    ///
-    /// # Errors
-    /// A view that reaches beyond this one.
     pub fn view(&self, offset: usize, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
         if offset + shape.elements() > self.elements() {
@@ -246,9 +231,6 @@ impl Tensor {
     }
 
     /// Overwrites all elements from the host.
-    ///
-    /// # Errors
-    /// Another type or count.
     pub fn set<T: Element>(&self, values: &[T]) -> Result<()> {
         self.set_on(values, StreamKind::Compute)
     }
@@ -260,17 +242,11 @@ impl Tensor {
     }
 
     /// Copies the bytes of all elements, of any type, to the host, zeros on Meta. Waits for the device.
-    ///
-    /// # Errors
-    /// Another number of bytes.
     pub fn read_bytes(&self, bytes: &mut [u8]) -> Result<()> {
         Ok(self.device().copy_bytes_to_host(self.region(), bytes)?)
     }
 
     /// Overwrites all elements, of any type, from bytes.
-    ///
-    /// # Errors
-    /// Another number of bytes.
     pub fn set_bytes(&self, bytes: &[u8]) -> Result<()> {
         Ok(self.device().copy_bytes_from_host(bytes, self.region())?)
     }

@@ -162,9 +162,6 @@ impl Output {
     }
 
     /// Renames the directory to its final name.
-    ///
-    /// # Errors
-    /// No tokens.
     pub(crate) fn publish(mut self, job: &Job) -> Result<Counts> {
         self.save()?;
         let counts = self.record.counts;

@@ -112,9 +112,6 @@ impl RunView {
     }
 
     /// Reads what has been written since the last call.
-    ///
-    /// # Errors
-    /// A file that cannot be read.
     pub fn refresh(&mut self) -> Result<(), RunError> {
         let path = self.run_dir.join("metrics.jsonl");
         let mut metrics = self.metrics.clone();

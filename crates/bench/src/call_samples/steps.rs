@@ -54,9 +54,6 @@ pub(super) struct MeasuredModel {
 
 impl MeasuredModel {
     /// Returns the configuration of the step.
-    ///
-    /// # Errors
-    /// None, as a test shows.
     pub(super) fn config(&self) -> Result<RunConfig> {
         let (samples, all) = (self.samples, self.samples * self.micro_batches);
         let graphs = if self.graphs { "auto" } else { "off" };

@@ -23,9 +23,6 @@ impl PredictCase {
     }
 
     /// Returns the configuration.
-    ///
-    /// # Errors
-    /// None, as a test shows.
     pub fn config(&self) -> Result<RunConfig> {
         Ok(RunConfig::parse(self.text, self.model, std::path::Path::new("/"), &self.sets)?)
     }

@@ -131,9 +131,6 @@ fn write_json_text(string: &str, options: &JsonOptions, text: &mut impl Write) -
 }
 
 /// Writes `value` as `str` does.
-///
-/// # Errors
-/// Errors of the writer.
 pub(super) fn write_text(value: &Value, text: &mut impl Write) -> Result {
     match value.kind() {
         ValueKind::Undefined => Ok(()),

@@ -105,9 +105,6 @@ impl Renderer {
 }
 
 /// Starts a process that has compiled a template; `None` if this program starts none.
-///
-/// # Errors
-/// The reason.
 fn open(opening: &Opening) -> Option<Result<Confined, String>> {
     let process = Confined::start(CHAT_TASK.name)?;
     let started = process.map_err(|error| format!("no process can be started to render it: {error}"));

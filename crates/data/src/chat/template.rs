@@ -181,9 +181,6 @@ impl ChatTemplate {
     }
 
     /// Returns the text of messages, after which the assistant answers.
-    ///
-    /// # Errors
-    /// As for [`ChatTemplate::render`].
     pub fn question(&self, messages: &[serde_json::Value], input: &TemplateInput) -> Result<String, String> {
         self.one_text(messages, input, Part::question(messages.len()))
     }

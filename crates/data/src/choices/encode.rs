@@ -34,9 +34,6 @@ impl<'a> Context<'a> {
 
     /// Returns the tokens of an ending, which follows the context after a space: those of both together after
     /// as many as the context has.
-    ///
-    /// # Errors
-    /// A text that cannot be encoded.
     pub(super) fn ending(&self, ending: &str) -> Result<Vec<u32>, String> {
         let ending = format!("{} {ending}", self.space);
         let (mut tokens, context) = match self.text {

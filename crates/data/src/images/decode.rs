@@ -16,9 +16,6 @@ const PNG: [u8; 8] = [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n'];
 const JPEG: [u8; 3] = [0xff, 0xd8, 0xff];
 
 /// Decodes a file by its first bytes, whatever its name.
-///
-/// # Errors
-/// The reason, in words.
 pub(super) fn decode(bytes: &[u8], channels: usize) -> Result<Picture, String> {
     if bytes.starts_with(&PNG) {
         decode_png(bytes).map(|picture| picture.with_channels(channels))

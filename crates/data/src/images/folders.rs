@@ -45,9 +45,6 @@ pub(super) fn subfolders(folder: &Path) -> Result<Vec<String>, Error> {
 }
 
 /// Returns the paths in a folder, without hidden ones, sorted.
-///
-/// # Errors
-/// A folder that cannot be read.
 fn entries(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let unreadable = |source| Error::Unreadable { path: folder.to_path_buf(), source };
     let mut paths = Vec::new();

@@ -82,18 +82,12 @@ impl ImageSource {
     }
 
     /// Returns sample `sample` before it is mixed.
-    ///
-    /// # Errors
-    /// Errors of reading it.
     fn training_sample(&self, sample: u64) -> Result<Sample, Error> {
         let draws = Draws { key: self.augment_key, sample };
         self.sample(&self.split.training, self.index(sample), |image| training(image, &self.options, draws))
     }
 
     /// Returns validation image `index`; beyond the last, a black image with an ignored target.
-    ///
-    /// # Errors
-    /// Errors of reading it.
     fn validation_sample(&self, index: u64) -> Result<Sample, Error> {
         let ImageOptions { channels, size, .. } = self.options;
         if index >= self.split.validation.len() {
@@ -103,9 +97,6 @@ impl ImageSource {
     }
 
     /// Reads an image, or the next one that can be decoded if invalid ones are skipped.
-    ///
-    /// # Errors
-    /// Errors of reading it.
     fn sample(
         &self,
         part: &Part,
@@ -184,9 +175,6 @@ impl ImageSource {
 }
 
 /// Reads samples on all cores.
-///
-/// # Errors
-/// The error of the first sample that has one.
 fn read_all(
     samples: std::ops::Range<u64>,
     read: impl Fn(u64) -> Result<Sample, Error> + Sync + Send,

@@ -166,9 +166,6 @@ fn of_folder(folder: &Path) -> Result<Paths, Error> {
 }
 
 /// Opens the images of training and, if they are apart, of validation.
-///
-/// # Errors
-/// Errors of the files.
 fn opened(paths: Paths, names: &mut Vec<String>) -> Result<(ImageSet, Option<ImageSet>), Error> {
     let apart = |paths: &[PathBuf], open: &mut dyn FnMut(&[PathBuf]) -> Result<ImageSet, Error>| {
         Some(paths).filter(|paths| !paths.is_empty()).map(open).transpose()
@@ -203,9 +200,6 @@ impl Part {
     }
 
     /// Reads image `index`.
-    ///
-    /// # Errors
-    /// Errors of [`ImageSet::read`].
     pub(super) fn read(&self, index: u64, channels: usize, classes: usize) -> Result<(Picture, u32), Error> {
         self.set.read(self.order.at(self.first + index), channels, classes)
     }

@@ -40,9 +40,6 @@ pub(crate) fn each_record(
 }
 
 /// Returns the first object of a file; `None` if it has none.
-///
-/// # Errors
-/// As for [`each_record`].
 pub(crate) fn first_record(path: &Path) -> Result<Option<Record>, Error> {
     let mut first = None;
     walk(path, &mut |record| {

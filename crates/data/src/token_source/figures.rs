@@ -21,9 +21,6 @@ impl TokenSource {
     /// nats per byte: the loss of a model that sees one byte only, on the targets of validation. It counts
     /// the training split, or a megabyte spread evenly over a long one. `None` unless tokens are bytes of one
     /// text, and if validation reads more than four megabytes.
-    ///
-    /// # Errors
-    /// A file that was changed or cannot be read.
     pub fn bigram_entropy(&self) -> Result<Option<f64>, Error> {
         let ([cut], Tokenizer::Bytes, None) =
             (self.components.as_slice(), &self.tokenizer, self.options.documents)
@@ -53,9 +50,6 @@ impl TokenSource {
 
     /// Mean bytes of text per validation target that counts; `None` if tokens do not consist of bytes. The
     /// first call reads the validation data.
-    ///
-    /// # Errors
-    /// A file that was changed or cannot be read.
     pub fn bytes_per_token(&self) -> Result<Option<f64>, Error> {
         let all = 0..self.options.validation_micro_batches;
         self.bytes_per_target(&self.bytes_per_token, all.map(MicroBatchId::Validation))
@@ -63,9 +57,6 @@ impl TokenSource {
 
     /// Mean bytes of text per training target that counts, over the first micro-batches of training, about a
     /// million tokens; `None` if tokens do not consist of bytes. The first call reads them.
-    ///
-    /// # Errors
-    /// A file that was changed or cannot be read.
     pub fn training_bytes_per_token(&self) -> Result<Option<f64>, Error> {
         let tokens = self.options.micro_batch.saturating_mul(self.options.context);
         let count = (SAMPLED / tokens).clamp(1, MOST_SAMPLES) as u64;

@@ -6,9 +6,6 @@ use serde_json::Value;
 const MOST_TOKENS: usize = 1 << 24;
 
 /// Checks the parts of a `tokenizer.json` of which the library would make random tokens, or panic.
-///
-/// # Errors
-/// The fault, in a sentence.
 pub(super) fn check(described: &Value) -> Result<(), String> {
     let dropout = &described["model"]["dropout"];
     if dropout.as_f64().is_some_and(|dropout| dropout != 0.0) {

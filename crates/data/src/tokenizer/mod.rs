@@ -209,9 +209,6 @@ impl Tokenizer {
 
     /// Returns the tokens of a text that a model is to continue, as transformers encode it: with the tokens
     /// that the tokenizer puts around a text, and special tokens where the text spells them out.
-    ///
-    /// # Errors
-    /// As for [`Tokenizer::encode`].
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, Error> {
         match self {
             Self::File(file) => file.encode_prompt(text),
@@ -221,9 +218,6 @@ impl Tokenizer {
 
     /// Returns the tokens of a text in which special tokens may be spelled out, as in a chat template, and
     /// the bytes of the text that each stands for.
-    ///
-    /// # Errors
-    /// As for [`Tokenizer::encode`].
     pub fn encode_spans(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>, Error> {
         match self {
             Self::None => Ok(Vec::new()),

@@ -53,9 +53,6 @@ fn hidden(visible: Option<&str>) -> String {
 }
 
 /// Returns the GPUs that this process may use, at least one, without creating a context.
-///
-/// # Errors
-/// Why there is none.
 pub fn availability() -> Result<Vec<GpuInfo>, Unavailable> {
     // SAFETY: opening the driver's library runs its initialisers, which is what they are for.
     if !unsafe { sys::is_culib_present() } {

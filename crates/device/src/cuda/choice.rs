@@ -26,9 +26,6 @@ pub struct PlannedMatmul {
 
 impl Device {
     /// The matmuls since the device was created or since [`Device::set_matmul_table`], in order of first use.
-    ///
-    /// # Errors
-    /// The device is not a GPU.
     pub fn planned_matmuls(&self) -> crate::Result<Vec<PlannedMatmul>> {
         let plans = self.gpu_or_refuse("planned_matmuls")?.blas.plans.borrow();
         let planned = plans.iter().map(|(key, plan)| {
@@ -41,17 +38,11 @@ impl Device {
     }
 
     /// The table that chooses algorithms.
-    ///
-    /// # Errors
-    /// The device is not a GPU.
     pub fn matmul_table(&self) -> crate::Result<MatmulTable> {
         Ok(self.gpu_or_refuse("matmul_table")?.blas.table.borrow().clone())
     }
 
     /// Replaces the table, for measurements.
-    ///
-    /// # Errors
-    /// The device is not a GPU.
     pub fn set_matmul_table(&self, table: MatmulTable) -> crate::Result<()> {
         let blas = &self.gpu_or_refuse("set_matmul_table")?.blas;
         blas.plans.borrow_mut().clear();

@@ -31,9 +31,6 @@ pub fn architecture((major, minor): (u32, u32)) -> String {
 }
 
 /// Compiles a family to machine code for an architecture such as `sm_90a`. Needs NVRTC, no GPU.
-///
-/// # Errors
-/// The compiler's log.
 pub fn compile(family: &Family, variant: usize, architecture: &str) -> Result<Vec<u8>> {
     let source = text(family.source)?;
     let name = text(&format!("{}.cu", family.name))?;
@@ -140,9 +137,6 @@ impl Cache {
 
     /// Returns the cached result for these inputs, or else `make`'s, which is then cached. A damaged or
     /// foreign file is replaced.
-    ///
-    /// # Errors
-    /// `make`'s.
     pub(crate) fn get_or_make(&self, key: &Key, make: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
         let Some(path) = self.directory.as_ref().map(|directory| directory.join(key.file_name())) else {
             return make();

@@ -22,9 +22,6 @@ impl Device {
 
     /// Enqueues a forward pass with an epilogue, if the library has an algorithm that applies it before the
     /// result is rounded; otherwise the pass alone. Returns whether the epilogue was applied.
-    ///
-    /// # Errors
-    /// As [`Device::convolve`].
     pub fn convolve_then(
         &self,
         call: &Convolution<'_>,

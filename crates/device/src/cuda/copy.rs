@@ -30,9 +30,6 @@ impl Cuda {
     }
 
     /// Enqueues a copy from a pinned segment.
-    ///
-    /// # Errors
-    /// As for [`Cuda::copy`].
     pub(crate) fn copy_from_pool(
         &self,
         source: Region<'_>,
@@ -50,9 +47,6 @@ impl Cuda {
     }
 
     /// Enqueues a copy to a pinned segment.
-    ///
-    /// # Errors
-    /// As for [`Cuda::copy`].
     pub(crate) fn copy_to_pool(
         &self,
         source: Region<'_>,
@@ -69,9 +63,6 @@ impl Cuda {
     }
 
     /// Enqueues a copy between GPUs, of the target's length, on a copy engine.
-    ///
-    /// # Errors
-    /// The driver's.
     pub(crate) fn copy_between(
         &self,
         name: &'static str,
@@ -90,9 +81,6 @@ impl Cuda {
     }
 
     /// Enqueues a zero-fill.
-    ///
-    /// # Errors
-    /// As for [`Cuda::copy`].
     pub(crate) fn zero(&self, target: Region<'_>) -> crate::Result<Result<()>> {
         let to = target.checked_address()?;
         let stream = self.streams.handle(StreamKind::Compute);
@@ -108,9 +96,6 @@ impl Cuda {
 
     /// Enqueues copies to `memory` on the snapshot stream, after the compute work so far. Returns the end of
     /// the copies, before which nobody reads the block or writes the addresses.
-    ///
-    /// # Errors
-    /// The driver's.
     pub(crate) fn copy_to_pinned(
         &self,
         mut copies: Vec<PinnedCopy>,

@@ -54,9 +54,6 @@ impl Gates {
     }
 
     /// Enqueues a gate on `stream` if a call there begins a group, and opens the gate before it.
-    ///
-    /// # Errors
-    /// The driver's.
     pub(super) fn before_call(&self, stream: sys::CUstream) -> Result<()> {
         if stream != self.stream {
             return Ok(());

@@ -62,9 +62,6 @@ pub(crate) fn is_available() -> bool {
 }
 
 /// Starts to capture `stream`, which is alive: its calls are recorded, and none runs.
-///
-/// # Errors
-/// The driver's.
 pub(crate) fn begin(stream: sys::CUstream) -> Result<()> {
     // Libraries may load a kernel at its first call, which the other modes refuse during a capture.
     let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -74,9 +71,6 @@ pub(crate) fn begin(stream: sys::CUstream) -> Result<()> {
 
 /// Returns the node of the call that was captured last on `stream`: the one on which the next call will
 /// depend.
-///
-/// # Errors
-/// The driver's.
 pub(super) fn last_node(stream: sys::CUstream) -> Result<sys::CUgraphNode> {
     const CALL: &str = "cuStreamGetCaptureInfo";
     let mut status = sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE;
@@ -171,9 +165,6 @@ fn set_arguments(executable: sys::CUgraphExec, launch: &mut NumberedLaunch) -> R
 impl CudaGraph {
     /// Launches the graph on `stream`, with the words of micro-batches whose numbers are larger by `shift`
     /// than when it was captured.
-    ///
-    /// # Errors
-    /// The driver's.
     pub(crate) fn launch(&mut self, stream: sys::CUstream, shift: u64) -> Result<()> {
         for launch in &mut self.numbered {
             if launch.set_number(shift) {

@@ -42,9 +42,6 @@ impl Device {
 
     /// Runs `body` and counts the device memory that it takes outside the allocator as connections to other
     /// ranks.
-    ///
-    /// # Errors
-    /// Errors of `body` and the driver.
     pub fn connecting<T, E: From<DeviceError>>(
         &self,
         body: impl FnOnce() -> std::result::Result<T, E>,

@@ -126,9 +126,6 @@ impl Cuda {
 }
 
 /// Describes GPU `ordinal` without creating a context.
-///
-/// # Errors
-/// No such GPU.
 pub fn describe(ordinal: usize) -> std::result::Result<Description, CudaError> {
     use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
     result::init().named("cuInit")?;

@@ -41,9 +41,6 @@ pub struct Span<'a> {
 
 impl Span<'_> {
     /// Ends the span; its work must be enqueued.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn end(self) -> crate::Result<()> {
         let ended = self.timed.map_or(Ok(()), Timed::finish);
         ended.on(self.device)
@@ -71,9 +68,6 @@ impl Device {
 
     /// Times every call from now on, as the device makes it if it waits for no call of the host: it begins a
     /// group of calls once the host has enqueued them. Does nothing unless the device is a GPU.
-    ///
-    /// # Errors
-    /// The driver's; the system's.
     pub fn begin_profile_ahead(&self) -> crate::Result<()> {
         let Some(cuda) = self.gpu() else { return Ok(()) };
         let gates = SignalPage::own(&cuda.context).and_then(|page| {

@@ -75,9 +75,6 @@ impl PeerMemory {
 
     /// Reserves addresses for the pages of these extents, which are sorted by address. [`PeerMemory::map`]
     /// maps the pages.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn reserve(&mut self, extents: &[Extent]) -> crate::Result<()> {
         for extent in extents.iter().filter(|extent| extent.is_page) {
             match self.mappings.last_mut() {
@@ -145,9 +142,6 @@ impl PeerMemory {
     }
 
     /// Gives this GPU read and write access to all mapped pages.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn allow(&self) -> crate::Result<()> {
         let cuda = self.device.gpu_or_refuse("cuMemSetAccess")?;
         let access = sys::CUmemAccessDesc {
@@ -169,9 +163,6 @@ impl PeerMemory {
     }
 
     /// Opens an allocation of another process by its name.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn open(&mut self, extent: &Extent, name: [u8; NAME_BYTES]) -> crate::Result<()> {
         let lazily = sys::CUipcMem_flags_enum::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as u32;
         let name = sys::CUipcMemHandle { reserved: name.map(|byte| byte as std::ffi::c_char) };
@@ -189,9 +180,6 @@ impl PeerMemory {
     }
 
     /// Enables access to an allocation of this process on GPU `ordinal`; its address stays the same.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn enable(&mut self, extent: &Extent, ordinal: usize) -> crate::Result<()> {
         use sys::cudaError_enum::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED as ALREADY;
         let peer = result::device::get(ordinal as i32).named("cuDeviceGet");
@@ -270,9 +258,6 @@ pub struct PeerAddress<'a> {
 
 impl<'a> PeerAddress<'a> {
     /// Converts a region of this GPU's own memory.
-    ///
-    /// # Errors
-    /// A region outside its buffer.
     pub(crate) fn of(region: Region<'a>) -> crate::Result<Self> {
         Ok(PeerAddress { address: region.checked_address()?, bytes: region.bytes, memory: PhantomData })
     }

@@ -30,9 +30,6 @@ pub struct Extent {
 
 impl Device {
     /// The GPU's UUID, the same in every process.
-    ///
-    /// # Errors
-    /// The device is not a GPU, the driver's.
     pub fn gpu_uuid(&self) -> crate::Result<[u8; 16]> {
         let cuda = self.gpu_or_refuse("cuDeviceGetUuid")?;
         let uuid = result::device::get_uuid(cuda.context.cu_device()).named("cuDeviceGetUuid");
@@ -41,9 +38,6 @@ impl Device {
 
     /// Returns the number in this process of GPU `uuid` if this GPU can read and write its memory, else
     /// `None`.
-    ///
-    /// # Errors
-    /// As for [`Device::gpu_uuid`].
     pub fn reachable(&self, uuid: [u8; 16]) -> crate::Result<Option<usize>> {
         let cuda = self.gpu_or_refuse("cuDeviceCanAccessPeer")?;
         reachable(cuda, uuid).on(self)
@@ -74,9 +68,6 @@ impl Device {
     }
 
     /// Holds a page so that others can map it.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn hold_page(&self, extent: &Extent) -> crate::Result<Page> {
         self.gpu_or_refuse("cuMemRetainAllocationHandle")?;
         let mut handle = 0;
@@ -89,9 +80,6 @@ impl Device {
     }
 
     /// Returns the name with which other processes open an allocation.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn name_of(&self, extent: &Extent) -> crate::Result<[u8; NAME_BYTES]> {
         self.gpu_or_refuse("cuIpcGetMemHandle")?;
         let mut name = sys::CUipcMemHandle { reserved: [0; NAME_BYTES] };

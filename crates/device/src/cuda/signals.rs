@@ -39,9 +39,6 @@ impl SignalPage {
     pub const BYTES: usize = PAGE_BYTES;
 
     /// Maps a file of [`SignalPage::BYTES`] zeros.
-    ///
-    /// # Errors
-    /// The system's; the driver's.
     pub(super) fn of_file(file: &File, context: &Arc<CudaContext>) -> Result<Self> {
         // SAFETY: the file is anonymous memory shared only by these ranks, and all access to it is atomic.
         let map = unsafe { memmap2::MmapOptions::new().len(PAGE_BYTES).map_mut(file) };
@@ -49,9 +46,6 @@ impl SignalPage {
     }
 
     /// Returns a page of this process alone.
-    ///
-    /// # Errors
-    /// The system's; the driver's.
     pub(super) fn own(context: &Arc<CudaContext>) -> Result<Self> {
         Self::registered(MmapMut::map_anon(PAGE_BYTES).map_err(refused)?, context)
     }
@@ -105,9 +99,6 @@ impl Drop for SignalPage {
 }
 
 /// Enqueues writes and then waits on `stream`, as [`Device::signal`](crate::Device::signal) does.
-///
-/// # Errors
-/// The driver's.
 pub(super) fn enqueue(stream: sys::CUstream, writes: &[(Word, u32)], waits: &[(Word, u32)]) -> Result<()> {
     let write = |(word, value): &(Word, u32)| write_operation(*word, *value);
     let wait = |(word, value): &(Word, u32)| wait_operation(*word, *value);

@@ -25,9 +25,6 @@ pub(crate) struct StreamLaunch {
 
 impl StreamLaunch {
     /// Enqueues the kernel on its stream, one of `cuda`'s.
-    ///
-    /// # Errors
-    /// The driver's.
     pub(crate) fn enqueue(&mut self, cuda: &Cuda) -> Result<()> {
         let stream = cuda.streams.handle(self.stream);
         let StreamLaunch { function, grid, threads, shared_bytes, .. } = *self;

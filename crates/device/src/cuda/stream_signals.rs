@@ -18,9 +18,6 @@ impl Device {
 
     /// Enqueues, after all work before, the writes of `writes` and then waits until each word of `waits` has
     /// reached its value or, modulo 2^32, is up to 2^31 past it.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn signal(
         &self,
         writes: &[(Word, u32)],

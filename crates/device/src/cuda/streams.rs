@@ -150,18 +150,12 @@ pub(crate) struct Point {
 
 impl Point {
     /// Returns whether the work before the event is done.
-    ///
-    /// # Errors
-    /// Errors of that work.
     pub(crate) fn is_over(&self) -> Result<bool> {
         is_over(self.event)
     }
 
     /// Waits on the host. With a guard, it regularly asks whether to go on: work that waits for another rank
     /// may never finish.
-    ///
-    /// # Errors
-    /// Errors of that work, the guard's reason.
     pub(crate) fn wait(&self) -> Result<()> {
         let guard = self.pool.guard.borrow().clone();
         let Some(guard) = guard else {
@@ -222,18 +216,12 @@ impl SharedPoint {
     }
 
     /// Returns whether the work before the point is done. Any thread may ask.
-    ///
-    /// # Errors
-    /// Errors of that work.
     pub(crate) fn is_over(&self) -> Result<bool> {
         self.context.bind_to_thread().named("cuCtxSetCurrent")?;
         is_over(self.event)
     }
 
     /// Waits on the host of any thread.
-    ///
-    /// # Errors
-    /// Errors of the work before the point.
     pub(crate) fn wait(&self) -> Result<()> {
         while !self.is_over()? {
             std::thread::sleep(PAUSE);

@@ -37,18 +37,12 @@ impl Device {
     }
 
     /// Makes work enqueued on `stream` of this device from now on start after the copies to `pool` so far.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn wait_for_pool(&self, pool: &Device, stream: StreamKind) -> Result<()> {
         let filled = pool.0.served.as_ref().and_then(|served| served.filled.borrow().clone());
         filled.map_or(Ok(()), |event| self.wait(stream, &event))
     }
 
     /// Waits on the host for copies to this pool, if the device is one.
-    ///
-    /// # Errors
-    /// Errors of the work before their end.
     pub fn settle(&self) -> Result<()> {
         let Some(served) = &self.0.served else { return Ok(()) };
         let filled = served.filled.take();

@@ -18,9 +18,6 @@ const BETWEEN_RANKS: [StreamKind; 3] = [StreamKind::Reduce, StreamKind::Transfer
 
 impl Device {
     /// Records an event after the work enqueued on `stream` so far.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn record(&self, stream: StreamKind) -> Result<Event> {
         self.between_graphs(|| Ok((self.record_now(stream)?, Repeat::Record(stream))))
     }
@@ -41,9 +38,6 @@ impl Device {
     }
 
     /// Makes work enqueued on `stream` from now on start after `event`.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn wait(&self, stream: StreamKind, event: &Event) -> Result<()> {
         // CPU and Meta finish each call before the next begins, so a recorded event is always done.
         debug_assert!(event.sequence < self.0.events[event.stream as usize].get());
@@ -85,17 +79,11 @@ impl Device {
     }
 
     /// Makes compute work from now on start after all work so far of the streams between ranks.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn join_streams(&self) -> Result<()> {
         BETWEEN_RANKS.into_iter().try_for_each(|stream| self.order(stream, StreamKind::Compute))
     }
 
     /// Makes work from now on of the streams between ranks start after all compute work so far.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn fork_streams(&self) -> Result<()> {
         BETWEEN_RANKS.into_iter().try_for_each(|stream| self.order(StreamKind::Compute, stream))
     }
@@ -107,9 +95,6 @@ impl Device {
 
     /// Records an event after the work enqueued on `stream` so far, for streams of other ranks of this
     /// process.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn record_shared(&self, stream: StreamKind) -> Result<SharedEvent> {
         self.interrupt_capture("an event for other ranks")?;
         let record = |cuda: &Cuda| SharedPoint::record(&cuda.context, cuda.streams.handle(stream));
@@ -119,9 +104,6 @@ impl Device {
 
     /// Makes work enqueued on `stream` from now on start after an event that any rank of this process has
     /// recorded.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn wait_shared(&self, stream: StreamKind, event: &SharedEvent) -> Result<()> {
         self.interrupt_capture("a wait for an event of other ranks")?;
         match (self.gpu_to_use()?, &event.point) {
@@ -131,9 +113,6 @@ impl Device {
     }
 
     /// Waits on the host until all work enqueued so far is done.
-    ///
-    /// # Errors
-    /// Errors of that work.
     pub fn synchronize(&self) -> Result<()> {
         self.log(|| LoggedCall::Synchronize);
         self.interrupt_capture("a wait of the host")?;
@@ -143,9 +122,6 @@ impl Device {
     }
 
     /// Waits on the host for `event`.
-    ///
-    /// # Errors
-    /// Errors of the work before it.
     pub fn wait_on_host(&self, event: &Event) -> Result<()> {
         self.log(|| LoggedCall::HostWait(self.logged_event(event)));
         self.interrupt_capture("a wait of the host")?;

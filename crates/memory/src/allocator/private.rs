@@ -97,9 +97,6 @@ impl<R: RawMemory> Allocator<R> {
 
     /// Returns the idle memory of a private pool without users to the driver, after waiting for its events.
     /// For the default pool, the same as [`Allocator::empty_cache`].
-    ///
-    /// # Errors
-    /// As for [`Allocator::empty_cache`].
     pub fn flush_pool(&mut self, id: PoolId) -> Result<(), AllocationError> {
         self.history.tick();
         self.flush(id)

@@ -88,9 +88,6 @@ pub fn replay(path: &Path) -> Result<Report, RecordingError> {
 }
 
 /// Replays the recordings in the content of a file.
-///
-/// # Errors
-/// As for [`parse`].
 pub fn replay_bytes(bytes: &[u8]) -> Result<Report, RecordingError> {
     let mut total = Report::default();
     for recording in parse(bytes)? {

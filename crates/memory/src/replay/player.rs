@@ -90,9 +90,6 @@ impl Player {
     }
 
     /// Executes one operation; returns the allocation if it made one.
-    ///
-    /// # Errors
-    /// The allocator's error.
     #[inline]
     pub fn play(&mut self, operation: &Operation) -> Result<Option<Allocation>, AllocationError> {
         match operation {

@@ -38,9 +38,6 @@ impl Settings {
     }
 
     /// Reads the first variable of [`ENVIRONMENT`] for which `get` returns a value, or else the defaults.
-    ///
-    /// # Errors
-    /// As for [`Settings::parse`].
     pub fn from_environment(get: impl Fn(&str) -> Option<String>) -> Result<Settings, SettingsError> {
         ENVIRONMENT
             .iter()

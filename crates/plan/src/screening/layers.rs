@@ -42,9 +42,6 @@ struct TimedLayer {
 impl TimedLayers {
     /// Times the layers of a configuration on Meta. Layers that are alike by `alike`, if that is known, are
     /// timed once.
-    ///
-    /// # Errors
-    /// Errors of building and running the model there.
     pub(super) fn of(config: &RunConfig, screen: &Screen<'_>, alike: Option<&[usize]>) -> Result<Self> {
         let times = call_times(config, screen.device, &screen.rates);
         let dataset = dataset::open(config, DataScope::Shapes)?;

@@ -79,9 +79,6 @@ fn accept(listener: &TcpListener, clients: &mut VecDeque<Client>) {
 
 impl Client {
     /// Reads and writes as much as is possible now. Returns whether more is to come.
-    ///
-    /// # Errors
-    /// The connection is lost.
     fn advance(&mut self, answer: &dyn Fn(&[u8]) -> Vec<u8>) -> io::Result<bool> {
         while self.answer.is_none() {
             let mut piece = [0; 1024];
@@ -105,9 +102,6 @@ impl Client {
 }
 
 /// Returns the bytes of a transfer; `None` if it is not possible now.
-///
-/// # Errors
-/// Errors of the transfer.
 fn now(transferred: io::Result<usize>) -> io::Result<Option<usize>> {
     match transferred {
         Ok(bytes) => Ok(Some(bytes)),

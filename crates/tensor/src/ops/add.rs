@@ -13,9 +13,6 @@ pub(super) static FAMILY: Family =
     family!("add", headers: ["elementwise.cuh"], constants: elementwise::CONSTANTS);
 
 /// a + b in a new tensor, for operands of one shape, both f32 or both bf16.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn forward(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "add.forward";
     let dtype = check::computed(OPERATOR, &[("a", a), ("b", b)])?;

@@ -46,9 +46,6 @@ pub(crate) fn unsupported(operator: &'static str, operand: &'static str, tensor:
 }
 
 /// Returns the common type of gradients: all f32, or all of one half type.
-///
-/// # Errors
-/// Others.
 pub(crate) fn gradients<'a>(
     operator: &'static str,
     gradients: impl Iterator<Item = &'a Tensor>,

@@ -33,17 +33,11 @@ pub(super) struct Each<'a> {
 
 impl Each<'_> {
     /// Enqueues the kernel on the compute stream.
-    ///
-    /// # Errors
-    /// The device's.
     pub(super) fn launch(self) -> Result<()> {
         self.launch_on(StreamKind::Compute)
     }
 
     /// Enqueues the kernel on a chosen stream.
-    ///
-    /// # Errors
-    /// The device's.
     pub(super) fn launch_on(self, stream: StreamKind) -> Result<()> {
         let count = self.write.elements();
         if count == 0 {

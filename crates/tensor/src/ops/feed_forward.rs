@@ -24,9 +24,6 @@ pub struct Output {
 /// Computes both layers for `x [.., in]`, `w1 [hidden, in]`, `b1 [hidden]`, `w2 [out, hidden]`, `b2 [out]`,
 /// all f32 or all bf16, giving `[.., out]`. Either bias may be absent. Allocates the pre-activation, then its
 /// activation, then the output.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn forward(
     x: &Tensor,
     w1: &Tensor,
@@ -43,9 +40,6 @@ pub fn forward(
 
 /// [`forward`] for recomputation, which allocates the output and leaves it uncomputed because nothing reads
 /// it.
-///
-/// # Errors
-/// As [`forward`].
 pub fn forward_again(
     x: &Tensor,
     w1: &Tensor,
@@ -62,9 +56,6 @@ pub fn forward_again(
 
 /// Computes the gradient of the pre-activation, `[.., hidden]`, from the output's gradient `dy [.., out]`:
 /// (dy · w2) ∘ activation'(pre_activation).
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn backward_input_hidden(
     dy: &Tensor,
     w2: &Tensor,

@@ -16,9 +16,6 @@ pub(super) static FAMILY: Family =
 pub(crate) const PIECE: usize = 1 << 20;
 
 /// Sets every element of an f32 or bf16 tensor to `value`.
-///
-/// # Errors
-/// Another type.
 pub fn constant(target: &Tensor, value: f32) -> Result<()> {
     check::computed("fill.constant", &[("target", target)])?;
     if target.device().backend() == Backend::Cuda {

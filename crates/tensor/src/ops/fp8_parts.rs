@@ -37,9 +37,6 @@ pub fn measure(part: &Tensor, cells: &Tensor) -> Result<()> {
 }
 
 /// maxima `[n]` u32 = the largest of each matrix's words `cells [n, CELLS]`.
-///
-/// # Errors
-/// Shapes that do not agree.
 pub fn fold(cells: &Tensor, maxima: &Tensor) -> Result<()> {
     const OPERATOR: &str = "fp8_parts.fold";
     let count = maxima.elements();
@@ -65,9 +62,6 @@ pub fn fold(cells: &Tensor, maxima: &Tensor) -> Result<()> {
 
 /// The first of each row of factors `[n, stride]` f32 = that of E4M3 for a matrix whose parts have the
 /// largest magnitudes `maxima [parts, n]` u32. Rows of 16 bytes or more have the alignment that matmuls need.
-///
-/// # Errors
-/// Shapes that do not agree.
 pub fn factors(maxima: &Tensor, factors: &Tensor) -> Result<()> {
     const OPERATOR: &str = "fp8_parts.factors";
     let (parts, count) = (maxima.shape().rows(), factors.shape().rows());

@@ -139,9 +139,6 @@ pub fn forward(pair: &Tensor, gate: impl Into<Gate>) -> Result<Tensor> {
 
 /// [`forward`] for recomputation, which allocates the output and leaves it uncomputed because nothing reads
 /// it.
-///
-/// # Errors
-/// As [`forward`].
 pub fn forward_again(pair: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "gate.forward";
     let width = check_pair(OPERATOR, pair)?;
@@ -150,9 +147,6 @@ pub fn forward_again(pair: &Tensor) -> Result<Tensor> {
 
 /// Replaces `pair` by its gradient, and the output's gradient `hidden` by the output, which the next layer's
 /// weight gradient reads.
-///
-/// # Errors
-/// Shapes or types that do not agree.
 pub fn backward(pair: &Tensor, hidden: &Tensor, gate: impl Into<Gate>) -> Result<()> {
     backward_measured(pair, hidden, gate.into(), None)
 }

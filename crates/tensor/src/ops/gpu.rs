@@ -23,9 +23,6 @@ pub fn lanes(dtype: DType) -> usize {
 }
 
 /// Allocates the words of a largest magnitude on devices whose operators measure it.
-///
-/// # Errors
-/// Out of memory.
 pub(crate) fn cells(device: &Device, request: Request) -> Result<Option<Tensor>> {
     if !device.is_cuda_like() {
         return Ok(None);

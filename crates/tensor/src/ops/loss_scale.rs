@@ -24,9 +24,6 @@ pub struct ScaleRule {
 }
 
 /// Adapts the loss scale of `state` to the norm of the last update.
-///
-/// # Errors
-/// The device's.
 pub fn adapt(rule: &ScaleRule, state: &StepState) -> Result<()> {
     let device = state.tensor().device();
     match device.backend() {

@@ -48,9 +48,6 @@ impl<'a> Factor<'a> {
 
 /// Computes `a [.., m, k]` · `b [.., k, n]`, giving `[.., m, n]`, both f32 or both bf16, of equal outer
 /// dimensions, summed in f32; the result's memory has `category`.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn product(a: Factor<'_>, b: Factor<'_>, category: Category) -> Result<Tensor> {
     const OPERATOR: &str = "matmul.product";
     let dtype = check::computed(OPERATOR, &[("a", a.tensor), ("b", b.tensor)])?;

@@ -49,17 +49,11 @@ pub fn forward(prediction: &Tensor, target: &Tensor, scale: f32) -> Result<Tenso
 
 /// Computes the gradient of [`forward`]'s result with respect to `prediction`: 2 · scale · (prediction −
 /// target) / elements.
-///
-/// # Errors
-/// As [`forward`].
 pub fn backward(prediction: &Tensor, target: &Tensor, scale: f32) -> Result<Tensor> {
     backward_scaled(prediction, target, scale, None)
 }
 
 /// [`backward`] times `factor`, a scalar f32 on the device, before it is rounded.
-///
-/// # Errors
-/// As [`forward`].
 pub fn backward_scaled(
     prediction: &Tensor,
     target: &Tensor,

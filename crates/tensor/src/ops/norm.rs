@@ -50,9 +50,6 @@ pub const fn chunks(elements: usize) -> usize {
 
 /// Computes sums\[i\] = Σ of the squares of x's elements i·[`CHUNK`].. , added in f64 and rounded once. `x`
 /// is f32 or bf16 of any shape, `sums` f32 of exactly [`chunks`]`(x.elements())` elements.
-///
-/// # Errors
-/// Shapes or types that do not agree.
 pub fn chunk_sums(x: &Tensor, sums: &Tensor) -> Result<()> {
     const OPERATOR: &str = "norm.chunk_sums";
     check::computed(OPERATOR, &[("x", x)])?;
@@ -99,9 +96,6 @@ fn sums_on_host<T: Copy + Into<f64> + Sync>(x: &[T], sums: &mut [f32]) {
 /// that depends on the number of sums only; and min(1, max_norm / (norm + 1e-6)), as PyTorch's
 /// `clip_grad_norm_`, or 1 if `max_norm`, the bound for clipping, is 0. A NaN norm gives a NaN factor. With a
 /// bound for skipping, sets the skip flag to whether the norm is above it.
-///
-/// # Errors
-/// Sums that are not f32.
 pub fn finish(sums: &Tensor, bounds: impl Into<NormBounds>, state: &StepState) -> Result<()> {
     const OPERATOR: &str = "norm.finish";
     let bounds = bounds.into();
@@ -131,9 +125,6 @@ fn finish_on_host(sums: &Tensor, bounds: NormBounds, state: &StepState) -> Resul
 
 /// Computes [`chunk_sums`] of all `gradients`, of one type, consecutively into `sums`, then [`finish`]; on a
 /// GPU in one launch. `table` was made for that many gradients.
-///
-/// # Errors
-/// Shapes, types or counts that do not agree.
 pub fn measure(
     table: &Table,
     gradients: &[Tensor],

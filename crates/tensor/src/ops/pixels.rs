@@ -32,9 +32,6 @@ pub(super) static FAMILY: Family = family!(
 
 /// Returns (level / 255 − mean) / deviation of each value of `pixels`, u8, computed in f64 and rounded to f32
 /// and to `dtype`. Element i has the numbers of channel i modulo their count, 1 to [`MOST_CHANNELS`].
-///
-/// # Errors
-/// Another type or count, out of memory.
 pub fn normalise(pixels: &Tensor, mean: &[f64], deviation: &[f64], dtype: DType) -> Result<Tensor> {
     check::dtype(OPERATOR, "pixels", pixels, DType::U8)?;
     check::count(OPERATOR, deviation.len(), mean.len())?;

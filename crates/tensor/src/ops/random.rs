@@ -21,17 +21,11 @@ const TASK: usize = 1 << 12;
 
 /// Fills an f32 or bf16 tensor with normal values, rounded to its type: element i is `mean` + `deviation` ·
 /// value i mod 4 of block i div 4 of the stream `name` under `seed`.
-///
-/// # Errors
-/// Another type.
 pub fn normal(target: &Tensor, seed: u64, name: &str, mean: f32, deviation: f32) -> Result<()> {
     normal_part(target, slice::from_ref(&(0..target.elements())), seed, name, mean, deviation)
 }
 
 /// [`normal`] of a part that has these elements of the stream, one range after the other.
-///
-/// # Errors
-/// Another type or number of elements.
 pub fn normal_part(
     target: &Tensor,
     elements: &[Range<usize>],
@@ -48,17 +42,11 @@ pub fn normal_part(
 
 /// Fills an f32 or bf16 tensor with uniform values in `low..=high` (`high` by rounding only), from the same
 /// blocks as [`normal`].
-///
-/// # Errors
-/// Another type.
 pub fn uniform(target: &Tensor, seed: u64, name: &str, low: f32, high: f32) -> Result<()> {
     uniform_part(target, slice::from_ref(&(0..target.elements())), seed, name, low, high)
 }
 
 /// [`uniform`] of a part that has these elements of the stream, one range after the other.
-///
-/// # Errors
-/// Another type or number of elements.
 pub fn uniform_part(
     target: &Tensor,
     elements: &[Range<usize>],

@@ -8,9 +8,6 @@ use crate::{Result, Tensor};
 
 /// x · Wᵀ + b in f32: `x [.., in]` and `weight [experts, in]` of one type, `bias [experts]` f32, giving
 /// `[rows, experts]` f32.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     const OPERATOR: &str = "router.forward";
     check::computed(OPERATOR, &[("x", x), ("weight", weight)])?;
@@ -46,9 +43,6 @@ pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Ten
 
 /// Computes the gradient of `x` from that of the logits, `dy [rows, experts]` f32: dy · weight in f32,
 /// rounded once to `dtype`, in the shape `shape`.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn backward_input(
     dy: &Tensor,
     weight: &Tensor,
@@ -76,9 +70,6 @@ pub fn backward_input(
 
 /// Computes weight `[experts, in]` (+)= dyᵀ · x and bias `[experts]` (+)= Σ over rows of dy, for
 /// `dy [rows, experts]` f32. Sums are f32 and rounded once.
-///
-/// # Errors
-/// Shapes that do not agree.
 pub fn backward_weight(
     dy: &Tensor,
     x: &Tensor,

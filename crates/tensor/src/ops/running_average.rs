@@ -15,9 +15,6 @@ const PIECE: usize = 4096;
 
 /// Adds the rows of `values [rows, width]` to `averages [width]`, one after the other: average = (1 −
 /// momentum) · average + momentum · value. Adds the number of rows to each of `counters`, u32.
-///
-/// # Errors
-/// Shapes or types that do not agree.
 pub fn fold(averages: &Tensor, counters: &Tensor, values: &Tensor, momentum: f32) -> Result<()> {
     const OPERATOR: &str = "running_average.fold";
     check::f32s(OPERATOR, &[("averages", averages), ("values", values)])?;

@@ -13,9 +13,6 @@ pub(super) static FAMILY: Family =
     family!("scale", headers: ["elementwise.cuh"], constants: elementwise::CONSTANTS);
 
 /// tensor *= factor, for f32 or bf16 of any shape.
-///
-/// # Errors
-/// Another type.
 pub fn in_place(tensor: &Tensor, factor: f32) -> Result<()> {
     check::computed("scale.in_place", &[("tensor", tensor)])?;
     match tensor.device().backend() {
@@ -29,9 +26,6 @@ pub fn in_place(tensor: &Tensor, factor: f32) -> Result<()> {
 }
 
 /// tensor *= factor, an f32 tensor of one element on the device.
-///
-/// # Errors
-/// Another type or count.
 pub fn by(tensor: &Tensor, factor: &Tensor) -> Result<()> {
     check::computed("scale.by", &[("tensor", tensor)])?;
     check::f32s("scale.by", &[("factor", factor)])?;

@@ -44,9 +44,6 @@ pub struct StepState {
 
 impl StepState {
     /// The state before the first update: learning rate 0, gradient scale and clipping factor 1, no skip.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub fn new(device: &Device) -> Result<Self> {
         let request = Request::new(Category::OptimizerState, "step_state");
         let words = Tensor::empty(device, [WORDS], DType::F32, request)?;

@@ -39,33 +39,21 @@ pub struct Table {
 
 impl Table {
     /// A table for [`super::optimizer::update`] of `tensors` items.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub fn of_parameters(device: &Device, tensors: usize) -> Result<Self> {
         Self::new(device, "optimizer.table", tensors, parameter_bytes(tensors))
     }
 
     /// A table for [`super::optimizer::update`] of `tensors` items with states in 8 bits.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub fn of_quantised(device: &Device, tensors: usize) -> Result<Self> {
         Self::new(device, "optimizer.table", tensors, quantised_bytes(tensors))
     }
 
     /// A table for [`super::norm::measure`] of `tensors` gradients.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub fn of_gradients(device: &Device, tensors: usize) -> Result<Self> {
         Self::new(device, "norm.table", tensors, gradient_bytes(tensors))
     }
 
     /// A table for [`super::norm::part_sums`] of `parts` shards.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub fn of_parts(device: &Device, parts: usize) -> Result<Self> {
         Self::new(device, "norm.table", parts, part_bytes(parts))
     }

@@ -15,9 +15,6 @@ use crate::{Result, Tensor};
 /// the five highest: u32 \[[`COUNTS`]\]: rows, top-1, top-5. Of equal scores the lower class is the higher
 /// one; a NaN is above all. `targets` are u32 of one or more values a row, of which the first is the class;
 /// rows of [`IGNORED`](super::cross_entropy::IGNORED) are left out.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn count(scores: &Tensor, targets: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "accuracy.count";
     let dtype = check::computed(OPERATOR, &[("scores", scores)])?;

@@ -137,9 +137,6 @@ impl Activation {
 }
 
 /// `activation(x)` for f32 or bf16 `x` of any shape; `None` gives `x` itself.
-///
-/// # Errors
-/// Another type, out of memory.
 pub fn forward(x: &Tensor, activation: Activation) -> Result<Tensor> {
     const OPERATOR: &str = "activation.forward";
     let dtype = check::computed(OPERATOR, &[("x", x)])?;
@@ -155,9 +152,6 @@ pub fn forward(x: &Tensor, activation: Activation) -> Result<Tensor> {
 /// The gradient of the activation's input: `dy · activation'`. `saved` is the output for ReLU and the input
 /// for all others, of `dy`'s shape and type. Written over `dy` if `dy` is the only view of its storage, else
 /// into a new tensor; `None` gives `dy` itself.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn backward(dy: Tensor, saved: &Tensor, activation: Activation) -> Result<Tensor> {
     const OPERATOR: &str = "activation.backward";
     let dtype = check::computed(OPERATOR, &[("dy", &dy), ("saved", saved)])?;

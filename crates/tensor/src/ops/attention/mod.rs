@@ -96,9 +96,6 @@ pub fn forward(
 /// Computes the gradients of `qkv`, in its layout, from the output's gradient `dy` and the operands and
 /// results of [`forward`], with the same settings and masks. The gradient of a key or value head adds its
 /// query heads in a fixed order, so that its bits repeat. `measures`: as in [`forward`], of each gradient.
-///
-/// # Errors
-/// As there.
 pub fn backward(
     dy: &Tensor,
     qkv: &Qkv<Tensor>,

@@ -53,9 +53,6 @@ pub fn forward(
 }
 
 /// Normalises as [`forward`] does, with running averages of mean and variance, `[channels]` f32.
-///
-/// # Errors
-/// As [`forward`].
 pub fn evaluate(
     x: &Tensor,
     residual: Option<&Tensor>,
@@ -79,9 +76,6 @@ pub fn evaluate(
 
 /// Computes the gradients of the input and of the residual from the output's gradient `dy`; the residual's is
 /// `dy` where the ReLU passes it. Overwrites `dy` with one of the two if it is the only view of its storage.
-///
-/// # Errors
-/// As [`forward`].
 pub fn backward_input(
     dy: Tensor,
     saved: Saved<'_>,
@@ -142,9 +136,6 @@ pub fn backward_input(
 
 /// Computes weight `[channels]` (+)= the first row of `sums` and bias `[channels]` (+)= the second, for
 /// operands of type `dtype`. The targets are both f32 or both of `dtype`.
-///
-/// # Errors
-/// As [`forward`].
 pub fn backward_weight(
     sums: &Tensor,
     dtype: DType,

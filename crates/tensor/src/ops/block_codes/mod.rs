@@ -46,9 +46,6 @@ pub fn decode(record: &Tensor, codes: &BlockCodes, dtype: DType) -> Result<Tenso
 }
 
 /// Allocates what [`decode`] returns, with undefined elements.
-///
-/// # Errors
-/// Out of memory.
 pub fn allocate(device: &Device, codes: &BlockCodes, dtype: DType) -> Result<Tensor> {
     let request = Request::new(Category::Workspace, "block_codes.decode");
     Tensor::empty(device, codes.shape(), dtype, request)

@@ -36,9 +36,6 @@ pub fn spread(packed: &Tensor, ranges: &[Range<usize>], outputs: usize, scale: f
 
 /// Computes the gradient of [`spread`]: packed `[rows, width]` (+)= `scale` times the blocks of `matrix`, of
 /// the same type.
-///
-/// # Errors
-/// As [`spread`].
 pub fn gather(matrix: &Tensor, ranges: &[Range<usize>], scale: f32, packed: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "blocks.gather";
     check::computed(OPERATOR, &[("matrix", matrix), ("packed", &packed.tensor)])?;

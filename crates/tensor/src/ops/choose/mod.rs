@@ -28,9 +28,6 @@ pub fn seen_words(vocabulary: usize) -> usize {
 /// `chosen [count]` u32 has elements, which become the tokens. `draws [3, rows]` u32 states the rows' draws.
 /// With tokens, `tokens [rows, 1]` u32 are added to `seen [count, seen_words(vocabulary)]` u32 before the
 /// penalty applies to it. A GPU computes rows without limits in slices, whose results are a workspace.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn forward(
     logits: &Tensor,
     draws: &Tensor,

@@ -15,9 +15,6 @@ use crate::ops::{check, gpu, linear};
 use crate::{Result, Tensor};
 
 /// Computes ending(convolution + bias) for sizes that belong to the operands.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub(in crate::ops) fn forward(
     operator: &'static str,
     x: &Tensor,

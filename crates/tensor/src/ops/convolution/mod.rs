@@ -26,9 +26,6 @@ use shapes::{allocate, input_sizes, matrix, output_sizes};
 use unfolded::Unfolded;
 
 /// Convolves `x` with `weight`.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn forward(x: &Tensor, weight: &Tensor, options: &ConvolutionOptions) -> Result<Tensor> {
     const OPERATOR: &str = "convolution.forward";
     let dtype = check::computed(OPERATOR, &[("x", x), ("weight", weight)])?;
@@ -55,9 +52,6 @@ pub fn forward(x: &Tensor, weight: &Tensor, options: &ConvolutionOptions) -> Res
 }
 
 /// Computes the gradient of an input of `size` (height and width) from the output's gradient `dy`.
-///
-/// # Errors
-/// As [`forward`].
 pub fn backward_input(
     dy: &Tensor,
     weight: &Tensor,
@@ -94,9 +88,6 @@ pub fn can_add(device: &Device, weight: Shape, options: &ConvolutionOptions) -> 
 }
 
 /// Adds the gradient of the input to `dx`, rounded once, where [`can_add`].
-///
-/// # Errors
-/// As [`forward`].
 pub fn add_backward_input(
     dy: &Tensor,
     weight: &Tensor,
@@ -113,9 +104,6 @@ pub fn add_backward_input(
 /// Computes the weight's gradient, `weight` (+)=, from the output's gradient `dy` and the input `x`. The
 /// target is f32 or of the type of `dy` and `x`; sums are in f32. On a GPU the gradient of half types is
 /// rounded to their type before it is added to an f32 target, unless matmuls compute it.
-///
-/// # Errors
-/// As [`forward`].
 pub fn backward_weight(
     dy: &Tensor,
     x: &Tensor,

@@ -47,9 +47,6 @@ impl ConvolutionOptions {
 
     /// Returns the sizes of the convolution whose output's gradient is `dy`, of inputs of this height and
     /// width.
-    ///
-    /// # Errors
-    /// As [`ConvolutionOptions::shape`].
     pub(super) fn shape_of_gradient(
         &self,
         operator: &'static str,

@@ -42,9 +42,6 @@ impl Unfolded {
     }
 
     /// out = the convolution of x with the weight; with a bias and an ending if there are any.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub(super) fn forward(
         &self,
         x: &Tensor,
@@ -75,9 +72,6 @@ impl Unfolded {
     }
 
     /// weight (+)= the gradient of the weight.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub(super) fn backward_weight(&self, dy: &Tensor, x: &Tensor, weight: &GradientTarget) -> Result<()> {
         let outputs = self.shape.output[2];
         let sum = self.empty(x, [outputs, self.columns], DType::F32)?;

@@ -14,9 +14,6 @@ const CHANNELS: usize = 8;
 const UNFOLDED_BYTES: usize = 16 << 20;
 
 /// Allocates the workspace of a pass.
-///
-/// # Errors
-/// Out of memory.
 pub(super) fn allocate(
     device: &Device,
     operator: &'static str,

@@ -22,9 +22,6 @@ impl Mean<'_> {
     }
 
     /// Checks the divisor.
-    ///
-    /// # Errors
-    /// One that is not one u32.
     pub(in crate::ops) fn check(self, operator: &'static str) -> Result<()> {
         let Some(count) = self.count else { return Ok(()) };
         check::dtype(operator, "count", count, DType::U32)?;

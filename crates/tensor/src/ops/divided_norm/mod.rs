@@ -31,9 +31,6 @@ pub fn squares(x: &Tensor, sums: &Tensor) -> Result<()> {
 }
 
 /// Replaces sums of squares over `columns` columns, f32, by rstd.
-///
-/// # Errors
-/// Another type.
 pub fn rstd(sums: &Tensor, columns: usize, epsilon: f32) -> Result<()> {
     const OPERATOR: &str = "divided_norm.rstd";
     check::f32s(OPERATOR, &[("sums", sums)])?;
@@ -45,9 +42,6 @@ pub fn rstd(sums: &Tensor, columns: usize, epsilon: f32) -> Result<()> {
 }
 
 /// Returns x · rstd · weight for `x [.., width]`, `weight [width]` of one type and `rstd [rows]`.
-///
-/// # Errors
-/// As [`squares`]; out of memory.
 pub fn forward(x: &Tensor, weight: &Tensor, rstd: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "divided_norm.forward";
     check_operands(OPERATOR, x, &[("weight", weight)])?;
@@ -62,9 +56,6 @@ pub fn forward(x: &Tensor, weight: &Tensor, rstd: &Tensor) -> Result<Tensor> {
 }
 
 /// Writes Σ dy · weight · x · rstd of each row to `sums`, `[rows]` f32.
-///
-/// # Errors
-/// As [`squares`].
 pub fn products(dy: &Tensor, saved: Saved<'_>, sums: &Tensor) -> Result<()> {
     const OPERATOR: &str = "divided_norm.products";
     check_backward(OPERATOR, dy, saved, sums)?;
@@ -77,9 +68,6 @@ pub fn products(dy: &Tensor, saved: Saved<'_>, sums: &Tensor) -> Result<()> {
 
 /// Returns the gradient of `x` from that of the output and the sums of [`products`] over `columns` columns of
 /// all parts.
-///
-/// # Errors
-/// As [`squares`]; out of memory.
 pub fn backward_input(dy: &Tensor, saved: Saved<'_>, sums: &Tensor, columns: usize) -> Result<Tensor> {
     const OPERATOR: &str = "divided_norm.backward_input";
     check_backward(OPERATOR, dy, saved, sums)?;

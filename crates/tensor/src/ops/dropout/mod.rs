@@ -19,9 +19,6 @@ pub(super) static FAMILY: Family =
 /// Returns `x`, f32 or bf16 of any shape, times the factors of `mask`; also computes the gradient of `x` from
 /// that of the result. Overwrites `x` if it is the only view of its storage, else returns a new tensor of
 /// `category`.
-///
-/// # Errors
-/// Another type, out of memory.
 pub fn apply(x: Tensor, mask: Mask, category: Category) -> Result<Tensor> {
     const OPERATOR: &str = "dropout.apply";
     check::computed(OPERATOR, &[("x", &x)])?;

@@ -15,9 +15,6 @@ use sizes::Sizes;
 
 /// Returns the numbers of `tokens`, u32, in the part of a table whose `rows` rows begin with token `first`;
 /// [`ABSENT`] for those of other parts.
-///
-/// # Errors
-/// Another type, out of memory.
 pub fn local_tokens(tokens: &Tensor, first: usize, rows: usize) -> Result<Tensor> {
     const OPERATOR: &str = "embedding.local_tokens";
     check::dtype(OPERATOR, "tokens", tokens, DType::U32)?;
@@ -100,9 +97,6 @@ pub fn positions(documents: &Tensor) -> Result<Tensor> {
 /// Computes the gradients of the tables from `dy [batch, time, width]`: every row adds its gradients in the
 /// order of (batch, time), in f32, and is rounded once. The targets are both f32 or both of the type of `dy`.
 /// Without `accumulate` a whole table is overwritten, rows of unused tokens with zeros.
-///
-/// # Errors
-/// As [`forward`].
 pub fn backward_weight(
     dy: &Tensor,
     tokens: &Tensor,
@@ -113,9 +107,6 @@ pub fn backward_weight(
 }
 
 /// [`backward_weight`], for which the token `padding` counts as unused.
-///
-/// # Errors
-/// As [`forward`].
 pub fn backward_padded(
     dy: &Tensor,
     tokens: &Tensor,
@@ -159,9 +150,6 @@ pub fn backward_padded(
 }
 
 /// Computes the gradient of the positions alone, as [`backward_weight`] does, from `dy [batch, time, width]`.
-///
-/// # Errors
-/// Shapes or types that do not agree.
 pub fn backward_positions(dy: &Tensor, positions: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "embedding.backward_positions";
     let dtype = check::computed(OPERATOR, &[("dy", dy)])?;

@@ -10,9 +10,6 @@ use crate::{Result, Tensor};
 /// `scale` times the rows of `packed [experts · adapted · rows, rank]` in a matrix for each expert,
 /// `[experts · all · rows, adapted · rank]`, which is 0 elsewhere: those of an adapted part at its rows, in
 /// columns of their own.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn spread(packed: &Tensor, parts: &AdaptedParts, scale: f32) -> Result<Tensor> {
     const OPERATOR: &str = "experts.spread";
     let dtype = check::computed(OPERATOR, &[("packed", packed)])?;
@@ -35,9 +32,6 @@ pub fn spread(packed: &Tensor, parts: &AdaptedParts, scale: f32) -> Result<Tenso
 }
 
 /// Computes the gradient of [`spread`]: packed (+)= `scale` times the blocks of `matrix`, of the same type.
-///
-/// # Errors
-/// Shapes or types that do not agree.
 pub fn collect(matrix: &Tensor, parts: &AdaptedParts, scale: f32, packed: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "experts.collect";
     check::computed(OPERATOR, &[("matrix", matrix), ("packed", &packed.tensor)])?;

@@ -13,9 +13,6 @@ use crate::{Result, Tensor};
 
 /// x · Wᵀ + b of each group: `x [slots, in]` and `weight [experts · out, in]` as stored, and
 /// `bias [experts · out]`, giving `[slots, out]` in `dtype`.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn forward(
     x: &Scaled,
     weight: &Scaled,
@@ -50,9 +47,6 @@ pub fn forward(
 
 /// dy · W of each group: `dy [slots, out]` as stored and `weight [in, experts · out]` transposed, giving
 /// `[slots, in]` in `dtype`.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn backward_input(dy: &Scaled, weight: &Scaled, routes: &Routes, dtype: DType) -> Result<Tensor> {
     const OPERATOR: &str = "experts.fp8_backward_input";
     let (inputs, outputs) = (weight.values.shape().rows(), dy.values.shape().columns());
@@ -77,9 +71,6 @@ pub fn backward_input(dy: &Scaled, weight: &Scaled, routes: &Routes, dtype: DTyp
 /// Computes weight `[experts · out, in]` (+)= dyᵀ · x of each group, for `dy [out, slots]` and `x [in,
 /// slots]` transposed, adding in f32 now and then as [`fp8_linear`](crate::ops::fp8_linear::backward_weight)
 /// does.
-///
-/// # Errors
-/// Shapes or types that do not agree.
 pub fn backward_weight(dy: &Scaled, x: &Scaled, routes: &Routes, weight: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "experts.fp8_backward_weight";
     let [outputs, inputs] = [dy, x].map(|operand| operand.values.shape().rows());

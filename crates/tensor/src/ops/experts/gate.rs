@@ -22,18 +22,12 @@ pub fn forward(pair: &Tensor, routes: &Routes, gate: Gate) -> Result<Tensor> {
 
 /// [`forward`] for recomputation, which allocates the output and leaves it uncomputed because nothing reads
 /// it.
-///
-/// # Errors
-/// As [`forward`].
 pub fn forward_again(pair: &Tensor) -> Result<Tensor> {
     gate::forward_again(pair)
 }
 
 /// Replaces `pair` by its gradient, and the output's gradient `hidden` by the output, which the next layer's
 /// weight gradient reads. Returns the gradients of the rows' weights, `[slots]` f32.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn backward(pair: &Tensor, hidden: &Tensor, routes: &Routes, gate: Gate) -> Result<Tensor> {
     const OPERATOR: &str = "experts.gate_backward";
     check::computed(OPERATOR, &[("pair", pair), ("hidden", hidden)])?;

@@ -9,9 +9,6 @@ use crate::{Result, Tensor};
 
 /// x · Wᵀ + b of each group: `x [slots, in]`, `weight [experts · out, in]` and `bias [experts · out]` of one
 /// type, giving `[slots, out]` in `dtype`: theirs or f32.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn forward(
     x: &Tensor,
     weight: &Tensor,
@@ -51,9 +48,6 @@ pub fn forward(
 
 /// [`forward`] for recomputation, which allocates the output and leaves it uncomputed because nothing reads
 /// it.
-///
-/// # Errors
-/// As [`forward`].
 pub fn forward_again(x: &Tensor, weight: &Tensor, routes: &Routes, dtype: DType) -> Result<Tensor> {
     const OPERATOR: &str = "experts.forward";
     check::computed(OPERATOR, &[("x", x), ("weight", weight)])?;
@@ -64,9 +58,6 @@ pub fn forward_again(x: &Tensor, weight: &Tensor, routes: &Routes, dtype: DType)
 }
 
 /// dy · weight of each group: `dy [slots, out]`, giving `[slots, in]` in `dtype`: that of `dy` or f32.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn backward_input(dy: &Tensor, weight: &Tensor, routes: &Routes, dtype: DType) -> Result<Tensor> {
     const OPERATOR: &str = "experts.backward_input";
     check::computed(OPERATOR, &[("dy", dy), ("weight", weight)])?;
@@ -92,9 +83,6 @@ pub fn backward_input(dy: &Tensor, weight: &Tensor, routes: &Routes, dtype: DTyp
 
 /// Computes weight `[experts · out, in]` (+)= dyᵀ · x of each group, for `dy [slots, out]` and
 /// `x [slots, in]`. The target is f32 or of their type; sums are f32 and rounded once.
-///
-/// # Errors
-/// Shapes or types that do not agree.
 pub fn backward_weight(dy: &Tensor, x: &Tensor, routes: &Routes, weight: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "experts.backward_weight";
     let dtype = check::computed(OPERATOR, &[("dy", dy), ("x", x)])?;
@@ -126,9 +114,6 @@ pub fn backward_weight(dy: &Tensor, x: &Tensor, routes: &Routes, weight: &Gradie
 
 /// Computes bias `[experts · out]` (+)= Σ over the rows of each group of dy, `[slots, out]`, each multiplied
 /// by the weight of its choice if `is_weighted`.
-///
-/// # Errors
-/// Shapes or types that do not agree.
 pub fn backward_bias(dy: &Tensor, routes: &Routes, is_weighted: bool, bias: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "experts.backward_bias";
     let dtype = check::computed(OPERATOR, &[("dy", dy)])?;

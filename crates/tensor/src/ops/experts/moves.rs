@@ -10,9 +10,6 @@ use crate::{Result, Tensor};
 
 /// Copies each row of `x [.., columns]` to the rows of its experts: `[slots, columns]`. Rows without a choice
 /// are zeros.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn gather(x: &Tensor, routes: &Routes, category: Category) -> Result<Tensor> {
     const OPERATOR: &str = "experts.gather";
     let dtype = check::computed(OPERATOR, &[("x", x)])?;
@@ -44,9 +41,6 @@ pub fn gather(x: &Tensor, routes: &Routes, category: Category) -> Result<Tensor>
 /// Adds the results of each token's experts, `y [slots, columns]`, in the order of its choices, plus the
 /// weighted biases of the experts, `bias [experts · columns]`, in f32, rounded once to `dtype`. The result
 /// has `shape`.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn combine(
     y: &Tensor,
     bias: Option<&Tensor>,
@@ -59,9 +53,6 @@ pub fn combine(
 
 /// Adds the gradients of each token's rows, `dy [slots, columns]`, in the order of its choices, in f32,
 /// rounded once to `dtype`. The result has `shape`.
-///
-/// # Errors
-/// As [`combine`].
 pub fn sum_choices(
     dy: &Tensor,
     routes: &Routes,
@@ -121,9 +112,6 @@ fn sum(
 /// Returns the gradients of the choices' weights, `[rows, per_token]` f32, from those of the rows of experts,
 /// `of_slots [slots]` f32, plus those by the biases of experts: dy · bias, for `dy [.., columns]` and
 /// `bias [experts · columns]`.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn weight_gradients(
     of_slots: &Tensor,
     biases: Option<(&Tensor, &Tensor)>,

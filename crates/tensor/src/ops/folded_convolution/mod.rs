@@ -20,9 +20,6 @@ pub use norm::Norm;
 const OPERATOR: &str = "folded_convolution.forward";
 
 /// Computes ending(norm(convolution of x with weight)). `weight` is f32 or of the type of `x`.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn forward(
     x: &Tensor,
     weight: &Tensor,

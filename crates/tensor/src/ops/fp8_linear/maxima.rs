@@ -34,9 +34,6 @@ pub fn backward_activation(dy: Tensor, saved: &Tensor, activation: Activation) -
 }
 
 /// As [`gate::backward`], with the largest magnitude of the gradients that replace `pair`.
-///
-/// # Errors
-/// As there.
 pub fn backward_gate(pair: Tensor, hidden: &Tensor, activation: Activation) -> Result<Tensor> {
     let cells = cells(&pair, "fp8_linear.backward_gate")?;
     gate::backward_measured(&pair, hidden, activation.into(), cells.as_ref())?;

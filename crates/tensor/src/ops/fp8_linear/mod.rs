@@ -35,9 +35,6 @@ pub use quantised::{Cast, MULTIPLE, Quantised, Recipe, Scaled};
 
 /// Computes `x · weightᵀ + bias` of type `dtype` for `x` as stored `[rows, in]` and `weight` as stored
 /// `[out, in]`, as `[.., out]` with the leading dimensions of `shape`.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn forward(
     x: &Scaled,
     weight: &Scaled,
@@ -58,9 +55,6 @@ pub fn forward(
 
 /// [`forward`] for recomputation, which allocates the output and leaves it uncomputed because nothing reads
 /// it: `x` is any tensor of the layer's input shape.
-///
-/// # Errors
-/// Out of memory.
 pub fn forward_again(x: &Tensor, outputs: usize, dtype: DType) -> Result<Tensor> {
     let request = Request::new(Category::Activation, "fp8_linear.forward");
     Tensor::empty(x.device(), check::with_columns(x.shape(), outputs), dtype, request)
@@ -68,9 +62,6 @@ pub fn forward_again(x: &Tensor, outputs: usize, dtype: DType) -> Result<Tensor>
 
 /// Computes `dy · weight` of type `dtype` for `dy` as stored `[rows, out]` and `weight` transposed
 /// `[in, out]`, as `[.., in]` with the leading dimensions of `shape`.
-///
-/// # Errors
-/// As [`forward`].
 pub fn backward_input(dy: &Scaled, weight: &Scaled, shape: Shape, dtype: DType) -> Result<Tensor> {
     const OPERATOR: &str = "fp8_linear.backward_input";
     let out = allocate(OPERATOR, dy, weight, shape, dtype, Category::ActivationGradient)?;
@@ -81,9 +72,6 @@ pub fn backward_input(dy: &Scaled, weight: &Scaled, shape: Shape, dtype: DType) 
 /// Computes target `[out, in]` (+)= dyᵀ · x for `dy` transposed `[out, rows]` and `x` transposed
 /// `[in, rows]`. Sums over all rows of a micro-batch are too long for the tensor cores' accumulators, so they
 /// are added in f32 now and then.
-///
-/// # Errors
-/// As [`forward`].
 pub fn backward_weight(dy: &Scaled, x: &Scaled, target: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "fp8_linear.backward_weight";
     check::shape(OPERATOR, "weight", &target.tensor, [dy.values.shape().rows(), x.values.shape().rows()])?;

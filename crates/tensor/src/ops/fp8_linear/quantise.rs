@@ -83,9 +83,6 @@ pub(crate) fn cast(operator: &'static str, x: &Tensor, output: &Quantised) -> Re
 
 /// [`quantise`] of the plain values into the transposed layout alone, with the factors `scales` of an earlier
 /// cast of equal values.
-///
-/// # Errors
-/// As there.
 pub fn quantise_with(x: &Tensor, format: DType, scales: &Tensor) -> Result<Scaled> {
     const OPERATOR: &str = "fp8_linear.quantise_with";
     let recipe = if scales.elements() == 1 { Recipe::Tensorwise } else { Recipe::Rowwise };
@@ -100,9 +97,6 @@ pub fn quantise_with(x: &Tensor, format: DType, scales: &Tensor) -> Result<Scale
 
 /// [`quantise`] of gradients `dy`; with `sums` also the column sums of every 128 rows, f32, which
 /// [`finish_sums`] adds up for a bias.
-///
-/// # Errors
-/// As there.
 pub fn quantise_gradient(dy: &Tensor, cast: Cast, sums: bool) -> Result<(Quantised, Option<Tensor>)> {
     const OPERATOR: &str = "fp8_linear.quantise_gradient";
     let call = Call::new(OPERATOR, dy, Input::Plain, cast.recipe)?;
@@ -120,9 +114,6 @@ pub fn quantise_gradient(dy: &Tensor, cast: Cast, sums: bool) -> Result<(Quantis
 }
 
 /// Adds the sums of [`quantise_gradient`] up: bias `[columns]` (+)= Σ.
-///
-/// # Errors
-/// Shapes that do not agree.
 pub fn finish_sums(sums: &Tensor, bias: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "fp8_linear.finish_sums";
     check::shape(OPERATOR, "bias", &bias.tensor, [sums.shape().columns()])?;

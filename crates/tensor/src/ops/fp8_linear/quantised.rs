@@ -103,9 +103,6 @@ pub(super) fn padded(rows: usize) -> usize {
 
 impl Quantised {
     /// Allocates the result of `cast` for a matrix `[rows, columns]`; with one factor, both layouts share it.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub fn empty(
         device: &Device,
         operator: &'static str,

@@ -38,9 +38,6 @@ pub fn add_to(sum: &Tensor, tensor: &Tensor) -> Result<()> {
 
 /// Returns the hash of a tensor whose first element has index `first` in the whole tensor. Waits for the
 /// device.
-///
-/// # Errors
-/// Errors of the device.
 pub fn of_part(tensor: &Tensor, first: usize) -> Result<u64> {
     cpu::of_part(tensor, first)
 }

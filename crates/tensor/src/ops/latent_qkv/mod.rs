@@ -19,9 +19,6 @@ use crate::{Result, Tensor};
 /// Arranges `queries [batch, time, query · (plain + rotated)]`, `keys_values [batch, time, key_value · (plain
 /// + value_width)]`, each head's key before its value, and `rotated [batch, time, rotated]`, the columns that
 /// all keys share, as all queries, then all keys, then all values: `[batch, time, packed columns]`.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn forward([queries, keys_values, rotated]: [&Tensor; 3], heads: LatentHeads) -> Result<Tensor> {
     const OPERATOR: &str = "latent_qkv.forward";
     let operands = [("queries", queries), ("keys_values", keys_values), ("rotated", rotated)];
@@ -45,9 +42,6 @@ pub fn forward([queries, keys_values, rotated]: [&Tensor; 3], heads: LatentHeads
 
 /// Computes the gradients of the operands of [`forward`] from that of its result. The gradient of the shared
 /// columns is the sum over key heads, from the first on, in f32.
-///
-/// # Errors
-/// As [`forward`].
 pub fn backward(dy: &Tensor, heads: LatentHeads) -> Result<[Tensor; 3]> {
     const OPERATOR: &str = "latent_qkv.backward";
     let dtype = check::computed(OPERATOR, &[("dy", dy)])?;

@@ -50,9 +50,6 @@ pub fn forward(
 /// Computes `sum = residual + branch` and its normalised rows; the sum is rounded to its type before it is
 /// normalised, as if a pipeline were cut between the two. Both inputs are `[.., width]`; all operands have
 /// one type.
-///
-/// # Errors
-/// As [`forward`].
 pub fn forward_residual(
     residual: &Tensor,
     branch: &Tensor,
@@ -86,9 +83,6 @@ pub fn forward_residual(
 /// Computes the gradient of the input `x` from the output's gradient `dy`, plus `dsum` if present, the
 /// gradient of the residual sum from its other readers; with `measures` accompanied by its largest magnitude
 /// on a GPU. All are `[.., width]`; `mean` and `rstd` are `[rows]`.
-///
-/// # Errors
-/// As [`forward`].
 pub fn backward_input(
     dy: &Tensor,
     dsum: Option<&Tensor>,
@@ -127,9 +121,6 @@ pub fn backward_input(
 /// Computes the gradients of the parameters: weight `[width]` (+)= Σ over rows of dy · (x − mean) · rstd, and
 /// bias `[width]`, if any, (+)= Σ over rows of dy. The targets are both f32 or both of the type of `dy` and
 /// `x`; sums are in f32 and rounded once.
-///
-/// # Errors
-/// As [`forward`].
 pub fn backward_weight(
     dy: &Tensor,
     x: &Tensor,

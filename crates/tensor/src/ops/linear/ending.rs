@@ -33,9 +33,6 @@ impl<'a> Ending<'a> {
 }
 
 /// ending(x · Wᵀ + bias), for `x [.., in]`, `weight [out, in]`, `bias [out]`.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub(in crate::ops) fn ended(
     operator: &'static str,
     x: &Tensor,

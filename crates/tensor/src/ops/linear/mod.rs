@@ -24,9 +24,6 @@ pub struct Output {
 /// Computes a linear layer and its activation for `x [.., in]`, `weight [out, in]`, `bias [out]`, all f32 or
 /// all bf16, giving `[.., out]`. ReLU is applied in the output's own memory; activations that need their
 /// input in backward allocate it, then the output.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, activation: Activation) -> Result<Output> {
     const OPERATOR: &str = "linear.forward";
     if activation.needs_input() {
@@ -39,9 +36,6 @@ pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, activation: A
 
 /// [`forward`] without activation for recomputation, which allocates the output and leaves it uncomputed
 /// because nothing reads it.
-///
-/// # Errors
-/// As [`forward`].
 pub fn forward_again(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Output> {
     Ok(Output { output: allocate("linear.forward", x, weight, bias)?, pre_activation: None })
 }
@@ -108,18 +102,12 @@ pub(super) fn allocate(
 /// Computes the gradient of the pre-activation from that of the output; `saved` is the output for ReLU, the
 /// pre-activation for all others. Overwrites `dy` if it is the only view of its storage, else returns a new
 /// tensor.
-///
-/// # Errors
-/// As [`activation::backward`].
 pub fn backward_activation(dy: Tensor, saved: &Tensor, activation: Activation) -> Result<Tensor> {
     activation::backward(dy, saved, activation)
 }
 
 /// out `[.., out]` += x `[.., in]` · weightᵀ + bias; sums are in f32 and rounded once. The output may be f32
 /// for operands of all types, then without a bias.
-///
-/// # Errors
-/// Shapes or types that do not agree.
 pub fn add(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, out: &Tensor) -> Result<()> {
     const OPERATOR: &str = "linear.add";
     let dtype = check::computed(OPERATOR, &[("x", x), ("weight", weight)])?;
@@ -142,9 +130,6 @@ pub fn add(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, out: &Tensor) -> 
 
 /// dx `[.., in]` += dy `[.., out]` · weight `[out, in]`; sums are in f32 and rounded once. dx may be f32 for
 /// operands of all types.
-///
-/// # Errors
-/// Shapes or types that do not agree.
 pub fn add_backward_input(dy: &Tensor, weight: &Tensor, dx: &Tensor) -> Result<()> {
     const OPERATOR: &str = "linear.add_backward_input";
     let dtype = check::computed(OPERATOR, &[("dy", dy), ("weight", weight)])?;
@@ -161,9 +146,6 @@ pub fn add_backward_input(dy: &Tensor, weight: &Tensor, dx: &Tensor) -> Result<(
 }
 
 /// dx `[.., in]` = dy `[.., out]` · weight `[out, in]`.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn backward_input(dy: &Tensor, weight: &Tensor) -> Result<Tensor> {
     let dx = allocate_gradient("linear.backward_input", dy, weight)?;
     matmul_backward_input(dy, weight, &dx, Epilogue::None)?;
@@ -196,9 +178,6 @@ pub(super) fn matmul_backward_input(
 
 /// x · Wᵀ in f32 for operands of all types, not rounded, as a part of a sum: `x [.., in]`, `weight [out,
 /// in]`, giving `[.., out]`.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn partial(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "linear.partial";
     check::computed(OPERATOR, &[("x", x), ("weight", weight)])?;
@@ -217,9 +196,6 @@ pub fn partial(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
 }
 
 /// dy `[.., out]` · weight `[out, in]` in f32 for operands of all types, as a part of a sum: `[.., in]`.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn partial_backward_input(dy: &Tensor, weight: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "linear.partial_backward_input";
     check::computed(OPERATOR, &[("dy", dy), ("weight", weight)])?;
@@ -246,9 +222,6 @@ pub(super) fn sum_backward_input(dy: &Tensor, weight: &Tensor, sum: &Tensor, acc
 /// Computes weight `[out, in]` (+)= dyᵀ · x and bias `[out]` (+)= Σ over rows of dy, for `dy [.., out]` and
 /// `x [.., in]`. The targets are both f32 or both of the type of `dy` and `x`; sums are in f32 and rounded
 /// once.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn backward_weight(
     dy: &Tensor,
     x: &Tensor,
@@ -286,9 +259,6 @@ pub fn backward_weight(
 }
 
 /// Computes bias `[out]` (+)= Σ over rows of dy `[.., out]`, for a layer with a frozen weight.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn backward_bias(dy: &Tensor, bias: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "linear.backward_bias";
     let dtype = check::computed(OPERATOR, &[("dy", dy)])?;

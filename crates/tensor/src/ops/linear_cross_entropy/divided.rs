@@ -64,9 +64,6 @@ pub fn statistics(
 
 /// [`statistics`] of the scores of a run, which are computed from `operands`, one piece after another; the
 /// rows of the weight are the classes of the run.
-///
-/// # Errors
-/// As [`statistics`]; out of memory.
 pub fn statistics_of(
     operands: &Operands,
     run: ClassRun,
@@ -84,9 +81,6 @@ pub fn statistics_of(
 
 /// Computes the gradients of a run from `operands`: that of the input if `input`, an f32 part of a sum over
 /// runs, and that of the weight into `weight`, f32 or of its type. The loss has the gradient `factor`.
-///
-/// # Errors
-/// As [`gradient`]; out of memory.
 pub fn gradients_of(
     operands: &Operands,
     statistics: &Statistics,
@@ -128,9 +122,6 @@ pub fn merge(parts: &Tensor, targets: &Tensor, classes: usize, mean: Mean<'_>) -
 const MERGE: &str = "cross_entropy.merge";
 
 /// Merges statistics of rows as [`merge`] does, f32 `[3, rows]` ([`Statistics::rows`]).
-///
-/// # Errors
-/// As [`merge`].
 pub fn merge_rows(parts: &Tensor, targets: &Tensor, classes: usize) -> Result<Tensor> {
     check::f32s(MERGE, &[("parts", parts)])?;
     check::dtype(MERGE, "targets", targets, DType::U32)?;
@@ -151,9 +142,6 @@ pub fn merge_rows(parts: &Tensor, targets: &Tensor, classes: usize) -> Result<Te
 }
 
 /// Replaces a run's scores by the gradient of `factor` (a scalar f32) · scale · mean loss.
-///
-/// # Errors
-/// Shapes or types that do not agree.
 pub fn gradient(
     scores: &Tensor,
     targets: &Tensor,

@@ -81,9 +81,6 @@ pub fn forward(operands: &Operands, settings: &Settings, count: Option<&Tensor>)
 /// Computes the gradients of [`forward`] if the loss has the gradient `factor`, a scalar f32: that of `x` if
 /// `input` is true, in its type after an f32 sum over the pieces, and that of the weight into `weight`, f32
 /// or of its type.
-///
-/// # Errors
-/// As [`forward`].
 pub fn backward(
     operands: &Operands,
     statistics: &Statistics,

@@ -16,18 +16,12 @@ pub struct Statistics {
 impl Statistics {
     /// Returns statistics of `rows` whose losses have the `weights` that another operator computed; without
     /// any, they have no gradient.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub fn weighted(rows: Tensor, weights: Option<Tensor>) -> Result<Self> {
         let counted = Tensor::workspace(rows.device(), "cross_entropy.weighted", 0)?;
         Ok(Statistics { rows, counted, weights })
     }
 
     /// The losses of `rows`, f32 `[3, rows]` ([`Statistics::rows`]).
-    ///
-    /// # Errors
-    /// None.
     pub fn losses_of(rows: &Tensor) -> Result<Tensor> {
         let count = rows.shape().columns();
         rows.view(2 * count, [count])

@@ -14,9 +14,6 @@ use super::{check, rows};
 use crate::{Result, Shape, Tensor};
 
 /// Computes `function(x)` of every element, f32 or bf16, in a new tensor.
-///
-/// # Errors
-/// Another type, out of memory.
 pub fn forward(x: &Tensor, function: Pointwise) -> Result<Tensor> {
     const OPERATOR: &str = "pointwise.forward";
     let dtype = check::computed(OPERATOR, &[("x", x)])?;
@@ -36,9 +33,6 @@ pub fn forward(x: &Tensor, function: Pointwise) -> Result<Tensor> {
 }
 
 /// Computes the gradient of the input of [`forward`]: `dy · function'(x)`, in a new tensor.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn backward(dy: &Tensor, x: &Tensor, function: Pointwise) -> Result<Tensor> {
     const OPERATOR: &str = "pointwise.backward";
     let dtype = check::computed(OPERATOR, &[("dy", dy), ("x", x)])?;
@@ -62,9 +56,6 @@ pub fn backward(dy: &Tensor, x: &Tensor, function: Pointwise) -> Result<Tensor> 
 
 /// Computes `function(a, b)` of every pair of elements, both f32 or both bf16, in a new tensor. The operands
 /// have the same number of dimensions; a dimension of one element broadcasts to the other operand's size.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn pair(a: &Tensor, b: &Tensor, function: Pair) -> Result<Tensor> {
     const OPERATOR: &str = "pointwise.pair";
     let dtype = check::computed(OPERATOR, &[("a", a), ("b", b)])?;

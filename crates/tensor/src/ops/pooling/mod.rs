@@ -20,18 +20,12 @@ pub fn maximum(x: &Tensor, windows: &Windows) -> Result<Tensor> {
 }
 
 /// Returns the mean of each window and channel.
-///
-/// # Errors
-/// As [`maximum`].
 pub fn average(x: &Tensor, windows: &Windows) -> Result<Tensor> {
     pool("pooling.average", x, windows, Kind::Average)
 }
 
 /// Computes the gradient of the input of [`maximum`], from the output's gradient, the input and the output:
 /// the first of several equal elements of a window gets its gradient.
-///
-/// # Errors
-/// As [`maximum`].
 pub fn maximum_backward(dy: &Tensor, x: &Tensor, y: &Tensor, windows: &Windows) -> Result<Tensor> {
     const OPERATOR: &str = "pooling.maximum_backward";
     check::computed(OPERATOR, &[("x", x), ("y", y), ("dy", dy)])?;
@@ -49,9 +43,6 @@ pub fn maximum_backward(dy: &Tensor, x: &Tensor, y: &Tensor, windows: &Windows) 
 }
 
 /// Computes the gradient of the input of [`average`], of `size` (height and width), from the output's.
-///
-/// # Errors
-/// As [`maximum`].
 pub fn average_backward(dy: &Tensor, size: [usize; 2], windows: &Windows) -> Result<Tensor> {
     const OPERATOR: &str = "pooling.average_backward";
     check::computed(OPERATOR, &[("dy", dy)])?;

@@ -19,9 +19,6 @@ use super::cross_entropy::Mean;
 use crate::{Result, Tensor};
 
 /// Computes ln p of each sequence's answer, f32 `[sequences]`: the sum over its targets.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn scores(sequences: Sequences) -> Result<Tensor> {
     const OPERATOR: &str = "preference.scores";
     let count = check(OPERATOR, sequences)?;

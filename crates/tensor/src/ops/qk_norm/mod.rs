@@ -49,9 +49,6 @@ pub fn forward(
 /// Computes the gradients of `qkv` from those of the output, `dy`. Overwrites `dy` if it is the only view of
 /// its storage, else returns a new tensor, with `measures` accompanied by its largest magnitude on a GPU
 /// ([`Tensor::with_maxima`]). The other operands are those of [`forward`].
-///
-/// # Errors
-/// As [`forward`].
 pub fn backward_input(
     dy: Tensor,
     qkv: &Tensor,
@@ -95,9 +92,6 @@ pub fn backward_input(
 
 /// Computes the gradients of the weights of queries and keys, `[width]` each, from the partial sums of
 /// [`backward_input`]. The targets are both f32 or both of the type `computed` of the activations.
-///
-/// # Errors
-/// Shapes or types that do not agree.
 pub fn backward_weight(
     sums: &Tensor,
     computed: DType,

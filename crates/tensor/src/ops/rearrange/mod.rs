@@ -13,9 +13,6 @@ use super::layout::{Layout, Sizes, sizes};
 use crate::{Result, Shape, Tensor};
 
 /// Returns `x` with two dimensions exchanged, f32 or bf16, in a new tensor.
-///
-/// # Errors
-/// No such dimension, out of memory.
 pub fn transpose(x: &Tensor, one: usize, other: usize) -> Result<Tensor> {
     const OPERATOR: &str = "rearrange.transpose";
     let missing = || check::wrong(OPERATOR, "x", x, format!("dimensions {one} and {other}"));
@@ -29,9 +26,6 @@ pub fn transpose(x: &Tensor, one: usize, other: usize) -> Result<Tensor> {
 
 /// Returns elements `start` to `start + length` of dimension `axis` of `x`, f32 or bf16: a view for the
 /// outermost dimension, else a new tensor.
-///
-/// # Errors
-/// No such elements, out of memory.
 pub fn slice(x: &Tensor, axis: usize, start: usize, length: usize) -> Result<Tensor> {
     const OPERATOR: &str = "rearrange.slice";
     let (from, shape) = part(OPERATOR, x, axis, start, length)?;
@@ -44,9 +38,6 @@ pub fn slice(x: &Tensor, axis: usize, start: usize, length: usize) -> Result<Ten
 }
 
 /// Computes the gradient of [`slice()`]: `dy` at the slice's position in zeros of `shape`.
-///
-/// # Errors
-/// As [`slice()`].
 pub fn slice_backward(dy: &Tensor, shape: Shape, axis: usize, start: usize) -> Result<Tensor> {
     const OPERATOR: &str = "rearrange.slice_backward";
     let dtype = check::computed(OPERATOR, &[("dy", dy)])?;

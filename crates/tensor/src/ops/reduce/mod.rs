@@ -44,9 +44,6 @@ pub fn forward(x: &Tensor, axis: usize, reduction: Reduction) -> Result<Tensor> 
 
 /// Computes the gradient of the input of a maximum: `dy` at the first of the largest elements, 0 elsewhere.
 /// `y` is the result.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn backward_maximum(dy: &Tensor, x: &Tensor, y: &Tensor, axis: usize) -> Result<Tensor> {
     const OPERATOR: &str = "reduce.backward_maximum";
     let dtype = check::computed(OPERATOR, &[("dy", dy), ("x", x), ("y", y)])?;

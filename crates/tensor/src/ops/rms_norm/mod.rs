@@ -42,9 +42,6 @@ pub fn forward(x: &Tensor, weight: &Tensor, settings: impl Into<Settings>) -> Re
 /// Computes `sum = residual + branch` and its normalised rows; the sum is rounded to its type before it is
 /// normalised, as if a pipeline were cut between the two. Both inputs are `[.., width]`; all operands have
 /// one type.
-///
-/// # Errors
-/// As [`forward`].
 pub fn forward_residual(
     residual: &Tensor,
     branch: &Tensor,
@@ -74,9 +71,6 @@ pub fn forward_residual(
 /// Computes the gradient of the input `x` from the output's gradient `dy`, plus `dsum` if present, the
 /// gradient of the residual sum from its other readers; with `measures` accompanied by its largest magnitude
 /// on a GPU. All are `[.., width]`; `rstd` is `[rows]`.
-///
-/// # Errors
-/// As [`forward`].
 pub fn backward_input(
     dy: &Tensor,
     dsum: Option<&Tensor>,
@@ -110,9 +104,6 @@ pub fn backward_input(
 
 /// Computes the gradient of the weight: `[width]` (+)= Σ over rows of dy · x · rstd. The target is f32 or of
 /// the type of `dy` and `x`; sums are in f32 and rounded once.
-///
-/// # Errors
-/// As [`forward`].
 pub fn backward_weight(dy: &Tensor, x: &Tensor, rstd: &Tensor, weight: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "rms_norm.backward_weight";
     check::not_empty(OPERATOR, "x", x)?;

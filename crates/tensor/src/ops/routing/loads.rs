@@ -7,9 +7,6 @@ use crate::ops::check;
 use crate::{Result, Tensor};
 
 /// Writes the sum over the rows of `counts [ranks, width]` to `sums [width]`, both u32.
-///
-/// # Errors
-/// Shapes or types that do not agree.
 pub fn sum_loads(counts: &Tensor, sums: &Tensor) -> Result<()> {
     const OPERATOR: &str = "routing.sum_loads";
     check::dtype(OPERATOR, "counts", counts, DType::U32)?;
@@ -31,9 +28,6 @@ pub fn sum_loads(counts: &Tensor, sums: &Tensor) -> Result<()> {
 
 /// Moves the correction of each expert, `[experts]` f32, by `rate`: up where its load, `[experts]` u32, is
 /// below the mean, and down where it is above (Wang et al., *Auxiliary-Loss-Free Load Balancing*, 2024).
-///
-/// # Errors
-/// Shapes or types that do not agree.
 pub fn move_correction(correction: &Tensor, loads: &Tensor, rate: f32) -> Result<()> {
     const OPERATOR: &str = "routing.move_correction";
     check::f32s(OPERATOR, &[("correction", correction)])?;

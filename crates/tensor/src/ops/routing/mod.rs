@@ -24,9 +24,6 @@ use crate::{Result, Tensor};
 /// Routes each row of `logits [rows, experts]` f32. `correction [experts]` f32 is added to the scores by
 /// which experts are chosen, and not to weights. Adds the number of rows of each expert to `loads [experts]`
 /// u32, if there are any; of `tokens` only rows that are tokens.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn forward(
     logits: &Tensor,
     correction: Option<&Tensor>,
@@ -70,9 +67,6 @@ pub fn forward(
 
 /// Computes the gradient of the logits from that of the weights, `dw [rows, per_token]` f32, and adds that of
 /// the balancing losses, which are of the rows of the forward pass.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn backward(
     dw: &Tensor,
     logits: &Tensor,

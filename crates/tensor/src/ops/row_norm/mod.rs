@@ -28,9 +28,6 @@ impl From<f32> for Settings {
 }
 
 /// Returns the type of `x` and `parameters`.
-///
-/// # Errors
-/// Shapes or types that do not agree.
 pub(super) fn check_operands(
     operator: &'static str,
     x: &Tensor,

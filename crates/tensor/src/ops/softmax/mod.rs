@@ -41,9 +41,6 @@ pub fn forward(x: &Tensor) -> Result<Tensor> {
 
 /// Computes the gradient of the input of [`forward`] from its result `y`: y · (dy − Σ y · dy), in a new
 /// tensor.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn backward(dy: &Tensor, y: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "softmax.backward";
     let dtype = check::computed(OPERATOR, &[("dy", dy), ("y", y)])?;

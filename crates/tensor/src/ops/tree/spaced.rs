@@ -48,9 +48,6 @@ struct Spacing {
 
 /// Adds `parts` into `target` in one launch. Returns false if they are too many or do not lie at equal
 /// distances.
-///
-/// # Errors
-/// The device's.
 pub(super) fn add(target: &Tensor, parts: &[Tensor], tree: &SumTree, stream: StreamKind) -> Result<bool> {
     let (dtype, elements) = (target.dtype(), target.elements());
     let fits = parts.len() <= MOST_PARTS && tree.depth() <= MOST_DEPTH && check::DTYPES.contains(&dtype);

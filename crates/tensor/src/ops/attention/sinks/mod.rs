@@ -15,9 +15,6 @@ use crate::{Result, Tensor};
 
 /// Computes the gradients of sinks, `[heads.query]` f32, from the output's gradient and the results of
 /// [`forward`](super::forward): −Σ of weight · (dy · output) over all rows, each head in their order.
-///
-/// # Errors
-/// Shapes or types that do not agree, out of memory.
 pub fn sink_gradients(
     dy: &Tensor,
     output: &Tensor,
@@ -71,9 +68,6 @@ fn on_host(
 
 /// Adds the result of [`sink_gradients`] to a target, or overwrites it. The target is f32 or of the type
 /// `computed` of the operands.
-///
-/// # Errors
-/// Shapes or types that do not agree.
 pub fn accumulate_sinks(sums: &Tensor, computed: DType, target: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "attention.accumulate_sinks";
     check::f32s(OPERATOR, &[("sums", sums)])?;
