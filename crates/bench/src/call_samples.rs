@@ -169,7 +169,6 @@ struct MeasuredStep {
     watts: Option<f64>,
     /// Launches of the host, as the clock counts them.
     launches: f64,
-    /// Number of convolutions.
     convolutions: usize,
 }
 
@@ -244,7 +243,6 @@ fn event_seconds(steps: &[MeasuredStep]) -> f64 {
     if seconds.is_empty() { 0.0 } else { median(&seconds) }
 }
 
-/// Returns whether a profile has a call.
 fn is_timed(call: &LoggedCall) -> bool {
     match call {
         LoggedCall::Kernel(_) | LoggedCall::Matmul { .. } | LoggedCall::Convolution { .. } => true,
@@ -314,9 +312,7 @@ fn graph_gain_seconds(gpus: &Gpus) -> Result<f64> {
     Ok(median(&gains).max(LEAST_GAIN))
 }
 
-/// Steps that were timed.
 struct TimedSteps {
-    /// Calls of some of them.
     profiles: Vec<Vec<TimedCall>>,
     /// Seconds of a step without a profile.
     seconds: f64,

@@ -28,9 +28,7 @@ const FACTOR: usize = 8;
 /// Ranks in groups of equal size, which communicate at the same time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Groups {
-    /// Number of hosts of a group.
     hosts: usize,
-    /// Ranks of a group on each of its hosts.
     on_host: usize,
     members: Vec<Vec<usize>>,
 }

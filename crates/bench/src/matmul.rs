@@ -209,7 +209,6 @@ fn sustained(device: &Device, sets: &[Operands], key: MatmulKey, time: Duration)
     }
 }
 
-/// Returns a table with one entry.
 fn one(empty: &MatmulTable, key: MatmulKey, choice: &Choice) -> MatmulTable {
     let mut table = empty.clone();
     table.choices.insert(key, choice.clone());

@@ -9,7 +9,6 @@ use crate::error::Result;
 use crate::options::BenchOptions;
 use worker::Worker;
 
-/// The results of timed steps.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TimedSteps {
     /// Seconds of each step, from the end of the step before.

@@ -15,10 +15,8 @@ use worker::Worker;
 /// Steps of a benchmark's timeline.
 const STEPS: u64 = 2;
 
-/// The detail of a timeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Detail {
-    /// Operators and phases.
     Operators,
     /// Also every kernel, matmul and copy, with events of its own.
     Kernels,

@@ -31,7 +31,6 @@ pub(crate) struct Destination {
     pub(crate) contents: Option<Contents>,
 }
 
-/// The step of a checkpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     pub(crate) step: u64,
@@ -44,7 +43,6 @@ pub(crate) struct Step {
 }
 
 impl Destination {
-    /// Path of the checkpoint of a step.
     pub(crate) fn path(&self, step: &Step) -> PathBuf {
         self.directory.step(step.step)
     }

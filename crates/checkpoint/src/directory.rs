@@ -249,7 +249,6 @@ pub fn best(path: &Path) -> std::result::Result<u64, CheckpointError> {
     name.and_then(step_of).ok_or(CheckpointError::NoBest { path: run })
 }
 
-/// Returns the step in the name of a checkpoint.
 fn step_of(name: &str) -> Option<u64> {
     let digits = name.strip_prefix("step-").filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
     digits?.parse().ok()

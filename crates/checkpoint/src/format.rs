@@ -44,7 +44,6 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Number of elements.
     pub(crate) fn elements(&self) -> usize {
         (self.bytes.end - self.bytes.start) as usize / self.dtype.bytes()
     }
@@ -55,7 +54,6 @@ pub(crate) fn type_name(dtype: DType) -> String {
     dtype.name().to_uppercase()
 }
 
-/// The element type of a name in the format.
 pub(crate) fn dtype_of(name: &str) -> Option<DType> {
     DType::ALL.iter().copied().find(|dtype| type_name(*dtype) == name)
 }

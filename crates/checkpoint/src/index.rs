@@ -73,7 +73,6 @@ impl Index {
         Ok(digest)
     }
 
-    /// Returns the text of the file and its digest.
     pub(crate) fn encode(&self) -> (Vec<u8>, FileDigest) {
         // Serializing numbers, strings and maps of strings does not fail.
         let mut text = serde_json::to_vec(self).unwrap_or_default();
@@ -97,7 +96,6 @@ impl Index {
 }
 
 impl IndexedArray {
-    /// Element type of the array.
     pub(crate) fn dtype(&self) -> Option<DType> {
         dtype_of(&self.dtype)
     }

@@ -54,7 +54,6 @@ pub struct LossScale {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Manifest {
     format: u64,
-    /// Version of Plimsoll.
     pub(crate) version: String,
     /// Versions of the libraries that computed; absent in checkpoints of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -228,7 +227,6 @@ impl Manifest {
         Ok(())
     }
 
-    /// Returns the digest of a file when it was written.
     fn written(&self, path: &Path) -> Result<&FileDigest> {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         self.files.get(name).ok_or_else(|| CheckpointError::damaged(path, "its manifest does not name it"))

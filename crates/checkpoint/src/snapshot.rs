@@ -49,7 +49,6 @@ const COUNTER_BYTES: usize = 3 * size_of::<u32>();
 /// The file that a rank writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum FileNumber {
-    /// The only one.
     #[default]
     Only,
     /// One of several, counted from 0, and their number; `None` for a rank that writes nothing.
@@ -126,7 +125,6 @@ impl Snapshot {
         &mut self.memory
     }
 
-    /// Provides memory.
     pub(crate) fn set_memory(&mut self, memory: HostBuffer) {
         self.memory = memory;
     }

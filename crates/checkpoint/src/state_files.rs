@@ -17,13 +17,11 @@ struct Stored {
     /// Index of the first element in the whole array.
     first: usize,
     elements: usize,
-    /// Index of the file.
     file: usize,
     /// Position of the first element's bytes in the file.
     position: u64,
 }
 
-/// An array of a checkpoint.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredArray {
     pub(crate) dtype: DType,
@@ -33,7 +31,6 @@ pub(crate) struct StoredArray {
 }
 
 impl StoredArray {
-    /// Number of elements.
     pub(crate) fn elements(&self) -> usize {
         self.parts.last().map_or(0, |part| part.first + part.elements)
     }
@@ -42,7 +39,6 @@ impl StoredArray {
 /// The files of a checkpoint's arrays.
 #[derive(Clone, Debug)]
 pub(crate) struct StateFiles {
-    /// The file that lists the arrays.
     list: PathBuf,
     files: Vec<PathBuf>,
     arrays: BTreeMap<String, StoredArray>,

@@ -23,7 +23,6 @@ use crate::validations::Validations;
 /// Result of a rank's file, on the wire.
 type Report = std::result::Result<Files, String>;
 
-/// A thread that works with a snapshot and returns it.
 type Thread<T> = JoinHandle<(Snapshot, Result<T>)>;
 
 /// A checkpoint that is being written.

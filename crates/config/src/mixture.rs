@@ -18,7 +18,6 @@ const WEIGHT: &str = "weight";
 const VALIDATION_PATHS: &str = "validation_paths";
 
 impl MixtureSource {
-    /// The keys of a source.
     pub(crate) const KEYS: &'static [&'static str] = &[PATHS, WEIGHT, VALIDATION_PATHS];
 
     pub(crate) fn read_all(value: &Value, _: &Takes) -> Reading<Vec<Self>> {

@@ -235,7 +235,6 @@ impl ArrayShape {
         HostArray { shape, data }
     }
 
-    /// Bytes of the values.
     fn bytes(&self) -> u64 {
         let each = match self.values {
             HostType::U32 | HostType::F32 => 4,

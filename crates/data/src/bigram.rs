@@ -26,7 +26,6 @@ const PRIOR: f64 = 1.0;
 pub struct Bigrams {
     /// Row a, column b.
     pairs: Vec<u64>,
-    /// The sum of each row.
     rows: Vec<u64>,
     bytes: Vec<u64>,
     total: u64,

@@ -90,7 +90,6 @@ impl DataFile {
         self.mark.modified.0
     }
 
-    /// Bytes in the file.
     pub(crate) fn len(&self) -> u64 {
         self.mark.length
     }

@@ -9,24 +9,20 @@ use system::numbers::grouped;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "messages name their fields")]
 pub enum Error {
-    /// No file or glob was named.
     #[error("the corpus names no file")]
     NoPaths,
     /// A glob that cannot be parsed.
     #[error("'{pattern}' is not a glob: {reason}")]
     BadPattern {
-        /// The pattern as it was written.
         pattern: String,
         reason: String,
     },
     /// A glob that matches no file (directories do not count).
     #[error("the glob '{pattern}' matches no file in {}", shown(base))]
     NoMatch {
-        /// The pattern as it was written.
         pattern: String,
         base: PathBuf,
     },
-    /// A file that is not there.
     #[error("there is no file {path}")]
     Missing { path: PathBuf },
     /// A directory, a pipe or a device instead of a regular file.
@@ -45,7 +41,6 @@ pub enum Error {
     /// A file of another kind than its reader's.
     #[error("{path}: {reason}")]
     WrongFile { path: PathBuf, reason: String },
-    /// A line that is no conversation.
     #[error("{path}:{line}: {reason}")]
     BadConversation {
         path: PathBuf,
@@ -87,7 +82,6 @@ pub enum Error {
         number: usize,
         reason: String,
     },
-    /// A token that the vocabulary does not have.
     #[error(
         "{path}: token {token} at position {position} is not below the vocabulary of {vocabulary}{advice}"
     )]
@@ -100,7 +94,6 @@ pub enum Error {
         /// How the model gets the token, if that is known.
         advice: &'static str,
     },
-    /// A separator that the vocabulary does not have.
     #[error("documents begin with token {separator}, which is not below the vocabulary of {vocabulary}")]
     BadSeparator { separator: u32, vocabulary: usize },
     /// Tokens beyond the end of the corpus were requested.
@@ -115,7 +108,6 @@ pub enum Error {
     /// The corpus is larger than can be addressed.
     #[error("the corpus has more bytes than this machine can address")]
     TooLong,
-    /// A split of the corpus is shorter than one sequence.
     #[error(
         "the {split} split has {} of the corpus's {} tokens, and one sequence of context {context} needs {}",
         grouped(*tokens),
@@ -154,7 +146,6 @@ pub enum Error {
         /// The value as it was written.
         vocabulary: usize,
     },
-    /// Paths that name no images.
     #[error("{path}: {reason}")]
     BadImages { path: PathBuf, reason: String },
     /// An image that cannot be decoded, or whose class the model does not have.
@@ -170,17 +161,14 @@ pub enum Error {
         /// `training` or `validation`.
         what: &'static str,
     },
-    /// An image that a set does not have.
     #[error("there is no image {index}: there are {count}")]
     NoSuchImage {
         index: u64,
         /// Number of images, counted from 0.
         count: u64,
     },
-    /// More classes than the model has.
     #[error("the images have {folders} folders of classes, and the model has {classes} classes")]
     TooManyClasses { folders: usize, classes: usize },
-    /// Channels that images do not have, or means and deviations for others.
     #[error(
         "images have 1 or 3 channels with a mean and a deviation for each, not {channels} with {mean} means \
          and {deviation} deviations"
@@ -192,7 +180,6 @@ pub enum Error {
         /// The value as it was written.
         classes: usize,
     },
-    /// A validation micro-batch that does not exist.
     #[error("there is no validation micro-batch {index}: there are {count}")]
     NoSuchValidation {
         index: u64,
@@ -202,10 +189,8 @@ pub enum Error {
     /// A micro-batch was asked of data that was opened for a plan.
     #[error("the data was opened for its shapes alone")]
     OnlyShapes,
-    /// An array was read as the other type.
     #[error("the array holds {held} values, not {wanted}")]
     WrongType { held: &'static str, wanted: &'static str },
-    /// A file that is no tokenizer.
     #[error("{path} is no tokenizer.json: {reason}")]
     BadTokenizer { path: PathBuf, reason: String },
     /// A file beside a tokenizer that states something wrong about its tokens.
@@ -215,7 +200,6 @@ pub enum Error {
         /// The problem, with its key.
         reason: String,
     },
-    /// A text that a tokenizer cannot encode.
     #[error("the text cannot be tokenized: {reason}")]
     NotEncoded { reason: String },
 }

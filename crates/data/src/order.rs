@@ -104,7 +104,6 @@ pub struct Sequential {
     context: u64,
     micro_batch: u64,
     shards: Vec<ShardRun>,
-    /// Micro-batches of an epoch.
     micro_batches: u64,
 }
 

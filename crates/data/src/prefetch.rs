@@ -29,7 +29,6 @@ pub struct Prefetcher {
     thread: Option<Thread>,
     /// Requests that are not answered yet, oldest first.
     requested: VecDeque<MicroBatchId>,
-    /// Micro-batches to fill.
     spare: Vec<MicroBatch>,
     /// True if every micro-batch is the one in `batch`.
     gives_shapes: bool,

@@ -51,7 +51,6 @@ impl Stream {
         Ok(Self { slice: slice.clone(), context, order })
     }
 
-    /// Sequences in an epoch.
     pub(crate) fn sequences(&self) -> u64 {
         match &self.order {
             Order::Shuffled(order) => order.windows(),

@@ -183,7 +183,6 @@ impl LoggedCall {
     }
 }
 
-/// The state of a device's log.
 #[derive(Debug, Default)]
 pub(crate) struct LogState {
     is_on: Cell<bool>,

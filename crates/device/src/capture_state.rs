@@ -7,7 +7,6 @@ use crate::moment::Moment;
 use crate::recent_events::RecentEvents;
 use crate::repeat::Held;
 
-/// The state of a device's captures.
 #[derive(Debug, Default)]
 pub(crate) struct CaptureState {
     pub(crate) is_on: Cell<bool>,
@@ -28,7 +27,6 @@ impl CaptureState {
         self.is_on.get()
     }
 
-    /// Adds a captured launch.
     pub(crate) fn add_numbered(&self, launch: NumberedLaunch) {
         self.numbered.borrow_mut().push(launch);
     }

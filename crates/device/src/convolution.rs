@@ -92,7 +92,6 @@ pub struct ConvolutionEpilogue<'a> {
 }
 
 impl ConvolutionEpilogue<'_> {
-    /// Bytes of the operands.
     pub(crate) fn bytes(&self) -> u64 {
         (self.bias.bytes + self.residual.map_or(0, |residual| residual.bytes)) as u64
     }

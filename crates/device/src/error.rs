@@ -66,7 +66,6 @@ pub enum DeviceError {
     /// A call that is not implemented for an element type.
     #[error("{call} does not exist for {dtype}")]
     Unsupported { call: &'static str, dtype: DType },
-    /// A call that only a GPU has.
     #[error("{call} needs a GPU; {device} is not one")]
     NotOnGpu { call: &'static str, device: String },
     /// A convolution without the library that computes it.

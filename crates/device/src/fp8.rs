@@ -3,9 +3,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-/// The numbers of a format.
 struct Format {
-    /// Bits of the mantissa.
     mantissa: u32,
     /// Exponent of the smallest normal value.
     smallest: i32,

@@ -72,7 +72,6 @@ impl Function {
         dtypes.fold(self.name.to_owned(), |symbol, dtype| format!("{symbol}_{dtype}"))
     }
 
-    /// Key of the kernel in maps.
     pub(crate) fn key(&self) -> Key {
         (std::ptr::from_ref(self.family), self.variant, self.name, self.dtypes)
     }

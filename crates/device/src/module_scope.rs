@@ -11,7 +11,6 @@ use crate::nvtx;
 pub struct ModuleScope {
     device: Device,
     outer: Label,
-    /// Whether the scope is a range of a tool.
     is_range: bool,
 }
 

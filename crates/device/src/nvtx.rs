@@ -51,7 +51,6 @@ static ADDRESSES: Addresses = Addresses({
     all
 });
 
-/// NVTX's table of callbacks.
 #[repr(C)]
 struct Callbacks {
     size: usize,
@@ -60,7 +59,6 @@ struct Callbacks {
 
 static CALLBACKS: Callbacks = Callbacks { size: size_of::<Callbacks>(), module_functions };
 
-/// NVTX's table of versions.
 #[repr(C)]
 struct Versions {
     size: usize,

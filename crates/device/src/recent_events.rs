@@ -19,7 +19,6 @@ pub(crate) struct RecentEvents {
 }
 
 impl RecentEvents {
-    /// Keeps events from now on.
     pub(crate) fn keep(&self) {
         self.keeps.set(true);
     }

@@ -21,17 +21,12 @@ pub(crate) enum Held {
 
 /// The way in which a replay makes a call again.
 pub(crate) enum Repeat {
-    /// Records an event.
     Record(StreamKind),
-    /// Makes a stream wait for an event.
     Wait { stream: StreamKind, of: LoggedEvent },
     /// Notes the beginning of a wait.
     BeginNote,
-    /// Notes the end of a wait.
     EndNote(StreamKind),
-    /// Launches a kernel.
     Launch(StreamLaunch),
-    /// Copies memory.
     Copy { source: OutlivingRegion, target: OutlivingRegion, stream: StreamKind },
     /// Calls a process group.
     Other(Repetition),

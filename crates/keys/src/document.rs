@@ -24,7 +24,6 @@ pub struct Document<'a> {
 }
 
 impl Document<'_> {
-    /// Returns where the byte offset is.
     fn origin(&self, offset: usize) -> Origin {
         let line = self.has_lines.then(|| line_at(self.text, offset));
         Origin::File { name: self.name.to_owned(), line }

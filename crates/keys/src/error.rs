@@ -12,7 +12,6 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "messages name their fields")]
 pub enum Error {
-    /// The file cannot be read.
     #[error("{path} cannot be read: {source}")]
     Unreadable { path: PathBuf, source: io::Error },
     /// The text is not TOML.
@@ -45,7 +44,6 @@ pub enum Error {
     /// A section's name with a value.
     #[error("{origin}: {section} is a section, not a key: write [{section}] and its keys below")]
     NotASection { origin: Origin, section: &'static str },
-    /// A value of a type that its key does not accept.
     #[error("{origin}: {key} takes {allowed}, not {value}")]
     WrongType { origin: Origin, key: &'static str, allowed: String, value: String },
     /// A value of the right type that its key does not accept.

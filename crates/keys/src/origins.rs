@@ -30,7 +30,6 @@ impl Origins {
         origins
     }
 
-    /// The name of the file.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }

@@ -46,7 +46,6 @@ impl Table {
         &self.keys
     }
 
-    /// Returns the first key with this path.
     pub(crate) fn find(&self, path: &str) -> Option<&Key> {
         self.keys.iter().find(|key| key.path == path)
     }

@@ -19,7 +19,6 @@ impl BlockId {
     pub const NULL: BlockId = BlockId { index: NONE, generation: 0 };
 }
 
-/// The other streams that use a block.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StreamUses {
     pub(crate) streams: crate::hash_order::Table<Stream, ()>,

@@ -21,7 +21,6 @@ pub enum AllocationError {
     /// The driver failed for a reason other than lack of memory.
     #[error("the driver failed to {call}: {source}")]
     Driver { call: &'static str, source: RawError },
-    /// The block was not allocated by this allocator, or was freed before.
     #[error("block {index} is not allocated: it was freed before, or this allocator never handed it out")]
     InvalidBlock { index: u32 },
     /// A private pool was used out of order, such as closed before it was opened.
@@ -36,9 +35,7 @@ pub enum AllocationError {
     /// A repeated script got another address than in its recording.
     #[error("a repeated allocation is at {address:#x} instead of {recorded:#x}")]
     Moved {
-        /// Address in the recording.
         recorded: u64,
-        /// Address in the repetition.
         address: u64,
     },
     /// A setting passed at run time is invalid.

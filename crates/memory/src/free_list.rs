@@ -99,7 +99,6 @@ impl FreeList {
         self.take(Cursor { bin, index });
     }
 
-    /// Removes and returns the entry at the cursor.
     #[inline]
     pub(crate) fn take(&mut self, at: Cursor) -> Entry {
         let entries = &mut self.bins[at.bin];

@@ -50,7 +50,6 @@ impl<K: HashKey, V> Table<K, V> {
         self.slots.get_mut(slot)?.as_mut().map(|s| (s.key, &mut s.value))
     }
 
-    /// The values in iteration order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (K, &V)> {
         self.slots.iter().flatten().map(|s| (s.key, &s.value))
     }

@@ -54,7 +54,6 @@ pub(crate) enum Operation {
     Mark(&'static str, u64),
 }
 
-/// A script being recorded.
 #[derive(Debug)]
 pub(crate) struct Recording {
     start: u64,

@@ -27,7 +27,6 @@ const MOST_CALLS: usize = 1 << 21;
 /// Part of a repetition's time by which another may differ that takes as long.
 const SAME: f64 = 1e-6;
 
-/// The calls of a rank in a step.
 pub(crate) struct RankCalls {
     /// Number of the rank in the world.
     rank: usize,
@@ -62,7 +61,6 @@ struct TimedCall {
 
 /// The effect of a call on host and streams.
 enum Effect {
-    /// Work of a stream.
     Run(StreamKind),
     /// A copy or a zero-fill.
     Copy {
@@ -82,7 +80,6 @@ enum Effect {
 }
 
 impl RankCalls {
-    /// Returns the calls of a rank's log with the times of each.
     pub(crate) fn new(rank: usize, log: CallLog, times: impl Fn(&LoggedCall) -> CallTime) -> Self {
         let stretches = stretches(&log);
         let timed = |call: LoggedCall| {
@@ -183,7 +180,6 @@ fn stretches(log: &CallLog) -> Vec<Stretch> {
     stretches
 }
 
-/// A rank in the simulation.
 struct Rank<'a> {
     calls: &'a RankCalls,
     /// Indices of the stretch, of its repetition and of the next call.
@@ -191,7 +187,6 @@ struct Rank<'a> {
     repetition: usize,
     next: usize,
     step: usize,
-    /// Whether no other rank is simulated.
     is_alone: bool,
     /// The state after the last repetitions of the present stretch.
     periods: [Option<Period>; 2],

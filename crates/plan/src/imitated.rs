@@ -75,7 +75,6 @@ pub struct PlanDevice {
     pub times: Vec<MeasuredCalls>,
 }
 
-/// Serialization of a kind of device as its name.
 mod kind_by_name {
     use device::Kind;
     use serde::de::Error;

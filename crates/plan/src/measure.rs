@@ -63,7 +63,6 @@ pub(crate) fn logged_layer(
     layer_alone(config, dataset, &device, &stage, before)
 }
 
-/// Measures one layer.
 fn layer_alone(
     config: &RunConfig,
     dataset: &Dataset,

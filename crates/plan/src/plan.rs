@@ -96,7 +96,6 @@ struct Round {
     requests_later: bool,
 }
 
-/// Plans a rank with the setup's preallocation.
 fn plan_once(setup: &Setup, rank: usize, events: usize) -> Result<Round> {
     let plan_work = Some(setup.plan_work.unwrap_or(work_of_each(1, 1)));
     let setup = Setup { history: events, plan_work, ..setup.on_meta() };
@@ -226,7 +225,6 @@ impl Role {
     }
 }
 
-/// Returns the lanes of a replica as they are added.
 pub(crate) fn lanes(setup: &Setup, replica: usize) -> Result<Lanes> {
     let config = &setup.config;
     let lanes = Lanes::new(config.training_assignment(), replica);

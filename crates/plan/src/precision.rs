@@ -74,7 +74,6 @@ pub fn plan_precision(config: RunConfig, options: &PlanOptions) -> Result<Planne
     Ok(PlannedPrecision { summary, operators: seen.0.take(), table, is_autocast })
 }
 
-/// Notes the types of all results.
 #[derive(Default)]
 struct Seen(RefCell<BTreeMap<&'static str, OperatorTypes>>);
 

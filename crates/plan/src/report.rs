@@ -183,7 +183,6 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
 }
 
 impl PlanReport {
-    /// The plans, if all ranks share a GPU.
     fn shared_gpu(&self) -> Option<&Plans> {
         (self.device == Kind::Cuda.name() && self.fit.shared_by > 1).then_some(&self.plans)
     }
@@ -300,7 +299,6 @@ struct PlanJson<'a> {
     communication: &'a [AxisCommunication],
     #[serde(skip_serializing_if = "Option::is_none")]
     predicted_step_seconds: Option<f64>,
-    /// The parts of the predicted step.
     #[serde(skip_serializing_if = "Option::is_none")]
     predicted: Option<&'a StepTime>,
     lanes: Option<Value>,
@@ -322,7 +320,6 @@ struct PlanJson<'a> {
 /// The entries of all ranks. Ranks of a role share one entry, because there may be thousands of ranks.
 struct RankEntries<'a> {
     plans: &'a Plans,
-    /// Entries by role.
     entries: &'a [Map<String, Value>],
 }
 

@@ -130,7 +130,6 @@ fn of_ranks(operation: &str, hosts: f64) -> String {
 pub(crate) struct Samples(BTreeMap<String, Vec<([f64; 3], f64)>>);
 
 impl Samples {
-    /// Returns the samples of a description.
     pub(crate) fn of(measured: &[MeasuredCalls]) -> Self {
         let mut all: BTreeMap<String, Vec<([f64; 3], f64)>> = BTreeMap::new();
         for MeasuredCalls { call, samples } in measured {
@@ -145,7 +144,6 @@ impl Samples {
         Samples(all)
     }
 
-    /// Returns whether nothing was measured.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -155,7 +153,6 @@ impl Samples {
         self.0.contains_key(&size.kind)
     }
 
-    /// Returns the seconds of the first sample of a kind.
     pub(crate) fn first(&self, kind: &str) -> Option<f64> {
         self.0.get(kind)?.first().map(|(_, seconds)| *seconds)
     }

@@ -38,12 +38,10 @@ pub struct PlannedSchedule {
     times: String,
 }
 
-/// Properties of a stage.
 #[derive(Clone, Debug)]
 struct PlannedStage {
     rank: usize,
     layers: String,
-    /// The stage's share of the work of all stages.
     share: f64,
     activations: usize,
     weights: usize,

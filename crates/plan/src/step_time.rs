@@ -128,7 +128,6 @@ pub struct StepTime {
     pub measured_share: f64,
     /// Figures that were assumed, not measured.
     pub assumed: Vec<String>,
-    /// Steps of the run.
     #[serde(skip)]
     pub(crate) steps: u64,
 }

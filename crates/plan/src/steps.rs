@@ -40,7 +40,6 @@ pub(crate) struct PlannedStep {
     pub(crate) validation: Option<usize>,
 }
 
-/// The steps of a plan.
 pub(crate) struct Steps {
     calendar: Calendar,
     /// Whether blocks are released by their age, which counts requests: skipped steps would matter until all

@@ -44,7 +44,6 @@ impl StoredTensor {
         &self.shape
     }
 
-    /// The file that contains the tensor.
     pub(crate) fn path(&self) -> &Path {
         &self.file
     }

@@ -26,7 +26,6 @@ pub const FLIP: &str = "PLIMSOLL_FLIP";
 /// Interval at which a held thread looks whether it may go on.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// The point at which to wait.
 struct Hold {
     point: String,
     count: u64,

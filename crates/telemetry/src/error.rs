@@ -18,7 +18,6 @@ pub enum TelemetryError {
     /// A message is not statistics of this version.
     #[error("the statistics from rank {rank} cannot be read: {reason}")]
     Decode { rank: usize, reason: String },
-    /// Statistics cannot be encoded as a message.
     #[error("the statistics of rank {rank} cannot be sent: {reason}")]
     Encode { rank: usize, reason: String },
     /// A file cannot be read, or is damaged.
@@ -30,7 +29,6 @@ pub enum TelemetryError {
     /// The log filter is invalid.
     #[error("{variable}={text}: {reason}")]
     Filter { variable: &'static str, text: String, reason: String },
-    /// A line is not a measured run.
     #[error("line {line} is not a measured run: {reason}")]
     Line {
         /// Number of the line, from 1.
@@ -44,7 +42,6 @@ pub enum TelemetryError {
         #[source]
         source: Box<TelemetryError>,
     },
-    /// The process already has a log.
     #[error("this process already has a log")]
     SecondLog,
 }

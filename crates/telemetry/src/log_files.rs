@@ -21,7 +21,6 @@ pub(crate) struct LogFiles {
 
 #[derive(Debug)]
 enum Request {
-    /// A line of a rank.
     Line(usize, String),
     /// Answers once all lines before are written.
     Flush(SyncSender<()>),

@@ -47,7 +47,6 @@ pub fn is_reported(step: u64, first: u64, last: u64, every: u64) -> bool {
     step == first || step == last || step.is_multiple_of(every.max(1))
 }
 
-/// Destination of the progress.
 enum Output {
     Bar(ProgressBar),
     Lines(Box<dyn Write + Send>),
@@ -59,7 +58,6 @@ pub struct Progress {
     output: Output,
     steps: u64,
     every: u64,
-    /// Unit of the throughput.
     unit: &'static str,
     first: Option<(u64, Instant)>,
 }

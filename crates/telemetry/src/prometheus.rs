@@ -21,7 +21,6 @@ pub struct Endpoint {
     shared: Arc<Shared>,
     address: SocketAddr,
     thread: Option<JoinHandle<()>>,
-    /// Labels of the run.
     run: String,
     last: StepMetrics,
 }
@@ -193,7 +192,6 @@ fn head(out: &mut String, name: &str, help: &str) {
     let _ = writeln!(out, "# HELP plimsoll_{name} {help}\n# TYPE plimsoll_{name} gauge");
 }
 
-/// Returns a number as the format has it.
 fn number(value: f64) -> String {
     match value {
         value if value.is_nan() => "NaN".to_owned(),

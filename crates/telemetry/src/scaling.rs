@@ -206,7 +206,6 @@ impl ScalingRun {
         if self.communicates() { most as f64 / 1e6 } else { 0.0 }
     }
 
-    /// Returns whether ranks communicate.
     pub(crate) fn communicates(&self) -> bool {
         self.ranks > 1 && self.scaling != Scaling::Alone
     }

@@ -1,6 +1,5 @@
 //! Helpers shared by all drawings.
 
-/// Escapes text for HTML and SVG.
 pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -151,7 +151,6 @@ pub fn full_table(ranks: &[RankStatistics]) -> String {
 type Wins = fn(u64, u64) -> bool;
 const EXTREMES: [(&str, Wins); 2] = [("maximum", |new, old| new > old), ("minimum", |new, old| new < old)];
 
-/// A column that names the rank of a row.
 struct NameColumn {
     title: &'static str,
     name: fn(&RankStatistics) -> &str,

@@ -149,7 +149,6 @@ fn time() -> Vec<u8> {
     event
 }
 
-/// Adds a field of bytes.
 fn field(out: &mut Vec<u8>, number: u8, bytes: &[u8]) {
     out.push(number << 3 | 2);
     varint(out, bytes.len() as u64);
@@ -165,7 +164,6 @@ fn varint(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// Returns a record's bytes.
 fn record(event: &[u8]) -> Vec<u8> {
     let length = (event.len() as u64).to_le_bytes();
     let mut record = Vec::with_capacity(event.len() + 16);

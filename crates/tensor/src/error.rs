@@ -49,7 +49,6 @@ pub enum TensorError {
     /// An array with more rows, columns or blocks than a kernel's 32-bit counters hold.
     #[error("{operator}: {size} is more than a kernel can count")]
     TooLarge { operator: &'static str, size: usize },
-    /// An error of the device.
     #[error(transparent)]
     Device(#[from] DeviceError),
 }

@@ -13,7 +13,6 @@ use std::fmt;
 #[derive(Debug)]
 pub(crate) struct Encoded {
     pub(crate) tokens: Vec<u32>,
-    /// Bytes of its text.
     pub(crate) bytes: u64,
     /// Whether a part could not be tokenized and was omitted.
     pub(crate) is_skipped: bool,

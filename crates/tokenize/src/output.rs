@@ -12,7 +12,6 @@ use system::output::sync_parent;
 
 /// The record of a job in its output.
 const RECORD: &str = "tokens.json";
-/// The shards of training.
 const TRAINING: &str = "train_*.bin";
 /// The copy of the tokenizer beside the tokens.
 const TOKENIZER: &str = "tokenizer.json";
@@ -37,7 +36,6 @@ pub struct Counts {
 struct Record {
     /// [`Job::fingerprint`].
     job: String,
-    /// The tokenizer's identity.
     tokenizer: String,
     /// The token before each document.
     #[serde(default)]
@@ -65,7 +63,6 @@ pub(crate) struct Output {
     validation: Shards,
 }
 
-/// The state of a job's output.
 #[derive(Debug)]
 pub(crate) enum OutputState {
     /// The job was done earlier.
@@ -118,7 +115,6 @@ impl Output {
         self.record.units
     }
 
-    /// Tokens in all shards.
     pub(crate) fn tokens(&self) -> u64 {
         self.training.reached().total + self.validation.reached().total
     }

@@ -15,13 +15,10 @@ use system::output::open_own;
 pub(crate) struct Reached {
     /// Index of the last shard.
     pub(crate) shard: u64,
-    /// Tokens in the last shard.
     pub(crate) tokens: u64,
-    /// Tokens in all shards.
     pub(crate) total: u64,
 }
 
-/// The shards of one split.
 #[derive(Debug)]
 pub(crate) struct Shards {
     directory: PathBuf,

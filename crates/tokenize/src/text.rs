@@ -15,13 +15,11 @@ const TAIL: usize = 5;
 /// The rules for dividing a text.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Division<'a> {
-    /// The text that ends a document.
     pub(crate) document_end: Option<&'a [u8]>,
     /// Whether a document may be cut into pieces at spaces.
     pub(crate) at_spaces: bool,
 }
 
-/// A piece of a text.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) bytes: Vec<u8>,
@@ -83,7 +81,6 @@ fn fill(input: &mut dyn Read, out: &mut [u8]) -> std::io::Result<usize> {
 #[derive(Clone, Copy, Debug)]
 struct Border {
     at: usize,
-    /// Whether the document also ends there.
     ends: bool,
 }
 

@@ -7,20 +7,16 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Unit {
     pub(crate) content: Content,
-    /// The file.
     pub(crate) path: Arc<Path>,
     /// The line of JSON lines, or the row of Parquet, from 1; `None` for text.
     pub(crate) line: Option<u64>,
-    /// Whether a document begins here.
     pub(crate) starts_document: bool,
     /// Whether the unit is held out for validation.
     pub(crate) is_validation: bool,
 }
 
-/// The bytes of a unit.
 #[derive(Debug)]
 pub(crate) enum Content {
-    /// The text itself.
     Text(Vec<u8>),
     /// A line of JSON that contains the text.
     JsonLine(Vec<u8>),

@@ -75,7 +75,6 @@ fn show(screen: &mut DefaultTerminal, run: &mut RunView) -> Result<(), WatchErro
     }
 }
 
-/// Returns whether a key ends the view.
 fn leaves(key: KeyEvent) -> bool {
     let interrupts = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
     key.kind == KeyEventKind::Press && (interrupts || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc))

@@ -74,7 +74,6 @@ pub struct RunView {
     pub(crate) findings: Vec<String>,
 }
 
-/// The state of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     /// No session has begun.

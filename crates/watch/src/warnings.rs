@@ -19,7 +19,6 @@ const FULL: f64 = 0.97;
 /// Silence of a rank after which it is reported, if steps are shorter.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// Returns the warnings, one sentence each.
 pub(crate) fn warnings(run: &RunView) -> Vec<String> {
     let mut all = Vec::new();
     all.extend(run.slowdown());

@@ -41,7 +41,6 @@ const GPTS: [(usize, usize, usize, &[usize]); 9] = [
     (2048, 16, 2048, &[2]),
 ];
 
-/// A step to measure.
 #[derive(Clone, Debug)]
 pub(super) struct MeasuredModel {
     model: &'static str,
@@ -53,7 +52,6 @@ pub(super) struct MeasuredModel {
 }
 
 impl MeasuredModel {
-    /// Returns the configuration of the step.
     pub(super) fn config(&self) -> Result<RunConfig> {
         let (samples, all) = (self.samples, self.samples * self.micro_batches);
         let graphs = if self.graphs { "auto" } else { "off" };

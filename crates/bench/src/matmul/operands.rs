@@ -65,7 +65,6 @@ fn scaled<'a>(operand: Operand<'a>, scaling: Scaling, scales: &'a Tensor) -> Ope
     }
 }
 
-/// The operands of a matmul.
 pub(super) struct Operands {
     a: Tensor,
     b: Tensor,

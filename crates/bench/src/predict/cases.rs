@@ -39,7 +39,6 @@ const SHAKESPEARE: &str = include_str!("../../../../launch/configs/gpt-shakespea
 const QWEN: &str = "[model]\nkind = \"llama\"\nlayers = 28\nheads = 16\nkey_value_heads = 8\nhead_width = 128\n\
                     width = 1024\nfeed_forward = 3072\ncontext = 4096\nvocabulary = 151936\nqk_norm = true\n\
                     [data]\nkind = \"synthetic\"\n[train]\nsteps = 100\n[parallel]\nlanes = 1\n";
-/// Models for a CPU.
 const TINY_GPT: &str = "[model]\nkind = \"gpt\"\nlayers = 1\nheads = 2\nwidth = 32\ncontext = 16\n\
                         vocabulary = 64\n[data]\nkind = \"synthetic\"\n[train]\nsteps = 100\n";
 const TINY_LLAMA: &str = "[model]\nkind = \"llama\"\nlayers = 1\nheads = 2\nwidth = 32\nfeed_forward = 64\n\

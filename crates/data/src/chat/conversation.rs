@@ -130,7 +130,6 @@ fn missing(error: &Error) -> Error {
     }
 }
 
-/// Returns a prompt and its answer as a conversation.
 fn after(Answered { tokens, answer }: Answered) -> Conversation {
     Conversation { answers: (0..tokens.len()).map(|index| index >= answer).collect(), tokens }
 }

@@ -25,7 +25,6 @@ pub struct TemplateInput {
     pub variables: Map<String, Value>,
 }
 
-/// The messages that are learnt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Learnt {
     /// The answers, each if it is true here: those of the assistant in their order.

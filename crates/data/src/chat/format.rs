@@ -92,12 +92,10 @@ impl ChatFormat {
         }
     }
 
-    /// Returns whether an object has the keys of a conversation.
     pub(crate) fn has_keys(object: &Map<String, Value>) -> bool {
         list_of(object).is_err() || Self::detect(object).is_ok()
     }
 
-    /// The keys of its objects.
     fn reader(self) -> &'static Reader {
         match self {
             Self::Auto | Self::Messages => &MESSAGES,
@@ -180,13 +178,11 @@ fn of_messages(object: &Map<String, Value>, mut messages: Vec<Value>) -> Result<
     Ok(Example::Dialogue(Dialogue { messages, input: TemplateInput::of(object)? }, learnt))
 }
 
-/// Returns the example of two texts.
 fn of_texts(object: &Map<String, Value>, prompt: String, completion: String) -> Result<Example, String> {
     check_unused(object)?;
     Ok(Example::Texts { prompt, completion })
 }
 
-/// Returns the example of a prompt and its completion.
 fn completion(object: &Map<String, Value>) -> Result<Example, String> {
     match (object.get("prompt"), object.get("completion")) {
         (Some(Value::String(prompt)), Some(Value::String(completion))) => {

@@ -89,7 +89,6 @@ pub(crate) const MESSAGES: Reader = Reader {
     unlisted: Unlisted::Counted,
 };
 
-/// The keys of a message.
 pub(crate) const MESSAGE: Reader = Reader {
     of: "A message",
     keys: &[

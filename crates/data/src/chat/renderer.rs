@@ -31,7 +31,6 @@ impl Part {
         Self { messages, prompts: true, marks: None }
     }
 
-    /// The text of the first messages.
     pub(super) fn text(messages: usize) -> Self {
         Self { messages, prompts: false, marks: None }
     }
@@ -59,7 +58,6 @@ struct Opening {
     special: Vec<(String, String)>,
 }
 
-/// A request to a process.
 #[derive(Serialize, Deserialize)]
 enum Request {
     Open(Opening),
@@ -124,7 +122,6 @@ fn ask(process: &mut Confined, request: &Request) -> Result<Answer, String> {
     serde_json::from_slice(&answer).map_err(|error| error.to_string())
 }
 
-/// Starts to answer requests, in a confined process.
 fn serve() -> Answers {
     let mut jinja = None;
     Box::new(move |request| {

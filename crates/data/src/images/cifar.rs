@@ -11,7 +11,6 @@ const SIDE: usize = 32;
 /// Values of an image.
 const PIXELS: usize = 3 * SIDE * SIDE;
 
-/// A file of records.
 #[derive(Debug)]
 pub(super) struct CifarFile {
     file: DataFile,

@@ -14,7 +14,6 @@ use crate::Error;
 pub(super) enum ImageSet {
     /// Records of CIFAR's files, in their order.
     Cifar(Vec<CifarFile>),
-    /// A file for each image.
     Files(Vec<ImageFile>),
 }
 

@@ -36,7 +36,6 @@ pub(super) struct Part {
     count: u64,
 }
 
-/// The paths of a set.
 enum Paths {
     Cifar { training: Vec<PathBuf>, validation: Vec<PathBuf> },
     Folders { training: Vec<PathBuf>, validation: Vec<PathBuf> },
@@ -189,7 +188,6 @@ impl Part {
         Self { set, order, first, count }
     }
 
-    /// Number of images.
     pub(super) fn len(&self) -> u64 {
         self.count
     }

@@ -21,7 +21,6 @@ pub(super) struct List {
 }
 
 impl List {
-    /// A list that begins on a line.
     pub(super) fn new(line: u64) -> Self {
         Self { line, depth: 0, in_string: false, is_escaped: false, is_closed: false, element: None }
     }

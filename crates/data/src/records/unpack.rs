@@ -39,7 +39,6 @@ pub fn packing(first: &[u8]) -> Option<&'static str> {
 pub(crate) enum Contents {
     /// Text, or what compressed text unpacks to.
     Text(Box<dyn BufRead>),
-    /// A Parquet file.
     Parquet(File),
 }
 

@@ -212,7 +212,6 @@ fn token(value: &Value, is_special: bool) -> Result<AddedToken, String> {
     })
 }
 
-/// Returns one token's number, or a list of them.
 pub(super) fn token_numbers(value: Option<&Value>) -> Result<Vec<u32>, String> {
     let number = |value: &Value| {
         let number = value.as_u64().and_then(|number| u32::try_from(number).ok());

@@ -19,7 +19,6 @@ use super::folder::{BESIDE, TokenizerFolder};
 use super::special_tokens::SpecialTokens;
 use super::token_bytes::{TokenBytes, VocabularyToken};
 
-/// The name of a tokenizer's file.
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 const MOST_BYTES: u64 = 512 << 20;
 
@@ -37,7 +36,6 @@ pub struct FileTokenizer {
     identity: String,
     folder: TokenizerFolder,
     special: SpecialTokens,
-    /// Numbers of special tokens.
     special_numbers: BTreeSet<u32>,
     /// Takes special tokens that a text spells out for text.
     tokenizer: tokenizers::Tokenizer,

@@ -47,7 +47,6 @@ impl TokenizerFolder {
         Ok(folder)
     }
 
-    /// The path of a file of the folder.
     pub(super) fn path_of(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }

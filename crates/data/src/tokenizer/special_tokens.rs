@@ -49,7 +49,6 @@ pub struct SpecialTokens {
 }
 
 impl SpecialTokens {
-    /// Resolves the special tokens of a tokenizer that has all tokens of its description.
     pub(super) fn new(tokenizer: &tokenizers::Tokenizer, description: &Description) -> Self {
         let token = |text: &str| tokenizer.token_to_id(text);
         let [bos, eos] = ["bos_token", "eos_token"].map(|name| token(description.text_of(name)?));
@@ -97,7 +96,6 @@ impl SpecialTokens {
     }
 }
 
-/// Returns the tokens that a tokenizer puts before a text.
 fn before_text(tokenizer: &tokenizers::Tokenizer) -> Vec<u32> {
     let text = Encoding::from_tokens(vec![Token::new(0, String::new(), (0, 0))], 0);
     let Ok(processed) = tokenizer.post_process(text, None, true) else { return Vec::new() };

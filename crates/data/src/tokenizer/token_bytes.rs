@@ -28,7 +28,6 @@ pub(super) enum Start {
 
 pub(super) struct VocabularyToken {
     pub(super) text: String,
-    /// Whether it was added to the vocabulary of the model.
     pub(super) is_added: bool,
 }
 
@@ -164,7 +163,6 @@ pub(super) fn is_own_character(byte: u8) -> bool {
     matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF)
 }
 
-/// The byte for which a character of a byte-level token stands.
 fn byte_level(character: char) -> Option<u8> {
     let number = u32::from(character);
     match u8::try_from(number) {

@@ -55,13 +55,11 @@ pub(crate) struct GpuUse {
     pub(crate) modules: AtomicU64,
     /// Bytes that the driver has provided to the allocators of all ranks; locked while a rank asks for some.
     reserved: Mutex<u64>,
-    /// Number of ranks.
     pub(crate) ranks: AtomicU64,
     /// Held by the rank that loads its kernels.
     loading: Mutex<()>,
 }
 
-/// The GPUs that this process uses.
 static GPUS: Mutex<Vec<Weak<GpuUse>>> = Mutex::new(Vec::new());
 
 impl GpuUse {

@@ -2,7 +2,6 @@
 
 use std::ffi::c_void;
 
-/// An argument of a kernel.
 #[derive(Clone, Debug)]
 pub(super) enum Argument {
     Word(u32),

@@ -84,7 +84,6 @@ pub(super) fn convolve(dnn: &Dnn, call: &Convolution<'_>) -> Result<()> {
     plan.run(dnn.handle, call)
 }
 
-/// Returns an error with the pass that it is of.
 pub(super) fn described(error: CudaError, key: &Key) -> CudaError {
     let Key { shape, pass, dtype, .. } = key;
     let text = format!("{} for {} of {shape:?} in {dtype}", error.text, name(*pass));

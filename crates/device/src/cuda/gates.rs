@@ -25,7 +25,6 @@ pub(super) struct Gates {
     page: Arc<SignalPage>,
     stream: sys::CUstream,
     calls: Cell<u32>,
-    /// Number of the last gate.
     last: Cell<u32>,
     stop: Option<Sender<()>>,
     watch: Option<JoinHandle<()>>,
@@ -68,7 +67,6 @@ impl Gates {
         Ok(())
     }
 
-    /// Opens all gates.
     pub(super) fn open(&self) {
         self.page.store(0, self.last.get());
     }

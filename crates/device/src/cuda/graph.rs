@@ -17,7 +17,6 @@ const FIRST_DRIVER: i32 = 12_030;
 /// A launch among the captured ones whose arguments contain [`NumberedWords`].
 #[derive(Debug)]
 pub(crate) struct NumberedLaunch {
-    /// The launch's node in the graph.
     pub(super) node: sys::CUgraphNode,
     pub(super) function: sys::CUfunction,
     pub(super) grid: [u32; 3],
@@ -137,7 +136,6 @@ pub(crate) fn abandon(stream: sys::CUstream) {
     }
 }
 
-/// Sets the arguments of a launch for later launches of the graph.
 fn set_arguments(executable: sys::CUgraphExec, launch: &mut NumberedLaunch) -> Result<()> {
     let mut pointers: Vec<*mut c_void> = launch.arguments.iter_mut().map(Argument::pointer).collect();
     let [x, y, z] = launch.grid;
@@ -176,7 +174,6 @@ impl CudaGraph {
         unsafe { result::graph::launch(self.executable, stream) }.named("cuGraphLaunch")
     }
 
-    /// Number of calls.
     pub(crate) fn calls(&self) -> usize {
         self.calls
     }

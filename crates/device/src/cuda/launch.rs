@@ -72,7 +72,6 @@ impl Launch<'_> {
         self
     }
 
-    /// The device that launches.
     pub(super) fn device(&self) -> &Device {
         self.device
     }

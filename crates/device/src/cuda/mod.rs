@@ -73,12 +73,10 @@ pub(crate) struct Cuda {
     pub(crate) fetches: Rc<staging::Fetches>,
     pub(crate) modules: RefCell<modules::Modules>,
     pub(crate) blas: blas::Blas,
-    /// Plans of convolutions with epilogues.
     convolution_epilogues: dnn_epilogue::EpiloguePlans,
     /// cuDNN, from the first convolution on.
     dnn: OnceCell<dnn::Dnn>,
     pub(crate) events: Rc<EventPool>,
-    /// Pool of the streams' events.
     pub(crate) marks: Rc<EventPool>,
     pub(crate) streams: Arc<Streams>,
     pub(crate) ledger: account::Start,

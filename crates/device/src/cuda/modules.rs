@@ -69,13 +69,11 @@ pub(crate) fn images(
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
     pub(crate) handle: sys::CUfunction,
-    /// Bytes of each parameter.
     pub(crate) parameters: Vec<usize>,
     /// Dynamic shared memory allowed at present.
     pub(crate) shared_bytes: u32,
 }
 
-/// The modules of one context.
 #[derive(Debug)]
 pub(crate) struct Modules {
     context: Arc<CudaContext>,

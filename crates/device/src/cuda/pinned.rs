@@ -46,7 +46,6 @@ impl Pinned {
         Ok(Pinned { context: Arc::clone(context), map })
     }
 
-    /// Number of bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.map.len()
     }

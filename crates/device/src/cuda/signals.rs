@@ -24,7 +24,6 @@ const SPACING: usize = 64;
 pub struct SignalPage {
     map: MmapMut,
     context: Arc<CudaContext>,
-    /// Address of the page on the GPU.
     address: u64,
 }
 

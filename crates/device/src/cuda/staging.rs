@@ -27,7 +27,6 @@ struct Block {
     busy: Option<Point>,
 }
 
-/// The ring of staging blocks.
 pub(crate) struct Staging {
     blocks: Vec<Block>,
     next: usize,

@@ -20,7 +20,6 @@ pub(crate) struct Profile {
     pub(super) gates: Option<Gates>,
 }
 
-/// A timed call as the profile keeps it.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) stream: sys::CUstream,

@@ -15,7 +15,6 @@ use crate::cuda::streams::Streams;
 pub(crate) struct Allocated {
     /// Allocations outside mapped ranges.
     pub(crate) allocations: BTreeMap<u64, u64>,
-    /// Mapped pages.
     pub(crate) pages: BTreeMap<u64, u64>,
 }
 

@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use memmap2::{Advice, MmapMut, MmapOptions, UncheckedAdvice};
 use memory::{Capacity, EventId, Placement, RawError, RawMemory, Stream};
 
-/// The host's memory as a driver.
 #[derive(Debug)]
 pub(crate) struct HostMemory {
     total: u64,
@@ -115,7 +114,6 @@ fn unknown(address: u64) -> RawError {
     RawError::Driver { code: 0, text: format!("no host mapping starts at {address:#x}") }
 }
 
-/// Model name of this host's processor.
 pub(crate) fn processor_model() -> String {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let named = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));

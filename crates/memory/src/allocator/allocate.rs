@@ -17,7 +17,6 @@ pub(super) const COUNTABLE: u64 = i64::MAX as u64;
 /// State of a request during its allocation.
 #[derive(Clone, Copy)]
 pub(super) struct Request {
-    /// Requested bytes.
     pub(super) bytes: u64,
     /// Bytes of the block, after rounding.
     pub(super) size: u64,

@@ -6,7 +6,6 @@ use crate::error::AllocationError;
 use crate::pool::PoolId;
 use crate::raw::{EventId, RawMemory, Stream};
 
-/// Recorded events with their streams.
 pub(super) type Recorded = Vec<(Stream, EventId)>;
 
 impl<R: RawMemory> Allocator<R> {

@@ -32,7 +32,6 @@ impl Report {
     }
 }
 
-/// Replays one recording.
 pub(super) fn check(recording: &Recording) -> Report {
     let mut report = Report::default();
     let mut player = match Player::new(recording) {

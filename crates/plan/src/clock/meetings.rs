@@ -23,7 +23,6 @@ enum MeetingKind {
 /// The communication of one simulated rank so far.
 pub(super) struct Meetings {
     rank: usize,
-    /// All simulated ranks.
     simulated: Vec<usize>,
     /// Number of meetings of each kind so far.
     counts: BTreeMap<MeetingKind, usize>,
@@ -34,7 +33,6 @@ impl Meetings {
         Meetings { rank, simulated: simulated.to_vec(), counts: BTreeMap::new() }
     }
 
-    /// Returns the meetings of a call with other simulated ranks.
     pub(super) fn of(&mut self, call: &LoggedCommunication) -> Vec<Meeting> {
         let LoggedCommunication { ranks, sends, receives, .. } = call;
         let is_simulated = |rank: &usize| *rank != self.rank && self.simulated.contains(rank);

@@ -18,7 +18,6 @@ pub(crate) enum Idle {
     Layers,
     /// An exchange with ranks that share sequences.
     Sequences,
-    /// Copies of inputs.
     Inputs,
     /// Copies of what is offloaded to host memory.
     Offload,
@@ -64,7 +63,6 @@ impl ClockParts {
         self.sections.iter().find(|(other, _)| *other == name).map_or(0.0, |(_, seconds)| *seconds)
     }
 
-    /// Adds a wait.
     pub(crate) fn wait(&mut self, reason: Idle, seconds: f64) {
         add(&mut self.idle, reason, seconds);
     }
@@ -75,7 +73,6 @@ impl ClockParts {
     }
 }
 
-/// Adds to the entry of a key.
 fn add<K: PartialEq>(list: &mut Vec<(K, f64)>, key: K, seconds: f64) {
     match list.iter_mut().find(|(other, _)| *other == key) {
         Some((_, sum)) => *sum += seconds,
@@ -119,7 +116,6 @@ struct Slowing {
     speed: f64,
 }
 
-/// All streams of a rank.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     streams: [Stream; StreamKind::ALL.len()],
@@ -210,7 +206,6 @@ impl Streams {
         self.of(stream).reason = reason;
     }
 
-    /// Records an event.
     pub(super) fn record(&mut self, stream: StreamKind, enqueued: f64) {
         let time = self.ready(stream).max(enqueued);
         let Stream { reason, events, .. } = self.of(stream);
@@ -259,13 +254,11 @@ impl Streams {
         }
     }
 
-    /// Ends a step. Returns the end of its compute.
     pub(super) fn end_step(&mut self) -> f64 {
         self.last = std::mem::take(&mut self.current);
         self.streams[StreamKind::Compute as usize].free
     }
 
-    /// Parts of the last step.
     pub(super) fn parts(&self) -> ClockParts {
         self.last.clone()
     }

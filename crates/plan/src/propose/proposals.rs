@@ -30,7 +30,6 @@ pub struct Proposals {
     pub reason: Option<String>,
     /// Number of candidates in all.
     pub candidates: usize,
-    /// The device's model.
     pub(super) device_model: String,
     pub(super) capacity: u64,
     /// Bytes of the device itself, which may be others than those to fit.

@@ -6,7 +6,6 @@ use config::{Parallel, RunConfig};
 /// State of which data-parallel ranks keep shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shards {
-    /// ZeRO stage.
     pub(super) zero_stage: u32,
     /// Data-parallel ranks that share state.
     pub(super) owners: usize,

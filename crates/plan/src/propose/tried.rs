@@ -138,7 +138,6 @@ impl<'a> Tried<'a> {
         too_long.any(|other| other != *layout && layout.takes_no_less_planning_than(&other))
     }
 
-    /// The candidates that do not fit.
     pub(super) fn too_large(&self) -> impl Iterator<Item = &'a Candidate> {
         let too_large = self.outcomes.iter().filter(|(_, outcome)| matches!(outcome, Outcome::TooLarge));
         too_large.map(|(index, _)| &self.candidates[*index])

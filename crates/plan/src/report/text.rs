@@ -68,7 +68,6 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Returns whether a rank offloads something.
 fn offloads(plans: &Plans) -> bool {
     plans.roles().iter().any(|plan| plan.counters.get(HOST) > 0)
 }

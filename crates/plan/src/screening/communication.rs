@@ -14,7 +14,6 @@ use config::{RecomputePolicy, RunConfig};
 /// Work and weights of the rank of a pipeline that has most.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RankWork {
-    /// Elements of all parameters.
     pub(super) parameters: f64,
     /// Elements of the parameters of a unit, on average.
     pub(super) unit: f64,
@@ -70,7 +69,6 @@ impl Transfers<'_> {
         self.links.parts(self.ranks(), elements * self.config.precision.weight_dtype().bytes() as f64)
     }
 
-    /// Parameters of a bucket.
     fn bucket(&self) -> f64 {
         let elements =
             self.config.parallel.bucket_bytes as f64 / self.config.precision.gradients.bytes() as f64;

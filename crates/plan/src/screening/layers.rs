@@ -100,7 +100,6 @@ impl TimedLayers {
         self.of_stage(stage).iter().take(layers).map(|layer| layer.again).sum()
     }
 
-    /// Elements of a stage's parameters.
     pub(super) fn parameters(&self, stage: &Stage) -> f64 {
         let all = self.of_stage(stage).iter().flat_map(|layer| &layer.parameters);
         let by_name: BTreeMap<_, _> = all.map(|(name, elements)| (name, elements)).collect();

@@ -7,14 +7,12 @@ use crate::rates::DeviceRates;
 /// Ranks that send to each other, at equal distances in the order of ranks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peers {
-    /// Number of ranks.
     pub(super) ranks: usize,
     /// Distance of neighbours.
     pub(super) stride: usize,
 }
 
 impl Peers {
-    /// Returns the ranks along an axis of a grid.
     pub(super) fn along(grid: GridShape, axis: Axis) -> Self {
         let faster = grid.axes().skip_while(|(other, _)| *other != axis).skip(1);
         Peers { ranks: grid.size(axis), stride: faster.map(|(_, size)| size).product() }

@@ -28,7 +28,6 @@ struct Writer<'a> {
     frames: HashMap<FramesKey, Memo>,
 }
 
-/// A stack frame.
 struct Frame {
     name: String,
     filename: String,

@@ -17,7 +17,6 @@ const MOST_CLIENTS: usize = 64;
 /// Pause after a connection that the system refuses, for example because too many files are open.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A connection.
 struct Client {
     stream: TcpStream,
     until: Instant,
@@ -58,7 +57,6 @@ fn wait(listener: &TcpListener, clients: &VecDeque<Client>) {
     }
 }
 
-/// Accepts the clients that have connected.
 fn accept(listener: &TcpListener, clients: &mut VecDeque<Client>) {
     for _ in 0..MOST_CLIENTS {
         let stream = match listener.accept() {

@@ -82,11 +82,9 @@ pub(super) struct HoverRow {
 pub(super) struct Hover {
     /// Left, right, top and bottom of the plot, in pixels of the SVG.
     pub(super) edges: [f64; 4],
-    /// Width of the SVG.
     pub(super) width: f64,
     /// Positions of the columns, from left to right.
     pub(super) x: Vec<f64>,
-    /// Headings of the columns.
     pub(super) heads: Vec<String>,
     pub(super) rows: Vec<HoverRow>,
     /// Whether rows with the value 0 are shown.

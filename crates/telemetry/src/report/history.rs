@@ -60,7 +60,6 @@ fn line(name: &str, class: &'static str, dots: bool) -> Line {
     Line { name: name.to_owned(), class, dots }
 }
 
-/// Returns the values of stretches of steps.
 fn columns(history: &[StepPoint], values: &[Value]) -> Vec<Column> {
     let length = history.len().div_ceil(POINTS).max(1);
     let column = |stretch: &[StepPoint]| Column {

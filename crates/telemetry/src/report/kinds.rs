@@ -35,7 +35,6 @@ impl RankMemory {
         self.measured.as_ref().or(self.planned.as_ref())
     }
 
-    /// The plan, if the measured step differs from it.
     pub(super) fn differing_plan(&self) -> Option<&StepTrace> {
         let (measured, planned) = (self.measured.as_ref()?, self.planned.as_ref()?);
         (!measured.repeats(planned)).then_some(planned)

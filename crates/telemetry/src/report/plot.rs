@@ -9,7 +9,6 @@ use crate::units::significant;
 const WIDTH: f64 = 560.0;
 const HEIGHT: f64 = 250.0;
 
-/// A line of a chart.
 pub(super) struct Line {
     pub(super) name: String,
     /// Class in the style sheet, which sets the colour.

@@ -4,7 +4,6 @@
 pub(super) struct Section {
     /// Target of links to the section.
     pub(super) id: &'static str,
-    /// Heading.
     pub(super) title: &'static str,
     /// Content, as HTML.
     pub(super) body: String,

@@ -179,7 +179,6 @@ fn outline(out: &mut String, frame: Frame, class: &str, points: impl Iterator<It
     let _ = write!(out, "<path class=\"{class}\" d=\"{path}\"/>");
 }
 
-/// Marks the peak.
 fn summit(out: &mut String, frame: Frame, peak: &Peak) {
     let (x, y) = (frame.x(peak.events as f64), frame.y(peak.bytes as f64));
     let module = peak.owner.as_ref().map_or("", |owner| owner.module.as_str());

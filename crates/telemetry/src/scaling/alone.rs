@@ -28,7 +28,6 @@ impl<'a> Alone<'a> {
         self.0.is_empty()
     }
 
-    /// All baselines, each with all of its rounds.
     pub(super) fn all(&self) -> &[Rounds<'a>] {
         &self.0
     }

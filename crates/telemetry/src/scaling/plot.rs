@@ -281,7 +281,6 @@ impl Plot {
     }
 }
 
-/// Returns the tooltip of a run.
 fn hint(series: &Series<'_>, run: &ScalingRun, text: &str) -> String {
     let ends = if run.ranks == 1 { "" } else { "s" };
     format!("<title>{}</title>", escape(&format!("{}, {} rank{ends}: {text}", series.name(), run.ranks)))

@@ -31,7 +31,6 @@ impl<'a> Rounds<'a> {
         self.median
     }
 
-    /// All rounds.
     pub(super) fn all(&self) -> &[&'a ScalingRun] {
         &self.all
     }

@@ -8,7 +8,6 @@ use super::{Scaling, ScalingRun};
 pub(super) struct Series<'a> {
     /// The median round of each run.
     pub(super) runs: Vec<&'a ScalingRun>,
-    /// All rounds of each run.
     pub(super) rounds: Vec<Rounds<'a>>,
 }
 
@@ -16,7 +15,6 @@ pub(super) struct Series<'a> {
 /// ranks.
 pub(super) type Setting<'a> = (&'a str, &'a str, &'a str, &'a str, usize, &'a str);
 
-/// Returns the setting of a run.
 pub(super) fn setting(run: &ScalingRun) -> Setting<'_> {
     (&run.model, &run.device, &run.device_model, &run.precision, run.micro_batch, &run.ranks_are)
 }
@@ -77,7 +75,6 @@ impl Series<'_> {
     }
 }
 
-/// Returns the name of a run's series.
 pub(super) fn name(run: &ScalingRun) -> String {
     format!("{}, {}", run.scaling.name(), how(run))
 }

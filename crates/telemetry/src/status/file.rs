@@ -24,7 +24,6 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Latest {
-    /// The text to be written.
     text: Option<Vec<u8>>,
     is_writing: bool,
     /// No further text comes.

@@ -20,7 +20,6 @@ pub struct TracePair {
     pub measured: Option<StepTrace>,
     /// The planned step; `None` if it equals `measured` or there is no plan.
     planned: Option<StepTrace>,
-    /// Whether there is a plan.
     is_planned: bool,
 }
 

@@ -231,7 +231,6 @@ impl StepTrace {
             && self.marks == other.marks
     }
 
-    /// Returns all blocks, by number.
     fn blocks(&self) -> Vec<Held> {
         let mut blocks = self.held.clone();
         for event in &self.events {

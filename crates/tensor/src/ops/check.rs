@@ -40,7 +40,6 @@ pub(crate) fn computed(operator: &'static str, operands: &[(&'static str, &Tenso
     Ok(expected)
 }
 
-/// The error for an operand of a type that the operator does not implement.
 pub(crate) fn unsupported(operator: &'static str, operand: &'static str, tensor: &Tensor) -> TensorError {
     TensorError::Unsupported { operator, operand, actual: tensor.dtype(), supported: DTYPES }
 }

@@ -83,7 +83,6 @@ impl Layout {
     }
 }
 
-/// Adds the sizes of all dimensions but the first to a launch.
 pub(super) fn add_sizes<'a>(operator: &'static str, launch: Launch<'a>, sizes: &Sizes) -> Result<Launch<'a>> {
     sizes[1..].iter().try_fold(launch, |launch, size| Ok(launch.u32(gpu::word(operator, *size)?)))
 }

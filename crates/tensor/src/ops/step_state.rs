@@ -169,12 +169,10 @@ impl StepState {
         self.words.region()
     }
 
-    /// The words on the CPU, for reading.
     pub(crate) fn read(&self) -> Result<Words<ReadGuard<'_, f32>>> {
         Ok(Words(self.words.read()?))
     }
 
-    /// The words on the CPU, for writing.
     pub(crate) fn write(&self) -> Result<Words<WriteGuard<'_, f32>>> {
         Ok(Words(self.words.write()?))
     }
@@ -202,7 +200,6 @@ impl<T: std::ops::Deref<Target = [f32]>> Words<T> {
         self.0[SKIP].to_bits() != 0 || !self.is_finite()
     }
 
-    /// Returns whether the norm is finite.
     pub(crate) fn is_finite(&self) -> bool {
         self.0[NORM].is_finite()
     }

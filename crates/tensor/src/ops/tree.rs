@@ -41,7 +41,6 @@ pub struct TreeKernel {
     order: Order,
 }
 
-/// The order in which a kernel adds.
 #[derive(Clone, Debug)]
 enum Order {
     /// A balanced tree, which is compiled into the kernel.

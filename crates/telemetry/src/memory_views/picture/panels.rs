@@ -21,7 +21,6 @@ const BLOCKS: usize = 5000;
 /// Largest number of columns of a history.
 const COLUMNS: usize = 1100;
 
-/// Coordinates of a panel.
 struct Frame {
     height: f64,
     /// First event shown.

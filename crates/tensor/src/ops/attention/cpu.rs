@@ -366,7 +366,6 @@ fn backward_keys(
 struct Tiles {
     weights: Tile,
     slopes: Tile,
-    /// Factors of dropout.
     factors: Tile,
 }
 

@@ -9,7 +9,6 @@ use super::scale_code::scale_code;
 /// Elements of a group.
 const PIECE: usize = BLOCK * GROUP;
 
-/// Decodes a whole record.
 pub(super) fn decode<T: Float>(record: &[u8], codes: &BlockCodes, matrix: &mut [T]) {
     for run in codes.runs() {
         for_pieces(&mut matrix[run.elements.clone()], PIECE, |index, values| {

@@ -13,7 +13,6 @@ const LEAST: f32 = 1e-38;
 pub struct Encoder<'a> {
     codes: &'a BlockCodes,
     record: Vec<u8>,
-    /// The scales of all blocks.
     scales: Vec<f32>,
     /// Elements so far.
     done: usize,

@@ -35,7 +35,6 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Number of the part's groups.
     fn groups(&self) -> usize {
         self.elements.len().div_ceil(BLOCK * GROUP)
     }
@@ -93,12 +92,10 @@ impl BlockCodes {
         runs
     }
 
-    /// Bytes of the codes of some elements.
     pub(super) fn code_bytes(&self, elements: usize) -> usize {
         elements * self.alphabet.bits() / 8
     }
 
-    /// First byte of the scales.
     pub(super) fn scales(&self) -> usize {
         self.code_bytes(self.elements()).next_multiple_of(ALIGNMENT)
     }

@@ -3,7 +3,6 @@
 
 use std::sync::LazyLock;
 
-/// Number of codes.
 const CODES: usize = 256;
 /// The code of 0.
 const ZERO: usize = 127;

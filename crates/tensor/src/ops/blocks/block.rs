@@ -10,6 +10,5 @@ pub(super) struct Block<'a> {
     pub(super) range: &'a Range<usize>,
     /// Packed rows before those of the block.
     pub(super) before: usize,
-    /// Columns of a block.
     pub(super) width: usize,
 }

@@ -21,7 +21,6 @@ pub(super) struct Unfolded {
     shape: ConvolutionShape,
     /// Elements of a window, with zeros at its end.
     columns: usize,
-    /// Images that are unfolded at once.
     images: usize,
 }
 

@@ -13,7 +13,6 @@ const CHANNELS: usize = 8;
 /// Bytes of unfolded windows, if they hold at least one image.
 const UNFOLDED_BYTES: usize = 16 << 20;
 
-/// Allocates the workspace of a pass.
 pub(super) fn allocate(
     device: &Device,
     operator: &'static str,
@@ -53,7 +52,6 @@ pub(super) fn images_at_once(shape: &ConvolutionShape) -> usize {
     (UNFOLDED_BYTES / image.max(1)).clamp(1, shape.batch)
 }
 
-/// Output positions of an image.
 fn positions(shape: &ConvolutionShape) -> usize {
     shape.output[0] * shape.output[1]
 }

@@ -21,7 +21,6 @@ impl Mean<'_> {
         Mean { scale, count: None }
     }
 
-    /// Checks the divisor.
     pub(in crate::ops) fn check(self, operator: &'static str) -> Result<()> {
         let Some(count) = self.count else { return Ok(()) };
         check::dtype(operator, "count", count, DType::U32)?;

@@ -58,7 +58,6 @@ impl Mask {
         self.factors([query, key, line, 0])
     }
 
-    /// Adds the mask to a launch.
     pub(in crate::ops) fn add_to<'a>(&self, launch: Launch<'a>) -> Launch<'a> {
         let words = NumberedWords { number: self.number, key: self.site, function: key_of };
         launch.numbered(words).u32(self.threshold).f32(self.scale)

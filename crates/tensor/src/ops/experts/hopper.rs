@@ -50,7 +50,6 @@ const fn with<const N: usize, const M: usize>(
     all
 }
 
-/// Variants of the kernels.
 #[derive(Clone, Copy)]
 enum Variant {
     Bf16,
@@ -97,7 +96,6 @@ impl<'a> Operands<'a> {
         Operands { left: &left.values, right: &right.values, factors }
     }
 
-    /// Adds the factors, and whether each row has one.
     fn add_factors<'t>(&self, launch: Launch<'t>) -> Launch<'t> {
         let Some([left, right]) = self.factors else { return launch };
         let step = |factors: &Tensor| u32::from(factors.elements() > 1);
@@ -105,7 +103,6 @@ impl<'a> Operands<'a> {
     }
 }
 
-/// A matmul of groups on Hopper.
 pub(super) struct Matmul<'a> {
     routes: &'a Routes,
     operands: Operands<'a>,

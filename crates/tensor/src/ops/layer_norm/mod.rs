@@ -159,7 +159,6 @@ pub fn backward_weight(
     Ok(())
 }
 
-/// Names and tensors of the parameters.
 fn parameters<'a>(weight: &'a Tensor, bias: Option<&'a Tensor>) -> Vec<(&'static str, &'a Tensor)> {
     std::iter::once(("weight", weight)).chain(bias.map(|bias| ("bias", bias))).collect()
 }

@@ -14,16 +14,13 @@ pub struct Settings {
     pub pieces: usize,
 }
 
-/// A piece of the vocabulary.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
     pub(super) first: usize,
     pub(super) classes: usize,
-    /// Classes of all pieces.
     pub(super) vocabulary: usize,
     /// Whether the piece begins the rows' statistics.
     pub(super) is_fresh: bool,
-    /// Whether it completes them.
     pub(super) is_last: bool,
     /// 0 for none.
     pub(super) soft_cap: f32,

@@ -6,7 +6,6 @@ use device::Float;
 use super::piece::Piece;
 use crate::ops::step_state::Coefficients;
 
-/// Constants of the rule.
 #[derive(Clone, Copy)]
 pub(super) struct Constants {
     pub(super) beta1: f32,

@@ -20,7 +20,6 @@ pub(super) const CODES: usize = 256;
 /// The fractions that codes stand for, in increasing order.
 pub(super) struct Code {
     pub(super) fractions: [f32; CODES],
-    /// The border between each code and the next.
     borders: [f32; CODES - 1],
     is_signed: bool,
 }

@@ -19,7 +19,6 @@ pub(super) fn coefficients(
     [factor, learning_rate, momentum, weight_decay, first, 0.0, 0.0, 0.0]
 }
 
-/// Updates weights.
 #[inline(always)]
 pub(super) fn update<G: Float>(piece: Piece<'_, G>, c: &Coefficients) {
     let [factor, learning_rate, _, weight_decay, ..] = *c;

@@ -24,7 +24,6 @@ pub enum Pointwise {
 }
 
 impl Pointwise {
-    /// Name of the function's kernel.
     pub(super) fn name(self) -> &'static str {
         match self {
             Pointwise::Exp => "exp",
@@ -115,7 +114,6 @@ pub enum Pair {
 }
 
 impl Pair {
-    /// Name of the function's kernel.
     pub(super) fn name(self) -> &'static str {
         match self {
             Pair::Add => "add",

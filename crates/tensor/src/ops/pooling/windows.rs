@@ -72,7 +72,6 @@ pub(super) struct WindowShape {
 }
 
 impl WindowShape {
-    /// Shape of the output.
     pub(super) fn output(&self) -> [usize; 4] {
         [self.batch, self.output[0], self.output[1], self.channels]
     }

@@ -77,7 +77,6 @@ pub fn forward(
     Ok(output)
 }
 
-/// Returns the number of sequences.
 fn check(operator: &'static str, sequences: Sequences) -> Result<usize> {
     let Sequences { losses, targets, answers } = sequences;
     check::f32s(operator, &[("losses", losses)])?;

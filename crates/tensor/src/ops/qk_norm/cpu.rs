@@ -48,7 +48,6 @@ impl<'a> Operands<'a> {
     }
 }
 
-/// The rows of an input.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a> {
     qkv: &'a [f32],
@@ -62,7 +61,6 @@ impl Rows<'_> {
         self.qkv.len() / self.heads.packed_columns()
     }
 
-    /// Rows per run.
     fn per_run(&self) -> usize {
         self.count().div_ceil(workspace::runs(self.count())).max(1)
     }

@@ -38,7 +38,6 @@ impl Turn {
 }
 
 impl Angles<'_> {
-    /// Columns of a head.
     pub(in crate::ops) fn head_width(&self) -> usize {
         self.head_width.unwrap_or_else(|| self.table.shape().columns())
     }

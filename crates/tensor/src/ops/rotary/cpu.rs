@@ -50,7 +50,6 @@ pub(in crate::ops) fn rotate(
     });
 }
 
-/// Rotates one head by the angles of its position.
 #[inline(always)]
 pub(in crate::ops) fn rotate_head(head: &mut [f32], (cosines, sines): (&[f32], &[f32]), turn: Turn) {
     let (low, high) = head.split_at_mut(cosines.len());

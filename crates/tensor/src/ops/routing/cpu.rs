@@ -54,7 +54,6 @@ pub(super) fn forward(
     Ok(())
 }
 
-/// The scores of a row.
 fn scores(logits: &[f32], function: ScoreFunction) -> Vec<f32> {
     match function {
         ScoreFunction::Softmax => softmax(logits),
@@ -115,7 +114,6 @@ fn weigh(scores: &[f32], choices: &[u32], routing: &Routing, weights: &mut [f32]
     weights.iter_mut().for_each(|weight| *weight = *weight / sum * routing.scale);
 }
 
-/// Orders the choices by expert.
 fn order(choices: &[u32], alignment: usize, routes: &Routes) -> Result<()> {
     let (mut offsets, mut counts) = (routes.offsets.write::<u32>()?, routes.counts.write::<u32>()?);
     counts.fill(0);
@@ -186,7 +184,6 @@ pub(super) fn backward(
     Ok(())
 }
 
-/// The gradient of a row's logits by its weights.
 fn of_weights(dw: &[f32], logits: &[f32], choices: &[u32], routing: &Routing, gradient: &mut [f32]) {
     gradient.fill(0.0);
     let scores = scores(logits, routing.scores);
@@ -202,7 +199,6 @@ fn of_weights(dw: &[f32], logits: &[f32], choices: &[u32], routing: &Routing, gr
     through_scores(&scores, routing.scores, gradient);
 }
 
-/// Replaces the gradient of scores by that of logits.
 fn through_scores(scores: &[f32], function: ScoreFunction, gradient: &mut [f32]) {
     match function {
         ScoreFunction::Softmax => {
@@ -215,7 +211,6 @@ fn through_scores(scores: &[f32], function: ScoreFunction, gradient: &mut [f32])
     }
 }
 
-/// Adds the gradient of the loss of loads.
 fn add_of_load(of_load: &[f32], logits: &[f32], function: ScoreFunction, gradient: &mut [f32]) {
     let scores = scores(logits, function);
     let sum = match function {

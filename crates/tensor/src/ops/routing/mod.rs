@@ -98,7 +98,6 @@ fn check_tokens(operator: &'static str, tokens: Option<&TokenRows>, rows: usize)
     Ok(())
 }
 
-/// Checks logits and returns their number of rows.
 fn check_logits(operator: &'static str, logits: &Tensor, routing: &Routing) -> Result<usize> {
     check::f32s(operator, &[("logits", logits)])?;
     check::rank(operator, "logits", logits, 2)?;

@@ -9,7 +9,6 @@ use crate::ops::columns::cuda::{self as columns, Cut};
 use crate::ops::{GradientTarget, gpu};
 use crate::{Result, Tensor};
 
-/// The forward pass.
 pub(in crate::ops) struct Forward<'a> {
     pub(in crate::ops) family: &'static Family,
     pub(in crate::ops) x: &'a Tensor,
@@ -44,7 +43,6 @@ pub(in crate::ops) struct BackwardWeight<'a> {
     pub(in crate::ops) workspace: &'a Tensor,
     /// A target for each sum of the kernel, in order; those at the end may be absent.
     pub(in crate::ops) targets: &'a [&'a GradientTarget],
-    /// Sums of each column.
     pub(in crate::ops) sums: u32,
     pub(in crate::ops) flops_per_element: u64,
 }

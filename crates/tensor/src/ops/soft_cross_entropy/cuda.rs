@@ -22,7 +22,6 @@ pub(crate) static FAMILY: Family = family!(
     ],
 );
 
-/// Settings of a call.
 #[derive(Clone, Copy)]
 pub(super) struct Call<'a> {
     /// Values of a target.

@@ -13,7 +13,6 @@ pub fn is_mixed(targets: &Tensor, rows: usize) -> bool {
     targets.elements() == MIXED * rows
 }
 
-/// The classes of rows.
 pub(super) struct Targets {
     pub(super) rows: Vec<Target>,
     counted: usize,

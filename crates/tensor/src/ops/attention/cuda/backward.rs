@@ -92,7 +92,6 @@ impl<'a> Backward<'a> {
         launch.cost(read + written, call.geometry.flops(of_keys, of_values))
     }
 
-    /// Number of heads in a kernel's grid.
     fn grid_heads(&self, owner: Owner) -> u32 {
         match owner {
             Owner::Query => self.call.heads,

@@ -181,7 +181,6 @@ impl<'a> Call<'a> {
         launch.u32(self.first).u32(self.rows_of_keys)
     }
 
-    /// Adds the mask of dropout to a launch.
     fn dropout<'b>(&self, launch: Launch<'b>) -> Launch<'b> {
         match self.masks.dropout {
             Some(mask) => mask.add_to(launch),
@@ -199,7 +198,6 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Adds the sinks to a launch.
     pub(super) fn sinks<'b>(&self, launch: Launch<'b>) -> Launch<'b> {
         match self.masks.sinks {
             Some(sinks) => launch.read(sinks.region()),

@@ -190,7 +190,6 @@ pub(super) const fn in_f16<const N: usize, const M: usize>(macros: &[Macro; N]) 
     appended(macros, IN_F16)
 }
 
-/// Appends a macro.
 pub(super) const fn appended<const N: usize, const M: usize>(macros: &[Macro; N], last: Macro) -> [Macro; M] {
     assert!(M == N + 1);
     let (mut all, mut index) = ([last; M], 0);
@@ -254,7 +253,6 @@ pub(crate) static FAMILY_F32: Family = family!(
     ],
 );
 
-/// Returns the head widths that have kernels in a type.
 pub(crate) fn widths(dtype: DType) -> HeadWidths {
     match dtype {
         DType::F32 => HeadWidths { step: 1, widest: F32[F32.len() - 1].width as usize },

@@ -17,7 +17,6 @@ pub(super) struct Half {
     pub(super) variant: usize,
     /// Whether the kernels take the head width, and sinks, as arguments.
     pub(super) padded: bool,
-    /// Columns of tiles.
     columns: u32,
     /// Sizes of the tiles of [`FAMILY_WIDE`].
     wide: Option<WideTiles>,
@@ -85,7 +84,6 @@ impl Half {
         fits.then_some(Half { family: &FAMILY_WIDE, variant, padded: true, columns, wide })
     }
 
-    /// The block of the forward kernel.
     pub(super) fn forward(&self) -> Block {
         let (warps, keys) = match self.wide {
             Some(tiles) => (tiles.forward_warps, tiles.forward_keys),

@@ -64,16 +64,13 @@ pub(super) const CONSUMER_ROWS: u32 = 64;
 /// Positions of a tile of the Hopper backward kernels.
 pub(super) const COLUMNS: u32 = 64;
 
-/// Variant of the Hopper forward kernel.
 #[derive(Clone, Copy)]
 pub(super) struct HopperForward {
     pub(super) width: u32,
     pub(super) consumers: u32,
     /// Tiles of keys or values in the ring.
     pub(super) slots: u32,
-    /// Keys of a tile.
     pub(super) keys: u32,
-    /// Tiles of queries.
     pub(super) query_tiles: u32,
 }
 
@@ -217,7 +214,6 @@ pub(super) struct HopperKernels {
     pub(super) shared: u32,
 }
 
-/// Returns the backward kernels of a head width.
 pub(super) fn backward(width: usize, dtype: DType, pairs: Pairs) -> Option<HopperKernels> {
     let has = |sizes: &HopperBackward| sizes.width as usize == width;
     let (family, variant, sizes, tiles, exchange) = match HOPPER_BACKWARD.iter().position(has) {
