@@ -92,42 +92,35 @@ pub trait RawMemory {
     fn event_wait(&mut self, event: EventId) -> Result<(), RawError>;
 }
 
-macro_rules! forward_to_box {
-    ($($bound:tt)+) => {
-        impl RawMemory for Box<$($bound)+> {
-            fn allocate(&mut self, bytes: u64, stream: Stream) -> Result<Placement, RawError> {
-                (**self).allocate(bytes, stream)
-            }
-            fn free(&mut self, address: u64, bytes: u64) -> Result<(), RawError> {
-                (**self).free(address, bytes)
-            }
-            fn reserve(&mut self, bytes: u64, stream: Stream) -> Result<Placement, RawError> {
-                (**self).reserve(bytes, stream)
-            }
-            fn unreserve(&mut self, address: u64, bytes: u64) -> Result<(), RawError> {
-                (**self).unreserve(address, bytes)
-            }
-            fn map(&mut self, address: u64, bytes: u64, page: u64, stream: Stream) -> Result<(), RawError> {
-                (**self).map(address, bytes, page, stream)
-            }
-            fn unmap(&mut self, address: u64, bytes: u64, page: u64) -> Result<(), RawError> {
-                (**self).unmap(address, bytes, page)
-            }
-            fn capacity(&self) -> Capacity {
-                (**self).capacity()
-            }
-            fn record_event(&mut self, stream: Stream) -> Result<EventId, RawError> {
-                (**self).record_event(stream)
-            }
-            fn event_done(&mut self, event: EventId) -> Result<bool, RawError> {
-                (**self).event_done(event)
-            }
-            fn event_wait(&mut self, event: EventId) -> Result<(), RawError> {
-                (**self).event_wait(event)
-            }
-        }
-    };
+impl<R: RawMemory + ?Sized> RawMemory for Box<R> {
+    fn allocate(&mut self, bytes: u64, stream: Stream) -> Result<Placement, RawError> {
+        (**self).allocate(bytes, stream)
+    }
+    fn free(&mut self, address: u64, bytes: u64) -> Result<(), RawError> {
+        (**self).free(address, bytes)
+    }
+    fn reserve(&mut self, bytes: u64, stream: Stream) -> Result<Placement, RawError> {
+        (**self).reserve(bytes, stream)
+    }
+    fn unreserve(&mut self, address: u64, bytes: u64) -> Result<(), RawError> {
+        (**self).unreserve(address, bytes)
+    }
+    fn map(&mut self, address: u64, bytes: u64, page: u64, stream: Stream) -> Result<(), RawError> {
+        (**self).map(address, bytes, page, stream)
+    }
+    fn unmap(&mut self, address: u64, bytes: u64, page: u64) -> Result<(), RawError> {
+        (**self).unmap(address, bytes, page)
+    }
+    fn capacity(&self) -> Capacity {
+        (**self).capacity()
+    }
+    fn record_event(&mut self, stream: Stream) -> Result<EventId, RawError> {
+        (**self).record_event(stream)
+    }
+    fn event_done(&mut self, event: EventId) -> Result<bool, RawError> {
+        (**self).event_done(event)
+    }
+    fn event_wait(&mut self, event: EventId) -> Result<(), RawError> {
+        (**self).event_wait(event)
+    }
 }
-
-forward_to_box!(dyn RawMemory);
-forward_to_box!(dyn RawMemory + Send);
