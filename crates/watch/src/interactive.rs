@@ -18,24 +18,14 @@ const PERIOD: Duration = Duration::from_millis(500);
 const PLAIN_WIDTH: u16 = 160;
 
 /// Error of a view.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum WatchError {
     /// There is no run, or its files cannot be read.
-    Run(RunError),
+    #[error(transparent)]
+    Run(#[from] RunError),
     /// The terminal cannot be read or written.
-    Terminal(std::io::Error),
-}
-
-impl From<RunError> for WatchError {
-    fn from(error: RunError) -> Self {
-        WatchError::Run(error)
-    }
-}
-
-impl From<std::io::Error> for WatchError {
-    fn from(error: std::io::Error) -> Self {
-        WatchError::Terminal(error)
-    }
+    #[error(transparent)]
+    Terminal(#[from] std::io::Error),
 }
 
 /// Shows the run in `run_dir` until the user leaves with `q`, or once as plain text if standard output is no

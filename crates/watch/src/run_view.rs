@@ -163,7 +163,6 @@ impl RunView {
         }
     }
 
-    /// The latest record of each rank.
     pub(crate) fn ranks(&self) -> impl Iterator<Item = &RankStep> {
         self.records.values().filter_map(|records| records.back().map(|(_, record)| record))
     }
