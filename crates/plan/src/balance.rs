@@ -4,7 +4,7 @@
 use std::fmt;
 
 use collective::RankTree;
-use serde_json::{Value, json};
+use serde::Serialize;
 use telemetry::units::counted;
 use worker::Setup;
 
@@ -13,25 +13,27 @@ use crate::plan::lanes;
 
 /// The lanes of data-parallel ranks that do not run equally many, or whose sums are several parts of the
 /// tree.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Balance {
     /// Data-parallel ranks.
+    #[serde(skip)]
     pub ranks: usize,
     /// Lanes of all ranks.
+    #[serde(skip)]
     pub lanes: usize,
+    /// Lanes of the first rank, which has most.
+    pub most_lanes: usize,
+    /// Lanes of the last rank, which has fewest.
+    pub fewest_lanes: usize,
     /// Micro-batches of a lane.
     pub micro_batches_per_lane: usize,
-    /// Lanes of the first rank, which has most.
-    pub most: usize,
-    /// Lanes of the last rank, which has fewest.
-    pub fewest: usize,
-    /// Parts of the tree that all ranks sum together.
-    pub parts: usize,
     /// The share of the passes' time in which a rank, on average, waits for those that run more lanes, or
     /// repeats a lane of another one, from 0 to 1.
     pub idle: f64,
     /// Whether ranks that share weights or gradients repeat a lane instead of a missing one.
-    pub repeats: bool,
+    pub repeats_lanes: bool,
+    /// Parts of the tree that all ranks sum together.
+    pub parts: usize,
 }
 
 impl Balance {
@@ -47,42 +49,30 @@ impl Balance {
             ranks,
             lanes: runs.lanes(),
             micro_batches_per_lane: runs.micro_batches_per_lane(),
-            most: runs.lanes_of(0),
-            fewest: runs.lanes_of(ranks - 1),
+            most_lanes: runs.lanes_of(0),
+            fewest_lanes: runs.lanes_of(ranks - 1),
             parts: tree.parts(),
             idle: runs.idle(),
-            repeats: setup.config.parallel.shards_gradients(),
+            repeats_lanes: setup.config.parallel.shards_gradients(),
         };
-        Ok(Some(balance).filter(|balance| balance.most > balance.fewest || balance.parts > ranks))
-    }
-
-    /// Returns the distribution under the keys of `plimsoll plan --json`.
-    pub(crate) fn to_json(self) -> Value {
-        json!({
-            "most_lanes": self.most,
-            "fewest_lanes": self.fewest,
-            "micro_batches_per_lane": self.micro_batches_per_lane,
-            "idle": self.idle,
-            "repeats_lanes": self.repeats,
-            "parts": self.parts,
-        })
+        Ok(Some(balance).filter(|balance| balance.most_lanes > balance.fewest_lanes || balance.parts > ranks))
     }
 
     /// The fewest ranks whose passes take as long.
     fn as_fast(&self) -> usize {
-        self.lanes.div_ceil(self.most)
+        self.lanes.div_ceil(self.most_lanes)
     }
 }
 
 impl fmt::Display for Balance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Balance { ranks, lanes, most, fewest, parts, .. } = self;
+        let Balance { ranks, lanes, most_lanes: most, fewest_lanes: fewest, parts, .. } = self;
         write!(f, "parallel.data = {ranks}: ")?;
         if most > fewest {
             let all = counted(*lanes as u64, "lane");
             let idle = 100.0 * self.idle;
             write!(f, "ranks run {fewest} or {most} of {all} and ")?;
-            match self.repeats {
+            match self.repeats_lanes {
                 true => write!(
                     f,
                     "those with fewer repeat a lane of another rank, unused, or wait, {idle:.1} % of the \

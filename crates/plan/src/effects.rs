@@ -17,10 +17,8 @@ const TF32_CAPABILITY: (u32, u32) = (8, 0);
 
 /// Keys without effect under a condition.
 struct Idle {
-    /// Whether the condition holds.
     when: fn(&RunConfig, &Description) -> bool,
     keys: &'static [&'static str],
-    /// The condition in words.
     words: &'static str,
 }
 

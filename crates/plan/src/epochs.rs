@@ -18,7 +18,6 @@ pub struct Epochs {
     pub samples: u64,
     /// Number of steps.
     pub steps: u64,
-    /// The samples in words.
     #[serde(skip)]
     unit: &'static str,
 }

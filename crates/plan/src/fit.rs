@@ -264,12 +264,10 @@ impl Fit {
 
     /// Returns the figures under the keys of `plimsoll plan --json`.
     pub fn to_json(&self) -> Value {
-        let part =
-            |part: &OverheadPart| json!({"name": part.name, "bytes": part.bytes, "measured": part.measured});
         json!({
             "fits": self.fits,
             "capacity_bytes": self.capacity,
-            "overhead": self.overhead.iter().map(part).collect::<Vec<_>>(),
+            "overhead": self.overhead,
             "available_bytes": self.available(),
             "limit_bytes": self.limit.map(|limit| limit.bytes),
             "ranks_on_a_device": self.shared_by,

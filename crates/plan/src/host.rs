@@ -8,6 +8,7 @@ use config::RunConfig;
 use device::host::{AddressLimit, CountedAddresses, HostCapacity};
 use device::{Category, DType, Kind};
 use parallel::pipeline::Crossing;
+use serde::Serialize;
 use serde_json::{Value, json};
 use system::threads;
 use telemetry::Statistic;
@@ -52,7 +53,7 @@ pub enum RankForm {
 }
 
 /// A part of a process's host memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct HostPart {
     /// The part's name in words.
     pub name: &'static str,
@@ -141,8 +142,7 @@ impl HostUse {
 
     /// Returns the parts under the keys of `plimsoll plan --json`.
     pub(crate) fn to_json(&self) -> Value {
-        let part = |part: &HostPart| json!({"name": part.name, "bytes": part.bytes});
-        json!({"bytes": self.bytes(), "parts": self.parts.iter().map(part).collect::<Vec<_>>()})
+        json!({"bytes": self.bytes(), "parts": self.parts})
     }
 }
 

@@ -55,7 +55,7 @@ impl DeviceRanks {
 }
 
 /// A part of the overhead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct OverheadPart {
     /// Key in description files.
     pub name: &'static str,

@@ -97,16 +97,10 @@ fn predicted_tile(time: &StepTime) -> Tile {
 
 fn memory(setup: &Setup, plan: &Plan, ranks: Vec<usize>) -> RankMemory {
     let counters: &RankStatistics = &plan.counters;
-    let figures = [
-        Statistic::AllocatedBytes,
-        Statistic::ReservedBytes,
-        Statistic::PeakAllocatedBytes,
-        Statistic::PeakReservedBytes,
-    ];
     RankMemory {
         ranks,
         device: counters.device.clone(),
-        figures: figures.map(|figure| counters.get(figure)),
+        figures: Statistic::MEMORY.map(|statistic| counters.get(statistic)),
         measured: None,
         planned: plan.parts.steady().map(|part| (*part.trace).clone()),
         limit: setup.device.limit_bytes,

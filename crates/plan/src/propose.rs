@@ -34,7 +34,6 @@ pub use nearest::Miss;
 pub use proposal::Proposal;
 pub use proposals::Proposals;
 
-/// Number of proposals.
 const PROPOSALS: usize = 12;
 
 /// The grids that are searched, and how they are named.

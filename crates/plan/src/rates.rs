@@ -106,22 +106,17 @@ impl DeviceRates {
     /// All rates, which must be above 0.
     pub(crate) fn all(&self) -> impl Iterator<Item = f64> {
         let required = [self.flops_bf16, self.flops_f32, self.memory_bytes, self.link_bytes];
-        let optional = [
-            self.flops_tf32,
-            self.flops_fp8,
-            self.launch_seconds,
-            self.kernel_seconds,
-            self.graph_seconds,
-            self.graph_gain_seconds,
-            self.host_copy_bytes,
-            self.link_seconds,
-        ];
-        required.into_iter().chain(optional.into_iter().flatten())
+        required.into_iter().chain(self.optional().into_iter().filter_map(|(_, rate)| rate))
     }
 
     /// Keys of rates that a file may omit and this one does, with the values assumed for them.
     pub(crate) fn omitted(&self) -> Vec<&'static str> {
-        let keys = [
+        self.optional().into_iter().filter(|(_, value)| value.is_none()).map(|(key, _)| key).collect()
+    }
+
+    /// Keys and values of the rates that a description may omit.
+    fn optional(&self) -> [(&'static str, Option<f64>); 8] {
+        [
             ("flops_tf32", self.flops_tf32),
             ("flops_fp8", self.flops_fp8),
             ("launch_seconds", self.launch_seconds),
@@ -130,7 +125,6 @@ impl DeviceRates {
             ("graph_gain_seconds", self.graph_gain_seconds),
             ("host_copy_bytes", self.host_copy_bytes),
             ("link_seconds", self.link_seconds),
-        ];
-        keys.into_iter().filter(|(_, value)| value.is_none()).map(|(key, _)| key).collect()
+        ]
     }
 }

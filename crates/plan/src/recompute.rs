@@ -90,7 +90,6 @@ fn with(setup: &Setup, recompute: RecomputePolicy, recompute_layers: usize) -> R
     Ok(setup)
 }
 
-/// Number of layers of the largest stage.
 fn layers_of_a_stage(setup: &Setup) -> usize {
     setup.blueprint.stages.iter().map(|stage| stage.layers.len()).max().unwrap_or(0)
 }

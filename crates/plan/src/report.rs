@@ -37,7 +37,7 @@ use worker::Setup;
 mod text;
 
 /// The planned pipeline.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct PipelinePlan {
     /// Name of the schedule.
     pub schedule: &'static str,
@@ -65,17 +65,6 @@ impl PipelinePlan {
             bubble: planned.bubble(),
             times: planned.times(),
         }))
-    }
-
-    fn to_json(&self) -> Value {
-        let PipelinePlan { schedule, layers, micro_batches, bubble, times } = self;
-        json!({
-            "schedule": schedule,
-            "layers": layers,
-            "micro_batches": micro_batches,
-            "bubble": bubble,
-            "times": times,
-        })
     }
 }
 
@@ -193,13 +182,7 @@ impl PlanReport {
         let sum = |statistic: Statistic| -> u64 {
             plans.by_rank().map(|(_, plan)| plan.counters.get(statistic)).sum()
         };
-        let memory = [
-            Statistic::AllocatedBytes,
-            Statistic::ReservedBytes,
-            Statistic::PeakAllocatedBytes,
-            Statistic::PeakReservedBytes,
-        ];
-        Some(memory.into_iter().map(|each| (each.name().into_owned(), json!(sum(each)))).collect())
+        Some(Statistic::MEMORY.into_iter().map(|each| (each.name().into_owned(), json!(sum(each)))).collect())
     }
 
     /// The refusal with settings that would fit, if the run does not fit.
@@ -223,7 +206,7 @@ impl PlanReport {
             grid: &self.grid,
             recompute: json!(self.memory.recompute),
             recompute_layers: json!(self.memory.recompute_layers),
-            pipeline: self.pipeline.as_ref().map(PipelinePlan::to_json),
+            pipeline: self.pipeline.as_ref(),
             steps: self.steps,
             epochs: self.epochs,
             fit: self.fit.to_json(),
@@ -231,10 +214,10 @@ impl PlanReport {
             predicted_step_seconds: self.time.as_ref().map(|time| time.step_seconds),
             predicted: self.time.as_ref(),
             lanes: self.lanes.map(|cost| cost.to_json()),
-            whole_gradients: self.whole_gradients.map(WholeGradients::to_json),
-            balance: self.balance.map(Balance::to_json),
-            tuning: self.tuning.map(TuningCost::to_json),
-            fp8: self.fp8.map(Fp8Cost::to_json),
+            whole_gradients: self.whole_gradients,
+            balance: self.balance,
+            tuning: self.tuning,
+            fp8: self.fp8,
             warnings: &self.warnings,
             without_effect: &self.without_effect,
             roles: self.roles(),
@@ -290,7 +273,7 @@ struct PlanJson<'a> {
     grid: &'a GridSizes,
     recompute: Value,
     recompute_layers: Value,
-    pipeline: Option<Value>,
+    pipeline: Option<&'a PipelinePlan>,
     steps: u64,
     /// Epochs with the samples of each, if they decide the steps.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -303,11 +286,11 @@ struct PlanJson<'a> {
     predicted: Option<&'a StepTime>,
     lanes: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    whole_gradients: Option<Value>,
+    whole_gradients: Option<WholeGradients>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    balance: Option<Value>,
-    tuning: Option<Value>,
-    fp8: Option<Value>,
+    balance: Option<Balance>,
+    tuning: Option<TuningCost>,
+    fp8: Option<Fp8Cost>,
     warnings: &'a [String],
     without_effect: &'a [String],
     roles: Value,

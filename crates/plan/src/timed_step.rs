@@ -169,7 +169,6 @@ pub(crate) fn call_times(config: &RunConfig, device: &PlanDevice, rates: &Device
     CallTimes::new(device, rates.clone(), config.precision.tf32, sharing)
 }
 
-/// Number of GPUs of a run.
 fn devices(config: &RunConfig) -> usize {
     if config.parallel.shares_gpu() { 1 } else { config.world_size() }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use config::{LoraSection, Train};
-use serde_json::{Value, json};
+use serde::Serialize;
 use telemetry::Statistic;
 use telemetry::units::{bytes, grouped};
 use worker::Setup;
@@ -13,16 +13,16 @@ use crate::error::Result;
 use crate::plan::Plan;
 
 /// Trained and frozen parameters, and the peak compared with training all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct TuningCost {
     /// Elements of trained parameters.
     pub trained: u64,
     /// Elements of frozen parameters.
     pub frozen: u64,
     /// Peak of allocated bytes, on the rank that needs most.
-    pub peak: u64,
+    pub peak_bytes: u64,
     /// The peak if all parameters were trained, found by a plan for a device that they fit.
-    pub full_peak: u64,
+    pub peak_bytes_of_all: u64,
 }
 
 impl TuningCost {
@@ -42,28 +42,22 @@ impl TuningCost {
         Ok(Some(TuningCost {
             trained: trained as u64,
             frozen: (all - trained) as u64,
-            peak: largest.counters.get(Statistic::PeakAllocatedBytes),
-            full_peak: full.counters.get(Statistic::PeakAllocatedBytes),
+            peak_bytes: largest.counters.get(Statistic::PeakAllocatedBytes),
+            peak_bytes_of_all: full.counters.get(Statistic::PeakAllocatedBytes),
         }))
-    }
-
-    /// Returns the cost under the keys of `plimsoll plan --json`.
-    pub(crate) fn to_json(self) -> Value {
-        let TuningCost { trained, frozen, peak, full_peak } = self;
-        json!({"trained": trained, "frozen": frozen, "peak_bytes": peak, "peak_bytes_of_all": full_peak})
     }
 }
 
 impl fmt::Display for TuningCost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TuningCost { trained, frozen, peak, full_peak } = *self;
+        let TuningCost { trained, frozen, peak_bytes, peak_bytes_of_all } = *self;
         write!(
             f,
             "{} of {} parameters are trained: {} at the peak, and {} if all were",
             grouped(trained),
             grouped(trained + frozen),
-            bytes(peak),
-            bytes(full_peak)
+            bytes(peak_bytes),
+            bytes(peak_bytes_of_all)
         )
     }
 }

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use collective::Axis;
-use serde_json::{Value, json};
+use serde::Serialize;
 use telemetry::units::bytes;
 use worker::Setup;
 
@@ -12,9 +12,10 @@ use crate::error::Result;
 use crate::plan::Plan;
 
 /// Gradients of a lane of several micro-batches, which add up whole before ranks exchange shards of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct WholeGradients {
     /// `parallel.zero_stage`.
+    #[serde(skip)]
     pub zero_stage: u32,
     /// `parallel.lanes`.
     pub lanes: usize,
@@ -42,15 +43,6 @@ impl WholeGradients {
             micro_batches_per_lane,
             bytes: (elements * config.precision.gradients.bytes()) as u64,
         }))
-    }
-
-    /// Returns the cost under the keys of `plimsoll plan --json`.
-    pub(crate) fn to_json(self) -> Value {
-        json!({
-            "lanes": self.lanes,
-            "micro_batches_per_lane": self.micro_batches_per_lane,
-            "bytes": self.bytes,
-        })
     }
 }
 

@@ -163,7 +163,7 @@ fn uneven_runs_and_several_subtrees_are_reported() {
     }
     let seven = report(&["parallel.data=7"]);
     let balance = seven.balance.unwrap();
-    assert_eq!((balance.most, balance.fewest, balance.parts), (2, 1, 7));
+    assert_eq!((balance.most_lanes, balance.fewest_lanes, balance.parts), (2, 1, 7));
     let text = seven.to_string();
     assert!(text.contains(
         "parallel.data = 7: ranks run 1 or 2 of 8 lanes and wait 42.9 % of the passes' time, so that 4 ranks \

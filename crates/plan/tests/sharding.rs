@@ -125,7 +125,7 @@ fn lanes_of_several_micro_batches_keep_whole_gradients() {
 fn ranks_without_a_lane_repeat_one() {
     let report = report(&["parallel.data=3", "parallel.zero_stage=2", "parallel.lanes=16"], None);
     let balance = report.balance.unwrap();
-    assert_eq!((balance.most, balance.fewest, balance.repeats), (6, 5, true));
+    assert_eq!((balance.most_lanes, balance.fewest_lanes, balance.repeats_lanes), (6, 5, true));
     let text = report.to_string();
     let words = "ranks run 5 or 6 of 16 lanes and those with fewer repeat a lane of another rank, unused, or \
                  wait, 11.1 %";

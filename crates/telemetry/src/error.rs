@@ -15,7 +15,6 @@ pub enum TelemetryError {
     /// Gathering statistics on rank 0 failed.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
-    /// A message is not statistics of this version.
     #[error("the statistics from rank {rank} cannot be read: {reason}")]
     Decode { rank: usize, reason: String },
     #[error("the statistics of rank {rank} cannot be sent: {reason}")]
@@ -23,10 +22,8 @@ pub enum TelemetryError {
     /// A file cannot be read, or is damaged.
     #[error(transparent)]
     Unreadable(FileError),
-    /// A file cannot be written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The log filter is invalid.
     #[error("{variable}={text}: {reason}")]
     Filter { variable: &'static str, text: String, reason: String },
     #[error("line {line} is not a measured run: {reason}")]

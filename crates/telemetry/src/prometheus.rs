@@ -129,12 +129,10 @@ const FURTHER: [(&str, &str); 7] = [
     ),
 ];
 
-/// Escapes a label's value.
 fn label(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// Returns the figures in the text format.
 fn text(metrics: &StepMetrics, run: &str) -> String {
     let mut out = String::new();
     let further =

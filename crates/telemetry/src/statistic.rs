@@ -142,6 +142,14 @@ statistics! {
 }
 
 impl Statistic {
+    /// Statistics of memory that tables show.
+    pub const MEMORY: [Statistic; 4] = [
+        Statistic::AllocatedBytes,
+        Statistic::ReservedBytes,
+        Statistic::PeakAllocatedBytes,
+        Statistic::PeakReservedBytes,
+    ];
+
     /// Returns every statistic, in the order of tables and messages.
     pub fn all() -> &'static [Statistic] {
         &ALL

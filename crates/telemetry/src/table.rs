@@ -12,13 +12,6 @@ pub use phases::phase_table;
 
 /// Number of ranks above which ranks with equal values share a row.
 const LINES: usize = 16;
-/// Columns of the memory table.
-const COLUMNS: [Statistic; 4] = [
-    Statistic::AllocatedBytes,
-    Statistic::ReservedBytes,
-    Statistic::PeakAllocatedBytes,
-    Statistic::PeakReservedBytes,
-];
 /// The column of ranks that offload something.
 const HOST: Statistic = Statistic::PeakHostReservedBytes;
 const GAP: &str = "  ";
@@ -65,7 +58,7 @@ pub fn memory_table(ranks: &[RankStatistics]) -> String {
 /// something.
 fn shown(ranks: &[RankStatistics]) -> Vec<Statistic> {
     let offloads = ranks.iter().any(|rank| rank.get(HOST) > 0);
-    COLUMNS.into_iter().chain(offloads.then_some(HOST)).collect()
+    Statistic::MEMORY.into_iter().chain(offloads.then_some(HOST)).collect()
 }
 
 /// Columns of the device table: the parts of the bytes used on a device.
@@ -182,7 +175,7 @@ fn name_columns(ranks: &[RankStatistics]) -> (Vec<NameColumn>, String) {
 fn groups<'a>(ranks: &'a [RankStatistics], columns: &[NameColumn]) -> Vec<Vec<&'a RankStatistics>> {
     let mut groups: Vec<Vec<&RankStatistics>> = Vec::new();
     let same = |a: &RankStatistics, b: &RankStatistics| {
-        COLUMNS.iter().chain([&HOST]).all(|statistic| a.get(*statistic) == b.get(*statistic))
+        Statistic::MEMORY.iter().chain([&HOST]).all(|statistic| a.get(*statistic) == b.get(*statistic))
             && columns.iter().all(|column| (column.name)(a) == (column.name)(b))
     };
     for rank in ranks {

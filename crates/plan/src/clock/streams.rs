@@ -224,7 +224,6 @@ impl Streams {
         (time, reason.unwrap_or(usual))
     }
 
-    /// Begins a section of the step.
     pub(super) fn section(&mut self, name: &'static str) {
         self.section = name;
         self.is_new_pass = true;

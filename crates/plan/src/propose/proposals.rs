@@ -77,7 +77,6 @@ impl Proposals {
         }
     }
 
-    /// The source of the times, in words.
     fn times_in_words(&self) -> &'static str {
         let mut bases = self.list.iter().filter_map(|proposal| Some(proposal.time.as_ref()?.basis));
         match bases.next() {

@@ -143,7 +143,6 @@ impl<'a> Tried<'a> {
         too_large.map(|(index, _)| &self.candidates[*index])
     }
 
-    /// Number of candidates that were planned.
     pub(super) fn planned(&self) -> usize {
         self.outcomes.len()
     }

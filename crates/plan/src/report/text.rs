@@ -24,13 +24,6 @@ const SIDE_BY_SIDE: usize = 8;
 /// Most modules listed.
 const MODULES: usize = 12;
 
-const COLUMNS: [Statistic; 4] = [
-    Statistic::AllocatedBytes,
-    Statistic::ReservedBytes,
-    Statistic::PeakAllocatedBytes,
-    Statistic::PeakReservedBytes,
-];
-
 /// The column of ranks that offload something.
 const HOST: Statistic = Statistic::PeakHostReservedBytes;
 
@@ -48,7 +41,8 @@ impl<'a> Line<'a> {
         let mut lines: Vec<Line<'_>> = Vec::new();
         for (role, plan) in plans.roles().iter().enumerate() {
             let peak = plan.parts.peak();
-            let mut cells: Vec<_> = COLUMNS.map(|statistic| exact(plan.counters.get(statistic))).into();
+            let mut cells: Vec<_> =
+                Statistic::MEMORY.map(|statistic| exact(plan.counters.get(statistic))).into();
             if offloads(plans) {
                 cells.push(exact(plan.counters.get(HOST)));
             }
@@ -138,24 +132,15 @@ impl fmt::Display for PlanReport {
         if let Some(time) = &self.time {
             write!(f, "\n{time}")?;
         }
-        if let Some(epochs) = &self.epochs {
-            writeln!(f, "\n{epochs}")?;
-        }
-        if let Some(lanes) = &self.lanes {
-            writeln!(f, "\n{lanes}")?;
-        }
-        if let Some(whole_gradients) = &self.whole_gradients {
-            writeln!(f, "\n{whole_gradients}")?;
-        }
-        if let Some(balance) = &self.balance {
-            writeln!(f, "\n{balance}")?;
-        }
-        if let Some(fp8) = &self.fp8 {
-            writeln!(f, "\n{fp8}")?;
-        }
-        if let Some(tuning) = &self.tuning {
-            writeln!(f, "\n{tuning}")?;
-        }
+        let costs: [Option<&dyn fmt::Display>; 6] = [
+            self.epochs.as_ref().map(|epochs| epochs as _),
+            self.lanes.as_ref().map(|lanes| lanes as _),
+            self.whole_gradients.as_ref().map(|gradients| gradients as _),
+            self.balance.as_ref().map(|balance| balance as _),
+            self.fp8.as_ref().map(|fp8| fp8 as _),
+            self.tuning.as_ref().map(|tuning| tuning as _),
+        ];
+        costs.into_iter().flatten().try_for_each(|cost| writeln!(f, "\n{cost}"))?;
         let host: Vec<_> =
             self.fit.host.parts.iter().map(|part| format!("{} {}", bytes(part.bytes), part.name)).collect();
         writeln!(f, "\nbeside that on the host {}: {}", bytes(self.fit.host.bytes()), host.join(", "))?;
@@ -197,7 +182,7 @@ fn rank_table(lines: &[Line<'_>], plans: &Plans, shared: Option<&Plans>) -> Stri
         let sum = |statistic: Statistic| plans.by_rank().map(|(_, plan)| plan.counters.get(statistic)).sum();
         let sent = plans.by_rank().map(|(_, plan)| plan.step_traffic.total().bytes_sent).sum();
         let mut row = vec!["the device".to_owned()];
-        row.extend(COLUMNS.map(|statistic| exact(sum(statistic))));
+        row.extend(Statistic::MEMORY.map(|statistic| exact(sum(statistic))));
         row.extend(offloads(plans).then(|| exact(sum(HOST))));
         row.extend([exact(sent), String::new()]);
         rows.push(row);

@@ -173,7 +173,6 @@ fn overlap(a: &SegmentLife, b: &SegmentLife) -> Option<(u64, u64)> {
     (start < end).then(|| (start, end - start))
 }
 
-/// Returns the parts of `piece` outside `others`.
 fn without(piece: SegmentLife, others: &[SegmentLife]) -> Vec<SegmentLife> {
     let mut others: Vec<(u64, u64)> = others.iter().map(|o| (o.address, o.address + o.size)).collect();
     others.sort_unstable();

@@ -70,7 +70,6 @@ impl Plot<'_> {
         out
     }
 
-    /// The values of the line at `index`.
     fn values(&self, index: usize) -> impl Iterator<Item = f64> {
         self.columns.iter().filter_map(move |column| column.values[index])
     }

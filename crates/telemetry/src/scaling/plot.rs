@@ -99,11 +99,9 @@ struct Curve<'a> {
     class: &'static str,
     /// Returns the value of a run, if it has one.
     value: &'a dyn Fn(&ScalingRun) -> Option<f64>,
-    /// Formats a value.
     text: &'a dyn Fn(f64) -> String,
 }
 
-/// An unfinished drawing.
 struct Plot {
     page: String,
     ranks: Vec<usize>,
@@ -193,7 +191,6 @@ impl Plot {
         );
     }
 
-    /// Draws a horizontal line.
     fn level(&mut self, class: &str, value: f64) {
         let y = self.y(value);
         let _ = writeln!(

@@ -232,7 +232,6 @@ fn remarks(series: &Series<'_>) -> String {
     text
 }
 
-/// Returns the distinct losses of all rounds.
 fn losses_of(rounds: &Rounds<'_>) -> String {
     let mut losses: Vec<String> = Vec::new();
     for loss in rounds.all().iter().map(|run| format!("{:e}", run.loss)) {
