@@ -277,15 +277,10 @@ fn name(error: AutogradError, operator: &'static str) -> AutogradError {
 fn accumulate(slot: &mut Option<Tensor>, gradient: Tensor) -> Result<()> {
     *slot = Some(match slot.take() {
         None => gradient,
-        Some(sum) if sum.is_unique() => {
+        Some(sum) => {
+            let sum = sum.into_unique(gradient_request())?;
             ops::add::into(&sum, &gradient)?;
             sum.with_maxima(None)
-        }
-        Some(sum) => {
-            let total = Tensor::empty(sum.device(), sum.shape(), sum.dtype(), gradient_request())?;
-            total.copy_from(&sum)?;
-            ops::add::into(&total, &gradient)?;
-            total
         }
     });
     Ok(())

@@ -88,14 +88,7 @@ impl LossScale {
     /// # Errors
     /// Out of memory.
     pub(crate) fn removed_from(&self, gradient: Tensor) -> Result<Tensor> {
-        let own = if gradient.is_unique() {
-            gradient
-        } else {
-            let request = Request::new(Category::ActivationGradient, "loss_scale");
-            let own = Tensor::empty(gradient.device(), gradient.shape(), gradient.dtype(), request)?;
-            own.copy_from(&gradient)?;
-            own
-        };
+        let own = gradient.into_unique(Request::new(Category::ActivationGradient, "loss_scale"))?;
         ops::scale::by(&own, &self.inverse)?;
         Ok(own)
     }

@@ -260,8 +260,7 @@ impl Weight {
         if stored.dtype() == dtype {
             return Ok(stored);
         }
-        let request = Request::new(Category::Workspace, "autocast");
-        let copy = Tensor::empty(stored.device(), stored.shape(), dtype, request)?;
+        let copy = stored.like(dtype, Request::new(Category::Workspace, "autocast"))?;
         ops::cast::into(&stored, &copy)?;
         Ok(copy)
     }

@@ -23,7 +23,6 @@ pub enum DeviceError {
         #[source]
         source: AllocationError,
     },
-    /// The allocator's settings are invalid.
     #[error("{device}: {source}")]
     Settings {
         device: String,
@@ -63,7 +62,6 @@ pub enum DeviceError {
     /// An operator has no kernel for these element types.
     #[error("there is no kernel {function} (kernels/{}.cu)", .function.family().name)]
     MissingKernel { function: Function },
-    /// A call that is not implemented for an element type.
     #[error("{call} does not exist for {dtype}")]
     Unsupported { call: &'static str, dtype: DType },
     #[error("{call} needs a GPU; {device} is not one")]
@@ -73,7 +71,6 @@ pub enum DeviceError {
         "convolutions on a GPU need cuDNN, which cannot be opened: install cuDNN 9 or set LD_LIBRARY_PATH"
     )]
     NoCudnn,
-    /// Host access to memory that is not on the host.
     #[error("{device} has no memory that the host can read or write")]
     NotOnHost { device: &'static str },
 }

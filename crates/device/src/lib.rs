@@ -8,8 +8,8 @@
 //!
 //! A device belongs to one worker thread (it is not `Send`); a [`Buffer`] may be dropped on any thread.
 //!
-//! Every call returns the errors of the driver and of earlier work of its stream. A section *Errors* names only
-//! what else can fail.
+//! Every call returns the errors of the driver and of earlier work of its stream. A section *Errors* names
+//! only what else can fail.
 //!
 //! ```
 //! use device::{Category, DType, Device, Request, StreamKind};

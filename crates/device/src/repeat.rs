@@ -22,12 +22,19 @@ pub(crate) enum Held {
 /// The way in which a replay makes a call again.
 pub(crate) enum Repeat {
     Record(StreamKind),
-    Wait { stream: StreamKind, of: LoggedEvent },
+    Wait {
+        stream: StreamKind,
+        of: LoggedEvent,
+    },
     /// Notes the beginning of a wait.
     BeginNote,
     EndNote(StreamKind),
     Launch(StreamLaunch),
-    Copy { source: OutlivingRegion, target: OutlivingRegion, stream: StreamKind },
+    Copy {
+        source: OutlivingRegion,
+        target: OutlivingRegion,
+        stream: StreamKind,
+    },
     /// Calls a process group.
     Other(Repetition),
 }

@@ -11,10 +11,8 @@ pub type Result<T> = std::result::Result<T, TensorError>;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "messages name their fields")]
 pub enum TensorError {
-    /// Operands whose shapes do not agree.
     #[error("{operator}: {operand} has shape {actual}, expected {expected}")]
     Shape { operator: &'static str, operand: &'static str, actual: Shape, expected: String },
-    /// Values of a weight that are not in memory now.
     #[error("a weight {shape} was used while its values were released")]
     Released { shape: Shape },
     /// A weight whose values could not be gathered from the ranks that hold them.
@@ -24,10 +22,8 @@ pub enum TensorError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// An operand of another type than the operator requires.
     #[error("{operator}: {operand} is {actual}, expected {expected}")]
     DType { operator: &'static str, operand: &'static str, actual: DType, expected: DType },
-    /// An operand of an element type for which the operator has no implementation.
     #[error("{operator}: {operand} is {actual}, expected {}", names(.supported))]
     Unsupported { operator: &'static str, operand: &'static str, actual: DType, supported: &'static [DType] },
     /// An index (a token, a class) outside its table.
@@ -40,7 +36,6 @@ pub enum TensorError {
          of each and query heads a multiple of key and value heads"
     )]
     Heads { operator: &'static str, query: usize, key_value: usize, width: usize },
-    /// A width of attention heads without a kernel for the type.
     #[error("{operator}: no kernel for heads of width {width} in {dtype} on a GPU: {supported}")]
     HeadWidth { operator: &'static str, dtype: DType, width: usize, supported: String },
     /// A number of tensors other than the table was made for.

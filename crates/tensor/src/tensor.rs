@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 
+use device::cuda::Operand;
 use device::{
     Arrival, Buffer, Category, DType, Device, Element, ReadGuard, Region, Request, StreamKind, WriteGuard,
 };
@@ -47,6 +48,12 @@ impl Drop for Storage {
     }
 }
 
+impl<'r> Operand<'r> for &'r Tensor {
+    fn operand(self) -> Option<Region<'r>> {
+        Some(self.region())
+    }
+}
+
 impl Tensor {
     /// Allocates a tensor with undefined elements.
     pub fn empty(device: &Device, shape: impl Into<Shape>, dtype: DType, request: Request) -> Result<Self> {
@@ -61,6 +68,21 @@ impl Tensor {
         let tensor = Self::empty(device, shape, dtype, request)?;
         tensor.zero()?;
         Ok(tensor)
+    }
+
+    /// Allocates a tensor of this shape on this device, with undefined elements.
+    pub fn like(&self, dtype: DType, request: Request) -> Result<Self> {
+        Self::empty(self.device(), self.shape, dtype, request)
+    }
+
+    /// Returns the tensor if no other views its storage, and a copy otherwise.
+    pub fn into_unique(self, request: Request) -> Result<Self> {
+        if self.is_unique() {
+            return Ok(self);
+        }
+        let copy = self.like(self.dtype, request)?;
+        copy.copy_from(&self)?;
+        Ok(copy)
     }
 
     /// Allocates a workspace of `bytes` bytes, a multiple of 4, on devices whose operators take workspaces;

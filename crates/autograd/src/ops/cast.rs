@@ -59,7 +59,7 @@ pub(super) fn autocast_all(tape: &Tape, operator: &str, operands: &mut [Var]) ->
 }
 
 fn converted(tensor: &Tensor, dtype: DType, category: Category) -> tensor::Result<Tensor> {
-    let result = Tensor::empty(tensor.device(), tensor.shape(), dtype, Request::new(category, "cast"))?;
+    let result = tensor.like(dtype, Request::new(category, "cast"))?;
     ops::cast::into(tensor, &result)?;
     Ok(result)
 }

@@ -151,8 +151,7 @@ pub(crate) fn give(gradient: &Tensor, target: &GradientTarget) -> Result<()> {
         return Ok(());
     }
     if *accumulate {
-        let request = Request::new(Category::Workspace, "gradient_sums");
-        let before = Tensor::empty(tensor.device(), tensor.shape(), DType::F32, request)?;
+        let before = tensor.like(DType::F32, Request::new(Category::Workspace, "gradient_sums"))?;
         ops::cast::into(tensor, &before)?;
         ops::add::into(&before, &gradient)?;
         return Ok(ops::cast::into(&before, tensor)?);

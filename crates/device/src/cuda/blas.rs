@@ -75,7 +75,6 @@ impl Drop for Blas {
     }
 }
 
-/// Returns the library's version number.
 pub(crate) fn version() -> usize {
     // SAFETY: the library is open (checked before); the call has no arguments and changes nothing.
     unsafe { sys::cublasLtGetVersion() }

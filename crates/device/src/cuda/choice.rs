@@ -65,7 +65,6 @@ impl Device {
 }
 
 impl Plan {
-    /// Sets the plan's algorithm.
     pub(super) fn choose(&mut self, blas: &Blas, key: &MatmulKey) -> Result<()> {
         // The table is measured without TF32.
         let measured = blas.compute_type(key) == sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;

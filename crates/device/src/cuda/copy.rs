@@ -80,7 +80,6 @@ impl Cuda {
         copied.named("cuMemcpyAsync").and_then(|()| timed.finish())
     }
 
-    /// Enqueues a zero-fill.
     pub(crate) fn zero(&self, target: Region<'_>) -> crate::Result<Result<()>> {
         let to = target.checked_address()?;
         let stream = self.streams.handle(StreamKind::Compute);

@@ -59,7 +59,6 @@ impl Drop for Dnn {
     }
 }
 
-/// Returns the pass in words.
 pub(super) fn name(pass: ConvolutionPass) -> &'static str {
     match pass {
         ConvolutionPass::Forward => "convolution",
@@ -178,7 +177,6 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Enqueues the pass.
     fn run(&self, handle: sys::cudnnHandle_t, call: &Convolution<'_>) -> Result<()> {
         let Some((algorithm, bytes)) = self.algorithm else { return Ok(()) };
         let address = |region: Region<'_>| (region.buffer.address() + region.offset as u64) as *mut c_void;

@@ -19,7 +19,6 @@ pub struct CudaError {
 
 pub(crate) type Result<T> = std::result::Result<T, CudaError>;
 
-/// Adds the name of the call to an error.
 pub(crate) trait Named<T> {
     fn named(self, call: &'static str) -> Result<T>;
 }

@@ -53,19 +53,37 @@ impl Device {
     }
 }
 
+/// Memory whose address is an argument of a kernel.
+pub trait Operand<'r> {
+    /// Returns the region; `None` is a null address.
+    fn operand(self) -> Option<Region<'r>>;
+}
+
+impl<'r> Operand<'r> for Region<'r> {
+    fn operand(self) -> Option<Region<'r>> {
+        Some(self)
+    }
+}
+
+impl<'r, T: Operand<'r>> Operand<'r> for Option<T> {
+    fn operand(self) -> Option<Region<'r>> {
+        self.and_then(T::operand)
+    }
+}
+
 impl Launch<'_> {
-    /// Adds an address to read from: a `const T *` parameter.
-    pub fn read(self, region: Region<'_>) -> Self {
-        self.region(region)
+    /// Adds an address to read from: a `const T *` parameter, null for `None`.
+    pub fn read<'r>(self, operand: impl Operand<'r>) -> Self {
+        self.region(operand.operand())
     }
 
-    /// Adds an address to write to, or to read and write: a `T *` parameter.
-    pub fn write(self, region: Region<'_>) -> Self {
-        self.region(region)
+    /// Adds an address to write to, or to read and write: a `T *` parameter, null for `None`.
+    pub fn write<'r>(self, operand: impl Operand<'r>) -> Self {
+        self.region(operand.operand())
     }
 
-    fn region(mut self, region: Region<'_>) -> Self {
-        match region.checked_address() {
+    fn region(mut self, region: Option<Region<'_>>) -> Self {
+        match region.map_or(Ok(0), |region| region.checked_address()) {
             Ok(address) => self.arguments.push(Argument::Double(address)),
             Err(error) => self.outside = Some(error),
         }

@@ -44,7 +44,7 @@ pub use availability::{GpuInfo, Unavailable, availability, has_convolutions};
 pub use choice::PlannedMatmul;
 pub use compile::{CACHE_VARIABLE, architecture, compile, compiler_is_there, user_cache};
 pub use error::CudaError;
-pub use launch::Launch;
+pub use launch::{Launch, Operand};
 pub use ledger::Ledger;
 pub use modules::{Families, Progress};
 pub(crate) use pinned::{Pinned, PinnedCopy};

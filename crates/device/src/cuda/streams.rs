@@ -73,7 +73,6 @@ const SPIN: Duration = Duration::from_micros(50);
 /// Interval between later polls, each of which also asks the guard.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// Reusable driver events.
 pub(crate) struct EventPool {
     context: Arc<CudaContext>,
     flags: sys::CUevent_flags,

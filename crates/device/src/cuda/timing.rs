@@ -61,7 +61,6 @@ impl Timed {
         Timed { running, stream }
     }
 
-    /// Ends timing the call.
     pub(crate) fn finish(self) -> Result<()> {
         let Some(Running { profile, begin, family, name, work }) = self.running else { return Ok(()) };
         let end = profile.pool.record(self.stream)?;

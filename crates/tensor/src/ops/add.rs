@@ -8,7 +8,6 @@ use super::kernels::family;
 use super::{check, rows};
 use crate::{Result, Tensor};
 
-/// `kernels/add.cu`.
 pub(super) static FAMILY: Family =
     family!("add", headers: ["elementwise.cuh"], constants: elementwise::CONSTANTS);
 
@@ -17,7 +16,7 @@ pub fn forward(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "add.forward";
     let dtype = check::computed(OPERATOR, &[("a", a), ("b", b)])?;
     check::shape(OPERATOR, "b", b, a.shape())?;
-    let output = Tensor::empty(a.device(), a.shape(), dtype, Request::new(Category::Activation, OPERATOR))?;
+    let output = a.like(dtype, Request::new(Category::Activation, OPERATOR))?;
     match a.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => forward_on_host(&a.values()?, &b.values()?, &mut output.values_mut()?),
@@ -59,7 +58,7 @@ fn on_gpu(a: &Tensor, b: &Tensor, out: &Tensor, stream: StreamKind) -> Result<()
     Each { kernel, read: &[a, b], write: out, updates: false, number: None }.launch_on(stream)
 }
 
-fn forward_on_host(a: &[f32], b: &[f32], out: &mut [f32]) {
+pub(super) fn forward_on_host(a: &[f32], b: &[f32], out: &mut [f32]) {
     for_pieces(out, CHUNK, |index, out| {
         let (a, b) = (rows::piece(a, index, CHUNK), rows::piece(b, index, CHUNK));
         simd(|| {

@@ -8,7 +8,6 @@ use super::kernels::family;
 use super::{check, rows};
 use crate::{Result, Tensor, TensorError};
 
-/// `kernels/cast.cu`.
 pub(super) static FAMILY: Family =
     family!("cast", headers: ["elementwise.cuh"], constants: elementwise::CONSTANTS);
 

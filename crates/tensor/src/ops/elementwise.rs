@@ -54,9 +54,9 @@ impl Each<'_> {
         let device = self.write.device();
         let mut launch = device.kernel(self.kernel).on(stream);
         for operand in self.read {
-            launch = launch.read(operand.region());
+            launch = launch.read(*operand);
         }
-        launch = launch.write(self.write.region());
+        launch = launch.write(self.write);
         if let Some(number) = self.number {
             launch = launch.f32(number);
         }

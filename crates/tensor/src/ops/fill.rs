@@ -8,7 +8,6 @@ use super::kernels::family;
 use super::{check, rows};
 use crate::{Result, Tensor};
 
-/// `kernels/fill.cu`.
 pub(super) static FAMILY: Family =
     family!("fill", headers: ["elementwise.cuh"], constants: elementwise::CONSTANTS);
 

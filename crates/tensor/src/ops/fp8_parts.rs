@@ -19,7 +19,6 @@ const COLUMNS: usize = 128;
 /// Rows and columns of a block of the transposition.
 const SIDE: usize = 128;
 
-/// `kernels/fp8_parts.cu`.
 pub(super) static FAMILY: Family = family!(
     "fp8_parts",
     headers: ["activation.cuh", "fp8_operands.cuh", "maximum.cuh"],
@@ -51,7 +50,7 @@ pub fn fold(cells: &Tensor, maxima: &Tensor) -> Result<()> {
         }
         Backend::Cuda => {
             let launch = cells.device().kernel(Function::new(&FAMILY, "fold_cells"));
-            let launch = launch.read(cells.region()).write(maxima.region());
+            let launch = launch.read(cells).write(maxima);
             let blocks = gpu::word(OPERATOR, count)?;
             Ok(launch
                 .cost(cells.bytes() as u64, cells.elements() as u64)
@@ -79,7 +78,7 @@ pub fn factors(maxima: &Tensor, factors: &Tensor) -> Result<()> {
         }
         Backend::Cuda => {
             let launch = maxima.device().kernel(Function::new(&FAMILY, "factors_e4m3"));
-            let launch = launch.read(maxima.region()).write(factors.region());
+            let launch = launch.read(maxima).write(factors);
             let launch = launch.u32(gpu::word(OPERATOR, parts)?).u32(gpu::word(OPERATOR, count)?);
             let launch = launch.u32(gpu::word(OPERATOR, stride)?);
             let blocks = gpu::word(OPERATOR, count.div_ceil(gpu::THREADS as usize))?;
@@ -126,8 +125,7 @@ pub fn transpose(codes: &Tensor, turned: &Tensor) -> Result<()> {
         Backend::Cuda => {
             let word = |size: usize| gpu::word(OPERATOR, size);
             let launch = codes.device().kernel(Function::new(&FAMILY, "transpose_codes"));
-            let launch =
-                launch.read(codes.region()).write(turned.region()).u32(word(rows)?).u32(word(columns)?);
+            let launch = launch.read(codes).write(turned).u32(word(rows)?).u32(word(columns)?);
             let blocks = [word(columns.div_ceil(SIDE))?, word(rows.div_ceil(SIDE))?, 1];
             Ok(launch.cost(2 * codes.bytes() as u64, 0).launch(blocks, gpu::THREADS)?)
         }

@@ -14,7 +14,6 @@ use super::kernels::family;
 use super::{check, gpu, rows};
 use crate::{Result, Tensor};
 
-/// `kernels/gate.cu`.
 pub(super) static FAMILY: Family = family!(
     "gate",
     headers: ["activation.cuh", "gate.cuh", "maximum.cuh"],
@@ -168,10 +167,9 @@ pub(super) fn backward_measured(
             backward_on_host(&mut pair.values_mut()?, &mut hidden.values_mut()?, width, gate);
             Ok(())
         }
-        Backend::Cuda => {
-            let more = |launch| gate.add_to(gpu::write_any(launch, cells));
-            launch(OPERATOR, gate.gradient_kernel(), pair, hidden, 6, more)
-        }
+        Backend::Cuda => launch(OPERATOR, gate.gradient_kernel(), pair, hidden, 6, |launch| {
+            gate.add_to(launch.write(cells))
+        }),
     }
 }
 
@@ -202,7 +200,7 @@ fn launch<'a>(
     let vector = width.is_multiple_of(lanes) && gpu::aligned(&[pair, hidden]);
     let items = hidden.elements() / if vector { lanes } else { 1 };
     let kernel = Function::new(&FAMILY, name).of(hidden.dtype());
-    let launch = pair.device().kernel(kernel).write(pair.region()).write(hidden.region());
+    let launch = pair.device().kernel(kernel).write(pair).write(hidden);
     let launch = launch.u32(gpu::word(operator, items)?).u32(gpu::word(operator, width)?);
     let launch = more(launch.u32(u32::from(vector)));
     let launch = launch.cost(moved * hidden.bytes() as u64, 8 * hidden.elements() as u64);

@@ -1,6 +1,5 @@
 //! Items shared by the launches of several operators.
 
-use device::cuda::Launch;
 use device::{DType, Device, Request};
 
 use crate::{Result, Tensor, TensorError};
@@ -32,12 +31,11 @@ pub(crate) fn cells(device: &Device, request: Request) -> Result<Option<Tensor>>
     Ok(Some(cells))
 }
 
-/// Adds a tensor that a kernel writes, or a null address.
-pub(crate) fn write_any<'a>(launch: Launch<'a>, tensor: Option<&Tensor>) -> Launch<'a> {
-    match tensor {
-        Some(tensor) => launch.write(tensor.region()),
-        None => launch.null(),
-    }
+/// Returns the tensor accompanied, if `measures`, by the words of its largest magnitude, which [`cells`]
+/// allocates.
+pub(crate) fn with_cells(tensor: Tensor, measures: bool, request: Request) -> Result<Tensor> {
+    let cells = if measures { cells(tensor.device(), request)? } else { None };
+    Ok(tensor.with_maxima(cells))
 }
 
 /// Address of a tensor's first element on the device.

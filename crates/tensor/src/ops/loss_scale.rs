@@ -9,7 +9,6 @@ use super::StepState;
 use super::kernels::family;
 use crate::Result;
 
-/// `kernels/loss_scale.cu`.
 pub(super) static FAMILY: Family = family!("loss_scale", headers: ["step_state.cuh"]);
 
 /// How the loss scale changes.

@@ -3,6 +3,8 @@
 //! Call these inside [`device::parallel::simd`], into whose body all are inlined. Sums run in [`LANES`]
 //! partial sums that are folded as a binary tree, so their order depends on the length alone.
 
+use std::ops::{Add, AddAssign};
+
 /// Partial sums of a reduction.
 pub(crate) const LANES: usize = 32;
 
@@ -41,23 +43,28 @@ pub(crate) fn exp(x: f32) -> f32 {
 /// Σ term(x) over `x`.
 #[inline(always)]
 pub(crate) fn sum(x: &[f32], term: impl Fn(f32) -> f32) -> f32 {
-    let mut lanes = [0.0; LANES];
-    let (whole, rest) = x.as_chunks::<LANES>();
-    for chunk in whole {
-        for (lane, value) in lanes.iter_mut().zip(chunk) {
-            *lane += term(*value);
-        }
-    }
-    for (lane, value) in lanes.iter_mut().zip(rest) {
-        *lane += term(*value);
-    }
-    fold(lanes, |a, b| a + b)
+    sum_terms(x, x, |x, _| term(x))
 }
 
 /// Σ term(x, y) over two slices of one length.
 #[inline(always)]
 pub(crate) fn sum2(x: &[f32], y: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut lanes = [0.0; LANES];
+    sum_terms(x, y, term)
+}
+
+/// Σ term(x, y) in f64 over two slices of one length.
+#[inline(always)]
+pub(crate) fn sum2_f64<T: Copy + Into<f64>>(x: &[T], y: &[T], term: impl Fn(f64, f64) -> f64) -> f64 {
+    sum_terms(x, y, |x, y| term(x.into(), y.into()))
+}
+
+#[inline(always)]
+fn sum_terms<T: Copy, A: Copy + Default + AddAssign + Add<Output = A>>(
+    x: &[T],
+    y: &[T],
+    term: impl Fn(T, T) -> A,
+) -> A {
+    let mut lanes = [A::default(); LANES];
     let ((whole_x, rest_x), (whole_y, rest_y)) = (x.as_chunks::<LANES>(), y.as_chunks::<LANES>());
     for (x, y) in whole_x.iter().zip(whole_y) {
         for ((lane, x), y) in lanes.iter_mut().zip(x).zip(y) {
@@ -67,7 +74,7 @@ pub(crate) fn sum2(x: &[f32], y: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 
     for ((lane, x), y) in lanes.iter_mut().zip(rest_x).zip(rest_y) {
         *lane += term(*x, *y);
     }
-    fold(lanes, |a, b| a + b)
+    fold(lanes, A::add)
 }
 
 /// Replaces every x by map(x) and returns the sum of the new values, in the order of [`sum`].
@@ -102,22 +109,6 @@ pub(crate) fn max(x: &[f32]) -> f32 {
         *lane = if *value > *lane { *value } else { *lane };
     }
     fold(lanes, |a, b| if b > a { b } else { a })
-}
-
-/// Σ term(x, y) in f64 over two slices of one length.
-#[inline(always)]
-pub(crate) fn sum2_f64<T: Copy + Into<f64>>(x: &[T], y: &[T], term: impl Fn(f64, f64) -> f64) -> f64 {
-    let mut lanes = [0.0f64; LANES];
-    let ((whole_x, rest_x), (whole_y, rest_y)) = (x.as_chunks::<LANES>(), y.as_chunks::<LANES>());
-    for (x, y) in whole_x.iter().zip(whole_y) {
-        for ((lane, x), y) in lanes.iter_mut().zip(x).zip(y) {
-            *lane += term((*x).into(), (*y).into());
-        }
-    }
-    for ((lane, x), y) in lanes.iter_mut().zip(rest_x).zip(rest_y) {
-        *lane += term((*x).into(), (*y).into());
-    }
-    fold(lanes, |a, b| a + b)
 }
 
 /// Joins the lanes as a binary tree, one array after the other so that each level is a vector operation.

@@ -12,7 +12,6 @@ use crate::{Result, Tensor};
 /// Elements of one partial sum on a GPU.
 const GPU_CHUNK: u32 = 8192;
 
-/// `kernels/mse.cu`.
 pub(super) static FAMILY: Family = family!(
     "mse",
     headers: ["elementwise.cuh"],
@@ -66,8 +65,7 @@ pub fn backward_scaled(
         check::f32s(OPERATOR, &[("factor", factor)])?;
         check::elements(OPERATOR, "factor", factor, 1)?;
     }
-    let request = Request::new(Category::ActivationGradient, OPERATOR);
-    let gradient = Tensor::empty(prediction.device(), prediction.shape(), dtype, request)?;
+    let gradient = prediction.like(dtype, Request::new(Category::ActivationGradient, OPERATOR))?;
     let number = (2.0 * f64::from(scale) / prediction.elements() as f64) as f32;
     match prediction.device().backend() {
         Backend::Meta => {}
@@ -122,10 +120,9 @@ fn forward_on_gpu(
     let (device, count) = (loss.device(), operands[0].elements());
     let chunks = gpu::word(operator, chunks(count))?;
     let kernel = Function::new(&FAMILY, "chunks").of(operands[0].dtype());
-    let launch = device.kernel(kernel).read(operands[0].region()).read(operands[1].region());
-    let launch = launch.write(workspace.region()).u64(count as u64);
+    let launch = device.kernel(kernel).read(operands[0]).read(operands[1]).write(workspace).u64(count as u64);
     launch.cost(gpu::bytes(&operands), 3 * count as u64).launch([chunks, 1, 1], gpu::THREADS)?;
-    let launch = device.kernel(Function::new(&FAMILY, "mean")).read(workspace.region()).write(loss.region());
+    let launch = device.kernel(Function::new(&FAMILY, "mean")).read(workspace).write(loss);
     let launch = launch.u32(chunks).u64(count as u64).f32(scale);
     Ok(launch.cost(workspace.bytes() as u64, u64::from(chunks)).launch([1, 1, 1], gpu::THREADS)?)
 }

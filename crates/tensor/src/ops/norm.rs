@@ -36,7 +36,6 @@ impl From<f32> for NormBounds {
     }
 }
 
-/// `kernels/norm.cu`.
 pub(super) static FAMILY: Family = family!(
     "norm",
     headers: ["step_state.cuh", "table.cuh"],
@@ -70,8 +69,7 @@ pub fn chunk_sums(x: &Tensor, sums: &Tensor) -> Result<()> {
         Backend::Cuda => {
             let count = gpu::word(OPERATOR, sums.elements())?;
             let kernel = Function::new(&FAMILY, "chunk_sums").of(x.dtype());
-            let launch = x.device().kernel(kernel).read(x.region());
-            let launch = launch.write(sums.region()).u64(x.elements() as u64).u32(count);
+            let launch = x.device().kernel(kernel).read(x).write(sums).u64(x.elements() as u64).u32(count);
             let launch = launch.cost(x.bytes() as u64, 2 * x.elements() as u64);
             Ok(launch.launch([count.div_ceil(SUMS_PER_BLOCK), 1, 1], gpu::THREADS)?)
         }
@@ -105,7 +103,7 @@ pub fn finish(sums: &Tensor, bounds: impl Into<NormBounds>, state: &StepState) -
         Backend::Cpu => finish_on_host(sums, bounds, state),
         Backend::Cuda => {
             let count = gpu::word(OPERATOR, sums.elements())?;
-            let launch = sums.device().kernel(Function::new(&FAMILY, "finish")).read(sums.region());
+            let launch = sums.device().kernel(Function::new(&FAMILY, "finish")).read(sums);
             let launch = launch.write(state.region()).u32(count).f32(bounds.clip).f32(bounds.skip);
             Ok(launch.cost(sums.bytes() as u64, u64::from(count)).launch([1, 1, 1], gpu::THREADS)?)
         }
@@ -192,8 +190,7 @@ fn part_sums_on_gpu(
     }
     let dtype = check::gradients(operator, parts.iter())?;
     let kernel = Function::new(&FAMILY, "part_sums").of(dtype);
-    let launch = sums.device().kernel(kernel);
-    let launch = launch.read(table.holding(words)?.region()).write(sums.region());
+    let launch = sums.device().kernel(kernel).read(table.holding(words)?.region()).write(sums);
     let launch = launch.u32(gpu::word(operator, parts.len())?).u32(total);
     let elements: u64 = parts.iter().map(|part| part.elements() as u64).sum();
     let launch = launch.cost(dtype.bytes() as u64 * elements, 2 * elements);
@@ -232,7 +229,7 @@ fn measure_on_gpu(
     let dtype = check::gradients(operator, gradients.iter())?;
     let kernel = Function::new(&FAMILY, "measure").of(dtype);
     let launch = sums.device().kernel(kernel).write(table.holding(words)?.region());
-    let launch = launch.write(sums.region()).write(state.region());
+    let launch = launch.write(sums).write(state.region());
     let launch = launch.u32(gpu::word(operator, gradients.len())?).u32(chunks);
     let launch = launch.f32(bounds.clip).f32(bounds.skip);
     let elements: u64 = gradients.iter().map(|gradient| gradient.elements() as u64).sum();

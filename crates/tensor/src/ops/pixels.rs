@@ -18,7 +18,6 @@ const LANES: usize = 8;
 /// Vectors of a thread.
 const UNROLL: u32 = 16;
 
-/// `kernels/pixels.cu`.
 pub(super) static FAMILY: Family = family!(
     "pixels",
     constants: &[
@@ -38,8 +37,7 @@ pub fn normalise(pixels: &Tensor, mean: &[f64], deviation: &[f64], dtype: DType)
     if mean.is_empty() || mean.len() > MOST_CHANNELS {
         return Err(TensorError::Count { operator: OPERATOR, actual: mean.len(), expected: MOST_CHANNELS });
     }
-    let request = Request::new(Category::Input, OPERATOR);
-    let values = Tensor::empty(pixels.device(), pixels.shape(), dtype, request)?;
+    let values = pixels.like(dtype, Request::new(Category::Input, OPERATOR))?;
     check::computed(OPERATOR, &[("result", &values)])?;
     if values.elements() == 0 {
         return Ok(values);
@@ -79,7 +77,7 @@ fn launch(pixels: &Tensor, mean: &[f64], deviation: &[f64], values: &Tensor) -> 
     let vector = gpu::aligned(&[pixels, values]);
     let each = gpu::THREADS as usize * UNROLL as usize * if vector { LANES } else { 1 };
     let kernel = Function::new(&FAMILY, "normalise").of(values.dtype());
-    let mut launch = values.device().kernel(kernel).read(pixels.region()).write(values.region());
+    let mut launch = values.device().kernel(kernel).read(pixels).write(values);
     for numbers in [mean, deviation] {
         for channel in 0..MOST_CHANNELS {
             launch = launch.f64(numbers[channel % numbers.len()]);

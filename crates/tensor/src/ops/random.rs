@@ -12,7 +12,6 @@ use super::kernels::family;
 use super::{check, fill, gpu};
 use crate::{Result, Tensor};
 
-/// `kernels/random.cu`.
 pub(super) static FAMILY: Family =
     family!("random", headers: ["philox.cuh"], constants: &[gpu::THREADS_CONSTANT]);
 

@@ -7,7 +7,6 @@ use super::kernels::family;
 use super::{check, gpu, rows};
 use crate::{Result, Tensor};
 
-/// `kernels/rounded_sum.cu`.
 pub(super) static FAMILY: Family = family!("rounded_sum", constants: &[gpu::THREADS_CONSTANT]);
 
 const OPERATOR: &str = "rounded_sum";
@@ -35,7 +34,7 @@ pub fn forward(parts: &[Tensor], bias: Option<&Tensor>, dtype: DType, request: R
         let subtrees = parts.chunks(PARTS).map(subtree).collect::<Result<Vec<_>>>()?;
         return forward(&subtrees, bias, dtype, request);
     }
-    let output = Tensor::empty(first.device(), first.shape(), dtype, request)?;
+    let output = first.like(dtype, request)?;
     into_on(parts, bias, &output, StreamKind::Compute)?;
     Ok(output)
 }
@@ -78,19 +77,12 @@ fn on_gpu(parts: &[Tensor], bias: Option<&Tensor>, output: &Tensor, stream: Stre
     let arrays: Vec<&Tensor> = parts.iter().chain(bias).chain([output]).collect();
     let vector = width.is_multiple_of(VECTOR) && gpu::aligned(&arrays);
     let kernel = output.device().kernel(Function::new(&FAMILY, "rounded_sum").of(output.dtype())).on(stream);
-    let launch = (0..PARTS).fold(kernel, |launch, part| match parts.get(part) {
-        Some(part) => launch.read(part.region()),
-        None => launch.null(),
-    });
-    let launch = launch.u32(gpu::word(OPERATOR, parts.len())?);
-    let launch = match bias {
-        Some(bias) => launch.read(bias.region()),
-        None => launch.null(),
-    };
+    let launch = (0..PARTS).fold(kernel, |launch, part| launch.read(parts.get(part)));
+    let launch = launch.u32(gpu::word(OPERATOR, parts.len())?).read(bias);
     let each = if vector { VECTOR } else { 1 };
     let blocks = elements.div_ceil(gpu::THREADS as usize * each);
     launch
-        .write(output.region())
+        .write(output)
         .u64(elements as u64)
         .u32(gpu::word(OPERATOR, width)?)
         .u32(u32::from(vector))

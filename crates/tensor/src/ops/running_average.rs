@@ -7,7 +7,6 @@ use super::kernels::family;
 use super::{check, gpu};
 use crate::{Result, Tensor};
 
-/// `kernels/running_average.cu`.
 pub(super) static FAMILY: Family = family!("running_average", constants: &[gpu::THREADS_CONSTANT]);
 
 /// Elements of one task.
@@ -28,7 +27,7 @@ pub fn fold(averages: &Tensor, counters: &Tensor, values: &Tensor, momentum: f32
             let numbers = gpu::word(OPERATOR, counters.elements())?;
             let [width, rows] = [gpu::word(OPERATOR, width)?, gpu::word(OPERATOR, rows)?];
             let launch = values.device().kernel(Function::new(&FAMILY, "fold"));
-            let launch = launch.write(averages.region()).write(counters.region()).read(values.region());
+            let launch = launch.write(averages).write(counters).read(values);
             let launch = launch.u32(width).u32(numbers).u32(rows).f32(momentum);
             let bytes = gpu::bytes(&[averages, averages, values]);
             let blocks = width.max(numbers).div_ceil(gpu::THREADS);

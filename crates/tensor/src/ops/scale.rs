@@ -8,7 +8,6 @@ use super::elementwise::{self, Each};
 use super::kernels::family;
 use crate::{Result, Tensor};
 
-/// `kernels/scale.cu`.
 pub(super) static FAMILY: Family =
     family!("scale", headers: ["elementwise.cuh"], constants: elementwise::CONSTANTS);
 

@@ -195,7 +195,6 @@ impl<T: std::ops::Deref<Target = [f32]>> Words<T> {
         self.0[CLIP_FACTOR] * self.0[GRADIENT_SCALE]
     }
 
-    /// Returns whether the update is skipped.
     pub(crate) fn skip(&self) -> bool {
         self.0[SKIP].to_bits() != 0 || !self.is_finite()
     }

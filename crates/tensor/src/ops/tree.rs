@@ -24,7 +24,6 @@ const MOST_DEPTH: usize = 8;
 /// Words of that kernel's order.
 const WORDS: usize = MOST_PARTS / PARTS_PER_WORD;
 
-/// `kernels/tree.cu`.
 pub(super) static FAMILY: Family = family!("tree", headers: ["tree.cuh"], constants: &[
     ("THREADS", THREADS),
     ("LOADS", LOADS),
@@ -166,10 +165,10 @@ fn on_gpu(target: &Tensor, parts: &[Tensor], tree: &SumTree, stream: StreamKind)
     };
     let mut launch = target.device().kernel(kernel.function()).on(stream);
     for part in parts {
-        launch = launch.read(part.region());
+        launch = launch.read(part);
     }
     // The result goes to the target only, not into every part.
-    let launch = kernel.finish(launch, |launch| launch.write(target.region()), count as u64, 0);
+    let launch = kernel.finish(launch, |launch| launch.write(target), count as u64, 0);
     let launch = launch.cost(gpu::bytes(&all), (elements * (parts.len() - 1)) as u64);
     launch.launch([blocks, 1, 1], THREADS)?;
     Ok(true)

@@ -264,7 +264,7 @@ impl PieceSaved {
         if sum.dtype() == DType::F32 {
             return Ok([dq, sum]);
         }
-        let wide = Tensor::empty(sum.device(), sum.shape(), DType::F32, request)?;
+        let wide = sum.like(DType::F32, request)?;
         ops::cast::into(&sum, &wide)?;
         Ok([dq, wide])
     }

@@ -81,14 +81,7 @@ impl Rule for ShardedCrossEntropyRule {
         let request = Request::new(Category::ActivationGradient, OPERATOR);
         let mut gradients = Vec::with_capacity(self.scores.len());
         for (shard, scores) in std::mem::take(&mut self.scores).into_iter().enumerate() {
-            let gradient = match scores.is_unique() {
-                true => scores,
-                false => {
-                    let copy = Tensor::empty(scores.device(), scores.shape(), scores.dtype(), request)?;
-                    copy.copy_from(&scores)?;
-                    copy
-                }
-            };
+            let gradient = scores.into_unique(request)?;
             let classes = gradient.shape().columns();
             let run = ClassRun { first: (self.first + shard) * classes, vocabulary: self.shards * classes };
             divided::gradient(&gradient, &self.targets, &self.statistics, run, &self.settings, &factor)?;

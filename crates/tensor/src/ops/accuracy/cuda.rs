@@ -11,7 +11,6 @@ use crate::{Result, Tensor};
 /// Threads of the block: a warp for a row.
 const THREADS: u32 = 1024;
 
-/// `kernels/accuracy.cu`.
 pub(crate) static FAMILY: Family = family!(
     "accuracy",
     constants: &[("THREADS", THREADS), ("IGNORED", IGNORED), ("MOST", MOST), ("COUNTS", COUNTS as u32)],
@@ -28,8 +27,8 @@ pub(super) fn count(
     let [rows, classes, each] =
         [scores.shape().rows(), scores.shape().columns(), each].map(|value| gpu::word(operator, value));
     let kernel = Function::new(&FAMILY, "count").of(scores.dtype());
-    let launch = scores.device().kernel(kernel).read(scores.region()).read(targets.region());
-    let launch = launch.write(counts.region()).u32(rows?).u32(classes?).u32(each?);
+    let launch = scores.device().kernel(kernel).read(scores).read(targets);
+    let launch = launch.write(counts).u32(rows?).u32(classes?).u32(each?);
     let launch = launch.cost(scores.bytes() as u64, 2 * scores.elements() as u64);
     Ok(launch.launch([1, 1, 1], THREADS)?)
 }

@@ -4,7 +4,6 @@ use crate::ops::math::exp;
 
 /// A function of one element and its derivative.
 pub(crate) trait Elementary {
-    /// Returns the function at `x`.
     fn value(x: f32) -> f32;
     /// Returns `dy` times the derivative at `x`.
     fn gradient(dy: f32, x: f32) -> f32;

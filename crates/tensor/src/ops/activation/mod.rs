@@ -16,7 +16,6 @@ use super::{check, rows};
 use crate::{Result, Tensor};
 pub(crate) use functions::{Elementary, Gelu, GeluErf, Identity, QuickGelu, Relu, ReluSquared, Silu};
 
-/// `kernels/activation.cu`.
 pub(super) static FAMILY: Family = family!(
     "activation",
     headers: ["activation.cuh", "elementwise.cuh"],
@@ -143,8 +142,7 @@ pub fn forward(x: &Tensor, activation: Activation) -> Result<Tensor> {
     if activation == Activation::None {
         return Ok(x.clone());
     }
-    let request = Request::new(Category::Activation, OPERATOR);
-    let output = Tensor::empty(x.device(), x.shape(), dtype, request)?;
+    let output = x.like(dtype, Request::new(Category::Activation, OPERATOR))?;
     apply(x, &output, activation)?;
     Ok(output)
 }
@@ -163,8 +161,7 @@ pub fn backward(dy: Tensor, saved: &Tensor, activation: Activation) -> Result<Te
         apply_gradient(None, saved, &dy, activation)?;
         return Ok(dy.with_maxima(None));
     }
-    let request = Request::new(Category::ActivationGradient, OPERATOR);
-    let dx = Tensor::empty(dy.device(), dy.shape(), dtype, request)?;
+    let dx = dy.like(dtype, Request::new(Category::ActivationGradient, OPERATOR))?;
     apply_gradient(Some(&dy), saved, &dx, activation)?;
     Ok(dx)
 }

@@ -69,7 +69,7 @@ pub fn forward(
     let Geometry { batch, time, .. } = geometry;
     let request = Request::new(Category::Activation, OPERATOR);
     let output = Tensor::empty(device, [batch, time, heads.output_columns()], dtype, request)?;
-    let output = with_cells(output, measures, request)?;
+    let output = gpu::with_cells(output, measures && dtype == DType::Bf16, request)?;
     let logsumexp = Tensor::empty(device, [batch, heads.query, time], DType::F32, request)?;
     device.count_flops(geometry.flops(1, 1));
     match device.backend() {
@@ -121,8 +121,8 @@ pub fn backward(
         cuda::check(OPERATOR, dtype, heads)?;
     }
     let request = Request::new(Category::ActivationGradient, OPERATOR);
-    let gradient =
-        |array: &Tensor| with_cells(Tensor::empty(device, array.shape(), dtype, request)?, measures, request);
+    let measures = measures && dtype == DType::Bf16;
+    let gradient = |array: &Tensor| gpu::with_cells(array.like(dtype, request)?, measures, request);
     let gradients = qkv.as_ref().map(gradient).transpose()?;
     if !geometry.is_whole() {
         // Keys that are hidden from all queries have no part in them.
@@ -152,11 +152,4 @@ pub fn backward(
         }
     }
     Ok(gradients)
-}
-
-/// Adds the words of the largest magnitude of a tensor in bf16 if it is measured.
-fn with_cells(tensor: Tensor, measures: bool, request: Request) -> Result<Tensor> {
-    let measures = measures && tensor.dtype() == DType::Bf16;
-    let cells = if measures { gpu::cells(tensor.device(), request)? } else { None };
-    Ok(tensor.with_maxima(cells))
 }

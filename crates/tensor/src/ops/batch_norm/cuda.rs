@@ -21,7 +21,6 @@ const BLOCKS: u32 = 132 * RESIDENT;
 /// Channels of a block that adds runs: one for each warp.
 const FINISHED: u32 = gpu::THREADS / 32;
 
-/// `kernels/batch_norm.cu`.
 pub(crate) static FAMILY: Family = family!(
     "batch_norm",
     headers: ["batch_norm.cuh"],
@@ -96,13 +95,6 @@ impl Grid {
     }
 }
 
-fn optional<'a>(launch: Launch<'a>, tensor: Option<&Tensor>) -> Launch<'a> {
-    match tensor {
-        Some(tensor) => launch.read(tensor.region()),
-        None => launch.null(),
-    }
-}
-
 /// Computes mean and rstd of each channel, and mean and unbiased variance for `record`.
 pub(super) fn statistics(
     operator: &'static str,
@@ -114,12 +106,11 @@ pub(super) fn statistics(
 ) -> Result<()> {
     let (grid, device) = (Grid::of(operator, x, &[x])?, x.device());
     let launch = device.kernel(Function::new(&FAMILY, "moments").of(x.dtype()));
-    let launch = grid.arguments(launch.read(x.region()).write(workspace.region()));
+    let launch = grid.arguments(launch.read(x).write(workspace));
     launch.cost(gpu::bytes(&[x]), 3 * x.elements() as u64).launch(grid.sums(), gpu::THREADS)?;
     let launch = device.kernel(Function::new(&FAMILY, "statistics").of(x.dtype()));
-    let launch = launch.read(x.region()).read(workspace.region());
-    let launch = launch.write(mean.region()).write(rstd.region());
-    let launch = optional(launch, record).u32(grid.rows).u32(grid.channels).u32(grid.runs).f32(epsilon);
+    let launch = launch.read(x).read(workspace).write(mean).write(rstd);
+    let launch = launch.read(record).u32(grid.rows).u32(grid.channels).u32(grid.runs).f32(epsilon);
     Ok(launch.cost(grid.partial(), grid.partial() / 4).launch(grid.finish(), gpu::THREADS)?)
 }
 
@@ -138,8 +129,7 @@ pub(super) fn apply(
     let arrays: Vec<_> = [x, y, weight, bias, mean, spread].into_iter().chain(residual).collect();
     let grid = Grid::of(operator, x, &arrays)?;
     let launch = x.device().kernel(Function::new(&FAMILY, "apply").of(x.dtype()));
-    let launch = optional(launch.read(x.region()), residual).read(weight.region()).read(bias.region());
-    let launch = launch.read(mean.region()).read(spread.region()).write(y.region());
+    let launch = launch.read(x).read(residual).read(weight).read(bias).read(mean).read(spread).write(y);
     let launch = grid.arguments(launch).f32(if running { epsilon } else { -1.0 }).u32(u32::from(relu));
     let moved = gpu::bytes(&[x, y]) + residual.map_or(0, |residual| residual.bytes() as u64);
     Ok(launch.cost(moved, 3 * x.elements() as u64).launch(grid.array(), gpu::THREADS)?)
@@ -185,8 +175,8 @@ impl<'a> Arrays<'a> {
     ) -> Launch<'l> {
         let Saved { x, mean, rstd, .. } = saved;
         let launch = x.device().kernel(Function::new(&FAMILY, kernel).of(x.dtype()));
-        let launch = optional(launch.read(dy.region()), self.output).read(x.region());
-        optional(launch.read(weight.region()), self.bias).read(mean.region()).read(rstd.region())
+        let launch = launch.read(dy).read(self.output).read(*x);
+        launch.read(weight).read(self.bias).read(*mean).read(*rstd)
     }
 }
 
@@ -202,13 +192,12 @@ pub(super) fn sums(
 ) -> Result<()> {
     let arrays = Arrays::of(dy, &saved);
     let grid = arrays.grid(operator, &saved, weight, masked)?;
-    let launch = optional(arrays.operands("gradient_sums", dy, &saved, weight), masked);
-    let launch = grid.arguments(launch.write(workspace.region()));
+    let launch = arrays.operands("gradient_sums", dy, &saved, weight).read(masked);
+    let launch = grid.arguments(launch.write(workspace));
     let moved = gpu::bytes(&arrays.read) + masked.map_or(0, |masked| masked.bytes() as u64);
     launch.cost(moved, 5 * saved.x.elements() as u64).launch(grid.sums(), gpu::THREADS)?;
     let launch = sums.device().kernel(Function::new(&FAMILY, "finish_gradient_sums"));
-    let launch = launch.read(workspace.region()).read(saved.rstd.region()).write(sums.region());
-    let launch = launch.u32(grid.channels).u32(grid.runs);
+    let launch = launch.read(workspace).read(saved.rstd).write(sums).u32(grid.channels).u32(grid.runs);
     Ok(launch.cost(grid.partial(), grid.partial() / 4).launch(grid.finish(), gpu::THREADS)?)
 }
 
@@ -224,7 +213,7 @@ pub(super) fn input_gradient(
     let arrays = Arrays::of(dy, &saved);
     let grid = arrays.grid(operator, &saved, weight, Some(dx))?;
     let launch = arrays.operands("input_gradient", dy, &saved, weight);
-    let launch = grid.arguments(launch.read(sums.region()).write(dx.region()));
+    let launch = grid.arguments(launch.read(sums).write(dx));
     let moved = gpu::bytes(&arrays.read) + dx.bytes() as u64;
     Ok(launch.cost(moved, 7 * dx.elements() as u64).launch(grid.array(), gpu::THREADS)?)
 }
@@ -238,7 +227,7 @@ pub(super) fn give(
 ) -> Result<()> {
     let channels = gpu::word(operator, sums.shape().columns())?;
     let launch = sums.device().kernel(Function::new(&FAMILY, "add_sums").of(weight.tensor.dtype()));
-    let launch = launch.read(sums.region()).write(weight.tensor.region()).write(bias.tensor.region());
+    let launch = launch.read(sums).write(&weight.tensor).write(&bias.tensor);
     let launch = launch.u32(channels).u32(u32::from(weight.accumulate)).u32(u32::from(bias.accumulate));
     let moved = gpu::bytes(&[sums, &weight.tensor, &bias.tensor]);
     let blocks = [channels.div_ceil(gpu::THREADS), 1, 1];

@@ -186,7 +186,7 @@ fn check_operands(
 }
 
 fn allocate(operator: &'static str, x: &Tensor, category: Category) -> Result<Tensor> {
-    Tensor::empty(x.device(), x.shape(), x.dtype(), Request::new(category, operator))
+    x.like(x.dtype(), Request::new(category, operator))
 }
 
 fn statistic(operator: &'static str, x: &Tensor) -> Result<Tensor> {

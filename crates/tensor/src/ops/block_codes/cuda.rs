@@ -8,7 +8,6 @@ use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};
 
-/// `kernels/block_codes.cu`.
 pub(crate) static FAMILY: Family = family!(
     "block_codes",
     constants: &[gpu::THREADS_CONSTANT, ("BLOCK", BLOCK as u32), ("GROUP", GROUP as u32)],
@@ -34,8 +33,8 @@ pub(super) fn decode(
         let scales = section(codes.scales() + elements.start / BLOCK, count / BLOCK)?;
         let of_groups = section(codes.groups() + first_group * GROUP_BYTES, groups * GROUP_BYTES)?;
         let values = matrix.view(elements.start, [count])?;
-        let launch = record.device().kernel(kernel).read(own.region()).read(scales.region());
-        let launch = launch.read(of_groups.region()).write(values.region()).u64(count as u64);
+        let launch = record.device().kernel(kernel).read(&own).read(&scales);
+        let launch = launch.read(&of_groups).write(&values).u64(count as u64);
         let bytes = gpu::bytes(&[&own, &scales, &of_groups, &values]);
         let blocks = [gpu::word(operator, groups)?, 1, 1];
         launch.cost(bytes, count as u64).launch(blocks, gpu::THREADS)?;

@@ -8,7 +8,6 @@ use crate::ops::kernels::family;
 use crate::ops::{GradientTarget, gpu};
 use crate::{Result, Tensor};
 
-/// `kernels/blocks.cu`.
 pub(crate) static FAMILY: Family = family!("blocks", constants: &[gpu::THREADS_CONSTANT]);
 
 /// Writes the columns of a block.
@@ -21,8 +20,7 @@ pub(super) fn spread(
 ) -> Result<()> {
     let (rows, count) = (matrix.shape().rows(), matrix.shape().rows() * block.width);
     let kernel = Function::new(&FAMILY, "spread").of(matrix.dtype());
-    let launch = matrix.device().kernel(kernel).read(packed.region()).write(matrix.region());
-    let launch = launch.u32(gpu::word(operator, rows)?);
+    let launch = matrix.device().kernel(kernel).read(packed).write(matrix).u32(gpu::word(operator, rows)?);
     let launch = add_block(operator, launch, matrix, block)?.f32(scale);
     let bytes = (count + block.range.len() * block.width) * matrix.dtype().bytes();
     Ok(launch.cost(bytes as u64, count as u64).launch(grid(operator, count)?, gpu::THREADS)?)
@@ -38,14 +36,13 @@ pub(super) fn gather(
 ) -> Result<()> {
     let count = block.range.len() * block.width;
     let kernel = Function::new(&FAMILY, "gather").of(matrix.dtype());
-    let launch = matrix.device().kernel(kernel).read(matrix.region()).write(packed.tensor.region());
+    let launch = matrix.device().kernel(kernel).read(matrix).write(&packed.tensor);
     let launch = add_block(operator, launch, matrix, block)?.f32(scale).u32(u32::from(packed.accumulate));
     let passes = if packed.accumulate { 3 } else { 2 };
     let bytes = passes * count * matrix.dtype().bytes();
     Ok(launch.cost(bytes as u64, count as u64).launch(grid(operator, count)?, gpu::THREADS)?)
 }
 
-/// Adds the numbers that describe a block.
 fn add_block<'a>(
     operator: &'static str,
     launch: Launch<'a>,

@@ -50,7 +50,6 @@ pub fn gather(matrix: &Tensor, ranges: &[Range<usize>], scale: f32, packed: &Gra
     Ok(())
 }
 
-/// Checks the shapes and returns the blocks.
 fn blocks<'a>(
     operator: &'static str,
     packed: &Tensor,

@@ -19,7 +19,6 @@ const QUERIES: u32 = 4;
 
 const WARP: u32 = 32;
 
-/// `kernels/cached_attention.cu`.
 pub(crate) static FAMILY: Family = family!(
     "cached_attention",
     headers: ["early.cuh", "rotary.cuh"],
@@ -100,8 +99,7 @@ fn store_part(
     let lanes = if vector == 1 { gpu::lanes(qkv.dtype()) } else { 1 };
     let items = time * heads * width / lanes;
     let function = Function::new(&FAMILY, "store").of(qkv.dtype()).variant(variant(all));
-    let launch = qkv.device().kernel(function);
-    let launch = launch.read(qkv.region()).write(array.region()).u32(word(items)?);
+    let launch = qkv.device().kernel(function).read(qkv).write(&array).u32(word(items)?);
     let launch = launch.u32(word(all.query)?).u32(word(heads)?).u32(word(width)?);
     let launch = launch.u32(word(cache.capacity())?).u32(vector);
     let launch = match row {
@@ -135,13 +133,13 @@ pub(super) fn forward(
     let [query, group, width] = [word(heads.query)?, word(group)?, word(heads.width)?];
     let kernel = |name| device.kernel(Function::new(&FAMILY, name).of(dtype).variant(variant));
     let value_width = word(heads.value_width)?;
-    let launch = kernel("chunks").read(qkv.region()).write(cache.array.region()).read(documents.region());
-    let launch = launch.write(partials.region()).u32(query).u32(group).u32(width).u32(word(capacity)?);
+    let launch = kernel("chunks").read(qkv).write(&cache.array).read(documents);
+    let launch = launch.write(partials).u32(query).u32(group).u32(width).u32(word(capacity)?);
     // A window of the capacity or more hides nothing.
     let window = word(window.filter(|window| *window < capacity).unwrap_or(0))?;
     let launch = launch.f32(settings.factor()).f32(soft_cap.unwrap_or(0.0)).u32(window);
     let launch = match angles {
-        Some(table) => launch.read(table.region()).u32(word(table.shape().columns())?),
+        Some(table) => launch.read(table).u32(word(table.shape().columns())?),
         None => launch.null().u32(0),
     };
     let launch = launch.u32(vector(heads, &[qkv, &cache.array]));
@@ -155,13 +153,8 @@ pub(super) fn forward(
     let shared = 4 * (group * (width + CHUNK as u32 + 2) + sums);
     let grid = [chunks, tiles, word(slots)?];
     launch.cost(cache.bytes() as u64, flops).shared(shared).early().launch(grid, STRANDS)?;
-    let launch =
-        kernel("join").early().read(partials.region()).read(documents.region()).write(output.region());
-    let launch = launch.u32(word(slots)?).u32(query).u32(value_width).u32(chunks).u32(window);
-    let launch = match sinks {
-        Some(sinks) => launch.read(sinks.region()),
-        None => launch.null(),
-    };
+    let launch = kernel("join").early().read(partials).read(documents).write(output);
+    let launch = launch.u32(word(slots)?).u32(query).u32(value_width).u32(chunks).u32(window).read(sinks);
     let bytes = workspace::bytes(slots, heads, capacity) + output.bytes();
     Ok(launch.cost(bytes as u64, 0).launch([query, word(rows)?, 1], STRANDS)?)
 }

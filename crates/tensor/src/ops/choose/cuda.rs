@@ -13,7 +13,6 @@ const ROW_THREADS: u32 = 1024;
 const SLICE: usize = 2048;
 const WARP: u32 = 32;
 
-/// `kernels/choose.cu`.
 pub(crate) static FAMILY: Family = family!(
     "choose",
     headers: ["early.cuh", "philox.cuh"],
@@ -44,22 +43,19 @@ pub(super) fn forward(
     let bytes = (count * vocabulary * logits.dtype().bytes()) as u64;
     let kernel = |name| {
         let launch = logits.device().kernel(Function::new(&FAMILY, name).of(logits.dtype()));
-        let launch = launch.read(logits.region()).read(draws.region()).cost(bytes, 0);
-        match seen {
-            Some((tokens, seen)) => launch.read(tokens.region()).write(seen.region()),
-            None => launch.null().null(),
-        }
+        let (tokens, seen) = seen.unzip();
+        launch.read(logits).read(draws).cost(bytes, 0).read(tokens).write(seen)
     };
     let Some(results) = results else {
-        let launch = kernel("choose").write(chosen.region()).u32(word(rows)?).u32(word(vocabulary)?);
+        let launch = kernel("choose").write(chosen).u32(word(rows)?).u32(word(vocabulary)?);
         let launch = launch.f32(scale).u32(top_k).f32(top_p).f32(repetition_penalty);
         return Ok(launch.launch([word(count)?, 1, 1], ROW_THREADS)?);
     };
     let slices = results.shape().dims()[1];
-    let launch = kernel("slices").write(results.region()).u32(word(rows)?).u32(word(vocabulary)?);
+    let launch = kernel("slices").write(results).u32(word(rows)?).u32(word(vocabulary)?);
     let launch = launch.f32(scale).f32(repetition_penalty);
     launch.early().launch([word(slices)?, word(count)?, 1], gpu::THREADS)?;
-    let join = logits.device().kernel(Function::new(&FAMILY, "join")).read(results.region());
-    let join = join.write(chosen.region()).u32(word(slices)?).cost(results.bytes() as u64, 0);
+    let join = logits.device().kernel(Function::new(&FAMILY, "join")).read(results);
+    let join = join.write(chosen).u32(word(slices)?).cost(results.bytes() as u64, 0);
     Ok(join.early().launch([word(count)?, 1, 1], WARP)?)
 }

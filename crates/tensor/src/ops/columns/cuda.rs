@@ -68,7 +68,7 @@ pub(crate) fn finish(
     let region = workspace.region();
     let kernel = Function::new(family, "columns_finish").of(target.tensor.dtype());
     let launch = workspace.device().kernel(kernel);
-    let launch = launch.read(region.part(offset, region.bytes - offset)).write(target.tensor.region());
+    let launch = launch.read(region.part(offset, region.bytes - offset)).write(&target.tensor);
     let launch = launch.u32(cut.runs).u32(cut.width).u32(stride).u32(u32::from(target.accumulate));
     let read = 4 * u64::from(cut.runs) * u64::from(cut.width);
     let launch = launch.cost(read + target.tensor.bytes() as u64, read / 4);

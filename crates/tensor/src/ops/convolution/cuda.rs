@@ -9,7 +9,6 @@ use crate::{Result, Tensor};
 /// Elements of an unfolded window are a multiple of this: a 16-byte access of a half type.
 pub(super) const WIDE: usize = 8;
 
-/// `kernels/convolution.cu`.
 pub(crate) static FAMILY: Family =
     family!("convolution", constants: &[gpu::THREADS_CONSTANT, ("WIDE", WIDE as u32)]);
 
@@ -51,7 +50,7 @@ pub(super) fn unpad(
     }
     let count = gpu::word(operator, out.elements())?;
     let kernel = Function::new(&FAMILY, "unpad").from_to(padded.dtype(), out.dtype());
-    let launch = out.device().kernel(kernel).read(padded.region()).write(out.region());
+    let launch = out.device().kernel(kernel).read(padded).write(out);
     let launch = launch.u32(gpu::word(operator, own)?).u32(gpu::word(operator, columns)?).u32(count);
     let launch = launch.u32(u32::from(*accumulate)).cost(gpu::bytes(&[padded, out]), u64::from(count));
     Ok(launch.launch([count.div_ceil(gpu::THREADS), 1, 1], gpu::THREADS)?)

@@ -64,11 +64,7 @@ fn finish(operator: &'static str, y: &Tensor, Biased { bias, ending }: Biased<'_
     let arrays: Vec<_> = [y, bias].into_iter().chain(residual).collect();
     let vector = bias.elements().is_multiple_of(WIDE) && gpu::aligned(&arrays);
     let launch = y.device().kernel(Function::new(&FAMILY, "finish").of(y.dtype()));
-    let launch = launch.write(y.region()).read(bias.region());
-    let launch = match residual {
-        Some(residual) => launch.read(residual.region()),
-        None => launch.null(),
-    };
+    let launch = launch.write(y).read(bias).read(residual);
     let launch = launch.u32(channels).u32(count).u32(u32::from(ending.has_relu())).u32(u32::from(vector));
     let moved = gpu::bytes(&[y, y]) + residual.map_or(0, |residual| residual.bytes() as u64);
     let threads = if vector { count / WIDE as u32 } else { count };

@@ -55,7 +55,7 @@ impl Unfolded {
             return Ok(());
         }
         let kernel = Function::new(&FAMILY, "pad").of(weight.dtype());
-        let launch = x.device().kernel(kernel).read(weight.region()).write(padded.region());
+        let launch = x.device().kernel(kernel).read(weight).write(&padded);
         let launch = launch.u32(self.word(self.shape.window())?).u32(self.word(self.columns)?);
         self.launch(launch, padded.elements(), gpu::bytes(&[weight, &padded]))?;
         self.pieces(x, &windows, |windows, positions| {
@@ -105,7 +105,7 @@ impl Unfolded {
             let x = x.view(first * image, [images * image])?;
             let windows = windows.view(0, [images * positions, self.columns])?;
             let unfold = Function::new(&FAMILY, "unfold").of(x.dtype());
-            let mut launch = x.device().kernel(unfold).read(x.region()).write(windows.region());
+            let mut launch = x.device().kernel(unfold).read(&x).write(&windows);
             let sizes = [
                 input.as_slice(),
                 &output[..2],

@@ -20,7 +20,6 @@ const VECTORS_PER_THREAD: usize = 4;
 pub(in crate::ops) const MOST_THREADS: u32 = 512;
 pub(in crate::ops) const MEAN_THREADS: u32 = 1024;
 
-/// `kernels/cross_entropy.cu`.
 pub(crate) static FAMILY: Family = family!(
     "cross_entropy",
     headers: ["scores.cuh"],
@@ -64,13 +63,10 @@ pub(super) fn forward(
             loss
         }
     };
-    let launch = device.kernel(kernel).write(scores.region()).read(targets.region());
-    let launch = launch.read(counted.region()).write(workspace.region()).u32(gpu::word(operator, vocab)?);
+    let launch = device.kernel(kernel).write(scores).read(targets);
+    let launch = launch.read(counted).write(workspace).u32(gpu::word(operator, vocab)?);
     let launch = launch.f32(mean.scale).u32(u32::from(gradient.is_some()));
-    let launch = match gradient.as_ref().and_then(|gradient| gradient.loss_scale) {
-        Some(factor) => launch.read(factor.region()),
-        None => launch.null(),
-    };
+    let launch = launch.read(gradient.as_ref().and_then(|gradient| gradient.loss_scale));
     let launch = launch.shared(gpu::word(operator, shared)?);
     let passes = if gradient.is_some() { 2 } else { 1 };
     let launch = launch.cost(passes * scores.bytes() as u64, 4 * scores.elements() as u64);
@@ -87,8 +83,8 @@ pub(in crate::ops) fn threads(operator: &'static str, columns: usize, dtype: DTy
 /// Writes the number of targets that are not ignored, in 32 bits, to `count`.
 pub(in crate::ops) fn count_targets(operator: &'static str, targets: &Tensor, count: &Tensor) -> Result<()> {
     let rows = gpu::word(operator, targets.elements())?;
-    let launch = targets.device().kernel(Function::new(&FAMILY, "count_targets")).read(targets.region());
-    let launch = launch.write(count.region()).u32(rows).cost(targets.bytes() as u64, u64::from(rows));
+    let launch = targets.device().kernel(Function::new(&FAMILY, "count_targets")).read(targets);
+    let launch = launch.write(count).u32(rows).cost(targets.bytes() as u64, u64::from(rows));
     Ok(launch.launch([1, 1, 1], MEAN_THREADS)?)
 }
 
@@ -101,12 +97,8 @@ pub(in crate::ops) fn mean_loss(
     scale: f32,
 ) -> Result<()> {
     let rows = gpu::word(operator, losses.elements())?;
-    let mean = losses.device().kernel(Function::new(&FAMILY, "mean_loss")).read(losses.region());
-    let mean = mean
-        .read(counted.region())
-        .write(loss.region())
-        .u32(rows)
-        .f32(scale)
-        .cost(losses.bytes() as u64, u64::from(rows));
+    let mean = losses.device().kernel(Function::new(&FAMILY, "mean_loss")).read(losses);
+    let mean =
+        mean.read(counted).write(loss).u32(rows).f32(scale).cost(losses.bytes() as u64, u64::from(rows));
     Ok(mean.launch([1, 1, 1], MEAN_THREADS)?)
 }

@@ -6,7 +6,6 @@
 mod cpu;
 pub(crate) mod cuda;
 mod mean;
-mod workspace;
 
 pub use cpu::IGNORED;
 pub use mean::Mean;
@@ -49,7 +48,7 @@ pub fn forward_mean(
     loss_scale: Option<&Tensor>,
 ) -> Result<Output> {
     const OPERATOR: &str = "cross_entropy.forward";
-    let dtype = check::computed(OPERATOR, &[("logits", &logits)])?;
+    check::computed(OPERATOR, &[("logits", &logits)])?;
     check::dtype(OPERATOR, "targets", targets, DType::U32)?;
     check::not_empty(OPERATOR, "logits", &logits)?;
     mean.check(OPERATOR)?;
@@ -63,46 +62,36 @@ pub fn forward_mean(
     }
     let device = logits.device().clone();
     let loss = Tensor::empty(&device, [], DType::F32, Request::new(Category::Activation, OPERATOR))?;
-    let in_place = logits.is_unique();
-    let gradient = match (with_gradient, in_place) {
-        (false, _) => None,
-        (true, true) => Some(logits.clone()),
-        (true, false) => {
-            let request = Request::new(Category::ActivationGradient, OPERATOR);
-            Some(Tensor::empty(&device, logits.shape(), dtype, request)?)
-        }
+    // The gradient overwrites the scores.
+    let scores = match with_gradient {
+        true => logits.into_unique(Request::new(Category::ActivationGradient, OPERATOR))?,
+        false => logits,
     };
-    let workspace = Tensor::workspace(&device, OPERATOR, workspace::forward(rows))?;
-    match (device.backend(), &gradient) {
-        (Backend::Meta, _) => {}
-        (Backend::Cpu, _) => {
+    // One f32 loss per row.
+    let workspace = Tensor::workspace(&device, OPERATOR, 4 * rows)?;
+    match device.backend() {
+        Backend::Meta => {}
+        Backend::Cpu => {
             let targets = targets.read::<u32>()?;
             let counted: Vec<u32> = targets.iter().copied().filter(|target| *target != IGNORED).collect();
             check::indices(OPERATOR, &counted, vocab)?;
             let divisor = mean.divisor(counted.len())?;
-            let total = match &gradient {
-                None => cpu::losses(&logits.values()?, &targets, vocab),
-                Some(gradient) => {
-                    if !in_place {
-                        gradient.copy_from(&logits)?;
-                    }
+            let total = match with_gradient {
+                false => cpu::losses(&scores.values()?, &targets, vocab),
+                true => {
                     let mut weight = mean.scale / divisor as f32;
                     if let Some(factor) = loss_scale {
                         weight *= factor.values()?[0];
                     }
-                    cpu::losses_and_gradient(&mut gradient.values_mut()?, &targets, vocab, weight)
+                    cpu::losses_and_gradient(&mut scores.values_mut()?, &targets, vocab, weight)
                 }
             };
             loss.set(&[mean.of_total(total, divisor)])?;
         }
-        (Backend::Cuda, None) => cuda::forward(OPERATOR, &logits, targets, None, mean, &workspace, &loss)?,
-        (Backend::Cuda, Some(gradient)) => {
-            if !in_place {
-                gradient.copy_from(&logits)?;
-            }
-            let slope = cuda::Slope { loss_scale };
-            cuda::forward(OPERATOR, gradient, targets, Some(slope), mean, &workspace, &loss)?;
+        Backend::Cuda => {
+            let slope = with_gradient.then_some(cuda::Slope { loss_scale });
+            cuda::forward(OPERATOR, &scores, targets, slope, mean, &workspace, &loss)?;
         }
     }
-    Ok(Output { loss, gradient })
+    Ok(Output { loss, gradient: with_gradient.then_some(scores) })
 }

@@ -8,19 +8,18 @@ use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};
 
-/// `kernels/divided_norm.cu`.
 pub(crate) static FAMILY: Family =
     family!("divided_norm", headers: ["held_rows.cuh"], constants: &[gpu::THREADS_CONSTANT]);
 
 pub(super) fn squares(operator: &'static str, x: &Tensor, sums: &Tensor) -> Result<()> {
-    let launch = kernel("squares", x).read(x.region()).write(sums.region());
+    let launch = kernel("squares", x).read(x).write(sums);
     launch_rows(operator, launch, x, &[x], (None, 2))
 }
 
 pub(super) fn rstd(operator: &'static str, sums: &Tensor, columns: usize, epsilon: f32) -> Result<()> {
     let kernel = sums.device().kernel(Function::new(&FAMILY, "rstds").of(DType::F32));
     let (rows, columns) = (gpu::word(operator, sums.elements())?, gpu::word(operator, columns)?);
-    let launch = kernel.write(sums.region()).u32(rows).u32(columns).f32(epsilon);
+    let launch = kernel.write(sums).u32(rows).u32(columns).f32(epsilon);
     let launch = launch.cost(2 * sums.bytes() as u64, 4 * u64::from(rows));
     Ok(launch.launch([rows.div_ceil(gpu::THREADS), 1, 1], gpu::THREADS)?)
 }
@@ -32,8 +31,8 @@ pub(super) fn forward(
     rstd: &Tensor,
     y: &Tensor,
 ) -> Result<()> {
-    let launch = kernel("scale", x).read(x.region()).read(weight.region()).read(rstd.region());
-    launch_rows(operator, launch.write(y.region()), x, &[x, weight, y], (None, 2))
+    let launch = kernel("scale", x).read(x).read(weight).read(rstd);
+    launch_rows(operator, launch.write(y), x, &[x, weight, y], (None, 2))
 }
 
 pub(super) fn products(
@@ -42,8 +41,7 @@ pub(super) fn products(
     Saved { x, weight, rstd }: Saved<'_>,
     sums: &Tensor,
 ) -> Result<()> {
-    let launch = kernel("products", x).read(dy.region()).read(x.region()).read(weight.region());
-    let launch = launch.read(rstd.region()).write(sums.region());
+    let launch = kernel("products", x).read(dy).read(x).read(weight).read(rstd).write(sums);
     launch_rows(operator, launch, x, &[dy, x, weight], (None, 4))
 }
 
@@ -55,8 +53,7 @@ pub(super) fn backward_input(
     columns: usize,
     dx: &Tensor,
 ) -> Result<()> {
-    let launch = kernel("gradient", x).read(dy.region()).read(x.region()).read(weight.region());
-    let launch = launch.read(rstd.region()).read(sums.region()).write(dx.region());
+    let launch = kernel("gradient", x).read(dy).read(x).read(weight).read(rstd).read(sums).write(dx);
     launch_rows(operator, launch, x, &[dy, x, weight, dx], (Some(columns), 5))
 }
 

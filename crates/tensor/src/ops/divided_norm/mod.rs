@@ -46,7 +46,7 @@ pub fn forward(x: &Tensor, weight: &Tensor, rstd: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "divided_norm.forward";
     check_operands(OPERATOR, x, &[("weight", weight)])?;
     check_sums(OPERATOR, x, rstd)?;
-    let y = Tensor::empty(x.device(), x.shape(), x.dtype(), Request::new(Category::Activation, OPERATOR))?;
+    let y = x.like(x.dtype(), Request::new(Category::Activation, OPERATOR))?;
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => cpu::forward(x, weight, rstd, &y)?,
@@ -71,8 +71,7 @@ pub fn products(dy: &Tensor, saved: Saved<'_>, sums: &Tensor) -> Result<()> {
 pub fn backward_input(dy: &Tensor, saved: Saved<'_>, sums: &Tensor, columns: usize) -> Result<Tensor> {
     const OPERATOR: &str = "divided_norm.backward_input";
     check_backward(OPERATOR, dy, saved, sums)?;
-    let request = Request::new(Category::ActivationGradient, OPERATOR);
-    let dx = Tensor::empty(dy.device(), dy.shape(), dy.dtype(), request)?;
+    let dx = dy.like(dy.dtype(), Request::new(Category::ActivationGradient, OPERATOR))?;
     match dy.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => cpu::backward_input(dy, saved, sums, columns, &dx)?,

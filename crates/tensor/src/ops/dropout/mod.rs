@@ -12,7 +12,6 @@ use super::kernels::family;
 use super::{check, elementwise, gpu};
 use crate::{Result, Tensor};
 
-/// `kernels/dropout.cu`.
 pub(super) static FAMILY: Family =
     family!("dropout", headers: ["philox.cuh"], constants: elementwise::CONSTANTS);
 
@@ -24,7 +23,7 @@ pub fn apply(x: Tensor, mask: Mask, category: Category) -> Result<Tensor> {
     check::computed(OPERATOR, &[("x", &x)])?;
     let out = match x.is_unique() {
         true => x.clone().with_maxima(None),
-        false => Tensor::empty(x.device(), x.shape(), x.dtype(), Request::new(category, OPERATOR))?,
+        false => x.like(x.dtype(), Request::new(category, OPERATOR))?,
     };
     match x.device().backend() {
         Backend::Meta => {}
@@ -53,7 +52,7 @@ fn launch(operator: &'static str, x: &Tensor, out: &Tensor, mask: Mask) -> Resul
     let items = x.elements() / if vector { gpu::lanes(x.dtype()) } else { 1 };
     let blocks = items.div_ceil((gpu::THREADS * elementwise::UNROLL) as usize).max(1);
     let launch = x.device().kernel(Function::new(&FAMILY, "dropout").of(x.dtype()));
-    let launch = launch.read(x.region()).write(out.region()).u64(x.elements() as u64);
+    let launch = launch.read(x).write(out).u64(x.elements() as u64);
     let launch = mask.add_to(launch).u64(mask.first_draw).u32(u32::from(vector));
     let launch = launch.cost(gpu::bytes(&[x, out]), 25 * x.elements() as u64);
     Ok(launch.launch([gpu::word(operator, blocks)?, 1, 1], gpu::THREADS)?)

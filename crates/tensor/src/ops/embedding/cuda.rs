@@ -20,7 +20,6 @@ const COLUMNS: u32 = 64;
 /// The number of no token.
 const NO_PADDING: u32 = u32::MAX;
 
-/// `kernels/embedding.cu`.
 pub(crate) static FAMILY: Family = family!(
     "embedding",
     constants: &[
@@ -45,12 +44,8 @@ pub(super) fn forward(
     let aligned = gpu::aligned(&[table, out]) && positions.is_none_or(|positions| gpu::aligned(&[positions]));
     let vector = sizes.width.is_multiple_of(gpu::lanes(table.dtype())) && aligned;
     let kernel = Function::new(&FAMILY, "forward").of(table.dtype());
-    let launch = out.device().kernel(kernel).read(tokens.region()).read(table.region());
-    let launch = match positions {
-        Some(positions) => launch.read(positions.region()),
-        None => launch.null(),
-    };
-    let launch = launch.write(out.region()).u32(word(rows)?).u32(word(sizes.time)?);
+    let launch = out.device().kernel(kernel).read(tokens).read(table).read(positions);
+    let launch = launch.write(out).u32(word(rows)?).u32(word(sizes.time)?);
     let launch = launch.u32(word(sizes.vocab)?).u32(word(sizes.width)?).u32(u32::from(vector));
     let launch = launch.cost(2 * out.bytes() as u64, out.elements() as u64);
     Ok(launch.launch([word(rows.div_ceil(ROWS_PER_BLOCK))?, 1, 1], gpu::THREADS)?)
@@ -65,7 +60,7 @@ pub(super) fn local_tokens(
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
     let launch = out.device().kernel(Function::new(&FAMILY, "local_tokens"));
-    let launch = launch.read(tokens.region()).write(out.region()).u32(word(tokens.elements())?);
+    let launch = launch.read(tokens).write(out).u32(word(tokens.elements())?);
     let launch = launch.u32(word(first)?).u32(word(rows)?).cost(gpu::bytes(&[tokens, out]), 0);
     let blocks = word(tokens.elements().div_ceil(gpu::THREADS as usize))?;
     Ok(launch.launch([blocks, 1, 1], gpu::THREADS)?)
@@ -73,8 +68,7 @@ pub(super) fn local_tokens(
 
 pub(super) fn positions(operator: &'static str, documents: &Tensor, out: &Tensor) -> Result<()> {
     let (tokens, time) = (documents.elements(), documents.shape().columns());
-    let launch = out.device().kernel(Function::new(&FAMILY, "positions"));
-    let launch = launch.read(documents.region()).write(out.region());
+    let launch = out.device().kernel(Function::new(&FAMILY, "positions")).read(documents).write(out);
     let launch = launch.u32(gpu::word(operator, tokens)?).u32(gpu::word(operator, time)?);
     let launch = launch.cost(gpu::bytes(&[documents, out]), 0);
     let blocks = gpu::word(operator, tokens.div_ceil(gpu::THREADS as usize))?;
@@ -127,16 +121,15 @@ pub(super) fn table_gradient(
     let (vocab, width) = (word(sizes.vocab)?, word(sizes.width)?);
     let accumulate = u32::from(table.accumulate);
     let kernel = Function::new(&FAMILY, "rare_rows").from_to(dy.dtype(), table.tensor.dtype());
-    let launch = device.kernel(kernel).read(dy.region()).read(lists.starts).read(lists.lists);
-    let launch =
-        launch.write(table.tensor.region()).u32(vocab).u32(width).u32(accumulate).u32(u32::from(vector));
+    let launch = device.kernel(kernel).read(dy).read(lists.starts).read(lists.lists);
+    let launch = launch.write(&table.tensor).u32(vocab).u32(width).u32(accumulate).u32(u32::from(vector));
     let launch = launch.cost(gpu::bytes(&[dy, &table.tensor]), dy.elements() as u64);
     let blocks = word(sizes.vocab.div_ceil(ROWS_PER_BLOCK))?;
     launch.launch([blocks, word(pieces)?, 1], gpu::THREADS)?;
 
     let kernel = Function::new(&FAMILY, "frequent_rows").from_to(dy.dtype(), table.tensor.dtype());
-    let launch = device.kernel(kernel).read(dy.region()).read(lists.starts).read(lists.frequent);
-    let launch = launch.read(lists.lists).write(table.tensor.region()).u32(vocab).u32(width).u32(accumulate);
+    let launch = device.kernel(kernel).read(dy).read(lists.starts).read(lists.frequent);
+    let launch = launch.read(lists.lists).write(&table.tensor).u32(vocab).u32(width).u32(accumulate);
     let turns = word(workspace::most_frequent(rows).min(MOST_TURNS))?;
     // The number of frequent tokens is known only on the device: the launch before counts the bytes of both.
     let launch = launch.cost(0, 0);
@@ -158,16 +151,15 @@ fn list(
     let blocks = [count.div_ceil(gpu::THREADS), 1, 1];
     let bytes = tokens.bytes() as u64;
     device.zero(lists.counts)?;
-    let launch = kernel("count_tokens").read(tokens.region()).write(lists.counts).u32(count).u32(vocab);
-    let launch = launch.u32(padding);
+    let launch = kernel("count_tokens").read(tokens).write(lists.counts).u32(count).u32(vocab).u32(padding);
     launch.cost(bytes, 0).launch(blocks, gpu::THREADS)?;
     let launch =
         kernel("start_lists").read(lists.counts).write(lists.starts).write(lists.frequent).u32(vocab);
     launch.cost(8 * u64::from(vocab), 0).launch([1, 1, 1], WIDE_THREADS)?;
-    let launch = kernel("list_rare").read(tokens.region()).read(lists.starts).write(lists.counts);
+    let launch = kernel("list_rare").read(tokens).read(lists.starts).write(lists.counts);
     let launch = launch.write(lists.lists).u32(count).u32(padding).cost(2 * bytes, 0);
     launch.launch(blocks, gpu::THREADS)?;
-    let launch = kernel("list_frequent").read(tokens.region()).read(lists.starts).read(lists.frequent);
+    let launch = kernel("list_frequent").read(tokens).read(lists.starts).read(lists.frequent);
     let launch = launch.write(lists.lists).u32(count).u32(vocab).cost(bytes, 0);
     let turns = gpu::word(operator, workspace::most_frequent(rows).min(WIDE_THREADS as usize))?;
     Ok(launch.launch([turns, 1, 1], WIDE_THREADS)?)
@@ -186,7 +178,7 @@ pub(super) fn position_gradient(
     let vector = sizes.width.is_multiple_of(lanes) && gpu::aligned(&[dy, target]);
     let threads = target.elements() / if vector { lanes } else { 1 };
     let kernel = Function::new(&FAMILY, "position_rows").from_to(dy.dtype(), target.dtype());
-    let launch = dy.device().kernel(kernel).read(dy.region()).write(target.region());
+    let launch = dy.device().kernel(kernel).read(dy).write(target);
     let launch = launch.u32(word(sizes.batch)?).u32(word(sizes.time)?).u32(word(target.shape().rows())?);
     let launch = launch.u32(word(sizes.width)?).u32(u32::from(positions.accumulate)).u32(u32::from(vector));
     let launch = launch.cost(gpu::bytes(&[dy, target]), dy.elements() as u64);

@@ -18,8 +18,7 @@ use sizes::Sizes;
 pub fn local_tokens(tokens: &Tensor, first: usize, rows: usize) -> Result<Tensor> {
     const OPERATOR: &str = "embedding.local_tokens";
     check::dtype(OPERATOR, "tokens", tokens, DType::U32)?;
-    let request = Request::new(Category::Activation, OPERATOR);
-    let output = Tensor::empty(tokens.device(), tokens.shape(), DType::U32, request)?;
+    let output = tokens.like(DType::U32, Request::new(Category::Activation, OPERATOR))?;
     match tokens.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
@@ -77,8 +76,7 @@ pub fn positions(documents: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "embedding.positions";
     check::dtype(OPERATOR, "documents", documents, DType::U32)?;
     check::rank(OPERATOR, "documents", documents, 2)?;
-    let request = Request::new(Category::Activation, OPERATOR);
-    let output = Tensor::empty(documents.device(), documents.shape(), DType::U32, request)?;
+    let output = documents.like(DType::U32, Request::new(Category::Activation, OPERATOR))?;
     let time = documents.shape().columns();
     match documents.device().backend() {
         Backend::Meta => {}

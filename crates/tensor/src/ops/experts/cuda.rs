@@ -19,24 +19,15 @@ const ROWS: u32 = gpu::THREADS / WARP;
 /// Rows and columns of a tile of a matmul.
 const TILE: u32 = 64;
 
-/// `kernels/experts.cu`.
 pub(crate) static FAMILY: Family =
     family!("experts", headers: ["activation.cuh", "gate.cuh"], constants: &[gpu::THREADS_CONSTANT]);
 
-/// `kernels/experts_linear.cu`.
 pub(crate) static FAMILY_LINEAR: Family = family!("experts_linear", constants: &[gpu::THREADS_CONSTANT]);
 
 /// Returns the kernel of matmuls for operands of `dtype` with results of `out`.
 fn linear(names: [&'static str; 2], dtype: DType, out: DType) -> Function {
     let name = names[usize::from(out != dtype)];
     Function::new(&FAMILY_LINEAR, name).of(dtype)
-}
-
-fn read_any<'a>(launch: Launch<'a>, tensor: Option<&Tensor>) -> Launch<'a> {
-    match tensor {
-        Some(tensor) => launch.read(tensor.region()),
-        None => launch.null(),
-    }
 }
 
 /// Returns 1 if rows are moved by 16 bytes, else 0.
@@ -67,8 +58,7 @@ pub(super) fn forward(
         return matmul.forward(bias);
     }
     let kernel = linear(["forward", "forward_wide"], x.dtype(), y.dtype());
-    let launch = read_any(x.device().kernel(kernel).read(x.region()).read(weight.region()), bias);
-    let launch = launch.read(routes.offsets.region()).write(y.region());
+    let launch = x.device().kernel(kernel).read(x).read(weight).read(bias).read(&routes.offsets).write(y);
     let launch = launch.u32(experts).u32(outputs).u32(word(x.shape().columns())?);
     let grid = [outputs.div_ceil(TILE), row_tiles(operator, routes)?, 1];
     Ok(launch.cost(gpu::bytes(&[x, weight, y]), 0).launch(grid, gpu::THREADS)?)
@@ -91,8 +81,7 @@ pub(super) fn backward_input(
         return matmul.backward_input();
     }
     let kernel = linear(["backward_input", "backward_input_wide"], dy.dtype(), dx.dtype());
-    let launch = dy.device().kernel(kernel).read(dy.region()).read(weight.region());
-    let launch = launch.read(routes.offsets.region()).write(dx.region());
+    let launch = dy.device().kernel(kernel).read(dy).read(weight).read(&routes.offsets).write(dx);
     let launch = launch.u32(experts).u32(word(dy.shape().columns())?).u32(inputs);
     let grid = [inputs.div_ceil(TILE), row_tiles(operator, routes)?, 1];
     Ok(launch.cost(gpu::bytes(&[dy, weight, dx]), 0).launch(grid, gpu::THREADS)?)
@@ -113,8 +102,7 @@ pub(super) fn backward_weight(
     let [outputs, inputs] = [word(sizes[0])?, word(sizes[1])?];
     let names = ["backward_weight", "backward_weight_wide"];
     let launch = dy.device().kernel(linear(names, dy.dtype(), weight.tensor.dtype()));
-    let launch = launch.read(dy.region()).read(x.region()).read(routes.offsets.region());
-    let launch = launch.write(weight.tensor.region()).u32(outputs).u32(inputs);
+    let launch = launch.read(dy).read(x).read(&routes.offsets).write(&weight.tensor).u32(outputs).u32(inputs);
     let launch = launch.u32(u32::from(weight.accumulate)).cost(gpu::bytes(&[dy, x, &weight.tensor]), 0);
     let grid = [inputs.div_ceil(TILE), outputs.div_ceil(TILE), word(routes.experts())?];
     Ok(launch.launch(grid, gpu::THREADS)?)
@@ -130,9 +118,9 @@ pub(super) fn backward_bias(
     let word = |size| gpu::word(operator, size);
     let outputs = word(dy.shape().columns())?;
     let kernel = linear(["backward_bias", "backward_bias_wide"], dy.dtype(), bias.tensor.dtype());
-    let launch = dy.device().kernel(kernel).read(dy.region());
-    let launch = read_any(launch, is_weighted.then_some(&routes.weights)).read(routes.sources.region());
-    let launch = launch.read(routes.offsets.region()).write(bias.tensor.region()).u32(outputs);
+    let launch = dy.device().kernel(kernel).read(dy);
+    let launch = launch.read(is_weighted.then_some(&routes.weights)).read(&routes.sources);
+    let launch = launch.read(&routes.offsets).write(&bias.tensor).u32(outputs);
     let launch = launch.u32(u32::from(bias.accumulate)).cost(dy.bytes() as u64, dy.elements() as u64);
     let grid = [outputs.div_ceil(gpu::THREADS), word(routes.experts())?, 1];
     Ok(launch.launch(grid, gpu::THREADS)?)
@@ -146,7 +134,7 @@ pub(super) fn gather(operator: &'static str, x: &Tensor, routes: &Routes, gather
         return Ok(());
     }
     let launch = x.device().kernel(Function::new(&FAMILY, "gather").of(x.dtype()));
-    let launch = launch.read(x.region()).read(routes.sources.region()).write(gathered.region());
+    let launch = launch.read(x).read(&routes.sources).write(gathered);
     let launch = launch.u32(slots).u32(word(columns)?).u32(word(routes.per_token())?);
     let launch = launch.u32(vector(columns, &[x, gathered])).cost(2 * gathered.bytes() as u64, 0);
     Ok(launch.launch([slots.div_ceil(ROWS), 1, 1], gpu::THREADS)?)
@@ -170,8 +158,8 @@ pub(super) fn sum(
         None => ("combine", y.dtype()),
     };
     let launch = y.device().kernel(Function::new(&FAMILY, name).of(dtype));
-    let launch = read_any(launch.read(y.region()), bias).read(routes.slots.region());
-    let launch = launch.read(routes.choices.region()).read(routes.weights.region()).write(out.region());
+    let launch = launch.read(y).read(bias).read(&routes.slots);
+    let launch = launch.read(&routes.choices).read(&routes.weights).write(out);
     let launch = launch.u32(rows).u32(word(columns)?).u32(word(routes.per_token())?);
     let aligned = bias.is_none_or(|bias| gpu::aligned(&[bias]));
     let launch = launch.u32(if aligned { vector(columns, &[y, out]) } else { 0 });
@@ -186,7 +174,7 @@ pub(super) fn weigh(operator: &'static str, hidden: &Tensor, routes: &Routes) ->
         return Ok(());
     }
     let launch = hidden.device().kernel(Function::new(&FAMILY, "weigh").of(hidden.dtype()));
-    let launch = launch.write(hidden.region()).read(routes.weights.region()).read(routes.sources.region());
+    let launch = launch.write(hidden).read(&routes.weights).read(&routes.sources);
     let launch = launch.u32(slots).u32(gpu::word(operator, columns)?).u32(vector(columns, &[hidden]));
     let launch = launch.cost(2 * hidden.bytes() as u64, hidden.elements() as u64);
     Ok(launch.launch([slots.div_ceil(ROWS), 1, 1], gpu::THREADS)?)
@@ -205,7 +193,7 @@ pub(super) fn gate_dot(
         return Ok(());
     }
     let launch = pair.device().kernel(Function::new(&FAMILY, gate.dot_kernel()).of(pair.dtype()));
-    let launch = launch.read(pair.region()).read(hidden.region()).write(products.region());
+    let launch = launch.read(pair).read(hidden).write(products);
     let launch = gate.add_to(launch.u32(slots).u32(columns));
     let launch = launch.cost(gpu::bytes(&[pair, hidden]), 4 * hidden.elements() as u64);
     Ok(launch.launch([slots.div_ceil(ROWS), 1, 1], gpu::THREADS)?)
@@ -226,9 +214,9 @@ pub(super) fn weight_gradients(
     }
     let (dtype, columns) = biases.map_or((DType::F32, 0), |(dy, _)| (dy.dtype(), dy.shape().columns()));
     let launch = of_slots.device().kernel(Function::new(&FAMILY, "weight_gradients").of(dtype));
-    let launch = read_any(launch.read(of_slots.region()), biases.map(|(dy, _)| dy));
-    let launch = read_any(launch, biases.map(|(_, bias)| bias)).read(routes.slots.region());
-    let launch = launch.read(routes.choices.region()).write(gradients.region());
+    let launch = launch.read(of_slots).read(biases.map(|(dy, _)| dy));
+    let launch = launch.read(biases.map(|(_, bias)| bias)).read(&routes.slots);
+    let launch = launch.read(&routes.choices).write(gradients);
     let launch = launch.u32(total).u32(word(columns)?).u32(word(routes.per_token())?);
     Ok(launch.launch([total.div_ceil(ROWS), 1, 1], gpu::THREADS)?)
 }
@@ -259,7 +247,7 @@ pub(super) fn spread(
     matrix: &Tensor,
 ) -> Result<()> {
     let launch = packed.device().kernel(Function::new(&FAMILY, "spread").of(packed.dtype()));
-    let launch = launch.read(packed.region()).write(matrix.region());
+    let launch = launch.read(packed).write(matrix);
     let launch = of_parts(operator, launch, packed, parts)?.f32(scale);
     Ok(launch.launch(element_blocks(operator, packed.elements())?, gpu::THREADS)?)
 }
@@ -274,7 +262,7 @@ pub(super) fn collect(
 ) -> Result<()> {
     let target = &packed.tensor;
     let launch = matrix.device().kernel(Function::new(&FAMILY, "collect").of(matrix.dtype()));
-    let launch = launch.read(matrix.region()).write(target.region());
+    let launch = launch.read(matrix).write(target);
     let launch = of_parts(operator, launch, target, parts)?.f32(scale).u32(u32::from(packed.accumulate));
     Ok(launch.launch(element_blocks(operator, target.elements())?, gpu::THREADS)?)
 }
@@ -285,7 +273,7 @@ pub(in crate::ops) fn add_bias(operator: &'static str, logits: &Tensor, bias: &T
         return Ok(());
     }
     let launch = logits.device().kernel(Function::new(&FAMILY, "add_bias"));
-    let launch = launch.write(logits.region()).read(bias.region()).u64(logits.elements() as u64);
+    let launch = launch.write(logits).read(bias).u64(logits.elements() as u64);
     let launch = launch.u32(gpu::word(operator, bias.elements())?);
     Ok(launch.launch(element_blocks(operator, logits.elements())?, gpu::THREADS)?)
 }
@@ -304,7 +292,7 @@ pub(in crate::ops) fn router_input(
         return Ok(());
     }
     let kernel = linear(["router_input", "router_input_wide"], weight.dtype(), dx.dtype());
-    let launch = dy.device().kernel(kernel).read(dy.region()).read(weight.region()).write(dx.region());
+    let launch = dy.device().kernel(kernel).read(dy).read(weight).write(dx);
     let launch = launch.u32(rows).u32(experts).u32(inputs).cost(gpu::bytes(&[dy, weight, dx]), 0);
     Ok(launch.launch([inputs.div_ceil(TILE), rows.div_ceil(TILE), 1], gpu::THREADS)?)
 }
@@ -337,13 +325,12 @@ pub(in crate::ops) fn router_weight(
     let [rows, experts, inputs] = [word(all_rows)?, word(dy.shape().columns())?, word(x.shape().columns())?];
     let count = word(all_rows.div_ceil(each))?;
     let launch = device.kernel(Function::new(&FAMILY_LINEAR, "router_weight").of(x.dtype()));
-    let launch = launch.read(dy.region()).read(x.region()).write(parts.region());
-    let launch = launch.u32(rows).u32(word(each)?).u32(experts).u32(inputs);
+    let launch = launch.read(dy).read(x).write(parts).u32(rows).u32(word(each)?).u32(experts).u32(inputs);
     let grid = [inputs.div_ceil(TILE), experts.div_ceil(TILE), count];
     launch.cost(gpu::bytes(&[dy, x]), 0).launch(grid, gpu::THREADS)?;
     let (target, elements) = (&weight.tensor, word(weight.tensor.elements())?);
     let launch = device.kernel(linear(["router_sum", "router_sum_wide"], x.dtype(), target.dtype()));
-    let launch = launch.read(parts.region()).write(target.region()).u32(count).u32(elements);
+    let launch = launch.read(parts).write(target).u32(count).u32(elements);
     let launch = launch.u32(u32::from(weight.accumulate)).cost(parts.bytes() as u64, 0);
     Ok(launch.launch([elements.div_ceil(gpu::THREADS), 1, 1], gpu::THREADS)?)
 }
@@ -353,8 +340,8 @@ pub(in crate::ops) fn router_bias(operator: &'static str, dy: &Tensor, bias: &Gr
     let [rows, experts] = [dy.shape().rows(), dy.shape().columns()];
     let [rows, experts] = [gpu::word(operator, rows)?, gpu::word(operator, experts)?];
     let (names, dtype) = (["router_bias"; 2], bias.tensor.dtype());
-    let launch = dy.device().kernel(linear(names, dtype, dtype)).read(dy.region());
-    let launch = launch.write(bias.tensor.region()).u32(rows).u32(experts);
+    let launch = dy.device().kernel(linear(names, dtype, dtype)).read(dy);
+    let launch = launch.write(&bias.tensor).u32(rows).u32(experts);
     let launch = launch.u32(u32::from(bias.accumulate)).cost(dy.bytes() as u64, dy.elements() as u64);
     Ok(launch.launch([experts.div_ceil(ROWS), 1, 1], gpu::THREADS)?)
 }

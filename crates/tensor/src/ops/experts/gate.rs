@@ -20,12 +20,6 @@ pub fn forward(pair: &Tensor, routes: &Routes, gate: Gate) -> Result<Tensor> {
     Ok(hidden)
 }
 
-/// [`forward`] for recomputation, which allocates the output and leaves it uncomputed because nothing reads
-/// it.
-pub fn forward_again(pair: &Tensor) -> Result<Tensor> {
-    gate::forward_again(pair)
-}
-
 /// Replaces `pair` by its gradient, and the output's gradient `hidden` by the output, which the next layer's
 /// weight gradient reads. Returns the gradients of the rows' weights, `[slots]` f32.
 pub fn backward(pair: &Tensor, hidden: &Tensor, routes: &Routes, gate: Gate) -> Result<Tensor> {

@@ -99,7 +99,7 @@ impl<'a> Operands<'a> {
     fn add_factors<'t>(&self, launch: Launch<'t>) -> Launch<'t> {
         let Some([left, right]) = self.factors else { return launch };
         let step = |factors: &Tensor| u32::from(factors.elements() > 1);
-        launch.read(left.region()).read(right.region()).u32(step(left)).u32(step(right))
+        launch.read(left).read(right).u32(step(left)).u32(step(right))
     }
 }
 
@@ -196,7 +196,7 @@ impl<'a> Matmul<'a> {
 
     /// Adds what all kernels take.
     fn with_groups<'t>(&self, launch: Launch<'t>) -> Launch<'t> {
-        let launch = launch.read(self.routes.offsets.region()).write(self.result.region());
+        let launch = launch.read(&self.routes.offsets).write(self.result);
         launch.u32(self.experts).u32(self.sizes[0]).u32(self.sizes[1])
     }
 
@@ -220,11 +220,7 @@ impl<'a> Matmul<'a> {
         let launch = self.kernel(["forward", "forward_wide"], false);
         let launch = launch.boxes(left.region(), &self.of_matrix(left, WHOLE.rows));
         let launch = launch.boxes(right.region(), &self.of_experts(right, WHOLE.columns));
-        let launch = self.operands.add_factors(launch);
-        let launch = match bias {
-            Some(bias) => launch.read(bias.region()),
-            None => launch.null(),
-        };
+        let launch = self.operands.add_factors(launch).read(bias);
         self.launch(self.with_groups(launch), &WHOLE)
     }
 

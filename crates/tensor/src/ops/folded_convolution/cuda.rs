@@ -10,7 +10,6 @@ use crate::{Result, Tensor};
 /// Elements of a thread, of one channel if a window has a multiple of them.
 const WIDE: usize = 8;
 
-/// `kernels/folded_convolution.cu`.
 pub(crate) static FAMILY: Family =
     family!("folded_convolution", constants: &[gpu::THREADS_CONSTANT, ("WIDE", WIDE as u32)]);
 
@@ -26,10 +25,8 @@ pub(super) fn fold(
     let window = count / channels.max(1);
     let vector = window.is_multiple_of(WIDE as u32) && gpu::aligned(&[weight, folded]);
     let kernel = Function::new(&FAMILY, "fold").from_to(weight.dtype(), folded.dtype());
-    let launch = weight.device().kernel(kernel).read(weight.region());
-    let launch = launch.read(norm.weight.region()).read(norm.bias.region());
-    let launch = launch.read(norm.mean.region()).read(norm.variance.region());
-    let launch = launch.write(folded.region()).write(bias.region());
+    let launch = weight.device().kernel(kernel).read(weight).read(norm.weight).read(norm.bias);
+    let launch = launch.read(norm.mean).read(norm.variance).write(folded).write(bias);
     let launch = launch.u32(window).u32(count).u32(u32::from(vector)).f32(norm.epsilon);
     let blocks = [count.div_ceil(WIDE as u32 * gpu::THREADS), 1, 1];
     let moved = gpu::bytes(&[weight, folded, bias]);

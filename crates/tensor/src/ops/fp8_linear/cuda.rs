@@ -17,7 +17,6 @@ const PER_THREAD: usize = 4;
 /// Rows and columns of a block of a cast.
 const SIDE: usize = SUMMED_ROWS;
 
-/// `kernels/fp8_linear.cu`.
 pub(crate) static FAMILY: Family = family!(
     "fp8_linear",
     headers: ["activation.cuh", "columns.cuh", "fp8_operands.cuh", "maximum.cuh"],
@@ -71,13 +70,13 @@ pub(super) fn measure(call: &Call<'_>, words: &Tensor) -> Result<()> {
     match call.recipe {
         Recipe::Tensorwise => {
             let groups = call.rows * call.columns / GROUP;
-            let launch = kernel(maximum).read(x.region()).write(words.region()).u64(groups as u64);
+            let launch = kernel(maximum).read(x).write(words).u64(groups as u64);
             let launch = launch.u32(word(call.columns)?).u32(is_vector(call)).cost(cost.0, cost.1);
             let blocks = word(groups.div_ceil(gpu::THREADS as usize * PER_THREAD))?;
             Ok(launch.launch([blocks, 1, 1], gpu::THREADS)?)
         }
         Recipe::Rowwise => {
-            let launch = kernel(outer_maxima).read(x.region()).write(words.region());
+            let launch = kernel(outer_maxima).read(x).write(words);
             let launch = launch.u32(word(call.rows)?).u32(word(call.columns)?).u32(is_vector(call));
             Ok(launch.cost(cost.0, cost.1).launch(tiles(call)?, gpu::THREADS)?)
         }
@@ -91,14 +90,14 @@ pub(super) fn cast(call: &Call<'_>, maxima: Option<&Tensor>, output: &Quantised)
     let Some(format) = output.layouts().next().map(|layout| layout.values.dtype()) else { return Ok(()) };
     let [.., cast] = names(call.input);
     let mut launch = x.device().kernel(Function::new(&FAMILY, cast).from_to(x.dtype(), format));
-    launch = launch.read(x.region());
+    launch = launch.read(x);
     let [rows, columns] =
         [&output.stored, &output.transposed].map(|layout| layout.as_ref().map(|layout| &layout.scales));
     let rows = if call.recipe == Recipe::Tensorwise { rows.or(columns) } else { rows };
     let [stored, transposed] =
         [&output.stored, &output.transposed].map(|layout| layout.as_ref().map(|layout| &layout.values));
     for operand in [maxima, rows, columns, stored, transposed, call.sums] {
-        launch = gpu::write_any(launch, operand);
+        launch = launch.write(operand);
     }
     launch = launch.u32(word(call.rows)?).u32(word(call.columns)?).u32(word(padded(call.rows))?);
     launch = launch.u32(u32::from(call.recipe == Recipe::Rowwise)).u32(is_vector(call));
@@ -123,7 +122,7 @@ pub(super) fn backward_activation(
 ) -> Result<()> {
     let groups = dy.elements() / GROUP;
     let kernel = Function::new(&FAMILY, activation.name_of_gradient()).of(dy.dtype());
-    let launch = dy.device().kernel(kernel).read(saved.region()).write(dy.region()).write(cells.region());
+    let launch = dy.device().kernel(kernel).read(saved).write(dy).write(cells);
     let launch = launch.u64(groups as u64).u32(u32::from(gpu::aligned(&[dy, saved])));
     let launch = launch.cost(3 * dy.bytes() as u64, 8 * dy.elements() as u64);
     let blocks = groups.div_ceil(gpu::THREADS as usize * PER_THREAD);

@@ -6,7 +6,6 @@ use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor, TensorError};
 
-/// `kernels/hash.cu`.
 pub(crate) static FAMILY: Family = family!("hash", constants: &[gpu::THREADS_CONSTANT]);
 
 /// Elements that a thread mixes, at least, before further blocks are launched.
@@ -29,7 +28,7 @@ pub(super) fn add_to(operator: &'static str, sum: &Tensor, tensor: &Tensor) -> R
     };
     let elements = tensor.elements();
     let blocks = elements.div_ceil(EACH * gpu::THREADS as usize).clamp(1, MOST_BLOCKS);
-    let launch = tensor.device().kernel(kernel).read(tensor.region()).write(sum.region());
+    let launch = tensor.device().kernel(kernel).read(tensor).write(sum);
     let launch = launch.u64(elements as u64).cost(tensor.bytes() as u64, OPERATIONS * elements as u64);
     Ok(launch.launch([gpu::word(operator, blocks)?, 1, 1], gpu::THREADS)?)
 }

@@ -8,7 +8,6 @@ use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};
 
-/// `kernels/latent_qkv.cu`.
 pub(crate) static FAMILY: Family = family!("latent_qkv", constants: &[gpu::THREADS_CONSTANT]);
 
 pub(super) fn forward(
@@ -18,8 +17,7 @@ pub(super) fn forward(
     packed: &Tensor,
 ) -> Result<()> {
     let launch = packed.device().kernel(Function::new(&FAMILY, "pack").of(packed.dtype()));
-    let launch = launch.read(queries.region()).read(keys_values.region()).read(rotated.region());
-    let launch = launch.write(packed.region());
+    let launch = launch.read(queries).read(keys_values).read(rotated).write(packed);
     launch_rows(operator, launch, heads, [queries, keys_values, rotated, packed])
 }
 
@@ -29,9 +27,8 @@ pub(super) fn backward(
     heads: LatentHeads,
     [queries, keys_values, rotated]: &[Tensor; 3],
 ) -> Result<()> {
-    let launch = dy.device().kernel(Function::new(&FAMILY, "unpack").of(dy.dtype()));
-    let launch = launch.read(dy.region());
-    let launch = launch.write(queries.region()).write(keys_values.region()).write(rotated.region());
+    let launch = dy.device().kernel(Function::new(&FAMILY, "unpack").of(dy.dtype())).read(dy);
+    let launch = launch.write(queries).write(keys_values).write(rotated);
     launch_rows(operator, launch, heads, [queries, keys_values, rotated, dy])
 }
 

@@ -1,12 +1,9 @@
 //! Layer normalisation of a row on the host.
 
-use device::DType;
-
 use crate::ops::columns;
 use crate::ops::math::{sum, sum2};
 use crate::ops::row_norm::cpu::{self as rows, Outputs};
 
-/// Parameters of the layer.
 #[derive(Clone, Copy)]
 pub(super) struct Affine<'a> {
     pub(super) weight: &'a [f32],
@@ -25,22 +22,6 @@ pub(super) struct Saved<'a> {
 pub(super) fn forward(x: &[f32], affine: Affine<'_>, out: Outputs<'_, 2>) {
     rows::forward(
         x,
-        affine.weight.len(),
-        out,
-        #[inline(always)]
-        |x: &[f32], y: &mut [f32]| normalise(x, affine, y),
-    );
-}
-
-pub(super) fn forward_residual(
-    inputs: [&[f32]; 2],
-    affine: Affine<'_>,
-    sum: (&mut [f32], DType),
-    out: Outputs<'_, 2>,
-) {
-    rows::forward_residual(
-        inputs,
-        sum,
         affine.weight.len(),
         out,
         #[inline(always)]

@@ -10,14 +10,12 @@ use crate::ops::row_norm::Settings;
 use crate::ops::row_norm::cuda::{BackwardInput, BackwardWeight, Forward};
 use crate::{Result, Tensor};
 
-/// `kernels/layer_norm.cu`.
 pub(crate) static FAMILY: Family = family!(
     "layer_norm",
     headers: ["columns.cuh", "held_rows.cuh", "maximum.cuh"],
     constants: columns::MEASURING_CONSTANTS,
 );
 
-/// Parameters of the layer.
 #[derive(Clone, Copy)]
 pub(super) struct Affine<'a> {
     pub(super) weight: &'a Tensor,

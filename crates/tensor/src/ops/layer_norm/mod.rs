@@ -15,7 +15,6 @@ pub use super::row_norm::Settings;
 use super::row_norm::cpu::Outputs;
 use super::row_norm::{self, check_operands, check_saved};
 use super::{GradientTarget, check};
-use crate::host_values::ValuesMut;
 use crate::{Result, Tensor};
 pub use output::Output;
 
@@ -30,21 +29,9 @@ pub fn forward(
     bias: Option<&Tensor>,
     settings: impl Into<Settings>,
 ) -> Result<Output> {
-    let settings = settings.into();
-    let Settings { epsilon, measures, .. } = settings;
     const OPERATOR: &str = "layer_norm.forward";
     check_operands(OPERATOR, x, &parameters(weight, bias))?;
-    let result = allocate(OPERATOR, x, measures)?;
-    match x.device().backend() {
-        Backend::Meta => {}
-        Backend::Cpu => {
-            let bias = bias.map(Tensor::values).transpose()?;
-            let parameters = cpu::Affine { weight: &weight.values()?, bias: bias.as_deref(), epsilon };
-            cpu::forward(&x.values()?, parameters, outputs(&mut writes(&result)?));
-        }
-        Backend::Cuda => cuda::forward(OPERATOR, x, None, cuda::Affine { weight, bias, settings }, &result)?,
-    }
-    Ok(result)
+    normalise(OPERATOR, x, None, weight, bias, settings.into())
 }
 
 /// Computes `sum = residual + branch` and its normalised rows; the sum is rounded to its type before it is
@@ -57,27 +44,46 @@ pub fn forward_residual(
     bias: Option<&Tensor>,
     settings: impl Into<Settings>,
 ) -> Result<(Tensor, Output)> {
-    let settings = settings.into();
-    let Settings { epsilon, measures, .. } = settings;
     const OPERATOR: &str = "layer_norm.forward_residual";
     let dtype = check_operands(OPERATOR, residual, &parameters(weight, bias))?;
     let sum = row_norm::allocate_sum(OPERATOR, residual, branch, dtype)?;
-    let result = allocate(OPERATOR, residual, measures)?;
-    match residual.device().backend() {
+    let result = normalise(OPERATOR, residual, Some((branch, &sum)), weight, bias, settings.into())?;
+    Ok((sum, result))
+}
+
+/// Normalises the rows of `x`; with `residual` (branch, sum), stores x + branch in `sum` and normalises its
+/// rows.
+fn normalise(
+    operator: &'static str,
+    x: &Tensor,
+    residual: Option<(&Tensor, &Tensor)>,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    settings: Settings,
+) -> Result<Output> {
+    let output = row_norm::allocate_output(operator, x, settings.measures)?;
+    let statistic = || row_norm::allocate_statistic(operator, x);
+    let result = Output { output, mean: statistic()?, rstd: statistic()? };
+    match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let bias = bias.map(Tensor::values).transpose()?;
-            let parameters = cpu::Affine { weight: &weight.values()?, bias: bias.as_deref(), epsilon };
-            let (residual, branch, mut sum) = (residual.values()?, branch.values()?, sum.values_mut()?);
-            let mut writes = writes(&result)?;
-            cpu::forward_residual([&residual, &branch], parameters, (&mut sum, dtype), outputs(&mut writes));
+            let x = row_norm::sum_on_host(x, residual)?.values()?;
+            let (weight, bias) = (weight.values()?, bias.map(Tensor::values).transpose()?);
+            let Output { output, mean, rstd } = &result;
+            let (mut output, mut mean, mut rstd) =
+                (output.values_mut()?, mean.values_mut()?, rstd.values_mut()?);
+            let outputs = Outputs { output: &mut output, statistics: [&mut mean, &mut rstd] };
+            cpu::forward(
+                &x,
+                cpu::Affine { weight: &weight, bias: bias.as_deref(), epsilon: settings.epsilon },
+                outputs,
+            );
         }
         Backend::Cuda => {
-            let affine = cuda::Affine { weight, bias, settings };
-            cuda::forward(OPERATOR, residual, Some((branch, &sum)), affine, &result)?;
+            cuda::forward(operator, x, residual, cuda::Affine { weight, bias, settings }, &result)?;
         }
     }
-    Ok((sum, result))
+    Ok(result)
 }
 
 /// Computes the gradient of the input `x` from the output's gradient `dy`, plus `dsum` if present, the
@@ -161,20 +167,4 @@ pub fn backward_weight(
 
 fn parameters<'a>(weight: &'a Tensor, bias: Option<&'a Tensor>) -> Vec<(&'static str, &'a Tensor)> {
     std::iter::once(("weight", weight)).chain(bias.map(|bias| ("bias", bias))).collect()
-}
-
-fn allocate(operator: &'static str, x: &Tensor, measures: bool) -> Result<Output> {
-    let output = row_norm::allocate_output(operator, x, measures)?;
-    let statistic = || row_norm::allocate_statistic(operator, x);
-    Ok(Output { output, mean: statistic()?, rstd: statistic()? })
-}
-
-type Write<'a> = ValuesMut<'a>;
-
-fn writes(result: &Output) -> Result<[Write<'_>; 3]> {
-    Ok([result.output.values_mut()?, result.mean.values_mut()?, result.rstd.values_mut()?])
-}
-
-fn outputs<'a>([output, mean, rstd]: &'a mut [Write<'_>; 3]) -> Outputs<'a, 2> {
-    Outputs { output, statistics: [mean, rstd] }
 }

@@ -8,7 +8,6 @@ use crate::ops::kernels::family;
 use crate::ops::{GradientTarget, gpu};
 use crate::{Result, Tensor};
 
-/// `kernels/linear.cu`.
 pub(crate) static FAMILY: Family = family!("linear", headers: ["columns.cuh"], constants: columns::CONSTANTS);
 
 fn operand(tensor: &Tensor) -> Operand<'_> {
@@ -125,7 +124,7 @@ pub(super) fn sum_bias(
 ) -> Result<()> {
     let cut = Cut::of(operator, dy, gpu::aligned(&[dy]))?;
     let kernel = Function::new(&FAMILY, "bias_sums").of(dy.dtype());
-    let launch = dy.device().kernel(kernel).read(dy.region()).write(workspace.region());
+    let launch = dy.device().kernel(kernel).read(dy).write(workspace);
     let launch = launch.u32(cut.rows).u32(cut.width).u32(cut.rows_per_run).u32(u32::from(cut.vector));
     let cost = dy.bytes() as u64;
     launch.cost(cost, dy.elements() as u64).launch(cut.grid(), gpu::THREADS)?;

@@ -18,7 +18,6 @@ pub enum Ending<'a> {
 }
 
 impl<'a> Ending<'a> {
-    /// The residual, if there is one.
     pub(in crate::ops) fn residual(self) -> Option<&'a Tensor> {
         match self {
             Ending::ResidualRelu(residual) => Some(residual),
@@ -26,7 +25,6 @@ impl<'a> Ending<'a> {
         }
     }
 
-    /// Returns whether ReLU is applied.
     pub(in crate::ops) fn has_relu(self) -> bool {
         !matches!(self, Ending::None)
     }

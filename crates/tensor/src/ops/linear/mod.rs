@@ -6,6 +6,7 @@ mod ending;
 
 use device::{Backend, Category, DType, Epilogue, Request, Work};
 
+pub use super::activation::backward as backward_activation;
 use super::activation::{self, Activation};
 use super::{GradientTarget, check, columns};
 use crate::{Result, Tensor};
@@ -49,13 +50,18 @@ pub(super) fn plain(
     clip: bool,
 ) -> Result<Tensor> {
     let output = allocate(operator, x, weight, bias)?;
+    affine(x, weight, bias, clip, &output)?;
+    Ok(output)
+}
+
+/// output = x · Wᵀ + b, limited to at least 0 if `clip`.
+fn affine(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, clip: bool, output: &Tensor) -> Result<()> {
     count(x, weight);
     match x.device().backend() {
-        Backend::Meta => {}
-        Backend::Cpu => cpu::affine(x, weight, bias, clip, &output, false)?,
-        Backend::Cuda => cuda::affine(x, weight, bias, clip, &output)?,
+        Backend::Meta => Ok(()),
+        Backend::Cpu => cpu::affine(x, weight, bias, clip, output, false),
+        Backend::Cuda => cuda::affine(x, weight, bias, clip, output),
     }
-    Ok(output)
 }
 
 /// x · Wᵀ + b, and `activation` of it.
@@ -99,13 +105,6 @@ pub(super) fn allocate(
     Tensor::empty(x.device(), shape, dtype, Request::new(Category::Activation, operator))
 }
 
-/// Computes the gradient of the pre-activation from that of the output; `saved` is the output for ReLU, the
-/// pre-activation for all others. Overwrites `dy` if it is the only view of its storage, else returns a new
-/// tensor.
-pub fn backward_activation(dy: Tensor, saved: &Tensor, activation: Activation) -> Result<Tensor> {
-    activation::backward(dy, saved, activation)
-}
-
 /// out `[.., out]` += x `[.., in]` · weightᵀ + bias; sums are in f32 and rounded once. The output may be f32
 /// for operands of all types, then without a bias.
 pub fn add(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, out: &Tensor) -> Result<()> {
@@ -137,12 +136,7 @@ pub fn add_backward_input(dy: &Tensor, weight: &Tensor, dx: &Tensor) -> Result<(
     let (outputs, inputs) = matrix(OPERATOR, weight)?;
     check::shape(OPERATOR, "dy", dy, check::with_columns(dx.shape(), outputs))?;
     check::shape(OPERATOR, "dx", dx, check::with_columns(dy.shape(), inputs))?;
-    count(dy, weight);
-    match dy.device().backend() {
-        Backend::Meta => Ok(()),
-        Backend::Cpu => cpu::backward_input(dy, weight, dx, true),
-        Backend::Cuda => cuda::backward_input(dy, weight, dx, true, Epilogue::None),
-    }
+    sum_backward_input(dy, weight, dx, true)
 }
 
 /// dx `[.., in]` = dy `[.., out]` · weight `[out, in]`.
@@ -186,12 +180,7 @@ pub fn partial(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     let (shape, request) =
         (check::with_columns(x.shape(), outputs), Request::new(Category::Activation, OPERATOR));
     let output = Tensor::empty(x.device(), shape, DType::F32, request)?;
-    count(x, weight);
-    match x.device().backend() {
-        Backend::Meta => {}
-        Backend::Cpu => cpu::affine(x, weight, None, false, &output, false)?,
-        Backend::Cuda => cuda::affine(x, weight, None, false, &output)?,
-    }
+    affine(x, weight, None, false, &output)?;
     Ok(output)
 }
 

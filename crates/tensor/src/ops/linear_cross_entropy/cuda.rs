@@ -5,12 +5,11 @@ use device::{Family, Function};
 use super::piece::{Piece, Settings};
 use super::statistics::Statistics;
 use crate::ops::cross_entropy::IGNORED;
-use crate::ops::cross_entropy::cuda::{MOST_THREADS, count_targets, mean_loss, threads};
+use crate::ops::cross_entropy::cuda::{MOST_THREADS, mean_loss, threads};
 use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};
 
-/// `kernels/linear_cross_entropy.cu`.
 pub(crate) static FAMILY: Family = family!(
     "linear_cross_entropy",
     headers: ["scores.cuh"],
@@ -27,8 +26,8 @@ pub(super) fn join(
 ) -> Result<()> {
     let [maxima, sums, losses] = [statistics.part(0)?, statistics.part(1)?, statistics.part(2)?];
     let kernel = Function::new(&FAMILY, "join").of(scores.dtype());
-    let launch = scores.device().kernel(kernel).read(scores.region()).read(targets.region());
-    let launch = launch.write(maxima.region()).write(sums.region()).write(losses.region());
+    let launch = scores.device().kernel(kernel).read(scores).read(targets);
+    let launch = launch.write(&maxima).write(&sums).write(&losses);
     let [first, classes] = [gpu::word(operator, piece.first)?, gpu::word(operator, piece.classes)?];
     let launch = launch.u32(first).u32(classes).u32(gpu::word(operator, piece.vocabulary)?);
     let launch = launch.u32(u32::from(piece.is_fresh)).u32(u32::from(piece.is_last));
@@ -46,17 +45,12 @@ pub(super) fn merge(
     classes: usize,
 ) -> Result<()> {
     let (lanes, rows) = (parts.shape().dims()[0], targets.elements());
-    let launch = parts.device().kernel(Function::new(&FAMILY, "merge")).read(parts.region());
-    let launch = launch.read(targets.region()).write(merged.region()).u32(gpu::word(operator, lanes)?);
+    let launch = parts.device().kernel(Function::new(&FAMILY, "merge")).read(parts);
+    let launch = launch.read(targets).write(merged).u32(gpu::word(operator, lanes)?);
     let launch = launch.u32(gpu::word(operator, classes)?).u32(gpu::word(operator, rows)?);
     let launch = launch.cost(gpu::bytes(&[parts, targets, merged]), 4 * parts.elements() as u64);
     let blocks = gpu::word(operator, rows.div_ceil(MOST_THREADS as usize))?;
     Ok(launch.launch([blocks, 1, 1], MOST_THREADS)?)
-}
-
-/// Counts the targets that are not ignored.
-pub(super) fn count(operator: &'static str, targets: &Tensor, counted: &Tensor) -> Result<()> {
-    count_targets(operator, targets, counted)
 }
 
 /// Computes the mean of the rows' losses.
@@ -76,13 +70,9 @@ pub(super) fn gradient(
 ) -> Result<()> {
     let (maxima, sums) = (statistics.part(0)?, statistics.part(1)?);
     let kernel = Function::new(&FAMILY, "gradient").of(scores.dtype());
-    let launch = scores.device().kernel(kernel).write(scores.region()).read(targets.region());
-    let launch = launch.read(maxima.region()).read(sums.region()).read(statistics.counted.region());
-    let launch = match &statistics.weights {
-        Some(weights) => launch.read(weights.region()),
-        None => launch.null(),
-    };
-    let launch = launch.read(factor.region()).u32(gpu::word(operator, piece.first)?);
+    let launch = scores.device().kernel(kernel).write(scores).read(targets);
+    let launch = launch.read(&maxima).read(&sums).read(&statistics.counted).read(statistics.weights.as_ref());
+    let launch = launch.read(factor).u32(gpu::word(operator, piece.first)?);
     let launch = launch.u32(gpu::word(operator, piece.classes)?).f32(piece.soft_cap).f32(settings.scale);
     let launch = launch.cost(2 * scores.bytes() as u64, 4 * scores.elements() as u64);
     let rows = gpu::word(operator, targets.elements())?;

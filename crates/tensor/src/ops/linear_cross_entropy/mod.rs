@@ -19,6 +19,7 @@ use piece::{Piece, pieces};
 pub use statistics::Statistics;
 
 use super::cross_entropy::Mean;
+use super::cross_entropy::cuda::count_targets;
 use super::{Activation, GradientTarget, cast, check, linear};
 use crate::{Result, Tensor};
 
@@ -131,7 +132,7 @@ fn new_statistics(
     match device.backend() {
         Backend::Meta => {}
         Backend::Cpu => cpu::count(targets, &counted)?,
-        Backend::Cuda => cuda::count(operator, targets, &counted)?,
+        Backend::Cuda => count_targets(operator, targets, &counted)?,
     }
     Ok(Statistics { rows, counted, weights: None })
 }
@@ -175,7 +176,7 @@ impl Gradients<'_> {
     ) -> Result<Option<Tensor>> {
         let request = Request::new(Category::ActivationGradient, operator);
         let sum = match self.input {
-            true => Some(Tensor::empty(x.device(), x.shape(), DType::F32, request)?),
+            true => Some(x.like(DType::F32, request)?),
             false => None,
         };
         for (first, piece) in pieces {

@@ -13,7 +13,6 @@ use crate::{Result, Tensor};
 /// Elements of one block of the kernels.
 const CHUNK: u32 = 4096;
 
-/// `kernels/optimizer.cu`.
 pub(in crate::ops) static FAMILY: Family = family!(
     "optimizer",
     headers: [

@@ -9,6 +9,5 @@ pub(super) struct Piece<'a, G> {
     pub(super) gradient: &'a [G],
     /// The rule's states in its order; unused ones are empty.
     pub(super) states: [&'a mut [f32]; MOST_STATES],
-    /// Whether weight decay applies.
     pub(super) decay: bool,
 }

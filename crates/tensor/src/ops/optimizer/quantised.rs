@@ -14,7 +14,6 @@ use crate::ops::norm;
 pub const BLOCK: usize = 256;
 const _: () = assert!(norm::CHUNK.is_multiple_of(BLOCK));
 
-/// Number of codes.
 pub(super) const CODES: usize = 256;
 
 /// The fractions that codes stand for, in increasing order.

@@ -66,7 +66,6 @@ impl UpdateRule {
         }
     }
 
-    /// The operator's name in errors.
     pub(super) fn operator(&self) -> &'static str {
         match self {
             UpdateRule::AdamW { .. } => "adamw.step",

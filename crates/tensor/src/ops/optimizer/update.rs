@@ -114,7 +114,7 @@ fn on_gpu(
     let storage = items.first().map_or(Storage::Single, Item::storage);
     let kernel = Function::new(&FAMILY, rule.update_kernel(storage)).of(gradients);
     let launch = state.tensor().device().kernel(kernel);
-    let launch = launch.read(listing.table.region()).read(state.region()).u32(listing.count);
+    let launch = launch.read(listing.table).read(state.region()).u32(listing.count);
     Ok(launch.cost(listing.bytes, 0).launch([listing.blocks, 1, 1], gpu::THREADS)?)
 }
 

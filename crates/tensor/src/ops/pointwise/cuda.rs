@@ -9,7 +9,6 @@ use crate::ops::kernels::family;
 use crate::ops::layout::{Layout, add_layout, add_sizes, sizes};
 use crate::{Result, Tensor};
 
-/// `kernels/pointwise.cu`.
 pub(crate) static FAMILY: Family = family!(
     "pointwise",
     headers: ["elementwise.cuh", "layout.cuh"],
@@ -40,7 +39,7 @@ pub(super) fn pair(
         return Ok(());
     }
     let kernel = Function::new(&FAMILY, function.name()).of(out.dtype());
-    let launch = out.device().kernel(kernel).read(a.region()).read(b.region()).write(out.region());
+    let launch = out.device().kernel(kernel).read(a).read(b).write(out);
     let launch = add_sizes(operator, launch, &sizes(out.shape()))?;
     let launch = add_layout(add_layout(launch, &of_a), &of_b).u64(count as u64);
     let launch = launch.cost(gpu::bytes(&[a, b, out]), count as u64);

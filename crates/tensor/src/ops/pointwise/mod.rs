@@ -17,7 +17,7 @@ use crate::{Result, Shape, Tensor};
 pub fn forward(x: &Tensor, function: Pointwise) -> Result<Tensor> {
     const OPERATOR: &str = "pointwise.forward";
     let dtype = check::computed(OPERATOR, &[("x", x)])?;
-    let output = Tensor::empty(x.device(), x.shape(), dtype, Request::new(Category::Activation, OPERATOR))?;
+    let output = x.like(dtype, Request::new(Category::Activation, OPERATOR))?;
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cuda => cuda::forward(x, &output, function)?,
@@ -37,8 +37,7 @@ pub fn backward(dy: &Tensor, x: &Tensor, function: Pointwise) -> Result<Tensor> 
     const OPERATOR: &str = "pointwise.backward";
     let dtype = check::computed(OPERATOR, &[("dy", dy), ("x", x)])?;
     check::shape(OPERATOR, "x", x, dy.shape())?;
-    let request = Request::new(Category::ActivationGradient, OPERATOR);
-    let dx = Tensor::empty(x.device(), x.shape(), dtype, request)?;
+    let dx = x.like(dtype, Request::new(Category::ActivationGradient, OPERATOR))?;
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cuda => cuda::backward(dy, x, &dx, function)?,

@@ -7,7 +7,6 @@ use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor, TensorError};
 
-/// `kernels/pooling.cu`.
 pub(crate) static FAMILY: Family = family!("pooling", constants: &[gpu::THREADS_CONSTANT]);
 
 /// Most elements of a window whose largest is found again in backward: positions are 16-bit numbers.
@@ -64,9 +63,9 @@ fn launch(
     let threads = gpu::word(operator, if vector { elements / lanes } else { elements })?;
     let mut launch = out.device().kernel(kernel);
     for operand in operands {
-        launch = launch.read(operand.region());
+        launch = launch.read(*operand);
     }
-    launch = launch.write(out.region());
+    launch = launch.write(out);
     let windows = shape.windows;
     let sizes = [
         shape.input,

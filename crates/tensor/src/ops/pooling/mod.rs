@@ -32,7 +32,7 @@ pub fn maximum_backward(dy: &Tensor, x: &Tensor, y: &Tensor, windows: &Windows) 
     let shape = windows.shape(OPERATOR, x)?;
     check::shape(OPERATOR, "y", y, shape.output())?;
     check::shape(OPERATOR, "dy", dy, shape.output())?;
-    let dx = Tensor::empty(x.device(), x.shape(), x.dtype(), request(OPERATOR))?;
+    let dx = x.like(x.dtype(), request(OPERATOR))?;
     let positions = Tensor::workspace(x.device(), OPERATOR, cuda::positions_bytes(&shape))?;
     match x.device().backend() {
         Backend::Meta => {}

@@ -59,7 +59,6 @@ impl Windows {
     }
 }
 
-/// Sizes of a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WindowShape {
     pub(super) windows: Windows,

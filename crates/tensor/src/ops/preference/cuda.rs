@@ -14,7 +14,6 @@ use crate::{Result, Tensor};
 /// weights of rows of the answer and of all rows.
 const SUMS: usize = 6;
 
-/// `kernels/preference.cu`.
 pub(crate) static FAMILY: Family = family!(
     "preference",
     constants: &[
@@ -35,8 +34,8 @@ fn sum(operator: &'static str, sequences: Sequences, sums: &Tensor) -> Result<()
     let Sequences { losses, targets, answers } = sequences;
     let count = gpu::word(operator, answers.elements())?;
     let time = gpu::word(operator, targets.elements() / answers.elements())?;
-    let launch = losses.device().kernel(Function::new(&FAMILY, "sequences")).read(losses.region());
-    let launch = launch.read(targets.region()).read(answers.region()).write(sums.region()).u32(time);
+    let launch = losses.device().kernel(Function::new(&FAMILY, "sequences")).read(losses);
+    let launch = launch.read(targets).read(answers).write(sums).u32(time);
     let launch = launch.cost(gpu::bytes(&[losses, targets, sums]), 2 * losses.elements() as u64);
     Ok(launch.launch([count, 1, 1], gpu::THREADS)?)
 }
@@ -50,8 +49,8 @@ pub(super) fn scores(
 ) -> Result<()> {
     sum(operator, sequences, sums)?;
     let count = gpu::word(operator, scores.elements())?;
-    let launch = scores.device().kernel(Function::new(&FAMILY, "scores")).read(sums.region());
-    let launch = launch.write(scores.region()).u32(count).cost(gpu::bytes(&[sums, scores]), 0);
+    let launch = scores.device().kernel(Function::new(&FAMILY, "scores")).read(sums);
+    let launch = launch.write(scores).u32(count).cost(gpu::bytes(&[sums, scores]), 0);
     Ok(launch.launch([count.div_ceil(gpu::THREADS), 1, 1], gpu::THREADS)?)
 }
 
@@ -70,20 +69,13 @@ pub(super) fn forward(
     let count = gpu::word(operator, answers.elements())?;
     let time = gpu::word(operator, targets.elements() / answers.elements())?;
     let (kind, parameter, smoothing) = objective.parameters();
-    let launch = device.kernel(Function::new(&FAMILY, "pairs")).write(sums.region());
-    let launch = match reference {
-        Some(reference) => launch.read(reference.region()),
-        None => launch.null(),
-    };
-    let launch = match learnt.count {
-        Some(count) => launch.read(count.region()),
-        None => launch.null(),
-    };
-    let launch = launch.write(values.region()).u32(count / 2).u32(kind).f32(parameter).f32(smoothing);
+    let launch = device.kernel(Function::new(&FAMILY, "pairs")).write(sums).read(reference);
+    let launch = launch.read(learnt.count);
+    let launch = launch.write(values).u32(count / 2).u32(kind).f32(parameter).f32(smoothing);
     let launch = launch.f32(scale).f32(learnt.scale).cost(gpu::bytes(&[sums, values]), 64 * u64::from(count));
     launch.launch([1, 1, 1], gpu::THREADS)?;
-    let launch = device.kernel(Function::new(&FAMILY, "weights")).read(targets.region());
-    let launch = launch.read(answers.region()).read(sums.region()).write(weights.region()).u32(time);
+    let launch = device.kernel(Function::new(&FAMILY, "weights")).read(targets);
+    let launch = launch.read(answers).read(sums).write(weights).u32(time);
     let launch = launch.cost(gpu::bytes(&[targets, weights]), targets.elements() as u64);
     Ok(launch.launch([count, 1, 1], gpu::THREADS)?)
 }

@@ -12,7 +12,6 @@ use crate::ops::rotary::cuda::read_angles;
 use crate::ops::{GradientTarget, check, gpu};
 use crate::{DType, Result, Tensor};
 
-/// `kernels/qk_norm.cu`.
 pub(crate) static FAMILY: Family = family!(
     "qk_norm",
     headers: ["columns.cuh", "maximum.cuh", "rotary.cuh"],
@@ -56,9 +55,8 @@ pub(super) fn forward(
     let (rows, time) = (qkv.shape().rows(), qkv.shape().dims()[1]);
     let Weights { query, key } = weights;
     let lanes = Lanes::of(operator, qkv, heads.width, &[qkv, query, key, angles.table, &result.output])?;
-    let launch = kernel(qkv.device(), "forward", qkv.dtype()).read(qkv.region());
-    let launch = launch.read(query.region()).read(key.region());
-    let launch = read_angles(launch, angles).write(result.output.region()).write(result.rstd.region());
+    let launch = kernel(qkv.device(), "forward", qkv.dtype()).read(qkv).read(query).read(key);
+    let launch = read_angles(launch, angles).write(&result.output).write(&result.rstd);
     let launch = launch.u32(word(rows)?).u32(word(time)?).u32(word(heads.query)?);
     let launch = launch.u32(word(heads.key_value)?).u32(word(heads.width)?).u32(word(lanes.count)?);
     let launch = launch.f32(epsilon).u32(u32::from(lanes.vector));
@@ -83,14 +81,13 @@ pub(super) fn backward_input(
     let (rows, time) = (qkv.shape().rows(), qkv.shape().dims()[1]);
     let Weights { query, key } = weights;
     let lanes = Lanes::of(operator, qkv, heads.width, &[qkv, query, key, angles.table, gradient])?;
-    let launch = kernel(qkv.device(), "backward", qkv.dtype()).read(gradient.region()).read(qkv.region());
-    let launch = launch.read(rstd.region()).read(query.region()).read(key.region());
-    let launch = read_angles(launch, angles).write(gradient.region()).write(sums.region());
+    let launch = kernel(qkv.device(), "backward", qkv.dtype()).read(gradient).read(qkv);
+    let launch = launch.read(rstd).read(query).read(key);
+    let launch = read_angles(launch, angles).write(gradient).write(sums);
     let launch = launch.u32(word(rows)?).u32(word(time)?).u32(word(heads.query)?);
     let launch = launch.u32(word(heads.key_value)?).u32(word(heads.width)?).u32(word(lanes.count)?);
     let runs = workspace::runs(rows);
-    let launch = launch.u32(word(rows.div_ceil(runs))?).u32(u32::from(lanes.vector));
-    let launch = gpu::write_any(launch, gradient.maxima());
+    let launch = launch.u32(word(rows.div_ceil(runs))?).u32(u32::from(lanes.vector)).write(gradient.maxima());
     let launch = launch.cost(gpu::bytes(&[qkv, gradient, gradient]), 12 * qkv.elements() as u64);
     Ok(launch.launch([word(runs)?, 1, 1], gpu::THREADS)?)
 }

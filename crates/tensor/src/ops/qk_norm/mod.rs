@@ -32,7 +32,7 @@ pub fn forward(
     check_operands(OPERATOR, qkv, heads, weights, angles)?;
     let (rows, normed) = (qkv.shape().rows(), heads.query + heads.key_value);
     let request = Request::new(Category::Activation, OPERATOR);
-    let output = Tensor::empty(qkv.device(), qkv.shape(), qkv.dtype(), request)?;
+    let output = qkv.like(qkv.dtype(), request)?;
     let result = Output { output, rstd: Tensor::empty(qkv.device(), [rows, normed], DType::F32, request)? };
     match qkv.device().backend() {
         Backend::Meta => {}
@@ -66,16 +66,7 @@ pub fn backward_input(
     check::f32s(OPERATOR, &[("rstd", rstd)])?;
     check::shape(OPERATOR, "rstd", rstd, [rows, heads.query + heads.key_value])?;
     let request = Request::new(Category::ActivationGradient, OPERATOR);
-    let input = match dy.is_unique() {
-        true => dy,
-        false => {
-            let own = Tensor::empty(dy.device(), dy.shape(), dy.dtype(), request)?;
-            own.copy_from(&dy)?;
-            own
-        }
-    };
-    let cells = if measures { gpu::cells(input.device(), request)? } else { None };
-    let input = input.with_maxima(cells);
+    let input = gpu::with_cells(dy.into_unique(request)?, measures, request)?;
     let runs = workspace::runs(rows);
     let sums = Tensor::empty(input.device(), [runs, 2 * heads.width], DType::F32, request)?;
     match input.device().backend() {

@@ -7,7 +7,6 @@ use crate::ops::kernels::family;
 use crate::ops::layout::{Layout, Sizes, add_layout, add_sizes};
 use crate::{Result, Tensor};
 
-/// `kernels/rearrange.cu`.
 pub(crate) static FAMILY: Family =
     family!("rearrange", headers: ["layout.cuh"], constants: &[gpu::THREADS_CONSTANT]);
 
@@ -23,7 +22,7 @@ pub(super) fn copy(
         return Ok(());
     }
     let kernel = Function::new(&FAMILY, "copy").of(out.dtype());
-    let launch = out.device().kernel(kernel).read(x.region()).write(out.region());
+    let launch = out.device().kernel(kernel).read(x).write(out);
     let launch = add_layout(add_layout(add_sizes(operator, launch, &sizes)?, &from), &to).u64(count as u64);
     let launch = launch.cost(2 * (count * out.dtype().bytes()) as u64, 0);
     let blocks = gpu::word(operator, count.div_ceil(gpu::THREADS as usize))?;

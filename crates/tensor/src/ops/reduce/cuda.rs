@@ -10,7 +10,6 @@ use crate::{Result, Tensor};
 /// Threads of a warp, which computes one result if its terms are adjacent.
 const WARP: usize = 32;
 
-/// `kernels/reduce.cu`.
 pub(crate) static FAMILY: Family = family!("reduce", constants: &[gpu::THREADS_CONSTANT]);
 
 pub(super) fn forward(
@@ -25,7 +24,7 @@ pub(super) fn forward(
         Reduction::Maximum => "maximum",
     };
     let kernel = Function::new(&FAMILY, name).of(out.dtype());
-    let launch = out.device().kernel(kernel).read(x.region()).write(out.region());
+    let launch = out.device().kernel(kernel).read(x).write(out);
     let launch = launch.u64(cut.results as u64).u64(cut.count as u64).u64(cut.inner as u64);
     let threads = if cut.inner == 1 { cut.results * WARP } else { cut.results };
     let launch = launch.cost(gpu::bytes(&[x, out]), x.elements() as u64);
@@ -47,8 +46,8 @@ pub(super) fn backward_maximum(
         return Ok(());
     }
     let kernel = Function::new(&FAMILY, "to_largest").of(dx.dtype());
-    let launch = dx.device().kernel(kernel).read(dy.region()).read(x.region()).read(y.region());
-    let launch = launch.write(dx.region()).u64(cut.results as u64).u64(cut.count as u64);
+    let launch = dx.device().kernel(kernel).read(dy).read(x).read(y);
+    let launch = launch.write(dx).u64(cut.results as u64).u64(cut.count as u64);
     let launch = launch.u64(cut.inner as u64).cost(gpu::bytes(&[dy, x, y, dx]), x.elements() as u64);
     Ok(launch.launch([gpu::word(operator, blocks)?, 1, 1], gpu::THREADS)?)
 }

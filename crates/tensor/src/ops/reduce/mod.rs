@@ -50,8 +50,7 @@ pub fn backward_maximum(dy: &Tensor, x: &Tensor, y: &Tensor, axis: usize) -> Res
     let (cut, shape) = Cut::of(OPERATOR, x, axis)?;
     check::shape(OPERATOR, "y", y, shape)?;
     check::shape(OPERATOR, "dy", dy, shape)?;
-    let request = Request::new(Category::ActivationGradient, OPERATOR);
-    let dx = Tensor::empty(x.device(), x.shape(), dtype, request)?;
+    let dx = x.like(dtype, Request::new(Category::ActivationGradient, OPERATOR))?;
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cuda => cuda::backward_maximum(OPERATOR, [dy, x, y], &dx, cut)?,

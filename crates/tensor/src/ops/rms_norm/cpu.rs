@@ -1,7 +1,5 @@
 //! RMS normalisation of a row on the host.
 
-use device::DType;
-
 use crate::ops::math::{sum, sum2};
 use crate::ops::row_norm::cpu::{self as rows, Outputs};
 
@@ -22,24 +20,6 @@ pub(super) fn forward(x: &[f32], weight: &[f32], epsilon: f32, out: Outputs<'_, 
     );
 }
 
-pub(super) fn forward_residual(
-    inputs: [&[f32]; 2],
-    weight: &[f32],
-    epsilon: f32,
-    sum: (&mut [f32], DType),
-    out: Outputs<'_, 1>,
-) {
-    rows::forward_residual(
-        inputs,
-        sum,
-        weight.len(),
-        out,
-        #[inline(always)]
-        |x: &[f32], y: &mut [f32]| normalise(x, weight, epsilon, y),
-    );
-}
-
-/// Normalises a row; returns its rstd.
 #[inline(always)]
 fn normalise(x: &[f32], weight: &[f32], epsilon: f32, y: &mut [f32]) -> [f32; 1] {
     let rstd = rstd(x, epsilon);

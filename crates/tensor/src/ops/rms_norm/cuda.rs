@@ -10,7 +10,6 @@ use crate::ops::row_norm::Settings;
 use crate::ops::row_norm::cuda::{BackwardInput, BackwardWeight, Forward};
 use crate::{Result, Tensor};
 
-/// `kernels/rms_norm.cu`.
 pub(crate) static FAMILY: Family = family!(
     "rms_norm",
     headers: ["columns.cuh", "held_rows.cuh", "maximum.cuh"],

@@ -6,14 +6,13 @@
 pub(super) mod cpu;
 pub(crate) mod cuda;
 mod output;
-mod workspace;
 
 use device::Backend;
 
 pub use super::row_norm::Settings;
 use super::row_norm::cpu::Outputs;
 use super::row_norm::{self, check_operands, check_saved};
-use super::{GradientTarget, check};
+use super::{GradientTarget, check, columns};
 use crate::{Result, Tensor};
 pub use output::Output;
 
@@ -22,21 +21,9 @@ pub use output::Output;
 /// # Errors
 /// Shapes or types that do not agree, rows without elements, out of memory.
 pub fn forward(x: &Tensor, weight: &Tensor, settings: impl Into<Settings>) -> Result<Output> {
-    let settings = settings.into();
-    let Settings { epsilon, measures, .. } = settings;
     const OPERATOR: &str = "rms_norm.forward";
     check_operands(OPERATOR, x, &[("weight", weight)])?;
-    let result = allocate(OPERATOR, x, measures)?;
-    match x.device().backend() {
-        Backend::Meta => {}
-        Backend::Cpu => {
-            let (mut output, mut rstd) = (result.output.values_mut()?, result.rstd.values_mut()?);
-            let outputs = Outputs { output: &mut output, statistics: [&mut rstd] };
-            cpu::forward(&x.values()?, &weight.values()?, epsilon, outputs);
-        }
-        Backend::Cuda => cuda::forward(OPERATOR, x, None, weight, settings, &result)?,
-    }
-    Ok(result)
+    normalise(OPERATOR, x, None, weight, settings.into())
 }
 
 /// Computes `sum = residual + branch` and its normalised rows; the sum is rounded to its type before it is
@@ -48,24 +35,35 @@ pub fn forward_residual(
     weight: &Tensor,
     settings: impl Into<Settings>,
 ) -> Result<(Tensor, Output)> {
-    let settings = settings.into();
-    let Settings { epsilon, measures, .. } = settings;
     const OPERATOR: &str = "rms_norm.forward_residual";
     let dtype = check_operands(OPERATOR, residual, &[("weight", weight)])?;
     let sum = row_norm::allocate_sum(OPERATOR, residual, branch, dtype)?;
-    let result = allocate(OPERATOR, residual, measures)?;
-    match residual.device().backend() {
+    let result = normalise(OPERATOR, residual, Some((branch, &sum)), weight, settings.into())?;
+    Ok((sum, result))
+}
+
+/// Normalises the rows of `x`; with `residual` (branch, sum), stores x + branch in `sum` and normalises its
+/// rows.
+fn normalise(
+    operator: &'static str,
+    x: &Tensor,
+    residual: Option<(&Tensor, &Tensor)>,
+    weight: &Tensor,
+    settings: Settings,
+) -> Result<Output> {
+    let output = row_norm::allocate_output(operator, x, settings.measures)?;
+    let result = Output { output, rstd: row_norm::allocate_statistic(operator, x)? };
+    match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
+            let x = row_norm::sum_on_host(x, residual)?.values()?;
             let (mut output, mut rstd) = (result.output.values_mut()?, result.rstd.values_mut()?);
             let outputs = Outputs { output: &mut output, statistics: [&mut rstd] };
-            let (residual, branch, mut sum) = (residual.values()?, branch.values()?, sum.values_mut()?);
-            let (inputs, sum) = ([&*residual, &*branch], (&mut *sum, dtype));
-            cpu::forward_residual(inputs, &weight.values()?, epsilon, sum, outputs);
+            cpu::forward(&x, &weight.values()?, settings.epsilon, outputs);
         }
-        Backend::Cuda => cuda::forward(OPERATOR, residual, Some((branch, &sum)), weight, settings, &result)?,
+        Backend::Cuda => cuda::forward(operator, x, residual, weight, settings, &result)?,
     }
-    Ok((sum, result))
+    Ok(result)
 }
 
 /// Computes the gradient of the input `x` from the output's gradient `dy`, plus `dsum` if present, the
@@ -111,7 +109,7 @@ pub fn backward_weight(dy: &Tensor, x: &Tensor, rstd: &Tensor, weight: &Gradient
     check::targets(OPERATOR, x.dtype(), &[("weight", weight)])?;
     let (rows, width) = (x.shape().rows(), x.shape().columns());
     check::shape(OPERATOR, "weight", &weight.tensor, [width])?;
-    let workspace = Tensor::workspace(x.device(), OPERATOR, workspace::backward_weight(rows, width))?;
+    let workspace = Tensor::workspace(x.device(), OPERATOR, columns::workspace::bytes(rows, width))?;
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
@@ -122,9 +120,4 @@ pub fn backward_weight(dy: &Tensor, x: &Tensor, rstd: &Tensor, weight: &Gradient
         Backend::Cuda => cuda::backward_weight(OPERATOR, dy, x, rstd, &workspace, weight)?,
     }
     Ok(())
-}
-
-fn allocate(operator: &'static str, x: &Tensor, measures: bool) -> Result<Output> {
-    let output = row_norm::allocate_output(operator, x, measures)?;
-    Ok(Output { output, rstd: row_norm::allocate_statistic(operator, x)? })
 }

@@ -8,7 +8,6 @@ use crate::ops::kernels::family;
 use crate::ops::{elementwise, gpu};
 use crate::{Result, Tensor};
 
-/// `kernels/rotary.cu`.
 pub(crate) static FAMILY: Family =
     family!("rotary", headers: ["maximum.cuh", "rotary.cuh"], constants: elementwise::MEASURING_CONSTANTS);
 
@@ -34,14 +33,14 @@ pub(super) fn rotate(
         Turn::Back => "rotate_back",
     };
     let word = |size| gpu::word(operator, size);
-    let launch = x.device().kernel(Function::new(&FAMILY, name).of(x.dtype())).write(x.region());
+    let launch = x.device().kernel(Function::new(&FAMILY, name).of(x.dtype())).write(x);
     let launch = read_angles(launch, angles).u32(word(items)?).u32(word(x.shape().dims()[1])?);
     let launch = launch.u32(word(heads)?).u32(word(width)?).u32(word(head_width)?).u32(word(columns)?);
     let launch = launch.u32(u32::from(vector));
     let turned = (rows * heads * width) as u64;
     let launch = match turn {
         Turn::Forward => launch,
-        Turn::Back => gpu::write_any(launch.u32(word(rest)?).u32(word(rows * rest)?), x.maxima()),
+        Turn::Back => launch.u32(word(rest)?).u32(word(rows * rest)?).write(x.maxima()),
     };
     let blocks = (items + rows * rest).div_ceil((gpu::THREADS * elementwise::UNROLL) as usize);
     let launch = launch.cost(2 * turned * x.dtype().bytes() as u64, 3 * turned);
@@ -50,9 +49,6 @@ pub(super) fn rotate(
 
 /// Adds table and documents to a launch.
 pub(in crate::ops) fn read_angles<'a>(launch: Launch<'a>, angles: Angles<'_>) -> Launch<'a> {
-    let launch = launch.read(angles.table.region());
-    match angles.documents {
-        Some(documents) => launch.read(documents.region()),
-        None => launch.null(),
-    }
+    let launch = launch.read(angles.table);
+    launch.read(angles.documents)
 }

@@ -31,10 +31,8 @@ pub fn rotate(x: Tensor, heads: usize, angles: Angles<'_>, turn: Turn, measures:
         return Err(check::wrong(OPERATOR, "x", &x, format!("at least {} columns", heads * head_width)));
     }
     let request = Request::new(turn.category(), OPERATOR);
-    let x = if x.is_unique() { x } else { copy(&x, request)? };
     let measures = measures && turn == Turn::Back && width == head_width;
-    let cells = if measures { gpu::cells(x.device(), request)? } else { None };
-    let x = x.with_maxima(cells);
+    let x = gpu::with_cells(x.into_unique(request)?, measures, request)?;
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
@@ -48,10 +46,4 @@ pub fn rotate(x: Tensor, heads: usize, angles: Angles<'_>, turn: Turn, measures:
         Backend::Cuda => cuda::rotate(OPERATOR, &x, heads, angles, turn)?,
     }
     Ok(x)
-}
-
-fn copy(x: &Tensor, request: Request) -> Result<Tensor> {
-    let own = Tensor::empty(x.device(), x.shape(), x.dtype(), request)?;
-    own.copy_from(x)?;
-    Ok(own)
 }

@@ -11,23 +11,13 @@ use crate::{Result, Tensor};
 
 /// Threads of a warp, which computes one row.
 const WARP: u32 = 32;
-/// Rows of a block.
 const ROWS: u32 = gpu::THREADS / WARP;
 
-/// `kernels/routing.cu`.
 pub(crate) static FAMILY: Family = family!("routing", constants: &[gpu::THREADS_CONSTANT]);
 
 /// Bytes of the counts by which choices are ordered: of each expert in each block of them.
 pub(super) fn workspace_bytes(choices: usize, experts: usize) -> usize {
     choices.div_ceil(gpu::THREADS as usize) * experts * size_of::<u32>()
-}
-
-/// Adds a tensor that a kernel reads, or a null address.
-fn read_any<'a>(launch: Launch<'a>, tensor: Option<&Tensor>) -> Launch<'a> {
-    match tensor {
-        Some(tensor) => launch.read(tensor.region()),
-        None => launch.null(),
-    }
 }
 
 pub(super) fn forward(
@@ -45,28 +35,27 @@ pub(super) fn forward(
         return Ok(());
     }
     let kernel = |name| device.kernel(Function::new(&FAMILY, name));
-    let launch = read_any(kernel("choose").read(logits.region()), correction);
-    let launch = launch.write(routes.weights.region()).write(routes.choices.region());
+    let launch = kernel("choose").read(logits).read(correction).write(&routes.weights).write(&routes.choices);
     let launch = launch.u32(rows).u32(experts).u32(chosen);
     let launch = of_scores(launch, routing).u32(groups).u32(open);
     let launch = launch.cost(logits.bytes() as u64, u64::from(chosen) * logits.elements() as u64);
     launch.shared(ROWS * (2 * experts + groups) * 4).launch([rows.div_ceil(ROWS), 1, 1], gpu::THREADS)?;
     let blocks = total.div_ceil(gpu::THREADS);
-    let launch = kernel("count").read(routes.choices.region()).write(counts.region());
+    let launch = kernel("count").read(&routes.choices).write(counts);
     launch.u32(total).u32(experts).shared(4 * experts).launch([blocks, 1, 1], gpu::THREADS)?;
-    let launch = kernel("offsets").write(counts.region()).write(routes.offsets.region());
-    let launch = launch.write(routes.counts.region()).write(routes.sources.region());
+    let launch = kernel("offsets").write(counts).write(&routes.offsets);
+    let launch = launch.write(&routes.counts).write(&routes.sources);
     let of_all = loads.filter(|_| tokens.is_none());
-    let launch = gpu::write_any(launch, of_all).u32(blocks).u32(experts);
+    let launch = launch.write(of_all).u32(blocks).u32(experts);
     let launch = launch.u32(word(routing.alignment)?).u32(word(routes.slots())?);
     launch.shared(4 * experts).launch([1, 1, 1], gpu::THREADS)?;
-    let launch = kernel("order").read(routes.choices.region()).read(counts.region());
-    let launch = launch.read(routes.offsets.region()).write(routes.slots.region());
-    let launch = launch.write(routes.sources.region()).u32(total).u32(experts);
+    let launch = kernel("order").read(&routes.choices).read(counts);
+    let launch = launch.read(&routes.offsets).write(&routes.slots);
+    let launch = launch.write(&routes.sources).u32(total).u32(experts);
     launch.shared(4 * gpu::THREADS).launch([blocks, 1, 1], gpu::THREADS)?;
     let (Some(tokens), Some(counts)) = (tokens, &routes.token_counts) else { return Ok(()) };
-    let launch = kernel("count_tokens").read(routes.choices.region()).read(tokens.mask.region());
-    let launch = gpu::write_any(launch.write(counts.region()), loads).u32(rows).u32(experts).u32(chosen);
+    let launch = kernel("count_tokens").read(&routes.choices).read(&tokens.mask);
+    let launch = launch.write(counts).write(loads).u32(rows).u32(experts).u32(chosen);
     Ok(launch.shared(4 * experts).launch([1, 1, 1], gpu::THREADS)?)
 }
 
@@ -91,11 +80,10 @@ pub(super) fn backward(
     let Balancing { factors, loss_scale, tokens } = balancing;
     let (of_rows, of_choices) = (routes.rows() as f32, routes.choices.elements() as f32);
     let launch = logits.device().kernel(Function::new(&FAMILY, "logits_gradient"));
-    let launch = launch.read(dw.region()).read(logits.region()).read(routes.choices.region());
+    let launch = launch.read(dw).read(logits).read(&routes.choices);
     let counts = routes.token_counts.as_ref().unwrap_or(&routes.counts);
-    let launch = read_any(launch.read(counts.region()), loss_scale);
-    let launch = read_any(launch, tokens.map(|tokens| &tokens.mask));
-    let launch = read_any(launch, tokens.map(|tokens| &tokens.count)).write(gradient.region());
+    let launch = launch.read(counts).read(loss_scale).read(tokens.map(|tokens| &tokens.mask));
+    let launch = launch.read(tokens.map(|tokens| &tokens.count)).write(gradient);
     let launch = of_scores(launch.u32(rows).u32(experts).u32(chosen), routing);
     // The numbers of tokens are on the device, which divides by them.
     let (of_rows, of_choices) = if tokens.is_some() { (1.0, 1.0) } else { (of_rows, of_choices) };
@@ -109,7 +97,7 @@ pub(super) fn sum_loads(operator: &'static str, counts: &Tensor, sums: &Tensor) 
     let [ranks, width] = [counts.shape().rows(), counts.shape().columns()];
     let [ranks, width] = [gpu::word(operator, ranks)?, gpu::word(operator, width)?];
     let launch = counts.device().kernel(Function::new(&FAMILY, "sum_loads"));
-    let launch = launch.read(counts.region()).write(sums.region()).u32(ranks).u32(width);
+    let launch = launch.read(counts).write(sums).u32(ranks).u32(width);
     Ok(launch.launch([width.div_ceil(gpu::THREADS), 1, 1], gpu::THREADS)?)
 }
 
@@ -120,6 +108,6 @@ pub(super) fn move_correction(
     rate: f32,
 ) -> Result<()> {
     let launch = loads.device().kernel(Function::new(&FAMILY, "move_correction"));
-    let launch = launch.write(correction.region()).read(loads.region());
+    let launch = launch.write(correction).read(loads);
     Ok(launch.u32(gpu::word(operator, loads.elements())?).f32(rate).launch([1, 1, 1], WARP)?)
 }

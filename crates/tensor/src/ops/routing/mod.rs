@@ -79,8 +79,7 @@ pub fn backward(
     check::f32s(OPERATOR, &[("dw", dw)])?;
     check::shape(OPERATOR, "dw", dw, [rows, routing.per_token])?;
     check_tokens(OPERATOR, balancing.tokens, rows)?;
-    let request = Request::new(Category::ActivationGradient, OPERATOR);
-    let gradient = Tensor::empty(logits.device(), logits.shape(), DType::F32, request)?;
+    let gradient = logits.like(DType::F32, Request::new(Category::ActivationGradient, OPERATOR))?;
     match logits.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => cpu::backward((dw, logits), routes, (routing, balancing), &gradient)?,

@@ -3,9 +3,6 @@
 
 use device::parallel::{for_pieces, for_tasks, simd};
 
-use device::DType;
-
-use crate::host_values::round_to;
 use crate::ops::{columns, rows};
 
 /// Results of the forward pass: the output, and `S` statistics of every row.
@@ -37,33 +34,6 @@ pub(in crate::ops) fn forward<const S: usize>(
         simd(
             #[inline(always)]
             || normalise(x, width, out, &row),
-        );
-    });
-}
-
-/// [`forward`] of the rows of residual + branch, which it rounds to `dtype` and stores in `sum`.
-pub(in crate::ops) fn forward_residual<const S: usize>(
-    [residual, branch]: [&[f32]; 2],
-    (sum, dtype): (&mut [f32], DType),
-    width: usize,
-    out: Outputs<'_, S>,
-    row: impl Fn(&[f32], &mut [f32]) -> [f32; S] + Sync,
-) {
-    let rows = rows::per_task(width);
-    let piece = rows * width;
-    let inputs = residual.chunks(piece).zip(branch.chunks(piece));
-    let tasks = inputs.zip(sum.chunks_mut(piece)).zip(out.chunks(rows, width)).collect();
-    type Task<'a, const S: usize> = (((&'a [f32], &'a [f32]), &'a mut [f32]), Outputs<'a, S>);
-    for_tasks(tasks, |(((residual, branch), sum), out): Task<'_, S>| {
-        simd(
-            #[inline(always)]
-            || {
-                for ((sum, a), b) in sum.iter_mut().zip(residual).zip(branch) {
-                    *sum = a + b;
-                }
-                round_to(dtype, sum);
-                normalise(sum, width, out, &row);
-            },
         );
     });
 }

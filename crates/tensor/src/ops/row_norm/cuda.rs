@@ -55,16 +55,13 @@ impl Forward<'_> {
         let aligned = gpu::aligned(&[x, output]) && gpu::aligned(&parameters) && gpu::aligned(&more);
         let form = form(x.shape().columns(), x.dtype(), aligned, self.settings.block_per_row);
         let kernel = Function::new(self.family, form.forward).of(x.dtype());
-        let launch = x.device().kernel(kernel).read(x.region());
-        let launch = read_any(launch, self.residual.map(|(branch, _)| branch));
-        let launch = self.parameters.iter().fold(launch, |launch, parameter| read_any(launch, *parameter));
-        let launch = match self.residual {
-            Some((_, sum)) => launch.write(sum.region()),
-            None => launch.null(),
-        };
-        let launch = launch.write(output.region());
-        let launch = statistics.iter().fold(launch, |launch, statistic| launch.write(statistic.region()));
-        let launch = read_any(add_sizes(operator, launch, x)?.f32(self.settings.epsilon), output.maxima());
+        let launch = x.device().kernel(kernel).read(*x);
+        let (branch, sum) = self.residual.unzip();
+        let launch = launch.read(branch);
+        let launch = self.parameters.iter().fold(launch, |launch, parameter| launch.read(*parameter));
+        let launch = launch.write(sum).write(*output);
+        let launch = statistics.iter().fold(launch, |launch, statistic| launch.write(*statistic));
+        let launch = add_sizes(operator, launch, x)?.f32(self.settings.epsilon).read(output.maxima());
         let bytes = gpu::bytes(&[x, output]) + gpu::bytes(statistics) + gpu::bytes(&more);
         let launch = launch.cost(bytes, self.flops_per_element * x.elements() as u64);
         Ok(launch.launch(grid(operator, x, form.rows_per_block)?, gpu::THREADS)?)
@@ -78,10 +75,9 @@ impl BackwardInput<'_> {
         let aligned = gpu::aligned(&[dy, x, weight, dx]) && gpu::aligned(&more);
         let form = form(x.shape().columns(), x.dtype(), aligned, false);
         let kernel = Function::new(self.family, form.backward).of(x.dtype());
-        let launch = x.device().kernel(kernel).read(dy.region());
-        let launch = read_any(launch, self.dsum).read(x.region()).read(weight.region());
-        let launch = statistics.iter().fold(launch, |launch, statistic| launch.read(statistic.region()));
-        let launch = read_any(add_sizes(operator, launch.write(dx.region()), x)?, dx.maxima());
+        let launch = x.device().kernel(kernel).read(*dy).read(self.dsum).read(*x).read(*weight);
+        let launch = statistics.iter().fold(launch, |launch, statistic| launch.read(*statistic));
+        let launch = add_sizes(operator, launch.write(*dx), x)?.read(dx.maxima());
         let bytes = gpu::bytes(&[dy, x, dx]) + gpu::bytes(statistics) + gpu::bytes(&more);
         let launch = launch.cost(bytes, self.flops_per_element * x.elements() as u64);
         Ok(launch.launch(grid(operator, x, form.rows_per_block)?, gpu::THREADS)?)
@@ -93,9 +89,9 @@ impl BackwardWeight<'_> {
         let Self { dy, x, statistics, workspace, .. } = self;
         let cut = Cut::of(operator, dy, gpu::aligned(&[dy, x]))?;
         let kernel = Function::new(self.family, "weight_sums").of(dy.dtype());
-        let launch = dy.device().kernel(kernel).read(dy.region()).read(x.region());
-        let launch = statistics.iter().fold(launch, |launch, statistic| launch.read(statistic.region()));
-        let launch = launch.write(workspace.region());
+        let launch = dy.device().kernel(kernel).read(*dy).read(*x);
+        let launch = statistics.iter().fold(launch, |launch, statistic| launch.read(*statistic));
+        let launch = launch.write(*workspace);
         let launch = launch.u32(cut.rows).u32(cut.width).u32(cut.rows_per_run).u32(u32::from(cut.vector));
         let launch = launch.cost(gpu::bytes(&[dy, x]), self.flops_per_element * dy.elements() as u64);
         launch.launch(cut.grid(), gpu::THREADS)?;
@@ -103,14 +99,6 @@ impl BackwardWeight<'_> {
         self.targets.iter().enumerate().try_for_each(|(index, target)| {
             columns::finish(self.family, workspace, index * width, &cut, self.sums * cut.width, target)
         })
-    }
-}
-
-/// Adds an operand to a launch, or a null pointer.
-fn read_any<'a>(launch: Launch<'a>, tensor: Option<&'a Tensor>) -> Launch<'a> {
-    match tensor {
-        Some(tensor) => launch.read(tensor.region()),
-        None => launch.null(),
     }
 }
 

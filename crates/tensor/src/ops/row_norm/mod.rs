@@ -6,7 +6,7 @@ mod forms;
 
 use device::{Category, DType, Request};
 
-use super::{check, gpu};
+use super::{add, check, gpu};
 use crate::{Result, Tensor};
 
 /// Settings of a norm. An epsilon alone measures nothing, and leaves the order of sums to the width.
@@ -65,20 +65,21 @@ pub(super) fn allocate_sum(
 ) -> Result<Tensor> {
     check::dtype(operator, "branch", branch, dtype)?;
     check::shape(operator, "branch", branch, residual.shape())?;
-    let request = Request::new(Category::Activation, operator);
-    Tensor::empty(residual.device(), residual.shape(), dtype, request)
+    residual.like(dtype, Request::new(Category::Activation, operator))
+}
+
+/// Returns the rows to normalise on the host: `x`, or with `residual` (branch, sum) their sum, which it
+/// computes.
+pub(super) fn sum_on_host<'a>(x: &'a Tensor, residual: Option<(&Tensor, &'a Tensor)>) -> Result<&'a Tensor> {
+    let Some((branch, sum)) = residual else { return Ok(x) };
+    add::forward_on_host(&x.values()?, &branch.values()?, &mut sum.values_mut()?);
+    Ok(sum)
 }
 
 /// Allocates the output of the forward pass, and the words of its largest magnitude if that is measured.
 pub(super) fn allocate_output(operator: &'static str, x: &Tensor, measures: bool) -> Result<Tensor> {
     let request = Request::new(Category::Activation, operator);
-    let output = Tensor::empty(x.device(), x.shape(), x.dtype(), request)?;
-    with_cells(output, request, measures)
-}
-
-fn with_cells(tensor: Tensor, request: Request, measures: bool) -> Result<Tensor> {
-    let cells = if measures { gpu::cells(tensor.device(), request)? } else { None };
-    Ok(tensor.with_maxima(cells))
+    gpu::with_cells(x.like(x.dtype(), request)?, measures, request)
 }
 
 /// Allocates a statistic of every row, `[rows]` f32.
@@ -100,5 +101,5 @@ pub(super) fn allocate_gradient(
         check::shape(operator, "dsum", dsum, x.shape())?;
     }
     let request = Request::new(Category::ActivationGradient, operator);
-    with_cells(Tensor::empty(x.device(), x.shape(), dtype, request)?, request, measures)
+    gpu::with_cells(x.like(dtype, request)?, measures, request)
 }

@@ -9,7 +9,6 @@ use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};
 
-/// `kernels/soft_cross_entropy.cu`.
 pub(crate) static FAMILY: Family = family!(
     "soft_cross_entropy",
     headers: ["scores.cuh"],
@@ -48,16 +47,15 @@ pub(super) fn forward(
         Some(count) => count,
         // The count of rows that are not ignored is stored where the loss will be.
         None => {
-            let count = device.kernel(Function::new(&FAMILY, "count_rows")).read(targets.region());
-            let count = count.write(loss.region()).u32(rows).u32(each);
+            let count = device.kernel(Function::new(&FAMILY, "count_rows")).read(targets);
+            let count = count.write(loss).u32(rows).u32(each);
             count.cost(targets.bytes() as u64, u64::from(rows)).launch([1, 1, 1], MEAN_THREADS)?;
             loss
         }
     };
 
     let kernel = Function::new(&FAMILY, "soft_cross_entropy").of(dtype);
-    let launch = device.kernel(kernel).write(scores.region()).read(targets.region());
-    let launch = launch.read(counted.region()).write(workspace.region());
+    let launch = device.kernel(kernel).write(scores).read(targets).read(counted).write(workspace);
     let launch = launch.u32(gpu::word(operator, classes)?).u32(each);
     let launch = launch.f32(call.smoothing).f32(call.mean.scale).u32(u32::from(call.gradient));
     let passes = if call.gradient { 4 } else { 3 };

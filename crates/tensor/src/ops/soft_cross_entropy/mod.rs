@@ -43,20 +43,13 @@ pub fn forward(
     }
     let device = logits.device().clone();
     let loss = Tensor::empty(&device, [], DType::F32, Request::new(Category::Activation, OPERATOR))?;
-    let in_place = logits.is_unique();
-    let gradient = match (with_gradient, in_place) {
-        (false, _) => None,
-        (true, true) => Some(logits.clone()),
-        (true, false) => {
-            let request = Request::new(Category::ActivationGradient, OPERATOR);
-            Some(Tensor::empty(&device, logits.shape(), dtype, request)?)
-        }
+    // The gradient overwrites the scores.
+    let scores = match with_gradient {
+        true => logits.into_unique(Request::new(Category::ActivationGradient, OPERATOR))?,
+        false => logits,
     };
     // One f32 loss per row.
     let workspace = Tensor::workspace(&device, OPERATOR, 4 * rows)?;
-    if let Some(gradient) = gradient.as_ref().filter(|_| !in_place && device.backend() != Backend::Meta) {
-        gradient.copy_from(&logits)?;
-    }
     match device.backend() {
         Backend::Meta => {}
         Backend::Cpu => {
@@ -66,10 +59,10 @@ pub fn forward(
             let weight = mean.scale / divisor as f32;
             let total = dispatch!(
                 dtype,
-                T => match &gradient {
-                    None => cpu::losses::<T>(&logits.read::<T>()?, &targets, classes, smoothing),
-                    Some(gradient) => cpu::losses_and_gradient::<T>(
-                        &mut gradient.write::<T>()?, &targets, classes, smoothing, weight,
+                T => match with_gradient {
+                    false => cpu::losses::<T>(&scores.read::<T>()?, &targets, classes, smoothing),
+                    true => cpu::losses_and_gradient::<T>(
+                        &mut scores.write::<T>()?, &targets, classes, smoothing, weight,
                     ),
                 },
                 _ => 0.0,
@@ -77,10 +70,9 @@ pub fn forward(
             loss.set(&[mean.of_total(total, divisor)])?;
         }
         Backend::Cuda => {
-            let scores = gradient.as_ref().unwrap_or(&logits);
-            let call = cuda::Call { each, smoothing, mean, gradient: gradient.is_some() };
-            cuda::forward(OPERATOR, scores, targets, call, &workspace, &loss)?;
+            let call = cuda::Call { each, smoothing, mean, gradient: with_gradient };
+            cuda::forward(OPERATOR, &scores, targets, call, &workspace, &loss)?;
         }
     }
-    Ok(Output { loss, gradient })
+    Ok(Output { loss, gradient: with_gradient.then_some(scores) })
 }

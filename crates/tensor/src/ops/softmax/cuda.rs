@@ -9,7 +9,6 @@ use crate::{Result, Tensor};
 /// Threads of a warp, which computes one row.
 const WARP: usize = 32;
 
-/// `kernels/softmax.cu`.
 pub(crate) static FAMILY: Family = family!("softmax", constants: &[gpu::THREADS_CONSTANT]);
 
 pub(super) fn forward(operator: &'static str, x: &Tensor, y: &Tensor) -> Result<()> {
@@ -23,8 +22,8 @@ pub(super) fn backward(operator: &'static str, dy: &Tensor, y: &Tensor, dx: &Ten
 fn launch(operator: &'static str, name: &'static str, read: &[&Tensor], write: &Tensor) -> Result<()> {
     let (rows, columns) = (write.shape().rows(), write.shape().columns());
     let launch = write.device().kernel(Function::new(&FAMILY, name).of(write.dtype()));
-    let launch = read.iter().fold(launch, |launch, operand| launch.read(operand.region()));
-    let launch = launch.write(write.region()).u64(rows as u64).u64(columns as u64);
+    let launch = read.iter().fold(launch, |launch, operand| launch.read(*operand));
+    let launch = launch.write(write).u64(rows as u64).u64(columns as u64);
     let launch = launch.cost(gpu::bytes(read) + write.bytes() as u64, 4 * write.elements() as u64);
     let blocks = gpu::word(operator, (rows * WARP).div_ceil(gpu::THREADS as usize))?;
     Ok(launch.launch([blocks, 1, 1], gpu::THREADS)?)

@@ -17,7 +17,7 @@ pub fn forward(x: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "softmax.forward";
     let dtype = check::computed(OPERATOR, &[("x", x)])?;
     check::not_empty(OPERATOR, "x", x)?;
-    let y = Tensor::empty(x.device(), x.shape(), dtype, Request::new(Category::Activation, OPERATOR))?;
+    let y = x.like(dtype, Request::new(Category::Activation, OPERATOR))?;
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cuda => cuda::forward(OPERATOR, x, &y)?,
@@ -46,8 +46,7 @@ pub fn backward(dy: &Tensor, y: &Tensor) -> Result<Tensor> {
     let dtype = check::computed(OPERATOR, &[("dy", dy), ("y", y)])?;
     check::shape(OPERATOR, "y", y, dy.shape())?;
     check::not_empty(OPERATOR, "dy", dy)?;
-    let request = Request::new(Category::ActivationGradient, OPERATOR);
-    let dx = Tensor::empty(dy.device(), dy.shape(), dtype, request)?;
+    let dx = dy.like(dtype, Request::new(Category::ActivationGradient, OPERATOR))?;
     match dy.device().backend() {
         Backend::Meta => {}
         Backend::Cuda => cuda::backward(OPERATOR, dy, y, &dx)?,

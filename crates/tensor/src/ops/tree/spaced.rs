@@ -9,7 +9,6 @@ use crate::ops::kernels::family;
 use crate::ops::{check, gpu};
 use crate::{Result, Tensor};
 
-/// Threads of a block.
 const THREADS: u32 = 128;
 /// Parts that a thread loads at once.
 const GROUP: usize = PARTS_PER_WORD;
@@ -25,7 +24,6 @@ const WORDS: usize = MOST_PARTS / PARTS_PER_WORD;
 /// Most blocks of a launch for each multiprocessor.
 const BLOCKS: u32 = 8;
 
-/// `kernels/spaced_tree.cu`.
 pub(in crate::ops) static FAMILY: Family = family!("spaced_tree", headers: ["tree.cuh"], constants: &[
     ("THREADS", THREADS),
     ("GROUP", GROUP as u32),
@@ -58,11 +56,11 @@ pub(super) fn add(target: &Tensor, parts: &[Tensor], tree: &SumTree, stream: Str
     let most = BLOCKS * device.description().multiprocessors.max(1);
     let blocks = elements.div_ceil(THREADS as usize).min(most as usize) as u32;
     let mut launch = device.kernel(Function::new(&FAMILY, "spaced_tree").of(dtype)).on(stream);
-    launch = launch.read(parts[anchor].region()).u64(stride);
+    launch = launch.read(&parts[anchor]).u64(stride);
     for part in &parts[elsewhere.clone()] {
-        launch = launch.read(part.region());
+        launch = launch.read(part);
     }
-    launch = launch.structure(elsewhere.len(), MOST_ELSEWHERE).write(target.region());
+    launch = launch.structure(elsewhere.len(), MOST_ELSEWHERE).write(target);
     launch = launch.u64(elements as u64).u32(anchor as u32).u32(elsewhere.start as u32);
     launch = launch.u32(elsewhere.end as u32).u32(parts.len() as u32);
     launch = tree.packed::<WORDS>().into_iter().fold(launch, |launch, word| launch.u64(word));

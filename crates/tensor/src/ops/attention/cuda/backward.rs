@@ -88,7 +88,7 @@ impl<'a> Backward<'a> {
         let rows = call.geometry.batch * call.geometry.time;
         let written = (rows * columns * call.dtype.bytes()) as u64;
         let read = gpu::bytes(&[operands.dy, operands.workspace]) + array_bytes(operands.qkv);
-        let launch = call.read(launch.read(operands.dy.region()), operands.qkv);
+        let launch = call.read(launch.read(operands.dy), operands.qkv);
         launch.cost(read + written, call.geometry.flops(of_keys, of_values))
     }
 
@@ -126,10 +126,10 @@ impl<'a> Backward<'a> {
         let Backward { call, operands, .. } = self;
         let launch = call.kernel(half.family, half.variant, "statistics");
         let launch = launch
-            .write(operands.workspace.region())
-            .read(operands.dy.region())
-            .read(operands.output.region())
-            .read(operands.logsumexp.region())
+            .write(operands.workspace)
+            .read(operands.dy)
+            .read(operands.output)
+            .read(operands.logsumexp)
             .u32(call.batch)
             .u32(call.time)
             .u32(call.heads)
@@ -148,8 +148,8 @@ impl<'a> Backward<'a> {
             self.gradients.arrays()[array].maxima()
         };
         match owner {
-            Owner::Query => gpu::write_any(launch, of(QUERY)),
-            Owner::KeyValue => gpu::write_any(gpu::write_any(launch, of(KEY)), of(VALUE)),
+            Owner::Query => launch.write(of(QUERY)),
+            Owner::KeyValue => launch.write(of(KEY)).write(of(VALUE)),
         }
     }
 
@@ -161,7 +161,7 @@ impl<'a> Backward<'a> {
     fn half(&self, owner: Owner, half: Half) -> Result<()> {
         let (call, block) = (&self.call, half.backward());
         let launch = self.kernel(owner, call.kernel(half.family, half.variant, owner.name()));
-        let launch = call.layout(launch.read(self.operands.workspace.region()).u32(call.time));
+        let launch = call.layout(launch.read(self.operands.workspace).u32(call.time));
         let launch = launch.f32(call.geometry.scale()).u32(u32::from(call.aligned));
         let launch = self.measured(call.masked(launch), owner);
         let launch = if half.padded { launch.u32(call.width) } else { launch };
@@ -172,7 +172,7 @@ impl<'a> Backward<'a> {
     fn hopper(&self, owner: Owner, kernels: HopperKernels) -> Result<()> {
         let (call, HopperKernels { family, variant, sizes, tiles, shared }) = (&self.call, kernels);
         let launch = self.kernel(owner, call.kernel(family, variant, owner.name()));
-        let launch = launch.read(self.operands.workspace.region());
+        let launch = launch.read(self.operands.workspace);
         let launch = call.layout(launch.u32(call.batch).u32(call.time)).f32(call.geometry.scale());
         call.pairs(self.measured(launch, owner)).shared(shared).launch(
             call.hopper_grid(self.rows_of(owner), tiles, self.grid_heads(owner)),
@@ -185,9 +185,9 @@ impl<'a> Backward<'a> {
     fn delta(&self, variant: usize) -> Result<()> {
         let Backward { call, operands, .. } = self;
         call.kernel(&FAMILY_F32, variant, "delta")
-            .write(operands.workspace.region())
-            .read(operands.dy.region())
-            .read(operands.output.region())
+            .write(operands.workspace)
+            .read(operands.dy)
+            .read(operands.output)
             .u32(call.batch)
             .u32(call.time)
             .u32(call.heads)
@@ -200,7 +200,7 @@ impl<'a> Backward<'a> {
     fn f32(&self, owner: Owner, sizes: usize, variant: usize) -> Result<()> {
         let call = &self.call;
         let launch = self.kernel(owner, call.kernel(&FAMILY_F32, variant, owner.name()));
-        let launch = launch.read(self.operands.logsumexp.region()).read(self.operands.workspace.region());
+        let launch = launch.read(self.operands.logsumexp).read(self.operands.workspace);
         let launch = call.layout(launch.u32(call.time)).u32(call.width).f32(call.geometry.scale());
         call.values(call.masked(launch))
             .shared(f32_shared(4, F32[sizes]))

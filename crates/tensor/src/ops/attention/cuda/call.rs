@@ -172,10 +172,7 @@ impl<'a> Call<'a> {
 
     /// Adds the masks, the cap of scores and the positions of queries to a launch.
     pub(super) fn masked<'b>(&self, launch: Launch<'b>) -> Launch<'b> {
-        let launch = match self.masks.documents {
-            Some(documents) => launch.read(documents.region()),
-            None => launch.null(),
-        };
+        let launch = launch.read(self.masks.documents);
         let launch =
             self.dropout(launch).u32(self.window).f32(self.geometry.settings.soft_cap.unwrap_or(0.0));
         launch.u32(self.first).u32(self.rows_of_keys)
@@ -199,10 +196,7 @@ impl<'a> Call<'a> {
     }
 
     pub(super) fn sinks<'b>(&self, launch: Launch<'b>) -> Launch<'b> {
-        match self.masks.sinks {
-            Some(sinks) => launch.read(sinks.region()),
-            None => launch.null(),
-        }
+        launch.read(self.masks.sinks)
     }
 
     /// Adds the width and stride of values to a launch of a kernel for values of another width than keys.

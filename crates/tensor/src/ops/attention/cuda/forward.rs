@@ -24,15 +24,14 @@ pub(crate) fn forward(
     let (width, scale) = (call.width, geometry.scale());
     let bytes = array_bytes(qkv) + gpu::bytes(&[output, logsumexp]);
     let kernel = |family, variant, name| {
-        let launch = call.kernel(family, variant, name).write(output.region()).write(logsumexp.region());
+        let launch = call.kernel(family, variant, name).write(output).write(logsumexp);
         call.read(launch, qkv).cost(bytes, geometry.flops(1, 1))
     };
     match call.form {
         Form::Half(half) => {
             let block = half.forward();
             let launch = call.layout(kernel(half.family, half.variant, "forward").u32(call.time));
-            let launch = call.masked(launch.f32(scale).u32(u32::from(call.aligned)));
-            let launch = gpu::write_any(launch, output.maxima());
+            let launch = call.masked(launch.f32(scale).u32(u32::from(call.aligned))).write(output.maxima());
             let launch = if half.padded { call.sinks(launch.u32(width)) } else { launch };
             call.values(launch)
                 .shared(block.shared)
@@ -44,7 +43,7 @@ pub(crate) fn forward(
             let rows = query_tiles * CONSUMER_ROWS * consumers + slots * keys;
             let launch = kernel(&FAMILY_HOPPER_FORWARD, variant, "forward");
             let launch = call.layout(launch.u32(call.batch).u32(call.time)).f32(scale);
-            call.pairs(gpu::write_any(launch, output.maxima()))
+            call.pairs(launch.write(output.maxima()))
                 .shared(rows * hopper_row_bytes(width) + 2048)
                 .launch(call.hopper_grid(call.time, consumers, call.heads), hopper_threads(consumers))?;
         }

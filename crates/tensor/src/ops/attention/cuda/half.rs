@@ -93,7 +93,6 @@ impl Half {
         Block { rows, threads: 32 * warps, shared: (rows + 4 * keys) * self.columns * 2 }
     }
 
-    /// The block of either backward kernel.
     pub(super) fn backward(&self) -> Block {
         let Some(WideTiles { backward_warps, backward_rows: rows, stages, .. }) = self.wide else {
             let rows = 16 * BACKWARD_WARPS;

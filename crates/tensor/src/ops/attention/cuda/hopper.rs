@@ -210,7 +210,6 @@ pub(super) struct HopperKernels {
     pub(super) sizes: HopperBackward,
     /// Tiles of [`CONSUMER_ROWS`] rows that a block owns.
     pub(super) tiles: u32,
-    /// Bytes of shared memory.
     pub(super) shared: u32,
 }
 

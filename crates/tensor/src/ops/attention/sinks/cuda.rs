@@ -7,10 +7,8 @@ use crate::ops::kernels::family;
 use crate::ops::{GradientTarget, gpu};
 use crate::{Result, Tensor};
 
-/// Threads of a block.
 const THREADS: u32 = 1024;
 
-/// `kernels/attention_sinks.cu`.
 pub(crate) static FAMILY: Family = family!("attention_sinks", constants: &[("THREADS", THREADS)]);
 
 /// Computes the sums from the output's gradient, the output, its log-sum-exps and the sinks.
@@ -23,8 +21,8 @@ pub(super) fn gradients(
     let word = |size| gpu::word(operator, size);
     let [batch, time] = [dy.shape().dims()[0], dy.shape().dims()[1]];
     let launch = dy.device().kernel(Function::new(&FAMILY, "gradients").of(dy.dtype()));
-    let launch = launch.write(sums.region()).read(dy.region()).read(output.region());
-    let launch = launch.read(logsumexp.region()).read(sinks.region()).u32(word(batch)?).u32(word(time)?);
+    let launch = launch.write(sums).read(dy).read(output);
+    let launch = launch.read(logsumexp).read(sinks).u32(word(batch)?).u32(word(time)?);
     let launch = launch.u32(word(heads.query)?).u32(word(heads.value_width)?);
     let launch = launch.cost(gpu::bytes(&operands), 2 * dy.elements() as u64);
     Ok(launch.launch([word(heads.query)?, 1, 1], THREADS)?)
@@ -34,7 +32,7 @@ pub(super) fn gradients(
 pub(super) fn accumulate(operator: &'static str, sums: &Tensor, target: &GradientTarget) -> Result<()> {
     let (count, adds) = (gpu::word(operator, sums.elements())?, u32::from(target.accumulate));
     let launch = sums.device().kernel(Function::new(&FAMILY, "accumulate").of(target.tensor.dtype()));
-    let launch = launch.write(target.tensor.region()).read(sums.region()).u32(count).u32(adds);
+    let launch = launch.write(&target.tensor).read(sums).u32(count).u32(adds);
     let bytes = gpu::bytes(&[sums, &target.tensor]);
     Ok(launch.cost(bytes, 0).launch([count.div_ceil(THREADS), 1, 1], THREADS)?)
 }
