@@ -31,7 +31,6 @@ pub enum BenchError {
     /// A rank of this process failed.
     #[error(transparent)]
     Worker(#[from] WorkerError),
-    /// A rank failed, which ended the measurement.
     #[error("rank {rank} failed: {reason}")]
     Rank { rank: usize, reason: String },
 }

@@ -36,7 +36,6 @@ pub struct ScalingCase {
 }
 
 impl ScalingCase {
-    /// Number of ranks of all worlds.
     fn ranks(&self) -> usize {
         self.all_worlds().world_size()
     }

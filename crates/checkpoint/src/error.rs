@@ -4,14 +4,12 @@ use std::path::{Path, PathBuf};
 
 use system::file_error::FileError;
 
-/// Result type of reading or writing a checkpoint.
 pub(crate) type Result<T> = std::result::Result<T, CheckpointError>;
 
 /// Error of a checkpoint that is refused, or that could not be written. Every message names the path.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "messages name their fields")]
 pub enum CheckpointError {
-    /// The checkpoint differs from what was written.
     #[error("{}: {what}", path.display())]
     Damaged { path: PathBuf, what: String },
     /// The newest checkpoint of a run is damaged. The user decides whether to continue from an older one.

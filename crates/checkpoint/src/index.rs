@@ -16,7 +16,6 @@ use crate::error::{CheckpointError, Result};
 use crate::format::{LOSSES, dtype_of, type_name};
 use crate::manifest::FileDigest;
 
-/// The file's name.
 pub(crate) const INDEX: &str = "state.safetensors.index.json";
 /// The most bytes of the file.
 const MOST_BYTES: u64 = 1 << 30;

@@ -20,7 +20,6 @@ use crate::validations::Validations;
 const FORMAT: u64 = 1;
 /// The most bytes of the file.
 const MOST_BYTES: u64 = 16 << 20;
-/// The file's name.
 pub(crate) const MANIFEST: &str = "manifest.json";
 /// The name of the file of arrays, if there is one of all arrays.
 pub(crate) const STATE: &str = "state.safetensors";
@@ -58,7 +57,6 @@ pub(crate) struct Manifest {
     /// Versions of the libraries that computed; absent in checkpoints of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) libraries: Option<String>,
-    /// Number of steps done.
     pub(crate) step: u64,
     /// Updates that the optimizer had made; absent if every step made one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -206,7 +204,6 @@ impl Manifest {
         self.files.len() <= 1
     }
 
-    /// The names of the checkpoint's other files.
     pub(crate) fn files(&self) -> impl Iterator<Item = &str> {
         self.files.keys().map(String::as_str)
     }

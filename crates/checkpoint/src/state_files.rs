@@ -95,7 +95,6 @@ impl StateFiles {
         self.arrays.keys().map(String::as_str)
     }
 
-    /// Returns the array called `name`.
     pub(crate) fn array(&self, name: &str) -> Result<&StoredArray> {
         let missing = || CheckpointError::damaged(&self.list, format!("it has no {name}"));
         self.arrays.get(name).ok_or_else(missing)

@@ -73,7 +73,6 @@ impl ModelConfig {
         &self.section
     }
 
-    /// The families accepted by `model.kind`.
     pub(crate) fn families(&self) -> &'static Families {
         self.families
     }

@@ -11,18 +11,10 @@ use system::numbers::grouped;
 pub enum Error {
     #[error("the corpus names no file")]
     NoPaths,
-    /// A glob that cannot be parsed.
     #[error("'{pattern}' is not a glob: {reason}")]
-    BadPattern {
-        pattern: String,
-        reason: String,
-    },
-    /// A glob that matches no file (directories do not count).
+    BadPattern { pattern: String, reason: String },
     #[error("the glob '{pattern}' matches no file in {}", shown(base))]
-    NoMatch {
-        pattern: String,
-        base: PathBuf,
-    },
+    NoMatch { pattern: String, base: PathBuf },
     #[error("there is no file {path}")]
     Missing { path: PathBuf },
     /// A directory, a pipe or a device instead of a regular file.
@@ -48,10 +40,8 @@ pub enum Error {
         line: u64,
         reason: String,
     },
-    /// Files without a conversation.
     #[error("{path} has no conversation")]
     NoConversations { path: PathBuf },
-    /// Files without a pair of answers.
     #[error("{path} has no pair of answers")]
     NoPairs { path: PathBuf },
     /// Conversations, or pairs of answers, of a split without an answer near enough to the start.
@@ -60,7 +50,6 @@ pub enum Error {
          one of each, and the last ones are the validation split"
     )]
     NoAnswers { context: usize },
-    /// A file that was changed while it was in use.
     #[error("{path} was changed while it was read: it had {} bytes and has {}", grouped(*before), grouped(*now))]
     Changed { path: PathBuf, before: u64, now: u64 },
     /// A path or glob whose files are all empty.
@@ -105,7 +94,6 @@ pub enum Error {
         /// Sequences · context + 1.
         needed: usize,
     },
-    /// The corpus is larger than can be addressed.
     #[error("the corpus has more bytes than this machine can address")]
     TooLong,
     #[error(
@@ -120,32 +108,21 @@ pub enum Error {
         tokens: u64,
         total: u64,
         context: usize,
-        /// `context` + 1.
         needed: u64,
     },
     /// A size is zero, or a micro-batch would not fit in memory.
     #[error("a micro-batch of {rows} rows of {columns} values is invalid")]
     BadShape { rows: usize, columns: usize },
-    /// The validation fraction is out of range.
     #[error("the validation fraction {fraction} is not between 0 and 1, both excluded")]
-    BadFraction {
-        /// The value as it was written.
-        fraction: f64,
-    },
+    BadFraction { fraction: f64 },
     /// A mixture without sources, or with an invalid weight.
     #[error(
         "the weights {weights:?} make no mixture: each is finite, above 0, and at least 1/65536 of their sum"
     )]
-    BadWeights {
-        /// The weights as they were written.
-        weights: Vec<f64>,
-    },
+    BadWeights { weights: Vec<f64> },
     /// A vocabulary of no tokens, or of more than 2³² tokens.
     #[error("a vocabulary of {vocabulary} tokens is invalid")]
-    BadVocabulary {
-        /// The value as it was written.
-        vocabulary: usize,
-    },
+    BadVocabulary { vocabulary: usize },
     #[error("{path}: {reason}")]
     BadImages { path: PathBuf, reason: String },
     /// An image that cannot be decoded, or whose class the model does not have.
@@ -155,12 +132,8 @@ pub enum Error {
         name: String,
         reason: String,
     },
-    /// A split without images.
     #[error("no image is left for {what}")]
-    NoImages {
-        /// `training` or `validation`.
-        what: &'static str,
-    },
+    NoImages { what: &'static str },
     #[error("there is no image {index}: there are {count}")]
     NoSuchImage {
         index: u64,
@@ -176,10 +149,7 @@ pub enum Error {
     BadChannels { channels: usize, mean: usize, deviation: usize },
     /// No class, or more than 2³² of them.
     #[error("{classes} classes of images are invalid")]
-    BadClasses {
-        /// The value as it was written.
-        classes: usize,
-    },
+    BadClasses { classes: usize },
     #[error("there is no validation micro-batch {index}: there are {count}")]
     NoSuchValidation {
         index: u64,
@@ -195,11 +165,7 @@ pub enum Error {
     BadTokenizer { path: PathBuf, reason: String },
     /// A file beside a tokenizer that states something wrong about its tokens.
     #[error("{path}: {reason}")]
-    BadTokenizerFile {
-        path: PathBuf,
-        /// The problem, with its key.
-        reason: String,
-    },
+    BadTokenizerFile { path: PathBuf, reason: String },
     #[error("the text cannot be tokenized: {reason}")]
     NotEncoded { reason: String },
 }

@@ -69,7 +69,6 @@ impl Permutation {
     }
 }
 
-/// The lowest `bits` bits, at most 32.
 const fn mask(bits: u32) -> u64 {
     (1 << bits) - 1
 }

@@ -127,5 +127,6 @@ pub trait Source: Send + Sync {
         None
     }
 
+    /// Number of validation micro-batches.
     fn validation_micro_batches(&self) -> u64;
 }

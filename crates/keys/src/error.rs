@@ -14,7 +14,6 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     #[error("{path} cannot be read: {source}")]
     Unreadable { path: PathBuf, source: io::Error },
-    /// The text is not TOML.
     #[error("{origin}: {message}")]
     Syntax { origin: Origin, message: String },
     /// An argument of `--set` that is not `section.key=value`.
@@ -41,7 +40,6 @@ pub enum Error {
         /// How a value of the old name translates, with its separator; empty if it is unchanged.
         how: &'static str,
     },
-    /// A section's name with a value.
     #[error("{origin}: {section} is a section, not a key: write [{section}] and its keys below")]
     NotASection { origin: Origin, section: &'static str },
     #[error("{origin}: {key} takes {allowed}, not {value}")]
@@ -51,12 +49,7 @@ pub enum Error {
     OutOfRange { origin: Origin, key: &'static str, value: String, allowed: String },
     /// A value of the right type that its key does not accept, for a reason of its own.
     #[error("{origin}: {key}: {reason}")]
-    Refused {
-        origin: Origin,
-        key: &'static str,
-        /// The reason, in words.
-        reason: String,
-    },
+    Refused { origin: Origin, key: &'static str, reason: String },
     /// A key that another key's value excludes, such as a key of another kind of model.
     #[error("{origin}: {key} belongs to {kind_key} = {needed}, and {kind_key} is {kind}")]
     NotApplicable {
@@ -65,10 +58,8 @@ pub enum Error {
         kind_key: &'static str,
         /// The values of `kind_key` to which this key applies, in quotes.
         needed: String,
-        /// The value of `kind_key`.
         kind: String,
     },
-    /// Values that contradict each other.
     #[error("{origin}: {reason}")]
     Conflict { origin: Origin, reason: String },
 }

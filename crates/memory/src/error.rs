@@ -34,10 +34,7 @@ pub enum AllocationError {
     },
     /// A repeated script got another address than in its recording.
     #[error("a repeated allocation is at {address:#x} instead of {recorded:#x}")]
-    Moved {
-        recorded: u64,
-        address: u64,
-    },
+    Moved { recorded: u64, address: u64 },
     /// A setting passed at run time is invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),

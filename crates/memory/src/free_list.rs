@@ -136,7 +136,6 @@ impl FreeList {
         self.first_of_bins_from(bin + 1)
     }
 
-    /// The block that follows in the order.
     pub(crate) fn following(&self, at: Cursor) -> Option<Cursor> {
         if at.index > 0 {
             return Some(Cursor { bin: at.bin, index: at.index - 1 });

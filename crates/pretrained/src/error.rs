@@ -18,11 +18,7 @@ pub enum PretrainedError {
     File(#[from] FileError),
     /// The folder or one of its files is invalid.
     #[error("{}: {what}", path.display())]
-    Refused {
-        path: PathBuf,
-        /// The fault, in a sentence.
-        what: String,
-    },
+    Refused { path: PathBuf, what: String },
     /// The weights to be written could not be read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),

@@ -137,7 +137,6 @@ impl Confined {
         }
     }
 
-    /// The reason for which the process ended.
     fn ending(&mut self) -> String {
         // Ended, or about to: it has closed its output.
         let status = match self.child.try_wait() {

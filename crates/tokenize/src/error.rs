@@ -23,7 +23,6 @@ pub enum Error {
         line: Option<u64>,
         reason: String,
     },
-    /// Options that contradict each other.
     #[error("{0}")]
     Refused(String),
     /// An operation of the file system failed.

@@ -105,7 +105,6 @@ impl Job {
         })
     }
 
-    /// Checks the options against each other.
     pub(crate) fn check(&self) -> Result<()> {
         let vocabulary = self.tokenizer.vocabulary();
         let reason = if self.format == Format::NanoGpt && vocabulary > MOST_OF_16_BITS {
@@ -143,7 +142,6 @@ impl Job {
         !self.files.iter().all(is_text) || has_several && self.format == Format::LlmC
     }
 
-    /// The encoding of tokens in the output.
     pub(crate) fn encoding(&self) -> Encoding {
         match self.format {
             Format::NanoGpt => Encoding::Raw16,

@@ -191,7 +191,6 @@ fn start(job: &Job) -> Record {
     Record { training: Reached { shard, ..Reached::default() }, ..Record::default() }
 }
 
-/// Returns the directory of the unfinished `output`.
 fn partial(output: &Path) -> PathBuf {
     let mut name = output.as_os_str().to_owned();
     name.push(".partial");

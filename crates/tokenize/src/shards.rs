@@ -64,7 +64,6 @@ impl Shards {
         self.reached
     }
 
-    /// The file of shard `shard`.
     fn path(&self, shard: u64) -> PathBuf {
         self.directory.join(match self.format {
             Format::LlmC => format!("{}_{shard:06}.bin", self.name),

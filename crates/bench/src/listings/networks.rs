@@ -23,7 +23,6 @@ fn network(device: &Device, sizes: &[usize], activation: Activation) -> Result<M
     Ok(Mlp::new(Parameters::new(device, 1, DType::F32), &of, &stage)?)
 }
 
-/// The five-layer network of the listings.
 fn five(device: &Device) -> Result<Mlp> {
     network(device, &[3, 300, 300, 400, 300, 100], Activation::Relu)
 }

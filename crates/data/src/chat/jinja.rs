@@ -130,7 +130,6 @@ fn to_json(value: &Value, listed: Rest<Value>, named: Kwargs) -> Result<String, 
     text.finish(written)
 }
 
-/// Returns the two texts of `separators`.
 fn separator_texts(separators: &Value) -> Result<[String; 2], Error> {
     let texts = separators.try_iter()?.map(|text| text.as_str().map(str::to_owned));
     let texts: Option<Vec<String>> = texts.collect();

@@ -15,7 +15,6 @@ pub(super) struct JsonOptions {
     pub(super) indent: Option<String>,
     /// The texts between items, and between a key and its value.
     pub(super) separators: [String; 2],
-    /// Whether keys are sorted.
     pub(super) sort_keys: bool,
 }
 

@@ -24,7 +24,6 @@ pub(crate) struct Pattern {
 }
 
 impl Pattern {
-    /// Returns the class of image `number`.
     pub(crate) fn class(&self, number: u64) -> u32 {
         let [word, ..] = philox4x32(self.key, [u32::MAX, u32::MAX, number as u32, (number >> 32) as u32]);
         // The high word of the product scales 32 random bits to the number of classes.

@@ -29,7 +29,6 @@ pub(super) fn invalid(name: &str, reason: impl ToString) -> Error {
 }
 
 impl Picture {
-    /// Returns whether height and width are `size`.
     pub(super) fn is_square(&self, size: usize) -> bool {
         self.width == size && self.height == size
     }

@@ -26,7 +26,6 @@ impl ImageSet {
         Ok(Self::Cifar(paths.iter().map(|path| CifarFile::open(path)).collect::<Result<_, _>>()?))
     }
 
-    /// Number of images.
     pub(super) fn len(&self) -> u64 {
         match self {
             Self::Cifar(files) => files.iter().map(|file| file.records).sum(),

@@ -133,7 +133,6 @@ impl ImageSource {
         }
     }
 
-    /// Number of targets of an image.
     fn targets(&self) -> usize {
         if self.options.mixup > 0.0 { 3 } else { 1 }
     }

@@ -197,7 +197,6 @@ impl Part {
         self.set.path(self.order.at(self.first + index)).map(Path::to_path_buf)
     }
 
-    /// Reads image `index`.
     pub(super) fn read(&self, index: u64, channels: usize, classes: usize) -> Result<(Picture, u32), Error> {
         self.set.read(self.order.at(self.first + index), channels, classes)
     }

@@ -17,7 +17,6 @@ const CLASSES: &[(&str, &[&str])] = &[
     ("Qwen3_5Tokenizer", &["qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text"]),
 ];
 
-/// Special tokens by class.
 const TOKENS: &[(&str, &[(&str, &str)])] = &[
     ("CodeLlamaTokenizer", LLAMA),
     (

@@ -80,7 +80,6 @@ impl Description {
         })
     }
 
-    /// Returns the text of a special token.
     pub(super) fn text_of(&self, name: &str) -> Option<&str> {
         self.named.iter().find(|(own, _)| own == name).map(|(_, token)| token.content.as_str())
     }

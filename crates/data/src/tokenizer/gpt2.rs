@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use tiktoken_rs::{CoreBPE, r50k_base_singleton};
 
-/// Number of tokens.
 pub(super) const VOCABULARY: usize = 50_257;
 /// The token `<|endoftext|>`, the last.
 pub(super) const END_OF_TEXT: u32 = 50_256;
