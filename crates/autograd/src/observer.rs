@@ -8,28 +8,18 @@ use tensor::Tensor;
 
 use crate::error::{AutogradError, Result};
 
-/// The part of a pass in which an operator runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Direction {
-    /// Forward.
-    Forward,
-    /// Forward, repeated by a recomputed segment.
-    Recompute,
-    /// Backward of the inputs; with it that of the weights, if these follow directly inside one rule.
-    Backward,
-    /// Backward of the weights.
-    BackwardWeight,
-}
-
-impl Direction {
-    /// The name in tables and traces.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Direction::Forward => "forward",
-            Direction::Recompute => "recompute",
-            Direction::Backward => "backward",
-            Direction::BackwardWeight => "backward weight",
-        }
+device::names! {
+    /// The part of a pass in which an operator runs.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Direction {
+        /// Forward.
+        Forward = "forward",
+        /// Forward, repeated by a recomputed segment.
+        Recompute = "recompute",
+        /// Backward of the inputs; with it that of the weights, if these follow directly inside one rule.
+        Backward = "backward",
+        /// Backward of the weights.
+        BackwardWeight = "backward weight",
     }
 }
 

@@ -9,52 +9,31 @@ use std::fmt;
 
 use device::DType;
 
-/// The type in which an operator takes its operands under autocast.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operands {
-    /// The half type, which results then have too.
-    Half,
-    /// f32.
-    F32,
-    /// The widest type among the operands.
-    Widest,
-    /// The types that they have.
-    Unchanged,
-}
-
-impl Operands {
-    /// The name in tables.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Operands::Half => "half",
-            Operands::F32 => "f32",
-            Operands::Widest => "widest",
-            Operands::Unchanged => "as given",
-        }
+device::names! {
+    /// The type in which an operator takes its operands under autocast.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Operands {
+        /// The half type, which results then have too.
+        Half = "half",
+        /// f32.
+        F32 = "f32",
+        /// The widest type among the operands.
+        Widest = "widest",
+        /// The types that they have.
+        Unchanged = "as given",
     }
 }
 
-/// The precision of an operator's arithmetic on half-precision operands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arithmetic {
-    /// Matmuls: products of operands in the half type, sums in f32, rounded once.
-    Half,
-    /// Everything in f32, and results rounded once.
-    F32,
-    /// None: elements are moved.
-    Moves,
-}
-
-impl Arithmetic {
-    /// The name in tables.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Arithmetic::Half => "half operands, f32 sums",
-            Arithmetic::F32 => "f32",
-            Arithmetic::Moves => "none",
-        }
+device::names! {
+    /// The precision of an operator's arithmetic on half-precision operands.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Arithmetic {
+        /// Matmuls: products of operands in the half type, sums in f32, rounded once.
+        Half = "half operands, f32 sums",
+        /// Everything in f32, and results rounded once.
+        F32 = "f32",
+        /// None: elements are moved.
+        Moves = "none",
     }
 }
 

@@ -24,30 +24,20 @@ pub struct ExpertSizes {
     pub inputs: usize,
 }
 
-/// The distribution of rows over experts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Spread {
-    /// Equal numbers.
-    Balanced,
-    /// Numbers as 1, 1/2, 1/3 and so on.
-    Skewed,
-    /// All rows to one expert.
-    One,
+system::names! {
+    /// The distribution of rows over experts.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Spread {
+        /// Equal numbers.
+        Balanced = "balanced",
+        /// Numbers as 1, 1/2, 1/3 and so on.
+        Skewed = "skewed",
+        /// All rows to one expert.
+        One = "one",
+    }
 }
 
 impl Spread {
-    /// All distributions.
-    pub const ALL: [Spread; 3] = [Spread::Balanced, Spread::Skewed, Spread::One];
-
-    /// Returns its name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Spread::Balanced => "balanced",
-            Spread::Skewed => "skewed",
-            Spread::One => "one",
-        }
-    }
-
     /// Rows of each expert, about `rows` together, in multiples of 16, which FP8 needs.
     #[must_use]
     pub fn rows(self, rows: usize, experts: usize) -> Vec<usize> {

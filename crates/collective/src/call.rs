@@ -4,70 +4,38 @@ use std::fmt;
 
 use device::DType;
 
-/// The kind of a call among ranks: a collective, a transfer, or work of the group itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum CallKind {
-    /// Copies the root's values to all ranks.
-    Broadcast,
-    /// Collects every rank's message on one rank.
-    Gather,
-    /// Collects every rank's values on all ranks.
-    AllGather,
-    /// Sums over ranks; every rank gets the whole sum.
-    AllReduce,
-    /// Sums over ranks; each rank gets a shard of the sum.
-    ReduceScatter,
-    /// Sends values to one peer.
-    Send,
-    /// Receives values from one peer.
-    Receive,
-    /// Runs several sends and receives as one call.
-    Exchange,
-    /// Blocks every rank until all ranks have arrived.
-    Barrier,
-    /// Splits ranks into groups.
-    Split,
-    /// Makes the host wait for a stream.
-    Synchronize,
-    /// Connects the ranks' devices.
-    Connect,
+system::names! {
+    /// The kind of a call among ranks: a collective, a transfer, or work of the group itself.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum CallKind {
+        /// Copies the root's values to all ranks.
+        Broadcast = "broadcast",
+        /// Collects every rank's message on one rank.
+        Gather = "gather",
+        /// Collects every rank's values on all ranks.
+        AllGather = "all-gather",
+        /// Sums over ranks; every rank gets the whole sum.
+        AllReduce = "all-reduce",
+        /// Sums over ranks; each rank gets a shard of the sum.
+        ReduceScatter = "reduce-scatter",
+        /// Sends values to one peer.
+        Send = "send",
+        /// Receives values from one peer.
+        Receive = "receive",
+        /// Runs several sends and receives as one call.
+        Exchange = "exchange",
+        /// Blocks every rank until all ranks have arrived.
+        Barrier = "barrier",
+        /// Splits ranks into groups.
+        Split = "split",
+        /// Makes the host wait for a stream.
+        Synchronize = "synchronize",
+        /// Connects the ranks' devices.
+        Connect = "connect",
+    }
 }
 
 impl CallKind {
-    /// All kinds, in the order of their numbers.
-    pub const ALL: [CallKind; 12] = [
-        CallKind::Broadcast,
-        CallKind::Gather,
-        CallKind::AllGather,
-        CallKind::AllReduce,
-        CallKind::ReduceScatter,
-        CallKind::Send,
-        CallKind::Receive,
-        CallKind::Exchange,
-        CallKind::Barrier,
-        CallKind::Split,
-        CallKind::Synchronize,
-        CallKind::Connect,
-    ];
-
-    /// Name used in messages and tables.
-    pub const fn name(self) -> &'static str {
-        match self {
-            CallKind::Broadcast => "broadcast",
-            CallKind::Gather => "gather",
-            CallKind::AllGather => "all-gather",
-            CallKind::AllReduce => "all-reduce",
-            CallKind::ReduceScatter => "reduce-scatter",
-            CallKind::Send => "send",
-            CallKind::Receive => "receive",
-            CallKind::Exchange => "exchange",
-            CallKind::Barrier => "barrier",
-            CallKind::Split => "split",
-            CallKind::Synchronize => "synchronize",
-            CallKind::Connect => "connect",
-        }
-    }
-
     /// Returns whether the call is between two ranks; its sequence numbers then count that pair's
     /// messages.
     pub const fn is_point_to_point(self) -> bool {

@@ -84,25 +84,16 @@ impl SumKernels {
         SumKernels { kernel: TreeKernel::of, blocks: tree::blocks, threads: tree::THREADS };
 }
 
-/// How values move between ranks that have access to each other's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PeerMethod {
-    /// One kernel reads the values of all ranks, sums them, and writes the sum to all ranks.
-    Kernel,
-    /// A kernel reads and sums the values; copy engines distribute the sum.
-    Copies,
-    /// Copy engines fetch and distribute the values; a kernel sums the copies.
-    Engines,
-}
-
-impl PeerMethod {
-    /// Name used in the configuration.
-    pub const fn name(self) -> &'static str {
-        match self {
-            PeerMethod::Kernel => "kernel",
-            PeerMethod::Copies => "copies",
-            PeerMethod::Engines => "engines",
-        }
+system::names! {
+    /// How values move between ranks that have access to each other's memory.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum PeerMethod {
+        /// One kernel reads the values of all ranks, sums them, and writes the sum to all ranks.
+        Kernel = "kernel",
+        /// A kernel reads and sums the values; copy engines distribute the sum.
+        Copies = "copies",
+        /// Copy engines fetch and distribute the values; a kernel sums the copies.
+        Engines = "engines",
     }
 }
 

@@ -6,31 +6,10 @@ use keys::{Reading, Takes, Value};
 use nn::Alphabet;
 use serde::{Serialize, Serializer};
 
-/// Defines an enumeration whose values have names in the configuration.
-macro_rules! names {
-    ($(#[$doc:meta])* $name:ident { $($(#[$value_doc:meta])* $value:ident = $text:literal),+ $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $name {
-            $($(#[$value_doc])* $value),+
-        }
-
-        impl $name {
-            /// All values, in the order of declaration.
-            pub const ALL: &'static [Self] = &[$(Self::$value),+];
-
-            /// Returns the name in a configuration.
-            #[must_use]
-            pub const fn name(self) -> &'static str {
-                match self { $(Self::$value => $text),+ }
-            }
-        }
-    };
-}
-
-names! {
+system::names! {
     /// The source of micro-batches.
-    DataKind {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum DataKind {
         /// Text files.
         Text = "text",
         /// Files of token numbers.
@@ -46,9 +25,10 @@ names! {
     }
 }
 
-names! {
+system::names! {
     /// The loss of pairs of answers.
-    PreferenceLoss {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum PreferenceLoss {
         /// Direct preference optimisation.
         Dpo = "dpo",
         /// Identity preference optimisation.
@@ -58,9 +38,10 @@ names! {
     }
 }
 
-names! {
+system::names! {
     /// The storage of the frozen matrices beside adapters.
-    LoraBase {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum LoraBase {
         /// The compute type.
         Compute = "compute",
         /// 4 bits: quantiles of a normal distribution.
@@ -85,10 +66,11 @@ impl LoraBase {
     }
 }
 
-names! {
+system::names! {
     /// The kind of an optimizer. Its parameters are separate keys, so `optim::Kind`, which holds them, is
     /// built after all of them have been read.
-    OptimKind {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum OptimKind {
         /// Adam with decoupled weight decay.
         AdamW = "adamw",
         /// The sign of a running mean of gradients.
@@ -98,9 +80,10 @@ names! {
     }
 }
 
-names! {
+system::names! {
     /// The mean that a step's loss over tokens is, where not all tokens are targets.
-    LossMean {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum LossMean {
         /// The sum over the step's targets, divided by their number.
         Targets = "targets",
         /// The mean of the micro-batches' means.
@@ -108,9 +91,10 @@ names! {
     }
 }
 
-names! {
+system::names! {
     /// The activations that are in host memory between forward and backward.
-    OffloadPolicy {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum OffloadPolicy {
         /// None.
         None = "none",
         /// The inputs of recomputed layers or segments.
@@ -118,9 +102,10 @@ names! {
     }
 }
 
-names! {
+system::names! {
     /// The decay of the learning rate after the warm-up.
-    ScheduleName {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum ScheduleName {
         /// Half a cosine.
         Cosine = "cosine",
         /// A line.
@@ -134,9 +119,10 @@ names! {
     }
 }
 
-names! {
+system::names! {
     /// The type of an optimizer's moments and velocities.
-    StateType {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum StateType {
         /// f32.
         F32 = "f32",
         /// bf16, rounded stochastically.
@@ -146,9 +132,10 @@ names! {
     }
 }
 
-names! {
+system::names! {
     /// The type of the operands of linear layers' matmuls.
-    MatmulPrecision {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum MatmulPrecision {
         /// The compute type.
         Compute = "compute",
         /// FP8.
@@ -156,9 +143,10 @@ names! {
     }
 }
 
-names! {
+system::names! {
     /// The time at which ranks sum gradients.
-    Overlap {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Overlap {
         /// The fastest of the others: late in backward if GPUs of one host sum through peer access, or after
         /// backward if the optimizer state is sharded there too; otherwise as buckets fill.
         Auto = "auto",
@@ -171,9 +159,10 @@ names! {
     }
 }
 
-names! {
+system::names! {
     /// The type of the weights that operators hold.
-    WeightType {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum WeightType {
         /// The compute type; half types have f32 masters beside them.
         Compute = "compute",
         /// f32, cast where an operator computes in half precision.
@@ -181,9 +170,10 @@ names! {
     }
 }
 
-names! {
+system::names! {
     /// Use of CUDA graphs for steps.
-    Graphs {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Graphs {
         /// Where a step can be captured.
         Auto = "auto",
         /// Always; a step that cannot be captured is refused.
@@ -193,9 +183,10 @@ names! {
     }
 }
 
-names! {
+system::names! {
     /// Reaction of a run to a step whose gradient norm is far above recent ones.
-    OnSpike {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum OnSpike {
         /// The step updates the weights as any other.
         Ignore = "ignore",
         /// The run ends.
@@ -207,9 +198,10 @@ names! {
     }
 }
 
-names! {
+system::names! {
     /// Reaction of a run to a step for which a device's memory did not suffice.
-    OnOutOfMemory {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum OnOutOfMemory {
         /// The run ends.
         Stop = "stop",
         /// The run halves the micro-batches and repeats the step.

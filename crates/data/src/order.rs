@@ -7,26 +7,14 @@ use std::ops::Range;
 /// The counter word from which the epoch's offset is drawn; the permutation's rounds count from 0.
 const OFFSET: u32 = u32::MAX;
 
-/// The names of orders.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OrderKind {
-    /// Every epoch in a different random order.
-    Shuffled,
-    /// Every epoch from the first token to the last.
-    Sequential,
-}
-
-impl OrderKind {
-    /// All orders.
-    pub const ALL: &'static [Self] = &[Self::Shuffled, Self::Sequential];
-
-    /// The name in a configuration.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Shuffled => "shuffled",
-            Self::Sequential => "sequential",
-        }
+system::names! {
+    /// The names of orders.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum OrderKind {
+        /// Every epoch in a different random order.
+        Shuffled = "shuffled",
+        /// Every epoch from the first token to the last.
+        Sequential = "sequential",
     }
 }
 

@@ -9,49 +9,27 @@ use crate::raw::host::processor_model;
 /// The caching allocator over the backend's driver.
 pub(crate) type DeviceAllocator = Allocator<Box<dyn RawMemory + Send>>;
 
-/// The backend of a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Backend {
-    /// Host memory and host threads.
-    Cpu,
-    /// An NVIDIA GPU.
-    Cuda,
-    /// No memory: allocations are counted, operators compute nothing.
-    Meta,
-}
-
-impl Backend {
-    /// Name used in files and on the command line.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Backend::Cpu => "cpu",
-            Backend::Cuda => "cuda",
-            Backend::Meta => "meta",
-        }
+system::names! {
+    /// The backend of a device.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Backend {
+        /// Host memory and host threads.
+        Cpu = "cpu",
+        /// An NVIDIA GPU.
+        Cuda = "cuda",
+        /// No memory: allocations are counted, operators compute nothing.
+        Meta = "meta",
     }
 }
 
-/// The kind of hardware that a description describes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// A host.
-    Cpu,
-    /// An NVIDIA GPU, where calls take workspaces.
-    Cuda,
-}
-
-impl Kind {
-    /// All kinds.
-    pub const ALL: [Kind; 2] = [Kind::Cpu, Kind::Cuda];
-
-    /// Name used in files and on the command line.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Kind::Cpu => "cpu",
-            Kind::Cuda => "cuda",
-        }
+system::names! {
+    /// The kind of hardware that a description describes.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Kind {
+        /// A host.
+        Cpu = "cpu",
+        /// An NVIDIA GPU, where calls take workspaces.
+        Cuda = "cuda",
     }
 }
 

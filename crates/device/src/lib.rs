@@ -92,5 +92,6 @@ pub use raw::meta::page_table_bytes;
 pub use repeat::{OutlivingRegion, Repetition};
 pub use repeated_call::RepeatedCall;
 pub use stream::StreamKind;
+pub use system::names;
 pub use transfer::HostCopy;
 pub use work::Work;

@@ -6,47 +6,31 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::raw::Stream;
 use crate::tag::Tag;
 
-/// Kind of the event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Action {
-    /// A block was allocated; the size is the requested one.
-    Alloc,
-    /// The owner freed a block.
-    FreeRequested,
-    /// A freed block became reusable.
-    FreeCompleted,
-    /// A segment was taken from the driver.
-    SegmentAlloc,
-    /// A segment was returned to the driver.
-    SegmentFree,
-    /// Pages were mapped into an expandable segment.
-    SegmentMap,
-    /// Pages were unmapped.
-    SegmentUnmap,
-    /// A snapshot was taken.
-    Snapshot,
-    /// A request failed; the address is the device's free bytes, the size is the rounded request.
-    OutOfMemory,
-    /// A mark set by the caller: the tag's operator names the section that begins, the address is its number.
-    Mark,
-}
-
-impl Action {
-    /// The name in PyTorch's snapshots.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Action::Alloc => "alloc",
-            Action::FreeRequested => "free_requested",
-            Action::FreeCompleted => "free_completed",
-            Action::SegmentAlloc => "segment_alloc",
-            Action::SegmentFree => "segment_free",
-            Action::SegmentMap => "segment_map",
-            Action::SegmentUnmap => "segment_unmap",
-            Action::Snapshot => "snapshot",
-            Action::OutOfMemory => "oom",
-            Action::Mark => "mark",
-        }
+system::names! {
+    /// Kind of the event.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum Action {
+        /// A block was allocated; the size is the requested one.
+        Alloc = "alloc",
+        /// The owner freed a block.
+        FreeRequested = "free_requested",
+        /// A freed block became reusable.
+        FreeCompleted = "free_completed",
+        /// A segment was taken from the driver.
+        SegmentAlloc = "segment_alloc",
+        /// A segment was returned to the driver.
+        SegmentFree = "segment_free",
+        /// Pages were mapped into an expandable segment.
+        SegmentMap = "segment_map",
+        /// Pages were unmapped.
+        SegmentUnmap = "segment_unmap",
+        /// A snapshot was taken.
+        Snapshot = "snapshot",
+        /// A request failed; the address is the device's free bytes, the size is the rounded request.
+        OutOfMemory = "oom",
+        /// A mark set by the caller: the tag's operator names the section that begins, the address is its
+        /// number.
+        Mark = "mark",
     }
 }
 

@@ -4,85 +4,43 @@ use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
-/// A statistic that is counted per pool kind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[repr(u8)]
-pub enum Metric {
-    /// Allocated blocks.
-    Allocation,
-    /// Segments taken from the driver; expandable ones are not counted.
-    Segment,
-    /// Blocks that are not reusable: allocated, or freed and waiting for another stream.
-    Active,
-    /// Idle blocks that share a segment with others; expandable segments are not counted.
-    InactiveSplit,
-    /// Bytes of allocated blocks, rounding included.
-    AllocatedBytes,
-    /// Bytes held from the driver: segments and mapped pages.
-    ReservedBytes,
-    /// Bytes of active blocks, rounding included.
-    ActiveBytes,
-    /// Bytes of idle blocks that share a segment with others; expandable segments are not counted.
-    InactiveSplitBytes,
-    /// Bytes requested by the owners of active blocks, without rounding.
-    RequestedBytes,
-}
-
-impl Metric {
-    /// All metrics, in the order of their numbers.
-    pub const ALL: [Metric; 9] = [
-        Metric::Allocation,
-        Metric::Segment,
-        Metric::Active,
-        Metric::InactiveSplit,
-        Metric::AllocatedBytes,
-        Metric::ReservedBytes,
-        Metric::ActiveBytes,
-        Metric::InactiveSplitBytes,
-        Metric::RequestedBytes,
-    ];
-
-    /// The first part of the metric's keys, such as `allocated_bytes`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Metric::Allocation => "allocation",
-            Metric::Segment => "segment",
-            Metric::Active => "active",
-            Metric::InactiveSplit => "inactive_split",
-            Metric::AllocatedBytes => "allocated_bytes",
-            Metric::ReservedBytes => "reserved_bytes",
-            Metric::ActiveBytes => "active_bytes",
-            Metric::InactiveSplitBytes => "inactive_split_bytes",
-            Metric::RequestedBytes => "requested_bytes",
-        }
+system::names! {
+    /// A statistic that is counted per pool kind.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[repr(u8)]
+    pub enum Metric {
+        /// Allocated blocks.
+        Allocation = "allocation",
+        /// Segments taken from the driver; expandable ones are not counted.
+        Segment = "segment",
+        /// Blocks that are not reusable: allocated, or freed and waiting for another stream.
+        Active = "active",
+        /// Idle blocks that share a segment with others; expandable segments are not counted.
+        InactiveSplit = "inactive_split",
+        /// Bytes of allocated blocks, rounding included.
+        AllocatedBytes = "allocated_bytes",
+        /// Bytes held from the driver: segments and mapped pages.
+        ReservedBytes = "reserved_bytes",
+        /// Bytes of active blocks, rounding included.
+        ActiveBytes = "active_bytes",
+        /// Bytes of idle blocks that share a segment with others; expandable segments are not counted.
+        InactiveSplitBytes = "inactive_split_bytes",
+        /// Bytes requested by the owners of active blocks, without rounding.
+        RequestedBytes = "requested_bytes",
     }
 }
 
-/// The pools over which a statistic counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[repr(u8)]
-pub enum PoolKind {
-    /// Small and large pools together.
-    All,
-    /// Pools for blocks up to 1 MiB.
-    Small,
-    /// Pools for blocks over 1 MiB.
-    Large,
-}
-
-impl PoolKind {
-    /// All kinds, in the order of their numbers.
-    pub const ALL: [PoolKind; 3] = [PoolKind::All, PoolKind::Small, PoolKind::Large];
-
-    /// The second part of the metric's keys, such as `small_pool`.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            PoolKind::All => "all",
-            PoolKind::Small => "small_pool",
-            PoolKind::Large => "large_pool",
-        }
+system::names! {
+    /// The pools over which a statistic counts.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[repr(u8)]
+    pub enum PoolKind {
+        /// Small and large pools together.
+        All = "all",
+        /// Pools for blocks up to 1 MiB.
+        Small = "small_pool",
+        /// Pools for blocks over 1 MiB.
+        Large = "large_pool",
     }
 }
 

@@ -4,65 +4,36 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-/// The purpose of a block.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[repr(u8)]
-pub enum Category {
-    /// Weights in the compute dtype.
-    Parameter,
-    /// Buffers of models: state that no optimizer updates.
-    Buffer,
-    /// Gradients of parameters, their buckets and lane sums.
-    Gradient,
-    /// Moments, momentum and master weights.
-    OptimizerState,
-    /// Results of the forward pass, saved for backward or passed on.
-    Activation,
-    /// Gradients of activations.
-    ActivationGradient,
-    /// Scratch memory of one operator or library.
-    Workspace,
-    /// Buffers for messages between ranks.
-    Communication,
-    /// Batches from the loader.
-    Input,
-    /// Memory without a stated purpose.
-    #[default]
-    Other,
+system::names! {
+    /// The purpose of a block.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+    #[repr(u8)]
+    pub enum Category {
+        /// Weights in the compute dtype.
+        Parameter = "parameter",
+        /// Buffers of models: state that no optimizer updates.
+        Buffer = "buffer",
+        /// Gradients of parameters, their buckets and lane sums.
+        Gradient = "gradient",
+        /// Moments, momentum and master weights.
+        OptimizerState = "optimizer_state",
+        /// Results of the forward pass, saved for backward or passed on.
+        Activation = "activation",
+        /// Gradients of activations.
+        ActivationGradient = "activation_gradient",
+        /// Scratch memory of one operator or library.
+        Workspace = "workspace",
+        /// Buffers for messages between ranks.
+        Communication = "communication",
+        /// Batches from the loader.
+        Input = "input",
+        /// Memory without a stated purpose.
+        #[default]
+        Other = "other",
+    }
 }
 
 impl Category {
-    /// All categories, in the order of their numbers.
-    pub const ALL: [Category; 10] = [
-        Category::Parameter,
-        Category::Buffer,
-        Category::Gradient,
-        Category::OptimizerState,
-        Category::Activation,
-        Category::ActivationGradient,
-        Category::Workspace,
-        Category::Communication,
-        Category::Input,
-        Category::Other,
-    ];
-
-    /// The name in files and tables: lower case with underscores.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Category::Parameter => "parameter",
-            Category::Buffer => "buffer",
-            Category::Gradient => "gradient",
-            Category::OptimizerState => "optimizer_state",
-            Category::Activation => "activation",
-            Category::ActivationGradient => "activation_gradient",
-            Category::Workspace => "workspace",
-            Category::Communication => "communication",
-            Category::Input => "input",
-            Category::Other => "other",
-        }
-    }
-
     /// The index in [`Category::ALL`].
     #[must_use]
     pub const fn index(self) -> usize {

@@ -32,6 +32,7 @@ pub mod fail_point;
 pub mod file_error;
 pub mod input;
 pub mod lines;
+mod names;
 pub mod numbers;
 pub mod output;
 pub mod pace;

@@ -2,56 +2,36 @@
 
 use std::time::Duration;
 
-/// A phase of a training step, on the device's compute stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Phase {
-    /// Reading micro-batches and copying them to the device, including waits for a slow host.
-    Inputs,
-    /// Forward passes, including the loss.
-    Forward,
-    /// Backward passes. Excludes the reduction that overlaps them.
-    Backward,
-    /// Waiting for other stages: the pipeline's bubble with that at the end of a step, where all stages meet
-    /// for the gradient's norm, and exposed transfers. On the CPU, all transfers, because none overlaps.
-    Pipeline,
-    /// Waiting for exchanges with ranks that share layers or sequences. On the CPU, all of them, because none
-    /// overlaps.
-    Exchange,
-    /// Waiting for other ranks, including slower ones: for reduced gradients and, with sharded optimizer
-    /// state, for the norm and updated weights. On the CPU, all of this communication, because none overlaps.
-    Reduce,
-    /// Gradient norm, clipping and the update of the weights.
-    Update,
+system::names! {
+    /// A phase of a training step, on the device's compute stream.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Phase {
+        /// Reading micro-batches and copying them to the device, including waits for a slow host.
+        Inputs = "inputs",
+        /// Forward passes, including the loss.
+        Forward = "forward",
+        /// Backward passes. Excludes the reduction that overlaps them.
+        Backward = "backward",
+        /// Waiting for other stages: the pipeline's bubble with that at the end of a step, where all stages
+        /// meet for the gradient's norm, and exposed transfers. On the CPU, all transfers, because none
+        /// overlaps.
+        Pipeline = "pipeline",
+        /// Waiting for exchanges with ranks that share layers or sequences. On the CPU, all of them, because
+        /// none overlaps.
+        Exchange = "exchange",
+        /// Waiting for other ranks, including slower ones: for reduced gradients and, with sharded optimizer
+        /// state, for the norm and updated weights. On the CPU, all of this communication, because none
+        /// overlaps.
+        Reduce = "reduce",
+        /// Gradient norm, clipping and the update of the weights.
+        Update = "optimizer",
+    }
 }
 
 impl Phase {
-    /// All phases, in the order of a step.
-    pub const ALL: [Phase; 7] = [
-        Phase::Inputs,
-        Phase::Forward,
-        Phase::Backward,
-        Phase::Pipeline,
-        Phase::Exchange,
-        Phase::Reduce,
-        Phase::Update,
-    ];
-
     /// Returns whether the phase consists of waiting for other ranks.
     pub fn waits(self) -> bool {
         matches!(self, Phase::Pipeline | Phase::Exchange | Phase::Reduce)
-    }
-
-    /// Name used in tables and keys.
-    pub fn name(self) -> &'static str {
-        match self {
-            Phase::Inputs => "inputs",
-            Phase::Forward => "forward",
-            Phase::Backward => "backward",
-            Phase::Pipeline => "pipeline",
-            Phase::Exchange => "exchange",
-            Phase::Reduce => "reduce",
-            Phase::Update => "optimizer",
-        }
     }
 
     /// Index in [`Phase::ALL`].

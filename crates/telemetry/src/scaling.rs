@@ -28,27 +28,18 @@ mod table;
 pub use plot::{efficiency_plot, memory_plot};
 pub use table::scaling_table;
 
-/// The quantity that grows with the number of ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Scaling {
-    /// Nothing: the global batch stays the same.
-    Strong,
-    /// The global batch, because the batch per rank stays the same.
-    Weak,
-    /// The number of worlds of one rank each, which compute at the same time without communicating. The
-    /// baseline of the other series, not a series itself.
-    Alone,
-}
-
-impl Scaling {
-    /// Name used in files and on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Scaling::Strong => "strong",
-            Scaling::Weak => "weak",
-            Scaling::Alone => "alone",
-        }
+system::names! {
+    /// The quantity that grows with the number of ranks.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub enum Scaling {
+        /// Nothing: the global batch stays the same.
+        Strong = "strong",
+        /// The global batch, because the batch per rank stays the same.
+        Weak = "weak",
+        /// The number of worlds of one rank each, which compute at the same time without communicating. The
+        /// baseline of the other series, not a series itself.
+        Alone = "alone",
     }
 }
 

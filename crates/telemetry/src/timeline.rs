@@ -12,50 +12,26 @@ use system::output::{OutputFile, Replace};
 use crate::error::{Result, TelemetryError};
 use crate::operators::OperatorSpan;
 
-/// The row of a span.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Row {
-    /// Phases of each step, on the compute stream.
-    Phases,
-    /// Operators, with their modules and bytes, on the compute stream.
-    Operators,
-    /// Kernels, matmuls and copies on the compute stream.
-    Compute,
-    /// Work on the reduce stream.
-    Reduce,
-    /// Work on the transfer stream.
-    Transfer,
-    /// Work on the exchange stream.
-    Exchange,
-    /// Copies of micro-batches from the host.
-    Input,
-    /// Copies of the state to the host.
-    Snapshot,
-}
-
-impl Row {
-    const ALL: [Row; 8] = [
-        Row::Phases,
-        Row::Operators,
-        Row::Compute,
-        Row::Reduce,
-        Row::Transfer,
-        Row::Exchange,
-        Row::Input,
-        Row::Snapshot,
-    ];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Row::Phases => "phases",
-            Row::Operators => "operators",
-            Row::Compute => "compute",
-            Row::Reduce => "reduce",
-            Row::Transfer => "transfer",
-            Row::Exchange => "exchange",
-            Row::Input => "input",
-            Row::Snapshot => "snapshot",
-        }
+system::names! {
+    /// The row of a span.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+    pub enum Row {
+        /// Phases of each step, on the compute stream.
+        Phases = "phases",
+        /// Operators, with their modules and bytes, on the compute stream.
+        Operators = "operators",
+        /// Kernels, matmuls and copies on the compute stream.
+        Compute = "compute",
+        /// Work on the reduce stream.
+        Reduce = "reduce",
+        /// Work on the transfer stream.
+        Transfer = "transfer",
+        /// Work on the exchange stream.
+        Exchange = "exchange",
+        /// Copies of micro-batches from the host.
+        Input = "input",
+        /// Copies of the state to the host.
+        Snapshot = "snapshot",
     }
 }
 

@@ -6,26 +6,16 @@ use tensor::Tensor;
 
 use crate::error::Result;
 
-/// Origin of a figure of PyTorch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FigureOrigin {
-    /// The listing prints it.
-    Printed,
-    /// Measured with PyTorch 2.11.0 and CUDA 13.0 on a GPU, less the workspaces of cuBLAS.
-    Measured,
-    /// Computed from the rules of PyTorch's allocator.
-    Computed,
-}
-
-impl FigureOrigin {
-    /// Name in tables.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            FigureOrigin::Printed => "printed",
-            FigureOrigin::Measured => "measured",
-            FigureOrigin::Computed => "computed",
-        }
+system::names! {
+    /// Origin of a figure of PyTorch.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum FigureOrigin {
+        /// The listing prints it.
+        Printed = "printed",
+        /// Measured with PyTorch 2.11.0 and CUDA 13.0 on a GPU, less the workspaces of cuBLAS.
+        Measured = "measured",
+        /// Computed from the rules of PyTorch's allocator.
+        Computed = "computed",
     }
 }
 

@@ -10,21 +10,23 @@ use super::layout::{alpaca, alpaca_prompt, list_of, text, turn};
 use super::message::{check_masks, checked, learnt};
 use crate::records::Record;
 
-/// A format of the objects in files of conversations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ChatFormat {
-    /// The one that each object shows by its keys.
-    Auto,
-    /// OpenAI's: `messages` with `role` and `content`.
-    Messages,
-    /// ShareGPT's: `conversations` with `from` and `value`.
-    ShareGpt,
-    /// Alpaca's: `instruction`, `input` and `output`, as messages.
-    Alpaca,
-    /// Alpaca's, as the text of its paper, which needs no chat template.
-    AlpacaPrompt,
-    /// TRL's: `prompt` and `completion`, texts or lists of messages.
-    Completion,
+system::names! {
+    /// A format of the objects in files of conversations.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum ChatFormat {
+        /// The one that each object shows by its keys.
+        Auto = "auto",
+        /// OpenAI's: `messages` with `role` and `content`.
+        Messages = "messages",
+        /// ShareGPT's: `conversations` with `from` and `value`.
+        ShareGpt = "sharegpt",
+        /// Alpaca's: `instruction`, `input` and `output`, as messages.
+        Alpaca = "alpaca",
+        /// Alpaca's, as the text of its paper, which needs no chat template.
+        AlpacaPrompt = "alpaca_prompt",
+        /// TRL's: `prompt` and `completion`, texts or lists of messages.
+        Completion = "completion",
+    }
 }
 
 /// A conversation before its rendering.
@@ -46,23 +48,6 @@ pub(super) struct Parsed {
 }
 
 impl ChatFormat {
-    /// All formats.
-    pub const ALL: &'static [Self] =
-        &[Self::Auto, Self::Messages, Self::ShareGpt, Self::Alpaca, Self::AlpacaPrompt, Self::Completion];
-
-    /// The name in a configuration.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Messages => "messages",
-            Self::ShareGpt => "sharegpt",
-            Self::Alpaca => "alpaca",
-            Self::AlpacaPrompt => "alpaca_prompt",
-            Self::Completion => "completion",
-        }
-    }
-
     /// Returns the format of an object by its keys.
     ///
     /// # Errors

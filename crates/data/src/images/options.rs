@@ -1,33 +1,19 @@
 //! Options of a source of images.
 
-/// The part of a training image that a sample shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Crop {
-    /// [`Crop::Padded`] for images of the model's size, [`Crop::Resized`] for others.
-    Auto,
-    /// A window of the model's size in the image with a black border of `crop_padding` pixels. An image of
-    /// another size is scaled and cut in its centre first.
-    Padded,
-    /// A rectangle of 8 % to 100 % of the area and a ratio of sides from 3:4 to 4:3, scaled to the model's
-    /// size, as torchvision's `RandomResizedCrop`.
-    Resized,
-    /// The centre, as in validation.
-    Center,
-}
-
-impl Crop {
-    /// All crops.
-    pub const ALL: &'static [Self] = &[Self::Auto, Self::Padded, Self::Resized, Self::Center];
-
-    /// The name in a configuration.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Padded => "padded",
-            Self::Resized => "resized",
-            Self::Center => "center",
-        }
+system::names! {
+    /// The part of a training image that a sample shows.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Crop {
+        /// [`Crop::Padded`] for images of the model's size, [`Crop::Resized`] for others.
+        Auto = "auto",
+        /// A window of the model's size in the image with a black border of `crop_padding` pixels. An image
+        /// of another size is scaled and cut in its centre first.
+        Padded = "padded",
+        /// A rectangle of 8 % to 100 % of the area and a ratio of sides from 3:4 to 4:3, scaled to the
+        /// model's size, as torchvision's `RandomResizedCrop`.
+        Resized = "resized",
+        /// The centre, as in validation.
+        Center = "center",
     }
 }
 

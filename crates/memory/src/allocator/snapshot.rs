@@ -9,26 +9,16 @@ use crate::settings::Settings;
 use crate::statistics::{Metric, PoolKind};
 use crate::tag::{Labels, Tag};
 
-/// State of a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum BlockState {
-    /// Allocated.
-    ActiveAllocated,
-    /// Freed, but still in use by another stream.
-    ActivePendingFree,
-    /// Idle.
-    Inactive,
-}
-
-impl BlockState {
-    /// The name in PyTorch's snapshots.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            BlockState::ActiveAllocated => "active_allocated",
-            BlockState::ActivePendingFree => "active_pending_free",
-            BlockState::Inactive => "inactive",
-        }
+system::names! {
+    /// State of a block.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum BlockState {
+        /// Allocated.
+        ActiveAllocated = "active_allocated",
+        /// Freed, but still in use by another stream.
+        ActivePendingFree = "active_pending_free",
+        /// Idle.
+        Inactive = "inactive",
     }
 }
 

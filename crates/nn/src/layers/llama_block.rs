@@ -15,27 +15,20 @@ use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
 
-/// Positions of the norms of a branch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NormPosition {
-    /// Before the branch, as in Llama.
-    Before,
-    /// After the branch, as in OLMo 2.
-    After,
-    /// Before and after it, as in Gemma 2.
-    Both,
+system::names! {
+    /// Positions of the norms of a branch.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum NormPosition {
+        /// Before the branch, as in Llama.
+        Before = "before",
+        /// After the branch, as in OLMo 2.
+        After = "after",
+        /// Before and after it, as in Gemma 2.
+        Both = "both",
+    }
 }
 
 impl NormPosition {
-    /// Returns its name in the configuration.
-    pub const fn name(self) -> &'static str {
-        match self {
-            NormPosition::Before => "before",
-            NormPosition::After => "after",
-            NormPosition::Both => "both",
-        }
-    }
-
     /// Names of the norms before and after attention, then of those before and after the feed-forward
     /// layers, as Hugging Face has them.
     fn names(self) -> [[Option<&'static str>; 2]; 2] {

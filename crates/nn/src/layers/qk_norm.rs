@@ -8,22 +8,14 @@ use crate::error::Result;
 use crate::init::Init;
 use crate::parameters::Parameters;
 
-/// The queries and keys that one mean square covers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QkNormSpan {
-    /// Each head.
-    Head,
-    /// All query heads of a position, and all its key heads.
-    All,
-}
-
-impl QkNormSpan {
-    /// Returns its name in the configuration.
-    pub const fn name(self) -> &'static str {
-        match self {
-            QkNormSpan::Head => "head",
-            QkNormSpan::All => "all",
-        }
+system::names! {
+    /// The queries and keys that one mean square covers.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum QkNormSpan {
+        /// Each head.
+        Head = "head",
+        /// All query heads of a position, and all its key heads.
+        All = "all",
     }
 }
 

@@ -15,22 +15,14 @@ use crate::parameters::Parameters;
 use crate::placements::PlacementTable;
 use crate::recompute::Recompute;
 
-/// The kind of a table of positions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PositionKind {
-    /// A parameter.
-    Learned,
-    /// Sines and cosines, a buffer.
-    Sinusoidal,
-}
-
-impl PositionKind {
-    /// Returns its name in the configuration.
-    pub const fn name(self) -> &'static str {
-        match self {
-            PositionKind::Learned => "learned",
-            PositionKind::Sinusoidal => "sinusoidal",
-        }
+system::names! {
+    /// The kind of a table of positions.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum PositionKind {
+        /// A parameter.
+        Learned = "learned",
+        /// Sines and cosines, a buffer.
+        Sinusoidal = "sinusoidal",
     }
 }
 

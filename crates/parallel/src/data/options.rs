@@ -8,27 +8,18 @@ use super::lanes::Lanes;
 use super::zero::shards_gradients;
 use crate::error::Result;
 
-/// How gradients are summed over ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reduction {
-    /// Plimsoll sums in the order of a fixed tree: the same bits on every grid.
-    Tree,
-    /// The transport sums in its own order: the same bits only on the same grid.
-    Library,
+system::names! {
+    /// How gradients are summed over ranks.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Reduction {
+        /// Plimsoll sums in the order of a fixed tree: the same bits on every grid.
+        Tree = "tree",
+        /// The transport sums in its own order: the same bits only on the same grid.
+        Library = "nccl",
+    }
 }
 
 impl Reduction {
-    /// All kinds of reduction.
-    pub const ALL: [Reduction; 2] = [Reduction::Tree, Reduction::Library];
-
-    /// Name used in the configuration.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Reduction::Tree => "tree",
-            Reduction::Library => "nccl",
-        }
-    }
-
     /// Returns the lanes of a rank as this reduction adds them: a library sums one part of each rank, so that
     /// they have a tree of their own.
     ///

@@ -3,44 +3,26 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// A kind of pipeline schedule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ScheduleKind {
-    /// All forward passes, then all backward passes (Huang and others, *GPipe*, 2019), here
-    /// first-in-first-out.
-    GPipe,
-    /// One forward, one backward (Narayanan and others, *PipeDream-Flush*, 2021).
-    OneForwardOneBackward,
-    /// 1F1B with several model chunks per rank (Narayanan and others, *Megatron-LM*, 2021).
-    Interleaved,
-    /// ZB-H1 (Qi and others, *Zero Bubble Pipeline Parallelism*, 2023).
-    ZeroBubble,
+system::names! {
+    /// A kind of pipeline schedule.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum ScheduleKind {
+        /// All forward passes, then all backward passes (Huang and others, *GPipe*, 2019), here
+        /// first-in-first-out.
+        GPipe = "gpipe",
+        /// One forward, one backward (Narayanan and others, *PipeDream-Flush*, 2021).
+        OneForwardOneBackward = "1f1b",
+        /// 1F1B with several model chunks per rank (Narayanan and others, *Megatron-LM*, 2021).
+        Interleaved = "interleaved",
+        /// ZB-H1 (Qi and others, *Zero Bubble Pipeline Parallelism*, 2023).
+        ZeroBubble = "zero-bubble",
+    }
 }
 
 /// A name that is not a kind of schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a schedule: gpipe, 1f1b, interleaved and zero-bubble are")]
 pub struct UnknownSchedule(pub String);
-
-impl ScheduleKind {
-    /// All kinds.
-    pub const ALL: [ScheduleKind; 4] = [
-        ScheduleKind::GPipe,
-        ScheduleKind::OneForwardOneBackward,
-        ScheduleKind::Interleaved,
-        ScheduleKind::ZeroBubble,
-    ];
-
-    /// Name used in the configuration.
-    pub const fn name(self) -> &'static str {
-        match self {
-            ScheduleKind::GPipe => "gpipe",
-            ScheduleKind::OneForwardOneBackward => "1f1b",
-            ScheduleKind::Interleaved => "interleaved",
-            ScheduleKind::ZeroBubble => "zero-bubble",
-        }
-    }
-}
 
 impl fmt::Display for ScheduleKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

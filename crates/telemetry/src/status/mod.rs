@@ -20,24 +20,16 @@ use file::StatusFile;
 /// Size of the file in bytes: constant, so that a shorter text leaves nothing of a longer one.
 const BYTES: usize = 1024;
 
-/// The state of a rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// The rank trains.
-    Running,
-    /// The rank ended with an error.
-    Failed,
-    /// The rank ended without an error.
-    Done,
-}
-
-impl State {
-    const ALL: [(State, &str); 3] =
-        [(State::Running, "running"), (State::Failed, "failed"), (State::Done, "done")];
-
-    /// The name in the file.
-    pub fn name(self) -> &'static str {
-        State::ALL.iter().find(|(state, _)| *state == self).map_or("", |(_, name)| name)
+system::names! {
+    /// The state of a rank.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum State {
+        /// The rank trains.
+        Running = "running",
+        /// The rank ended with an error.
+        Failed = "failed",
+        /// The rank ended without an error.
+        Done = "done",
     }
 }
 
@@ -121,7 +113,7 @@ impl Record {
             stage: field("stage")?,
             host: field("host")?,
             pid: field("pid")?.parse().ok()?,
-            state: State::ALL.iter().find(|(_, name)| *name == state)?.0,
+            state: State::ALL.into_iter().find(|own| own.name() == state)?,
             step: field("step")?.parse().ok()?,
             call: field("call")?,
             seen: Duration::try_from_secs_f64(field("seen")?.parse().ok()?).ok()?,

@@ -54,35 +54,25 @@ pub const MICRO_BATCH: &str = "micro_batch";
 /// mark.
 pub const STAGE: &str = "stage";
 
-/// A part of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RunPart {
-    /// Everything before the first step: parameters, gradient buckets, optimizer state.
-    Start,
-    /// A training step.
-    Step,
-    /// The validation after a step.
-    Validation,
-    /// The repetition of a micro-batch before a step that is verified.
-    Verification,
-    /// The scores of answers by the reference model, before the first step.
-    Reference,
+system::names! {
+    /// A part of a run. The mark of its name at its start has the step as number.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum RunPart {
+        /// Everything before the first step: parameters, gradient buckets, optimizer state.
+        Start = "start",
+        /// A training step.
+        Step = "step",
+        /// The validation after a step.
+        Validation = "validation",
+        /// The repetition of a micro-batch before a step that is verified.
+        Verification = "verification",
+        /// The scores of answers by the reference model, before the first step.
+        Reference = "reference",
+    }
 }
 
 impl RunPart {
-    /// Name of the mark at the start of the part; the mark's number is the step.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            RunPart::Start => "start",
-            RunPart::Step => "step",
-            RunPart::Validation => "validation",
-            RunPart::Verification => "verification",
-            RunPart::Reference => "reference",
-        }
-    }
-
     /// Describes the part: `step 3`, `the validation after step 3`, `the start`.
     #[must_use]
     pub fn of_step(self, step: u64) -> String {
@@ -97,8 +87,7 @@ impl RunPart {
 
     /// Returns the part that starts at the mark `name`.
     fn of_mark(name: &str) -> Option<RunPart> {
-        let all = [RunPart::Start, RunPart::Step, RunPart::Validation, RunPart::Verification];
-        all.into_iter().chain([RunPart::Reference]).find(|part| part.name() == name)
+        RunPart::ALL.into_iter().find(|part| part.name() == name)
     }
 }
 

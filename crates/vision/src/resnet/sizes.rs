@@ -26,26 +26,14 @@ section! {
     }
 }
 
-/// The layers before the first block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StemKind {
-    /// A convolution of 7 × 7 with stride 2, a norm with ReLU, and max pooling of 3 × 3 with stride 2.
-    ImageNet,
-    /// A convolution of 3 × 3 with stride 1, and a norm with ReLU.
-    Small,
-}
-
-impl StemKind {
-    /// All stems.
-    pub const ALL: [Self; 2] = [Self::ImageNet, Self::Small];
-
-    /// The name in a configuration.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ImageNet => "imagenet",
-            Self::Small => "small",
-        }
+system::names! {
+    /// The layers before the first block.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum StemKind {
+        /// A convolution of 7 × 7 with stride 2, a norm with ReLU, and max pooling of 3 × 3 with stride 2.
+        ImageNet = "imagenet",
+        /// A convolution of 3 × 3 with stride 1, and a norm with ReLU.
+        Small = "small",
     }
 }
 

@@ -14,34 +14,20 @@ pub(super) const SLIDING: &str = "sliding_attention";
 /// The type of a layer without a window.
 pub(super) const FULL: &str = "full_attention";
 
-/// Scaling of rotary frequencies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RopeScaling {
-    /// None.
-    None,
-    /// All frequencies are divided.
-    Linear,
-    /// As in Llama 3.1: low frequencies are divided.
-    Llama3,
-    /// YaRN: low frequencies are divided, and scores grow.
-    Yarn,
-    /// LongRoPE: each frequency has its divisor, and scores grow.
-    LongRope,
-}
-
-impl RopeScaling {
-    /// All scalings.
-    pub const ALL: [Self; 5] = [Self::None, Self::Linear, Self::Llama3, Self::Yarn, Self::LongRope];
-
-    /// Returns its name in the configuration.
-    pub const fn name(self) -> &'static str {
-        match self {
-            RopeScaling::None => "none",
-            RopeScaling::Linear => "linear",
-            RopeScaling::Llama3 => "llama3",
-            RopeScaling::Yarn => "yarn",
-            RopeScaling::LongRope => "longrope",
-        }
+system::names! {
+    /// Scaling of rotary frequencies.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum RopeScaling {
+        /// None.
+        None = "none",
+        /// All frequencies are divided.
+        Linear = "linear",
+        /// As in Llama 3.1: low frequencies are divided.
+        Llama3 = "llama3",
+        /// YaRN: low frequencies are divided, and scores grow.
+        Yarn = "yarn",
+        /// LongRoPE: each frequency has its divisor, and scores grow.
+        LongRope = "longrope",
     }
 }
 

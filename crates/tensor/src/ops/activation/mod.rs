@@ -22,24 +22,26 @@ pub(super) static FAMILY: Family = family!(
     constants: elementwise::CONSTANTS,
 );
 
-/// An element-wise function of a layer's output.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Activation {
-    /// The identity.
-    #[default]
-    None,
-    /// max(x, 0).
-    Relu,
-    /// max(x, 0)².
-    ReluSquared,
-    /// x·σ(x), the sigmoid linear unit.
-    Silu,
-    /// The Gaussian error linear unit, tanh form.
-    Gelu,
-    /// The Gaussian error linear unit, by the error function.
-    GeluErf,
-    /// The Gaussian error linear unit, sigmoid form: x·σ(1.702·x).
-    QuickGelu,
+device::names! {
+    /// An element-wise function of a layer's output.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum Activation {
+        /// The identity.
+        #[default]
+        None = "none",
+        /// max(x, 0).
+        Relu = "relu",
+        /// max(x, 0)².
+        ReluSquared = "relu-squared",
+        /// x·σ(x), the sigmoid linear unit.
+        Silu = "silu",
+        /// The Gaussian error linear unit, tanh form.
+        Gelu = "gelu",
+        /// The Gaussian error linear unit, by the error function.
+        GeluErf = "gelu-erf",
+        /// The Gaussian error linear unit, sigmoid form: x·σ(1.702·x).
+        QuickGelu = "quick-gelu",
+    }
 }
 
 /// Evaluates an expression with `$function` as the type of an [`Activation`]'s function on the host.
@@ -80,30 +82,6 @@ macro_rules! with_function {
 pub(crate) use with_function;
 
 impl Activation {
-    /// All activations.
-    pub const ALL: [Activation; 7] = [
-        Activation::None,
-        Activation::Relu,
-        Activation::ReluSquared,
-        Activation::Silu,
-        Activation::Gelu,
-        Activation::GeluErf,
-        Activation::QuickGelu,
-    ];
-
-    /// Returns its name in the configuration.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Activation::None => "none",
-            Activation::Relu => "relu",
-            Activation::ReluSquared => "relu-squared",
-            Activation::Silu => "silu",
-            Activation::Gelu => "gelu",
-            Activation::GeluErf => "gelu-erf",
-            Activation::QuickGelu => "quick-gelu",
-        }
-    }
-
     /// Returns whether the gradient is computed from the input. ReLU's is computed from the output, and the
     /// identity needs neither.
     pub const fn needs_input(self) -> bool {

@@ -7,28 +7,19 @@ use crate::{Result, Tensor};
 /// The numbers of inputs and outputs of a layer must be multiples of this, as the tensor cores require.
 pub const MULTIPLE: usize = 16;
 
-/// Sharing of factors.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Recipe {
-    /// One factor of a whole tensor.
-    #[default]
-    Tensorwise,
-    /// A factor of every row of an operand, along which a matmul adds.
-    Rowwise,
+device::names! {
+    /// Sharing of factors.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub enum Recipe {
+        /// One factor of a whole tensor.
+        #[default]
+        Tensorwise = "tensorwise",
+        /// A factor of every row of an operand, along which a matmul adds.
+        Rowwise = "rowwise",
+    }
 }
 
 impl Recipe {
-    /// All recipes.
-    pub const ALL: [Recipe; 2] = [Recipe::Tensorwise, Recipe::Rowwise];
-
-    /// Name in the configuration.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Recipe::Tensorwise => "tensorwise",
-            Recipe::Rowwise => "rowwise",
-        }
-    }
-
     /// Number of factors of a matrix with `rows` rows.
     pub(super) fn factors(self, rows: usize) -> usize {
         match self {

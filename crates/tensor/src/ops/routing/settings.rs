@@ -2,26 +2,15 @@
 
 use crate::Tensor;
 
-/// The scores of experts, as a function of a row's logits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ScoreFunction {
-    /// Softmax over all experts.
-    #[default]
-    Softmax,
-    /// The sigmoid of each logit, as in DeepSeek-V3.
-    Sigmoid,
-}
-
-impl ScoreFunction {
-    /// All functions.
-    pub const ALL: [Self; 2] = [Self::Softmax, Self::Sigmoid];
-
-    /// Returns its name in the configuration.
-    pub const fn name(self) -> &'static str {
-        match self {
-            ScoreFunction::Softmax => "softmax",
-            ScoreFunction::Sigmoid => "sigmoid",
-        }
+device::names! {
+    /// The scores of experts, as a function of a row's logits.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum ScoreFunction {
+        /// Softmax over all experts.
+        #[default]
+        Softmax = "softmax",
+        /// The sigmoid of each logit, as in DeepSeek-V3.
+        Sigmoid = "sigmoid",
     }
 }
 

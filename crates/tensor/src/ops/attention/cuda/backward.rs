@@ -22,23 +22,14 @@ pub(crate) struct Operands<'a> {
     pub(crate) workspace: &'a Tensor,
 }
 
-/// The two kernels of a backward pass; they write to different arrays.
-#[derive(Clone, Copy)]
-enum Owner {
-    /// The kernel that computes the gradients of queries.
-    Query,
-    /// The kernel that computes the gradients of keys and values.
-    KeyValue,
-}
-
-impl Owner {
-    const ALL: [Owner; 2] = [Owner::Query, Owner::KeyValue];
-
-    fn name(self) -> &'static str {
-        match self {
-            Owner::Query => "backward_query",
-            Owner::KeyValue => "backward_key_value",
-        }
+device::names! {
+    /// The two kernels of a backward pass; they write to different arrays.
+    #[derive(Clone, Copy)]
+    enum Owner {
+        /// The kernel that computes the gradients of queries.
+        Query = "backward_query",
+        /// The kernel that computes the gradients of keys and values.
+        KeyValue = "backward_key_value",
     }
 }
 
