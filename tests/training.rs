@@ -6,9 +6,7 @@
     reason = "in tests, a panic is the report of a failure"
 )]
 
-mod bits;
 mod buffers;
-mod bytes;
 mod checkpoints;
 mod collectives;
 mod common;
@@ -19,6 +17,7 @@ mod memory_figures;
 mod phases;
 mod recorded_training;
 mod repetition;
+mod runs;
 mod spikes;
 mod uses;
 mod verification;

@@ -1,8 +1,8 @@
 //! ZeRO stages: the shards that data-parallel ranks keep of state, gradients and weights change no bit.
 
-use super::{BLOCK, GPIPE, INTERLEAVED, LIBRARY, PAIRS, PIPELINE, Row, ZERO_2, ZERO_3, ZERO_BUBBLE};
-use super::{assert_equal_bits, history};
-use crate::common::runs::{GPT, MLP};
+use super::{BLOCK, GPIPE, INTERLEAVED, LIBRARY, ONCE, PAIRS, PIPELINE, Row, ZERO_2, ZERO_3, ZERO_BUBBLE};
+use super::{check, run};
+use crate::common::runs::{GPT, LLAMA, MLP, RESNET};
 use crate::common::sizes;
 
 /// Settings of a run on every grid: validations of fewer micro-batches than ranks, dropout and clipping.
@@ -19,7 +19,7 @@ fn every_stage_on_every_grid_has_one_hash() {
     let is_long = sizes::are_wanted();
     for precision in ["f32", "bf16"].into_iter().filter(|precision| is_long || *precision == "f32") {
         let compute = format!("precision.compute={precision}");
-        let reference = history(GPT, &[&COMMON[..], &[&compute]].concat());
+        let reference = run(GPT, &[&COMMON[..], &[&compute]].concat());
         for (number, (stage, data, pipeline, shard)) in alone.clone().chain(groups.clone()).enumerate() {
             let grid = [
                 format!("parallel.zero_stage={stage}"),
@@ -31,7 +31,7 @@ fn every_stage_on_every_grid_has_one_hash() {
             let recomputes = [&[][..], &[BLOCK]];
             let half = [recomputes[(stage + data + number / 2) % 2]];
             for recompute in if is_long { &recomputes[..] } else { &half } {
-                let actual = history(GPT, &[&COMMON[..], &[&compute], &grid, recompute].concat());
+                let actual = run(GPT, &[&COMMON[..], &[&compute], &grid, recompute].concat());
                 let name = format!("{precision} {grid:?} {recompute:?}");
                 assert_eq!(reference.losses, actual.losses, "losses of {name}");
                 assert_eq!(reference.weights, actual.weights, "weights of {name}");
@@ -106,7 +106,7 @@ const SHARDS: &[Row] = &[
 
 #[test]
 fn shards_of_gradients_and_weights_keep_the_bits() {
-    assert_equal_bits(SHARDS);
+    check(SHARDS);
 }
 
 /// The order of a library's sums differs from the tree's, but not their lanes.
@@ -114,12 +114,72 @@ fn shards_of_gradients_and_weights_keep_the_bits() {
 fn a_library_sums_the_lanes_of_the_tree() {
     let on = |more: &[&str]| {
         let sets = ["parallel.data=3", "parallel.lanes=8", "train.global_batch_size=16", "train.steps=3"];
-        let losses = history(GPT, &[&sets[..], more].concat()).losses;
-        losses.into_iter().map(f32::from_bits).collect::<Vec<_>>()
+        run(GPT, &[&sets[..], more].concat()).losses()
     };
     let reference = on(&[]);
     for stage in [ZERO_2, ZERO_3] {
         let losses = on(&[LIBRARY, stage]);
         assert!(reference.iter().zip(&losses).all(|(a, b)| (a - b).abs() < 1e-4), "{reference:?} {losses:?}");
+    }
+}
+
+/// Even and uneven lanes, ends of buckets, prefetches, groups, pipelines, and lanes of several micro-batches.
+#[test]
+fn shards_keep_their_plans() {
+    let common = ["model.layers=4", "train.steps=2"];
+    check(&[
+        (
+            GPT,
+            &common,
+            &[
+                &["parallel.data=2", ZERO_2],
+                &["parallel.data=3", ZERO_2, "parallel.bucket_bytes=512"],
+                &["parallel.data=4", ZERO_2, PAIRS, PIPELINE, ZERO_BUBBLE],
+                &["parallel.data=2", ZERO_3, "checkpoint.every=1"],
+                &["parallel.data=3", ZERO_3, "parallel.prefetch=0", PIPELINE],
+                &["parallel.data=4", ZERO_3, "parallel.prefetch=64", BLOCK],
+            ],
+        ),
+        (
+            GPT,
+            &[&common[..], &["parallel.data=4", ZERO_3, PAIRS, "parallel.prefetch=2"]].concat(),
+            &[&["train.validation_micro_batches=1"]],
+        ),
+        (
+            GPT,
+            &[&common[..], &["parallel.data=2", ZERO_2, "train.global_batch_size=32"]].concat(),
+            &[&["train.validation_micro_batches=1"]],
+        ),
+        (
+            GPT,
+            &[&common[..], &["parallel.data=2", ZERO_3, "train.global_batch_size=32"]].concat(),
+            &[&["memory.preallocate=true"]],
+        ),
+        (GPT, &[&common[..], &["parallel.data=3", ZERO_3, LIBRARY]].concat(), ONCE),
+    ]);
+}
+
+/// Precisions, state, parts that are trained, and families.
+#[test]
+fn features_in_shards_keep_their_plans() {
+    let table: &[(&str, &[&str])] = &[
+        (GPT, &["precision.compute=bf16", "model.width=64", "parallel.data=3", ZERO_2]),
+        (GPT, &["precision.compute=f16", "model.width=64", "parallel.data=4", ZERO_3, PAIRS]),
+        (
+            GPT,
+            &["precision.compute=bf16", "precision.weights=f32", "model.width=64", "parallel.data=2", ZERO_3],
+        ),
+        (GPT, &["precision.matmul=fp8", "parallel.data=2", ZERO_3]),
+        (GPT, &["optim.state=8bit", "model.width=64", "parallel.data=3", ZERO_3]),
+        (GPT, &["train.freeze=['w?e.*', 'h.0.*', '*.bias']", "parallel.data=3", ZERO_3]),
+        (GPT, &["model.tied=false", "model.dropout=0.1", "parallel.data=2", ZERO_3]),
+        (LLAMA, &["lora.rank=4", "parallel.data=2", ZERO_3]),
+        (LLAMA, &["model.tied=true", "model.loss_pieces=3", "parallel.data=3", ZERO_2]),
+        (MLP, &["optim.kind=adamw", "parallel.data=3", ZERO_3]),
+        (RESNET, &["parallel.data=3", ZERO_3]),
+        (RESNET, &["parallel.data=4", ZERO_2, PAIRS, BLOCK]),
+    ];
+    for (text, more) in table {
+        check(&[(text, &[*more, &["train.steps=2"]].concat(), ONCE)]);
     }
 }

@@ -7,7 +7,8 @@ use plan::{CallSize, DeviceRanks, PlanDevice, plan, prepare, step_calls};
 use telemetry::Statistic;
 use worker::{DeviceChoice, Gpus, Placement, Worker};
 
-use super::{SETTINGS, compare_host, figures_of, planned, run};
+use super::allocator::SETTINGS;
+use super::{figures, planned, run, run_on};
 use crate::common::devices::{alone, gpu};
 use crate::common::runs::{BOTTLENECKS, GPT, LLAMA, MLP, RESNET, config};
 
@@ -149,14 +150,14 @@ fn gpu_plans_equal_runs() {
         CASES.iter().copied().chain(settings.iter().map(|sets| (GPT, &sets[..]))).collect();
     for (text, overrides) in &table {
         let setup = prepare(config(text, overrides), Placement::one_gpu(0).unwrap()).unwrap();
-        let report = run(text, overrides, DeviceChoice::Cuda);
+        let report = run_on(DeviceChoice::Cuda, text, overrides);
         let (ran, plan) = (&report.ranks[0], plan(&setup, 0).unwrap());
-        assert_eq!(figures_of(ran), planned(&plan.statistics), "{overrides:?}");
-        compare_host(ran, &plan.counters, overrides);
+        assert_eq!(figures(ran), planned(&plan.statistics), "{overrides:?}");
+        assert!(plan.agrees(ran), "the host of {overrides:?}");
         if overrides.contains(&"precision.compute=bf16") {
             continue;
         }
-        let host = run(text, &[overrides, &["parallel.data=1"][..]].concat(), DeviceChoice::Cpu);
+        let host = run(text, &[overrides, &["parallel.data=1"][..]].concat());
         for category in Category::ALL.into_iter().filter(|category| *category != Category::Workspace) {
             let statistic = Statistic::LiveBytes(category);
             assert_eq!(host.ranks[0].get(statistic), ran.get(statistic), "{statistic:?} of {overrides:?}");

@@ -1,6 +1,6 @@
 //! Data of every kind, conversations included.
 
-use super::{BLOCK, INTERLEAVED, Row, SHARDED, ZERO_3, ZERO_BUBBLE, assert_equal_bits};
+use super::{BLOCK, INTERLEAVED, ONCE, Row, SHARDED, ZERO_3, ZERO_BUBBLE, check};
 use crate::common::runs::{CHAT, GPT, LLAMA};
 use crate::common::runs::{MIXTURE, PACKED, SEQUENTIAL, SEQUENTIAL_MIXTURE, TOKENIZED, TOKENS};
 
@@ -56,6 +56,14 @@ const SOURCES: &[Row] = &[
     (GPT, &TOKENIZED, &[&["parallel.data=1"], &["parallel.data=2"], &["parallel.data=4"]]),
 ];
 
+/// Grids of data of every kind: alone, sharded, in a pipeline, recomputed.
+const ON_GRIDS: &[&[&str]] = &[
+    &[],
+    &["parallel.data=2", SHARDED],
+    &["parallel.pipeline=2"],
+    &["memory.recompute=block", "parallel.data=4", "data.prefetch=0"],
+];
+
 /// Conversations, padded and packed, alone and with adapters.
 const CHATS: &[Row] = &[
     (
@@ -75,14 +83,39 @@ const CHATS: &[Row] = &[
         &["data.pack_documents=true", "data.document_mask=true", "lora.rank=2"],
         &[&["parallel.data=1"], &["parallel.data=4", SHARDED], &["parallel.pipeline=2", ZERO_BUBBLE, BLOCK]],
     ),
+    // Verified, of experts, and in a pipeline.
+    (CHAT, &["parallel.data=2", SHARDED], ONCE),
+    (
+        CHAT,
+        &[
+            "model.kind=llama",
+            "model.experts=4",
+            "train.balance_loss=0.01",
+            "parallel.data=2",
+            "train.verify_every=2",
+        ],
+        ONCE,
+    ),
+    (CHAT, &["data.pack_documents=true", "data.document_mask=true", "parallel.pipeline=2"], ONCE),
 ];
 
 #[test]
 fn data_of_every_kind_has_equal_bits() {
-    assert_equal_bits(SOURCES);
+    check(SOURCES);
+    for (text, source) in [
+        (GPT, &TOKENS[..]),
+        (LLAMA, &SEQUENTIAL),
+        (GPT, &PACKED),
+        (LLAMA, &PACKED),
+        (GPT, &MIXTURE),
+        (LLAMA, &SEQUENTIAL_MIXTURE),
+        (GPT, &TOKENIZED),
+    ] {
+        check(&[(text, &[source, &["train.steps=2"]].concat(), ON_GRIDS)]);
+    }
 }
 
 #[test]
 fn conversations_keep_the_bits() {
-    assert_equal_bits(CHATS);
+    check(CHATS);
 }

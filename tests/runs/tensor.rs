@@ -1,9 +1,10 @@
 //! Tensor parallelism: ranks that share layers, and the lanes of sums over a divided dimension.
 
 use super::{
-    BLOCK, INTERLEAVED, LANES, PAIR, PAIRS, PIPELINE, Row, SHARDED, THREE, ZERO_2, ZERO_3, ZERO_BUBBLE,
+    BLOCK, INTERLEAVED, LANES, ONCE, PAIR, PAIRS, PIPELINE, Row, SHARDED, THREE, ZERO_2, ZERO_3, ZERO_BUBBLE,
+    check,
 };
-use super::{assert_equal_bits_on_devices, history};
+use super::{check_on_devices, run};
 use crate::common::runs::{ADAPTED_LATENTS, GPT, LATENTS, LLAMA};
 
 const TWO: &str = "parallel.tensor=2";
@@ -64,7 +65,7 @@ const FAMILIES: &[Row] = &[
 
 #[test]
 fn every_grid_with_four_lanes_has_one_hash() {
-    assert_equal_bits_on_devices(FAMILIES);
+    check_on_devices(FAMILIES);
 }
 
 /// Numbers of lanes, precisions, narrow state, frozen weights, biases, soft caps, and documents in sequences.
@@ -201,8 +202,8 @@ const FEATURES: &[Row] = &[
 
 #[test]
 fn features_keep_their_bits_among_ranks_that_share_layers() {
-    assert_equal_bits_on_devices(FEATURES);
-    assert_equal_bits_on_devices(OF_LATENTS);
+    check_on_devices(FEATURES);
+    check_on_devices(OF_LATENTS);
 }
 
 /// Latents, whose layers all lanes share.
@@ -267,7 +268,7 @@ const ADAPTED: &[Row] = &[
 
 #[test]
 fn adapters_keep_their_bits_among_ranks_that_share_layers() {
-    assert_equal_bits_on_devices(ADAPTED);
+    check_on_devices(ADAPTED);
 }
 
 /// FP8 matmuls, of layers with and without a bias and of the head, with factors of tensors and of rows.
@@ -305,7 +306,7 @@ const FP8: &[Row] = &[
 
 #[test]
 fn fp8_matmuls_keep_their_bits_among_ranks_that_share_layers() {
-    assert_equal_bits_on_devices(FP8);
+    check_on_devices(FP8);
 }
 
 /// Lanes and pieces have factors of their own, and learn as whole layers in FP8 and in f32 do.
@@ -313,7 +314,7 @@ fn fp8_matmuls_keep_their_bits_among_ranks_that_share_layers() {
 fn lanes_in_fp8_learn_as_whole_layers_do() {
     let losses = |more: &[&str]| -> Vec<f32> {
         let sets = ["model.heads=4", "model.width=64", "train.steps=4"];
-        history(GPT, &[&sets[..], more].concat()).losses.into_iter().map(f32::from_bits).collect()
+        run(GPT, &[&sets[..], more].concat()).losses()
     };
     const FP8: &str = "precision.matmul=fp8";
     let [whole, single] = [losses(&[FP8]), losses(&[LANES])];
@@ -339,8 +340,8 @@ fn lanes_differ_from_whole_layers_by_rounding_alone() {
         (LLAMA, LATENTS),
     ] {
         let run = |lanes: &str| {
-            let ran = history(text, &[sets, &[lanes]].concat());
-            (ran.losses.into_iter().map(f32::from_bits).collect::<Vec<_>>(), ran.weights)
+            let ran = run(text, &[sets, &[lanes]].concat());
+            (ran.losses(), ran.weights.clone())
         };
         let (whole, weights) = run("parallel.tensor_lanes=1");
         for lanes in ["parallel.tensor_lanes=2", LANES] {
@@ -349,5 +350,44 @@ fn lanes_differ_from_whole_layers_by_rounding_alone() {
             assert!(close, "{lanes}: {whole:?} {divided:?}");
             assert_ne!(weights, of_lanes, "{lanes}");
         }
+    }
+}
+
+/// Types, state, frozen weights, adapters, norms over all heads, checkpoints and preallocated memory.
+#[test]
+fn shared_layers_keep_their_plans() {
+    let gpt = [LANES, "model.heads=4", "model.layers=4", "train.steps=2"];
+    check(&[(
+        GPT,
+        &gpt,
+        &[
+            &[],
+            &[TWO],
+            &[TWO, BLOCK, PAIR, "checkpoint.every=1"],
+            &[FOUR, PIPELINE, ZERO_BUBBLE],
+            &[TWO, PAIR, ZERO_3, "memory.preallocate=true"],
+        ],
+    )]);
+    for more in [
+        &[FOUR, "model.dropout=0.1"][..],
+        &[TWO, "parallel.data=3", ZERO_2, "model.tied=false"],
+        &[TWO, "precision.compute=bf16", "model.width=128", "train.global_batch_size=32"],
+        &[FOUR, "precision.compute=f16", "precision.weights=f32", "model.width=128"],
+        &[TWO, "optim.state=8bit", "model.width=64", "train.freeze=['h.0.*']"],
+    ] {
+        check(&[(GPT, &[&gpt[..], more].concat(), ONCE)]);
+    }
+    let llama = [LANES, "model.key_value_heads=4", "model.qk_norm=true", "train.steps=2"];
+    check(&[(LLAMA, &llama, &[&[TWO, PIPELINE], &[FOUR, BLOCK, PAIR, ZERO_3]])]);
+    for more in [
+        &[TWO, "model.qk_norm_span=all", "model.loss_pieces=2"][..],
+        &[FOUR, "model.qk_norm_span=all", "parallel.context_lanes=2", BLOCK],
+        &["model.loss_pieces=2", "model.attention_sinks=true", PIPELINE],
+        &[TWO, "lora.rank=4", "lora.dropout=0.1"],
+        &[TWO, "lora.rank=4", BLOCK, PIPELINE],
+        &[TWO, "model.width=64", "precision.matmul=fp8"],
+        &["model.width=64", "precision.matmul=fp8", BLOCK],
+    ] {
+        check(&[(LLAMA, &[&llama[..], more].concat(), ONCE)]);
     }
 }

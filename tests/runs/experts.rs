@@ -7,8 +7,8 @@ use serde_json::Value;
 use worker::DeviceChoice;
 
 use super::{
-    BLOCK, GPIPE, INTERLEAVED, LANES, PAIR, PAIRS, PIPELINE, Row, SHARDED, THREE, ZERO_2, ZERO_3,
-    ZERO_BUBBLE, assert_equal_bits,
+    BLOCK, GPIPE, INTERLEAVED, LANES, ONCE, PAIR, PAIRS, PIPELINE, Row, SHARDED, THREE, ZERO_2, ZERO_3,
+    ZERO_BUBBLE, check,
 };
 use crate::common::runs::{BIASED_EXPERTS, CHAT, CORRECTED_EXPERTS, LLAMA, PACKED, config, train_in};
 
@@ -66,13 +66,9 @@ fn padding_of_mixtures_keeps_the_bits() {
     ];
     let experts = [&experts[..], CORRECTED_EXPERTS].concat();
     let packed = [&PACKED[..], CORRECTED_EXPERTS].concat();
-    assert_equal_bits(&[
-        (
-            CHAT,
-            experts.leak(),
-            &[&[], &[TENSOR, PAIR], &[CONTEXT, PIPELINE, ZERO_3], &[PAIR, BLOCK, SHARDED]],
-        ),
-        (LLAMA, packed.leak(), &[&[], &[PAIR, ZERO_3], &[PIPELINE, ZERO_BUBBLE]]),
+    check(&[
+        (CHAT, &experts, &[&[], &[TENSOR, PAIR], &[CONTEXT, PIPELINE, ZERO_3], &[PAIR, BLOCK, SHARDED]]),
+        (LLAMA, &packed, &[&[], &[PAIR, ZERO_3], &[PIPELINE, ZERO_BUBBLE]]),
     ]);
 }
 
@@ -90,7 +86,7 @@ fn mixtures_have_equal_bits_on_every_grid() {
             &WHOLE[3..7],
         ),
     ];
-    assert_equal_bits(table);
+    check(table);
 }
 
 #[test]
@@ -100,8 +96,7 @@ fn divided_mixtures_have_equal_bits_on_every_grid() {
     for (options, grids) in
         [(CORRECTED_EXPERTS, DIVIDED), (BIASED_EXPERTS, &DIVIDED[..5]), (&adapters, &DIVIDED[1..6])]
     {
-        let options = Box::leak([lanes, options].concat().into_boxed_slice());
-        assert_equal_bits(&[(LLAMA, options, grids)]);
+        check(&[(LLAMA, &[lanes, options].concat(), grids)]);
     }
 }
 
@@ -156,4 +151,34 @@ fn loads_of_experts_are_those_of_all_tokens_on_every_grid() {
         }
         assert_eq!(actual.len(), 3, "{grid:?}");
     }
+}
+
+/// Bytes of mixtures do not depend on the routing.
+#[test]
+fn mixtures_keep_their_plans() {
+    let lanes: &[&str] = &[LANES, "model.key_value_heads=4", PIECES];
+    let steps: &[&str] = &["train.steps=2"];
+    // Corrections so large that every token chooses the same experts from the second step on.
+    let skewed = ["model.experts=6", "model.router_correction=true", "train.correction_rate=1e30"];
+    check(&[
+        (
+            LLAMA,
+            &[CORRECTED_EXPERTS, steps].concat(),
+            &[
+                &[],
+                &[PAIR, SHARDED, BLOCK],
+                &["parallel.data=3", ZERO_2],
+                &[PIPELINE, PAIR, ZERO_3],
+                &["parallel.pipeline=4", ZERO_BUBBLE, "checkpoint.every=1"],
+            ],
+        ),
+        (
+            LLAMA,
+            &[CORRECTED_EXPERTS, lanes, steps].concat(),
+            &[&[], &[TENSOR, CONTEXT], &["parallel.tensor=4", PAIR, ZERO_3, "memory.recompute=2"]],
+        ),
+        (LLAMA, &[BIASED_EXPERTS, lanes, &[TENSOR], steps].concat(), ONCE),
+        (LLAMA, &[BIASED_EXPERTS, &["precision.compute=bf16", "model.head_width=32"]].concat(), ONCE),
+        (LLAMA, &[&skewed[..], &[PAIR, "train.steps=4"]].concat(), ONCE),
+    ]);
 }

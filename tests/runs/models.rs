@@ -3,13 +3,10 @@
 use worker::DeviceChoice;
 
 use super::{
-    BLOCK, GPIPE, INTERLEAVED, PAIRS, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE, assert_equal_bits,
-    assert_equal_bits_on_devices, history_on,
+    BLOCK, GPIPE, INTERLEAVED, ONCE, PAIRS, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE, check, run_on,
 };
 use crate::common::devices::gpu;
-use crate::common::runs::{
-    ADAPTED_LATENTS, BOTTLENECKS, GPT, LATENTS, LLAMA, RESNET, WINDOWS_AND_CAPS, WINDOWS_AND_FACTORS,
-};
+use crate::common::runs::{BOTTLENECKS, GPT, LLAMA, RESNET};
 
 /// Llama on every kind of grid, tied or not, recomputed or not.
 const LLAMAS: &[Row] = &[
@@ -37,79 +34,12 @@ const LLAMAS: &[Row] = &[
             &["parallel.pipeline=2", "parallel.data=2", BLOCK],
         ],
     ),
-];
-
-/// Llama with windows and other options of related models.
-const RELATIVES: &[Row] = &[
-    (
-        LLAMA,
-        WINDOWS_AND_CAPS,
-        &[
-            &["parallel.data=1"],
-            &["parallel.data=2", BLOCK],
-            &["parallel.data=3", ZERO_2],
-            &["parallel.data=4", SHARDED],
-            &["parallel.pipeline=2", ZERO_BUBBLE],
-            &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED, ZERO_3],
-            &["memory.recompute=2", "parallel.pipeline=2", GPIPE],
-        ],
-    ),
-    (
-        LLAMA,
-        WINDOWS_AND_FACTORS,
-        &[
-            &["parallel.data=1"],
-            &["parallel.data=2", SHARDED],
-            &["parallel.data=4", ZERO_3, PAIRS, BLOCK],
-            &["parallel.pipeline=4"],
-            &["parallel.pipeline=2", "parallel.data=2", BLOCK],
-            &["parallel.pipeline=2", ZERO_BUBBLE],
-        ],
-    ),
-    (
-        LLAMA,
-        &[
-            "model.window=9",
-            "model.norm_position=both",
-            "model.mlp_bias=true",
-            "lora.rank=2",
-            "train.steps=3",
-        ],
-        &[
-            &["parallel.data=1"],
-            &["parallel.data=4", ZERO_3, BLOCK],
-            &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED],
-        ],
-    ),
-    (
-        LLAMA,
-        &[
-            "model.window=9",
-            "model.attention_soft_cap=2.0",
-            "model.dropout=0.1",
-            "precision.compute=bf16",
-            "model.head_width=32",
-            "precision.weights=f32",
-            "train.steps=3",
-        ],
-        &[
-            &["parallel.data=1"],
-            &["parallel.data=2", BLOCK],
-            &["parallel.pipeline=2", "parallel.data=2", SHARDED],
-        ],
-    ),
-    (
-        LLAMA,
-        LATENTS,
-        &[
-            &["parallel.data=1"],
-            &["parallel.data=2", BLOCK],
-            &["parallel.data=4", SHARDED],
-            &["parallel.pipeline=2", ZERO_BUBBLE],
-            &["parallel.pipeline=2", "parallel.data=2", INTERLEAVED, ZERO_3],
-        ],
-    ),
-    (LLAMA, ADAPTED_LATENTS, &[&["parallel.data=1"], &["parallel.data=2", ZERO_3, BLOCK]]),
+    // Options of Llama on one grid each.
+    (LLAMA, &[], ONCE),
+    (LLAMA, &["model.qk_norm=true", "parallel.data=2", SHARDED], ONCE),
+    (LLAMA, &["model.tied=true", "memory.recompute=block", "parallel.data=4"], ONCE),
+    (LLAMA, &["model.tied=true", "parallel.pipeline=2", "parallel.data=2"], ONCE),
+    (LLAMA, &["model.qkv_bias=true", "parallel.pipeline=4", "parallel.schedule=zero-bubble"], ONCE),
 ];
 
 /// Residual networks, whose running statistics decide the loss of a validation, cut between blocks of
@@ -164,6 +94,24 @@ const RESNETS: &[Row] = &[
         &["train.freeze=['conv1.*', 'bn1.*', 'layer1.*', '*.bn2.bias']"],
         &[&["parallel.data=1"], &["parallel.data=2", SHARDED], &["parallel.pipeline=2", BLOCK]],
     ),
+    // Workspaces, odd numbers of bytes, cuts between shapes.
+    (RESNET, &[], ONCE),
+    (RESNET, &["parallel.data=2", SHARDED], ONCE),
+    (RESNET, &["memory.recompute=block", "parallel.data=4"], ONCE),
+    (RESNET, &["model.stem=small", "model.image_size=16", "parallel.data=2"], ONCE),
+    // Pixels in an odd number of bytes.
+    (
+        RESNET,
+        &[
+            "model.image_size=33",
+            "model.channels=1",
+            "train.micro_batch_size=3",
+            "train.global_batch_size=24",
+        ],
+        ONCE,
+    ),
+    (RESNET, &["parallel.pipeline=4", "parallel.schedule=zero-bubble"], ONCE),
+    (BOTTLENECKS, &["parallel.pipeline=2", "parallel.data=2", "memory.recompute=2"], ONCE),
 ];
 
 const FP8: &str = "precision.matmul=fp8";
@@ -201,6 +149,14 @@ const FP8_MATMULS: &[Row] = &[
         &[FP8, "precision.fp8_layers=['*.mlp.*']", "model.dropout=0.1", "train.steps=3"],
         &[&["parallel.data=1"], &["parallel.data=2", BLOCK], &["parallel.pipeline=4", SHARDED]],
     ),
+    // Copies of weights and activations in FP8.
+    (GPT, &["precision.matmul=fp8"], ONCE),
+    (GPT, &["precision.matmul=fp8", "parallel.data=2", SHARDED], ONCE),
+    (GPT, &["precision.matmul=fp8", "memory.recompute=block", "precision.fp8_recipe=rowwise"], ONCE),
+    (LLAMA, &["precision.matmul=fp8", "parallel.pipeline=2", "parallel.data=2"], ONCE),
+    (LLAMA, &["precision.matmul=fp8", "parallel.pipeline=2", "parallel.schedule=zero-bubble"], ONCE),
+    (LLAMA, &["precision.matmul=fp8", "memory.recompute=2", "precision.fp8_recipe=rowwise"], ONCE),
+    (LLAMA, &["precision.matmul=fp8", "precision.fp8_layers=['*.mlp.*', 'lm_head']"], ONCE),
 ];
 
 /// Families with dropout, other heads, and losses in pieces of the vocabulary.
@@ -270,26 +226,35 @@ const OPTIONS: &[Row] = &[
         &["model.logit_soft_cap=4.0", "train.steps=3"],
         &[&["parallel.data=1"], &["parallel.data=2"], &["parallel.pipeline=2", ZERO_BUBBLE]],
     ),
+    // Dropout, other heads, losses in pieces of the vocabulary.
+    (GPT, &["model.dropout=0.2", "parallel.data=2", SHARDED], ONCE),
+    (GPT, &["model.dropout=0.2", "parallel.pipeline=2", "parallel.data=2", "memory.recompute=block"], ONCE),
+    (
+        GPT,
+        &["model.tied=false", "model.biases=false", "model.positions=sinusoidal", "parallel.pipeline=2"],
+        ONCE,
+    ),
+    (LLAMA, &["model.dropout=0.2", "model.key_value_heads=1", "memory.recompute=2"], ONCE),
+    (LLAMA, &["model.dropout=0.2", "parallel.pipeline=2", "parallel.schedule=zero-bubble"], ONCE),
+    (LLAMA, &["model.loss_pieces=3", "model.logit_soft_cap=4.0", "parallel.data=2"], ONCE),
+    (LLAMA, &["model.loss_pieces=3", "parallel.pipeline=2", "parallel.schedule=zero-bubble"], ONCE),
+    (GPT, &["model.loss_pieces=2", "model.vocabulary=1000", "parallel.data=4", SHARDED], ONCE),
+    (GPT, &["model.logit_soft_cap=4.0", "parallel.pipeline=2", "parallel.data=2"], ONCE),
 ];
 
 #[test]
 fn llamas_have_equal_bits() {
-    assert_equal_bits(LLAMAS);
-}
-
-#[test]
-fn relatives_of_llama_have_equal_bits() {
-    assert_equal_bits_on_devices(RELATIVES);
+    check(LLAMAS);
 }
 
 #[test]
 fn fp8_matmuls_have_equal_bits() {
-    assert_equal_bits(FP8_MATMULS);
+    check(FP8_MATMULS);
 }
 
 #[test]
 fn options_of_families_have_equal_bits() {
-    assert_equal_bits(OPTIONS);
+    check(OPTIONS);
 }
 
 /// On a GPU, twice alike and recomputed, in both types.
@@ -320,7 +285,7 @@ fn options_of_families_have_equal_bits_on_a_gpu() {
         let compute = format!("precision.compute={compute}");
         let run = |more: &[&str]| {
             let sets = [options, &["train.steps=3", &compute][..], more].concat();
-            history_on(DeviceChoice::Cuda, text, &sets)
+            run_on(DeviceChoice::Cuda, text, &sets)
         };
         let first = run(&[]);
         for more in [&[][..], &[BLOCK], &["memory.recompute=2"]] {
@@ -333,5 +298,5 @@ fn options_of_families_have_equal_bits_on_a_gpu() {
 
 #[test]
 fn residual_networks_have_equal_bits() {
-    assert_equal_bits(RESNETS);
+    check(RESNETS);
 }

@@ -1,9 +1,10 @@
 //! Context parallelism: ranks that share sequences, and the pieces over which sums are defined.
 
 use super::{
-    BLOCK, INTERLEAVED, LANES, PAIR, PAIRS, PIPELINE, Row, SHARDED, THREE, ZERO_2, ZERO_3, ZERO_BUBBLE,
+    BLOCK, INTERLEAVED, LANES, ONCE, PAIR, PAIRS, PIPELINE, Row, SHARDED, THREE, ZERO_2, ZERO_3, ZERO_BUBBLE,
+    check,
 };
-use super::{assert_equal_bits_on_devices, history};
+use super::{check_on_devices, run};
 use crate::common::runs::{CHAT, GPT, LATENTS, LLAMA, WINDOWS_AND_CAPS, WINDOWS_AND_FACTORS};
 
 const PIECES: &str = "parallel.context_lanes=4";
@@ -72,7 +73,7 @@ const FAMILIES: &[Row] = &[
 
 #[test]
 fn every_grid_with_four_pieces_has_one_hash() {
-    assert_equal_bits_on_devices(FAMILIES);
+    check_on_devices(FAMILIES);
 }
 
 /// Numbers of pieces, precisions, narrow state, frozen weights, adapters, positions, windows, caps, ignored
@@ -154,9 +155,9 @@ const FEATURES: &[Row] = &[
 
 #[test]
 fn features_keep_their_bits_among_ranks_that_share_sequences() {
-    assert_equal_bits_on_devices(FEATURES);
+    check_on_devices(FEATURES);
     let of_families = [WINDOWS_AND_CAPS, WINDOWS_AND_FACTORS, LATENTS];
-    assert_equal_bits_on_devices(&of_families.map(|options| (LLAMA, options, GRIDS_OF_OPTIONS)));
+    check_on_devices(&of_families.map(|options| (LLAMA, options, GRIDS_OF_OPTIONS)));
 }
 
 const GRIDS_OF_OPTIONS: &[&[&str]] = &[&[PIECES], &[PIECES, TWO], &[PIECES, TWO, PIPELINE, BLOCK]];
@@ -178,8 +179,8 @@ fn pieces_differ_from_whole_sequences_by_rounding_alone() {
         (CHAT, &[]),
     ] {
         let run = |pieces: &str| {
-            let ran = history(text, &[sets, &[pieces]].concat());
-            (ran.losses.into_iter().map(f32::from_bits).collect::<Vec<_>>(), ran.weights)
+            let ran = run(text, &[sets, &[pieces]].concat());
+            (ran.losses(), ran.weights.clone())
         };
         let (whole, weights) = run("parallel.context_lanes=1");
         for pieces in ["parallel.context_lanes=2", PIECES] {
@@ -189,4 +190,39 @@ fn pieces_differ_from_whole_sequences_by_rounding_alone() {
             assert_ne!(weights, of_pieces, "{sets:?}, {pieces}");
         }
     }
+}
+
+/// Types, state, frozen weights, documents, checkpoints and preallocated memory.
+#[test]
+fn shared_sequences_keep_their_plans() {
+    let gpt = [PIECES, "model.layers=4", "train.steps=2"];
+    check(&[(
+        GPT,
+        &gpt,
+        &[
+            &[],
+            &[TWO],
+            &[TWO, BLOCK, PAIR, "checkpoint.every=1"],
+            &[TWO, PIPELINE, ZERO_BUBBLE],
+            &[TWO, PAIR, ZERO_3, "memory.preallocate=true"],
+            &[TWO, SHARDED],
+            &[TWO, ZERO_3, PIPELINE],
+        ],
+    )]);
+    for more in [
+        &["model.dropout=0.1"][..],
+        &[THREE, ZERO_2, "model.tied=false"],
+        &["precision.compute=bf16", "model.width=128", "train.global_batch_size=32"],
+        &["precision.compute=f16", "precision.weights=f32", "model.width=128"],
+        &["optim.state=8bit", "model.width=64", "train.freeze=['h.0.*']"],
+        &["data.separator=10", "data.document_mask=true"],
+        &["precision.matmul=fp8", "model.width=64"],
+    ] {
+        check(&[(GPT, &[&gpt[..], &[TWO], more].concat(), ONCE)]);
+    }
+    let llama = [PIECES, "parallel.tensor_lanes=2", "model.qk_norm=true", "train.steps=2", TWO, TENSOR];
+    check(&[
+        (LLAMA, &llama, &[&[PIPELINE], &[BLOCK, PAIR, ZERO_3]]),
+        (LLAMA, &[&llama[..], &["model.attention_sinks=true"]].concat(), ONCE),
+    ]);
 }

@@ -1,33 +1,10 @@
-//! Recomputed activations, and limits that choose them.
+//! Limits of memory that refuse a run or choose what is recomputed.
 
 use plan::{plan, prepare};
 use telemetry::Statistic;
 use worker::{DeviceChoice, Placement};
 
-use super::{SHARDED, compare_all};
-use crate::common::runs::{GPT, MLP, config, train_in};
-
-/// Segments of any length.
-#[test]
-fn plans_of_recomputation_equal_runs() {
-    let table: &[(&str, &[&str])] = &[
-        (GPT, &["memory.recompute=block"]),
-        (GPT, &["model.layers=5", "memory.recompute=2", "parallel.data=2", SHARDED]),
-        (
-            GPT,
-            &[
-                "model.layers=5",
-                "memory.recompute=2",
-                "memory.recompute_layers=3",
-                "train.global_batch_size=16",
-            ],
-        ),
-        (GPT, &["memory.recompute=auto", "parallel.data=2"]),
-        (MLP, &["memory.recompute=2", "parallel.data=4"]),
-        (MLP, &["memory.recompute=block", "model.activation=gelu"]),
-    ];
-    compare_all(table);
-}
+use crate::common::runs::{GPT, config, train_in};
 
 #[test]
 fn a_limit_too_small_is_refused_with_one_that_suffices() {

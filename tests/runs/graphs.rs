@@ -8,9 +8,7 @@ use generation::{Generator, GeneratorBytes, GeneratorOptions, Line};
 use tensor::ops::choose::Choice;
 use worker::{DeviceChoice, Placement, Setup, Worker, never_captured};
 
-use super::{
-    BLOCK, INTERLEAVED, LANES, PAIRS, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE, alone, assert_equal_bits_on,
-};
+use super::{BLOCK, INTERLEAVED, LANES, PAIRS, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE, alone, check_on};
 use crate::common::devices::{gpu, own_gpus};
 use crate::common::runs::{
     BIASED_EXPERTS, BOTTLENECKS, CHAT, CORRECTED_EXPERTS, GPT, LATENTS, LLAMA, PACKED, RESNET,
@@ -44,15 +42,15 @@ const ROWS: &[(&str, &[&str])] = &[
     (BOTTLENECKS, &[BF16, BLOCK]),
 ];
 
-fn assert_equal_bits_with_graphs(text: &'static str, sets: &[&'static str]) {
+fn check_with_graphs(text: &'static str, sets: &[&'static str]) {
     let common: Vec<&'static str> = [sets, &STEPS[..]].concat();
-    assert_equal_bits_on(DeviceChoice::Cuda, &[(text, common.leak(), BOTH)], false);
+    check_on(DeviceChoice::Cuda, &[(text, &common, BOTH)], false);
 }
 
 #[test]
 fn replayed_steps_have_the_bits_of_steps_call_by_call() {
     if gpu() {
-        ROWS.iter().for_each(|(text, sets)| assert_equal_bits_with_graphs(text, sets));
+        ROWS.iter().for_each(|(text, sets)| check_with_graphs(text, sets));
     }
 }
 
@@ -94,7 +92,7 @@ fn replayed_steps_of_ranks_have_the_bits_of_steps_call_by_call() {
         let rows: Vec<_> = first.chain(grids.filter(fits).map(|grid| on(grid))).collect();
         let common: Vec<&'static str> = [*sets, &STEPS[..]].concat();
         if gpus > 0 {
-            assert_equal_bits_on(DeviceChoice::Cuda, &[(text, common.leak(), rows.leak())], false);
+            check_on(DeviceChoice::Cuda, &[(text, &common, &rows)], false);
         }
     }
 }
@@ -103,7 +101,7 @@ fn replayed_steps_of_ranks_have_the_bits_of_steps_call_by_call() {
 fn replayed_steps_of_experts_and_latents_have_the_bits_of_steps_call_by_call() {
     if gpu() {
         for sets in [CORRECTED_EXPERTS, LATENTS] {
-            assert_equal_bits_with_graphs(LLAMA, sets);
+            check_with_graphs(LLAMA, sets);
         }
     }
 }
@@ -113,19 +111,16 @@ fn replayed_steps_of_experts_and_latents_have_the_bits_of_steps_call_by_call() {
 fn replayed_steps_of_masked_targets_have_the_bits_of_steps_call_by_call() {
     if gpu() {
         let experts: &[&str] = &["model.kind=llama", "model.key_value_heads=2"];
-        assert_equal_bits_with_graphs(CHAT, &["model.width=128", BF16]);
-        assert_equal_bits_with_graphs(CHAT, &["model.loss_pieces=3", "model.tied=false"]);
-        assert_equal_bits_with_graphs(CHAT, &[experts, CORRECTED_EXPERTS].concat());
+        check_with_graphs(CHAT, &["model.width=128", BF16]);
+        check_with_graphs(CHAT, &["model.loss_pieces=3", "model.tied=false"]);
+        check_with_graphs(CHAT, &[experts, CORRECTED_EXPERTS].concat());
     }
 }
 
 #[test]
 fn replayed_steps_of_packed_documents_have_the_bits_of_steps_call_by_call() {
     if gpu() {
-        assert_equal_bits_with_graphs(
-            GPT,
-            &[&PACKED[..], &["model.dropout=0.1", BF16, "model.width=128"]].concat(),
-        );
+        check_with_graphs(GPT, &[&PACKED[..], &["model.dropout=0.1", BF16, "model.width=128"]].concat());
     }
 }
 

@@ -4,9 +4,9 @@
 use run::RunOptions;
 use worker::DeviceChoice;
 
-use super::{BLOCK, History, Row, SHARDED, ZERO_BUBBLE, alone, assert_equal_bits_on, history};
+use super::{BLOCK, ONCE, Row, SHARDED, ZERO_BUBBLE, alone, check, check_on, run};
 use crate::common::devices::{gpu, own_gpus};
-use crate::common::runs::{GPT, LLAMA, RESNET, config};
+use crate::common::runs::{GPT, LLAMA, MLP, RESNET, config};
 
 const BF16: &str = "precision.compute=bf16";
 const F16: &str = "precision.compute=f16";
@@ -40,7 +40,7 @@ const ROWS: &[Row] = &[
 #[test]
 fn precisions_have_equal_bits_on_two_gpu_ranks() {
     if gpu() {
-        assert_equal_bits_on(DeviceChoice::Cuda, ROWS, own_gpus() < 2);
+        check_on(DeviceChoice::Cuda, ROWS, own_gpus() < 2);
     }
 }
 
@@ -75,11 +75,10 @@ fn precisions_resume_with_equal_bits_on_another_grid_of_gpu_ranks() {
 #[test]
 fn low_precisions_learn_as_f32_does() {
     let run = |more: &[&str]| {
-        history(GPT, &[&["model.width=64", "train.steps=20", "optim.learning_rate=3e-3"][..], more].concat())
+        run(GPT, &[&["model.width=64", "train.steps=20", "optim.learning_rate=3e-3"][..], more].concat())
     };
-    let losses = |of: &History| of.losses.iter().map(|loss| f32::from_bits(*loss)).collect::<Vec<_>>();
     let reference = run(&[]);
-    let single = losses(&reference);
+    let single = reference.losses();
     assert!(single[19] < single[0] - 0.5, "{single:?}");
     let table: [&[&str]; 6] = [
         &["precision.compute=bf16"],
@@ -92,9 +91,59 @@ fn low_precisions_learn_as_f32_does() {
     let mut all = vec![reference];
     for more in table {
         let result = run(more);
-        let off = losses(&result).iter().zip(&single).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        let off = result.losses().iter().zip(&single).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(off < 0.03, "{more:?}: off by {off}");
         assert!(all.iter().all(|other| other.weights != result.weights), "{more:?} changes nothing");
         all.push(result);
+    }
+}
+
+/// Half precision: copies of the weights, gradients in both types, pipelines, recomputation.
+#[test]
+fn half_precisions_keep_their_plans() {
+    for compute in ["bf16", "f16"] {
+        let (compute, gradients) =
+            (format!("precision.compute={compute}"), format!("precision.gradients={compute}"));
+        let common = ["model.width=64", "train.steps=2", &compute];
+        let with = |more: &[&'static str]| [&common[..], more].concat();
+        check(&[
+            (
+                GPT,
+                &common,
+                &[&["parallel.data=2"], &["parallel.pipeline=2", "parallel.data=2", SHARDED, BLOCK]],
+            ),
+            (GPT, &with(&["parallel.data=4", SHARDED, "parallel.bucket_bytes=512"]), &[&[&gradients]]),
+            (GPT, &with(&["parallel.pipeline=2", ZERO_BUBBLE, "optim.state=bf16"]), ONCE),
+            (GPT, &with(&["optim.kind=sgd", "checkpoint.every=2", "model.loss_pieces=2"]), &[&[&gradients]]),
+            (MLP, &["parallel.data=2", &compute, &gradients], ONCE),
+        ]);
+    }
+}
+
+/// f32 weights beside half-precision operators: casts of weights and activations.
+#[test]
+fn autocast_keeps_its_plans() {
+    let table: [(&str, &[&str]); 5] = [
+        (GPT, &["model.width=64", "parallel.data=2", SHARDED]),
+        (GPT, &["model.width=64", "parallel.pipeline=2", BLOCK]),
+        (GPT, &["model.width=64", "model.loss_pieces=2", "lora.rank=2", "checkpoint.every=2"]),
+        (LLAMA, &["model.width=128", "parallel.pipeline=2", ZERO_BUBBLE]),
+        (RESNET, &["parallel.data=2", "train.steps=2"]),
+    ];
+    for (number, (text, more)) in table.into_iter().enumerate() {
+        let compute = [BF16, F16][number % 2];
+        check(&[(text, &[&["train.steps=2", "precision.weights=f32", compute], more].concat(), ONCE)]);
+    }
+}
+
+/// Optimizer state in bf16 and in 8 bits.
+#[test]
+fn narrow_state_keeps_its_plans() {
+    for state in ["optim.state=bf16", "optim.state=8bit"] {
+        check(&[
+            (GPT, &["train.steps=2", "parallel.data=2", "checkpoint.every=1", state], ONCE),
+            (GPT, &["train.steps=2", "model.width=64", "parallel.data=4", SHARDED, BF16, state], ONCE),
+            (MLP, &["parallel.pipeline=2", state], ONCE),
+        ]);
     }
 }

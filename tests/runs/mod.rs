@@ -1,0 +1,217 @@
+//! One table of runs: equal losses and weights on every grid of ranks and with any number of threads, and on
+//! every rank exactly the planned bytes.
+
+mod adapters;
+mod allocator;
+mod context;
+mod data;
+mod experts;
+mod gpu;
+mod graphs;
+mod grids;
+mod loss_scale;
+mod means;
+mod models;
+mod offload;
+mod pipelines;
+mod planted;
+mod precision;
+mod preference;
+mod recompute;
+mod relatives;
+mod shares;
+mod tensor;
+mod uneven;
+mod zero;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use memory::Statistics;
+use telemetry::{RankStatistics, Statistic};
+
+use crate::common::devices::{self, gpu};
+use crate::common::runs::{GPT, config, train_in};
+use worker::DeviceChoice;
+
+const PAIR: &str = "parallel.data=2";
+const THREE: &str = "parallel.data=3";
+const PIPELINE: &str = "parallel.pipeline=2";
+/// Four parts of every sum over a divided dimension of a layer.
+const LANES: &str = "parallel.tensor_lanes=4";
+const SHARDED: &str = "parallel.zero_stage=1";
+const ZERO_2: &str = "parallel.zero_stage=2";
+const ZERO_3: &str = "parallel.zero_stage=3";
+const PAIRS: &str = "parallel.shard=2";
+const GPIPE: &str = "parallel.schedule=gpipe";
+const INTERLEAVED: &str = "parallel.schedule=interleaved";
+const ZERO_BUBBLE: &str = "parallel.schedule=zero-bubble";
+const BLOCK: &str = "memory.recompute=block";
+/// The key of how many ranks share a GPU.
+const SHARE: &str = "parallel.ranks_per_device";
+const LIBRARY: &str = "parallel.reduction=nccl";
+
+/// Variants of a row with one run.
+const ONCE: &[&[&str]] = &[&[]];
+
+/// [`devices::alone`], if a job is on GPUs.
+fn alone(device: DeviceChoice) -> Option<MutexGuard<'static, ()>> {
+    (device != DeviceChoice::Cpu).then(devices::alone)
+}
+
+/// Results of a run.
+struct Outcome {
+    losses: Vec<u32>,
+    weights: String,
+    validation: Option<u64>,
+    /// Of pairs of answers, a figure of the validation.
+    figure: Option<serde_json::Value>,
+    ranks: Vec<RankStatistics>,
+}
+
+impl Outcome {
+    fn losses(&self) -> Vec<f32> {
+        self.losses.iter().copied().map(f32::from_bits).collect()
+    }
+}
+
+/// Runs a configuration on the CPU, once in this process however many rows have it.
+fn run(text: &str, overrides: &[&str]) -> Arc<Outcome> {
+    run_on(DeviceChoice::Cpu, text, overrides)
+}
+
+/// [`run`] on a device; those on GPUs run again for every call.
+fn run_on(device: DeviceChoice, text: &str, overrides: &[&str]) -> Arc<Outcome> {
+    static OUTCOMES: Mutex<BTreeMap<String, Arc<OnceLock<Arc<Outcome>>>>> = Mutex::new(BTreeMap::new());
+    if device != DeviceChoice::Cpu {
+        return Arc::new(run_anew(device, text, overrides));
+    }
+    let key = config(text, overrides).to_toml();
+    let outcome = OUTCOMES.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default().clone();
+    outcome.get_or_init(|| Arc::new(run_anew(device, text, overrides))).clone()
+}
+
+/// Runs a configuration. Every rank uses exactly the planned bytes of its device and its host, and the host
+/// holds something where the configuration offloads.
+fn run_anew(device: DeviceChoice, text: &str, overrides: &[&str]) -> Outcome {
+    let _alone = alone(device);
+    let directory = tempfile::tempdir().unwrap();
+    let config = config(text, overrides);
+    let world_size = config.world_size();
+    let report = train_in(&directory.path().join("run"), config, device).unwrap();
+    let is_planned = report.unplanned.as_ref().is_some_and(Vec::is_empty);
+    let has_plan = device == DeviceChoice::Cpu || overrides.iter().any(|set| set.starts_with(SHARE));
+    assert!(is_planned || !has_plan, "{overrides:?}: {report}");
+    assert_eq!(report.ranks.len(), world_size, "{overrides:?}");
+    if device == DeviceChoice::Cpu {
+        let offloads = overrides.iter().any(|set| set.contains("offload"));
+        for rank in &report.ranks {
+            assert!(rank.get(Statistic::AllocatedBytes) > 0, "rank {} of {overrides:?}", rank.rank);
+            let host = rank.get(Statistic::PeakHostReservedBytes);
+            assert_eq!(host > 0, offloads, "{host} on the host of rank {} of {overrides:?}", rank.rank);
+        }
+    }
+    Outcome {
+        losses: report.summary.losses.iter().map(|loss| loss.to_bits()).collect(),
+        weights: report.summary.weights_sha256.clone(),
+        validation: report.validation_loss.map(f64::to_bits),
+        figure: report.summary.more.get("validation_reward_margin").cloned(),
+        ranks: report.ranks,
+    }
+}
+
+/// Bytes of a rank: allocated and reserved, at the end and at their peaks.
+fn figures(ran: &RankStatistics) -> [u64; 4] {
+    [
+        ran.get(Statistic::AllocatedBytes),
+        ran.get(Statistic::ReservedBytes),
+        ran.get(Statistic::PeakAllocatedBytes),
+        ran.get(Statistic::PeakReservedBytes),
+    ]
+}
+
+/// [`figures`] of a plan.
+fn planned(plan: &Statistics) -> [u64; 4] {
+    [plan.allocated(), plan.reserved(), plan.peak_allocated(), plan.peak_reserved()]
+}
+
+/// One row: a configuration, overrides of all its runs, and variants that must not change a bit.
+type Row<'a> = (&'a str, &'a [&'a str], &'a [&'a [&'a str]]);
+
+/// Asserts on the CPU that all variants of a row have the losses, weights and validation loss of its first,
+/// and the planned bytes.
+fn check(table: &[Row<'_>]) {
+    check_on(DeviceChoice::Cpu, table, false);
+}
+
+/// [`check`], and where there is a GPU also on that one, which all ranks share.
+fn check_on_devices(table: &[Row<'_>]) {
+    check(table);
+    if gpu() {
+        check_on(DeviceChoice::Cuda, table, true);
+    }
+}
+
+/// [`check`] on a device, of which all ranks share one if `shared`.
+fn check_on(device: DeviceChoice, table: &[Row<'_>], shared: bool) {
+    for (row, (text, common, variants)) in table.iter().enumerate() {
+        let run = |variant: &[&str]| {
+            let sets = [*common, variant].concat();
+            let ranks = if shared { config(text, &sets).world_size() } else { 1 };
+            run_on(device, text, &[&sets[..], &[&format!("{SHARE}={ranks}")]].concat())
+        };
+        let reference = run(variants[0]);
+        assert!(reference.losses.iter().all(|loss| f32::from_bits(*loss).is_finite()));
+        for variant in &variants[1..] {
+            let other = run(variant);
+            assert_eq!(reference.losses, other.losses, "losses of row {row}, {variant:?}");
+            assert_eq!(reference.weights, other.weights, "weights of row {row}, {variant:?}");
+            assert_eq!(reference.validation, other.validation, "validation of row {row}, {variant:?}");
+            assert_eq!(reference.figure, other.figure, "figure of row {row}, {variant:?}");
+        }
+    }
+}
+
+#[test]
+fn keys_that_decide_bits_change_them() {
+    let reference = run(GPT, &[]);
+    for different in ["train.seed=2", "parallel.lanes=1", "optim.learning_rate=2e-3"] {
+        assert_ne!(reference.weights, run(GPT, &[different]).weights, "{different}");
+    }
+}
+
+#[test]
+fn thread_counts_have_equal_bits() {
+    let hash = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| run_anew(DeviceChoice::Cpu, GPT, &["parallel.data=1"]).weights)
+    };
+    let one = hash(1);
+    assert_eq!(one, hash(2));
+    assert_eq!(one, hash(5));
+}
+
+#[test]
+fn meta_ranks_as_threads_use_the_same_bytes() {
+    for overrides in [&["parallel.data=1"][..], &["parallel.data=2"], &["parallel.data=4", SHARDED]] {
+        let overrides = [overrides, &["checkpoint.every=3"]].concat();
+        let (cpu, meta) = (run(GPT, &overrides), run_on(DeviceChoice::Meta, GPT, &overrides));
+        for (cpu, meta) in cpu.ranks.iter().zip(&meta.ranks) {
+            assert_eq!(figures(cpu), figures(meta));
+        }
+    }
+}
+
+#[test]
+fn memory_after_each_step_is_constant() {
+    let directory = tempfile::tempdir().unwrap();
+    let run_dir = directory.path().join("run");
+    train_in(&run_dir, config(GPT, &["train.steps=30", "parallel.data=2"]), DeviceChoice::Cpu).unwrap();
+    let lines = std::fs::read_to_string(run_dir.join("metrics.jsonl")).unwrap();
+    let lines: Vec<serde_json::Value> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 30);
+    let of = |line: &serde_json::Value| (line["allocated_bytes"].as_u64(), line["reserved_bytes"].as_u64());
+    assert!(of(&lines[1]).0.is_some());
+    assert!(lines[1..].iter().all(|line| of(line) == of(&lines[1])));
+}
