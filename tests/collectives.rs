@@ -2,43 +2,27 @@
 //! compose to the identity, and the planned bytes, calls and traffic wherever they stand.
 
 use crate::common::runs::{GPT, config};
+use crate::common::wrapped::with_forward;
 use autograd::{Tape, Var, ops};
 use collective::Axis;
-use nn::{Input, Model, NnError, Parameters};
 use run::{RunOptions, TrainReport};
-use tensor::Tensor;
-use worker::{DeviceChoice, ModelHook};
+use worker::DeviceChoice;
 
 /// Collectives after the layers of a stage.
 type Collectives = fn(&Tape, Var) -> autograd::Result<Var>;
 
-struct Communicating {
-    inner: Box<dyn Model>,
-    collectives: Collectives,
-}
-
-impl Model for Communicating {
-    fn parameters(&self) -> &Parameters {
-        self.inner.parameters()
-    }
-
-    fn forward(&self, tape: &Tape, input: Input) -> Result<Var, NnError> {
-        let output = self.inner.forward(tape, input)?;
-        // Data-parallel ranks may have different numbers of validation micro-batches.
-        match tape.mode().is_training() {
-            true => Ok((self.collectives)(tape, output)?),
-            false => Ok(output),
-        }
-    }
-
-    fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var, NnError> {
-        self.inner.loss(tape, prediction, targets, scale)
-    }
-}
-
 /// Trains; a difference from the plan, in bytes, calls or traffic, fails.
 fn train(overrides: &[&str], collectives: Option<Collectives>) -> TrainReport {
-    let hook = |collectives| ModelHook::new(move |inner| Box::new(Communicating { inner, collectives }));
+    let hook = |collectives: Collectives| {
+        with_forward(move |model, tape, input| {
+            let output = model.forward(tape, input)?;
+            // Data-parallel ranks may have different numbers of validation micro-batches.
+            match tape.mode().is_training() {
+                true => Ok(collectives(tape, output)?),
+                false => Ok(output),
+            }
+        })
+    };
     let directory = tempfile::tempdir().unwrap();
     let options = RunOptions {
         device: DeviceChoice::Cpu,

@@ -4,14 +4,14 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use crate::common::runs::{GPT, MLP, config, train_in};
-use autograd::{Tape, Var};
+use crate::common::wrapped::with_forward;
 use device::{Category, DType, Request};
-use nn::{Input, Model, NnError, Parameters};
+use nn::Model;
 use run::{RunOptions, TrainReport};
 use serde_json::Value;
 use telemetry::{Phase, RankStatistics, RankStep, Statistic, Unit, VALIDATION};
 use tensor::Tensor;
-use worker::{DeviceChoice, ModelHook, StepHook};
+use worker::{DeviceChoice, StepHook};
 
 #[test]
 fn phases_add_up_to_the_step() {
@@ -92,7 +92,16 @@ fn a_larger_step_is_not_hidden() {
     const LARGE: u64 = 1 << 20;
     let directory = tempfile::tempdir().unwrap();
     let run_dir = directory.path().join("run");
-    let hook = ModelHook::new(|inner| Box::new(Swells { inner, step: 5, bytes: LARGE }));
+    let hook = with_forward(|model, tape, input| {
+        let device = tape.device();
+        let output = model.forward(tape, input)?;
+        if device.step() == 5 && device.rank() == 1 && tape.mode().is_training() {
+            let request = Request::new(Category::Other, "test");
+            // More than the peak of other steps, which is in backward.
+            drop(Tensor::empty(device, [LARGE as usize / 4], DType::F32, request)?);
+        }
+        Ok(output)
+    });
     let options = RunOptions {
         device: DeviceChoice::Cpu,
         model_hook: Some(hook),
@@ -125,34 +134,6 @@ fn a_larger_step_is_not_hidden() {
             // The phases add up: what a rank holds after one is there before the next.
             assert_eq!(phases["optimizer"].after_bytes, record.allocated_bytes);
         }
-    }
-}
-
-/// A model whose second rank needs more memory in one step.
-struct Swells {
-    inner: Box<dyn Model>,
-    step: u32,
-    bytes: u64,
-}
-
-impl Model for Swells {
-    fn parameters(&self) -> &Parameters {
-        self.inner.parameters()
-    }
-
-    fn forward(&self, tape: &Tape, input: Input) -> Result<Var, NnError> {
-        let device = tape.device();
-        let output = self.inner.forward(tape, input)?;
-        if device.step() == self.step && device.rank() == 1 && tape.mode().is_training() {
-            let request = Request::new(Category::Other, "test");
-            // More than the peak of other steps, which is in backward.
-            drop(Tensor::empty(device, [(self.bytes / 4) as usize], DType::F32, request)?);
-        }
-        Ok(output)
-    }
-
-    fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var, NnError> {
-        self.inner.loss(tape, prediction, targets, scale)
     }
 }
 
@@ -261,42 +242,10 @@ fn a_dry_run_times_nothing() {
 /// weights.
 type Pass = (usize, u32, bool, [usize; 3]);
 
-/// A model whose weights are observed.
-struct Look {
-    inner: Box<dyn Model>,
-    seen: Arc<Mutex<Vec<Pass>>>,
-}
-
-impl Look {
-    fn arriving(&self) -> usize {
-        self.parameters()
-            .list()
-            .iter()
-            .filter(|parameter| parameter.weight.tensor().unwrap().is_arriving())
-            .count()
-    }
-}
-
-impl Model for Look {
-    fn parameters(&self) -> &Parameters {
-        self.inner.parameters()
-    }
-
-    fn forward(&self, tape: &Tape, input: Input) -> Result<Var, NnError> {
-        let before = self.arriving();
-        let output = self.inner.forward(tape, input)?;
-        let device = tape.device();
-        if !device.is_meta() {
-            let counts = [before, self.arriving(), self.parameters().list().len()];
-            let pass = (device.rank(), device.step(), tape.mode().is_training(), counts);
-            self.seen.lock().unwrap().push(pass);
-        }
-        Ok(output)
-    }
-
-    fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var, NnError> {
-        self.inner.loss(tape, prediction, targets, scale)
-    }
+/// Returns the number of a model's weights that are in flight.
+fn arriving(model: &dyn Model) -> usize {
+    let weights = model.parameters().list().iter();
+    weights.filter(|parameter| parameter.weight.tensor().unwrap().is_arriving()).count()
 }
 
 /// Weights of a sharded optimizer are in flight after a step was enqueued; the next pass, a step's or a
@@ -314,7 +263,17 @@ fn new_weights_arrive_during_the_next_pass() {
     for (text, overrides, travels) in table {
         let seen: Arc<Mutex<Vec<Pass>>> = Arc::default();
         let of_hook = Arc::clone(&seen);
-        let hook = ModelHook::new(move |inner| Box::new(Look { inner, seen: Arc::clone(&of_hook) }));
+        let hook = with_forward(move |model, tape, input| {
+            let before = arriving(model);
+            let output = model.forward(tape, input)?;
+            let device = tape.device();
+            if !device.is_meta() {
+                let counts = [before, arriving(model), model.parameters().list().len()];
+                let pass = (device.rank(), device.step(), tape.mode().is_training(), counts);
+                of_hook.lock().unwrap().push(pass);
+            }
+            Ok(output)
+        });
         let directory = tempfile::tempdir().unwrap();
         let options = RunOptions {
             device: DeviceChoice::Cpu,

@@ -4,52 +4,31 @@ use std::path::Path;
 
 use crate::common;
 use crate::common::runs::{GPT, MLP, config};
-use autograd::{Tape, Var};
+use crate::common::wrapped::with_forward;
 use device::{Category, DType, Request};
-use nn::{Input, Model, NnError, Parameters};
+use nn::Input;
 use run::{Interrupt, RunError, RunOptions, TrainReport};
 use serde_json::Value;
 use tensor::Tensor;
-use worker::{DeviceChoice, ModelHook};
+use worker::DeviceChoice;
 
 const HALVES: &str = "train.on_out_of_memory=halve_micro_batch";
 
-/// A model that needs a gibibyte more in one step on one rank, if its micro-batches have more than `rows`
-/// rows.
-struct Hungry {
-    inner: Box<dyn Model>,
-    rank: usize,
-    step: u32,
-    rows: usize,
-}
-
-impl Model for Hungry {
-    fn parameters(&self) -> &Parameters {
-        self.inner.parameters()
-    }
-
-    fn forward(&self, tape: &Tape, input: Input) -> Result<Var, NnError> {
+/// Trains in `run_dir`. Rank 1 needs a gibibyte more in step `step` unless its micro-batches have one row.
+fn train(run_dir: &Path, step: u32, sets: &[&str], options: RunOptions) -> Result<TrainReport, RunError> {
+    let hook = with_forward(move |model, tape, input| {
         let device = tape.device();
         let rows = match &input {
             Input::Batch(batch) => batch.elements() / 32,
             Input::Hidden(_) => 0,
         };
-        let here = device.rank() == self.rank && device.step() == self.step && !device.is_meta();
-        let output = self.inner.forward(tape, input)?;
-        if here && tape.mode().is_training() && rows > self.rows {
+        let here = device.rank() == 1 && device.step() == step && !device.is_meta();
+        let output = model.forward(tape, input)?;
+        if here && tape.mode().is_training() && rows > 1 {
             drop(Tensor::empty(device, [1 << 28], DType::F32, Request::new(Category::Activation, "hungry"))?);
         }
         Ok(output)
-    }
-
-    fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var, NnError> {
-        self.inner.loss(tape, prediction, targets, scale)
-    }
-}
-
-/// Trains in `run_dir`, where rank 1 runs out of memory in step `step` unless its micro-batches have one row.
-fn train(run_dir: &Path, step: u32, sets: &[&str], options: RunOptions) -> Result<TrainReport, RunError> {
-    let hook = ModelHook::new(move |inner| Box::new(Hungry { inner, rank: 1, step, rows: 1 }));
+    });
     let limit = "memory.limit_bytes=200000000";
     let sets = [&["parallel.data=2", limit], sets].concat();
     let options = RunOptions {

@@ -12,6 +12,7 @@ pub(crate) mod runs;
 pub(crate) mod scripts;
 pub(crate) mod sizes;
 pub(crate) mod token_files;
+pub(crate) mod wrapped;
 
 use std::path::PathBuf;
 

@@ -2,43 +2,29 @@
 
 use std::path::Path;
 
-use autograd::{Rule, Saved, Tape, Var};
-use nn::{Input, Model, NnError, Parameters};
+use autograd::{Rule, Saved, Tape, ValueGradients, Var};
+use nn::NnError;
 use run::{Interrupt, RunOptions, TrainReport};
 use serde_json::Value;
-use tensor::{Tensor, ops};
+use tensor::ops;
 use worker::{DeviceChoice, ModelHook};
 
 use super::{BLOCK, GPIPE, PAIRS, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE, check};
 use crate::common::runs::{GPT, LLAMA, MLP, config};
+use crate::common::wrapped::with_prediction;
 
 const F16: [&str; 3] = ["precision.compute=f16", "model.width=64", "model.layers=4"];
 /// A micro-batch of the third step, of which there are 4 in each.
 const PLANTED: u64 = 9;
 
-/// A model that plants a value in the gradient of its last stage's output, in one micro-batch.
-struct Planting {
-    inner: Box<dyn Model>,
-    value: f32,
-}
-
-impl Model for Planting {
-    fn parameters(&self) -> &Parameters {
-        self.inner.parameters()
-    }
-
-    fn forward(&self, tape: &Tape, input: Input) -> Result<Var, NnError> {
-        self.inner.forward(tape, input)
-    }
-
-    fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var, NnError> {
-        let planted = tape.pass().micro_batch == PLANTED && tape.mode().is_training();
-        let prediction = match planted {
-            true => planted_gradient(tape, prediction, self.value)?,
-            false => prediction,
-        };
-        self.inner.loss(tape, prediction, targets, scale)
-    }
+/// Returns a hook that plants `value` in the gradient of the last stage's output, in one micro-batch.
+fn planting(value: f32) -> ModelHook {
+    with_prediction(move |tape, prediction| {
+        match tape.pass().micro_batch == PLANTED && tape.mode().is_training() {
+            true => planted_gradient(tape, prediction, value),
+            false => Ok(prediction),
+        }
+    })
 }
 
 /// `prediction`, in whose gradient `value` is planted.
@@ -62,9 +48,9 @@ impl Rule for Plant {
 
     fn backward_input(
         &mut self,
-        outputs: Vec<Option<Tensor>>,
+        outputs: ValueGradients,
         _wanted: &[bool],
-    ) -> autograd::Result<Vec<Option<Tensor>>> {
+    ) -> autograd::Result<ValueGradients> {
         if let Some(gradient) = outputs.first().and_then(Option::as_ref) {
             ops::fill::constant(&gradient.view(7, [1])?, self.0)?;
         }
@@ -80,7 +66,7 @@ fn plant(directory: &Path, value: f32, sets: &[&str], steps: Option<u64>) -> Tra
         resume: true,
         quiet: true,
         interrupt: steps.map_or_else(Interrupt::default, Interrupt::after),
-        model_hook: Some(ModelHook::new(move |inner| Box::new(Planting { inner, value }))),
+        model_hook: Some(planting(value)),
         ..RunOptions::default()
     };
     run::train(config(GPT, &[&F16[..], &["checkpoint.every=1000"], sets].concat()), options).unwrap()
@@ -166,7 +152,7 @@ fn the_scale_adapts_until_gradients_fit_and_a_run_that_cannot_is_lost() {
         device: DeviceChoice::Cpu,
         run_dir: Some(directory.path().join("lost")),
         quiet: true,
-        model_hook: Some(ModelHook::new(|inner| Box::new(Planting { inner, value: f32::NAN }))),
+        model_hook: Some(planting(f32::NAN)),
         ..RunOptions::default()
     };
     let sets = [&F16[..], &["precision.scaler.init_scale=0.5"]].concat();

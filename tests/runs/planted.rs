@@ -1,16 +1,16 @@
 //! Values that are not finite, planted in a model whose layers multiply in FP8: they reach loss, gradient
 //! norm and the end of the run as in bf16.
 
-use autograd::{Tape, Var};
-use nn::{Input, Model, NnError, Parameters};
+use autograd::Tape;
 use run::RunOptions;
-use tensor::{Tensor, ops};
+use tensor::ops;
 use worker::{DeviceChoice, ModelHook};
 
 use super::alone;
 use super::loss_scale::planted_gradient;
 use crate::common::devices::gpu;
 use crate::common::runs::{GPT, config};
+use crate::common::wrapped::{with_forward, with_prediction};
 
 /// The first micro-batch of the third step, of which there are 4 in each.
 const PLANTED: u64 = 8;
@@ -24,39 +24,22 @@ enum PlantedAt {
     Gradient,
 }
 
-/// A model in which a value is planted in one micro-batch.
-struct Planting {
-    inner: Box<dyn Model>,
-    at: PlantedAt,
-    value: f32,
-}
-
-impl Planting {
-    fn is_due(&self, tape: &Tape, at: PlantedAt) -> bool {
-        self.at == at && tape.mode().is_training() && tape.pass().micro_batch == PLANTED
-    }
-}
-
-impl Model for Planting {
-    fn parameters(&self) -> &Parameters {
-        self.inner.parameters()
-    }
-
-    fn forward(&self, tape: &Tape, input: Input) -> Result<Var, NnError> {
-        if self.is_due(tape, PlantedAt::Weight) {
-            let parameters = self.inner.parameters();
-            let fc = parameters.list().iter().find(|p| p.name.ends_with("1.mlp_fc.weight")).unwrap();
-            ops::fill::constant(&fc.weight.tensor().unwrap().view(7, [1])?, self.value)?;
-        }
-        self.inner.forward(tape, input)
-    }
-
-    fn loss(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var, NnError> {
-        let prediction = match self.is_due(tape, PlantedAt::Gradient) {
-            true => planted_gradient(tape, prediction, self.value)?,
-            false => prediction,
-        };
-        self.inner.loss(tape, prediction, targets, scale)
+/// Returns a hook that plants `value` in one micro-batch.
+fn planting(at: PlantedAt, value: f32) -> ModelHook {
+    let is_due = |tape: &Tape| tape.mode().is_training() && tape.pass().micro_batch == PLANTED;
+    match at {
+        PlantedAt::Weight => with_forward(move |model, tape, input| {
+            if is_due(tape) {
+                let parameters = model.parameters().list();
+                let fc = parameters.iter().find(|p| p.name.ends_with("1.mlp_fc.weight")).unwrap();
+                ops::fill::constant(&fc.weight.tensor().unwrap().view(7, [1])?, value)?;
+            }
+            model.forward(tape, input)
+        }),
+        PlantedAt::Gradient => with_prediction(move |tape, prediction| match is_due(tape) {
+            true => planted_gradient(tape, prediction, value),
+            false => Ok(prediction),
+        }),
     }
 }
 
@@ -68,7 +51,7 @@ fn reason(device: DeviceChoice, sets: &[&str], at: PlantedAt, value: f32) -> Str
         device,
         run_dir: Some(directory.path().join("run")),
         quiet: true,
-        model_hook: Some(ModelHook::new(move |inner| Box::new(Planting { inner, at, value }))),
+        model_hook: Some(planting(at, value)),
         ..RunOptions::default()
     };
     let sizes = ["model.width=64", "parallel.lanes=1", "train.max_nonfinite_steps=1"];
