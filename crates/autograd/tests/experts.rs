@@ -2,12 +2,14 @@
 
 use autograd::ops::{ExpertWeights, RouterState, RouterWeights};
 use autograd::{Gradients, Mode, Pass, Result, Tape, UseId, Var, Weight, ops};
-use device::{Category, Device, DeviceOptions};
+use device::{Category, Device};
 use ops::Pair;
 use tensor::Tensor;
 use tensor::ops::Activation;
 use tensor::ops::gate::Gate;
 use tensor::ops::routing::{self, Balance, Routing, ScoreFunction, TokenRows};
+
+use crate::common::{devices, tensor};
 
 const ROWS: usize = 21;
 const WIDTH: usize = 20;
@@ -24,26 +26,6 @@ const ROUTING: Routing = Routing {
     groups_per_token: 1,
     alignment: 1,
 };
-
-/// The host, and a GPU if there is one.
-fn devices() -> Vec<Device> {
-    let options = DeviceOptions::default();
-    let mut devices = vec![Device::cpu(0, &options).unwrap()];
-    match device::cuda::availability() {
-        Ok(_) => devices.push(Device::cuda(0, 0, tensor::ops::FAMILIES, &options).unwrap()),
-        Err(why) => system::skipped::report(system::skipped::Need::Gpu, &why.to_string()),
-    }
-    devices
-}
-
-fn wave(elements: usize, seed: usize) -> Vec<f32> {
-    (0..elements).map(|i| ((i as f32 * 1.7 + seed as f32) * 0.7).sin()).collect()
-}
-
-fn tensor(device: &Device, shape: impl Into<tensor::Shape>, seed: usize) -> Tensor {
-    let shape = shape.into();
-    Tensor::from_host(device, &wave(shape.elements(), seed), shape, Category::Input).unwrap()
-}
 
 /// A function of a variable and weights.
 type Layer<'a> = &'a dyn Fn(&Tape, Var, &[Weight]) -> Result<Var>;

@@ -2,29 +2,15 @@
 
 use autograd::ops::AttentionMeasures;
 use autograd::{Gradients, Mode, Result, Tape, UseId, Var, Weight, ops};
-use device::{Category, Device, DeviceOptions};
+use device::{Category, Device};
 use ops::{Pair, Pointwise};
 use tensor::Tensor;
 use tensor::ops::Activation;
 use tensor::ops::attention::{Heads, Qkv};
 
+use crate::common::{devices, tensor};
+
 const EPSILON: f32 = 1e-5;
-
-fn devices() -> Vec<Device> {
-    let options = DeviceOptions::default();
-    let mut devices = vec![Device::cpu(0, &options).unwrap()];
-    match device::cuda::availability() {
-        Ok(_) => devices.push(Device::cuda(0, 0, tensor::ops::FAMILIES, &options).unwrap()),
-        Err(why) => system::skipped::report(system::skipped::Need::Gpu, &why.to_string()),
-    }
-    devices
-}
-
-fn tensor<const N: usize>(device: &Device, shape: [usize; N], seed: u64) -> Tensor {
-    let elements = shape.iter().product::<usize>();
-    let wave = |i: usize| ((i as f32 * 1.7 + seed as f32) * 0.7).sin();
-    Tensor::from_host(device, &(0..elements).map(wave).collect::<Vec<_>>(), shape, Category::Input).unwrap()
-}
 
 /// A function of a variable and weights.
 type Layer<'a> = &'a dyn Fn(&Tape, Var, &[Weight]) -> Result<Var>;
@@ -50,8 +36,8 @@ fn compare(x_shape: [usize; 3], weight_shapes: &[&[usize]], composed: Layer<'_>,
         let x = tensor(&device, x_shape, 1);
         let weight = |(number, shape): (usize, &&[usize])| {
             let values = match **shape {
-                [a] => tensor(&device, [a], number as u64 + 5),
-                [a, b] => tensor(&device, [a, b], number as u64 + 5),
+                [a] => tensor(&device, [a], number + 5),
+                [a, b] => tensor(&device, [a, b], number + 5),
                 _ => panic!("weights of these tests are vectors and matrices"),
             };
             Weight::new(values, UseId(number as u32))

@@ -7,6 +7,7 @@
 )]
 
 mod collective;
+mod common;
 mod experts;
 mod frozen;
 mod general;

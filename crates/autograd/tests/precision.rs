@@ -8,7 +8,7 @@ use autograd::precision::{Arithmetic, Autocast, Operands, OperatorPrecision, Pre
 use autograd::{Call, Direction, Gradients, Mode, Observer, ObserverError, Observers};
 use autograd::{Dimension, Pass, Piece, Pieces, Placement, Result, Tape, UseId, Var, Weight, ops};
 use collective::{Axis, AxisGroups, Communicator};
-use device::{Category, DType, Device, DeviceOptions, bf16};
+use device::{Category, DType, Device, bf16};
 use ops::{
     Adapter, BatchNorm, ConvolutionOptions, Dropout, ExpertWeights, FeedForwardWeights,
     GatedFeedForwardWeights, LinearCrossEntropy, Pair, PartialSums, Pointwise, Positions, QkNormWeights,
@@ -19,6 +19,8 @@ use tensor::ops::Activation;
 use tensor::ops::attention::{Heads, Qkv};
 use tensor::ops::latent_qkv::LatentHeads;
 use tensor::ops::routing::{Routing, ScoreFunction};
+
+use crate::common::cpu;
 
 /// Operands of one call, in chosen types.
 struct Operand {
@@ -288,10 +290,6 @@ impl Observer for Names {
     fn after(&self, _: &Call, _: &[Option<&Tensor>]) -> std::result::Result<(), ObserverError> {
         Ok(())
     }
-}
-
-fn cpu() -> Device {
-    Device::cpu(0, &DeviceOptions::default()).unwrap()
 }
 
 fn autocast(table: PrecisionTable) -> Option<Arc<Autocast>> {

@@ -4,10 +4,12 @@ use std::rc::Rc;
 
 use autograd::ops::{self, FeedForwardWeights};
 use autograd::{AutogradError, Gradients, Mode, Result, Segment, Tape, UseId, Var, Weight, recompute};
-use device::{Category, Device, DeviceOptions};
+use device::{Category, Device};
 use proptest::prelude::*;
 use tensor::Tensor;
 use tensor::ops::Activation;
+
+use crate::common::cpu;
 
 const WIDTH: usize = 6;
 const ROWS: usize = 4;
@@ -81,10 +83,6 @@ impl Segment for Part {
         }
         Ok(std::iter::once(x).chain(aside).collect())
     }
-}
-
-fn device() -> Device {
-    Device::cpu(0, &DeviceOptions::default()).unwrap()
 }
 
 fn tensor<const N: usize>(device: &Device, shape: [usize; N], seed: usize) -> Tensor {
@@ -186,7 +184,7 @@ proptest! {
         nested: bool,
         divided: bool,
     ) {
-        let device = device();
+        let device = cpu();
         let layers = layers(&device, &kinds);
         let before = device.statistics().allocated();
         let mut cuts: Vec<usize> =
@@ -202,7 +200,7 @@ proptest! {
 
 #[test]
 fn segments_keep_only_their_inputs() {
-    let device = device();
+    let device = cpu();
     let layers = layers(&device, &[Kind::FeedForward, Kind::Normalise, Kind::Linear(Activation::Gelu)]);
     let part = |range| Part { layers: Rc::clone(&layers), range, nested: false };
     let tape = Tape::new(&device, Mode::Train);
@@ -223,7 +221,7 @@ fn segments_keep_only_their_inputs() {
 
 /// Returns the memory requests of backward: category, module and operator, in order.
 fn requests(cuts: &[usize], kinds: &[Kind]) -> Vec<(Category, String, &'static str)> {
-    let device = device();
+    let device = cpu();
     let layers = layers(&device, kinds);
     device.with_allocator(|allocator| allocator.record_history(10_000));
     let scope = device.module("model");
@@ -272,7 +270,7 @@ impl Segment for Once {
 
 #[test]
 fn failures_during_recomputation_are_reported() {
-    let device = device();
+    let device = cpu();
     let tape = Tape::new(&device, Mode::Train);
     let x = tape.leaf(tensor(&device, [ROWS, WIDTH], 3));
     let x = recompute(&tape, Once(false.into()), vec![x]).unwrap().remove(0);
@@ -295,7 +293,7 @@ impl Segment for Modes {
 
 #[test]
 fn segments_are_told_the_mode_of_each_run() {
-    let device = device();
+    let device = cpu();
     let first = |mode| [(mode, false), (Mode::Recompute, true)];
     let table = [
         (Mode::Train, first(Mode::Train).to_vec()),

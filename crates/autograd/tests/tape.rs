@@ -7,13 +7,11 @@ use autograd::{
     AutogradError, GradientSink, Gradients, Mode, Result, Rule, Saved, Tape, Target, UseId, ValueGradients,
     Var, Weight, ops,
 };
-use device::{Category, Device, DeviceOptions};
+use device::{Category, Device};
 use tensor::Tensor;
 use tensor::ops::Activation;
 
-fn device() -> Device {
-    Device::cpu(0, &DeviceOptions::default()).unwrap()
-}
+use crate::common::cpu;
 
 fn tensor<const N: usize>(device: &Device, shape: [usize; N], seed: u64) -> Tensor {
     let elements = shape.iter().product::<usize>();
@@ -49,7 +47,7 @@ fn values(gradients: &Gradients) -> Vec<Vec<f32>> {
 
 #[test]
 fn backward_in_two_halves_gives_the_same_bits() {
-    let device = device();
+    let device = cpu();
     let (weights, target) = (network(&device), tensor(&device, [4, 8], 9));
     let record = || {
         let tape = Tape::new(&device, Mode::Train);
@@ -84,7 +82,7 @@ fn backward_in_two_halves_gives_the_same_bits() {
 
 #[test]
 fn a_second_backward_adds_to_the_first() {
-    let device = device();
+    let device = cpu();
     let (weights, target) = (network(&device), tensor(&device, [4, 8], 9));
     let mut gradients = Gradients::default();
     let pass = |gradients: &mut Gradients| {
@@ -103,7 +101,7 @@ fn a_second_backward_adds_to_the_first() {
 
 #[test]
 fn steps_leave_nothing_and_evaluation_keeps_nothing() {
-    let device = device();
+    let device = cpu();
     let (weights, target) = (network(&device), tensor(&device, [4, 8], 9));
     let before = device.statistics().allocated();
     for mode in [Mode::Train, Mode::Rehearse, Mode::Evaluate] {
@@ -144,7 +142,7 @@ impl GradientSink for Watching {
 
 #[test]
 fn backward_reports_gradients_last_layer_first_and_frees_saved_tensors() {
-    let device = device();
+    let device = cpu();
     let weights: Vec<_> =
         (0..4).map(|i| Weight::new(tensor(&device, [64, 64], i), UseId(i as u32))).collect();
     let tape = Tape::new(&device, Mode::Train);
@@ -164,7 +162,7 @@ fn backward_reports_gradients_last_layer_first_and_frees_saved_tensors() {
 
 #[test]
 fn hooks_see_every_gradient_and_may_stop_backward() {
-    let device = device();
+    let device = cpu();
     let (weights, target) = (network(&device), tensor(&device, [4, 8], 9));
     let run = |gradients: &mut Gradients| {
         let tape = Tape::new(&device, Mode::Train);
@@ -190,7 +188,7 @@ fn hooks_see_every_gradient_and_may_stop_backward() {
 
 #[test]
 fn variables_of_another_tape_and_constants_are_refused() {
-    let device = device();
+    let device = cpu();
     let (one, other) = (Tape::new(&device, Mode::Train), Tape::new(&device, Mode::Train));
     let here = one.leaf(tensor(&device, [4], 1));
     let there = other.leaf(tensor(&device, [4], 2));
@@ -223,7 +221,7 @@ impl Rule for Square {
 
 #[test]
 fn user_defined_operators_work_and_fan_out_gradients_add_up() {
-    let device = device();
+    let device = cpu();
     let tape = Tape::new(&device, Mode::Train);
     let x = tape.leaf(tensor(&device, [3], 1));
     let squared: Vec<f32> = x.tensor().to_vec::<f32>().unwrap().iter().map(|v| v * v).collect();
@@ -277,7 +275,7 @@ impl Rule for AddingSquare {
 
 #[test]
 fn rules_that_add_to_other_gradients_give_the_same_sum() {
-    let device = device();
+    let device = cpu();
     let offers = Rc::new(RefCell::new(0));
     let gradient = |adds: bool| {
         let tape = Tape::new(&device, Mode::Train);

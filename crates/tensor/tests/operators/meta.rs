@@ -8,31 +8,15 @@ use crate::scenario::{Sizes, every_operator};
 use crate::support::{gpu, meta};
 
 const F32_SIZES: [Sizes; 2] = [
-    Sizes { batch: 2, time: 17, width: 12, heads: 3, vocab: 31, dtype: DType::F32, gradients: DType::F32 },
-    Sizes { batch: 3, time: 70, width: 66, heads: 2, vocab: 1000, dtype: DType::F32, gradients: DType::F32 },
+    Sizes::new([2, 17, 12, 3, 31], DType::F32, DType::F32),
+    Sizes::new([3, 70, 66, 2, 1000], DType::F32, DType::F32),
 ];
 /// Head widths have kernels in half precision.
 const HALF_SIZES: [Sizes; 4] = [
-    Sizes { batch: 2, time: 17, width: 32, heads: 1, vocab: 31, dtype: DType::F16, gradients: DType::F16 },
-    Sizes { batch: 2, time: 17, width: 32, heads: 1, vocab: 31, dtype: DType::Bf16, gradients: DType::F32 },
-    Sizes {
-        batch: 3,
-        time: 70,
-        width: 128,
-        heads: 2,
-        vocab: 1000,
-        dtype: DType::Bf16,
-        gradients: DType::F32,
-    },
-    Sizes {
-        batch: 3,
-        time: 70,
-        width: 128,
-        heads: 2,
-        vocab: 1000,
-        dtype: DType::Bf16,
-        gradients: DType::Bf16,
-    },
+    Sizes::new([2, 17, 32, 1, 31], DType::F16, DType::F16),
+    Sizes::new([2, 17, 32, 1, 31], DType::Bf16, DType::F32),
+    Sizes::new([3, 70, 128, 2, 1000], DType::Bf16, DType::F32),
+    Sizes::new([3, 70, 128, 2, 1000], DType::Bf16, DType::Bf16),
 ];
 
 type Figures = Vec<(&'static str, [u64; 4], Option<i64>)>;
@@ -119,15 +103,7 @@ fn operators_use_workspaces_on_a_gpu_and_none_on_a_host() {
 
 #[test]
 fn operators_allocate_only_their_outputs() {
-    let sizes = Sizes {
-        batch: 2,
-        time: 65,
-        width: 24,
-        heads: 2,
-        vocab: 100,
-        dtype: DType::F32,
-        gradients: DType::F32,
-    };
+    let sizes = Sizes::new([2, 65, 24, 2, 100], DType::F32, DType::F32);
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
     let count = |device: &Device| device.statistics().get("allocation.all.allocated").unwrap_or(0);
     let operand = crate::support::operand(&device, "qkv", [sizes.batch, sizes.time, 3 * sizes.width]).0;

@@ -10,27 +10,11 @@ use crate::support::{bits, gpu, operand, repeats};
 const TIMES: usize = 100;
 /// Several blocks of every kernel, and both frequent and rare tokens.
 const SIZES: [Sizes; 5] = [
-    Sizes { batch: 4, time: 160, width: 256, heads: 4, vocab: 700, dtype: DType::F32, gradients: DType::F32 },
-    Sizes {
-        batch: 4,
-        time: 160,
-        width: 256,
-        heads: 4,
-        vocab: 700,
-        dtype: DType::Bf16,
-        gradients: DType::F32,
-    },
-    Sizes { batch: 4, time: 99, width: 64, heads: 1, vocab: 7, dtype: DType::Bf16, gradients: DType::F32 },
-    Sizes { batch: 4, time: 99, width: 64, heads: 1, vocab: 7, dtype: DType::F16, gradients: DType::F16 },
-    Sizes {
-        batch: 4,
-        time: 160,
-        width: 256,
-        heads: 4,
-        vocab: 700,
-        dtype: DType::Bf16,
-        gradients: DType::Bf16,
-    },
+    Sizes::new([4, 160, 256, 4, 700], DType::F32, DType::F32),
+    Sizes::new([4, 160, 256, 4, 700], DType::Bf16, DType::F32),
+    Sizes::new([4, 99, 64, 1, 7], DType::Bf16, DType::F32),
+    Sizes::new([4, 99, 64, 1, 7], DType::F16, DType::F16),
+    Sizes::new([4, 160, 256, 4, 700], DType::Bf16, DType::Bf16),
 ];
 
 #[test]

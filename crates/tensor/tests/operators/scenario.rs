@@ -27,6 +27,16 @@ pub(crate) struct Sizes {
     pub(crate) gradients: DType,
 }
 
+impl Sizes {
+    pub(crate) const fn new(
+        [batch, time, width, heads, vocab]: [usize; 5],
+        dtype: DType,
+        gradients: DType,
+    ) -> Self {
+        Sizes { batch, time, width, heads, vocab, dtype, gradients }
+    }
+}
+
 /// Runs every operator once on operands of `sizes` and calls `after(operator, results)` after each.
 pub(crate) fn every_operator(device: &Device, sizes: &Sizes, after: impl FnMut(&'static str, &[&Tensor])) {
     let mut run = Run { device, sizes, after };

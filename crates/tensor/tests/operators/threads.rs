@@ -4,8 +4,7 @@ use crate::scenario::{Sizes, every_operator};
 use crate::support::{bits, cpu};
 
 /// Sizes for which every operator has several tasks.
-const SIZES: Sizes =
-    Sizes { batch: 3, time: 133, width: 66, heads: 3, vocab: 301, dtype: DType::F32, gradients: DType::F32 };
+const SIZES: Sizes = Sizes::new([3, 133, 66, 3, 301], DType::F32, DType::F32);
 
 #[test]
 fn results_have_the_same_bits_on_any_number_of_threads() {
