@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::common;
 use crate::common::python::python_with;
-use crate::common::runs::{config, train_in};
+use crate::common::runs::{config, on_cpu, train_in};
 use crate::common::{golden, root};
 use inference::{EvaluateOptions, ExportOptions, SampleOptions};
 use run::{RunOptions, Startup, TrainReport};
@@ -135,13 +135,7 @@ fn adapters_are_saved_alone_loaded_and_merged() {
         let from = format!("model.from={}", folder(name).display());
         let resumed = |steps: &str, grid: &str| {
             let config = config(&ten_steps(name), &[&LORA[..], &[&from, steps, grid]].concat());
-            let options = RunOptions {
-                run_dir: Some(at("parts")),
-                resume: true,
-                quiet: true,
-                device: DeviceChoice::Cpu,
-                ..RunOptions::default()
-            };
+            let options = RunOptions { resume: true, ..on_cpu(&at("parts")) };
             run::train(config, options).unwrap()
         };
         train(name, &at("parts"), &[&LORA[..], &["train.steps=4"]].concat());

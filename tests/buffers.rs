@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use crate::common::runs::{GPT, config};
+use crate::common::runs::{GPT, config, on_cpu};
 use autograd::{Mode, Tape, Var};
 use device::{DType, bf16};
 use memory::Category;
@@ -13,7 +13,7 @@ use plan::{DeviceRanks, PlanDevice, plan, prepare};
 use run::{Interrupt, RunOptions, TrainReport};
 use telemetry::Statistic;
 use tensor::Tensor;
-use worker::{DeviceChoice, ModelHook, Placement};
+use worker::{ModelHook, Placement};
 
 type Modes = Arc<Mutex<Vec<Mode>>>;
 
@@ -79,13 +79,10 @@ impl Model for Buffered {
 fn train(directory: &Path, overrides: &[&str], hook: bool, one_step: bool) -> TrainReport {
     let interrupt = if one_step { Interrupt::after(1) } else { Interrupt::default() };
     let options = RunOptions {
-        device: DeviceChoice::Cpu,
-        run_dir: Some(directory.to_owned()),
         resume: true,
-        quiet: true,
         interrupt,
         model_hook: hook.then(|| Buffered::hook(&Modes::default())),
-        ..RunOptions::default()
+        ..on_cpu(directory)
     };
     let report = run::train(config(GPT, &[&["checkpoint.every=1000"], overrides].concat()), options).unwrap();
     // The memory of buffers is planned.

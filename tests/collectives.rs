@@ -1,12 +1,11 @@
 //! Collectives among the operators of a model in training: the bits of a model without them where they
 //! compose to the identity, and the planned bytes, calls and traffic wherever they stand.
 
-use crate::common::runs::{GPT, config};
+use crate::common::runs::{GPT, config, on_cpu};
 use crate::common::wrapped::with_forward;
 use autograd::{Tape, Var, ops};
 use collective::Axis;
 use run::{RunOptions, TrainReport};
-use worker::DeviceChoice;
 
 /// Collectives after the layers of a stage.
 type Collectives = fn(&Tape, Var) -> autograd::Result<Var>;
@@ -24,13 +23,7 @@ fn train(overrides: &[&str], collectives: Option<Collectives>) -> TrainReport {
         })
     };
     let directory = tempfile::tempdir().unwrap();
-    let options = RunOptions {
-        device: DeviceChoice::Cpu,
-        run_dir: Some(directory.path().to_owned()),
-        quiet: true,
-        model_hook: collectives.map(hook),
-        ..RunOptions::default()
-    };
+    let options = RunOptions { model_hook: collectives.map(hook), ..on_cpu(directory.path()) };
     let report = run::train(config(GPT, overrides), options).unwrap();
     assert!(report.divergences.is_empty() && report.outlived.is_empty(), "{overrides:?}: {report}");
     assert!(report.unplanned.as_ref().is_some_and(Vec::is_empty), "{overrides:?}: {report}");

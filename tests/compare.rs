@@ -4,21 +4,15 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::runs::{CHAT, GPT, LLAMA, MLP, config};
+use crate::common::runs::{CHAT, GPT, LLAMA, MLP, config, on_cpu};
 use crate::common::{program, root};
 use run::{CompareOptions, Comparison, RerunOptions, RunOptions, TrainReport, compare};
 use telemetry::hashes::{self, Section};
 use tensor::Tensor;
-use worker::{DeviceChoice, TensorHook, TensorSite};
+use worker::{TensorHook, TensorSite};
 
 fn train(directory: &Path, text: &str, sets: &[&str], tensor_hook: Option<TensorHook>) -> TrainReport {
-    let options = RunOptions {
-        device: DeviceChoice::Cpu,
-        run_dir: Some(directory.to_owned()),
-        quiet: true,
-        tensor_hook,
-        ..RunOptions::default()
-    };
+    let options = RunOptions { tensor_hook, ..on_cpu(directory) };
     run::train(config(text, sets), options).unwrap()
 }
 
@@ -258,14 +252,7 @@ fn hashes_change_no_bit_and_no_byte_and_resume() {
     let lines = || hashes::read(&path("hashed").join(hashes::FILE), true).unwrap();
     let before = lines();
     assert_eq!(before.iter().map(|line| line.step).collect::<Vec<_>>(), [1, 2, 3, 4]);
-    let options = RunOptions {
-        device: DeviceChoice::Cpu,
-        run_dir: Some(path("hashed")),
-        resume: true,
-        step: Some(2),
-        quiet: true,
-        ..RunOptions::default()
-    };
+    let options = RunOptions { resume: true, step: Some(2), ..on_cpu(&path("hashed")) };
     run::train(config(GPT, &[&sets[..], &["telemetry.hashes=1"]].concat()), options).unwrap();
     assert_eq!(lines(), before);
 }

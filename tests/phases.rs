@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use crate::common::runs::{GPT, MLP, config, train_in};
+use crate::common::runs::{GPT, MLP, config, on_cpu, train_in};
 use crate::common::wrapped::with_forward;
 use device::{Category, DType, Request};
 use nn::Model;
@@ -102,14 +102,7 @@ fn a_larger_step_is_not_hidden() {
         }
         Ok(output)
     });
-    let options = RunOptions {
-        device: DeviceChoice::Cpu,
-        model_hook: Some(hook),
-        run_dir: Some(run_dir.clone()),
-        quiet: true,
-        no_plan: true,
-        ..RunOptions::default()
-    };
+    let options = RunOptions { model_hook: Some(hook), no_plan: true, ..on_cpu(&run_dir) };
     let sets = ["parallel.data=2", "train.steps=12", "telemetry.every=4", "train.validate_every=6"];
     run::train(config(MLP, &sets), options).unwrap();
     let lines = metrics(&run_dir);
@@ -150,13 +143,7 @@ fn recorded(run_dir: &Path, sets: &[&str], listens: bool) -> (TrainReport, Vec<R
             of_hook.lock().unwrap().push(note);
         }
     });
-    let options = RunOptions {
-        device: DeviceChoice::Cpu,
-        step_hook: listens.then_some(hook),
-        run_dir: Some(run_dir.to_owned()),
-        quiet: true,
-        ..RunOptions::default()
-    };
+    let options = RunOptions { step_hook: listens.then_some(hook), ..on_cpu(run_dir) };
     let report = run::train(config(MLP, sets), options).unwrap();
     let recorded = std::mem::take(&mut *recorded.lock().unwrap());
     (report, recorded)
@@ -275,13 +262,7 @@ fn new_weights_arrive_during_the_next_pass() {
             Ok(output)
         });
         let directory = tempfile::tempdir().unwrap();
-        let options = RunOptions {
-            device: DeviceChoice::Cpu,
-            model_hook: Some(hook),
-            run_dir: Some(directory.path().join("run")),
-            quiet: true,
-            ..RunOptions::default()
-        };
+        let options = RunOptions { model_hook: Some(hook), ..on_cpu(&directory.path().join("run")) };
         let report = run::train(config(text, overrides), options).unwrap();
         let seen = seen.lock().unwrap();
         for rank in 0..report.ranks.len() {

@@ -315,6 +315,16 @@ pub(crate) fn config(text: &str, overrides: &[&str]) -> RunConfig {
     RunConfig::parse(text, "test.toml", &super::root(), &overrides).unwrap()
 }
 
+/// Options of a quiet run on the CPU with its files in `run_dir`.
+pub(crate) fn on_cpu(run_dir: &Path) -> RunOptions {
+    RunOptions {
+        device: DeviceChoice::Cpu,
+        run_dir: Some(run_dir.to_owned()),
+        quiet: true,
+        ..RunOptions::default()
+    }
+}
+
 /// Trains with files in `directory`.
 pub(crate) fn train_in(
     directory: &Path,

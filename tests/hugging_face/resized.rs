@@ -13,7 +13,7 @@ use worker::DeviceChoice;
 use super::transformers::LOAD;
 use super::{GRIDS, changed, evaluate, folder, ten_steps};
 use crate::common::python::python_with;
-use crate::common::runs::{config, train_in};
+use crate::common::runs::{config, on_cpu, train_in};
 
 /// Settings of 50 tokens more than the recorded models have.
 const RESIZED: [&str; 2] = ["model.vocabulary=818", "model.resize_vocabulary=true"];
@@ -107,13 +107,7 @@ fn adapters_of_a_resized_model_are_resumed_and_merged() {
     let whole = train_in(&at("whole"), config(&text, &sets), DeviceChoice::Cpu).unwrap();
     let parts = [&sets[..], &["train.steps=5"]].concat();
     train_in(&at("parts"), config(&text, &parts), DeviceChoice::Cpu).unwrap();
-    let options = RunOptions {
-        run_dir: Some(at("parts")),
-        resume: true,
-        quiet: true,
-        device: DeviceChoice::Cpu,
-        ..RunOptions::default()
-    };
+    let options = RunOptions { resume: true, ..on_cpu(&at("parts")) };
     let longer = config(&text, &[&sets[..], &["train.steps=10", "parallel.data=2"]].concat());
     let resumed = run::train(longer, options).unwrap();
     // The cosine of the first half was shorter, so only the state before it is compared.

@@ -7,10 +7,10 @@ use nn::NnError;
 use run::{Interrupt, RunOptions, TrainReport};
 use serde_json::Value;
 use tensor::ops;
-use worker::{DeviceChoice, ModelHook};
+use worker::ModelHook;
 
 use super::{BLOCK, GPIPE, PAIRS, Row, SHARDED, ZERO_2, ZERO_3, ZERO_BUBBLE, check};
-use crate::common::runs::{GPT, LLAMA, MLP, config};
+use crate::common::runs::{GPT, LLAMA, MLP, config, on_cpu};
 use crate::common::wrapped::with_prediction;
 
 const F16: [&str; 3] = ["precision.compute=f16", "model.width=64", "model.layers=4"];
@@ -61,13 +61,10 @@ impl Rule for Plant {
 /// Trains a model in which `value` is planted, for all steps or the first `steps`.
 fn plant(directory: &Path, value: f32, sets: &[&str], steps: Option<u64>) -> TrainReport {
     let options = RunOptions {
-        device: DeviceChoice::Cpu,
-        run_dir: Some(directory.to_owned()),
         resume: true,
-        quiet: true,
         interrupt: steps.map_or_else(Interrupt::default, Interrupt::after),
         model_hook: Some(planting(value)),
-        ..RunOptions::default()
+        ..on_cpu(directory)
     };
     run::train(config(GPT, &[&F16[..], &["checkpoint.every=1000"], sets].concat()), options).unwrap()
 }
@@ -148,13 +145,8 @@ fn the_scale_adapts_until_gradients_fit_and_a_run_that_cannot_is_lost() {
     assert!(scales.windows(2).any(|pair| pair[1] == 2.0 * pair[0]), "{scales:?}");
     assert!(report.summary.losses[5] < report.summary.losses[0]);
     // A scale below 1 is no remedy.
-    let options = RunOptions {
-        device: DeviceChoice::Cpu,
-        run_dir: Some(directory.path().join("lost")),
-        quiet: true,
-        model_hook: Some(planting(f32::NAN)),
-        ..RunOptions::default()
-    };
+    let options =
+        RunOptions { model_hook: Some(planting(f32::NAN)), ..on_cpu(&directory.path().join("lost")) };
     let sets = [&F16[..], &["precision.scaler.init_scale=0.5"]].concat();
     let error = run::train(config(GPT, &sets), options).unwrap_err();
     assert!(error.to_string().contains("step 3"), "{error}");
