@@ -10,7 +10,8 @@
 //! use nn::Stage;
 //! use worker::dataset::DataScope;
 //! use worker::{Placement, Setup, WorkerError};
-//! let config = RunConfig::quickstart(&["train.validation_micro_batches=2".into()])?;
+//! let sets = ["parallel.data=1", "train.validation_micro_batches=2"].map(String::from);
+//! let config = RunConfig::quickstart(&sets)?;
 //! let whole = |config: &RunConfig, _: &_, _: &_| Ok::<_, WorkerError>(vec![Stage::whole(config.layers())]);
 //! let setup = Setup::new(config, Placement::Cpu, DataScope::All, whole)?;
 //! let mut evaluator = Evaluator::new(&setup, Communicator::solo(), None)?;
