@@ -11,6 +11,8 @@ pub enum HostData {
     F32(Vec<f32>),
     /// Values of pixels.
     U8(Vec<u8>),
+    /// None: a plan knows the array by its shape alone.
+    Shape(HostType),
 }
 
 impl HostData {
@@ -20,6 +22,18 @@ impl HostData {
             HostData::U32(_) => "u32",
             HostData::F32(_) => "f32",
             HostData::U8(_) => "u8",
+            HostData::Shape(_) => "no",
+        }
+    }
+
+    /// Type of the values.
+    #[must_use]
+    pub fn values(&self) -> HostType {
+        match self {
+            HostData::U32(_) => HostType::U32,
+            HostData::F32(_) => HostType::F32,
+            HostData::U8(_) => HostType::U8,
+            HostData::Shape(values) => *values,
         }
     }
 }
@@ -85,7 +99,7 @@ impl HostArray {
                 held.resize(values, 0);
                 held
             }
-            HostData::F32(_) | HostData::U8(_) => &mut [],
+            _ => &mut [],
         }
     }
 
@@ -100,7 +114,7 @@ impl HostArray {
                 held.resize(values, 0.0);
                 held
             }
-            HostData::U32(_) | HostData::U8(_) => &mut [],
+            _ => &mut [],
         }
     }
 
@@ -115,7 +129,7 @@ impl HostArray {
                 held.resize(values, 0);
                 held
             }
-            HostData::U32(_) | HostData::F32(_) => &mut [],
+            _ => &mut [],
         }
     }
 
@@ -125,6 +139,7 @@ impl HostArray {
             HostData::U32(values) => self.reset_u32(&other.shape).copy_from_slice(values),
             HostData::F32(values) => self.reset_f32(&other.shape).copy_from_slice(values),
             HostData::U8(values) => self.reset_u8(&other.shape).copy_from_slice(values),
+            HostData::Shape(_) => self.clone_from(other),
         }
     }
 
@@ -223,16 +238,10 @@ impl ArrayShape {
         Self { extents: extents.into(), values: HostType::U8 }
     }
 
-    /// Returns an array of this shape whose values are all zero.
+    /// Returns an array of this shape without values.
     #[must_use]
-    pub fn zeros(&self) -> HostArray {
-        let (shape, values) = (self.extents.clone(), self.extents.iter().product());
-        let data = match self.values {
-            HostType::U32 => HostData::U32(vec![0; values]),
-            HostType::F32 => HostData::F32(vec![0.0; values]),
-            HostType::U8 => HostData::U8(vec![0; values]),
-        };
-        HostArray { shape, data }
+    pub fn without_values(&self) -> HostArray {
+        HostArray { shape: self.extents.clone(), data: HostData::Shape(self.values) }
     }
 
     fn bytes(&self) -> u64 {

@@ -55,10 +55,10 @@ impl Prefetcher {
         Self { source, depth, thread, requested, spare, gives_shapes, held, batch, on_wait }
     }
 
-    /// Creates a prefetcher that reads nothing: every micro-batch has the shapes of the source's, and zeros.
+    /// Creates a prefetcher that reads nothing: every micro-batch has the shapes of the source's, and no values.
     #[must_use]
     pub fn of_shapes(source: Arc<dyn Source>) -> Self {
-        let batch = MicroBatch::zeros(&*source);
+        let batch = MicroBatch::of_shapes(&*source);
         Self { gives_shapes: true, batch, ..Self::new(source, 0) }
     }
 

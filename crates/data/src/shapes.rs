@@ -4,22 +4,20 @@ use crate::batch::checked_shape;
 use crate::{ArrayShape, BatchShape, Error, HostType, MicroBatch, PairArrays, Source};
 
 impl MicroBatch {
-    /// Returns a micro-batch with the arrays of those of `source`, whose values are all zero. Reads no data.
+    /// Returns a micro-batch with the arrays of those of `source`, which have no values. Reads no data.
     #[must_use]
-    pub fn zeros(source: &dyn Source) -> Self {
+    pub fn of_shapes(source: &dyn Source) -> Self {
         let BatchShape { inputs, targets } = source.shape();
         let marks = ArrayShape::of_u32(inputs.extents.clone());
         let sequences = inputs.extents.first().copied().unwrap_or_default();
-        let pairs = || PairArrays {
-            answers: ArrayShape::of_u32([sequences]).zeros(),
-            numbers: vec![0; sequences / 2],
-        };
+        let pairs =
+            || PairArrays { answers: ArrayShape::of_u32([sequences]).without_values(), numbers: Vec::new() };
         Self {
-            documents: source.packs_documents().then(|| marks.zeros()),
-            tokens: (inputs.values == HostType::U32).then(|| marks.zeros()),
+            documents: source.packs_documents().then(|| marks.without_values()),
+            tokens: (inputs.values == HostType::U32).then(|| marks.without_values()),
             pairs: source.pairs().map(|_| pairs()),
-            inputs: inputs.zeros(),
-            targets: targets.zeros(),
+            inputs: inputs.without_values(),
+            targets: targets.without_values(),
         }
     }
 }

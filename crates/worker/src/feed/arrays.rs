@@ -2,7 +2,7 @@
 
 use data::{ArrayShape, HostArray, HostData, HostType};
 use device::parallel::{CHUNK, for_pieces};
-use device::{Category, DType, Device, Float, Region, dispatch};
+use device::{Category, DType, Device, Float, Region, StreamKind, dispatch};
 use tensor::{Shape, Tensor};
 
 use crate::error::{Result, WorkerError};
@@ -35,6 +35,7 @@ pub(crate) fn fill(device: &Device, array: &HostArray, dtype: DType, to: Region<
             T => device.copy_from_host(&rounded::<T>(values), to)?,
             _ => device.copy_from_host(values, to)?,
         ),
+        HostData::Shape(_) => device.log_copy_from_host(to.bytes, StreamKind::Compute),
     }
     Ok(())
 }
@@ -44,12 +45,8 @@ pub(crate) fn fill(device: &Device, array: &HostArray, dtype: DType, to: Region<
 /// # Errors
 /// Out of memory; the device's.
 pub(crate) fn upload(device: &Device, array: &HostArray, dtype: DType) -> Result<Tensor> {
-    let values = match &array.data {
-        HostData::U32(_) => HostType::U32,
-        HostData::U8(_) => HostType::U8,
-        HostData::F32(_) => HostType::F32,
-    };
-    let tensor = allocate(device, &ArrayShape { extents: array.shape.clone(), values }, dtype)?;
+    let shape = ArrayShape { extents: array.shape.clone(), values: array.data.values() };
+    let tensor = allocate(device, &shape, dtype)?;
     fill(device, array, dtype, tensor.region())?;
     Ok(tensor)
 }

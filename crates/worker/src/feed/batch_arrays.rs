@@ -137,7 +137,7 @@ impl BatchArrays {
         let shape = self.dataset.source.shape().inputs;
         let mask = match &self.pieces {
             Some(pieces) => self.batches.read(micro_batch, |batch| {
-                let marks = batch.tokens.clone().unwrap_or_else(|| shape.zeros());
+                let marks = batch.tokens.clone().unwrap_or_else(|| shape.without_values());
                 pieces.upload(&self.device, &marks)
             })?,
             None => self.array(micro_batch, &shape, |batch| batch.tokens.as_ref())?,

@@ -32,7 +32,7 @@ pub struct Uploaded {
 pub fn first(config: &RunConfig, dataset: &Dataset, device: &Device) -> Result<Uploaded> {
     let mut batch = MicroBatch::default();
     match device.is_meta() {
-        true => batch = MicroBatch::zeros(&*dataset.source),
+        true => batch = MicroBatch::of_shapes(&*dataset.source),
         false => dataset.source.train(0, &mut batch)?,
     }
     let pieces = ContextPieces::of(config, &config.parallel.grid().seen_from(0)?);

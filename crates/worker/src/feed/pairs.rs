@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use autograd::PreferencePass;
 use config::RunConfig;
-use data::{HostArray, HostData, MicroBatch};
+use data::{ArrayShape, HostArray, HostData, MicroBatch};
 use device::{DType, Device};
 use tensor::ops::preference::Objective;
 
@@ -50,6 +50,10 @@ impl PairWork {
             let indices = pairs.numbers.iter().map(|number| 2 * *number as usize);
             let values: Vec<f32> = indices.flat_map(|index| [score(index), score(index + 1)]).collect();
             HostArray { shape: vec![values.len()], data: HostData::F32(values) }
+        };
+        let scores = || match pairs.answers.data {
+            HostData::Shape(_) => ArrayShape::of_f32(pairs.answers.shape.clone()).without_values(),
+            _ => scores(),
         };
         let answers = upload(device, &pairs.answers, DType::F32)?;
         let reference = self.has_reference().then(|| upload(device, &scores(), DType::F32));

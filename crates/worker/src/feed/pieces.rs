@@ -46,7 +46,11 @@ impl ContextPieces {
 
     /// The values of the pieces that are here.
     fn values(&self, array: &HostArray) -> Result<HostArray> {
+        let all = ArrayShape { extents: array.shape.clone(), values: array.data.values() };
         let [_, time] = extents(&array.shape)?;
+        if let HostData::Shape(_) = array.data {
+            return Ok(self.shape(&all)?.without_values());
+        }
         let (tokens, each) = (array.tokens()?, time / self.all);
         let of_piece = |number: &usize| {
             let rows = tokens.chunks_exact(time);
@@ -54,7 +58,7 @@ impl ContextPieces {
             rows.flat_map(move |row| row[first..first + each].iter().copied()).collect::<Vec<_>>()
         };
         let values = self.here.iter().flat_map(of_piece).collect();
-        let shape = self.shape(&ArrayShape::of_u32(array.shape.clone()))?.extents;
+        let shape = self.shape(&all)?.extents;
         Ok(HostArray { shape, data: HostData::U32(values) })
     }
 
@@ -66,6 +70,9 @@ impl ContextPieces {
     /// Returns each piece's part of the tokens that count for the loss.
     pub(crate) fn shares(&self, targets: &HostArray) -> Result<Vec<f32>> {
         let [_, time] = extents(&targets.shape)?;
+        if let HostData::Shape(_) = targets.data {
+            return Ok(vec![1.0 / self.all as f32; self.here.len()]);
+        }
         let (tokens, each) = (targets.tokens()?, time / self.all);
         let count = |row: &[u32]| row.iter().filter(|target| **target != IGNORED).count();
         let counted = count(tokens).max(1) as f64;

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use data::{ArrayShape, HostArray, HostType, Normalisation};
+use data::{ArrayShape, HostArray, HostData, HostType, Normalisation};
 use device::{Category, DType, Device, Event, Request, StreamKind};
 use tensor::Tensor;
 use tensor::ops::pixels;
@@ -64,9 +64,12 @@ impl PixelBuffer {
     /// # Errors
     /// An array of another type or size; the device's.
     pub(crate) fn fill(&self, pixels: &HostArray) -> Result<()> {
-        let (device, values) = (self.pixels.device(), pixels.pixels()?);
+        let device = self.pixels.device();
         device.wait(StreamKind::Input, &self.read.borrow())?;
-        self.pixels.set_on(values, StreamKind::Input)?;
+        match pixels.data {
+            HostData::Shape(_) => device.log_copy_from_host(self.pixels.bytes(), StreamKind::Input),
+            _ => self.pixels.set_on(pixels.pixels()?, StreamKind::Input)?,
+        }
         device.await_arrival(&device.arrival(StreamKind::Input)?);
         Ok(())
     }
