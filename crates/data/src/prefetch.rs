@@ -55,7 +55,8 @@ impl Prefetcher {
         Self { source, depth, thread, requested, spare, gives_shapes, held, batch, on_wait }
     }
 
-    /// Creates a prefetcher that reads nothing: every micro-batch has the shapes of the source's, and no values.
+    /// Creates a prefetcher that reads nothing: every micro-batch has the shapes of the source's, without
+    /// values.
     #[must_use]
     pub fn of_shapes(source: Arc<dyn Source>) -> Self {
         let batch = MicroBatch::of_shapes(&*source);

@@ -2,13 +2,13 @@
 //! graphs, with the host's work between them, and the calls between ranks.
 //!
 //! A step is captured while it runs: each graph is launched as soon as it ends, before the next work of the
-//! host ([`Recorder::host`]). A replayed step does that work again, launches the graphs, and repeats the
+//! host (`Recorder::host`). A replayed step does that work again, launches the graphs, and repeats the
 //! allocator's operations ([`memory::Script`]), so that counters, peaks and traces are those of any other
 //! step.
 //!
 //! Work of other streams between graphs is enqueued again, with its events and waits. All of it ends within
 //! the step, so that a replay needs no event of the step before; weights that travel after a step are waited
-//! for where the captured step waited, if nothing else happened in between ([`StepGraphs::is_next`]), and
+//! for where the captured step waited, if nothing else happened in between (`StepGraphs::is_next`), and
 //! else before the step.
 
 mod captured;

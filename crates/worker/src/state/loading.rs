@@ -4,7 +4,7 @@
 //! and an equal part of the arrays that others hold too; then the ranks exchange those parts. Small arrays,
 //! and those in host pools, are read by all. Weights that are rounded copies of their masters are cast from
 //! them. Nothing is allocated on a device, and GPUs make no connection that their steps do not use: ranks
-//! that do not send each other tensors ([`Engine::has_peers`]) broadcast them over the connections of their
+//! that do not send each other tensors (`Engine::has_peers`) broadcast them over the connections of their
 //! sums.
 
 use std::ops::Range;
