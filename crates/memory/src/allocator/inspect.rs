@@ -7,7 +7,7 @@ use crate::block::{BlockId, NONE};
 use crate::error::AllocationError;
 use crate::raw::{RawMemory, Stream};
 use crate::statistics::{Metric, PoolKind};
-use crate::tag::{Category, Tag};
+use crate::tag::Tag;
 
 /// An allocated block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,19 +103,6 @@ impl<R: RawMemory> Allocator<R> {
             stream: self.streams[block.stream as usize],
             tag: block.tag,
         })
-    }
-
-    /// Changes the category of an allocated block.
-    ///
-    /// # Errors
-    /// [`AllocationError::InvalidBlock`].
-    pub fn set_category(&mut self, id: BlockId, category: Category) -> Result<(), AllocationError> {
-        let block = self.blocks.allocated(id).ok_or(AllocationError::InvalidBlock { index: id.index })?;
-        let (size, before) = (block.size, block.tag.category);
-        self.categories.0[before.index()] -= size;
-        self.categories.0[category.index()] += size;
-        self.blocks[id.index].tag.category = category;
-        Ok(())
     }
 
     /// The size of the largest idle block of a stream in the default pools.
