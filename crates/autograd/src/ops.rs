@@ -55,7 +55,7 @@ pub use cross_entropy::{
     CrossEntropyRule, ShardedCrossEntropyRule, cross_entropy, cross_entropy_of_scores, sum_of_pieces,
 };
 pub use dropout::{Dropout, DropoutRule, dropout};
-pub use embedding::{EmbeddingRule, Positions, ShardedEmbeddingRule, TokenTable, embedding};
+pub use embedding::{EmbeddingRule, Positions, TokenTable, embedding};
 pub use expert_adapter::ExpertAdapter;
 pub use experts::{ExpertWeights, ExpertsRule, experts};
 pub use feed_forward::{FeedForwardRule, FeedForwardWeights, feed_forward};

@@ -10,8 +10,8 @@ use crate::error::{AutogradError, Result};
 use crate::pass::Pass;
 use crate::tape::Tape;
 
-/// The ranks along [`Axis::Tensor`].
-#[derive(Clone, Debug)]
+/// The ranks along [`Axis::Tensor`]. By default, all shards are here.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct TensorRanks {
     /// `None` if all shards are here.
     group: Option<ProcessGroup>,

@@ -1,34 +1,20 @@
 //! Token embedding, without positions or with learned or fixed ones.
 
-mod positions;
-mod sharded;
-mod whole;
+mod operands;
+mod rule;
 
 use collective::Axis;
-use tensor::Tensor;
+use device::{Category, Request};
+use tensor::{Tensor, ops};
 
+use super::{add, autocast, named};
 use crate::error::{AutogradError, Result};
 use crate::sharded::{BlockIndex, Dimension, Placement, Var};
 use crate::tape::Tape;
-use crate::weight::Weight;
 
-pub use positions::Positions;
-pub use sharded::ShardedEmbeddingRule;
-pub use whole::EmbeddingRule;
-
-/// A table of tokens, `[vocabulary, width]`.
-#[derive(Clone, Copy, Debug)]
-pub enum TokenTable<'a> {
-    /// The whole table.
-    Whole(&'a Weight),
-    /// The shards of its rows that are here.
-    Shards {
-        /// Equal runs of rows.
-        tables: &'a [Weight],
-        /// Whether the result is the rows that are here, of those that are sharded between layers.
-        shards_rows: bool,
-    },
-}
+pub use operands::{Positions, TokenTable};
+pub use rule::EmbeddingRule;
+use rule::{OPERATOR, TableShards};
 
 /// Rows of `table` by token, plus rows of `positions` by time if present, counted from the start of the
 /// token's document. `tokens` is `[batch, time]` of u32, with time at most the rows of the positions, or
@@ -44,20 +30,15 @@ pub fn embedding(
     positions: Option<Positions<'_>>,
     padding: Option<u32>,
 ) -> Result<Var> {
-    let one = |tokens: &Tensor| match table {
-        TokenTable::Whole(table) => whole::embedding(tape, tokens, table, positions, padding),
-        TokenTable::Shards { tables, shards_rows } => {
-            let rows = sharded::embedding(tape, tokens, (tables, shards_rows), positions, padding)?;
-            let time = tokens.shape().columns();
-            Ok(if shards_rows { rows.with_placement(Axis::Tensor, rows_of(time)) } else { rows })
-        }
+    let (Some(pieces), None) = (tape.pieces(), tape.block()) else {
+        return one_piece(tape, tokens, table, positions, padding);
     };
-    let (Some(pieces), None) = (tape.pieces(), tape.block()) else { return one(tokens) };
     let (shape, count) = (tokens.shape(), pieces.here.len());
     let [sequences, time] = [shape.rows() / count, shape.columns()];
     let piece = |index: usize| {
         let own = tokens.view(index * sequences * time, [sequences, time])?;
-        tape.within_block(BlockIndex { shard: 0, piece: Some(index) }, || one(&own))
+        let block = BlockIndex { shard: 0, piece: Some(index) };
+        tape.within_block(block, || one_piece(tape, &own, table, positions, padding))
     };
     let pieces = (0..count).map(piece).collect::<Result<Vec<_>>>()?;
     let placements = pieces.first().map(Var::placements).unwrap_or_default();
@@ -65,6 +46,74 @@ pub fn embedding(
     Ok(all.with_placement(Axis::Context, Placement::Shard(Dimension::Time)))
 }
 
-fn rows_of(time: usize) -> Placement {
-    Placement::Shard(Dimension::Rows { time })
+/// [`embedding`] of one piece of sequences, or of whole ones.
+fn one_piece(
+    tape: &Tape,
+    tokens: &Tensor,
+    table: TokenTable<'_>,
+    positions: Option<Positions<'_>>,
+    padding: Option<u32>,
+) -> Result<Var> {
+    let (Some(positions), Some(documents), TokenTable::Whole(_)) = (positions, &tape.pass().documents, table)
+    else {
+        return lookup(tape, tokens, table, positions, padding);
+    };
+    // Positions in documents are looked up like tokens. If the table is in shards, the call for the first
+    // shard looks them up and adds them.
+    let numbers = named(OPERATOR, ops::embedding::positions(documents))?;
+    let rows = lookup(tape, tokens, table, None, padding)?;
+    let positions = match positions {
+        Positions::Learned(weight) => lookup(tape, &numbers, TokenTable::Whole(weight), None, None)?,
+        Positions::Fixed(table) => {
+            tape.constant(named(OPERATOR, ops::embedding::forward(&numbers, table, None))?)
+        }
+    };
+    add(tape, rows, positions)
+}
+
+/// Looks up `tokens` in every shard of the table that is here, and adds up the rows of all shards.
+fn lookup(
+    tape: &Tape,
+    tokens: &Tensor,
+    table: TokenTable<'_>,
+    positions: Option<Positions<'_>>,
+    padding: Option<u32>,
+) -> Result<Var> {
+    tape.begin(OPERATOR)?;
+    let documents = tape.pass().documents.as_ref().filter(|_| positions.is_some());
+    let numbers = named(OPERATOR, documents.map(ops::embedding::positions).transpose())?;
+    let shards = TableShards::new(tape, table, padding);
+    let rows = |shard: usize| -> tensor::Result<Tensor> {
+        let (table, local) = (shards.weights[shard].stored()?, shards.local_tokens(tokens, shard)?);
+        // The first shard of all adds the positions: one addition, whichever shard has the token.
+        let adds = shards.number(shard) == 0;
+        match (&numbers, positions.filter(|_| shard == 0)) {
+            (Some(numbers), Some(positions)) => {
+                let rows = ops::embedding::forward(&local, &table, None)?;
+                // Looked up everywhere, so that all allocate alike.
+                let positions = ops::embedding::forward(numbers, &positions.tensor()?, None)?;
+                if adds {
+                    ops::add::into(&rows, &positions)?;
+                }
+                Ok(rows)
+            }
+            (_, positions) => {
+                let positions = positions.filter(|_| adds).map(Positions::tensor).transpose()?;
+                ops::embedding::forward(&local, &table, positions.as_ref())
+            }
+        }
+    };
+    let parts = (0..shards.weights.len()).map(rows).collect::<tensor::Result<Vec<_>>>();
+    let request = Request::new(Category::Activation, OPERATOR);
+    let output = shards.ranks.sum_rows(named(OPERATOR, parts)?, request)?;
+    let positions = positions.and_then(Positions::weight).cloned();
+    let rule = || EmbeddingRule { tokens: tokens.clone(), numbers, shards, positions, gradient: None };
+    let [output] = autocast(tape, OPERATOR, [tape.record_one(&[], output, rule)?])?;
+    Ok(match table {
+        TokenTable::Shards { shards_rows: true, .. } => {
+            let rows = Dimension::Rows { time: tokens.shape().columns() };
+            output.with_placement(Axis::Tensor, Placement::Shard(rows))
+        }
+        _ => output,
+    })
 }

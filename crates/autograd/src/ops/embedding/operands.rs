@@ -1,8 +1,22 @@
-//! Positions that an embedding adds.
+//! The tables of an embedding.
 
 use tensor::Tensor;
 
 use crate::weight::Weight;
+
+/// A table of tokens, `[vocabulary, width]`.
+#[derive(Clone, Copy, Debug)]
+pub enum TokenTable<'a> {
+    /// The whole table.
+    Whole(&'a Weight),
+    /// The shards of its rows that are here.
+    Shards {
+        /// Equal runs of rows.
+        tables: &'a [Weight],
+        /// Whether the result is the rows that are here, of those that are sharded between layers.
+        shards_rows: bool,
+    },
+}
 
 /// A table of positions, `[context, width]`.
 #[derive(Clone, Copy, Debug)]
