@@ -82,7 +82,7 @@ pub use rotary::{Rotary, RotaryRule, rotary};
 pub use router::{RouterRule, RouterWeights, router};
 pub use routing::{RouterState, RoutingRule, routing};
 pub use row_linear::{RowLinearRule, row_linear};
-pub use row_qk_norm::{RowQkNormRule, ShardedNormRule, row_qk_norm};
+pub use row_qk_norm::{RowQkNormRule, row_qk_norm};
 pub use softmax::{SoftmaxRule, softmax};
 pub use tensor::ops::convolution::ConvolutionOptions;
 pub use tensor::ops::experts::AdaptedParts;
