@@ -51,9 +51,7 @@ pub use batch_norm::{BatchNorm, BatchNormRule, Statistics, batch_norm};
 pub use cast::{CastRule, autocast, cast};
 pub use collective::{Collective, CollectiveRule, all_gather, all_reduce, exchange, reduce_scatter};
 pub use convolution::{ConvolutionRule, convolution};
-pub use cross_entropy::{
-    CrossEntropyRule, ShardedCrossEntropyRule, cross_entropy, cross_entropy_of_scores, sum_of_pieces,
-};
+pub use cross_entropy::{CrossEntropyRule, cross_entropy, cross_entropy_of_scores, sum_of_pieces};
 pub use dropout::{Dropout, DropoutRule, dropout};
 pub use embedding::{EmbeddingRule, Positions, TokenTable, embedding};
 pub use expert_adapter::ExpertAdapter;
@@ -67,7 +65,7 @@ pub use latent_attention::LatentLayer;
 pub use latent_qkv::{LatentQkvRule, latent_qkv};
 pub use layer_norm::{layer_norm, residual_layer_norm};
 pub use linear::{LinearRule, PartialSums, linear, partial_linear};
-pub use linear_cross_entropy::{LinearCrossEntropyRule, ShardedLinearCrossEntropyRule, linear_cross_entropy};
+pub use linear_cross_entropy::{LinearCrossEntropyRule, linear_cross_entropy};
 pub use matmul::{MatmulRule, matmul, matmul_transposed};
 pub use mse::{MseRule, mse};
 pub use norm_rule::NormRule;

@@ -1,20 +1,22 @@
 //! Mean cross-entropy of scores against classes.
 
-mod rows;
-mod sharded;
-mod whole;
+mod class_shards;
+mod rule;
 
 use collective::Axis;
 use tensor::Tensor;
-use tensor::ops::linear_cross_entropy::Settings;
+use tensor::ops;
+use tensor::ops::linear_cross_entropy::{Output, Settings, divided};
 
+use super::cast::autocast_all;
+use super::named;
 use crate::error::{AutogradError, Result};
-use crate::sharded::{Dimension, Placement, Var};
+use crate::sharded::{Dimension, Placement, Source, Var};
 use crate::tape::Tape;
 
-pub(super) use rows::merged_loss;
-pub use sharded::ShardedCrossEntropyRule;
-pub use whole::CrossEntropyRule;
+pub(super) use class_shards::ClassShards;
+pub use rule::CrossEntropyRule;
+use rule::{Gradient, OPERATOR};
 
 /// The pass's mean over rows, times `scale`; `logits` is `[.., classes]`, whose columns may be in shards, and
 /// `targets` has one u32 per row, or for mixtures of classes
@@ -40,17 +42,68 @@ pub fn cross_entropy_of_scores(
     targets: &Tensor,
     settings: Settings,
 ) -> Result<Var> {
-    match scores.placement(Axis::Tensor) {
-        Placement::Shard(Dimension::Columns { shards }) => {
-            sharded::cross_entropy(tape, scores.into_blocks().collect(), shards, targets, settings)
-        }
+    let shards = match scores.placement(Axis::Tensor) {
+        Placement::Shard(Dimension::Columns { shards }) => Some((shards, settings)),
         // The loss of pairs needs the losses of all rows first, as one of shards does.
-        _ if tape.pass().preference.is_some() => {
-            let settings = Settings { soft_cap: None, ..settings };
-            sharded::cross_entropy(tape, vec![scores], 1, targets, settings)
-        }
-        _ => whole::cross_entropy(tape, scores, targets, settings.scale),
+        _ if tape.pass().preference.is_some() => Some((1, Settings { soft_cap: None, ..settings })),
+        _ => None,
+    };
+    let mut scores: Vec<Var> = scores.into_blocks().collect();
+    if shards.is_none() {
+        autocast_all(tape, OPERATOR, &mut scores)?;
     }
+    tape.begin(OPERATOR)?;
+    let sources: Vec<Source> = scores.iter().map(Var::block_source).collect();
+    let with_gradient = tape.is_recording() && scores.iter().any(Var::wants_gradient);
+    let scores: Vec<Tensor> = scores.into_iter().map(Var::into_tensor).collect();
+    let (loss, rule) = match shards {
+        Some((shards, settings)) => loss_of_shards(tape, scores, shards, targets, settings)?,
+        None => whole_loss(tape, scores, targets, settings.scale, with_gradient)?,
+    };
+    tape.record_one(&sources, loss, || rule)
+}
+
+/// The loss of whole scores and its gradient, which overwrites the scores if no other tensor shares their
+/// storage.
+fn whole_loss(
+    tape: &Tape,
+    scores: Vec<Tensor>,
+    targets: &Tensor,
+    scale: f32,
+    with_gradient: bool,
+) -> Result<(Tensor, CrossEntropyRule)> {
+    let [scores] = scores.try_into().map_err(|_| AutogradError::Blocks { expected: 1 })?;
+    let (loss_scale, smoothing) = (tape.pass().loss_scale.clone(), tape.pass().label_smoothing);
+    let is_soft = smoothing > 0.0 || ops::soft_cross_entropy::is_mixed(targets, scores.shape().rows());
+    let factor = loss_scale.as_ref().map(|factor| &factor.scale);
+    let mean = tape.pass().mean(scale);
+    let forward = match is_soft {
+        true => ops::soft_cross_entropy::forward(scores, targets, smoothing, mean, with_gradient),
+        false => ops::cross_entropy::forward_mean(scores, targets, mean, with_gradient, factor),
+    };
+    let ops::cross_entropy::Output { loss, gradient } = named(OPERATOR, forward)?;
+    let scores = Vec::from_iter(gradient);
+    Ok((loss, CrossEntropyRule { scores, gradient: Gradient::InForward { loss_scale, is_scaled: !is_soft } }))
+}
+
+/// The loss of scores in `shards` shards, of which some are here.
+fn loss_of_shards(
+    tape: &Tape,
+    scores: Vec<Tensor>,
+    shards: usize,
+    targets: &Tensor,
+    settings: Settings,
+) -> Result<(Tensor, CrossEntropyRule)> {
+    let classes = scores.first().ok_or(AutogradError::NotRecorded)?.shape().columns();
+    let shards = ClassShards::new(tape, [scores.len(), shards], classes);
+    let loss = shards.loss((tape, OPERATOR), targets, settings.scale, |shard, statistics| {
+        divided::statistics(&scores[shard], targets, shards.run(shard), settings.soft_cap, statistics)
+    });
+    let Output { loss, statistics } = loss?;
+    let (targets, scale) = (targets.clone(), tape.pass().mean(settings.scale).scale);
+    let settings = Settings { scale, ..settings };
+    let gradient = Gradient::InBackward { shards, targets, statistics, settings };
+    Ok((loss, CrossEntropyRule { scores, gradient }))
 }
 
 /// Returns the sum of the losses that `loss` computes for each piece of sequences that `x` has, with the

@@ -1,0 +1,83 @@
+//! The loss of rows whose classes are in shards. Only statistics of rows are gathered.
+
+use device::{Category, DType, Request};
+use tensor::Tensor;
+use tensor::ops::linear_cross_entropy::divided::{self, ClassRun};
+use tensor::ops::linear_cross_entropy::{Output, Statistics};
+use tensor::ops::preference::{self, Sequences};
+
+use super::super::named;
+use crate::error::Result;
+use crate::pass::PreferencePass;
+use crate::sharded::TensorRanks;
+use crate::tape::Tape;
+
+/// The shards that are here of the classes of a loss.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::ops) struct ClassShards {
+    /// Number of the first of them among all shards.
+    first: usize,
+    here: usize,
+    all: usize,
+    /// Classes of a shard.
+    classes: usize,
+}
+
+impl ClassShards {
+    /// Returns the `here` shards of a tape's pass, of `all`, with `classes` classes each.
+    pub(in crate::ops) fn new(tape: &Tape, [here, all]: [usize; 2], classes: usize) -> Self {
+        ClassShards { first: TensorRanks::new(tape, false).first_shard(here), here, all, classes }
+    }
+
+    /// Returns the classes of a shard that is here.
+    pub(in crate::ops) fn run(&self, shard: usize) -> ClassRun {
+        ClassRun { first: (self.first + shard) * self.classes, vocabulary: self.all * self.classes }
+    }
+
+    /// Returns the pass's mean loss of rows, times `scale`, a scalar, or the loss of its pairs of answers.
+    /// `write` computes the statistics of a shard, f32 `[3, rows]`.
+    ///
+    /// # Errors
+    /// Errors of `write`; as [`divided::merge`] and [`preference::forward`]; a failed collective.
+    pub(in crate::ops) fn loss(
+        &self,
+        (tape, operator): (&Tape, &'static str),
+        targets: &Tensor,
+        scale: f32,
+        write: impl Fn(usize, &Tensor) -> tensor::Result<()>,
+    ) -> Result<Output> {
+        let (rows, request) = (targets.elements(), Request::new(Category::Activation, operator));
+        let own = Tensor::empty(targets.device(), [self.here, 3, rows], DType::F32, request)?;
+        for shard in 0..self.here {
+            named(operator, write(shard, &own.view(shard * 3 * rows, [3, rows])?))?;
+        }
+        let all = TensorRanks::new(tape, false).gather(own, request)?;
+        named(operator, merged_loss(tape, &all, targets, self.classes, scale))
+    }
+}
+
+/// Merges the statistics of all shards of `classes` classes, `parts [shards, 3, rows]`. Returns the mean loss
+/// of rows; where the pass has pairs of answers, their loss and its figures ([`preference::VALUES`]), or if
+/// they are not learnt from the score of each answer.
+fn merged_loss(
+    tape: &Tape,
+    parts: &Tensor,
+    targets: &Tensor,
+    classes: usize,
+    scale: f32,
+) -> tensor::Result<Output> {
+    let Some(PreferencePass { answers, reference, objective }) = &tape.pass().preference else {
+        return divided::merge(parts, targets, classes, tape.pass().mean(scale));
+    };
+    let rows = divided::merge_rows(parts, targets, classes)?;
+    let losses = Statistics::losses_of(&rows)?;
+    let sequences = Sequences { losses: &losses, targets, answers };
+    let Some(objective) = objective else {
+        let loss = preference::scores(sequences)?;
+        return Ok(Output { loss, statistics: Statistics::weighted(rows, None)? });
+    };
+    let count = tape.pass().target_count.as_ref();
+    let preference::Output { values, weights } =
+        preference::forward(sequences, reference.as_ref(), *objective, scale, count)?;
+    Ok(Output { loss: values, statistics: Statistics::weighted(rows, Some(weights))? })
+}
