@@ -44,8 +44,7 @@ pub use activation::{ActivationRule, activation};
 pub use adapter::{AdaptedLinearRule, Adapter, adapted_linear};
 pub use add::{AddRule, add};
 pub use attention::{
-    AttentionMeasures, AttentionRule, JointAttentionRule, PiecedAttentionRule, attends_jointly, attention,
-    attention_with_sinks, rotated_attention,
+    AttentionMeasures, AttentionRule, attends_jointly, attention, attention_with_sinks, rotated_attention,
 };
 pub use batch_norm::{BatchNorm, BatchNormRule, Statistics, batch_norm};
 pub use cast::{CastRule, autocast, cast};

@@ -28,5 +28,6 @@ pub use var::{Source, Var};
 pub(crate) use gradient_sums::GradientSums;
 pub(crate) use pieces::part;
 pub(crate) use ranks::{TensorRanks, give};
+pub(crate) use sequence::joined;
 
 pub(crate) use var::ValueId;

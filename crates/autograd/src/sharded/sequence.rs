@@ -70,7 +70,7 @@ pub(super) fn sum_pieces(tape: &Tape, pieces: Vec<Var>) -> Result<Var> {
 }
 
 /// Copies the rows of `pieces`, of one shape, into one tensor.
-fn joined(pieces: Vec<Tensor>, request: Request) -> Result<Tensor> {
+pub(crate) fn joined(pieces: Vec<Tensor>, request: Request) -> Result<Tensor> {
     let first = pieces.first().ok_or(AutogradError::NotRecorded)?;
     let rows = first.shape().dims().first().copied().unwrap_or(1) * pieces.len();
     let shape = first.shape().with(0, rows).unwrap_or(first.shape());

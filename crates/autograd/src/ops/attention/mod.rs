@@ -3,24 +3,26 @@
 //! It knows blocks: shards have heads of their own, which are computed at once where that is quicker, and the
 //! pieces of a sequence read the keys and values of the pieces before them, also those of other ranks.
 
-mod joint;
+mod block;
+mod cached;
+mod layout;
 mod measures;
 mod pieces;
+mod rule;
 mod whole;
 
 use collective::Axis;
 use tensor::ops::attention::{Qkv, Settings};
 
-use super::{Dropout, Rotary};
+use super::Dropout;
 use crate::error::{AutogradError, Result};
 use crate::sharded::{Dimension, Placement, Var, map};
 use crate::tape::Tape;
 use crate::weight::Weight;
 
-pub use joint::JointAttentionRule;
+pub use cached::rotated_attention;
 pub use measures::AttentionMeasures;
-pub use pieces::PiecedAttentionRule;
-pub use whole::AttentionRule;
+pub use rule::AttentionRule;
 
 /// Attention over `qkv`, arrays of shape `[batch, time, columns]` with the columns that the heads state; the
 /// result is `[batch, time, heads.query · heads.value_width]`. Tokens see only their own document, and in
@@ -58,7 +60,7 @@ pub fn attention_with_sinks(
     match qkv {
         Qkv::Packed(qkv) if is_pieced => pieced(tape, qkv, settings, sinks, dropout),
         Qkv::Packed(qkv) if qkv.blocks() > 1 && attends_jointly(tape, sinks, dropout, measures) => {
-            joint::attention(tape, qkv, settings)
+            whole(Qkv::Packed(qkv), 0)
         }
         Qkv::Packed(qkv) => map(tape, [qkv], |block, [qkv]| whole(Qkv::Packed(qkv), block.shard)),
         Qkv::Separate(arrays) if !is_pieced => {
@@ -69,21 +71,6 @@ pub fn attention_with_sinks(
             Err(AutogradError::Placement { axis: Axis::Context.name(), from, to })
         }
     }
-}
-
-/// Attention of the next token of every sequence in the pass's caches, whose queries and keys `rotary`
-/// rotates first. Heads are not in shards.
-///
-/// # Errors
-/// A pass that extends no caches; as [`attention`].
-pub fn rotated_attention(
-    tape: &Tape,
-    qkv: Var,
-    settings: Settings,
-    rotary: &Rotary,
-    sinks: Option<&Weight>,
-) -> Result<Var> {
-    whole::rotated_attention(tape, qkv, settings, rotary, sinks)
 }
 
 /// The settings of the heads of a shard.
