@@ -7,9 +7,9 @@
     reason = "in tests, a panic is the report of a failure"
 )]
 
-use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use device::cuda::{architecture, compile, compiler_is_there};
 use device::{DType, Family};
@@ -38,23 +38,31 @@ fn conditions(family: &Family, (major, minor): (u32, u32)) -> BTreeMap<String, b
     lines.filter(|line| line.contains("__CUDA_ARCH")).map(|line| (line.to_owned(), holds(line))).collect()
 }
 
-/// Chips for which a variant is compiled: one for each source, or all if PLIMSOLL_LONG_TESTS is set. Variants
-/// in f16 are those in bf16 with another type, and are compiled only for the chip without bf16. General
-/// variants, and those for windows, pieces and dropout, are the others with more code: they are compiled only
-/// for the oldest chip that has any of it, and in f16 not.
+/// Chips for which a variant is compiled: all if PLIMSOLL_LONG_TESTS is set, otherwise one for each source that
+/// they give. Variants that set the same constants, as for other widths of heads, are one kind, of which the
+/// last is compiled. The first kind is compiled for each source, the others for the oldest chip that has code
+/// for them, and those in f16, which are those in bf16 with another type, for the chip without bf16.
 fn chips(family: &Family, variant: usize) -> Vec<(u32, u32)> {
-    let mut chips = CHIPS.to_vec();
-    if std::env::var_os("PLIMSOLL_LONG_TESTS").is_none() {
-        let sources: BTreeMap<_, _> = CHIPS.iter().map(|chip| (conditions(family, *chip), *chip)).collect();
-        chips.retain(|chip| sources.values().any(|oldest| oldest == chip));
-        let has = |wanted: &str| family.variants[variant].iter().any(|(name, _)| *name == wanted);
-        let has_more = ["GENERAL", "WINDOWED", "PIECE", "DROPPED"].into_iter().any(has);
-        if has("HALF_IS_F16") {
-            chips.retain(|chip| *chip == WITHOUT_BF16 && !has_more && has_code(family, *chip));
-        } else if has_more {
-            let oldest = chips.iter().rposition(|chip| has_code(family, *chip));
-            chips.drain(..oldest.unwrap_or(0));
-        }
+    if std::env::var_os("PLIMSOLL_LONG_TESTS").is_some() {
+        return CHIPS.to_vec();
+    }
+    let constants = |variant: usize| -> BTreeSet<&str> {
+        family.variants[variant].iter().map(|(name, _)| *name).collect()
+    };
+    let kind = constants(variant);
+    let is_last = !(variant + 1..family.variants.len()).any(|later| constants(later) == kind);
+    if !is_last {
+        return Vec::new();
+    }
+    let sources: BTreeMap<_, _> = CHIPS.iter().map(|chip| (conditions(family, *chip), *chip)).collect();
+    let of_sources = CHIPS.into_iter().filter(|chip| sources.values().any(|oldest| oldest == chip));
+    let has_variant = |chip: &(u32, u32)| match kind.contains("HALF_IS_F16") {
+        true => *chip == WITHOUT_BF16 && has_code(family, *chip),
+        false => kind == constants(0) || has_code(family, *chip),
+    };
+    let mut chips: Vec<_> = of_sources.filter(has_variant).collect();
+    if kind != constants(0) {
+        chips.drain(..chips.len().saturating_sub(1));
     }
     chips
 }
@@ -74,9 +82,19 @@ fn compiler_or_skip() -> bool {
     there
 }
 
-fn machine_code(family: &Family, variant: usize, chip: (u32, u32)) -> Result<Vec<u8>, String> {
-    compile(family, variant, &architecture(chip))
-        .map_err(|error| format!("{} {variant} for {}: {error}", family.name, architecture(chip)))
+/// Machine code, or why there is none.
+type Code = Result<Vec<u8>, String>;
+
+/// Returns a variant's machine code for a chip, which is compiled once for all tests.
+fn machine_code(family: &Family, variant: usize, chip: (u32, u32)) -> Arc<OnceLock<Code>> {
+    type Compiled = BTreeMap<(&'static str, usize, (u32, u32)), Arc<OnceLock<Code>>>;
+    static COMPILED: Mutex<Compiled> = Mutex::new(BTreeMap::new());
+    let code = Arc::clone(COMPILED.lock().unwrap().entry((family.name, variant, chip)).or_default());
+    code.get_or_init(|| {
+        compile(family, variant, &architecture(chip))
+            .map_err(|error| format!("{} {variant} for {}: {error}", family.name, architecture(chip)))
+    });
+    code
 }
 
 #[test]
@@ -100,11 +118,12 @@ fn every_kernel_compiles_for_each_source_of_the_architectures() {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some((family, variant, chip)) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    match machine_code(family, *variant, *chip) {
-                        Ok(code) if code.starts_with(b"\x7fELF") => {}
-                        Ok(_) => failures.lock().unwrap().push(format!("{} is no machine code", family.name)),
-                        Err(error) => failures.lock().unwrap().push(error),
-                    }
+                    let failure = match machine_code(family, *variant, *chip).wait() {
+                        Ok(code) if code.starts_with(b"\x7fELF") => continue,
+                        Ok(_) => format!("{} is no machine code", family.name),
+                        Err(error) => error.clone(),
+                    };
+                    failures.lock().unwrap().push(failure);
                 }
             });
         }
@@ -144,7 +163,7 @@ fn kernels_are_instantiated_for_the_types_that_operators_compute_with() {
     for name in NAMES {
         let family = FAMILIES.iter().find(|family| family.name == name).unwrap();
         for (chip, expected) in [((8, 0), DTYPES), ((7, 5), &[DType::F32, DType::F16])] {
-            let symbols = symbols(&machine_code(family, 0, chip).unwrap());
+            let symbols = symbols(machine_code(family, 0, chip).wait().as_ref().unwrap());
             let has = |dtype: &DType| symbols.iter().any(|symbol| symbol.ends_with(&format!("_{dtype}")));
             let actual: Vec<DType> = DType::ALL.iter().copied().filter(has).collect();
             assert_eq!(actual, expected, "{name} for {chip:?} has {symbols:?}");
