@@ -13,11 +13,11 @@ use crate::steps::{TimedSteps, timed_steps};
 use crate::timeline;
 use config::RunConfig;
 use plan::recompute;
+use planned::UNPLANNED_EVENTS;
 use run::ChosenPlacement;
 use run::Startup;
 use telemetry::Phase;
 use worker::build;
-use worker::watch::planned::UNPLANNED_EVENTS;
 use worker::{Setup, Worker};
 
 /// Calls of one kernel family in a step.

@@ -13,9 +13,8 @@ use telemetry::{DriverAccount, PhaseTimes, RankStatistics, Statistic};
 use crate::error::{PlanError, Result};
 use crate::imitated::MOST_BYTES;
 use crate::steps::{Layout, PlannedStep, Steps};
-use worker::setup::preallocation::Preallocation;
-use worker::watch::planned::{PLANNED_EVENTS, PlannedParts};
-use worker::{Calendar, Placement, Setup, Worker};
+use planned::{Calendar, PLANNED_EVENTS, PlannedParts, Preallocation};
+use worker::{Placement, Setup, Worker};
 
 /// The memory of one rank, to the byte.
 #[derive(Clone, Debug)]

@@ -2,9 +2,9 @@
 
 use device::{Device, DeviceOptions};
 use memory::BlockPosition;
+use planned::{Calendar, StepEffect, StepEffects, StepKind};
 use telemetry::units::grouped;
-use worker::watch::effects::{StepEffect, StepEffects};
-use worker::{Calendar, Setup, StepKind};
+use worker::Setup;
 
 use crate::error::{PlanError, Result};
 

@@ -25,11 +25,11 @@ use crate::start_times::StartTimes;
 use crate::summary;
 use crate::views;
 use checkpoint::CheckpointError;
+use planned::{Findings, Writing};
 use telemetry::status::{State, Status};
 use worker::Placement;
 use worker::agreed_hash;
-use worker::watch::{Findings, Writing};
-use worker::{Setup, Start, Worker};
+use worker::{Setup, Start, Worker, WorkerError};
 
 /// Longest preparation of kernels that is not logged; cached kernels take less.
 const QUIET_PREPARATION: Duration = Duration::from_millis(500);
@@ -209,7 +209,7 @@ fn write_views(worker: &mut Worker, directory: &RunDirectory) -> Result<()> {
     let (traces, run_dir) = (worker.written_traces()?, directory.path().to_owned());
     let write = move || -> Result<()> {
         views::write(&views, &run_dir)?;
-        Ok(traces.map_or(Ok(()), Writing::finish)?)
+        Ok(traces.map_or(Ok(()), Writing::finish).map_err(WorkerError::from)?)
     };
     while_answering(worker.control(), Some(write))?.transpose()?;
     Ok(())

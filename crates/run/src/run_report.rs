@@ -18,7 +18,6 @@ use crate::sessions;
 use config::RunConfig;
 use plan::{memory_tiles, subtitle};
 use worker::setup::blueprint;
-use worker::watch;
 
 /// Figures of a rank in `summary.json`, in the order of [`RankMemory::figures`].
 const FIGURES: [&str; 4] =
@@ -125,7 +124,7 @@ fn ranks(run_dir: &Path, config: &RunConfig, summary: &Value) -> Result<Vec<Rank
     let entries = summary["ranks"].as_array().map(Vec::as_slice).unwrap_or_default();
     let memory = |(index, entry): (usize, &Value)| {
         let rank = entry["rank"].as_u64().and_then(|rank| usize::try_from(rank).ok()).unwrap_or(index);
-        let path: PathBuf = watch::path(run_dir, rank);
+        let path: PathBuf = planned::path(run_dir, rank);
         let traces = if path.is_file() { Some(RankTraces::read(&path)?) } else { None };
         let text = |key: &str| entry[key].as_str().unwrap_or_default();
         let host = text("host");

@@ -17,7 +17,8 @@ use crate::history::{History, Repetition, StepReport};
 use crate::interrupt::Interrupt;
 use crate::save::Saver;
 use crate::stop_signal::StopSignal;
-use worker::{Calendar, StepMemory, Validation, Worker, WorkerError};
+use planned::Calendar;
+use worker::{StepMemory, Validation, Worker, WorkerError};
 
 /// An observer of training.
 pub(crate) trait Observer {

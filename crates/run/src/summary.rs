@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
+use planned::{Calendar, Findings};
 use serde_json::json;
 use telemetry::RankStatistics;
 use telemetry::run_files::{self, Summary};
-use worker::watch::Findings;
-use worker::{Calendar, Setup, Start, build};
+use worker::{Setup, Start, build};
 
 use crate::error::{Result, RunError};
 use crate::history::History;

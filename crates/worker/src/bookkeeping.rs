@@ -7,10 +7,10 @@ use std::sync::Arc;
 use autograd::Observer;
 use device::Mark;
 use parallel::pipeline::Skipped;
+use planned::{Calendar, PlannedParts, Watch};
 use telemetry::GpuMonitor;
 use telemetry::status::Status;
 
-use crate::calendar::Calendar;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::feed::observation::Marks;
@@ -20,8 +20,6 @@ use crate::observers::ranges::OperatorRanges;
 use crate::observers::tensor_hashes::TensorHashes;
 use crate::phases::Phases;
 use crate::verification::Verification;
-use crate::watch::Watch;
-use crate::watch::planned::PlannedParts;
 
 /// Records of a rank's steps.
 pub(crate) struct Bookkeeping {

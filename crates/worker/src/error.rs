@@ -9,6 +9,7 @@ use device::DeviceError;
 use memory::AllocationError;
 use nn::NnError;
 use parallel::ParallelError;
+use planned::PlannedError;
 use pretrained::PretrainedError;
 use tensor::TensorError;
 
@@ -116,6 +117,17 @@ pub enum WorkerError {
         #[source]
         source: std::io::Error,
     },
+}
+
+impl From<PlannedError> for WorkerError {
+    fn from(error: PlannedError) -> Self {
+        match error {
+            PlannedError::Collective(error) => error.into(),
+            PlannedError::Telemetry(error) => error.into(),
+            PlannedError::File { path, source } => WorkerError::File { path, source },
+            other => WorkerError::Refused(other.to_string()),
+        }
+    }
 }
 
 impl WorkerError {

@@ -20,7 +20,6 @@
 
 mod bookkeeping;
 pub mod build;
-mod calendar;
 pub mod dataset;
 pub mod engine;
 mod error;
@@ -37,10 +36,8 @@ pub mod state;
 mod step_results;
 mod update;
 mod verification;
-pub mod watch;
 mod worker;
 
-pub use calendar::{Calendar, StepKind};
 pub use error::{CORRUPTION, Result, WorkerError, is_out_of_memory};
 pub use evaluation::preference::{FIGURES, PreferenceFigures};
 pub use evaluation::results::{Accuracy, Losses, Validation, weighted_mean};
@@ -57,5 +54,4 @@ pub use setup::{DEFAULT_ALLOCATOR, Setup};
 pub use state::hash::agreed_hash;
 pub use state::records::Decoded;
 pub use step_results::StepScalars;
-pub use watch::planned::{PlannedPart, PlannedParts, PlannedPeak};
 pub use worker::{StepMemory, Worker};

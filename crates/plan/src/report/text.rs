@@ -15,7 +15,7 @@ use crate::recompute;
 use crate::remedy;
 use crate::roles::Plans;
 use config::RecomputePolicy;
-use worker::watch::planned::PlannedPeak;
+use planned::PlannedPeak;
 
 /// Most lines of the table by rank; the JSON has all ranks.
 const LINES: usize = 32;

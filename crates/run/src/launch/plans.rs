@@ -5,7 +5,7 @@ use std::sync::Arc;
 use plan::remedy;
 use plan::roles::{Plans, plan_all, plan_one, taken};
 use plan::{Fit, RankForm, SharedMemory};
-use worker::watch::planned::Expected;
+use planned::Expected;
 use worker::{Placement, Setup};
 
 use crate::error::Result;

@@ -23,10 +23,9 @@ use crate::observers::hooks::{ModelHook, StepHook};
 use crate::observers::tensor_hashes::TensorHook;
 use crate::setup::blueprint::Blueprint;
 use crate::setup::placement::Placement;
-use crate::setup::preallocation::Preallocation;
 use crate::setup::start::{Start, Weights};
-use crate::watch::planned::{Expected, UNPLANNED_EVENTS};
 use parallel::pipeline::PlanWork;
+use planned::{Expected, Preallocation, UNPLANNED_EVENTS};
 
 /// The setup that all ranks of a run share.
 #[derive(Clone)]

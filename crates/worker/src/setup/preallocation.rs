@@ -3,40 +3,12 @@
 //! It reserves what the plan holds at its end, pool by pool and stream by stream, so that a run finds all it
 //! needs among its allocator's idle blocks and requests nothing more from the driver.
 
-use device::{Category, DType, Device, Request, StreamKind};
-use memory::{PoolKind, SMALL_SIZE};
+use device::{Category, DType, Device, Request};
+use memory::SMALL_SIZE;
+use planned::Preallocation;
 use tensor::Tensor;
 
 use crate::error::Result;
-
-/// A segment of a pool, or the mapped part of an expandable one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Preallocation {
-    stream: StreamKind,
-    /// Whether the segment is of the pool for blocks of up to [`SMALL_SIZE`].
-    small: bool,
-    bytes: u64,
-}
-
-impl Preallocation {
-    /// Bytes of the segment.
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// The segments of a device's allocator, in an order independent of addresses.
-    pub fn of(device: &Device) -> Vec<Self> {
-        let snapshot = device.with_allocator(|allocator| allocator.snapshot());
-        let taken = snapshot.segments.iter().filter_map(|segment| {
-            let stream = StreamKind::ALL.into_iter().find(|stream| stream.handle() == segment.stream)?;
-            let small = segment.kind == PoolKind::Small;
-            Some(Preallocation { stream, small, bytes: segment.total_size })
-        });
-        let mut taken: Vec<_> = taken.collect();
-        taken.sort_unstable();
-        taken
-    }
-}
 
 /// Returns what the allocator lacks of these segments: those without an equal one that it holds, less the
 /// beginnings of expandable ones.

@@ -7,6 +7,7 @@ use autograd::Observer;
 use collective::{AxisTraffic, ControlChannel};
 use device::Mark;
 use parallel::pipeline::Skipped;
+use planned::{Findings, Writing};
 use telemetry::step_trace::{Divergence, RunPart};
 
 use super::Worker;
@@ -14,7 +15,6 @@ use crate::error::Result;
 use crate::feed::observation::Marks;
 use crate::observers::operator_timer::OperatorTimer;
 use crate::phases::Phases;
-use crate::watch::{Findings, Writing};
 use telemetry::status::Status;
 
 impl Worker {
@@ -58,7 +58,7 @@ impl Worker {
     /// # Errors
     /// A write that cannot be started.
     pub fn written_traces(&mut self) -> Result<Option<Writing>> {
-        self.records.watch.written()
+        Ok(self.records.watch.written()?)
     }
 
     /// The first part of the run whose memory differed from the plan.
@@ -78,7 +78,7 @@ impl Worker {
     /// # Errors
     /// A file that cannot be written.
     pub fn check_plan(&mut self, part: RunPart, step: u64) -> Result<()> {
-        self.records.watch.check(&self.engine.device, part, step)
+        Ok(self.records.watch.check(&self.engine.device, part, step)?)
     }
 
     /// Gathers the differences of all ranks from their plans on rank 0; the others get none.
@@ -86,7 +86,7 @@ impl Worker {
     /// # Errors
     /// The transport's.
     pub fn findings(&mut self) -> Result<Vec<Findings>> {
-        self.records.watch.gather(self.engine.groups.control())
+        Ok(self.records.watch.gather(self.engine.groups.control())?)
     }
 
     /// Times of the phases of the rank's steps.

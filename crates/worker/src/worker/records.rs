@@ -5,10 +5,10 @@ use telemetry::Phase;
 use telemetry::step_trace::RunPart;
 
 use super::Worker;
-use crate::calendar::Calendar;
 use crate::error::Result;
 use crate::feed::observation::Observation;
 use crate::observers::hooks::Moment;
+use planned::Calendar;
 
 impl Worker {
     /// Begins the records of step `step`.

@@ -1,9 +1,9 @@
 //! Steps that are captured in CUDA graphs, and replayed.
 
 use super::Worker;
-use crate::calendar::Calendar;
 use crate::error::Result;
 use crate::graphs::Course;
+use planned::Calendar;
 
 impl Worker {
     /// Runs the passes and the update of step `step`: from its graphs if it has been captured.

@@ -99,7 +99,7 @@ impl Worker {
 
     /// The round of step `step`, if it is verified.
     fn round(&self, step: u64) -> Option<(Verification, Round)> {
-        let verifies = crate::calendar::Calendar::new(&self.engine.setup.config).verifies(step);
+        let verifies = planned::Calendar::new(&self.engine.setup.config).verifies(step);
         let verification = self.records.verification.clone().filter(|_| verifies)?;
         Some((verification, self.round_of(step)))
     }

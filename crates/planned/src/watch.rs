@@ -1,11 +1,6 @@
 //! Comparison of a run with its plan, part by part: the first part whose memory differs is reported, with the
 //! first allocation that differs.
 
-mod covered;
-pub mod effects;
-mod outlived;
-pub mod planned;
-
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -19,10 +14,10 @@ use telemetry::step_trace::{
 };
 
 use crate::calendar::Calendar;
-use crate::error::{Result, WorkerError};
-use crate::watch::effects::StepEffect;
-use crate::watch::outlived::GraphCheck;
-use crate::watch::planned::PlannedParts;
+use crate::effects::StepEffect;
+use crate::error::{PlannedError, Result};
+use crate::outlived::GraphCheck;
+use crate::parts::PlannedParts;
 
 /// Differences from the plan on one rank.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -70,7 +65,7 @@ impl Writing {
     fn start(traces: RankTraces, path: PathBuf, before: Option<Writing>) -> Result<Self> {
         let failed = |path: &Path| {
             let path = path.to_owned();
-            |source| WorkerError::File { path, source }
+            |source| PlannedError::File { path, source }
         };
         let no_thread = failed(&path);
         let write = move || {
@@ -90,9 +85,7 @@ impl Writing {
     /// A file that cannot be written.
     pub fn finish(mut self) -> Result<()> {
         let Some(thread) = self.0.take() else { return Ok(()) };
-        thread
-            .join()
-            .unwrap_or_else(|_| Err(WorkerError::Refused("the writer of traces panicked".to_owned())))
+        thread.join().unwrap_or(Err(PlannedError::Writer))
     }
 }
 
@@ -242,11 +235,9 @@ impl Watch {
                 LiveSet { holdings: outlived.kept.holdings.iter().take(REPORTED).cloned().collect() };
         }
         let divergence = self.divergence().cloned();
-        let unreadable =
-            |error: serde_json::Error| WorkerError::Refused(format!("what a rank found: {error}"));
-        let own = serde_json::to_vec(&Findings { divergence, outlived }).map_err(unreadable)?;
+        let own = serde_json::to_vec(&Findings { divergence, outlived })?;
         let all = control.gather(0, &own)?.unwrap_or_default();
-        all.iter().map(|findings| serde_json::from_slice(findings).map_err(unreadable)).collect()
+        all.iter().map(|findings| Ok(serde_json::from_slice(findings)?)).collect()
     }
 }
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use device::Device;
 use telemetry::step_trace::{Figures, LiveSet, Outlived, Peak, RunPart, StepTrace, TraceEvent};
 
-use crate::setup::preallocation::Preallocation;
-use crate::watch::covered::CoveredPages;
-use crate::watch::effects::StepEffects;
-use crate::watch::outlived::GraphCheck;
+use crate::covered::CoveredPages;
+use crate::effects::StepEffects;
+use crate::outlived::GraphCheck;
+use crate::preallocation::Preallocation;
 
 /// Most events of a part that a plan records by default; a longer part has no trace.
 pub const PLANNED_EVENTS: usize = 1 << 24;
@@ -158,7 +158,7 @@ impl PlannedParts {
     /// The most bytes of host memory that the blocks of a rank take which computes on the host: those of the
     /// pages on which blocks lie, or all that is taken beforehand.
     pub fn resident_bytes(&self) -> u64 {
-        let taken = self.preallocation.iter().map(Preallocation::bytes).sum();
+        let taken = self.preallocation.iter().map(|segment| segment.bytes).sum();
         self.covered.peak().max(taken)
     }
 

@@ -1,0 +1,30 @@
+//! The steps that a run is planned to make, the memory of each, and the comparison of a run with them.
+//!
+//! The one idea: **a run is compared part by part with its plan**, and the first allocation that differs is
+//! named.
+//!
+//! ```
+//! use config::RunConfig;
+//! use planned::{Calendar, StepKind};
+//! let config = RunConfig::quickstart(&["train.validate_every=3".into()])?;
+//! let calendar = Calendar::new(&config);
+//! assert_eq!(calendar.kind(0), StepKind::default());
+//! assert!(calendar.kind(2).validates && calendar.kind(calendar.steps - 1).validates);
+//! # Ok::<(), config::ConfigError>(())
+//! ```
+
+mod calendar;
+mod covered;
+mod effects;
+mod error;
+mod outlived;
+mod parts;
+mod preallocation;
+mod watch;
+
+pub use calendar::{Calendar, StepKind};
+pub use effects::{StepEffect, StepEffects};
+pub use error::{PlannedError, Result};
+pub use parts::{Expected, PLANNED_EVENTS, PlannedPart, PlannedParts, PlannedPeak, UNPLANNED_EVENTS};
+pub use preallocation::Preallocation;
+pub use watch::{Findings, Watch, Writing, path};
