@@ -68,9 +68,10 @@ pub fn linear_cross_entropy(
     let mut x: Vec<Var> = x.into_blocks().collect();
     autocast_all(tape, OPERATOR, &mut x)?;
     tape.begin(OPERATOR)?;
-    let sources: Vec<Source> = x.iter().map(Var::block_source).collect();
     // The loss of pairs needs the losses of all rows first, as one of shards does.
     let is_whole = shards == 1 && tape.pass().preference.is_none();
+    let source = if is_whole { Var::source } else { Var::block_source };
+    let sources: Vec<Source> = x.iter().map(source).collect();
     let shards = (!is_whole).then(|| ClassShards::new(tape, [x.len(), shards], classes));
     let head = |(x, weight): (Var, &Weight)| Head { x: x.into_tensor(), weight: weight.clone() };
     let heads: Vec<Head> = x.into_iter().zip(weights).map(head).collect();

@@ -53,7 +53,8 @@ pub fn cross_entropy_of_scores(
         autocast_all(tape, OPERATOR, &mut scores)?;
     }
     tape.begin(OPERATOR)?;
-    let sources: Vec<Source> = scores.iter().map(Var::block_source).collect();
+    let source = if shards.is_some() { Var::block_source } else { Var::source };
+    let sources: Vec<Source> = scores.iter().map(source).collect();
     let with_gradient = tape.is_recording() && scores.iter().any(Var::wants_gradient);
     let scores: Vec<Tensor> = scores.into_iter().map(Var::into_tensor).collect();
     let (loss, rule) = match shards {
