@@ -38,10 +38,11 @@ fn conditions(family: &Family, (major, minor): (u32, u32)) -> BTreeMap<String, b
     lines.filter(|line| line.contains("__CUDA_ARCH")).map(|line| (line.to_owned(), holds(line))).collect()
 }
 
-/// Chips for which a variant is compiled: all if PLIMSOLL_LONG_TESTS is set, otherwise one for each source that
-/// they give. Variants that set the same constants, as for other widths of heads, are one kind, of which the
-/// last is compiled. The first kind is compiled for each source, the others for the oldest chip that has code
-/// for them, and those in f16, which are those in bf16 with another type, for the chip without bf16.
+/// Chips for which a variant is compiled: all if PLIMSOLL_LONG_TESTS is set, otherwise one for each source
+/// that they give. Variants that set the same constants, as for other widths of heads, are one kind, of
+/// which the last is compiled. The first kind is compiled for each source, the others for the oldest chip
+/// that has code for them, and those in f16, which are those in bf16 with another type, for the chip
+/// without bf16.
 fn chips(family: &Family, variant: usize) -> Vec<(u32, u32)> {
     if std::env::var_os("PLIMSOLL_LONG_TESTS").is_some() {
         return CHIPS.to_vec();
