@@ -55,10 +55,11 @@ fn chips(family: &Family, variant: usize) -> Vec<(u32, u32)> {
     if !is_last {
         return Vec::new();
     }
+    let has_more = ["GENERAL", "WINDOWED", "PIECE", "DROPPED"].into_iter().any(|name| kind.contains(name));
     let sources: BTreeMap<_, _> = CHIPS.iter().map(|chip| (conditions(family, *chip), *chip)).collect();
     let of_sources = CHIPS.into_iter().filter(|chip| sources.values().any(|oldest| oldest == chip));
     let has_variant = |chip: &(u32, u32)| match kind.contains("HALF_IS_F16") {
-        true => *chip == WITHOUT_BF16 && has_code(family, *chip),
+        true => *chip == WITHOUT_BF16 && !has_more && has_code(family, *chip),
         false => kind == constants(0) || has_code(family, *chip),
     };
     let mut chips: Vec<_> = of_sources.filter(has_variant).collect();
