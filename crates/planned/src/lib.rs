@@ -27,4 +27,4 @@ pub use effects::{StepEffect, StepEffects};
 pub use error::{PlannedError, Result};
 pub use parts::{Expected, PLANNED_EVENTS, PlannedPart, PlannedParts, PlannedPeak, UNPLANNED_EVENTS};
 pub use preallocation::Preallocation;
-pub use watch::{Findings, Watch, Writing, path};
+pub use watch::{Findings, Watch, Writing, traces_path};

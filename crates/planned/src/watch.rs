@@ -109,7 +109,7 @@ impl Watch {
     /// Sets the file in the run directory to which traces are written as soon as they exist, so that a killed
     /// run leaves them.
     pub fn write_to(&mut self, rank: usize, run_dir: &Path) {
-        self.file = Some((rank, path(run_dir, rank)));
+        self.file = Some((rank, traces_path(run_dir, rank)));
     }
 
     /// Checks the part that `device` has just completed; `step` counts from 1.
@@ -242,7 +242,7 @@ impl Watch {
 }
 
 /// Path of a rank's traces in a run directory.
-pub fn path(run_dir: &Path, rank: usize) -> PathBuf {
+pub fn traces_path(run_dir: &Path, rank: usize) -> PathBuf {
     run_dir.join("traces").join(format!("rank-{rank}.json.gz"))
 }
 

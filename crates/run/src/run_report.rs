@@ -124,7 +124,7 @@ fn ranks(run_dir: &Path, config: &RunConfig, summary: &Value) -> Result<Vec<Rank
     let entries = summary["ranks"].as_array().map(Vec::as_slice).unwrap_or_default();
     let memory = |(index, entry): (usize, &Value)| {
         let rank = entry["rank"].as_u64().and_then(|rank| usize::try_from(rank).ok()).unwrap_or(index);
-        let path: PathBuf = planned::path(run_dir, rank);
+        let path: PathBuf = planned::traces_path(run_dir, rank);
         let traces = if path.is_file() { Some(RankTraces::read(&path)?) } else { None };
         let text = |key: &str| entry[key].as_str().unwrap_or_default();
         let host = text("host");
