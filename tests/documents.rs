@@ -83,10 +83,15 @@ fn run_all(page: &Path) -> usize {
     ran
 }
 
+/// A page whose commands are those of `tests/generation/chat.rs`, and run only if `PLIMSOLL_LONG_TESTS` is set.
+const TESTED_ELSEWHERE: &str = "docs/finetuning.md";
+
 /// Two pages at a time: many commands wait or use one core.
 #[test]
 fn every_command_runs() {
-    let pages = pages();
+    let is_long = std::env::var_os("PLIMSOLL_LONG_TESTS").is_some();
+    let pages: Vec<_> =
+        pages().into_iter().filter(|page| is_long || !page.ends_with(TESTED_ELSEWHERE)).collect();
     let next = AtomicUsize::new(0);
     let take = || std::iter::from_fn(|| pages.get(next.fetch_add(1, Ordering::Relaxed)));
     let ran: usize = std::thread::scope(|scope| {

@@ -216,9 +216,9 @@ fn a_signal_to_the_script_ends_its_job_after_the_step() {
 fn a_slow_disk_delays_only_checkpoints() {
     // The disk is slow for rank 0, which writes the manifest, or for both, each of which writes a file.
     let slow = [("0", "checkpoint manifest written:4500"), ("1", "checkpoint state written:4500")];
-    for (transport, (zero_stage, slow)) in
-        Transport::all().into_iter().flat_map(|all| slow.map(|slow| (all, slow)))
-    {
+    // Threads with both, and processes with one each.
+    let cases = [Transport::Threads].into_iter().chain(Transport::all()).zip(slow.into_iter().cycle());
+    for (transport, (zero_stage, slow)) in cases {
         let workplace = workplace();
         let zero_stage = format!("parallel.zero_stage={zero_stage}");
         let sets = [

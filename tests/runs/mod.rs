@@ -24,7 +24,7 @@ mod tensor;
 mod uneven;
 mod zero;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use memory::Statistics;
@@ -32,6 +32,7 @@ use telemetry::{RankStatistics, Statistic};
 
 use crate::common::devices::{self, gpu};
 use crate::common::runs::{GPT, config, train_in};
+use crate::common::sizes;
 use worker::DeviceChoice;
 
 const PAIR: &str = "parallel.data=2";
@@ -135,6 +136,9 @@ fn planned(plan: &Statistics) -> [u64; 4] {
     [plan.allocated(), plan.reserved(), plan.peak_allocated(), plan.peak_reserved()]
 }
 
+/// More variants than a row has that is not about the grids themselves.
+const MANY: usize = 12;
+
 /// One row: a configuration, overrides of all its runs, and variants that must not change a bit.
 type Row<'a> = (&'a str, &'a [&'a str], &'a [&'a [&'a str]]);
 
@@ -152,9 +156,31 @@ fn check_on_devices(table: &[Row<'_>]) {
     }
 }
 
+/// Returns the variants that run: all with `PLIMSOLL_LONG_TESTS`, and otherwise the first and so many others that
+/// each setting is in one that runs, and in a table of many grids any two settings that meet in one.
+fn enough_of<'v>(variants: &[&'v [&'v str]]) -> Vec<&'v [&'v str]> {
+    let meet = variants.len() > MANY;
+    let pairs = |variant: &[&'v str]| -> BTreeSet<[&'v str; 2]> {
+        let others = |one: &'v str| variant.iter().filter(move |other| meet || one == **other);
+        variant.iter().flat_map(|one| others(one).map(move |other| [*one, *other])).collect()
+    };
+    let mut missing: BTreeSet<_> = variants.iter().flat_map(|variant| pairs(variant)).collect();
+    let mut chosen = BTreeSet::from([0]);
+    while !sizes::are_wanted() && !missing.is_empty() {
+        let met = |number: &usize| pairs(variants[*number]).intersection(&missing).count();
+        // Of equals the first.
+        let Some(best) = (0..variants.len()).rev().max_by_key(met) else { break };
+        missing = missing.difference(&pairs(variants[best])).copied().collect();
+        chosen.insert(best);
+    }
+    let runs = |number: &usize| sizes::are_wanted() || chosen.contains(number);
+    (0..variants.len()).filter(runs).map(|number| variants[number]).collect()
+}
+
 /// [`check`] on a device, of which all ranks share one if `shared`.
 fn check_on(device: DeviceChoice, table: &[Row<'_>], shared: bool) {
     for (row, (text, common, variants)) in table.iter().enumerate() {
+        let variants = enough_of(variants);
         let run = |variant: &[&str]| {
             let sets = [*common, variant].concat();
             let ranks = if shared { config(text, &sets).world_size() } else { 1 };

@@ -155,7 +155,7 @@ impl<'a> Alone<'a> {
         let part = parts.into_iter().next().ok_or_else(nothing)?;
         let [before, after] = crossings.map(|cut| cut.map(|cut| random(device, cut)).transpose());
         let first_batch::Uploaded { inputs, targets, pass } =
-            first_batch::first(config, &setup.dataset, device)?;
+            first_batch::first(config, &*setup.dataset.source, device)?;
         Ok(Alone {
             device,
             part,

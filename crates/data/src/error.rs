@@ -156,9 +156,8 @@ pub enum Error {
         /// Number of micro-batches, counted from 0.
         count: u64,
     },
-    /// A micro-batch was asked of data that was opened for a plan.
-    #[error("the data was opened for its shapes alone")]
-    OnlyShapes,
+    #[error("the data has no pairs of answers")]
+    NotOfPairs,
     #[error("the array holds {held} values, not {wanted}")]
     WrongType { held: &'static str, wanted: &'static str },
     #[error("{path} is no tokenizer.json: {reason}")]

@@ -101,7 +101,7 @@ pub use prefetch::Prefetcher;
 pub use readers::READERS;
 pub use records::{LEFT_OUT, TextError, each_object, packing, python_text};
 pub use sequences::Sequences;
-pub use shapes::TokenShapes;
+pub use shapes::{Shapes, TokenShapes};
 pub use slice::{Slice, Split};
 pub use source::{MicroBatchId, Source};
 pub use synthetic::{SyntheticKind, SyntheticOptions, SyntheticSource};

@@ -30,8 +30,6 @@ pub struct Prefetcher {
     /// Requests that are not answered yet, oldest first.
     requested: VecDeque<MicroBatchId>,
     spare: Vec<MicroBatch>,
-    /// True if every micro-batch is the one in `batch`.
-    gives_shapes: bool,
     /// The micro-batch in `batch`.
     held: Option<MicroBatchId>,
     batch: MicroBatch,
@@ -47,20 +45,13 @@ struct Thread {
 
 impl Prefetcher {
     /// Creates a prefetcher of `depth` micro-batches; with 0, each is read when it is needed. The thread
-    /// starts with the first read.
+    /// starts with the first read, and not at all if reading takes no time.
     #[must_use]
     pub fn new(source: Arc<dyn Source>, depth: usize) -> Self {
+        let depth = if source.takes_time() { depth } else { 0 };
         let (requested, spare, batch) = (VecDeque::new(), Vec::new(), MicroBatch::default());
-        let (thread, held, on_wait, gives_shapes) = (None, None, None, false);
-        Self { source, depth, thread, requested, spare, gives_shapes, held, batch, on_wait }
-    }
-
-    /// Creates a prefetcher that reads nothing: every micro-batch has the shapes of the source's, without
-    /// values.
-    #[must_use]
-    pub fn of_shapes(source: Arc<dyn Source>) -> Self {
-        let batch = MicroBatch::of_shapes(&*source);
-        Self { gives_shapes: true, batch, ..Self::new(source, 0) }
+        let (thread, held, on_wait) = (None, None, None);
+        Self { source, depth, thread, requested, spare, held, batch, on_wait }
     }
 
     /// Returns the prefetcher with a function that it calls on the caller's thread while a read is waited
@@ -91,9 +82,7 @@ impl Prefetcher {
     ) -> Result<&MicroBatch, Error> {
         if self.held != Some(id) {
             self.held = None;
-            if !self.gives_shapes {
-                self.read(id, next)?;
-            }
+            self.read(id, next)?;
             self.held = Some(id);
         }
         Ok(&self.batch)
@@ -130,7 +119,7 @@ impl Prefetcher {
 
     /// Requests those of `ids` that are not requested yet; `ids` begin with those that are.
     fn request(&mut self, ids: impl Iterator<Item = MicroBatchId>) {
-        if self.thread.is_none() {
+        if self.thread.is_none() && self.source.takes_time() {
             self.thread = Thread::start(Arc::clone(&self.source));
         }
         let Some(thread) = &self.thread else { return };
@@ -170,7 +159,9 @@ impl Prefetcher {
 }
 
 fn read(source: &dyn Source, id: MicroBatchId, out: &mut MicroBatch) -> Result<(), Error> {
-    fail_point::reach("micro-batch about to be read");
+    if source.takes_time() {
+        fail_point::reach("micro-batch about to be read");
+    }
     source.read(id, out)
 }
 

@@ -1,12 +1,13 @@
 //! The shapes of micro-batches whose data is not read, for plans.
 
+use std::sync::Arc;
+
 use crate::batch::checked_shape;
-use crate::{ArrayShape, BatchShape, Error, HostType, MicroBatch, PairArrays, Source};
+use crate::{ArrayShape, BatchShape, Error, HostType, MicroBatch, Normalisation, PairArrays, Source};
 
 impl MicroBatch {
     /// Returns a micro-batch with the arrays of those of `source`, which have no values. Reads no data.
-    #[must_use]
-    pub fn of_shapes(source: &dyn Source) -> Self {
+    fn of_shapes(source: &dyn Source) -> Self {
         let BatchShape { inputs, targets } = source.shape();
         let marks = ArrayShape::of_u32(inputs.extents.clone());
         let sequences = inputs.extents.first().copied().unwrap_or_default();
@@ -22,7 +23,52 @@ impl MicroBatch {
     }
 }
 
-/// Micro-batches of tokens by their shapes alone: a plan needs nothing else of its data.
+/// The micro-batches of a source by their shapes alone, whose arrays have no values. Reads no data.
+#[derive(Clone)]
+pub struct Shapes(pub Arc<dyn Source>);
+
+impl Source for Shapes {
+    fn train(&self, _: u64, out: &mut MicroBatch) -> Result<(), Error> {
+        *out = MicroBatch::of_shapes(self);
+        Ok(())
+    }
+
+    fn validation(&self, _: u64, out: &mut MicroBatch) -> Result<(), Error> {
+        *out = MicroBatch::of_shapes(self);
+        Ok(())
+    }
+
+    fn pairs_in_order(&self, _: u64, out: &mut MicroBatch) -> Result<(), Error> {
+        *out = MicroBatch::of_shapes(self);
+        Ok(())
+    }
+
+    fn takes_time(&self) -> bool {
+        false
+    }
+
+    fn shape(&self) -> BatchShape {
+        self.0.shape()
+    }
+
+    fn pairs(&self) -> Option<u64> {
+        self.0.pairs()
+    }
+
+    fn packs_documents(&self) -> bool {
+        self.0.packs_documents()
+    }
+
+    fn normalisation(&self) -> Option<&Normalisation> {
+        self.0.normalisation()
+    }
+
+    fn validation_micro_batches(&self) -> u64 {
+        self.0.validation_micro_batches()
+    }
+}
+
+/// The shapes of micro-batches of tokens, of data that is not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenShapes {
     micro_batch: usize,
@@ -54,12 +100,14 @@ impl TokenShapes {
 }
 
 impl Source for TokenShapes {
-    fn train(&self, _: u64, _: &mut MicroBatch) -> Result<(), Error> {
-        Err(Error::OnlyShapes)
+    fn train(&self, _: u64, out: &mut MicroBatch) -> Result<(), Error> {
+        *out = MicroBatch::of_shapes(self);
+        Ok(())
     }
 
-    fn validation(&self, _: u64, _: &mut MicroBatch) -> Result<(), Error> {
-        Err(Error::OnlyShapes)
+    fn validation(&self, _: u64, out: &mut MicroBatch) -> Result<(), Error> {
+        *out = MicroBatch::of_shapes(self);
+        Ok(())
     }
 
     fn shape(&self) -> BatchShape {

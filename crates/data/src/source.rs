@@ -60,7 +60,7 @@ pub trait Source: Send + Sync {
     /// A source without pairs.
     fn pairs_in_order(&self, index: u64, out: &mut MicroBatch) -> Result<(), Error> {
         let _ = (index, out);
-        Err(Error::OnlyShapes)
+        Err(Error::NotOfPairs)
     }
 
     /// Fills `out` with a micro-batch of training, of validation or of all pairs.
@@ -96,6 +96,11 @@ pub trait Source: Send + Sync {
     fn file_of(&self, id: MicroBatchId) -> Option<PathBuf> {
         let _ = id;
         None
+    }
+
+    /// Returns whether reading a micro-batch takes time, so that reading ahead pays.
+    fn takes_time(&self) -> bool {
+        true
     }
 
     /// Returns whether micro-batches contain the starts of documents ([`MicroBatch::documents`]).

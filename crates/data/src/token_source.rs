@@ -315,7 +315,7 @@ impl Source for TokenSource {
                 let first = index.saturating_mul(micro_batch as u64);
                 Ok(self.validation_row(first.saturating_add(row as u64)).1.tokens)
             }
-            MicroBatchId::Pairs(_) => Err(Error::OnlyShapes),
+            MicroBatchId::Pairs(_) => Err(Error::NotOfPairs),
         };
         (0..micro_batch).map(|row| Ok(tokens(row)?.min(context) as u64)).sum()
     }

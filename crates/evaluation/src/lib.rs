@@ -24,8 +24,8 @@ use device::Device;
 use nn::Model;
 use parallel::data::{WalkKind, WeightUnits};
 use worker::engine::Engine;
-use worker::evaluation::results;
 use worker::state::loading;
+use worker::validation::results;
 use worker::{Losses, Result, Setup, Weights, build};
 
 /// One rank of an evaluation.

@@ -133,7 +133,8 @@ fn passed_forward(
     before: Option<Crossing>,
 ) -> Result<Forward> {
     let device = model.parameters().device();
-    let first_batch::Uploaded { inputs, targets, pass } = first_batch::first(config, dataset, device)?;
+    let first_batch::Uploaded { inputs, targets, pass } =
+        first_batch::first(config, &dataset.shapes(), device)?;
     let tape = Tape::new(device, Mode::Rehearse).of(pass);
     let input = match before {
         Some(cut) if cut.gradient => Input::Hidden(tape.leaf(tensor(device, cut)?)),

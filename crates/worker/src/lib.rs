@@ -23,7 +23,6 @@ pub mod build;
 pub mod dataset;
 pub mod engine;
 mod error;
-pub mod evaluation;
 pub mod feed;
 pub mod graphs;
 #[cfg(test)]
@@ -35,12 +34,11 @@ pub mod stages;
 pub mod state;
 mod step_results;
 mod update;
+pub mod validation;
 mod verification;
 mod worker;
 
 pub use error::{CORRUPTION, Result, WorkerError, is_out_of_memory};
-pub use evaluation::preference::{FIGURES, PreferenceFigures};
-pub use evaluation::results::{Accuracy, Losses, Validation, weighted_mean};
 pub use feed::numbers::samples_of;
 pub use graphs::refusals::never_captured;
 pub use observers::hooks::{ModelHook, Moment, StepHook, StepMoment};
@@ -54,4 +52,6 @@ pub use setup::{DEFAULT_ALLOCATOR, Setup};
 pub use state::hash::agreed_hash;
 pub use state::records::Decoded;
 pub use step_results::StepScalars;
+pub use validation::preference::{FIGURES, PreferenceFigures};
+pub use validation::results::{Accuracy, Losses, Validation, weighted_mean};
 pub use worker::{StepMemory, Worker};

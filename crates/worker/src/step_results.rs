@@ -6,7 +6,7 @@ use tensor::Tensor;
 
 use crate::build;
 use crate::error::Result;
-use crate::evaluation::preference::PreferenceFigures;
+use crate::validation::preference::PreferenceFigures;
 
 /// Results of a step, read from the device one step later.
 #[derive(Clone, Copy, Debug, PartialEq)]

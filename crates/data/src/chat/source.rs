@@ -218,7 +218,7 @@ impl Source for ChatSource {
             MicroBatchId::Validation(index) => {
                 Ok(sum(&self.validation, &|row| self.validation_row(index, row)))
             }
-            MicroBatchId::Pairs(_) => Err(Error::OnlyShapes),
+            MicroBatchId::Pairs(_) => Err(Error::NotOfPairs),
         }
     }
 

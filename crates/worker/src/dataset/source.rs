@@ -4,7 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use checkpoint::CorpusMark;
 use data::{
-    ChatSource, CorpusIdentity, ImageSource, PairSource, Prefetcher, Source, SyntheticSource, TokenSource,
+    ChatSource, CorpusIdentity, ImageSource, PairSource, Prefetcher, Shapes, Source, SyntheticSource,
+    TokenSource,
 };
 use telemetry::units::grouped;
 
@@ -76,6 +77,12 @@ impl Dataset {
 
     pub(super) fn synthetic(source: SyntheticSource) -> Self {
         Self::of_source(Arc::new(source))
+    }
+
+    /// Returns the shapes of its micro-batches, which ranks on Meta read.
+    #[must_use]
+    pub fn shapes(&self) -> Shapes {
+        Shapes(Arc::clone(&self.source))
     }
 
     /// Bytes of host memory for the micro-batches of a rank that prefetches `prefetch` of them, for training

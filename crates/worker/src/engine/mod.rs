@@ -15,8 +15,6 @@ use parallel::pipeline::{Executor, Skipped};
 
 use crate::build;
 use crate::error::{Result, WorkerError};
-use crate::evaluation::results::{Evaluated, Losses};
-use crate::evaluation::{Evaluation, Passes};
 use crate::feed::WorkerFeed;
 use crate::feed::batch_arrays::BatchArrays;
 use crate::feed::batches::{self, MicroBatches};
@@ -30,6 +28,8 @@ use crate::feed::settings::PassSettings;
 use crate::graphs::Recorder;
 use crate::phases::Phases;
 use crate::setup::Setup;
+use crate::validation::results::{Evaluated, Losses};
+use crate::validation::{Evaluation, Passes};
 
 /// One rank without its models.
 pub struct Engine {
@@ -110,7 +110,7 @@ impl Engine {
     /// # Errors
     /// Out of memory.
     pub fn allocate_pixels(&mut self) -> Result<()> {
-        self.pixels = PixelBuffer::of_stages(&self.device, &self.setup.dataset, self.stages())?;
+        self.pixels = PixelBuffer::of_stages(&self.device, &*self.setup.dataset.source, self.stages())?;
         Ok(())
     }
 
@@ -139,7 +139,7 @@ impl Engine {
 
     /// Returns a reader of micro-batches.
     pub(crate) fn prefetcher(&mut self) -> Prefetcher {
-        batches::prefetcher(&self.device, &self.setup.dataset, &self.setup.config, &mut self.groups)
+        batches::prefetcher(&self.setup, &mut self.groups)
     }
 
     /// Computes the losses of this rank's validation micro-batches, at most `most`, with its `models`. Calls

@@ -2,31 +2,18 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use collective::GridGroups;
-use config::RunConfig;
 use data::{MicroBatch, MicroBatchId, Prefetcher};
-use device::Device;
 
 use super::numbers::Numbers;
-use crate::dataset::Dataset;
 use crate::error::{Result, WorkerError};
+use crate::setup::Setup;
 
-/// Returns the reader of a rank's micro-batches, which on Meta have shapes alone. While it waits for one, the
-/// rank is not taken for dead.
-pub(crate) fn prefetcher(
-    device: &Device,
-    dataset: &Dataset,
-    config: &RunConfig,
-    groups: &mut GridGroups,
-) -> Prefetcher {
-    let source = Arc::clone(&dataset.source);
-    if device.is_meta() {
-        return Prefetcher::of_shapes(source);
-    }
+/// Returns the reader of a rank's micro-batches. While it waits for one, the rank is not taken for dead.
+pub(crate) fn prefetcher(setup: &Setup, groups: &mut GridGroups) -> Prefetcher {
     let watch = groups.control().watch();
-    Prefetcher::new(source, config.data.prefetch).while_waiting(move || watch.delay())
+    Prefetcher::new(setup.source(), setup.config.data.prefetch).while_waiting(move || watch.delay())
 }
 
 /// The micro-batches of a walk. Clones share them, and so does the host work of a captured step, which reads

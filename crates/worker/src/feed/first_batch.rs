@@ -2,12 +2,11 @@
 
 use autograd::Pass;
 use config::RunConfig;
-use data::MicroBatch;
+use data::{MicroBatch, Source};
 use device::{DType, Device};
 use tensor::Tensor;
 
 use crate::build;
-use crate::dataset::Dataset;
 use crate::error::Result;
 use crate::feed::arrays::upload;
 use crate::feed::pairs::PairWork;
@@ -25,28 +24,25 @@ pub struct Uploaded {
     pub pass: Pass,
 }
 
-/// Returns the first micro-batch; on Meta, of its shape.
+/// Returns the first micro-batch of `source`.
 ///
 /// # Errors
 /// Data that cannot be read; the device's.
-pub fn first(config: &RunConfig, dataset: &Dataset, device: &Device) -> Result<Uploaded> {
+pub fn first(config: &RunConfig, source: &dyn Source, device: &Device) -> Result<Uploaded> {
     let mut batch = MicroBatch::default();
-    match device.is_meta() {
-        true => batch = MicroBatch::of_shapes(&*dataset.source),
-        false => dataset.source.train(0, &mut batch)?,
-    }
+    source.train(0, &mut batch)?;
     let pieces = ContextPieces::of(config, &config.parallel.grid().seen_from(0)?);
     let uploaded = match pieces {
-        Some(pieces) => in_pieces(dataset, device, &pieces, &batch)?,
-        None => whole(config, dataset, device, &batch)?,
+        Some(pieces) => in_pieces(source, device, &pieces, &batch)?,
+        None => whole(config, source, device, &batch)?,
     };
     Ok(Uploaded { pass: Pass { autocast: build::autocast(config), ..uploaded.pass }, ..uploaded })
 }
 
 /// Returns a micro-batch of whole sequences or samples.
-fn whole(config: &RunConfig, dataset: &Dataset, device: &Device, batch: &MicroBatch) -> Result<Uploaded> {
+fn whole(config: &RunConfig, source: &dyn Source, device: &Device, batch: &MicroBatch) -> Result<Uploaded> {
     let dtype = config.precision.weight_dtype();
-    let pixels = PixelBuffer::new(device, dataset)?;
+    let pixels = PixelBuffer::new(device, source)?;
     let inputs = match &pixels {
         Some(pixels) => pixels.upload(&batch.inputs, dtype)?,
         None => upload(device, &batch.inputs, dtype)?,
@@ -61,12 +57,12 @@ fn whole(config: &RunConfig, dataset: &Dataset, device: &Device, batch: &MicroBa
 
 /// Returns a micro-batch of sequences in pieces.
 fn in_pieces(
-    dataset: &Dataset,
+    source: &dyn Source,
     device: &Device,
     pieces: &ContextPieces,
     batch: &MicroBatch,
 ) -> Result<Uploaded> {
-    let (shape, masks) = (dataset.source.shape(), dataset.source.packs_documents());
+    let (shape, masks) = (source.shape(), source.packs_documents());
     let inputs = pieces.upload(device, &batch.inputs)?;
     let targets = pieces.upload(device, &batch.targets)?;
     let shares = Some(pieces.shares(&batch.targets)?);

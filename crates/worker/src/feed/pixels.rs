@@ -3,12 +3,11 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use data::{ArrayShape, HostArray, HostData, HostType, Normalisation};
+use data::{ArrayShape, HostArray, HostData, HostType, Normalisation, Source};
 use device::{Category, DType, Device, Event, Request, StreamKind};
 use tensor::Tensor;
 use tensor::ops::pixels;
 
-use crate::dataset::Dataset;
 use crate::error::Result;
 use crate::feed::arrays::shape_of;
 
@@ -27,9 +26,9 @@ impl PixelBuffer {
     ///
     /// # Errors
     /// Out of memory.
-    pub(crate) fn new(device: &Device, dataset: &Dataset) -> Result<Option<Rc<Self>>> {
-        let ArrayShape { extents, values } = dataset.source.shape().inputs;
-        let (HostType::U8, Some(normalisation)) = (values, dataset.source.normalisation()) else {
+    pub(crate) fn new(device: &Device, source: &dyn Source) -> Result<Option<Rc<Self>>> {
+        let ArrayShape { extents, values } = source.shape().inputs;
+        let (HostType::U8, Some(normalisation)) = (values, source.normalisation()) else {
             return Ok(None);
         };
         let request = Request::new(Category::Input, "pixels");
@@ -41,10 +40,10 @@ impl PixelBuffer {
     /// [`PixelBuffer::new`] on a rank with these stages, of which the first takes the inputs.
     pub(crate) fn of_stages(
         device: &Device,
-        dataset: &Dataset,
+        source: &dyn Source,
         mut stages: impl Iterator<Item = usize>,
     ) -> Result<Option<Rc<Self>>> {
-        if stages.any(|stage| stage == 0) { Self::new(device, dataset) } else { Ok(None) }
+        if stages.any(|stage| stage == 0) { Self::new(device, source) } else { Ok(None) }
     }
 
     /// Enqueues the copy of `pixels`, which may change after the call, and returns them normalised, in

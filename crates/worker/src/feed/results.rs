@@ -9,8 +9,8 @@ use tensor::Tensor;
 use tensor::ops::accuracy;
 
 use crate::error::Result;
-use crate::evaluation::results::Evaluated;
 use crate::graphs::Recorder;
+use crate::validation::results::Evaluated;
 
 /// The results of a micro-batch on their way to the host.
 struct Coming {

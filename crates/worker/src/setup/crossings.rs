@@ -34,7 +34,8 @@ fn forward(
     (mode, before): (Mode, Option<Tensor>),
 ) -> Result<Tensor> {
     let device = model.parameters().device().clone();
-    let first_batch::Uploaded { inputs, mut pass, .. } = first_batch::first(config, dataset, &device)?;
+    let first_batch::Uploaded { inputs, mut pass, .. } =
+        first_batch::first(config, &dataset.shapes(), &device)?;
     let counted = Communicator::counted(grid.rank(), grid.world_size());
     pass.groups = GridGroups::new(counted, grid)?.handles();
     let tape = Tape::new(&device, mode).of(pass);

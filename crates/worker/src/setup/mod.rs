@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use checkpoint::ResumePoint;
 use config::{Parallel, Precision, RunConfig};
+use data::Source;
 use device::host::{AddressLimit, HostCapacity};
 use device::{Backend, DType, Description, Device, DeviceError, DeviceOptions, Kind, cuda};
 use nn::Stage;
@@ -163,6 +164,15 @@ impl Setup {
     pub fn expecting(self, planned: Expected) -> Self {
         let events = planned.values().map(|parts| parts.events_to_keep()).max();
         Setup { history: events.unwrap_or(UNPLANNED_EVENTS), planned: Arc::new(planned), ..self }
+    }
+
+    /// Returns the source of the micro-batches that ranks read: on Meta, of their shapes alone.
+    #[must_use]
+    pub fn source(&self) -> Arc<dyn Source> {
+        match self.placement {
+            Placement::Meta(_) => Arc::new(self.dataset.shapes()),
+            Placement::Cpu | Placement::Cuda(_) => Arc::clone(&self.dataset.source),
+        }
     }
 
     /// The first step to run, counted from 0.

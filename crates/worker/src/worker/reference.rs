@@ -11,7 +11,7 @@ use telemetry::step_trace::RunPart;
 use super::Worker;
 use crate::build;
 use crate::error::Result;
-use crate::evaluation::results;
+use crate::validation::results;
 
 impl Worker {
     /// Returns whether the loss needs scores of a reference model that are not known.

@@ -7,8 +7,8 @@ use telemetry::Phase;
 use super::Worker;
 use crate::build;
 use crate::error::Result;
-use crate::evaluation::preference::PreferenceFigures;
 use crate::step_results::StepScalars;
+use crate::validation::preference::PreferenceFigures;
 
 impl Worker {
     /// Starts to copy loss, norm and loss scale to the host, and adapts the loss scale.

@@ -5,7 +5,7 @@ use telemetry::step_trace::RunPart;
 
 use super::Worker;
 use crate::error::Result;
-use crate::evaluation::results::{self, Losses, Validation};
+use crate::validation::results::{self, Losses, Validation};
 
 impl Worker {
     /// Returns the mean loss over the validation micro-batches, which the data-parallel ranks share, and of

@@ -6,9 +6,9 @@ use telemetry::RankStep;
 use telemetry::step_trace::RunPart;
 
 use super::super::Worker;
-use crate::evaluation::Evaluation;
 use crate::graphs::refusals::never_captured_evaluation;
 use crate::imitated_gpu;
+use crate::validation::Evaluation;
 
 const REST: &str = "[data]\nkind = \"synthetic\"\n[train]\nsteps = 12\nmicro_batch_size = 2\n\
                     global_batch_size = 6\nvalidation_micro_batches = 6\n";

@@ -5,7 +5,7 @@ use parallel::data::Assignment;
 use tensor::ops::accuracy::COUNTS;
 
 use crate::error::Result;
-use crate::evaluation::preference::{FIGURES, PreferenceFigures};
+use crate::validation::preference::{FIGURES, PreferenceFigures};
 
 /// The results of a rank's evaluated micro-batches, in order, if it has the model's last stage.
 #[derive(Clone, Debug, Default)]
