@@ -83,7 +83,7 @@ fn run_all(page: &Path) -> usize {
     ran
 }
 
-/// A page whose commands are those of `tests/generation/chat.rs`, and run only if `PLIMSOLL_LONG_TESTS` is set.
+/// A page whose commands `tests/generation/chat.rs` has, which run only if `PLIMSOLL_LONG_TESTS` is set.
 const TESTED_ELSEWHERE: &str = "docs/finetuning.md";
 
 /// Two pages at a time: many commands wait or use one core.

@@ -16,9 +16,6 @@ pub(crate) fn print(text: &str) -> Result<(), CliError> {
 }
 
 /// Prints `value` as one line of JSON.
-///
-/// # Errors
-/// As for [`print`].
 pub(crate) fn print_json(value: &impl Serialize) -> Result<(), CliError> {
     let text = serde_json::to_string(value);
     print(&text.map_err(|error| unwritable(error.into()))?)

@@ -67,9 +67,6 @@ impl Force {
 
 impl Output {
     /// Writes the file.
-    ///
-    /// # Errors
-    /// The system's.
     pub(crate) fn write(self, text: &str) -> Result<(), CliError> {
         let path = self.file.path().to_owned();
         let head = if matches!(self.kind, Kind::Picture) { PICTURE } else { "" };

@@ -156,8 +156,8 @@ fn check_on_devices(table: &[Row<'_>]) {
     }
 }
 
-/// Returns the variants that run: all with `PLIMSOLL_LONG_TESTS`, and otherwise the first and so many others that
-/// each setting is in one that runs, and in a table of many grids any two settings that meet in one.
+/// Returns the variants that run: all with `PLIMSOLL_LONG_TESTS`, and otherwise the first and so many others
+/// that each setting is in one that runs, and in a table of many grids any two settings that meet in one.
 fn enough_of<'v>(variants: &[&'v [&'v str]]) -> Vec<&'v [&'v str]> {
     let meet = variants.len() > MANY;
     let pairs = |variant: &[&'v str]| -> BTreeSet<[&'v str; 2]> {

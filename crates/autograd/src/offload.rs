@@ -153,9 +153,6 @@ impl State {
 
 impl Input {
     /// Returns the input on the device.
-    ///
-    /// # Errors
-    /// Out of memory; the driver's.
     pub(crate) fn take(self) -> Result<Tensor> {
         match self {
             Input::Here(tensor) => Ok(tensor),

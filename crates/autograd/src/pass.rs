@@ -84,9 +84,6 @@ pub struct LossScale {
 
 impl LossScale {
     /// Divides `gradient`, a scalar f32, by the factor.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub(crate) fn removed_from(&self, gradient: Tensor) -> Result<Tensor> {
         let own = gradient.into_unique(Request::new(Category::ActivationGradient, "loss_scale"))?;
         ops::scale::by(&own, &self.inverse)?;

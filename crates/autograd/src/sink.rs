@@ -55,9 +55,6 @@ pub(crate) fn give_gradient(
 }
 
 /// Returns a target for a gradient that is discarded, like `taken`, for kernels that compute both.
-///
-/// # Errors
-/// Out of memory.
 pub(crate) fn discarded(weight: &Weight, taken: &Target) -> Result<Target> {
     let request = Request::new(Category::Gradient, "discarded_gradient");
     let tensor = Tensor::empty(weight.device(), weight.shape(), taken.tensor.dtype(), request)?;

@@ -242,9 +242,6 @@ impl Weight {
     }
 
     /// [`Weight::values`] for a call that reads none of them: codes are not decoded.
-    ///
-    /// # Errors
-    /// As for [`Weight::values`].
     pub fn unread_values(&self, dtype: DType) -> tensor::Result<Tensor> {
         match &self.codes {
             Some(codes) => block_codes::allocate(self.device(), codes, dtype),

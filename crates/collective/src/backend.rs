@@ -53,17 +53,11 @@ pub trait GroupBackend {
     }
 
     /// Makes the connections of these collectives.
-    ///
-    /// # Errors
-    /// A failure of a rank or of the transport.
     fn warm_up(&mut self, _caller: Caller, _uses: &[Collective<()>]) -> Result<()> {
         Ok(())
     }
 
     /// Gives the ranks access to these regions of each other's memory, if their devices can.
-    ///
-    /// # Errors
-    /// A failure of a rank or of the transport.
     fn share(
         &mut self,
         _caller: Caller,

@@ -108,9 +108,6 @@ impl GridGroups {
 
     /// Extends the group of an axis to the ranks along it and along `others`, numbered by
     /// [`RankGrid::coordinate_over`] these axes. All ranks call it, before [`GridGroups::divide`].
-    ///
-    /// # Errors
-    /// A failure of a rank or of the transport.
     pub fn join(&mut self, axis: Axis, others: &[Axis]) -> Result<()> {
         let axes = [&[axis], others].concat();
         self.own[axis.index()] = match self.grid.shape().size_over(&axes) {
@@ -132,9 +129,6 @@ impl GridGroups {
 
     /// Divides the ranks along an axis into groups of `size` neighbours, if there are several. All ranks call
     /// it.
-    ///
-    /// # Errors
-    /// A failure of a rank or of the transport.
     pub fn divide(&mut self, axis: Axis, size: usize) -> Result<()> {
         let axes = self.axes_of(axis);
         if size < self.grid.shape().size_over(&axes) {
@@ -149,9 +143,6 @@ impl GridGroups {
     }
 
     /// Returns this rank's groups along an axis.
-    ///
-    /// # Errors
-    /// As for [`GridGroups::along`].
     pub fn divided(&self, axis: Axis) -> Result<DividedGroup> {
         let all = self.along(axis)?;
         Ok(match &self.divided {
@@ -206,9 +197,6 @@ impl GridGroups {
 
     /// Runs sends and receives between ranks along an axis, in which peers are coordinates. May wait for the
     /// other ranks.
-    ///
-    /// # Errors
-    /// As for [`ProcessGroup::run`].
     pub fn transfer(&self, axis: Axis, transfer: Collective<Region<'_>>, stream: StreamKind) -> Result<()> {
         let own = &self.own[axis.index()];
         let number = |coordinate: usize| match own {
@@ -220,9 +208,6 @@ impl GridGroups {
 
     /// Makes the connections of `world`, and those of `along` on the groups of those axes, so that none is
     /// made later.
-    ///
-    /// # Errors
-    /// As for [`ProcessGroup::warm_up`].
     pub fn warm_up(
         &mut self,
         mut world: Vec<Collective<()>>,

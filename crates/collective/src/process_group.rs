@@ -85,9 +85,6 @@ impl ProcessGroup {
     }
 
     /// Runs a collective in shared memory, if the ranks can. Returns whether they did, the same on all ranks.
-    ///
-    /// # Errors
-    /// As for [`ProcessGroup::run`].
     pub fn try_run(&self, collective: Collective<Region<'_>>, stream: StreamKind) -> Result<bool> {
         let is_supported = self.0.borrow().backend.supports(&collective);
         if is_supported {
@@ -137,9 +134,6 @@ impl ProcessGroup {
     /// All ranks call it with the same number of regions of the same lengths, while no work is running, and
     /// all get the same result. The regions must stay allocated until the group is dropped. A later call
     /// replaces an earlier one.
-    ///
-    /// # Errors
-    /// A failure of a rank or of the transport.
     pub fn share(&self, regions: &[Region<'_>], options: PeerAccessOptions) -> Result<PeerAccess> {
         let mut state = self.0.borrow_mut();
         if !state.backend.connects() {

@@ -71,18 +71,12 @@ pub fn first_part(group: &ProcessGroup, each: usize) -> usize {
 }
 
 /// The sum of `x` over ranks, f32, bf16 or f16.
-///
-/// # Errors
-/// Out of memory; a failed collective.
 pub fn all_reduce(x: &Tensor, group: &ProcessGroup, request: Request) -> Result<Tensor> {
     Ok(sum_of(padded_copy(x, group, request)?, x.shape(), group, true)?.wait())
 }
 
 /// Begins to sum `x` over ranks, f32, bf16 or f16, beside compute that is enqueued meanwhile. The sum
 /// overwrites `x` if the ranks divide its elements.
-///
-/// # Errors
-/// As for [`all_reduce`].
 pub fn begin_all_reduce(x: Tensor, group: &ProcessGroup, request: Request) -> Result<PendingSum> {
     let shape = x.shape();
     let padded = match x.elements().is_multiple_of(group.world_size()) {
@@ -185,9 +179,6 @@ fn adds_in_one_pass(x: &Tensor, ranks: usize) -> bool {
 }
 
 /// `x` of the rank that is `shift` before this one, where the first rank follows the last.
-///
-/// # Errors
-/// Out of memory; a failed collective.
 pub fn shift(x: &Tensor, group: &ProcessGroup, shift: isize, request: Request) -> Result<Tensor> {
     let output = Tensor::empty(x.device(), x.shape(), x.dtype(), request)?;
     let (rank, ranks) = (group.rank().cast_signed(), group.world_size().cast_signed());

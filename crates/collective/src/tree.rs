@@ -71,9 +71,6 @@ impl TreeSum<'_> {
 
 /// Writes this rank's shard of the sum of `input` over ranks to `output`, on `stream`, by the balanced tree.
 /// `scratch` is a workspace as long as `input`.
-///
-/// # Errors
-/// A failed collective.
 pub(crate) fn scatter_sum(
     group: &ProcessGroup,
     (input, output): (&Tensor, &Tensor),
@@ -90,9 +87,6 @@ pub(crate) fn scatter_sum(
 /// Sends each rank its shard of `input`, one part for each rank. Returns all ranks' parts of this rank's
 /// shard, in their order; this rank's own is a view of `input`, and the others lie in `scratch`, as long as
 /// `input`.
-///
-/// # Errors
-/// A failed collective.
 pub(crate) fn exchange_parts(
     group: &ProcessGroup,
     input: &Tensor,
@@ -160,9 +154,6 @@ fn exchange(
 /// Sends each rank its shard of `part`, and receives this rank's shard of the parts of the first `senders`
 /// ranks, in their order; the others send nothing. Returned shards lie in `scratch`, a workspace as long as
 /// `part`, but this rank's own, which is a view of `part`.
-///
-/// # Errors
-/// A failed collective.
 pub fn exchange_shards(
     group: &ProcessGroup,
     part: &Tensor,

@@ -1,5 +1,7 @@
 //! The description of a device: its backend, its hardware, and the options of its allocator.
 
+use std::sync::OnceLock;
+
 use memory::{Allocator, RawMemory, Settings};
 
 use crate::host::HostCapacity;
@@ -63,6 +65,12 @@ pub struct Description {
 impl Description {
     /// Describes this host as a CPU device.
     pub fn host() -> Self {
+        // Read once: what the system says of itself stays.
+        static HOST: OnceLock<Description> = OnceLock::new();
+        HOST.get_or_init(Self::read_host).clone()
+    }
+
+    fn read_host() -> Self {
         Description {
             kind: Kind::Cpu,
             name: "cpu".to_owned(),

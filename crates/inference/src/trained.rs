@@ -56,9 +56,6 @@ impl Trained {
 
     /// Reads the folder at `location`, with the lines `data` as its `[data]` and `sets` over its
     /// configuration.
-    ///
-    /// # Errors
-    /// As for [`Trained::find`].
     pub(crate) fn of_folder(location: Location<'_>, data: &str, sets: &[String]) -> Result<Self> {
         let path = location.path;
         let config = location.config(data, sets)?;

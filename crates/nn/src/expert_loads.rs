@@ -75,9 +75,6 @@ impl ExpertLoads {
 
     /// Allocates the counts of `ranks` ranks, of which this one is number `own`; without them, training
     /// passes count nothing. Does nothing if no layer has experts.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub fn keep(&self, device: &Device, ranks: usize, own: usize) -> Result<()> {
         if self.is_empty() {
             return Ok(());
@@ -91,9 +88,6 @@ impl ExpertLoads {
     }
 
     /// Sets the counts of this rank to 0, for a new step.
-    ///
-    /// # Errors
-    /// The device's.
     pub fn begin(&self) -> Result<()> {
         self.counts.borrow().as_ref().map_or(Ok(()), |counts| Ok(counts.own_row()?.zero()?))
     }
@@ -106,9 +100,6 @@ impl ExpertLoads {
     }
 
     /// Adds the counts of all ranks, and moves the corrections of scores by `rate` towards equal loads.
-    ///
-    /// # Errors
-    /// The device's.
     pub fn finish(&self, rate: f32) -> Result<()> {
         let counts = self.counts.borrow();
         let Some(Counts { by_rank, sums, .. }) = counts.as_ref() else { return Ok(()) };

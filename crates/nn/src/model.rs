@@ -61,9 +61,6 @@ pub trait Model {
 
     /// [`Model::forward`] of what crosses between stages: one block of all rows that are here, also where
     /// sequences are computed in pieces.
-    ///
-    /// # Errors
-    /// As [`Model::forward`].
     fn forward_stage(&self, tape: &Tape, input: Input) -> Result<Var> {
         let input = match input {
             Input::Hidden(hidden) => Input::Hidden(pieces(tape, hidden)?),
@@ -73,9 +70,6 @@ pub trait Model {
     }
 
     /// [`Model::loss`] of the result of [`Model::forward_stage`].
-    ///
-    /// # Errors
-    /// As [`Model::loss`].
     fn loss_of_stage(&self, tape: &Tape, prediction: Var, targets: &Tensor, scale: f32) -> Result<Var> {
         // A module of its own, so that a comparison of runs tells it from the pieces of a stage's input.
         let prediction = within(tape, "loss", || pieces(tape, prediction))?;

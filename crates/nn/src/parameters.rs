@@ -183,18 +183,12 @@ impl Parameters {
     }
 
     /// Makes this part of a parameter and its first use.
-    ///
-    /// # Errors
-    /// As for [`Parameters::create`].
     pub fn create_sharded(&mut self, name: &str, sharding: Sharding, init: Init) -> Result<Weight> {
         let parameter = self.register_parameter(name, sharding, init)?;
         Ok(self.use_of(parameter))
     }
 
     /// Makes a parameter that [`Parameters::reuse`] will use.
-    ///
-    /// # Errors
-    /// As for [`Parameters::create`].
     pub fn create_unused(&mut self, name: &str, sharding: Sharding, init: Init) -> Result<ParameterId> {
         self.register_parameter(name, sharding, init)
     }

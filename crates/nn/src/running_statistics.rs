@@ -75,9 +75,6 @@ impl RunningStatistics {
 
     /// Allocates the averages, means 0 and variances 1, and returns the buffers that are their parts: of each
     /// norm `running_mean` and `running_var`, `[channels]` f32, and `num_batches_tracked`, `[1]` u32.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub fn allocate(&self, device: &Device) -> Result<Vec<ModelBuffer>> {
         let (width, norms) = (self.width(), self.norms.borrow());
         let scope = device.module("running_statistics");
@@ -102,9 +99,6 @@ impl RunningStatistics {
 
     /// Allocates the records of a step of `micro_batches` micro-batches; without them, training passes record
     /// nothing. Does nothing if there are no batch norms.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub fn keep(&self, micro_batches: usize) -> Result<()> {
         let Some(Arrays { averages, .. }) = self.arrays.get() else { return Ok(()) };
         let (device, shape) = (averages.device(), [micro_batches, averages.elements()]);
@@ -122,9 +116,6 @@ impl RunningStatistics {
     }
 
     /// Adds the records to the averages, one micro-batch after the other.
-    ///
-    /// # Errors
-    /// The device's.
     pub fn fold(&self) -> Result<()> {
         let (Some(records), Some(arrays)) = (self.records(), self.arrays.get()) else { return Ok(()) };
         Ok(running_average::fold(&arrays.averages, &arrays.counters, &records, MOMENTUM)?)

@@ -67,9 +67,6 @@ impl Group {
     /// Allocates the state of a group, slot by slot, on the device or in the host pool `host`; then the
     /// tables of its launches, and the buffers of state that is in a pool. The first call updates the slots
     /// whose index is below `first`.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub(crate) fn new(
         (device, host): (&Device, Option<&Device>),
         slots: &[Slot],

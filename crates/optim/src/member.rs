@@ -44,9 +44,6 @@ pub(crate) struct Member {
 
 impl Member {
     /// Allocates the state of a slot on `device`, which may be a host pool.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub(crate) fn new(
         device: &Device,
         rule: &UpdateRule,

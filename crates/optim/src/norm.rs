@@ -33,9 +33,6 @@ pub struct GradientNorm {
 impl GradientNorm {
     /// Allocates the parameters' chunk sums and the step state. With `max_norm` 0 the norm is measured but
     /// nothing is clipped.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub fn new(device: &Device, slots: &[Slot], max_norm: f32) -> Result<Self> {
         let sums = slots.iter().map(|slot| ops::norm::chunks(slot.weight.elements())).sum();
         Self::with(device, sums, None, Table::of_gradients(device, slots.len())?, max_norm)
@@ -43,9 +40,6 @@ impl GradientNorm {
 
     /// Does the same for parts of parameters with `sizes` elements. A part is named by the parameter's index
     /// and the index of the part's first element, a multiple of [`ops::norm::CHUNK`].
-    ///
-    /// # Errors
-    /// Out of memory.
     pub fn of_parts(
         device: &Device,
         sizes: &[usize],

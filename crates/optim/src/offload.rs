@@ -109,9 +109,6 @@ struct Buffer {
 impl Offload {
     /// Allocates the buffers and tables of a group's `members`, whose state is in the pool `host`. The first
     /// `first` of them have a call of their own.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub(crate) fn new(
         (device, host): (&Device, &Device),
         members: &[Member],

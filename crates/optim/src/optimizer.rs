@@ -21,9 +21,6 @@ pub struct Optimizer {
 impl Optimizer {
     /// Allocates zeroed state for every slot, with master weights for slots that are not f32. One rule
     /// updates all of them.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub fn new(device: &Device, slots: &[Slot], rule: UpdateRule) -> Result<Self> {
         Self::with_groups((device, None), slots, &[GroupOptions::all(rule, slots.len())], 0)
     }

@@ -225,9 +225,6 @@ impl Watch {
     }
 
     /// Gathers the differences of all ranks on rank 0; the others get none.
-    ///
-    /// # Errors
-    /// Errors of the transport.
     pub fn gather(&self, control: &mut dyn ControlChannel) -> Result<Vec<Findings>> {
         let mut outlived = self.graph.outlived().cloned();
         if let Some(outlived) = &mut outlived {

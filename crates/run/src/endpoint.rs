@@ -19,9 +19,6 @@ pub(crate) fn check(config: &RunConfig) -> Result<()> {
 }
 
 /// Opens the endpoint of the run in `run_dir`; `None` without an address.
-///
-/// # Errors
-/// As for [`check`].
 pub(crate) fn open(config: &RunConfig, run_dir: &Path) -> Result<Option<Endpoint>> {
     let Some(address) = address(config)? else { return Ok(None) };
     let name = run_dir.file_name().unwrap_or(run_dir.as_os_str()).to_string_lossy();

@@ -65,9 +65,6 @@ impl Interrupt {
     /// process. `alone`: whether this process is not a rank of a job; then a second signal ends it.
     /// A rank of a job may get one signal from several senders, and one from a launcher that ends it because
     /// another rank has died, so it prints nothing before all agree.
-    ///
-    /// # Errors
-    /// The system refuses.
     pub(crate) fn on_signals(&self, alone: bool) -> Result<()> {
         self.is_preparing.store(true, Ordering::Relaxed);
         let refused = |error| RunError::Refused(format!("signals cannot be handled: {error}"));
@@ -106,9 +103,6 @@ impl Interrupt {
 
 /// Makes a write beyond the process's file size limit (`ulimit -f`) an error with the file's name instead of
 /// a signal that ends the process.
-///
-/// # Errors
-/// The system refuses.
 pub fn heed_limits() -> Result<()> {
     let refused = |error| RunError::Refused(format!("signals cannot be handled: {error}"));
     // If the signal is handled, the write fails; the flag is unused.

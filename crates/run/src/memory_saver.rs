@@ -72,9 +72,6 @@ impl MemorySaver {
     }
 
     /// Allocates this rank's memory for copies, on a separate thread. All ranks call this.
-    ///
-    /// # Errors
-    /// Errors of the device and the transport.
     pub(crate) fn prepare(&mut self, worker: &mut Worker) -> Result<()> {
         let bytes = worker.snapshot_bytes()?;
         let allocate = worker.device().host_memory();
@@ -94,9 +91,6 @@ impl MemorySaver {
     }
 
     /// Starts to copy this rank's part of the state after `steps` steps. Does not wait for the device.
-    ///
-    /// # Errors
-    /// Errors of the device.
     pub(crate) fn take(&mut self, worker: &mut Worker, steps: u64) -> Result<()> {
         let mut snapshot = self.writer.begin();
         worker.take_snapshot(&mut snapshot, steps)?;
@@ -114,9 +108,6 @@ impl MemorySaver {
     }
 
     /// Publishes the state whose files all ranks have written, on every host. All ranks call this.
-    ///
-    /// # Errors
-    /// Errors of the transport.
     pub(crate) fn report(&mut self, control: &mut dyn ControlChannel) -> Result<()> {
         let (own, reported) = self.writer.report();
         let reports = control.gather(0, &own)?;

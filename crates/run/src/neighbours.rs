@@ -35,9 +35,6 @@ impl Address {
 
 /// Connects `writer`, of a rank on `host`, with the neighbouring host. Returns the receiver of the copies for
 /// this host, if this rank has it. All ranks call this.
-///
-/// # Errors
-/// Errors of the transport.
 pub(crate) fn connect(
     writer: &mut MemoryWriter,
     (host, is_first): (&str, bool),

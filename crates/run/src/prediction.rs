@@ -23,9 +23,6 @@ pub fn check(config: &RunConfig) -> Result<()> {
 }
 
 /// Returns the device that the configuration names; `None` if it names none.
-///
-/// # Errors
-/// As for [`check`].
 fn described(config: &RunConfig) -> Result<Option<PlanDevice>> {
     let name = &config.telemetry.device;
     if name.is_empty() {

@@ -238,9 +238,6 @@ fn notices(ranks: &[RankMemory], history: &[StepPoint], summary: Option<&Value>)
 }
 
 /// The schedule of a pipeline with passes of equal length: their durations are not recorded.
-///
-/// # Errors
-/// None for a checked configuration.
 fn schedule(config: &RunConfig) -> Result<Option<SchedulePicture>> {
     if config.parallel.pipeline == 1 {
         return Ok(None);

@@ -72,9 +72,6 @@ impl Saver {
     }
 
     /// Returns on all ranks their saver, that of rank 0 from `first`. All ranks call this.
-    ///
-    /// # Errors
-    /// Errors of the transport.
     pub(crate) fn shared(
         setup: &Setup,
         run_dir: &Path,
@@ -96,9 +93,6 @@ impl Saver {
     }
 
     /// Allocates this rank's memory for checkpoints, on a separate thread. All ranks call this.
-    ///
-    /// # Errors
-    /// Errors of the device and the transport.
     pub(crate) fn prepare(&mut self, worker: &mut Worker) -> Result<()> {
         let bytes = worker.snapshot_bytes()?;
         let allocate = worker.device().host_memory();
@@ -158,9 +152,6 @@ impl Saver {
 
     /// Starts to copy this rank's part of the state after `steps` steps to host memory, unless the last copy
     /// goes on. All ranks call this, and then [`Saver::write_in_memory`].
-    ///
-    /// # Errors
-    /// Errors of the device.
     pub(crate) fn take_in_memory(&mut self, worker: &mut Worker, steps: u64) -> Result<()> {
         let began = Instant::now();
         let memory = self.memory.as_mut().filter(|memory| !memory.is_unreported());
@@ -176,9 +167,6 @@ impl Saver {
     }
 
     /// Publishes a state in memory that all ranks have copied, if there is one. All ranks call this.
-    ///
-    /// # Errors
-    /// Errors of the transport.
     pub(crate) fn publish_in_memory(&mut self, control: &mut dyn ControlChannel) -> Result<()> {
         let unreported = self.memory.as_mut().filter(|memory| memory.is_unreported());
         unreported.map_or(Ok(()), |memory| memory.report(control))
@@ -198,9 +186,6 @@ impl Saver {
     /// written; if that failed, it is a warning, because this one replaces it. Does not wait for the device.
     /// With `is_last`, no step follows that the wait for the disk would hold up. All ranks call this, and
     /// then [`Saver::write`].
-    ///
-    /// # Errors
-    /// Errors of the device and the transport.
     pub(crate) fn take(&mut self, worker: &mut Worker, steps: u64, is_last: bool) -> Result<()> {
         let mut began = Instant::now();
         self.settle(worker.control())?;
@@ -227,9 +212,6 @@ impl Saver {
 
     /// Waits until all ranks have written their files of a checkpoint, and lets rank 0 start to complete it.
     /// All ranks call this.
-    ///
-    /// # Errors
-    /// Errors of the transport.
     pub(crate) fn report(&mut self, control: &mut dyn ControlChannel) -> Result<()> {
         if !self.writer.is_unreported() {
             return Ok(());
@@ -248,9 +230,6 @@ impl Saver {
     }
 
     /// Waits until no checkpoint is being written. All ranks call this.
-    ///
-    /// # Errors
-    /// Errors of the transport.
     fn settle(&mut self, control: &mut dyn ControlChannel) -> Result<()> {
         self.report(control)?;
         Ok(wait_together(control, &mut || !self.writer.is_busy())?)

@@ -19,9 +19,6 @@ struct Bound {
 
 /// Returns the memories that this job's processes share, on all ranks; none for a process without a job. All
 /// ranks call this.
-///
-/// # Errors
-/// Errors of the job.
 pub(crate) fn find(startup: &mut Startup) -> Result<Vec<SharedMemory>> {
     if !startup.is_in_job() {
         return Ok(Vec::new());

@@ -134,9 +134,6 @@ pub(crate) struct SpikeFile {
 impl SpikeFile {
     /// Opens the file of a run that goes on after `steps` steps, without decisions of later steps but those
     /// that left out samples.
-    ///
-    /// # Errors
-    /// As for [`read`].
     pub(crate) fn open(run_dir: &Path, steps: u64) -> Result<Self> {
         let (mut all, _) = read(run_dir)?;
         all.retain(|spike| spike.rewinds() || spike.step <= steps);

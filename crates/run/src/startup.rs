@@ -160,27 +160,18 @@ impl Startup {
     }
 
     /// Returns rank 0's text on all ranks.
-    ///
-    /// # Errors
-    /// Errors of the job.
     pub(crate) fn of_rank_zero(&mut self, mine: String) -> Result<String> {
         let Some(job) = &mut self.job else { return Ok(mine) };
         Ok(job.all(&mine)?.into_iter().next().unwrap_or_default())
     }
 
     /// Returns the texts of all ranks.
-    ///
-    /// # Errors
-    /// Errors of the job.
     pub(crate) fn of_all(&mut self, mine: &str) -> Result<Vec<String>> {
         let Some(job) = &mut self.job else { return Ok(vec![mine.to_owned()]) };
         job.all(mine)
     }
 
     /// Replaces `message` on all ranks by that of rank `root`.
-    ///
-    /// # Errors
-    /// Errors of the job.
     pub(crate) fn broadcast(&mut self, root: usize, message: &mut Vec<u8>) -> Result<()> {
         self.job.as_mut().map_or(Ok(()), |job| job.broadcast(root, message))
     }

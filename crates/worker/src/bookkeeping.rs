@@ -51,9 +51,6 @@ pub(crate) struct Bookkeeping {
 
 impl Bookkeeping {
     /// Returns the records of a rank before its first step, and the slots of verifications.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub(crate) fn new(engine: &Engine, planned: Option<Arc<PlannedParts>>) -> Result<Self> {
         let Engine { setup, device, grid, recorder, .. } = engine;
         let config = &setup.config;

@@ -39,9 +39,6 @@ pub fn model(config: &RunConfig, device: &Device, grid: RankGrid, stage: &Stage)
 
 /// Builds the layers of `stage` on `device`, with the weights that a rank of `grid` holds between their uses,
 /// which are parts of units if weights are sharded, or are in the pool `host` if they are offloaded.
-///
-/// # Errors
-/// As for [`model`].
 pub fn sharded_model(
     config: &RunConfig,
     (device, host): (&Device, Option<&Device>),

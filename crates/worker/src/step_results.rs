@@ -49,9 +49,6 @@ pub(crate) struct StepResults {
 
 impl StepResults {
     /// Allocates the results.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub(crate) fn new(device: &Device, config: &RunConfig) -> Result<Self> {
         // The values of the loss, the norm, and with a loss scale also that.
         let count = build::loss_values(config) + 1 + usize::from(build::scale_rule(config).is_some());

@@ -24,9 +24,6 @@ pub(crate) struct Update {
 
 impl Update {
     /// Allocates the optimizer's state, and that of the norm.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub(crate) fn new(engine: &Engine, parts: &[StagePart], host: Option<Device>) -> Result<Self> {
         let Engine { setup, device, grid, .. } = engine;
         let config = &setup.config;

@@ -188,9 +188,6 @@ pub struct AdaptedLinearRule {
 }
 
 /// [`linear`](super::linear()) without activation, plus an adapter's term.
-///
-/// # Errors
-/// As [`ops::linear::forward`].
 pub fn adapted_linear(
     tape: &Tape,
     x: Var,

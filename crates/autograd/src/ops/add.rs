@@ -13,9 +13,6 @@ use crate::tape::Tape;
 pub struct AddRule;
 
 /// `a + b`.
-///
-/// # Errors
-/// As [`ops::add::forward`].
 pub fn add(tape: &Tape, a: Var, b: Var) -> Result<Var> {
     map(tape, [a, b], |_, [a, b]| {
         let [a, b] = autocast(tape, "add", [a, b])?;

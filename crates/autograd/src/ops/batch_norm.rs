@@ -70,9 +70,6 @@ pub struct BatchNormRule {
 }
 
 /// Normalises each channel of `x [.., channels]`, adds `residual` and applies ReLU.
-///
-/// # Errors
-/// As [`ops::batch_norm::forward`].
 pub fn batch_norm(
     tape: &Tape,
     x: Var,

@@ -36,9 +36,6 @@ pub fn cast(tape: &Tape, x: Var, dtype: DType) -> Result<Var> {
 /// Returns the operands of a call of `operator` in the type that the pass's autocast table gives them:
 /// unchanged without autocast, without a row, and for integers. An operator calls it before [`Tape::begin`],
 /// also one of a program that adds a row for it; one whose only operands are weights casts its result.
-///
-/// # Errors
-/// As [`cast`].
 pub fn autocast<const N: usize>(tape: &Tape, operator: &str, operands: [Var; N]) -> Result<[Var; N]> {
     let mut operands = operands;
     autocast_all(tape, operator, &mut operands)?;

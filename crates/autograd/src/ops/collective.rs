@@ -36,17 +36,11 @@ pub struct CollectiveRule {
 }
 
 /// The sum of `x` over the ranks along `axis`, f32, bf16 or f16.
-///
-/// # Errors
-/// Out of memory; a failed collective.
 pub fn all_reduce(tape: &Tape, x: Var, axis: Axis) -> Result<Var> {
     call(tape, Collective::AllReduce, x, axis)
 }
 
 /// The rows of `x [rows, ..]` of all ranks along `axis`, in rank order: `[ranks · rows, ..]`.
-///
-/// # Errors
-/// Out of memory; a failed collective.
 pub fn all_gather(tape: &Tape, x: Var, axis: Axis) -> Result<Var> {
     call(tape, Collective::AllGather, x, axis)
 }
@@ -61,9 +55,6 @@ pub fn reduce_scatter(tape: &Tape, x: Var, axis: Axis) -> Result<Var> {
 }
 
 /// `x` of the rank that is `shift` before this one along `axis`, where the first rank follows the last.
-///
-/// # Errors
-/// Out of memory; a failed collective.
 pub fn exchange(tape: &Tape, x: Var, axis: Axis, shift: isize) -> Result<Var> {
     call(tape, Collective::Exchange(shift), x, axis)
 }

@@ -27,9 +27,6 @@ pub struct ConvolutionRule {
 }
 
 /// `x` is `[batch, height, width, in]`, `weight` `[out, height, width, in / groups]`.
-///
-/// # Errors
-/// As [`ops::convolution::forward`].
 pub fn convolution(tape: &Tape, x: Var, weight: &Weight, options: ConvolutionOptions) -> Result<Var> {
     let [x] = autocast(tape, "convolution", [x])?;
     tape.begin("convolution")?;

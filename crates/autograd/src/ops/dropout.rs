@@ -88,9 +88,6 @@ pub struct DropoutRule {
 
 /// Drops elements of `x` and scales the others, in place if no other tensor views its storage; returns `x`
 /// itself outside training.
-///
-/// # Errors
-/// As [`ops::dropout::apply`].
 pub fn dropout(tape: &Tape, x: Var, dropout: &Dropout) -> Result<Var> {
     map(tape, [x], |_, [x]| {
         let [x] = autocast(tape, "dropout", [x])?;

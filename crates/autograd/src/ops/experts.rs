@@ -62,9 +62,6 @@ pub struct ExpertsRule {
 }
 
 /// `x` is `[.., in]`; the result is `[.., out]`. `of_choices` are the weights of `routes`.
-///
-/// # Errors
-/// As [`kernel::forward`].
 pub fn experts(
     tape: &Tape,
     x: Var,

@@ -54,9 +54,6 @@ pub struct FeedForwardRule {
 }
 
 /// `x` is `[.., in]`; the result is `[.., out]`.
-///
-/// # Errors
-/// As [`ops::feed_forward::forward`].
 pub fn feed_forward(
     tape: &Tape,
     x: Var,

@@ -17,9 +17,6 @@ const OPERATOR: &str = "folded_convolution";
 /// Convolves `x [batch, height, width, in]` with `weight [out, height, width, in / groups]` and normalises by
 /// the running averages of mean and variance, `[out]` f32. ReLU follows if the norm has it; with a residual,
 /// relu(normalised + residual). The output has no gradient.
-///
-/// # Errors
-/// As [`folded_convolution::forward`].
 pub fn folded_convolution(
     tape: &Tape,
     x: Var,

@@ -48,9 +48,6 @@ enum Layouts {
 impl Fp8Weight {
     /// Allocates both layouts of `weight`, of a layer whose gradients are cast to `gradients`, E4M3 or E5M2.
     /// Nothing is allocated for a weight without values, whose source provides the layouts.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub fn new(weight: &Weight, recipe: Recipe, gradients: DType) -> tensor::Result<Self> {
         let cast = Cast::new(DType::E4m3, recipe).stored().transposed().of(Category::Parameter);
         let sizes = [weight.shape().rows(), weight.shape().columns()];

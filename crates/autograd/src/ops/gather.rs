@@ -20,9 +20,6 @@ pub struct GatherRule {
 
 /// Row `indices[i, j]` of `table [rows, width]` for every u32 index of `indices [.., ..]`: `[.., .., width]`.
 /// The gradient of a row used several times is the sum of its gradients, in the order of the indices.
-///
-/// # Errors
-/// As [`embedding::forward`].
 pub fn gather(tape: &Tape, table: Var, indices: &Tensor) -> Result<Var> {
     let [table] = autocast(tape, "gather", [table])?;
     tape.begin("gather")?;

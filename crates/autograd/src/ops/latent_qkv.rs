@@ -18,9 +18,6 @@ pub struct LatentQkvRule {
 }
 
 /// Arranges queries, keys and values, and the rotated columns that all keys share, as attention takes them.
-///
-/// # Errors
-/// As [`ops::latent_qkv::forward`].
 pub fn latent_qkv(tape: &Tape, operands: [Var; 3], heads: LatentHeads) -> Result<Var> {
     map(tape, operands, |_, operands| {
         let operands = autocast(tape, OPERATOR, operands)?;

@@ -11,9 +11,6 @@ use crate::tape::Tape;
 use crate::weight::Weight;
 
 /// `x` is `[.., width]`; `weight` and `bias`, which may be absent, are `[width]`.
-///
-/// # Errors
-/// As [`ops::layer_norm::forward`].
 pub fn layer_norm(
     tape: &Tape,
     x: Var,
@@ -46,9 +43,6 @@ pub fn layer_norm(
 /// Returns (sum, normalised): `sum = residual + branch`, or the residual itself without a branch, and its
 /// normalisation. Later readers of the sum take it from this pair: the backward kernel then adds both
 /// gradients with one rounding, whether the sum had a branch or was cut by a pipeline.
-///
-/// # Errors
-/// As [`ops::layer_norm::forward_residual`].
 pub fn residual_layer_norm(
     tape: &Tape,
     residual: Var,

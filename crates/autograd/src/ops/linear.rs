@@ -36,9 +36,6 @@ pub struct LinearRule {
 }
 
 /// `x` is `[.., in]`, `weight` `[out, in]`, `bias` `[out]`; the result is `[.., out]`.
-///
-/// # Errors
-/// As [`ops::linear::forward`].
 pub fn linear(
     tape: &Tape,
     x: Var,
@@ -50,9 +47,6 @@ pub fn linear(
 }
 
 /// [`linear`] of a shard, some results of which are partial sums over shards.
-///
-/// # Errors
-/// As [`linear`].
 pub fn partial_linear(
     tape: &Tape,
     x: Var,

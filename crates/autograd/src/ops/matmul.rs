@@ -20,18 +20,12 @@ pub struct MatmulRule {
 }
 
 /// `a [.., m, k]` · `b [.., k, n]` to `[.., m, n]`, of equal outer dimensions.
-///
-/// # Errors
-/// As [`product`].
 pub fn matmul(tape: &Tape, a: Var, b: Var) -> Result<Var> {
     multiply(tape, a, b, false)
 }
 
 /// `a [.., m, k]` · bᵀ for `b [.., n, k]`, giving `[.., m, n]`, of equal outer dimensions, without a copy of
 /// `b`: queries times keys, or a linear layer.
-///
-/// # Errors
-/// As [`product`].
 pub fn matmul_transposed(tape: &Tape, a: Var, b: Var) -> Result<Var> {
     multiply(tape, a, b, true)
 }

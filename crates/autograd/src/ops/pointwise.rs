@@ -19,9 +19,6 @@ pub struct PointwiseRule {
 }
 
 /// `function(x)` of every element.
-///
-/// # Errors
-/// As [`pointwise::forward`].
 pub fn pointwise(tape: &Tape, x: Var, function: Pointwise) -> Result<Var> {
     map(tape, [x], |_, [x]| {
         let [x] = autocast(tape, "pointwise", [x])?;
@@ -73,9 +70,6 @@ pub struct PairRule {
 
 /// `function(a, b)` of every pair of elements; a dimension of one element broadcasts to the other operand's
 /// size.
-///
-/// # Errors
-/// As [`pointwise::pair`].
 pub fn pair(tape: &Tape, a: Var, b: Var, function: Pair) -> Result<Var> {
     map(tape, [a, b], |_, [a, b]| {
         let [a, b] = autocast(tape, "pair", [a, b])?;
@@ -91,25 +85,16 @@ pub fn pair(tape: &Tape, a: Var, b: Var, function: Pair) -> Result<Var> {
 }
 
 /// a − b.
-///
-/// # Errors
-/// As [`pair`].
 pub fn subtract(tape: &Tape, a: Var, b: Var) -> Result<Var> {
     pair(tape, a, b, Pair::Subtract)
 }
 
 /// a · b.
-///
-/// # Errors
-/// As [`pair`].
 pub fn multiply(tape: &Tape, a: Var, b: Var) -> Result<Var> {
     pair(tape, a, b, Pair::Multiply)
 }
 
 /// a / b.
-///
-/// # Errors
-/// As [`pair`].
 pub fn divide(tape: &Tape, a: Var, b: Var) -> Result<Var> {
     pair(tape, a, b, Pair::Divide)
 }

@@ -18,9 +18,6 @@ pub struct MaxPoolRule {
 }
 
 /// The largest element of each window.
-///
-/// # Errors
-/// As [`ops::pooling::maximum`].
 pub fn max_pool(tape: &Tape, x: Var, windows: Windows) -> Result<Var> {
     let [x] = autocast(tape, "max_pool", [x])?;
     tape.begin("max_pool")?;
@@ -53,9 +50,6 @@ pub struct AveragePoolRule {
 }
 
 /// The mean of each window.
-///
-/// # Errors
-/// As [`ops::pooling::average`].
 pub fn average_pool(tape: &Tape, x: Var, windows: Windows) -> Result<Var> {
     let [x] = autocast(tape, "average_pool", [x])?;
     tape.begin("average_pool")?;
@@ -65,9 +59,6 @@ pub fn average_pool(tape: &Tape, x: Var, windows: Windows) -> Result<Var> {
 }
 
 /// The mean of each image and channel, `[batch, channels]`.
-///
-/// # Errors
-/// As [`average_pool`].
 pub fn global_average_pool(tape: &Tape, x: Var) -> Result<Var> {
     let windows = Windows::whole(size(x.tensor()));
     let pooled = average_pool(tape, x, windows)?;

@@ -42,9 +42,6 @@ pub struct QkNormRule {
 
 /// Normalises every query and key head of packed `qkv [batch, time, heads.packed_columns()]` and rotates it
 /// to its position.
-///
-/// # Errors
-/// As [`ops::qk_norm::forward`].
 pub fn qk_norm(
     tape: &Tape,
     qkv: Var,

@@ -63,9 +63,6 @@ pub fn reshape(tape: &Tape, x: Var, shape: impl Into<Shape>) -> Result<Var> {
 }
 
 /// Returns `x` with two dimensions exchanged.
-///
-/// # Errors
-/// As [`rearrange::transpose`].
 pub fn transpose(tape: &Tape, x: Var, one: usize, other: usize) -> Result<Var> {
     map(tape, [x], |_, [x]| {
         let [x] = autocast(tape, "transpose", [x])?;
@@ -76,9 +73,6 @@ pub fn transpose(tape: &Tape, x: Var, one: usize, other: usize) -> Result<Var> {
 }
 
 /// Returns elements `start` to `start + length` of dimension `axis`; a view for the outermost.
-///
-/// # Errors
-/// As [`rearrange::slice`].
 pub fn slice(tape: &Tape, x: Var, axis: usize, start: usize, length: usize) -> Result<Var> {
     map(tape, [x], |_, [x]| {
         let [x] = autocast(tape, "slice", [x])?;
@@ -90,9 +84,6 @@ pub fn slice(tape: &Tape, x: Var, axis: usize, start: usize, length: usize) -> R
 }
 
 /// Joins variables along dimension `axis`.
-///
-/// # Errors
-/// As [`rearrange::concatenate`].
 pub fn concatenate(tape: &Tape, parts: &[Var], axis: usize) -> Result<Var> {
     map_all(tape, parts.to_vec(), |_, mut parts| {
         autocast_all(tape, "concatenate", &mut parts)?;
@@ -107,9 +98,6 @@ pub fn concatenate(tape: &Tape, parts: &[Var], axis: usize) -> Result<Var> {
 }
 
 /// Divides `x` along dimension `axis` in parts of these lengths, which together are the dimension's.
-///
-/// # Errors
-/// As [`rearrange::slice`].
 pub fn split(tape: &Tape, x: Var, axis: usize, lengths: &[usize]) -> Result<Vec<Var>> {
     map(tape, [x], |_, [x]| {
         let [x] = autocast(tape, "split", [x])?;

@@ -18,9 +18,6 @@ pub struct SumRule {
 }
 
 /// The sum along dimension `axis`.
-///
-/// # Errors
-/// As [`reduce::forward`].
 pub fn sum(tape: &Tape, x: Var, axis: usize) -> Result<Var> {
     map(tape, [x], |_, [x]| {
         let [x] = autocast(tape, "sum", [x])?;
@@ -32,9 +29,6 @@ pub fn sum(tape: &Tape, x: Var, axis: usize) -> Result<Var> {
 }
 
 /// The mean along dimension `axis`.
-///
-/// # Errors
-/// As [`sum`].
 pub fn mean(tape: &Tape, x: Var, axis: usize) -> Result<Var> {
     let count = x.tensor().shape().dims().get(axis).copied().unwrap_or(1);
     let total = sum(tape, x, axis)?;
@@ -64,9 +58,6 @@ pub struct MaximumRule {
 }
 
 /// The maximum along dimension `axis`, whose gradient goes to the first of the largest elements.
-///
-/// # Errors
-/// As [`reduce::forward`].
 pub fn maximum(tape: &Tape, x: Var, axis: usize) -> Result<Var> {
     map(tape, [x], |_, [x]| {
         let [x] = autocast(tape, "maximum", [x])?;

@@ -11,9 +11,6 @@ use crate::tape::Tape;
 use crate::weight::Weight;
 
 /// `x` is `[.., width]`; `weight` is `[width]`.
-///
-/// # Errors
-/// As [`ops::rms_norm::forward`].
 pub fn rms_norm(tape: &Tape, x: Var, weight: &Weight, settings: impl Into<NormSettings>) -> Result<Var> {
     let settings = of_pass(tape, settings);
     map(tape, [x], |_, [x]| {
@@ -41,9 +38,6 @@ pub fn rms_norm(tape: &Tape, x: Var, weight: &Weight, settings: impl Into<NormSe
 /// Returns (sum, normalised): `sum = residual + branch`, or the residual itself without a branch, and its
 /// normalisation. Later readers of the sum take it from this pair: the backward kernel then adds both
 /// gradients with one rounding, whether the sum had a branch or was cut by a pipeline.
-///
-/// # Errors
-/// As [`ops::rms_norm::forward_residual`].
 pub fn residual_rms_norm(
     tape: &Tape,
     residual: Var,

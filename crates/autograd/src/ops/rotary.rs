@@ -40,9 +40,6 @@ pub struct RotaryRule {
 
 /// Rotates the first `heads` heads of `x [batch, time, columns]` to their positions, in place if no other
 /// tensor views its storage.
-///
-/// # Errors
-/// As [`ops::rotary::rotate`].
 pub fn rotary(tape: &Tape, x: Var, heads: usize, rotary: &Rotary) -> Result<Var> {
     map(tape, [x], |_, [x]| {
         let [x] = autocast(tape, "rotary", [x])?;

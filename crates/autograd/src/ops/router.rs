@@ -33,9 +33,6 @@ pub struct RouterRule {
 }
 
 /// `x` is `[.., in]`; the result is `[rows, experts]` f32.
-///
-/// # Errors
-/// As [`kernel::forward`].
 pub fn router(tape: &Tape, x: Var, weights: &RouterWeights) -> Result<Var> {
     map(tape, [x], |_, [x]| {
         tape.begin(OPERATOR)?;

@@ -36,9 +36,6 @@ pub struct RoutingRule {
 
 /// Returns the weights of the choices, `[rows, per_token]` f32, and the routes, for `logits [rows, experts]`
 /// f32. The balancing losses of the pass add to the gradient of the logits, and not to a loss.
-///
-/// # Errors
-/// As [`kernel::forward`].
 pub fn routing(tape: &Tape, logits: Var, routing: &Routing, state: RouterState<'_>) -> Result<(Var, Routes)> {
     tape.begin(OPERATOR)?;
     let tokens = tape.pass().tokens.clone();

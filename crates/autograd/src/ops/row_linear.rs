@@ -30,9 +30,6 @@ pub struct RowLinearRule {
 
 /// `x · Wᵀ` for `x [.., in]` and `weight [out, in]` of [`Weight::over_rows`]. The rows of each shard are a
 /// matmul of their own, so that bits do not depend on how many shards are here.
-///
-/// # Errors
-/// As [`matmul::product`].
 pub fn row_linear(tape: &Tape, x: Var, weight: &Weight) -> Result<Var> {
     map(tape, [x], |_, [x]| {
         let is_sharded = matches!(x.placements().tensor, Placement::Shard(Dimension::Rows { .. }));

@@ -17,9 +17,6 @@ pub struct SoftmaxRule {
 }
 
 /// e^x over the sum of e^x along the innermost dimension.
-///
-/// # Errors
-/// As [`ops::softmax::forward`].
 pub fn softmax(tape: &Tape, x: Var) -> Result<Var> {
     map(tape, [x], |_, [x]| {
         let [x] = autocast(tape, "softmax", [x])?;

@@ -77,9 +77,6 @@ pub fn map<const N: usize, T: FromBlocks, E: From<AutogradError>>(
 }
 
 /// [`map`] of any number of operands.
-///
-/// # Errors
-/// As [`map`].
 pub(crate) fn map_all<T: FromBlocks, E: From<AutogradError>>(
     tape: &Tape,
     operands: Vec<Var>,

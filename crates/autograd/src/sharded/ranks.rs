@@ -137,9 +137,6 @@ pub(crate) fn tree_sum(mut parts: Vec<Tensor>) -> Result<Tensor> {
 }
 
 /// Gives a gradient in f32 to a target, rounded once.
-///
-/// # Errors
-/// Out of memory.
 pub(crate) fn give(gradient: &Tensor, target: &GradientTarget) -> Result<()> {
     let GradientTarget { tensor, accumulate } = target;
     let gradient = gradient.reshape(tensor.shape())?;

@@ -21,9 +21,6 @@ impl Var {
     /// Returns a copy of the value for each of `shards` shards of a layer that are here
     /// ([`Placement::Copied`]); rows that are sharded are gathered. Backward adds the gradients of all
     /// shards.
-    ///
-    /// # Errors
-    /// Out of memory; a failed collective.
     pub fn copied(self, tape: &Tape, shards: usize) -> Result<Self> {
         if self.placements().tensor == Placement::Copied {
             return Ok(self);
@@ -40,9 +37,6 @@ impl Var {
 
     /// Returns the sum of the blocks of all shards of a layer ([`Placement::Partial`]), plus `bias`, rounded
     /// once to `dtype`: with `shards_rows` the rows that are here, else all rows.
-    ///
-    /// # Errors
-    /// Out of memory; a failed collective.
     pub fn summed(
         self,
         tape: &Tape,

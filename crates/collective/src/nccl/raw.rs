@@ -70,9 +70,6 @@ unsafe impl Send for Queue {}
 
 impl Queue {
     /// Returns the handle of a device's stream.
-    ///
-    /// # Errors
-    /// The device's.
     pub(super) fn new(device: &Device, stream: StreamKind) -> device::Result<Self> {
         Ok(Queue(device.stream_handle(stream)?.cast()))
     }

@@ -33,9 +33,6 @@ pub(super) struct Arrival {
 
 impl Door {
     /// Opens the door of a job of so many ranks.
-    ///
-    /// # Errors
-    /// The system's.
     pub(super) fn new(listener: TcpListener, secret: Option<Secret>, ranks: usize) -> std::io::Result<Self> {
         let most = ranks + STRANGERS;
         let lobby = Lobby::new(listener, secret, Limits { most, patience: HANDSHAKE })?;

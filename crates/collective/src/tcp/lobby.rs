@@ -71,9 +71,6 @@ pub(super) struct Proven {
 
 impl Lobby {
     /// Takes over a listener that does not block.
-    ///
-    /// # Errors
-    /// The system's.
     pub(super) fn new(listener: TcpListener, secret: Option<Secret>, limits: Limits) -> io::Result<Self> {
         let poll = Poll::new()?;
         poll.registry().register(&mut SourceFd(&listener.as_raw_fd()), LISTENER, Interest::READABLE)?;

@@ -69,9 +69,6 @@ impl Dropout {
     }
 
     /// Drops elements of `x`, of any shape.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         match &self.site {
             Some(site) => within(tape, "dropout", || Ok(ops::dropout(tape, x, site)?)),

@@ -37,9 +37,6 @@ impl ShardEdges {
     }
 
     /// Returns a copy of `x` for each shard that is here.
-    ///
-    /// # Errors
-    /// Out of memory; a failed collective.
     pub(super) fn enter(&self, tape: &Tape, x: Var) -> Result<Var> {
         if self.is_sharded() { Ok(x.copied(tape, self.shards.here)?) } else { Ok(x) }
     }
@@ -56,9 +53,6 @@ impl ShardEdges {
     }
 
     /// Returns the sum of the partial results of all shards, plus `bias`, rounded to `dtype`.
-    ///
-    /// # Errors
-    /// Out of memory; a failed collective.
     pub(super) fn leave(&self, tape: &Tape, y: Var, bias: Option<&Weight>, dtype: DType) -> Result<Var> {
         if !self.is_sharded() {
             return Ok(y);

@@ -69,9 +69,6 @@ impl LatentQkv {
 
     /// Returns the latents of keys and values, the rotated columns of keys and the input of queries for each
     /// shard that is here: all of them are copied at once.
-    ///
-    /// # Errors
-    /// Out of memory; a failed collective.
     pub(super) fn enter(&self, tape: &Tape, parts: [Var; 3]) -> Result<[Var; 3]> {
         if !self.edges.is_sharded() {
             return Ok(parts);

@@ -33,9 +33,6 @@ impl LayerNorm {
     }
 
     /// Registers `{name}.weight` alone.
-    ///
-    /// # Errors
-    /// As [`LayerNorm::new`].
     pub fn without_bias(parameters: &mut Parameters, name: &str, width: usize) -> Result<Self> {
         let weight = parameters.create(&format!("{name}.weight"), [width], Init::Constant(1.0))?;
         let weight = parameters.over_rows(weight);

@@ -20,9 +20,6 @@ impl Multiplier {
     }
 
     /// Multiplies `x`, of any shape.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
         match *self {
             Multiplier::ONE => Ok(x),

@@ -30,9 +30,6 @@ impl RmsNorm {
     }
 
     /// Registers `{name}.weight` (zeros), `[width]`, which is the norm's weight less 1.
-    ///
-    /// # Errors
-    /// As [`RmsNorm::new`].
     pub fn less_one(parameters: &mut Parameters, name: &str, width: usize, epsilon: f32) -> Result<Self> {
         let weight = parameters.create(&format!("{name}.weight"), [width], Init::Constant(0.0))?.plus(1.0);
         let weight = parameters.over_rows(weight);

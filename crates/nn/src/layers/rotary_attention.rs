@@ -22,18 +22,12 @@ pub struct RotaryTable {
 
 impl RotaryTable {
     /// Makes the table of positions 0 to `context`.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub fn new(device: &Device, frequencies: Frequencies, context: usize) -> Result<Self> {
         let width = frequencies.width;
         Self::with(device, [context, width], || frequencies.table(context))
     }
 
     /// Makes a table that rotates nothing, for heads of `width` columns.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub fn still(device: &Device, width: usize, context: usize) -> Result<Self> {
         let row = || (0..width).map(|column| if column < width / 2 { 1.0 } else { 0.0 });
         Self::with(device, [context, width], || (0..context).flat_map(|_| row()).collect())

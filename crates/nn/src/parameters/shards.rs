@@ -132,9 +132,6 @@ impl Parameters {
 
     /// Makes a parameter with one use that all shards of a layer share, or returns the one that the first
     /// shard has made.
-    ///
-    /// # Errors
-    /// As for [`Parameters::create`].
     pub(crate) fn create_copied(
         &mut self,
         name: &str,

@@ -27,9 +27,6 @@ use crate::shard::Shard;
 ///
 /// 0 + x is x in any order of addition, so the sum is a gather whose parts may lie anywhere and have any
 /// length.
-///
-/// # Errors
-/// A failed collective.
 pub fn gather_sums(group: &ProcessGroup, sums: &Tensor) -> Result<()> {
     between_compute(sums.device(), || {
         Ok(group
@@ -65,9 +62,6 @@ pub fn gather_rows(group: &ProcessGroup, rows: &Tensor, assignment: &Assignment)
 /// Gives every rank all rows of `counts [ranks, width]`, one for each of the ranks along [`Axis::Data`] and
 /// [`Axis::Context`], by [`RankGrid::coordinate_over`](collective::RankGrid::coordinate_over) them. Each rank
 /// has its own.
-///
-/// # Errors
-/// A failed collective.
 pub fn gather_counts(groups: &GridGroups, counts: &Tensor) -> Result<()> {
     let (grid, [ranks, width]) = (groups.grid(), [counts.shape().rows(), counts.shape().columns()]);
     let own = grid.coordinate_over(&[Axis::Data, Axis::Context]);
@@ -99,9 +93,6 @@ pub fn gather_counts(groups: &GridGroups, counts: &Tensor) -> Result<()> {
 
 /// Gives every rank of `group` the values of all `parts`, of which there is a list for each rank: those that
 /// the rank has. All ranks name the same parts of their own tensors.
-///
-/// # Errors
-/// A failed collective.
 pub fn gather_parts(group: &ProcessGroup, parts: &[Vec<Tensor>]) -> Result<()> {
     let Some(device) = parts.iter().flatten().next().map(Tensor::device) else { return Ok(()) };
     let (sends, receives) = regions(parts, group.rank());
@@ -110,9 +101,6 @@ pub fn gather_parts(group: &ProcessGroup, parts: &[Vec<Tensor>]) -> Result<()> {
 
 /// [`gather_parts`] over connections that sums use too: each part is broadcast by the rank that has it. Ranks
 /// without connections to peers make no new one.
-///
-/// # Errors
-/// A failed collective.
 pub fn broadcast_parts(group: &ProcessGroup, parts: &[Vec<Tensor>]) -> Result<()> {
     let Some(device) = parts.iter().flatten().next().map(Tensor::device) else { return Ok(()) };
     between_compute(device, || {
@@ -139,9 +127,6 @@ fn regions(parts: &[Vec<Tensor>], rank: usize) -> (Vec<PeerRegion<'_>>, Vec<Peer
 /// Starts to give every rank of `group`, the group of [`Axis::Data`], the parts that other ranks own of some
 /// of [`GradientReduction::weight_groups`], after the compute work so far. Later uses of a weight wait for
 /// the arrival of its group. Does nothing if every rank owns everything.
-///
-/// # Errors
-/// A failed collective.
 pub fn gather_weights(
     group: &ProcessGroup,
     reduction: &GradientReduction,

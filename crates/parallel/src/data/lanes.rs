@@ -47,9 +47,6 @@ impl Lanes {
     }
 
     /// Returns the same lanes in a tree of their own, whose sum a library adds to those of other ranks.
-    ///
-    /// # Errors
-    /// None for lanes that exist.
     pub fn apart(self) -> Result<Self> {
         Lanes { all: self.local(), first: 0, ..self }.counted()
     }
@@ -94,9 +91,6 @@ impl Lanes {
     }
 
     /// Returns the parts of all ranks, and the order in which they are added.
-    ///
-    /// # Errors
-    /// None for lanes that exist.
     pub fn rank_tree(&self) -> Result<RankTree> {
         let ranks = self.assignment.replicas();
         if self.all != self.assignment.lanes() {

@@ -22,9 +22,6 @@ system::names! {
 impl Reduction {
     /// Returns the lanes of a rank as this reduction adds them: a library sums one part of each rank, so that
     /// they have a tree of their own.
-    ///
-    /// # Errors
-    /// None for lanes that exist.
     pub fn lanes(self, lanes: Lanes) -> Result<Lanes> {
         match self {
             Reduction::Tree => Ok(lanes),

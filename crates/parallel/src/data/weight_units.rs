@@ -77,9 +77,6 @@ struct State {
 impl WeightUnits {
     /// Allocates this rank's parts of `parameters`, which have no values, with their initial values, and the
     /// buffers of gathered units; `layout` is that of the weights. With a pool `host`, the parts are there.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub fn new(
         (device, host): (&Device, Option<&Device>),
         parameters: &Parameters,
@@ -115,9 +112,6 @@ impl WeightUnits {
     }
 
     /// Returns this rank's part of a parameter, with its first element there; `None` if it has none.
-    ///
-    /// # Errors
-    /// None for a parameter of the stage.
     pub fn part(&self, parameter: usize) -> Result<Option<(usize, Tensor)>> {
         let Units { layout, shards, options: UnitOptions { rank, .. }, .. } = &*self.0;
         let range = layout.range(*rank, parameter);
@@ -135,9 +129,6 @@ impl WeightUnits {
 
     /// Begins a walk through the units, which are gathered over `group`. Weights in FP8 are cast if they have
     /// changed.
-    ///
-    /// # Errors
-    /// A failed collective.
     pub fn begin(&self, kind: WalkKind, group: &ProcessGroup) -> Result<()> {
         let mut state = self.0.state.borrow_mut();
         state.group = Some(group.clone());
@@ -149,9 +140,6 @@ impl WeightUnits {
     }
 
     /// Gathers what the last walk of a kind did, for ranks that compute while this one has nothing to do.
-    ///
-    /// # Errors
-    /// A failed collective.
     pub fn repeat(&self, kind: WalkKind, group: &ProcessGroup) -> Result<()> {
         self.begin(kind, group)?;
         let units = self.0.state.borrow().visits.last(kind);

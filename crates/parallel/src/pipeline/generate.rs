@@ -33,9 +33,6 @@ impl Schedule {
     }
 
     /// Checks a kind and shape without generating the schedule.
-    ///
-    /// # Errors
-    /// As for [`Schedule::new`].
     pub fn check(kind: ScheduleKind, shape: Shape) -> Result<()> {
         let Shape { ranks, chunks, micro_batches } = shape;
         let refuse = |reason: String| Err(ScheduleError::Shape { kind, reason });

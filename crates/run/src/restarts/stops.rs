@@ -19,9 +19,6 @@ pub(super) struct Stops {
 
 impl Stops {
     /// Starts to count SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGUSR1.
-    ///
-    /// # Errors
-    /// The system refuses.
     pub(super) fn hear() -> Result<Self> {
         let refused = |error| RunError::Refused(format!("signals cannot be handled: {error}"));
         let mut signals = Signals::new(STOPPING).map_err(refused)?;

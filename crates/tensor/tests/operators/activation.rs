@@ -2,19 +2,35 @@ use tensor::DType;
 use tensor::ops::{Activation, activation};
 
 use crate::reference;
-use crate::support::{LENGTHS, bits, devices, read, tensor};
+use crate::support::{LENGTHS, devices, read, tensor};
+use crate::trial::Trial;
 
-#[test]
-fn activations_match_the_reference() {
-    for case in devices() {
-        for length in LENGTHS {
-            let (x, x_wide) = case.operand("x", [length]);
-            for kind in Activation::ALL {
-                let expected: Vec<f64> = x_wide.iter().map(|x| reference::activation(*x, kind)).collect();
-                case.close("activation", &read(&activation::forward(&x, kind).unwrap()), &expected);
-            }
-            assert!(activation::forward(&x, Activation::None).unwrap().shares_storage(&x));
+pub(crate) fn declared(trial: &mut Trial<'_>) {
+    for (length, kind) in LENGTHS.into_iter().flat_map(|n| Activation::ALL.map(move |kind| (n, kind))) {
+        trial.label(format!("{length} {kind:?}"));
+        let (x, x_wide) = trial.operand("x", [length]);
+        let y = activation::forward(&x, kind).unwrap();
+        if kind == Activation::None {
+            assert!(y.shares_storage(&x));
+            continue;
         }
+        trial.output("output", &y, || x_wide.iter().map(|x| reference::activation(*x, kind)).collect());
+        let (dy, dy_wide) = trial.operand("dy", [length]);
+        let saved = if kind == Activation::Relu { y } else { x };
+        let apart = activation::backward(dy.clone(), &saved, kind).unwrap();
+        let address = dy.region().buffer.address();
+        if trial.compares() {
+            assert_eq!(read(&dy), dy_wide, "a gradient with other views is not overwritten");
+        }
+        let in_place = activation::backward(dy, &saved, kind).unwrap();
+        assert_eq!(in_place.region().buffer.address(), address);
+        trial.same("gradient in place", &in_place, &apart);
+        // The derivative is undefined at ReLU's corner.
+        let smooth = |i: usize| kind != Activation::Relu || x_wide[i].abs() > 1e-2;
+        let indices: Vec<usize> = (0..length).filter(|i| smooth(*i)).rev().take(100).collect();
+        trial.chosen_gradient("gradient", &apart, (&indices, &x_wide, &dy_wide), |x| {
+            reference::activation(x, kind)
+        });
     }
 }
 
@@ -43,35 +59,6 @@ fn smooth_activations_and_derivatives_are_accurate_over_their_range() {
                     "{extreme}: {y}, {slope}"
                 );
             }
-        }
-    }
-}
-
-#[test]
-fn gradients_match_finite_differences_in_place_and_apart() {
-    for case in devices() {
-        let kinds = &Activation::ALL[1..];
-        for (length, kind) in LENGTHS.into_iter().flat_map(|n| kinds.iter().map(move |kind| (n, *kind))) {
-            let (x, x_wide) = case.operand("x", [length]);
-            let (dy, dy_wide) = case.operand("dy", [length]);
-            let saved = if kind == Activation::Relu { activation::forward(&x, kind).unwrap() } else { x };
-            let apart = activation::backward(dy.clone(), &saved, kind).unwrap();
-            assert_eq!(read(&dy), dy_wide, "a gradient with other views is not overwritten");
-            let address = dy.region().buffer.address();
-            let in_place = activation::backward(dy, &saved, kind).unwrap();
-            assert_eq!(in_place.region().buffer.address(), address);
-            assert_eq!(bits(&in_place), bits(&apart), "{kind:?} {length}");
-            // The derivative is undefined at ReLU's corner.
-            let smooth = |i: usize| kind != Activation::Relu || x_wide[i].abs() > 1e-2;
-            let indices: Vec<usize> = (0..length).filter(|i| smooth(*i)).rev().take(100).collect();
-            let point: Vec<f64> = indices.iter().map(|i| x_wide[*i]).collect();
-            let all = read(&in_place);
-            let gradient: Vec<f64> = indices.iter().map(|i| all[*i]).collect();
-            // The terms of a derivative may cancel.
-            let terms = indices.iter().map(|i| dy_wide[*i].powi(2)).sum::<f64>().sqrt();
-            case.is_gradient_of_terms(&format!("{kind:?} {length}"), terms, &gradient, &point, |x| {
-                indices.iter().zip(x).map(|(i, x)| dy_wide[*i] * reference::activation(*x, kind)).sum()
-            });
         }
     }
 }

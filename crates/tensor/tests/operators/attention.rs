@@ -8,13 +8,19 @@ use tensor::{Backend, DType, Tensor, TensorError};
 
 use crate::reference::{self, at};
 use crate::support::{
-    Case, bits, cpu, devices, dot, gpu, is_gradient, meta, normal, operand, read, repeats, tensor, typed,
-    wide,
+    Case, bits, cpu, devices, dot, gpu, meta, normal, operand, read, repeats, tensor, typed, wide,
 };
-use sizes::{SIZES, Size, sizes};
+use crate::trial::Trial;
+use sizes::{Size, sizes};
 
-/// Runs both passes: output, log-sum-exp, and gradients in the layout of `qkv`.
-fn both(dy: &Tensor, qkv: &Qkv<Tensor>, heads: Heads) -> (Tensor, Tensor, Qkv<Tensor>) {
+/// Elements of packed operands up to which results are followed: more take long to make, Meta's as well.
+const FOLLOWED: usize = 1 << 20;
+
+/// Output, log-sum-exp, and gradients in the layout of the operands.
+type Results = (Tensor, Tensor, Qkv<Tensor>);
+
+/// Runs both passes.
+fn both(dy: &Tensor, qkv: &Qkv<Tensor>, heads: Heads) -> Results {
     let result = attention::forward(qkv, heads, Masks::default(), false).unwrap();
     let gradients =
         attention::backward(dy, qkv, &result.output, &result.logsumexp, heads, Masks::default(), false)
@@ -82,52 +88,47 @@ fn gradient(size: &Size, qkv: &[f64], dy: &[f64], output: &[f64], logsumexp: &[f
     dqkv
 }
 
-#[test]
-fn forward_is_causal_softmax_attention() {
-    for case in devices() {
-        for size in sizes(&case) {
-            let (qkv, qkv_wide) = case.operand("qkv", size.qkv_shape());
-            let result = attention::forward(&Qkv::Packed(qkv), size.heads, Masks::default(), false).unwrap();
-            let [output, logsumexp] = size.reference(&qkv_wide);
-            case.close(&format!("output {size:?}"), &read(&result.output), &output);
-            case.close(&format!("logsumexp {size:?}"), &read(&result.logsumexp), &logsumexp);
+/// Causal softmax attention in every layout of operands.
+pub(crate) fn declared(trial: &mut Trial<'_>) {
+    for size in sizes(trial) {
+        let elements: usize = size.qkv_shape().iter().product();
+        if !trial.compares() && elements > FOLLOWED {
+            continue;
         }
-    }
-}
-
-#[test]
-fn backward_is_the_gradient_of_forward() {
-    for case in devices() {
-        for size in sizes(&case) {
-            let (qkv, qkv_wide) = case.operand("qkv", size.qkv_shape());
-            let (dy, dy_wide) = case.operand("dy", size.output_shape());
-            let (_, _, gradients) = both(&dy, &Qkv::Packed(qkv), size.heads);
-            let [output, logsumexp] = size.reference(&qkv_wide);
-            let expected = gradient(&size, &qkv_wide, &dy_wide, &output, &logsumexp);
-            let actual = read(packed(&gradients));
-            case.close(&format!("dqkv {size:?}"), &actual, &expected);
-            // With few positions, gradients of queries and keys are differences that depend on the output's
-            // rounding.
-            if size.time >= 32 {
-                let parts = split(&actual, &size).into_iter().zip(split(&expected, &size));
-                for (name, (actual, expected)) in ["dq", "dk", "dv"].iter().zip(parts) {
-                    case.close(&format!("{name} {size:?}"), &actual, &expected);
-                }
+        trial.label(format!("{size:?}"));
+        let values = trial.normal("qkv", elements);
+        let (qkv, qkv_wide) = (Qkv::Packed(trial.tensor(&values, size.qkv_shape())), wide(&values));
+        let (dy, dy_wide) = trial.operand("dy", size.output_shape());
+        let results = both(&dy, &qkv, size.heads);
+        let (output, logsumexp, gradients) = (&results.0, &results.1, packed(&results.2));
+        let (mut expected, mut dqkv) = <([Vec<f64>; 2], Vec<f64>)>::default();
+        if trial.compares() {
+            expected = size.reference(&qkv_wide);
+            dqkv = gradient(&size, &qkv_wide, &dy_wide, &expected[0], &expected[1]);
+        }
+        trial.output("output", output, || expected[0].clone());
+        trial.output("logsumexp", logsumexp, || expected[1].clone());
+        trial.output("dqkv", gradients, || dqkv.clone());
+        layouts::separate(trial, &size, &values, &dy, &results);
+        if !trial.compares() {
+            continue;
+        }
+        // With few positions, gradients of queries and keys are differences that depend on the output's
+        // rounding.
+        if size.time >= 32 {
+            let parts = split(&read(gradients), &size).into_iter().zip(split(&dqkv, &size));
+            for (name, (actual, expected)) in ["dq", "dk", "dv"].into_iter().zip(parts) {
+                trial.close(&trial.what(name), &actual, &expected);
             }
         }
-    }
-}
-
-#[test]
-fn gradients_match_finite_differences() {
-    let device = cpu();
-    for size in SIZES.map(Size::new) {
-        let (qkv, qkv_wide) = operand(&device, "qkv", size.qkv_shape());
-        let (dy, dy_wide) = operand(&device, "dy", size.output_shape());
-        let (_, _, gradients) = both(&dy, &Qkv::Packed(qkv), size.heads);
-        is_gradient(&format!("dqkv {size:?}"), &read(packed(&gradients)), &qkv_wide, |qkv| {
-            dot(&dy_wide, &size.reference(qkv)[0])
-        });
+        if size.heads.group() > 1 {
+            layouts::shared(trial, &size, &values, &dy, &results);
+        }
+        if (trial.device.backend(), trial.dtype) == (Backend::Cpu, DType::F32) {
+            trial.gradient("dqkv by differences", gradients, (&qkv_wide, 0.0), |qkv| {
+                dot(&dy_wide, &size.reference(qkv)[0])
+            });
+        }
     }
 }
 

@@ -6,11 +6,25 @@ use tensor::{DType, Tensor};
 
 use crate::reference::at;
 use crate::rotary::documents;
-use crate::support::{Case, bits, devices, dot, read, tensor};
+use crate::support::{Case, bits, devices, dot, tensor};
+use crate::trial::Trial;
 
 const SEED: u64 = 5;
 const MICRO_BATCH: u64 = 9;
 const PROBABILITY: f64 = 0.2;
+
+/// Settings of windows within a tile, over some tiles and longer than the sequence, of caps that bend the
+/// scores, and of factors of scores.
+const WINDOWS_CAPS_SCALES: [(Option<usize>, Option<f32>, Option<f32>); 8] = [
+    (Some(1), None, None),
+    (Some(7), None, None),
+    (Some(64), None, None),
+    (Some(100), None, None),
+    (Some(1000), None, None),
+    (None, Some(0.7), None),
+    (None, None, Some(0.3)),
+    (Some(24), Some(2.0), Some(0.5)),
+];
 
 /// Batch, time, heads: several tiles of every kernel, and ends of tiles.
 fn sizes(case: &Case) -> Vec<(usize, usize, Heads)> {
@@ -77,41 +91,100 @@ fn expected(x: &[f64], time: usize, settings: Settings, first: Option<&[u32]>, d
     [output, logsumexp]
 }
 
-#[test]
-fn results_and_gradients_match_the_reference() {
-    for case in devices() {
-        for (batch, time, heads) in sizes(&case) {
-            for (packs, drops) in [(true, false), (false, true), (true, true)] {
-                check(&case, batch, time, heads.into(), packs, drops);
+/// Operands of calls with the same heads, and their values.
+struct Operands {
+    batch: usize,
+    time: usize,
+    qkv: Qkv<Tensor>,
+    x: Vec<f64>,
+    dy: Tensor,
+    dy_wide: Vec<f64>,
+    /// The first position of each token's document.
+    documents: Tensor,
+    firsts: Vec<u32>,
+}
+
+impl Operands {
+    fn new(case: &Case, batch: usize, time: usize, heads: Heads) -> Self {
+        let (qkv, x) = case.operand("qkv", [batch, time, heads.packed_columns()]);
+        let (dy, dy_wide) = case.operand("dy", [batch, time, heads.output_columns()]);
+        let (documents, firsts) = documents(case, batch, time);
+        Operands { batch, time, qkv: Qkv::Packed(qkv), x, dy, dy_wide, documents, firsts }
+    }
+}
+
+/// Documents and dropout, windows, caps and factors of scores, and sinks.
+pub(crate) fn declared(trial: &mut Trial<'_>) {
+    for (batch, time, heads) in sizes(trial) {
+        let operands = Operands::new(trial, batch, time, heads);
+        for (packs, drops) in [(true, false), (false, true), (true, true)] {
+            masked(trial, &operands, heads.into(), packs, drops);
+        }
+        for (window, soft_cap, scale) in WINDOWS_CAPS_SCALES {
+            let settings = Settings { heads, scale, soft_cap, window };
+            for (packs, drops) in [(false, false), (true, true)] {
+                masked(trial, &operands, settings, packs, drops);
             }
+        }
+        for (window, soft_cap, packs) in
+            [(None, None, false), (None, Some(1.5), true), (Some(9), Some(1.5), false)]
+        {
+            let settings = Settings { window, soft_cap, ..heads.into() };
+            with_sinks(trial, &operands, settings, packs);
         }
     }
 }
 
-/// Windows within a tile, over some tiles and longer than the sequence, caps that bend the scores, and
-/// factors of scores.
-#[test]
-fn windows_caps_and_factors_match_the_reference() {
-    let window = |window| (Some(window), None, None);
-    let table = [
-        window(1),
-        window(7),
-        window(64),
-        window(100),
-        window(1000),
-        (None, Some(0.7), None),
-        (None, None, Some(0.3)),
-        (Some(24), Some(2.0), Some(0.5)),
-    ];
-    for case in devices() {
-        for (batch, time, heads) in sizes(&case) {
-            for (window, soft_cap, scale) in table {
-                let settings = Settings { heads, scale, soft_cap, window };
-                for (packs, drops) in [(false, false), (true, true)] {
-                    check(&case, batch, time, settings, packs, drops);
-                }
-            }
+fn masked(trial: &mut Trial<'_>, operands: &Operands, settings: Settings, packs: bool, drops: bool) {
+    let Operands { batch, time, qkv, x, dy, dy_wide, documents, firsts } = operands;
+    trial.label(format!("{batch}x{time} {settings:?} {packs} {drops}"));
+    let dropout = drops.then(|| Mask::new(SEED, "site", MICRO_BATCH, PROBABILITY));
+    let masks = Masks { documents: packs.then_some(documents), dropout, sinks: None };
+    let truth = |x: &[f64]| expected(x, *time, settings, packs.then_some(&firsts[..]), drops);
+    let result = attention::forward(qkv, settings, masks, false).unwrap();
+    let [output, logsumexp] = if trial.compares() { truth(x) } else { Default::default() };
+    trial.output("output", &result.output, || output);
+    trial.output("logsumexp", &result.logsumexp, || logsumexp);
+    let gradients =
+        attention::backward(dy, qkv, &result.output, &result.logsumexp, settings, masks, false).unwrap();
+    let terms = dot(dy_wide, dy_wide).sqrt();
+    trial.gradient("dqkv", &gradients.arrays()[0], (x, terms), |x| dot(dy_wide, &truth(x)[0]));
+}
+
+/// A sink takes weight from all keys of its head.
+fn with_sinks(trial: &mut Trial<'_>, operands: &Operands, settings: Settings, packs: bool) {
+    let Operands { batch, time, qkv, x, dy, dy_wide, documents, firsts } = operands;
+    let heads = settings.heads;
+    trial.label(format!("{batch}x{time} {settings:?} {packs}"));
+    let (sinks, sinks_wide) = trial.operand("sinks", [heads.query]);
+    let truth = |x: &[f64], sinks: &[f64]| {
+        let first = packs.then_some(&firsts[..]);
+        let [mut output, mut logsumexp] = expected(x, *time, settings, first, false);
+        for (line, value) in logsumexp.iter_mut().enumerate() {
+            let (b, head, t) = (line / time / heads.query, line / time % heads.query, line % time);
+            let all = value.exp() + sinks[head].exp();
+            let out = &mut output[((b * time + t) * heads.query + head) * heads.value_width..];
+            let out = &mut out[..heads.value_width];
+            out.iter_mut().for_each(|out| *out *= value.exp() / all);
+            *value = all.ln();
         }
+        [output, logsumexp]
+    };
+    let masks = Masks { documents: packs.then_some(documents), dropout: None, sinks: Some(&sinks) };
+    let result = attention::forward(qkv, settings, masks, false).unwrap();
+    let [output, logsumexp] = if trial.compares() { truth(x, &sinks_wide) } else { Default::default() };
+    trial.output("output with sinks", &result.output, || output);
+    trial.output("logsumexp with sinks", &result.logsumexp, || logsumexp);
+    let gradients =
+        attention::backward(dy, qkv, &result.output, &result.logsumexp, settings, masks, false).unwrap();
+    let terms = dot(dy_wide, dy_wide).sqrt();
+    let value = |x: &[f64], sinks: &[f64]| dot(dy_wide, &truth(x, sinks)[0]);
+    trial.gradient("dqkv with sinks", &gradients.arrays()[0], (x, terms), |x| value(x, &sinks_wide));
+    let sums = attention::sink_gradients(dy, &result.output, &result.logsumexp, &sinks, heads).unwrap();
+    for accumulate in [false, true] {
+        let target = trial.target("dsinks", [heads.query], accumulate);
+        attention::accumulate_sinks(&sums, trial.dtype, &target).unwrap();
+        trial.weight_gradient("dsinks", &target, (&sinks_wide, terms), |sinks| value(x, sinks));
     }
 }
 
@@ -141,28 +214,6 @@ fn keys_outside_a_window_change_no_bit() {
     }
 }
 
-fn check(case: &Case, batch: usize, time: usize, settings: Settings, packs: bool, drops: bool) {
-    let heads = settings.heads;
-    let what = |name: &str| format!("{name} {batch}x{time} {settings:?} {packs} {drops}");
-    let (qkv, x) = case.operand("qkv", [batch, time, heads.packed_columns()]);
-    let (dy, dy_wide) = case.operand("dy", [batch, time, heads.output_columns()]);
-    let (firsts, list) = documents(case, batch, time);
-    let dropout = drops.then(|| Mask::new(SEED, "site", MICRO_BATCH, PROBABILITY));
-    let masks = Masks { documents: packs.then_some(&firsts), dropout, sinks: None };
-    let first = packs.then_some(&list[..]);
-    let qkv = Qkv::Packed(qkv);
-    let result = attention::forward(&qkv, settings, masks, false).unwrap();
-    let [output, logsumexp] = expected(&x, time, settings, first, drops);
-    case.close(&what("output"), &read(&result.output), &output);
-    case.close(&what("logsumexp"), &read(&result.logsumexp), &logsumexp);
-    let gradients =
-        attention::backward(&dy, &qkv, &result.output, &result.logsumexp, settings, masks, false).unwrap();
-    let terms = dy_wide.iter().map(|dy| dy * dy).sum::<f64>().sqrt();
-    case.is_gradient_of_terms(&what("dqkv"), terms, &read(&gradients.arrays()[0]), &x, |x| {
-        dot(&dy_wide, &expected(x, time, settings, first, drops)[0])
-    });
-}
-
 /// Packed documents give the same results as each document alone: the same bits if they begin at a tile of
 /// keys, because all sums then have one order.
 #[test]
@@ -186,60 +237,5 @@ fn a_document_does_not_see_others() {
         };
         let expected: Vec<u32> = (0..2).flat_map(|number| bits(&part(number))).collect();
         assert_eq!(bits(&together), expected, "{}", case.name());
-    }
-}
-
-/// A sink takes weight from all keys of its head.
-#[test]
-fn sinks_take_weight_from_the_keys() {
-    for case in devices() {
-        for (batch, time, heads) in sizes(&case) {
-            for (window, soft_cap, packs) in
-                [(None, None, false), (None, Some(1.5), true), (Some(9), Some(1.5), false)]
-            {
-                let settings = Settings { window, soft_cap, ..heads.into() };
-                check_sinks(&case, batch, time, settings, packs);
-            }
-        }
-    }
-}
-
-fn check_sinks(case: &Case, batch: usize, time: usize, settings: Settings, packs: bool) {
-    let heads = settings.heads;
-    let what = |name: &str| format!("{name} {batch}x{time} {settings:?} {packs}");
-    let (firsts, list) = documents(case, batch, time);
-    let (qkv, x) = case.operand("qkv", [batch, time, heads.packed_columns()]);
-    let (dy, dy_wide) = case.operand("dy", [batch, time, heads.output_columns()]);
-    let (sinks, sinks_wide) = case.operand("sinks", [heads.query]);
-    let with_sinks = |x: &[f64], sinks: &[f64]| {
-        let [mut output, mut logsumexp] = expected(x, time, settings, packs.then_some(&list[..]), false);
-        for (line, value) in logsumexp.iter_mut().enumerate() {
-            let (b, head, t) = (line / time / heads.query, line / time % heads.query, line % time);
-            let all = value.exp() + sinks[head].exp();
-            let out = &mut output[((b * time + t) * heads.query + head) * heads.value_width..];
-            let out = &mut out[..heads.value_width];
-            out.iter_mut().for_each(|out| *out *= value.exp() / all);
-            *value = all.ln();
-        }
-        [output, logsumexp]
-    };
-    let masks = Masks { documents: packs.then_some(&firsts), dropout: None, sinks: Some(&sinks) };
-    let qkv = Qkv::Packed(qkv);
-    let result = attention::forward(&qkv, settings, masks, false).unwrap();
-    let [output, logsumexp] = with_sinks(&x, &sinks_wide);
-    case.close(&what("output"), &read(&result.output), &output);
-    case.close(&what("logsumexp"), &read(&result.logsumexp), &logsumexp);
-    let gradients =
-        attention::backward(&dy, &qkv, &result.output, &result.logsumexp, settings, masks, false).unwrap();
-    let terms = dy_wide.iter().map(|dy| dy * dy).sum::<f64>().sqrt();
-    let value = |x: &[f64], sinks: &[f64]| dot(&dy_wide, &with_sinks(x, sinks)[0]);
-    let dqkv = read(&gradients.arrays()[0]);
-    case.is_gradient_of_terms(&what("dqkv"), terms, &dqkv, &x, |x| value(x, &sinks_wide));
-    let sums = attention::sink_gradients(&dy, &result.output, &result.logsumexp, &sinks, heads).unwrap();
-    for accumulate in [false, true] {
-        let target = case.target("dsinks", [heads.query], accumulate);
-        attention::accumulate_sinks(&sums, case.dtype, &target).unwrap();
-        let actual = case.added(&target, "dsinks");
-        case.is_gradient_of_terms(&what("dsinks"), terms, &actual, &sinks_wide, |sinks| value(&x, sinks));
     }
 }

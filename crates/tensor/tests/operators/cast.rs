@@ -3,6 +3,7 @@ use tensor::ops::{DTYPES, cast};
 use tensor::{DType, Tensor};
 
 use crate::support::{LENGTHS, bits, devices, normal, read, tensor, typed};
+use crate::trial::Trial;
 
 #[test]
 fn casts_round_to_nearest_and_back_are_exact() {
@@ -40,5 +41,23 @@ fn casts_round_to_nearest_and_back_are_exact() {
         let (nan, narrow) = (tensor(&device, &[f32::NAN], [1]), typed(&device, half, &[0.0], [1]));
         cast::into(&nan, &narrow).unwrap();
         assert!(read(&narrow)[0].is_nan());
+    }
+}
+
+pub(crate) fn declared(trial: &mut Trial<'_>) {
+    for length in LENGTHS {
+        let (x, wide) = trial.operand("x", [length]);
+        // Between f32 and half types.
+        let single = trial.dtype == DType::F32;
+        for dtype in DTYPES.iter().copied().filter(|dtype| (*dtype == DType::F32) != single) {
+            trial.label(format!("{length} to {dtype}"));
+            let cast = Tensor::empty(&trial.device, [length], dtype, Request::new(Category::Other, "test"));
+            let cast = cast.unwrap();
+            cast::into(&x, &cast).unwrap();
+            match dtype {
+                DType::F32 => trial.rounded_output("cast to f32", &cast, || wide.clone()),
+                _ => trial.result("cast", &cast),
+            }
+        }
     }
 }

@@ -1,9 +1,9 @@
 use device::Backend;
 use tensor::Tensor;
-use tensor::ops::GradientTarget;
 use tensor::ops::convolution::{self, ConvolutionOptions};
 
 use crate::support::{Case, devices, dot, read};
+use crate::trial::Trial;
 
 /// Sizes of a case: images, height, width, channels, outputs, kernel; and the options.
 pub(crate) struct Sizes {
@@ -82,59 +82,53 @@ impl Sizes {
     }
 }
 
-fn count(sizes: [usize; 4]) -> usize {
-    sizes.iter().product()
-}
-
-#[test]
-fn outputs_and_gradients_are_those_of_plain_code() {
-    for case in devices() {
-        for sizes in table() {
-            let (x, x_wide) = case.operand("x", sizes.input);
-            let (weight, weight_wide) = case.operand("weight", sizes.weight());
-            let (dy, dy_wide) = case.operand("dy", sizes.output());
-            let what =
-                |part: &str| format!("{part} of {:?} {:?} {:?}", sizes.input, sizes.kernel, sizes.options);
-            let mut expected = [count(sizes.output()), x_wide.len(), weight_wide.len()].map(|n| vec![0.0; n]);
+pub(crate) fn declared(trial: &mut Trial<'_>) {
+    for sizes in table() {
+        trial.label(format!("{:?} {:?} {:?}", sizes.input, sizes.kernel, sizes.options));
+        let (x, x_wide) = trial.operand("x", sizes.input);
+        let (weight, weight_wide) = trial.operand("weight", sizes.weight());
+        let (dy, dy_wide) = trial.operand("dy", sizes.output());
+        let mut expected = [&dy_wide, &x_wide, &weight_wide].map(|like| vec![0.0; like.len()]);
+        if trial.compares() {
             let [output, dx, dw] = &mut expected;
             sizes.terms(|o, i, w| {
                 output[o] += x_wide[i] * weight_wide[w];
                 dx[i] += dy_wide[o] * weight_wide[w];
                 dw[w] += dy_wide[o] * x_wide[i];
             });
-            let actual = convolution::forward(&x, &weight, &sizes.options).unwrap();
-            assert_eq!(actual.shape(), sizes.output().into());
-            case.close(&what("output"), &read(&actual), &expected[0]);
-            let size = [sizes.input[1], sizes.input[2]];
-            let actual = convolution::backward_input(&dy, &weight, size, &sizes.options).unwrap();
-            assert_eq!(actual.shape(), sizes.input.into());
-            case.close(&what("input's gradient"), &read(&actual), &expected[1]);
-            for accumulate in [false, true] {
-                let target = case.target("dw", sizes.weight(), accumulate);
-                convolution::backward_weight(&dy, &x, &target, &sizes.options).unwrap();
-                let added = case.added(&target, "dw");
-                case.close(&what("weight's gradient"), &added, &expected[2]);
-            }
+        }
+        let [output, dx, dw] = expected;
+        let actual = convolution::forward(&x, &weight, &sizes.options).unwrap();
+        assert_eq!(actual.shape(), sizes.output().into());
+        trial.output("output", &actual, || output);
+        let size = [sizes.input[1], sizes.input[2]];
+        let actual = convolution::backward_input(&dy, &weight, size, &sizes.options).unwrap();
+        assert_eq!(actual.shape(), sizes.input.into());
+        trial.output("dx", &actual, || dx);
+        for accumulate in [false, true] {
+            let target = trial.target("dw", sizes.weight(), accumulate);
+            convolution::backward_weight(&dy, &x, &target, &sizes.options).unwrap();
+            trial.weight_gradient_is("dw", &target, || dw.clone());
         }
     }
+    half_gradients(trial, &table()[3]);
 }
 
-#[test]
-fn weight_gradients_in_the_compute_type_are_rounded() {
-    for case in devices() {
-        let sizes = &table()[3];
-        let (x, _) = case.operand("x", sizes.input);
-        let (dy, _) = case.operand("dy", sizes.output());
-        let run = |target: &GradientTarget| {
+/// Gradients of weights in the compute type are rounded.
+fn half_gradients(trial: &mut Trial<'_>, sizes: &Sizes) {
+    trial.label(format!("{:?} {:?} {:?}", sizes.input, sizes.kernel, sizes.options));
+    let (x, _) = trial.operand("x", sizes.input);
+    let (dy, _) = trial.operand("dy", sizes.output());
+    let targets = [false, true].map(|accumulate| {
+        let targets = trial.targets("dw", sizes.weight(), accumulate);
+        for target in &targets {
             convolution::backward_weight(&dy, &x, target, &sizes.options).unwrap();
-        };
-        let targets = case.targets("dw", sizes.weight(), false);
-        targets.iter().for_each(run);
-        case.is_rounded("convolution", &targets);
-        let targets = case.targets("dw", sizes.weight(), true);
-        targets.iter().for_each(run);
-        case.close("accumulated", &read(&targets[1].tensor), &read(&targets[0].tensor));
-    }
+        }
+        targets
+    });
+    let [overwritten, [single, own]] = &targets;
+    trial.rounded("dw in the compute type", overwritten);
+    trial.output("dw added in the compute type", &own.tensor, || read(&single.tensor));
 }
 
 #[test]

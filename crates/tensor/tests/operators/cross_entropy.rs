@@ -3,7 +3,8 @@ use tensor::ops::{linear_cross_entropy, soft_cross_entropy};
 use tensor::{DType, Tensor};
 
 use crate::reference;
-use crate::support::{Case, bits, close, devices, read, tensor};
+use crate::support::{bits, close, devices, read, tensor};
+use crate::trial::Trial;
 
 /// Rows, vocab: short rows, odd ones, rows that fit in a block's shared memory, and longer ones.
 const SIZES: [[usize; 2]; 10] = [
@@ -19,37 +20,58 @@ const SIZES: [[usize; 2]; 10] = [
     [3, 60_001],
 ];
 
-fn targets(case: &Case, rows: usize, vocab: usize) -> (Tensor, Vec<u32>) {
-    let ids = case.indices("targets", rows, vocab);
-    (tensor(&case.device, &ids, [rows]), ids)
-}
-
-#[test]
-fn loss_and_gradient() {
-    for case in devices() {
-        for ([rows, vocab], scale) in SIZES.into_iter().zip([1.0f32, 0.125].into_iter().cycle()) {
-            let what = format!("{rows}x{vocab} scale {scale}");
-            let (logits, logits_wide) = case.operand("logits", [rows, vocab]);
-            let (target, ids) = targets(&case, rows, vocab);
-            let result = cross_entropy::forward(logits, &target, scale, true).unwrap();
-            let value = |logits: &[f64]| f64::from(scale) * reference::cross_entropy(logits, &ids);
-            // The loss is f32 for all types of scores.
-            close(&format!("{what}, {}", case.name()), &read(&result.loss), &[value(&logits_wide)]);
-            let gradient = read(&result.gradient.unwrap());
-            let exact: Vec<f64> = gradient_of(&logits_wide, &ids, f64::from(scale));
-            case.close(&what, &gradient, &exact);
-            if vocab <= 1000 {
-                case.is_gradient(&what, &gradient, &logits_wide, value);
-            }
-        }
+pub(crate) fn declared(trial: &mut Trial<'_>) {
+    for (number, size) in SIZES.into_iter().enumerate() {
+        loss_and_gradient(trial, size, [1.0, 0.125][number % 2], None);
+        loss_and_gradient(trial, size, 0.5, Some([2, 3, 1][number % 3]));
+    }
+    for vocab in [300, 50_304, 70_003] {
+        forms(trial, vocab);
     }
 }
 
-/// scale · (softmax − one-hot) / rows.
+/// Some targets are ignored: the first one, and every so many after it.
+fn loss_and_gradient(trial: &mut Trial<'_>, [rows, vocab]: [usize; 2], scale: f32, ignored: Option<usize>) {
+    trial.label(format!("{rows}x{vocab} scale {scale} ignored {ignored:?}"));
+    let (logits, logits_wide) = trial.operand("logits", [rows, vocab]);
+    let mut ids = trial.indices("targets", rows, vocab);
+    if let Some(every) = ignored {
+        ids.iter_mut().step_by(every).for_each(|id| *id = IGNORED);
+    }
+    let targets = tensor(&trial.device, &ids, [rows]);
+    let result = cross_entropy::forward(logits, &targets, scale, true).unwrap();
+    let value = |logits: &[f64]| f64::from(scale) * mean_of(logits, &ids);
+    // The loss is f32 for all types of scores.
+    trial.single_output("loss", &result.loss, || vec![value(&logits_wide)]);
+    let gradient = result.gradient.unwrap();
+    trial.output("gradient", &gradient, || gradient_of(&logits_wide, &ids, f64::from(scale)));
+    if ignored.is_none() && vocab <= 1000 {
+        trial.gradient("gradient by differences", &gradient, (&logits_wide, 0.0), value);
+    }
+    if ignored.is_some() && trial.compares() {
+        let gradient = read(&gradient);
+        let mut without = ids.iter().zip(gradient.chunks(vocab)).filter(|(id, _)| **id == IGNORED);
+        let zeros = without.all(|(_, slopes)| slopes.iter().all(|slope| *slope == 0.0));
+        assert!(zeros, "{}, {}", trial.what("gradient of ignored targets"), trial.name());
+    }
+}
+
+/// The mean over rows that are not ignored; 0 if all are.
+fn mean_of(logits: &[f64], targets: &[u32]) -> f64 {
+    let rows = logits.chunks(logits.len() / targets.len()).zip(targets);
+    let (scores, targets): (Vec<&[f64]>, Vec<u32>) =
+        rows.filter(|(_, target)| **target != IGNORED).map(|(row, target)| (row, *target)).unzip();
+    if targets.is_empty() { 0.0 } else { reference::cross_entropy(&scores.concat(), &targets) }
+}
+
+/// scale · (softmax − one-hot) / rows that are not ignored, and 0 in those that are.
 fn gradient_of(logits: &[f64], targets: &[u32], scale: f64) -> Vec<f64> {
-    let vocab = logits.len() / targets.len().max(1);
-    let weight = scale / targets.len() as f64;
+    let vocab = logits.len() / targets.len();
+    let weight = scale / targets.iter().filter(|target| **target != IGNORED).count() as f64;
     let row = |(row, target): (&[f64], &u32)| {
+        if *target == IGNORED {
+            return vec![0.0; vocab];
+        }
         let largest = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let total: f64 = row.iter().map(|x| (x - largest).exp()).sum();
         let hot = |i: usize| f64::from(u8::from(i == *target as usize));
@@ -58,31 +80,34 @@ fn gradient_of(logits: &[f64], targets: &[u32], scale: f64) -> Vec<f64> {
             .map(|(i, x)| weight * ((x - largest).exp() / total - hot(i)))
             .collect::<Vec<_>>()
     };
-    logits.chunks(vocab.max(1)).zip(targets).flat_map(row).collect()
+    logits.chunks(vocab).zip(targets).flat_map(row).collect()
 }
 
-#[test]
-fn in_place_apart_and_without_gradient_give_the_same_bits() {
-    for case in devices() {
-        for vocab in [300, 50_304, 70_003] {
-            let (logits, before) = case.operand("logits", [3, 5, vocab]);
-            let ids = case.indices("targets", 15, vocab);
-            let targets = tensor(&case.device, &ids, [3, 5]);
-            let without = cross_entropy::forward(logits.clone(), &targets, 0.5, false).unwrap();
-            assert!(without.gradient.is_none());
-            let apart = cross_entropy::forward(logits.clone(), &targets, 0.5, true).unwrap();
-            assert_eq!(read(&logits), before, "scores that others look at stay");
-            let address = logits.region().buffer.address();
-            let in_place = cross_entropy::forward(logits, &targets, 0.5, true).unwrap();
-            let (apart_gradient, gradient) = (apart.gradient.unwrap(), in_place.gradient.unwrap());
-            assert_eq!(gradient.region().buffer.address(), address);
-            assert_ne!(apart_gradient.region().buffer.address(), address);
-            assert!(gradient.is_unique());
-            assert_eq!(bits(&gradient), bits(&apart_gradient));
-            assert_eq!(bits(&in_place.loss), bits(&apart.loss));
-            assert_eq!(bits(&in_place.loss), bits(&without.loss));
-        }
+/// Results that overwrite the scores, results apart, and those without gradient have the same bits.
+fn forms(trial: &mut Trial<'_>, vocab: usize) {
+    trial.label(format!("3x5x{vocab}"));
+    let (logits, before) = trial.operand("logits", [3, 5, vocab]);
+    let targets = tensor(&trial.device, &trial.indices("targets", 15, vocab), [3, 5]);
+    let without = cross_entropy::forward(logits.clone(), &targets, 0.5, false).unwrap();
+    assert!(without.gradient.is_none());
+    trial.result("loss without gradient", &without.loss);
+    let apart = cross_entropy::forward(logits.clone(), &targets, 0.5, true).unwrap();
+    let apart_gradient = apart.gradient.unwrap();
+    trial.same("loss apart", &apart.loss, &without.loss);
+    trial.result("gradient apart", &apart_gradient);
+    if trial.compares() {
+        assert_eq!(read(&logits), before, "scores that others look at stay");
     }
+    let address = logits.region().buffer.address();
+    let overwriting = cross_entropy::forward(logits, &targets, 0.5, true).unwrap();
+    let gradient = overwriting.gradient.unwrap();
+    if trial.compares() {
+        assert_eq!(gradient.region().buffer.address(), address);
+        assert_ne!(apart_gradient.region().buffer.address(), address);
+    }
+    assert!(gradient.is_unique());
+    trial.same("loss of overwritten scores", &overwriting.loss, &apart.loss);
+    trial.same("gradient of overwritten scores", &gradient, &apart_gradient);
 }
 
 #[test]
@@ -95,37 +120,6 @@ fn scores_of_any_size_give_finite_losses() {
         close("loss", &read(&result.loss), &[expected]);
         let p = 1.0 / (1.0 + 1f64.exp());
         close("gradient", &read(&result.gradient.unwrap()), &[0.0, 0.0, 0.0, p / 2.0, -p / 2.0, 0.0]);
-    }
-}
-
-#[test]
-fn ignored_targets_have_no_loss_and_no_gradient() {
-    for case in devices() {
-        for ([rows, vocab], every) in SIZES.into_iter().zip([2, 3, 1].into_iter().cycle()) {
-            let what = format!("{rows}x{vocab} every {every}");
-            let (logits, logits_wide) = case.operand("logits", [rows, vocab]);
-            let (_, mut ids) = targets(&case, rows, vocab);
-            ids.iter_mut().step_by(every).for_each(|id| *id = IGNORED);
-            let valid_rows: Vec<usize> = (0..rows).filter(|row| ids[*row] != IGNORED).collect();
-            let scores: Vec<f64> =
-                valid_rows.iter().flat_map(|row| logits_wide[row * vocab..][..vocab].to_vec()).collect();
-            let targets: Vec<u32> = valid_rows.iter().map(|row| ids[*row]).collect();
-            let result =
-                cross_entropy::forward(logits, &tensor(&case.device, &ids, [rows]), 0.5, true).unwrap();
-            let loss =
-                if valid_rows.is_empty() { 0.0 } else { 0.5 * reference::cross_entropy(&scores, &targets) };
-            close(&format!("{what}, {}", case.name()), &read(&result.loss), &[loss]);
-            let gradient = read(&result.gradient.unwrap());
-            let (mut own, mut exact) = (vec![], gradient_of(&scores, &targets, 0.5));
-            for (row, gradient) in gradient.chunks(vocab).enumerate() {
-                match valid_rows.contains(&row) {
-                    true => own.extend_from_slice(gradient),
-                    false => assert!(gradient.iter().all(|slope| *slope == 0.0), "{what}"),
-                }
-            }
-            exact.truncate(own.len());
-            case.close(&what, &own, &exact);
-        }
     }
 }
 

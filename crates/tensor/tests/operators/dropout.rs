@@ -1,7 +1,8 @@
 use device::Category;
 use tensor::ops::dropout::{Mask, apply};
 
-use crate::support::{LENGTHS, bits, devices, read};
+use crate::support::{LENGTHS, devices, read};
+use crate::trial::Trial;
 
 const SEED: u64 = 3;
 
@@ -15,28 +16,34 @@ fn factors(site: &str, micro_batch: u64, probability: f64, count: usize) -> Vec<
     (0..count).map(|i| if word(i) < threshold { 0.0 } else { scale }).collect()
 }
 
-#[test]
-fn elements_are_dropped_by_their_random_words_and_others_scaled() {
-    for case in devices() {
-        for (length, probability) in LENGTHS.into_iter().flat_map(|n| [(n, 0.1), (n, 0.5), (n, 0.9)]) {
-            let what = format!("{length} {probability}");
-            let mask = Mask::new(SEED, "site", 1 << 33, probability);
+/// Elements are dropped by their random words, and others scaled.
+pub(crate) fn declared(trial: &mut Trial<'_>) {
+    for (length, probability) in LENGTHS.into_iter().flat_map(|n| [(n, 0.1), (n, 0.5), (n, 0.9)]) {
+        trial.label(format!("{length} {probability}"));
+        let mask = Mask::new(SEED, "site", 1 << 33, probability);
+        let (x, x_wide) = trial.operand("x", [length]);
+        let apart = apply(x.clone(), mask, Category::Activation).unwrap();
+        trial.rounded_output("operand in use", &x, || x_wide.clone());
+        trial.output("output", &apart, || {
             let factors = factors("site", 1 << 33, probability, length);
-            let (x, x_wide) = case.operand("x", [length]);
-            let apart = apply(x.clone(), mask, Category::Activation).unwrap();
-            assert_eq!(read(&x), x_wide, "an operand in use stays");
-            let expected: Vec<f64> = x_wide.iter().zip(&factors).map(|(x, factor)| x * factor).collect();
-            case.close(&what, &read(&apart), &expected);
-            let address = x.region().buffer.address();
-            let in_place = apply(x, mask, Category::Activation).unwrap();
-            assert_eq!(in_place.region().buffer.address(), address, "{what}");
-            assert_eq!(bits(&in_place), bits(&apart), "{what}");
             if length > 10_000 {
                 let dropped = factors.iter().filter(|factor| **factor == 0.0).count() as f64;
-                assert!((dropped / length as f64 - probability).abs() < 0.01, "{what}: {dropped}");
+                assert!(
+                    (dropped / length as f64 - probability).abs() < 0.01,
+                    "{length} {probability}: {dropped}"
+                );
             }
-        }
+            x_wide.iter().zip(&factors).map(|(x, factor)| x * factor).collect()
+        });
+        let address = x.region().buffer.address();
+        let in_place = apply(x, mask, Category::Activation).unwrap();
+        assert_eq!(in_place.region().buffer.address(), address, "{}", trial.what("in place"));
+        trial.same("output in place", &in_place, &apart);
     }
+    trial.label("1000 0".into());
+    let (x, x_wide) = trial.operand("x", [1000]);
+    let output = apply(x, Mask::new(SEED, "site", 0, 0.0), Category::Activation).unwrap();
+    trial.rounded_output("output that keeps all elements", &output, || x_wide);
 }
 
 #[test]
@@ -51,14 +58,5 @@ fn sites_micro_batches_and_seeds_have_different_masks() {
     for other in [factors(1, "b", 0), factors(1, "a", 1), factors(2, "a", 0), factors(1, "a", 1 << 32)] {
         let same = one.iter().zip(&other).filter(|(a, b)| a == b).count();
         assert!((80..176).contains(&same), "{same} of 256 are the same");
-    }
-}
-
-#[test]
-fn probability_0_keeps_all_elements() {
-    for case in devices() {
-        let (x, x_wide) = case.operand("x", [1000]);
-        let output = apply(x, Mask::new(SEED, "site", 0, 0.0), Category::Activation).unwrap();
-        assert_eq!(read(&output), x_wide);
     }
 }

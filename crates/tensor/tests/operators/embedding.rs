@@ -2,7 +2,8 @@ use tensor::DType;
 use tensor::ops::embedding;
 
 use crate::reference;
-use crate::support::{Case, bits, devices, dot, half_precision, read, tensor, wide};
+use crate::support::{devices, dot, read, tensor, wide};
+use crate::trial::Trial;
 
 /// Batch, time, vocabulary, context, width: tokens that occur never, rarely, and more often than a warp has
 /// threads.
@@ -17,92 +18,84 @@ const SIZES: [[usize; 5]; 8] = [
     [3, 111, 10, 111, 65],
 ];
 
-#[test]
-fn forward_adds_the_rows_of_its_tables() {
-    for case in devices() {
-        for ([batch, time, vocab, context, width], learned) in
-            SIZES.into_iter().flat_map(|size| [(size, true), (size, false)])
-        {
-            let ids = case.indices("tokens", batch * time, vocab);
-            let (table, table_wide) = case.operand("table", [vocab, width]);
-            let (positions, positions_wide) = case.operand("positions", [context, width]);
-            let tokens = tensor(&case.device, &ids, [batch, time]);
-            let output = embedding::forward(&tokens, &table, learned.then_some(&positions)).unwrap();
-            assert_eq!(output.shape(), [batch, time, width].into());
-            let positions_wide = learned.then_some(&positions_wide[..]);
-            let expected = reference::embedding(&ids, &table_wide, positions_wide, time, width);
-            let rounded: Vec<f64> = expected.iter().map(|v| f64::from(case.round(*v as f32))).collect();
-            assert_eq!(read(&output), rounded, "{}", case.name());
-        }
+pub(crate) fn declared(trial: &mut Trial<'_>) {
+    for size in SIZES {
+        forward(trial, size);
+        [false, true].into_iter().for_each(|accumulate| gradients(trial, size, accumulate));
     }
 }
 
-#[test]
-fn gradients_match_finite_differences() {
-    for case in devices() {
-        for size in SIZES {
-            [false, true].into_iter().for_each(|accumulate| gradients(&case, size, accumulate));
-        }
+/// Outputs are sums of rows of the tables, rounded once.
+fn forward(trial: &mut Trial<'_>, [batch, time, vocab, context, width]: [usize; 5]) {
+    trial.label(format!("{batch}x{time} of {vocab}, width {width}"));
+    let ids = trial.indices("tokens", batch * time, vocab);
+    let tokens = tensor(&trial.device, &ids, [batch, time]);
+    let (table, table_wide) = trial.operand("table", [vocab, width]);
+    let (positions, positions_wide) = trial.operand("positions", [context, width]);
+    let learned = (Some(&positions), Some(&positions_wide[..]));
+    for (part, (positions, wide)) in [("output", learned), ("output without positions", (None, None))] {
+        let output = embedding::forward(&tokens, &table, positions).unwrap();
+        assert_eq!(output.shape(), [batch, time, width].into());
+        trial.rounded_output(part, &output, || reference::embedding(&ids, &table_wide, wide, time, width));
     }
 }
 
-fn gradients(case: &Case, [batch, time, vocab, context, width]: [usize; 5], accumulate: bool) {
-    let ids = case.indices("tokens", batch * time, vocab);
-    let (_, table) = case.operand("table", [vocab, width]);
-    let (_, positions) = case.operand("positions", [context, width]);
-    let (dy, dy_wide) = case.operand("dy", [batch, time, width]);
-    let dtable = case.target("dtable", [vocab, width], accumulate);
-    let dpositions = case.target("dpositions", [context, width], accumulate);
-    let tokens = tensor(&case.device, &ids, [batch, time]);
+fn gradients(trial: &mut Trial<'_>, [batch, time, vocab, context, width]: [usize; 5], accumulate: bool) {
+    trial.label(format!("{batch}x{time} of {vocab}, width {width}, accumulate {accumulate}"));
+    let ids = trial.indices("tokens", batch * time, vocab);
+    let tokens = tensor(&trial.device, &ids, [batch, time]);
+    let (_, table) = trial.operand("table", [vocab, width]);
+    let (_, positions) = trial.operand("positions", [context, width]);
+    let (dy, dy_wide) = trial.operand("dy", [batch, time, width]);
+    let [dtable, alone, padded] = ["dtable"; 3].map(|name| trial.target(name, [vocab, width], accumulate));
+    let dpositions = trial.target("dpositions", [context, width], accumulate);
+    let before = [&dtable, &dpositions].map(|target| match accumulate && trial.compares() {
+        true => target.tensor.to_vec::<f32>().unwrap(),
+        false => vec![0.0; target.tensor.elements()],
+    });
+
     embedding::backward_weight(&dy, &tokens, &dtable, Some(&dpositions)).unwrap();
     let value = |table: &[f64], positions: &[f64]| {
         dot(&dy_wide, &reference::embedding(&ids, table, Some(positions), time, width))
     };
-    let dtable = case.added(&dtable, "dtable");
-    case.is_gradient("table", &dtable, &table, |table| value(table, &positions));
-    let dpositions = case.added(&dpositions, "dpositions");
-    case.is_gradient("positions", &dpositions, &positions, |positions| value(&table, positions));
-}
-
-/// Rounded sums depend on the order.
-#[test]
-fn every_row_adds_its_gradients_in_the_order_of_positions() {
-    for case in devices() {
-        for ([batch, time, vocab, context, width], accumulate) in
-            SIZES.into_iter().flat_map(|size| [(size, false), (size, true)])
-        {
-            let ids = case.indices("tokens", batch * time, vocab);
-            let (dy, dy_wide) = case.operand("dy", [batch, time, width]);
-            let dtable = case.target("dtable", [vocab, width], accumulate);
-            let dpositions = case.target("dpositions", [context, width], accumulate);
-            let [mut table, mut positions] = [&dtable, &dpositions].map(|target| {
-                let before = target.tensor.to_vec::<f32>().unwrap();
-                if accumulate { before } else { vec![0.0; before.len()] }
-            });
-            for (row, dy) in dy_wide.chunks(width).enumerate() {
-                let token = ids[row] as usize * width;
-                let position = row % time * width;
-                for (column, dy) in dy.iter().enumerate() {
+    trial.weight_gradient("dtable", &dtable, (&table, 0.0), |table| value(table, &positions));
+    trial.weight_gradient("dpositions", &dpositions, (&positions, 0.0), |positions| value(&table, positions));
+    // Rounded sums depend on the order: every row adds its gradients in the order of positions.
+    let sums = |padding: Option<u32>| {
+        let [mut table, mut positions] = before.clone();
+        for (row, dy) in dy_wide.chunks(width).enumerate() {
+            let (token, position) = (ids[row] as usize * width, row % time * width);
+            for (column, dy) in dy.iter().enumerate() {
+                if padding != Some(ids[row]) {
                     table[token + column] += *dy as f32;
-                    positions[position + column] += *dy as f32;
                 }
+                positions[position + column] += *dy as f32;
             }
-            let tokens = tensor(&case.device, &ids, [batch, time]);
-            embedding::backward_weight(&dy, &tokens, &dtable, Some(&dpositions)).unwrap();
-            let what = format!("{batch}x{time} of {vocab}, width {width}, {}", case.name());
-            assert_eq!(read(&dtable.tensor), wide(&table), "{what}");
-            assert_eq!(read(&dpositions.tensor), wide(&positions), "{what}");
-            let alone = case.target("dtable", [vocab, width], accumulate);
-            embedding::backward_weight(&dy, &tokens, &alone, None).unwrap();
-            assert_eq!(bits(&alone.tensor), bits(&dtable.tensor), "{what} without positions");
-            let padded = case.target("dtable", [vocab, width], accumulate);
-            embedding::backward_padded(&dy, &tokens, Some(ids[0]), &padded, None).unwrap();
-            let before = case.target("dtable", [vocab, width], accumulate).tensor.to_vec::<f32>().unwrap();
-            let row = ids[0] as usize * width..(ids[0] as usize + 1) * width;
-            let unused = if accumulate { before[row.clone()].to_vec() } else { vec![0.0; width] };
-            table[row].copy_from_slice(&unused);
-            assert_eq!(read(&padded.tensor), wide(&table), "{what} with padding");
         }
+        [wide(&table), wide(&positions)]
+    };
+    if trial.compares() {
+        let [table, positions] = sums(None);
+        assert_eq!(read(&dtable.tensor), table, "{}, {}", trial.what("order of dtable"), trial.name());
+        let what = trial.what("order of dpositions");
+        assert_eq!(read(&dpositions.tensor), positions, "{what}, {}", trial.name());
+    }
+    embedding::backward_weight(&dy, &tokens, &alone, None).unwrap();
+    trial.same("dtable without positions", &alone.tensor, &dtable.tensor);
+    embedding::backward_padded(&dy, &tokens, Some(ids[0]), &padded, None).unwrap();
+    trial.rounded_output("dtable with padding", &padded.tensor, || {
+        let [table, _] = sums(Some(ids[0]));
+        table
+    });
+    // Gradients in half precision are rounded f32 gradients.
+    if trial.dtype != DType::F32 {
+        let dtable = trial.targets("dtable", [vocab, width], accumulate);
+        let dpositions = trial.targets("dpositions", [context, width], accumulate);
+        for (dtable, dpositions) in dtable.iter().zip(&dpositions) {
+            embedding::backward_weight(&dy, &tokens, dtable, Some(dpositions)).unwrap();
+        }
+        trial.rounded("dtable in half precision", &dtable);
+        trial.rounded("dpositions in half precision", &dpositions);
     }
 }
 
@@ -115,26 +108,5 @@ fn a_row_adds_its_tokens_in_order() {
         let table = case.target("", [3, 1], false);
         embedding::backward_weight(&dy, &tokens, &table, Some(&case.target("", [2, 1], false))).unwrap();
         assert_eq!(read(&table.tensor), [0.0, 0.0, 0.0]);
-    }
-}
-
-#[test]
-fn gradients_in_half_precision_are_rounded_f32_gradients() {
-    for case in half_precision() {
-        for ([batch, time, vocab, context, width], accumulate) in
-            SIZES.into_iter().flat_map(|size| [(size, false), (size, true)])
-        {
-            let ids = case.indices("tokens", batch * time, vocab);
-            let tokens = tensor(&case.device, &ids, [batch, time]);
-            let (dy, _) = case.operand("dy", [batch, time, width]);
-            let tables = case.targets("dtable", [vocab, width], accumulate);
-            let positions = case.targets("dpositions", [context, width], accumulate);
-            for (table, positions) in tables.iter().zip(&positions) {
-                embedding::backward_weight(&dy, &tokens, table, Some(positions)).unwrap();
-            }
-            let what = format!("{batch}x{time} of {vocab}, width {width}, {accumulate}");
-            case.is_rounded(&what, &tables);
-            case.is_rounded(&what, &positions);
-        }
     }
 }

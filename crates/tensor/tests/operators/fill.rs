@@ -1,14 +1,13 @@
 use tensor::ops::fill;
 
-use crate::support::{LENGTHS, devices, read};
+use crate::support::LENGTHS;
+use crate::trial::Trial;
 
-#[test]
-fn every_element_is_the_constant() {
-    for case in devices() {
-        for length in LENGTHS {
-            let (x, _) = case.operand("x", [length]);
-            fill::constant(&x, -2.5).unwrap();
-            assert_eq!(read(&x), vec![-2.5; length]);
-        }
+pub(crate) fn declared(trial: &mut Trial<'_>) {
+    for length in LENGTHS {
+        trial.label(format!("{length}"));
+        let (x, _) = trial.operand("x", [length]);
+        fill::constant(&x, -2.5).unwrap();
+        trial.rounded_output("constant", &x, || vec![-2.5; length]);
     }
 }

@@ -4,7 +4,8 @@ use tensor::ops::folded_convolution::{self, Ending, Norm};
 use tensor::{DType, Tensor};
 
 use crate::convolution::{Sizes, table};
-use crate::support::{Case, bits, devices, read, tensor, typed};
+use crate::support::{Case, devices, read, typed};
+use crate::trial::Trial;
 
 const EPSILON: f32 = 1e-5;
 /// Factor by which the error of a folded result may exceed that of a convolution and a norm in turn: one
@@ -14,78 +15,74 @@ const CHANCE: f64 = 2.0;
 /// The operands of a call, and their values.
 struct Operands {
     x: Tensor,
-    /// In f32, of values that the case's type represents.
-    weight: Tensor,
-    norm: [Tensor; 4],
     residual: Tensor,
-    /// Results of the convolution, normalised, in f64.
-    normalised: Vec<f64>,
+    x_wide: Vec<f64>,
     residual_wide: Vec<f64>,
+    /// The convolution's weight, of values that the case's type represents.
+    kernel: Vec<f32>,
+    /// Weight, bias, mean and variance of the norm.
+    norm: [Vec<f32>; 4],
 }
 
 impl Operands {
     fn new(case: &Case, sizes: &Sizes) -> Self {
         let (x, x_wide) = case.operand("x", sizes.input);
-        let (_, weight_wide) = case.operand("weight", sizes.weight());
         let (residual, residual_wide) = case.operand("residual", sizes.output());
-        let outputs = sizes.outputs;
-        let vectors = ["norm's weight", "norm's bias", "mean", "variance"].map(|name| {
-            let values = case.normal(name, outputs);
+        let kernel = case.normal("weight", sizes.weight().iter().product());
+        let norm = ["norm's weight", "norm's bias", "mean", "variance"].map(|name| {
+            let values = case.normal(name, sizes.outputs);
             let variance = |value: &f32| case.round(0.5 + value * value);
             if name == "variance" { values.iter().map(variance).collect() } else { values }
         });
-        let [scale, bias, mean, variance] = vectors.each_ref().map(|values| &values[..]);
-        let mut normalised = vec![0.0; sizes.output().iter().product()];
-        sizes.terms(|o, i, w| normalised[o] += x_wide[i] * weight_wide[w]);
-        for (at, value) in normalised.iter_mut().enumerate() {
-            let channel = at % outputs;
-            let [scale, bias, mean, variance] =
-                [scale, bias, mean, variance].map(|values| f64::from(values[channel]));
-            *value = (*value - mean) / (variance + f64::from(EPSILON)).sqrt() * scale + bias;
-        }
-        let weight: Vec<f32> = weight_wide.iter().map(|value| *value as f32).collect();
-        Operands {
-            x,
-            weight: tensor(&case.device, &weight, sizes.weight()),
-            norm: vectors.map(|values| tensor(&case.device, &values, [outputs])),
-            residual,
-            normalised,
-            residual_wide,
-        }
+        Operands { x, residual, x_wide, residual_wide, kernel, norm }
     }
 
-    /// Weight and parameters of the norm in another type.
-    fn stored(&self, dtype: DType) -> [Tensor; 3] {
-        let [scale, bias, ..] = &self.norm;
-        [&self.weight, scale, bias].map(|single| {
-            let (values, count) = (single.to_vec::<f32>().unwrap(), single.elements());
-            typed(single.device(), dtype, &values, [count]).reshape(single.shape()).unwrap()
-        })
+    /// The convolution's weight in `dtype`.
+    fn weight(&self, dtype: DType, sizes: &Sizes) -> Tensor {
+        typed(self.x.device(), dtype, &self.kernel, sizes.weight())
+    }
+
+    /// Weight and bias of the norm in `dtype`, mean and variance.
+    fn parameters(&self, dtype: DType) -> [Tensor; 4] {
+        let of = |dtype, values: &[f32]| typed(self.x.device(), dtype, values, [values.len()]);
+        let [scale, bias, mean, variance] = &self.norm;
+        [of(dtype, scale), of(dtype, bias), of(DType::F32, mean), of(DType::F32, variance)]
+    }
+
+    /// Results of the convolution, normalised, in f64.
+    fn normalised(&self, sizes: &Sizes) -> Vec<f64> {
+        let mut results = vec![0.0; self.residual_wide.len()];
+        sizes.terms(|o, i, w| results[o] += self.x_wide[i] * f64::from(self.kernel[w]));
+        for (at, value) in results.iter_mut().enumerate() {
+            let channel = at % sizes.outputs;
+            let [scale, bias, mean, variance] = self.norm.each_ref().map(|values| f64::from(values[channel]));
+            *value = (*value - mean) / (variance + f64::from(EPSILON)).sqrt() * scale + bias;
+        }
+        results
     }
 
     fn folded(&self, dtype: DType, ending: Ending<'_>, sizes: &Sizes) -> tensor::Result<Tensor> {
-        let [kernel, weight, bias] = &self.stored(dtype);
-        let [_, _, mean, variance] = &self.norm;
+        let [weight, bias, mean, variance] = &self.parameters(dtype);
         let norm = Norm { weight, bias, mean, variance, epsilon: EPSILON };
-        folded_convolution::forward(&self.x, kernel, norm, ending, &sizes.options)
+        folded_convolution::forward(&self.x, &self.weight(dtype, sizes), norm, ending, &sizes.options)
     }
 
     /// The convolution, and the norm of its rounded result.
-    fn in_turn(&self, case: &Case, ending: Ending<'_>, sizes: &Sizes) -> Tensor {
-        let [kernel, weight, bias] = &self.stored(case.dtype);
-        let [_, _, mean, variance] = &self.norm;
+    fn in_turn(&self, dtype: DType, ending: Ending<'_>, sizes: &Sizes) -> Tensor {
+        let [weight, bias, mean, variance] = &self.parameters(dtype);
         let (residual, relu) = match ending {
             Ending::None => (None, false),
             Ending::Relu => (None, true),
             Ending::ResidualRelu(residual) => (Some(residual), true),
         };
-        let y = convolution::forward(&self.x, kernel, &sizes.options).unwrap();
+        let y = convolution::forward(&self.x, &self.weight(dtype, sizes), &sizes.options).unwrap();
         let affine = Affine { weight, bias, epsilon: EPSILON, relu };
         batch_norm::evaluate(&y, residual, affine, [mean, variance]).unwrap()
     }
 
-    fn expected(&self, ending: Ending<'_>) -> Vec<f64> {
-        let sums = self.normalised.iter().zip(&self.residual_wide);
+    /// Results in f64 from [`Operands::normalised`].
+    fn expected(&self, normalised: &[f64], ending: Ending<'_>) -> Vec<f64> {
+        let sums = normalised.iter().zip(&self.residual_wide);
         let end = |(value, residual): (&f64, &f64)| match ending {
             Ending::None => *value,
             Ending::Relu => value.max(0.0),
@@ -99,24 +96,29 @@ fn error(actual: &Tensor, expected: &[f64]) -> f64 {
     read(actual).iter().zip(expected).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt()
 }
 
-#[test]
-fn outputs_are_those_of_a_convolution_and_a_norm() {
-    for case in devices() {
-        for sizes in table() {
-            let operands = Operands::new(&case, &sizes);
-            for ending in [Ending::None, Ending::Relu, Ending::ResidualRelu(&operands.residual)] {
-                let what = format!("{:?} {:?} {:?}", sizes.input, sizes.kernel, sizes.options);
-                let expected = operands.expected(ending);
-                let actual = operands.folded(DType::F32, ending, &sizes).unwrap();
-                assert_eq!((actual.shape(), actual.dtype()), (sizes.output().into(), case.dtype));
-                case.close(&what, &read(&actual), &expected);
-                // Stored in the type of the input or in f32, the same values are folded alike.
-                let same = operands.folded(case.dtype, ending, &sizes).unwrap();
-                assert_eq!(bits(&same), bits(&actual), "{what}, {}", case.name());
-                let in_turn = error(&operands.in_turn(&case, ending, &sizes), &expected);
+/// Outputs are those of a convolution and a norm.
+pub(crate) fn declared(trial: &mut Trial<'_>) {
+    for sizes in table() {
+        trial.label(format!("{:?} {:?} {:?}", sizes.input, sizes.kernel, sizes.options));
+        let operands = Operands::new(trial, &sizes);
+        let normalised = if trial.compares() { operands.normalised(&sizes) } else { Vec::new() };
+        for (part, ending) in [
+            ("output", Ending::None),
+            ("output with ReLU", Ending::Relu),
+            ("output with residual and ReLU", Ending::ResidualRelu(&operands.residual)),
+        ] {
+            let expected = operands.expected(&normalised, ending);
+            let actual = operands.folded(DType::F32, ending, &sizes).unwrap();
+            assert_eq!((actual.shape(), actual.dtype()), (sizes.output().into(), trial.dtype));
+            trial.output(part, &actual, || expected.clone());
+            // Stored in the type of the input or in f32, the same values are folded alike.
+            let same = operands.folded(trial.dtype, ending, &sizes).unwrap();
+            trial.same("output of weights in the compute type", &same, &actual);
+            if trial.compares() {
+                let in_turn = error(&operands.in_turn(trial.dtype, ending, &sizes), &expected);
                 let (folded, least) = (error(&actual, &expected), 1e-5 * (expected.len() as f64).sqrt());
-                let name = case.name();
-                assert!(folded <= CHANCE * in_turn.max(least), "{what}, {name}: {folded:e}, {in_turn:e}");
+                let what = format!("{}, {}", trial.what(part), trial.name());
+                assert!(folded <= CHANCE * in_turn.max(least), "{what}: {folded:e}, {in_turn:e}");
             }
         }
     }
@@ -127,10 +129,8 @@ fn outputs_are_those_of_a_convolution_and_a_norm() {
 fn relu_passes_nan() {
     for case in devices() {
         for sizes in table() {
-            let operands = Operands::new(&case, &sizes);
-            let mut scales = operands.norm[0].to_vec::<f32>().unwrap();
-            scales[0] = f32::NAN;
-            operands.norm[0].set(&scales).unwrap();
+            let mut operands = Operands::new(&case, &sizes);
+            operands.norm[0][0] = f32::NAN;
             for ending in [Ending::Relu, Ending::ResidualRelu(&operands.residual)] {
                 let actual = read(&operands.folded(DType::F32, ending, &sizes).unwrap());
                 let what = format!("{:?} {:?}, {}", sizes.input, sizes.kernel, case.name());
@@ -152,10 +152,9 @@ fn operands_that_do_not_fit_are_refused() {
     let other = Operands { x: case.operand("x", [2, 5, 6, 9]).0, ..Operands::new(case, sizes) };
     let message = refused(&other, Ending::None);
     assert!(message.starts_with("folded_convolution.forward: weight has shape"), "{message}");
-    let short = tensor(&case.device, &[1.0_f32; 3], [3]);
     for (index, name) in ["norm's weight", "norm's bias", "mean", "variance"].into_iter().enumerate() {
         let mut other = Operands::new(case, sizes);
-        other.norm[index] = short.clone();
+        other.norm[index] = vec![1.0; 3];
         let message = refused(&other, Ending::None);
         assert!(message.starts_with(&format!("folded_convolution.forward: {name} has shape")), "{message}");
     }

@@ -2,7 +2,8 @@ use tensor::ops::gate::{Clamp, Gate};
 use tensor::ops::{Activation, gate};
 
 use crate::reference;
-use crate::support::{devices, dot, read, wide};
+use crate::support::{dot, wide};
+use crate::trial::Trial;
 
 /// gpt-oss's clamp is wider; this one bounds many operands.
 const CLAMP: Clamp = Clamp { limit: 0.7, offset: 1.0 };
@@ -15,30 +16,25 @@ fn away_from_bounds(mut values: Vec<f32>) -> Vec<f32> {
     values
 }
 
-#[test]
-fn results_and_gradients_match_the_reference() {
-    for case in devices() {
-        let kinds = Activation::ALL.map(Gate::from).into_iter();
-        let clamped = Gate { activation: Activation::QuickGelu, clamp: Some(CLAMP) };
-        let kinds: Vec<_> = kinds.chain([clamped]).collect();
-        for ([rows, width], kind) in SIZES.iter().flat_map(|size| kinds.iter().map(|kind| (*size, *kind))) {
-            let what = |name: &str| format!("{name} {rows}x{width} {kind:?}");
-            let values = away_from_bounds(case.normal("pair", rows * 2 * width));
-            let (pair, pair_wide) = (case.tensor(&values, [rows, 2 * width]), wide(&values));
-            let (dy, dy_wide) = case.operand("dy", [rows, width]);
-            let truth = reference::gate(&pair_wide, width, kind);
-            let hidden = gate::forward(&pair, kind).unwrap();
-            case.close(&what("forward"), &read(&hidden), &truth);
-            gate::backward(&pair, &dy, kind).unwrap();
-            case.close(&what("made again"), &read(&dy), &truth);
-            if kind.activation == Activation::Relu {
-                // The derivative is undefined at ReLU's corner.
-                continue;
-            }
-            let terms = dy_wide.iter().map(|dy| dy * dy).sum::<f64>().sqrt();
-            case.is_gradient_of_terms(&what("gradient"), terms, &read(&pair), &pair_wide, |pair| {
-                dot(&dy_wide, &reference::gate(pair, width, kind))
-            });
+pub(crate) fn declared(trial: &mut Trial<'_>) {
+    let clamped = Gate { activation: Activation::QuickGelu, clamp: Some(CLAMP) };
+    let kinds: Vec<_> = Activation::ALL.map(Gate::from).into_iter().chain([clamped]).collect();
+    for ([rows, width], kind) in SIZES.iter().flat_map(|size| kinds.iter().map(|kind| (*size, *kind))) {
+        trial.label(format!("{rows}x{width} {kind:?}"));
+        let values = away_from_bounds(trial.normal("pair", rows * 2 * width));
+        let (pair, pair_wide) = (trial.tensor(&values, [rows, 2 * width]), wide(&values));
+        let (dy, dy_wide) = trial.operand("dy", [rows, width]);
+        let truth = || reference::gate(&pair_wide, width, kind);
+        trial.output("output", &gate::forward(&pair, kind).unwrap(), truth);
+        gate::backward(&pair, &dy, kind).unwrap();
+        trial.output("output made again", &dy, truth);
+        if kind.activation == Activation::Relu {
+            // The derivative is undefined at ReLU's corner.
+            continue;
         }
+        let terms = dot(&dy_wide, &dy_wide).sqrt();
+        trial.gradient("gradient", &pair, (&pair_wide, terms), |pair| {
+            dot(&dy_wide, &reference::gate(pair, width, kind))
+        });
     }
 }

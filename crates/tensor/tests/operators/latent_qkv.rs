@@ -1,9 +1,8 @@
 //! Heads whose keys share their rotated columns.
 
-use tensor::Tensor;
 use tensor::ops::latent_qkv::{LatentHeads, backward, forward};
 
-use crate::support::{devices, read};
+use crate::trial::Trial;
 
 /// Whole vectors and none; one key head, and values of no column; pairs that are neighbours, and those half a
 /// head apart.
@@ -40,31 +39,38 @@ fn sources(heads: LatentHeads) -> Vec<(usize, usize)> {
     queries.chain(keys).chain(values).collect()
 }
 
-#[test]
-fn heads_are_arranged_and_their_gradients_added_up() {
-    for (case, heads) in devices().iter().flat_map(|case| HEADS.map(|heads| (case, heads))) {
-        let (what, sources, columns) = (format!("{heads:?}"), sources(heads), heads.columns());
-        let operand = |number: usize| case.operand("operand", [BATCH, TIME, columns[number]]);
+/// Heads are arranged, and their gradients added up.
+pub(crate) fn declared(trial: &mut Trial<'_>) {
+    for heads in HEADS {
+        trial.label(format!("{heads:?}"));
+        let (sources, columns) = (sources(heads), heads.columns());
+        let operand = |number: usize| trial.operand("operand", [BATCH, TIME, columns[number]]);
         let [(queries, q), (keys_values, kv), (rotated, r)] = [0, 1, 2].map(operand);
         let packed = forward([&queries, &keys_values, &rotated], heads).unwrap();
-        assert_eq!(packed.shape().columns(), sources.len(), "{what}");
+        assert_eq!(packed.shape().columns(), sources.len(), "{}", trial.what("columns"));
         let wide = [q, kv, r];
-        let expected: Vec<f64> = (0..BATCH * TIME)
-            .flat_map(|row| sources.iter().map(move |(operand, column)| (row, *operand, *column)))
-            .map(|(row, operand, column)| wide[operand][row * columns[operand] + column])
-            .collect();
-        assert_eq!(read(&packed), expected, "{what}");
+        trial.rounded_output("packed", &packed, || {
+            (0..BATCH * TIME)
+                .flat_map(|row| sources.iter().map(move |(operand, column)| (row, *operand, *column)))
+                .map(|(row, operand, column)| wide[operand][row * columns[operand] + column])
+                .collect()
+        });
 
-        let (dy, dy_wide) = case.operand("dy", [BATCH, TIME, sources.len()]);
-        let mut sums = columns.map(|columns| vec![0.0; BATCH * TIME * columns]);
-        for (row, dy) in dy_wide.chunks(sources.len()).enumerate() {
-            for ((operand, column), dy) in sources.iter().zip(dy) {
-                sums[*operand][row * columns[*operand] + column] += dy;
+        let (dy, dy_wide) = trial.operand("dy", [BATCH, TIME, sources.len()]);
+        let sums = |number: usize| {
+            let mut sums = vec![0.0; BATCH * TIME * columns[number]];
+            for (row, dy) in dy_wide.chunks(sources.len()).enumerate() {
+                for ((_, column), dy) in sources.iter().zip(dy).filter(|((operand, _), _)| *operand == number)
+                {
+                    sums[row * columns[number] + column] += dy;
+                }
             }
-        }
-        let gradients: [Tensor; 3] = backward(&dy, heads).unwrap();
-        for (gradient, sums) in gradients.iter().zip(&sums) {
-            case.close(&what, &read(gradient), sums);
+            sums
+        };
+        let gradients = backward(&dy, heads).unwrap();
+        let parts = ["dqueries", "dkeys_values", "drotated"];
+        for (number, (part, gradient)) in parts.into_iter().zip(&gradients).enumerate() {
+            trial.output(part, gradient, || sums(number));
         }
     }
 }

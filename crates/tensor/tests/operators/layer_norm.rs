@@ -4,6 +4,7 @@ use tensor::{Backend, ops::layer_norm};
 use crate::norms::{EPSILON, Norm, SIZES};
 use crate::reference;
 use crate::support::{bits, devices, read, wide};
+use crate::trial::Trial;
 
 const LAYER_NORM: Norm = Norm {
     parameters: &["weight", "bias"],
@@ -32,26 +33,10 @@ fn outputs(output: layer_norm::Output) -> (Tensor, Vec<Tensor>) {
     (output.output, vec![output.mean, output.rstd])
 }
 
-#[test]
-fn forward_normalises_every_row() {
-    LAYER_NORM.forward_matches();
-}
-
-#[test]
-fn the_residual_form_equals_the_sum_then_the_plain_form_to_the_bit() {
-    LAYER_NORM.residual_form_equals_the_plain_form();
-}
-
 /// In a row of two elements the terms of dx cancel up to epsilon, which f32 cannot resolve. Width 1 has its
 /// own test: its true gradient is zero.
-#[test]
-fn gradients_match_finite_differences() {
-    LAYER_NORM.gradients_match_finite_differences(3);
-}
-
-#[test]
-fn gradients_in_half_precision_are_rounded_f32_gradients() {
-    LAYER_NORM.half_gradients_are_rounded();
+pub(crate) fn declared(trial: &mut Trial<'_>) {
+    LAYER_NORM.declared(trial, 3);
 }
 
 #[test]

@@ -3,7 +3,8 @@ use tensor::ops::{Activation, feed_forward, linear};
 use tensor::{DType, Tensor};
 
 use crate::reference;
-use crate::support::{Case, bits, devices, dot, half_precision, read};
+use crate::support::{Case, devices, dot, half_precision, read};
+use crate::trial::Trial;
 
 const ACTIVATIONS: [Activation; 3] = [Activation::None, Activation::Relu, Activation::Gelu];
 /// Rows, inputs, outputs: odd ones, more than one tile and chunk of each, and whole vectors.
@@ -33,85 +34,66 @@ fn every_layer() -> impl Iterator<Item = ([usize; 3], Activation, bool)> {
     SIZES.into_iter().flat_map(|size| ACTIVATIONS.map(|activation| (size, activation))).flat_map(biased)
 }
 
-#[test]
-fn forward_is_the_affine_map_and_its_activation() {
-    for case in devices() {
-        for ([rows, inputs, outputs], activation, with_bias) in every_layer() {
-            if too_few(&case, rows * outputs, activation) {
-                continue;
-            }
-            let what = format!("{rows}x{inputs}x{outputs} {activation:?} bias {with_bias}");
-            let (x, x_wide) = case.operand("x", [rows, inputs]);
-            let (weight, weight_wide) = case.operand("weight", [outputs, inputs]);
-            let (bias, bias_wide) = case.operand("bias", [outputs]);
-            let (bias, bias_wide) = (with_bias.then_some(&bias), with_bias.then_some(&bias_wide[..]));
-            let result = linear::forward(&x, &weight, bias, activation).unwrap();
-            let pre = reference::linear(&x_wide, &weight_wide, bias_wide, inputs);
-            case.close(&what, &read(&result.output), &with_activation(&pre, activation));
-            assert_eq!(result.output.shape(), [rows, outputs].into(), "{what}");
-            assert_eq!(result.pre_activation.is_some(), activation == Activation::Gelu, "{what}");
-            if let Some(saved) = result.pre_activation {
-                case.close(&what, &read(&saved), &pre);
-            }
-        }
+pub(crate) fn declared(trial: &mut Trial<'_>) {
+    for (size, activation, with_bias) in every_layer() {
+        layer(trial, size, activation, with_bias);
     }
+    leading_dimensions(trial);
+    weight_gradient_without_bias(trial);
+    bias_gradients(trial);
 }
 
-#[test]
-fn leading_dimensions_are_rows() {
-    for case in devices() {
-        let (x, _) = case.operand("x", [2, 3, 4]);
-        let (weight, _) = case.operand("weight", [5, 4]);
-        let output = |x: &Tensor| linear::forward(x, &weight, None, Activation::Gelu).unwrap().output;
-        let [three, two] = [output(&x), output(&x.reshape([6, 4]).unwrap())];
-        let one = output(&x.view(0, [4]).unwrap());
-        assert_eq!(three.shape(), [2, 3, 5].into());
-        assert_eq!(one.shape(), [5].into());
-        assert_eq!(bits(&three), bits(&two), "{}", case.name());
-    }
-}
-
-#[test]
-fn gradients_match_finite_differences() {
-    for case in devices() {
-        for (size, (accumulate, activation)) in
-            SIZES.into_iter().flat_map(|size| ACTIVATIONS.into_iter().enumerate().map(move |a| (size, a)))
-        {
-            gradients(&case, size, activation, accumulate == 1);
-        }
-    }
-}
-
-fn gradients(case: &Case, [rows, inputs, outputs]: [usize; 3], activation: Activation, accumulate: bool) {
-    if too_few(case, rows * outputs, activation) {
+/// The results of a layer, and its gradients if it has a bias.
+fn layer(
+    trial: &mut Trial<'_>,
+    [rows, inputs, outputs]: [usize; 3],
+    activation: Activation,
+    with_bias: bool,
+) {
+    if too_few(trial, rows * outputs, activation) {
         return;
     }
-    let what = |name: &str| format!("{name} {rows}x{inputs}x{outputs} {activation:?}");
-    let (x, x_wide) = case.operand("x", [rows, inputs]);
-    let (weight, weight_wide) = case.operand("weight", [outputs, inputs]);
-    let (bias, bias_wide) = case.operand("bias", [outputs]);
-    let (dy, dy_wide) = case.operand("dy", [rows, outputs]);
-    let result = linear::forward(&x, &weight, Some(&bias), activation).unwrap();
+    trial.label(format!("{rows}x{inputs}x{outputs} {activation:?} bias {with_bias}"));
+    let (x, x_wide) = trial.operand("x", [rows, inputs]);
+    let (weight, weight_wide) = trial.operand("weight", [outputs, inputs]);
+    let (bias, bias_wide) = trial.operand("bias", [outputs]);
+    let affine = |x: &[f64], w: &[f64], b: &[f64]| reference::linear(x, w, with_bias.then_some(b), inputs);
+    let pre = if trial.compares() { affine(&x_wide, &weight_wide, &bias_wide) } else { vec![] };
+    let result = linear::forward(&x, &weight, with_bias.then_some(&bias), activation).unwrap();
+    assert_eq!(result.output.shape(), [rows, outputs].into(), "{}", trial.what("shape"));
+    assert_eq!(result.pre_activation.is_some(), activation == Activation::Gelu, "{}", trial.what("results"));
+    trial.output("output", &result.output, || with_activation(&pre, activation));
+    if let Some(saved) = &result.pre_activation {
+        trial.output("pre-activation", saved, || pre.clone());
+    }
+    if !with_bias {
+        return;
+    }
+
+    let (dy, dy_wide) = trial.operand("dy", [rows, outputs]);
     let saved = result.pre_activation.unwrap_or(result.output);
+    let apart = linear::backward_activation(dy.clone(), &saved, activation).unwrap();
+    trial.result("dpre apart", &apart);
     let dpre = linear::backward_activation(dy, &saved, activation).unwrap();
+    trial.same("dpre", &dpre, &apart);
     let dx = linear::backward_input(&dpre, &weight).unwrap();
-    let dweight = case.target("dw", [outputs, inputs], accumulate);
-    let dbias = case.target("db", [outputs], accumulate);
+    let accumulate = activation == Activation::Relu;
+    let dweight = trial.target("dweight", [outputs, inputs], accumulate);
+    let dbias = trial.target("dbias", [outputs], accumulate);
     linear::backward_weight(&dpre, &x, &dweight, Some(&dbias)).unwrap();
 
     // The device's own rounding decides which side of ReLU's corner a value is on.
     let here = match activation {
-        Activation::Relu => read(&saved),
-        _ => reference::linear(&x_wide, &weight_wide, Some(&bias_wide), inputs),
+        Activation::Relu if trial.compares() => read(&saved),
+        _ => pre,
     };
     let value = |x: &[f64], w: &[f64], b: &[f64]| {
-        let pre = reference::linear(x, w, Some(b), inputs);
         // A finite difference across ReLU's corner is no derivative: values stay on their side.
         let side = |(pre, here): (&f64, &f64)| match activation {
             Activation::Relu => pre * f64::from(u8::from(*here > 0.0)),
             other => reference::activation(*pre, other),
         };
-        dot(&dy_wide, &pre.iter().zip(&here).map(side).collect::<Vec<_>>())
+        dot(&dy_wide, &affine(x, w, b).iter().zip(&here).map(side).collect::<Vec<_>>())
     };
     // The terms of each sum, with the output's gradients in place of the activation's.
     let by_row = |r: usize| dot(&dy_wide[r * outputs..][..outputs], &dy_wide[r * outputs..][..outputs]);
@@ -120,99 +102,97 @@ fn gradients(case: &Case, [rows, inputs, outputs]: [usize; 3], activation: Activ
     let dx_terms = (0..outputs).map(|o| by_output(o) * row(&weight_wide, o)).sum::<f64>().sqrt();
     let dweight_terms = (0..rows).map(|r| by_row(r) * row(&x_wide, r)).sum::<f64>().sqrt();
     let dbias_terms = dot(&dy_wide, &dy_wide).sqrt();
-    let dx = read(&dx);
-    case.is_gradient_of_terms(&what("dx"), dx_terms, &dx, &x_wide, |x| value(x, &weight_wide, &bias_wide));
-    let dweight = case.added(&dweight, "dw");
-    case.is_gradient_of_terms(&what("dweight"), dweight_terms, &dweight, &weight_wide, |w| {
+    trial.gradient("dx", &dx, (&x_wide, dx_terms), |x| value(x, &weight_wide, &bias_wide));
+    trial.weight_gradient("dweight", &dweight, (&weight_wide, dweight_terms), |w| {
         value(&x_wide, w, &bias_wide)
     });
-    let dbias = case.added(&dbias, "db");
-    case.is_gradient_of_terms(&what("dbias"), dbias_terms, &dbias, &bias_wide, |b| {
-        value(&x_wide, &weight_wide, b)
-    });
+    trial.weight_gradient("dbias", &dbias, (&bias_wide, dbias_terms), |b| value(&x_wide, &weight_wide, b));
 }
 
-/// Rows, inputs, hidden, outputs: odd ones, and whole vectors.
-const PAIRS: [[usize; 4]; 4] = [[1, 1, 1, 1], [7, 5, 33, 6], [70, 24, 96, 24], [40, 64, 256, 64]];
-
-#[test]
-fn a_feed_forward_pair_equals_its_two_layers() {
-    for case in devices() {
-        for ([rows, inputs, hidden, outputs], with_biases) in
-            PAIRS.into_iter().flat_map(|sizes| [(sizes, true), (sizes, false)])
-        {
-            if too_few(&case, rows * hidden, Activation::Gelu) {
-                continue;
-            }
-            let what = |name: &str| format!("{name} {rows}x{inputs}x{hidden}x{outputs} biases {with_biases}");
-            let (x, x_wide) = case.operand("x", [rows, inputs]);
-            let (w1, w1_wide) = case.operand("w1", [hidden, inputs]);
-            let (b1, b1_wide) = case.operand("b1", [hidden]);
-            let (w2, w2_wide) = case.operand("w2", [outputs, hidden]);
-            let (b2, b2_wide) = case.operand("b2", [outputs]);
-            let (dy, dy_wide) = case.operand("dy", [rows, outputs]);
-            let [b1, b2] = [&b1, &b2].map(|bias| with_biases.then_some(bias));
-            let result = feed_forward::forward(&x, &w1, b1, &w2, b2, Activation::Gelu).unwrap();
-            let dpre =
-                feed_forward::backward_input_hidden(&dy, &w2, &result.pre_activation, Activation::Gelu)
-                    .unwrap();
-
-            let [b1_wide, b2_wide] = [&b1_wide[..], &b2_wide].map(|bias| with_biases.then_some(bias));
-            let second = |pre: &[f64]| {
-                let activated = with_activation(pre, Activation::Gelu);
-                (reference::linear(&activated, &w2_wide, b2_wide, hidden), activated)
-            };
-            let pre = reference::linear(&x_wide, &w1_wide, b1_wide, inputs);
-            let (output, activated) = second(&pre);
-            case.close(&what("pre_activation"), &read(&result.pre_activation), &pre);
-            case.close(&what("activated"), &read(&result.activated), &activated);
-            case.close(&what("output"), &read(&result.output), &output);
-            case.is_gradient(&what("dpre"), &read(&dpre), &pre, |pre| dot(&dy_wide, &second(pre).0));
-            if case.device.backend() == tensor::Backend::Cpu {
-                let first = linear::forward(&x, &w1, b1, Activation::Gelu).unwrap();
-                let apart = linear::forward(&first.output, &w2, b2, Activation::None).unwrap();
-                assert_eq!(bits(&result.output), bits(&apart.output));
-                let hidden = linear::backward_input(&dy, &w2).unwrap();
-                let apart = linear::backward_activation(hidden, &result.pre_activation, Activation::Gelu);
-                assert_eq!(bits(&dpre), bits(&apart.unwrap()));
-            }
-        }
-    }
+/// Leading dimensions are rows.
+fn leading_dimensions(trial: &mut Trial<'_>) {
+    trial.label("2x3x4x5".to_owned());
+    let (x, _) = trial.operand("x", [2, 3, 4]);
+    let (weight, _) = trial.operand("weight", [5, 4]);
+    let output = |x: &Tensor| linear::forward(x, &weight, None, Activation::Gelu).unwrap().output;
+    let [three, two] = [output(&x), output(&x.reshape([6, 4]).unwrap())];
+    let one = output(&x.view(0, [4]).unwrap());
+    assert_eq!(three.shape(), [2, 3, 5].into());
+    assert_eq!(one.shape(), [5].into());
+    trial.same("output of three dimensions", &three, &two);
+    trial.result("output of one dimension", &one);
 }
 
-#[test]
-fn a_weight_gradient_needs_no_bias() {
-    for case in devices() {
-        let (x, _) = case.operand("x", [9, 4]);
-        let (dy, _) = case.operand("dy", [9, 6]);
-        let (alone, both) = (case.target("dw", [6, 4], false), case.target("dw", [6, 4], false));
-        linear::backward_weight(&dy, &x, &alone, None).unwrap();
-        linear::backward_weight(&dy, &x, &both, Some(&case.target("db", [6], false))).unwrap();
-        case.close("with and without a bias", &read(&alone.tensor), &read(&both.tensor));
-        if case.device.backend() == tensor::Backend::Cpu {
-            assert_eq!(bits(&alone.tensor), bits(&both.tensor));
-        }
+fn weight_gradient_without_bias(trial: &mut Trial<'_>) {
+    trial.label("9x4x6".to_owned());
+    let (x, _) = trial.operand("x", [9, 4]);
+    let (dy, _) = trial.operand("dy", [9, 6]);
+    let [alone, both] = ["dweight alone", "dweight"].map(|part| trial.target(part, [6, 4], false));
+    linear::backward_weight(&dy, &x, &alone, None).unwrap();
+    linear::backward_weight(&dy, &x, &both, Some(&trial.target("dbias", [6], false))).unwrap();
+    trial.weight_gradient_is("dweight alone", &alone, || read(&both.tensor));
+    if trial.compares() && trial.device.backend() == tensor::Backend::Cpu {
+        trial.same("dweight alone", &alone.tensor, &both.tensor);
     }
 }
 
 /// Rows and columns: fewer than a run of rows, more than the most runs, odd widths, more than a tile of
 /// vectors.
-#[test]
-fn bias_gradients_of_every_size() {
-    for case in devices() {
-        for [rows, outputs] in [[1, 3], [31, 8], [33, 264], [70, 257], [9000, 40]] {
-            let (x, _) = case.operand("x", [rows, 1]);
-            let (dy, dy_wide) = case.operand("dy", [rows, outputs]);
-            let mut expected = vec![0.0; outputs];
-            for row in dy_wide.chunks(outputs) {
-                expected.iter_mut().zip(row).for_each(|(sum, dy)| *sum += dy);
-            }
-            for accumulate in [false, true] {
-                let dweight = case.target("dw", [outputs, 1], accumulate);
-                let dbias = case.target("db", [outputs], accumulate);
-                linear::backward_weight(&dy, &x, &dweight, Some(&dbias)).unwrap();
-                case.close(&format!("{rows}x{outputs}"), &case.added(&dbias, "db"), &expected);
-            }
+fn bias_gradients(trial: &mut Trial<'_>) {
+    for [rows, outputs] in [[1, 3], [31, 8], [33, 264], [70, 257], [9000, 40]] {
+        let (x, _) = trial.operand("x", [rows, 1]);
+        let (dy, dy_wide) = trial.operand("dy", [rows, outputs]);
+        let sum = |output: usize| dy_wide.iter().skip(output).step_by(outputs).sum::<f64>();
+        for accumulate in [false, true] {
+            trial.label(format!("{rows}x{outputs} accumulate {accumulate}"));
+            let dweight = trial.target("dweight of one input", [outputs, 1], accumulate);
+            let dbias = trial.target("dbias of one input", [outputs], accumulate);
+            linear::backward_weight(&dy, &x, &dweight, Some(&dbias)).unwrap();
+            trial.weight_gradient_is("dbias of one input", &dbias, || (0..outputs).map(sum).collect());
+        }
+    }
+}
+
+/// Rows, inputs, hidden, outputs: odd ones, and whole vectors.
+const PAIRS: [[usize; 4]; 4] = [[1, 1, 1, 1], [7, 5, 33, 6], [70, 24, 96, 24], [40, 64, 256, 64]];
+
+/// A feed-forward pair equals its two layers.
+pub(crate) fn feed_forward(trial: &mut Trial<'_>) {
+    for ([rows, inputs, hidden, outputs], with_biases) in
+        PAIRS.into_iter().flat_map(|sizes| [(sizes, true), (sizes, false)])
+    {
+        if too_few(trial, rows * hidden, Activation::Gelu) {
+            continue;
+        }
+        trial.label(format!("{rows}x{inputs}x{hidden}x{outputs} biases {with_biases}"));
+        let (x, x_wide) = trial.operand("x", [rows, inputs]);
+        let (w1, w1_wide) = trial.operand("w1", [hidden, inputs]);
+        let (b1, b1_wide) = trial.operand("b1", [hidden]);
+        let (w2, w2_wide) = trial.operand("w2", [outputs, hidden]);
+        let (b2, b2_wide) = trial.operand("b2", [outputs]);
+        let (dy, dy_wide) = trial.operand("dy", [rows, outputs]);
+        let [b1, b2] = [&b1, &b2].map(|bias| with_biases.then_some(bias));
+        let [b1_wide, b2_wide] = [&b1_wide[..], &b2_wide].map(|bias| with_biases.then_some(bias));
+        let result = feed_forward::forward(&x, &w1, b1, &w2, b2, Activation::Gelu).unwrap();
+
+        let first = || reference::linear(&x_wide, &w1_wide, b1_wide, inputs);
+        let pre = if trial.compares() { first() } else { vec![] };
+        let second = |pre: &[f64]| {
+            reference::linear(&with_activation(pre, Activation::Gelu), &w2_wide, b2_wide, hidden)
+        };
+        trial.output("pre-activation", &result.pre_activation, || pre.clone());
+        trial.output("activated", &result.activated, || with_activation(&pre, Activation::Gelu));
+        trial.output("output", &result.output, || second(&pre));
+        let dpre = feed_forward::backward_input_hidden(&dy, &w2, &result.pre_activation, Activation::Gelu);
+        let dpre = dpre.unwrap();
+        trial.gradient("dpre", &dpre, (&pre, 0.0), |pre| dot(&dy_wide, &second(pre)));
+        if trial.compares() && trial.device.backend() == tensor::Backend::Cpu {
+            let first = linear::forward(&x, &w1, b1, Activation::Gelu).unwrap();
+            let apart = linear::forward(&first.output, &w2, b2, Activation::None).unwrap();
+            trial.same("output of two layers", &result.output, &apart.output);
+            let hidden = linear::backward_input(&dy, &w2).unwrap();
+            let apart = linear::backward_activation(hidden, &result.pre_activation, Activation::Gelu);
+            trial.same("dpre of two layers", &dpre, &apart.unwrap());
         }
     }
 }

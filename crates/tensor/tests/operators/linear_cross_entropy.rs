@@ -5,7 +5,8 @@ use tensor::ops::linear_cross_entropy::{Operands, Settings, backward, forward};
 use tensor::{DType, Tensor};
 
 use crate::reference;
-use crate::support::{Case, bits, devices, read, tensor};
+use crate::support::{Case, devices, read, tensor};
+use crate::trial::Trial;
 
 /// Rows, inputs, vocabulary, pieces: one piece, odd sizes, a smaller last piece, more pieces than fit.
 const SIZES: [([usize; 3], usize); 6] = [
@@ -79,65 +80,65 @@ impl Example {
     }
 }
 
-#[test]
-fn loss_and_gradients() {
-    for case in devices() {
-        for (number, size) in SIZES.into_iter().enumerate() {
-            for capped in [false, true] {
-                let example = Example::new(&case, size, capped);
-                let what = |part: &str| format!("{part} {size:?} capped {capped}");
-                let (loss, dx, dweight) = example.expected();
-                let result = forward(&example.operands, &example.settings, None).unwrap();
-                assert!(result.loss.dtype() == DType::F32 && result.loss.shape() == [0; 0].into());
-                case.close(&what("loss"), &read(&result.loss), &[loss]);
-                let factor = tensor(&case.device, &[FACTOR], [1]);
-                let [rows, inputs, vocabulary] = size.0;
-                let target = case.target("dweight", [vocabulary, inputs], number % 2 == 1);
-                let Example { operands, settings, .. } = &example;
-                let actual = backward(operands, &result.statistics, settings, &factor, true, Some(&target));
-                let actual = actual.unwrap().unwrap();
-                assert!(actual.shape() == [rows, inputs].into() && actual.dtype() == case.dtype);
-                case.close(&what("dx"), &read(&actual), &dx);
-                // The previous value is larger than the gradient, and so is the rounding of their sum.
-                let (sum, added) = (read(&target.tensor), case.added(&target, "dweight"));
-                let parts = sum.iter().zip(&added).zip(&dweight);
-                let expected: Vec<f64> = parts.map(|((sum, added), dw)| sum - added + dw).collect();
-                case.close(&what("dweight"), &sum, &expected);
-            }
-        }
+pub(crate) fn declared(trial: &mut Trial<'_>) {
+    for (number, size) in SIZES.into_iter().enumerate() {
+        [false, true].into_iter().for_each(|capped| loss_and_gradients(trial, size, capped, number % 2 == 1));
     }
+    halves(trial);
+    all_ignored(trial);
 }
 
-#[test]
-fn halves_of_backward_give_the_bits_of_the_whole() {
-    for case in devices() {
-        let Example { operands, settings, .. } = Example::new(&case, SIZES[3], true);
-        let statistics = forward(&operands, &settings, None).unwrap().statistics;
-        let factor = tensor(&case.device, &[FACTOR], [1]);
-        let shape: [usize; 2] = operands.weight.shape().dims().try_into().unwrap();
-        let (whole, half) = (case.target("whole", shape, false), case.target("half", shape, false));
-        let run =
-            |input, target| backward(&operands, &statistics, &settings, &factor, input, target).unwrap();
-        let both = run(true, Some(&whole)).unwrap();
-        let alone = run(true, None).unwrap();
-        assert!(run(false, Some(&half)).is_none());
-        assert_eq!(bits(&both), bits(&alone), "{}", case.name());
-        assert_eq!(bits(&whole.tensor), bits(&half.tensor), "{}", case.name());
-    }
+fn loss_and_gradients(trial: &mut Trial<'_>, size: ([usize; 3], usize), capped: bool, accumulate: bool) {
+    trial.label(format!("{size:?} capped {capped}"));
+    let example = Example::new(trial, size, capped);
+    let (loss, dx, dweight) = if trial.compares() { example.expected() } else { Default::default() };
+    let Example { operands, settings, .. } = &example;
+    let result = forward(operands, settings, None).unwrap();
+    assert!(result.loss.dtype() == DType::F32 && result.loss.shape() == [0; 0].into());
+    trial.output("loss", &result.loss, || vec![loss]);
+    trial.result("statistics", &result.statistics.rows);
+    let factor = tensor(&trial.device, &[FACTOR], [1]);
+    let [rows, inputs, vocabulary] = size.0;
+    let target = trial.target("dweight", [vocabulary, inputs], accumulate);
+    // The previous value is larger than the gradient, and so is the rounding of their sum.
+    let expected: Vec<f64> = match trial.compares() && accumulate {
+        true => read(&target.tensor).iter().zip(&dweight).map(|(before, dw)| before + dw).collect(),
+        false => dweight,
+    };
+    let actual = backward(operands, &result.statistics, settings, &factor, true, Some(&target));
+    let actual = actual.unwrap().unwrap();
+    assert!(actual.shape() == [rows, inputs].into() && actual.dtype() == trial.dtype);
+    trial.output("dx", &actual, || dx);
+    trial.output("dweight", &target.tensor, || expected);
 }
 
-#[test]
-fn all_targets_ignored_have_no_loss_and_no_gradient() {
-    for case in devices() {
-        let Example { operands, settings, .. } = Example::new(&case, SIZES[2], false);
-        let targets = tensor(&case.device, &[IGNORED; 7], [7]);
-        let operands = Operands { targets, ..operands };
-        let result = forward(&operands, &settings, None).unwrap();
-        assert_eq!(read(&result.loss), [0.0]);
-        let factor = tensor(&case.device, &[1.0_f32], [1]);
-        let dx = backward(&operands, &result.statistics, &settings, &factor, true, None).unwrap().unwrap();
-        assert!(read(&dx).iter().all(|slope| *slope == 0.0), "{}", case.name());
-    }
+/// Halves of backward give the bits of the whole.
+fn halves(trial: &mut Trial<'_>) {
+    trial.label(format!("{:?} in halves", SIZES[3]));
+    let Example { operands, settings, .. } = Example::new(trial, SIZES[3], true);
+    let statistics = forward(&operands, &settings, None).unwrap().statistics;
+    let factor = tensor(&trial.device, &[FACTOR], [1]);
+    let shape: [usize; 2] = operands.weight.shape().dims().try_into().unwrap();
+    let [whole, half] = ["whole", "half"].map(|name| trial.target(name, shape, false));
+    let run = |input, target| backward(&operands, &statistics, &settings, &factor, input, target).unwrap();
+    let both = run(true, Some(&whole)).unwrap();
+    let alone = run(true, None).unwrap();
+    trial.same("dx alone", &alone, &both);
+    assert!(run(false, Some(&half)).is_none());
+    trial.same("dweight alone", &half.tensor, &whole.tensor);
+}
+
+/// Without targets there is no loss and no gradient.
+fn all_ignored(trial: &mut Trial<'_>) {
+    trial.label(format!("{:?} all ignored", SIZES[2]));
+    let Example { operands, settings, .. } = Example::new(trial, SIZES[2], false);
+    let targets = tensor(&trial.device, &[IGNORED; 7], [7]);
+    let operands = Operands { targets, ..operands };
+    let result = forward(&operands, &settings, None).unwrap();
+    trial.rounded_output("loss without targets", &result.loss, || vec![0.0]);
+    let factor = tensor(&trial.device, &[1.0_f32], [1]);
+    let dx = backward(&operands, &result.statistics, &settings, &factor, true, None).unwrap().unwrap();
+    trial.rounded_output("dx without targets", &dx, || vec![0.0; dx.elements()]);
 }
 
 #[test]

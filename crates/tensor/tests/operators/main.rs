@@ -51,10 +51,66 @@ mod repeat;
 mod rms_norm;
 mod rotary;
 mod scale;
-mod scenario;
-mod scenario_general;
-mod scenario_images;
 mod soft_cross_entropy;
 mod support;
 mod threads;
 mod tree;
+mod trial;
+
+use trial::{Declaration, compare};
+
+/// Lists the declarations of operators, and makes a test of each that compares its values.
+macro_rules! operators {
+    ($($operator:ident = $declared:path,)*) => {
+        /// Every operator, for tests that follow all of them.
+        pub(crate) const OPERATORS: &[Declaration] = &[$((stringify!($operator), $declared)),*];
+
+        mod values {
+            use super::*;
+
+            $(
+                #[test]
+                fn $operator() {
+                    compare((stringify!($operator), $declared));
+                }
+            )*
+        }
+    };
+}
+
+operators! {
+    activation = activation::declared,
+    add = add::declared,
+    attention = attention::declared,
+    attention_masks = attention_masks::declared,
+    batch_norm = batch_norm::declared,
+    cast = cast::declared,
+    convolution = convolution::declared,
+    cross_entropy = cross_entropy::declared,
+    dropout = dropout::declared,
+    embedding = embedding::declared,
+    fill = fill::declared,
+    folded_convolution = folded_convolution::declared,
+    gate = gate::declared,
+    latent_qkv = latent_qkv::declared,
+    layer_norm = layer_norm::declared,
+    feed_forward = linear::feed_forward,
+    linear = linear::declared,
+    linear_cross_entropy = linear_cross_entropy::declared,
+    mse = mse::declared,
+    optimizers = optimizers::declared,
+    pooling = pooling::declared,
+    preference = preference::declared,
+    qk_norm = qk_norm::declared,
+    rms_norm = rms_norm::declared,
+    rotary = rotary::declared,
+    running_average = batch_norm::running_averages,
+    scale = scale::declared,
+    soft_cross_entropy = soft_cross_entropy::declared,
+    matmul = general::matmul,
+    pairs = general::pairs,
+    pointwise = general::pointwise,
+    rearrange = general::rearrange,
+    reduce = general::reduce,
+    softmax = general::softmax,
+}

@@ -1,10 +1,11 @@
-//! Test bodies that layer norm and RMS norm share.
+//! The declaration that layer norm and RMS norm share.
 
-use tensor::Tensor;
 use tensor::ops::GradientTarget;
 use tensor::ops::rms_norm::Settings;
+use tensor::{DType, Tensor};
 
-use crate::support::{Case, bits, devices, dot, half_precision, read};
+use crate::support::{Case, dot};
+use crate::trial::Trial;
 
 /// Rows, width: every form of the kernels, and odd widths.
 pub(crate) const SIZES: [[usize; 2]; 13] = [
@@ -23,6 +24,9 @@ pub(crate) const SIZES: [[usize; 2]; 13] = [
     [2, 12_801],
 ];
 pub(crate) const EPSILON: f32 = 1e-5;
+
+/// Parts of the results of a forward pass.
+const RESULTS: [&str; 3] = ["output", "first statistic", "second statistic"];
 
 /// Output and statistics.
 type Outputs = (Tensor, Vec<Tensor>);
@@ -49,111 +53,106 @@ impl Norm {
         self.parameters.iter().map(|name| case.operand(name, [width])).unzip()
     }
 
-    /// Compares the forward pass with the reference.
-    pub(crate) fn forward_matches(&self) {
-        for case in devices() {
-            for [rows, width] in SIZES {
-                let (x, x_wide) = case.operand("x", [rows, width]);
-                let (parameters, wide) = self.operands(&case, width);
-                let expected = (self.reference)(&x_wide, &wide);
-                for block_per_row in [false, true] {
-                    let settings = Settings { block_per_row, ..EPSILON.into() };
-                    let (output, statistics) = (self.forward)(&x, &parameters, settings);
-                    assert_eq!(expected.len(), 1 + statistics.len());
-                    let results = [&output].into_iter().chain(&statistics).zip(&expected);
-                    for (index, (actual, expected)) in results.enumerate() {
-                        let what = format!("result {index} of {rows}x{width}, {block_per_row}");
-                        case.close(&what, &read(actual), expected);
-                    }
+    /// Declares the norm. In narrow rows the terms of dx nearly cancel: the tolerance is relative to the terms.
+    /// Rows of fewer than `narrowest` elements are left out of dx.
+    pub(crate) fn declared(&self, trial: &mut Trial<'_>, narrowest: usize) {
+        for [rows, width] in SIZES {
+            let (x, x_wide) = trial.operand("x", [rows, width]);
+            let (parameters, wide) = self.operands(trial, width);
+            let expected =
+                if trial.compares() { (self.reference)(&x_wide, &wide) } else { vec![Vec::new(); 3] };
+            for block_per_row in [false, true] {
+                trial.label(format!("{rows}x{width}, {block_per_row}"));
+                let settings = Settings { block_per_row, ..EPSILON.into() };
+                let (output, statistics) = (self.forward)(&x, &parameters, settings);
+                assert!(!trial.compares() || expected.len() == 1 + statistics.len());
+                let results = [&output].into_iter().chain(&statistics);
+                for ((part, actual), expected) in RESULTS.into_iter().zip(results).zip(&expected) {
+                    trial.output(part, actual, || expected.clone());
                 }
             }
+            for adds in [false, true] {
+                trial.label(format!("{rows}x{width}, {adds}"));
+                self.gradients(trial, (&x, &x_wide), (&parameters, &wide), adds, width >= narrowest);
+            }
         }
-    }
-
-    /// Compares the residual form with the sum and then the plain form, to the bit.
-    pub(crate) fn residual_form_equals_the_plain_form(&self) {
-        for case in devices() {
-            for [rows, width] in [[1, 1], [3, 33], [1200, 64], [7, 1600], [2, 5000]] {
-                let what = format!("{rows}x{width}, {}", case.name());
-                let (residual, residual_wide) = case.operand("residual", [rows, width]);
-                let (branch, branch_wide) = case.operand("branch", [rows, width]);
-                let (parameters, _) = self.operands(&case, width);
-                let (sum, fused) = (self.forward_residual)(&residual, &branch, &parameters);
-                let pairs = residual_wide.iter().zip(&branch_wide);
-                let exact: Vec<f64> = pairs.map(|(a, b)| f64::from(case.round((a + b) as f32))).collect();
-                assert_eq!(read(&sum), exact, "{what}");
-                let plain = (self.forward)(&sum, &parameters, EPSILON.into());
-                assert_eq!(bits(&fused.0), bits(&plain.0), "{what}");
-                for (fused, plain) in fused.1.iter().zip(&plain.1) {
-                    assert_eq!(bits(fused), bits(plain), "{what}");
-                }
+        for [rows, width] in [[1, 1], [3, 33], [1200, 64], [7, 1600], [2, 5000]] {
+            trial.label(format!("{rows}x{width}"));
+            self.residual_form(trial, [rows, width]);
+        }
+        for [rows, width] in SIZES.into_iter().chain([[9001, 24]]) {
+            trial.label(format!("{rows}x{width}"));
+            if trial.dtype != DType::F32 {
+                self.half_gradients(trial, [rows, width]);
             }
         }
     }
 
-    /// Compares all gradients with finite differences, with and without a gradient of the sum to add. In
-    /// narrow rows the terms of dx nearly cancel: the tolerance is relative to the terms. Rows of fewer than
-    /// `narrowest` elements are left out of dx.
-    pub(crate) fn gradients_match_finite_differences(&self, narrowest: usize) {
-        for case in devices() {
-            for size in SIZES {
-                [false, true].into_iter().for_each(|adds| self.gradients(&case, size, adds, narrowest));
-            }
+    /// The residual form equals the sum, rounded once, and then the plain form, to the bit.
+    fn residual_form(&self, trial: &mut Trial<'_>, [rows, width]: [usize; 2]) {
+        let (residual, residual_wide) = trial.operand("residual", [rows, width]);
+        let (branch, branch_wide) = trial.operand("branch", [rows, width]);
+        let (parameters, _) = self.operands(trial, width);
+        let (sum, fused) = (self.forward_residual)(&residual, &branch, &parameters);
+        trial.rounded_output("sum", &sum, || {
+            residual_wide.iter().zip(&branch_wide).map(|(a, b)| a + b).collect()
+        });
+        let plain = (self.forward)(&sum, &parameters, EPSILON.into());
+        trial.same("residual form's output", &fused.0, &plain.0);
+        for (fused, plain) in fused.1.iter().zip(&plain.1) {
+            trial.same("residual form's statistics", fused, plain);
         }
     }
 
-    fn gradients(&self, case: &Case, [rows, width]: [usize; 2], adds: bool, narrowest: usize) {
-        let (x, x_wide) = case.operand("x", [rows, width]);
-        let (parameters, wide) = self.operands(case, width);
-        let (dy, dy_wide) = case.operand("dy", [rows, width]);
-        let (dsum, dsum_wide) = case.operand("dsum", [rows, width]);
-        let (_, statistics) = (self.forward)(&x, &parameters, EPSILON.into());
-        let dx = (self.backward_input)(&dy, adds.then_some(&dsum), &x, &parameters, &statistics);
-        let target = |name: &&str| case.target(&format!("d{name}"), [width], adds);
-        let targets: Vec<GradientTarget> = self.parameters.iter().map(target).collect();
-        (self.backward_weight)(&dy, &x, &statistics, &targets.iter().collect::<Vec<_>>());
+    /// All gradients, with and without a gradient of the sum to add.
+    fn gradients(
+        &self,
+        trial: &mut Trial<'_>,
+        (x, x_wide): (&Tensor, &[f64]),
+        (parameters, wide): (&[Tensor], &[Vec<f64>]),
+        adds: bool,
+        of_input: bool,
+    ) {
+        let [rows, width] = [x_wide.len() / wide[0].len(), wide[0].len()];
+        let (dy, dy_wide) = trial.operand("dy", [rows, width]);
+        let (dsum, dsum_wide) = trial.operand("dsum", [rows, width]);
+        let (_, statistics) = (self.forward)(x, parameters, EPSILON.into());
+        let dx = (self.backward_input)(&dy, adds.then_some(&dsum), x, parameters, &statistics);
+        let targets: Vec<GradientTarget> =
+            self.parameters.iter().map(|name| trial.target(name, [width], adds)).collect();
+        (self.backward_weight)(&dy, x, &statistics, &targets.iter().collect::<Vec<_>>());
 
         let value = |x: &[f64], parameters: &[Vec<f64>]| {
             let other = if adds { dot(&dsum_wide, x) } else { 0.0 };
             dot(&dy_wide, &(self.reference)(x, parameters)[0]) + other
         };
-        if width >= narrowest {
-            let terms = dy_wide.iter().map(|dy| dy * dy).sum::<f64>().sqrt();
-            let what = format!("dx {rows}x{width}");
-            case.is_gradient_of_terms(&what, terms, &read(&dx), &x_wide, |x| value(x, &wide));
+        if of_input {
+            let terms = dot(&dy_wide, &dy_wide).sqrt();
+            trial.gradient("dx", &dx, (x_wide, terms), |x| value(x, wide));
         }
         for (index, (name, target)) in self.parameters.iter().zip(&targets).enumerate() {
-            let gradient = case.added(target, &format!("d{name}"));
-            let with = |changed: &[f64]| {
-                let mut all = wide.clone();
+            trial.weight_gradient(name, target, (&wide[index], 0.0), |changed| {
+                let mut all = wide.to_vec();
                 all[index] = changed.to_vec();
-                value(&x_wide, &all)
-            };
-            case.is_gradient(&format!("d{name} {rows}x{width}"), &gradient, &wide[index], with);
+                value(x_wide, &all)
+            });
         }
     }
 
-    /// Compares gradients of the parameters in half precision with rounded f32 gradients.
-    pub(crate) fn half_gradients_are_rounded(&self) {
-        for case in half_precision() {
-            for [rows, width] in SIZES.into_iter().chain([[9001, 24]]) {
-                let (x, _) = case.operand("x", [rows, width]);
-                let (parameters, _) = self.operands(&case, width);
-                let (dy, _) = case.operand("dy", [rows, width]);
-                let (_, statistics) = (self.forward)(&x, &parameters, EPSILON.into());
-                for accumulate in [false, true] {
-                    let names = self.parameters.iter().map(|name| format!("d{name}"));
-                    let targets: Vec<_> =
-                        names.clone().map(|name| case.targets(&name, [width], accumulate)).collect();
-                    for half in [0, 1] {
-                        let these: Vec<_> = targets.iter().map(|pair| &pair[half]).collect();
-                        (self.backward_weight)(&dy, &x, &statistics, &these);
-                    }
-                    for (name, pair) in names.zip(&targets) {
-                        case.is_rounded(&format!("{name} {rows}x{width} {accumulate}"), pair);
-                    }
-                }
+    /// Gradients of the parameters in half precision are rounded f32 gradients.
+    fn half_gradients(&self, trial: &mut Trial<'_>, [rows, width]: [usize; 2]) {
+        let (x, _) = trial.operand("x", [rows, width]);
+        let (parameters, _) = self.operands(trial, width);
+        let (dy, _) = trial.operand("dy", [rows, width]);
+        let (_, statistics) = (self.forward)(&x, &parameters, EPSILON.into());
+        for accumulate in [false, true] {
+            let pairs: Vec<_> =
+                self.parameters.iter().map(|name| trial.targets(name, [width], accumulate)).collect();
+            for half in [0, 1] {
+                let these: Vec<_> = pairs.iter().map(|pair| &pair[half]).collect();
+                (self.backward_weight)(&dy, &x, &statistics, &these);
             }
+            pairs.iter().for_each(|pair| trial.rounded("half gradients of parameters", pair));
         }
     }
 }

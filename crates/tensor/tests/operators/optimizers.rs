@@ -1,10 +1,11 @@
 use device::Device;
 use device::{Float, dispatch};
 use tensor::ops::optimizer::{self, Item, Stream, UpdateRule};
-use tensor::ops::{StepState, Table, cast};
+use tensor::ops::{StepState, Table, cast, norm, random};
 use tensor::{DType, Tensor};
 
 use crate::support::{Case, bits, close, close_sums, cpu, devices, normal, read, tensor, typed};
+use crate::trial::Trial;
 
 /// One element, an odd length, more than one piece and block.
 const LENGTHS: [usize; 4] = [1, 33, 40_001, 8192];
@@ -404,4 +405,36 @@ fn states_in_bf16_are_rounded_at_random_by_name_element_and_update() {
             assert_eq!(whole.iter().map(bits).collect::<Vec<_>>(), again);
         }
     }
+}
+
+/// Updates by two rules after the gradients' norm was measured.
+pub(crate) fn declared(trial: &mut Trial<'_>) {
+    trial.label("two tensors".to_owned());
+    let gradients = [trial.operand("g", [700, 48]).0, trial.operand("h", [40_001]).0];
+    let chunks = gradients.each_ref().map(|gradient| norm::chunks(gradient.elements()));
+    let sums = trial.single().operand("sums", [chunks.iter().sum()]).0;
+    let state = state(&trial.device, 1e-3);
+    norm::chunk_sums(&gradients[0], &sums.view(0, [chunks[0]]).unwrap()).unwrap();
+    norm::finish(&sums, 1.0, &state).unwrap();
+    trial.result("norm", state.tensor());
+    let table = Table::of_gradients(&trial.device, gradients.len()).unwrap();
+    norm::measure(&table, &gradients, &sums, 1.0, &state).unwrap();
+    trial.result("sums", &sums);
+    trial.result("norm of all", state.tensor());
+    let table = Table::of_parameters(&trial.device, 1).unwrap();
+    for (rule, length) in [ADAMW, LION, SGD, MOMENTUM].iter().flat_map(|rule| LENGTHS.map(|n| (rule, n))) {
+        let copied = trial.dtype != DType::F32;
+        let parameter = Parameter::new(trial, rule, length, copied, 0.25);
+        let (gradient, _) = trial.operand("gradient", [length]);
+        step(&table, rule, &[parameter.item(&gradient, true)], &state);
+        trial.result("weight", &parameter.weight);
+        parameter.states.iter().for_each(|state| trial.result("state", state));
+        parameter.compute.iter().for_each(|copy| trial.result("copy", copy));
+    }
+    let (weight, _) = trial.single().operand("weight", [33, 700]);
+    random::normal(&weight, 1, "table", 0.0, 0.02).unwrap();
+    trial.result("normal", &weight);
+    let (head, _) = trial.operand("head", [33, 700]);
+    random::uniform(&head, 1, "head", -1.0, 1.0).unwrap();
+    trial.result("uniform", &head);
 }

@@ -1,6 +1,7 @@
 use tensor::ops::pooling::{self, Windows};
 
 use crate::support::{devices, read, wide};
+use crate::trial::Trial;
 
 const INPUTS: [[usize; 4]; 3] = [[2, 7, 9, 3], [1, 8, 8, 16], [3, 5, 6, 520]];
 
@@ -15,12 +16,16 @@ fn windows() -> Vec<Windows> {
     ]
 }
 
-/// Calls `visit(output, elements of its window)` with indices without channels.
-fn each_window(input: [usize; 4], of: &Windows, mut visit: impl FnMut(usize, &[usize])) -> [usize; 4] {
-    let [images, height, width, channels] = input;
+/// The shape of the results.
+fn output_shape([images, height, width, channels]: [usize; 4], of: &Windows) -> [usize; 4] {
     let outputs =
-        |axis: usize| (input[1 + axis] + 2 * of.padding[axis] - of.size[axis]) / of.stride[axis] + 1;
-    let [rows, columns] = [outputs(0), outputs(1)];
+        |axis: usize, length: usize| (length + 2 * of.padding[axis] - of.size[axis]) / of.stride[axis] + 1;
+    [images, outputs(0, height), outputs(1, width), channels]
+}
+
+/// Calls `visit(output, elements of its window)` with indices without channels.
+fn each_window(input: [usize; 4], of: &Windows, mut visit: impl FnMut(usize, &[usize])) {
+    let ([_, height, width, _], [images, rows, columns, _]) = (input, output_shape(input, of));
     for window in 0..images * rows * columns {
         let (image, row, column) = (window / (rows * columns), window / columns % rows, window % columns);
         let mut elements = Vec::new();
@@ -33,76 +38,75 @@ fn each_window(input: [usize; 4], of: &Windows, mut visit: impl FnMut(usize, &[u
         }
         visit(window, &elements);
     }
-    [images, rows, columns, channels]
 }
 
-#[test]
-fn maxima_and_their_gradients_are_those_of_plain_code() {
-    for case in devices() {
-        for input in INPUTS {
-            for of in windows() {
-                // Few values, so that windows have several largest elements.
-                let values: Vec<f32> =
-                    case.normal("x", input.iter().product()).iter().map(|v| v.round().max(0.0)).collect();
-                let (x, channels) = (case.tensor(&values, input), input[3]);
-                let (mut expected, mut chosen) = (Vec::new(), Vec::new());
-                let shape = each_window(input, &of, |_, elements| {
-                    for channel in 0..channels {
-                        let mut best = elements[0] * channels + channel;
-                        for element in elements {
-                            let at = element * channels + channel;
-                            best = if values[at] > values[best] { at } else { best };
-                        }
-                        expected.push(f64::from(values[best]));
-                        chosen.push(best);
-                    }
-                });
-                let output = pooling::maximum(&x, &of).unwrap();
-                assert_eq!(output.shape(), shape.into());
-                assert_eq!(read(&output), expected, "{of:?} of {input:?}, {}", case.name());
-                let (dy, dy_wide) = case.operand("dy", shape);
-                let mut gradient = vec![0.0; values.len()];
-                chosen.iter().zip(&dy_wide).for_each(|(at, dy)| gradient[*at] += dy);
-                let dx = pooling::maximum_backward(&dy, &x, &output, &of).unwrap();
-                case.close(&format!("{of:?} of {input:?}"), &read(&dx), &gradient);
-            }
+pub(crate) fn declared(trial: &mut Trial<'_>) {
+    for input in INPUTS {
+        for of in windows() {
+            trial.label(format!("{of:?} of {input:?}"));
+            maxima(trial, input, &of);
+        }
+        for of in windows().into_iter().chain([Windows::whole([input[1], input[2]])]) {
+            trial.label(format!("{of:?} of {input:?}"));
+            means(trial, input, &of);
         }
     }
 }
 
-#[test]
-fn means_and_their_gradients_are_those_of_plain_code() {
-    for case in devices() {
-        for input in INPUTS {
-            for of in windows().into_iter().chain([Windows::whole([input[1], input[2]])]) {
-                let values = case.normal("x", input.iter().product());
-                let (x, channels) = (case.tensor(&values, input), input[3]);
-                let (mut expected, mut terms) = (Vec::new(), Vec::new());
-                let shape =
-                    each_window(input, &of, |window, elements| {
-                        let divisor =
-                            if of.counts_padding { of.size[0] * of.size[1] } else { elements.len() } as f64;
-                        for channel in 0..channels {
-                            let sum: f64 =
-                                elements.iter().map(|at| f64::from(values[at * channels + channel])).sum();
-                            expected.push(sum / divisor);
-                            terms.extend(elements.iter().map(|at| {
-                                (at * channels + channel, window * channels + channel, 1.0 / divisor)
-                            }));
-                        }
-                    });
-                let output = pooling::average(&x, &of).unwrap();
-                assert_eq!(output.shape(), shape.into());
-                case.close(&format!("{of:?} of {input:?}"), &read(&output), &expected);
-                let (dy, dy_wide) = case.operand("dy", shape);
-                let mut gradient = vec![0.0; values.len()];
-                terms.iter().for_each(|(at, window, scale)| gradient[*at] += dy_wide[*window] * scale);
-                let dx = pooling::average_backward(&dy, [input[1], input[2]], &of).unwrap();
-                assert_eq!(dx.shape(), input.into());
-                case.close(&format!("gradient, {of:?} of {input:?}"), &read(&dx), &gradient);
+fn maxima(trial: &mut Trial<'_>, input: [usize; 4], of: &Windows) {
+    // Few values, so that windows have several largest elements.
+    let values: Vec<f32> =
+        trial.normal("x", input.iter().product()).iter().map(|v| v.round().max(0.0)).collect();
+    let (x, channels) = (trial.tensor(&values, input), input[3]);
+    // The element that each maximum is.
+    let mut chosen = Vec::new();
+    if trial.compares() {
+        each_window(input, of, |_, elements| {
+            for channel in 0..channels {
+                let mut best = elements[0] * channels + channel;
+                for element in elements {
+                    let at = element * channels + channel;
+                    best = if values[at] > values[best] { at } else { best };
+                }
+                chosen.push(best);
             }
-        }
+        });
     }
+    let output = pooling::maximum(&x, of).unwrap();
+    let shape = output_shape(input, of);
+    assert_eq!(output.shape(), shape.into());
+    trial.rounded_output("maxima", &output, || chosen.iter().map(|at| f64::from(values[*at])).collect());
+    let (dy, dy_wide) = trial.operand("dy", shape);
+    let dx = pooling::maximum_backward(&dy, &x, &output, of).unwrap();
+    trial.output("gradient of maxima", &dx, || {
+        let mut gradient = vec![0.0; values.len()];
+        chosen.iter().zip(&dy_wide).for_each(|(at, dy)| gradient[*at] += dy);
+        gradient
+    });
+}
+
+fn means(trial: &mut Trial<'_>, input: [usize; 4], of: &Windows) {
+    let ((x, x_wide), shape) = (trial.operand("x", input), output_shape(input, of));
+    let (dy, dy_wide) = trial.operand("dy", shape);
+    let mut expected = [&dy_wide, &x_wide].map(|like| vec![0.0; like.len()]);
+    let [means, gradient] = &mut expected;
+    if trial.compares() {
+        each_window(input, of, |window, elements| {
+            let divisor = if of.counts_padding { of.size[0] * of.size[1] } else { elements.len() } as f64;
+            for (element, channel) in elements.iter().flat_map(|at| (0..input[3]).map(move |c| (at, c))) {
+                let (at, output) = (element * input[3] + channel, window * input[3] + channel);
+                means[output] += x_wide[at] / divisor;
+                gradient[at] += dy_wide[output] / divisor;
+            }
+        });
+    }
+    let [means, gradient] = expected;
+    let output = pooling::average(&x, of).unwrap();
+    assert_eq!(output.shape(), shape.into());
+    trial.output("means", &output, || means);
+    let dx = pooling::average_backward(&dy, [input[1], input[2]], of).unwrap();
+    assert_eq!(dx.shape(), input.into());
+    trial.output("gradient of means", &dx, || gradient);
 }
 
 #[test]

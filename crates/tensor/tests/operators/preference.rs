@@ -4,7 +4,8 @@ use tensor::ops::cross_entropy::IGNORED;
 use tensor::ops::preference::{self, Objective, Sequences, VALUES};
 use tensor::{DType, Tensor};
 
-use crate::support::{Case, close, devices, is_gradient, read, tensor};
+use crate::support::{Case, devices, tensor};
+use crate::trial::Trial;
 
 const OBJECTIVES: [Objective; 4] = [
     Objective::Dpo { beta: 0.3, label_smoothing: 0.0 },
@@ -121,27 +122,28 @@ impl Plain {
     }
 }
 
-#[test]
-fn losses_figures_and_weights_of_pairs() {
-    for case in devices().into_iter().filter(|case| case.dtype == DType::F32) {
-        for size in SIZES {
-            let example = Example::new(&case, size);
-            let plain = &example.plain;
-            let scores: Vec<f64> = plain.scores(&plain.losses).iter().map(|[sum, _]| *sum).collect();
-            close(&format!("{size:?}"), &read(&preference::scores(example.sequences()).unwrap()), &scores);
-            for objective in OBJECTIVES {
-                let what = format!("{size:?}, {objective:?}");
-                let reference = objective.has_reference().then_some(&example.reference);
-                for divisor in [None, Some(77)] {
-                    let count = divisor.map(|divisor: u32| tensor(&case.device, &[divisor], []));
-                    let sequences = example.sequences();
-                    let output = preference::forward(sequences, reference, objective, SCALE, count.as_ref());
-                    let output = output.unwrap();
-                    close(&what, &read(&output.values), &plain.values(objective, &plain.losses, divisor));
-                    is_gradient(&what, &read(&output.weights), &plain.losses, |losses| {
-                        plain.values(objective, losses, divisor)[0]
-                    });
-                }
+/// Losses are f32 whatever the type of the model is.
+pub(crate) fn declared(trial: &mut Trial<'_>) {
+    if trial.dtype != DType::F32 {
+        return;
+    }
+    for size in SIZES {
+        trial.label(format!("{size:?}"));
+        let example = Example::new(trial, size);
+        let (sequences, plain) = (example.sequences(), &example.plain);
+        trial.single_output("scores", &preference::scores(sequences).unwrap(), || {
+            plain.scores(&plain.losses).iter().map(|[sum, _]| *sum).collect()
+        });
+        for objective in OBJECTIVES {
+            let reference = objective.has_reference().then_some(&example.reference);
+            for divisor in [None, Some(77)] {
+                trial.label(format!("{size:?}, {objective:?}, divisor {divisor:?}"));
+                let count = divisor.map(|divisor: u32| tensor(&trial.device, &[divisor], []));
+                let output = preference::forward(sequences, reference, objective, SCALE, count.as_ref());
+                let output = output.unwrap();
+                let values = |losses: &[f64]| plain.values(objective, losses, divisor);
+                trial.single_output("values", &output.values, || values(&plain.losses).to_vec());
+                trial.gradient("weights", &output.weights, (&plain.losses, 0.0), |losses| values(losses)[0]);
             }
         }
     }

@@ -4,7 +4,8 @@ use tensor::ops::rotary::Angles;
 
 use crate::reference;
 use crate::rotary::{documents, table};
-use crate::support::{Case, bits, devices, dot, half_precision, read};
+use crate::support::{dot, read};
+use crate::trial::Trial;
 
 const EPSILON: f32 = 1e-6;
 const THETA: f64 = 10_000.0;
@@ -43,73 +44,50 @@ fn expected(x: &[f64], time: usize, heads: Heads, weights: [&[f64]; 2], first: O
     .collect()
 }
 
-#[test]
-fn results_and_gradients_match_the_reference() {
-    for case in devices() {
-        for (batch, time, heads) in SIZES {
-            [false, true].into_iter().for_each(|packed| check(&case, batch, time, heads, packed));
-        }
+pub(crate) fn declared(trial: &mut Trial<'_>) {
+    for (batch, time, heads) in SIZES {
+        [false, true].into_iter().for_each(|packed| of_size(trial, batch, time, heads, packed));
     }
 }
 
-fn check(case: &Case, batch: usize, time: usize, heads: Heads, packed: bool) {
-    let what = |name: &str| format!("{name} {batch}x{time} {heads:?} {packed}");
-    let (qkv, x) = case.operand("qkv", [batch, time, heads.packed_columns()]);
-    let (query, query_wide) = case.operand("query", [heads.width]);
-    let (key, key_wide) = case.operand("key", [heads.width]);
-    let (dy, dy_wide) = case.operand("dy", [batch, time, heads.packed_columns()]);
+fn of_size(trial: &mut Trial<'_>, batch: usize, time: usize, heads: Heads, packed: bool) {
+    trial.label(format!("{batch}x{time} {heads:?} {packed}"));
+    let (qkv, x) = trial.operand("qkv", [batch, time, heads.packed_columns()]);
+    let (query, query_wide) = trial.operand("query", [heads.width]);
+    let (key, key_wide) = trial.operand("key", [heads.width]);
+    let (dy, dy_wide) = trial.operand("dy", [batch, time, heads.packed_columns()]);
     let weights = Weights { query: &query, key: &key };
-    let (table, (firsts, list)) = (table(case, heads.width, time), documents(case, batch, time));
+    let (table, (firsts, list)) = (table(trial, heads.width, time), documents(trial, batch, time));
     let angles = Angles { table: &table, head_width: None, documents: packed.then_some(&firsts) };
     let first = packed.then_some(&list[..]);
 
     let result = qk_norm::forward(&qkv, heads, weights, angles, EPSILON).unwrap();
-    let truth = expected(&x, time, heads, [&query_wide, &key_wide], first);
-    case.close(&what("output"), &read(&result.output), &truth);
-
+    trial.output("output", &result.output, || expected(&x, time, heads, [&query_wide, &key_wide], first));
+    trial.result("rstd", &result.rstd);
     let apart =
         qk_norm::backward_input(dy.clone(), &qkv, &result.rstd, heads, weights, angles, false).unwrap();
-    assert_eq!(read(&dy), dy_wide, "a gradient with other views is not overwritten");
+    if trial.compares() {
+        assert_eq!(read(&dy), dy_wide, "a gradient with other views is not overwritten");
+    }
     let gradients = qk_norm::backward_input(dy, &qkv, &result.rstd, heads, weights, angles, false).unwrap();
-    assert_eq!(bits(&gradients.input), bits(&apart.input), "{}", what("in place"));
+    trial.same("gradient in place", &gradients.input, &apart.input);
     let value =
         |x: &[f64], query: &[f64], key: &[f64]| dot(&dy_wide, &expected(x, time, heads, [query, key], first));
-    let terms = dy_wide.iter().map(|dy| dy * dy).sum::<f64>().sqrt();
-    case.is_gradient_of_terms(&what("dqkv"), terms, &read(&gradients.input), &x, |x| {
-        value(x, &query_wide, &key_wide)
-    });
+    let terms = dot(&dy_wide, &dy_wide).sqrt();
+    trial.gradient("dqkv", &gradients.input, (&x, terms), |x| value(x, &query_wide, &key_wide));
+    trial.result("sums", &gradients.sums);
     for accumulate in [false, true] {
-        let dquery = case.target("dquery", [heads.width], accumulate);
-        let dkey = case.target("dkey", [heads.width], accumulate);
-        qk_norm::backward_weight(&gradients.sums, case.dtype, &dquery, &dkey).unwrap();
-        let dquery = case.added(&dquery, "dquery");
-        case.is_gradient(&what("dquery"), &dquery, &query_wide, |query| value(&x, query, &key_wide));
-        let dkey = case.added(&dkey, "dkey");
-        case.is_gradient(&what("dkey"), &dkey, &key_wide, |key| value(&x, &query_wide, key));
-    }
-}
-
-#[test]
-fn gradients_in_half_precision_are_rounded_f32_gradients() {
-    for case in half_precision() {
-        let (batch, time, heads) = SIZES[3];
-        let (qkv, _) = case.operand("qkv", [batch, time, heads.packed_columns()]);
-        let (weight, _) = case.operand("weight", [heads.width]);
-        let (dy, _) = case.operand("dy", [batch, time, heads.packed_columns()]);
-        let weights = Weights { query: &weight, key: &weight };
-        let table = table(&case, heads.width, time);
-        let angles = Angles { table: &table, head_width: None, documents: None };
-        let result = qk_norm::forward(&qkv, heads, weights, angles, EPSILON).unwrap();
-        let sums =
-            qk_norm::backward_input(dy, &qkv, &result.rstd, heads, weights, angles, false).unwrap().sums;
-        for accumulate in [false, true] {
-            let query = case.targets("dquery", [heads.width], accumulate);
-            let key = case.targets("dkey", [heads.width], accumulate);
-            for (query, key) in query.iter().zip(&key) {
-                qk_norm::backward_weight(&sums, case.dtype, query, key).unwrap();
-            }
-            case.is_rounded("dquery", &query);
-            case.is_rounded("dkey", &key);
+        let dquery = trial.target("dquery", [heads.width], accumulate);
+        let dkey = trial.target("dkey", [heads.width], accumulate);
+        qk_norm::backward_weight(&gradients.sums, trial.dtype, &dquery, &dkey).unwrap();
+        trial.weight_gradient("dquery", &dquery, (&query_wide, 0.0), |query| value(&x, query, &key_wide));
+        trial.weight_gradient("dkey", &dkey, (&key_wide, 0.0), |key| value(&x, &query_wide, key));
+        // In half precision they are rounded f32 gradients.
+        let pairs = ["dquery", "dkey"].map(|name| trial.targets(name, [heads.width], accumulate));
+        for half in [0, 1] {
+            let [query, key] = [&pairs[0][half], &pairs[1][half]];
+            qk_norm::backward_weight(&gradients.sums, trial.dtype, query, key).unwrap();
         }
+        pairs.iter().for_each(|pair| trial.rounded("half gradients of weights", pair));
     }
 }

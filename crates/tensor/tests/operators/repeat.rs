@@ -4,17 +4,16 @@ use device::{Device, DeviceOptions};
 use tensor::DType;
 use tensor::ops::{Activation, linear};
 
-use crate::scenario::{Sizes, every_operator};
 use crate::support::{bits, gpu, operand, repeats};
+use crate::trial::follow_all;
 
-const TIMES: usize = 100;
-/// Several blocks of every kernel, and both frequent and rare tokens.
-const SIZES: [Sizes; 5] = [
-    Sizes::new([4, 160, 256, 4, 700], DType::F32, DType::F32),
-    Sizes::new([4, 160, 256, 4, 700], DType::Bf16, DType::F32),
-    Sizes::new([4, 99, 64, 1, 7], DType::Bf16, DType::F32),
-    Sizes::new([4, 99, 64, 1, 7], DType::F16, DType::F16),
-    Sizes::new([4, 160, 256, 4, 700], DType::Bf16, DType::Bf16),
+const TIMES: usize = 5;
+/// Types of operands, and of the gradients of weights.
+const TYPES: [[DType; 2]; 4] = [
+    [DType::F32, DType::F32],
+    [DType::Bf16, DType::F32],
+    [DType::F16, DType::F16],
+    [DType::Bf16, DType::Bf16],
 ];
 
 #[test]
@@ -25,7 +24,7 @@ fn a_busy_gpu_gives_the_same_bits_every_time() {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let load = scope.spawn(|| keep_busy(&done));
-        let repeated = std::panic::catch_unwind(|| SIZES.each_ref().map(repeat));
+        let repeated = std::panic::catch_unwind(|| TYPES.map(repeat));
         done.store(true, Ordering::Relaxed);
         assert!(load.join().unwrap() > 0);
         if let Err(failed) = repeated {
@@ -50,21 +49,20 @@ fn keep_busy(done: &AtomicBool) -> usize {
     products
 }
 
-fn repeat(sizes: &Sizes) {
+fn repeat([dtype, gradients]: [DType; 2]) {
     let device = Device::cuda(0, 0, tensor::ops::FAMILIES, &DeviceOptions::default()).unwrap();
     let results = || {
         let mut results = vec![];
-        every_operator(&device, sizes, |operator, outputs| {
-            results.push((operator, outputs.iter().map(|tensor| bits(tensor)).collect::<Vec<_>>()));
+        follow_all(&device, [dtype, gradients], &mut |operator, part, result| {
+            results.push((operator, part, bits(result)));
         });
         results
     };
     let first = results();
     for time in 1..=repeats(TIMES) {
-        for ((operator, expected), (_, actual)) in first.iter().zip(results()) {
-            assert!(*expected == actual, "{operator} in {} differs at repetition {time}", sizes.dtype);
+        for ((operator, part, expected), (_, _, actual)) in first.iter().zip(results()) {
+            assert!(*expected == actual, "{operator} {part} in {dtype} differs at repetition {time}");
         }
     }
-
-    assert!(first.len() > 20);
+    assert!(first.len() > 500);
 }

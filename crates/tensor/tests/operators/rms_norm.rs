@@ -3,6 +3,7 @@ use tensor::ops::rms_norm;
 
 use crate::norms::{EPSILON, Norm};
 use crate::reference;
+use crate::trial::Trial;
 
 const RMS_NORM: Norm = Norm {
     parameters: &["weight"],
@@ -24,22 +25,6 @@ fn outputs(output: rms_norm::Output) -> (Tensor, Vec<Tensor>) {
     (output.output, vec![output.rstd])
 }
 
-#[test]
-fn forward_normalises_every_row() {
-    RMS_NORM.forward_matches();
-}
-
-#[test]
-fn the_residual_form_equals_the_sum_then_the_plain_form_to_the_bit() {
-    RMS_NORM.residual_form_equals_the_plain_form();
-}
-
-#[test]
-fn gradients_match_finite_differences() {
-    RMS_NORM.gradients_match_finite_differences(0);
-}
-
-#[test]
-fn gradients_in_half_precision_are_rounded_f32_gradients() {
-    RMS_NORM.half_gradients_are_rounded();
+pub(crate) fn declared(trial: &mut Trial<'_>) {
+    RMS_NORM.declared(trial, 0);
 }

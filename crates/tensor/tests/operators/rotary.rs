@@ -2,7 +2,8 @@ use tensor::Tensor;
 use tensor::ops::rotary::{Angles, Frequencies, Scaling, Turn, rotate};
 
 use crate::reference;
-use crate::support::{Case, bits, devices, read, tensor};
+use crate::support::{Case, devices, read, tensor};
+use crate::trial::Trial;
 
 const THETA: f64 = 10_000.0;
 
@@ -38,40 +39,41 @@ pub(crate) fn documents(case: &Case, batch: usize, time: usize) -> (Tensor, Vec<
     (tensor(&case.device, &all, [batch, time]), all)
 }
 
-#[test]
-fn heads_rotate_to_their_positions_and_back() {
-    for case in devices() {
-        for [batch, time, heads, rest, width] in SIZES {
-            let columns = heads * width + rest;
-            let table = table(&case, width, time + 3);
-            let (firsts, list) = documents(&case, batch, time);
-            for documents in [None, Some(&firsts)] {
-                let what = format!("{batch}x{time}, {heads} heads of {width}, {}", documents.is_some());
-                let angles = Angles { table: &table, head_width: None, documents };
-                let (x, x_wide) = case.operand("x", [batch, time, columns]);
-                let turned = rotate(x.clone(), heads, angles, Turn::Forward, false).unwrap();
-                assert!(!turned.shares_storage(&x) && read(&x) == x_wide, "an operand in use stays");
-                let mut expected = x_wide.clone();
-                for (row, values) in expected.chunks_mut(columns).enumerate() {
-                    let first = documents.map_or(0, |_| list[row] as usize);
-                    for head in values.chunks_mut(width).take(heads) {
-                        head.copy_from_slice(&reference::turned(head, row % time - first, THETA));
-                    }
+pub(crate) fn declared(trial: &mut Trial<'_>) {
+    for ([batch, time, heads, rest, width], packed) in SIZES.into_iter().flat_map(|s| [(s, false), (s, true)])
+    {
+        trial.label(format!("{batch}x{time}, {heads} heads of {width}, {packed}"));
+        let columns = heads * width + rest;
+        let table = table(trial, width, time + 3);
+        let (firsts, list) = documents(trial, batch, time);
+        let angles = Angles { table: &table, head_width: None, documents: packed.then_some(&firsts) };
+        let (x, x_wide) = trial.operand("x", [batch, time, columns]);
+        let turned = rotate(x.clone(), heads, angles, Turn::Forward, false).unwrap();
+        assert!(!turned.shares_storage(&x));
+        trial.output("operand in use", &x, || x_wide.clone());
+        trial.output("rotated", &turned, || {
+            let mut expected = x_wide.clone();
+            for (row, values) in expected.chunks_mut(columns).enumerate() {
+                let first = if packed { list[row] as usize } else { 0 };
+                for head in values.chunks_mut(width).take(heads) {
+                    head.copy_from_slice(&reference::turned(head, row % time - first, THETA));
                 }
-                case.close(&what, &read(&turned), &expected);
-                let address = x.region().buffer.address();
-                let in_place = rotate(x, heads, angles, Turn::Forward, false).unwrap();
-                assert_eq!(in_place.region().buffer.address(), address, "{what}");
-                assert_eq!(bits(&in_place), bits(&turned), "{what}");
-                // The gradient of a rotation is the inverse rotation.
-                let back = rotate(in_place, heads, angles, Turn::Back, false).unwrap();
-                case.close(&what, &read(&back), &x_wide);
-                let rest = |tensor: &Tensor| -> Vec<f64> {
-                    let all = read(tensor);
-                    all.chunks(columns).flat_map(|row| row[heads * width..].to_vec()).collect()
-                };
-                assert_eq!(rest(&back), rest(&turned), "{what}: columns after the heads");
             }
+            expected
+        });
+        let address = x.region().buffer.address();
+        let in_place = rotate(x, heads, angles, Turn::Forward, false).unwrap();
+        assert_eq!(in_place.region().buffer.address(), address);
+        trial.same("rotated in place", &in_place, &turned);
+        // The gradient of a rotation is the inverse rotation.
+        let back = rotate(in_place, heads, angles, Turn::Back, false).unwrap();
+        trial.output("rotated back", &back, || x_wide.clone());
+        if trial.compares() {
+            let rest = |tensor: &Tensor| -> Vec<f64> {
+                let all = read(tensor);
+                all.chunks(columns).flat_map(|row| row[heads * width..].to_vec()).collect()
+            };
+            assert_eq!(rest(&back), rest(&turned), "{}: columns after the heads", trial.what("rest"));
         }
     }
 }

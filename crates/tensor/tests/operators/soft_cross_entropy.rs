@@ -1,7 +1,9 @@
+use tensor::Tensor;
 use tensor::ops::cross_entropy::{self, IGNORED, Mean};
 use tensor::ops::soft_cross_entropy::{self, SHARES};
 
-use crate::support::{bits, close, devices, read, tensor};
+use crate::support::{devices, read, tensor};
+use crate::trial::Trial;
 
 /// Rows, classes.
 const SIZES: [[usize; 2]; 5] = [[1, 2], [7, 5], [3, 1000], [70, 10], [5, 700]];
@@ -26,66 +28,59 @@ fn reference(logits: &[f64], targets: &[[u32; 3]], smoothing: f64) -> f64 {
     if counted.is_empty() { 0.0 } else { sum / counted.len() as f64 }
 }
 
-#[test]
-fn loss_and_gradient_match_the_reference() {
-    for case in devices() {
-        for [rows, classes] in SIZES {
-            for (smoothing, mixed) in SMOOTHINGS.into_iter().flat_map(|s| [(s, false), (s, true)]) {
-                let what = format!("{rows}x{classes}, smoothing {smoothing}, mixed {mixed}");
-                let (logits, wide) = case.operand("logits", [rows, classes]);
-                let (own, other) = (case.indices("own", rows, classes), case.indices("other", rows, classes));
-                let shares = case.indices("shares", rows, SHARES as usize + 1);
-                let mut targets: Vec<[u32; 3]> =
-                    (0..rows)
-                        .map(|at| {
-                            if mixed { [own[at], other[at], shares[at]] } else { [own[at], own[at], SHARES] }
-                        })
-                        .collect();
-                if rows > 3 {
-                    targets[2][0] = IGNORED;
-                }
-                let shares = match mixed {
-                    true => tensor(&case.device, targets.as_flattened(), [rows, 3]),
-                    false => {
-                        let own: Vec<u32> = targets.iter().map(|target| target[0]).collect();
-                        tensor(&case.device, &own, [rows])
-                    }
-                };
-                let value = |logits: &[f64]| 0.5 * reference(logits, &targets, f64::from(smoothing));
-                let without = soft_cross_entropy::forward(
-                    logits.clone(),
-                    &shares,
-                    smoothing,
-                    Mean::of_rows(0.5),
-                    false,
-                )
-                .unwrap();
-                let apart =
-                    soft_cross_entropy::forward(logits.clone(), &shares, smoothing, Mean::of_rows(0.5), true)
-                        .unwrap();
-                let overwriting =
-                    soft_cross_entropy::forward(logits, &shares, smoothing, Mean::of_rows(0.5), true)
-                        .unwrap();
-                close(&format!("{what}, {}", case.name()), &read(&overwriting.loss), &[value(&wide)]);
-                assert_eq!(bits(&overwriting.loss), bits(&without.loss), "{what}");
-                let gradient = overwriting.gradient.unwrap();
-                assert_eq!(bits(&gradient), bits(&apart.gradient.unwrap()), "{what}");
-                case.is_gradient(&what, &read(&gradient), &wide, value);
-            }
+pub(crate) fn declared(trial: &mut Trial<'_>) {
+    for size in SIZES {
+        for smoothing in SMOOTHINGS {
+            [false, true].into_iter().for_each(|mixed| loss_and_gradient(trial, size, smoothing, mixed));
         }
     }
+    hard_targets(trial);
 }
 
-#[test]
-fn a_hard_target_has_the_loss_of_cross_entropy() {
-    for case in devices() {
-        let (logits, _) = case.operand("logits", [40, 100]);
-        let ids = tensor(&case.device, &case.indices("targets", 40, 100), [40]);
-        let soft = soft_cross_entropy::forward(logits.clone(), &ids, 0.0, Mean::of_rows(1.0), true).unwrap();
-        let hard = cross_entropy::forward(logits, &ids, 1.0, true).unwrap();
-        close("loss", &read(&soft.loss), &read(&hard.loss));
-        case.close("gradient", &read(&soft.gradient.unwrap()), &read(&hard.gradient.unwrap()));
+fn loss_and_gradient(trial: &mut Trial<'_>, [rows, classes]: [usize; 2], smoothing: f32, mixed: bool) {
+    trial.label(format!("{rows}x{classes}, smoothing {smoothing}, mixed {mixed}"));
+    let (logits, wide) = trial.operand("logits", [rows, classes]);
+    let (own, other) = (trial.indices("own", rows, classes), trial.indices("other", rows, classes));
+    let shares = trial.indices("shares", rows, SHARES as usize + 1);
+    let target =
+        |at: usize| if mixed { [own[at], other[at], shares[at]] } else { [own[at], own[at], SHARES] };
+    let mut targets: Vec<[u32; 3]> = (0..rows).map(target).collect();
+    if rows > 3 {
+        targets[2][0] = IGNORED;
     }
+    let shares = match mixed {
+        true => tensor(&trial.device, targets.as_flattened(), [rows, 3]),
+        false => {
+            let own: Vec<u32> = targets.iter().map(|target| target[0]).collect();
+            tensor(&trial.device, &own, [rows])
+        }
+    };
+    let run = |logits: Tensor, with_gradient: bool| {
+        soft_cross_entropy::forward(logits, &shares, smoothing, Mean::of_rows(0.5), with_gradient).unwrap()
+    };
+    let value = |logits: &[f64]| 0.5 * reference(logits, &targets, f64::from(smoothing));
+    let without = run(logits.clone(), false);
+    trial.result("loss without gradient", &without.loss);
+    let apart = run(logits.clone(), true).gradient.unwrap();
+    trial.result("gradient apart", &apart);
+    let overwriting = run(logits, true);
+    trial.single_output("loss", &overwriting.loss, || vec![value(&wide)]);
+    trial.same("loss with gradient", &overwriting.loss, &without.loss);
+    let gradient = overwriting.gradient.unwrap();
+    trial.same("gradient of overwritten scores", &gradient, &apart);
+    trial.gradient("gradient", &gradient, (&wide, 0.0), value);
+}
+
+/// Hard targets have the loss of cross-entropy.
+fn hard_targets(trial: &mut Trial<'_>) {
+    trial.label("40x100".to_owned());
+    let (logits, _) = trial.operand("logits", [40, 100]);
+    let ids = tensor(&trial.device, &trial.indices("targets", 40, 100), [40]);
+    let soft = soft_cross_entropy::forward(logits.clone(), &ids, 0.0, Mean::of_rows(1.0), true).unwrap();
+    let hard = cross_entropy::forward(logits, &ids, 1.0, true).unwrap();
+    trial.single_output("loss of hard targets", &soft.loss, || read(&hard.loss));
+    let [soft, hard] = [soft.gradient.unwrap(), hard.gradient.unwrap()];
+    trial.output("gradient of hard targets", &soft, || read(&hard));
 }
 
 #[test]

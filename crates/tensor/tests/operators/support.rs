@@ -93,6 +93,11 @@ pub(crate) fn repeats(usual: usize) -> usize {
 }
 
 impl Case {
+    /// Operands on the host's seed.
+    pub(crate) fn new(device: Device, dtype: DType) -> Self {
+        Case { device, dtype, seed: SEED }
+    }
+
     /// Name for messages.
     pub(crate) fn name(&self) -> String {
         format!("{:?} {}", self.device.backend(), self.dtype)
@@ -108,8 +113,11 @@ impl Case {
         typed(&self.device, self.dtype, values, shape)
     }
 
-    /// Standard normal values, rounded to the case's type.
+    /// Standard normal values, rounded to the case's type; zeros on Meta, which keeps none.
     pub(crate) fn normal(&self, name: &str, count: usize) -> Vec<f32> {
+        if self.device.is_meta() {
+            return vec![0.0; count];
+        }
         seeded(self.seed, name, count).into_iter().map(|value| self.round(value)).collect()
     }
 
@@ -134,6 +142,18 @@ impl Case {
         let count = shape.iter().product();
         let values = if accumulate { seeded(self.seed, name, count) } else { vec![f32::NAN; count] };
         GradientTarget { tensor: tensor(&self.device, &values, shape), accumulate }
+    }
+
+    /// A gradient target of normal values in `dtype`.
+    pub(crate) fn target_in<const N: usize>(
+        &self,
+        dtype: DType,
+        name: &str,
+        shape: [usize; N],
+        accumulate: bool,
+    ) -> GradientTarget {
+        let values = seeded(self.seed, name, shape.iter().product());
+        GradientTarget { tensor: typed(&self.device, dtype, &values, shape), accumulate }
     }
 
     /// Two gradient targets with the same values, or with NaN if they are to be overwritten: in f32, and in
@@ -181,19 +201,9 @@ impl Case {
         close_within((self.tolerance(), 0.0), &format!("{what}, {}", self.name()), actual, expected);
     }
 
-    /// [`is_gradient`] within the tolerance of the case's type.
-    pub(crate) fn is_gradient(
-        &self,
-        what: &str,
-        gradient: &[f64],
-        point: &[f64],
-        function: impl Fn(&[f64]) -> f64 + Sync,
-    ) {
-        self.is_gradient_of_terms(what, 0.0, gradient, point, function);
-    }
-
-    /// [`Case::is_gradient`] for sums whose terms may cancel: the tolerance is relative to `terms`, the root
-    /// of the sum of their squares, if that is larger than the gradient.
+    /// Asserts that `gradient` is that of `function` at `point`, by central differences, within the tolerance
+    /// of the case's type relative to `terms`, the root of the sum of the squares of terms that may cancel, if
+    /// that is larger than the gradient.
     pub(crate) fn is_gradient_of_terms(
         &self,
         what: &str,
@@ -231,11 +241,6 @@ fn seeded(seed: u64, name: &str, count: usize) -> Vec<f32> {
     let blocks =
         (0..count.div_ceil(4) as u32).flat_map(|i| philox::normals(philox::philox4x32(key, [i, 0, 0, 0])));
     blocks.take(count).collect()
-}
-
-/// Indices below `limit`.
-pub(crate) fn indices(name: &str, count: usize, limit: usize) -> Vec<u32> {
-    seeded_indices(SEED, name, count, limit)
 }
 
 fn seeded_indices(seed: u64, name: &str, count: usize, limit: usize) -> Vec<u32> {
@@ -298,17 +303,7 @@ fn close_within((tolerance, least): (f64, f64), what: &str, actual: &[f64], expe
     assert!(error <= tolerance * size.max(least).max(1e-3), "{what}: off by {error:e} of {size:e}");
 }
 
-/// Asserts that `gradient` is that of `function` at `point`, by central differences: along every axis for few
-/// elements, else along random directions.
-pub(crate) fn is_gradient(
-    what: &str,
-    gradient: &[f64],
-    point: &[f64],
-    function: impl Fn(&[f64]) -> f64 + Sync,
-) {
-    is_gradient_within((TOLERANCE, 0.0), what, gradient, point, function);
-}
-
+/// Compares along every axis for few elements, else along random directions.
 fn is_gradient_within(
     tolerance: (f64, f64),
     what: &str,

@@ -57,9 +57,6 @@ impl BatchNorm {
     }
 
     /// Computes relu(norm(x) + residual).
-    ///
-    /// # Errors
-    /// As [`BatchNorm::forward`].
     pub fn forward_relu(&self, tape: &Tape, x: Var, residual: Option<Var>) -> Result<Var> {
         self.run(tape, x, residual, true)
     }

@@ -40,9 +40,6 @@ impl NormedConvolution {
     }
 
     /// Computes relu(norm(convolution(x))).
-    ///
-    /// # Errors
-    /// As [`NormedConvolution::forward`].
     pub fn forward_relu(&self, tape: &Tape, x: Var) -> Result<Var> {
         if tape.mode() == Mode::Evaluate {
             return self.folded(tape, x, None, true);

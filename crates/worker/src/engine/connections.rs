@@ -35,9 +35,6 @@ pub(crate) fn connect(
 }
 
 /// Splits off the groups of a grid, and those of the ranks that share state.
-///
-/// # Errors
-/// A failure of a rank or of the transport.
 pub(crate) fn divided(communicator: Communicator, config: &RunConfig, grid: RankGrid) -> Result<GridGroups> {
     let mut groups = GridGroups::new(communicator, grid)?;
     if let [Axis::Data, others @ ..] = config.parallel.replica_axes()

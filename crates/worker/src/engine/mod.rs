@@ -106,9 +106,6 @@ impl Engine {
     }
 
     /// Allocates the memory of inputs that are pixels, on ranks with the first stage.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub fn allocate_pixels(&mut self) -> Result<()> {
         self.pixels = PixelBuffer::of_stages(&self.device, &*self.setup.dataset.source, self.stages())?;
         Ok(())

@@ -9,9 +9,6 @@ use crate::error::{Result, WorkerError};
 
 /// Allocates a tensor for arrays of a shape, with floating-point values in `dtype`. Pixels stay what they
 /// are.
-///
-/// # Errors
-/// Out of memory.
 pub(crate) fn allocate(device: &Device, array: &ArrayShape, dtype: DType) -> Result<Tensor> {
     let dtype = match array.values {
         HostType::F32 => dtype,
@@ -41,9 +38,6 @@ pub(crate) fn fill(device: &Device, array: &HostArray, dtype: DType, to: Region<
 }
 
 /// Allocates a tensor for an array of a micro-batch, and copies the array to it.
-///
-/// # Errors
-/// Out of memory; the device's.
 pub(crate) fn upload(device: &Device, array: &HostArray, dtype: DType) -> Result<Tensor> {
     let shape = ArrayShape { extents: array.shape.clone(), values: array.data.values() };
     let tensor = allocate(device, &shape, dtype)?;

@@ -37,9 +37,6 @@ impl PairWork {
     }
 
     /// Copies the arrays of a micro-batch of pairs to the device; `None` for other data.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub(crate) fn upload(&self, device: &Device, batch: &MicroBatch) -> Result<Option<PreferencePass>> {
         let Some(pairs) = &batch.pairs else { return Ok(None) };
         let score = |index: usize| {

@@ -23,9 +23,6 @@ pub(crate) struct PixelBuffer {
 
 impl PixelBuffer {
     /// Allocates the memory of a source of pixels; `None` for inputs of other types.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub(crate) fn new(device: &Device, source: &dyn Source) -> Result<Option<Rc<Self>>> {
         let ArrayShape { extents, values } = source.shape().inputs;
         let (HostType::U8, Some(normalisation)) = (values, source.normalisation()) else {
@@ -74,18 +71,12 @@ impl PixelBuffer {
     }
 
     /// Returns the pixels that the buffer holds, normalised; [`PixelBuffer::end_read`] must follow.
-    ///
-    /// # Errors
-    /// Out of memory; the device's.
     pub(crate) fn normalised(&self, dtype: DType) -> Result<Tensor> {
         let Normalisation { mean, deviation } = &self.normalisation;
         Ok(pixels::normalise(&self.pixels, mean, deviation, dtype)?)
     }
 
     /// Lets the next copy start after the work enqueued so far.
-    ///
-    /// # Errors
-    /// The driver's.
     pub(crate) fn end_read(&self) -> Result<()> {
         self.read.replace(self.pixels.device().record(StreamKind::Compute)?);
         Ok(())

@@ -126,9 +126,6 @@ impl<'a> Results<'a> {
     }
 
     /// Returns all results, in the order of this rank's micro-batches. Waits for the device.
-    ///
-    /// # Errors
-    /// The device's.
     pub(crate) fn all(mut self) -> Result<Evaluated> {
         loop {
             let mut state = self.arriving.0.borrow_mut();

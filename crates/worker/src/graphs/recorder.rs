@@ -33,9 +33,6 @@ impl Recorder {
     }
 
     /// Starts to capture.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn start(&self) -> Result<()> {
         self.device.begin_capture()?;
         self.device.with_allocator(|allocator| allocator.begin_script());
@@ -76,9 +73,6 @@ impl Recorder {
 
     /// Ends the capture of a step whose first micro-batch is `first_number`. The step has been enqueued
     /// whatever the result.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn finish(&self, first_number: u64) -> Result<Outcome> {
         self.end(first_number).inspect_err(|_| self.abandon())
     }

@@ -73,9 +73,6 @@ impl OperatorTimer {
 
     /// Returns the spans of all steps since the last call, in order, and the memory at their ends; times
     /// count from `zero`. Waits for the device.
-    ///
-    /// # Errors
-    /// The device's.
     pub fn take(&self, zero: &Mark) -> Result<(Vec<OperatorSpan>, Vec<MemoryPoint>)> {
         self.0.device.synchronize()?;
         let points = self.0.points.take();

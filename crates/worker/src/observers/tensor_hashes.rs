@@ -207,9 +207,6 @@ impl TensorHashes {
 
     /// Returns the hashes of the step that has just run, on rank 0, if it is a hashed one. All ranks call
     /// this.
-    ///
-    /// # Errors
-    /// The transport's.
     pub(crate) fn gather(&self, control: &mut dyn ControlChannel) -> Result<Option<HashedStep>> {
         if !self.is_hashed() {
             return Ok(None);

@@ -72,18 +72,12 @@ impl Phases {
     }
 
     /// Begins a step, in the phase of its inputs. Discards a step that did not end, and marks between steps.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn begin(&self) -> Result<()> {
         self.state.borrow_mut().begin()?;
         self.enter(Phase::Inputs)
     }
 
     /// Enters `phase`, which may occur several times in a step, and marks it in the allocator's history.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn enter(&self, phase: Phase) -> Result<()> {
         if self.state.borrow().now == Some(phase) {
             return Ok(());
@@ -95,9 +89,6 @@ impl Phases {
     }
 
     /// Enters the phase of a pass, and logs its beginning also if the pass before it was in the same phase.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn enter_pass(&self, phase: Phase) -> Result<()> {
         if self.state.borrow().now == Some(phase) {
             self.device.log(|| LoggedCall::Section(phase.name()));
@@ -118,9 +109,6 @@ impl Phases {
     }
 
     /// Ends the step being enqueued.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn end(&self) -> Result<()> {
         self.state.borrow_mut().end()
     }
@@ -142,9 +130,6 @@ impl Phases {
 
     /// Returns the record of the steps since the last call. Times are those of steps that the device has
     /// finished.
-    ///
-    /// # Errors
-    /// The driver's.
     pub(crate) fn record(&self) -> Result<RankStep> {
         self.state.borrow_mut().record()
     }
@@ -156,17 +141,11 @@ impl Phases {
     }
 
     /// Returns the times of the steps so far. Waits for the device.
-    ///
-    /// # Errors
-    /// The device's.
     pub fn times(&self) -> Result<PhaseTimes> {
         self.state.borrow_mut().times()
     }
 
     /// Keeps the position of every phase from now on, for [`Phases::spans`]. Waits for the device.
-    ///
-    /// # Errors
-    /// The device's.
     pub fn keep(&self) -> Result<()> {
         let mut state = self.state.borrow_mut();
         state.read_all()?;
@@ -176,9 +155,6 @@ impl Phases {
 
     /// Returns begin and end of every phase since [`Phases::keep`], counted from `zero`. Waits for the
     /// device.
-    ///
-    /// # Errors
-    /// The device's.
     pub fn spans(&self, zero: &Mark) -> Result<Vec<(Phase, Duration, Duration)>> {
         let mut state = self.state.borrow_mut();
         state.read_all()?;

@@ -165,9 +165,6 @@ impl Blueprint {
     }
 
     /// Returns the schedule of a replica of `config`.
-    ///
-    /// # Errors
-    /// None for a checked configuration.
     pub fn schedule_of(&self, config: &RunConfig, replica: usize) -> Result<Arc<Schedule>> {
         if config.pipeline_shape_of(replica) == config.pipeline_shape() {
             return Ok(Arc::clone(&self.schedule));
@@ -289,9 +286,6 @@ impl Blueprint {
 const PLENTY: u64 = 1 << 60;
 
 /// Returns a Meta device like `description`, with more memory.
-///
-/// # Errors
-/// The device's.
 pub fn meta(description: &Description) -> Result<Device> {
     let description = Description { total_bytes: PLENTY, ..description.clone() };
     Ok(Device::meta(0, description, &DeviceOptions::default())?)
@@ -345,17 +339,11 @@ fn divide(config: &RunConfig, model: &dyn Model, layout: &BucketLayout) -> Optim
 }
 
 /// Returns the pipeline schedule of the replica with the most micro-batches, the first.
-///
-/// # Errors
-/// None for a checked configuration.
 pub fn schedule(config: &RunConfig) -> Result<Schedule> {
     schedule_of(config, 0)
 }
 
 /// Returns the pipeline schedule of a replica.
-///
-/// # Errors
-/// None for a checked configuration.
 fn schedule_of(config: &RunConfig, replica: usize) -> Result<Schedule> {
     let schedule = Schedule::new(config.schedule_kind(), config.pipeline_shape_of(replica));
     schedule.map_err(|error| WorkerError::Refused(error.to_string()))

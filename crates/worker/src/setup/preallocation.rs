@@ -34,9 +34,6 @@ fn lacking(device: &Device, segments: &[Preallocation]) -> Vec<Preallocation> {
 /// Makes the allocator reserve these segments, less those that it has; they are idle afterwards, and the
 /// peaks start anew. On the host every page is written, because the system allocates pages when they are
 /// written.
-///
-/// # Errors
-/// Out of memory.
 pub(crate) fn take(device: &Device, segments: &[Preallocation]) -> Result<()> {
     let mut held = Vec::new();
     for Preallocation { stream, small, bytes } in lacking(device, segments) {

@@ -21,9 +21,6 @@ const LATE: f64 = 0.6;
 
 /// Builds the models of `stages`, then their gradient buckets, for a rank of `grid`. The second device is the
 /// host pool of what is offloaded.
-///
-/// # Errors
-/// Out of memory.
 pub fn build(
     (device, host): (&Device, Option<&Device>),
     config: &RunConfig,
@@ -94,9 +91,6 @@ pub struct ModelNorm {
 
 impl ModelNorm {
     /// Returns the norm for a rank of `grid` that holds `parts`.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub fn new(
         device: &Device,
         config: &RunConfig,

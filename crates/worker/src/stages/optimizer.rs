@@ -67,9 +67,6 @@ pub fn state_arrays(config: &RunConfig, parameter: &str, shape: Shape) -> Vec<St
 /// Builds the optimizer of this rank's shards of the parameters, stage by stage, with the initial master
 /// weights. If the optimizer state is sharded, its first call updates the shards of the group that the next
 /// forward pass needs first. The second device is the host pool of what is offloaded.
-///
-/// # Errors
-/// Out of memory.
 pub fn build(
     (device, host): (&Device, Option<&Device>),
     config: &RunConfig,

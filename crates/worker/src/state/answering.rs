@@ -10,9 +10,6 @@ use crate::error::Result;
 const PAUSES: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(100)];
 
 /// Returns when `is_done` on all ranks, which all call this.
-///
-/// # Errors
-/// Errors of the transport.
 pub fn wait_together(control: &mut dyn ControlChannel, is_done: &mut dyn FnMut() -> bool) -> Result<()> {
     let mut pause = PAUSES[0];
     while !are_all_done(control, is_done())? {
@@ -49,9 +46,6 @@ impl<'a> Answers<'a> {
     }
 
     /// Returns when all ranks call this.
-    ///
-    /// # Errors
-    /// Errors of the transport.
     pub(crate) fn finish(self) -> Result<()> {
         self.failed?;
         wait_together(self.control, &mut || true)

@@ -54,9 +54,6 @@ impl Worker {
     }
 
     /// Restores all state from a checkpoint.
-    ///
-    /// # Errors
-    /// As for [`Worker::begin`].
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
         let weights = Layered::new(Arc::new(checkpoint.clone()), self.setup().base.clone());
         self.take(&weights, Targets::of(self)?)?;
@@ -91,9 +88,6 @@ impl Worker {
 
 /// Loads the models of a rank that does not train, each with the rank's parts of its weights if those are
 /// sharded. All ranks call this.
-///
-/// # Errors
-/// As for [`Worker::begin`].
 pub fn load_models<'a>(
     engine: &mut Engine,
     models: impl Iterator<Item = (&'a dyn Model, Option<&'a WeightUnits>)>,

@@ -37,9 +37,6 @@ impl Worker {
     /// when the last update has ended. Rank 0 also writes the losses of `steps`
     /// steps, which the caller provides, the optimizer's counters and, if there are several files, their
     /// index. Allocates nothing on the device.
-    ///
-    /// # Errors
-    /// Errors of the device.
     pub fn take_snapshot(&mut self, snapshot: &mut Snapshot, steps: u64) -> Result<()> {
         let copies = self.lay_out(snapshot, steps as usize)?;
         if copies.is_empty() {
@@ -58,9 +55,6 @@ impl Worker {
     }
 
     /// Returns the bytes of memory that this rank's snapshots take.
-    ///
-    /// # Errors
-    /// Errors of the device.
     pub fn snapshot_bytes(&self) -> Result<usize> {
         let mut snapshot = Snapshot::default();
         self.lay_out(&mut snapshot, 0)?;

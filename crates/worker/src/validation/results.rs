@@ -121,9 +121,6 @@ pub fn weighted_mean(means: impl Iterator<Item = f64>, counts: impl Iterator<Ite
 
 /// Returns the results of all validation micro-batches of an assignment in order, on every rank. `own` are
 /// the results of this rank's micro-batches.
-///
-/// # Errors
-/// A failure of a rank or of the transport.
 pub fn of_all(groups: &mut GridGroups, own: &Losses, assignment: &Assignment) -> Result<Losses> {
     let bits: Vec<u32> = own.losses.iter().map(|loss| loss.to_bits()).collect();
     let losses = floats(gathered(groups, (&bits, 1), assignment)?);

@@ -57,9 +57,6 @@ pub(crate) struct Verification(Rc<State>);
 
 impl Verification {
     /// Allocates the slots on `device`; `None` without verifications.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub(crate) fn new(device: &Device, every: u64) -> Result<Option<Self>> {
         if every == 0 {
             return Ok(None);
@@ -82,9 +79,6 @@ impl Verification {
 
     /// Begins a run of micro-batch `number` in or before step `step`, counted from 0. `names` are the names
     /// of parameters by stage and use.
-    ///
-    /// # Errors
-    /// Errors of the device.
     pub(crate) fn begin(
         &self,
         (run, step, number): (Run, u64, u64),
@@ -126,9 +120,6 @@ impl Verification {
     }
 
     /// Returns the arrays of a run in the order of a backward pass that is not divided. Waits for the device.
-    ///
-    /// # Errors
-    /// Errors of the device.
     pub(crate) fn arrays(&self, run: Run) -> Result<Vec<VerifiedArray>> {
         let recording = self.recording(run);
         let words = recording.sums.to_vec::<u32>()?;
@@ -194,9 +185,6 @@ impl VerifiedGradients {
     }
 
     /// Hashes a gradient, which is complete, before it is added up.
-    ///
-    /// # Errors
-    /// The device's.
     pub(crate) fn end(&mut self, use_id: UseId) -> autograd::Result<()> {
         let Some(tensor) = self.targets.remove(&use_id) else { return Ok(()) };
         let name = {
@@ -220,9 +208,6 @@ fn digest(arrays: &[VerifiedArray]) -> u64 {
 
 /// Returns whether the repetition of each micro-batch gave what the step gave. All ranks call this and get
 /// the same answer.
-///
-/// # Errors
-/// The transport's.
 pub(crate) fn agree(
     control: &mut dyn ControlChannel,
     grid: &RankGrid,

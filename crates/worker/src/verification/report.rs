@@ -20,9 +20,6 @@ struct Compared<'a> {
 
 /// Describes the first result that differs between the runs of a micro-batch, and what a third run says.
 /// `all` are the runs of all ranks.
-///
-/// # Errors
-/// None for the ranks of `grid`.
 pub(crate) fn report(grid: &RankGrid, round: &Round, all: &[RankRuns]) -> Result<String> {
     let replicas = grid.size(Axis::Data);
     let mut differing = Vec::new();

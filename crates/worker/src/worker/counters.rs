@@ -24,9 +24,6 @@ pub struct StepMemory {
 
 impl Worker {
     /// Returns the rank's statistics. Waits for the device.
-    ///
-    /// # Errors
-    /// The device's.
     pub fn statistics(&mut self) -> Result<RankStatistics> {
         let phases = self.records.phases.times()?;
         let driver = self.records.account.close(&self.engine.device)?;
@@ -57,9 +54,6 @@ impl Worker {
     }
 
     /// Returns the rank's record of the steps since the last call, without waiting for the device.
-    ///
-    /// # Errors
-    /// The driver's.
     pub fn record(&mut self) -> Result<RankRecord> {
         let gpu = self.records.gpu.as_ref().and_then(GpuMonitor::latest);
         let figures = RankStep { gpu, ..self.records.phases.record()? };

@@ -12,9 +12,6 @@ const ARRAYS_PER_PARAMETER: usize = 16;
 impl Worker {
     /// Returns the hashes of the step that has just run, on rank 0, if `telemetry.hashes` selects it. All
     /// ranks call this.
-    ///
-    /// # Errors
-    /// The transport's.
     pub fn take_hashes(&mut self) -> Result<Option<HashedStep>> {
         match self.records.hashes.clone() {
             Some(hashes) => hashes.gather(self.engine.groups.control()),

@@ -86,9 +86,6 @@ impl Worker {
     }
 
     /// [`Worker::new`] on a device of which the caller keeps a handle.
-    ///
-    /// # Errors
-    /// As for [`Worker::new`].
     pub fn on(device: Device, setup: &Setup, communicator: Communicator) -> Result<Self> {
         let config = &setup.config;
         let mut engine = Engine::connect(device, setup, communicator)?;
@@ -217,9 +214,6 @@ impl Worker {
 
     /// Makes the device's work from now on, which may change the state, start after the copies of
     /// snapshots.
-    ///
-    /// # Errors
-    /// Errors of the device.
     fn await_snapshot(&self) -> Result<()> {
         let (device, copies) = (self.engine.device.clone(), Rc::clone(&self.copies));
         self.engine.recorder.host(move || {

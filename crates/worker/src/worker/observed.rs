@@ -82,9 +82,6 @@ impl Worker {
     }
 
     /// Gathers the differences of all ranks from their plans on rank 0; the others get none.
-    ///
-    /// # Errors
-    /// The transport's.
     pub fn findings(&mut self) -> Result<Vec<Findings>> {
         Ok(self.records.watch.gather(self.engine.groups.control())?)
     }
@@ -115,9 +112,6 @@ impl Worker {
 
     /// Runs step `step`. Returns the times at which the parts of its actions began, and at which the last of
     /// them ended.
-    ///
-    /// # Errors
-    /// As for [`Worker::step`].
     pub fn marked_step(&mut self, step: u64) -> Result<(Marks, Option<Mark>)> {
         self.records.marks = Some(Rc::default());
         let stepped = self.step(step);

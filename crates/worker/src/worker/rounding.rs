@@ -16,9 +16,6 @@ impl Worker {
 
     /// Casts the masters of this rank, which were loaded, to the weights that compute. If masters are sharded
     /// and weights are not, ranks then gather the weights as after an update.
-    ///
-    /// # Errors
-    /// A failed collective.
     pub(crate) fn round_weights(&mut self) -> Result<()> {
         self.update.optimizer.round_masters()?;
         self.outdate_weights();

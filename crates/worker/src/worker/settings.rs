@@ -56,9 +56,6 @@ fn count_targets(
 
 impl Worker {
     /// Returns the settings of the passes of a training step.
-    ///
-    /// # Errors
-    /// None that a correct state causes.
     pub(super) fn pass_settings(&self) -> Result<PassSettings> {
         let config = &self.engine.setup.config;
         Ok(PassSettings {

@@ -63,9 +63,6 @@ impl Worker {
     }
 
     /// Returns the feed of training passes of `batches`.
-    ///
-    /// # Errors
-    /// None that a correct state causes.
     pub(super) fn training_feed(
         &self,
         batches: &MicroBatches,
@@ -95,9 +92,6 @@ impl Worker {
     }
 
     /// Shares `outcome` with all ranks, if the step may be repeated.
-    ///
-    /// # Errors
-    /// As for [`Worker::agree_on_memory`].
     pub(super) fn share_out_of_memory(&mut self, step: u64, outcome: Result<()>) -> Result<()> {
         if !self.engine.setup.config.train.halves_micro_batches() {
             return outcome;

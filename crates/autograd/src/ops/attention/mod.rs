@@ -28,9 +28,6 @@ pub use rule::AttentionRule;
 /// result is `[batch, time, heads.query · heads.value_width]`. Tokens see only their own document, and in
 /// training `dropout` drops attention weights. Of a value whose columns are in shards, each has an equal part
 /// of the heads.
-///
-/// # Errors
-/// As [`forward`](tensor::ops::attention::forward); a failed collective.
 pub fn attention(
     tape: &Tape,
     qkv: Qkv<Var>,
@@ -43,9 +40,6 @@ pub fn attention(
 
 /// [`attention`] with `sinks`, as in [`Masks`](tensor::ops::attention::Masks): none, or those of each shard
 /// that is here.
-///
-/// # Errors
-/// As [`attention`].
 pub fn attention_with_sinks(
     tape: &Tape,
     qkv: Qkv<Var>,

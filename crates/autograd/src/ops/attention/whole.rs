@@ -16,9 +16,6 @@ use crate::weight::Weight;
 /// [`attention_with_sinks`](super::attention_with_sinks) of one block, whose heads `settings` has. Without
 /// masks, `qkv` may have the blocks of several shards, which are computed at once with the bits of one after
 /// the other.
-///
-/// # Errors
-/// As [`forward`](tensor::ops::attention::forward).
 pub(super) fn attention(
     tape: &Tape,
     qkv: Qkv<Var>,

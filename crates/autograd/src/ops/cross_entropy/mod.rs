@@ -33,9 +33,6 @@ pub fn cross_entropy(tape: &Tape, logits: Var, targets: &Tensor, scale: f32) -> 
 
 /// [`cross_entropy`] of one piece of sequences, or of whole ones. Scores in shards are capped here; the
 /// caller has capped others.
-///
-/// # Errors
-/// As [`cross_entropy`].
 pub fn cross_entropy_of_scores(
     tape: &Tape,
     scores: Var,

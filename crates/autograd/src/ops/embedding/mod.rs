@@ -20,9 +20,6 @@ use rule::{OPERATOR, TableShards};
 /// token's document. `tokens` is `[batch, time]` of u32, with time at most the rows of the positions, or
 /// those of all pieces of sequences that are here, one after the other; the result is `[batch, time, width]`.
 /// The row of the token `padding` gets no gradient.
-///
-/// # Errors
-/// As [`forward`](tensor::ops::embedding::forward); a failed collective.
 pub fn embedding(
     tape: &Tape,
     tokens: &Tensor,

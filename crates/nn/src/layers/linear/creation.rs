@@ -47,9 +47,6 @@ impl Linear {
     }
 
     /// Registers a layer that gives the model's result, with a bias if there is a `bias_init`.
-    ///
-    /// # Errors
-    /// As [`Linear::new`].
     pub fn head(
         parameters: &mut Parameters,
         name: &str,
@@ -62,9 +59,6 @@ impl Linear {
     }
 
     /// Registers a layer without a bias.
-    ///
-    /// # Errors
-    /// As [`Linear::new`].
     pub fn without_bias(
         parameters: &mut Parameters,
         name: &str,
@@ -77,9 +71,6 @@ impl Linear {
     }
 
     /// Registers a layer with a bias that starts at zero, or without one.
-    ///
-    /// # Errors
-    /// As [`Linear::new`].
     pub(in crate::layers) fn optional_bias(
         parameters: &mut Parameters,
         name: &str,

@@ -68,9 +68,6 @@ impl Linear {
     }
 
     /// Maps the blocks of `x`, those of shards that are here, without the edges of the layer.
-    ///
-    /// # Errors
-    /// As [`Linear::forward`].
     pub(super) fn forward_blocks(&self, tape: &Tape, x: Var) -> Result<Var> {
         within(tape, short(&self.name), || {
             map(tape, [x], |block, [x]| self.shards[block.shard].forward(tape, x))
@@ -79,9 +76,6 @@ impl Linear {
 
     /// Maps `x` through a column-parallel and a row-parallel layer, one shard after the other: the first, and
     /// of its result `function`, which a second layer in FP8 computes, and the second.
-    ///
-    /// # Errors
-    /// As [`Linear::forward`].
     pub(super) fn forward_both(
         [first, second]: &[Linear; 2],
         tape: &Tape,
@@ -98,9 +92,6 @@ impl Linear {
     }
 
     /// Returns the sum over the shards of a row-parallel layer, with its bias.
-    ///
-    /// # Errors
-    /// Out of memory, a failed collective.
     pub(super) fn leave(&self, tape: &Tape, y: Var, dtype: DType) -> Result<Var> {
         match self.style {
             Some(ParallelStyle::Row) => {
@@ -111,17 +102,11 @@ impl Linear {
     }
 
     /// The block of `x` of one shard, without the edges of the layer.
-    ///
-    /// # Errors
-    /// As [`Linear::forward`].
     pub(super) fn forward_shard(&self, tape: &Tape, shard: usize, x: Var) -> Result<Var> {
         within(tape, short(&self.name), || self.shards[shard].forward(tape, x))
     }
 
     /// [`Linear::forward_shard`] of `function` of `x`, which a layer in FP8 computes.
-    ///
-    /// # Errors
-    /// As [`Linear::forward`].
     pub(super) fn forward_shard_fp8(
         &self,
         tape: &Tape,
@@ -141,9 +126,6 @@ impl Linear {
     }
 
     /// Returns a copy of the input for each shard of a column-parallel layer.
-    ///
-    /// # Errors
-    /// Out of memory, a failed collective.
     pub(super) fn enter(&self, tape: &Tape, x: Var) -> Result<Var> {
         match self.style {
             Some(ParallelStyle::Column(_)) => self.edges.enter(tape, x),

@@ -22,9 +22,6 @@ pub(super) struct LaneSums {
 
 impl LaneSums {
     /// Allocates zeroed sets of buckets, each with a number of elements and a type.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub(super) fn new(device: &Device, lanes: Lanes, buckets: &[(usize, DType)]) -> Result<Self> {
         let set = |_| {
             let bucket = |(elements, dtype): &(usize, DType)| gradient_bucket(device, *elements, *dtype);
@@ -100,9 +97,6 @@ impl LaneSums {
     }
 
     /// The buffer of a bucket in which the current micro-batch adds up.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub(super) fn buffer(&mut self, bucket: usize) -> Result<Tensor> {
         if let Some(set) = self.sets.get(self.set()) {
             return Ok(set[bucket].clone());

@@ -38,9 +38,6 @@ pub(super) struct Bucket {
 
 impl RankSums {
     /// Allocates the buffers for buckets of at most `largest` gradients and `loss` elements.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub(super) fn new(
         device: &Device,
         (reduction, tree, scatters): (Reduction, RankTree, bool),

@@ -23,9 +23,6 @@ pub(super) trait StepSums: Debug {
     fn phase(&self, micro_batch: usize) -> SinkPhase;
 
     /// The buffer of a bucket in which the current micro-batch adds up.
-    ///
-    /// # Errors
-    /// Out of memory.
     fn buffer(&mut self, bucket: usize) -> Result<Tensor>;
 
     /// The memory of a bucket that is idle between steps; `None` if gradients are not kept there.
@@ -34,21 +31,12 @@ pub(super) trait StepSums: Debug {
     }
 
     /// Called when the current micro-batch has produced all gradients of a bucket.
-    ///
-    /// # Errors
-    /// A failed collective.
     fn filled(&mut self, bucket: usize, progress: Progress, group: &DividedGroup) -> Result<()>;
 
     /// Adds the loss of the current micro-batch with its figures, on the last stage.
-    ///
-    /// # Errors
-    /// Errors of the device.
     fn add_loss(&mut self, loss: &Tensor) -> Result<()>;
 
     /// Completes the sums after the last micro-batch, and continues with the first of the next step.
-    ///
-    /// # Errors
-    /// A failed collective.
     fn finish(&mut self, group: &DividedGroup) -> Result<()>;
 
     /// The summed loss with its figures, on the last stage.

@@ -67,9 +67,6 @@ pub fn sets_in_turn(assignment: Assignment, rank: usize, reduction: Reduction) -
 
 impl TurnSums {
     /// Allocates the buffers for buckets of `elements` gradients each.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub(super) fn new(device: &Device, elements: &[usize], options: ReductionOptions) -> Result<Self> {
         let turns = Turns::new(options.assignment, options.rank, options.reduction);
         let ((owners, _), dtype) = (options.owners(), options.dtype);

@@ -39,9 +39,6 @@ pub(super) struct UnitBuffers {
 impl UnitBuffers {
     /// Allocates the buffers, so that units of which one is used while `prefetch` others are gathered have
     /// different ones.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub(super) fn new(
         device: &Device,
         parameters: &Parameters,
@@ -135,9 +132,6 @@ impl UnitBuffers {
     }
 
     /// The position of a unit's array.
-    ///
-    /// # Errors
-    /// None for an array of the unit.
     pub(super) fn array(&self, unit: usize, array: usize) -> Result<Tensor> {
         let (kind, first, elements) = self.arrays[unit][array];
         let tensor = self.slots[self.slot_of[unit]][kind].as_ref();

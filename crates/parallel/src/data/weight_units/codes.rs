@@ -48,9 +48,6 @@ struct Arrays {
 impl Codes {
     /// Allocates the codes of the parts of `rank`, which are cast from the pool `host` if they are there;
     /// nothing without weights in FP8.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub(super) fn new(
         (device, host): (&Device, Option<&Device>),
         parameters: &Parameters,
@@ -83,9 +80,6 @@ impl Codes {
     }
 
     /// Casts this rank's parts of weights, which `part` returns, if they have changed. All ranks call it.
-    ///
-    /// # Errors
-    /// A failed collective.
     pub(super) fn cast(
         &self,
         group: &ProcessGroup,
@@ -152,9 +146,6 @@ impl Codes {
 
     /// Provides the gathered codes `[rows, columns]` of a parameter as its copies; the transposed layout is
     /// made in `turned` where backward asks for it.
-    ///
-    /// # Errors
-    /// Errors of the device.
     pub(super) fn fill(&self, parameter: usize, codes: Tensor, turned: Tensor) -> Result<()> {
         let (Some((copies, number)), Some(arrays)) = (&self.weights[parameter], &self.arrays) else {
             return Ok(());

@@ -29,9 +29,6 @@ struct Turn {
 
 impl Staging {
     /// Allocates buffers for parts of at most `elements` elements in the pool `host`.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub(super) fn new((device, host): (&Device, &Device), elements: usize, dtype: DType) -> Result<Self> {
         let request = Request::new(Category::Communication, "staged_weights");
         let buffer = || Tensor::empty(device, [elements], dtype, request);
@@ -41,9 +38,6 @@ impl Staging {
     }
 
     /// Returns a copy of `part` on the device, for compute work that is enqueued before the next call.
-    ///
-    /// # Errors
-    /// Errors of the device.
     pub(super) fn bring(&self, part: &Tensor) -> Result<Tensor> {
         let mut turn = self.turn.borrow_mut();
         let last = turn.last;

@@ -2,57 +2,56 @@
 
 use super::*;
 
-#[test]
-fn separate_operands_give_the_same_bits_as_packed_ones() {
-    for case in devices() {
-        for size in sizes(&case) {
-            let values = case.normal("qkv", size.qkv_shape().iter().product());
-            let (dy, _) = case.operand("dy", size.output_shape());
-            let whole = Qkv::Packed(case.tensor(&values, size.qkv_shape()));
-            let [queries, keys, values] = split(&values, &size);
-            let [query, key_value, _] = size.columns();
-            let of = |values: &[f32], columns| case.tensor(values, [size.batch, size.time, columns]);
-            let apart = Qkv::Separate([of(&queries, query), of(&keys, key_value), of(&values, key_value)]);
-            let (output, logsumexp, gradients) = both(&dy, &whole, size.heads);
-            let (apart_output, apart_logsumexp, apart_gradients) = both(&dy, &apart, size.heads);
-            let what = format!("{size:?}, {}", case.name());
-            assert_eq!(bits(&apart_output), bits(&output), "{what}");
-            assert_eq!(bits(&apart_logsumexp), bits(&logsumexp), "{what}");
-            let expected = split(&bits(packed(&gradients)), &size);
-            let actual: Vec<_> = apart_gradients.arrays().iter().map(bits).collect();
-            assert!(actual == expected, "{what}");
-        }
+/// Separate operands give the same bits as packed ones.
+pub(super) fn separate(
+    trial: &mut Trial<'_>,
+    size: &Size,
+    values: &[f32],
+    dy: &Tensor,
+    (output, logsumexp, gradients): &Results,
+) {
+    let [queries, keys, values] = split(values, size);
+    let [query, key_value, _] = size.columns();
+    let of = |values: &[f32], columns| trial.tensor(values, [size.batch, size.time, columns]);
+    let apart = Qkv::Separate([of(&queries, query), of(&keys, key_value), of(&values, key_value)]);
+    let (apart_output, apart_logsumexp, apart_gradients) = both(dy, &apart, size.heads);
+    trial.same("output of separate operands", &apart_output, output);
+    trial.same("logsumexp of separate operands", &apart_logsumexp, logsumexp);
+    for (part, gradient) in ["dq", "dk", "dv"].into_iter().zip(apart_gradients.arrays()) {
+        trial.result(part, gradient);
+    }
+    if trial.compares() {
+        let expected = split(&bits(packed(gradients)), size);
+        let actual: Vec<_> = apart_gradients.arrays().iter().map(bits).collect();
+        assert!(actual == expected, "{}, {}", trial.what("gradients of separate operands"), trial.name());
     }
 }
 
 /// Query heads that share a key and value head give the same results as with a copy for each.
-#[test]
-fn shared_heads_give_the_same_bits_as_copied_ones() {
-    for case in devices() {
-        for size in sizes(&case).into_iter().filter(|size| size.heads.group() > 1) {
-            let Heads { query, width, .. } = size.heads;
-            let all = Size { heads: Heads::multi(query, width), ..size };
-            let values = case.normal("qkv", size.qkv_shape().iter().product());
-            let mut copied = vec![0.0f32; all.qkv_shape().iter().product()];
-            for row in 0..size.batch * size.time {
-                for (part, head) in (0..3).flat_map(|part| (0..query).map(move |head| (part, head))) {
-                    let from = &values[at(size.heads, row, part, head)..][..width];
-                    copied[at(all.heads, row, part, head)..][..width].copy_from_slice(from);
-                }
-            }
-            let (dy, _) = case.operand("dy", size.output_shape());
-            let shared = Qkv::Packed(case.tensor(&values, size.qkv_shape()));
-            let copied = Qkv::Packed(case.tensor(&copied, all.qkv_shape()));
-            let (output, logsumexp, gradients) = both(&dy, &shared, size.heads);
-            let (all_output, all_logsumexp, all_gradients) = both(&dy, &copied, all.heads);
-            let what = format!("{size:?}, {}", case.name());
-            assert_eq!(bits(&output), bits(&all_output), "{what}");
-            assert_eq!(bits(&logsumexp), bits(&all_logsumexp), "{what}");
-            let [dq, ..] = split(&bits(packed(&gradients)), &size);
-            let [all_dq, ..] = split(&bits(packed(&all_gradients)), &all);
-            assert!(dq == all_dq, "{what}");
+pub(super) fn shared(
+    case: &Case,
+    size: &Size,
+    values: &[f32],
+    dy: &Tensor,
+    (output, logsumexp, gradients): &Results,
+) {
+    let Heads { query, width, .. } = size.heads;
+    let all = Size { heads: Heads::multi(query, width), ..*size };
+    let mut copied = vec![0.0f32; all.qkv_shape().iter().product()];
+    for row in 0..size.batch * size.time {
+        for (part, head) in (0..3).flat_map(|part| (0..query).map(move |head| (part, head))) {
+            let from = &values[at(size.heads, row, part, head)..][..width];
+            copied[at(all.heads, row, part, head)..][..width].copy_from_slice(from);
         }
     }
+    let copied = Qkv::Packed(case.tensor(&copied, all.qkv_shape()));
+    let (all_output, all_logsumexp, all_gradients) = both(dy, &copied, all.heads);
+    let what = format!("{size:?}, {}", case.name());
+    assert_eq!(bits(output), bits(&all_output), "{what}");
+    assert_eq!(bits(logsumexp), bits(&all_logsumexp), "{what}");
+    let [dq, ..] = split(&bits(packed(gradients)), size);
+    let [all_dq, ..] = split(&bits(packed(&all_gradients)), &all);
+    assert!(dq == all_dq, "{what}");
 }
 
 /// Rounded sums depend on the order. On a GPU registers hold the sums of a whole group, so there is no sum of

@@ -35,7 +35,7 @@ impl Size {
 
 /// Batch, time, head width, query heads, key and value heads: odd sizes, sizes around the ends of a tile, and
 /// groups of one, some and all query heads.
-pub(super) const SIZES: [[usize; 5]; 16] = [
+const SIZES: [[usize; 5]; 16] = [
     [1, 1, 1, 1, 1],
     [2, 2, 3, 1, 1],
     [1, 5, 4, 2, 2],
@@ -54,7 +54,7 @@ pub(super) const SIZES: [[usize; 5]; 16] = [
     [1, 131, 4, 4, 1],
 ];
 /// Further sizes for a GPU in f32, which use every compiled variant.
-pub(super) const WIDE_SIZES: [[usize; 5]; 9] = [
+const WIDE_SIZES: [[usize; 5]; 9] = [
     [2, 67, 20, 2, 2],
     [1, 130, 33, 2, 2],
     [2, 129, 64, 2, 2],
@@ -91,7 +91,7 @@ const PADDED_SIZES: [[usize; 5]; 20] = [
 ];
 /// Batch, time, query heads, key and value heads for a GPU in half precision: times around the ends of tiles
 /// of 64, 128 and 192, and many short heads, so that one block processes several heads.
-pub(super) const TIMES: [[usize; 4]; 21] = [
+const TIMES: [[usize; 4]; 21] = [
     [1, 1, 1, 1],
     [1, 5, 2, 2],
     [3, 7, 3, 3],

@@ -33,9 +33,6 @@ struct Buffer {
 
 impl BucketBuffers {
     /// Allocates the buffers of buckets of `elements` gradients each; `is_whole`: one for each bucket.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub(super) fn new(device: &Device, elements: &[usize], dtype: DType, is_whole: bool) -> Result<Self> {
         let order: Vec<_> = (0..elements.len()).collect();
         let slots = match is_whole {
@@ -55,9 +52,6 @@ impl BucketBuffers {
 
     /// Returns the buffer in which a bucket's gradients are written or add up. Compute waits until the bucket
     /// before it in this buffer has been read.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub(super) fn take(&mut self, bucket: usize) -> Result<Tensor> {
         if self.buffers[self.of[bucket]].bucket.is_some_and(|other| other != bucket) {
             // Backward fills more buckets at once than expected: from now on this one has its own buffer.

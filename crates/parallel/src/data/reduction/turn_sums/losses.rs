@@ -25,9 +25,6 @@ pub(super) struct LaneLosses {
 
 impl LaneLosses {
     /// Allocates the losses of a rank's lanes.
-    ///
-    /// # Errors
-    /// Out of memory.
     pub(super) fn new(device: &Device, options: &ReductionOptions) -> Result<Self> {
         let ReductionOptions { assignment, rank, loss_values: values, .. } = *options;
         let each = (assignment.lanes_of(0) * values).next_multiple_of(ALIGNMENT);
@@ -38,9 +35,6 @@ impl LaneLosses {
     }
 
     /// Adds a micro-batch's loss to that of this rank's lane `lane`.
-    ///
-    /// # Errors
-    /// Errors of the device.
     pub(super) fn add(&self, lane: usize, loss: &Tensor, accumulates: bool) -> Result<()> {
         let own = self.own.view(lane * loss.elements(), loss.shape())?;
         match accumulates {
@@ -51,9 +45,6 @@ impl LaneLosses {
     }
 
     /// Gathers the losses of all lanes and adds them in the tree.
-    ///
-    /// # Errors
-    /// A failed collective.
     pub(super) fn sum(&self, group: &ProcessGroup) -> Result<()> {
         between_compute(self.all.device(), || {
             Ok(group.run(

@@ -86,9 +86,6 @@ impl Turns {
     }
 
     /// Returns the parts of all groups, and the order in which they are added; `None` for one group.
-    ///
-    /// # Errors
-    /// None for an assignment of lanes to groups.
     pub(super) fn group_tree(&self) -> Result<Option<RankTree>> {
         let groups = self.assignment.groups();
         if groups == 1 {
