@@ -34,8 +34,9 @@ pub(crate) struct PlanArgs {
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     set: Vec<String>,
     /// Device to plan for: cpu; cuda (the GPU of this host, or an H200 if there is none); auto (the GPU if
-    /// there is one, the CPU otherwise); a GPU that need not be here: a100-40gb, a100-80gb, b200, h100-80gb,
-    /// h200, l40s or rtx-4090; or a file that --describe wrote on another host.
+    /// there is one, the CPU otherwise); a GPU that need not be here: a100-40gb, a100-80gb, a10g, b200,
+    /// h100-80gb, h20, h200, l4, l40s, rtx-3090, rtx-4090, rtx-5090, rtx-pro-6000 or t4; or a
+    /// file that --describe wrote on another host.
     #[arg(long, value_name = "DEVICE|FILE.toml", default_value = "auto")]
     device: String,
     /// Bytes of the device, instead of its own, as in 80GiB.

@@ -14,7 +14,7 @@ const OPENINGS: [&str; 11] =
     ["Those", "That", "What", "Its", "It", "Has", "When", "Whose", "They", "These", "Which"];
 
 /// Uses of the words that are left. A change may only lower the number.
-const LEFT: usize = 127;
+const LEFT: usize = 107;
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Counts {

@@ -16,15 +16,26 @@ use crate::toml_file;
 const SHIPPED: &str = include_str!("../../../launch/devices/h200.toml");
 const SHIPPED_NAME: &str = "the description that ships";
 /// All descriptions in the repository, by the names of their files.
-const DESCRIPTIONS: [(&str, &str); 7] = [
+const DESCRIPTIONS: [(&str, &str); 14] = [
     ("a100-40gb", include_str!("../../../launch/devices/a100-40gb.toml")),
     ("a100-80gb", include_str!("../../../launch/devices/a100-80gb.toml")),
+    ("a10g", include_str!("../../../launch/devices/a10g.toml")),
     ("b200", include_str!("../../../launch/devices/b200.toml")),
     ("h100-80gb", include_str!("../../../launch/devices/h100-80gb.toml")),
+    ("h20", include_str!("../../../launch/devices/h20.toml")),
     ("h200", SHIPPED),
+    ("l4", include_str!("../../../launch/devices/l4.toml")),
     ("l40s", include_str!("../../../launch/devices/l40s.toml")),
+    ("rtx-3090", include_str!("../../../launch/devices/rtx-3090.toml")),
     ("rtx-4090", include_str!("../../../launch/devices/rtx-4090.toml")),
+    ("rtx-5090", include_str!("../../../launch/devices/rtx-5090.toml")),
+    ("rtx-pro-6000", include_str!("../../../launch/devices/rtx-pro-6000.toml")),
+    ("t4", include_str!("../../../launch/devices/t4.toml")),
 ];
+/// Words in the names of models that the names of descriptions leave out.
+const MAKER: [&str; 3] = ["nvidia", "geforce", "tesla"];
+/// Fewest letters and digits of a name that is cut short.
+const FEWEST_LETTERS: usize = 3;
 /// Segments are multiples of this size, so the driver's granularity must divide it.
 const SEGMENTS: u64 = 2 << 20;
 /// A size far above any device's, and far enough below 2⁶⁴ that no sum overflows.
@@ -119,6 +130,33 @@ impl PlanDevice {
     /// The names of the descriptions in the repository.
     pub fn names() -> impl Iterator<Item = &'static str> {
         DESCRIPTIONS.iter().map(|(name, _)| *name)
+    }
+
+    /// Returns the names of the descriptions in the repository that `text` may mean: the one that it spells,
+    /// whatever its capitals and signs and with or without the maker's words, or else those of which it is a
+    /// part, as `4090` is of `rtx-4090`, and those all of whose words it has, as `H100 PCIe 80GB` has.
+    pub fn names_spelled(text: &str) -> Vec<&'static str> {
+        let letters = |text: &str| -> String {
+            text.chars()
+                .filter(char::is_ascii_alphanumeric)
+                .map(|letter| letter.to_ascii_lowercase())
+                .collect()
+        };
+        let wanted = MAKER.iter().fold(letters(text), |text, word| text.replace(word, ""));
+        let all: Vec<_> = Self::names().map(|name| (name, letters(name))).collect();
+        if let Some((name, _)) = all.iter().find(|(_, name)| *name == wanted) {
+            return vec![name];
+        }
+        if wanted.len() < FEWEST_LETTERS {
+            return Vec::new();
+        }
+        let text = text.to_ascii_lowercase();
+        let words: Vec<&str> = text.split(|letter: char| !letter.is_ascii_alphanumeric()).collect();
+        let has = |name: &str| name.split('-').all(|word| words.contains(&word));
+        all.iter()
+            .filter(|(name, letters)| letters.contains(&wanted) || has(name))
+            .map(|(name, _)| *name)
+            .collect()
     }
 
     /// Returns the description in the repository called `name`; `None` if there is none.

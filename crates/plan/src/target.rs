@@ -36,17 +36,21 @@ impl PlanTarget {
         if text.ends_with(".toml") {
             return Ok(PlanTarget::File(PathBuf::from(text)));
         }
-        if let Some(name) = PlanDevice::names().find(|name| *name == text) {
-            return Ok(PlanTarget::Named(name));
+        if let Ok(choice) = DeviceChoice::from_name(text) {
+            return Ok(PlanTarget::AtHand(choice));
         }
-        DeviceChoice::from_name(text).map(PlanTarget::AtHand).map_err(|_| {
-            let names: Vec<_> = PlanDevice::names().collect();
-            PlanError::Refused(format!(
-                "--device {text}: unknown device: write auto, cpu, cuda or meta, or for a GPU that is not \
-                 here {}, or the file of a description",
-                names.join(", ")
-            ))
-        })
+        let refused = |reason: &str, names: &[&str], rest: &str| {
+            Err(PlanError::Refused(format!("--device {text}: {reason} {}{rest}", names.join(", "))))
+        };
+        match &PlanDevice::names_spelled(text)[..] {
+            [name] => Ok(PlanTarget::Named(name)),
+            [] => refused(
+                "unknown device: write auto, cpu, cuda or meta, or for a GPU that is not here",
+                &PlanDevice::names().collect::<Vec<_>>(),
+                ", or the file of a description",
+            ),
+            several => refused("several devices are called so: write one of", several, ""),
+        }
     }
 
     /// Returns the device, with `capacity` total bytes if there is one.

@@ -91,13 +91,35 @@ fn a_description_in_the_repository_is_a_device_by_its_name() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../launch/devices/{name}.toml"));
         assert_eq!(named, PlanDevice::load(&path).unwrap());
     }
-    let refused = PlanTarget::from_argument("h100").unwrap_err();
-    assert_eq!(refused.exit_status(), 2);
-    assert_eq!(
-        refused.to_string(),
-        "--device h100: unknown device: write auto, cpu, cuda or meta, or for a GPU that is not here \
-         a100-40gb, a100-80gb, b200, h100-80gb, h200, l40s, rtx-4090, or the file of a description"
-    );
+    for (text, name) in [
+        ("h100", "h100-80gb"),
+        ("H100 80GB", "h100-80gb"),
+        ("4090", "rtx-4090"),
+        ("NVIDIA GeForce RTX 5090", "rtx-5090"),
+        ("RTX PRO 6000 Blackwell", "rtx-pro-6000"),
+        ("Tesla T4", "t4"),
+        ("L4", "l4"),
+        ("H200-141GB", "h200"),
+        ("h20-96gb", "h20"),
+        ("NVIDIA A100-SXM4-80GB", "a100-80gb"),
+    ] {
+        assert_eq!(PlanTarget::from_argument(text).unwrap(), PlanTarget::Named(name), "{text}");
+    }
+    for (text, expected) in [
+        ("a100", "several devices are called so: write one of a100-40gb, a100-80gb"),
+        (
+            "mi300x",
+            "unknown device: write auto, cpu, cuda or meta, or for a GPU that is not here a100-40gb, a100-80gb, \
+             a10g, b200, h100-80gb, h20, h200, l4, l40s, rtx-3090, rtx-4090, rtx-5090, rtx-pro-6000, t4, or the \
+             file of a description",
+        ),
+        ("gb", "unknown device: write auto"),
+        ("h201", "unknown device: write auto"),
+    ] {
+        let refused = PlanTarget::from_argument(text).unwrap_err();
+        assert_eq!(refused.exit_status(), 2);
+        assert!(refused.to_string().starts_with(&format!("--device {text}: {expected}")), "{refused}");
+    }
 }
 
 #[test]

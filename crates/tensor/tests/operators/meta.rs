@@ -91,8 +91,8 @@ fn operators_use_workspaces_on_a_gpu_and_none_on_a_host() {
         });
         last - before.unwrap_or(0)
     });
-    // At least one per call of cross-entropy and mse, of the weights of linear and layer norm and embedding, and
-    // of tables.
+    // At least one per call of cross-entropy and mse, of the weights of linear and layer norm and embedding,
+    // and of tables.
     assert!(imitated >= host + 100, "{imitated}, {host}");
 }
 

@@ -53,8 +53,8 @@ impl Norm {
         self.parameters.iter().map(|name| case.operand(name, [width])).unzip()
     }
 
-    /// Declares the norm. In narrow rows the terms of dx nearly cancel: the tolerance is relative to the terms.
-    /// Rows of fewer than `narrowest` elements are left out of dx.
+    /// Declares the norm. In narrow rows the terms of dx nearly cancel: the tolerance is relative to the
+    /// terms. Rows of fewer than `narrowest` elements are left out of dx.
     pub(crate) fn declared(&self, trial: &mut Trial<'_>, narrowest: usize) {
         for [rows, width] in SIZES {
             let (x, x_wide) = trial.operand("x", [rows, width]);

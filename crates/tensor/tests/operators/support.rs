@@ -201,9 +201,9 @@ impl Case {
         close_within((self.tolerance(), 0.0), &format!("{what}, {}", self.name()), actual, expected);
     }
 
-    /// Asserts that `gradient` is that of `function` at `point`, by central differences, within the tolerance
-    /// of the case's type relative to `terms`, the root of the sum of the squares of terms that may cancel, if
-    /// that is larger than the gradient.
+    /// Asserts that `gradient` is that of `function` at `point`, by central differences, within the
+    /// tolerance of the case's type relative to `terms`, the root of the sum of the squares of terms that
+    /// may cancel, if that is larger than the gradient.
     pub(crate) fn is_gradient_of_terms(
         &self,
         what: &str,

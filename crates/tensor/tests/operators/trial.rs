@@ -1,7 +1,7 @@
 //! The harness of operators. An operator is declared once, as a function that calls it and says what is
 //! expected of each result. A run of the declaration compares results with float64 and gradients with
-//! differences; another follows results from call to call, which must be the same on any number of threads and
-//! every time, and whose memory must be that of Meta.
+//! differences; another follows results from call to call, which must be the same on any number of threads
+//! and every time, and whose memory must be that of Meta.
 
 use std::ops::Deref;
 
@@ -136,8 +136,8 @@ impl Trial<'_> {
         }
     }
 
-    /// The gradient of `function` at `point`, with a tolerance relative to `terms`, the root of the sum of the
-    /// squares of terms that may cancel, if that is larger than the gradient.
+    /// The gradient of `function` at `point`, with a tolerance relative to `terms`, the root of the sum of
+    /// the squares of terms that may cancel, if that is larger than the gradient.
     pub(crate) fn gradient(
         &mut self,
         part: &'static str,
@@ -183,7 +183,7 @@ impl Trial<'_> {
         }
     }
 
-    /// What was added to a target that [`Trial::target`] made with `part`.
+    /// [`Trial::output`] of what was added to a target that [`Trial::target`] made with `part`.
     pub(crate) fn weight_gradient_is(
         &mut self,
         part: &'static str,
