@@ -34,8 +34,6 @@ const DESCRIPTIONS: [(&str, &str); 14] = [
 ];
 /// Words in the names of models that the names of descriptions leave out.
 const MAKER: [&str; 3] = ["nvidia", "geforce", "tesla"];
-/// Fewest letters and digits of a name that is cut short.
-const FEWEST_LETTERS: usize = 3;
 /// Segments are multiples of this size, so the driver's granularity must divide it.
 const SEGMENTS: u64 = 2 << 20;
 /// A size far above any device's, and far enough below 2⁶⁴ that no sum overflows.
@@ -132,31 +130,31 @@ impl PlanDevice {
         DESCRIPTIONS.iter().map(|(name, _)| *name)
     }
 
-    /// Returns the names of the descriptions in the repository that `text` may mean: the one that it spells,
-    /// whatever its capitals and signs and with or without the maker's words, or else those of which it is a
-    /// part, as `4090` is of `rtx-4090`, and those all of whose words it has, as `H100 PCIe 80GB` has.
-    pub fn names_spelled(text: &str) -> Vec<&'static str> {
-        let letters = |text: &str| -> String {
-            text.chars()
-                .filter(char::is_ascii_alphanumeric)
-                .map(|letter| letter.to_ascii_lowercase())
-                .collect()
+    /// Returns the names of the descriptions in the repository that `text` may mean: the one whose name or
+    /// model it spells, whatever its capitals and signs and with or without the maker's words, or else those
+    /// whose names have all its words, as `rtx-4090` has `4090`. A word more may be another device.
+    ///
+    /// # Errors
+    /// An invalid embedded file, which a test excludes.
+    pub fn names_spelled(text: &str) -> Result<Vec<&'static str>> {
+        let words = |text: &str| -> Vec<String> {
+            let words = text.split(|letter: char| !letter.is_ascii_alphanumeric());
+            let words = words.map(str::to_ascii_lowercase);
+            words.filter(|word| !word.is_empty() && !MAKER.contains(&&word[..])).collect()
         };
-        let wanted = MAKER.iter().fold(letters(text), |text, word| text.replace(word, ""));
-        let all: Vec<_> = Self::names().map(|name| (name, letters(name))).collect();
-        if let Some((name, _)) = all.iter().find(|(_, name)| *name == wanted) {
-            return vec![name];
+        let wanted = words(text);
+        let mut found = Vec::new();
+        for (name, description) in DESCRIPTIONS {
+            let model = words(&Self::parse(description, name)?.model);
+            let own = words(name);
+            if own.concat() == wanted.concat() || model.concat() == wanted.concat() {
+                return Ok(vec![name]);
+            }
+            if !wanted.is_empty() && wanted.iter().all(|word| own.contains(word)) {
+                found.push(name);
+            }
         }
-        if wanted.len() < FEWEST_LETTERS {
-            return Vec::new();
-        }
-        let text = text.to_ascii_lowercase();
-        let words: Vec<&str> = text.split(|letter: char| !letter.is_ascii_alphanumeric()).collect();
-        let has = |name: &str| name.split('-').all(|word| words.contains(&word));
-        all.iter()
-            .filter(|(name, letters)| letters.contains(&wanted) || has(name))
-            .map(|(name, _)| *name)
-            .collect()
+        Ok(found)
     }
 
     /// Returns the description in the repository called `name`; `None` if there is none.

@@ -42,7 +42,7 @@ impl PlanTarget {
         let refused = |reason: &str, names: &[&str], rest: &str| {
             Err(PlanError::Refused(format!("--device {text}: {reason} {}{rest}", names.join(", "))))
         };
-        match &PlanDevice::names_spelled(text)[..] {
+        match &PlanDevice::names_spelled(text)?[..] {
             [name] => Ok(PlanTarget::Named(name)),
             [] => refused(
                 "unknown device: write auto, cpu, cuda or meta, or for a GPU that is not here",
