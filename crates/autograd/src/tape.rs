@@ -86,7 +86,7 @@ impl Tape {
     /// Returns the same tape for a pass of another micro-batch than number 0 without documents. Call it
     /// before any operator.
     #[must_use]
-    pub fn of(self, pass: Pass) -> Self {
+    pub fn with_pass(self, pass: Pass) -> Self {
         Tape { pieces: pass.of_pieces().into(), pass: Rc::new(pass), ..self }
     }
 

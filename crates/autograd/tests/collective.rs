@@ -73,7 +73,7 @@ fn wide(values: &[f32]) -> Vec<f64> {
 
 fn tape_of(device: &Device, communicator: &Communicator) -> Tape {
     let groups = AxisGroups::default().with(AXIS, communicator.group.clone());
-    Tape::new(device, Mode::Train).of(Pass { groups, ..Pass::default() })
+    Tape::new(device, Mode::Train).with_pass(Pass { groups, ..Pass::default() })
 }
 
 /// Runs a collective forward and backward. Returns its result, and the gradient of its operand if the

@@ -203,7 +203,7 @@ fn compare_in_f64(device: &Device, routing: &Routing, balance: Balance, count: O
     let mask: Vec<u32> = (0..ROWS).map(|row| is_token(row).into()).collect();
     let tokens = count.map(|count| TokenRows { mask: words(&mask), count: words(&[count]) });
     let pass = Pass { balance: Some(balance), tokens, ..Pass::default() };
-    let tape = Tape::new(device, Mode::Train).of(pass);
+    let tape = Tape::new(device, Mode::Train).with_pass(pass);
     let leaf = tape.leaf(logits.clone());
     let source = leaf.source();
     let state = RouterState { balances: true, ..RouterState::default() };

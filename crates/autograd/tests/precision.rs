@@ -310,7 +310,7 @@ fn results(operand: &Operand, run: Run, table: Option<PrecisionTable>) -> (Vec<T
         sums_over_ranks: true,
     });
     let pass = Pass { autocast: table.and_then(autocast), groups, observers, pieces, ..Pass::default() };
-    let tape = Tape::new(&operand.device, Mode::Train).of(pass);
+    let tape = Tape::new(&operand.device, Mode::Train).with_pass(pass);
     operand.count.replace(0);
     let outputs: Vec<Var> = run(&tape, operand).unwrap().into_iter().flat_map(Var::into_blocks).collect();
     let tensors: Vec<Tensor> = outputs.iter().map(|output| output.tensor().clone()).collect();

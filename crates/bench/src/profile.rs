@@ -55,6 +55,8 @@ pub fn take_profile(config: &RunConfig, target: &PlanTarget) -> Result<Profile> 
     let mut alone = alone(config);
     let ChosenPlacement { placement, .. } =
         ChosenPlacement::find(choice, &mut alone, &Startup::alone(), None)?;
+    let (alone, _) = plan::resolve(alone, &placement.description())?;
+    let of = alone.timing();
     let setup = plan::prepare(alone, placement)?;
     run::prepare_kernels(&setup)?;
     let device = setup.device(0)?;
@@ -64,7 +66,7 @@ pub fn take_profile(config: &RunConfig, target: &PlanTarget) -> Result<Profile> 
         layers: layers(&setup, &device, warm_up)?,
         device: description.model,
         libraries: description.libraries,
-        of: config.timing(),
+        of,
     })
 }
 
@@ -201,7 +203,7 @@ impl<'a> Alone<'a> {
     fn passes(&mut self) -> Result<Passes> {
         let StagePart { model, reduction, .. } = &mut self.part;
         let began = self.device.mark()?;
-        let tape = Tape::new(self.device, Mode::Rehearse).of(self.pass.clone());
+        let tape = Tape::new(self.device, Mode::Rehearse).with_pass(self.pass.clone());
         let input = match self.stage.is_first() {
             true => Input::Batch(self.input.clone()),
             false => Input::Hidden(tape.leaf(self.input.clone())),

@@ -116,7 +116,7 @@ fn numbers(count: usize) -> Vec<u32> {
 /// The loss, and the gradients of all uses in training.
 fn step(model: &dyn Model, mode: Mode, pass: Pass) -> (u32, Vec<Vec<u32>>) {
     let device = model.parameters().device();
-    let tape = Tape::new(device, mode).of(pass);
+    let tape = Tape::new(device, mode).with_pass(pass);
     let inputs = tokens(device, &numbers(BATCH * TIME), TIME);
     let targets = tokens(device, &numbers(BATCH * TIME + 1)[1..], TIME);
     let prediction = model.forward(&tape, Input::Batch(inputs)).unwrap();
@@ -162,7 +162,7 @@ fn packed_documents_give_the_same_results_as_each_alone() {
         let logits = |values: &[u32], first: &[u32]| {
             let time = values.len();
             let documents = Some(tokens(&device, first, time));
-            let tape = Tape::new(&device, Mode::Evaluate).of(Pass { documents, ..Pass::default() });
+            let tape = Tape::new(&device, Mode::Evaluate).with_pass(Pass { documents, ..Pass::default() });
             let inputs = Input::Batch(tokens(&device, values, time));
             let prediction = model.forward(&tape, inputs).unwrap();
             model.scores(&tape, prediction).unwrap().tensor().to_vec::<f32>().unwrap()
@@ -187,7 +187,7 @@ type Learned = (f64, Vec<Vec<f64>>);
 fn learned(model: &dyn Model, time: usize, [values, targets, first]: [&[u32]; 3], scale: f32) -> Learned {
     let device = model.parameters().device();
     let documents = Some(tokens(device, first, time));
-    let tape = Tape::new(device, Mode::Train).of(Pass { documents, ..Pass::default() });
+    let tape = Tape::new(device, Mode::Train).with_pass(Pass { documents, ..Pass::default() });
     let prediction = model.forward(&tape, Input::Batch(tokens(device, values, time))).unwrap();
     let loss = model.loss(&tape, prediction, &tokens(device, targets, time), scale).unwrap();
     let value = f64::from(loss.tensor().to_vec::<f32>().unwrap()[0]);
@@ -270,7 +270,7 @@ fn a_cache_gives_what_the_whole_sequence_gives() {
         let spec = spec(family, options);
         let values = numbers(time);
         let run = |pass: Pass, values: &[u32], time: usize| {
-            let tape = Tape::new(&device, Mode::Evaluate).of(pass);
+            let tape = Tape::new(&device, Mode::Evaluate).with_pass(pass);
             let output = model.forward(&tape, Input::Batch(tokens(&device, values, time))).unwrap();
             match tape.pass().fills_cache() {
                 true => output.into_tensor(),

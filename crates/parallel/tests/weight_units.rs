@@ -112,7 +112,7 @@ fn forward(tape: &Tape, layers: &Layers, segment: usize) -> autograd::Result<Var
 
 /// Returns the output of forward, and the gradients of backward.
 fn step(device: &Device, layers: &Layers, segment: usize) -> Vec<Vec<f32>> {
-    let tape = Tape::new(device, Mode::Train).of(Pass::default());
+    let tape = Tape::new(device, Mode::Train).with_pass(Pass::default());
     let output = forward(&tape, layers, segment).unwrap();
     let (seed, mut gradients) = (output.tensor().clone(), Gradients::default());
     drop(tape.backward_from(vec![(output.source(), seed)], &mut gradients).unwrap());
@@ -298,7 +298,7 @@ fn meta_ranks_gather_the_same_bytes() {
         };
         let before = statistics();
         sharded.units.begin(WalkKind::Step, &communicator.group).unwrap();
-        let tape = Tape::new(&sharded.device, Mode::Train).of(Pass::default());
+        let tape = Tape::new(&sharded.device, Mode::Train).with_pass(Pass::default());
         drop(forward(&tape, &sharded.layers, 0).unwrap());
         drop(tape);
         [before, statistics()]

@@ -135,7 +135,7 @@ fn passed_forward(
     let device = model.parameters().device();
     let first_batch::Uploaded { inputs, targets, pass } =
         first_batch::first(config, &dataset.shapes(), device)?;
-    let tape = Tape::new(device, Mode::Rehearse).of(pass);
+    let tape = Tape::new(device, Mode::Rehearse).with_pass(pass);
     let input = match before {
         Some(cut) if cut.gradient => Input::Hidden(tape.leaf(tensor(device, cut)?)),
         Some(cut) => Input::Hidden(tape.constant(tensor(device, cut)?)),

@@ -41,7 +41,7 @@ impl BatchNorm {
     }
 }
 
-/// Statistics by which [`batch_norm`] normalises.
+/// Source of the mean and variance that [`batch_norm`] normalises with.
 #[derive(Clone, Copy, Debug)]
 pub enum Statistics<'a> {
     /// Statistics of the batch, which are also written to `record`, `[2, channels]` f32, if there is one.

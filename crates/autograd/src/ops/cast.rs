@@ -1,4 +1,4 @@
-//! Casts of variables, and those that autocast makes of an operator's operands.
+//! Casts of variables, including those that autocast inserts before an operator.
 
 use device::{Category, DType, Request};
 use tensor::{Tensor, ops};

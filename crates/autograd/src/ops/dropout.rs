@@ -14,12 +14,12 @@ use crate::tape::Tape;
 /// The numbering of elements of a sharded array.
 #[derive(Clone, Copy, Debug, Default)]
 enum Numbering {
-    /// The array is whole.
+    /// By their index in the array, which is whole.
     #[default]
     Whole,
-    /// Ranks have rows of it.
+    /// By their index in the whole array, of which the rank holds some rows.
     Rows,
-    /// Every shard, of which there are this many here, is a site of its own.
+    /// By their index in a shard; each of so many local shards is a site of its own.
     Shards(usize),
 }
 
@@ -46,7 +46,7 @@ impl Dropout {
         Dropout { numbering: Numbering::Rows, ..self }
     }
 
-    /// Returns a site for each shard of a layer, of which `shards` are here.
+    /// Returns one site for each shard of a layer; `shards` of them are local.
     #[must_use]
     pub fn of_shards(self, shards: usize) -> Self {
         Dropout { numbering: Numbering::Shards(shards), ..self }

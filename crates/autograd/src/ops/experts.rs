@@ -116,7 +116,7 @@ pub fn experts(
 
 impl ExpertWeights {
     /// The weight of layer `layer`.
-    fn of(&self, layer: usize) -> &Weight {
+    fn of_layer(&self, layer: usize) -> &Weight {
         if layer == GATE_UP { &self.gate_up } else { &self.down }
     }
 
@@ -130,7 +130,7 @@ impl ExpertWeights {
         dtype: DType,
     ) -> tensor::Result<Tensor> {
         let Some(copies) = &self.fp8[layer] else {
-            return kernel::forward(x, &self.of(layer).values(x.dtype())?, bias, routes, dtype);
+            return kernel::forward(x, &self.of_layer(layer).values(x.dtype())?, bias, routes, dtype);
         };
         let own = copies.stored()?;
         kernel::fp8::forward(&copies.input(x)?, &own, bias, routes, dtype)
@@ -145,7 +145,7 @@ impl ExpertWeights {
         dtype: DType,
     ) -> tensor::Result<Tensor> {
         let Some(copies) = &self.fp8[layer] else {
-            return kernel::backward_input(dy, &self.of(layer).values(dy.dtype())?, routes, dtype);
+            return kernel::backward_input(dy, &self.of_layer(layer).values(dy.dtype())?, routes, dtype);
         };
         let transposed = copies.transposed()?;
         kernel::fp8::backward_input(&copies.gradient(dy)?, &transposed, routes, dtype)
@@ -159,7 +159,7 @@ impl ExpertWeights {
         [dy, x]: [&Tensor; 2],
         routes: &Routes,
     ) -> Result<()> {
-        give_gradient(sink, self.of(layer), |target| match &self.fp8[layer] {
+        give_gradient(sink, self.of_layer(layer), |target| match &self.fp8[layer] {
             None => kernel::backward_weight(dy, x, routes, target),
             Some(copies) => {
                 let (dy, x) = (copies.transposed_gradient(dy)?, copies.transposed_input(x)?);

@@ -38,7 +38,7 @@ fn forward(
         first_batch::first(config, &dataset.shapes(), &device)?;
     let counted = Communicator::counted(grid.rank(), grid.world_size());
     pass.groups = GridGroups::new(counted, grid)?.handles();
-    let tape = Tape::new(&device, mode).of(pass);
+    let tape = Tape::new(&device, mode).with_pass(pass);
     let input = match before {
         Some(hidden) => Input::Hidden(tape.constant(hidden)),
         None => Input::Batch(inputs),

@@ -1,7 +1,7 @@
 //! Causal self-attention: multi-head, grouped-query or multi-query.
 //!
-//! It knows blocks: shards have heads of their own, which are computed at once where that is quicker, and the
-//! pieces of a sequence read the keys and values of the pieces before them, also those of other ranks.
+//! Tensor-parallel shards hold separate heads; local ones are computed in one call where that is quicker. The
+//! queries of a piece of a sequence attend to keys and values of earlier pieces, also those of other ranks.
 
 mod block;
 mod cached;
@@ -38,8 +38,8 @@ pub fn attention(
     attention_with_sinks(tape, qkv, settings.into(), &[], dropout, measures)
 }
 
-/// [`attention`] with `sinks`, as in [`Masks`](tensor::ops::attention::Masks): none, or those of each shard
-/// that is here.
+/// [`attention`] with attention sinks ([`Masks`](tensor::ops::attention::Masks)): one weight for each local
+/// shard, or none.
 pub fn attention_with_sinks(
     tape: &Tape,
     qkv: Qkv<Var>,

@@ -84,7 +84,7 @@ fn whole_loss(
     Ok((loss, CrossEntropyRule { scores, gradient: Gradient::InForward { loss_scale, is_scaled: !is_soft } }))
 }
 
-/// The loss of scores in `shards` shards, of which some are here.
+/// Loss of logits split into `shards` vocabulary shards, of which `scores` are the local ones.
 fn loss_of_shards(
     tape: &Tape,
     scores: Vec<Tensor>,

@@ -16,9 +16,10 @@ pub use operands::{Positions, TokenTable};
 pub use rule::EmbeddingRule;
 use rule::{OPERATOR, TableShards};
 
-/// Rows of `table` by token, plus rows of `positions` by time if present, counted from the start of the
-/// token's document. `tokens` is `[batch, time]` of u32, with time at most the rows of the positions, or
-/// those of all pieces of sequences that are here, one after the other; the result is `[batch, time, width]`.
+/// Returns the token embedding plus, if there is one, the position embedding, whose rows are counted from the
+/// start of each token's document. `tokens` is `[batch, time]` of u32, with time at most the rows of the
+/// positions, or those of all local pieces of sequences, one after the other; the result is
+/// `[batch, time, width]`.
 /// The row of the token `padding` gets no gradient.
 pub fn embedding(
     tape: &Tape,

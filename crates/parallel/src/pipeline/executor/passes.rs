@@ -22,7 +22,7 @@ impl<F: Feed> Walk<'_, F> {
         let has_loss = self.work.has_loss();
         let targets = if last && has_loss { Some(self.feed.targets(action.micro_batch)?) } else { None };
         let pass = Pass { groups: self.groups.handles(), ..self.feed.pass(action)? };
-        let tape = Tape::new(&self.executor.device, self.work.mode()).of(pass);
+        let tape = Tape::new(&self.executor.device, self.work.mode()).with_pass(pass);
         let (input, leaf) = match batch {
             Some(batch) => (Input::Batch(batch), None),
             None => {
