@@ -433,7 +433,7 @@ fn a_plan_counts_the_steps_of_epochs() {
     assert!(steps[1] < steps[0], "packed sequences are fewer: {steps:?}");
     let printed = text(&planned(directory.path(), &chat, &["--device", "cpu"]).stdout);
     assert!(
-        printed.contains("0.5 epochs of ") && printed.contains(&format!("{} steps", steps[0])),
+        printed.contains("0.5 epochs of ") && printed.contains(&format!("{} steps", steps[1])),
         "{printed}"
     );
     let alone = json(&planned(directory.path(), &[], &["--json", "--device", "cpu"]));

@@ -4,6 +4,7 @@
 mod attacks;
 mod command;
 mod common;
+mod fine_tuning;
 mod gpu;
 mod launch;
 mod pipeline;

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::ValueEnum;
+
 use crate::arguments::count;
 use crate::error::CliError;
 use config::RunConfig;
@@ -56,6 +58,16 @@ pub(crate) struct TrainArgs {
     /// Start without planning, and so without checking that the run fits.
     #[arg(long)]
     no_plan: bool,
+    /// Print tables at the end of fine-tuning too: memory and time of every rank. Other runs always do.
+    #[arg(long, value_enum, value_name = "TABLES")]
+    report: Option<Tables>,
+}
+
+/// Tables at the end of a run.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Tables {
+    /// Memory and time of every rank.
+    Memory,
 }
 
 /// Trains and prints the report of the run.
@@ -65,7 +77,8 @@ pub(crate) fn run(args: &TrainArgs) -> Result<(), CliError> {
     let prepared = prepare(args, &startup);
     let (config, options) = startup.agree(prepared)?;
     match run::train_as(startup, config, options)? {
-        Some(report) => {
+        Some(mut report) => {
+            report.shows_tables = report.tuned.is_none() || args.report.is_some();
             print(&report.to_string())?;
             match report.stopped_by.status() {
                 0 => Ok(()),

@@ -30,6 +30,8 @@ warmup_steps = 2
 [parallel]
 lanes = 4
 bucket_bytes = 65536
+[precision]
+compute = "f32"
 "#;
 
 /// A small Llama with grouped heads on the same text.
@@ -55,6 +57,8 @@ clip_norm = 0.1
 [parallel]
 lanes = 4
 bucket_bytes = 65536
+[precision]
+compute = "f32"
 "#;
 
 /// Options of a mixture of experts over [`LLAMA`] as in DeepSeek-V3: dense layers in between, sigmoid scores
@@ -172,6 +176,8 @@ warmup_steps = 2
 [parallel]
 lanes = 4
 bucket_bytes = 65536
+[precision]
+compute = "f32"
 "#;
 
 /// A small GPT on the answers of made conversations.
@@ -196,6 +202,8 @@ warmup_steps = 2
 [parallel]
 lanes = 4
 bucket_bytes = 65536
+[precision]
+compute = "f32"
 "#;
 
 /// The five-layer MLP.
@@ -215,6 +223,8 @@ learning_rate = 0.01
 momentum = 0.9
 [parallel]
 lanes = 4
+[precision]
+compute = "f32"
 "#;
 
 /// A narrow ResNet-18 on small made images.
@@ -241,6 +251,8 @@ weight_decay = 1e-4
 [parallel]
 lanes = 4
 bucket_bytes = 65536
+[precision]
+compute = "f32"
 "#;
 
 /// The same depth of four stages with bottlenecks.
@@ -263,6 +275,8 @@ learning_rate = 0.05
 momentum = 0.9
 [parallel]
 lanes = 4
+[precision]
+compute = "f32"
 "#;
 
 /// Token shards in a shuffled order; [`token_files::fill`] has the files.

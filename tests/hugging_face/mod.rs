@@ -141,6 +141,10 @@ weight_decay = 0.0
 beta2 = 0.95
 [checkpoint]
 every = 10
+[parallel]
+lanes = 8
+[precision]
+compute = "f32"
 "#,
         tokens = folder.join("tokens.bin").display()
     )

@@ -35,8 +35,17 @@ fn a_search_that_finds_nothing_names_the_nearest() {
     let available = nearest["available_bytes"].as_u64().unwrap();
     assert!((4_190_000..=4 << 20).contains(&available), "{available}");
     let printed = text(&planned(directory.path(), &["model.width=64"], &search).stdout);
-    for part in ["nothing fits: ", "; the nearest, --set ", " of 4.00 MiB: ", "(its own are "] {
+    let changes = "\nchanges beside the nearest that alter results a little\n";
+    for part in ["nothing fits: ", "; the nearest, --set ", " of 4.00 MiB: ", "(its own are ", changes] {
         assert!(printed.contains(part), "{part}: {printed}");
+    }
+    // What a change needs beside the nearest is exact, too.
+    let changes = result["trades"].as_array().unwrap();
+    assert!(changes.iter().any(|change| change["set"][0] == "optim.state=8bit"), "{changes:?}");
+    for change in changes {
+        let sets = [&sets[..], &sets_of(change)].concat();
+        let plan = json(&planned(directory.path(), &sets, &["--json", "--device", device]));
+        assert_eq!(plan["fit"]["needs_bytes"], change["peak_reserved_bytes"], "{change}");
     }
 }
 

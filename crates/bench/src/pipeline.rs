@@ -249,7 +249,7 @@ fn conclude(setup: &Setup, measured: Measured) -> Result<PipelineMeasure> {
         parameters: measured.parameters,
         step_seconds: median(&measured.seconds),
         predicted_seconds: run::predicted_step(setup)?.map(|time| time.step_seconds),
-        tokens: build::tokens_per_step(config),
+        tokens: build::positions_per_step(config),
         unit: config.model.examples().rate(),
         passes_milliseconds: makespan as f64 / 1e6,
         simulated_milliseconds: timeline.makespan as f64 / 1e6,

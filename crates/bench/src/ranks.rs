@@ -28,6 +28,7 @@ pub(crate) fn measure_ranks<T: Send + 'static>(
     let ranks = Some(config.world_size());
     let ChosenPlacement { placement, .. } =
         ChosenPlacement::find(device, &mut config, &Startup::alone(), ranks)?;
+    let (config, _) = plan::resolve(config, &placement.description())?;
     let (setup, _) = cycled(recompute::settle_soon(plan::prepare(config, placement)?)?);
     // The plan shows whether the run fits before it starts.
     plan_within(&setup)?;

@@ -89,7 +89,7 @@ pub fn bench_scaling_as(
         shard_optimizer: parallel.shards_optimizer(),
         micro_batch: train.micro_batch_size,
         micro_batches: train.micro_batches() * case.worlds,
-        tokens: build::tokens_per_step(config) * case.worlds as u64,
+        tokens: build::positions_per_step(config) * case.worlds as u64,
         unit: config.model.examples().rate().to_owned(),
         steps: options.steps,
         warm_up: options.warm_up,

@@ -120,7 +120,7 @@ pub fn bench_step(mut config: RunConfig, options: &BenchOptions) -> Result<StepM
         libraries: description.libraries.clone(),
         reason,
         parameters: worker.parameters(),
-        tokens: build::tokens_per_step(&setup.config),
+        tokens: build::positions_per_step(&setup.config),
         unit: setup.config.model.examples().rate(),
         seconds,
         input_milliseconds: Some(inputs as f64 / 1e3),

@@ -147,7 +147,7 @@ fn case_alone(
     worlds: usize,
     micro_batches: usize,
 ) -> Result<ScalingCase, CliError> {
-    let (model, config) = configuration(args, on_gpus, micro_batches, "")?;
+    let (model, config) = configuration(args, on_gpus, micro_batches, "[parallel]\ndata = 1\n")?;
     Ok(ScalingCase { model, scaling: Scaling::Alone, config, worlds })
 }
 

@@ -9,6 +9,7 @@ use crate::sections::{Data, Optim, Train};
 /// Checks that the steps of a run are stated once, and when its learning rate changes.
 pub(crate) fn check_schedule(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     check_length(raw, config)?;
+    check_warmup(raw)?;
     // The data decides the steps of epochs.
     if config.train.epochs == 0.0
         && let Some(reason) = config.overlapping_decay()
@@ -43,6 +44,16 @@ fn check_length(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
         raw.number(Train::epochs)?
     );
     Err(raw.conflict(&[Train::epochs, Train::steps], reason))
+}
+
+fn check_warmup(raw: &RawValues) -> Result<(), Error> {
+    let keys = [Optim::warmup_ratio, Optim::warmup_steps];
+    // A resolved configuration, which has its directory, has both.
+    let is_in_file = |path: &&str| raw.is_set(path) && !raw.is_override(path);
+    let both = keys.iter().all(|key| raw.is_override(key))
+        || keys.iter().all(is_in_file) && !raw.is_set(Data::base) && raw.number(Optim::warmup_ratio)? > 0.0;
+    let reason = "optim.warmup_ratio decides the steps of warm-up, and optim.warmup_steps does: write one";
+    if both { Err(raw.conflict(&keys, reason.to_owned())) } else { Ok(()) }
 }
 
 impl RunConfig {

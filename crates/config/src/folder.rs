@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use keys::{Error, Implied, Origin, RawValues, Value};
+use keys::{Error, Implied, RawValues, Value};
 use nn::{AdapterConfig, Families, Family, FolderConfig, HuggingFaceConfig};
 use system::quoted::shortened;
 
@@ -17,6 +17,8 @@ pub(crate) const CONFIG: &str = "config.json";
 const ADAPTER_CONFIG: &str = "adapter_config.json";
 /// The most bytes of that file.
 const MOST_CONFIG: u64 = 1 << 24;
+/// The key of the tokens of a sequence.
+pub(crate) const CONTEXT: &str = "model.context";
 /// The key of families with dropout.
 const DROPOUT: &str = "model.dropout";
 
@@ -90,12 +92,9 @@ pub(crate) fn notes(config: &RunConfig) -> Option<Vec<String>> {
         let names = shortened(&names);
         notes.push(format!("{file_name}: settings that are unknown here are ignored: {names}"));
     }
-    // Values of the folder have no line in the configuration.
-    let is_of_folder =
-        |key| config.origins.is_set(key) && matches!(config.origins.of(key), Origin::File { line: None, .. });
     if let Some(tied) = translation.tied
         && values.contains(&(tied.key, true.into()))
-        && is_of_folder(tied.key)
+        && config.is_of_folder(tied.key)
         && config.model.value(tied.key) == Some(false.into())
     {
         notes.push(format!(
@@ -109,7 +108,7 @@ pub(crate) fn notes(config: &RunConfig) -> Option<Vec<String>> {
     if let Some(Value::Float(dropout)) = dropout
         && dropout > 0.0
         && config.data.kind == DataKind::Preference
-        && is_of_folder(DROPOUT)
+        && config.is_of_folder(DROPOUT)
     {
         notes.push(without_dropout(&path, DROPOUT, dropout));
     }
@@ -119,9 +118,7 @@ pub(crate) fn notes(config: &RunConfig) -> Option<Vec<String>> {
 /// Returns a sentence if preferences are trained without the dropout that the folder of `lora.from` states.
 pub(crate) fn adapters_note(config: &RunConfig) -> Option<String> {
     let path = config.lora.from.as_ref()?.join(ADAPTER_CONFIG);
-    let is_of_folder = matches!(config.origins.of(LoraSection::dropout), Origin::File { line: None, .. })
-        && config.origins.is_set(LoraSection::dropout);
-    if config.data.kind != DataKind::Preference || !is_of_folder {
+    if config.data.kind != DataKind::Preference || !config.is_of_folder(LoraSection::dropout) {
         return None;
     }
     let text = system::input::read_text(&path, MOST_CONFIG).ok()?;
@@ -143,7 +140,7 @@ pub(crate) fn context_of(folder: &Path, families: &Families) -> Option<u64> {
     let (_, translation) = family(&config, families).ok()?;
     let keys = (translation.keys)(&config).ok()?;
     keys.into_iter().find_map(|(key, value)| match value {
-        Value::Integer(count) if key == "model.context" => u64::try_from(count).ok(),
+        Value::Integer(count) if key == CONTEXT => u64::try_from(count).ok(),
         _ => None,
     })
 }

@@ -41,6 +41,8 @@ mod check_preference;
 mod check_schedule;
 mod check_tensor;
 mod choices;
+mod default_notes;
+mod fine_tuning;
 mod folder;
 mod folder_note;
 mod foreign;
@@ -53,6 +55,7 @@ mod model;
 mod paths;
 mod run_config;
 mod sections;
+mod settled;
 mod table;
 mod tokenizer;
 mod tokenizer_warning;
@@ -71,6 +74,7 @@ pub use sections::{
     Checkpoint, Data, LoraSection, Memory, ModelSection, Optim, Parallel, Precision, Preference, Scaler,
     Telemetry, Train,
 };
+pub use settled::{SampleLengths, SizedContext};
 
 use nn::Families;
 

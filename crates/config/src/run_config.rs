@@ -230,6 +230,9 @@ impl RunConfig {
         if !self.origins.is_set(Optim::decay_steps) {
             self.optim.decay_steps = Optim::default_decay_steps(steps);
         }
+        if self.optim.warmup_ratio > 0.0 {
+            self.optim.warmup_steps = Optim::ratio_of(self.optim.warmup_ratio, steps);
+        }
         self
     }
 

@@ -116,6 +116,11 @@ pub trait Source: Send + Sync {
         None
     }
 
+    /// The part of the positions of training sequences that holds tokens, and not padding.
+    fn token_share(&self) -> f64 {
+        1.0
+    }
+
     /// Sequences or images of the held-out data; `None` if they are not counted.
     fn held_out_sequences(&self) -> Option<u64> {
         None

@@ -284,6 +284,12 @@ impl Cut {
 }
 
 impl Source for TokenSource {
+    fn token_share(&self) -> f64 {
+        let context = self.options.context as u64;
+        let share = |figures: PackingFigures| figures.tokens as f64 / (figures.sequences * context) as f64;
+        self.packing().map_or(1.0, share)
+    }
+
     fn train(&self, number: u64, out: &mut MicroBatch) -> Result<(), Error> {
         self.fill(out, |row| {
             let (cut, run) = self.training_row(number, row);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use checkpoint::Share;
-use config::{Data, RunConfig, how_to_download};
+use config::{Data, Parallel, RunConfig, Train, how_to_download};
 use data::{ChatTemplate, Tokenizer};
 use worker::Weights;
 
@@ -47,7 +47,7 @@ impl Trained {
             )));
         }
         let home = checkpoint::run_of(path);
-        let config = configuration_of(&home, sets)?;
+        let config = configuration_of(&home, &with_lanes(&home, sets)?)?;
         let checkpoint = checkpoint::find_share(path, step, share)?;
         check_model(&config, &checkpoint)?;
         let weights = weights::complete(checkpoint, &config)?;
@@ -129,4 +129,26 @@ pub(crate) fn files_in(folders: &[&Path], names: &[&str]) -> Vec<PathBuf> {
     let exists = |path: &PathBuf| path.symlink_metadata().is_ok();
     let first = |name: &&str| folders.iter().map(|folder| folder.join(name)).find(exists);
     names.iter().filter_map(first).collect()
+}
+
+/// Returns `sets` with as many lanes as the data-parallel ranks that they name, if the run had fewer: a use of
+/// the model sums no gradients.
+///
+/// # Errors
+/// No run; a configuration that is wrong.
+fn with_lanes(run_dir: &Path, sets: &[String]) -> Result<Vec<String>> {
+    let named = |key: &str| {
+        let values =
+            sets.iter().filter_map(|set| Some(set.split_once('=')?).filter(|(path, _)| path.trim() == key));
+        values.last().and_then(|(_, value)| value.trim().parse::<usize>().ok())
+    };
+    let Some(ranks) = named(Parallel::data).filter(|_| named(Parallel::lanes).is_none()) else {
+        return Ok(sets.to_vec());
+    };
+    let RunConfig { parallel, train, .. } = configuration_of(run_dir, &[])?;
+    let more = [
+        format!("{}={ranks}", Parallel::lanes),
+        format!("{}={}", Train::global_batch_size, ranks * train.micro_batch_size),
+    ];
+    Ok(if ranks > parallel.lanes { [sets, &more].concat() } else { sets.to_vec() })
 }

@@ -14,6 +14,7 @@ use crate::imitated::PlanDevice;
 use crate::overhead::DeviceRanks;
 use crate::prepare::prepare_shapes;
 use crate::recompute;
+use crate::resolve::resolve;
 use crate::roles::plan_all;
 use crate::screening::{Screen, TimedLayers};
 use crate::target::PlanOptions;
@@ -74,17 +75,18 @@ pub fn continuation(config: &RunConfig, options: &PlanOptions, most_ranks: usize
 }
 
 /// The configuration whose grids are searched, and what predicts their times.
-struct Search<'a> {
-    config: &'a RunConfig,
+struct Search {
+    config: RunConfig,
     device: PlanDevice,
     layers: TimedLayers,
 }
 
-impl<'a> Search<'a> {
-    fn of(config: &'a RunConfig, options: &PlanOptions) -> Result<Self> {
+impl Search {
+    fn of(config: &RunConfig, options: &PlanOptions) -> Result<Self> {
         let ranks = DeviceRanks::of(config);
         let device = options.target.device(options.capacity, ranks)?;
-        let layers = Screen::of(&device, ranks)?.layers(config, None)?;
+        let (config, _) = resolve(config.clone(), &device.description(ranks))?;
+        let layers = Screen::of(&device, ranks)?.layers(&config, None)?;
         Ok(Search { config, device, layers })
     }
 
@@ -92,7 +94,7 @@ impl<'a> Search<'a> {
     /// the fastest first.
     fn candidates(&self, settings: &[String], most_ranks: usize) -> Vec<Candidate> {
         let others = self.config.world_size() / self.config.parallel.data;
-        let candidate = |data: usize| self.candidate(sets(self.config, data, settings));
+        let candidate = |data: usize| self.candidate(sets(&self.config, data, settings));
         let mut all: Vec<_> = (1..=most_ranks / others).filter_map(candidate).collect();
         all.sort_by(|a, b| a.seconds.total_cmp(&b.seconds).then(a.grid.ranks.cmp(&b.grid.ranks)));
         all

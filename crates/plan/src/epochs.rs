@@ -5,9 +5,6 @@ use std::fmt;
 use config::{DataKind, RunConfig};
 use serde::Serialize;
 use telemetry::units::{counted, grouped};
-use worker::dataset::{self, DataScope};
-
-use crate::error::Result;
 
 /// The length of a run whose epochs are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -23,18 +20,9 @@ pub struct Epochs {
 }
 
 impl Epochs {
-    /// Returns the configuration with the steps of its epochs, and how many they are. Reads the data, because
-    /// tokenizer, template and packing decide the number of sequences; without epochs it reads nothing.
-    ///
-    /// # Errors
-    /// Wrong data, with its key.
-    pub(crate) fn count(config: RunConfig) -> Result<(RunConfig, Option<Self>)> {
-        if config.train.epochs == 0.0 {
-            return Ok((config, None));
-        }
-        let Some(samples) = dataset::open(&config, DataScope::All)?.source.training_sequences() else {
-            return Ok((config, None));
-        };
+    /// Returns the configuration with the steps of its epochs of so many samples, and how many they are.
+    pub(crate) fn count(config: RunConfig, samples: Option<u64>) -> (RunConfig, Option<Self>) {
+        let Some(samples) = samples.filter(|_| config.train.epochs > 0.0) else { return (config, None) };
         let config = config.with_epoch_of(samples);
         let unit = match config.data.kind {
             DataKind::Preference => "pair",
@@ -42,7 +30,7 @@ impl Epochs {
             _ => "sequence",
         };
         let epochs = Epochs { epochs: config.train.epochs, samples, steps: config.train.steps, unit };
-        Ok((config, Some(epochs)))
+        (config, Some(epochs))
     }
 }
 

@@ -81,15 +81,20 @@ impl fmt::Display for LaneCost {
             bytes(self.bytes)
         )?;
         match divides {
-            true => write!(
+            true => writeln!(
                 f,
                 "parallel.lanes = {data} would need one, {extra} less, with other bits; parallel.data = \
                  {lanes} too, with the same bits, on {ranks} ranks"
             ),
-            false => write!(
+            false => writeln!(
                 f,
                 "parallel.data = {lanes} would need one, {extra} less, with the same bits, on {ranks} ranks"
             ),
-        }
+        }?;
+        write!(
+            f,
+            "a lane is the sum over some micro-batches of a step, kept apart so that any number of ranks adds \
+             up the same bits; a gradient set is one gradient of every trained parameter"
+        )
     }
 }

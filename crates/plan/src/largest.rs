@@ -4,13 +4,12 @@ use std::fmt;
 
 use telemetry::units::{bytes, grouped};
 
-use crate::epochs::Epochs;
 use crate::error::{PlanError, Result};
 use crate::fit::Fit;
 use crate::host::RankForm;
 use crate::overhead::DeviceRanks;
-use crate::prepare::prepare_shapes;
 use crate::remedy::{changed, consequences};
+use crate::resolve::Resolved;
 use crate::roles::{plan_all, plan_within};
 use crate::target::PlanOptions;
 use config::{RunConfig, Train};
@@ -25,6 +24,8 @@ fn searched(config: &RunConfig, name: &str) -> Result<Searchable> {
         vec![Searchable { key: Train::micro_batch_size, value: size, step: 1, follows: |_, _| Vec::new() }];
     all.extend(config.model.searchable());
     let short = |key: &'static str| key.rsplit('.').next().unwrap_or(key);
+    // As people call it.
+    let name = if matches!(name, "micro-batch" | "micro_batch") { "micro_batch_size" } else { name };
     if let Some(position) = all.iter().position(|one| short(one.key) == name) {
         return Ok(all.swap_remove(position));
     }
@@ -120,10 +121,11 @@ pub fn search_largest(
 ) -> Result<Largest> {
     let ranks = DeviceRanks::of(&config);
     let device = options.target.device(options.capacity, ranks)?;
-    let searched = searched(&config, name)?;
+    let description = device.description(ranks);
+    let resolved = Resolved::new(config, &description)?;
+    let searched = searched(&resolved.config, name)?;
     let (start, step) = (searched.value, searched.step);
-    let (config, _) = Epochs::count(config)?;
-    let setup = prepare_shapes(config, Placement::Meta(device.description(ranks)))?;
+    let setup = resolved.setup(Placement::Meta(description))?;
     let overhead = device.overhead.parts(ranks);
     let mut tries = 0;
     let mut attempt = |steps: usize| -> Result<Try> {

@@ -17,6 +17,7 @@ use crate::error::Result;
 use crate::overhead::DeviceRanks;
 use crate::plan::{boundless, work_of_each};
 use crate::prepare::prepare_shapes;
+use crate::resolve::resolve;
 use crate::target::PlanOptions;
 
 /// Calls of an operator in a step, and the types of its results and of the gradients that it computes.
@@ -46,6 +47,7 @@ pub struct PlannedPrecision {
 pub fn plan_precision(config: RunConfig, options: &PlanOptions) -> Result<PlannedPrecision> {
     let ranks = DeviceRanks::of(&config);
     let description = options.target.device(options.capacity, ranks)?.description(ranks);
+    let (config, _) = resolve(config, &description)?;
     // Types do not depend on whether the run fits.
     let setup = boundless(&prepare_shapes(config, Placement::Meta(description))?);
     let seen = Rc::new(Seen::default());

@@ -7,6 +7,7 @@ mod nearest;
 mod proposal;
 mod proposals;
 mod shards;
+mod trades;
 mod tried;
 
 use std::collections::BTreeMap;
@@ -16,13 +17,12 @@ use config::{Memory, Optim, RunConfig};
 use device::{Description, Kind};
 use worker::{Placement, Setup};
 
-use crate::epochs::Epochs;
 use crate::error::{PlanError, Result};
 use crate::fit::Fit;
 use crate::host::RankForm;
 use crate::imitated::PlanDevice;
 use crate::overhead::{DeviceRanks, OverheadPart};
-use crate::prepare::prepare_shapes;
+use crate::resolve::Resolved;
 use crate::roles::{count_within, limited_to, plan_within, refused_or_too_long};
 use crate::screening::{Screen, TimedLayers};
 use crate::step_time::StepTime;
@@ -33,6 +33,7 @@ use layout::Layout;
 pub use nearest::Miss;
 pub use proposal::Proposal;
 pub use proposals::Proposals;
+pub use trades::{Trade, Trades};
 
 const PROPOSALS: usize = 12;
 
@@ -81,6 +82,8 @@ enum Outcome {
 
 /// The settings that all candidates share.
 struct Search {
+    /// The user's configuration, with what was read of its data.
+    data: Resolved,
     config: RunConfig,
     /// Keys that give the user's configuration this one; all candidates have them.
     base: Vec<String>,
@@ -109,12 +112,14 @@ pub fn propose(
     let device = options.target.device(options.capacity, on_device)?;
     let own_capacity = options.target.device(None, on_device)?.total_bytes;
     let description = device.description(on_device);
-    let (config, _) = Epochs::count(config)?;
-    let mut search = Search { config, base: Vec::new(), device, on_device, description, fit };
+    let data = Resolved::new(config, &description)?;
+    let mut search =
+        Search { config: data.config.clone(), data, base: Vec::new(), device, on_device, description, fit };
     let candidates = search.candidates(on_progress)?;
     let mut proposals = Proposals {
         list: Vec::new(),
         nearest: None,
+        trades: Trades::default(),
         larger: None,
         planned: 0,
         unplanned: 0,
@@ -140,6 +145,11 @@ pub fn propose(
     if let Some(first) = proposals.list.first() {
         let config = search.config.with(&first.sets)?;
         proposals.assumed = assumptions(&config, &search.device)?;
+    }
+    let first = proposals.list.first().map(|first| &first.sets);
+    if let Some(sets) = first.or(proposals.nearest.as_ref().map(|nearest| &nearest.sets)) {
+        // Keys that all candidates have are in the search's configuration.
+        proposals.trades = search.trades(sets);
     }
     match refusal {
         Some(error) if proposals.list.is_empty() && proposals.nearest.is_none() => Err(error),
@@ -216,7 +226,7 @@ impl Search {
 
     fn setup(&self, sets: &[String]) -> Result<Setup> {
         let placement = Placement::Meta(self.description.clone());
-        let setup = prepare_shapes(self.config.with(sets)?, placement)?;
+        let setup = self.data.setup_of(self.config.with(sets)?, placement)?;
         Ok(limited_to(setup, self.fit.most_allocations))
     }
 

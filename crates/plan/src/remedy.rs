@@ -6,9 +6,10 @@ use telemetry::units::{bytes, grouped};
 
 use crate::error::{PlanError, Result};
 use crate::fit::{Fit, Limit};
+use crate::most_memory;
 use crate::prepare::prepare_shapes;
 use crate::recompute;
-use crate::roles::plan_within;
+use crate::roles::{Plans, plan_within};
 use config::{LoraBase, LoraSection, Memory, Optim, Parallel, RecomputePolicy, RunConfig};
 use worker::Setup;
 
@@ -46,8 +47,9 @@ pub(crate) fn consequences(before: &RunConfig, after: &RunConfig) -> String {
     changed("on", ranks, "ranks") + &changed("with", samples, &format!("{unit} a step"))
 }
 
-/// Returns the refusal of a run that does not fit: the figures, and the nearest configuration that would.
-pub fn refusal(setup: &Setup, fit: &Fit) -> PlanError {
+/// Returns the refusal of a run that does not fit: the figures, what takes most, and the nearest
+/// configuration that would fit.
+pub fn refusal(setup: &Setup, plans: &Plans, fit: &Fit) -> PlanError {
     let broken = fit.broken_limit();
     let text = match broken {
         Some(Limit { setting, bytes }) => {
@@ -59,6 +61,8 @@ pub fn refusal(setup: &Setup, fit: &Fit) -> PlanError {
         }
         None => format!("{DOES_NOT_FIT}{}", fit.figures()),
     };
+    let causes = plans.largest().map(|plan| most_memory::in_words(setup, plan)).unwrap_or_default();
+    let text = if causes.is_empty() { text } else { format!("{text}; most of it: {causes}") };
     let advice = match nearest(setup, fit) {
         Some(Remedy { sets, fit, consequences }) => {
             let sets: Vec<_> = sets.iter().map(|set| format!("--set {set}")).collect();

@@ -20,9 +20,9 @@ use crate::host::RankForm;
 use crate::lane_cost::LaneCost;
 use crate::overhead::DeviceRanks;
 use crate::plan::Plan;
-use crate::prepare::prepare_shapes;
 use crate::recompute;
 use crate::remedy;
+use crate::resolve::Resolved;
 use crate::roles::{Plans, plan_all};
 use crate::schedule::PlannedSchedule;
 use crate::step_time::StepTime;
@@ -105,6 +105,8 @@ pub struct PlanReport {
     pub tuning: Option<TuningCost>,
     /// The memory of FP8 matmuls, if there are any.
     pub fp8: Option<Fp8Cost>,
+    /// Defaults that device, data and model decided, in sentences.
+    pub defaults: Vec<String>,
     /// Settings that probably are not meant, in sentences.
     pub warnings: Vec<String>,
     /// Settings without effect, in sentences.
@@ -124,14 +126,15 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
     let began = Instant::now();
     let ranks = DeviceRanks::of(&config);
     let device = options.target.device(options.capacity, ranks)?;
-    let (config, epochs) = Epochs::count(config)?;
-    let setup = prepare_shapes(config, Placement::Meta(device.description(ranks)))?;
+    let description = device.description(ranks);
+    let resolved = Resolved::new(config, &description)?;
+    let setup = resolved.setup(Placement::Meta(description))?;
     let setup = recompute::settle(setup)?;
     let grid = setup.config.parallel.grid().named().collect();
     let plans = plan_all(&setup)?;
     let fit = Fit::of(&setup, &plans, device.overhead.parts(ranks), RankForm::Threads);
     let took = began.elapsed();
-    let refusal = (!fit.fits).then(|| remedy::refusal(&setup, &fit).to_string());
+    let refusal = (!fit.fits).then(|| remedy::refusal(&setup, &plans, &fit).to_string());
     let timed = if fit.fits { TimedStep::of(&setup, &device)? } else { None };
     let (name, pipeline) = (device.name(), PipelinePlan::of(&setup, timed.as_ref())?);
     let memory = setup.config.memory.clone();
@@ -146,6 +149,8 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
     let warnings = [config.tokenizer_warning(), config.dropout_warning(), config.adapters_warning()];
     let warnings = warnings.into_iter().flatten().chain(setup.config.folder_notes()).collect();
     let without_effect = without_effect(&setup);
+    let context = resolved.context.map(|context| context.to_string());
+    let defaults = context.into_iter().chain(config.default_notes()).collect();
     Ok(PlanReport {
         device_model: device.model,
         assumed: device.assumed,
@@ -155,7 +160,7 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
         plans,
         pipeline,
         steps: setup.config.train.steps,
-        epochs,
+        epochs: resolved.epochs,
         fit,
         communication,
         time,
@@ -164,6 +169,7 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
         balance,
         tuning,
         fp8,
+        defaults,
         warnings,
         without_effect,
         took,
@@ -218,6 +224,7 @@ impl PlanReport {
             balance: self.balance,
             tuning: self.tuning,
             fp8: self.fp8,
+            defaults: &self.defaults,
             warnings: &self.warnings,
             without_effect: &self.without_effect,
             roles: self.roles(),
@@ -291,6 +298,7 @@ struct PlanJson<'a> {
     balance: Option<Balance>,
     tuning: Option<TuningCost>,
     fp8: Option<Fp8Cost>,
+    defaults: &'a [String],
     warnings: &'a [String],
     without_effect: &'a [String],
     roles: Value,

@@ -9,11 +9,10 @@ use parallel::pipeline::{
 use telemetry::units::grouped;
 
 use crate::costs::Costs;
-use crate::epochs::Epochs;
 use crate::error::{PlanError, Result};
 use crate::imitated::PlanDevice;
 use crate::overhead::DeviceRanks;
-use crate::prepare::prepare_shapes;
+use crate::resolve::Resolved;
 use crate::target::PlanOptions;
 use crate::timed_step::TimedStep;
 use config::RunConfig;
@@ -52,8 +51,8 @@ struct PlannedStage {
 pub fn plan_schedule(config: RunConfig, options: &PlanOptions) -> Result<PlannedSchedule> {
     let ranks = DeviceRanks::of(&config);
     let device = options.target.device(options.capacity, ranks)?;
-    let (config, _) = Epochs::count(config)?;
-    let setup = prepare_shapes(config, Placement::Meta(device.description(ranks)))?;
+    let description = device.description(ranks);
+    let setup = Resolved::new(config, &description)?.setup(Placement::Meta(description))?;
     PlannedSchedule::of(&setup, &device)
 }
 

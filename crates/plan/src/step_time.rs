@@ -206,10 +206,19 @@ impl fmt::Display for StepTime {
             writeln!(f, "steps are replayed as CUDA graphs (train.graphs)")?;
         }
         let measured = 100.0 * self.measured_share;
-        write!(f, "{measured:.0} % of the device's time is in calls measured on such a device")?;
-        match self.assumed.as_slice() {
-            [] => writeln!(f),
-            names => writeln!(f, "; assumed, not measured: {}", names.join(", ")),
-        }
+        let assumed = assumed_in_words(&self.assumed);
+        writeln!(f, "{measured:.0} % of the device's time is in calls measured on such a device{assumed}")
+    }
+}
+
+/// The most assumptions that a text names; more are counted.
+const NAMED: usize = 2;
+
+/// Returns the assumptions of a prediction as the end of a sentence; empty if there are none.
+pub(crate) fn assumed_in_words(assumed: &[String]) -> String {
+    match assumed {
+        [] => String::new(),
+        names if names.len() <= NAMED => format!("; assumed, not measured: {}", names.join(", ")),
+        names => format!("; {} figures are assumed, not measured (--json names them)", names.len()),
     }
 }

@@ -11,6 +11,7 @@ use crate::overhead::DeviceRanks;
 use crate::partition;
 use crate::prepare::prepare_shapes;
 use crate::profile::Profile;
+use crate::resolve::resolve;
 use crate::target::PlanTarget;
 use config::{PartitionPolicy, RunConfig};
 use worker::Placement;
@@ -38,12 +39,13 @@ pub fn timed_partitions(config: &RunConfig, path: &Path, target: &PlanTarget) ->
     }
     let ranks = DeviceRanks::of(config);
     let description = target.device(None, ranks)?.description(ranks);
+    let (config, _) = resolve(config.clone(), &description)?;
     let mut timed = config.clone();
     (timed.parallel.partition, timed.parallel.profile) = (PartitionPolicy::Fastest, Some(path.to_owned()));
     let mut plain = config.clone();
     plain.parallel.profile = None;
     let profile = Profile::of_run(path, &timed, &description)?;
-    let costs = Costs::from_profile(&profile, config);
+    let costs = Costs::from_profile(&profile, &config);
     let of = |config: &RunConfig| -> Result<TimedPartition> {
         let name = partition::in_words(config);
         let setup = prepare_shapes(config.clone(), Placement::Meta(description.clone()))?;

@@ -90,7 +90,7 @@ impl TimedStep {
         let Some((longest, calls)) = longest else { return Ok(None) };
         let family = |(family, calls, seconds)| FamilySeconds { family, calls, seconds };
         let (seconds, tokens, ranks) =
-            (longest.seconds(), build::tokens_per_step(config), config.world_size());
+            (longest.seconds(), build::tokens_per_step(config, &setup.dataset), config.world_size());
         let idle = |parts: &ClockParts| parts.idle(Idle::Pipeline) / parts.seconds();
         let tokens_per_second = tokens as f64 / seconds;
         let energy = device.power.as_ref().map(|power| {

@@ -72,7 +72,8 @@ pub fn predicted_step(setup: &Setup) -> Result<Option<StepTime>> {
     let config = &setup.config;
     let description = device.description(DeviceRanks::of(config));
     let planned = prepare_shapes((**config).clone(), Placement::Meta(description))?;
-    let planned = planned.with_hook(setup.hook.clone())?;
+    let dataset = planned.dataset.clone().with_token_share(setup.dataset.token_share());
+    let planned = Setup { dataset, ..planned.with_hook(setup.hook.clone())? };
     let Some(time) = StepTime::of(&planned, &device)? else { return Ok(None) };
     Ok(Some(time.with_mfu(&planned, &device)?))
 }

@@ -185,7 +185,7 @@ fn train(
     fail_point::reach("training about to begin");
     Ok(match files {
         Some(files) => {
-            let mut reporter = Reporter::new(&setup.config, options, files, saver);
+            let mut reporter = Reporter::new(&setup, options, files, saver);
             let history = session::run(worker, &options.interrupt, &mut reporter)?;
             let (files, saver) = reporter.into_files();
             (history, Some(files), saver)

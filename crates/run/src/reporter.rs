@@ -154,15 +154,11 @@ pub(crate) struct Reporter {
 }
 
 impl Reporter {
-    pub(crate) fn new(
-        config: &RunConfig,
-        options: &RunOptions,
-        files: RunFiles,
-        saver: Option<Saver>,
-    ) -> Self {
+    pub(crate) fn new(setup: &Setup, options: &RunOptions, files: RunFiles, saver: Option<Saver>) -> Self {
+        let config: &RunConfig = &setup.config;
         let progress = || Progress::new(0, config.train.steps, config.telemetry.every);
         let unit = config.model.examples().rate();
-        let tokens = build::tokens_per_step(config) as f64;
+        let tokens = build::tokens_per_step(config, &setup.dataset) as f64;
         Reporter {
             progress: (!options.quiet).then(|| progress().in_units(unit)),
             files,

@@ -23,7 +23,7 @@ pub(crate) fn summarize(
     findings: &[Findings],
 ) -> Summary {
     let config = &setup.config;
-    let timed = history.timed_steps * build::tokens_per_step(config);
+    let timed = history.timed_steps * build::tokens_per_step(config, &setup.dataset);
     let mut more = serde_json::Map::new();
     more.insert("version".to_owned(), env!("CARGO_PKG_VERSION").into());
     let description = setup.placement.description();

@@ -17,6 +17,7 @@ use crate::rank::Outcome;
 use crate::run_directory::RunDirectory;
 use crate::sampler::Sample;
 use crate::stop_signal::StopSignal;
+use crate::tuned_model::TunedModel;
 use plan::Plans;
 use worker::Setup;
 
@@ -39,6 +40,10 @@ pub struct TrainReport {
     pub training_bytes_per_token: Option<f64>,
     /// Loss of a smoothed bigram model on the same data, in nats per byte.
     pub bigram_entropy: Option<f64>,
+    /// The fine-tuned model, if the run started with the weights of a folder.
+    pub tuned: Option<TunedModel>,
+    /// Whether the text has tables of memory and time.
+    pub shows_tables: bool,
     /// The sample, if the run has a sampler and its model makes text.
     pub sample: Option<Sample>,
     /// The ranks whose four figures differ from the plan; `None` without a plan, or if the run ended before
@@ -117,6 +122,8 @@ pub(crate) fn report(
         bytes_per_token: bytes(TokenSource::bytes_per_token).flatten(),
         training_bytes_per_token: bytes(TokenSource::training_bytes_per_token).flatten(),
         bigram_entropy: bigram_entropy.flatten(),
+        tuned: TunedModel::of(setup, directory.path()),
+        shows_tables: true,
         sample,
         unplanned,
         divergences: findings.iter().filter_map(|finding| finding.divergence.clone()).collect(),
@@ -143,6 +150,8 @@ impl TrainReport {
         let share = |key: &str| summary.more.get(key).and_then(serde_json::Value::as_f64);
         let entries = |key: &str| summary.more.get(key).cloned().unwrap_or_default();
         TrainReport {
+            tuned: TunedModel::of(setup, &run_dir),
+            shows_tables: true,
             run_dir,
             validation_loss: share("validation_loss"),
             validation_step: summary.more.get("validation_step").and_then(serde_json::Value::as_u64),
@@ -169,9 +178,11 @@ impl TrainReport {
 
 impl fmt::Display for TrainReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", memory_table(&self.ranks))?;
-        write!(f, "{}", device_table(&self.ranks))?;
-        write!(f, "{}", phase_table(&self.ranks))?;
+        if self.shows_tables {
+            write!(f, "{}", memory_table(&self.ranks))?;
+            write!(f, "{}", device_table(&self.ranks))?;
+            write!(f, "{}", phase_table(&self.ranks))?;
+        }
         match self.unplanned.as_deref() {
             None => {}
             Some([]) => writeln!(f, "Every rank used what was planned, to the byte.")?,
@@ -221,6 +232,9 @@ impl fmt::Display for TrainReport {
         write!(f, "{ended} {}{rate}", counted(steps, "step"))?;
         if let Some(loss) = self.summary.losses.last().filter(|_| computes) {
             write!(f, "; training loss {loss:.4}")?;
+            if let Some(first) = self.summary.losses.first().filter(|_| self.tuned.is_some()) {
+                write!(f, " after {first:.4} in the first step")?;
+            }
             if let Some(bytes) = self.training_bytes_per_token.filter(|bytes| *bytes != 1.0) {
                 write!(f, " a token, {:.4} a byte", f64::from(*loss) / bytes)?;
             }
@@ -229,6 +243,9 @@ impl fmt::Display for TrainReport {
             write!(f, "; weights {}", self.summary.weights_sha256)?;
         }
         writeln!(f)?;
+        if let Some(tuned) = self.tuned.as_ref().filter(|_| computes) {
+            write!(f, "{tuned}")?;
+        }
         write!(f, "Files in {}", self.run_dir.display())
     }
 }

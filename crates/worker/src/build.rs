@@ -11,6 +11,7 @@ use optim::{Decay, ScaleRule, Schedule};
 use parallel::data::{BucketEnd, BucketLayout, UnitOptions, WeightLayout, WeightUnits};
 use tensor::ops::preference::{self, Objective};
 
+use crate::dataset::Dataset;
 use crate::error::Result;
 
 /// The loss of pairs of answers, if the data is pairs.
@@ -151,7 +152,12 @@ pub fn schedule(config: &RunConfig) -> Schedule {
     Schedule { peak: optim.learning_rate, warmup_steps: optim.warmup_steps, decay }
 }
 
-/// Tokens in a step, over all ranks; samples for a model without tokens.
-pub fn tokens_per_step(config: &RunConfig) -> u64 {
+/// Tokens in a step without padding, over all ranks, in the mean; samples for a model without tokens.
+pub fn tokens_per_step(config: &RunConfig, dataset: &Dataset) -> u64 {
+    (positions_per_step(config) as f64 * dataset.token_share()).round() as u64
+}
+
+/// Positions of the sequences of a step, over all ranks; samples for a model without tokens.
+pub fn positions_per_step(config: &RunConfig) -> u64 {
     (config.train.global_batch_size * config.rows_of_sample() * config.model.examples().units()) as u64
 }

@@ -23,6 +23,8 @@ warmup_steps = 2
 every = 2
 wait = true
 keep = 3
+[parallel]
+lanes = 4
 "#;
 
 const GRIDS: [&[&str]; 6] = [

@@ -100,9 +100,16 @@ section! {
         full_hash: bool = Row::flag().default("false").only(Data::kind, STREAMS).any_bits();
         /// Whether sequences are filled with whole documents and padding, rather than with what follows in
         /// the text. All data is read once at the start. A document longer than a sequence is cut.
-        pack_documents: bool = Row::flag().default("false").only(Data::kind, DOCUMENTS);
+        pack_documents: bool = Row::flag()
+            .derived("true for conversations, else false", |raw| Ok(is_chat(raw)?.into()))
+            .only(Data::kind, DOCUMENTS);
         /// Whether attention and positions stay within a document.
-        document_mask: bool = Row::flag().default("false").only(Data::kind, DOCUMENTS);
+        document_mask: bool = Row::flag()
+            .derived("`pack_documents` for conversations, else false", |raw| {
+                let packs = !raw.is_set(Data::pack_documents) || raw.flag(Data::pack_documents)?;
+                Ok((is_chat(raw)? && packs).into())
+            })
+            .only(Data::kind, DOCUMENTS);
         /// The token that documents begin with, by its number; by default the tokenizer's.
         separator: Option<u32> = Row::new(
             Takes::ChoiceOrInteger(&["tokenizer"], 0, MOST_TOKEN),
@@ -154,6 +161,10 @@ section! {
         /// the step needs it.
         prefetch: usize = Row::count(0, 1024).default("4").any_bits();
     }
+}
+
+fn is_chat(raw: &RawValues) -> Result<bool, Error> {
+    Ok(raw.text(Data::kind)? == DataKind::Chat.name())
 }
 
 /// Reads a token number; the key's name for none is `None`.

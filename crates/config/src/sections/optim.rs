@@ -1,11 +1,13 @@
 //! The keys of `[optim]`.
 
-use keys::{Interval, Row, choice, section};
+use keys::{Error, Interval, RawValues, Row, choice, section};
 
 use super::MOST;
+use super::lora::LoraSection;
 use super::memory::Memory;
 use super::train::Train;
-use crate::choices::{OptimKind, ScheduleName, StateType};
+use crate::choices::{DataKind, OptimKind, ScheduleName, StateType};
+use crate::fine_tuning;
 
 section! {
     /// `[optim]`: the optimizer and its learning rate.
@@ -23,7 +25,12 @@ section! {
             .derived("as `memory.offload_weights`", |raw| Ok(raw.flag(Memory::offload_weights)?.into()))
             .any_bits();
         /// The highest learning rate, at the end of warm-up.
-        learning_rate: f64 = Row::number(Interval::Positive).default("1e-3").may_change();
+        learning_rate: f64 = Row::number(Interval::Positive)
+            .derived(
+                "1e-3; in fine-tuning 2e-5, of adapters 2e-4, and on pairs of answers 1e-6 and 5e-6",
+                |raw| Ok(default_learning_rate(raw)?.into()),
+            )
+            .may_change();
         /// The learning rate after warm-up: it falls along half a cosine, or a line, to the last step; it is
         /// constant; it is constant and falls along a line in the last `decay_steps` (wsd: warm-up, stable,
         /// decay); or it is multiplied by `gamma` at some steps.
@@ -52,16 +59,30 @@ section! {
             .may_change();
         /// The learning rate that a cosine or a line reaches one step after the last.
         min_learning_rate: f64 = Row::number(Interval::NotNegative)
-            .derived("a tenth of `learning_rate` for a cosine, else 0", |raw| {
-                let is_cosine = raw.text(Optim::schedule)? == ScheduleName::Cosine.name();
-                Ok(if is_cosine { raw.number(Optim::learning_rate)? / 10.0 } else { 0.0 }.into())
+            .derived("a tenth of `learning_rate` for a cosine, else 0; in fine-tuning 0", |raw| {
+                Ok(default_min_learning_rate(raw)?.into())
             })
             .only(Optim::schedule, &["cosine", "linear", "wsd"])
             .may_change();
         /// Steps in which the learning rate rises linearly.
-        warmup_steps: u64 = Row::integer(0, MOST).default("20").may_change();
+        warmup_steps: u64 = Row::integer(0, MOST).default("20").may_change().finish(|written, raw| {
+            let ratio = default_warmup_ratio(raw)?;
+            Ok(if ratio > 0.0 { Optim::ratio_of(ratio, raw.integer(Train::steps)?) } else { written })
+        });
+        /// The share of the steps in which the learning rate rises, which decides `warmup_steps` where it is
+        /// above 0, rounded up. A file has one of both.
+        warmup_ratio: f64 = Row::number(Interval::Fraction)
+            .derived("0; in fine-tuning 0.03, unless `warmup_steps` is written", |raw| {
+                Ok(default_warmup_ratio(raw)?.into())
+            })
+            .may_change()
+            .finish(|_, raw| default_warmup_ratio(raw));
         /// Weight decay: decoupled in AdamW and Lion, added to the gradient in SGD.
-        weight_decay: f64 = Row::number(Interval::NotNegative).default("0.1").may_change();
+        weight_decay: f64 = Row::number(Interval::NotNegative)
+            .derived("0.1; in fine-tuning 0", |raw| {
+                Ok(fine_tuning::number(raw, Optim::weight_decay, 0.0, 0.1)?.into())
+            })
+            .may_change();
         /// Whether weight decay applies to norms and biases too.
         decay_norms: bool = Row::flag()
             .derived("true for SGD, as in PyTorch; else false", |raw| {
@@ -74,8 +95,9 @@ section! {
         beta1: f64 = Row::number(Interval::Fraction).default("0.9").only(Optim::kind, &["adamw", "lion"]);
         /// Decay of the squared gradient's running mean; in Lion, of the gradient's.
         beta2: f64 = Row::number(Interval::Fraction)
-            .derived("0.95 for AdamW, 0.99 for Lion", |raw| {
-                Ok(if raw.text(Optim::kind)? == OptimKind::Lion.name() { 0.99 } else { 0.95 }.into())
+            .derived("0.95 for AdamW, in fine-tuning 0.999; 0.99 for Lion", |raw| {
+                let is_lion = raw.text(Optim::kind)? == OptimKind::Lion.name();
+                Ok(if is_lion { 0.99 } else { fine_tuning::number(raw, Optim::beta2, 0.999, 0.95)? }.into())
             })
             .only(Optim::kind, &["adamw", "lion"]);
         /// Added to the denominator of the update.
@@ -85,10 +107,41 @@ section! {
     }
 }
 
+/// Returns the highest learning rate.
+fn default_learning_rate(raw: &RawValues) -> Result<f64, Error> {
+    let has_adapters = raw.integer(LoraSection::rank)? > 0 || !raw.is_empty(LoraSection::from);
+    let tuned = match (fine_tuning::has_kind(raw, DataKind::Preference)?, has_adapters) {
+        (false, true) => 2e-4,
+        (false, false) => 2e-5,
+        (true, true) => 5e-6,
+        (true, false) => 1e-6,
+    };
+    fine_tuning::number(raw, Optim::learning_rate, tuned, 1e-3)
+}
+
+/// Returns the learning rate at the end of a cosine or a line.
+fn default_min_learning_rate(raw: &RawValues) -> Result<f64, Error> {
+    let is_cosine = raw.text(Optim::schedule)? == ScheduleName::Cosine.name();
+    let tenth = if is_cosine { default_learning_rate(raw)? / 10.0 } else { 0.0 };
+    fine_tuning::number(raw, Optim::min_learning_rate, 0.0, tenth)
+}
+
+/// Returns the share of the steps in which the rate rises; 0 if `optim.warmup_steps` is their number.
+fn default_warmup_ratio(raw: &RawValues) -> Result<f64, Error> {
+    let has_steps = raw.is_override(Optim::warmup_steps) && !raw.is_override(Optim::warmup_ratio);
+    let is_number = has_steps || raw.is_set(Optim::warmup_steps) && !raw.is_set(Optim::warmup_ratio);
+    if is_number { Ok(0.0) } else { fine_tuning::number(raw, Optim::warmup_ratio, 0.03, 0.0) }
+}
+
 impl Optim {
     /// Steps between multiplications by `gamma` in a run of `steps`, if they are not written.
     pub(crate) fn default_step_size(steps: u64) -> u64 {
         steps.div_ceil(3)
+    }
+
+    /// Returns a share of `steps`, rounded up.
+    pub(crate) fn ratio_of(ratio: f64, steps: u64) -> u64 {
+        (ratio * steps as f64).ceil() as u64
     }
 
     /// Steps in which the rate of a run of `steps` falls at its end, if they are not written.

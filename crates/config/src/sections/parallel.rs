@@ -8,7 +8,7 @@ use nn::{MOST_LAYERS, Shards};
 use parallel::data::Reduction;
 use parallel::pipeline::ScheduleKind;
 
-use super::train::Train;
+use super::train;
 use crate::choices::{Overlap, PartitionPolicy, path_value, read_path};
 use crate::paths;
 
@@ -43,10 +43,16 @@ section! {
             });
         /// Gradient sums that a fixed tree adds: any number that divides the micro-batches of a step.
         lanes: usize = Row::count(1, 1 << 20).derived(
-            "the largest power of two, at most 8, that divides the micro-batches of a step",
+            "1 where no size of the grid is written (`data`, `pipeline`, `tensor`, `context` and their lanes); \
+             otherwise the largest power of two, at most 8, that divides the micro-batches of a step",
             |raw| {
-                let global = raw.integer(Train::global_batch_size)?;
-                Ok(crate::lanes::default_lanes(global / raw.integer(Train::micro_batch_size)?).into())
+                let axes = [Parallel::data, Parallel::pipeline, Parallel::tensor, Parallel::context];
+                let shards = [Parallel::tensor_lanes, Parallel::context_lanes];
+                if !axes.iter().chain(&shards).any(|key| raw.is_set(key)) {
+                    return Ok(1_u64.into());
+                }
+                let micro = train::default_micro_batch_size(raw)?.max(1);
+                Ok(crate::lanes::default_lanes(train::default_global_batch_size(raw)? / micro).into())
             },
         );
         /// The order of a pipeline's passes; the bits are the same. On one rank each micro-batch ends before

@@ -1,10 +1,11 @@
 //! The keys of `[train]`.
 
-use keys::{Interval, Row, choice, section};
+use keys::{Error, Interval, RawValues, Row, choice, section};
 use nn::MOST_EXTENT;
 
 use super::MOST;
-use crate::choices::{Graphs, LossMean, OnOutOfMemory, OnSpike};
+use crate::choices::{DataKind, Graphs, LossMean, OnOutOfMemory, OnSpike};
+use crate::fine_tuning;
 
 /// The most steps of a run.
 const MOST_STEPS: u64 = 1 << 40;
@@ -17,18 +18,27 @@ section! {
         /// Epochs over the training data, which decide `steps` where they are above 0: the sequences or
         /// images of so many epochs over `global_batch_size`, rounded up. A file has one of both, and so has
         /// the command line, which takes precedence.
-        epochs: f64 = Row::number(Interval::NotNegative).default("0").may_change().finish(|written, raw| {
+        epochs: f64 = Row::number(Interval::NotNegative).derived(
+            "0; in fine-tuning on conversations 3 and on pairs of answers 1, unless `steps` is written",
+            |raw| Ok(default_epochs(raw)?.into()),
+        ).may_change().finish(|written, raw| {
             let has_steps = raw.is_override(Train::steps) && !raw.is_override(Train::epochs);
             Ok(if has_steps { 0.0 } else { written })
         });
         /// Sequences, samples or images in one micro-batch.
-        micro_batch_size: usize = Row::count(1, MOST_EXTENT).default("8").decides_times()
+        micro_batch_size: usize = Row::count(1, MOST_EXTENT)
+            .derived("8; in fine-tuning 2", |raw| Ok(default_micro_batch_size(raw)?.into()))
+            .decides_times()
             .renamed("train.micro_batch", "");
         /// Sequences, samples or images in one step, over all ranks: a multiple of `micro_batch_size`.
-        global_batch_size: usize = Row::count(1, MOST_EXTENT << 20).default("32").renamed(
-            "train.micro_batches",
-            ", in sequences or samples: train.micro_batches × train.micro_batch",
-        );
+        global_batch_size: usize = Row::count(1, MOST_EXTENT << 20)
+            .derived("32; in fine-tuning 8, or the next multiple of `micro_batch_size`", |raw| {
+                Ok(default_global_batch_size(raw)?.into())
+            })
+            .renamed(
+                "train.micro_batches",
+                ", in sequences or samples: train.micro_batches × train.micro_batch",
+            );
         /// The seed of initial weights and of the order of the data.
         seed: u64 = Row::integer(0, MOST).default("1");
         /// The loss of a step or a validation where not all tokens are targets (conversations, ORPO, padding
@@ -97,6 +107,38 @@ section! {
         /// are empty.
         validation_micro_batches: u64 = Row::integer(1, 1 << 20).default("8").any_bits();
     }
+}
+
+/// Returns the epochs; 0 if `steps` is the length of the run.
+fn default_epochs(raw: &RawValues) -> Result<f64, Error> {
+    if raw.is_set(Train::steps) && !raw.is_set(Train::epochs) {
+        return Ok(0.0);
+    }
+    let tuned = if fine_tuning::has_kind(raw, DataKind::Chat)? {
+        3.0
+    } else if fine_tuning::has_kind(raw, DataKind::Preference)? {
+        1.0
+    } else {
+        0.0
+    };
+    fine_tuning::number(raw, Train::epochs, tuned, 0.0)
+}
+
+/// Returns the sequences of a micro-batch.
+pub(crate) fn default_micro_batch_size(raw: &RawValues) -> Result<u64, Error> {
+    let global = raw.is_set(Train::global_batch_size).then(|| raw.integer(Train::global_batch_size));
+    let tuned = match global.transpose()? {
+        Some(global) if !global.is_multiple_of(2) => 1,
+        _ => 2,
+    };
+    fine_tuning::integer(raw, Train::micro_batch_size, tuned, 8)
+}
+
+/// Returns the sequences of a step.
+pub(crate) fn default_global_batch_size(raw: &RawValues) -> Result<u64, Error> {
+    let micro = raw.is_set(Train::micro_batch_size).then(|| raw.integer(Train::micro_batch_size));
+    let micro = micro.transpose()?.unwrap_or(1).max(1);
+    fine_tuning::integer(raw, Train::global_batch_size, 8_u64.next_multiple_of(micro), 32)
 }
 
 impl Train {

@@ -3,6 +3,7 @@
 mod accepted;
 mod adapters;
 mod files;
+mod fine_tuning;
 mod offload;
 mod properties;
 mod refused;

@@ -194,6 +194,14 @@ impl Source for PairSource {
         Some(self.training.len() as u64)
     }
 
+    fn token_share(&self) -> f64 {
+        let context = self.options.context;
+        let length = |answered: &Answered| answered.tokens.len().min(context);
+        let of_pair = |Pair { chosen, rejected }: &Pair| length(chosen) + length(rejected);
+        let tokens: usize = self.training.iter().map(of_pair).sum();
+        tokens as f64 / (2 * self.training.len() * context) as f64
+    }
+
     fn shape(&self) -> BatchShape {
         let PairOptions { context, micro_batch, .. } = self.options;
         let tokens = ArrayShape::of_u32([2 * micro_batch, context]);

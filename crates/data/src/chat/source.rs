@@ -235,6 +235,13 @@ impl Source for ChatSource {
         Some(self.training.rows.len() as u64)
     }
 
+    fn token_share(&self) -> f64 {
+        let context = self.options.context;
+        let rows = 0..self.training.rows.len();
+        let tokens: usize = rows.clone().map(|row| self.training.length(Some(row)).min(context)).sum();
+        tokens as f64 / (rows.len() * context) as f64
+    }
+
     fn shape(&self) -> BatchShape {
         let ChatOptions { context: columns, micro_batch: rows, .. } = self.options;
         let tokens = ArrayShape::of_u32([rows, columns]);

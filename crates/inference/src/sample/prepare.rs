@@ -33,9 +33,10 @@ impl Prepared {
         let choice = options.choice()?;
         let trained = Trained::find(options.location(), &options.sets, startup.share())?;
         let refused = |what: &str| Err(RunError::Refused(format!("{}: {what}", options.model.display())));
-        let Examples::Tokens { vocabulary, context } = trained.config.model.examples() else {
+        let Examples::Tokens { vocabulary, .. } = trained.config.model.examples() else {
             return refused("it trained no model of text");
         };
+        let context = trained.config.longest_text();
         if trained.config.data.kind == DataKind::Synthetic && trained.is_run() {
             return refused("it trained no model of text");
         }
@@ -99,7 +100,7 @@ pub(super) fn with_whole_sequences(mut config: RunConfig) -> RunConfig {
 /// f32. A model without a cache keeps its context, which its buffers may depend on.
 pub(super) fn setup_of(config: RunConfig, placement: Placement, context: usize) -> Result<Setup> {
     let caches = config.model.cached_heads().is_some();
-    let shorter = match caches && config.model.examples().units() > context {
+    let shorter = match caches && config.model.examples().units() != context {
         true => config.with(&config.model.with_context(context)),
         false => Ok(config.clone()),
     };

@@ -12,6 +12,8 @@ use super::larger::LargerBatch;
 use super::layout::Layout;
 use super::nearest::Miss;
 use super::proposal::{Proposal, with_crosses};
+use super::trades::Trades;
+use crate::step_time::assumed_in_words;
 
 /// Configurations that fit, the fastest first.
 #[derive(Clone, Debug)]
@@ -20,6 +22,8 @@ pub struct Proposals {
     pub list: Vec<Proposal>,
     /// If none fits, the one that needs least.
     pub nearest: Option<Miss>,
+    /// Changes that alter results a little, beside the first that fits or the nearest.
+    pub trades: Trades,
     /// A pipeline with a larger global batch, if one idles.
     pub larger: Option<LargerBatch>,
     /// Number of configurations that were planned.
@@ -98,6 +102,16 @@ impl Proposals {
         }
     }
 
+    /// Writes the table of changes beside the layout called `beside`, if there are any.
+    fn write_trades(&self, f: &mut fmt::Formatter<'_>, beside: &str) -> fmt::Result {
+        match self.trades.list.is_empty() {
+            true => Ok(()),
+            false => {
+                write!(f, "\n\nchanges beside {beside} that alter results a little\n\n{}", self.trades)
+            }
+        }
+    }
+
     /// Returns one object: `proposals`, the fastest first, each with its figures and the keys to `set`.
     #[must_use]
     pub fn to_json(&self) -> Value {
@@ -113,6 +127,7 @@ impl Proposals {
             "unplanned": self.unplanned,
             "unplanned_reason": self.reason,
             "nearest": self.nearest.as_ref().map(Miss::to_json),
+            "trades": self.trades.to_json(),
             "assumed": self.assumed,
             "larger_batch": self.larger.as_ref().map(LargerBatch::to_json),
             "proposals": proposals,
@@ -132,7 +147,8 @@ impl fmt::Display for Proposals {
             if let Some(nearest) = &self.nearest {
                 write!(f, "; {nearest}")?;
             }
-            return write!(f, "{unplanned}");
+            write!(f, "{unplanned}")?;
+            return self.write_trades(f, "the nearest");
         }
         let axes = with_crosses(Axis::ALL.into_iter().map(Axis::name));
         let titles = [
@@ -169,15 +185,13 @@ impl fmt::Display for Proposals {
                 let _ = writeln!(more, "\n{larger}");
             }
         }
-        let assumed = match self.assumed.as_slice() {
-            [] => String::new(),
-            names => format!("; assumed, not measured: {}", names.join(", ")),
-        };
+        let assumed = assumed_in_words(&self.assumed);
         let times = self.times_in_words();
         write!(
             f,
             "{more}\nPeaks are planned, to the byte ({planned} plans of {candidates} configurations); \
              {times}{assumed}.{unplanned}"
-        )
+        )?;
+        self.write_trades(f, "the first")
     }
 }

@@ -144,6 +144,7 @@ impl fmt::Display for PlanReport {
         let host: Vec<_> =
             self.fit.host.parts.iter().map(|part| format!("{} {}", bytes(part.bytes), part.name)).collect();
         writeln!(f, "\nbeside that on the host {}: {}", bytes(self.fit.host.bytes()), host.join(", "))?;
+        self.defaults.iter().try_for_each(|sentence| writeln!(f, "\n{sentence}"))?;
         self.warnings.iter().try_for_each(|sentence| writeln!(f, "\nwarning: {sentence}"))?;
         self.without_effect.iter().try_for_each(|sentence| writeln!(f, "\nnote: {sentence}"))?;
         match &self.refusal {

@@ -31,7 +31,7 @@ pub(super) fn announce(launch: &Launch, options: &RunOptions) {
     for warning in config.dropout_warning().into_iter().chain(config.adapters_warning()) {
         tracing::warn!("{warning}");
     }
-    for note in config.folder_notes() {
+    for note in config.folder_notes().into_iter().chain(config.default_notes()) {
         tracing::info!("{note}");
     }
     for sentence in plan::without_effect(setup) {

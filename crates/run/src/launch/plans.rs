@@ -40,7 +40,7 @@ fn plan_that_fits(startup: &Startup, setup: &Setup, shared: Vec<SharedMemory>) -
     };
     let fit = Fit::of(setup, &plans, taken(setup)?, form).in_shared(setup, &plans, shared);
     if !fit.fits {
-        return Err(remedy::refusal(setup, &fit).into());
+        return Err(remedy::refusal(setup, &plans, &fit).into());
     }
     if matches!(setup.placement, Placement::Cpu) {
         tracing::info!("planned: {}", fit.figures());

@@ -16,6 +16,7 @@ use crate::placement::ChosenPlacement;
 use crate::prediction;
 use crate::resume::{self, Resumption};
 use crate::run_directory::{self, RunDirectory};
+use crate::run_report::configuration_of;
 use crate::session::nothing_is_left;
 use crate::spike_file;
 use crate::startup::Startup;
@@ -37,6 +38,18 @@ pub(super) fn prepare(
     }
     let ChosenPlacement { placement, reason } =
         ChosenPlacement::find(options.device, &mut config, startup, options.ranks)?;
+    let (config, context) = plan::resolve(config, &placement.description())?;
+    let mut config = match options.run_dir.as_deref().filter(|_| options.resume) {
+        // A configuration that cannot be read is refused with its checkpoint.
+        Some(run_dir) => match configuration_of(run_dir, &[]) {
+            Ok(earlier) => config.continuing(&earlier),
+            Err(_) => config,
+        },
+        None => config,
+    };
+    if let Some(context) = context {
+        tracing::info!("{context}");
+    }
     if let Some(run_dir) = options.run_dir.as_deref()
         && config.data.cache.as_os_str().is_empty()
         && config.tokenizer != Tokenizer::Bytes

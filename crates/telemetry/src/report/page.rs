@@ -17,6 +17,8 @@ impl Report {
     #[must_use]
     pub fn to_html(&self) -> String {
         let sections: Vec<Section> = [
+            curves::section(&self.curves),
+            history::section(&self.history, self.unit),
             panels::memory_section(&self.ranks),
             panels::states_section(&self.ranks),
             panels::peak_section(&self.ranks),
@@ -24,8 +26,6 @@ impl Report {
             phases::section(&self.phases),
             operators::section(self.operators.as_ref()),
             self.schedule_section(),
-            curves::section(&self.curves),
-            history::section(&self.history, self.unit),
             experts::section(self.expert_loads.0, &self.expert_loads.1),
             sessions::section(&self.sessions),
             text_section("differences", "Differences", "Settings, device and software.", &self.differences),

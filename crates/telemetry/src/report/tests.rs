@@ -122,10 +122,10 @@ fn a_page_is_self_contained_and_escapes_text() {
 fn hover_values_are_those_of_the_run() {
     let page = page(vec![rank(0, Some(2 << 20), Some(2 << 20))]);
     let hovers = hovers(&page);
-    // Memory, two charts of learning curves, loss, rewards and throughput; other values have no chart.
+    // Two charts of learning curves, loss, rewards, throughput and memory; other values have no chart.
     assert_eq!(hovers.len(), 6);
-    assert_eq!(hovers[4]["rows"][0]["values"][0], 0.75);
-    let memory = &hovers[0];
+    assert_eq!(hovers[3]["rows"][0]["values"][0], 0.75);
+    let memory = &hovers[5];
     let values = |name: &str| -> Vec<f64> {
         let row = memory["rows"].as_array().unwrap().iter().find(|row| row["name"] == name).unwrap();
         row["values"].as_array().unwrap().iter().map(|value| value.as_f64().unwrap()).collect()

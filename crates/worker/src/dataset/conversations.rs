@@ -2,13 +2,15 @@
 
 use std::path::Path;
 
-use config::{Data, LossMean, RunConfig};
+use config::{Data, LossMean, RunConfig, SampleLengths};
 use data::{
-    ChatOptions, ChatReading, ChatSource, ChatTemplate, Corpus, CutFigures, PairOptions, PairSource,
-    Tokenizer, read_pairs,
+    ChatOptions, ChatReading, ChatSource, ChatTemplate, Conversation, Corpus, CutFigures, Pair, PairOptions,
+    PairSource, Source, Tokenizer, read_pairs,
 };
 use nn::Examples;
+use telemetry::units::grouped;
 
+use super::read_ahead::{ReadAhead, Split};
 use crate::error::{Result, WorkerError};
 use config::PreferenceLoss;
 
@@ -98,7 +100,7 @@ fn warn_of_cut(config: &RunConfig, [training, validation]: [CutFigures; 2], noun
 fn split<T: Clone>(
     config: &RunConfig,
     read: impl Fn(&[String]) -> std::result::Result<Vec<T>, data::Error>,
-) -> Result<(Vec<T>, Vec<T>)> {
+) -> Result<Split<T>> {
     let data = &config.data;
     let wrong = |key, source| match source {
         // Messages need a template, which is not found by the paths of the data.
@@ -119,21 +121,72 @@ fn split<T: Clone>(
     Ok((training, validation))
 }
 
-/// Opens the conversations of a configuration.
+/// Conversations whose lengths were asked for.
+static CONVERSATIONS: ReadAhead<Conversation> = ReadAhead::new();
+/// Pairs whose lengths were asked for.
+static PAIRS: ReadAhead<Pair> = ReadAhead::new();
+
+/// The settings that decide which samples are read, and their tokens.
+fn settings(config: &RunConfig) -> Result<String> {
+    let (vocabulary, _) = sizes(config)?;
+    let (data, seed) = (config.section_toml("data"), config.train.seed);
+    Ok(format!("{data}{vocabulary} {} {seed}", config.tokenizer.identity()))
+}
+
+/// Reads the conversations of a configuration.
 ///
 /// # Errors
 /// Wrong data, with its key; a model of other examples.
-pub(crate) fn open(config: &RunConfig) -> Result<ChatSource> {
-    let (data, train) = (&config.data, &config.train);
+fn read(config: &RunConfig) -> Result<Split<Conversation>> {
+    let data = &config.data;
     let template = optional_template(config)?;
-    let (vocabulary, context) = sizes(config)?;
+    let (vocabulary, _) = sizes(config)?;
     let reading = ChatReading {
         format: data.format,
         template: template.as_ref(),
         tokenizer: &config.tokenizer,
         vocabulary,
     };
-    let (training, validation) = split(config, |paths| reading.read(&data::files(&data.base, paths)?))?;
+    split(config, |paths| reading.read(&data::files(&data.base, paths)?))
+}
+
+/// Reads the conversations of a configuration, and returns their lengths.
+///
+/// # Errors
+/// Wrong data, with its key; a model of other examples.
+pub(crate) fn lengths(config: &RunConfig) -> Result<SampleLengths> {
+    let samples = read(config)?;
+    let lengths = longest(&samples, |conversation| conversation.tokens.len());
+    CONVERSATIONS.keep(settings(config)?, samples);
+    Ok(lengths)
+}
+
+/// Reads the pairs of answers of a configuration, and returns the lengths of their answers.
+///
+/// # Errors
+/// Wrong data, with its key; a model of other examples.
+pub(crate) fn pair_lengths(config: &RunConfig) -> Result<SampleLengths> {
+    let samples = read_of_pairs(config)?;
+    let lengths = longest(&samples, |pair| pair.chosen.tokens.len().max(pair.rejected.tokens.len()));
+    PAIRS.keep(settings(config)?, samples);
+    Ok(SampleLengths { samples: 2 * lengths.samples, ..lengths })
+}
+
+/// The lengths of samples with `tokens` tokens, of which the last is a target alone.
+fn longest<T>((training, validation): &Split<T>, tokens: impl Fn(&T) -> usize) -> SampleLengths {
+    let longest = training.iter().chain(validation).map(tokens).max().unwrap_or(0);
+    SampleLengths { samples: training.len() + validation.len(), longest: longest.saturating_sub(1).max(1) }
+}
+
+/// Opens the conversations of a configuration.
+///
+/// # Errors
+/// Wrong data, with its key; a model of other examples.
+pub(crate) fn open(config: &RunConfig) -> Result<ChatSource> {
+    let (data, train) = (&config.data, &config.train);
+    let (_, context) = sizes(config)?;
+    let known = CONVERSATIONS.take(&settings(config)?);
+    let (training, validation) = known.map_or_else(|| read(config), Ok)?;
     let options = ChatOptions {
         context,
         micro_batch: train.micro_batch_size,
@@ -149,22 +202,37 @@ pub(crate) fn open(config: &RunConfig) -> Result<ChatSource> {
     let source = source.map_err(|source| refused(config, Data::paths, source))?;
     let (conversations, sequences) = source.training();
     warn_of_cut(config, source.cut(), "conversations");
-    tracing::info!("{conversations} conversations in {sequences} sequences");
+    let [conversations, sequences] = [conversations, sequences].map(|count| grouped(count as u64));
+    let padding = 100.0 * (1.0 - source.token_share());
+    tracing::info!(
+        "{conversations} conversations in {sequences} sequences of {context} tokens, of which {padding:.0} % are \
+         padding"
+    );
     Ok(source)
 }
 
-/// Opens the pairs of answers of a configuration. Only messages need a chat template.
+/// Reads the pairs of answers of a configuration. Only messages need a chat template.
+///
+/// # Errors
+/// Wrong data, with its key; a model of other examples.
+fn read_of_pairs(config: &RunConfig) -> Result<Split<Pair>> {
+    let template = optional_template(config)?;
+    let (vocabulary, _) = sizes(config)?;
+    split(config, |paths| {
+        let files = data::files(&config.data.base, paths)?;
+        read_pairs(&files, template.as_ref(), &config.tokenizer, vocabulary)
+    })
+}
+
+/// Opens the pairs of answers of a configuration.
 ///
 /// # Errors
 /// Wrong data, with its key; a model of other examples.
 pub(crate) fn open_pairs(config: &RunConfig) -> Result<PairSource> {
-    let (data, train) = (&config.data, &config.train);
-    let template = optional_template(config)?;
-    let (vocabulary, context) = sizes(config)?;
-    let (training, validation) = split(config, |paths| {
-        let files = data::files(&data.base, paths)?;
-        read_pairs(&files, template.as_ref(), &config.tokenizer, vocabulary)
-    })?;
+    let train = &config.train;
+    let (_, context) = sizes(config)?;
+    let known = PAIRS.take(&settings(config)?);
+    let (training, validation) = known.map_or_else(|| read_of_pairs(config), Ok)?;
     let options = PairOptions {
         context,
         micro_batch: train.micro_batch_size,

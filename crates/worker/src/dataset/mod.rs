@@ -2,16 +2,29 @@
 
 mod conversations;
 mod images;
+mod read_ahead;
 mod shapes;
 mod source;
 mod text;
 
-use config::{Data, DataKind, RunConfig};
+use config::{Data, DataKind, RunConfig, SampleLengths};
 use data::{SyntheticKind, SyntheticOptions, SyntheticSource};
 use nn::Examples;
 
 use crate::error::Result;
 pub use source::{CACHE, DataScope, Dataset};
+
+/// Returns the lengths of the samples that decide `model.context`, which reads them; `None` if they do not.
+///
+/// # Errors
+/// Wrong data, with its key.
+pub fn sample_lengths(config: &RunConfig) -> Result<Option<SampleLengths>> {
+    match config.data.kind {
+        _ if !config.is_sized_by_data() => Ok(None),
+        DataKind::Preference => conversations::pair_lengths(config).map(Some),
+        _ => conversations::lengths(config).map(Some),
+    }
+}
 
 /// Opens the data of a configuration.
 ///

@@ -31,13 +31,15 @@ pub struct Dataset {
     mark: Arc<OnceLock<CorpusMark>>,
     /// Whether the corpus mark contains a hash of the whole corpus.
     is_hashed: bool,
+    /// The part of the positions of sequences that holds tokens, where a plan knows it.
+    token_share: Option<f64>,
 }
 
 impl Dataset {
     pub(super) fn of_tokens(source: TokenSource, is_hashed: bool) -> Self {
         let source = Arc::new(source);
         let tokens = Some(Arc::clone(&source));
-        Dataset { source, tokens, mark: Arc::default(), is_hashed }
+        Dataset { source, tokens, mark: Arc::default(), is_hashed, token_share: None }
     }
 
     /// The same corpus by other micro-batches.
@@ -46,9 +48,21 @@ impl Dataset {
         Dataset { source, ..self }
     }
 
+    /// The same data with this part of the positions of training sequences holding tokens.
+    #[must_use]
+    pub fn with_token_share(self, share: f64) -> Self {
+        Dataset { token_share: Some(share), ..self }
+    }
+
+    /// The part of the positions of training sequences that holds tokens, and not padding.
+    #[must_use]
+    pub fn token_share(&self) -> f64 {
+        self.token_share.unwrap_or_else(|| self.source.token_share())
+    }
+
     /// Data that is neither tokens of a corpus nor identified by a mark.
     pub fn of_source(source: Arc<dyn Source>) -> Self {
-        Dataset { source, tokens: None, mark: Arc::default(), is_hashed: false }
+        Dataset { source, tokens: None, mark: Arc::default(), is_hashed: false, token_share: None }
     }
 
     pub(super) fn of_chat(source: ChatSource) -> Self {
@@ -59,6 +73,7 @@ impl Dataset {
             tokens: None,
             mark: Arc::new(OnceLock::from(mark)),
             is_hashed: true,
+            token_share: None,
         }
     }
 

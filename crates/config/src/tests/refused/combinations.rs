@@ -30,7 +30,8 @@ fn a_step_that_is_no_whole_number_of_micro_batches_is_refused() {
     for (overrides, expected) in table {
         assert_eq!(refusal(LEAST, overrides), expected);
     }
-    let config = parse(LEAST, &["train.micro_batch_size=4", "train.global_batch_size=24"]).unwrap();
+    let sizes = ["train.micro_batch_size=4", "train.global_batch_size=24", "parallel.data=2"];
+    let config = parse(LEAST, &sizes).unwrap();
     assert_eq!((config.train.micro_batches(), config.parallel.lanes), (6, 2));
 }
 
