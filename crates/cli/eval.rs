@@ -39,8 +39,8 @@ pub(crate) struct EvalArgs {
     /// Tokens in a sequence [default: as the model was trained with, or the longest question].
     #[arg(long, value_name = "N", value_parser = count::<usize>)]
     context: Option<usize>,
-    /// Name, count and replace images that cannot be decoded, rather than end the evaluation: --set
-    /// data.skip_invalid=true.
+    /// Count and leave out images that cannot be decoded and lines that are no conversation, rather than
+    /// end the evaluation: --set data.skip_invalid=true.
     #[arg(long)]
     skip_invalid: bool,
     /// Print one JSON object with the keys model, data (what tells both from others), tokens, loss,

@@ -27,8 +27,8 @@ pub(crate) struct TrainArgs {
     /// Override a key of the configuration, as in --set train.steps=100; may be repeated.
     #[arg(long = "set", value_name = "SECTION.KEY=VALUE")]
     set: Vec<String>,
-    /// Name, count and replace images that cannot be decoded, rather than end the run: --set
-    /// data.skip_invalid=true.
+    /// Count and leave out images that cannot be decoded and lines that are no conversation or pair of
+    /// answers, rather than end the run: --set data.skip_invalid=true.
     #[arg(long)]
     skip_invalid: bool,
     /// Number of ranks, as threads of this process; must equal the configured number of ranks, which

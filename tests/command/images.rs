@@ -107,7 +107,7 @@ fn images_are_trained_on_and_evaluated_and_invalid_ones_refused_or_skipped() {
     assert!(text(&strict.stderr).contains("others/data_batch_1.bin, record 1"), "{}", text(&strict.stderr));
     assert_eq!(succeeded(&ran(base, &[&eval[..], &["--skip-invalid"]].concat())), shown);
 
-    // The flag is for images.
+    // The flag is not for text.
     let tokens = ran(base, &["train", "--device", "cpu", "--skip-invalid"]);
     assert_eq!(tokens.status.code(), Some(2));
     assert!(

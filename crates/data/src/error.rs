@@ -44,10 +44,18 @@ pub enum Error {
     NoConversations { path: PathBuf },
     #[error("{path} has no pair of answers")]
     NoPairs { path: PathBuf },
+    /// A file whose lines are all left out.
+    #[error("{path}: nothing is left of it: {} of its lines are invalid, the first one is {first}", grouped(*count))]
+    NothingLeft {
+        path: PathBuf,
+        count: u64,
+        /// The error of the first invalid line.
+        first: String,
+    },
     /// Conversations, or pairs of answers, of a split without an answer near enough to the start.
     #[error(
         "the training or the validation split has no answer within the {context} tokens of a sequence: it takes \
-         one of each, and the last ones are the validation split"
+         one of each, and by default the last ones are the validation split"
     )]
     NoAnswers { context: usize },
     #[error("{path} was changed while it was read: it had {} bytes and has {}", grouped(*before), grouped(*now))]

@@ -82,7 +82,8 @@ pub use batch::{ArrayShape, BatchShape, HostArray, HostData, HostType, MicroBatc
 pub use bigram::Bigrams;
 pub use chat::{
     Answered, CHAT_TASK, ChatFormat, ChatOptions, ChatReading, ChatSource, ChatTemplate, Conversation,
-    CutFigures, Dialogue, Pair, PairOptions, PairSource, TemplateInput, read_messages, read_pairs,
+    CutFigures, Dialogue, HoldOut, Pair, PairOptions, PairReading, PairSource, Role, TemplateInput, TrainOn,
+    ValidationSplit, read_messages,
 };
 pub use choices::{ChoiceSource, Ending, Question, Questions, TextLengths};
 pub use contents::FileContents;

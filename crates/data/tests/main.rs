@@ -11,6 +11,7 @@ mod common;
 mod corpus;
 mod decoding;
 mod formats;
+mod hold_out;
 mod images;
 mod prefetch;
 mod shards;

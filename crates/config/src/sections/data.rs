@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use data::{ChatFormat, Crop, OrderKind};
+use data::{ChatFormat, Crop, OrderKind, Role, TrainOn, ValidationSplit};
 use keys::{Error, Interval, RawValues, Reading, Row, Takes, Value, choice, section};
 
 use super::model::ModelSection;
@@ -20,6 +20,11 @@ const TEXTS: &[&str] = &[DataKind::Text.name(), DataKind::Chat.name(), PAIRS];
 /// The kind of data that is pairs of answers.
 const PAIRS: &str = DataKind::Preference.name();
 const IMAGES: &[&str] = &[DataKind::Images.name()];
+const CHAT: &[&str] = &[DataKind::Chat.name()];
+/// Kinds of data that are objects of JSON with messages or answers.
+const RECORDS: &[&str] = &[DataKind::Chat.name(), PAIRS];
+/// Kinds of data of which invalid records may be left out.
+const SKIPPING: &[&str] = &[DataKind::Chat.name(), PAIRS, IMAGES[0]];
 /// Kinds of data with documents.
 const DOCUMENTS: &[&str] = &[DataKind::Text.name(), DataKind::Tokens.name(), DataKind::Chat.name()];
 /// Kinds of data that are read as one long sequence of tokens.
@@ -86,12 +91,18 @@ section! {
         /// template; "completion", TRL's `prompt` and `completion`.
         format: ChatFormat = choice!(ChatFormat, ChatFormat::ALL)
             .default("\"auto\"")
-            .only(Data::kind, &[DataKind::Chat.name()]);
+            .only(Data::kind, CHAT);
+        /// The tokens that are learnt: "answers", those of the assistant; "all", every token of the text after
+        /// the first; or a list of the roles "system", "user", "assistant" and "tool", what their messages add
+        /// to the text.
+        train_on: TrainOn = Row::new(Takes::TextOrTexts, read_train_on, write_train_on)
+            .default("\"answers\"")
+            .only(Data::kind, CHAT);
         /// The file of the chat template, relative to this file; by default chat_template.jinja beside the
         /// tokenizer, or `chat_template` in its tokenizer_config.json.
         chat_template: Option<PathBuf> = Row::new(Takes::Text, read_path, path_value)
             .default("\"\"")
-            .only(Data::kind, &["chat", PAIRS])
+            .only(Data::kind, RECORDS)
             .any_bits()
             .local()
             .finish(|path, raw| paths::file(path, raw, Data::chat_template, "chat template"));
@@ -129,9 +140,14 @@ section! {
             .only(Data::kind, &["text"])
             .any_bits()
             .local();
-        /// The fraction of the text, at its end, or of the images, at random, that is held out for validation
-        /// if `validation_paths` names nothing.
+        /// The fraction of the text, at its end, of conversations or pairs, by `validation_split`, or of the
+        /// images, at random, that is held out for validation if `validation_paths` names nothing.
         validation_fraction: f64 = Row::number(Interval::Inside).default("0.05").only(Data::kind, FILES);
+        /// The conversations or pairs that are held out: the "end" of all files together; "shuffled", a random
+        /// sample of all, by `train.seed`; or "per-file", the end of each file, which keeps at least one.
+        validation_split: ValidationSplit = choice!(ValidationSplit, ValidationSplit::ALL)
+            .default("\"end\"")
+            .only(Data::kind, RECORDS);
         /// The order of training: every epoch shuffled, or file by file from the first token on, as llm.c and
         /// modded-nanogpt read.
         order: OrderKind = choice!(OrderKind, OrderKind::ALL)
@@ -155,8 +171,9 @@ section! {
         /// classes; 0: it does not.
         mixup: f64 = Row::number(Interval::NotNegative).default("0").only(Data::kind, IMAGES);
         /// Whether an image that cannot be decoded is named, counted and replaced by the next one, rather
-        /// than refused.
-        skip_invalid: bool = Row::flag().default("false").only(Data::kind, IMAGES);
+        /// than refused; and a line that is no conversation or pair, that the template refuses or of which
+        /// nothing is learnt, is counted and left out.
+        skip_invalid: bool = Row::flag().default("false").only(Data::kind, SKIPPING);
         /// Micro-batches that each rank reads ahead of its step on a thread of its own; 0: it reads each when
         /// the step needs it.
         prefetch: usize = Row::count(0, 1024).default("4").any_bits();
@@ -172,6 +189,45 @@ fn read_token(value: &Value, takes: &Takes) -> Reading<Option<u32>> {
     match value {
         Value::Text(name) => Reading::within(takes.names().contains(&name.as_str()).then_some(None)),
         _ => takes.read_count(value).try_into().map(Some),
+    }
+}
+
+/// Reads a name of `data.train_on`, or a list of roles.
+fn read_train_on(value: &Value, _: &Takes) -> Reading<TrainOn> {
+    let names = |values: &[Value]| -> Option<Vec<String>> {
+        values
+            .iter()
+            .map(|value| if let Value::Text(text) = value { Some(text.clone()) } else { None })
+            .collect()
+    };
+    let read = match value {
+        Value::Text(name) => TrainOn::named(name),
+        Value::List(values) => match names(values) {
+            Some(names) => TrainOn::of_roles(names.iter().map(String::as_str)),
+            None => return Reading::WrongType,
+        },
+        _ => return Reading::WrongType,
+    };
+    read.map_or_else(
+        || {
+            let quoted = |names: &[&str]| names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>();
+            let names = quoted(&TrainOn::NAMES).join(", ");
+            let roles = quoted(&Role::ALL.map(Role::name)).join(", ");
+            Reading::Refused(format!("{value} is none of {names} and no list of roles out of {roles}"))
+        },
+        Reading::Good,
+    )
+}
+
+/// Returns the value of `data.train_on` as it is written.
+fn write_train_on(train_on: &TrainOn) -> Value {
+    match train_on {
+        TrainOn::Answers => TrainOn::NAMES[0].into(),
+        TrainOn::All => TrainOn::NAMES[1].into(),
+        TrainOn::Roles(roles) => {
+            let names: Vec<String> = roles.iter().map(|role| role.name().to_owned()).collect();
+            names.as_slice().into()
+        }
     }
 }
 

@@ -44,6 +44,23 @@ fn a_kind_from_the_command_line_drops_keys_of_another_kind() {
     );
 }
 
+/// What is learnt of conversations, as it is written and as a configuration shows it.
+#[test]
+fn roles_are_read_in_any_order() {
+    let text = "[data]\nkind = \"chat\"\npaths = [\"a\"]\n";
+    for (set, shown) in [
+        (None, "\"answers\""),
+        (Some("data.train_on=answers"), "\"answers\""),
+        (Some("data.train_on=\"all\""), "\"all\""),
+        (Some("data.train_on=['tool', 'assistant', 'tool']"), "[\"assistant\", \"tool\"]"),
+    ] {
+        let sets: Vec<&str> = set.into_iter().collect();
+        let config = parse(text, &sets).unwrap();
+        assert_eq!(config.data.train_on.to_string(), shown);
+        assert!(config.to_toml().contains(&format!("train_on = {shown}\n")), "{shown}");
+    }
+}
+
 #[test]
 fn the_path_of_a_profile_is_relative_to_the_configuration() {
     let named =

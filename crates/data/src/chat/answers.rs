@@ -1,4 +1,4 @@
-//! Finding the answers in the text of a conversation.
+//! Finding messages in the text of a conversation.
 
 use serde_json::Value;
 use std::ops::Range;
@@ -8,35 +8,57 @@ use super::renderer::Part;
 /// Renders parts of some messages.
 pub(super) type Render<'a> = &'a dyn Fn(&[Value], Vec<Part>) -> Result<Vec<String>, String>;
 
-/// Returns the text of a conversation and the byte ranges of its answers: what each message of the assistant
-/// adds to the text before it. Where the text of the whole conversation is another one there, as that of
-/// templates that drop earlier reasoning, an answer is the text of its message in the whole, and of its end.
+/// Returns the text of a conversation and the byte range of each of the messages `chosen`, in increasing
+/// order: what the message adds to the text before it. An answer of the assistant begins after the words that
+/// ask for it. Where the text of the whole conversation is another one there, as that of templates that drop
+/// earlier reasoning, a range is the text of its message in the whole, and of its end.
 ///
 /// # Errors
-/// Messages that the template refuses; an answer that is not found. The error is a sentence.
-pub(super) fn find(render: Render<'_>, messages: &[Value]) -> Result<(String, Vec<Range<usize>>), String> {
-    let is_answer = |(_, message): &(usize, &Value)| message["role"] == "assistant";
-    let answers: Vec<usize> = messages.iter().enumerate().filter(is_answer).map(|(index, _)| index).collect();
-    let parts = answers.iter().flat_map(|index| [Part::question(*index), Part::text(index + 1)]);
-    let mut texts = render(messages, parts.chain([Part::text(messages.len())]).collect())?;
+/// Messages that the template refuses; one that is not found, with `advice`. The error is a sentence.
+pub(super) fn find(
+    render: Render<'_>,
+    messages: &[Value],
+    chosen: &[usize],
+    advice: &str,
+) -> Result<(String, Vec<Range<usize>>), String> {
+    let parts = chosen.iter().flat_map(|index| [before(messages, *index), Some(Part::text(index + 1))]);
+    let parts = parts.flatten().chain([Part::text(messages.len())]).collect();
+    let mut texts = render(messages, parts)?;
     let whole = texts.pop().unwrap_or_default();
+    let mut texts = texts.into_iter();
     let mut ranges: Vec<Range<usize>> = Vec::new();
-    for (index, texts) in answers.into_iter().zip(texts.chunks_exact(2)) {
-        let (before, after) = (&texts[0], &texts[1]);
-        let range = match after.starts_with(&**before) && whole.starts_with(&**after) {
+    for index in chosen {
+        let before = before(messages, *index).and_then(|_| texts.next()).unwrap_or_default();
+        let after = texts.next().unwrap_or_default();
+        let range = match after.starts_with(&*before) && whole.starts_with(&*after) {
             true => Some(before.len()..after.len()),
-            false => in_whole(render, messages, index, &whole, before)?,
+            false => in_whole(render, messages, *index, &whole, &before)?,
         };
         let follows = |range: &Range<usize>| ranges.last().is_none_or(|last| last.end <= range.start);
         ranges.push(range.filter(follows).ok_or_else(|| {
             format!(
-                "message {} (\"assistant\") changes the text before it and is not found in the text of all \
-                 messages: mark answers in the template by {{% generation %}}",
-                index + 1
+                "message {} (\"{}\") changes the text before it and is not found in the text of all messages: \
+                 {advice}",
+                index + 1,
+                role(&messages[*index])
             )
         })?);
     }
     Ok((whole, ranges))
+}
+
+/// The text before a message; `None` before a first one that is not the assistant's, since templates may
+/// refuse a conversation without messages.
+fn before(messages: &[Value], index: usize) -> Option<Part> {
+    match role(&messages[index]) {
+        "assistant" => Some(Part::question(index)),
+        _ if index == 0 => None,
+        _ => Some(Part::text(index)),
+    }
+}
+
+fn role(message: &Value) -> &str {
+    message["role"].as_str().unwrap_or_default()
 }
 
 /// Returns the range of message `index` in the text of all messages, found by putting another text into its
@@ -62,12 +84,17 @@ fn in_whole(
     let (Some([start, end]), Some([alone_start, alone_end])) = (around(&texts[0]), around(&texts[1])) else {
         return Ok(None);
     };
-    // The text that ends the message, which is all that follows it where it is the last one.
-    if !whole.ends_with(&*end) || !end.starts_with(&*alone_end) {
+    // The text that ends the message, which is all that follows it where it is the last one. Results of tools
+    // one after the other may have an end in common, which only the last one's message has whole.
+    let closing = match role(&messages[index]) {
+        "tool" => common_start(&end, &alone_end),
+        _ => alone_end.len(),
+    };
+    if !whole.ends_with(&*end) || !end.starts_with(&alone_end[..closing]) {
         return Ok(None);
     }
     // An empty message may have white space around its stand-in that is not there otherwise.
-    let end = whole.len() - end.len() + alone_end.len();
+    let end = whole.len() - end.len() + closing;
     let start = if whole.starts_with(before) {
         before.len()
     } else if whole.starts_with(&*start) {
@@ -78,4 +105,10 @@ fn in_whole(
         return Ok(None);
     };
     Ok((start <= end).then_some(start..end))
+}
+
+/// Number of bytes with which both texts begin.
+fn common_start(one: &str, other: &str) -> usize {
+    let same = one.chars().zip(other.chars()).take_while(|(one, other)| one == other);
+    same.map(|(character, _)| character.len_utf8()).sum()
 }

@@ -25,10 +25,11 @@ pub struct TemplateInput {
     pub variables: Map<String, Value>,
 }
 
+/// The part of a conversation that is learnt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Learnt {
-    /// The answers, each if it is true here: those of the assistant in their order.
-    Answers(Vec<bool>),
+    /// Messages: whether each is learnt, and `None` for those of roles that are not.
+    Messages(Vec<Option<bool>>),
     /// All after so many first ones.
     After(usize),
 }

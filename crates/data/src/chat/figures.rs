@@ -34,7 +34,8 @@ impl Figures {
     /// Counts the masked answers of a conversation, and returns whether all its answers are masked, so that
     /// it is left out.
     pub(super) fn leaves_out(&mut self, learnt: &Learnt) -> bool {
-        let Learnt::Answers(answers) = learnt else { return false };
+        let Learnt::Messages(masks) = learnt else { return false };
+        let answers: Vec<bool> = masks.iter().copied().flatten().collect();
         let leaves_out = !answers.is_empty() && !answers.contains(&true);
         if leaves_out {
             self.unlearnt += 1;

@@ -8,6 +8,7 @@ use super::dialogue::{Dialogue, Learnt, TemplateInput, check_unused};
 use super::keys::{ALPACA, COMPLETION, MESSAGES, SHARE_GPT};
 use super::layout::{alpaca, alpaca_prompt, list_of, text, turn};
 use super::message::{check_masks, checked, learnt};
+use super::train_on::{Role, TrainOn};
 use crate::records::Record;
 
 system::names! {
@@ -90,12 +91,12 @@ impl ChatFormat {
         }
     }
 
-    /// Returns the conversation of an object.
+    /// Returns the conversation of an object, of which `train_on` is learnt.
     ///
     /// # Errors
-    /// An object of another format, with a refused key, or with a value that is none of the format's; in a
-    /// sentence.
-    pub(super) fn parse(self, record: &Record) -> Result<Parsed, String> {
+    /// An object of another format, with a refused key, or with a value that is none of the format's; texts
+    /// of which nothing is learnt; in a sentence.
+    pub(super) fn parse(self, record: &Record, train_on: &TrainOn) -> Result<Parsed, String> {
         let object = &record.values;
         let format = if self == Self::Auto { Self::detect(object)? } else { self };
         let mut unread: Vec<String> = check_keys(format.reader(), record)?;
@@ -115,14 +116,14 @@ impl ChatFormat {
                         .map(|(number, message)| checked(number, message))
                         .collect::<Result<_, _>>()?,
                 };
-                of_messages(object, messages)?
+                of_messages(object, messages, train_on)?
             }
-            Self::Alpaca => of_messages(object, alpaca(object)?)?,
+            Self::Alpaca => of_messages(object, alpaca(object)?, train_on)?,
             Self::AlpacaPrompt => {
                 let (prompt, completion) = alpaca_prompt(object)?;
-                of_texts(object, prompt, completion)?
+                of_texts(object, prompt, completion, train_on)?
             }
-            Self::Completion => completion(object)?,
+            Self::Completion => completion(object, train_on)?,
         };
         Ok(Parsed { example, format, unread })
     }
@@ -143,8 +144,12 @@ pub(crate) fn check_keys(reader: &Reader, record: &Record) -> Result<Vec<String>
     Ok(reader.check(&record.values)?.into_iter().map(str::to_owned).collect())
 }
 
-/// Returns a conversation whose answers are learnt, after the `system` of its object.
-fn of_messages(object: &Map<String, Value>, mut messages: Vec<Value>) -> Result<Example, String> {
+/// Returns a conversation of messages after the `system` of its object.
+fn of_messages(
+    object: &Map<String, Value>,
+    mut messages: Vec<Value>,
+    train_on: &TrainOn,
+) -> Result<Example, String> {
     let system = text(object, "system")?;
     if !system.is_empty() {
         let system = json!({"role": "system", "content": system});
@@ -159,28 +164,48 @@ fn of_messages(object: &Map<String, Value>, mut messages: Vec<Value>) -> Result<
             _ => messages.insert(0, system),
         }
     }
-    let learnt = learnt(&messages)?;
+    let learnt = learnt(&messages, train_on)?;
     Ok(Example::Dialogue(Dialogue { messages, input: TemplateInput::of(object)? }, learnt))
 }
 
-fn of_texts(object: &Map<String, Value>, prompt: String, completion: String) -> Result<Example, String> {
+/// Returns a text and the one after it, which counts as the assistant's.
+///
+/// # Errors
+/// Arguments of a template; roles without the assistant.
+fn of_texts(
+    object: &Map<String, Value>,
+    prompt: String,
+    completion: String,
+    train_on: &TrainOn,
+) -> Result<Example, String> {
     check_unused(object)?;
+    if !train_on.learns(Role::Assistant.name()) {
+        return Err(format!(
+            "its prompt and completion are texts, whose completion is the assistant's, and data.train_on = \
+             {train_on} leaves that role out"
+        ));
+    }
     Ok(Example::Texts { prompt, completion })
 }
 
-fn completion(object: &Map<String, Value>) -> Result<Example, String> {
+fn completion(object: &Map<String, Value>, train_on: &TrainOn) -> Result<Example, String> {
     match (object.get("prompt"), object.get("completion")) {
         (Some(Value::String(prompt)), Some(Value::String(completion))) => {
-            of_texts(object, prompt.clone(), completion.clone())
+            of_texts(object, prompt.clone(), completion.clone(), train_on)
         }
         (Some(Value::Array(prompt)), Some(Value::Array(completion))) => {
-            check_masks(prompt, false)?;
-            check_masks(completion, true)?;
+            if *train_on == TrainOn::Answers {
+                check_masks(prompt, false)?;
+                check_masks(completion, true)?;
+            }
             let messages = (1..).zip(prompt.iter().chain(completion));
-            let messages =
+            let messages: Vec<Value> =
                 messages.map(|(number, message)| checked(number, message)).collect::<Result<_, _>>()?;
-            let dialogue = Dialogue { messages, input: TemplateInput::of(object)? };
-            Ok(Example::Dialogue(dialogue, Learnt::After(prompt.len())))
+            let learnt = match train_on {
+                TrainOn::Answers => Learnt::After(prompt.len()),
+                _ => learnt(&messages, train_on)?,
+            };
+            Ok(Example::Dialogue(Dialogue { messages, input: TemplateInput::of(object)? }, learnt))
         }
         _ => Err("its \"prompt\" and \"completion\" are not both texts or both lists of messages".to_owned()),
     }

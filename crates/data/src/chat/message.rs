@@ -5,6 +5,7 @@ use system::quoted::shortened;
 
 use super::dialogue::Learnt;
 use super::keys::MESSAGE;
+use super::train_on::TrainOn;
 
 /// Keys of a message that say whether it is learnt, with the value that does.
 pub(super) const MASKS: [(&str, bool); 7] = [
@@ -113,26 +114,27 @@ fn mask(message: &Value) -> Result<Option<bool>, String> {
     Ok(found.map(|(_, mask)| mask))
 }
 
-/// Returns the messages that are learnt: those of the assistant, but for those whose keys say otherwise.
+/// Returns the messages that are learnt: those of the trained roles, but for those whose keys say otherwise.
 ///
 /// # Errors
 /// Masks that contradict each other, and one by which a message of another role would be learnt.
-pub(super) fn learnt(messages: &[Value]) -> Result<Learnt, String> {
+pub(super) fn learnt(messages: &[Value], train_on: &TrainOn) -> Result<Learnt, String> {
     let mut learnt = Vec::new();
     for (number, message) in (1..).zip(messages) {
-        let is_answer = message["role"] == "assistant";
+        let is_learnt = message["role"].as_str().is_some_and(|role| train_on.learns(role));
         match mask(message).map_err(|reason| format!("message {number}: {reason}"))? {
-            Some(true) if !is_answer => {
+            Some(true) if !is_learnt => {
                 let role = shortened(&message["role"].to_string()).into_owned();
-                return Err(format!(
-                    "message {number} ({role}) is to be learnt, and only answers of the assistant are"
-                ));
+                let learnt = match train_on {
+                    TrainOn::Answers => "only answers of the assistant are".to_owned(),
+                    others => format!("data.train_on = {others} leaves its role out"),
+                };
+                return Err(format!("message {number} ({role}) is to be learnt, and {learnt}"));
             }
-            mask if is_answer => learnt.push(mask != Some(false)),
-            _ => {}
+            mask => learnt.push(is_learnt.then_some(mask != Some(false))),
         }
     }
-    Ok(Learnt::Answers(learnt))
+    Ok(Learnt::Messages(learnt))
 }
 
 /// Refuses messages that are not learnt among those that are learnt as a whole, and others that are.

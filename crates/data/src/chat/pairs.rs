@@ -3,10 +3,11 @@
 use super::dialogue::{TemplateInput, check_unused};
 use super::figures::Figures;
 use super::format::check_keys;
+use super::invalid::{InvalidLines, bad_line};
 use super::keys::PAIR;
 use super::message::{check_masks, checked};
 use super::template::ChatTemplate;
-use crate::records::{Record, each_record};
+use crate::records::{Record, each_line};
 use crate::{Error, Tokenizer};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -31,43 +32,81 @@ pub struct Pair {
     pub rejected: Answered,
 }
 
-/// Reads the pairs of `files`: objects in JSON lines, lists or Parquet, plain or compressed, with `chosen`
-/// and `rejected`, and with `prompt` or answers that begin with it, as texts or as lists of messages. A text
-/// ends with the tokenizer's token for that. Tokens are those of prompt and answer together, and one that
-/// joins both belongs to the answer. Empty lines are skipped. `template` gives messages their text. Logs its
-/// progress.
-///
-/// # Errors
-/// A line that is no pair, messages without a template or that it refuses, by file and line; a token beyond
-/// `vocabulary`; files without a pair.
-pub fn read_pairs(
-    files: &[PathBuf],
-    template: Result<&ChatTemplate, &Error>,
-    tokenizer: &Tokenizer,
-    vocabulary: usize,
-) -> Result<Vec<Pair>, Error> {
-    let (mut pairs, mut figures, pace) = (Vec::new(), Figures::default(), Pace::of_files());
-    for path in files {
-        each_record(path, |record| {
-            if pace.is_due() {
-                let read = grouped(pairs.len() as u64);
-                tracing::info!("{}: read {read} pairs of answers", path.display());
-            }
-            let refused = |reason| Error::BadConversation { path: path.clone(), line: record.line, reason };
-            figures.add_unread(&check_keys(&PAIR, &record).map_err(refused)?);
-            let (pair, unread) = pair(&record, template, tokenizer).map_err(refused)?;
-            figures.add_unread(&unread);
-            check(&pair, tokenizer, vocabulary).map_err(refused)?;
-            pairs.push(pair);
-            Ok(())
-        })?;
-    }
-    match pairs.is_empty() {
-        true => Err(Error::NoPairs { path: files.first().map_or(Path::new(""), PathBuf::as_path).into() }),
-        false => {
-            figures.log("pairs of answers");
-            Ok(pairs)
+/// Options for reading pairs of answers.
+#[derive(Clone, Copy, Debug)]
+pub struct PairReading<'a> {
+    /// The template that gives messages their text, or the reason why there is none.
+    pub template: Result<&'a ChatTemplate, &'a Error>,
+    /// The tokenizer.
+    pub tokenizer: &'a Tokenizer,
+    /// Number of tokens that the model has.
+    pub vocabulary: usize,
+    /// Whether invalid lines are counted and left out.
+    pub skip_invalid: bool,
+}
+
+impl PairReading<'_> {
+    /// Reads the pairs of `files`: objects in JSON lines, lists or Parquet, plain or compressed, with
+    /// `chosen` and `rejected`, and with `prompt` or answers that begin with it, as texts or as lists of
+    /// messages. A text ends with the tokenizer's token for that. Tokens are those of prompt and answer
+    /// together, and one that joins both belongs to the answer. Empty lines are skipped. Logs its progress.
+    /// Returns the pairs of each file.
+    ///
+    /// # Errors
+    /// A line that is no pair, or that the template refuses, by file and line, unless such lines are left
+    /// out; messages without a template; a token beyond the vocabulary; files without a pair.
+    pub fn read(&self, files: &[PathBuf]) -> Result<Vec<Vec<Pair>>, Error> {
+        let mut figures = Figures::default();
+        let (mut invalid, pace) = (InvalidLines::new(self.skip_invalid), Pace::of_files());
+        let (mut all, mut count) = (Vec::new(), 0);
+        for path in files {
+            let mut pairs = Vec::new();
+            each_line(path, |record| {
+                if pace.is_due() {
+                    let read = grouped((count + pairs.len()) as u64);
+                    tracing::info!("{}: read {read} pairs of answers", path.display());
+                }
+                let lacks_template = record.as_ref().is_ok_and(|record| self.lacks_template(record));
+                let read = record.and_then(|record| self.pair(path, &record, &mut figures));
+                let read = if lacks_template { Some(read?) } else { invalid.pass(read)? };
+                let Some((line, pair)) = read else { return Ok(()) };
+                for Answered { tokens, .. } in [&pair.chosen, &pair.rejected] {
+                    let checked = self.tokenizer.check_tokens(tokens, self.vocabulary);
+                    checked.map_err(|reason| bad_line(path, line, reason))?;
+                }
+                pairs.push(pair);
+                Ok(())
+            })?;
+            invalid.end_file(path, pairs.len())?;
+            count += pairs.len();
+            all.push(pairs);
         }
+        match count {
+            0 => Err(Error::NoPairs { path: files.first().map_or(Path::new(""), PathBuf::as_path).into() }),
+            _ => {
+                figures.log("pairs of answers");
+                invalid.log("pairs of answers");
+                Ok(all)
+            }
+        }
+    }
+
+    /// Returns whether a record has messages, and there is no template for them.
+    fn lacks_template(&self, record: &Record) -> bool {
+        self.template.is_err() && record.values.get("chosen").is_some_and(Value::is_array)
+    }
+
+    /// Returns the pair of a record with its line.
+    ///
+    /// # Errors
+    /// A record that is no pair, that the template refuses or that lacks an answer.
+    fn pair(&self, path: &Path, record: &Record, figures: &mut Figures) -> Result<(u64, Pair), Error> {
+        let refused = |reason| bad_line(path, record.line, reason);
+        figures.add_unread(&check_keys(&PAIR, record).map_err(refused)?);
+        let (pair, unread) = pair(record, self.template, self.tokenizer).map_err(refused)?;
+        figures.add_unread(&unread);
+        check_answers(&pair).map_err(refused)?;
+        Ok((record.line, pair))
     }
 }
 
@@ -224,12 +263,11 @@ fn encoded(text: &str, start: usize, tokenizer: &Tokenizer) -> Result<Answered, 
     Ok(Answered { tokens: spans.into_iter().map(|(token, _)| token).collect(), answer })
 }
 
-fn check(pair: &Pair, tokenizer: &Tokenizer, vocabulary: usize) -> Result<(), String> {
+fn check_answers(pair: &Pair) -> Result<(), String> {
     for (name, Answered { tokens, answer }) in [("chosen", &pair.chosen), ("rejected", &pair.rejected)] {
         if *answer >= tokens.len() {
             return Err(format!("its \"{name}\" has no answer after the prompt"));
         }
-        tokenizer.check_tokens(tokens, vocabulary)?;
     }
     Ok(())
 }

@@ -143,8 +143,38 @@ impl ChatTemplate {
     ) -> Result<(String, Vec<Range<usize>>), String> {
         match self.marks_answers {
             true => self.marked(messages, input),
-            false => answers::find(&|messages, parts| self.texts(messages, input, parts), messages),
+            false => {
+                let is_answer = |index: &usize| messages[*index]["role"] == "assistant";
+                let answers: Vec<usize> = (0..messages.len()).filter(is_answer).collect();
+                let advice = "mark answers in the template by {% generation %}";
+                self.find(messages, input, &answers, advice)
+            }
         }
+    }
+
+    /// Returns the text of a conversation and the byte ranges of the messages `chosen`: what each adds to the
+    /// text, whatever the template marks.
+    ///
+    /// # Errors
+    /// Messages that the template refuses or that are not found. The error is a sentence.
+    pub(super) fn render_messages(
+        &self,
+        messages: &[serde_json::Value],
+        input: &TemplateInput,
+        chosen: &[usize],
+    ) -> Result<(String, Vec<Range<usize>>), String> {
+        self.find(messages, input, chosen, "choose other roles by data.train_on")
+    }
+
+    fn find(
+        &self,
+        messages: &[serde_json::Value],
+        input: &TemplateInput,
+        chosen: &[usize],
+        advice: &str,
+    ) -> Result<(String, Vec<Range<usize>>), String> {
+        let render = |messages: &[Value], parts| self.texts(messages, input, parts);
+        answers::find(&render, messages, chosen, advice)
     }
 
     /// Returns the text of a conversation and the ranges that the template marks.

@@ -33,6 +33,17 @@ pub(crate) fn each_record(
     path: &Path,
     mut each: impl FnMut(Record) -> Result<(), Error>,
 ) -> Result<(), Error> {
+    each_line(path, |record| each(record?))
+}
+
+/// Calls `each` with every object of a file, and with the error of every line or element that is none.
+///
+/// # Errors
+/// A file that cannot be read, a list without an end, and those of `each`.
+pub(crate) fn each_line(
+    path: &Path,
+    mut each: impl FnMut(Result<Record, Error>) -> Result<(), Error>,
+) -> Result<(), Error> {
     walk(path, &mut |record| match each(record) {
         Ok(()) => ControlFlow::Continue(()),
         error => ControlFlow::Break(error),
@@ -42,10 +53,7 @@ pub(crate) fn each_record(
 /// Returns the first object of a file; `None` if it has none.
 pub(crate) fn first_record(path: &Path) -> Result<Option<Record>, Error> {
     let mut first = None;
-    walk(path, &mut |record| {
-        first = Some(record);
-        ControlFlow::Break(Ok(()))
-    })?;
+    walk(path, &mut |record| ControlFlow::Break(record.map(|record| first = Some(record))))?;
     Ok(first)
 }
 
@@ -67,8 +75,8 @@ fn walk(path: &Path, take: Take<'_>) -> Result<(), Error> {
         Contents::Text(mut text) => {
             let wrong = |line, reason| Error::BadConversation { path: path.to_path_buf(), line, reason };
             let read = each_object(&mut text, |line, text| match Object::parse(text) {
-                Ok(Object { values, unreadable }) => take(Record { line, values, unreadable }),
-                Err(reason) => ControlFlow::Break(Err(wrong(line, reason))),
+                Ok(Object { values, unreadable }) => take(Ok(Record { line, values, unreadable })),
+                Err(reason) => take(Err(wrong(line, reason))),
             });
             read.map_err(|error| match error {
                 TextError::Unreadable(source) => Error::Unreadable { path: path.to_path_buf(), source },

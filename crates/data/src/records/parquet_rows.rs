@@ -28,7 +28,7 @@ pub(super) fn read(path: &Path, file: File, take: Take<'_>) -> ControlFlow<Resul
     };
     for (line, row) in (1..).zip(rows) {
         match row {
-            Ok(row) => take(Record { line, values: object(&row), unreadable: Vec::new() })?,
+            Ok(row) => take(Ok(Record { line, values: object(&row), unreadable: Vec::new() }))?,
             Err(error) => return wrong(error),
         }
     }

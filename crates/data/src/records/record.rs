@@ -16,5 +16,5 @@ pub(crate) struct Record {
     pub(crate) unreadable: Vec<String>,
 }
 
-/// Receives records until it breaks.
-pub(crate) type Take<'a> = &'a mut dyn FnMut(Record) -> ControlFlow<Result<(), Error>>;
+/// Receives records, and the errors of lines that are no object, until it breaks.
+pub(crate) type Take<'a> = &'a mut dyn FnMut(Result<Record, Error>) -> ControlFlow<Result<(), Error>>;

@@ -1,10 +1,10 @@
 //! Formats of messages and answers, found by the keys of each object or named.
 
-use data::{ChatFormat, ChatReading, Error, Tokenizer, read_messages};
+use data::{ChatFormat, ChatReading, Error, TrainOn, read_messages};
 use serde_json::{Value, json};
 use std::path::Path;
 
-use super::{read, read_file, template, texts};
+use super::{read, read_file, reading, template, texts};
 
 const OPENAI: &str =
     r#"{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]}"#;
@@ -123,9 +123,10 @@ fn texts_need_no_template() {
     let missing = Error::Template { path: "m".into(), reason: "it has no template".to_owned() };
     let read = |object: Value, format| {
         std::fs::write(&path, object.to_string()).unwrap();
+        let template = template();
         let reading =
-            ChatReading { format, template: Err(&missing), tokenizer: &Tokenizer::Bytes, vocabulary: 256 };
-        reading.read(std::slice::from_ref(&path)).map(|all| texts(&all[0]).1)
+            ChatReading { format, template: Err(&missing), ..reading(&template, &TrainOn::Answers) };
+        reading.read(std::slice::from_ref(&path)).map(|all| texts(&all[0][0]).1)
     };
     let completion = json!({"prompt": "q", "completion": "a"});
     assert_eq!(read(completion, ChatFormat::Auto).unwrap(), "a\0");

@@ -2,13 +2,15 @@
 
 mod answers;
 mod files;
+mod invalid;
 mod masks;
 mod templates;
+mod trained;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use data::{ChatFormat, ChatReading, ChatTemplate, Conversation, Error, Tokenizer};
+use data::{ChatFormat, ChatReading, ChatTemplate, Conversation, Error, Tokenizer, TrainOn};
 use tempfile::TempDir;
 
 /// The template of a recipe: `<role>content</>`.
@@ -19,9 +21,20 @@ fn template() -> ChatTemplate {
 
 /// Reads a file in a format by a template.
 fn read_file(path: &Path, format: ChatFormat, template: &ChatTemplate) -> Result<Vec<Conversation>, Error> {
-    let reading =
-        ChatReading { format, template: Ok(template), tokenizer: &Tokenizer::Bytes, vocabulary: 256 };
-    reading.read(&[path.to_path_buf()])
+    let reading = ChatReading { format, ..reading(template, &TrainOn::Answers) };
+    Ok(reading.read(&[path.to_path_buf()])?.concat())
+}
+
+/// Options for reading conversations in any format, of which `train_on` is learnt.
+fn reading<'a>(template: &'a ChatTemplate, train_on: &'a TrainOn) -> ChatReading<'a> {
+    ChatReading {
+        format: ChatFormat::Auto,
+        template: Ok(template),
+        tokenizer: &Tokenizer::Bytes,
+        vocabulary: 256,
+        train_on,
+        skip_invalid: false,
+    }
 }
 
 /// Reads a file of these bytes.

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use data::{ChatFormat, ChatReading, ChatTemplate, TemplateInput, Tokenizer};
+use data::{ChatFormat, ChatReading, ChatTemplate, TemplateInput, Tokenizer, TrainOn};
 use serde_json::{Value, json};
 use system::skipped::{self, Need};
 
@@ -75,8 +75,10 @@ fn prompts_and_conversations_have_the_tokens_of_transformers() {
                 template: Ok(&template),
                 tokenizer: &tokenizer,
                 vocabulary: 1000,
+                train_on: &TrainOn::Answers,
+                skip_invalid: false,
             };
-            let conversations = reading.read(std::slice::from_ref(&file)).unwrap();
+            let conversations = reading.read(std::slice::from_ref(&file)).unwrap().concat();
             for ((chat, line), expected) in conversations.iter().zip(&lines).zip(chats.as_array().unwrap()) {
                 let messages = line["messages"].as_array().unwrap();
                 let (text, answers) = template.render(messages, &input).unwrap();

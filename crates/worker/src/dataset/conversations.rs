@@ -4,8 +4,8 @@ use std::path::Path;
 
 use config::{Data, LossMean, RunConfig, SampleLengths};
 use data::{
-    ChatOptions, ChatReading, ChatSource, ChatTemplate, Conversation, Corpus, CutFigures, Pair, PairOptions,
-    PairSource, Source, Tokenizer, read_pairs,
+    ChatOptions, ChatReading, ChatSource, ChatTemplate, Conversation, Corpus, CutFigures, HoldOut, Pair,
+    PairOptions, PairReading, PairSource, Source, Tokenizer,
 };
 use nn::Examples;
 use telemetry::units::grouped;
@@ -92,14 +92,14 @@ fn warn_of_cut(config: &RunConfig, [training, validation]: [CutFigures; 2], noun
     }
 }
 
-/// Reads the files of training and of validation with `read`; without files of validation, these are the last
-/// of training.
+/// Reads the files of training and of validation with `read`; without files of validation, a part of those of
+/// training is held out.
 ///
 /// # Errors
 /// Errors of `read`, with their key.
 fn split<T: Clone>(
     config: &RunConfig,
-    read: impl Fn(&[String]) -> std::result::Result<Vec<T>, data::Error>,
+    read: impl Fn(&[String]) -> std::result::Result<Vec<Vec<T>>, data::Error>,
 ) -> Result<Split<T>> {
     let data = &config.data;
     let wrong = |key, source| match source {
@@ -107,18 +107,20 @@ fn split<T: Clone>(
         data::Error::Template { .. } => refused(config, Data::chat_template, source),
         _ => refused(config, key, source),
     };
-    let mut training = read(&data.paths).map_err(|source| wrong(Data::paths, source))?;
+    let training = read(&data.paths).map_err(|source| wrong(Data::paths, source))?;
     // An evaluation holds out what it names.
     if data.validation_paths == data.paths {
+        let training = training.concat();
         return Ok((training.clone(), training));
     }
     if !data.validation_paths.is_empty() {
         let validation = read(&data.validation_paths);
-        return Ok((training, validation.map_err(|source| wrong(Data::validation_paths, source))?));
+        let validation = validation.map_err(|source| wrong(Data::validation_paths, source))?;
+        return Ok((training.concat(), validation.concat()));
     }
-    let held_out = (training.len() as f64 * data.validation_fraction).ceil() as usize;
-    let validation = training.split_off(training.len() - held_out.min(training.len()));
-    Ok((training, validation))
+    let hold_out =
+        HoldOut { split: data.validation_split, fraction: data.validation_fraction, seed: config.train.seed };
+    Ok(hold_out.split(training))
 }
 
 /// Conversations whose lengths were asked for.
@@ -146,6 +148,8 @@ fn read(config: &RunConfig) -> Result<Split<Conversation>> {
         template: template.as_ref(),
         tokenizer: &config.tokenizer,
         vocabulary,
+        train_on: &data.train_on,
+        skip_invalid: data.skip_invalid,
     };
     split(config, |paths| reading.read(&data::files(&data.base, paths)?))
 }
@@ -218,10 +222,14 @@ pub(crate) fn open(config: &RunConfig) -> Result<ChatSource> {
 fn read_of_pairs(config: &RunConfig) -> Result<Split<Pair>> {
     let template = optional_template(config)?;
     let (vocabulary, _) = sizes(config)?;
-    split(config, |paths| {
-        let files = data::files(&config.data.base, paths)?;
-        read_pairs(&files, template.as_ref(), &config.tokenizer, vocabulary)
-    })
+    let data = &config.data;
+    let reading = PairReading {
+        template: template.as_ref(),
+        tokenizer: &config.tokenizer,
+        vocabulary,
+        skip_invalid: data.skip_invalid,
+    };
+    split(config, |paths| reading.read(&data::files(&data.base, paths)?))
 }
 
 /// Opens the pairs of answers of a configuration.

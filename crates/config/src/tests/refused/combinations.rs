@@ -136,6 +136,24 @@ fn values_that_contradict_each_other_are_refused() {
              \"chat\", and data.kind is \"preference\"",
         ),
         (
+            "[data]\nkind = \"preference\"\npaths = [\"a\"]\ntrain_on = \"all\"",
+            "quick.toml:4: data.train_on belongs to data.kind = \"chat\", and data.kind is \"preference\"",
+        ),
+        (
+            "[data]\nkind = \"chat\"\npaths = [\"a\"]\ntrain_on = [\"user\", \"gpt\"]",
+            "quick.toml:4: data.train_on: [\"user\", \"gpt\"] is none of \"answers\", \"all\" and no list of \
+             roles out of \"system\", \"user\", \"assistant\", \"tool\"",
+        ),
+        (
+            "[data]\nkind = \"chat\"\npaths = [\"a\"]\ntrain_on = []",
+            "quick.toml:4: data.train_on: [] is none of \"answers\", \"all\" and no list of roles out of \
+             \"system\", \"user\", \"assistant\", \"tool\"",
+        ),
+        (
+            "[data]\nkind = \"chat\"\npaths = [\"a\"]\ntrain_on = 1",
+            "quick.toml:4: data.train_on takes a string or a list of strings, not the integer 1",
+        ),
+        (
             "[train]\nbalance_loss = 0.1\n[data]\npaths = [\"a\"]",
             "quick.toml:2: train.balance_loss = 0.1 balances experts, and the model has none",
         ),

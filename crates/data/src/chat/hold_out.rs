@@ -1,0 +1,63 @@
+//! The conversations or pairs of answers that are held out for validation.
+
+use philox::key_of_name;
+
+use crate::permutation::Permutation;
+
+system::names! {
+    /// The part of the data that is held out for validation.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum ValidationSplit {
+        /// The end of all files together.
+        #[default]
+        End = "end",
+        /// A random sample of all files together.
+        Shuffled = "shuffled",
+        /// The end of each file.
+        PerFile = "per-file",
+    }
+}
+
+/// A rule by which conversations or pairs are held out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HoldOut {
+    /// The part that is held out.
+    pub split: ValidationSplit,
+    /// The share of all, from 0 to below 1, rounded up to a whole number.
+    pub fraction: f64,
+    /// Seed of a random sample.
+    pub seed: u64,
+}
+
+impl HoldOut {
+    /// Divides the contents of files into training and validation, both in the order of the files. A file of
+    /// which the end is held out keeps at least one for training.
+    #[must_use]
+    pub fn split<T>(&self, files: Vec<Vec<T>>) -> (Vec<T>, Vec<T>) {
+        let (mut training, mut validation) = (Vec::new(), Vec::new());
+        if self.split == ValidationSplit::PerFile {
+            for mut file in files {
+                let held_out = self.count(file.len()).min(file.len().saturating_sub(1));
+                validation.extend(file.split_off(file.len() - held_out));
+                training.extend(file);
+            }
+            return (training, validation);
+        }
+        let all = files.iter().map(Vec::len).sum();
+        let held_out = self.count(all) as u64;
+        let permutation = Permutation::new(all as u64, key_of_name(self.seed, "data.validation_split"), 0);
+        for (index, one) in (0..all as u64).zip(files.into_iter().flatten()) {
+            let rank = match self.split {
+                ValidationSplit::Shuffled => permutation.at(index),
+                ValidationSplit::End | ValidationSplit::PerFile => all as u64 - 1 - index,
+            };
+            if rank < held_out { validation.push(one) } else { training.push(one) }
+        }
+        (training, validation)
+    }
+
+    /// Number that is held out of `all`.
+    fn count(&self, all: usize) -> usize {
+        ((all as f64 * self.fraction).ceil() as usize).min(all)
+    }
+}

@@ -1,0 +1,72 @@
+//! The ranges of a conversation's text that are learnt.
+
+use std::ops::Range;
+
+use super::dialogue::{Dialogue, Learnt};
+use super::template::ChatTemplate;
+use super::train_on::TrainOn;
+
+/// Returns the text of a conversation and its byte ranges that are learnt.
+///
+/// # Errors
+/// Messages that the template refuses, or that cannot be found in its text. The error is a sentence.
+pub(super) fn render(
+    dialogue: &Dialogue,
+    learnt: &Learnt,
+    train_on: &TrainOn,
+    template: &ChatTemplate,
+) -> Result<(String, Vec<Range<usize>>), String> {
+    let Dialogue { messages, input } = dialogue;
+    let masks = match learnt {
+        Learnt::After(prompt) => {
+            let (text, start) = template.answered(messages, input, *prompt)?;
+            let answer = start..text.len();
+            return Ok((text, vec![answer]));
+        }
+        Learnt::Messages(masks) => masks,
+    };
+    let with_mask = |mask: bool| -> Vec<usize> {
+        let indices = (0..messages.len()).zip(masks);
+        indices.filter(|(_, own)| **own == Some(mask)).map(|(index, _)| index).collect()
+    };
+    match train_on {
+        TrainOn::Answers => {
+            let (text, answers) = template.render(messages, input)?;
+            let learnt: Vec<bool> = masks.iter().copied().flatten().collect();
+            Ok((text, learnt_answers(&learnt, answers)?))
+        }
+        TrainOn::Roles(_) => template.render_messages(messages, input, &with_mask(true)),
+        TrainOn::All => {
+            let (text, masked) = template.render_messages(messages, input, &with_mask(false))?;
+            let ranges = outside(&masked, text.len());
+            Ok((text, ranges))
+        }
+    }
+}
+
+/// Returns the ranges of a text of `length` bytes that lie between some others, which are in order.
+fn outside(ranges: &[Range<usize>], length: usize) -> Vec<Range<usize>> {
+    let starts = [0].into_iter().chain(ranges.iter().map(|range| range.end));
+    let ends = ranges.iter().map(|range| range.start).chain([length]);
+    starts.zip(ends).filter(|(start, end)| start < end).map(|(start, end)| start..end).collect()
+}
+
+/// Returns the ranges of the answers that are learnt. A template's answers belong to the messages of the
+/// assistant in their order.
+///
+/// # Errors
+/// More or fewer answers than messages where some of these are not learnt.
+fn learnt_answers(learnt: &[bool], answers: Vec<Range<usize>>) -> Result<Vec<Range<usize>>, String> {
+    if !learnt.contains(&false) {
+        return Ok(answers);
+    }
+    if learnt.len() != answers.len() {
+        return Err(format!(
+            "the template marks {} answers, and there are {} messages of the assistant, so it is not known which \
+             of them are masked",
+            answers.len(),
+            learnt.len()
+        ));
+    }
+    Ok(answers.into_iter().zip(learnt).filter(|(_, is_learnt)| **is_learnt).map(|(range, _)| range).collect())
+}

@@ -1,0 +1,51 @@
+//! The conversations or pairs that are held out for validation.
+
+use data::{HoldOut, ValidationSplit};
+
+/// Files of 5, 1, 0 and 4 numbers, counted up.
+fn files() -> Vec<Vec<u32>> {
+    vec![(0..5).collect(), vec![5], Vec::new(), (6..10).collect()]
+}
+
+#[test]
+fn each_split_holds_out_its_share_once() {
+    for (split, fraction, expected) in [
+        (ValidationSplit::End, 0.05, &[9][..]),
+        (ValidationSplit::End, 0.25, &[7, 8, 9]),
+        (ValidationSplit::End, 0.3, &[7, 8, 9]),
+        (ValidationSplit::End, 0.0, &[]),
+        (ValidationSplit::Shuffled, 0.0, &[]),
+        (ValidationSplit::PerFile, 0.0, &[]),
+        // The end of each file, rounded up; a file of one keeps it.
+        (ValidationSplit::PerFile, 0.05, &[4, 9]),
+        (ValidationSplit::PerFile, 0.5, &[2, 3, 4, 8, 9]),
+        (ValidationSplit::PerFile, 0.99, &[1, 2, 3, 4, 7, 8, 9]),
+    ] {
+        let (training, validation) = HoldOut { split, fraction, seed: 1 }.split(files());
+        assert_eq!(validation, expected, "{split:?} {fraction}");
+        let rest: Vec<u32> = (0..10).filter(|number| !expected.contains(number)).collect();
+        assert_eq!(training, rest, "{split:?} {fraction}");
+    }
+}
+
+/// A random sample depends on the seed alone, not on the borders of files.
+#[test]
+fn a_shuffled_split_is_a_sample_by_the_seed() {
+    let held_out = |seed, files| {
+        let (training, validation) =
+            HoldOut { split: ValidationSplit::Shuffled, fraction: 0.25, seed }.split::<u32>(files);
+        let mut all = [training.clone(), validation.clone()].concat();
+        all.sort_unstable();
+        assert_eq!(all, (0..100).collect::<Vec<u32>>(), "{seed}");
+        assert!(training.is_sorted() && validation.is_sorted(), "{seed}");
+        assert_eq!(validation.len(), 25, "{seed}");
+        validation
+    };
+    let one_file = || vec![(0..100).collect()];
+    let of_seeds: Vec<Vec<u32>> = (0..4).map(|seed| held_out(seed, one_file())).collect();
+    assert!((1..4).all(|seed| of_seeds[seed] != of_seeds[0]), "{of_seeds:?}");
+    assert_eq!(held_out(2, vec![(0..40).collect(), (40..100).collect()]), of_seeds[2]);
+    // Not the end: some of each half.
+    let early = of_seeds[0].iter().filter(|number| **number < 50).count();
+    assert!((4..22).contains(&early), "{:?}", of_seeds[0]);
+}
