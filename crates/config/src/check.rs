@@ -84,7 +84,7 @@ pub(crate) fn check(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
 
 /// Refuses settings of adapters without a rank. A rank of 0 that is written turns adapters off.
 fn check_adapters(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
-    let LoraSection { rank, alpha, dropout, targets, base, .. } = &config.lora;
+    let LoraSection { rank, alpha, dropout, targets, base, b_learning_rate, .. } = &config.lora;
     if *rank > 0 || raw.is_set(LoraSection::rank) {
         return Ok(());
     }
@@ -93,6 +93,7 @@ fn check_adapters(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
         (LoraSection::dropout, *dropout != 0.0),
         (LoraSection::targets, targets != &["all-linear"]),
         (LoraSection::base, *base != LoraBase::Compute),
+        (LoraSection::b_learning_rate, *b_learning_rate != 1.0),
     ];
     let Some((key, _)) = set.into_iter().find(|(_, is_set)| *is_set) else { return Ok(()) };
     let reason = format!("{key} is for adapters, and there are none without lora.rank: set lora.rank");

@@ -74,6 +74,12 @@ impl Lora {
         MATRICES.iter().any(|end| name.ends_with(end))
     }
 
+    /// Returns whether a parameter of this name is a matrix B of an adapter.
+    #[must_use]
+    pub fn is_b(name: &str) -> bool {
+        name.ends_with(MATRICES[1])
+    }
+
     /// Factor of the term.
     #[must_use]
     pub fn scale(&self) -> f32 {

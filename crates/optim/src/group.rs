@@ -17,6 +17,8 @@ use crate::state_array::StateArray;
 pub struct GroupOptions {
     /// The rule of the group's updates.
     pub rule: UpdateRule,
+    /// Factor of the learning rate.
+    pub rate_factor: f32,
     /// How the rule's states are kept.
     pub states: StateOptions,
     /// Indices of the group's slots, in increasing order.
@@ -26,7 +28,8 @@ pub struct GroupOptions {
 impl GroupOptions {
     /// Returns the group of `count` slots, which are all that there are, with states in f32.
     pub fn all(rule: UpdateRule, count: usize) -> Self {
-        GroupOptions { rule, states: StateOptions::default(), slots: (0..count).collect() }
+        let states = StateOptions::default();
+        GroupOptions { rule, rate_factor: 1.0, states, slots: (0..count).collect() }
     }
 }
 
@@ -43,6 +46,7 @@ pub(crate) enum Call {
 #[derive(Debug)]
 pub(crate) struct Group {
     rule: UpdateRule,
+    rate_factor: f32,
     /// The type of the rule's states.
     dtype: DType,
     members: Vec<Member>,
@@ -73,7 +77,7 @@ impl Group {
         options: &GroupOptions,
         first: usize,
     ) -> Result<Self> {
-        let GroupOptions { rule, states, slots: indices } = options;
+        let GroupOptions { rule, rate_factor, states, slots: indices } = options;
         let chosen = indices.iter().filter_map(|index| Some((*index, slots.get(*index)?)));
         let home = host.unwrap_or(device);
         let members = chosen.map(|(index, slot)| Member::new(home, rule, states, index, slot));
@@ -87,12 +91,17 @@ impl Group {
             None => Home::Device([table(first)?, table(members.len() - first)?]),
             Some(host) => Home::Host(Offload::new((device, host), &members, first, states.dtype)?),
         };
-        Ok(Group { rule: *rule, dtype: states.dtype, members, first, home })
+        Ok(Group { rule: *rule, rate_factor: *rate_factor, dtype: states.dtype, members, first, home })
     }
 
-    /// The rule of the group's updates.
-    pub(crate) fn rule(&self) -> &UpdateRule {
-        &self.rule
+    /// Counts an update and computes the coefficients of the group's slots.
+    pub(crate) fn begin(&self, state: &StepState) -> Result<()> {
+        state.with_rate_factor(self.rate_factor, || optimizer::begin(&self.rule, state))
+    }
+
+    /// Replaces the coefficients of another group by those of this one.
+    pub(crate) fn take_turn(&self, state: &StepState) -> Result<()> {
+        state.with_rate_factor(self.rate_factor, || optimizer::change_rule(&self.rule, state))
     }
 
     /// Indices of the group's slots, in order.

@@ -2,7 +2,7 @@
 
 use device::Device;
 use tensor::ops::StepState;
-use tensor::ops::optimizer::{self, UpdateRule};
+use tensor::ops::optimizer::UpdateRule;
 use tensor::{Result, Tensor, TensorError};
 
 use crate::group::{Call, Group, GroupOptions};
@@ -63,9 +63,9 @@ impl Optimizer {
     pub fn update_first_slots(&self, gradients: &[Tensor], state: &StepState) -> Result<()> {
         for (index, group) in self.groups.iter().enumerate() {
             match index {
-                0 => optimizer::begin(group.rule(), state)?,
+                0 => group.begin(state)?,
                 _ if group.skips(Call::First) => continue,
-                _ => optimizer::change_rule(group.rule(), state)?,
+                _ => group.take_turn(state)?,
             }
             group.update(Call::First, gradients, state)?;
         }
@@ -77,7 +77,7 @@ impl Optimizer {
         for group in &self.groups {
             // The coefficients of the only group are in `state` since the first call.
             if self.groups.len() > 1 {
-                optimizer::change_rule(group.rule(), state)?;
+                group.take_turn(state)?;
             }
             group.update(Call::Rest, gradients, state)?;
         }

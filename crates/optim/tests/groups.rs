@@ -24,7 +24,8 @@ fn slots(device: &Device, dtype: DType, indices: &[usize]) -> Vec<Slot> {
 }
 
 fn group(rule: UpdateRule, dtype: DType, slots: &[usize]) -> GroupOptions {
-    GroupOptions { rule, states: StateOptions { dtype, seed: 7, firsts: Vec::new() }, slots: slots.to_vec() }
+    let states = StateOptions { dtype, seed: 7, firsts: Vec::new() };
+    GroupOptions { rule, rate_factor: 1.0, states, slots: slots.to_vec() }
 }
 
 fn bytes(tensor: &Tensor) -> Vec<u8> {
@@ -41,7 +42,7 @@ fn updated(
     weights: DType,
     indices: &[usize],
     groups: &[GroupOptions],
-    first: usize,
+    (first, rate): (usize, f32),
 ) -> Vec<(usize, Vec<Saved>)> {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
     let slots = slots(&device, weights, indices);
@@ -56,7 +57,7 @@ fn updated(
             Tensor::from_host(&device, &values, [LENGTHS[*index]], Category::Gradient).unwrap()
         };
         let gradients: Vec<_> = indices.iter().map(gradient).collect();
-        state.set_learning_rate(0.01 * step as f32).unwrap();
+        state.set_learning_rate(rate * step as f32).unwrap();
         state.set_norm(if step == 3 { f32::INFINITY } else { 2.0 }, 0.5).unwrap();
         optimizer.update_first_slots(&gradients, &state).unwrap();
         optimizer.update_other_slots(&gradients, &state).unwrap();
@@ -83,7 +84,7 @@ fn two_groups_of_different_rules_equal_two_optimizers() {
     ] {
         let alone = |(rule, indices, states): (UpdateRule, &[usize], DType)| {
             let all: Vec<_> = (0..indices.len()).collect();
-            updated(weights, indices, &[group(rule, states, &all)], 0)
+            updated(weights, indices, &[group(rule, states, &all)], (0, 0.01))
         };
         let adamw = alone((ADAMW, MEMBERS[0], states[0]));
         let sgd = alone((SGD, MEMBERS[1], states[1]));
@@ -94,7 +95,30 @@ fn two_groups_of_different_rules_equal_two_optimizers() {
         assert!(names(&expected[1].1).contains(&"sgd.velocity.w1".to_owned()));
         for first in [0, 1, 2, 4, 5] {
             let groups = [group(ADAMW, states[0], MEMBERS[0]), group(SGD, states[1], MEMBERS[1])];
-            assert!(updated(weights, &[0, 1, 2, 3, 4], &groups, first) == expected, "{weights} {first}");
+            assert!(
+                updated(weights, &[0, 1, 2, 3, 4], &groups, (first, 0.01)) == expected,
+                "{weights} {first}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_rate_factor_is_a_higher_learning_rate_of_its_group() {
+    for rule in [ADAMW, SGD, UpdateRule::Lion { beta1: 0.9, beta2: 0.99, weight_decay: 0.1 }] {
+        let alone = |indices: &[usize], rate: f32| {
+            let all: Vec<_> = (0..indices.len()).collect();
+            updated(DType::F32, indices, &[group(rule, DType::F32, &all)], (0, rate))
+        };
+        let mut expected = [alone(MEMBERS[0], 0.01 * 16.0), alone(MEMBERS[1], 0.01)].concat();
+        expected.sort_by_key(|(slot, _)| *slot);
+        let slow = group(rule, DType::F32, MEMBERS[1]);
+        let fast = GroupOptions { rate_factor: 16.0, ..group(rule, DType::F32, MEMBERS[0]) };
+        for first in [0, 2, 5] {
+            for groups in [[fast.clone(), slow.clone()], [slow.clone(), fast.clone()]] {
+                let actual = updated(DType::F32, &[0, 1, 2, 3, 4], &groups, (first, 0.01));
+                assert!(actual == expected, "{rule:?} {first}");
+            }
         }
     }
 }

@@ -39,7 +39,7 @@ pub(super) const NAMES: &[ForeignName] = &[
     ("init_lora_weights", "leave it out: A is drawn as in PEFT's default, and B is zero"),
     ("loftq_config", "leave it out: A is drawn as in PEFT's default, and B is zero"),
     ("peft_init_lora_weights", "leave it out: A is drawn as in PEFT's default, and B is zero"),
-    ("loraplus_lr_ratio", "leave it out: A and B have one learning rate"),
+    ("loraplus_lr_ratio", "lora.b_learning_rate"),
     ("loraplus_lr_embedding", "leave it out: adapters of embeddings are not built"),
     ("rpo_alpha", "use preference.loss = \"orpo\", whose loss has the likelihood of answers too"),
     ("lora_fan_in_fan_out", "leave it out: it follows from the model"),

@@ -29,6 +29,9 @@ section! {
         /// The linear layers with an adapter: names of modules or their ends, as PEFT takes them, such as
         /// "q_proj" or "c_attn", globs of names, or "all-linear".
         targets: Vec<String> = Row::text_or_texts().default("[\"all-linear\"]");
+        /// The learning rate of the matrices B, as a multiple of `optim.learning_rate`: LoRA+, whose authors
+        /// recommend 16.
+        b_learning_rate: f64 = Row::number(Interval::Positive).default("1");
         /// The storage of the frozen matrices of linear layers but the head: in `precision.compute`, or in
         /// codes that each use decodes, with 8-bit scales of blocks of 64 elements: bitsandbytes' NF4 with
         /// double quantisation, 4-bit integers, or E4M3.

@@ -4,6 +4,7 @@ use std::cell::Cell;
 
 use device::{Category, DType, Device, ReadGuard, Region, Request, WriteGuard};
 
+use super::scale;
 use crate::{Result, Tensor};
 
 /// Indices of the words of the tensor; `kernels/step_state.cuh` has the same.
@@ -17,6 +18,8 @@ const LOSS_SCALE: usize = 6;
 const GOOD_STEPS: usize = 7;
 const TARGETS: usize = 8;
 const TOKENS: usize = 9;
+/// Copy of the learning rate, which no kernel reads.
+const BASE_LEARNING_RATE: usize = 10;
 const COEFFICIENTS: usize = 12;
 /// Number of words of the tensor.
 const WORDS: usize = COEFFICIENTS + MOST_COEFFICIENTS;
@@ -91,6 +94,18 @@ impl StepState {
             self.learning_rate.set(rate);
         }
         Ok(())
+    }
+
+    /// Multiplies the learning rate by `factor` for the calls of `enqueue`. A factor of 1 adds no call.
+    pub fn with_rate_factor(&self, factor: f32, enqueue: impl FnOnce() -> Result<()>) -> Result<()> {
+        if factor == 1.0 {
+            return enqueue();
+        }
+        let (rate, base) = (self.words.view(LEARNING_RATE, [1])?, self.words.view(BASE_LEARNING_RATE, [1])?);
+        base.copy_from(&rate)?;
+        scale::in_place(&rate, factor)?;
+        enqueue()?;
+        rate.copy_from(&base)
     }
 
     /// Sets the numbers of targets and of tokens of the following step.

@@ -2,7 +2,7 @@
 
 use config::{OptimKind, RunConfig};
 use device::{DType, Device};
-use nn::ParameterId;
+use nn::{Lora, ParameterId};
 use optim::{GroupOptions, Optimizer, Slot, StateArray, StateOptions, UpdateRule};
 use parallel::data::GradientReduction;
 use parallel::pipeline::StagePart;
@@ -14,6 +14,8 @@ use crate::error::Result;
 /// A group of parameters that one rule updates.
 struct Group {
     rule: UpdateRule,
+    /// Factor of the learning rate.
+    rate_factor: f32,
     /// Type of the rule's states.
     states: DType,
     /// Returns whether the group takes a parameter of this name and shape.
@@ -23,7 +25,15 @@ struct Group {
 /// Returns the groups of a configuration; no other code decides them. A parameter belongs to the first group
 /// that takes it, and the last group takes all.
 fn groups(config: &RunConfig) -> Vec<Group> {
-    vec![Group { rule: update_rule(config), states: build::state_dtype(config), takes: |_, _| true }]
+    let (rule, states) = (update_rule(config), build::state_dtype(config));
+    let all = Group { rule, rate_factor: 1.0, states, takes: |_, _| true };
+    let rate_factor = config.lora.b_learning_rate as f32;
+    match config.tuning.lora() {
+        Some(_) if rate_factor != 1.0 => {
+            vec![Group { rule, rate_factor, states, takes: |name, _| Lora::is_b(name) }, all]
+        }
+        _ => vec![all],
+    }
 }
 
 /// Returns the index of a parameter's group.
@@ -35,7 +45,7 @@ impl Group {
     /// Returns the group without slots; `firsts` has the index of each slot's first element.
     fn options(&self, config: &RunConfig, firsts: &[usize]) -> GroupOptions {
         let states = StateOptions { dtype: self.states, seed: config.train.seed, firsts: firsts.to_vec() };
-        GroupOptions { rule: self.rule, states, slots: Vec::new() }
+        GroupOptions { rule: self.rule, rate_factor: self.rate_factor, states, slots: Vec::new() }
     }
 }
 
