@@ -88,6 +88,10 @@ fn weights(folder: &Path) -> Vec<u8> {
     fs::read(folder.join("model.safetensors")).unwrap()
 }
 
+fn module_of(tensor: &str) -> &str {
+    tensor.rsplit_once('.').unwrap().0
+}
+
 fn assert_near(actual: f64, expected: f64, what: &str) {
     assert!(
         (actual - expected).abs() <= 1e-5 * expected.abs(),
@@ -197,7 +201,18 @@ fn bases_in_codes_are_merged_as_they_computed() {
 #[test]
 fn wrong_adapters_are_refused() {
     let directory = tempfile::tempdir().unwrap();
-    let table: [(&[&str], &str); 6] = [
+    let table: [(&[&str], &str); 11] = [
+        (&["lora.rank=2", "lora.rank_pattern=q_proj"], "\"q_proj\" is no name of modules with a rank"),
+        (&["lora.rank=2", "lora.rank_pattern=q_prj=4"], "\"q_prj\" names no linear layer of the model"),
+        (
+            &["lora.rank=2", "lora.rank_pattern=q_proj=4"],
+            "model.layers.0.self_attn.q_proj and model.layers.0.self_attn.k_proj are rows of one matrix here",
+        ),
+        (&["lora.rank=2", "lora.train_also=['q_proj']"], "are one matrix here: name both or neither"),
+        (
+            &["lora.rank=2", "lora.train_also=['embd']"],
+            "lora.train_also: \"embd\" names no module of the model",
+        ),
         (
             &["lora.rank=2", "lora.targets=['q_prj']"],
             "\"q_prj\" names no linear layer of the model, such as q_proj",
@@ -229,6 +244,39 @@ fn wrong_adapters_are_refused() {
         });
         let text = refused.unwrap_err();
         assert!(text.contains(expected), "{text}");
+    }
+}
+
+/// Factors, ranks and whole modules are in checkpoints and folders, and merged as they were trained.
+#[test]
+fn settings_of_modules_are_those_of_folders() {
+    let ranks =
+        ["lora.scaling=rslora", "lora.rank_pattern=['*.1.*=2', 'c_proj=6']", "lora.b_learning_rate=4"];
+    let table: [(&str, &[&str], &[&str]); 4] = [
+        ("gpt2", &ranks, &[]),
+        ("llama", &["lora.rank_pattern=['down_proj=2']", "lora.alpha_pattern=['o_proj=1', '*.1.*=3']"], &[]),
+        ("gpt2", &["lora.train_also=['ln_f', 'h.1.mlp']"], &["ln_f", "h.1.mlp.c_fc", "h.1.mlp.c_proj"]),
+        ("families/phi3", &["lora.train_also=['lm_head', 'model.norm']"], &["lm_head", "model.norm"]),
+    ];
+    for (name, sets, trained_also) in table {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |part: &str| directory.path().join(part);
+        train(name, &at("run"), &[&LORA[..], &["train.steps=4"], sets].concat());
+        let trained = loss(name, &at("run"), true);
+        let merged = export(&at("run"), at("merged"), true);
+        assert_near(loss(name, &merged, false), trained, "merged");
+        let adapters = export(&at("run"), at("adapters"), false);
+        assert_near(loss(name, &adapters, false), trained, "a folder of adapters");
+        let again = export(&adapters, at("merged again"), true);
+        assert!(weights(&again) == weights(&merged), "{name}");
+        let tensors = names(&adapters.join("adapter_model.safetensors"));
+        let whole = tensors.iter().filter(|tensor| !tensor.contains(".lora_"));
+        let is_saved = |tensor: &String| trained_also.iter().any(|end| module_of(tensor).ends_with(end));
+        assert_eq!(whole.clone().count() > 0, !trained_also.is_empty(), "{name}");
+        assert!(whole.into_iter().all(is_saved), "{tensors:?}");
+        let from = format!("lora.from={}", adapters.display());
+        let again = train(name, &at("again"), &[&from, "train.steps=1"]);
+        assert_near(f64::from(again.summary.losses[0]), trained, "from adapters");
     }
 }
 

@@ -113,6 +113,39 @@ const ADAPTED: &[Row] = &[
         &["lora.rank=2", "lora.alpha=1", "model.activation=gelu", "lora.targets=['1', '3']"],
         &[&["parallel.data=1"], &["parallel.pipeline=5"], &["parallel.data=4", SHARDED], &[BLOCK]],
     ),
+    // Factors, ranks of modules, and rates.
+    (
+        LLAMA,
+        &[
+            "lora.rank=4",
+            "lora.scaling=rslora",
+            "lora.rank_pattern=['down_proj=2', '*.layers.0.*=6']",
+            "lora.alpha_pattern=['o_proj=16']",
+            "lora.b_learning_rate=16",
+            "optim.clip_norm=0.1",
+        ],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2"],
+            &["parallel.data=4", SHARDED],
+            &["parallel.pipeline=2", "parallel.data=2", ZERO_BUBBLE, ZERO_3],
+        ],
+    ),
+    // Whole modules beside adapters.
+    (
+        LLAMA,
+        &[
+            "lora.rank=2",
+            "lora.train_also=['embed_tokens', 'lm_head', 'model.norm']",
+            "lora.b_learning_rate=4",
+        ],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", SHARDED],
+            &["parallel.pipeline=2"],
+            &["parallel.pipeline=2", "parallel.data=2", ZERO_BUBBLE, ZERO_3],
+        ],
+    ),
     // With dropout, of a part of the layers, and over bases in codes.
     (LLAMA, &["lora.rank=4", "parallel.data=2", SHARDED], ONCE),
     (LLAMA, &["lora.rank=4", "lora.dropout=0.1", "memory.recompute=block", "parallel.pipeline=2"], ONCE),

@@ -3,7 +3,7 @@
 use data::{OrderKind, Tokenizer};
 use device::DType;
 use keys::{Error, RawValues};
-use nn::{Conditions, Examples};
+use nn::{Conditions, Examples, LoraScaling};
 use parallel::pipeline;
 use system::numbers::grouped;
 
@@ -84,7 +84,8 @@ pub(crate) fn check(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
 
 /// Refuses settings of adapters without a rank. A rank of 0 that is written turns adapters off.
 fn check_adapters(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
-    let LoraSection { rank, alpha, dropout, targets, base, b_learning_rate, .. } = &config.lora;
+    let LoraSection { rank, alpha, dropout, targets, base, .. } = &config.lora;
+    let LoraSection { scaling, rank_pattern, alpha_pattern, b_learning_rate, train_also, .. } = &config.lora;
     if *rank > 0 || raw.is_set(LoraSection::rank) {
         return Ok(());
     }
@@ -93,6 +94,10 @@ fn check_adapters(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
         (LoraSection::dropout, *dropout != 0.0),
         (LoraSection::targets, targets != &["all-linear"]),
         (LoraSection::base, *base != LoraBase::Compute),
+        (LoraSection::scaling, *scaling != LoraScaling::Rank),
+        (LoraSection::rank_pattern, !rank_pattern.is_empty()),
+        (LoraSection::alpha_pattern, !alpha_pattern.is_empty()),
+        (LoraSection::train_also, !train_also.is_empty()),
         (LoraSection::b_learning_rate, *b_learning_rate != 1.0),
     ];
     let Some((key, _)) = set.into_iter().find(|(_, is_set)| *is_set) else { return Ok(()) };

@@ -158,14 +158,23 @@ pub(crate) fn adapters_implied(raw: &RawValues) -> Result<Vec<Implied>, Error> {
     };
     let text = system::input::read_text(&path, MOST_CONFIG)
         .map_err(|error| refused(with_hub(error.to_string(), &path, &from)))?;
-    let AdapterConfig { r, alpha, dropout, targets, .. } = AdapterConfig::parse(&text).map_err(refused)?;
+    let adapters = AdapterConfig::parse(&text).map_err(refused)?;
     // Adapters are a part of the policy, whose reference has no dropout.
     let is_preference = raw.text(Data::kind)? == DataKind::Preference.name();
-    let dropout = if is_preference { 0.0 } else { dropout };
-    let values: [Value; 4] = [r.into(), alpha.into(), dropout.into(), targets.as_slice().into()];
+    let dropout = if is_preference { 0.0 } else { adapters.dropout };
+    let (targets, ranks) = (adapters.targets.as_slice(), adapters.rank_pattern.as_slice());
+    let values: [Value; 4] = [adapters.r.into(), adapters.alpha.into(), dropout.into(), targets.into()];
+    let mut values: Vec<(_, Value)> = keys.into_iter().zip(values).collect();
+    values.push((LoraSection::rank_pattern, ranks.into()));
+    values.push((LoraSection::train_also, adapters.train_also.as_slice().into()));
+    // An alpha that is written goes with the factor that is written or the default.
+    if !raw.is_set(LoraSection::alpha) {
+        values.push((LoraSection::scaling, adapters.scaling.name().into()));
+        values.push((LoraSection::alpha_pattern, adapters.alpha_pattern.as_slice().into()));
+    }
     let file = path.to_string_lossy().into_owned();
     let implied = |(path, value): (&str, _)| Implied { path: path.to_owned(), value, file: file.clone() };
-    Ok(keys.into_iter().zip(values).map(implied).collect())
+    Ok(values.into_iter().map(implied).collect())
 }
 
 /// Returns `reason`, for which the file at `path` cannot be read, with how to download the folder called

@@ -85,8 +85,9 @@ impl RunConfig {
             .map_err(|reason| raw.conflict(&[Train::freeze], format!("{}: {reason}", Train::freeze)))?;
         let model = ModelConfig::read(raw, families, tokenizer.vocabulary())?;
         let lora = LoraSection::read(raw)?;
-        let tensors = model.hugging_face().map_or_else(Vec::new, |model| model.tensors);
-        let tuning = tuning.with_lora(lora.of(&tensors));
+        let adapters = lora.of(model.hugging_face().as_ref());
+        let adapters = adapters.map_err(|(key, reason)| raw.conflict(&[key], format!("{key}: {reason}")))?;
+        let tuning = tuning.with_lora(adapters);
         let precision = Precision::read(raw)?;
         let fp8 = precision.fp8().map_err(|reason| {
             raw.conflict(&[Precision::fp8_layers], format!("{}: {reason}", Precision::fp8_layers))

@@ -86,12 +86,9 @@ pub fn export(options: &ExportOptions) -> Result<()> {
     let shapes: BTreeMap<_, _> = shapes.chain(buffers).collect();
     let shape = |name: &str| shapes.get(name).copied();
     let adapters = match config.tuning.lora() {
-        Some(lora) if options.merge => Some(Adapters {
-            model: &model,
-            tensors: parameters.adapters().tensors(),
-            scale: lora.scale(),
-            shape: &shape,
-        }),
+        Some(lora) if options.merge => {
+            Some(Adapters { model: &model, tensors: parameters.adapters().tensors(), lora, shape: &shape })
+        }
         _ => None,
     };
     if options.merge && adapters.is_none() {

@@ -2,7 +2,7 @@
 
 use checkpoint::Target;
 use device::DType;
-use nn::{FolderTensor, HuggingFaceModel};
+use nn::{FolderTensor, HuggingFaceModel, Lora};
 use tensor::{Shape, Tensor, ops};
 use worker::Weights;
 
@@ -14,8 +14,8 @@ pub(crate) struct Adapters<'a> {
     pub(crate) model: &'a HuggingFaceModel,
     /// The matrices, under the names of modules.
     pub(crate) tensors: &'a [FolderTensor],
-    /// Factor of the terms.
-    pub(crate) scale: f32,
+    /// Ranks and factors.
+    pub(crate) lora: &'a Lora,
     /// Shape of a parameter.
     pub(crate) shape: &'a dyn Fn(&str) -> Option<Shape>,
 }
@@ -39,7 +39,7 @@ impl Adapters<'_> {
         });
         let (Some(a), Some(b)) = (a, b) else { return Ok(()) };
         let (a, b) = (self.read(a, target, weights)?, self.read(b, target, weights)?);
-        ops::scale::in_place(&b, self.scale)?;
+        ops::scale::in_place(&b, self.lora.scale_of(module))?;
         let [rows, columns] = tensor.rows_and_columns();
         Ok(ops::linear::add_backward_input(&b, &a, &target.tensor.reshape([rows, columns])?)?)
     }

@@ -5,7 +5,11 @@ use std::ops::Range;
 
 use tensor::ops::block_codes::Alphabet;
 
-use crate::hugging_face::FolderTensor;
+use crate::error::NnError;
+use crate::family::MOST_EXTENT;
+use crate::hugging_face::{FolderTensor, HuggingFaceModel};
+use crate::lora_terms::{LoraScaling, Patterns, Term};
+use crate::saved_modules::SavedModules;
 use crate::targets::Target;
 
 /// The ends of the names of an adapter's matrices.
@@ -20,19 +24,27 @@ pub(crate) struct Module {
     pub(crate) rows: Range<usize>,
 }
 
-/// Low-rank adapters of a model's linear layers: `y = Wx + alpha / r · B · A · dropout(x)`.
+/// Low-rank adapters of a model's linear layers: `y = Wx + scale · B · A · dropout(x)`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lora {
-    /// Rows of A and columns of B.
-    pub r: usize,
-    /// Numerator of the factor of the term.
-    pub alpha: f64,
+    /// Rows of A and columns of B, unless a module has others.
+    pub(crate) r: usize,
+    /// Numerator of the factor of the term, unless a module has another.
+    pub(crate) alpha: f64,
+    /// The factor of the term.
+    pub(crate) scaling: LoraScaling,
+    /// Ranks of single modules.
+    ranks: Patterns<usize>,
+    /// Numerators of single modules.
+    alphas: Patterns<f64>,
     /// Probability of dropout of the input.
     pub dropout: f64,
     /// The modules with an adapter.
     targets: Vec<Target>,
     /// Whether targets may name no module beside others that do.
     allows_unmatched: bool,
+    /// Modules that are trained wholly instead.
+    pub(crate) saved: SavedModules,
     /// The codes of the model's frozen matrices; `None`: they are in the compute type.
     pub base: Option<Alphabet>,
     /// Modules by name of their weight.
@@ -52,7 +64,39 @@ impl Lora {
             modules.entry(tensor.parameter.clone()).or_default().push(module);
         }
         let targets = targets.iter().map(|target| Target::new(target)).collect();
-        Lora { r, alpha, dropout, targets, allows_unmatched: false, base: None, modules }
+        Lora { r, alpha, dropout, targets, modules, ..Self::default() }
+    }
+
+    /// Returns the same adapters with the factor of `scaling`.
+    #[must_use]
+    pub fn with_scaling(self, scaling: LoraScaling) -> Self {
+        Lora { scaling, ..self }
+    }
+
+    /// Returns the same adapters with other ranks of some modules, as in `q_proj=8`.
+    ///
+    /// # Errors
+    /// Another text, in a sentence.
+    pub fn with_rank_pattern(self, texts: &[String]) -> Result<Self, String> {
+        let rank = |text: &str| text.parse().ok().filter(|r| (1..=MOST_EXTENT as usize).contains(r));
+        Ok(Lora { ranks: Patterns::parse(texts, "a rank", rank)?, ..self })
+    }
+
+    /// Returns the same adapters with other numerators of the factor of some modules, as in `q_proj=16`.
+    ///
+    /// # Errors
+    /// Another text, in a sentence.
+    pub fn with_alpha_pattern(self, texts: &[String]) -> Result<Self, String> {
+        let alpha = |text: &str| text.parse().ok().filter(|alpha: &f64| alpha.is_finite() && *alpha >= 0.0);
+        Ok(Lora { alphas: Patterns::parse(texts, "an alpha", alpha)?, ..self })
+    }
+
+    /// Returns the same adapters beside modules of `model` that are trained wholly and have no adapters.
+    ///
+    /// # Errors
+    /// Modules that cannot be saved alone, in a sentence.
+    pub fn with_trained(self, names: &[String], model: Option<&HuggingFaceModel>) -> Result<Self, String> {
+        Ok(Lora { saved: SavedModules::new(names, model)?, ..self })
     }
 
     /// Returns the same adapters, with matrices from a folder of PEFT if `is_of_folder`: targets may name no
@@ -80,10 +124,42 @@ impl Lora {
         name.ends_with(MATRICES[1])
     }
 
-    /// Factor of the term.
+    /// Returns whether a parameter of this name is trained.
+    pub(crate) fn trains(&self, name: &str) -> bool {
+        Self::is_adapter(name) || self.saved.trains(name)
+    }
+
+    /// Returns the rank of a module's adapter.
+    pub(crate) fn rank_of(&self, module: &str) -> usize {
+        self.ranks.of(module).unwrap_or(self.r)
+    }
+
+    /// Returns the numerator of a module's factor.
+    pub(crate) fn alpha_of(&self, module: &str) -> f64 {
+        self.alphas.of(module).unwrap_or(self.alpha)
+    }
+
+    /// Returns the factor of a module's term.
     #[must_use]
-    pub fn scale(&self) -> f32 {
-        (self.alpha / self.r as f64) as f32
+    pub fn scale_of(&self, module: &str) -> f32 {
+        self.scaling.factor(self.alpha_of(module), self.rank_of(module))
+    }
+
+    /// Returns the rank and the factor of the adapters of a layer's modules.
+    ///
+    /// # Errors
+    /// Modules with different ones.
+    pub(crate) fn term(&self, modules: &[Module]) -> Result<Term, NnError> {
+        let term = |name: &str| Term { r: self.rank_of(name), scale: self.scale_of(name) };
+        let first = modules.first().map_or("", |module| module.name.as_str());
+        match modules.iter().find(|module| term(&module.name) != term(first)) {
+            None => Ok(term(first)),
+            Some(other) => Err(NnError::Sizes(format!(
+                "lora.rank_pattern, lora.alpha_pattern: {first} and {} are rows of one matrix here, and need \
+                 the same rank and alpha",
+                other.name
+            ))),
+        }
     }
 
     /// The modules of a layer with this many outputs that have an adapter.
@@ -91,8 +167,12 @@ impl Lora {
         let own = || vec![Module { name: layer.to_owned(), rows: 0..outputs }];
         let modules = self.modules.get(&format!("{layer}.weight")).cloned();
         let mut modules = modules.unwrap_or_else(own);
-        modules.retain(|module| self.targets.iter().any(|target| target.matches(&module.name)));
+        modules.retain(|module| self.adapts(&module.name));
         modules
+    }
+
+    fn adapts(&self, module: &str) -> bool {
+        self.targets.iter().any(|target| target.matches(module)) && !self.saved.covers(module)
     }
 
     /// Rows of each module of the weight `name`, which has `rows` rows.
@@ -122,7 +202,7 @@ impl Lora {
             None if self.modules.is_empty() => (0..experts * names.len()).map(own).collect(),
             None => Vec::new(),
         };
-        modules.retain(|module| self.targets.iter().any(|target| target.matches(&module.name)));
+        modules.retain(|module| self.adapts(&module.name));
         modules
     }
 
@@ -131,8 +211,8 @@ impl Lora {
         MATRICES.map(|end| format!("{layer}{end}"))
     }
 
-    /// The matrices of the modules of a layer with this many inputs as parts of the layer's matrices.
-    pub(crate) fn tensors(&self, layer: &str, inputs: usize, modules: &[Module]) -> Vec<FolderTensor> {
+    /// The matrices of the modules of a layer as parts of the layer's matrices. A of one is `[r, inputs]`.
+    pub(crate) fn tensors(layer: &str, [r, inputs]: [usize; 2], modules: &[Module]) -> Vec<FolderTensor> {
         let ([a, b], mut rows) = (Self::names(layer), 0);
         let of = |(index, module): (usize, &Module)| {
             let [a_name, b_name] = Self::names(&module.name);
@@ -142,26 +222,31 @@ impl Lora {
             let first_row = rows;
             rows += module.rows.len();
             [
-                FolderTensor { first_row: index * self.r, ..whole(a_name, &a, [self.r, inputs]) },
-                FolderTensor { first_row, ..whole(b_name, &b, [module.rows.len(), self.r]) },
+                FolderTensor { first_row: index * r, ..whole(a_name, &a, [r, inputs]) },
+                FolderTensor { first_row, ..whole(b_name, &b, [module.rows.len(), r]) },
             ]
         };
         modules.iter().enumerate().flat_map(of).collect()
     }
 
-    /// Checks that every target, or one of those of a folder, is a module with an adapter. The matrices of
-    /// all adapters are `tensors`.
+    /// Checks that every target, or one of those of a folder, is a module with an adapter, and that patterns
+    /// name such modules. The matrices of all adapters are `tensors`.
     ///
     /// # Errors
-    /// A sentence.
-    pub(crate) fn check(&self, tensors: &[FolderTensor]) -> Result<(), String> {
+    /// The key and a sentence.
+    pub(crate) fn check(&self, tensors: &[FolderTensor]) -> Result<(), (&'static str, String)> {
+        let of = |key: &'static str| move |reason| (key, reason);
         let names = || tensors.iter().filter_map(|tensor| tensor.name.strip_suffix(MATRICES[0]));
         let layers = || self.modules.values().flatten().map(|module| last_part(&module.name));
         let is_found = |target: &Target| names().any(|name| target.matches(name));
         if self.allows_unmatched && self.targets.iter().any(is_found) {
-            return self.targets.iter().find_map(Target::mistake).map_or(Ok(()), Err);
+            let mistake = self.targets.iter().find_map(Target::mistake);
+            return mistake.map_or(Ok(()), Err).map_err(of("lora.targets"));
         }
-        self.targets.iter().try_for_each(|target| target.check(names(), layers()))
+        let is_named = |target: &Target| target.check(names(), layers());
+        self.targets.iter().try_for_each(is_named).map_err(of("lora.targets"))?;
+        self.ranks.check(names(), layers()).map_err(of("lora.rank_pattern"))?;
+        self.alphas.check(names(), layers()).map_err(of("lora.alpha_pattern"))
     }
 }
 

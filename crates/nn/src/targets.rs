@@ -49,6 +49,11 @@ impl Target {
         Target { text: text.to_owned(), kind }
     }
 
+    /// The text that was read.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Returns whether the target names a module.
     pub(crate) fn matches(&self, module: &str) -> bool {
         self.try_matches(module).unwrap_or(false)

@@ -24,7 +24,7 @@ impl Tuning {
         Ok(Tuning { frozen: freeze.iter().map(pattern).collect::<Result<_, _>>()?, lora: None })
     }
 
-    /// Returns the choice with adapters, which alone are trained.
+    /// Returns the choice with adapters, which alone are trained but for modules that they name.
     #[must_use]
     pub fn with_lora(self, lora: Option<Lora>) -> Self {
         Tuning { lora, ..self }
@@ -39,7 +39,7 @@ impl Tuning {
     /// Returns whether the parameter `name` is trained.
     #[must_use]
     pub fn trains(&self, name: &str) -> bool {
-        let is_frozen = self.lora.is_some() && !Lora::is_adapter(name);
+        let is_frozen = self.lora.as_ref().is_some_and(|lora| !lora.trains(name));
         !is_frozen && !self.frozen.iter().any(|pattern| pattern.matches(name))
     }
 
@@ -49,7 +49,7 @@ impl Tuning {
         self.frozen.is_empty() && self.lora.is_none()
     }
 
-    /// Checks that every glob matches one of `names`, those of all parameters, that every target of adapters
+    /// Checks that every glob matches one of `names`, those of all parameters, that every name of adapters
     /// has one of `adapters`, their matrices, and that something is left to train.
     ///
     /// # Errors
@@ -61,7 +61,8 @@ impl Tuning {
     ) -> Result<(), (&'static str, String)> {
         const FREEZE: &str = "train.freeze";
         if let Some(lora) = &self.lora {
-            lora.check(adapters).map_err(|reason| ("lora.targets", reason))?;
+            lora.check(adapters)?;
+            lora.saved.check(names.clone()).map_err(|reason| ("lora.train_also", reason))?;
         }
         let idle = |pattern: &&Pattern| !names.clone().any(|name| pattern.matches(name));
         if let Some(pattern) = self.frozen.iter().find(idle) {

@@ -93,7 +93,16 @@ const IDLE: &[Idle] = &[
     },
     Idle {
         when: |config, _| config.lora.rank == 0,
-        keys: &[LoraSection::base, LoraSection::dropout, LoraSection::targets],
+        keys: &[
+            LoraSection::base,
+            LoraSection::dropout,
+            LoraSection::targets,
+            LoraSection::scaling,
+            LoraSection::rank_pattern,
+            LoraSection::alpha_pattern,
+            LoraSection::b_learning_rate,
+            LoraSection::train_also,
+        ],
         words: "with lora.rank = 0: there are no adapters",
     },
     Idle {

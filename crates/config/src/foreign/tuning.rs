@@ -8,7 +8,6 @@ const REFERENCE: &str = "leave it out: data.kind = \"preference\" computes the s
                          the model from which the run starts";
 const ADAPTERS: &str = "use lora.rank, which is above 0 for adapters, and lora.base for those beside a base in \
                         4 bits";
-const ALONE: &str = "adapters alone are trained with [lora]; whole layers are not saved beside them";
 const ONE_DPO: &str = "leave it out: preference.loss is \"dpo\" with the reverse KL divergence, \"ipo\" or \
                        \"orpo\"";
 
@@ -34,7 +33,7 @@ pub(super) const NAMES: &[ForeignName] = &[
     ("unfrozen_parameters", "use train.freeze, the globs of the others"),
     ("freeze_trainable_layers", "use train.freeze, the globs of the others"),
     ("full_finetuning", "leave it out: without lora.rank all parameters are trained"),
-    ("use_rslora", "use lora.alpha = alpha × √rank, which is the same factor"),
+    ("use_rslora", "use lora.scaling = \"rslora\""),
     ("use_dora", "leave it out: DoRA is not built"),
     ("init_lora_weights", "leave it out: A is drawn as in PEFT's default, and B is zero"),
     ("loftq_config", "leave it out: A is drawn as in PEFT's default, and B is zero"),
@@ -51,9 +50,9 @@ pub(super) const NAMES: &[ForeignName] = &[
     ("bnb_4bit_use_double_quant", "leave it out: scales of lora.base are always quantised"),
     ("use_bnb_nested_quant", "leave it out: scales of lora.base are always quantised"),
     ("bnb_4bit_compute_dtype", "precision.compute"),
-    ("modules_to_save", ALONE),
-    ("lora_modules_to_save", ALONE),
-    ("additional_target", ALONE),
+    ("modules_to_save", "lora.train_also"),
+    ("lora_modules_to_save", "lora.train_also"),
+    ("additional_target", "lora.train_also"),
     ("task_type", ALWAYS),
     ("inference_mode", ALWAYS),
     ("loss_type", "preference.loss"),

@@ -14,7 +14,17 @@ fn targets_of_adapters_may_be_one_string() {
 
 #[test]
 fn keys_of_adapters_need_a_rank() {
-    for key in ["alpha = 16", "dropout = 0.1", "targets = [\"q_proj\"]", "base = \"nf4\""] {
+    for key in [
+        "alpha = 16",
+        "dropout = 0.1",
+        "targets = [\"q_proj\"]",
+        "base = \"nf4\"",
+        "scaling = \"rslora\"",
+        "rank_pattern = \"c_attn=4\"",
+        "alpha_pattern = [\"c_attn=4\"]",
+        "b_learning_rate = 16",
+        "train_also = [\"*.c_proj\"]",
+    ] {
         let name = key.split(' ').next().unwrap();
         let expected =
             format!("lora.{name} is for adapters, and there are none without lora.rank: set lora.rank");

@@ -12,6 +12,9 @@ fn words_of_other_tools_are_refused_with_ours() {
             "[lora]\nbnb_4bit_quant_type = \"nf4\"\n",
             "unknown key lora.bnb_4bit_quant_type: did you mean lora.base?",
         ),
+        ("[lora]\nuse_rslora = true\n", "unknown key lora.use_rslora: use lora.scaling = \"rslora\""),
+        ("[lora]\nloraplus_lr_ratio = 16\n", "did you mean lora.b_learning_rate?"),
+        ("[lora]\nmodules_to_save = []\n", "did you mean lora.train_also?"),
         ("[lora]\ntarget_modules = []\n", "unknown key lora.target_modules: did you mean lora.targets?"),
         ("[peft]\nr = 8\n", "unknown section [peft]: did you mean [lora]?"),
         (

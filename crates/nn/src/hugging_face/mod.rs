@@ -6,6 +6,7 @@
 mod config;
 pub(crate) mod gpt2;
 mod peft;
+mod peft_patterns;
 mod peft_targets;
 pub(crate) mod readers;
 

@@ -1,11 +1,12 @@
 //! PEFT's format of low-rank adapters: `adapter_config.json`, and the names of the matrices.
 
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use system::readers::{FileKey, Reader, Unlisted};
 
-use super::peft_targets;
 use super::{FolderConfig, FolderTensor, HuggingFaceModel};
+use super::{peft_patterns, peft_targets};
 use crate::lora::Lora;
+use crate::lora_terms::LoraScaling;
 
 /// Prefix of the names of the matrices.
 const PREFIX: &str = "base_model.model.";
@@ -41,16 +42,16 @@ pub(crate) const ADAPTER: Reader = Reader {
         ),
         FileKey::refused(&["bias"], &["\"none\""], MORE_PARAMETERS),
         FileKey::refused(&["lora_bias"], &["false"], MORE_PARAMETERS),
-        FileKey::refused(&["modules_to_save", "trainable_token_indices"], &["[]", "{}"], MORE_PARAMETERS),
+        FileKey::known(&["modules_to_save"], "ends of the names of modules that are trained wholly"),
+        FileKey::refused(&["trainable_token_indices"], &["[]", "{}"], MORE_PARAMETERS),
         FileKey::refused(
             &["target_parameters"],
             &["[]"],
             "adapters of parameters without a module are not built",
         ),
-        FileKey::refused(
+        FileKey::known(
             &["rank_pattern", "alpha_pattern"],
-            &["{}"],
-            "all adapters have one rank and factor",
+            "`r` and `lora_alpha` of single modules, by regular expressions of the ends of their names",
         ),
         FileKey::refused(&["layer_replication"], &["[]"], "it builds a model of repeated layers"),
         FileKey::refused(&["use_dora", "use_qalora"], &["false"], OTHER_FORWARD),
@@ -89,10 +90,18 @@ pub struct AdapterConfig {
     pub r: usize,
     /// Numerator of the factor.
     pub alpha: f64,
+    /// The factor.
+    pub scaling: LoraScaling,
+    /// Ranks of single modules, as `lora.rank_pattern` has them.
+    pub rank_pattern: Vec<String>,
+    /// Numerators of single modules, as `lora.alpha_pattern` has them.
+    pub alpha_pattern: Vec<String>,
     /// Probability of dropout.
     pub dropout: f64,
     /// The modules, as `lora.targets` has them.
     pub targets: Vec<String>,
+    /// Modules that are trained wholly, as `lora.train_also` has them.
+    pub train_also: Vec<String>,
     /// The model that they belong to: a folder, or a name on Hugging Face's hub.
     pub base: Option<String>,
 }
@@ -113,9 +122,19 @@ impl AdapterConfig {
         let is_stabilised = config.flag("use_rslora")?.unwrap_or(false);
         Ok(AdapterConfig {
             r,
-            alpha: if is_stabilised { alpha * (r as f64).sqrt() } else { alpha },
+            alpha,
+            scaling: if is_stabilised { LoraScaling::Stabilised } else { LoraScaling::Rank },
+            rank_pattern: peft_patterns::read(&config, "rank_pattern")?,
+            alpha_pattern: peft_patterns::read(&config, "alpha_pattern")?,
             dropout: config.number("lora_dropout")?.unwrap_or(0.0),
             targets: peft_targets::read(&config)?,
+            // PEFT takes any end of a name.
+            train_also: config
+                .texts("modules_to_save")?
+                .unwrap_or_default()
+                .into_iter()
+                .map(any_end)
+                .collect(),
             base: config.text("base_model_name_or_path")?.map(str::to_owned),
         })
     }
@@ -131,7 +150,7 @@ impl Lora {
         base: Option<&str>,
         is_transposed: bool,
     ) -> HuggingFaceModel {
-        let modules = tensors.iter().filter_map(|tensor| tensor.name.strip_suffix(".lora_A.weight"));
+        let modules = adapted(tensors);
         let settings = [
             ("base_model_name_or_path", json!(base)),
             ("bias", json!("none")),
@@ -140,31 +159,55 @@ impl Lora {
             ("init_lora_weights", json!(true)),
             ("lora_alpha", number(self.alpha)),
             ("lora_dropout", json!(self.dropout)),
-            ("modules_to_save", json!(null)),
+            ("modules_to_save", json!(Some(self.saved.modules()).filter(|modules| !modules.is_empty()))),
             ("peft_type", json!("LORA")),
             ("r", json!(self.r)),
             ("target_modules", modules.collect()),
             ("task_type", json!("CAUSAL_LM")),
             ("use_dora", json!(false)),
-            ("use_rslora", json!(false)),
+            ("use_rslora", json!(self.scaling == LoraScaling::Stabilised)),
         ];
+        let settings = settings.into_iter().chain(self.patterns(tensors));
         let named = |tensor: &FolderTensor| FolderTensor {
             name: format!("{PREFIX}{}", tensor.name),
             ..tensor.clone()
         };
         HuggingFaceModel {
-            config: settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect(),
+            config: settings.map(|(key, value)| (key.to_owned(), value)).collect(),
             prefix: PREFIX,
-            tensors: tensors.iter().map(named).collect(),
+            tensors: tensors.iter().chain(self.saved.tensors()).map(named).collect(),
             copies: Vec::new(),
             tables: Vec::new(),
             ignored: Vec::new(),
         }
     }
+
+    /// Returns the ranks and numerators of modules that have others than most, by key.
+    fn patterns(&self, tensors: &[FolderTensor]) -> impl Iterator<Item = (&'static str, Value)> {
+        let rank = |module: &str| Some(self.rank_of(module)).filter(|r| *r != self.r).map(Value::from);
+        let alpha =
+            |module: &str| Some(self.alpha_of(module)).filter(|alpha| *alpha != self.alpha).map(number);
+        let patterns = [
+            ("rank_pattern", peft_patterns::written(adapted(tensors), rank)),
+            ("alpha_pattern", peft_patterns::written(adapted(tensors), alpha)),
+        ];
+        let is_set = |(_, values): &(_, Map<_, _>)| !values.is_empty();
+        patterns.into_iter().filter(is_set).map(|(key, values)| (key, values.into()))
+    }
+}
+
+/// Returns a glob of all names that end with `end`.
+fn any_end(end: &str) -> String {
+    format!("*{}", glob::Pattern::escape(end))
+}
+
+/// Returns the modules whose adapters are `tensors`.
+fn adapted(tensors: &[FolderTensor]) -> impl Iterator<Item = &str> {
+    tensors.iter().filter_map(|tensor| tensor.name.strip_suffix(".lora_A.weight"))
 }
 
 /// Returns a whole number without a decimal point, as PEFT writes it.
-fn number(value: f64) -> serde_json::Value {
+fn number(value: f64) -> Value {
     if value.fract() == 0.0 && value.abs() < 1e15 { json!(value as i64) } else { json!(value) }
 }
 
@@ -172,7 +215,8 @@ fn number(value: f64) -> serde_json::Value {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::AdapterConfig;
+    use super::{AdapterConfig, Lora, LoraScaling};
+    use crate::FolderTensor;
 
     fn parse(key: &str, value: Value) -> Result<AdapterConfig, String> {
         let mut config = json!({
@@ -196,11 +240,8 @@ mod tests {
             ("init_lora_weights", json!("mica")),
             ("bias", json!("all")),
             ("lora_bias", json!(true)),
-            ("modules_to_save", json!(["lm_head"])),
             ("trainable_token_indices", json!([5])),
             ("target_parameters", json!(["mlp.experts.gate_up_proj"])),
-            ("rank_pattern", json!({"q_proj": 8})),
-            ("alpha_pattern", json!({"q_proj": 8})),
             ("layer_replication", json!([[0, 2], [1, 2]])),
             ("use_dora", json!(true)),
             ("use_qalora", json!(true)),
@@ -222,8 +263,7 @@ mod tests {
     fn factors_and_defaults_are_those_of_peft() {
         for (key, value, alpha) in [
             ("use_rslora", json!(false), 8.0),
-            // 8 / √4 is 16 / 4.
-            ("use_rslora", json!(true), 16.0),
+            ("use_rslora", json!(true), 8.0),
             ("lora_alpha", json!(null), 8.0),
             ("lora_alpha", json!(2.5), 2.5),
             ("init_lora_weights", json!("eva"), 8.0),
@@ -233,6 +273,51 @@ mod tests {
             assert_eq!(parse(key, value.clone()).unwrap().alpha, alpha, "{key} = {value}");
         }
         assert_eq!(parse("r", json!(null)).unwrap().r, 8);
+        let saved = parse("modules_to_save", json!(["norm", "lm_head"])).unwrap();
+        assert_eq!(saved.train_also, ["*norm", "*lm_head"]);
+        for (value, scaling) in [(json!(true), LoraScaling::Stabilised), (json!(null), LoraScaling::Rank)] {
+            assert_eq!(parse("use_rslora", value).unwrap().scaling, scaling);
+        }
         assert_eq!(AdapterConfig::parse("{}").unwrap_err(), "it has no peft_type");
+    }
+
+    #[test]
+    fn names_of_patterns_are_regular_expressions_of_ends() {
+        for (key, texts) in [
+            ("q_proj", "q_proj=16"),
+            ("layers.1.mlp.up_proj", "layers.1.mlp.up_proj=16"),
+            (r"layers\.[01]\..*", r"regex:(?:.*\.)?(?:layers\.[01]\..*)=16"),
+            (r"^model.*\Z", r"regex:(?:.*\.)?(?:^model.*\z)=16"),
+        ] {
+            let config = parse("rank_pattern", json!({ key: 16 })).unwrap();
+            assert_eq!((config.rank_pattern, config.alpha_pattern), (vec![texts.to_owned()], vec![]));
+        }
+        let alphas = parse("alpha_pattern", json!({"q_proj": 2.5, "up_proj": 4})).unwrap().alpha_pattern;
+        assert_eq!(alphas, ["q_proj=2.5", "up_proj=4"]);
+        for (value, expected) in [
+            (json!({"q_proj": "8"}), "rank_pattern has no number for \"q_proj\""),
+            (json!({"(q_proj": 8}), "\"(q_proj\" is no regular expression"),
+            (json!([8]), "rank_pattern = [8] is not an object"),
+        ] {
+            let refused = parse("rank_pattern", value).unwrap_err();
+            assert!(refused.starts_with(expected), "{refused}");
+        }
+    }
+
+    #[test]
+    fn written_folders_are_read_as_the_same_adapters() {
+        let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        let modules = ["m.0.q_proj", "m.1.q_proj", "m.1.up_proj"];
+        let tensors = modules
+            .map(|module| FolderTensor::whole(format!("{module}.lora_A.weight"), String::new(), &[4, 8]));
+        let lora = Lora::new(4, 8.0, 0.0, &texts(&["*_proj"]), &[]);
+        let lora = lora.with_scaling(LoraScaling::Stabilised);
+        let lora = lora.with_rank_pattern(&texts(&["*.1.q_*=6"])).unwrap();
+        let lora = lora.with_alpha_pattern(&texts(&["up_proj=2.5"])).unwrap();
+        let written = serde_json::Value::from(lora.folder(&tensors, None, false).config).to_string();
+        let read = AdapterConfig::parse(&written).unwrap();
+        assert_eq!((read.r, read.alpha, read.scaling), (4, 8.0, LoraScaling::Stabilised));
+        assert_eq!(read.rank_pattern, ["m.1.q_proj=6"]);
+        assert_eq!(read.alpha_pattern, ["m.1.up_proj=2.5"]);
     }
 }

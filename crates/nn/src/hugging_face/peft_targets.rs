@@ -58,7 +58,7 @@ fn checked(targets: Vec<String>) -> Result<Vec<String>, String> {
 ///
 /// # Errors
 /// A text that is no regular expression.
-fn ported(pattern: &str) -> Result<String, String> {
+pub(super) fn ported(pattern: &str) -> Result<String, String> {
     let (mut ported, mut is_escaped) = (String::new(), false);
     for character in pattern.chars() {
         let is_end = is_escaped && character == 'Z';

@@ -11,6 +11,7 @@ use super::Dropout;
 use crate::error::{NnError, Result};
 use crate::init::Init;
 use crate::lora::{Lora, Module};
+use crate::lora_terms::Term;
 use crate::parameters::Parameters;
 use crate::placements::ParallelStyle;
 use crate::sharding::Sharding;
@@ -21,7 +22,7 @@ use crate::sharding::Sharding;
 /// B.
 ///
 /// # Errors
-/// As for [`Parameters::create`]; a module of which shards do not have equal parts.
+/// As for [`Parameters::create`]; modules with different ranks; one of which shards do not have equal parts.
 pub(super) fn create(
     parameters: &mut Parameters,
     layer: &str,
@@ -33,17 +34,18 @@ pub(super) fn create(
     if modules.is_empty() {
         return Ok(None);
     }
-    parameters.adapters_mut().extend(lora.tensors(layer, inputs, &modules));
+    let Term { r, scale } = lora.term(&modules)?;
+    parameters.adapters_mut().extend(Lora::tensors(layer, [r, inputs], &modules));
     let layout = Layout { modules: &modules, outputs, style, shards: parameters.shards().all };
     let rows: usize = modules.iter().map(|module| module.rows.len()).sum();
-    let (a_shape, b_shape) = ([modules.len() * lora.r, inputs], [rows, lora.r]);
+    let (a_shape, b_shape) = ([modules.len() * r, inputs], [rows, r]);
     let of_b = match style {
         Some(ParallelStyle::Column(_)) => Some(layout.b(layer, Sharding::replicated(b_shape))?),
         _ => None,
     };
     let [a, b] = matrices(parameters, layer, style, ([a_shape, b_shape], of_b))?;
     let dropout = Dropout::of_layer_input(parameters, &format!("{layer}.lora_dropout"), lora.dropout, style);
-    let (parts, scale, dropout) = (layout.parts(), lora.scale(), dropout.site().cloned());
+    let (parts, dropout) = (layout.parts(), dropout.site().cloned());
     Ok(Some(Adapter { a, b, parts, scale, dropout, sums: sums(style) }))
 }
 
@@ -122,8 +124,9 @@ pub(super) fn create_for_experts(
         let text = format!("lora.targets: all experts of {layer} need adapters of the same parts");
         return Err(NnError::Sizes(text));
     }
-    parameters.adapters_mut().extend(lora.tensors(layer, *inputs, &modules));
-    let (a_shape, b_shape) = ([modules.len() * lora.r, *inputs], [modules.len() * rows, lora.r]);
+    let Term { r, scale } = lora.term(&modules)?;
+    parameters.adapters_mut().extend(Lora::tensors(layer, [r, *inputs], &modules));
+    let (a_shape, b_shape) = ([modules.len() * r, *inputs], [modules.len() * rows, r]);
     let of_b = match style {
         Some(ParallelStyle::Column(_)) => {
             let (groups, shards) = (vec![*rows; modules.len()], parameters.shards().all);
@@ -133,7 +136,7 @@ pub(super) fn create_for_experts(
     };
     let [a, b] = matrices(parameters, layer, *style, ([a_shape, b_shape], of_b))?;
     let dropout = Dropout::of_layer_input(parameters, &format!("{layer}.lora_dropout"), lora.dropout, *style);
-    let (scale, dropout) = (lora.scale(), dropout.site().cloned());
+    let dropout = dropout.site().cloned();
     let parts = AdaptedParts { experts: *experts, all, adapted };
     Ok(Some(ExpertAdapter { a, b, parts, scale, dropout }))
 }

@@ -8,6 +8,7 @@ use super::{Dropout, Multiplier};
 use crate::error::Result;
 use crate::init::Init;
 use crate::lora::Lora;
+use crate::lora_terms::Term;
 use crate::parameters::Parameters;
 
 /// `scale · B · A · dropout(x)`.
@@ -34,13 +35,14 @@ impl RowAdapter {
         if modules.is_empty() {
             return Ok(None);
         }
-        parameters.adapters_mut().extend(lora.tensors(layer, inputs, &modules));
+        let Term { r, scale } = lora.term(&modules)?;
+        parameters.adapters_mut().extend(Lora::tensors(layer, [r, inputs], &modules));
         let [a_name, b_name] = Lora::names(layer);
-        let a = parameters.create(&a_name, [lora.r, inputs], Init::uniform_fan_in(inputs))?;
-        let b = parameters.create(&b_name, [outputs, lora.r], Init::Constant(0.0))?;
+        let a = parameters.create(&a_name, [r, inputs], Init::uniform_fan_in(inputs))?;
+        let b = parameters.create(&b_name, [outputs, r], Init::Constant(0.0))?;
         let matrices = [a, b].map(|weight| parameters.over_rows(weight));
         let dropout = Dropout::new(parameters, &format!("{layer}.lora_dropout"), lora.dropout);
-        Ok(Some(RowAdapter { matrices, scale: Multiplier::new(lora.scale().into()), dropout }))
+        Ok(Some(RowAdapter { matrices, scale: Multiplier::new(scale.into()), dropout }))
     }
 
     /// The term that is added to the layer's output.

@@ -57,6 +57,9 @@ impl Parameters {
     fn codes_of(&self, name: &str, sharding: &Sharding) -> Result<Option<BlockCodes>> {
         let lora = self.tuning.lora();
         let Some((lora, alphabet)) = lora.and_then(|lora| Some((lora, lora.base?))) else { return Ok(None) };
+        if lora.trains(name) {
+            return Ok(None);
+        }
         let (whole, shape) = (sharding.whole().rows(), sharding.shape());
         // Parts have equal rows of each module, or all of them.
         let rows = lora.rows_of(name, whole).into_iter().map(|rows| rows * shape.rows() / whole);

@@ -1,0 +1,38 @@
+//! The values of single modules in an `adapter_config.json`.
+
+use serde_json::{Map, Value};
+
+use super::FolderConfig;
+use super::peft_targets::ported;
+use crate::targets::REGEX;
+
+/// Reads the object `key` as texts such as `q_proj=8`. Each name is a regular expression of the end of a
+/// module's name.
+///
+/// # Errors
+/// A value that is no number; a name that is no regular expression.
+pub(super) fn read(config: &FolderConfig, key: &str) -> Result<Vec<String>, String> {
+    let Some(object) = config.object(key)? else { return Ok(Vec::new()) };
+    let text = |(name, value): (&str, &Value)| match value.is_number() {
+        true => Ok(format!("{}={value}", target(name)?)),
+        false => Err(format!("{key} has no number for \"{name}\"")),
+    };
+    object.entries().map(text).collect()
+}
+
+/// Returns the target of a name of PEFT.
+fn target(name: &str) -> Result<String, String> {
+    let is_plain = |character: char| character.is_alphanumeric() || "._-".contains(character);
+    match name.chars().all(is_plain) {
+        true => Ok(name.to_owned()),
+        false => Ok(format!("{REGEX}(?:.*\\.)?(?:{})", ported(name)?)),
+    }
+}
+
+/// Returns the values of `modules` that have one, by name.
+pub(super) fn written<'a>(
+    modules: impl Iterator<Item = &'a str>,
+    value: impl Fn(&str) -> Option<Value>,
+) -> Map<String, Value> {
+    modules.filter_map(|module| Some((module.to_owned(), value(module)?))).collect()
+}
