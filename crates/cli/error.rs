@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use bench::BenchError;
 use config::ConfigError;
 use plan::PlanError;
+use recipes::RecipeError;
 use run::{JobError, RunError};
 use telemetry::TelemetryError;
 use worker::WorkerError;
@@ -24,6 +25,9 @@ pub(crate) enum CliError {
     /// The run could not be planned.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// A new configuration could not be made.
+    #[error(transparent)]
+    Recipe(#[from] RecipeError),
     /// The run was refused or failed.
     #[error(transparent)]
     Run(#[from] RunError),
@@ -79,6 +83,7 @@ impl JobError for CliError {
             CliError::Shown { status } => *status,
             CliError::OneRank(error) => error.exit_status(),
             CliError::Plan(error) => error.exit_status(),
+            CliError::Recipe(error) => error.exit_status(),
             CliError::Run(error) => error.exit_status(),
             CliError::Bench(error) => error.exit_status(),
             CliError::Telemetry(_)

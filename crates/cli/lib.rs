@@ -81,6 +81,7 @@ mod launch;
 mod layer_profile;
 mod memory;
 mod model;
+mod new;
 mod output;
 mod outputs;
 mod plan;
@@ -127,6 +128,7 @@ struct Arguments {
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    New(new::NewArgs),
     Train(train::TrainArgs),
     Launch(launch::LaunchArgs),
     Plan(plan::PlanArgs),
@@ -230,6 +232,7 @@ fn run() -> u8 {
         Err(answer) => return output::answer(&answer),
     };
     output::exit_code(process::prepare(command.joins_jobs()).and_then(|()| match command {
+        Command::New(args) => new::run(&args),
         Command::Train(args) => train::run(&args),
         Command::Launch(args) => launch::run(&args),
         Command::Plan(args) => plan::run(&args),

@@ -11,7 +11,8 @@ use crate::error::CliError;
 /// The argument of commands that write user-named files.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub(crate) struct Force {
-    /// Replace output files that Plimsoll did not write, tokenizers and files of measurements.
+    /// Replace output files that Plimsoll did not write, tokenizers, configurations and files of
+    /// measurements.
     #[arg(long)]
     force: bool,
 }
@@ -27,6 +28,8 @@ pub(crate) enum Kind {
     Trace,
     /// A result that took long to measure and replaces no file.
     Measurement,
+    /// A configuration, which replaces no file because users edit theirs.
+    Configuration,
 }
 
 /// First line of a picture in a file.
@@ -53,7 +56,7 @@ impl Force {
             Kind::Page => Replace::Marked(report::MARK),
             Kind::Picture => Replace::Marked(PICTURE),
             Kind::Trace => Replace::Marked(timeline::MARK),
-            Kind::Measurement => Replace::Nothing,
+            Kind::Measurement | Kind::Configuration => Replace::Nothing,
         };
         let file = OutputFile::new(path, replace).map_err(|error| {
             let exists = error.kind() == ErrorKind::AlreadyExists;

@@ -64,6 +64,7 @@ pub use choices::{
     DataKind, Graphs, LoraBase, LossMean, MatmulPrecision, OffloadPolicy, OnOutOfMemory, OnSpike, OptimKind,
     Overlap, PartitionPolicy, PreferenceLoss, RecomputePolicy, ScheduleName, StateType, WeightType,
 };
+pub use foreign::foreign_key;
 pub use hub::how_to_download;
 pub use identity::{Change, differences};
 pub use keys::{Error as ConfigError, Origin, Origins};

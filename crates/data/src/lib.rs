@@ -100,7 +100,7 @@ pub use packing::PackingFigures;
 pub use permutation::Permutation;
 pub use prefetch::Prefetcher;
 pub use readers::READERS;
-pub use records::{LEFT_OUT, TextError, each_object, packing, python_text};
+pub use records::{LEFT_OUT, TextError, each_object, first_object, packing, python_text};
 pub use sequences::Sequences;
 pub use shapes::{Shapes, TokenShapes};
 pub use slice::{Slice, Split};

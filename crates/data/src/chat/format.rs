@@ -53,7 +53,7 @@ impl ChatFormat {
     ///
     /// # Errors
     /// Keys of several formats or of none, in a sentence.
-    pub(crate) fn detect(object: &Map<String, Value>) -> Result<Self, String> {
+    pub fn detect(object: &Map<String, Value>) -> Result<Self, String> {
         let has = |key: &str| object.get(key).is_some_and(|value| !value.is_null() && *value != json!(""));
         let mut found = Vec::new();
         if let Some((key, list)) = list_of(object)? {

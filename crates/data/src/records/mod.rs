@@ -13,6 +13,8 @@ use std::io::BufRead;
 use std::ops::ControlFlow;
 use std::path::Path;
 
+use serde_json::{Map, Value};
+
 use crate::Error;
 use python::Object;
 use record::Take;
@@ -55,6 +57,15 @@ pub(crate) fn first_record(path: &Path) -> Result<Option<Record>, Error> {
     let mut first = None;
     walk(path, &mut |record| ControlFlow::Break(record.map(|record| first = Some(record))))?;
     Ok(first)
+}
+
+/// Returns the first object of a file of JSON lines, one JSON list or Parquet, plain or compressed; `None` if it
+/// has none.
+///
+/// # Errors
+/// A file that cannot be read, a first line that is no object.
+pub fn first_object(path: &Path) -> Result<Option<Map<String, Value>>, Error> {
+    Ok(first_record(path)?.map(|record| record.values))
 }
 
 /// Returns the first byte of a text that is no space; `None` if there is none near its start, and for

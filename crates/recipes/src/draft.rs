@@ -1,0 +1,68 @@
+//! A configuration before it is fitted to a device.
+
+use std::path::PathBuf;
+
+use crate::document::Document;
+use crate::paths::Directories;
+
+/// A configuration that was chosen for a job, and the reasons.
+#[derive(Clone, Debug)]
+pub struct Draft {
+    /// The configuration.
+    pub document: Document,
+    /// A line for each choice, with its reason.
+    pub choices: Vec<String>,
+}
+
+/// Settings of all jobs.
+#[derive(Clone, Debug)]
+pub struct JobOptions {
+    /// Paths, globs and folders of the data, relative to the current directory.
+    pub data: Vec<String>,
+    /// A tokenizer instead of the usual one.
+    pub tokenizer: Option<String>,
+    /// A chat template instead of the tokenizer's.
+    pub chat_template: Option<PathBuf>,
+    /// Whether the run is on a GPU.
+    pub on_gpu: bool,
+    /// The directories that paths are relative to.
+    pub directories: Directories,
+}
+
+impl Draft {
+    pub(crate) fn new(job: &str) -> Self {
+        let title = format!(
+            "Made by `plimsoll new {job}`. Every key is in docs/configuration.md; paths are relative to this file."
+        );
+        Self { document: Document::new(vec![title]), choices: Vec::new() }
+    }
+
+    pub(crate) fn choose(&mut self, choice: impl Into<String>) {
+        self.choices.push(choice.into());
+    }
+
+    /// Sets `data.kind` and `data.paths`.
+    pub(crate) fn set_data(&mut self, kind: &str, comment: &str, paths: &[String], options: &JobOptions) {
+        let paths: Vec<String> =
+            paths.iter().map(|path| options.directories.for_configuration(path)).collect();
+        self.document.set(config::Data::kind, kind, comment);
+        self.document.set(config::Data::paths, paths.as_slice(), "files and globs");
+    }
+
+    /// Sets the keys of the length of a step.
+    pub(crate) fn set_batch(&mut self, unit: &str, micro_batch: usize, global_batch: usize) {
+        let micro_comment = format!("{unit} in one pass");
+        self.document.set(config::Train::micro_batch_size, micro_batch, micro_comment);
+        let global_comment = format!("{unit} in a step, over all ranks");
+        self.document.set(config::Train::global_batch_size, global_batch, global_comment);
+    }
+
+    /// Sets the type of activations, on a GPU.
+    pub(crate) fn set_precision(&mut self, options: &JobOptions) {
+        if options.on_gpu {
+            let comment = "type of activations; masters, sums and the loss stay f32";
+            self.document.set(config::Precision::compute, "bf16", comment);
+            self.choose("precision.compute = \"bf16\": the device is a GPU");
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The configuration of a fine-tuning job.
+
+use config::{Data, DataKind, LoraSection, Optim, Preference, Train};
+
+use crate::draft::{Draft, JobOptions};
+use crate::error::{RecipeError, Result};
+use crate::found_data::{FoundData, find_data};
+use crate::model_folder::{ModelFolder, has_template};
+
+/// Most tokens in a sequence, of models that were made for more.
+const MOST_CONTEXT: usize = 2048;
+/// Samples in a step.
+const GLOBAL_BATCH: usize = 8;
+/// Rank of adapters, and their factor times the rank.
+const RANK: usize = 16;
+const ALPHA: f64 = 32.0;
+/// Steps of warm-up.
+const WARMUP: u64 = 10;
+/// Learning rates of adapters, whole models, and on preferences.
+const ADAPTER_RATE: f64 = 2e-4;
+const FULL_RATE: f64 = 2e-5;
+const PREFERENCE_RATE: f64 = 5e-6;
+
+/// Returns the configuration that fine-tunes the model in the folder `model`: adapters, or with `full` all of it.
+///
+/// # Errors
+/// No model, data of no known kind, or conversations without a chat template.
+pub fn finetune(model: &str, full: bool, options: &JobOptions) -> Result<Draft> {
+    let current = options.directories.current();
+    let folder = ModelFolder::open(current, model)?;
+    let found = find_data(current, &options.data)?;
+    let mut draft = Draft::new("finetune");
+    set_model(&mut draft, model, &folder, options);
+    set_adapters(&mut draft, full);
+    set_texts(&mut draft, &found, options);
+    set_tokenizer(&mut draft, model, &folder, &found, options)?;
+    set_training(&mut draft, full, found.kind);
+    draft.set_precision(options);
+    Ok(draft)
+}
+
+fn set_model(draft: &mut Draft, model: &str, folder: &ModelFolder, options: &JobOptions) {
+    draft.choose(format!("model: {model}, {}", folder.summary));
+    let from = options.directories.for_configuration(model);
+    draft.document.set("model.from", from, "folder with the sizes and first weights");
+    let context = folder.context.min(MOST_CONTEXT);
+    let made_for = folder.context;
+    draft.document.set("model.context", context, format!("tokens in a sequence; made for {made_for}"));
+    let reason = match context < made_for {
+        true => format!("the model was made for {made_for}, and memory grows with it"),
+        false => "as many as the model was made for".to_owned(),
+    };
+    draft.choose(format!("model.context = {context}: {reason}"));
+}
+
+fn set_adapters(draft: &mut Draft, full: bool) {
+    if full {
+        return draft.choose("all parameters are trained, as --full says");
+    }
+    draft.document.set(LoraSection::rank, RANK, "rank of the adapters, which alone are trained");
+    draft.document.set(LoraSection::alpha, ALPHA, "their factor is alpha / rank");
+    draft.choose(format!("lora.rank = {RANK}: adapters beside the frozen model; --full trains all of it"));
+}
+
+fn set_texts(draft: &mut Draft, found: &FoundData, options: &JobOptions) {
+    let comment = match found.kind {
+        DataKind::Chat => "conversations, of which the answers are learnt",
+        DataKind::Preference => "pairs of answers, of which the first is preferred",
+        DataKind::Tokens => "token shards",
+        _ => "plain text",
+    };
+    draft.choose(format!("data.kind = \"{}\": {}", found.kind.name(), found.summary));
+    draft.set_data(found.kind.name(), comment, &found.paths, options);
+    match found.kind {
+        DataKind::Chat => {
+            let document = &mut draft.document;
+            document.set(Data::pack_documents, true, "as many whole conversations as fit in a sequence");
+            document.set(Data::document_mask, true, "attention stays within a conversation");
+            draft.choose("data.pack_documents = true: sequences are filled with conversations, not padding");
+        }
+        DataKind::Preference => {
+            draft.document.set(Preference::loss, "dpo", "or \"ipo\", \"orpo\"");
+            draft.document.set(Preference::beta, 0.1, "larger: the model stays nearer to its start");
+            draft.choose("preference.loss = \"dpo\": the usual loss of pairs");
+        }
+        _ => {}
+    }
+    draft.document.set(Data::validation_fraction, 0.05, "part of the data that is held out");
+}
+
+/// Sets the tokenizer and the chat template that the command line names.
+///
+/// # Errors
+/// Messages without a chat template.
+fn set_tokenizer(
+    draft: &mut Draft,
+    model: &str,
+    folder: &ModelFolder,
+    found: &FoundData,
+    options: &JobOptions,
+) -> Result<()> {
+    let directories = &options.directories;
+    match &options.tokenizer {
+        Some(name) => {
+            let path = tokenizer_for(name, options);
+            draft.document.set(Data::tokenizer, path, "instead of the model's own");
+        }
+        None if folder.has_tokenizer => draft.choose(format!("tokenizer: tokenizer.json in {model}")),
+        None if found.kind == DataKind::Tokens => {}
+        None => draft.choose(format!(
+            "tokenizer: bytes, because {model} has no tokenizer.json; --tokenizer names one"
+        )),
+    }
+    if let Some(file) = &options.chat_template {
+        let path = directories.for_configuration(&file.to_string_lossy());
+        draft.document.set(Data::chat_template, path, "text that messages become");
+        return Ok(());
+    }
+    let of_tokenizer = options.tokenizer.as_ref().map(|name| has_template(&directories.current().join(name)));
+    if found.needs_template && !of_tokenizer.unwrap_or(folder.has_template) {
+        return Err(RecipeError::Refused(format!(
+            "{model}: it has no chat template (chat_template.jinja, or chat_template in \
+             tokenizer_config.json), by which messages become text: --chat-template FILE names one"
+        )));
+    }
+    Ok(())
+}
+
+/// Returns a tokenizer's name, or its path for the configuration.
+pub(crate) fn tokenizer_for(name: &str, options: &JobOptions) -> String {
+    match data::Tokenizer::NAMES.contains(&name) {
+        true => name.to_owned(),
+        false => options.directories.for_configuration(name),
+    }
+}
+
+fn set_training(draft: &mut Draft, full: bool, kind: DataKind) {
+    draft.document.set(Train::epochs, 1.0, "passes over the data, which decide the steps");
+    let unit = if kind == DataKind::Preference { "pairs" } else { "sequences" };
+    draft.set_batch(unit, GLOBAL_BATCH, GLOBAL_BATCH);
+    let (rate, reason) = match (kind, full) {
+        (DataKind::Preference, _) => (PREFERENCE_RATE, "usual for preferences"),
+        (_, true) => (FULL_RATE, "usual where the whole model is trained"),
+        (_, false) => (ADAPTER_RATE, "usual for adapters"),
+    };
+    draft.document.set(Optim::learning_rate, rate, "highest rate; it falls along a cosine");
+    draft.document.set(Optim::warmup_steps, WARMUP, "steps in which the rate rises");
+    draft.choose(format!("optim.learning_rate = {rate:e}: {reason}"));
+    if !full {
+        draft.document.set(Optim::weight_decay, 0.0, "adapters start near zero and need none");
+    }
+}

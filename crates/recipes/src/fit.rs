@@ -1,0 +1,182 @@
+//! The choice of settings with which a configuration fits a device, by planning.
+
+use std::path::Path;
+
+use config::{LoraBase, LoraSection, Memory, Optim, RunConfig, Train};
+use keys::Value;
+use plan::{PlanOptions, PlanReport, plan_run};
+
+use crate::document::Document;
+use crate::draft::Draft;
+use crate::error::{RecipeError, Result};
+
+/// Pieces of the loss.
+const LOSS_PIECES: u64 = 8;
+/// The part of a run that warm-up has at most is one over this.
+const WARMUP_PART: u64 = 10;
+/// The steps of plans that compare memory, which needs no count of epochs.
+const STEPS: &str = "train.steps=100";
+
+/// A configuration with its plan.
+#[derive(Debug)]
+pub struct Fitted {
+    /// The configuration.
+    pub document: Document,
+    /// Settings that were changed so that it fits, in the order of the changes.
+    pub changes: Vec<String>,
+    /// The plan.
+    pub report: PlanReport,
+}
+
+/// A setting that needs less memory.
+#[derive(Clone, Debug)]
+struct Change {
+    key: &'static str,
+    value: Value,
+    comment: &'static str,
+}
+
+/// The figures of a configuration that does not fit.
+#[derive(Debug)]
+struct Miss {
+    settings: String,
+    device: String,
+    needs: u64,
+    available: u64,
+}
+
+/// Fits a draft to a device: as it is, or with settings that need less memory, each beside those before it.
+/// `directory` is that of the configuration; `on_try` is called with each change that is tried.
+///
+/// # Errors
+/// A configuration that is wrong, data that cannot be read, or nothing fits.
+pub fn fit(
+    draft: &Draft,
+    directory: &Path,
+    options: &PlanOptions,
+    on_try: &mut dyn FnMut(&str),
+) -> Result<Fitted> {
+    let mut document = draft.document.clone();
+    let mut applied: Vec<&'static str> = Vec::new();
+    let mut nearest = match attempt(&document, directory, options)? {
+        Ok(()) => return finish(document, &applied, directory, options),
+        Err(miss) => miss,
+    };
+    for change in changes(&draft.document) {
+        let before = document.clone();
+        document.set(change.key, change.value, change.comment);
+        if parse(&document, directory, &[]).is_err() {
+            // A family without the key.
+            document = before;
+            continue;
+        }
+        on_try(&document.assignment(change.key));
+        if !applied.contains(&change.key) {
+            applied.push(change.key);
+        }
+        match attempt(&document, directory, options)? {
+            Ok(()) => return finish(document, &applied, directory, options),
+            Err(miss) if miss.needs < nearest.needs => nearest = miss,
+            Err(_) => {}
+        }
+    }
+    let Miss { settings, device, needs, available } = nearest;
+    Err(RecipeError::TooLarge { device, settings, needs, available })
+}
+
+/// Returns the settings that need less memory, in the order in which they are tried.
+fn changes(document: &Document) -> Vec<Change> {
+    let micro_batch = match document.get(Train::micro_batch_size) {
+        Some(Value::Integer(size)) => u64::try_from(*size).unwrap_or(1),
+        _ => 1,
+    };
+    let halves = std::iter::successors(Some(micro_batch / 2), |size| Some(size / 2));
+    let mut changes: Vec<Change> = halves
+        .take_while(|size| *size > 0)
+        .map(|size| Change {
+            key: Train::micro_batch_size,
+            value: size.into(),
+            comment: "as many as fit in one pass",
+        })
+        .collect();
+    changes.push(Change {
+        key: Memory::recompute,
+        value: "block".into(),
+        comment: "backward computes activations again, which saves memory",
+    });
+    changes.push(Change {
+        key: "model.loss_pieces",
+        value: LOSS_PIECES.into(),
+        comment: "the scores of all tokens are never in memory at once",
+    });
+    if document.get(LoraSection::rank).is_some() {
+        changes.push(Change {
+            key: LoraSection::base,
+            value: LoraBase::Nf4.name().into(),
+            comment: "the frozen matrices are kept in 4 bits",
+        });
+    }
+    changes
+}
+
+fn parse(document: &Document, directory: &Path, overrides: &[String]) -> Result<RunConfig> {
+    Ok(RunConfig::parse_made(&document.to_toml(), "the new configuration", directory, overrides)?)
+}
+
+/// Plans a configuration, and returns its figures if it does not fit.
+fn attempt(
+    document: &Document,
+    directory: &Path,
+    options: &PlanOptions,
+) -> Result<std::result::Result<(), Miss>> {
+    let report = plan_run(parse(document, directory, &[STEPS.to_owned()])?, options)?;
+    match report.refusal() {
+        None => Ok(Ok(())),
+        Some(_) => Ok(Err(miss(document, &report))),
+    }
+}
+
+fn miss(document: &Document, report: &PlanReport) -> Miss {
+    let keys = [Train::micro_batch_size, Memory::recompute, "model.loss_pieces", LoraSection::base];
+    let settings = keys.map(|key| document.assignment(key));
+    let settings: Vec<_> = settings.into_iter().filter(|text| !text.is_empty()).collect();
+    Miss {
+        settings: settings.join(", "),
+        device: report.device_model.clone(),
+        needs: report.fit.needs,
+        available: report.fit.available(),
+    }
+}
+
+/// Plans the whole run of a configuration that fits.
+fn finish(
+    mut document: Document,
+    applied: &[&'static str],
+    directory: &Path,
+    options: &PlanOptions,
+) -> Result<Fitted> {
+    let report = plan_run(parse(&document, directory, &[])?, options)?;
+    if report.refusal().is_some() {
+        let Miss { settings, device, needs, available } = miss(&document, &report);
+        return Err(RecipeError::TooLarge { device, settings, needs, available });
+    }
+    shorten_warmup(&mut document, report.steps);
+    let changes = applied.iter().map(|key| document.assignment(key)).collect();
+    Ok(Fitted { document, changes, report })
+}
+
+/// Lowers the steps of warm-up to a tenth of a short run.
+fn shorten_warmup(document: &mut Document, steps: u64) {
+    let most = (steps / WARMUP_PART).max(1);
+    let is_longer = match document.get(Optim::warmup_steps) {
+        Some(Value::Integer(warmup)) => *warmup > i128::from(most),
+        _ => false,
+    };
+    if is_longer {
+        document.set(
+            Optim::warmup_steps,
+            most,
+            format!("a tenth of the {steps} steps, in which the rate rises"),
+        );
+    }
+}

@@ -1,0 +1,72 @@
+//! Paths of a configuration, which are relative to its file.
+
+use std::path::{Component, Path, PathBuf};
+
+/// The directory in which a command runs, and the one of the configuration that it writes.
+#[derive(Clone, Debug)]
+pub struct Directories {
+    current: PathBuf,
+    file: PathBuf,
+}
+
+impl Directories {
+    /// Returns the directories of a configuration that is written to `file`, or of one that is printed.
+    ///
+    /// # Errors
+    /// A current directory that cannot be read.
+    pub fn of_file(file: Option<&Path>) -> std::io::Result<Self> {
+        Ok(Self::new(&std::env::current_dir()?, file))
+    }
+
+    /// Returns the directories of a configuration that a command in the absolute directory `current` writes to
+    /// `file`, or prints.
+    #[must_use]
+    pub fn new(current: &Path, file: Option<&Path>) -> Self {
+        let parent = file.and_then(Path::parent).unwrap_or(Path::new(""));
+        Self { file: normal(&current.join(parent)), current: normal(current) }
+    }
+
+    /// The directory of the configuration.
+    #[must_use]
+    pub fn of_configuration(&self) -> &Path {
+        &self.file
+    }
+
+    /// The directory in which the command runs.
+    #[must_use]
+    pub fn current(&self) -> &Path {
+        &self.current
+    }
+
+    /// Returns `path`, or a glob, for the configuration: an absolute one as it is, another one relative to the
+    /// configuration instead of the current directory.
+    #[must_use]
+    pub fn for_configuration(&self, path: &str) -> String {
+        if Path::new(path).is_absolute() || self.current == self.file {
+            return path.to_owned();
+        }
+        let target = normal(&self.current.join(path));
+        let shared = self.file.components().zip(target.components()).take_while(|(a, b)| a == b).count();
+        let up = self.file.components().skip(shared).map(|_| Component::ParentDir);
+        let down = target.components().skip(shared);
+        let relative: PathBuf = up.chain(down).collect();
+        match relative.as_os_str().is_empty() {
+            true => ".".to_owned(),
+            false => relative.to_string_lossy().into_owned(),
+        }
+    }
+}
+
+/// Returns the path without `.` and `..`, resolved by name only.
+fn normal(path: &Path) -> PathBuf {
+    let mut normal = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            // The root has no parent.
+            Component::ParentDir => drop(normal.pop()),
+            part => normal.push(part),
+        }
+    }
+    normal
+}

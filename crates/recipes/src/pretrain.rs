@@ -1,0 +1,138 @@
+//! The configuration of a pretraining job.
+
+use config::{Data, DataKind, Optim, Train};
+use telemetry::units::grouped;
+
+use crate::draft::{Draft, JobOptions};
+use crate::error::{RecipeError, Result};
+use crate::finetune::tokenizer_for;
+use crate::found_data::{FoundData, find_data};
+
+/// The sizes of a model, and how it is trained.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    layers: usize,
+    heads: usize,
+    width: usize,
+    context: usize,
+    rate: f64,
+    /// Parameters of its blocks.
+    parameters: u64,
+    global_batch: usize,
+}
+
+/// Shapes by size. The smallest is for a CPU and for little data.
+const SHAPES: [Shape; 4] = [
+    Shape::new(4, 4, 128, 128, 3e-3, 32),
+    Shape::new(6, 6, 384, 256, 1e-3, 64),
+    Shape::new(12, 12, 768, 1024, 6e-4, 256),
+    Shape::new(24, 16, 1024, 1024, 3e-4, 256),
+];
+/// Shapes that a CPU trains in reasonable time.
+const ON_CPU: usize = 1;
+/// Tokens of data for each parameter, from which a larger model is worth its time.
+const TOKENS_PER_PARAMETER: u64 = 10;
+/// Text of more bytes gets a tokenizer.
+const MOST_BYTES_AS_TOKENS: u64 = 20_000_000;
+/// Bytes of a token of GPT-2's tokenizer in English text, and of a token in shards.
+const BYTES_PER_TOKEN: u64 = 4;
+const BYTES_IN_SHARDS: u64 = 2;
+/// Bounds of the number of steps, which otherwise see each token once.
+const STEPS: (u64, u64) = (500, 50_000);
+
+impl Shape {
+    const fn new(layers: usize, heads: usize, width: usize, context: usize, rate: f64, batch: usize) -> Self {
+        let parameters = 12 * (layers * width * width) as u64;
+        Self { layers, heads, width, context, rate, parameters, global_batch: batch }
+    }
+}
+
+/// Returns the configuration that trains a language model from random weights.
+///
+/// # Errors
+/// Data of no known kind, or of one that is for fine-tuning.
+pub fn pretrain(options: &JobOptions) -> Result<Draft> {
+    let found = find_data(options.directories.current(), &options.data)?;
+    if !matches!(found.kind, DataKind::Text | DataKind::Tokens) {
+        return Err(RecipeError::Refused(format!(
+            "the data is {}: pretraining takes text or token shards; `plimsoll new finetune MODEL DATA` takes \
+             these",
+            found.summary
+        )));
+    }
+    let mut draft = Draft::new("pretrain");
+    draft.choose(format!("data.kind = \"{}\": {}", found.kind.name(), found.summary));
+    let tokens = set_tokenizer(&mut draft, &found, options);
+    let shape = shape(tokens, options);
+    set_model(&mut draft, shape, tokens, options);
+    set_training(&mut draft, shape, tokens);
+    draft.set_precision(options);
+    Ok(draft)
+}
+
+/// Sets data and tokenizer, and returns about how many tokens there are.
+fn set_tokenizer(draft: &mut Draft, found: &FoundData, options: &JobOptions) -> u64 {
+    let is_text = found.kind == DataKind::Text;
+    let comment = if is_text { "plain text" } else { "token shards" };
+    draft.set_data(found.kind.name(), comment, &found.paths, options);
+    let by_size = if found.bytes > MOST_BYTES_AS_TOKENS { "gpt2" } else { "bytes" };
+    let name = match &options.tokenizer {
+        Some(name) => Some(tokenizer_for(name, options)),
+        None if is_text => Some(by_size.to_owned()),
+        None => None,
+    };
+    if let Some(name) = &name {
+        draft.document.set(Data::tokenizer, name.as_str(), "\"bytes\", \"gpt2\" or a tokenizer.json");
+    }
+    match (&options.tokenizer, by_size) {
+        (None, "bytes") if is_text => draft.choose("data.tokenizer = \"bytes\": there is little text"),
+        (None, _) if is_text => draft.choose("data.tokenizer = \"gpt2\": there is much text"),
+        (None, _) => draft.choose("tokenizer: the one that made the shards, if files beside them tell"),
+        (Some(_), _) => {}
+    }
+    draft.document.set(Data::validation_fraction, 0.05, "part of the data that is held out");
+    match (is_text, name.as_deref()) {
+        (true, Some("bytes")) => found.bytes,
+        (true, _) => found.bytes / BYTES_PER_TOKEN,
+        (false, _) => found.bytes / BYTES_IN_SHARDS,
+    }
+}
+
+/// Returns the largest shape that the data is enough for, on a CPU one of the small ones.
+fn shape(tokens: u64, options: &JobOptions) -> Shape {
+    let most = if options.on_gpu { SHAPES.len() } else { ON_CPU };
+    let is_enough = |shape: &&Shape| shape.parameters * TOKENS_PER_PARAMETER <= tokens;
+    let [smallest, ..] = SHAPES;
+    SHAPES[..most].iter().rev().find(is_enough).copied().unwrap_or(smallest)
+}
+
+fn set_model(draft: &mut Draft, shape: Shape, tokens: u64, options: &JobOptions) {
+    let document = &mut draft.document;
+    document.set("model.kind", "llama", "RMS norms, rotary positions, gated feed-forward layers");
+    document.set("model.layers", shape.layers, "");
+    document.set("model.heads", shape.heads, "");
+    document.set("model.width", shape.width, "values in a token's vector");
+    document.set("model.context", shape.context, "tokens in a sequence");
+    let reason = match options.on_gpu {
+        true => format!("for about {} tokens", grouped(tokens)),
+        false => "on a CPU larger models take long".to_owned(),
+    };
+    let Shape { layers, width, context, .. } = shape;
+    draft.choose(format!("model: {layers} layers of width {width}, sequences of {context} tokens: {reason}"));
+}
+
+fn set_training(draft: &mut Draft, shape: Shape, tokens: u64) {
+    let tokens_per_step = (shape.global_batch * shape.context) as u64;
+    let (least, most) = STEPS;
+    let steps = (tokens / tokens_per_step).clamp(least, most);
+    let epochs = (steps * tokens_per_step) as f64 / tokens.max(1) as f64;
+    draft.document.set(Train::steps, steps, format!("about {epochs:.1} passes over the data"));
+    draft.choose(format!("train.steps = {steps}: about {epochs:.1} passes over the data"));
+    draft.set_batch("sequences", shape.global_batch, shape.global_batch);
+    let interval = (steps / 10).max(1);
+    draft.document.set(Train::validate_every, interval, "steps between validations");
+    draft.document.set(Optim::learning_rate, shape.rate, "highest rate; it falls along a cosine");
+    draft.document.set(Optim::warmup_steps, (steps / 50).max(20), "steps in which the rate rises");
+    draft.document.set(Optim::weight_decay, 0.1, "of matrices and embeddings");
+    draft.choose(format!("optim.learning_rate = {:e}: usual at this width", shape.rate));
+}

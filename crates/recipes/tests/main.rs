@@ -1,0 +1,38 @@
+//! Configurations for jobs, and from other trainers' files.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
+
+mod conversions;
+mod jobs;
+
+use std::path::{Path, PathBuf};
+
+use recipes::Document;
+use tempfile::TempDir;
+
+/// The project's root.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
+}
+
+/// Creates a directory with models in `models/`, and with conversations and pairs of answers in `data/`.
+fn directory() -> TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let link = |from: &str, to: &str| {
+        std::os::unix::fs::symlink(root().join(from), directory.path().join(to)).unwrap();
+    };
+    std::fs::create_dir(directory.path().join("data")).unwrap();
+    link("tests/golden/models", "models");
+    link("launch/recipes/chat/conversations.jsonl", "data/chat.jsonl");
+    link("launch/recipes/chat/pairs.jsonl", "data/pairs.jsonl");
+    link("launch/recipes/chat/template.jinja", "template.jinja");
+    directory
+}
+
+/// Asserts the values of keys, as `key = value`; a key with an empty value is not set.
+fn assert_settings(document: &Document, name: &str, settings: &[&str]) {
+    for setting in settings {
+        let (key, _) = setting.split_once(" = ").unwrap_or_else(|| panic!("{setting}"));
+        let expected = if setting.ends_with(" = ") { "" } else { setting };
+        assert_eq!(document.assignment(key), expected, "{name}\n{}", document.to_toml());
+    }
+}
