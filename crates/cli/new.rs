@@ -12,6 +12,8 @@ use crate::outputs::{Force, Kind, Output};
 
 /// The most bytes of another trainer's file.
 const MOST_BYTES: u64 = 1 << 20;
+/// Compute capability of GPUs from which on they have bf16.
+const WITH_BF16: (u32, u32) = (8, 0);
 
 /// Write a configuration to begin with, for a job on your data and device, or from another trainer's file
 ///
@@ -72,8 +74,8 @@ struct JobArgs {
     /// The data: files, globs or folders.
     #[arg(required = true)]
     data: Vec<String>,
-    /// Device to fit and predict, as `plimsoll plan` takes it: auto, cpu, cuda, the name of a GPU that need not
-    /// be here, such as rtx-4090 or h100-80gb, or a file of `plimsoll plan --describe`.
+    /// Device that the run is to fit, as `plimsoll plan` takes it: auto, cpu, cuda, the name of a GPU that need
+    /// not be here, such as rtx-4090 or h100-80gb, or a file of `plimsoll plan --describe`.
     #[arg(long, value_name = "DEVICE|FILE.toml", default_value = "auto")]
     device: String,
     #[command(flatten)]
@@ -169,9 +171,11 @@ fn new_job(
     let target = Target::open(&args.file, default)?;
     let directories = target.directories()?;
     let device = PlanOptions { target: PlanTarget::from_argument(&args.device)?, capacity: None };
-    let on_gpu = device.target.device(None, DeviceRanks::ALONE)?.is_gpu();
+    let planned_device = device.target.device(None, DeviceRanks::ALONE)?;
+    let type_of_gpu = || if planned_device.compute_capability >= WITH_BF16 { "bf16" } else { "f16" };
+    let half = planned_device.is_gpu().then(type_of_gpu);
     let options =
-        JobOptions { data: args.data.clone(), tokenizer: None, chat_template: None, on_gpu, directories };
+        JobOptions { data: args.data.clone(), tokenizer: None, chat_template: None, half, directories };
     let draft = make(&options)?;
     for choice in &draft.choices {
         target.say(choice)?;

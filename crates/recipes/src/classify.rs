@@ -48,7 +48,7 @@ fn set_model(draft: &mut Draft, classes: usize, side: usize, is_small: bool) {
 
 fn set_training(draft: &mut Draft, is_small: bool, options: &JobOptions) {
     let usual = if is_small { SMALL_BATCH } else { LARGE_BATCH };
-    let batch = if options.on_gpu { usual } else { usual / 4 };
+    let batch = if options.on_gpu() { usual } else { usual / 4 };
     let rate = RATE * batch as f64 / LARGE_BATCH as f64;
     let decay = if is_small { 5e-4 } else { 1e-4 };
     draft.document.set(Train::epochs, EPOCHS, "passes over the images, which decide the steps");

@@ -23,10 +23,16 @@ pub struct JobOptions {
     pub tokenizer: Option<String>,
     /// A chat template instead of the tokenizer's.
     pub chat_template: Option<PathBuf>,
-    /// Whether the run is on a GPU.
-    pub on_gpu: bool,
+    /// The half-precision type of the device, if it is a GPU: "bf16", or "f16" for an old one.
+    pub half: Option<&'static str>,
     /// The directories that paths are relative to.
     pub directories: Directories,
+}
+
+impl JobOptions {
+    pub(crate) fn on_gpu(&self) -> bool {
+        self.half.is_some()
+    }
 }
 
 impl Draft {
@@ -59,10 +65,10 @@ impl Draft {
 
     /// Sets the type of activations, on a GPU.
     pub(crate) fn set_precision(&mut self, options: &JobOptions) {
-        if options.on_gpu {
+        if let Some(half) = options.half {
             let comment = "type of activations; masters, sums and the loss stay f32";
-            self.document.set(config::Precision::compute, "bf16", comment);
-            self.choose("precision.compute = \"bf16\": the device is a GPU");
+            self.document.set(config::Precision::compute, half, comment);
+            self.choose(format!("precision.compute = \"{half}\": the device is a GPU"));
         }
     }
 }

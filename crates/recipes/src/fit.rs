@@ -76,7 +76,7 @@ pub fn fit(
         }
         match attempt(&document, directory, options)? {
             Ok(()) => return finish(document, &applied, directory, options),
-            Err(miss) if miss.needs < nearest.needs => nearest = miss,
+            Err(miss) if miss.needs <= nearest.needs => nearest = miss,
             Err(_) => {}
         }
     }

@@ -9,7 +9,7 @@
 //!
 //! let directories = Directories::of_file(Some("finetune.toml".as_ref()))?;
 //! let data = vec!["conversations.jsonl".to_owned()];
-//! let options = JobOptions { data, tokenizer: None, chat_template: None, on_gpu: true, directories };
+//! let options = JobOptions { data, tokenizer: None, chat_template: None, half: Some("bf16"), directories };
 //! let draft = finetune("Llama-3.2-1B-Instruct", false, &options)?;
 //! let target = plan::PlanTarget::from_argument("rtx-4090")?;
 //! let device = plan::PlanOptions { target, capacity: None };

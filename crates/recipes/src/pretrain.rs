@@ -75,20 +75,19 @@ fn set_tokenizer(draft: &mut Draft, found: &FoundData, options: &JobOptions) -> 
     let is_text = found.kind == DataKind::Text;
     let comment = if is_text { "plain text" } else { "token shards" };
     draft.set_data(found.kind.name(), comment, &found.paths, options);
-    let by_size = if found.bytes > MOST_BYTES_AS_TOKENS { "gpt2" } else { "bytes" };
-    let name = match &options.tokenizer {
-        Some(name) => Some(tokenizer_for(name, options)),
-        None if is_text => Some(by_size.to_owned()),
-        None => None,
+    let (name, reason) = match &options.tokenizer {
+        Some(name) => (Some(tokenizer_for(name, options)), "as --tokenizer says"),
+        None if !is_text => of_shards(found, options),
+        None if found.bytes > MOST_BYTES_AS_TOKENS => (Some("gpt2".to_owned()), "there is much text"),
+        None => (Some("bytes".to_owned()), "there is little text"),
     };
-    if let Some(name) = &name {
-        draft.document.set(Data::tokenizer, name.as_str(), "\"bytes\", \"gpt2\" or a tokenizer.json");
-    }
-    match (&options.tokenizer, by_size) {
-        (None, "bytes") if is_text => draft.choose("data.tokenizer = \"bytes\": there is little text"),
-        (None, _) if is_text => draft.choose("data.tokenizer = \"gpt2\": there is much text"),
-        (None, _) => draft.choose("tokenizer: the one that made the shards, if files beside them tell"),
-        (Some(_), _) => {}
+    match &name {
+        Some(name) => {
+            let comment = "\"bytes\", \"gpt2\" or a tokenizer.json";
+            draft.document.set(Data::tokenizer, name.as_str(), comment);
+            draft.choose(format!("{}: {reason}", draft.document.assignment(Data::tokenizer)));
+        }
+        None => draft.choose(format!("tokenizer: {reason}")),
     }
     draft.document.set(Data::validation_fraction, 0.05, "part of the data that is held out");
     match (is_text, name.as_deref()) {
@@ -98,9 +97,17 @@ fn set_tokenizer(draft: &mut Draft, found: &FoundData, options: &JobOptions) -> 
     }
 }
 
+/// Returns the tokenizer of token shards if it must be written, and the reason.
+fn of_shards(found: &FoundData, options: &JobOptions) -> (Option<String>, &'static str) {
+    match data::Tokenizer::beside_shards(options.directories.current(), &found.paths) {
+        Some(_) => (None, "the one that the files beside the shards name"),
+        None => (Some("gpt2".to_owned()), "no file beside the shards names theirs, and GPT-2's is usual"),
+    }
+}
+
 /// Returns the largest shape that the data is enough for, on a CPU one of the small ones.
 fn shape(tokens: u64, options: &JobOptions) -> Shape {
-    let most = if options.on_gpu { SHAPES.len() } else { ON_CPU };
+    let most = if options.on_gpu() { SHAPES.len() } else { ON_CPU };
     let is_enough = |shape: &&Shape| shape.parameters * TOKENS_PER_PARAMETER <= tokens;
     let [smallest, ..] = SHAPES;
     SHAPES[..most].iter().rev().find(is_enough).copied().unwrap_or(smallest)
@@ -113,7 +120,7 @@ fn set_model(draft: &mut Draft, shape: Shape, tokens: u64, options: &JobOptions)
     document.set("model.heads", shape.heads, "");
     document.set("model.width", shape.width, "values in a token's vector");
     document.set("model.context", shape.context, "tokens in a sequence");
-    let reason = match options.on_gpu {
+    let reason = match options.on_gpu() {
         true => format!("for about {} tokens", grouped(tokens)),
         false => "on a CPU larger models take long".to_owned(),
     };

@@ -14,7 +14,7 @@ fn options(directory: &Path, file: &str, data: &[&str], on_gpu: bool) -> JobOpti
         data: data.iter().map(|path| (*path).to_owned()).collect(),
         tokenizer: None,
         chat_template: None,
-        on_gpu,
+        half: on_gpu.then_some("bf16"),
         directories: Directories::new(directory, Some(Path::new(file))),
     }
 }
@@ -78,7 +78,11 @@ fn each_job_has_a_configuration() {
             &pretrain,
             &["data.kind = \"text\"", "data.tokenizer = \"bytes\"", "model.width = 128"],
         ),
-        ("data/*.bin", &pretrain, &["data.kind = \"tokens\"", "data.paths = [\"../data/*.bin\"]"]),
+        (
+            "data/*.bin",
+            &pretrain,
+            &["data.kind = \"tokens\"", "data.tokenizer = \"gpt2\"", "data.paths = [\"../data/*.bin\"]"],
+        ),
     ];
     for (data, make, settings) in cases {
         let options = options(path, "runs/new.toml", &[data], false);

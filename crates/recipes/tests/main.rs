@@ -14,13 +14,16 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_owned()
 }
 
-/// Creates a directory with models in `models/`, and with conversations and pairs of answers in `data/`.
+/// Creates a directory with models in `models/`, and with conversations and pairs of answers in `data/`,
+/// and an empty one for configurations.
 fn directory() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     let link = |from: &str, to: &str| {
         std::os::unix::fs::symlink(root().join(from), directory.path().join(to)).unwrap();
     };
-    std::fs::create_dir(directory.path().join("data")).unwrap();
+    for name in ["data", "runs"] {
+        std::fs::create_dir(directory.path().join(name)).unwrap();
+    }
     link("tests/golden/models", "models");
     link("launch/recipes/chat/conversations.jsonl", "data/chat.jsonl");
     link("launch/recipes/chat/pairs.jsonl", "data/pairs.jsonl");

@@ -57,7 +57,7 @@ pub(super) const DEFAULTS: &[ForeignDefault] = &[
         &["disable_gradient_checkpointing", "gradient_checkpointing"],
     ),
 ];
-/// Those of adapters.
+/// Defaults of adapters.
 pub(super) const ADAPTER_DEFAULTS: &[ForeignDefault] =
     &[ForeignDefault::count(LoraSection::rank, 8, &["lora_rank"])];
 

@@ -50,15 +50,16 @@ pub(super) const DEFAULTS: &[ForeignDefault] = &[
     ForeignDefault::count(Train::seed, 42, &["seed"]),
     ForeignDefault::count("model.context", 1024, &["max_length", "max_seq_length"]),
 ];
-/// Those of adapters.
+/// Defaults of adapters.
 pub(super) const ADAPTER_DEFAULTS: &[ForeignDefault] = &[
     ForeignDefault::count(LoraSection::rank, 16, &["lora_r"]),
     ForeignDefault::number(LoraSection::alpha, 32.0, &["lora_alpha"]),
     ForeignDefault::number(LoraSection::dropout, 0.05, &["lora_dropout"]),
 ];
-/// Those of a learning rate: of conversations, and of pairs.
+/// Defaults of the learning rate on conversations and texts.
 pub(super) const RATE: &[ForeignDefault] =
     &[ForeignDefault::number(Optim::learning_rate, 2e-5, &["learning_rate"])];
+/// Defaults of the learning rate on pairs of answers.
 pub(super) const PAIR_RATE: &[ForeignDefault] =
     &[ForeignDefault::number(Optim::learning_rate, 1e-6, &["learning_rate"])];
 
