@@ -6,12 +6,13 @@ use std::ops::Range;
 use tensor::ops::block_codes::Alphabet;
 
 use crate::error::NnError;
-use crate::family::MOST_EXTENT;
 use crate::hugging_face::{FolderTensor, HuggingFaceModel};
 use crate::lora_terms::{LoraScaling, Patterns, Term};
 use crate::saved_modules::SavedModules;
 use crate::targets::Target;
 
+/// The highest rank of a module.
+const MOST_RANK: usize = 1 << 24;
 /// The ends of the names of an adapter's matrices.
 const MATRICES: [&str; 2] = [".lora_A.weight", ".lora_B.weight"];
 
@@ -78,8 +79,8 @@ impl Lora {
     /// # Errors
     /// Another text, in a sentence.
     pub fn with_rank_pattern(self, texts: &[String]) -> Result<Self, String> {
-        let rank = |text: &str| text.parse().ok().filter(|r| (1..=MOST_EXTENT as usize).contains(r));
-        Ok(Lora { ranks: Patterns::parse(texts, "a rank", rank)?, ..self })
+        let read = |text: &str| text.parse().ok().filter(|r| (1..=MOST_RANK).contains(r));
+        Ok(Lora { ranks: Patterns::parse(texts, "a rank", read)?, ..self })
     }
 
     /// Returns the same adapters with other numerators of the factor of some modules, as in `q_proj=16`.

@@ -106,7 +106,7 @@ mod tests {
 
     fn ranks(texts: &[&str]) -> Result<Patterns<usize>, String> {
         let texts: Vec<_> = texts.iter().map(|text| (*text).to_owned()).collect();
-        Patterns::parse(&texts, "a rank", |text| text.parse().ok().filter(|rank| *rank > 0))
+        Patterns::parse(&texts, "a rank", |text| text.parse().ok().filter(|r| *r > 0))
     }
 
     #[test]

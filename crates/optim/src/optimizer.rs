@@ -9,7 +9,7 @@ use crate::group::{Call, Group, GroupOptions};
 use crate::slot::Slot;
 use crate::state_array::NamedState;
 
-/// Updates parameters in place.
+/// Updates the weights of parameters, group by group.
 #[derive(Debug)]
 pub struct Optimizer {
     slots: Vec<Slot>,

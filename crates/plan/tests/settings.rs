@@ -105,6 +105,10 @@ fn settings_without_effect_are_named() {
             &["lora.rank=0", "lora.alpha=32", "lora.targets=['c_attn']"],
             &["lora.targets has no effect with lora.rank = 0", "lora.alpha has no effect with lora.rank = 0"],
         ),
+        (
+            &["lora.rank=0", "lora.scaling=rslora", "lora.b_learning_rate=16"],
+            &["lora.scaling has no effect with lora.rank = 0", "lora.b_learning_rate has no effect"],
+        ),
         (&["lora.rank=8", "lora.alpha=32"], &[]),
         (&["checkpoint.minutes=0", "checkpoint.keep=5"], &["checkpoint.keep has no effect"]),
         (&["telemetry.listen_publicly=true"], &["telemetry.listen_publicly has no effect without"]),

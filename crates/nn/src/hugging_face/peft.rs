@@ -184,11 +184,11 @@ impl Lora {
 
     /// Returns the ranks and numerators of modules that have others than most, by key.
     fn patterns(&self, tensors: &[FolderTensor]) -> impl Iterator<Item = (&'static str, Value)> {
-        let rank = |module: &str| Some(self.rank_of(module)).filter(|r| *r != self.r).map(Value::from);
+        let r = |module: &str| Some(self.rank_of(module)).filter(|r| *r != self.r).map(Value::from);
         let alpha =
             |module: &str| Some(self.alpha_of(module)).filter(|alpha| *alpha != self.alpha).map(number);
         let patterns = [
-            ("rank_pattern", peft_patterns::written(adapted(tensors), rank)),
+            ("rank_pattern", peft_patterns::written(adapted(tensors), r)),
             ("alpha_pattern", peft_patterns::written(adapted(tensors), alpha)),
         ];
         let is_set = |(_, values): &(_, Map<_, _>)| !values.is_empty();
