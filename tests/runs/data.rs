@@ -83,6 +83,13 @@ const CHATS: &[Row] = &[
         &["data.pack_documents=true", "data.document_mask=true", "lora.rank=2"],
         &[&["parallel.data=1"], &["parallel.data=4", SHARDED], &["parallel.pipeline=2", ZERO_BUBBLE, BLOCK]],
     ),
+    // Without validation, and prompts learnt too.
+    (
+        CHAT,
+        &["data.validation_fraction=0", "data.train_on=all"],
+        &[&["parallel.data=1"], &["parallel.data=3", ZERO_3], &["parallel.pipeline=2", "parallel.data=2"]],
+    ),
+    (CHAT, &["data.validation_fraction=0", "memory.empty_cache_every=2", "parallel.data=2"], ONCE),
     // Verified, of experts, and in a pipeline.
     (CHAT, &["parallel.data=2", SHARDED], ONCE),
     (

@@ -39,6 +39,8 @@ const PREFERENCES: &[Row] = &[
     (PREFERENCE, &["preference.loss=orpo", "parallel.data=2", SHARDED, "memory.empty_cache_every=2"], ONCE),
     (PREFERENCE, &["preference.loss=ipo", "memory.empty_cache_every=2", "train.validate_every=1"], ONCE),
     (PREFERENCE, &["parallel.tensor=2", "parallel.tensor_lanes=2", "memory.preallocate=true"], ONCE),
+    (PREFERENCE, &["data.validation_paths=[]", "data.validation_fraction=0", "parallel.data=2"], ONCE),
+    (PREFERENCE, &["data.validation_paths=[]", "data.validation_split=shuffled", "parallel.data=2"], ONCE),
     // Ranks that score unequal numbers of micro-batches, and some that score none.
     (PREFERENCE, &["parallel.data=5", "train.global_batch_size=5", "parallel.lanes=5"], ONCE),
     (PREFERENCE, &["parallel.data=4", "train.micro_batch_size=5", "train.global_batch_size=20"], ONCE),

@@ -14,6 +14,7 @@ use crate::check_offload::check_offload;
 use crate::check_preference::check_preference;
 use crate::check_schedule::check_schedule;
 use crate::check_tensor::check_tensor_lanes;
+use crate::check_validation::check_validation;
 use crate::choices::{
     DataKind, LoraBase, MatmulPrecision, OnSpike, OptimKind, PartitionPolicy, RecomputePolicy, StateType,
 };
@@ -34,10 +35,7 @@ pub(crate) fn check(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     check_experts(raw, config)?;
     check_preference(raw, config)?;
     check_schedule(raw, config)?;
-    if config.train.patience > 0 && config.train.validate_every == 0 {
-        let reason = "train.patience needs train.validate_every, which is 0".to_owned();
-        return Err(raw.conflict(&[Train::patience], reason));
-    }
+    check_validation(raw, config)?;
     if config.optim.min_learning_rate > config.optim.learning_rate {
         let reason = format!(
             "optim.min_learning_rate = {} is above optim.learning_rate = {}",

@@ -40,6 +40,7 @@ mod check_offload;
 mod check_preference;
 mod check_schedule;
 mod check_tensor;
+mod check_validation;
 mod choices;
 mod default_notes;
 mod fine_tuning;

@@ -95,7 +95,19 @@ impl RunConfig {
     /// The replicas that run the micro-batches of a validation, in turn.
     #[must_use]
     pub fn validation_assignment(&self) -> Assignment {
-        self.in_turn(self.train.validation_micro_batches as usize)
+        self.in_turn(self.validation_micro_batches() as usize)
+    }
+
+    /// Returns whether there is validation data: files of it, or a part of the others.
+    #[must_use]
+    pub fn validates(&self) -> bool {
+        self.data.validation_fraction > 0.0 || !self.data.validation_paths.is_empty()
+    }
+
+    /// Number of micro-batches of a validation; 0 without validation data.
+    #[must_use]
+    pub fn validation_micro_batches(&self) -> u64 {
+        if self.validates() { self.train.validation_micro_batches } else { 0 }
     }
 
     /// Returns whether weights come and go by block: each rank keeps a shard of them, or host memory does.

@@ -1,6 +1,9 @@
 //! The conversations or pairs that are held out for validation.
 
-use data::{HoldOut, ValidationSplit};
+use data::{
+    Answered, ChatOptions, ChatSource, Conversation, Error, HoldOut, Pair, PairOptions, PairSource, Source,
+    ValidationSplit,
+};
 
 /// Files of 5, 1, 0 and 4 numbers, counted up.
 fn files() -> Vec<Vec<u32>> {
@@ -48,4 +51,42 @@ fn a_shuffled_split_is_a_sample_by_the_seed() {
     // Not the end: some of each half.
     let early = of_seeds[0].iter().filter(|number| **number < 50).count();
     assert!((4..22).contains(&early), "{:?}", of_seeds[0]);
+}
+
+/// Without micro-batches of validation nothing needs to be held out; with some, it is refused.
+#[test]
+fn a_source_without_validation_needs_no_held_out_part() {
+    let conversation = Conversation { tokens: vec![1, 2], answers: vec![false, true] };
+    let answered = || Answered { tokens: vec![1, 2], answer: 1 };
+    let pair = Pair { chosen: answered(), rejected: answered() };
+    let (context, micro_batch, seed) = (4, 1, 1);
+    for validation_micro_batches in [0, 1] {
+        let chat = ChatOptions {
+            context,
+            micro_batch,
+            seed,
+            validation_micro_batches,
+            repeats_validation: false,
+            packs: false,
+            masks: false,
+            marks_tokens: false,
+        };
+        let pairs = PairOptions {
+            context,
+            micro_batch,
+            seed,
+            validation_micro_batches,
+            learns_prompts: false,
+            marks_tokens: false,
+        };
+        let figures = |source: &dyn Source| (source.held_out_sequences(), source.validation_micro_batches());
+        let chat = ChatSource::new(vec![conversation.clone()], Vec::new(), chat);
+        let pairs = PairSource::new(vec![pair.clone()], Vec::new(), pairs);
+        for made in [chat.map(|source| figures(&source)), pairs.map(|source| figures(&source))] {
+            match validation_micro_batches {
+                0 => assert_eq!(made.unwrap(), (Some(0), 0)),
+                _ => assert!(matches!(made, Err(Error::NoAnswers { context: 4 })), "{made:?}"),
+            }
+        }
+    }
 }

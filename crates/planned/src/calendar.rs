@@ -21,6 +21,8 @@ pub struct Calendar {
     /// Number of steps.
     pub steps: u64,
     validate_every: u64,
+    /// Whether there is no validation data, so that no validation follows the last step either.
+    never_validates: bool,
     save_every: u64,
     empty_every: u64,
     verify_every: u64,
@@ -36,6 +38,7 @@ impl Calendar {
         Calendar {
             steps: train.steps,
             validate_every: train.validate_every,
+            never_validates: !config.validates(),
             save_every: checkpoint.every,
             empty_every: memory.empty_cache_every,
             verify_every: train.verify_every,
@@ -50,8 +53,11 @@ impl Calendar {
     }
 
     /// Returns whether a validation follows step `step`, counted from 0: every `validate_every` steps, and
-    /// after the last.
+    /// after the last, if there is validation data.
     pub fn validates_after(&self, step: u64) -> bool {
+        if self.never_validates {
+            return false;
+        }
         let due = self.validate_every > 0 && (step + 1).is_multiple_of(self.validate_every);
         due || step + 1 == self.steps
     }
@@ -100,6 +106,9 @@ impl Calendar {
     /// Returns the first step after `step` that a validation follows (`validates`) or does not; `None` if
     /// there is no such step.
     fn next_validating(&self, step: u64, validates: bool) -> Option<u64> {
+        if self.never_validates {
+            return None;
+        }
         let after = step.saturating_add(1);
         if !validates {
             // Two consecutive steps are both validated only at the end, unless all are.
@@ -143,15 +152,23 @@ mod tests {
         for steps in 1..12 {
             let pairs = (0..6).flat_map(|first| (0..4).map(move |second| (first, second)));
             let all = pairs.flat_map(|(first, second)| (0..4).map(move |third| (first, second, third)));
-            for (validate_every, empty_every, verify_every) in all {
-                let calendar =
-                    Calendar { steps, validate_every, empty_every, verify_every, ..Calendar::default() };
+            let all = all.flat_map(|every| [(every, false), (every, true)]);
+            for ((validate_every, empty_every, verify_every), never_validates) in all {
+                let calendar = Calendar {
+                    steps,
+                    validate_every,
+                    never_validates,
+                    empty_every,
+                    verify_every,
+                    ..Calendar::default()
+                };
                 for step in 0..steps {
                     let of = |step: u64| {
                         let validates = validate_every > 0 && (step + 1).is_multiple_of(validate_every);
                         let empties = empty_every > 0 && (step + 1).is_multiple_of(empty_every);
                         let verifies = verify_every > 0 && (step + 1).is_multiple_of(verify_every);
-                        StepKind { verifies, empties, validates: validates || step + 1 == steps }
+                        let validates = !never_validates && (validates || step + 1 == steps);
+                        StepKind { verifies, empties, validates }
                     };
                     assert_eq!(calendar.kind(step), of(step), "{calendar:?} {step}");
                     let expected = (step + 1..steps).find(|later| of(*later) != of(step));

@@ -141,8 +141,9 @@ section! {
             .any_bits()
             .local();
         /// The fraction of the text, at its end, of conversations or pairs, by `validation_split`, or of the
-        /// images, at random, that is held out for validation if `validation_paths` names nothing.
-        validation_fraction: f64 = Row::number(Interval::Inside).default("0.05").only(Data::kind, FILES);
+        /// images, at random, that is held out for validation if `validation_paths` names nothing. With 0,
+        /// conversations and pairs have no validation.
+        validation_fraction: f64 = Row::number(Interval::Fraction).default("0.05").only(Data::kind, FILES);
         /// The conversations or pairs that are held out: the "end" of all files together; "shuffled", a random
         /// sample of all, by `train.seed`; or "per-file", the end of each file, which keeps at least one.
         validation_split: ValidationSplit = choice!(ValidationSplit, ValidationSplit::ALL)

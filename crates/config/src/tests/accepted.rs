@@ -62,6 +62,19 @@ fn roles_are_read_in_any_order() {
 }
 
 #[test]
+fn conversations_without_a_held_out_part_have_no_validation() {
+    let text = "[data]\nkind = \"chat\"\npaths = [\"a\"]\n";
+    for (sets, count) in [
+        (&[][..], 8),
+        (&["data.validation_fraction=0"][..], 0),
+        (&["data.validation_fraction=0", "data.validation_paths=['b']"], 8),
+    ] {
+        let config = parse(text, sets).unwrap();
+        assert_eq!((config.validates(), config.validation_micro_batches()), (count > 0, count), "{sets:?}");
+    }
+}
+
+#[test]
 fn the_path_of_a_profile_is_relative_to_the_configuration() {
     let named =
         |sets: &[&str]| parse(&format!("{LEAST}[parallel]\nprofile = \"a/../times.toml\"\n"), sets).unwrap();

@@ -156,8 +156,8 @@ fn values_out_of_range_are_refused() {
             "quick.toml:2: optim.epsilon = 1e-60 is not a positive number in the range of f32",
         ),
         (
-            "[data]\nvalidation_fraction = 0\n",
-            "quick.toml:2: data.validation_fraction = 0 is not a number above 0 and below 1",
+            "[data]\nvalidation_fraction = 1\n",
+            "quick.toml:2: data.validation_fraction = 1 is not a number from 0 to below 1",
         ),
         (
             "[model]\nkind = \"gtp\"\n",

@@ -40,14 +40,18 @@ pub struct PairSource {
 
 impl PairSource {
     /// Cuts pairs into sequences. A pair with an answer that begins beyond `context` tokens is left out.
+    /// Without validation micro-batches there may be no validation pair.
     ///
     /// # Errors
     /// Sizes that are zero or too large; a split of which nothing is left.
     pub fn new(training: Vec<Pair>, validation: Vec<Pair>, options: PairOptions) -> Result<Self, Error> {
         checked_shape(2 * options.micro_batch, options.context)?;
         let key = key_of_name(options.seed, "data.order");
-        let (training, of_training) = cut(training, options.context)?;
-        let (validation, of_validation) = cut(validation, options.context)?;
+        let (training, of_training) = cut(training, options.context);
+        let (validation, of_validation) = cut(validation, options.context);
+        if training.is_empty() || (validation.is_empty() && options.validation_micro_batches > 0) {
+            return Err(Error::NoAnswers { context: options.context });
+        }
         Ok(Self { options, key, training, validation, cut: [of_training, of_validation] })
     }
 
@@ -130,7 +134,7 @@ impl PairSource {
 }
 
 /// Cuts the ends of sequences of more than `context` inputs, and leaves out pairs that then lack an answer.
-fn cut(mut pairs: Vec<Pair>, context: usize) -> Result<(Vec<Pair>, CutFigures), Error> {
+fn cut(mut pairs: Vec<Pair>, context: usize) -> (Vec<Pair>, CutFigures) {
     let (window, mut figures) = (context + 1, CutFigures::default());
     // The first token is no target.
     let has_answer = |answered: &Answered| answered.answer.max(1) < answered.tokens.len();
@@ -143,7 +147,7 @@ fn cut(mut pairs: Vec<Pair>, context: usize) -> Result<(Vec<Pair>, CutFigures), 
         figures.add(is_kept, cut);
         is_kept
     });
-    if pairs.is_empty() { Err(Error::NoAnswers { context }) } else { Ok((pairs, figures)) }
+    (pairs, figures)
 }
 
 /// Fills one sequence, and returns the position of the answer's first target.

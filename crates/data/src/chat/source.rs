@@ -54,7 +54,7 @@ struct Rows {
 
 impl ChatSource {
     /// Cuts conversations into sequences. A conversation without an answer within `context` tokens is left
-    /// out.
+    /// out. Without validation micro-batches there may be no validation conversation.
     ///
     /// # Errors
     /// Sizes that are zero or too large; a split of which nothing is left.
@@ -65,7 +65,10 @@ impl ChatSource {
     ) -> Result<Self, Error> {
         checked_shape(options.micro_batch, options.context)?;
         let key = key_of_name(options.seed, "data.order");
-        let (training, validation) = (Rows::new(training, options)?, Rows::new(validation, options)?);
+        let (training, validation) = (Rows::new(training, options), Rows::new(validation, options));
+        if training.rows.is_empty() || (validation.rows.is_empty() && options.validation_micro_batches > 0) {
+            return Err(Error::NoAnswers { context: options.context });
+        }
         Ok(Self { options, key, training, validation })
     }
 
@@ -134,7 +137,7 @@ impl ChatSource {
 }
 
 impl Rows {
-    fn new(mut conversations: Vec<Conversation>, options: ChatOptions) -> Result<Self, Error> {
+    fn new(mut conversations: Vec<Conversation>, options: ChatOptions) -> Self {
         let (window, mut cut) = (options.context + 1, CutFigures::default());
         conversations.retain_mut(|Conversation { tokens, answers }| {
             let beyond = answers.iter().skip(window).filter(|is_answer| **is_answer).count();
@@ -160,15 +163,12 @@ impl Rows {
                 }
             }
         }
-        if rows.is_empty() {
-            return Err(Error::NoAnswers { context: options.context });
-        }
         let targets = rows.iter().map(|row| {
             let answers = conversations[row.clone()].iter().flat_map(|conversation| &conversation.answers);
             // The first token of a sequence is no target.
             answers.skip(1).take(options.context).filter(|is_answer| **is_answer).count() as u64
         });
-        Ok(Self { targets: targets.collect(), conversations, rows, cut })
+        Self { targets: targets.collect(), conversations, rows, cut }
     }
 
     /// Number of tokens of a sequence, of which the last may be a target alone.

@@ -92,7 +92,15 @@ pub(super) fn check_own(trained: &Trained, options: &EvaluateOptions) -> Result<
         let text = format!("{}: it has no data of its own: --data FILE", options.model.display());
         return Err(RunError::Refused(text));
     }
-    check_kind(trained.config.data.kind, options)
+    check_kind(trained.config.data.kind, options)?;
+    if !trained.config.validates() {
+        let text = format!(
+            "{}: its run had no validation data (data.validation_fraction = 0): --data FILE",
+            options.model.display()
+        );
+        return Err(RunError::Refused(text));
+    }
+    Ok(())
 }
 
 /// Refuses pairs of answers, whose loss compares a model with the one from which its run started.

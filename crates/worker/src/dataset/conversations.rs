@@ -195,7 +195,7 @@ pub(crate) fn open(config: &RunConfig) -> Result<ChatSource> {
         context,
         micro_batch: train.micro_batch_size,
         seed: train.seed,
-        validation_micro_batches: train.validation_micro_batches,
+        validation_micro_batches: config.validation_micro_batches(),
         // An empty micro-batch has no mean.
         repeats_validation: train.loss_mean == LossMean::MicroBatches,
         packs: data.pack_documents,
@@ -245,7 +245,7 @@ pub(crate) fn open_pairs(config: &RunConfig) -> Result<PairSource> {
         context,
         micro_batch: train.micro_batch_size,
         seed: train.seed,
-        validation_micro_batches: train.validation_micro_batches,
+        validation_micro_batches: config.validation_micro_batches(),
         learns_prompts: config.preference.loss == PreferenceLoss::Orpo,
         marks_tokens: config.masks_padding(),
     };

@@ -12,9 +12,8 @@ use super::source::Dataset;
 /// # Errors
 /// Sizes that are too large.
 pub(super) fn token_shapes(config: &RunConfig, masks: bool) -> std::result::Result<Dataset, data::Error> {
-    let train = &config.train;
     let sizes = [config.micro_batch_rows(), config.model.examples().units()];
-    let shapes = TokenShapes::new(sizes, train.validation_micro_batches, masks)?;
+    let shapes = TokenShapes::new(sizes, config.validation_micro_batches(), masks)?;
     let shapes = match config.data.kind {
         DataKind::Preference => shapes.of_pairs(planned_pairs(config)),
         _ => shapes,

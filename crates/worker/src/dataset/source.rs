@@ -101,13 +101,14 @@ impl Dataset {
     }
 
     /// Bytes of host memory for the micro-batches of a rank that prefetches `prefetch` of them, for training
-    /// and again for validation.
+    /// and, if there is validation data, again for that.
     pub fn micro_batch_bytes(&self, prefetch: usize, marks_tokens: bool) -> u64 {
         let arrays = self.source.shape().bytes();
         // Borders of documents, and marks of tokens, are an array like the inputs each.
         let more = u64::from(self.source.packs_documents()) + u64::from(marks_tokens);
         let bytes = arrays / 2 * (2 + more);
-        bytes.saturating_mul(2 * Prefetcher::micro_batches(prefetch) as u64)
+        let walks = 1 + u64::from(self.source.validation_micro_batches() > 0);
+        bytes.saturating_mul(walks * Prefetcher::micro_batches(prefetch) as u64)
     }
 
     /// Returns the mark that identifies the corpus; `None` for synthetic data. The first call reads a few

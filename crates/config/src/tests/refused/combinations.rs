@@ -154,6 +154,22 @@ fn values_that_contradict_each_other_are_refused() {
             "quick.toml:4: data.train_on takes a string or a list of strings, not the integer 1",
         ),
         (
+            "[data]\npaths = [\"a\"]\nvalidation_fraction = 0",
+            "quick.toml:3: data.validation_fraction = 0 is for data.kind = \"chat\" or \"preference\", and \
+             data.kind = \"text\" needs validation data: use a number above 0",
+        ),
+        (
+            "[data]\nkind = \"chat\"\npaths = [\"a\"]\nvalidation_fraction = 0\n[train]\nvalidate_every = 5",
+            "quick.toml:6: train.validate_every needs validation data: data.validation_paths, or a \
+             data.validation_fraction above 0",
+        ),
+        (
+            "[data]\nkind = \"preference\"\npaths = [\"a\"]\nvalidation_fraction = 0\n[checkpoint]\n\
+             keep_best = true",
+            "quick.toml:6: checkpoint.keep_best needs validation data: data.validation_paths, or a \
+             data.validation_fraction above 0",
+        ),
+        (
             "[train]\nbalance_loss = 0.1\n[data]\npaths = [\"a\"]",
             "quick.toml:2: train.balance_loss = 0.1 balances experts, and the model has none",
         ),
