@@ -2,7 +2,10 @@
 
 use keys::ForeignName;
 
-const ANSWERS: &str = "use data.kind = \"chat\", which counts answers alone";
+const ANSWERS: &str = "use data.train_on of data.kind = \"chat\": \"answers\" learns answers alone, and \"all\" \
+                       prompts too";
+const LAST: &str = "write \"weight\": 0 in the messages of earlier answers, which keeps them out of the loss";
+const FOUND: &str = "leave it out: data.chat_template shows where messages begin and end";
 const PACKING: &str = "use data.pack_documents, with data.document_mask";
 const TEXT_KEY: &str = "use `plimsoll tokenize --text-key`, which reads texts in JSON lines and Parquet";
 const FILES: &str = "use data.paths, files on this host";
@@ -66,11 +69,22 @@ pub(super) const NAMES: &[ForeignName] = &[
     ("eod_mask_loss", "data.ignore"),
     ("pad_to_sequence_len", PADDING),
     ("pad_to_multiple_of", PADDING),
+    ("roles_to_train", "data.train_on"),
     ("assistant_only_loss", ANSWERS),
     ("completion_only_loss", ANSWERS),
     ("train_on_inputs", ANSWERS),
+    ("train_on_input", ANSWERS),
+    ("train_on_source", ANSWERS),
     ("train_on_prompt", ANSWERS),
     ("train_on_responses_only", ANSWERS),
+    ("mask_prompt", ANSWERS),
+    ("masking_strategy", ANSWERS),
+    ("mask_history", LAST),
+    ("train_on_last_turn", LAST),
+    ("train_on_eos", "leave it out: a message is learnt with the end of its turn"),
+    ("train_on_eot", "leave it out: a message is learnt with the end of its turn"),
+    ("response_template", FOUND),
+    ("instruction_template", FOUND),
     ("truncation_mode", "leave it out: sequences beyond model.context are cut at their ends"),
     ("max_prompt_length", "leave it out: the ends of answers beyond model.context are cut"),
     ("shuffle", "data.order"),

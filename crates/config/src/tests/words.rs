@@ -47,7 +47,10 @@ fn words_of_other_tools_are_refused_with_ours() {
         // Hugging Face's Trainer and TRL.
         ("[train]\nmax_seq_length = 2048\n", "did you mean model.context?"),
         ("[train]\nwarmup_ratio = 0.03\n", "use optim.warmup_steps, a number of steps and not a part"),
-        ("[train]\ncompletion_only_loss = true\n", "use data.kind = \"chat\", which counts answers alone"),
+        ("[train]\ncompletion_only_loss = true\n", "use data.train_on of data.kind = \"chat\""),
+        ("[data]\nroles_to_train = [\"assistant\"]\n", "did you mean data.train_on?"),
+        ("[data]\ntrain_on_inputs = true\n", "use data.train_on of data.kind = \"chat\""),
+        ("[train]\nmask_history = true\n", "write \"weight\": 0 in the messages of earlier answers"),
         ("[train]\nsave_strategy = \"epoch\"\n", "use checkpoint.every, in steps, or checkpoint.minutes"),
         (
             "[train]\nper_device_eval_batch_size = 4\n",
