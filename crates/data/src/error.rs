@@ -45,7 +45,10 @@ pub enum Error {
     #[error("{path} has no pair of answers")]
     NoPairs { path: PathBuf },
     /// A file whose lines are all left out.
-    #[error("{path}: nothing is left of it: {} of its lines are invalid, the first one is {first}", grouped(*count))]
+    #[error(
+        "{path}: nothing is left of it: {} of its lines are invalid, the first one is {first}",
+        grouped(*count)
+    )]
     NothingLeft {
         path: PathBuf,
         count: u64,

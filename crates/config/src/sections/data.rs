@@ -92,9 +92,9 @@ section! {
         format: ChatFormat = choice!(ChatFormat, ChatFormat::ALL)
             .default("\"auto\"")
             .only(Data::kind, CHAT);
-        /// The tokens that are learnt: "answers", those of the assistant; "all", every token of the text after
-        /// the first; or a list of the roles "system", "user", "assistant" and "tool", what their messages add
-        /// to the text.
+        /// The tokens that are learnt: "answers", those of the assistant; "all", every token of the text
+        /// after the first; or a list of the roles "system", "user", "assistant" and "tool", what their
+        /// messages add to the text.
         train_on: TrainOn = Row::new(Takes::TextOrTexts, read_train_on, write_train_on)
             .default("\"answers\"")
             .only(Data::kind, CHAT);
@@ -144,8 +144,9 @@ section! {
         /// images, at random, that is held out for validation if `validation_paths` names nothing. With 0,
         /// conversations and pairs have no validation.
         validation_fraction: f64 = Row::number(Interval::Fraction).default("0.05").only(Data::kind, FILES);
-        /// The conversations or pairs that are held out: the "end" of all files together; "shuffled", a random
-        /// sample of all, by `train.seed`; or "per-file", the end of each file, which keeps at least one.
+        /// The conversations or pairs that are held out: the "end" of all files together; "shuffled", a
+        /// random sample of all, by `train.seed`; or "per-file", the end of each file, which keeps at least
+        /// one.
         validation_split: ValidationSplit = choice!(ValidationSplit, ValidationSplit::ALL)
             .default("\"end\"")
             .only(Data::kind, RECORDS);
