@@ -5,6 +5,7 @@ mod counts;
 mod ending;
 mod images;
 mod models;
+mod new;
 mod predict;
 mod readers;
 
@@ -347,7 +348,7 @@ fn the_chosen_collectives_are_measured() {
 fn help_names_commands_and_arguments() {
     let output = plimsoll(Path::new(".")).arg("--help").output().unwrap();
     let help = text(&output.stdout);
-    for command in ["train", "plan", "sample", "replay", "bench"] {
+    for command in ["new", "train", "plan", "sample", "replay", "bench"] {
         assert!(help.contains(command), "{help}");
     }
     let output = plimsoll(Path::new(".")).args(["train", "--help"]).output().unwrap();

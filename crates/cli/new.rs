@@ -74,8 +74,8 @@ struct JobArgs {
     /// The data: files, globs or folders.
     #[arg(required = true)]
     data: Vec<String>,
-    /// Device that the run is to fit, as `plimsoll plan` takes it: auto, cpu, cuda, the name of a GPU that need
-    /// not be here, such as rtx-4090 or h100-80gb, or a file of `plimsoll plan --describe`.
+    /// Device that the run is to fit, as `plimsoll plan` takes it: auto, cpu, cuda, the name of a GPU that
+    /// need not be here, such as rtx-4090 or h100-80gb, or a file of `plimsoll plan --describe`.
     #[arg(long, value_name = "DEVICE|FILE.toml", default_value = "auto")]
     device: String,
     #[command(flatten)]

@@ -38,7 +38,8 @@ impl JobOptions {
 impl Draft {
     pub(crate) fn new(job: &str) -> Self {
         let title = format!(
-            "Made by `plimsoll new {job}`. Every key is in docs/configuration.md; paths are relative to this file."
+            "Made by `plimsoll new {job}`. Every key is in docs/configuration.md; paths are relative \
+             to this file."
         );
         Self { document: Document::new(vec![title]), choices: Vec::new() }
     }

@@ -21,7 +21,8 @@ const ADAPTER_RATE: f64 = 2e-4;
 const FULL_RATE: f64 = 2e-5;
 const PREFERENCE_RATE: f64 = 5e-6;
 
-/// Returns the configuration that fine-tunes the model in the folder `model`: adapters, or with `full` all of it.
+/// Returns the configuration that fine-tunes the model in the folder `model`: adapters, or with `full` all
+/// of it.
 ///
 /// # Errors
 /// No model, data of no known kind, or conversations without a chat template.

@@ -18,8 +18,8 @@ impl Directories {
         Ok(Self::new(&std::env::current_dir()?, file))
     }
 
-    /// Returns the directories of a configuration that a command in the absolute directory `current` writes to
-    /// `file`, or prints.
+    /// Returns the directories of a configuration that a command in the absolute directory `current` writes
+    /// to `file`, or prints.
     #[must_use]
     pub fn new(current: &Path, file: Option<&Path>) -> Self {
         let parent = file.and_then(Path::parent).unwrap_or(Path::new(""));
@@ -38,8 +38,8 @@ impl Directories {
         &self.current
     }
 
-    /// Returns `path`, or a glob, for the configuration: an absolute one as it is, another one relative to the
-    /// configuration instead of the current directory.
+    /// Returns `path`, or a glob, for the configuration: an absolute one as it is, another one relative to
+    /// the configuration instead of the current directory.
     #[must_use]
     pub fn for_configuration(&self, path: &str) -> String {
         if Path::new(path).is_absolute() || self.current == self.file {

@@ -55,8 +55,8 @@ pub fn pretrain(options: &JobOptions) -> Result<Draft> {
     let found = find_data(options.directories.current(), &options.data)?;
     if !matches!(found.kind, DataKind::Text | DataKind::Tokens) {
         return Err(RecipeError::Refused(format!(
-            "the data is {}: pretraining takes text or token shards; `plimsoll new finetune MODEL DATA` takes \
-             these",
+            "the data is {}: pretraining takes text or token shards; `plimsoll new finetune MODEL DATA` \
+             takes these",
             found.summary
         )));
     }

@@ -59,8 +59,8 @@ pub(crate) fn first_record(path: &Path) -> Result<Option<Record>, Error> {
     Ok(first)
 }
 
-/// Returns the first object of a file of JSON lines, one JSON list or Parquet, plain or compressed; `None` if it
-/// has none.
+/// Returns the first object of a file of JSON lines, one JSON list or Parquet, plain or compressed; `None` if
+/// it has none.
 ///
 /// # Errors
 /// A file that cannot be read, a first line that is no object.

@@ -80,7 +80,8 @@ fn chat_template(_: &mut Converter<'_>, value: &Value) -> Outcome {
     match shown(value).as_str() {
         "tokenizer_default" => not_needed("the chat template is the tokenizer's"),
         name => none(format!(
-            "{name} is a template inside of axolotl: the tokenizer's is used, and data.chat_template names a file"
+            "{name} is a template inside of axolotl: the tokenizer's is used, and data.chat_template names a \
+             file"
         )),
     }
 }

@@ -111,7 +111,8 @@ fn tuning(_: &mut Converter<'_>, value: &Value) -> Outcome {
 
 fn template(_: &mut Converter<'_>, value: &Value) -> Outcome {
     none(format!(
-        "{} is a template inside of LLaMA-Factory: the tokenizer's is used, and data.chat_template names a file",
+        "{} is a template inside of LLaMA-Factory: the tokenizer's is used, and data.chat_template names a \
+         file",
         shown(value)
     ))
 }

@@ -53,8 +53,8 @@ impl Conversion {
     }
 }
 
-/// Converts the text of a file called `name` in messages, YAML or JSON. Without a `program` its keys show which
-/// one it belongs to.
+/// Converts the text of a file called `name` in messages, YAML or JSON. Without a `program` its keys show
+/// which one it belongs to.
 ///
 /// # Errors
 /// A text that is neither, or keys of no program.
