@@ -4,7 +4,7 @@ use config::{Data, DataKind, LoraSection, Optim, Preference, Train};
 
 use crate::draft::{Draft, JobOptions};
 use crate::error::{RecipeError, Result};
-use crate::found_data::{FoundData, find_data};
+use crate::found_data::{FoundData, HELD_OUT, find_data};
 use crate::model_folder::{ModelFolder, has_template};
 
 /// Most tokens in a sequence, of models that were made for more.
@@ -32,6 +32,7 @@ pub fn finetune(model: &str, full: bool, options: &JobOptions) -> Result<Draft> 
     let found = find_data(current, &options.data)?;
     let mut draft = Draft::new("finetune");
     set_model(&mut draft, model, &folder, options);
+    set_context(&mut draft, &folder, &found);
     set_adapters(&mut draft, full);
     set_texts(&mut draft, &found, options);
     set_tokenizer(&mut draft, model, &folder, &found, options)?;
@@ -44,12 +45,19 @@ fn set_model(draft: &mut Draft, model: &str, folder: &ModelFolder, options: &Job
     draft.choose(format!("model: {model}, {}", folder.summary));
     let from = options.directories.for_configuration(model);
     draft.document.set("model.from", from, "folder with the sizes and first weights");
-    let context = folder.context.min(MOST_CONTEXT);
+}
+
+fn set_context(draft: &mut Draft, folder: &ModelFolder, found: &FoundData) {
     let made_for = folder.context;
+    let usual = made_for.min(MOST_CONTEXT);
+    let context = usual.min(found.most_context());
     draft.document.set("model.context", context, format!("tokens in a sequence; made for {made_for}"));
-    let reason = match context < made_for {
-        true => format!("the model was made for {made_for}, and memory grows with it"),
-        false => "as many as the model was made for".to_owned(),
+    let reason = if context < usual {
+        "there is little text, of which the held-out part must have a sequence".to_owned()
+    } else if context < made_for {
+        format!("the model was made for {made_for}, and memory grows with it")
+    } else {
+        "as many as the model was made for".to_owned()
     };
     draft.choose(format!("model.context = {context}: {reason}"));
 }
@@ -86,7 +94,7 @@ fn set_texts(draft: &mut Draft, found: &FoundData, options: &JobOptions) {
         }
         _ => {}
     }
-    draft.document.set(Data::validation_fraction, 0.05, "part of the data that is held out");
+    draft.document.set(Data::validation_fraction, HELD_OUT, "part of the data that is held out");
 }
 
 /// Sets the tokenizer and the chat template that the command line names.

@@ -38,6 +38,30 @@ pub struct FoundData {
     pub summary: String,
 }
 
+/// The part of the data that is held out by default.
+pub(crate) const HELD_OUT: f64 = 0.05;
+/// Bytes of a token of text, and of one in shards.
+pub(crate) const BYTES_PER_TOKEN: u64 = 4;
+pub(crate) const BYTES_IN_SHARDS: u64 = 2;
+/// Sequences that the held-out part of a text must have.
+const HELD_OUT_SEQUENCES: f64 = 2.0;
+/// Fewest tokens of a sequence.
+const LEAST_CONTEXT: usize = 16;
+
+impl FoundData {
+    /// The most tokens of a sequence with which the held-out part of a text has a sequence.
+    pub(crate) fn most_context(&self) -> usize {
+        let bytes_per_token = match self.kind {
+            DataKind::Text => BYTES_PER_TOKEN,
+            DataKind::Tokens => BYTES_IN_SHARDS,
+            _ => return usize::MAX,
+        };
+        let held_out = (self.bytes / bytes_per_token) as f64 * HELD_OUT;
+        let most = (held_out / HELD_OUT_SEQUENCES) as usize;
+        most.checked_ilog2().map_or(LEAST_CONTEXT, |power| LEAST_CONTEXT.max(1 << power))
+    }
+}
+
 /// The contents of a file.
 #[derive(Clone, Debug, PartialEq)]
 struct Contents {

@@ -6,7 +6,7 @@ use telemetry::units::grouped;
 use crate::draft::{Draft, JobOptions};
 use crate::error::{RecipeError, Result};
 use crate::finetune::tokenizer_for;
-use crate::found_data::{FoundData, find_data};
+use crate::found_data::{BYTES_IN_SHARDS, BYTES_PER_TOKEN, FoundData, HELD_OUT, find_data};
 
 /// The sizes of a model, and how it is trained.
 #[derive(Clone, Copy, Debug)]
@@ -34,9 +34,6 @@ const ON_CPU: usize = 1;
 const TOKENS_PER_PARAMETER: u64 = 10;
 /// Text of more bytes gets a tokenizer.
 const MOST_BYTES_AS_TOKENS: u64 = 20_000_000;
-/// Bytes of a token of GPT-2's tokenizer in English text, and of a token in shards.
-const BYTES_PER_TOKEN: u64 = 4;
-const BYTES_IN_SHARDS: u64 = 2;
 /// Bounds of the number of steps, which otherwise see each token once.
 const STEPS: (u64, u64) = (500, 50_000);
 
@@ -64,6 +61,7 @@ pub fn pretrain(options: &JobOptions) -> Result<Draft> {
     draft.choose(format!("data.kind = \"{}\": {}", found.kind.name(), found.summary));
     let tokens = set_tokenizer(&mut draft, &found, options);
     let shape = shape(tokens, options);
+    let shape = Shape { context: shape.context.min(found.most_context()), ..shape };
     set_model(&mut draft, shape, tokens, options);
     set_training(&mut draft, shape, tokens);
     draft.set_precision(options);
@@ -89,7 +87,7 @@ fn set_tokenizer(draft: &mut Draft, found: &FoundData, options: &JobOptions) -> 
         }
         None => draft.choose(format!("tokenizer: {reason}")),
     }
-    draft.document.set(Data::validation_fraction, 0.05, "part of the data that is held out");
+    draft.document.set(Data::validation_fraction, HELD_OUT, "part of the data that is held out");
     match (is_text, name.as_deref()) {
         (true, Some("bytes")) => found.bytes,
         (true, _) => found.bytes / BYTES_PER_TOKEN,

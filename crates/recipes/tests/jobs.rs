@@ -72,11 +72,16 @@ fn each_job_has_a_configuration() {
                 "optim.learning_rate = 5e-6",
             ],
         ),
-        ("data/a.txt", &plain, &["data.kind = \"text\"", "lora.rank = 16"]),
+        ("data/a.txt", &plain, &["data.kind = \"text\"", "lora.rank = 16", "model.context = 128"]),
         (
             "data/a.txt",
             &pretrain,
-            &["data.kind = \"text\"", "data.tokenizer = \"bytes\"", "model.width = 128"],
+            &[
+                "data.kind = \"text\"",
+                "data.tokenizer = \"bytes\"",
+                "model.width = 128",
+                "model.context = 128",
+            ],
         ),
         (
             "data/*.bin",
