@@ -28,6 +28,8 @@ global_batch_size = 4
 validation_micro_batches = 1
 [optim]
 warmup_steps = 2
+[parallel]
+lanes = 4
 [checkpoint]
 every = 1
 wait = true

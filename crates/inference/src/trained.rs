@@ -131,8 +131,8 @@ pub(crate) fn files_in(folders: &[&Path], names: &[&str]) -> Vec<PathBuf> {
     names.iter().filter_map(first).collect()
 }
 
-/// Returns `sets` with as many lanes as the data-parallel ranks that they name, if the run had fewer: a use of
-/// the model sums no gradients.
+/// Returns `sets` with as many lanes as the data-parallel ranks that they name, if the run had fewer: using a
+/// model sums no gradients.
 ///
 /// # Errors
 /// No run; a configuration that is wrong.

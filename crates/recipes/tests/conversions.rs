@@ -56,10 +56,8 @@ fn realistic_files_are_converted_and_the_rest_is_named() {
                 "telemetry.every = 1",
             ],
             &[
-                "datasets[1].roles_to_train",
                 "wandb_project",
                 "neftune_noise_alpha",
-                "warmup_ratio",
                 "evals_per_epoch",
                 "saves_per_epoch",
                 "lora_mlp_kernel",
@@ -81,7 +79,7 @@ fn realistic_files_are_converted_and_the_rest_is_named() {
                 "train.global_batch_size = 16",
                 "train.validate_every = 50",
                 "train.seed = 7",
-                "optim.warmup_steps = 20",
+                "optim.warmup_ratio = 0.1",
                 "optim.clip_norm = 0.5",
                 "optim.beta2 = 0.98",
                 "parallel.zero_stage = 2",
@@ -103,10 +101,11 @@ fn realistic_files_are_converted_and_the_rest_is_named() {
                 "data.paths = [\"../data/identity.json\", \"../alpaca_en/**/*.parquet\"]",
                 "model.context = 300",
                 "train.epochs = 2.0",
+                "optim.warmup_ratio = 0.1",
                 "parallel.timeout_seconds = 180000000",
                 "checkpoint.every = 500",
             ],
-            &["template", "max_samples", "plot_loss", "warmup_ratio", "eval_strategy"],
+            &["template", "max_samples", "plot_loss", "eval_strategy"],
         ),
         (
             "llama-factory-dpo.yaml",
@@ -155,11 +154,11 @@ fn values_are_translated() {
     const AXOLOTL: &str =
         "base_model: models/llama\ndatasets: [{path: data/chat.jsonl, type: chat_template}]\n";
     const TRL: &str = "model_name_or_path: models/llama\ndataset_name: data/chat.jsonl\n";
-    let cases: [(&str, &str, &str); 18] = [
+    let cases: [(&str, &str, &str); 25] = [
         (AXOLOTL, "adapter: qlora\nlora_r: 4", "lora.base = \"nf4\""),
         (AXOLOTL, "lora_r: 4", "lora.rank = "),
         (AXOLOTL, "learning_rate: '1e-4'", "optim.learning_rate = 1e-4"),
-        (AXOLOTL, "max_steps: 70\nwarmup_ratio: 0.1\nnum_epochs: 3", "optim.warmup_steps = 7"),
+        (AXOLOTL, "max_steps: 70\nwarmup_ratio: 0.1\nnum_epochs: 3", "optim.warmup_ratio = 0.1"),
         (AXOLOTL, "max_steps: 70\nnum_epochs: 3", "train.epochs = "),
         (AXOLOTL, "lr_scheduler: constant_with_warmup", "optim.schedule = \"constant\""),
         (AXOLOTL, "learning_rate: 1e-3\ncosine_min_lr_ratio: 0.1", "optim.min_learning_rate = 1e-4"),
@@ -170,7 +169,14 @@ fn values_are_translated() {
         (AXOLOTL, "fsdp_config: {fsdp_sharding_strategy: SHARD_GRAD_OP}", "parallel.zero_stage = 2"),
         (AXOLOTL, "val_set_size: 500", "data.validation_fraction = "),
         (AXOLOTL, "base: &b {x: 1}\nother: *b\nseed: 3", "train.seed = 3"),
+        (AXOLOTL, "train_on_inputs: true", "data.train_on = \"all\""),
+        (AXOLOTL, "peft_use_rslora: true\nadapter: lora\nlora_r: 4", "lora.scaling = \"rslora\""),
+        (AXOLOTL, "seed: 3", "data.pack_documents = false"),
         (TRL, "packing: true", "data.document_mask = true"),
+        (TRL, "seed: 3", "data.train_on = \"all\""),
+        (TRL, "assistant_only_loss: true", "data.train_on = "),
+        (TRL, "use_peft: true\nlora_modules_to_save: [embed_tokens]", "lora.train_also = [\"embed_tokens\"]"),
+        (TRL, "packing: true\nseed: 3", "data.pack_documents = true"),
         (TRL, "use_peft: true", "lora.rank = 16"),
         (TRL, "deepspeed: {zero_optimization: {stage: 1}}", "parallel.zero_stage = 1"),
         (TRL, "warmup_steps: 5\nlr_scheduler_type: polynomial", "optim.warmup_steps = 5"),

@@ -5,7 +5,7 @@ use keys::ForeignName;
 const DECAY: &str = "use optim.schedule: a cosine or line ends with train.steps, and \"wsd\" falls in its \
                      last optim.decay_steps";
 const OFFLOAD: &str = "use optim.offload = true, which keeps master weights and moments in host memory";
-const RATIO: &str = "use optim.warmup_steps, a number of steps and not a part of the run";
+const RATIO: &str = "use optim.warmup_steps, a number of steps, or optim.warmup_ratio, a part of the run";
 const SCALE: &str = "use precision.scaler.init_scale, the scale itself";
 const KEYS: &str = "use the keys of [optim]";
 
@@ -25,10 +25,10 @@ pub(super) const NAMES: &[ForeignName] = &[
     ("num_warmup_steps", "optim.warmup_steps"),
     ("lr_warmup_iters", "optim.warmup_steps"),
     ("lr_warmup_steps", "optim.warmup_steps"),
-    ("warmup_ratio", RATIO),
-    ("warmup_frac", RATIO),
-    ("warmup_fraction", RATIO),
-    ("lr_warmup_fraction", RATIO),
+    ("warmup_ratio", "optim.warmup_ratio"),
+    ("warmup_frac", "optim.warmup_ratio"),
+    ("warmup_fraction", "optim.warmup_ratio"),
+    ("lr_warmup_fraction", "optim.warmup_ratio"),
     ("warmup_epochs", RATIO),
     ("warmup_tokens", RATIO),
     ("lr_scheduler", "optim.schedule"),

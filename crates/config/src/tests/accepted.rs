@@ -44,7 +44,7 @@ fn a_kind_from_the_command_line_drops_keys_of_another_kind() {
     );
 }
 
-/// What is learnt of conversations, as it is written and as a configuration shows it.
+/// The parts of conversations that are learnt, as written and as a configuration shows them.
 #[test]
 fn roles_are_read_in_any_order() {
     let text = "[data]\nkind = \"chat\"\npaths = [\"a\"]\n";

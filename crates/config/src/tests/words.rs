@@ -46,7 +46,8 @@ fn words_of_other_tools_are_refused_with_ours() {
         ("[train]\nbf16 = true\n", "use precision.compute = \"bf16\""),
         // Hugging Face's Trainer and TRL.
         ("[train]\nmax_seq_length = 2048\n", "did you mean model.context?"),
-        ("[train]\nwarmup_ratio = 0.03\n", "use optim.warmup_steps, a number of steps and not a part"),
+        ("[train]\nwarmup_epochs = 1\n", "use optim.warmup_steps, a number of steps, or optim.warmup_ratio"),
+        ("[train]\nwarmup_fraction = 0.03\n", "optim.warmup_ratio"),
         ("[train]\ncompletion_only_loss = true\n", "use data.train_on of data.kind = \"chat\""),
         ("[data]\nroles_to_train = [\"assistant\"]\n", "did you mean data.train_on?"),
         ("[data]\ntrain_on_inputs = true\n", "use data.train_on of data.kind = \"chat\""),
@@ -79,7 +80,7 @@ fn words_of_other_tools_are_refused_with_ours() {
         ("[train]\ntrain-iters = 100\n", "did you mean train.steps?"),
         ("[train]\nmicro-batch-size = 4\n", "did you mean train.micro_batch_size?"),
         ("[model]\nnum-query-groups = 8\n", "did you mean model.key_value_heads?"),
-        ("[optim]\nlr_warmup_fraction = 0.1\n", "use optim.warmup_steps, a number of steps"),
+        ("[optim]\nlr_warmup_fraction = 0.1\n", "did you mean optim.warmup_ratio?"),
         // Lightning and others.
         ("[train]\nmax_epochs = 3\n", "did you mean train.epochs?"),
         ("[train]\naccumulate_grad_batches = 3\n", "use train.global_batch_size"),

@@ -47,11 +47,11 @@ impl HoldOut {
         let held_out = self.count(all) as u64;
         let permutation = Permutation::new(all as u64, key_of_name(self.seed, "data.validation_split"), 0);
         for (index, one) in (0..all as u64).zip(files.into_iter().flatten()) {
-            let rank = match self.split {
+            let turn = match self.split {
                 ValidationSplit::Shuffled => permutation.at(index),
                 ValidationSplit::End | ValidationSplit::PerFile => all as u64 - 1 - index,
             };
-            if rank < held_out { validation.push(one) } else { training.push(one) }
+            if turn < held_out { validation.push(one) } else { training.push(one) }
         }
         (training, validation)
     }

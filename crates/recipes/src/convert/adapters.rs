@@ -53,6 +53,11 @@ pub(super) fn all_linear(converter: &mut Converter<'_>, value: &Value) -> Outcom
     switch(value, || converter.set(LoraSection::targets, "all-linear", "layers with an adapter"))
 }
 
+/// Converts the switch for rsLoRA.
+pub(super) fn rank_stabilised(converter: &mut Converter<'_>, value: &Value) -> Outcome {
+    switch(value, || converter.set(LoraSection::scaling, "rslora", "their factor is alpha / √rank"))
+}
+
 /// Converts a switch of 4 bits.
 pub(super) fn four_bits(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     switch(value, || nf4(converter))

@@ -27,6 +27,8 @@ pub(super) const RULES: &[(&str, Rule)] = &[
         not_needed("tokens are kept beside the run directory where that saves time")
     }),
     ("val_set_size", shared::validation_part),
+    ("train_on_inputs", datasets::learn_all),
+    ("peft_use_rslora", adapters::rank_stabilised),
     ("sequence_len", shared::context),
     ("sample_packing", shared::packing),
     ("eval_sample_packing", |_, _| not_needed("validations are packed as training is")),
@@ -116,6 +118,7 @@ fn of_entry(converter: &mut Converter<'_>, name: &str, key: &'static str, entry:
                 not_needed("the key is found")
             }
             ("chat_template", _) => chat_template(converter, value),
+            ("roles_to_train", _) => datasets::learn_roles(converter, value),
             _ => none("objects have the keys of data.format, and no setting renames them"),
         };
         converter.add(format!("{name}.{argument}"), value, outcome);

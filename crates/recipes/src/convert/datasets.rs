@@ -5,7 +5,7 @@ use keys::Value as Setting;
 use serde_json::Value;
 
 use super::arguments::texts;
-use super::converter::{Converter, Outcome, none, not_a};
+use super::converter::{Converter, Outcome, none, not_a, not_needed, switch};
 use crate::found_data::{FoundData, find_data};
 
 /// Ends of names of data files.
@@ -21,6 +21,31 @@ pub(super) fn set_kind(converter: &mut Converter<'_>, kind: DataKind) -> Outcome
             converter.kind = Some(kind);
             converter.set(Data::kind, kind.name(), "")
         }
+    }
+}
+
+/// Sets that a sequence is one conversation, which is the default of other trainers, and returns it.
+pub(super) fn set_packing(converter: &mut Converter<'_>) -> Option<String> {
+    let is_chat = converter.document.get(Data::kind) == Some(&Setting::from(DataKind::Chat.name()));
+    if !is_chat || converter.document.get(Data::pack_documents).is_some() {
+        return None;
+    }
+    let comment = format!("{}'s default: one conversation in a sequence", converter.program.title());
+    converter.document.set(Data::pack_documents, false, comment.as_str());
+    Some(converter.document.assignment(Data::pack_documents))
+}
+
+/// Converts a switch by which all of a conversation is learnt.
+pub(super) fn learn_all(converter: &mut Converter<'_>, value: &Value) -> Outcome {
+    switch(value, || converter.set(Data::train_on, "all", "every token is learnt"))
+}
+
+/// Converts a list of roles whose messages are learnt.
+pub(super) fn learn_roles(converter: &mut Converter<'_>, value: &Value) -> Outcome {
+    match texts(value) {
+        None => not_a("list of roles", value),
+        Some(roles) if roles == ["assistant"] => not_needed("the answers of the assistant are learnt"),
+        Some(roles) => converter.set(Data::train_on, roles.as_slice(), "roles whose messages are learnt"),
     }
 }
 

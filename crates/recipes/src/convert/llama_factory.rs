@@ -21,6 +21,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("eval_dataset", |converter, value| named(converter, Data::validation_paths, value)),
     ("dataset_dir", |_, _| not_needed("data.paths names the files")),
     ("template", template),
+    ("train_on_prompt", datasets::learn_all),
     ("cutoff_len", shared::context),
     ("lora_rank", adapters::rank),
     ("lora_target", adapters::targets),

@@ -82,8 +82,12 @@ pub fn convert(
     };
     begin(&mut converter);
     convert_keys(&mut converter, &arguments);
-    let defaults = set_defaults(&mut converter);
+    let mut defaults = set_defaults(&mut converter);
     finish(&mut converter);
+    defaults.extend(datasets::set_packing(&mut converter));
+    if program == Program::Trl {
+        defaults.extend(trl::set_train_on(&mut converter));
+    }
     let error = converter.check();
     let Converter { document, findings, notes, .. } = converter;
     Ok(Conversion { program, recognised_by, document, findings, defaults, notes, error })

@@ -74,6 +74,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("fsdp_config", sharding::fsdp_settings),
     ("lora_alpha", adapters::alpha),
     ("lora_dropout", adapters::dropout),
+    ("use_rslora", adapters::rank_stabilised),
     ("load_in_4bit", adapters::four_bits),
     ("load_in_8bit", adapters::eight_bits),
     ("bnb_4bit_quant_type", adapters::quantisation),
@@ -104,14 +105,9 @@ pub(super) fn epochs(converter: &mut Converter<'_>, value: &Value) -> Outcome {
 }
 
 fn warmup_ratio(converter: &mut Converter<'_>, value: &Value) -> Outcome {
-    match (number(value), converter.steps()) {
-        (Some(0.0), _) => converter.set(Optim::warmup_steps, 0_u64, WARMUP),
-        (Some(ratio), Some(steps)) => {
-            let warmup = (ratio * steps as f64).ceil() as u64;
-            converter.set(Optim::warmup_steps, warmup, WARMUP)
-        }
-        (Some(_), None) => converter.by_table("warmup_ratio", value),
-        (None, _) => not_a("number", value),
+    match number(value) {
+        Some(0.0) => converter.set(Optim::warmup_steps, 0_u64, WARMUP),
+        _ => converter.set_number(Optim::warmup_ratio, value, "part of the steps in which the rate rises"),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Keys of TRL's configurations, and of Hugging Face's Trainer.
 
 use config::{Data, DataKind, LoraSection, Optim, Preference, Train};
+use keys::Value as Setting;
 use serde_json::Value;
 
 use super::arguments::{is_off, shown};
@@ -31,8 +32,8 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("max_length", shared::context),
     ("max_seq_length", shared::context),
     ("packing_strategy", |_, _| not_needed("whole documents are packed, whatever the strategy")),
-    ("assistant_only_loss", |_, _| not_needed("data.kind = \"chat\" counts answers alone")),
-    ("completion_only_loss", |_, _| not_needed("data.kind = \"chat\" counts completions alone")),
+    ("assistant_only_loss", |_, _| not_needed("data.train_on = \"answers\" is the default")),
+    ("completion_only_loss", |_, _| not_needed("data.train_on = \"answers\" is the default")),
     ("use_peft", |_, _| not_needed("lora.rank makes adapters")),
     ("lora_r", adapters::rank),
     ("lora_target_modules", adapters::targets),
@@ -78,6 +79,19 @@ pub(super) fn begin(converter: &mut Converter<'_>) {
         datasets::set_kind(converter, DataKind::Preference);
         converter.document.set(Preference::loss, "dpo", "");
     }
+}
+
+/// Sets that all of a conversation is learnt, which is TRL's default, and returns it.
+pub(super) fn set_train_on(converter: &mut Converter<'_>) -> Option<String> {
+    let is_chat = converter.document.get(Data::kind) == Some(&Setting::from(DataKind::Chat.name()));
+    let is_decided = ["assistant_only_loss", "completion_only_loss"]
+        .iter()
+        .any(|key| converter.arguments.get(*key).is_some_and(|value| !is_off(value)));
+    if !is_chat || is_decided {
+        return None;
+    }
+    converter.document.set(Data::train_on, "all", "TRL's default: every token is learnt");
+    Some(converter.document.assignment(Data::train_on))
 }
 
 fn loss(converter: &mut Converter<'_>, value: &Value) -> Outcome {
