@@ -138,9 +138,9 @@ pub(crate) fn files_in(folders: &[&Path], names: &[&str]) -> Vec<PathBuf> {
 /// No run; a configuration that is wrong.
 fn with_lanes(run_dir: &Path, sets: &[String]) -> Result<Vec<String>> {
     let named = |key: &str| {
-        let values =
-            sets.iter().filter_map(|set| Some(set.split_once('=')?).filter(|(path, _)| path.trim() == key));
-        values.last().and_then(|(_, value)| value.trim().parse::<usize>().ok())
+        let pairs = sets.iter().rev().filter_map(|set| set.split_once('='));
+        let value = pairs.map(|(path, value)| (path.trim(), value)).find(|(path, _)| *path == key);
+        value.and_then(|(_, value)| value.trim().parse::<usize>().ok())
     };
     let Some(ranks) = named(Parallel::data).filter(|_| named(Parallel::lanes).is_none()) else {
         return Ok(sets.to_vec());
