@@ -195,6 +195,7 @@ fn new_job(
 /// Returns the lines about memory and time.
 fn planned(report: &PlanReport) -> Vec<String> {
     let mut lines = vec![format!("planned memory on {}: {}", report.device_model, report.fit.figures())];
+    lines.extend(report.defaults.iter().cloned());
     lines.extend(report.epochs.map(|epochs| format!("planned length: {epochs}")));
     lines.extend(report.warnings.iter().map(|warning| format!("warning: {warning}")));
     match &report.time {

@@ -1,25 +1,17 @@
 //! The configuration of a fine-tuning job.
 
-use config::{Data, DataKind, LoraSection, Optim, Preference, Train};
+use config::{Data, DataKind, LoraSection, Optim, Preference, RunConfig, Train};
 
 use crate::draft::{Draft, JobOptions};
 use crate::error::{RecipeError, Result};
 use crate::found_data::{FoundData, HELD_OUT, find_data};
 use crate::model_folder::{ModelFolder, has_template};
 
-/// Most tokens in a sequence, of models that were made for more.
+/// Most tokens in a sequence of text, of models that were made for more.
 const MOST_CONTEXT: usize = 2048;
-/// Samples in a step.
-const GLOBAL_BATCH: usize = 8;
 /// Rank of adapters, and their factor times the rank.
 const RANK: usize = 16;
 const ALPHA: f64 = 32.0;
-/// Steps of warm-up.
-const WARMUP: u64 = 10;
-/// Learning rates of adapters, whole models, and on preferences.
-const ADAPTER_RATE: f64 = 2e-4;
-const FULL_RATE: f64 = 2e-5;
-const PREFERENCE_RATE: f64 = 5e-6;
 
 /// Returns the configuration that fine-tunes the model in the folder `model`: adapters, or with `full` all
 /// of it.
@@ -32,11 +24,13 @@ pub fn finetune(model: &str, full: bool, options: &JobOptions) -> Result<Draft> 
     let found = find_data(current, &options.data)?;
     let mut draft = Draft::new("finetune");
     set_model(&mut draft, model, &folder, options);
-    set_context(&mut draft, &folder, &found);
+    if matches!(found.kind, DataKind::Text | DataKind::Tokens) {
+        set_context(&mut draft, &folder, &found);
+    }
     set_adapters(&mut draft, full);
     set_texts(&mut draft, &found, options);
     set_tokenizer(&mut draft, model, &folder, &found, options)?;
-    set_training(&mut draft, full, found.kind);
+    set_training(&mut draft, found.kind, options)?;
     draft.set_precision(options);
     Ok(draft)
 }
@@ -81,12 +75,6 @@ fn set_texts(draft: &mut Draft, found: &FoundData, options: &JobOptions) {
     draft.choose(format!("data.kind = \"{}\": {}", found.kind.name(), found.summary));
     draft.set_data(found.kind.name(), comment, &found.paths, options);
     match found.kind {
-        DataKind::Chat => {
-            let document = &mut draft.document;
-            document.set(Data::pack_documents, true, "as many whole conversations as fit in a sequence");
-            document.set(Data::document_mask, true, "attention stays within a conversation");
-            draft.choose("data.pack_documents = true: sequences are filled with conversations, not padding");
-        }
         DataKind::Preference => {
             draft.document.set(Preference::loss, "dpo", "or \"ipo\", \"orpo\"");
             draft.document.set(Preference::beta, 0.1, "larger: the model stays nearer to its start");
@@ -143,19 +131,22 @@ pub(crate) fn tokenizer_for(name: &str, options: &JobOptions) -> String {
     }
 }
 
-fn set_training(draft: &mut Draft, full: bool, kind: DataKind) {
-    draft.document.set(Train::epochs, 1.0, "passes over the data, which decide the steps");
+/// Writes the defaults of fine-tuning that decide how a model learns.
+///
+/// # Errors
+/// A configuration that is wrong so far.
+fn set_training(draft: &mut Draft, kind: DataKind, options: &JobOptions) -> Result<()> {
+    let (text, directory) = (draft.document.to_toml(), options.directories.of_configuration());
+    let RunConfig { train, optim, .. } =
+        RunConfig::parse_made(&text, "the new configuration", directory, &[])?;
+    let epochs = if train.epochs > 0.0 { train.epochs } else { 1.0 };
+    draft.document.set(Train::epochs, epochs, "passes over the data, which decide the steps");
     let unit = if kind == DataKind::Preference { "pairs" } else { "sequences" };
-    draft.set_batch(unit, GLOBAL_BATCH, GLOBAL_BATCH);
-    let (rate, reason) = match (kind, full) {
-        (DataKind::Preference, _) => (PREFERENCE_RATE, "usual for preferences"),
-        (_, true) => (FULL_RATE, "usual where the whole model is trained"),
-        (_, false) => (ADAPTER_RATE, "usual for adapters"),
-    };
-    draft.document.set(Optim::learning_rate, rate, "highest rate; it falls along a cosine");
-    draft.document.set(Optim::warmup_steps, WARMUP, "steps in which the rate rises");
-    draft.choose(format!("optim.learning_rate = {rate:e}: {reason}"));
-    if !full {
-        draft.document.set(Optim::weight_decay, 0.0, "adapters start near zero and need none");
-    }
+    draft.set_batch(unit, train.micro_batch_size, train.global_batch_size);
+    let rate = optim.learning_rate;
+    draft.document.set(Optim::learning_rate, rate, "highest rate; it falls along a cosine to 0");
+    let warmup = "part of the steps in which the rate rises";
+    draft.document.set(Optim::warmup_ratio, optim.warmup_ratio, warmup);
+    draft.choose(format!("optim.learning_rate = {rate:e}: usual for such a job"));
+    Ok(())
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use config::{LoraBase, LoraSection, Memory, Optim, RunConfig, Train};
 use keys::Value;
-use plan::{PlanOptions, PlanReport, plan_run};
+use plan::{DeviceRanks, PlanOptions, PlanReport, plan_run, resolve};
 
 use crate::document::Document;
 use crate::draft::Draft;
@@ -57,8 +57,9 @@ pub fn fit(
     on_try: &mut dyn FnMut(&str),
 ) -> Result<Fitted> {
     let mut document = draft.document.clone();
+    let sets = sets_of_plans(&document, directory, options)?;
     let mut applied: Vec<&'static str> = Vec::new();
-    let mut nearest = match attempt(&document, directory, options)? {
+    let mut nearest = match attempt(&document, directory, (options, &sets))? {
         Ok(()) => return finish(document, &applied, directory, options),
         Err(miss) => miss,
     };
@@ -74,7 +75,7 @@ pub fn fit(
         if !applied.contains(&change.key) {
             applied.push(change.key);
         }
-        match attempt(&document, directory, options)? {
+        match attempt(&document, directory, (options, &sets))? {
             Ok(()) => return finish(document, &applied, directory, options),
             Err(miss) if miss.needs <= nearest.needs => nearest = miss,
             Err(_) => {}
@@ -123,13 +124,23 @@ fn parse(document: &Document, directory: &Path, overrides: &[String]) -> Result<
     Ok(RunConfig::parse_made(&document.to_toml(), "the new configuration", directory, overrides)?)
 }
 
+/// Returns the settings with which plans read the data once: their steps, and the length of sequences that the
+/// samples decide.
+fn sets_of_plans(document: &Document, directory: &Path, options: &PlanOptions) -> Result<Vec<String>> {
+    let config = parse(document, directory, &[])?;
+    let device = options.target.device(options.capacity, DeviceRanks::of(&config))?;
+    let (config, sized) = resolve(config, &device.description(DeviceRanks::ALONE))?;
+    let context = sized.map(|_| format!("model.context={}", config.model.examples().units()));
+    Ok(std::iter::once(STEPS.to_owned()).chain(context).collect())
+}
+
 /// Plans a configuration, and returns its figures if it does not fit.
 fn attempt(
     document: &Document,
     directory: &Path,
-    options: &PlanOptions,
+    (options, sets): (&PlanOptions, &[String]),
 ) -> Result<std::result::Result<(), Miss>> {
-    let report = plan_run(parse(document, directory, &[STEPS.to_owned()])?, options)?;
+    let report = plan_run(parse(document, directory, sets)?, options)?;
     match report.refusal() {
         None => Ok(Ok(())),
         Some(_) => Ok(Err(miss(document, &report))),

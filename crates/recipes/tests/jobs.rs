@@ -44,23 +44,24 @@ fn each_job_has_a_configuration() {
             &chat,
             &[
                 "model.from = \"../models/llama\"",
-                "model.context = 512",
+                "model.context = ",
                 "lora.rank = 16",
                 "data.kind = \"chat\"",
                 "data.paths = [\"../data/chat.jsonl\"]",
-                "data.pack_documents = true",
-                "data.document_mask = true",
+                "data.pack_documents = ",
                 "data.chat_template = \"../template.jinja\"",
                 "train.global_batch_size = 8",
+                "train.micro_batch_size = 2",
+                "train.epochs = 3.0",
                 "optim.learning_rate = 2e-4",
-                "optim.weight_decay = 0.0",
+                "optim.warmup_ratio = 0.03",
                 "precision.compute = ",
             ],
         ),
         (
             "data/chat.jsonl",
             &full,
-            &["lora.rank = ", "optim.learning_rate = 2e-5", "optim.weight_decay = ", "model.context = 128"],
+            &["lora.rank = ", "optim.learning_rate = 2e-5", "optim.warmup_ratio = 0.03", "model.context = "],
         ),
         (
             "data/pairs.jsonl",
@@ -147,7 +148,12 @@ fn less_memory_changes_settings_in_order() {
     let data = ["data/chat.jsonl"];
     let options = options(directory.path(), "new.toml", &data, true);
     let options = JobOptions { chat_template: Some("template.jinja".into()), ..options };
-    let draft = finetune("models/llama", false, &options).unwrap();
+    let mut draft = finetune("models/llama", false, &options).unwrap();
+    for (key, size) in
+        [("model.context", 512_usize), ("train.micro_batch_size", 8), ("train.global_batch_size", 8)]
+    {
+        draft.document.set(key, size, "large");
+    }
     let fit_in = |capacity| {
         let device = plan_options("h200", capacity);
         let mut tried = Vec::new();
