@@ -124,8 +124,8 @@ fn parse(document: &Document, directory: &Path, overrides: &[String]) -> Result<
     Ok(RunConfig::parse_made(&document.to_toml(), "the new configuration", directory, overrides)?)
 }
 
-/// Returns the settings with which plans read the data once: their steps, and the length of sequences that the
-/// samples decide.
+/// Returns the settings with which plans read the data once: their steps, and the length of sequences that
+/// the samples decide.
 fn sets_of_plans(document: &Document, directory: &Path, options: &PlanOptions) -> Result<Vec<String>> {
     let config = parse(document, directory, &[])?;
     let device = options.target.device(options.capacity, DeviceRanks::of(&config))?;
