@@ -4,6 +4,7 @@ use std::fs::File;
 use std::ops::Range;
 
 use checkpoint::Target;
+use device::DType;
 use nn::FolderTensor;
 use system::file_error::FileContext;
 
@@ -26,8 +27,10 @@ pub(crate) fn load(tensor: &FolderTensor, stored: &StoredTensor, target: &Target
     }
     let path = stored.path();
     let file = system::input::open(path).context(path, "open it")?;
+    let mut bytes = Vec::new();
     let mut put = |at: usize, values: &[f32]| -> Result<()> {
-        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        bytes.resize(DType::F32.bytes() * values.len(), 0);
+        bytes.as_chunks_mut().0.iter_mut().zip(values).for_each(|(word, value)| *word = value.to_le_bytes());
         Ok(target.take(first + at - target.first, &bytes)?)
     };
     let elements = start - first..end - first;
