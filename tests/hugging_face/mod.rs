@@ -1,6 +1,7 @@
 //! Hugging Face folders through whole runs: reading weights on every grid, losses, writing weights.
 
 mod block_codes;
+mod grids;
 mod half;
 mod head;
 mod preference;
@@ -15,7 +16,7 @@ use std::path::{Path, PathBuf};
 use crate::common::devices::gpu;
 use crate::common::golden;
 use crate::common::runs::{config, train_in};
-use crate::common::sizes;
+use grids::{CONTEXT_GRIDS, GRIDS, is_on_all_grids, models_on_grids};
 use inference::{EvaluateOptions, ExportOptions};
 use run::{RunError, Startup};
 use serde_json::Value;
@@ -46,55 +47,6 @@ const MODELS: &[&str] = &[
     "families/smollm3",
 ];
 
-const GRIDS: &[&[&str]] = &[
-    &[],
-    &["parallel.data=4", "parallel.zero_stage=3", "parallel.shard=2"],
-    &["parallel.data=2", "parallel.pipeline=2"],
-    &["parallel.data=2"],
-    &["parallel.pipeline=2"],
-];
-
-/// Grids of ranks that share layers, whose sums over divided dimensions have two lanes.
-const TENSOR_GRIDS: &[&[&str]] = &[
-    &["parallel.tensor_lanes=2"],
-    &["parallel.tensor=2", "parallel.data=2", "parallel.zero_stage=3"],
-    &["parallel.tensor=2", "parallel.pipeline=2"],
-    &["parallel.tensor=2"],
-];
-
-/// Grids of ranks that share sequences, which have four pieces.
-const CONTEXT_GRIDS: &[&[&str]] = &[
-    &["parallel.context_lanes=4"],
-    &["parallel.context=2", "parallel.context_lanes=4", "parallel.data=2", "parallel.zero_stage=3"],
-    &["parallel.context=2", "parallel.context_lanes=4", "parallel.pipeline=2"],
-];
-
-/// One rank, and ranks that share layers and sequences, or sequences alone.
-const FEW_GRIDS: &[&[&str]] =
-    &[&[], &["parallel.tensor=2", "parallel.context=2", "parallel.context_lanes=4", "parallel.zero_stage=3"]];
-const FEW_GRIDS_OF_WHOLE_LAYERS: &[&[&str]] = &[&[], CONTEXT_GRIDS[1]];
-
-/// The models with the grids on which each has equal bits: all grids of two of them, and with
-/// `PLIMSOLL_LONG_TESTS` of all; else few.
-fn models_on_grids() -> Vec<(&'static str, &'static [&'static [&'static str]])> {
-    let mut all: Vec<(_, &[&[&str]])> = Vec::new();
-    for name in MODELS {
-        match (is_on_all_grids(name), *name == WHOLE) {
-            (true, false) => all.extend([(*name, GRIDS), (*name, TENSOR_GRIDS), (*name, CONTEXT_GRIDS)]),
-            (true, true) => all.extend([(*name, GRIDS), (*name, CONTEXT_GRIDS)]),
-            // The pieces of sequences decide bits.
-            (false, false) => all.extend(FEW_GRIDS.chunks(1).map(|grids| (*name, grids))),
-            (false, true) => all.extend(FEW_GRIDS_OF_WHOLE_LAYERS.chunks(1).map(|grids| (*name, grids))),
-        }
-    }
-    all
-}
-
-/// Returns whether a model is tried on all grids.
-fn is_on_all_grids(name: &str) -> bool {
-    matches!(name, "models/gpt2" | "models/qwen3") || sizes::are_wanted()
-}
-
 /// The models with experts or latents, which GPUs do not compute yet.
 const ON_HOSTS: [&str; 6] = [
     "families/deepseek",
@@ -104,9 +56,6 @@ const ON_HOSTS: [&str; 6] = [
     "families/mixtral",
     "families/qwen3-moe",
 ];
-
-/// The model whose layers are not divided: one key and value head.
-const WHOLE: &str = "models/qwen2";
 
 fn folder(name: &str) -> PathBuf {
     golden(name)

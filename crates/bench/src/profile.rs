@@ -56,7 +56,7 @@ pub fn take_profile(config: &RunConfig, target: &PlanTarget) -> Result<Profile> 
     let ChosenPlacement { placement, .. } =
         ChosenPlacement::find(choice, &mut alone, &Startup::alone(), None)?;
     let (alone, _) = plan::resolve(alone, &placement.description())?;
-    let of = alone.timing();
+    let timing = alone.timing();
     let setup = plan::prepare(alone, placement)?;
     run::prepare_kernels(&setup)?;
     let device = setup.device(0)?;
@@ -66,7 +66,7 @@ pub fn take_profile(config: &RunConfig, target: &PlanTarget) -> Result<Profile> 
         layers: layers(&setup, &device, warm_up)?,
         device: description.model,
         libraries: description.libraries,
-        of,
+        of: timing,
     })
 }
 

@@ -71,6 +71,7 @@ pub use identity::{Change, differences};
 pub use keys::{Error as ConfigError, Origin, Origins};
 pub use mixture::MixtureSource;
 pub use model::ModelConfig;
+pub use paths::normal_path;
 pub use run_config::RunConfig;
 pub use sections::{
     Checkpoint, Data, LoraSection, Memory, ModelSection, Optim, Parallel, Precision, Preference, Scaler,

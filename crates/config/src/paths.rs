@@ -28,7 +28,7 @@ pub(crate) fn file(
     what: &str,
 ) -> Result<Option<PathBuf>, Error> {
     let Some(written) = written else { return Ok(None) };
-    in_utf8(raw, key, what, normal(&raw.directory_of(key).join(written))).map(Some)
+    in_utf8(raw, key, what, normal_path(&raw.directory_of(key).join(written))).map(Some)
 }
 
 /// Returns the name of a tokenizer, or the absolute path of its file: of a folder, the file in it.
@@ -36,7 +36,7 @@ pub(crate) fn tokenizer(written: String, raw: &RawValues, key: &str) -> Result<S
     if Tokenizer::NAMES.contains(&written.as_str()) {
         return Ok(written);
     }
-    let mut path = normal(&raw.directory_of(key).join(written));
+    let mut path = normal_path(&raw.directory_of(key).join(written));
     if path.is_dir() {
         path.push(TOKENIZER);
     }
@@ -49,7 +49,7 @@ pub(crate) fn tokenizer_in(raw: &RawValues, key: &str) -> Result<Option<String>,
     if from.is_empty() {
         return Ok(None);
     }
-    let file = normal(&raw.directory_of(key).join(from)).join(TOKENIZER);
+    let file = normal_path(&raw.directory_of(key).join(from)).join(TOKENIZER);
     // A folder or a link to nowhere of this name is refused where it is read.
     Ok(file.symlink_metadata().is_ok().then(|| file.to_string_lossy().into_owned()))
 }
@@ -69,7 +69,8 @@ pub(crate) fn in_utf8(raw: &RawValues, key: &str, what: &str, path: PathBuf) -> 
 }
 
 /// Returns the path without `.` and `..`, resolved by name only, without following links.
-pub(crate) fn normal(path: &Path) -> PathBuf {
+#[must_use]
+pub fn normal_path(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for part in path.components() {
         match part {

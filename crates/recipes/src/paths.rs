@@ -2,6 +2,8 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use config::normal_path;
+
 /// The directory in which a command runs, and the one of the configuration that it writes.
 #[derive(Clone, Debug)]
 pub struct Directories {
@@ -23,7 +25,7 @@ impl Directories {
     #[must_use]
     pub fn new(current: &Path, file: Option<&Path>) -> Self {
         let parent = file.and_then(Path::parent).unwrap_or(Path::new(""));
-        Self { file: normal(&current.join(parent)), current: normal(current) }
+        Self { file: normal_path(&current.join(parent)), current: normal_path(current) }
     }
 
     /// The directory of the configuration.
@@ -45,7 +47,7 @@ impl Directories {
         if Path::new(path).is_absolute() || self.current == self.file {
             return path.to_owned();
         }
-        let target = normal(&self.current.join(path));
+        let target = normal_path(&self.current.join(path));
         let shared = self.file.components().zip(target.components()).take_while(|(a, b)| a == b).count();
         let up = self.file.components().skip(shared).map(|_| Component::ParentDir);
         let down = target.components().skip(shared);
@@ -55,18 +57,4 @@ impl Directories {
             false => relative.to_string_lossy().into_owned(),
         }
     }
-}
-
-/// Returns the path without `.` and `..`, resolved by name only.
-fn normal(path: &Path) -> PathBuf {
-    let mut normal = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::CurDir => {}
-            // The root has no parent.
-            Component::ParentDir => drop(normal.pop()),
-            part => normal.push(part),
-        }
-    }
-    normal
 }

@@ -249,7 +249,7 @@ fn base_of(written: PathBuf, raw: &RawValues, is_files: bool) -> Result<PathBuf,
 }
 
 fn base_of_file(written: PathBuf, raw: &RawValues) -> Result<PathBuf, Error> {
-    let base = paths::normal(&raw.directory_of(Data::base).join(written));
+    let base = paths::normal_path(&raw.directory_of(Data::base).join(written));
     paths::in_utf8(raw, Data::base, "directory of the data", base)
 }
 

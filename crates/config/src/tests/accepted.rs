@@ -44,36 +44,6 @@ fn a_kind_from_the_command_line_drops_keys_of_another_kind() {
     );
 }
 
-/// The parts of conversations that are learnt, as written and as a configuration shows them.
-#[test]
-fn roles_are_read_in_any_order() {
-    let text = "[data]\nkind = \"chat\"\npaths = [\"a\"]\n";
-    for (set, shown) in [
-        (None, "\"answers\""),
-        (Some("data.train_on=answers"), "\"answers\""),
-        (Some("data.train_on=\"all\""), "\"all\""),
-        (Some("data.train_on=['tool', 'assistant', 'tool']"), "[\"assistant\", \"tool\"]"),
-    ] {
-        let sets: Vec<&str> = set.into_iter().collect();
-        let config = parse(text, &sets).unwrap();
-        assert_eq!(config.data.train_on.to_string(), shown);
-        assert!(config.to_toml().contains(&format!("train_on = {shown}\n")), "{shown}");
-    }
-}
-
-#[test]
-fn conversations_without_a_held_out_part_have_no_validation() {
-    let text = "[data]\nkind = \"chat\"\npaths = [\"a\"]\n";
-    for (sets, count) in [
-        (&[][..], 8),
-        (&["data.validation_fraction=0"][..], 0),
-        (&["data.validation_fraction=0", "data.validation_paths=['b']"], 8),
-    ] {
-        let config = parse(text, sets).unwrap();
-        assert_eq!((config.validates(), config.validation_micro_batches()), (count > 0, count), "{sets:?}");
-    }
-}
-
 #[test]
 fn the_path_of_a_profile_is_relative_to_the_configuration() {
     let named =

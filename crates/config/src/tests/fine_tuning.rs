@@ -182,19 +182,3 @@ fn a_run_that_goes_on_keeps_the_defaults_that_grid_device_and_data_decided() {
         assert_eq!(facts(&config.continuing(&earlier)), expected, "{sets:?}");
     }
 }
-
-#[test]
-fn conversations_are_packed_with_masks() {
-    let text = "[data]\nkind = \"chat\"\npaths = [\"a.jsonl\"]\n";
-    for (sets, packs, masks) in [
-        (&[][..], true, true),
-        (&["data.pack_documents=false"], false, false),
-        (&["data.document_mask=false"], true, false),
-        (&["data.pack_documents=false", "data.document_mask=true"], false, true),
-    ] {
-        let data = parse(text, sets).unwrap().data;
-        assert_eq!((data.pack_documents, data.document_mask), (packs, masks), "{sets:?}");
-    }
-    let other = parse(LEAST, &[]).unwrap().data;
-    assert!(!other.pack_documents && !other.document_mask);
-}

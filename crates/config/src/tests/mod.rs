@@ -2,6 +2,7 @@
 
 mod accepted;
 mod adapters;
+mod conversations;
 mod files;
 mod fine_tuning;
 mod offload;
