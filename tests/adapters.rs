@@ -36,7 +36,8 @@ fn folder(name: &str) -> PathBuf {
 
 /// Ten steps on all sequences of a recorded model, as fast as adapters learn.
 fn ten_steps(name: &str) -> String {
-    let (from, tokens) = (folder(name), folder(name).join("tokens.bin"));
+    let from = folder(name);
+    let tokens = folder(name).join("tokens.bin");
     let text = fs::read_to_string(root().join("tests/golden/adapters.toml")).unwrap();
     text.replace("FOLDER", from.to_str().unwrap()).replace("TOKENS", tokens.to_str().unwrap())
 }

@@ -114,7 +114,8 @@ fn sharded_and_whole_optimizer_state_give_equal_checkpoints() {
     ];
     for (text, overrides) in table {
         let directory = tempfile::tempdir().unwrap();
-        let (whole, parts) = (directory.path().join("whole"), directory.path().join("parts"));
+        let whole = directory.path().join("whole");
+        let parts = directory.path().join("parts");
         let all = |more: &[&'static str]| [overrides, &["checkpoint.every=1000"], more].concat();
         let reference = full(&whole, text, &all(&["parallel.data=1"]));
         // Sharded, whole, sharded differently and with the weights, in groups.
@@ -145,7 +146,8 @@ fn pipelines_write_the_checkpoints_of_one_rank() {
     ];
     for (text, overrides) in table {
         let directory = tempfile::tempdir().unwrap();
-        let (whole, parts) = (directory.path().join("whole"), directory.path().join("parts"));
+        let whole = directory.path().join("whole");
+        let parts = directory.path().join("parts");
         let all = |more: &[&'static str]| [overrides, &["checkpoint.every=1000"], more].concat();
         let reference = full(&whole, text, &all(&["parallel.data=1"]));
         for grid in [
@@ -184,7 +186,8 @@ fn parts_of_layers_are_parts_of_one_checkpoint() {
     ];
     for (row, (text, overrides)) in table.into_iter().enumerate() {
         let directory = tempfile::tempdir().unwrap();
-        let (whole, parts) = (directory.path().join("whole"), directory.path().join("parts"));
+        let whole = directory.path().join("whole");
+        let parts = directory.path().join("parts");
         let lanes = ["parallel.tensor_lanes=4", "checkpoint.every=1000", "train.steps=9"];
         let all = |more: &[&'static str]| [overrides, &lanes, more].concat();
         let reference = full(&whole, text, &all(&[]));
@@ -220,7 +223,8 @@ fn ranks_that_share_sequences_write_one_checkpoint() {
     ];
     for (text, overrides) in table {
         let directory = tempfile::tempdir().unwrap();
-        let (whole, parts) = (directory.path().join("whole"), directory.path().join("parts"));
+        let whole = directory.path().join("whole");
+        let parts = directory.path().join("parts");
         let pieces = ["parallel.context_lanes=4", "checkpoint.every=1000", "train.steps=8"];
         let all = |more: &[&'static str]| [overrides, &pieces, more].concat();
         let reference = full(&whole, text, &all(&[]));

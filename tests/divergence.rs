@@ -229,7 +229,8 @@ fn owners_of_unplanned_memory_are_named() {
     use Fault::{Computes, KeepsActivations, KeepsLosses, KeepsValidations};
     // Expected: part, count of differences, kind, owner and bytes of the first one, and what is kept.
     // A kept prediction cannot become its own gradient, so the loss allocates first.
-    let (logits, hidden) = (2 * 32 * 256 * 4, 2 * 32 * 32 * 4);
+    let logits = 2 * 32 * 256 * 4;
+    let hidden = 2 * 32 * 32 * 4;
     let prediction = ("head", "linear.forward", Category::Activation);
     let validating = ("validation.head", "linear.forward", Category::Activation);
     let gradient = ("loss", "cross_entropy.forward", Category::ActivationGradient);

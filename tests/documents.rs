@@ -147,7 +147,8 @@ fn every_path_and_link_exists() {
 #[test]
 fn the_figures_of_the_readme_are_in_the_benchmarks() {
     let read = |path: &str| std::fs::read_to_string(common::root().join(path)).unwrap();
-    let (readme, benchmarks) = (read("README.md"), read("docs/benchmarks.md"));
+    let readme = read("README.md");
+    let benchmarks = read("docs/benchmarks.md");
     let (_, results) = readme.split_once("## Results").unwrap();
     let (results, _) = results.split_once("\n## ").unwrap();
     let is_part = |c: char| c.is_ascii_digit() || c == ',' || c == '.';

@@ -53,7 +53,8 @@ fn a_killed_process_ends_the_job() {
     for (transport, rank) in table {
         let workplace = workplace();
         let running = Running::start(transport, workplace.path(), 4, &[]);
-        let (pid, run_dir) = (running.pid(rank), running.run_dir.clone());
+        let pid = running.pid(rank);
+        let run_dir = running.run_dir.clone();
         signal("KILL", pid);
         let output = running.end(LIMIT);
         let index = format!("rank {rank} on ");
@@ -75,7 +76,8 @@ fn a_killed_stage_ends_the_job() {
         let workplace = workplace();
         let sets = ["parallel.data=2", "parallel.pipeline=2"];
         let running = Running::start(transport, workplace.path(), 4, &sets);
-        let (pid, run_dir) = (running.pid(3), running.run_dir.clone());
+        let pid = running.pid(3);
+        let run_dir = running.run_dir.clone();
         signal("KILL", pid);
         let output = running.end(LIMIT);
         let words =
@@ -89,7 +91,8 @@ fn a_stopped_process_ends_the_job_after_the_timeout() {
     for transport in Transport::of_processes() {
         let workplace = workplace();
         let running = Running::start(transport, workplace.path(), 4, &["parallel.timeout_seconds=5"]);
-        let (pid, run_dir) = (running.pid(1), running.run_dir.clone());
+        let pid = running.pid(1);
+        let run_dir = running.run_dir.clone();
         signal("STOP", pid);
         let output = running.end(LIMIT);
         let words = ["rank 1 on ", "failed in step ", "last call ", "did not answer rank ", "within 5.0 s"];
@@ -319,7 +322,8 @@ fn a_slow_read_is_reported_with_its_file_and_delays_the_others() {
         let command = command.env("PLIMSOLL_HOLD", hold).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
-        let (mut reported, mut others) = (Vec::new(), Vec::new());
+        let mut reported = Vec::new();
+        let mut others = Vec::new();
         for line in lines {
             if !line.contains(" of training of /") {
                 others.push(line);

@@ -14,7 +14,8 @@ const SIZED: &str = "model.context = 64: the longest of 57 conversations has 58 
 
 /// A directory with 57 conversations and a configuration of a folder, adapters and these.
 fn workplace() -> tempfile::TempDir {
-    let (directory, root) = (tempfile::tempdir().unwrap(), common::root());
+    let directory = tempfile::tempdir().unwrap();
+    let root = common::root();
     let recipe = root.join("launch/recipes/chat");
     let all = fs::read_to_string(recipe.join("conversations.jsonl")).unwrap();
     let few: Vec<_> = all.lines().take(57).collect();
@@ -88,7 +89,8 @@ fn packed_conversations_have_the_loss_of_unpacked_ones() {
 fn a_run_says_where_its_model_is_and_how_to_use_it() {
     let directory = workplace();
     let trained = plimsoll(directory.path(), &["train", "run.toml", "--device", "cpu", "--run-dir", "run"]);
-    let (printed, log) = (text(&trained.stdout), text(&trained.stderr));
+    let printed = text(&trained.stdout);
+    let log = text(&trained.stderr);
     assert!(log.contains(SIZED) && log.contains("defaults of fine-tuning: "), "{log}");
     for part in [
         "Every rank used what was planned, to the byte.",

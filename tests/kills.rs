@@ -226,7 +226,8 @@ fn a_killed_rank_of_a_job_leaves_no_partial_checkpoint() {
     let table = [(1, 3, SHARDED[0]), (0, 5, SHARDED[0]), (1, 3, SHARDS[3])];
     for (number, (rank, pieces, grid)) in table.into_iter().enumerate() {
         let run_dir = format!("job{number}");
-        let (out, reached) = (workplace.path(&run_dir), workplace.path(&format!("{run_dir}-reached")));
+        let out = workplace.path(&run_dir);
+        let reached = workplace.path(&format!("{run_dir}-reached"));
         let script = format!(
             "[ \"$RANK\" != {rank} ] || export {}='checkpoint piece written:{pieces}:{}'; exec \"$@\"",
             fail_point::VARIABLE,
@@ -284,7 +285,8 @@ fn a_terminated_run_saves_its_last_step_and_resumes_without_a_configuration() {
     assert!(message.contains(&format!("resuming after step {newest}")), "{message}");
     let mut whole = start("whole");
     assert!(whole.wait().unwrap().success());
-    let (resumed, whole) = (workplace.summary("out"), workplace.summary("whole"));
+    let resumed = workplace.summary("out");
+    let whole = workplace.summary("whole");
     assert_eq!(resumed["interrupted"], false);
     assert_eq!(resumed["weights_sha256"], whole["weights_sha256"]);
     assert_eq!(resumed["losses"], whole["losses"]);
@@ -299,7 +301,8 @@ fn held(
     point: &str,
     meanwhile: impl FnOnce(&Child, &Path),
 ) -> Output {
-    let (reached, errors) = (workplace.path("reached"), workplace.path("stderr"));
+    let reached = workplace.path("reached");
+    let errors = workplace.path("stderr");
     let hold = format!("{point}:1:{}", reached.display());
     let mut command = workplace.plimsoll(arguments);
     command.env(fail_point::VARIABLE, hold).stdout(Stdio::null());

@@ -48,7 +48,8 @@ fn two_tensors_are_allocated_and_freed() {
             Tensor::empty(&device, [mib * MIB / 4], DType::F32, Request::new(Category::Other, "test"))
                 .unwrap()
         };
-        let (first, second) = (tensor(4), tensor(16));
+        let first = tensor(4);
+        let second = tensor(16);
         assert_eq!(fresh.usage(), (20_971_520, 20_971_520));
         drop(first);
         assert_eq!(fresh.usage(), (16_777_216, 20_971_520));

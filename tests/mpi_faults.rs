@@ -152,7 +152,9 @@ fn no_signal_at_any_moment_makes_a_job_hang() {
     if !has_mpi() {
         return;
     }
-    let (budget, mut random, mut round) = (Budget::of_fuzzer(), Random::new(23), 0);
+    let budget = Budget::of_fuzzer();
+    let mut random = Random::new(23);
+    let mut round = 0;
     while budget.within(round, 2) {
         let workplace = workplace();
         let rank = rank();

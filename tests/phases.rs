@@ -26,21 +26,24 @@ fn phases_add_up_to_the_step() {
         for rank in &report.ranks {
             assert_eq!(rank.get(Statistic::TimedSteps), 7, "the first warms up");
             let of = |whole: fn(Phase) -> Statistic| Phase::ALL.map(|phase| rank.get(whole(phase)));
-            let (whole, step) = (of(Statistic::WholeTime), rank.get(Statistic::WholeStepTime));
+            let whole = of(Statistic::WholeTime);
+            let step = rank.get(Statistic::WholeStepTime);
             assert!(step.abs_diff(whole.iter().sum()) <= 5, "{whole:?}, {step}");
             // The phases are within the steps of the loop, each of which is rounded to a microsecond; their
             // share of a step depends on the machine's other load.
             let microseconds = 1e6 * seconds;
             let own_clock = rank.rank == 0;
             assert!(!own_clock || step as f64 <= microseconds + 100.0, "{step} of {microseconds} µs");
-            let (median, median_step) = (of(Statistic::MedianTime), rank.get(Statistic::MedianStepTime));
+            let median = of(Statistic::MedianTime);
+            let median_step = rank.get(Statistic::MedianStepTime);
             let within = median_step <= step && median.iter().all(|phase| *phase <= step);
             assert!(within, "{median:?}, {median_step}");
             for phase in [Phase::Forward, Phase::Backward, Phase::Update] {
                 assert!(median[phase.index()] > 0, "{phase:?}: {median:?}");
             }
         }
-        let (message, lines) = (report.to_string(), ["time by phase, median of 7 steps", "reduce, exposed"]);
+        let message = report.to_string();
+        let lines = ["time by phase, median of 7 steps", "reduce, exposed"];
         assert!(lines.iter().all(|line| message.contains(line)), "{message}");
     }
 }
@@ -211,7 +214,8 @@ fn counts(ranks: &[RankStatistics]) -> Vec<Vec<u64>> {
 fn a_dry_run_times_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let run = |name: &str, device| train_in(&directory.path().join(name), config(GPT, &[]), device).unwrap();
-    let (meta, cpu) = (run("meta", DeviceChoice::Meta), run("cpu", DeviceChoice::Cpu));
+    let meta = run("meta", DeviceChoice::Meta);
+    let cpu = run("cpu", DeviceChoice::Cpu);
     assert_eq!(meta.ranks[0].get(Statistic::TimedSteps), 0);
     assert!(!meta.to_string().contains("time by phase"));
     let timed = Statistic::all().iter().position(|statistic| *statistic == Statistic::TimedSteps).unwrap();

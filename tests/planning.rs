@@ -49,7 +49,8 @@ fn a_plan_reports_whether_it_fits_and_what_would() {
     // The advice is one sentence, and the advised configuration fits in as few bytes as it says.
     let refused = planned(directory.path(), &large, &["--capacity", &capacity]);
     // The verdict is the last line of the text, and is printed once.
-    let (table, printed) = (text(&refused.stdout), text(&refused.stderr));
+    let table = text(&refused.stdout);
+    let printed = text(&refused.stderr);
     assert!(printed.is_empty(), "{printed}");
     let printed = table.trim_end().lines().last().unwrap_or_default();
     assert!(printed.starts_with("does not fit: rank 0 needs"), "{table}");
@@ -174,7 +175,8 @@ fn the_largest_value_that_fits_is_found_and_the_next_does_not_fit() {
         let capacity = ["--capacity", "60MiB", "--device", "cuda"];
         let capacity = ["--capacity", capacity[1], "--device", search::small_device(directory.path())];
         let output = planned(directory.path(), &[], &[&["--largest", name], &capacity[..]].concat());
-        let (printed, tries) = (text(&output.stdout), text(&output.stderr));
+        let printed = text(&output.stdout);
+        let tries = text(&output.stderr);
         assert!(output.status.success(), "{tries}");
         let number = printed.split(" is ").nth(1).unwrap().split(' ').next().unwrap();
         let value: usize = number.parse().unwrap();

@@ -63,7 +63,8 @@ fn the_table_adds_up_to_the_trace_on_every_grid() {
         let output = plimsoll(directory.path(), &arguments);
         assert!(output.status.success(), "{}", message(&output));
         let profile: Value = serde_json::from_slice(&output.stdout).unwrap();
-        let (operators, modules) = (&profile["operators"], &profile["modules"]);
+        let operators = &profile["operators"];
+        let modules = &profile["modules"];
         let trace = std::fs::read_to_string(directory.path().join(trace)).unwrap();
         let trace: Value = serde_json::from_str(&trace).unwrap();
         let events = trace["traceEvents"].as_array().unwrap();
@@ -76,7 +77,8 @@ fn the_table_adds_up_to_the_trace_on_every_grid() {
             ("flops", "flops", 1.0),
         ] {
             // Two steps.
-            let (table, traced) = (sum(operators, in_table), own(in_trace) / unit / 2.0);
+            let table = sum(operators, in_table);
+            let traced = own(in_trace) / unit / 2.0;
             assert!((table - traced).abs() <= 1e-6 * table.abs().max(1.0), "{in_table}: {table} {traced}");
             let by_module = sum(modules, in_table);
             assert!((table - by_module).abs() <= 1e-6 * table.abs().max(1.0), "{in_table}: {by_module}");

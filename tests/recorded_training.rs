@@ -117,8 +117,10 @@ fn twenty_adamw_steps(device: &Device) {
     let schedule =
         Schedule { peak: 1e-3, warmup_steps: 5, decay: Decay::Cosine { minimum: 1e-4, steps: 20 } };
     let count = BATCH * POSITIONS;
-    let (all_inputs, all_targets) = (recording.integers("tokens"), recording.integers("targets"));
-    let (mut losses, mut norms) = (Vec::new(), Vec::new());
+    let all_inputs = recording.integers("tokens");
+    let all_targets = recording.integers("targets");
+    let mut losses = Vec::new();
+    let mut norms = Vec::new();
     for step in 0..20 {
         let range = step * count..(step + 1) * count;
         let inputs = tokens(device, &all_inputs[range.clone()], BATCH, POSITIONS);

@@ -58,7 +58,8 @@ fn the_page_of_a_run_shows_its_plan() {
 #[test]
 fn the_page_of_a_plan_needs_no_run() {
     let directory = tempfile::tempdir().unwrap();
-    let (file, page) = (directory.path().join("small.toml"), directory.path().join("plan.html"));
+    let file = directory.path().join("small.toml");
+    let page = directory.path().join("plan.html");
     std::fs::write(&file, GPT.replace("paths = [", &format!("base = '{}'\npaths = [", root().display())))
         .unwrap();
     let arguments = [

@@ -96,8 +96,12 @@ fn disturb(hosts: Hosts, blows: &[Blow]) {
     if !has_mpi() {
         return;
     }
-    let (whole, budget, mut random) = (whole(STEPS), Budget::of_fuzzer(), Random::new(41));
-    let (mut jobs, mut struck, mut costs) = (0, 0, Costs::default());
+    let whole = whole(STEPS);
+    let budget = Budget::of_fuzzer();
+    let mut random = Random::new(41);
+    let mut jobs = 0;
+    let mut struck = 0;
+    let mut costs = Costs::default();
     while budget.within(jobs, 1) {
         let disk = DISKS[jobs % DISKS.len()];
         let job = Restarted::start(STEPS, hosts, &["--restarts", "50", "--grow"], disk);
@@ -163,7 +167,8 @@ fn a_job_goes_on_from_the_memory_of_its_hosts() {
             job.kill_rank(rank, number);
             kept
         });
-        let (states, messages) = (job.states(), job.messages());
+        let states = job.states();
+        let messages = job.messages();
         assert!(!messages.contains("from the beginning"), "{messages}");
         let sessions = job.ends_as(&whole);
         assert!(!states.exists(), "{}", states.display());
@@ -179,7 +184,8 @@ fn an_incomplete_state_does_not_keep_others_out_of_memory() {
     if !has_mpi() {
         return;
     }
-    let (whole, sets) = (whole(STEPS), ["checkpoint.memory_steps=5", "checkpoint.every=100000"]);
+    let whole = whole(STEPS);
+    let sets = ["checkpoint.memory_steps=5", "checkpoint.every=100000"];
     let mut job = Restarted::start_with(STEPS, Hosts::One, &["--restarts", "5"], SLOW_STEPS, &sets).unwrap();
     job.await_state(40);
     // Nothing is published while a rank is stopped.
@@ -215,7 +221,9 @@ fn a_job_of_threads_goes_on_after_each_kill() {
     let whole = whole_on_gpu(steps);
     let sets = ["parallel.ranks_per_device=4", "checkpoint.memory_steps=5"];
     let job = Restarted::start_with(steps, Hosts::Threads, &["--restarts", "3"], SLOW_DISK, &sets);
-    let (mut job, mut random, mut costs) = (job.unwrap(), Random::new(43), Costs::default());
+    let mut job = job.unwrap();
+    let mut random = Random::new(43);
+    let mut costs = Costs::default();
     for number in 1..=kills {
         job.await_checkpoint(40 * number as u64);
         job.wait(Duration::from_millis(random.below(300) as u64));
@@ -265,7 +273,8 @@ fn a_job_goes_on_from_the_neighbours_copy_of_a_lost_host() {
         return;
     }
     let whole = whole(STEPS);
-    let (two, networks) = (Hosts::Two, Hosts::Networks);
+    let two = Hosts::Two;
+    let networks = Hosts::Networks;
     for (hosts, host, stage) in [(two, "first", "0"), (networks, "second", "1")] {
         let stage = format!("parallel.zero_stage={stage}");
         let sets = ["checkpoint.memory_steps=5", "checkpoint.every=100000", &stage];

@@ -40,7 +40,8 @@ fn reports_count_by_the_owner_of_their_kernels() {
         ("initcheck", &[], nothing, "linear: failed (status 0, 0 tests passed)", 1),
     ];
     let directory = tempfile::tempdir().unwrap();
-    let (bin, bundle) = (directory.path().join("bin"), directory.path().join("bundle"));
+    let bin = directory.path().join("bin");
+    let bundle = directory.path().join("bundle");
     let records = directory.path().join("records.xml");
     let save = "while [[ $1 == --* ]]; do case $1 in\n--save) file=$2; shift 2;;\n--xml) shift;;\n*) shift 2;;\nesac; done";
     scripts::write(
@@ -68,7 +69,8 @@ fn reports_count_by_the_owner_of_their_kernels() {
 #[test]
 fn each_tool_has_its_groups_and_options() {
     let directory = tempfile::tempdir().unwrap();
-    let (bin, bundle) = (directory.path().join("bin"), directory.path().join("bundle"));
+    let bin = directory.path().join("bin");
+    let bundle = directory.path().join("bundle");
     let arguments = directory.path().join("given.txt");
     let stand_in = format!("echo \"$* $PLIMSOLL_TEST_REPEATS\" >>'{}'", arguments.display());
     scripts::write(

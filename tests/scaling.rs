@@ -46,7 +46,8 @@ fn the_suite_measures_and_reports() {
     let lines = text(&measured.stdout);
     let runs = parse_runs(&lines).unwrap();
     let shape = |run: &ScalingRun| (run.scaling, run.ranks, run.micro_batches, run.tokens);
-    let (strong, weak) = (Scaling::Strong, Scaling::Weak);
+    let strong = Scaling::Strong;
+    let weak = Scaling::Weak;
     assert_eq!(
         runs.iter().map(shape).collect::<Vec<_>>(),
         [(strong, 1, 4, 256), (strong, 2, 4, 256), (weak, 1, 2, 128), (weak, 2, 4, 256)]
@@ -63,9 +64,11 @@ fn the_suite_measures_and_reports() {
     assert_eq!(runs[0].loss.to_bits(), runs[1].loss.to_bits(), "equal batches have equal bits on every grid");
     assert!(runs[0].least_seconds > 20e-6, "a step takes time: {:?}", runs[0]);
 
-    let (file, plots) = (directory.path().join("runs.jsonl"), directory.path().join("plots"));
+    let file = directory.path().join("runs.jsonl");
+    let plots = directory.path().join("plots");
     std::fs::write(&file, &lines).unwrap();
-    let (file, plots) = (file.to_str().unwrap(), plots.to_str().unwrap());
+    let file = file.to_str().unwrap();
+    let plots = plots.to_str().unwrap();
     let reported = bench(&["--report", file, "--plots", plots]);
     assert!(reported.status.success(), "{}", text(&reported.stderr));
     let table = text(&reported.stdout);
@@ -243,7 +246,8 @@ fn runs_do_not_affect_the_next_run() {
     };
     let measure = |ranks: usize| {
         let config = config(GPT, &[&format!("parallel.data={ranks}"), "train.steps=1000"]);
-        let (model, scaling) = ("tiny".to_owned(), Scaling::Strong);
+        let model = "tiny".to_owned();
+        let scaling = Scaling::Strong;
         bench_scaling(ScalingCase { model, scaling, config, worlds: 1 }, &options).unwrap()
     };
     let peaks = |run: &ScalingRun| {

@@ -64,7 +64,8 @@ fn decisions_and_weights_are_the_same_on_every_grid() {
 #[test]
 fn an_interrupted_run_makes_the_same_decisions() {
     let directory = tempfile::tempdir().unwrap();
-    let (whole, parts) = (directory.path().join("whole"), directory.path().join("parts"));
+    let whole = directory.path().join("whole");
+    let parts = directory.path().join("parts");
     let skip = ["train.on_spike=skip"];
     train(&whole, &skip, RunOptions::default()).unwrap();
     for (session, grid) in GRIDS.iter().cycle().enumerate() {
@@ -82,7 +83,8 @@ fn an_interrupted_run_makes_the_same_decisions() {
 #[test]
 fn a_rewound_run_is_one_without_the_samples() {
     let directory = tempfile::tempdir().unwrap();
-    let (found, knew) = (directory.path().join("found"), directory.path().join("knew"));
+    let found = directory.path().join("found");
+    let knew = directory.path().join("knew");
     let rewind = ["train.on_spike=rewind"];
     train(&found, &rewind, RunOptions::default()).unwrap();
     let (hash, losses, spikes) = outcome(&found);
@@ -105,7 +107,8 @@ fn a_job_goes_back_when_it_is_started_again() {
     let run = |launched: Transport, ranks: usize| {
         let workplace = jobs::workplace();
         let sets = [&SPIKY[..], &["train.on_spike=rewind"]].concat();
-        let (mut starts, run_dir) = (0, workplace.path().join("out"));
+        let mut starts = 0;
+        let run_dir = workplace.path().join("out");
         loop {
             let output =
                 jobs::train(launched, workplace.path(), ranks, &sets).arg("--resume").output().unwrap();
@@ -119,7 +122,8 @@ fn a_job_goes_back_when_it_is_started_again() {
             assert!(starts < 40, "{message}");
         }
     };
-    let (threads, tcp) = (run(Transport::Threads, 1), run(Transport::Tcp, 2));
+    let threads = run(Transport::Threads, 1);
+    let tcp = run(Transport::Tcp, 2);
     assert_eq!(threads.0, 1);
     assert_eq!(tcp.0, 1 + tcp.1.2.as_array().unwrap().len());
     assert_eq!(threads.1, tcp.1);

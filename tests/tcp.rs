@@ -187,7 +187,9 @@ fn ranks_with_other_options_are_named() {
 /// Signals at random moments of a job, which must end.
 #[test]
 fn no_signal_at_any_moment_makes_a_job_hang() {
-    let (budget, mut random, mut round) = (Budget::of_fuzzer(), Random::new(29), 0);
+    let budget = Budget::of_fuzzer();
+    let mut random = Random::new(29);
+    let mut round = 0;
     while budget.within(round, 3) {
         let workplace = workplace();
         let pid = workplace.path().join("pid");

@@ -40,7 +40,9 @@ fn connections_cover_exactly_a_steps_traffic() {
     for (text, name, reduction, statistics) in table {
         // Two ranks with two lanes each, and three with one or two.
         for (zero_stage, ranks) in (0..=3).flat_map(|stage| [(stage, 2), (stage, 3)]) {
-            let (even, peer_access, dtype) = (ranks == 2, false, DType::F32);
+            let even = ranks == 2;
+            let peer_access = false;
+            let dtype = DType::F32;
             let uses = DataCollectives { reduction, zero_stage, dtype, peer_access, statistics, even };
             let uses = uses.uses(ranks);
             let traffic = traffic_of_steps(text, name, zero_stage, ranks);
@@ -53,7 +55,8 @@ fn connections_cover_exactly_a_steps_traffic() {
             }
         }
     }
-    let (reduction, dtype) = (Reduction::Tree, DType::F32);
+    let reduction = Reduction::Tree;
+    let dtype = DType::F32;
     let (zero_stage, peer_access, statistics, even) = (1, true, false, true);
     let tree = DataCollectives { reduction, zero_stage, dtype, peer_access, statistics, even };
     assert!(tree.uses(1).is_empty());

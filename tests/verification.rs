@@ -142,7 +142,8 @@ fn an_inverted_bit_is_found_and_named() {
         // The second verification, of step 6.
         command.env(fail_point::FLIP, format!("{rank}:6:{runs}:{result}:{}", 13 * number));
         let output = command.output().unwrap();
-        let (run_dir, message) = (workplace.path().join("out"), text(&output.stderr));
+        let run_dir = workplace.path().join("out");
+        let message = text(&output.stderr);
         let case = format!("{transport:?} {grid:?} rank {rank}, {runs}, {result}: {message}");
         assert_eq!(output.status.code(), Some(1), "{case}");
         let found = planted_result(&run_dir, *rank);

@@ -90,7 +90,8 @@ fn rendered_by_pytorch(pickle: &Path, directory: &Path) {
 #[test]
 fn recording_history_changes_no_byte() {
     let directory = tempfile::tempdir().unwrap();
-    let (with, without) = (directory.path().join("with"), directory.path().join("without"));
+    let with = directory.path().join("with");
+    let without = directory.path().join("without");
     let a = run(&with, &["memory.history=100"]);
     let b = run(&without, &[]);
     assert_eq!(a.summary.weights_sha256, b.summary.weights_sha256);

@@ -73,7 +73,8 @@ fn tensorboard_reads_the_scalars_of_a_resumed_run() {
         let points = scalars[tag].as_array().unwrap_or_else(|| panic!("{tag}: {scalars}"));
         assert_eq!(points.len(), logged.len(), "{tag}: {points:?}");
         for (point, (step, value)) in points.iter().zip(logged) {
-            let (at, read) = (point[0].as_u64().unwrap(), point[1].as_f64().unwrap());
+            let at = point[0].as_u64().unwrap();
+            let read = point[1].as_f64().unwrap();
             assert!(
                 at == step && (read - scale * value).abs() <= 1e-6 * value.abs(),
                 "{tag}: {point} {value}"
@@ -171,7 +172,8 @@ fn runs_are_listed_with_their_results() {
     std::fs::create_dir(runs.join("c")).unwrap();
     std::fs::write(runs.join("c/config.toml"), "[model]\nlayers = 0\n").unwrap();
     std::fs::create_dir(runs.join("no run")).unwrap();
-    let (device, run_dir) = (DeviceChoice::Meta, Some(runs.join("d")));
+    let device = DeviceChoice::Meta;
+    let run_dir = Some(runs.join("d"));
     let on_meta = RunOptions { device, run_dir, quiet: true, ..RunOptions::default() };
     run::train(config(MLP, &["train.steps=2"]), on_meta).unwrap();
     let output = plimsoll(directory.path(), &["runs", "--json"]);
@@ -211,7 +213,8 @@ fn text_of_users_is_escaped_on_every_page() {
     std::fs::write(&data, "to be or not to be, that is the question. ".repeat(200)).unwrap();
     std::fs::write(directory.path().join("run.toml"), text).unwrap();
     for (run, seed) in runs.iter().zip(["1", "2"]) {
-        let (paths, seed) = (format!("data.paths=['{}']", data.display()), format!("train.seed={seed}"));
+        let paths = format!("data.paths=['{}']", data.display());
+        let seed = format!("train.seed={seed}");
         let sets = ["--set", "train.steps=2", "--set", &paths, "--set", &seed];
         let arguments = [&["train", "run.toml", "--device", "cpu", "--run-dir", run][..], &sets].concat();
         let output = plimsoll(directory.path(), &arguments);

@@ -88,7 +88,8 @@ fn measure(recordings: &[(String, Recording)], rounds: usize) -> Result<(), CliE
             let quantiles = steady(bytes, history).map_err(failed)?;
             let name = format!("{:>9} bytes{}", grouped(bytes), if history { ", with history" } else { "" });
             let ratio = pytorch / quantiles.median;
-            let (median, p99) = (quantiles.median, quantiles.p99);
+            let median = quantiles.median;
+            let p99 = quantiles.p99;
             print(&format!("  {name:<42}{median:8.1} {p99:7.1}   {pytorch:23.0}{ratio:20.1}"))?;
         }
     }
@@ -147,7 +148,8 @@ fn replayed(
     rounds: usize,
     history: bool,
 ) -> Result<(Quantiles, Quantiles), memory::AllocationError> {
-    let (mut allocations, mut frees) = (Vec::new(), Vec::new());
+    let mut allocations = Vec::new();
+    let mut frees = Vec::new();
     for _ in 0..rounds {
         let mut player = Player::new(recording)?;
         if history {

@@ -62,7 +62,8 @@ pub(crate) fn run(args: &BenchMatmulArgs) -> Result<(), CliError> {
     let measure = bench_matmul(config, &args.step.options(device), tried)?;
     print(&report(&head, &measure))?;
     let Some(output) = output else { return Ok(()) };
-    let (path, text) = (output.path().to_owned(), merged(before, &measure).to_string());
+    let path = output.path().to_owned();
+    let text = merged(before, &measure).to_string();
     output.write(text.as_bytes()).map_err(|source| CliError::File { path, source })
 }
 

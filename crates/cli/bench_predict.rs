@@ -64,7 +64,9 @@ pub(crate) fn run(args: &BenchPredictArgs) -> Result<(), CliError> {
         })?,
         None => PlanTarget::from_argument(&args.device)?,
     };
-    let (mut predictions, mut left_out, pace) = (Vec::new(), 0, Pace::of_files());
+    let mut predictions = Vec::new();
+    let mut left_out = 0;
+    let pace = Pace::of_files();
     let mut each = |prediction: Option<Prediction>| -> Result<(), CliError> {
         match prediction {
             Some(prediction) => {
@@ -156,7 +158,8 @@ fn table(predictions: &[Prediction]) -> String {
             milliseconds(prediction.measured_step_seconds),
             or_none(prediction.error().map(|error| format!("{:+.1} %", 100.0 * error))),
             or_none(prediction.families.first().map(|family| {
-                let (predicted, measured) = (family.predicted_seconds, family.measured_seconds);
+                let predicted = family.predicted_seconds;
+                let measured = family.measured_seconds;
                 format!("{} {} for {}", family.family, milliseconds(predicted), milliseconds(measured))
             })),
         ]

@@ -67,7 +67,8 @@ pub(crate) fn run(args: &BenchSampleArgs) -> Result<(), CliError> {
         let text = format!("--prompt-tokens {prompt_tokens}, --new-tokens {new_tokens}: {error}");
         CliError::Refused(text)
     })?;
-    let (batch, rounds) = (args.batch, args.rounds.max(1));
+    let batch = args.batch;
+    let rounds = args.rounds.max(1);
     let options = SampleBenchOptions { device, batch, prompt_tokens, new_tokens, rounds };
     let measure = bench_sample(config, &options)?;
     match args.json {

@@ -23,7 +23,8 @@ pub(crate) fn check_stack() -> Result<(), String> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max stack size"));
     match line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()) {
         Some(bytes) if bytes < LEAST_STACK => {
-            let (limit, needed) = (grouped(bytes), grouped(LEAST_STACK));
+            let limit = grouped(bytes);
+            let needed = grouped(LEAST_STACK);
             Err(format!("a stack of {limit} bytes (ulimit -s) is too small: {needed} are needed"))
         }
         _ => Ok(()),
@@ -46,7 +47,9 @@ pub(crate) fn check_addresses(threads: usize) -> Result<(), String> {
         0 => String::new(),
         _ => format!(" with {threads} threads (RAYON_NUM_THREADS sets fewer)"),
     };
-    let (name, limit, needed) = (limit.name(), grouped(limit.bytes), grouped(needed));
+    let name = limit.name();
+    let limit = grouped(limit.bytes);
+    let needed = grouped(needed);
     Err(format!("{name} allows {limit} bytes of addresses, and this program needs at least {needed}{of}"))
 }
 

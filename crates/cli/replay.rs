@@ -24,7 +24,8 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), CliError> {
         match memory::replay::replay(path) {
             Ok(report) => {
                 mismatches += report.mismatches;
-                let (operations, differ) = (report.operations, report.mismatches);
+                let operations = report.operations;
+                let differ = report.mismatches;
                 let mut line = format!(
                     "{}: {} operation{}, {} mismatch{}",
                     path.display(),

@@ -119,7 +119,9 @@ fn expand(tree: &str) -> Vec<Vec<String>> {
     };
     let Some((head, rest)) = tree.split_once('{') else { return vec![parts(tree)] };
     let inside = rest.rsplit_once('}').map_or(rest, |(inside, _)| inside);
-    let (mut depth, mut start, mut branches) = (0, 0, Vec::new());
+    let mut depth = 0;
+    let mut start = 0;
+    let mut branches = Vec::new();
     for (at, character) in inside.char_indices() {
         match character {
             '{' => depth += 1,
@@ -158,7 +160,8 @@ pub(crate) fn cycles(folder: &str, files: &[File]) -> Vec<String> {
 fn cycles_of(folder: &str, modules: &Modules) -> BTreeSet<String> {
     let imports = modules.imports();
     let reaches = |from: &Module| -> BTreeSet<Module> {
-        let (mut seen, mut open) = (BTreeSet::new(), vec![from.clone()]);
+        let mut seen = BTreeSet::new();
+        let mut open = vec![from.clone()];
         while let Some(module) = open.pop() {
             for target in imports.get(&module).into_iter().flatten() {
                 if seen.insert(target.clone()) {

@@ -28,7 +28,8 @@ fn runs_stopped_after_any_step_continue_on_other_grids() {
     ];
     for (row, (text, overrides)) in table.into_iter().enumerate() {
         let directory = tempfile::tempdir().unwrap();
-        let (whole, parts) = (directory.path().join("whole"), directory.path().join("parts"));
+        let whole = directory.path().join("whole");
+        let parts = directory.path().join("parts");
         let all = |more: &[&'static str]| [overrides, &["checkpoint.every=1000"], more].concat();
         let reference = full(&whole, text, &all(&[]));
         for (step, grid) in ["parallel.data=1", "parallel.data=2", "parallel.data=4"].into_iter().enumerate()

@@ -94,7 +94,8 @@ fn a_run_resumes_from_an_earlier_step() {
 #[test]
 fn a_run_on_pairs_resumes_with_the_scores_of_its_start() {
     let directory = tempfile::tempdir().unwrap();
-    let (whole, parts) = (directory.path().join("whole"), directory.path().join("parts"));
+    let whole = directory.path().join("whole");
+    let parts = directory.path().join("parts");
     let kept = ["checkpoint.every=1000"];
     let reference = full(&whole, PREFERENCE, &kept);
     let file = "reference_scores.safetensors";
@@ -170,7 +171,8 @@ fn a_base_in_codes_starts_from_another_run() {
     let plain = loss(start("plain", &old, &[]).unwrap());
     let coded = loss(start("coded", &old, &["lora.base=fp8"]).unwrap());
     assert!(coded != plain && (coded - plain).abs() < 1e-2 * plain, "{coded} {plain}");
-    let (from_values, from_codes) = (directory.path().join("plain"), directory.path().join("coded"));
+    let from_values = directory.path().join("plain");
+    let from_codes = directory.path().join("coded");
     let again = |name, from: &Path, grid| loss(start(name, from, &["lora.base=fp8", grid]).unwrap());
     let values = again("values", &from_values, "parallel.data=2");
     let codes = again("codes", &from_codes, "parallel.pipeline=2");
@@ -241,7 +243,8 @@ fn checkpoints_of_other_versions_are_resumed_with_a_warning() {
 #[test]
 fn a_corpus_is_recognised_without_being_read_completely() {
     let directory = tempfile::tempdir().unwrap();
-    let (corpus, run_dir) = (directory.path().join("corpus.txt"), directory.path().join("run"));
+    let corpus = directory.path().join("corpus.txt");
+    let run_dir = directory.path().join("run");
     let text: Vec<u8> = (0..1_500_000_u32).map(|index| b'a' + (index % 23) as u8).collect();
     let write = |changed: Option<usize>, time: u64| {
         let mut text = text.clone();

@@ -7,7 +7,8 @@ use system::skipped::{self, Need};
 
 /// Compiles C to a shared library in `directory`; `None`, which is reported, without a compiler.
 pub(crate) fn compiled(directory: &Path, source: &str) -> Option<PathBuf> {
-    let (file, library) = (directory.join("library.c"), directory.join("library.so"));
+    let file = directory.join("library.c");
+    let library = directory.join("library.so");
     std::fs::write(&file, source).unwrap();
     let status = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&library, &file]).status();
     if status.is_ok_and(|status| status.success()) {

@@ -34,7 +34,8 @@ impl Model for Wrapped {
 
 fn hook(forward: Arc<Forward>, change: Arc<Change>) -> ModelHook {
     ModelHook::new(move |inner| {
-        let (forward, change) = (Arc::clone(&forward), Arc::clone(&change));
+        let forward = Arc::clone(&forward);
+        let change = Arc::clone(&change);
         Box::new(Wrapped { inner, forward, change })
     })
 }

@@ -30,7 +30,9 @@ fn refuses_damage(grid: &[&str], state: &str, lists: &[&str]) {
     Checkpoint::open(&path).unwrap();
     let files: Vec<_> = lists.iter().chain([&state]).map(|name| path.join(name)).collect();
     let whole: Vec<_> = files.iter().map(|file| fs::read(file).unwrap()).collect();
-    let (arrays, budget, mut random) = (lists.len(), Budget::of_fuzzer(), Random::new(11));
+    let arrays = lists.len();
+    let budget = Budget::of_fuzzer();
+    let mut random = Random::new(11);
     let mut round = 0;
     while budget.within(round, 60) {
         let which = random.below(files.len());
@@ -46,7 +48,8 @@ fn refuses_damage(grid: &[&str], state: &str, lists: &[&str]) {
             // Damage that leaves the parsed values unchanged, such as a space in the manifest, is accepted.
             Ok(_) => assert!(which == 0 || damaged == whole[which], "round {round} was accepted"),
             Err(error) => {
-                let (text, name) = (error.to_string(), files[which].to_string_lossy().into_owned());
+                let text = error.to_string();
+                let name = files[which].to_string_lossy().into_owned();
                 assert!(text.contains(&name) || text.contains("state"), "round {round}: {text}");
                 assert_eq!(text.lines().count(), 1, "{text}");
             }

@@ -204,7 +204,9 @@ fn history(text: &str, set: &[String]) -> Option<History> {
 
 #[test]
 fn random_grids_have_the_bits_of_one_rank_and_the_bytes_of_their_plan() {
-    let (budget, mut random, mut round) = (Budget::of_fuzzer(), Random::new(17), 0);
+    let budget = Budget::of_fuzzer();
+    let mut random = Random::new(17);
+    let mut round = 0;
     let (mut compared, mut refused) = (0, 0);
     while budget.within(round, 6) {
         let base = random.one(&BASES);

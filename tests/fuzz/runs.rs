@@ -47,7 +47,9 @@ fn a_report_of_damaged_files_is_a_page_or_a_sentence() {
     train_in(&run_dir, config(GPT, &overrides), DeviceChoice::Cpu).unwrap();
     let names = ["config.toml", "metrics.jsonl", "summary.json", "traces/rank-0.json.gz"];
     let files: Vec<PathBuf> = names.iter().map(|name| run_dir.join(name)).collect();
-    let (budget, mut random, mut round) = (Budget::of_fuzzer(), Random::new(13), 0);
+    let budget = Budget::of_fuzzer();
+    let mut random = Random::new(13);
+    let mut round = 0;
     while budget.within(round, 60) {
         let file = random.one(&files).clone();
         let whole = fs::read(&file).unwrap();

@@ -82,7 +82,8 @@ fn conversations_and_adapters_are_learnt() {
     assert!(last < 0.1 * first, "{first} {last}");
     // All conversations that were held out, or those of a file.
     let loss = |data: Vec<String>, grid: &[&str]| {
-        let (model, device) = (at("chat"), DeviceChoice::Cpu);
+        let model = at("chat");
+        let device = DeviceChoice::Cpu;
         let options = EvaluateOptions { model, data, device, sets: sets(grid), ..Default::default() };
         inference::evaluate(Startup::alone(), &options).unwrap().unwrap()
     };

@@ -169,7 +169,8 @@ fn greedy_tokens_are_those_of_transformers_on_every_grid() {
         // One key and value head is not divided.
         let divided = if *name == "models/qwen2" { &[][..] } else { divided };
         for grid in GRIDS[..whole].iter().chain(divided).chain(&CONTEXT[1..2]) {
-            let (prompts, tokens) = (lists(&expected["prompts"]), lists(&expected["tokens"]));
+            let prompts = lists(&expected["prompts"]);
+            let tokens = lists(&expected["tokens"]);
             let options = SampleOptions { tokens: tokens[0].len(), ..greedy(&folder(name), prompts) };
             let sampled = sample(SampleOptions { sets: sets(grid), ..options });
             let sampled: Vec<_> = sampled.texts.into_iter().map(|text| text.tokens).collect();

@@ -331,7 +331,8 @@ fn several_gpus_have_the_bits_of_one() {
 fn weights_in_flight_are_waited_for() {
     let Some(ranks) = world_sizes().pop() else { return };
     let directory = workplace();
-    let (data, shares) = (format!("parallel.data={ranks}"), sharing(ranks));
+    let data = format!("parallel.data={ranks}");
+    let shares = sharing(ranks);
     let of = |run: &str, sets: &[&str], flags: &[&str]| {
         let common = ["model.width=1024", "model.heads=8", "train.validate_every=2", &data, &shares];
         let sets: Vec<&str> = common.iter().chain(sets).flat_map(|set| ["--set", *set]).collect();

@@ -32,7 +32,8 @@ fn shared(data: usize, pipeline: usize) -> [String; 3] {
 
 fn train(run_dir: &Path, text: &str, sets: &[&str], resume: bool) -> TrainReport {
     let _beside_others = GPUS.read().unwrap_or_else(PoisonError::into_inner);
-    let (device, run_dir) = (DeviceChoice::Cuda, Some(run_dir.to_owned()));
+    let device = DeviceChoice::Cuda;
+    let run_dir = Some(run_dir.to_owned());
     let options = RunOptions { device, run_dir, resume, quiet: true, ..RunOptions::default() };
     let report = run::train(config(text, sets), options);
     let report = report.unwrap_or_else(|error| panic!("{sets:?}: {error}"));

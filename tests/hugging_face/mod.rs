@@ -251,7 +251,8 @@ fn large_models_are_cut_into_files_of_some_size() {
         assert!(!out.join("model.safetensors").exists());
         let index: Value =
             serde_json::from_slice(&fs::read(out.join("model.safetensors.index.json")).unwrap()).unwrap();
-        let (before, after) = (tensors(&folder(name)), tensors(&out));
+        let before = tensors(&folder(name));
+        let after = tensors(&out);
         assert_eq!(before, after, "{name}");
         let total: usize = before.values().map(Vec::len).sum();
         assert_eq!(index["metadata"]["total_size"], total);

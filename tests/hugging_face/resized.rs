@@ -22,7 +22,8 @@ const TOKENS: usize = 768;
 const ADDED: usize = 50;
 
 fn export(run: &Path, output: &Path, merge: bool) {
-    let (model, output) = (run.to_owned(), output.to_owned());
+    let model = run.to_owned();
+    let output = output.to_owned();
     inference::export(&ExportOptions { model, output, merge, ..Default::default() }).unwrap();
 }
 
@@ -47,14 +48,16 @@ fn added_tokens_begin_as_the_mean_of_the_others() {
         ("models/qwen3", &["model.embed_tokens.weight"]),
     ] {
         let directory = tempfile::tempdir().unwrap();
-        let (run, out) = (directory.path().join("run"), directory.path().join("out"));
+        let run = directory.path().join("run");
+        let out = directory.path().join("out");
         let sets =
             [&RESIZED[..], &["train.steps=1", "optim.learning_rate=1e-30", "optim.min_learning_rate=0"]];
         train_in(&run, config(&ten_steps(name), &sets.concat()), DeviceChoice::Cpu).unwrap();
         export(&run, &out, false);
         assert_eq!(json(&out.join("config.json"))["vocab_size"], TOKENS + ADDED, "{name}");
         for table_name in tables {
-            let (before, after) = (table(&folder(name), table_name), table(&out, table_name));
+            let before = table(&folder(name), table_name);
+            let after = table(&out, table_name);
             assert_eq!((before.len(), after.len()), (TOKENS, TOKENS + ADDED), "{name} {table_name}");
             assert!(after[..TOKENS] == before[..], "{name} {table_name}");
             for (column, value) in after[TOKENS].iter().enumerate() {

@@ -14,7 +14,8 @@ use crate::common::golden;
 use crate::common::runs::{RESNET, config, train_in};
 
 fn export(model: &Path, output: &Path) {
-    let (model, output) = (model.to_owned(), output.to_owned());
+    let model = model.to_owned();
+    let output = output.to_owned();
     inference::export(&ExportOptions { model, output, ..ExportOptions::default() }).unwrap();
 }
 
@@ -52,9 +53,12 @@ fn exported_networks_have_torchvisions_tensors_and_are_read_back() {
     let (ours, theirs) =
         (state.tensor("layer2.0.conv1.weight").unwrap(), tensors.tensor("layer2.0.conv1.weight").unwrap());
     assert_eq!((ours.shape(), theirs.shape()), (&[16, 3, 3, 8][..], &[16, 8, 3, 3][..]));
-    let (ours, theirs) = (floats(ours.data()), floats(theirs.data()));
+    let ours = floats(ours.data());
+    let theirs = floats(theirs.data());
     for (index, value) in theirs.iter().enumerate() {
-        let (out, channel, pixel) = (index / 72, index / 9 % 8, index % 9);
+        let out = index / 72;
+        let channel = index / 9 % 8;
+        let pixel = index % 9;
         assert_eq!(*value, ours[(out * 9 + pixel) * 8 + channel]);
     }
 

@@ -41,7 +41,8 @@ struct Block {
 
 impl Block {
     fn new(parameters: &mut Parameters, index: usize, sizes: Sizes) -> Result<Self> {
-        let (width, heads) = (sizes.width, sizes.head());
+        let width = sizes.width;
+        let heads = sizes.head();
         let norm = RmsNorm::new(parameters, &format!("{index}.norm"), width)?;
         let mut linear = |part: &str, inputs, outputs, activation| {
             let name = format!("{index}.{part}");
@@ -87,7 +88,8 @@ impl Transformer {
         stage: &Stage,
         recompute: Recompute,
     ) -> Result<Self> {
-        let (init, table) = (Init::Normal(0.02), [sizes.vocabulary, sizes.width]);
+        let init = Init::Normal(0.02);
+        let table = [sizes.vocabulary, sizes.width];
         let embedding = match stage.is_first() {
             true => Some(Embedding::new(&mut parameters, "tokens", table, init)?.with_positions(
                 &mut parameters,

@@ -47,7 +47,8 @@ fn a_limit_on_addresses_is_the_capacity() {
         assert!(endings.is_sorted() && endings[4], "{kind}: {endings:?}");
         let wide = ["--set", "model.width=4096", "--set", "model.layers=8"];
         let refused = limited(4_000_000, &[&["plan", "run.toml", "--device", "cpu"][..], &wide].concat());
-        let (table, limit) = (text(&refused.stdout), format!("the limit of ulimit {kind}"));
+        let table = text(&refused.stdout);
+        let limit = format!("the limit of ulimit {kind}");
         assert!(refused.status.code() == Some(1) && table.contains(&limit), "{table}");
     }
 }

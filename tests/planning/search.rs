@@ -25,7 +25,8 @@ fn a_search_that_finds_nothing_names_the_nearest() {
     let search = ["--fit", "4MiB", "--ranks", "2", "--device", device];
     let output = planned(directory.path(), &["model.width=64"], &[&search[..], &["--json"]].concat());
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
-    let (result, nearest) = (json(&output), &json(&output)["nearest"]);
+    let result = json(&output);
+    let nearest = &json(&output)["nearest"];
     assert!(result["proposals"].as_array().unwrap().is_empty() && result["planned"].as_u64() > Some(1));
     // What the nearest needs is exact.
     let sets = [&["model.width=64"][..], &sets_of(nearest)].concat();

@@ -17,7 +17,8 @@ impl Disk {
         command.args(["--user", "--map-root-user", "--mount", "sh", "-c"]);
         let script = "mount -t tmpfs -o size=24m tmpfs disk && touch disk/mounted && exec sleep 3600";
         let disk = Disk(command.arg(script).stderr(Stdio::null()).spawn().ok()?);
-        let (began, mounted) = (Instant::now(), disk.root(directory).join("mounted"));
+        let began = Instant::now();
+        let mounted = disk.root(directory).join("mounted");
         while !mounted.exists() && began.elapsed() < Duration::from_secs(2) {
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -119,7 +119,8 @@ impl Restarted {
         sets: &[&str],
     ) -> Option<Self> {
         let directory = workplace(steps);
-        let (two, networks) = (root().join("tests/common/hosts"), root().join("tests/common/networks"));
+        let two = root().join("tests/common/hosts");
+        let networks = root().join("tests/common/networks");
         let can = |script: &Path, words: &[&str]| {
             Command::new(script).args(words).output().unwrap().status.success()
         };
@@ -322,7 +323,8 @@ impl Restarted {
 
     /// Kills rank 1 of every start when it is about to train.
     pub(crate) fn disturb_every_start(&self) {
-        let (mut last, began) = (None, Instant::now());
+        let mut last = None;
+        let began = Instant::now();
         for _ in 0..2 {
             while self.pid(1).is_none_or(|pid| Some(pid) == last) {
                 assert!(began.elapsed() < LIMIT, "{}", self.messages());
@@ -438,8 +440,10 @@ impl fmt::Display for Costs {
         let mut seconds = self.seconds.clone();
         seconds.sort_by(f64::total_cmp);
         let second = |at: usize| seconds.get(at).copied().unwrap_or_default();
-        let (median, most) = (second(seconds.len() / 2), second(seconds.len().saturating_sub(1)));
-        let (steps, most_steps) = (self.steps.iter().sum::<u64>(), self.steps.iter().max().unwrap_or(&0));
+        let median = second(seconds.len() / 2);
+        let most = second(seconds.len().saturating_sub(1));
+        let steps = self.steps.iter().sum::<u64>();
+        let most_steps = self.steps.iter().max().unwrap_or(&0);
         write!(
             f,
             "{} restarts; to the next step {median:.1} s, at most {most:.1} s; {steps} steps repeated, at \

@@ -108,7 +108,8 @@ fn a_mixture_goes_on_on_another_grid() {
     let lanes = [LANES, PIECES, "model.key_value_heads=4", "checkpoint.every=2"];
     let train = |name: &str, grid: &[&str], resume: bool| {
         let config = config(LLAMA, &[CORRECTED_EXPERTS, &lanes, grid].concat());
-        let (run_dir, device) = (Some(at(name)), DeviceChoice::Cpu);
+        let run_dir = Some(at(name));
+        let device = DeviceChoice::Cpu;
         let options = RunOptions { run_dir, resume, device, quiet: true, ..RunOptions::default() };
         run::train(config, options).unwrap().summary.weights_sha256
     };

@@ -151,7 +151,8 @@ fn gpu_plans_equal_runs() {
     for (text, overrides) in &table {
         let setup = prepare(config(text, overrides), Placement::one_gpu(0).unwrap()).unwrap();
         let report = run_on(DeviceChoice::Cuda, text, overrides);
-        let (ran, plan) = (&report.ranks[0], plan(&setup, 0).unwrap());
+        let ran = &report.ranks[0];
+        let plan = plan(&setup, 0).unwrap();
         assert_eq!(figures(ran), planned(&plan.statistics), "{overrides:?}");
         assert!(plan.agrees(ran), "the host of {overrides:?}");
         if overrides.contains(&"precision.compute=bf16") {

@@ -166,7 +166,8 @@ fn replayed_validations_have_the_losses_of_passes_call_by_call() {
             }
             (losses, worker.memory(), worker.replayed_validations())
         };
-        let (plain, replayed) = (validated("train.graphs=off"), validated("train.graphs=auto"));
+        let plain = validated("train.graphs=off");
+        let replayed = validated("train.graphs=auto");
         assert_eq!((&replayed.0, &replayed.1), (&plain.0, &plain.1), "{sets:?}");
         assert!(plain.2 == 0 && replayed.2 >= 20, "{} micro-batches are replayed: {sets:?}", replayed.2);
     }

@@ -30,7 +30,8 @@ fn planting(value: f32) -> ModelHook {
 /// `prediction`, in whose gradient `value` is planted.
 pub(super) fn planted_gradient(tape: &Tape, prediction: Var, value: f32) -> Result<Var, NnError> {
     tape.begin("plant")?;
-    let (source, output) = (prediction.source(), prediction.into_tensor());
+    let source = prediction.source();
+    let output = prediction.into_tensor();
     Ok(tape.record_one(&[source], output, || Plant(value))?)
 }
 

@@ -73,7 +73,8 @@ fn a_mean_of_micro_batches_gives_targets_of_short_answers_more_weight() {
     let old = "train.loss_mean=micro-batches";
     for (text, sets) in [(CHAT, &[old][..]), (PREFERENCE, &["preference.loss=orpo", old])] {
         let means = |sets: &[&str], micro_batch| means(DeviceChoice::Cpu, text, sets, micro_batch);
-        let (whole, cut) = (means(sets, 8), means(sets, 1));
+        let whole = means(sets, 8);
+        let cut = means(sets, 1);
         assert!(!are_close(whole, cut, 1e-4), "{cut:?} and {whole:?}");
         // One micro-batch has one mean.
         assert!(are_close(whole, means(&sets[..sets.len() - 1], 8), 1e-6));

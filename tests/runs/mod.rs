@@ -221,7 +221,8 @@ fn thread_counts_have_equal_bits() {
 fn meta_ranks_as_threads_use_the_same_bytes() {
     for overrides in [&["parallel.data=1"][..], &["parallel.data=2"], &["parallel.data=4", SHARDED]] {
         let overrides = [overrides, &["checkpoint.every=3"]].concat();
-        let (cpu, meta) = (run(GPT, &overrides), run_on(DeviceChoice::Meta, GPT, &overrides));
+        let cpu = run(GPT, &overrides);
+        let meta = run_on(DeviceChoice::Meta, GPT, &overrides);
         for (cpu, meta) in cpu.ranks.iter().zip(&meta.ranks) {
             assert_eq!(figures(cpu), figures(meta));
         }

@@ -47,7 +47,8 @@ fn reserved(overrides: &[&str]) -> Option<u64> {
 #[test]
 fn auto_recomputation_is_the_least_that_fits() {
     let all = |segments: usize| reserved(&[&format!("memory.recompute={segments}")]).unwrap();
-    let (none, least) = (reserved(&[]).unwrap(), (1..=6).map(all).min().unwrap());
+    let none = reserved(&[]).unwrap();
+    let least = (1..=6).map(all).min().unwrap();
     assert!(3 * least < 2 * none, "{least} of {none}");
     let choose = |limit: u64| {
         let directory = tempfile::tempdir().unwrap();

@@ -19,8 +19,10 @@ fn zero_stage_1_divides_only_the_moments() {
     let live = |ran: &RankStatistics, category| ran.get(Statistic::LiveBytes(category));
     for ranks in [2, 4] {
         let data = format!("parallel.data={ranks}");
-        let (whole, divided) = (of(&data, &[]), of(&data, &[SHARDED]));
-        let (whole, divided) = (&whole.ranks, &divided.ranks);
+        let whole = of(&data, &[]);
+        let divided = of(&data, &[SHARDED]);
+        let whole = &whole.ranks;
+        let divided = &divided.ranks;
         let elements = live(&whole[0], Category::Parameter) / 4;
         let state = |ran: &RankStatistics| live(ran, Category::OptimizerState);
         // Besides two moments: the norm's sums (one per 4096 elements) and its result, equal on every rank.
@@ -34,7 +36,8 @@ fn zero_stage_1_divides_only_the_moments() {
             for category in Category::ALL.into_iter().filter(|c| *c != Category::OptimizerState) {
                 assert_eq!(live(divided, category), live(whole, category), "{category:?}");
             }
-            let (saved, fair) = (state(whole) - state(divided), 8 * (elements - elements / ranks));
+            let saved = state(whole) - state(divided);
+            let fair = 8 * (elements - elements / ranks);
             assert!(saved.abs_diff(fair) <= 8 * padding, "{saved} of {fair}, within {}", 8 * padding);
         }
     }
@@ -61,7 +64,8 @@ fn bf16_gradients_halve_only_their_own_bytes() {
         plan(&setup, 0).unwrap().counters
     };
     for (more, scratch) in [(&[][..], LARGEST), (&[SHARDED], LARGEST), (&["parallel.reduction=nccl"], 0)] {
-        let (single, half) = (of("f32", more), of("bf16", more));
+        let single = of("f32", more);
+        let half = of("bf16", more);
         for category in Category::ALL {
             let [single, half] =
                 [&single, &half].map(|counters| counters.get(Statistic::LiveBytes(category)));
@@ -95,7 +99,8 @@ fn each_stage_divides_more_of_the_state() {
         assert!(of_1 == whole && of_2 == whole && is_quarter(of_3, whole), "weights: {of_3} of {whole}");
         // Half of it in groups of two ranks.
         for category in [Category::Parameter, Category::OptimizerState] {
-            let (whole, half) = (of(category)[0], live(&pairs.ranks[rank], category));
+            let whole = of(category)[0];
+            let half = live(&pairs.ranks[rank], category);
             assert!(half.abs_diff(whole / 2) < whole / 8, "{category:?}: {half} of {whole}");
         }
     }
@@ -113,7 +118,8 @@ fn ranks_that_share_layers_share_their_memory() {
         "train.global_batch_size=32",
     ];
     let on = |more: &[&str]| run(GPT, &[&MODEL[..], &[LANES], more].concat());
-    let (alone, shared) = (on(&[]), on(&["parallel.tensor=4"]));
+    let alone = on(&[]);
+    let shared = on(&["parallel.tensor=4"]);
     for rank in &shared.ranks {
         let of = |category| {
             let live = |rank: &telemetry::RankStatistics| rank.get(Statistic::LiveBytes(category));
@@ -140,7 +146,8 @@ fn ranks_that_share_sequences_share_their_state() {
         let shared = on(&["parallel.context=2", &format!("parallel.zero_stage={stage}")]);
         for rank in &shared.ranks {
             let live = |rank: &RankStatistics| rank.get(Statistic::LiveBytes(category));
-            let (part, whole) = (live(rank), live(&alone.ranks[0]));
+            let part = live(rank);
+            let whole = live(&alone.ranks[0]);
             assert!(part < whole * 5 / 8, "stage {stage}, {category:?}: {part} of {whole}");
         }
     }
@@ -190,7 +197,8 @@ fn ranks_that_share_layers_hold_what_one_cannot() {
         let setup = prepare(config(GPT, &[&MODEL[..], &[LANES], more].concat()), Placement::Cpu).unwrap();
         plan(&setup, 0).unwrap().statistics.peak_reserved()
     };
-    let (alone, shared) = (planned(&[]), planned(&["parallel.tensor=4"]));
+    let alone = planned(&[]);
+    let shared = planned(&["parallel.tensor=4"]);
     let limit = format!("memory.limit_bytes={}", (alone + shared) / 2);
     check(&[(GPT, &[&MODEL[..], &[LANES, "parallel.tensor=4", &limit]].concat(), ONCE)]);
     let setup = prepare(config(GPT, &[&MODEL[..], &[LANES, &limit]].concat()), Placement::Cpu).unwrap();
@@ -225,7 +233,8 @@ fn ranks_that_share_sequences_hold_a_context_that_one_cannot() {
         let setup = prepare(config(GPT, &strs(&settings(more))), Placement::Cpu).unwrap();
         plan(&setup, 0).unwrap().statistics.peak_reserved()
     };
-    let (alone, shared) = (planned(&[]), planned(&[FOUR]));
+    let alone = planned(&[]);
+    let shared = planned(&[FOUR]);
     assert!(3 * shared < alone, "{shared} of {alone}");
     let limit = format!("memory.limit_bytes={}", (alone + shared) / 2);
     check(&[(GPT, &strs(&settings(&[FOUR, &limit])), ONCE)]);
@@ -245,10 +254,12 @@ fn fp8_copies_and_activations_are_planned_to_the_byte() {
         let setup = prepare(config(GPT, &sets), Placement::Meta(description)).unwrap();
         plan(&setup, 0).unwrap().counters
     };
-    let (compute, fp8) = (of("compute"), of("fp8"));
+    let compute = of("compute");
+    let fp8 = of("fp8");
     let of = |counters: &RankStatistics, category| counters.get(Statistic::LiveBytes(category));
     // Two blocks of 12 matrices of width², less the first layer's three.
-    let (elements, layers) = ((2 * 12 - 3) * 128 * 128, 2 * 4 - 1);
+    let elements = (2 * 12 - 3) * 128 * 128;
+    let layers = 2 * 4 - 1;
     let copies = 2 * elements + 512 * layers;
     assert_eq!(of(&fp8, Category::Parameter), of(&compute, Category::Parameter) + copies);
     let peak = |counters: &RankStatistics| counters.get(Statistic::PeakBytes(Category::Activation));

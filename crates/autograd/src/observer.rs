@@ -83,7 +83,8 @@ impl Observers {
         if self.is_empty() {
             return Ok(());
         }
-        let (call, results) = (call(), results.collect::<Vec<_>>());
+        let call = call();
+        let results = results.collect::<Vec<_>>();
         self.0.iter().try_for_each(|observer| observer.after(&call, &results)).map_err(AutogradError::Hook)
     }
 }

@@ -65,7 +65,8 @@ pub(crate) struct Offloaded {
 impl Offload {
     /// Returns an empty list of activations of `device` in its pool `host`.
     pub fn new(device: &Device, host: &Device) -> Self {
-        let (device, host) = (device.clone(), host.clone());
+        let device = device.clone();
+        let host = host.clone();
         Offload(Rc::new(Shared { device, host, state: RefCell::default() }))
     }
 

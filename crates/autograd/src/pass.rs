@@ -140,7 +140,8 @@ impl Pass {
     pub(crate) fn of_pieces(&self) -> Vec<Pass> {
         let here = self.pieces.as_ref().map_or(&[][..], |pieces| &pieces.here);
         let of = |(index, piece): (usize, &Piece)| {
-            let (documents, piece) = (piece.documents.clone(), Some(piece.clone()));
+            let documents = piece.documents.clone();
+            let piece = Some(piece.clone());
             let of_piece = |tokens: &TokenRows| {
                 let rows = tokens.mask.elements() / here.len();
                 Some(TokenRows {

@@ -109,10 +109,13 @@ impl Tape {
 
     fn with_records(device: &Device, mode: Mode, records: bool) -> Self {
         let id = NEXT_TAPE.fetch_add(1, Ordering::Relaxed);
-        let (device, pass) = (device.clone(), Rc::default());
+        let device = device.clone();
+        let pass = Rc::default();
         let (calls, begun, has_weights, replayed, graph) =
             (Cell::new(0), Cell::new(None), Cell::new(false), None, RefCell::default());
-        let (is_first_run, pieces, block) = (false, Rc::from([]), Cell::new(None));
+        let is_first_run = false;
+        let pieces = Rc::from([]);
+        let block = Cell::new(None);
         Tape {
             id,
             device,
@@ -207,7 +210,8 @@ impl Tape {
     pub fn saved(&self) -> Vec<SavedBytes> {
         let graph = self.graph.borrow();
         let of_node = |node: &Node| {
-            let (module, operator) = (node.module, node.rule.operator());
+            let module = node.module;
+            let operator = node.rule.operator();
             let saved = node.rule.saved();
             saved
                 .iter()
@@ -235,7 +239,8 @@ impl Tape {
             Mode::Recompute => Direction::Recompute,
             _ => Direction::Forward,
         };
-        let (module, micro_batch) = (self.device.current_module(), self.pass.micro_batch);
+        let module = self.device.current_module();
+        let micro_batch = self.pass.micro_batch;
         Call { direction, module, operator, micro_batch, piece: self.pass.piece_number(self.block.get()) }
     }
 

@@ -49,7 +49,8 @@ impl WeightHandle {
     }
 
     fn with(device: Device, shape: Shape, dtype: DType, tensor: Option<Tensor>) -> Self {
-        let (tensor, source) = (RefCell::new(tensor), RefCell::new(None));
+        let tensor = RefCell::new(tensor);
+        let source = RefCell::new(None);
         WeightHandle(Rc::new(Storage { device, shape, dtype, tensor, source }))
     }
 
@@ -146,7 +147,9 @@ impl WeightHandle {
 
 impl From<Tensor> for WeightHandle {
     fn from(tensor: Tensor) -> Self {
-        let (device, shape, dtype) = (tensor.device().clone(), tensor.shape(), tensor.dtype());
+        let device = tensor.device().clone();
+        let shape = tensor.shape();
+        let dtype = tensor.dtype();
         WeightHandle::with(device, shape, dtype, Some(tensor))
     }
 }

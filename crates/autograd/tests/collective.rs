@@ -79,13 +79,15 @@ fn tape_of(device: &Device, communicator: &Communicator) -> Tape {
 /// Runs a collective forward and backward. Returns its result, and the gradient of its operand if the
 /// gradient of the result is `values` of its length and the rank.
 fn forward_backward(device: &Device, communicator: &Communicator, case: &Case) -> [Vec<f32>; 2] {
-    let (rank, tape) = (communicator.rank(), tape_of(device, communicator));
+    let rank = communicator.rank();
+    let tape = tape_of(device, communicator);
     let x =
         Tensor::from_host(device, &values(ROWS * COLUMNS, rank), [ROWS, COLUMNS], Category::Input).unwrap();
     let leaf = tape.leaf(x);
     let source = leaf.source();
     let output = (case.call)(&tape, leaf).unwrap();
-    let (result, shape) = (output.tensor().to_vec().unwrap(), output.tensor().shape());
+    let result = output.tensor().to_vec().unwrap();
+    let shape = output.tensor().shape();
     let seed =
         Tensor::from_host(device, &values(shape.elements(), rank + 5), shape, Category::Input).unwrap();
     let mut leaves = tape.backward_from(vec![(output.source(), seed)], &mut Gradients::default()).unwrap();
@@ -121,7 +123,8 @@ fn values_and_gradients_are_those_of_all_ranks() {
             })
             .unwrap();
             let operands: Vec<_> = (0..ranks).map(|rank| wide(&values(ROWS * COLUMNS, rank))).collect();
-            let (expected, gradients) = ((case.reference)(&operands), gradients(case, ranks));
+            let expected = (case.reference)(&operands);
+            let gradients = gradients(case, ranks);
             for (rank, [result, gradient]) in results.iter().enumerate() {
                 assert_eq!(wide(result), expected[rank], "{} on rank {rank} of {ranks}", case.name);
                 assert_eq!(wide(gradient), gradients[rank], "{}.backward, {rank} of {ranks}", case.name);

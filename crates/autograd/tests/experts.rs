@@ -47,7 +47,8 @@ fn run(device: &Device, layer: Layer<'_>) -> Vec<Vec<f32>> {
     let x = tape.leaf(tensor(device, [ROWS, WIDTH], 1));
     let source = x.source();
     let y = layer(&tape, x, &weights).unwrap();
-    let (values, mut sink) = (y.tensor().to_vec().unwrap(), Gradients::default());
+    let values = y.tensor().to_vec().unwrap();
+    let mut sink = Gradients::default();
     let of_output = tensor(device, [ROWS, WIDTH], 3);
     let mut leaves = tape.backward_from(vec![(y.source(), of_output)], &mut sink).unwrap();
     let input = leaves.take(source).unwrap().to_vec().unwrap();
@@ -112,7 +113,8 @@ fn a_mixture_matches_dense_layers_of_all_experts() {
         ops::experts(tape, x, choices, &experts, Gate::from(Activation::Silu))
     };
     for device in devices() {
-        let (expected, actual) = (run(&device, &dense), run(&device, &mixture));
+        let expected = run(&device, &dense);
+        let actual = run(&device, &mixture);
         assert_eq!(expected.len(), actual.len());
         for (index, (expected, actual)) in expected.iter().zip(&actual).enumerate() {
             let size = expected.iter().map(|x| x * x).sum::<f32>().sqrt();
@@ -154,9 +156,11 @@ fn objective(
     (routing, balance): (&Routing, Balance),
     tokens: Option<u32>,
 ) -> f64 {
-    let (experts, chosen) = (routing.experts, routing.per_token);
+    let experts = routing.experts;
+    let chosen = routing.per_token;
     let (mut sum, mut log_sums) = (0.0, 0.0);
-    let (mut shares, mut means) = (vec![0.0; experts], vec![0.0; experts]);
+    let mut shares = vec![0.0; experts];
+    let mut means = vec![0.0; experts];
     let own = logits.len() / experts;
     let counted = (0..own).filter(|row| tokens.is_none() || is_token(*row)).count();
     let rows = tokens.map_or(own as f64, f64::from);
@@ -212,7 +216,8 @@ fn compare_in_f64(device: &Device, routing: &Routing, balance: Balance, count: O
     let mut sink = Gradients::default();
     let mut leaves = tape.backward_from(vec![(of_choices.source(), dw.clone())], &mut sink).unwrap();
     let gradient: Vec<f32> = leaves.take(source).unwrap().to_vec().unwrap();
-    let (choices, dw) = (routes.choices.to_vec::<u32>().unwrap(), dw.to_vec::<f32>().unwrap());
+    let choices = routes.choices.to_vec::<u32>().unwrap();
+    let dw = dw.to_vec::<f32>().unwrap();
     let mut wide: Vec<f64> = logits.to_vec::<f32>().unwrap().into_iter().map(f64::from).collect();
     let actual = of_choices.tensor().to_vec::<f32>().unwrap();
     for (row, logits) in wide.chunks(EXPERTS).enumerate() {
@@ -281,7 +286,8 @@ fn count_loads(device: &Device) {
     // Padding is no load.
     let words = |values: &[u32]| Tensor::from_host(device, values, [values.len()], Category::Input).unwrap();
     let mask: Vec<u32> = (0..ROWS).map(|row| is_token(row).into()).collect();
-    let (loads, tokens) = (words(&zeros(EXPERTS)), TokenRows { mask: words(&mask), count: words(&[9]) });
+    let loads = words(&zeros(EXPERTS));
+    let tokens = TokenRows { mask: words(&mask), count: words(&[9]) };
     let routes = routing::forward(&logits, None, &ROUTING, Some(&loads), Some(&tokens)).unwrap();
     let choices = routes.choices.to_vec::<u32>().unwrap();
     let rows = choices.chunks(ROUTING.per_token).enumerate().filter(|(row, _)| is_token(*row));

@@ -107,9 +107,12 @@ fn one(result: Result<Var>) -> Result<Vec<Var>> {
 const CALLS: &[(&str, Run)] = &[
     ("activation", |t, o| one(ops::activation(t, o.x(t, &[4, 8]), Activation::Gelu))),
     ("adapted_linear", |t, o| {
-        let (x, weight) = (o.x(t, &[4, 8]), o.weight(&[6, 8]));
-        let (a, b) = (o.weight(&[2, 8]), o.weight(&[6, 2]));
-        let (parts, sums) = (std::iter::once(0..6).collect(), PartialSums::default());
+        let x = o.x(t, &[4, 8]);
+        let weight = o.weight(&[6, 8]);
+        let a = o.weight(&[2, 8]);
+        let b = o.weight(&[6, 2]);
+        let parts = std::iter::once(0..6).collect();
+        let sums = PartialSums::default();
         let adapter = Adapter { a, b, parts, scale: 2.0, dropout: None, sums };
         one(ops::adapted_linear(t, x, &weight, None, &adapter))
     }),
@@ -123,7 +126,8 @@ const CALLS: &[(&str, Run)] = &[
     ("average_pool", |t, o| one(ops::average_pool(t, o.x(t, &[1, 4, 4, 2]), WINDOWS))),
     ("batch_norm", |t, o| {
         let x = o.x(t, &[4, 2, 2, 3]);
-        let (weight, bias) = (o.weight(&[3]), o.weight(&[3]));
+        let weight = o.weight(&[3]);
+        let bias = o.weight(&[3]);
         let norm = BatchNorm { weight, bias, epsilon: 1e-5, relu: true };
         one(ops::batch_norm(t, x, None, &norm, Statistics::Batch { record: None }))
     }),
@@ -145,10 +149,15 @@ const CALLS: &[(&str, Run)] = &[
     }),
     ("exchange", |t, o| one(ops::exchange(t, o.x(t, &[4, 8]), Axis::Data, 1))),
     ("experts", |t, o| {
-        let (x, gate_up, down) = (o.x(t, &[4, 8]), o.weight(&[36, 8]), o.weight(&[24, 6]));
+        let x = o.x(t, &[4, 8]);
+        let gate_up = o.weight(&[36, 8]);
+        let down = o.weight(&[24, 6]);
         let choices = ops::routing(t, o.logits(t), &ROUTING, RouterState::default())?;
-        let (gate_up_bias, down_bias) = (Some(o.weight(&[36])), None);
-        let (adapters, is_first, is_partial) = ([None, None], true, false);
+        let gate_up_bias = Some(o.weight(&[36]));
+        let down_bias = None;
+        let adapters = [None, None];
+        let is_first = true;
+        let is_partial = false;
         let fp8 = [None, None];
         let layers =
             ExpertWeights { gate_up, down, gate_up_bias, down_bias, adapters, fp8, is_first, is_partial };
@@ -156,13 +165,16 @@ const CALLS: &[(&str, Run)] = &[
     }),
     ("feed_forward", |t, o| {
         let x = o.x(t, &[4, 8]);
-        let (expand, project) = (o.weight(&[16, 8]), o.weight(&[8, 16]));
-        let (expand_bias, project_bias) = (Some(o.weight(&[16])), Some(o.weight(&[8])));
+        let expand = o.weight(&[16, 8]);
+        let project = o.weight(&[8, 16]);
+        let expand_bias = Some(o.weight(&[16]));
+        let project_bias = Some(o.weight(&[8]));
         let weights = FeedForwardWeights { expand, expand_bias, project, project_bias };
         one(ops::feed_forward(t, x, &weights, Activation::Gelu))
     }),
     ("folded_convolution", |t, o| {
-        let (x, weight) = (o.x(t, &[1, 4, 4, 2]), o.weight(&[3, 2, 2, 2]));
+        let x = o.x(t, &[1, 4, 4, 2]);
+        let weight = o.weight(&[3, 2, 2, 2]);
         let norm = BatchNorm { weight: o.weight(&[3]), bias: o.weight(&[3]), epsilon: 1e-5, relu: true };
         let averages = [
             o.tensor(&[3], DType::F32, 1),
@@ -172,8 +184,11 @@ const CALLS: &[(&str, Run)] = &[
         one(ops::folded_convolution(t, x, None, convolution, (&norm, averages.each_ref())))
     }),
     ("gated_feed_forward", |t, o| {
-        let (x, gate_up, down) = (o.x(t, &[4, 8]), o.weight(&[16, 8]), o.weight(&[8, 8]));
-        let (biases, adapters) = ([None, None], [None, None]);
+        let x = o.x(t, &[4, 8]);
+        let gate_up = o.weight(&[16, 8]);
+        let down = o.weight(&[8, 8]);
+        let biases = [None, None];
+        let adapters = [None, None];
         let weights = GatedFeedForwardWeights { gate_up, down, biases, adapters, is_partial: false };
         one(ops::gated_feed_forward(t, x, &weights, Activation::Silu))
     }),
@@ -189,15 +204,20 @@ const CALLS: &[(&str, Run)] = &[
         one(ops::latent_qkv(t, operands, heads))
     }),
     ("layer_norm", |t, o| {
-        let (x, weight, bias) = (o.x(t, &[4, 8]), o.weight(&[8]), o.weight(&[8]));
+        let x = o.x(t, &[4, 8]);
+        let weight = o.weight(&[8]);
+        let bias = o.weight(&[8]);
         one(ops::layer_norm(t, x, &weight, Some(&bias), 1e-5))
     }),
     ("linear", |t, o| {
-        let (x, weight, bias) = (o.x(t, &[4, 8]), o.weight(&[6, 8]), o.weight(&[6]));
+        let x = o.x(t, &[4, 8]);
+        let weight = o.weight(&[6, 8]);
+        let bias = o.weight(&[6]);
         one(ops::linear(t, x, &weight, Some(&bias), Activation::None))
     }),
     ("linear_cross_entropy", |t, o| {
-        let (x, weight) = (o.x(t, &[4, 8]), o.weight(&[6, 8]));
+        let x = o.x(t, &[4, 8]);
+        let weight = o.weight(&[6, 8]);
         let settings = LinearCrossEntropy { scale: 1.0, soft_cap: None, pieces: 2 };
         one(ops::linear_cross_entropy(t, x, (&[weight], 1), &o.targets(), settings))
     }),
@@ -209,29 +229,35 @@ const CALLS: &[(&str, Run)] = &[
     ("parameter", |t, o| one(ops::parameter(t, &o.weight(&[4, 8])))),
     ("pointwise", |t, o| one(ops::pointwise(t, o.x(t, &[4, 8]), Pointwise::Square))),
     ("qk_norm", |t, o| {
-        let (qkv, heads) = (o.x(t, &[1, 4, 24]), Heads::multi(1, 8));
+        let qkv = o.x(t, &[1, 4, 24]);
+        let heads = Heads::multi(1, 8);
         let weights = QkNormWeights { query: o.weight(&[8]), key: o.weight(&[8]) };
         one(ops::qk_norm(t, qkv, heads, &weights, &o.rotary(), 1e-5))
     }),
     ("reduce_scatter", |t, o| one(ops::reduce_scatter(t, o.x(t, &[4, 8]), Axis::Data))),
     ("reshape", |t, o| one(ops::reshape(t, o.x(t, &[4, 8]), [8, 4]))),
     ("residual_layer_norm", |t, o| {
-        let (x, weight, bias) = (o.x(t, &[4, 8]), o.weight(&[8]), o.weight(&[8]));
+        let x = o.x(t, &[4, 8]);
+        let weight = o.weight(&[8]);
+        let bias = o.weight(&[8]);
         let (sum, normalised) = ops::residual_layer_norm(t, x, None, &weight, Some(&bias), 1e-5)?;
         Ok(vec![sum, normalised])
     }),
     ("residual_rms_norm", |t, o| {
-        let (x, weight) = (o.x(t, &[4, 8]), o.weight(&[8]));
+        let x = o.x(t, &[4, 8]);
+        let weight = o.weight(&[8]);
         let (sum, normalised) = ops::residual_rms_norm(t, x, None, &weight, 1e-5)?;
         Ok(vec![sum, normalised])
     }),
     ("rms_norm", |t, o| {
-        let (x, weight) = (o.x(t, &[4, 8]), o.weight(&[8]));
+        let x = o.x(t, &[4, 8]);
+        let weight = o.weight(&[8]);
         one(ops::rms_norm(t, x, &weight, 1e-5))
     }),
     ("rotary", |t, o| one(ops::rotary(t, o.x(t, &[1, 4, 8]), 1, &o.rotary()))),
     ("router", |t, o| {
-        let (x, weight) = (o.x(t, &[4, 8]), o.weight(&[3, 8]));
+        let x = o.x(t, &[4, 8]);
+        let weight = o.weight(&[3, 8]);
         let router = RouterWeights { weight, bias: None };
         one(ops::router(t, x, &router))
     }),
@@ -241,7 +267,8 @@ const CALLS: &[(&str, Run)] = &[
     }),
     ("row_linear", |t, o| one(ops::row_linear(t, o.x(t, &[4, 8]), &o.weight(&[6, 8]).over_rows(2)))),
     ("row_qk_norm", |t, o| {
-        let (qkv, heads) = (o.x(t, &[1, 4, 48]), Heads::multi(2, 8));
+        let qkv = o.x(t, &[1, 4, 48]);
+        let heads = Heads::multi(2, 8);
         let weights = QkNormWeights { query: o.weight(&[16]), key: o.weight(&[16]) };
         one(ops::row_qk_norm(t, qkv, heads, &[weights], [16, 16], 1e-5))
     }),
@@ -257,7 +284,8 @@ const CALLS: &[(&str, Run)] = &[
     }),
     ("sum_shards", |t, o| {
         let sums = PartialSums { output: true, input_gradient: false };
-        let (x, weight) = (o.x(t, &[4, 8]), o.weight(&[6, 8]));
+        let x = o.x(t, &[4, 8]);
+        let weight = o.weight(&[6, 8]);
         let dtype = x.tensor().dtype();
         let part = ops::partial_linear(t, x, &weight, None, Activation::None, sums)?;
         one(part.with_placement(Axis::Tensor, Placement::Partial).summed(t, (None, dtype), false))
@@ -345,7 +373,8 @@ fn rounded(tensor: &Tensor) -> Vec<bf16> {
 fn every_operator_takes_the_types_of_its_row() {
     const HALF: DType = DType::Bf16;
     const F32: DType = DType::F32;
-    let (device, table) = (cpu(), PrecisionTable::default());
+    let device = cpu();
+    let table = PrecisionTable::default();
     assert!(table.rows().map(|row| row.operator).eq(CALLS.iter().map(|(name, _)| *name)));
     for (row, (name, run)) in table.rows().zip(CALLS) {
         let run_in = |variables| results(&Operand::new(&device, variables, F32), *run, Some(table.clone()));
@@ -378,7 +407,8 @@ fn arithmetic_in_f32_is_rounded_once() {
     let device = cpu();
     for (row, (name, run)) in PrecisionTable::default().rows().zip(CALLS) {
         let of = |dtype| results(&Operand::new(&device, [dtype; 2], dtype), *run, None).0;
-        let (half, single) = (of(DType::Bf16), of(DType::F32));
+        let half = of(DType::Bf16);
+        let single = of(DType::F32);
         if row.arithmetic != Arithmetic::Half {
             assert!(half.iter().map(rounded).eq(single.iter().map(rounded)), "{name}");
         }
@@ -387,7 +417,8 @@ fn arithmetic_in_f32_is_rounded_once() {
 
 #[test]
 fn rows_can_be_replaced() {
-    let (device, default) = (cpu(), PrecisionTable::default());
+    let device = cpu();
+    let default = PrecisionTable::default();
     let operand = Operand::new(&device, [DType::F32; 2], DType::F32);
     for name in ["layer_norm", "residual_rms_norm", "batch_norm", "qk_norm", "softmax", "embedding"] {
         let row = OperatorPrecision { operands: Operands::Half, ..*default.find(name).unwrap() };

@@ -40,8 +40,10 @@ impl Layer {
         Ok(match self.kind {
             Kind::Linear(activation) => (ops::linear(tape, x, &w[0], Some(&w[1]), activation)?, aside),
             Kind::FeedForward => {
-                let (expand, expand_bias) = (w[0].clone(), Some(w[1].clone()));
-                let (project, project_bias) = (w[2].clone(), Some(w[3].clone()));
+                let expand = w[0].clone();
+                let expand_bias = Some(w[1].clone());
+                let project = w[2].clone();
+                let project_bias = Some(w[3].clone());
                 let weights = FeedForwardWeights { expand, expand_bias, project, project_bias };
                 (ops::feed_forward(tape, x, &weights, Activation::Gelu)?, aside)
             }
@@ -77,7 +79,8 @@ impl Segment for Part {
             });
         }
         let mut inputs = inputs.into_iter();
-        let (mut x, mut aside) = (inputs.next().unwrap(), inputs.next());
+        let mut x = inputs.next().unwrap();
+        let mut aside = inputs.next();
         for layer in &self.layers[self.range.clone()] {
             (x, aside) = layer.forward(tape, x, aside)?;
         }
@@ -139,7 +142,8 @@ fn gradients(
     let tape = Tape::new(device, Mode::Train);
     let input = tape.leaf(tensor(device, [ROWS, WIDTH], 3));
     let part = |range| Part { layers: Rc::clone(layers), range, nested };
-    let (first, last) = (cuts.first().copied().unwrap_or(0), cuts.last().copied().unwrap_or(0));
+    let first = cuts.first().copied().unwrap_or(0);
+    let last = cuts.last().copied().unwrap_or(0);
     let mut flow = Part { nested: false, ..part(0..first) }.run(&tape, vec![input.clone()]).unwrap();
     for pair in cuts.windows(2) {
         flow = recompute(&tape, part(pair[0]..pair[1]), flow).unwrap();
@@ -236,7 +240,8 @@ fn requests(cuts: &[usize], kinds: &[Kind]) -> Vec<(Category, String, &'static s
 #[test]
 fn segments_request_memory_as_without_recomputation() {
     let kinds = [Kind::FeedForward, Kind::Normalise, Kind::Linear(Activation::Gelu)];
-    let (plain, again) = (requests(&[], &kinds), requests(&[0, 2, 3], &kinds));
+    let plain = requests(&[], &kinds);
+    let again = requests(&[0, 2, 3], &kinds);
     // Gradients are requested in the same order by the same modules, and activations again by the same
     // modules.
     let of = |all: &[(Category, String, &'static str)], activations: bool| -> Vec<_> {
@@ -246,7 +251,8 @@ fn segments_request_memory_as_without_recomputation() {
             .collect()
     };
     assert_eq!(of(&plain, false), of(&again, false));
-    let (plain, again) = (of(&plain, true), of(&again, true));
+    let plain = of(&plain, true);
+    let again = of(&again, true);
     assert!(plain.iter().any(|(_, module, _)| module == "model.layer1"), "{plain:?}");
     let (forward, backward) = again.split_at(plain.len());
     assert_eq!(forward, plain);

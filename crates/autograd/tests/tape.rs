@@ -48,7 +48,8 @@ fn values(gradients: &Gradients) -> Vec<Vec<f32>> {
 #[test]
 fn backward_in_two_halves_gives_the_same_bits() {
     let device = cpu();
-    let (weights, target) = (network(&device), tensor(&device, [4, 8], 9));
+    let weights = network(&device);
+    let target = tensor(&device, [4, 8], 9);
     let record = || {
         let tape = Tape::new(&device, Mode::Train);
         let x = tape.leaf(tensor(&device, [4, 8], 5));
@@ -83,7 +84,8 @@ fn backward_in_two_halves_gives_the_same_bits() {
 #[test]
 fn a_second_backward_adds_to_the_first() {
     let device = cpu();
-    let (weights, target) = (network(&device), tensor(&device, [4, 8], 9));
+    let weights = network(&device);
+    let target = tensor(&device, [4, 8], 9);
     let mut gradients = Gradients::default();
     let pass = |gradients: &mut Gradients| {
         let tape = Tape::new(&device, Mode::Train);
@@ -102,10 +104,12 @@ fn a_second_backward_adds_to_the_first() {
 #[test]
 fn steps_leave_nothing_and_evaluation_keeps_nothing() {
     let device = cpu();
-    let (weights, target) = (network(&device), tensor(&device, [4, 8], 9));
+    let weights = network(&device);
+    let target = tensor(&device, [4, 8], 9);
     let before = device.statistics().allocated();
     for mode in [Mode::Train, Mode::Rehearse, Mode::Evaluate] {
-        let (tape, recording) = (Tape::new(&device, mode), mode.is_training());
+        let tape = Tape::new(&device, mode);
+        let recording = mode.is_training();
         assert_eq!((tape.mode(), tape.is_recording()), (mode, recording));
         let x = tape.leaf(tensor(&device, [4, 8], 5));
         let root = loss(&tape, &weights, x, &target).unwrap();
@@ -163,7 +167,8 @@ fn backward_reports_gradients_last_layer_first_and_frees_saved_tensors() {
 #[test]
 fn hooks_see_every_gradient_and_may_stop_backward() {
     let device = cpu();
-    let (weights, target) = (network(&device), tensor(&device, [4, 8], 9));
+    let weights = network(&device);
+    let target = tensor(&device, [4, 8], 9);
     let run = |gradients: &mut Gradients| {
         let tape = Tape::new(&device, Mode::Train);
         let x = tape.constant(tensor(&device, [4, 8], 5));
@@ -189,7 +194,8 @@ fn hooks_see_every_gradient_and_may_stop_backward() {
 #[test]
 fn variables_of_another_tape_and_constants_are_refused() {
     let device = cpu();
-    let (one, other) = (Tape::new(&device, Mode::Train), Tape::new(&device, Mode::Train));
+    let one = Tape::new(&device, Mode::Train);
+    let other = Tape::new(&device, Mode::Train);
     let here = one.leaf(tensor(&device, [4], 1));
     let there = other.leaf(tensor(&device, [4], 2));
     assert!(matches!(ops::add(&one, here, there), Err(AutogradError::ForeignVariable { operator: "add" })));

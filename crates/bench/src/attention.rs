@@ -34,7 +34,8 @@ impl AttentionSizes {
     /// FLOPs over the pairs of a query and a key that it sees, of `of_keys` matmuls with the columns of keys
     /// and `of_values` with those of values.
     pub fn flops(&self, of_keys: u32, of_values: u32) -> f64 {
-        let (positions, most) = (self.positions as f64, self.window.unwrap_or(self.positions));
+        let positions = self.positions as f64;
+        let most = self.window.unwrap_or(self.positions);
         let window = most.min(self.positions) as f64;
         let pairs = window * (window + 1.0) / 2.0 + (positions - window) * window;
         let [keys, values] = [self.heads.width, self.heads.value_width].map(|width| width as f64);

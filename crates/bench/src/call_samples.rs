@@ -189,7 +189,8 @@ impl MeasuredStep {
             }
         }
         let tf32 = setup.config.precision.tf32;
-        let (mut computed, mut others) = (Vec::new(), Vec::new());
+        let mut computed = Vec::new();
+        let mut others = Vec::new();
         for (index, call) in calls.iter().enumerate() {
             let Some(size) = CallSize::of(call, 1, tf32) else { continue };
             let times: Vec<_> =
@@ -261,7 +262,8 @@ fn difference(calls: &[LoggedCall], profile: &[TimedCall]) -> Option<String> {
         return None;
     }
     let index = index.unwrap_or(calls.len().min(profile.len()));
-    let (planned, made) = (calls.get(index).and_then(CallSize::family), profile.get(index));
+    let planned = calls.get(index).and_then(CallSize::family);
+    let made = profile.get(index);
     Some(format!(
         "call {index} is {} instead of {}, of {} instead of {} calls",
         made.map_or("none", |call| &call.name),
@@ -282,7 +284,8 @@ fn graph_seconds(gpus: &Gpus, launch_seconds: f64) -> Result<f64> {
     let mut times = Vec::new();
     for step in 0..REPLAYED_STEPS {
         device.synchronize()?;
-        let (began, before) = (Instant::now(), worker.replayed_steps());
+        let began = Instant::now();
+        let before = worker.replayed_steps();
         worker.step(step)?;
         let seconds = began.elapsed().as_secs_f64();
         times.extend((worker.replayed_steps() > before).then_some(seconds));
@@ -344,14 +347,17 @@ fn timed_steps(worker: &mut Worker) -> Result<(u64, f64, Option<f64>)> {
     let device: Device = worker.device().clone();
     let counter = device.uuid().and_then(|uuid| EnergyCounter::open(&uuid));
     let joules = || counter.as_ref().and_then(EnergyCounter::joules);
-    let (began, mut step) = (Instant::now(), 0);
+    let began = Instant::now();
+    let mut step = 0;
     while step < FIRST_STEPS || began.elapsed() < WARM_UP {
         worker.step(step)?;
         worker.scalars(step)?;
         step += 1;
     }
     device.synchronize()?;
-    let (before, began, first) = (joules(), Instant::now(), step);
+    let before = joules();
+    let began = Instant::now();
+    let first = step;
     while step < first + STEPS || began.elapsed() < TIMED {
         worker.step(step)?;
         // As a run does, one step late.

@@ -143,7 +143,8 @@ fn measure_rank(setup: &Setup, communicator: Communicator) -> Result<Measured> {
     for step in 0..setup.config.train.steps {
         worker.step(step)?;
     }
-    let (device, ranks) = (worker.device().clone(), worker.grid().world_size());
+    let device = worker.device().clone();
+    let ranks = worker.grid().world_size();
     if ranks > 1 {
         // These are all connections that any run makes.
         device.connecting(|| {
@@ -161,7 +162,8 @@ fn measure_rank(setup: &Setup, communicator: Communicator) -> Result<Measured> {
             )
         }
     };
-    let (rates, flops_f32) = (rates(&device)?, matmul_flops_per_second(&device, DType::F32)?);
+    let rates = rates(&device)?;
+    let flops_f32 = matmul_flops_per_second(&device, DType::F32)?;
     let host_copy = host_copy_bytes_per_second(&device)?;
     // By now the management library has been opened.
     let power_limit = worker.record()?.figures.gpu.and_then(|gpu| gpu.power_limit_watts);

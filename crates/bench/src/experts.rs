@@ -81,7 +81,8 @@ impl ExpertSizes {
 
     /// Routes of one choice a row.
     fn routes(&self, device: &Device) -> Result<Routes> {
-        let (rows, experts) = (self.all_rows(), self.rows.len());
+        let rows = self.all_rows();
+        let experts = self.rows.len();
         let end = |expert: usize| self.rows[..expert].iter().sum::<usize>() as u32;
         let offsets: Vec<u32> = (0..=experts).map(end).collect();
         let identity: Vec<u32> = (0..rows as u32).collect();
@@ -121,7 +122,8 @@ pub struct ExpertTime {
 /// Sizes without a kernel, out of memory.
 pub fn bench_experts(device: &Device, sizes: &ExpertSizes, dtype: DType, calls: usize) -> Result<ExpertTime> {
     sizes.check()?;
-    let (rows, experts) = (sizes.all_rows(), sizes.rows.len());
+    let rows = sizes.all_rows();
+    let experts = sizes.rows.len();
     let computed = if dtype == DType::E4m3 { DType::Bf16 } else { dtype };
     let operand = |name: &str, shape: [usize; 2]| -> Result<Tensor> {
         let request = Request::new(Category::Other, "experts");
@@ -138,7 +140,8 @@ pub fn bench_experts(device: &Device, sizes: &ExpertSizes, dtype: DType, calls: 
         let shape = [experts * sizes.outputs, sizes.inputs];
         Ok(GradientTarget { tensor: Tensor::zeros(device, shape, dtype, request)?, accumulate })
     };
-    let (own, wide) = (target(computed, false)?, target(DType::F32, true)?);
+    let own = target(computed, false)?;
+    let wide = target(DType::F32, true)?;
     if dtype != DType::E4m3 {
         let weights = |target| Ok(experts::backward_weight(&dy, &x, &routes, target)?);
         return Ok(ExpertTime {
@@ -152,7 +155,9 @@ pub fn bench_experts(device: &Device, sizes: &ExpertSizes, dtype: DType, calls: 
             weight_f32: timed(device, calls, || weights(&wide))?,
         });
     }
-    let (x, weight, dy) = (cast(&x, DType::E4m3)?, cast(&weight, DType::E4m3)?, cast(&dy, DType::E5m2)?);
+    let x = cast(&x, DType::E4m3)?;
+    let weight = cast(&weight, DType::E4m3)?;
+    let dy = cast(&dy, DType::E5m2)?;
     let weights = |target| Ok(fp8::backward_weight(&dy[1], &x[1], &routes, target)?);
     Ok(ExpertTime {
         forward: timed(device, calls, || {

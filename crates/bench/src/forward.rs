@@ -28,12 +28,14 @@ pub fn bench_forward(mut config: RunConfig, options: &BenchOptions) -> Result<St
     let (setup, cycled) = cycled(plan::prepare(config, placement)?);
     run::prepare_kernels(&setup)?;
     let mut evaluator = Evaluator::new(&setup, Communicator::solo(), None)?;
-    let (began, mut rounds) = (Instant::now(), 0);
+    let began = Instant::now();
+    let mut rounds = 0;
     while rounds == 0 || began.elapsed() < options.warm_up_time {
         evaluator.losses(&mut |_| ())?;
         rounds += 1;
     }
-    let (mut seconds, mut round) = (Vec::new(), Instant::now());
+    let mut seconds = Vec::new();
+    let mut round = Instant::now();
     let evaluation = evaluator.losses(&mut |losses| {
         if (losses as u64).is_multiple_of(options.steps) {
             seconds.push(round.elapsed().as_secs_f64() / options.steps as f64);
@@ -42,8 +44,10 @@ pub fn bench_forward(mut config: RunConfig, options: &BenchOptions) -> Result<St
     })?;
     let seconds = seconds.into_iter().skip(margin).take(ROUNDS).collect();
     let loss = evaluation.losses.last().copied().unwrap_or(f32::NAN);
-    let (device, train) = (evaluator.device(), &setup.config.train);
-    let (description, examples) = (device.description(), setup.config.model.examples());
+    let device = evaluator.device();
+    let train = &setup.config.train;
+    let description = device.description();
+    let examples = setup.config.model.examples();
     Ok(StepMeasure {
         model: description.model.clone(),
         libraries: description.libraries.clone(),

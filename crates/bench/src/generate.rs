@@ -68,7 +68,9 @@ pub fn bench_sample(mut config: RunConfig, options: &SampleBenchOptions) -> Resu
     let choice = Choice { temperature: 1.0, top_k: 0, top_p: 1.0, repetition_penalty: 1.0 };
     let sizes = GeneratorOptions { slots: batch, capacity, longest: prompt_tokens, choice };
     let mut generator = Generator::new(&setup, Communicator::solo(), sizes, None)?;
-    let (mut whole, mut steps, mut prompts) = (Vec::new(), Vec::new(), Vec::new());
+    let mut whole = Vec::new();
+    let mut steps = Vec::new();
+    let mut prompts = Vec::new();
     for round in 0..=options.rounds {
         let times = generate(&mut generator, options)?;
         if round > 0 {
@@ -77,7 +79,8 @@ pub fn bench_sample(mut config: RunConfig, options: &SampleBenchOptions) -> Resu
             steps.extend(times.iter().skip(1));
         }
     }
-    let (bytes, weights) = (generator.bytes(), generator.weight_bytes_read());
+    let bytes = generator.bytes();
+    let weights = generator.weight_bytes_read();
     // In the middle, a cache holds the prompt and half of the new tokens.
     let cached = bytes.cache * (prompt_tokens + new_tokens / 2) as u64 / capacity as u64;
     let device = generator.device().clone();

@@ -54,7 +54,8 @@ impl Groups {
             by_host.entry(host).or_default().push(rank);
         }
         let by_host: Vec<_> = by_host.into_values().collect();
-        let (count, on_host) = (by_host.len(), by_host.first().map_or(0, Vec::len));
+        let count = by_host.len();
+        let on_host = by_host.first().map_or(0, Vec::len);
         if count < 2 {
             let text = "--describe: all processes of the job are on one host, between which there is no \
                         network: start it on several hosts, or without a launcher to describe this one";
@@ -159,12 +160,15 @@ struct Links {
 impl Links {
     /// Measures the collectives of runs in `group`, which is one of `groups`.
     fn of_group(&mut self, group: &ProcessGroup, groups: &Groups, device: &Device) -> Result<()> {
-        let (rank, ranks) = (group.rank(), groups.ranks());
+        let rank = group.rank();
+        let ranks = groups.ranks();
         for bytes in self.sizes() {
             // One part for each rank, of whole vectors.
             let part = bytes / ranks / 16 * 16;
-            let (first, second) = (self.first.region(), self.second.region());
-            let (whole, own) = (second.part(0, part * ranks), second.part(rank * part, part));
+            let first = self.first.region();
+            let second = self.second.region();
+            let whole = second.part(0, part * ranks);
+            let own = second.part(rank * part, part);
             let others: Vec<_> = (0..ranks).filter(|other| *other != rank).collect();
             let sends = others.iter().map(|to| (*to, first.part(to * part, part))).collect();
             let receives = others.iter().map(|by| (*by, second.part(by * part, part))).collect();
@@ -207,10 +211,12 @@ impl Links {
         if !matches!(shared, PeerAccess::Granted) {
             return Ok(());
         }
-        let (ranks, tree) = (groups.ranks(), RankTree::balanced(groups.ranks()));
+        let ranks = groups.ranks();
+        let tree = RankTree::balanced(groups.ranks());
         for bytes in self.sizes() {
             let elements = bytes / ranks / 16 * ranks * 4;
-            let (parts, scratch) = ([self.first.view(0, [elements])?], self.second.view(0, [elements])?);
+            let parts = [self.first.view(0, [elements])?];
+            let scratch = self.second.view(0, [elements])?;
             let sum = TreeSum { parts: &parts, scratch: &scratch, everywhere: true };
             let seconds =
                 fastest(group, |group| tree_sums(group, std::slice::from_ref(&sum), &tree, true, STREAM))?;

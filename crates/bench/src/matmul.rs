@@ -121,7 +121,8 @@ pub fn bench_matmul(
     let mut table = empty.clone();
     let chosen = matmuls.iter().filter_map(|matmul| Some((matmul.key, matmul.choice.clone()?)));
     table.choices.extend(chosen);
-    let (mut without, mut with) = (Vec::new(), Vec::new());
+    let mut without = Vec::new();
+    let mut with = Vec::new();
     for _ in 0..ROUNDS {
         for (table, seconds) in [(&empty, &mut without), (&table, &mut with)] {
             device.set_matmul_table(table.clone())?;
@@ -149,7 +150,8 @@ fn measure(
     for choice in device.matmul_choices(key, options.candidates)?.into_iter().skip(1) {
         let table = one(empty, key, &choice);
         device.set_matmul_table(table.clone())?;
-        let (sums, again) = (sets[0].sums(key)?, sets[0].sums(key)?);
+        let sums = sets[0].sums(key)?;
+        let again = sets[0].sums(key)?;
         let taken = device.planned_matmuls()?.iter().any(|planned| planned.key == key && planned.from_table);
         if taken && same_bits(&sums, &again) && close(&expected, &sums) {
             candidates.push((Some(choice), table, Vec::new()));
@@ -186,7 +188,9 @@ fn few(device: &Device, sets: &[Operands], key: MatmulKey) -> Result<Vec<f64>> {
 
 /// Returns the milliseconds per call in the second half of `time`.
 fn sustained(device: &Device, sets: &[Operands], key: MatmulKey, time: Duration) -> Result<f64> {
-    let (mut calls, mut under_way, mut half) = (0, VecDeque::new(), None);
+    let mut calls = 0;
+    let mut under_way = VecDeque::new();
+    let mut half = None;
     let began = Instant::now();
     loop {
         for call in calls..calls + BATCH {

@@ -67,7 +67,8 @@ fn measure(worker: &mut Worker, options: &OperatorOptions) -> Result<Option<Oper
         write(path, &ranks)?;
     }
     let spans = ranks.iter().flat_map(|rank| &rank.operators);
-    let (sent, waits) = (sent_of(&ranks, options.steps), waits_of(&ranks, options.steps));
+    let sent = sent_of(&ranks, options.steps);
+    let waits = waits_of(&ranks, options.steps);
     let profile = OperatorProfile {
         sent,
         waits,

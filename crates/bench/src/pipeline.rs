@@ -159,7 +159,8 @@ fn recorded_step(worker: &mut Worker, step: u64) -> Result<Recorded> {
     };
     let mut recorded = Recorded { span: time(&begun, &end)?, ..Recorded::default() };
     let mut passes: Vec<(usize, [Vec<f64>; 3])> = Vec::new();
-    let (mut open, mut whole) = (None, 0);
+    let mut open = None;
+    let mut whole = 0;
     for (index, (action, part, mark)) in marks.iter().enumerate() {
         let next = marks.get(index + 1).map_or(&end, |(_, _, next)| next);
         if matches!(part, ActionPart::Waiting | ActionPart::Moving) {
@@ -190,7 +191,8 @@ fn recorded_step(worker: &mut Worker, step: u64) -> Result<Recorded> {
 /// Returns the nanoseconds of one transfer from the first stage's rank to the second's, while nothing else
 /// runs.
 fn time_transfer(worker: &mut Worker) -> Result<u64> {
-    let (rank, first) = (worker.grid().rank(), worker.grid().rank_at(&Axis::ALL.map(|axis| (axis, 0))));
+    let rank = worker.grid().rank();
+    let first = worker.grid().rank_at(&Axis::ALL.map(|axis| (axis, 0)));
     let Some(crossing) = worker.blueprint().crossings.first().copied() else { return Ok(0) };
     let second = worker.grid().seen_from(first)?.rank_at(&[(Axis::Pipeline, 1)]);
     worker.communicator().control.barrier()?;
@@ -215,7 +217,8 @@ fn time_transfer(worker: &mut Worker) -> Result<u64> {
 }
 
 fn conclude(setup: &Setup, measured: Measured) -> Result<PipelineMeasure> {
-    let (config, blueprint) = (&setup.config, &setup.blueprint);
+    let config = &setup.config;
+    let blueprint = &setup.blueprint;
     let schedule = blueprint::schedule(config)?;
     let ranks = config.parallel.grid().seen_from(0)?.group(Axis::Pipeline).ranks;
     let of_ranks = |step: &Vec<Recorded>| -> Vec<Recorded> {

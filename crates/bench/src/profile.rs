@@ -88,7 +88,8 @@ fn alone(config: &RunConfig) -> RunConfig {
 /// Times every layer; equal consecutive layers share one entry. The first one computes for `warm_up` before
 /// anything is timed, so that all are timed at the same clocks.
 fn layers(setup: &Setup, device: &Device, warm_up: Duration) -> Result<Vec<LayerTimes>> {
-    let (config, of) = (&setup.config, setup.config.layers());
+    let config = &setup.config;
+    let of = setup.config.layers();
     let without_recompute = with_recompute(config, RecomputePolicy::None);
     let again = with_recompute(config, RecomputePolicy::Block);
     let counted = measure::layers(&without_recompute, &setup.dataset, device.description())?;
@@ -242,7 +243,8 @@ fn times_in_turn(mut both: [Alone<'_>; 2]) -> Result<[LayerTimes; 2]> {
             alone.step()?;
         }
     }
-    let (began, mut steps) = (Instant::now(), [Vec::new(), Vec::new()]);
+    let began = Instant::now();
+    let mut steps = [Vec::new(), Vec::new()];
     while steps[0].len() < LEAST || (steps[0].len() < MOST && began.elapsed() < MOMENT) {
         for (alone, steps) in both.iter_mut().zip(&mut steps) {
             steps.push(alone.step()?);
@@ -305,7 +307,8 @@ mod tests {
             assert!(config.train.micro_batches() <= 16 && config.world_size() == 1);
             let setup = plan::prepare(config, Placement::Cpu).unwrap();
             let device = setup.device(0).unwrap();
-            let (began, warm_up) = (Instant::now(), Duration::from_millis(200));
+            let began = Instant::now();
+            let warm_up = Duration::from_millis(200);
             let times = layers(&setup, &device, warm_up).unwrap();
             assert!(began.elapsed() >= warm_up);
             assert_eq!(times.iter().map(|layer| layer.count).collect::<Vec<_>>(), counts, "{sets:?}");

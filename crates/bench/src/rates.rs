@@ -30,10 +30,8 @@ const HOST_COPIED: usize = 1 << 27;
 
 pub(crate) fn rates(device: &Device) -> Result<Rates> {
     let request = Request::new(Category::Other, "rates");
-    let (from, to) = (
-        Tensor::zeros(device, [COPIED], DType::F32, request)?,
-        Tensor::empty(device, [COPIED], DType::F32, request)?,
-    );
+    let from = Tensor::zeros(device, [COPIED], DType::F32, request)?;
+    let to = Tensor::empty(device, [COPIED], DType::F32, request)?;
     let seconds = median(&timed(device, || Ok(to.copy_from(&from)?))?);
     Ok(Rates {
         flops_per_second: matmul_flops_per_second(device, DType::Bf16)?,
@@ -44,7 +42,8 @@ pub(crate) fn rates(device: &Device) -> Result<Rates> {
 /// Returns the bytes per second of copies between the device and pinned memory, in each of both directions at
 /// once, as updates of offloaded state make them.
 pub(crate) fn host_copy_bytes_per_second(device: &Device) -> Result<f64> {
-    let (host, request) = (device.host_pool()?, Request::new(Category::Other, "rates"));
+    let host = device.host_pool()?;
+    let request = Request::new(Category::Other, "rates");
     let pair = || -> Result<[Tensor; 2]> {
         let on = |device| Tensor::zeros(device, [HOST_COPIED], DType::F32, request);
         Ok([on(device)?, on(&host)?])
@@ -100,7 +99,9 @@ fn gpu_matmuls(device: &Device, dtype: DType) -> Result<Vec<f64>> {
         ops::random::uniform(&matrix, 1, name, -1.0, 1.0)?;
         Ok(matrix)
     };
-    let (a, b, out) = (square("a")?, square("b")?, square("out")?);
+    let a = square("a")?;
+    let b = square("b")?;
+    let out = square("out")?;
     let matmul = Matmul {
         m: SIDE,
         n: SIDE,
@@ -123,7 +124,8 @@ fn host_matmuls(device: &Device, side: usize) -> Result<Vec<f64>> {
         ops::random::uniform(&matrix, 1, name, -1.0, 1.0)?;
         Ok(matrix)
     };
-    let (a, b) = (square("a")?, square("b")?);
+    let a = square("a")?;
+    let b = square("b")?;
     let matmul = || {
         linear::forward(&a, &b, None, Activation::None)?;
         Ok(())

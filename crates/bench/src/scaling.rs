@@ -72,7 +72,9 @@ pub fn bench_scaling_as(
     let measured = launch(startup, &setup, &case, &named(options, &case))?;
     let Some(ranks) = measured.ranks.filter(|ranks| !ranks.is_empty()) else { return Ok(None) };
     let steps = measured.steps;
-    let (config, parallel, train) = (&setup.config, &setup.config.parallel, &setup.config.train);
+    let config = &setup.config;
+    let parallel = &setup.config.parallel;
+    let train = &setup.config.train;
     let description = setup.placement.description();
     let extreme = |pick: fn(f64, f64) -> f64| steps.seconds.iter().copied().reduce(pick);
     let reduction = if case.scaling == Scaling::Alone { "none" } else { parallel.reduction.name() };
@@ -165,7 +167,8 @@ struct Measured {
 /// Runs this process's rank or ranks to the end, and returns the measurements of rank 0 or of this process's
 /// rank.
 fn launch(startup: Startup, setup: &Setup, case: &ScalingCase, options: &BenchOptions) -> Result<Measured> {
-    let (ranks, seconds) = (case.ranks(), setup.config.parallel.timeout_seconds);
+    let ranks = case.ranks();
+    let seconds = setup.config.parallel.timeout_seconds;
     let alone = case.scaling == Scaling::Alone || case.worlds > 1;
     let in_job = startup.run_in_job(seconds, |communicator| measure(setup, alone, communicator, options))?;
     if let Some(measured) = in_job {
@@ -175,7 +178,8 @@ fn launch(startup: Startup, setup: &Setup, case: &ScalingCase, options: &BenchOp
         return measure(setup, alone, Communicator::solo(), options);
     }
     let waits = threads::Options { timeout: Duration::from_secs(seconds), ..threads::Options::default() };
-    let (setup, options) = (setup.clone(), options.clone());
+    let setup = setup.clone();
+    let options = options.clone();
     let ran = threads::run(ranks, waits, move |communicator| measure(&setup, alone, communicator, &options));
     let failed = |error: threads::RunError<BenchError>| BenchError::Rank {
         rank: error.rank,

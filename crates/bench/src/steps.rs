@@ -88,7 +88,8 @@ fn more_steps(control: &mut dyn ControlChannel, began: Instant, steps: u64, time
     if time.is_zero() {
         return Ok(0);
     }
-    let (gone, wanted) = (began.elapsed().as_secs_f64(), time.as_secs_f64());
+    let gone = began.elapsed().as_secs_f64();
+    let wanted = time.as_secs_f64();
     // The first steps are the slowest, so this estimate is too low rather than too high.
     let left = ((wanted - gone) / gone.max(f64::MIN_POSITIVE) * steps as f64).ceil() as u64;
     let more = if gone >= wanted { 0 } else { left.max(1) };

@@ -60,7 +60,8 @@ pub(super) fn record(
         worker.step(step)?;
     }
     worker.end_timing();
-    let (traffic, grid) = (worker.traffic_by_axis() - before, worker.grid().shape());
+    let traffic = worker.traffic_by_axis() - before;
+    let grid = worker.grid().shape();
     let along = |axis: Axis| (axis.name().to_owned(), traffic.along(axis).bytes_sent);
     let sent = Axis::ALL.into_iter().filter(|axis| grid.size(*axis) > 1).map(along).collect();
     let (operators, memory) = timer.take(&zero)?;
@@ -79,7 +80,8 @@ pub(super) fn record(
         .collect();
     for (phase, begin, end) in worker.phases().spans(&zero)? {
         let exposed = phase.waits() && worker.grid().world_size() > 1;
-        let (begin, end) = (1e6 * begin.as_secs_f64(), 1e6 * end.as_secs_f64());
+        let begin = 1e6 * begin.as_secs_f64();
+        let end = 1e6 * end.as_secs_f64();
         let name = if exposed { exposed_name(phase) } else { phase.name().to_owned() };
         let category = "phase".to_owned();
         spans.push(Span { row: Row::Phases, name, category, begin, length: end - begin, exposed });

@@ -99,7 +99,8 @@ impl Destination {
             return Err(error);
         }
         if step.began.elapsed() > QUIET {
-            let (number, bytes) = (step.step, grouped(bytes));
+            let number = step.step;
+            let bytes = grouped(bytes);
             let seconds = step.began.elapsed().as_secs_f64();
             tracing::info!(
                 "the checkpoint of step {number}, {bytes} bytes, is on the disk after {seconds:.0} s"

@@ -97,7 +97,8 @@ impl Directory {
 
     /// Makes the link `best` point to the checkpoint after `step` steps.
     pub(crate) fn name_best(&self, step: u64) -> Result<()> {
-        let (path, link) = (self.step(step), self.path.join(BEST));
+        let path = self.step(step);
+        let link = self.path.join(BEST);
         let temporary = self.temporary(step);
         let name = path.file_name().unwrap_or_default();
         symlink(name, &temporary).context(&temporary, "make the link")?;

@@ -125,9 +125,11 @@ fn header(entries: &[Entry]) -> Vec<u8> {
 /// Returns the size and hash of a file, which it reads once.
 pub(crate) fn digest_of(path: &Path) -> Result<FileDigest> {
     let mut file = input::open(path).context(path, "open it")?;
-    let (mut digest, mut bytes) = (Sha256::new(), 0);
+    let mut digest = Sha256::new();
+    let mut bytes = 0;
     let all = file.metadata().context(path, "read its size")?.len();
-    let (mut piece, pace) = (vec![0; PIECE], Pace::of_files());
+    let mut piece = vec![0; PIECE];
+    let pace = Pace::of_files();
     loop {
         fail_point::reach("checkpoint piece about to be checked");
         if pace.is_due() {

@@ -137,7 +137,8 @@ mod tests {
             from,
             to: to.to_vec(),
         };
-        let (old, new) = (|has| state(5, "old", has), |has| state(10, "new", has));
+        let old = |has| state(5, "old", has);
+        let new = |has| state(10, "new", has);
         for (hosts, expected) in [
             (vec![], None),
             (vec![vec![], vec![]], None),

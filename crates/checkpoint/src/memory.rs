@@ -168,8 +168,10 @@ impl MemoryWriter {
             self.work = Some((step, None));
             return;
         }
-        let (destination, abandoned) = (self.destination.clone(), Arc::clone(&self.is_abandoned));
-        let (written_step, neighbour) = (step.clone(), self.neighbour.clone());
+        let destination = self.destination.clone();
+        let abandoned = Arc::clone(&self.is_abandoned);
+        let written_step = step.clone();
+        let neighbour = self.neighbour.clone();
         let write = move || {
             let before = destination.contents.as_ref().map_or(Ok(()), |contents| (contents.before)());
             let path = destination.path(&written_step);

@@ -213,7 +213,8 @@ impl Checkpoint {
     /// # Errors
     /// There is none of this name; its file cannot be read.
     pub fn bytes(&self, name: &str) -> std::result::Result<Vec<u8>, CheckpointError> {
-        let (array, mut bytes) = (self.state.array(name)?, Vec::new());
+        let array = self.state.array(name)?;
+        let mut bytes = Vec::new();
         Ranges::new(&self.state).read(array, 0..array.elements(), |_, piece| {
             bytes.extend_from_slice(piece);
             Ok::<_, CheckpointError>(())
@@ -237,7 +238,8 @@ impl Checkpoint {
     /// # Errors
     /// The file cannot be read, or has another number of losses.
     pub fn losses(&self) -> std::result::Result<Vec<f32>, CheckpointError> {
-        let (dtype, bytes) = (self.state.array(LOSSES)?.dtype, self.bytes(LOSSES)?);
+        let dtype = self.state.array(LOSSES)?.dtype;
+        let bytes = self.bytes(LOSSES)?;
         let losses: Vec<_> = bytes.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word)).collect();
         if dtype != DType::F32 || losses.len() as u64 != self.step() {
             let what = format!("it has {} losses of {} steps", losses.len(), self.step());
@@ -262,7 +264,8 @@ impl Checkpoint {
             let array = self.state.array(name)?;
             let widens = *dtype == DType::F32 && array.dtype.is_float();
             if !(widens || array.dtype == *dtype) || array.shape != shape.dims() {
-                let (there, there_shape) = (array.dtype, &array.shape);
+                let there = array.dtype;
+                let there_shape = &array.shape;
                 let what =
                     format!("{name} is {there} {there_shape:?} there and {dtype} {shape} in this model");
                 return Err(CheckpointError::damaged(self.state.list(), what).into());

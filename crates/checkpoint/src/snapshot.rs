@@ -64,7 +64,8 @@ impl Snapshot {
 
     /// Adds an array. Returns the offset of its bytes in the memory. Counters are added last.
     pub fn add(&mut self, name: String, dtype: DType, shape: &[usize]) -> usize {
-        let (start, bytes) = (self.arrays, dtype.bytes() * shape.iter().product::<usize>());
+        let start = self.arrays;
+        let bytes = dtype.bytes() * shape.iter().product::<usize>();
         self.arrays += bytes;
         self.push(name, dtype, shape, start + self.losses.0.len(), bytes);
         start

@@ -206,7 +206,8 @@ impl GpuBench {
     /// Sums in peer memory if `bucket` is shared, by exchanges otherwise.
     fn tree(&mut self, bucket: &Tensor, scratch: &Tensor, bytes: usize) -> Result<()> {
         let elements = self.share(bytes) * self.ranks() / bucket.dtype().bytes();
-        let (parts, scratch) = ([bucket.view(0, [elements])?], scratch.view(0, [elements])?);
+        let parts = [bucket.view(0, [elements])?];
+        let scratch = scratch.view(0, [elements])?;
         let sum = TreeSum { parts: &parts, scratch: &scratch, everywhere: true };
         let tree = RankTree::balanced(self.ranks());
         Ok(tree_sums(&self.communicator.group, &[sum], &tree, false, STREAM)?)
@@ -232,7 +233,8 @@ impl GpuBench {
 
     /// Sends to the next rank of a ring and receives from the previous one.
     fn exchange(&mut self, buffers: &Buffers, bytes: usize) -> Result<()> {
-        let (rank, ranks) = (self.communicator.rank(), self.ranks());
+        let rank = self.communicator.rank();
+        let ranks = self.ranks();
         let sends = vec![((rank + 1) % ranks, buffers.first.region().part(0, bytes))];
         let receives = vec![((rank + ranks - 1) % ranks, buffers.second.region().part(0, bytes))];
         self.enqueue(Collective::Exchange { sends, receives })
@@ -303,7 +305,8 @@ impl GpuBench {
         if NVLINK.iter().any(|model| device.starts_with(model)) {
             say(&format!("datasheet: NVLink {NVLINK_GIGABYTES} GB/s per GPU and direction"))?;
         }
-        let (meeting, connections) = (bytes(self.meeting_bytes), bytes(self.connection_bytes));
+        let meeting = bytes(self.meeting_bytes);
+        let connections = bytes(self.connection_bytes);
         say(&format!(
             "NCCL takes {meeting} of each GPU to find the other ranks and {connections} for connections"
         ))?;

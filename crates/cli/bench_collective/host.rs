@@ -54,7 +54,8 @@ impl HostBench {
         // Every rank's share is at least one f32.
         let largest = sizes.into_iter().fold(4 * communicator.world_size(), usize::max);
         let buffer = || device.allocate(largest, Request::new(Category::Communication, "bench").on(STREAM));
-        let (first, second) = (buffer()?, buffer()?);
+        let first = buffer()?;
+        let second = buffer()?;
         for buffer in [&first, &second] {
             device.zero(buffer.region(0, largest))?;
         }
@@ -103,13 +104,15 @@ impl HostBench {
 
     fn reduce_scatter(&mut self, bytes: usize) -> Result<()> {
         let share = self.share(bytes);
-        let (input, output) = (self.first.region(0, share * self.ranks()), self.second.region(0, share));
+        let input = self.first.region(0, share * self.ranks());
+        let output = self.second.region(0, share);
         self.enqueue(Collective::ReduceScatter { input, output, dtype: DType::F32 })
     }
 
     fn all_gather(&mut self, bytes: usize) -> Result<()> {
         let share = self.share(bytes);
-        let (input, output) = (self.second.region(0, share), self.first.region(0, share * self.ranks()));
+        let input = self.second.region(0, share);
+        let output = self.first.region(0, share * self.ranks());
         self.enqueue(Collective::AllGather { input, output })
     }
 
@@ -119,7 +122,8 @@ impl HostBench {
 
     /// Sends to the next rank of a ring and receives from the previous one.
     fn exchange(&mut self, bytes: usize) -> Result<()> {
-        let (rank, ranks) = (self.communicator.rank(), self.ranks());
+        let rank = self.communicator.rank();
+        let ranks = self.ranks();
         if ranks == 1 {
             return Ok(());
         }
@@ -179,8 +183,10 @@ impl HostBench {
     /// Prints the time of an all-reduce and of the MPI library's own.
     #[cfg(feature = "mpi")]
     pub(super) fn compare(&mut self) -> Result<()> {
-        let (values, mut sums) = (vec![0f32; COMPARED / 4], vec![0f32; COMPARED / 4]);
-        let (mut own, mut library) = (f64::INFINITY, f64::INFINITY);
+        let values = vec![0f32; COMPARED / 4];
+        let mut sums = vec![0f32; COMPARED / 4];
+        let mut own = f64::INFINITY;
+        let mut library = f64::INFINITY;
         // Alternating, with the best of each, because other load on the host slows both alike.
         for _ in 0..TURNS {
             own = own.min(self.seconds(|bench| bench.all_reduce(COMPARED))?);
@@ -189,7 +195,9 @@ impl HostBench {
                 Ok(())
             })?);
         }
-        let (ratio, own, library) = (own / library, own * 1e6, library * 1e6);
+        let ratio = own / library;
+        let own = own * 1e6;
+        let library = library * 1e6;
         let line = format!(
             "all-reduce of {COMPARED} bytes, best of {TURNS}: {own:.1} µs; MPI_Allreduce: {library:.1} µs; \
              ratio {ratio:.2}"

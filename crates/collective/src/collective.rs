@@ -178,7 +178,8 @@ impl<R> Collective<R> {
             Collective::Barrier => Collective::Barrier,
             Collective::SumShared { sums, tree, alone } => {
                 let sum = |sum: &'a SharedSum<R>| -> Result<SharedSum<S>, E> {
-                    let (region, scratch) = (operand(&sum.region)?, operand(&sum.scratch)?);
+                    let region = operand(&sum.region)?;
+                    let scratch = operand(&sum.scratch)?;
                     Ok(SharedSum { region, scratch, dtype: sum.dtype, everywhere: sum.everywhere })
                 };
                 let sums = sums.iter().map(sum).collect::<Result<Vec<_>, E>>()?;

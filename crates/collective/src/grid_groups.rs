@@ -90,7 +90,8 @@ impl GridGroups {
     /// A grid with another number of ranks than the world; a failure of a rank or of the transport.
     pub fn new(mut communicator: Communicator, grid: RankGrid) -> Result<Self> {
         if communicator.world_size() != grid.world_size() {
-            let (ranks, size) = (communicator.world_size(), grid.world_size());
+            let ranks = communicator.world_size();
+            let size = grid.world_size();
             return Err(CollectiveError::Grid(format!(
                 "a grid of {size} ranks does not fit a world of {ranks}"
             )));

@@ -256,7 +256,8 @@ impl<E: PeerEngine> PeerWindow<E> {
 
     /// The other ranks, starting with the next one, so that not all ranks write to the same one.
     fn others(&self) -> impl Iterator<Item = usize> + use<E> {
-        let (rank, ranks) = (self.rank, self.ranks);
+        let rank = self.rank;
+        let ranks = self.ranks;
         (1..ranks).map(move |distance| (rank + distance) % ranks)
     }
 

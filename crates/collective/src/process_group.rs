@@ -121,7 +121,8 @@ impl ProcessGroup {
     /// A peer outside the group; a failure of a rank or of the transport.
     pub fn warm_up(&self, uses: &[Collective<()>]) -> Result<()> {
         let mut state = self.0.borrow_mut();
-        let (caller, size) = (state.caller(CallKind::Connect, state.collectives), state.members.len());
+        let caller = state.caller(CallKind::Connect, state.collectives);
+        let size = state.members.len();
         if state.backend.connects() {
             state.observer.begins(caller.call);
         }
@@ -174,7 +175,8 @@ impl State {
         meter: Meter,
         observer: Observer,
     ) -> ProcessGroup {
-        let (sent, received) = (vec![0; members.len()], vec![0; members.len()]);
+        let sent = vec![0; members.len()];
+        let received = vec![0; members.len()];
         let state = State { backend, rank, members, collectives: 0, sent, received, meter, observer };
         ProcessGroup(Rc::new(RefCell::new(state)))
     }
@@ -219,7 +221,8 @@ impl State {
             true => self.begin_messages(kind, &sends, &receives),
             false => self.begin(kind),
         };
-        let (rank, size) = (self.rank, self.members.len());
+        let rank = self.rank;
+        let size = self.members.len();
         collective.check(caller, Membership { rank, size, reach: self.backend.reach() })?;
         let sends = numbered(&mut self.sent, &sends);
         let receives = numbered(&mut self.received, &receives);

@@ -30,7 +30,8 @@ impl RankTree {
     /// Returns the parts of ranks that own consecutive `runs` of the `leaves` leaves of a tree: the fewest
     /// subtrees that cover each run. `None` if the runs do not cover the leaves.
     pub fn of_runs(leaves: usize, runs: impl IntoIterator<Item = Range<usize>>) -> Option<Self> {
-        let (mut first_parts, mut parts) = (vec![0], Vec::new());
+        let mut first_parts = vec![0];
+        let mut parts = Vec::new();
         for run in runs {
             parts.extend(subtrees(leaves, run));
             first_parts.push(parts.len());

@@ -101,7 +101,8 @@ fn padded_copy(x: &Tensor, group: &ProcessGroup, request: Request) -> Result<Ten
 
 /// Begins to overwrite `padded` with its sum over ranks. `alone`: the device has no other work meanwhile.
 fn sum_of(padded: Tensor, shape: Shape, group: &ProcessGroup, alone: bool) -> Result<PendingSum> {
-    let (sum, scratch) = (padded.view(0, shape)?, scratch(&padded)?);
+    let sum = padded.view(0, shape)?;
+    let scratch = scratch(&padded)?;
     let tree = RankTree::balanced(group.world_size());
     let arrival = begin_exchange(padded.device(), |stream| {
         let sum = TreeSum { parts: std::slice::from_ref(&padded), scratch: &scratch, everywhere: true };
@@ -144,18 +145,21 @@ pub fn rounded_reduce_scatter(
     dtype: DType,
     request: Request,
 ) -> Result<Tensor> {
-    let (rows, ranks) = (first(x)?, group.world_size());
+    let rows = first(x)?;
+    let ranks = group.world_size();
     if !rows.is_multiple_of(ranks) {
         return Err(refused(x, format!("a number of rows that {ranks} ranks divide")));
     }
     let rows = with_rows(x, rows / ranks)?;
-    let (is_sum, one_pass) = (bias.is_none() && dtype == x.dtype(), adds_in_one_pass(x, ranks));
+    let is_sum = bias.is_none() && dtype == x.dtype();
+    let one_pass = adds_in_one_pass(x, ranks);
     let output = Tensor::empty(x.device(), rows, dtype, request)?;
     let sum = match is_sum || one_pass {
         true => output.clone(),
         false => Tensor::empty(x.device(), rows, x.dtype(), request)?,
     };
-    let (flat, scratch) = (sum.reshape([sum.elements()])?, scratch(x)?);
+    let flat = sum.reshape([sum.elements()])?;
+    let scratch = scratch(x)?;
     exchanged(x.device(), |stream| {
         if one_pass {
             let parts = exchange_parts(group, x, &scratch, stream)?;
@@ -181,7 +185,8 @@ fn adds_in_one_pass(x: &Tensor, ranks: usize) -> bool {
 /// `x` of the rank that is `shift` before this one, where the first rank follows the last.
 pub fn shift(x: &Tensor, group: &ProcessGroup, shift: isize, request: Request) -> Result<Tensor> {
     let output = Tensor::empty(x.device(), x.shape(), x.dtype(), request)?;
-    let (rank, ranks) = (group.rank().cast_signed(), group.world_size().cast_signed());
+    let rank = group.rank().cast_signed();
+    let ranks = group.world_size().cast_signed();
     let peer = |shift: isize| (rank + shift).rem_euclid(ranks).cast_unsigned();
     if peer(shift) == group.rank() {
         output.copy_from(x)?;

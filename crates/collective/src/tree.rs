@@ -54,7 +54,8 @@ pub fn tree_sums(
         let own = shard(group, first, group.rank())?;
         exchange_and_add(group, parts, &own, (scratch, tree), stream)?;
         if *everywhere {
-            let (input, output) = (own.region(), first.region());
+            let input = own.region();
+            let output = first.region();
             group.run(Collective::AllGather { input, output }, stream)?;
         }
     }
@@ -63,8 +64,10 @@ pub fn tree_sums(
 
 impl TreeSum<'_> {
     fn shared(&self) -> Option<SharedSum<Region<'_>>> {
-        let (first, scratch) = (self.parts.first()?, self.scratch.region());
-        let (region, dtype) = (first.region(), first.dtype());
+        let first = self.parts.first()?;
+        let scratch = self.scratch.region();
+        let region = first.region();
+        let dtype = first.dtype();
         Some(SharedSum { region, scratch, dtype, everywhere: self.everywhere })
     }
 }
@@ -77,7 +80,8 @@ pub(crate) fn scatter_sum(
     scratch: &Tensor,
     stream: StreamKind,
 ) -> Result<()> {
-    let (rank, tree) = (group.rank(), RankTree::balanced(group.world_size()));
+    let rank = group.rank();
+    let tree = RankTree::balanced(group.world_size());
     let own = shard(group, scratch, rank)?;
     own.copy_from_on(&shard(group, input, rank)?, stream)?;
     let incoming = exchange(group, std::slice::from_ref(input), (scratch, &tree), stream)?;
@@ -93,7 +97,8 @@ pub(crate) fn exchange_parts(
     scratch: &Tensor,
     stream: StreamKind,
 ) -> Result<Vec<Tensor>> {
-    let (rank, tree) = (group.rank(), RankTree::balanced(group.world_size()));
+    let rank = group.rank();
+    let tree = RankTree::balanced(group.world_size());
     let mut parts = exchange(group, std::slice::from_ref(input), (scratch, &tree), stream)?;
     parts[rank] = shard(group, input, rank)?;
     Ok(parts)
@@ -135,11 +140,13 @@ fn exchange(
     (scratch, tree): (&Tensor, &RankTree),
     stream: StreamKind,
 ) -> Result<Vec<Tensor>> {
-    let (ranks, rank) = (group.world_size(), group.rank());
+    let ranks = group.world_size();
+    let rank = group.rank();
     let elements = parts.first().map_or(0, Tensor::elements) / ranks;
     let slot = |part: usize| Ok(scratch.view(part * elements, [elements])?);
     let slots = (0..tree.parts()).map(slot).collect::<Result<Vec<_>>>()?;
-    let (mut outgoing, mut receives) = (Vec::new(), Vec::new());
+    let mut outgoing = Vec::new();
+    let mut receives = Vec::new();
     for peer in (0..ranks).filter(|peer| *peer != rank) {
         for part in parts {
             outgoing.push((peer, shard(group, part, peer)?));
@@ -161,7 +168,8 @@ pub fn exchange_shards(
     scratch: &Tensor,
     stream: StreamKind,
 ) -> Result<Vec<Tensor>> {
-    let (ranks, rank) = (group.world_size(), group.rank());
+    let ranks = group.world_size();
+    let rank = group.rank();
     let others = |count: usize| (0..count).filter(move |peer| *peer != rank);
     let sent = if rank < senders { ranks } else { 0 };
     let outgoing = others(sent).map(|peer| Ok((peer, shard(group, part, peer)?)));

@@ -18,7 +18,8 @@ use device::{Device, StreamKind};
 
 /// Runs all group checks on the groups of a split: with every rank in a group, and with some in none.
 fn on_groups(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
-    let (rank, world_size) = (communicator.rank(), communicator.world_size());
+    let rank = communicator.rank();
+    let world_size = communicator.world_size();
     let ends = if world_size > 1 { vec![world_size - 1, 0] } else { vec![] };
     for groups in [by_parity(world_size), vec![ends]] {
         let group = communicator.divide(&groups)?;
@@ -42,7 +43,8 @@ fn on_every_axis(communicator: &mut Communicator, device: &Device) -> Outcome<()
             let group = communicator.divide(&grid.groups_over(axes))?;
             group.warm_up(&Collective::everything(members.ranks.len()))?;
             assert_eq!((group.rank(), group.world_size()), (members.index, members.ranks.len()));
-            let (own, all) = (filled(device, &[grid.rank() as f32]), buffer(device, 4 * members.ranks.len()));
+            let own = filled(device, &[grid.rank() as f32]);
+            let all = buffer(device, 4 * members.ranks.len());
             group.run(
                 Collective::AllGather { input: own.region(0, 4), output: all.region(0, all.bytes()) },
                 STREAM,
@@ -68,7 +70,8 @@ fn divided_along(axis: Axis, ranks: usize) -> GridShape {
 /// Rows of a grid pass values along while its columns gather theirs, and ranks differ in the order of their
 /// first calls.
 fn groups_work_side_by_side(communicator: &mut Communicator, device: &Device) -> Outcome<()> {
-    let (rank, world_size) = (communicator.rank(), communicator.world_size());
+    let rank = communicator.rank();
+    let world_size = communicator.world_size();
     let rows: Vec<_> = (0..world_size).step_by(2).map(|r| (r..world_size.min(r + 2)).collect()).collect();
     let columns = by_parity(world_size);
     let row = communicator.divide(&rows)?;
@@ -98,7 +101,7 @@ fn groups_work_side_by_side(communicator: &mut Communicator, device: &Device) ->
                     STREAM,
                 )
             };
-            if rank % 2 == 0 {
+            if rank.is_multiple_of(2) {
                 pass()?;
                 gather()?;
             } else {
@@ -118,7 +121,8 @@ fn groups_work_side_by_side(communicator: &mut Communicator, device: &Device) ->
 }
 
 fn control_messages_arrive_whole(communicator: &mut Communicator, _: &Device) -> Outcome<()> {
-    let (rank, world_size) = (communicator.rank(), communicator.world_size());
+    let rank = communicator.rank();
+    let world_size = communicator.world_size();
     let control = &mut communicator.control;
     // Empty, short, and several payloads; lengths differ by rank.
     for scale in [0, 1, 300_001] {

@@ -21,9 +21,12 @@ fn work(communicator: &mut Communicator, device: &Device) -> Outcome<Traffic> {
 
 /// Runs every collective, with sizes that do not divide evenly.
 fn work_on(data: &ProcessGroup, device: &Device) -> Outcome<Traffic> {
-    let (rank, world_size) = (data.rank(), data.world_size());
-    let (small, large) = (buffer(device, 4 * 7), buffer(device, 4 * 7 * world_size));
-    let (part, whole) = (small.region(0, small.bytes()), large.region(0, large.bytes()));
+    let rank = data.rank();
+    let world_size = data.world_size();
+    let small = buffer(device, 4 * 7);
+    let large = buffer(device, 4 * 7 * world_size);
+    let part = small.region(0, small.bytes());
+    let whole = large.region(0, large.bytes());
     let odd = buffer(device, 600_002);
     data.run(Collective::AllReduce { region: odd.region(0, 600_002), dtype: DType::Bf16 }, STREAM)?;
     data.run(Collective::AllReduce { region: part, dtype: DType::F32 }, STREAM)?;
@@ -32,7 +35,7 @@ fn work_on(data: &ProcessGroup, device: &Device) -> Outcome<Traffic> {
     for root in 0..world_size {
         data.run(Collective::Broadcast { root, region: odd.region(0, 600_000) }, STREAM)?;
     }
-    if rank % 2 == 0 && rank + 1 < world_size {
+    if rank.is_multiple_of(2) && rank + 1 < world_size {
         data.run(Collective::Send { to: rank + 1, region: part }, STREAM)?;
     } else if rank % 2 == 1 {
         data.run(Collective::Receive { from: rank - 1, region: part }, STREAM)?;
@@ -101,7 +104,8 @@ fn a_counted_rank_gets_its_own_values_back() {
     assert_eq!(communicator.control.all_gather(&[1, 2]).unwrap(), [[1, 2]; 3]);
     assert_eq!(communicator.control.gather(0, &[1]).unwrap(), None);
     assert_eq!(communicator.control.gather(2, &[1]).unwrap().unwrap(), [[1]; 3]);
-    let (own, all) = (filled(&device, &[1.5f32, 2.5]), buffer(&device, 24));
+    let own = filled(&device, &[1.5f32, 2.5]);
+    let all = buffer(&device, 24);
     communicator
         .group
         .run(Collective::AllGather { input: own.region(0, 8), output: all.region(0, 24) }, STREAM)

@@ -8,7 +8,8 @@ use tensor::Tensor;
 
 /// Gathers the world numbers of a group's ranks.
 fn members(group: &ProcessGroup, device: &Device, rank: usize) -> Outcome<Vec<usize>> {
-    let (own, all) = (filled(device, &[rank as f32]), buffer(device, 4 * group.world_size()));
+    let own = filled(device, &[rank as f32]);
+    let all = buffer(device, 4 * group.world_size());
     group
         .run(Collective::AllGather { input: own.region(0, 4), output: all.region(0, all.bytes()) }, STREAM)?;
     Ok(values::<f32>(device, &all, 0, group.world_size())?.into_iter().map(|rank| rank as usize).collect())

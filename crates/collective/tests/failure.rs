@@ -290,7 +290,9 @@ fn all_transports_refuse_the_same_operands() {
 fn receives_must_not_overlap_other_regions() {
     let solo = Communicator::counted(0, 2);
     let both = filled(&cpu(0), &[0.0f32; 4]);
-    let (left, overlapping, right) = (both.region(0, 8), both.region(4, 8), both.region(8, 8));
+    let left = both.region(0, 8);
+    let overlapping = both.region(4, 8);
+    let right = both.region(8, 8);
     solo.group
         .run(Collective::Exchange { sends: vec![(1, left)], receives: vec![(1, right)] }, STREAM)
         .unwrap();
@@ -315,7 +317,8 @@ fn receives_must_not_overlap_other_regions() {
     let spans: Vec<(usize, usize)> = (0..4).flat_map(|at| (1..4).map(move |n| (2 * at, 2 * n))).collect();
     let whole = filled(&cpu(0), &[0.0f32; 4]);
     for code in 0..spans.len().pow(3) * 8 {
-        let (received, mut code) = (code % 8, code / 8);
+        let received = code % 8;
+        let mut code = code / 8;
         let three = [(); 3].map(|()| {
             let span = spans[code % spans.len()];
             code /= spans.len();

@@ -141,7 +141,8 @@ const WAITS: [Wait; 3] = [
 
 /// Returns the errors of calls after the end, which must equal the first one.
 fn later(communicator: &mut Communicator, device: &Device) -> Vec<CollectiveError> {
-    let (small, all) = (buffer(device, 4), vec![(0..communicator.world_size()).collect()]);
+    let small = buffer(device, 4);
+    let all = vec![(0..communicator.world_size()).collect()];
     let region = small.region(0, 4);
     let data = &mut communicator.group;
     let answers = [
@@ -236,7 +237,8 @@ fn calls_that_connect_end_if_a_rank_is_missing() {
         let outcome = run(world_size, options, move |communicator| -> Outcome<()> {
             let device = gpu(communicator.rank(), communicator.rank(), "")?;
             let mut communicator = communicator.over_nccl(&device, TIMEOUT)?;
-            let (memory, began) = (buffer(&device, 4), Instant::now());
+            let memory = buffer(&device, 4);
+            let began = Instant::now();
             if communicator.rank() == 1 {
                 if fails {
                     std::thread::sleep(Duration::from_millis(200));
@@ -274,9 +276,11 @@ fn waits_in_shared_memory_end_if_a_rank_is_missing() {
     for (fails, settings) in [(true, SETTINGS[1]), (false, SETTINGS[1]), (true, SETTINGS[0])] {
         let over = Arc::new(AtomicUsize::new(0));
         let outcome = run_on_gpus(world_size, TIMEOUT, settings, move |communicator, device| {
-            let (memory, sums) = (buffer(device, 4), filled(device, &vec![1.0f32; 1 << 20]));
+            let memory = buffer(device, 4);
+            let sums = filled(device, &vec![1.0f32; 1 << 20]);
             let scratch = buffer(device, sums.bytes());
-            let (whole, scratch) = (sums.region(0, sums.bytes()), scratch.region(0, sums.bytes()));
+            let whole = sums.region(0, sums.bytes());
+            let scratch = scratch.region(0, sums.bytes());
             let tree = &RankTree::balanced(world_size);
             let sum = SharedSum { region: whole, scratch, dtype: DType::F32, everywhere: true };
             let sum = Collective::SumShared { sums: vec![sum], tree: tree.clone(), alone: false };

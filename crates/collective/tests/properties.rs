@@ -8,7 +8,8 @@ use proptest::prelude::*;
 
 fn check<T: Number>(ranks: Vec<Vec<f32>>) -> Result<(), TestCaseError> {
     let inputs: Vec<Vec<T>> = ranks.iter().map(|row| row.iter().map(|v| T::of(*v)).collect()).collect();
-    let (world_size, count) = (inputs.len(), inputs[0].len());
+    let world_size = inputs.len();
+    let count = inputs[0].len();
     let inputs_of_ranks = inputs.clone();
     let outcome = run(world_size, Options::default(), move |c| -> Outcome<Vec<T>> {
         let device = cpu(c.rank());

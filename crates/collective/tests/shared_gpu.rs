@@ -62,7 +62,8 @@ fn memory_is_not_overwritten_before_others_have_read_it() {
     for ranks in [2, 4, 5] {
         let outcome = run_on_one_gpu(ranks, PATIENCE, "", move |communicator, device| {
             let rank = communicator.rank();
-            let (operand, all) = (buffer(device, 4 * COUNT), buffer(device, 4 * COUNT * ranks));
+            let operand = buffer(device, 4 * COUNT);
+            let all = buffer(device, 4 * COUNT * ranks);
             let whole = operand.region(0, 4 * COUNT);
             for round in 0..20 {
                 let own = vec![(rank + round) as f32; COUNT];

@@ -149,7 +149,8 @@ fn check_precision(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
             .to_owned();
         return Err(raw.conflict(&[Precision::weights, Precision::matmul], reason));
     }
-    let (growth, backoff) = (scaler.growth_factor, scaler.backoff_factor);
+    let growth = scaler.growth_factor;
+    let backoff = scaler.backoff_factor;
     if growth <= 1.0 {
         let reason = format!("precision.scaler.growth_factor = {growth} is not above 1");
         return Err(raw.conflict(&[Scaler::growth_factor], reason));
@@ -163,7 +164,8 @@ fn check_precision(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
 
 /// Checks the model's sizes, and that the data has the kind of examples that it learns from.
 fn check_model(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
-    let (kind, is_files) = (config.data.kind.name(), config.data.kind != DataKind::Synthetic);
+    let kind = config.data.kind.name();
+    let is_files = config.data.kind != DataKind::Synthetic;
     let images = config.data.kind == DataKind::Images;
     let takes = match config.model.examples() {
         Examples::Tokens { .. } => "tokens",
@@ -236,7 +238,8 @@ fn check_batch(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let Train { micro_batch_size: micro, global_batch_size: global, .. } = config.train;
     let default = |path| if raw.is_set(path) { "" } else { " (its default)" };
     let sizes = || {
-        let (of_global, of_micro) = (default(Train::global_batch_size), default(Train::micro_batch_size));
+        let of_global = default(Train::global_batch_size);
+        let of_micro = default(Train::micro_batch_size);
         (
             format!("train.global_batch_size = {global}{of_global}"),
             format!("train.micro_batch_size = {micro}{of_micro}"),
@@ -349,7 +352,8 @@ fn check_pipeline(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     if parallel.pipeline == 1 {
         return Ok(());
     }
-    let (layers, stages) = (config.layers(), config.stages());
+    let layers = config.layers();
+    let stages = config.stages();
     let grid: &[&str] = match parallel.chunks {
         1 => &[Parallel::pipeline, config.model.layers_key()],
         _ => &[Parallel::pipeline, Parallel::chunks, config.model.layers_key()],
@@ -385,7 +389,8 @@ fn check_pipeline(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
 }
 
 fn check_recompute(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
-    let (of, layers) = (config.memory.recompute_layers, config.layers());
+    let of = config.memory.recompute_layers;
+    let layers = config.layers();
     let reason = match config.memory.recompute {
         RecomputePolicy::None if of > 0 => {
             format!("memory.recompute_layers = {of} needs a memory.recompute other than \"none\"")

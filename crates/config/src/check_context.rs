@@ -7,7 +7,8 @@ use crate::sections::{Parallel, Train};
 
 /// Checks that sequences can be divided in pieces, and the pieces among ranks.
 pub(crate) fn check_context_lanes(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
-    let (ranks, lanes) = (config.parallel.context, config.parallel.context_lanes);
+    let ranks = config.parallel.context;
+    let lanes = config.parallel.context_lanes;
     let refused = |other: &'static str, why: String| {
         let reason = format!("parallel.context_lanes = {lanes}: {why}");
         Err(raw.conflict(&[Parallel::context_lanes, Parallel::context, other], reason))
@@ -42,7 +43,8 @@ pub(crate) fn check_context_lanes(raw: &RawValues, config: &RunConfig) -> Result
         return refused("model.context", format!("it does not divide model.context = {tokens}"));
     }
     check_shared_state(raw, config)?;
-    let (rows, parts) = (config.train.micro_batch_size * tokens / lanes, 4 * config.parallel.tensor_lanes);
+    let rows = config.train.micro_batch_size * tokens / lanes;
+    let parts = 4 * config.parallel.tensor_lanes;
     if parts > 4 && !rows.is_multiple_of(parts) {
         let why = format!("the {rows} rows of a piece of a micro-batch are no multiple of {parts}");
         return refused(Train::micro_batch_size, why);
@@ -53,11 +55,13 @@ pub(crate) fn check_context_lanes(raw: &RawValues, config: &RunConfig) -> Result
 /// Checks that ranks that share sequences can share state: their parts of a lane's gradient are then parts of
 /// the tree of lanes.
 fn check_shared_state(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
-    let (parallel, parts) = (&config.parallel, config.parallel.gradient_parts());
+    let parallel = &config.parallel;
+    let parts = config.parallel.gradient_parts();
     if parts == 1 {
         return Ok(());
     }
-    let (lanes, micro_batches) = (parallel.lanes, config.train.micro_batches());
+    let lanes = parallel.lanes;
+    let micro_batches = config.train.micro_batches();
     if lanes != micro_batches {
         let reason = format!(
             "parallel.lanes = {lanes}: ranks that share sequences (parallel.context = {parts}) and state \
@@ -67,7 +71,8 @@ fn check_shared_state(raw: &RawValues, config: &RunConfig) -> Result<(), Error> 
         );
         return Err(raw.conflict(&[Parallel::lanes, Parallel::zero_stage, Parallel::context], reason));
     }
-    let (owners, groups) = (parallel.owners(), parallel.replicas() / parallel.owners());
+    let owners = parallel.owners();
+    let groups = parallel.replicas() / parallel.owners();
     if !owners.is_multiple_of(parts) || !lanes.is_multiple_of(groups) {
         let reason = format!(
             "parallel.shard = {owners}: with parallel.context = {parts}, a group is a multiple of {parts} ranks, \

@@ -19,7 +19,8 @@ pub(crate) fn check_experts(raw: &RawValues, config: &RunConfig) -> Result<(), E
     if let Some((key, value)) = losses.into_iter().find(|(_, value)| *value > 0.0 && experts.is_none()) {
         return refused(key, format!("{key} = {value} balances experts, and the model has none"));
     }
-    let (rate, is_corrected) = (config.train.correction_rate, experts.is_some_and(|own| own.is_corrected));
+    let rate = config.train.correction_rate;
+    let is_corrected = experts.is_some_and(|own| own.is_corrected);
     if rate > 0.0 && !is_corrected {
         let key = Train::correction_rate;
         let reason = format!(

@@ -8,7 +8,8 @@ use crate::sections::{Parallel, Train};
 
 /// Checks that the lanes of layers can be divided among ranks, and the model among lanes.
 pub(crate) fn check_tensor_lanes(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
-    let (ranks, lanes) = (config.parallel.tensor, config.parallel.tensor_lanes);
+    let ranks = config.parallel.tensor;
+    let lanes = config.parallel.tensor_lanes;
     let refused = |other: &'static str, why: String| {
         let reason = format!("parallel.tensor_lanes = {lanes}: {why}");
         Err(raw.conflict(&[Parallel::tensor_lanes, Parallel::tensor, other], reason))

@@ -80,12 +80,14 @@ fn key_of_own_head(
 /// Returns the sentences about settings of the model's folder that the configuration does not follow: those
 /// that are unknown, a head that is not tied, and dropout of preferences.
 pub(crate) fn notes(config: &RunConfig) -> Option<Vec<String>> {
-    let (folder, families) = (config.model.folder()?, config.model.families());
+    let folder = config.model.folder()?;
+    let families = config.model.families();
     let path = folder.join(CONFIG);
     let file = read(&path).ok()?;
     let (_, translation) = family(&file, families).ok()?;
     let values = (translation.keys)(&file).ok()?;
-    let (file_name, mut notes) = (path.display(), Vec::new());
+    let file_name = path.display();
+    let mut notes = Vec::new();
     let ignored = (translation.ignored)(&file);
     if !ignored.is_empty() {
         let names = ignored.join(", ");
@@ -162,7 +164,8 @@ pub(crate) fn adapters_implied(raw: &RawValues) -> Result<Vec<Implied>, Error> {
     // Adapters are a part of the policy, whose reference has no dropout.
     let is_preference = raw.text(Data::kind)? == DataKind::Preference.name();
     let dropout = if is_preference { 0.0 } else { adapters.dropout };
-    let (targets, ranks) = (adapters.targets.as_slice(), adapters.rank_pattern.as_slice());
+    let targets = adapters.targets.as_slice();
+    let ranks = adapters.rank_pattern.as_slice();
     let values: [Value; 4] = [adapters.r.into(), adapters.alpha.into(), dropout.into(), targets.into()];
     let mut values: Vec<(_, Value)> = keys.into_iter().zip(values).collect();
     values.push((LoraSection::rank_pattern, ranks.into()));

@@ -54,11 +54,13 @@ impl RunConfig {
     /// names. A setting missing there, because an earlier version wrote it, has its default.
     #[must_use]
     pub fn changes_since(&self, there: &BTreeMap<String, String>) -> Vec<Change> {
-        let (here, there) = (self.identity(), with_present_names(there.clone()));
+        let here = self.identity();
+        let there = with_present_names(there.clone());
         let table = table(self.model.families());
         let change = |path: &String| {
             let key = table.keys().iter().find(|key| key.path == path);
-            let (to, from) = (here.get(path).cloned(), there.get(path).cloned());
+            let to = here.get(path).cloned();
+            let from = there.get(path).cloned();
             let differs = !is_equal(key, to.as_deref(), from.as_deref());
             // The tokens stay as they are when they get a tokenizer.
             let is_named_later = path == Data::tokenizer && from.as_deref() == Some("\"none\"");
@@ -144,7 +146,8 @@ impl RunConfig {
 /// Returns `key is a here and b there` for each setting that differs; empty if none does. `there` may be of a
 /// version with other names of keys, or without a key whose default here is what that version did.
 pub fn differences(here: &BTreeMap<String, String>, there: &BTreeMap<String, String>) -> String {
-    let (there, table) = (&with_present_names(there.clone()), table(Families::registered()));
+    let there = &with_present_names(there.clone());
+    let table = table(Families::registered());
     let paths: BTreeSet<_> = here.keys().chain(there.keys()).collect();
     let all = paths.into_iter().filter_map(|path| {
         let key = table.keys().iter().find(|key| key.path == path);
@@ -176,7 +179,8 @@ fn is_equal(key: Option<&Key>, here: Option<&str>, there: Option<&str>) -> bool 
 /// in micro-batches. Where not all tokens were targets, the loss was the mean of micro-batches' means.
 fn with_present_names(mut identity: BTreeMap<String, String>) -> BTreeMap<String, String> {
     let count = |key: &str| identity.get(key).and_then(|value| value.parse::<u64>().ok());
-    let (micro_batch, micro_batches) = (count("train.micro_batch"), count("train.micro_batches"));
+    let micro_batch = count("train.micro_batch");
+    let micro_batches = count("train.micro_batches");
     if let (Some(micro_batch), Some(micro_batches)) = (micro_batch, micro_batches)
         && let Some(global_batch) = micro_batch.checked_mul(micro_batches)
     {

@@ -137,7 +137,9 @@ impl RunConfig {
     pub fn with(&self, overrides: &[String]) -> Result<Self, Error> {
         let families = self.model.families();
         // A resolved configuration contains its directory.
-        let (text, name, directory) = (self.to_toml(), "the configuration", Path::new("/"));
+        let text = self.to_toml();
+        let name = "the configuration";
+        let directory = Path::new("/");
         let raw = RawValues::parse(&table(families), &text, name, directory, overrides)?;
         Self::of_values(families, &raw.written_at(&self.origins))
     }

@@ -100,7 +100,8 @@ impl RunConfig {
     /// defaults that device, data and grid decide stay as they were.
     #[must_use]
     pub fn continuing(self, earlier: &Self) -> Self {
-        let (own, before) = (self.settings(), earlier.settings());
+        let own = self.settings();
+        let before = earlier.settings();
         let value = |settings: &[(Key, Value)], path: &str| {
             settings.iter().find(|(key, _)| key.path == path).map(|(_, value)| value.to_string())
         };

@@ -18,7 +18,8 @@ impl RunConfig {
     pub fn tokenizer_warning(&self) -> Option<String> {
         let makes_tokens = !matches!(self.data.kind, DataKind::Images | DataKind::Synthetic);
         let folder = self.model.folder().filter(|_| makes_tokens && self.tokenizer != Tokenizer::None)?;
-        let (name, tokens) = (self.tokenizer.name(), self.tokenizer.vocabulary());
+        let name = self.tokenizer.name();
+        let tokens = self.tokenizer.vocabulary();
         let file = folder.join(TOKENIZER);
         if !file.is_file() {
             let Examples::Tokens { vocabulary, .. } = self.model.examples() else { return None };

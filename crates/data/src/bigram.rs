@@ -35,7 +35,9 @@ pub struct Bigrams {
 
 impl Default for Bigrams {
     fn default() -> Self {
-        let (pairs, rows, bytes) = (vec![0; BYTES * BYTES], vec![0; BYTES], vec![0; BYTES]);
+        let pairs = vec![0; BYTES * BYTES];
+        let rows = vec![0; BYTES];
+        let bytes = vec![0; BYTES];
         Self { pairs, rows, bytes, total: 0, last: None }
     }
 }

@@ -93,7 +93,8 @@ impl Corpus {
         }
         let parts = files::sorted_once(all).into_iter().filter_map(|path| opened.remove(&path));
         Self::join(parts.filter(|file| file.len() > 0).map(|file| {
-            let (tokens, encoding) = (file.len(), Encoding::Bytes);
+            let tokens = file.len();
+            let encoding = Encoding::Bytes;
             Part { start: 0, tokens, encoding, bytes: Bytes::File(file) }
         }))
     }
@@ -118,7 +119,8 @@ impl Corpus {
     /// # Errors
     /// [`Error::NoPaths`] if it is empty.
     pub fn in_memory(bytes: Vec<u8>) -> Result<Self, Error> {
-        let (tokens, encoding) = (bytes.len() as u64, Encoding::Bytes);
+        let tokens = bytes.len() as u64;
+        let encoding = Encoding::Bytes;
         let part = (tokens > 0).then_some(Part { start: 0, tokens, encoding, bytes: Bytes::Owned(bytes) });
         Self::join(part)
     }

@@ -48,7 +48,8 @@ impl Mixture {
         let within = (sequence % u128::from(BLOCK)) as u64;
         let slot = Permutation::new(BLOCK, self.key, block as u64).at(within);
         let source = self.borders.partition_point(|border| *border <= slot) - 1;
-        let (first, share) = (self.borders[source], self.borders[source + 1] - self.borders[source]);
+        let first = self.borders[source];
+        let share = self.borders[source + 1] - self.borders[source];
         (source, block * u128::from(share) + u128::from(slot - first))
     }
 
@@ -57,7 +58,8 @@ impl Mixture {
     #[must_use]
     pub fn place_in_order(&self, sequence: u128) -> (usize, u128) {
         // Each source takes its share of what the earlier sources left.
-        let (mut number, mut total) = (sequence, u128::from(BLOCK));
+        let mut number = sequence;
+        let mut total = u128::from(BLOCK);
         let shares = self.borders.windows(2).map(|pair| u128::from(pair[1] - pair[0]));
         for (source, share) in shares.enumerate() {
             let before = number * share / total;

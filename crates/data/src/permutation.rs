@@ -32,7 +32,8 @@ impl Permutation {
     #[must_use]
     pub fn in_epochs(count: u64, key: [u32; 2], number: u128) -> u64 {
         // After 2⁶⁴ epochs the orders repeat.
-        let (epoch, index) = ((number / u128::from(count)) as u64, (number % u128::from(count)) as u64);
+        let epoch = (number / u128::from(count)) as u64;
+        let index = (number % u128::from(count)) as u64;
         Permutation::new(count, key, epoch).at(index)
     }
 

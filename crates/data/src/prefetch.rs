@@ -49,8 +49,12 @@ impl Prefetcher {
     #[must_use]
     pub fn new(source: Arc<dyn Source>, depth: usize) -> Self {
         let depth = if source.takes_time() { depth } else { 0 };
-        let (requested, spare, batch) = (VecDeque::new(), Vec::new(), MicroBatch::default());
-        let (thread, held, on_wait) = (None, None, None);
+        let requested = VecDeque::new();
+        let spare = Vec::new();
+        let batch = MicroBatch::default();
+        let thread = None;
+        let held = None;
+        let on_wait = None;
         Self { source, depth, thread, requested, spare, held, batch, on_wait }
     }
 
@@ -134,7 +138,8 @@ impl Prefetcher {
     /// Waits for the answer to the oldest request, which is `id`; `None` if no thread answers.
     fn wait(&self, id: MicroBatchId) -> Option<Answer> {
         let thread = self.thread.as_ref()?;
-        let (began, mut reported) = (Instant::now(), SLOW);
+        let began = Instant::now();
+        let mut reported = SLOW;
         loop {
             match thread.answers.recv_timeout(TURN) {
                 Ok(answer) => return Some(answer),

@@ -43,7 +43,8 @@ impl Sequences {
         };
         let rows: Vec<_> = slices.iter().enumerate().flat_map(of_slice).collect();
         if rows.is_empty() {
-            let (tokens, needed) = (slices.iter().map(Slice::tokens).sum(), 2);
+            let tokens = slices.iter().map(Slice::tokens).sum();
+            let needed = 2;
             return Err(Error::TooShort { split: "validation", tokens, total: tokens, context: 1, needed });
         }
         Ok(Sequences { slices, rows, micro_batch, context, vocabulary })
@@ -70,7 +71,8 @@ impl Source for Sequences {
         let rows = inputs.chunks_exact_mut(context).zip(targets.chunks_exact_mut(context));
         for ((inputs, targets), (slice, range)) in rows.zip(&self.rows[first..]) {
             let length = (range.end - range.start) as usize;
-            let (corpus, window) = (&self.slices[*slice].corpus, &mut window[..=length]);
+            let corpus = &self.slices[*slice].corpus;
+            let window = &mut window[..=length];
             corpus.read(range.start, window)?;
             if let Some(offset) = window.iter().position(|token| *token as usize >= vocabulary) {
                 let (path, position) = corpus.locate(range.start + offset as u64);

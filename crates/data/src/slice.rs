@@ -67,7 +67,8 @@ impl Split {
     pub(crate) fn check(&self, context: usize) -> Result<(), Error> {
         let needed = (context as u64).saturating_add(1);
         for (split, part) in [("training", &self.training), ("validation", &self.validation)] {
-            let (tokens, total) = (part.tokens(), part.corpus.len());
+            let tokens = part.tokens();
+            let total = part.corpus.len();
             if tokens < needed {
                 return Err(Error::TooShort { split, tokens, total, context, needed });
             }

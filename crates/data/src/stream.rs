@@ -94,7 +94,8 @@ impl Stream {
     /// The tokens of validation sequence `row` of `rows`: spread evenly over the slice, the same for every
     /// seed; in sequential order consecutively from the first, as llm.c reads them.
     pub(crate) fn validation(&self, row: u64, rows: u64) -> Run {
-        let (tokens, context) = (self.slice.tokens(), self.context as u64);
+        let tokens = self.slice.tokens();
+        let context = self.context as u64;
         let within = match &self.order {
             Order::Shuffled(_) => validation_start(row, rows, tokens, context),
             // From the first again if there are more sequences than the slice has.

@@ -75,7 +75,8 @@ impl TokenSource {
             Cut::new(component.split, (first, own), options)
         });
         let components = cuts.collect::<Result<Vec<_>, _>>()?;
-        let (options, bytes_per_token) = (*options, OnceLock::new());
+        let options = *options;
+        let bytes_per_token = OnceLock::new();
         let training_bytes_per_token = OnceLock::new();
         let source =
             Self { mixture, components, tokenizer, options, bytes_per_token, training_bytes_per_token };

@@ -148,7 +148,9 @@ fn question(question: &Value, tokenizer: &Tokenizer) -> Result<Question, String>
 fn endings_are_encoded_with_their_context() {
     let pieces = tokenizer(&sentence_pieces(&["the", "sky", "is", "blue"], &["</s>"]), &[]);
     let token = |text: &str| pieces.token(text).unwrap();
-    let (the, is, blue) = (token("\u{2581}the"), token("\u{2581}is"), token("\u{2581}blue"));
+    let the = token("\u{2581}the");
+    let is = token("\u{2581}is");
+    let blue = token("\u{2581}blue");
     // A token of "b" and the mark for a space would join context and ending.
     let mut described = byte_level(&[["b", "\u{120}"]], &["<|bos|>"]);
     described["pre_tokenizer"]["use_regex"] = false.into();

@@ -157,7 +157,8 @@ proptest! {
         }
         let corpus = open(directory.path(), &["*.bin"]).unwrap();
         prop_assert_eq!(corpus.len(), whole.len() as u64);
-        let (from, to) = (a.min(b), a.max(b));
+        let from = a.min(b);
+        let to = a.max(b);
         match whole.get(from as usize..to as usize) {
             Some(expected) => prop_assert_eq!(read(&corpus, from..to).unwrap(), expected),
             None => {

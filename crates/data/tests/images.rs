@@ -132,7 +132,8 @@ fn an_epoch_has_every_image_once_and_validation_too() {
             .map(|(pixels, _)| number(&pixels))
             .collect()
     };
-    let (first, second) = (epoch(0), epoch(1));
+    let first = epoch(0);
+    let second = epoch(1);
     assert_ne!(first, second);
     for epoch in [first, second] {
         assert_eq!(epoch.into_iter().collect::<BTreeSet<_>>(), (0..30).collect());
@@ -173,15 +174,19 @@ fn padded_windows_show_the_image_moved_and_mirrored() {
     let options = ImageOptions { crop: Crop::Auto, flip: true, micro_batch: 30, ..PLAIN() };
     let source = source(folder.path(), options);
     let plain = self::source(folder.path(), ImageOptions { micro_batch: 30, ..PLAIN() });
-    let (mut moves, mut mirrored) = (BTreeSet::new(), 0);
+    let mut moves = BTreeSet::new();
+    let mut mirrored = 0;
     for epoch in 0..8 {
         for ((shown, _), (whole, _)) in
             samples(&train(&source, epoch)).iter().zip(samples(&train(&plain, epoch)))
         {
             let at = |flip: bool, dx: i64, dy: i64| {
                 (0..IMAGE as i64).all(|index| {
-                    let (x, y, channel) = (index / 3 % 32, index / 96, index % 3);
-                    let (from_x, from_y) = (if flip { 31 - x } else { x } + dx, y + dy);
+                    let x = index / 3 % 32;
+                    let y = index / 96;
+                    let channel = index % 3;
+                    let from_x = if flip { 31 - x } else { x } + dx;
+                    let from_y = y + dy;
                     let inside = (0..32).contains(&from_x) && (0..32).contains(&from_y);
                     let expected =
                         if inside { whole[(96 * from_y + 3 * from_x + channel) as usize] } else { 0.0 };
@@ -294,7 +299,8 @@ fn a_corrupt_image_is_refused_by_name_or_skipped() {
         assert!(!damage.starts_with("a ") || text.contains(damage), "{text}");
 
         let skipping = || source(folder.path(), ImageOptions { skip_invalid: true, ..options.clone() });
-        let (one, other) = (skipping(), skipping());
+        let one = skipping();
+        let other = skipping();
         // Two epochs, the second of which meets it again.
         let all: Vec<_> = (0..6).map(|number| train(&one, number)).collect();
         assert_eq!((0..6).map(|number| train(&other, number)).collect::<Vec<_>>(), all);
@@ -309,7 +315,8 @@ fn mixtures_are_of_two_images_and_their_classes() {
     let plain = source(folder.path(), PLAIN());
     let mut shares = BTreeSet::new();
     for number in 0..15 {
-        let (batch, whole) = (train(&mixed, number), samples(&train(&plain, number)));
+        let batch = train(&mixed, number);
+        let whole = samples(&train(&plain, number));
         assert_eq!(batch.targets.shape, [4, 3]);
         let pixels = batch.inputs.pixels().unwrap().chunks_exact(IMAGE);
         let targets = batch.targets.tokens().unwrap().chunks_exact(3);
@@ -348,7 +355,8 @@ fn channels_are_normalised_by_their_own_numbers() {
     assert_eq!(batch.inputs.shape, [4, 32, 32, 1]);
     let pixels = plain.inputs.pixels().unwrap().chunks_exact(3).zip(batch.inputs.pixels().unwrap());
     for (colour, grey) in pixels {
-        let (colour, grey) = ([0, 1, 2].map(|at| f32::from(colour[at])), f32::from(*grey));
+        let colour = [0, 1, 2].map(|at| f32::from(colour[at]));
+        let grey = f32::from(*grey);
         let expected = 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2];
         assert!((grey - expected).abs() < 0.6, "{grey} {expected}");
     }
@@ -356,7 +364,8 @@ fn channels_are_normalised_by_their_own_numbers() {
 
 #[test]
 fn wrong_images_are_refused_in_a_sentence() {
-    let (cifar, folders) = (cifar(), folders());
+    let cifar = cifar();
+    let folders = folders();
     let odd = cifar.path().join("odd.bin");
     fs::write(&odd, vec![0; 4000]).unwrap();
     let refused = |base: &Path, paths: &[&str]| open(base, paths).unwrap_err().to_string();

@@ -108,7 +108,8 @@ fn the_end_of_what_follows_is_the_end_of_reading() {
 fn dropping_does_not_wait_for_a_read() {
     let (sender, began): (Sender<u64>, Receiver<u64>) = channel();
     let (never, held): (Sender<()>, Receiver<()>) = channel();
-    let (sender, held) = (Mutex::new(sender), Mutex::new(held));
+    let sender = Mutex::new(sender);
+    let held = Mutex::new(held);
     let act = move |number| {
         sender.lock().unwrap().send(number).unwrap();
         if number > 0 {

@@ -143,7 +143,8 @@ fn sequential_order_matches_llm_c() {
     let firsts = |fill: &dyn Fn(&mut MicroBatch)| {
         let mut batch = MicroBatch::default();
         fill(&mut batch);
-        let (inputs, targets) = (batch.inputs.tokens().unwrap(), batch.targets.tokens().unwrap());
+        let inputs = batch.inputs.tokens().unwrap();
+        let targets = batch.targets.tokens().unwrap();
         assert!(inputs.iter().zip(targets).all(|(input, target)| input + 1 == *target));
         (inputs[0], inputs[4])
     };
@@ -198,17 +199,20 @@ fn packed_sequences_are_whole_documents_with_their_starts() {
     let source = TokenSource::new(alone(split), Tokenizer::None, &options).unwrap();
     let figures = source.packing().unwrap();
     assert_eq!((figures.longer, figures.sequences), (0, source.windows()));
-    let (mut counted, mut batch) = (0, MicroBatch::default());
+    let mut counted = 0;
+    let mut batch = MicroBatch::default();
     for number in 0..source.windows().div_ceil(2) {
         source.train(number, &mut batch).unwrap();
-        let (inputs, targets) = (batch.inputs.tokens().unwrap(), batch.targets.tokens().unwrap());
+        let inputs = batch.inputs.tokens().unwrap();
+        let targets = batch.targets.tokens().unwrap();
         let starts = batch.documents.as_ref().unwrap().tokens().unwrap();
         let targets_here = targets.iter().filter(|target| **target != data::IGNORED).count() as u64;
         let id = data::MicroBatchId::Training(number);
         // Every token of a packed sequence has a target.
         assert_eq!((source.targets(id).unwrap(), source.tokens(id).unwrap()), (targets_here, targets_here));
         for (row, input) in inputs.chunks_exact(16).enumerate() {
-            let (target, starts) = (&targets[16 * row..][..16], &starts[16 * row..][..16]);
+            let target = &targets[16 * row..][..16];
+            let starts = &starts[16 * row..][..16];
             assert_eq!(input[0], 0, "a sequence begins with a document");
             let own = target.iter().take_while(|target| **target != data::IGNORED).count();
             assert!(target[own..].iter().all(|target| *target == data::IGNORED));
@@ -255,7 +259,8 @@ fn a_mixture_takes_the_shares_of_each_source() {
     let options = TokenOptions { validation_micro_batches: 10, ..options(OrderKind::Shuffled) };
     let source = TokenSource::new(parts, Tokenizer::None, &options).unwrap();
     let shares = |batches: u64, fill: &dyn Fn(u64, &mut MicroBatch)| {
-        let (mut counts, mut batch) = ([0; 3], MicroBatch::default());
+        let mut counts = [0; 3];
+        let mut batch = MicroBatch::default();
         for number in 0..batches {
             fill(number, &mut batch);
             batch.inputs.tokens().unwrap().iter().for_each(|token| counts[*token as usize - 1] += 1);

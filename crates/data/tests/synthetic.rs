@@ -61,7 +61,8 @@ fn tokens_are_uniform_and_targets_follow_their_inputs() {
             sum += target.iter().map(|token| f64::from(*token)).sum::<f64>();
         }
     }
-    let (count, middle) = (20.0 * 9.0 * 127.0, 50_256.0 / 2.0);
+    let count = 20.0 * 9.0 * 127.0;
+    let middle = 50_256.0 / 2.0;
     // Five standard errors of the mean of a uniform distribution.
     assert!((sum / count - middle).abs() < 5.0 * 50_257.0 / (12.0_f64 * count).sqrt(), "{}", sum / count);
 }
@@ -106,7 +107,8 @@ fn an_image_is_a_function_of_its_number() {
     for position in 0..3 {
         let two = train(pairs, 3 + position as u64);
         let image = 12 * 12 * 3;
-        let (from, to) = (2 * position * image, (2 * position + 2) * image);
+        let from = 2 * position * image;
+        let to = (2 * position + 2) * image;
         assert_eq!(two.inputs.pixels().unwrap(), &six.inputs.pixels().unwrap()[from..to]);
         assert_eq!(
             two.targets.tokens().unwrap(),
@@ -122,7 +124,8 @@ fn levels(batch: &MicroBatch) -> Vec<f32> {
 /// The nearest mean of training images, over each class, finds the class of most validation images.
 #[test]
 fn classes_of_synthetic_images_can_be_told_apart() {
-    let (classes, image) = (4, 12 * 12 * 3);
+    let classes = 4;
+    let image = 12 * 12 * 3;
     let mut means = vec![vec![0.0_f32; image]; classes];
     let mut counts = vec![0.0_f32; classes];
     for number in 0..100 {

@@ -119,7 +119,8 @@ fn validation_is_spread_over_the_validation_split_for_every_seed() {
     let held_out: Vec<u32> = text[3000..].iter().map(|byte| u32::from(*byte)).collect();
     let mut starts = Vec::new();
     for index in 0..4 {
-        let (mut batch, mut again) = (MicroBatch::default(), MicroBatch::default());
+        let mut batch = MicroBatch::default();
+        let mut again = MicroBatch::default();
         source.validation(index, &mut batch).unwrap();
         other.validation(index, &mut again).unwrap();
         assert_eq!(batch, again);

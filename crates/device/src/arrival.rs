@@ -62,7 +62,8 @@ impl Device {
     /// Notes the end of the last wait that began, for `stream`.
     pub(crate) fn end_note(&self, stream: StreamKind) -> Result<()> {
         let end = || {
-            let (before, after) = (self.captures().notes.borrow_mut().pop(), self.moment()?);
+            let before = self.captures().notes.borrow_mut().pop();
+            let after = self.moment()?;
             self.waits().borrow_mut().extend(before.map(|before| Wait { stream, before, after }));
             Ok(((), Repeat::EndNote(stream)))
         };

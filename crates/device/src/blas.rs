@@ -77,7 +77,9 @@ pub fn gemm_then(
     accumulate: bool,
     then: impl Fn(&mut [f32]) + Sync,
 ) {
-    let (rows, columns, inner) = (a.rows, b.columns, a.columns);
+    let rows = a.rows;
+    let columns = b.columns;
+    let inner = a.columns;
     assert!(inner == b.rows && a.fits() && b.fits() && columns <= stride, "operands of a matmul disagree");
     if rows == 0 || columns == 0 {
         return;
@@ -122,11 +124,13 @@ fn tile_product(
         let chunk = K_CHUNK.min(inner - first);
         let a_start = &a.data[first_row * a.row_stride + first * a.column_stride..];
         let b_start = &b.data[first * b.row_stride..];
-        let (a_strides, b_strides) = (strides(a), strides(b));
+        let a_strides = strides(a);
+        let b_strides = strides(b);
         let read = accumulate || first > 0;
         // The kernels want contiguous output columns, so a row-major output is computed as its transpose.
         let (shape, out_strides, left, right) = if stride > 1 {
-            let (left, right) = ((b_start, swap(b_strides)), (a_start, swap(a_strides)));
+            let left = (b_start, swap(b_strides));
+            let right = (a_start, swap(a_strides));
             ((b.columns, rows), (stride as isize, 1), left, right)
         } else {
             ((rows, b.columns), (1, stride as isize), (a_start, a_strides), (b_start, b_strides))

@@ -103,7 +103,8 @@ impl ConvolutionEpilogue<'_> {
         for (region, bytes) in std::iter::once(bias).chain(residual) {
             region.checked_address()?;
             if region.bytes != bytes {
-                let (left, right) = (region.bytes, bytes);
+                let left = region.bytes;
+                let right = bytes;
                 return Err(DeviceError::Length { operator: "convolution", left, right });
             }
         }
@@ -129,7 +130,8 @@ impl Convolution<'_> {
             region.checked_address()?;
             let bytes = elements * self.dtype.bytes();
             if region.bytes != bytes {
-                let (left, right) = (region.bytes, bytes);
+                let left = region.bytes;
+                let right = bytes;
                 return Err(DeviceError::Length { operator: "convolution", left, right });
             }
         }

@@ -21,7 +21,8 @@ impl Format {
         if value.is_nan() {
             return NAN;
         }
-        let (sign, magnitude) = (u8::from(value.is_sign_negative()) << 7, value.abs());
+        let sign = u8::from(value.is_sign_negative()) << 7;
+        let magnitude = value.abs();
         let exponent = ((magnitude.to_bits() >> 23) as i32 - 127).max(self.smallest);
         // Units in the last digit at this exponent; the implicit bit makes the exponent's field 1 by itself.
         let units = magnitude / power(exponent - self.mantissa as i32);
@@ -31,7 +32,8 @@ impl Format {
     }
 
     const fn decode(&self, code: u8) -> f32 {
-        let (field, units) = ((code & 0x7f) >> self.mantissa, code & ((1 << self.mantissa) - 1));
+        let field = (code & 0x7f) >> self.mantissa;
+        let units = code & ((1 << self.mantissa) - 1);
         let sign = if code & 0x80 != 0 { -1.0 } else { 1.0 };
         if code & 0x7f > self.largest {
             // E5M2 alone has infinities: the code after its largest value.

@@ -151,7 +151,9 @@ fn limits_of_own_groups() -> Vec<(PathBuf, u64)> {
 fn limits_of_groups(groups: &str, root: &Path) -> Vec<(PathBuf, u64)> {
     let limits = groups.lines().filter_map(|line| {
         let mut fields = line.splitn(3, ':');
-        let (_, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        let _ = fields.next()?;
+        let controllers = fields.next()?;
+        let path = fields.next()?;
         let (folder, file) = match controllers {
             "" => (root.to_owned(), "memory.max"),
             names if names.split(',').any(|name| name == "memory") => {

@@ -104,7 +104,8 @@ impl Device {
     /// Returns a function that allocates host memory of a number of bytes for copies of this device, on any
     /// thread. If a GPU's driver refuses pinned memory, it logs a warning, and the memory is ordinary.
     pub fn host_memory(&self) -> impl FnOnce(usize) -> HostBuffer + Send + use<> {
-        let (context, is_meta) = (self.gpu().map(|cuda| cuda.context.clone()), self.is_meta());
+        let context = self.gpu().map(|cuda| cuda.context.clone());
+        let is_meta = self.is_meta();
         move |bytes| match context {
             Some(context) if bytes > 0 => match Pinned::new(&context, bytes) {
                 Ok(memory) => HostBuffer { memory: Memory::Pinned(memory), filling: None },

@@ -107,7 +107,9 @@ pub struct Matmul<'a> {
 impl Matmul<'_> {
     /// The least work of the matmul: each operand moved once, and two FLOPs per term.
     pub(crate) fn work(&self) -> Work {
-        let (m, n, k) = (self.m as u64, self.n as u64, self.k as u64);
+        let m = self.m as u64;
+        let n = self.n as u64;
+        let k = self.k as u64;
         let bytes = |elements: u64, operand: &Operand<'_>| elements * operand.dtype.bytes() as u64;
         let out = bytes(m * n, &self.out);
         let more = match self.epilogue {

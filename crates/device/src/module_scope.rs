@@ -53,7 +53,8 @@ impl Device {
         let (path, counters) = self.with_allocator(|allocator| {
             (allocator.labels().name(module).to_owned(), allocator.statistics().clone())
         });
-        let (rank, step) = (self.rank(), self.step());
+        let rank = self.rank();
+        let step = self.step();
         observer.hear(&ModuleEvent { path: &path, enters, rank, step, counters: &counters });
     }
 

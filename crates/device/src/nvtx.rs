@@ -148,7 +148,8 @@ impl Range {
         if !is_attached() {
             return None;
         }
-        let (start, name) = (function(RANGE_START)?, CString::new(name).ok()?);
+        let start = function(RANGE_START)?;
+        let name = CString::new(name).ok()?;
         // SAFETY: as in `push`.
         unsafe {
             let start: extern "C" fn(*const c_char) -> u64 = std::mem::transmute(start.as_ptr());

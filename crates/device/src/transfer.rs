@@ -106,7 +106,8 @@ impl Device {
 
     fn download(&self, cuda: &Cuda, source: Region<'_>, bytes: &mut [u8]) -> Result<()> {
         self.interrupt_capture("a copy to the host")?;
-        let (address, stream) = (source.checked_address()?, cuda.streams.handle(StreamKind::Compute));
+        let address = source.checked_address()?;
+        let stream = cuda.streams.handle(StreamKind::Compute);
         let copied = cuda.staging.borrow_mut().download(address, bytes, stream);
         copied.on(self)
     }
@@ -129,7 +130,8 @@ impl Device {
             return Err(DeviceError::Length { operator, left: source.bytes, right: FETCH_BYTES });
         }
         self.interrupt_capture("a copy to the host")?;
-        let (address, stream) = (source.checked_address()?, cuda.streams.handle(StreamKind::Compute));
+        let address = source.checked_address()?;
+        let stream = cuda.streams.handle(StreamKind::Compute);
         let fetch = cuda.fetches.begin(address, source.bytes, stream);
         Ok(HostCopy(Coming::Fetched(self.clone(), fetch.on(self)?)))
     }

@@ -53,7 +53,8 @@ fn out_of_bounds_and_misaligned_regions_are_refused() {
 #[test]
 fn host_and_device_copies() {
     for device in devices(&DeviceOptions::default()) {
-        let (a, b) = (device.allocate(400, request()).unwrap(), device.allocate(400, request()).unwrap());
+        let a = device.allocate(400, request()).unwrap();
+        let b = device.allocate(400, request()).unwrap();
         let values: Vec<f32> = (0..100).map(|i| i as f32).collect();
         device.copy_from_host(&values, a.region(0, 400)).unwrap();
         device.copy(a.region(0, 200), b.region(200, 200)).unwrap();

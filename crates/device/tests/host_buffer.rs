@@ -85,7 +85,8 @@ fn meta_takes_no_host_memory() {
 #[test]
 fn a_pool_has_the_values_that_streams_copy_to_it() {
     for device in devices() {
-        let (pool, request) = (device.host_pool().unwrap(), Request::new(Category::Other, "test"));
+        let pool = device.host_pool().unwrap();
+        let request = Request::new(Category::Other, "test");
         let before = device.statistics().allocated();
         let away = pool.allocate(4 * ELEMENTS, request).unwrap();
         assert_eq!((device.statistics().allocated(), pool.statistics().allocated()), (before, 4 << 20));

@@ -54,7 +54,8 @@ impl MatmulCase {
         let b = if transpose.1 { stored(2, columns, inner) } else { stored(2, inner, columns) };
         let before = values(3, rows * (columns + gap));
         for (index, actual) in self.run().iter().enumerate() {
-            let (row, column) = (index / (columns + gap), index % (columns + gap));
+            let row = index / (columns + gap);
+            let column = index % (columns + gap);
             if column >= columns {
                 assert_eq!(*actual, before[index], "{self:?} wrote between rows");
                 continue;
@@ -93,7 +94,8 @@ fn matmuls_of_many_shapes_agree_with_f64() {
         for (number, transpose) in
             [(false, false), (true, false), (false, true), (true, true)].into_iter().enumerate()
         {
-            let (gap, alpha) = ([0, 3][number % 2], [1.0, 0.37][number / 2]);
+            let gap = [0, 3][number % 2];
+            let alpha = [1.0, 0.37][number / 2];
             let accumulate = (rows + number).is_multiple_of(2);
             MatmulCase { rows, columns, inner, transpose, gap, alpha, accumulate }.check();
         }
@@ -124,9 +126,12 @@ fn matmul_bits_do_not_depend_on_the_number_of_threads() {
 #[test]
 fn epilogues_see_every_finished_row_once() {
     let (rows, columns, inner) = (500, 37, 30);
-    let (a, b) = (values(1, rows * inner), values(2, inner * columns));
-    let (a, b) = (MatrixRef::new(&a, rows, inner, inner), MatrixRef::new(&b, inner, columns, columns));
-    let (mut plain, mut then) = (vec![0.0; rows * columns], vec![0.0; rows * columns]);
+    let a = values(1, rows * inner);
+    let b = values(2, inner * columns);
+    let a = MatrixRef::new(&a, rows, inner, inner);
+    let b = MatrixRef::new(&b, inner, columns, columns);
+    let mut plain = vec![0.0; rows * columns];
+    let mut then = vec![0.0; rows * columns];
     gemm(a, b, &mut plain, columns, 1.0, false);
     gemm_then(a, b, &mut then, columns, 1.0, false, |finished| {
         assert!(finished.len().is_multiple_of(columns));
@@ -138,7 +143,8 @@ fn epilogues_see_every_finished_row_once() {
 #[test]
 #[should_panic(expected = "disagree")]
 fn operands_that_do_not_fit_are_refused() {
-    let (a, b) = (values(1, 6), values(2, 6));
+    let a = values(1, 6);
+    let b = values(2, 6);
     gemm(MatrixRef::new(&a, 2, 3, 3), MatrixRef::new(&b, 2, 3, 3), &mut [0.0; 9], 3, 1.0, false);
 }
 

@@ -31,7 +31,9 @@ fn work_is_timed_between_marks() {
         device.synchronize().unwrap();
         let whole = began.elapsed();
         let between = |from: usize, to: usize| marks[from].until(&marks[to]).unwrap().unwrap();
-        let (one, twenty, all) = (between(0, 1), between(1, 2), between(0, 2));
+        let one = between(0, 1);
+        let twenty = between(1, 2);
+        let all = between(0, 2);
         assert!(
             one + twenty <= whole + Duration::from_micros(50),
             "{device:?}: {one:?} {twenty:?} {whole:?}"

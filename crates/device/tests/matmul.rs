@@ -184,7 +184,8 @@ fn matmuls_with_every_epilogue_agree_with_f64() {
         return;
     }
     let device = Device::cuda(0, 0, &[], &DeviceOptions::default()).unwrap();
-    let (single, half) = ((DType::F32, DType::F32), (DType::Bf16, DType::Bf16));
+    let single = (DType::F32, DType::F32);
+    let half = (DType::Bf16, DType::Bf16);
     let mixed = (DType::Bf16, DType::F32);
     for sizes in [[10, 300, 3], [96, 64, 128], [1, 8, 5], [33, 7, 19], [256, 768, 64]] {
         for transposed in [[false, false], [true, false], [false, true]] {

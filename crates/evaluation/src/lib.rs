@@ -44,7 +44,8 @@ impl Evaluator {
     /// # Errors
     /// Out of memory, weights that cannot be read or that belong to another model.
     pub fn new(setup: &Setup, communicator: Communicator, weights: Option<&dyn Weights>) -> Result<Self> {
-        let (config, device) = (&setup.config, setup.device(communicator.rank())?);
+        let config = &setup.config;
+        let device = setup.device(communicator.rank())?;
         let mut engine = Engine::connect(device, setup, communicator)?;
         let model = |stage: usize| -> Result<StageWeights> {
             let stage = &setup.blueprint.stages[stage];

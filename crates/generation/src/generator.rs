@@ -238,7 +238,8 @@ impl Generator {
     pub fn set_array(&self, name: &str, dtype: DType, bytes: &[u8]) -> Result<()> {
         for OwnStage { model, .. } in &self.passes.stages {
             for parameter in model.parameters().list().iter().filter(|parameter| parameter.name == name) {
-                let (tensor, size) = (parameter.weight.tensor()?, dtype.bytes());
+                let tensor = parameter.weight.tensor()?;
+                let size = dtype.bytes();
                 let coordinate = |axis| model.parameters().coordinate(axis, parameter.shard);
                 for run in parameter.sharding.runs(coordinate, 0..tensor.elements()) {
                     let part = tensor.view(run.local, [run.elements])?;

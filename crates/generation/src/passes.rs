@@ -61,7 +61,8 @@ impl Passes {
     /// model's end: extends the slots by the tokens of `state`. No call depends on the lines.
     pub(crate) fn extend(&mut self, state: &Tensor) -> Result<Option<Tensor>> {
         let rows = state.shape().columns();
-        let (inputs, documents) = (state.view(0, [rows, 1])?, state.view(rows, [rows, 1])?);
+        let inputs = state.view(0, [rows, 1])?;
+        let documents = state.view(rows, [rows, 1])?;
         self.pass(&inputs, Use::Extend(&documents))
     }
 

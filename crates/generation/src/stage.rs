@@ -24,7 +24,8 @@ pub(crate) struct OwnStage {
 impl OwnStage {
     pub(crate) fn new(engine: &Engine, number: usize, options: GeneratorOptions) -> Result<Self> {
         let Engine { setup, device, grid, .. } = engine;
-        let (config, stage) = (&setup.config, &setup.blueprint.stages[number]);
+        let config = &setup.config;
+        let stage = &setup.blueprint.stages[number];
         let host = build::host_pool(device, config)?;
         let (model, units) = build::sharded_model(config, (device, host.as_ref()), *grid, stage)?;
         let layers = config.model.cache().map_or(0..0, |_| stage.layers.clone());

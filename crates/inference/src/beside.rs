@@ -58,7 +58,8 @@ impl Beside {
             files.push(template.clone());
         }
         let has = |name: &str| files.iter().any(|file| file.ends_with(name));
-        let (has_config, has_generation) = (has(TOKENIZER_CONFIG), has(GENERATION));
+        let has_config = has(TOKENIZER_CONFIG);
+        let has_generation = has(GENERATION);
         for (name, text) in tokenizer_files(config, has_config) {
             // The settings of the model itself come first.
             if !(name == GENERATION && has_generation) {

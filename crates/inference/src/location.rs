@@ -81,7 +81,8 @@ impl Location<'_> {
             );
             return Err(RunError::Refused(text));
         }
-        let (model, adapters) = (toml_path(&base)?, toml_path(path)?);
+        let model = toml_path(&base)?;
+        let adapters = toml_path(path)?;
         let text = format!("[model]\nfrom = {model}\n[lora]\nfrom = {adapters}\n[data]\n{data}");
         let name = path.join(ADAPTER_CONFIG);
         Ok(RunConfig::parse_made(&text, &name.to_string_lossy(), Path::new("/"), sets)?)

@@ -38,7 +38,8 @@ impl Adapters<'_> {
             self.tensors.iter().find(|tensor| tensor.name == name)
         });
         let (Some(a), Some(b)) = (a, b) else { return Ok(()) };
-        let (a, b) = (self.read(a, target, weights)?, self.read(b, target, weights)?);
+        let a = self.read(a, target, weights)?;
+        let b = self.read(b, target, weights)?;
         ops::scale::in_place(&b, self.lora.scale_of(module))?;
         let [rows, columns] = tensor.rows_and_columns();
         Ok(ops::linear::add_backward_input(&b, &a, &target.tensor.reshape([rows, columns])?)?)

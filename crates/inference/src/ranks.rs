@@ -18,7 +18,8 @@ pub(crate) fn on_ranks<T: Send + 'static>(
     setup: &Setup,
     body: impl Fn(Communicator) -> Result<T> + Send + Sync + 'static,
 ) -> Result<Option<T>> {
-    let (timeout, first) = (setup.config.parallel.timeout_seconds, startup.rank() == 0);
+    let timeout = setup.config.parallel.timeout_seconds;
+    let first = startup.rank() == 0;
     if startup.is_in_job() {
         return Ok(startup.run_in_job(timeout, body)?.filter(|_| first));
     }

@@ -66,7 +66,8 @@ impl RawValues {
             let (path, entry) = overrides::entry(table, argument)?;
             entries.insert(path, entry);
         }
-        let (name, directory) = (document.name.to_owned(), directory.to_path_buf());
+        let name = document.name.to_owned();
+        let directory = directory.to_path_buf();
         let mut raw = Self { table: table.clone(), name, directory, entries, sections };
         for Implied { path, value, file } in imply(&raw)? {
             let origin = Origin::File { name: file, line: None };

@@ -12,7 +12,8 @@ use crate::takes::{Takes, quoted};
 /// heading and a table of their own. Begins with links to all headings; ends with a newline.
 #[must_use]
 pub fn reference(table: &Table, apart: &str) -> String {
-    let (mut links, mut text) = (Vec::new(), String::new());
+    let mut links = Vec::new();
+    let mut text = String::new();
     for keys in table.keys().chunk_by(|a, b| (a.section, kind_of(a, apart)) == (b.section, kind_of(b, apart)))
     {
         let kind = kind_of(&keys[0], apart);

@@ -68,7 +68,8 @@ pub(crate) struct Recording {
 impl Recording {
     /// Starts a recording with blocks of the digest `start`.
     pub(crate) fn new(start: u64) -> Self {
-        let (operations, live) = (Vec::new(), HashMap::new());
+        let operations = Vec::new();
+        let live = HashMap::new();
         Recording { start, operations, live, allocations: 0, frees_others: false }
     }
 

@@ -95,7 +95,8 @@ fn mutate(data: &mut Vec<u8>, random: &mut Random) {
 
 fn fuzz(inputs: &[Vec<u8>], target: fn(&[u8])) {
     let seconds = std::env::var("PLIMSOLL_LONG_TESTS").ok().and_then(|s| s.parse().ok()).unwrap_or(1.0);
-    let (start, limit) = (Instant::now(), Duration::from_secs_f64(seconds));
+    let start = Instant::now();
+    let limit = Duration::from_secs_f64(seconds);
     inputs.iter().for_each(|input| target(input));
     let mut random = Random(20_261_120);
     while start.elapsed() < limit {

@@ -339,7 +339,8 @@ impl Parameters {
             let blocks = codes.as_ref().map(|codes| Rc::clone(&codes.blocks));
             return Weight::frozen(weight).in_codes(blocks);
         }
-        let (id, turn) = (UseId(self.uses.len() as u32), self.next_turn());
+        let id = UseId(self.uses.len() as u32);
+        let turn = self.next_turn();
         self.uses.push(Use { id, parameter, turn });
         Weight::new(weight, id)
     }

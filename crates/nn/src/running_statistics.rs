@@ -76,7 +76,8 @@ impl RunningStatistics {
     /// Allocates the averages, means 0 and variances 1, and returns the buffers that are their parts: of each
     /// norm `running_mean` and `running_var`, `[channels]` f32, and `num_batches_tracked`, `[1]` u32.
     pub fn allocate(&self, device: &Device) -> Result<Vec<ModelBuffer>> {
-        let (width, norms) = (self.width(), self.norms.borrow());
+        let width = self.width();
+        let norms = self.norms.borrow();
         let scope = device.module("running_statistics");
         let request = Request::new(Category::Buffer, "buffer");
         let averages = Tensor::empty(device, [width], DType::F32, request)?;
@@ -101,7 +102,8 @@ impl RunningStatistics {
     /// nothing. Does nothing if there are no batch norms.
     pub fn keep(&self, micro_batches: usize) -> Result<()> {
         let Some(Arrays { averages, .. }) = self.arrays.get() else { return Ok(()) };
-        let (device, shape) = (averages.device(), [micro_batches, averages.elements()]);
+        let device = averages.device();
+        let shape = [micro_batches, averages.elements()];
         let _scope = device.module("running_statistics");
         let request = Request::new(Category::Buffer, "records");
         *self.records.borrow_mut() = Some(Tensor::zeros(device, shape, DType::F32, request)?);
@@ -143,7 +145,8 @@ impl ChannelStatistics {
         let Some(records) = self.all.records().filter(|_| tape.mode().updates_buffers()) else {
             return Ok(None);
         };
-        let (rows, width) = (records.shape().rows() as u64, records.shape().columns());
+        let rows = records.shape().rows() as u64;
+        let width = records.shape().columns();
         let row = tape.pass().micro_batch.checked_rem(rows).unwrap_or(0) as usize;
         Ok(Some(records.view(row * width + self.first, [2, self.channels])?))
     }

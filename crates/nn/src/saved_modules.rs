@@ -120,7 +120,8 @@ mod tests {
             whole("m.0.mlp.up.bias", "0.up.bias"),
             whole("head.weight", "head.weight"),
         ];
-        let (tables, ignored) = (Vec::new(), Vec::new());
+        let tables = Vec::new();
+        let ignored = Vec::new();
         HuggingFaceModel { config: Map::new(), prefix: "", tensors, copies, tables, ignored }
     }
 

@@ -83,7 +83,8 @@ impl Sharding {
         groups: &[usize],
     ) -> Result<Self> {
         let refused = |reason: &str| {
-            let (whole, axis) = (self.whole, axis.name());
+            let whole = self.whole;
+            let axis = axis.name();
             Err(NnError::Sharding(format!(
                 "dimension {dimension} of {whole} cannot be divided in {parts} along {axis}: {reason}"
             )))
@@ -167,7 +168,9 @@ impl Sharding {
 impl Division {
     /// Indices of the dimension that part `part` holds.
     fn segments(&self, part: usize) -> Vec<Run> {
-        let (mut segments, mut local, mut whole) = (Vec::new(), 0, 0);
+        let mut segments = Vec::new();
+        let mut local = 0;
+        let mut whole = 0;
         for group in &self.groups {
             let elements = group / self.parts;
             segments.push(Run { local, whole: whole + part * elements, elements });
@@ -181,7 +184,8 @@ impl Division {
 impl Run {
     /// Returns the run's elements whose indices in the part are in `range`, if there are any.
     pub fn within(self, range: &Range<usize>) -> Option<Self> {
-        let (start, end) = (self.local.max(range.start), (self.local + self.elements).min(range.end));
+        let start = self.local.max(range.start);
+        let end = (self.local + self.elements).min(range.end);
         let run = || Run { local: start, whole: self.whole + start - self.local, elements: end - start };
         (start < end).then(run)
     }
@@ -275,7 +279,8 @@ mod tests {
             swapped in any::<bool>(),
         ) {
             let groups: Vec<usize> = groups.into_iter().map(|group| group * row_parts).collect();
-            let (height, width) = (groups.iter().sum::<usize>(), columns * column_parts);
+            let height = groups.iter().sum::<usize>();
+            let width = columns * column_parts;
             let axes = if swapped { [Axis::Pipeline, Axis::Data] } else { [Axis::Data, Axis::Pipeline] };
             let sharding = Sharding::replicated([height, rows, width])
                 .divided_in_groups(axes[0], 0, row_parts, &groups)

@@ -200,7 +200,8 @@ fn learned(model: &dyn Model, time: usize, [values, targets, first]: [&[u32]; 3]
 #[test]
 fn a_packed_batch_learns_what_its_documents_teach_alone() {
     let values = numbers(BATCH * TIME + 1);
-    let (mut targets, mut first) = (values[1..].to_vec(), Vec::new());
+    let mut targets = values[1..].to_vec();
+    let mut first = Vec::new();
     let mut documents = Vec::new();
     for (row, lengths) in PACKED.into_iter().enumerate() {
         for length in lengths {
@@ -216,7 +217,8 @@ fn a_packed_batch_learns_what_its_documents_teach_alone() {
     let values = &values[..BATCH * TIME];
     let counted: usize = documents.iter().map(ExactSizeIterator::len).sum();
     for (family, options) in MODELS {
-        let (device, what) = (device(), format!("{family} {options:?}"));
+        let device = device();
+        let what = format!("{family} {options:?}");
         let model = model(&device, family, options, Recompute::NONE);
         let together = learned(&*model, TIME, [values, &targets, &first], 1.0);
         let alone = documents.iter().map(|document| {
@@ -256,7 +258,8 @@ fn names_identify_tied_parameters_and_buffers() {
     assert!(has(&gpt, "wpe.weight") && has(&gpt, "h.1.mlp_fc.bias") && !has(&gpt, "lm_head.weight"));
     assert!(has(&other, "buffer wpe") && has(&other, "lm_head.weight"));
     assert!(!other.iter().any(|name| name.ends_with(".bias") || name == "wpe.weight"), "{other:?}");
-    let (untied, tied) = (names("llama", &[]), names("llama", MODELS[5].1));
+    let untied = names("llama", &[]);
+    let tied = names("llama", MODELS[5].1);
     assert!(has(&untied, "lm_head.weight") && !has(&untied, "model.layers.0.self_attn.q_norm.weight"));
     assert!(!has(&tied, "lm_head.weight") && has(&tied, "model.layers.1.self_attn.k_norm.weight"));
     assert!(has(&tied, "model.layers.0.self_attn.qkv_proj.bias"));
@@ -265,7 +268,8 @@ fn names_identify_tied_parameters_and_buffers() {
 #[test]
 fn a_cache_gives_what_the_whole_sequence_gives() {
     for (family, options) in MODELS {
-        let (device, time) = (device(), 9);
+        let device = device();
+        let time = 9;
         let model = model(&device, family, options, Recompute::NONE);
         let spec = spec(family, options);
         let values = numbers(time);
@@ -293,7 +297,8 @@ fn a_cache_gives_what_the_whole_sequence_gives() {
             assert_ne!(hidden.shape().columns(), vocabulary, "{family}: no head");
             let mut rows = Vec::new();
             for (position, value) in values.iter().enumerate().skip(4) {
-                let (mut next, mut documents) = (vec![0; 4], vec![0; 4]);
+                let mut next = vec![0; 4];
+                let mut documents = vec![0; 4];
                 (next[slot], documents[slot]) = (*value, (position as u32).wrapping_neg());
                 let pass = Pass {
                     documents: Some(tokens(&device, &documents, 1)),

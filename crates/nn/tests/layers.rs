@@ -40,7 +40,8 @@ fn linear(parameters: &mut Parameters, name: &str, outputs: usize, bias: bool) -
 }
 
 fn linear_without_bias(parameters: &mut Parameters) -> Result<Forward> {
-    let (x, layer) = (input(parameters), linear(parameters, "plain", 7, false)?);
+    let x = input(parameters);
+    let layer = linear(parameters, "plain", 7, false)?;
     assert_eq!(parameters.list().len(), 1);
     Ok(Box::new(move |tape| layer.forward(tape, tape.constant(x.clone()))))
 }
@@ -114,7 +115,8 @@ fn gradients_match_finite_differences() {
                 loss(&parameters, &forward).0
             };
             // Fourth order, so that the step is large enough for the rounding of f32 not to matter.
-            let (near, far) = (at(STEP) - at(-STEP), at(2.0 * STEP) - at(-2.0 * STEP));
+            let near = at(STEP) - at(-STEP);
+            let far = at(2.0 * STEP) - at(-2.0 * STEP);
             parameter.weight.tensor().unwrap().set(&start).unwrap();
             let expected = (8.0 * near - far) / (12.0 * f64::from(STEP));
             let actual: f64 = gradient.iter().zip(&direction).map(|(g, d)| f64::from(g * d)).sum();
@@ -180,7 +182,8 @@ fn streams_with_any_norm_may_be_cut_between_blocks() {
         let bias = parameters.create(&format!("{name}.bias"), [WIDTH], Init::Constant(0.0))?;
         Ok(TwoOperators { weight, bias })
     };
-    let (whole_fused, whole_apart) = (blocks(fused, Recompute::NONE), blocks(apart, Recompute::NONE));
+    let whole_fused = blocks(fused, Recompute::NONE);
+    let whole_apart = blocks(apart, Recompute::NONE);
     assert_eq!(whole_fused.0, whole_apart.0, "a fused sum rounds like a separate one");
     for recompute in [Recompute::EACH, Recompute::first(4, 2), Recompute::first(3, 1)] {
         assert_eq!(blocks(fused, recompute), whole_fused, "fused, {recompute:?}");

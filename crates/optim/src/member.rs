@@ -60,7 +60,8 @@ impl Member {
             DType::F32 => slot.weight.clone(),
             _ => zeros(shape, "optimizer.master", DType::F32)?,
         };
-        let (mut states, mut maxima) = (Vec::new(), Vec::new());
+        let mut states = Vec::new();
+        let mut maxima = Vec::new();
         for state in rule.states() {
             states.push(zeros(shape, state.name, options.dtype)?);
             if options.dtype == DType::U8 {

@@ -116,7 +116,8 @@ impl Offload {
         states: DType,
     ) -> Result<Self> {
         let capacity = capacity(members.iter().map(Member::elements).sum());
-        let (mut calls, mut count) = (Vec::new(), 0);
+        let mut calls = Vec::new();
+        let mut count = 0;
         for range in [0..first, first..members.len()] {
             let cuts = cut(members[range.clone()].iter().map(Member::elements), range.start, capacity);
             count += cuts.len();
@@ -207,7 +208,8 @@ impl Piece {
 
 impl Span {
     fn new(device: &Device, member: &Member, cut: &Cut, buffer: &Buffer) -> Result<Self> {
-        let (first, elements) = (cut.range.start, cut.range.len());
+        let first = cut.range.start;
+        let elements = cut.range.len();
         let pair = |device: &Tensor, host: &Tensor, per: usize| {
             let elements = elements.div_ceil(per);
             let device = device.view(cut.offset / per, [elements])?;
@@ -217,7 +219,8 @@ impl Span {
             let each = device.iter().zip(host);
             each.map(|(device, host)| pair(device, host, per)).collect::<Result<Vec<_>>>()
         };
-        let (is_copied, is_here) = (member.is_copied(), member.slot.weight.device().is(device));
+        let is_copied = member.is_copied();
+        let is_here = member.slot.weight.device().is(device);
         let masters = buffer.masters.as_ref().filter(|_| is_copied || !is_here);
         let weights = buffer.weights.as_ref().filter(|_| is_copied && !is_here);
         let weights = weights.map(|weights| pair(weights, &member.slot.weight, 1)).transpose()?;
@@ -294,7 +297,8 @@ fn cut(lengths: impl Iterator<Item = usize>, first: usize, capacity: usize) -> V
     for (member, length) in (first..).zip(lengths) {
         let mut start = 0;
         while start < length {
-            let (rest, room) = (length - start, capacity - used);
+            let rest = length - start;
+            let room = capacity - used;
             let elements = if rest <= room { rest } else { room / CHUNK * CHUNK };
             if elements == 0 {
                 pieces.push(Vec::new());

@@ -29,7 +29,9 @@ fn model(parameters: Parameters, freeze: &[&str]) -> (Parameters, Layers) {
     let mut parameters = parameters.tuned(Arc::new(Tuning::new(&freeze).unwrap()));
     let mut layers = Vec::new();
     for (index, widths) in WIDTHS.windows(2).enumerate() {
-        let (inputs, outputs, init) = (widths[0], widths[1], Init::uniform_fan_in(widths[0]));
+        let inputs = widths[0];
+        let outputs = widths[1];
+        let init = Init::uniform_fan_in(widths[0]);
         parameters.begin_unit();
         let weight = parameters.create(&format!("{index}.weight"), [outputs, inputs], init).unwrap();
         let bias = || parameters.create(&format!("{index}.bias"), [outputs], init).unwrap();
@@ -63,7 +65,8 @@ impl Sharded {
     }
 
     fn on(communicator: &Communicator, prefetch: usize, freeze: &[&str]) -> Self {
-        let (rank, ranks) = (communicator.rank(), communicator.world_size());
+        let rank = communicator.rank();
+        let ranks = communicator.world_size();
         let device = Device::cpu(rank, &DeviceOptions::default()).unwrap();
         Sharded::new(device, (rank, ranks), prefetch, freeze)
     }
@@ -114,7 +117,8 @@ fn forward(tape: &Tape, layers: &Layers, segment: usize) -> autograd::Result<Var
 fn step(device: &Device, layers: &Layers, segment: usize) -> Vec<Vec<f32>> {
     let tape = Tape::new(device, Mode::Train).with_pass(Pass::default());
     let output = forward(&tape, layers, segment).unwrap();
-    let (seed, mut gradients) = (output.tensor().clone(), Gradients::default());
+    let seed = output.tensor().clone();
+    let mut gradients = Gradients::default();
     drop(tape.backward_from(vec![(output.source(), seed)], &mut gradients).unwrap());
     let all = gradients.iter().map(|(_, gradient)| gradient.to_vec().unwrap());
     std::iter::once(output.tensor().to_vec().unwrap()).chain(all).collect()
@@ -274,7 +278,8 @@ fn halve(tensor: &Tensor) {
 fn walks_of_both_kinds_have_the_bits() {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
     let (_parameters, layers) = whole(&device, &[]);
-    let (expected, output) = (step(&device, &layers, 0), step(&device, &layers, 0).remove(0));
+    let expected = step(&device, &layers, 0);
+    let output = step(&device, &layers, 0).remove(0);
     let steps = |communicator: &Communicator, prefetch: usize| {
         let sharded = Sharded::on(communicator, prefetch, &[]);
         [(); 3].map(|()| {

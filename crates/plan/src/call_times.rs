@@ -207,7 +207,8 @@ impl CallTimes {
         }
         let seconds = match call {
             LoggedCall::Kernel(kernel) => {
-                let (family, symbol) = (kernel.function.family().name, kernel.function.symbol());
+                let family = kernel.function.family().name;
+                let symbol = kernel.function.symbol();
                 let in_halves = family.starts_with("attention") && !symbol.contains("f32");
                 let rate = match family == "experts_hopper" {
                     true if kernel.function.is_with("FP8") => self.rates.fp8(),

@@ -83,7 +83,8 @@ impl RankCalls {
     pub(crate) fn new(rank: usize, log: CallLog, times: impl Fn(&LoggedCall) -> CallTime) -> Self {
         let stretches = stretches(&log);
         let timed = |call: LoggedCall| {
-            let (time, family) = (times(&call), CallSize::family(&call));
+            let time = times(&call);
+            let family = CallSize::family(&call);
             let CallTime { device: seconds, host, is_measured, compute_speed } = time;
             TimedCall { seconds, host, effect: Effect::of(call), family, is_measured, compute_speed }
         };
@@ -170,7 +171,8 @@ struct Stretch {
 
 /// Returns the stretches of a log in order.
 fn stretches(log: &CallLog) -> Vec<Stretch> {
-    let (mut stretches, mut next) = (Vec::new(), 0);
+    let mut stretches = Vec::new();
+    let mut next = 0;
     for RepeatedCalls { calls, times } in &log.repeated {
         stretches.push(Stretch { calls: next..calls.start, times: 1 });
         stretches.push(Stretch { calls: calls.clone(), times: times + 1 });

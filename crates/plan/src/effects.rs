@@ -119,7 +119,8 @@ const IDLE: &[Idle] = &[
 
 /// Returns a sentence for each setting that differs from its default and changes nothing in this run.
 pub fn without_effect(setup: &Setup) -> Vec<String> {
-    let (config, device) = (&*setup.config, setup.placement.description());
+    let config = &*setup.config;
+    let device = setup.placement.description();
     let changed = config.non_defaults();
     let idle = IDLE.iter().filter(|idle| (idle.when)(config, &device));
     let mut sentences: Vec<String> = idle
@@ -149,7 +150,8 @@ pub fn without_effect(setup: &Setup) -> Vec<String> {
         format!("parallel.ranks_per_device has no effect {why}")
     });
     say(optim.warmup_steps >= train.steps && optim.warmup_steps > 0, &|| {
-        let (warm_up, steps) = (optim.warmup_steps, train.steps);
+        let warm_up = optim.warmup_steps;
+        let steps = train.steps;
         let falls = matches!(optim.schedule, ScheduleName::Cosine | ScheduleName::Linear | ScheduleName::Wsd);
         let minimum = if falls { ", and optim.min_learning_rate has no effect" } else { "" };
         format!(

@@ -280,7 +280,8 @@ impl Fit {
 
 impl std::fmt::Display for Fit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (available, verdict) = (self.available(), if self.fits { "fits" } else { "does not fit" });
+        let available = self.available();
+        let verdict = if self.fits { "fits" } else { "does not fit" };
         write!(f, "{verdict}: {}", self.figures())?;
         if self.fits {
             let free = available.saturating_sub(self.needs);

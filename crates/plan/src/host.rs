@@ -240,7 +240,8 @@ fn checkpoint_bytes(setup: &Setup, form: RankForm) -> u64 {
     let mut by_rank: BTreeMap<(usize, usize), u64> = BTreeMap::new();
     for entry in &setup.blueprint.parameters {
         let (stage, parameter) = entry.holders.first().copied().unwrap_or_default();
-        let (shards, stage_rank) = (setup.blueprint.shards(stage), setup.blueprint.layout().rank_of(stage));
+        let shards = setup.blueprint.shards(stage);
+        let stage_rank = setup.blueprint.layout().rank_of(stage);
         let states = optimizer::state_arrays(&setup.config, &entry.name, entry.shape());
         for replica in 0..shards.ranks() {
             let owned = shards.range(replica, parameter);

@@ -124,7 +124,8 @@ pub fn search_largest(
     let description = device.description(ranks);
     let resolved = Resolved::new(config, &description)?;
     let searched = searched(&resolved.config, name)?;
-    let (start, step) = (searched.value, searched.step);
+    let start = searched.value;
+    let step = searched.step;
     let setup = resolved.setup(Placement::Meta(description))?;
     let overhead = device.overhead.parts(ranks);
     let mut tries = 0;
@@ -198,13 +199,15 @@ impl fmt::Display for Largest {
         match &self.best {
             Some((Try { value, outcome }, sets)) => {
                 let sets: Vec<_> = sets.iter().map(|set| format!("--set {set}")).collect();
-                let (sets, consequences) = (sets.join(" "), &self.consequences);
+                let sets = sets.join(" ");
+                let consequences = &self.consequences;
                 writeln!(f, "the largest {} is {value} ({sets}){consequences}, which {outcome}", self.key)?;
             }
             None => writeln!(f, "no {} fits", self.key)?,
         }
         let Try { value, outcome } = &self.next;
-        let (available, tries) = (bytes(self.available), self.tries);
+        let available = bytes(self.available);
+        let tries = self.tries;
         write!(f, "the next one, {value}, {outcome}; {available} are available ({tries} plans)")
     }
 }

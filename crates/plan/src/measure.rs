@@ -92,7 +92,9 @@ fn layer_alone(
         if let Some(units) = weights {
             units.begin(WalkKind::Step, &group.within)?;
         }
-        let (start, before_passes, flops_before) = (held(device), work(device), device.flops());
+        let start = held(device);
+        let before_passes = work(device);
+        let flops_before = device.flops();
         device.begin_log();
         let (tape, loss, output) = passed_forward(config, dataset, &**model, stage, before)?;
         logs[0] = next_log(device);
@@ -109,11 +111,14 @@ fn layer_alone(
         };
         drop(leaves);
         logs[1] = next_log(device);
-        let (weights, after_input, flops_input) = (held(device) - start, work(device), device.flops());
+        let weights = held(device) - start;
+        let after_input = work(device);
+        let flops_input = device.flops();
         pending.backward_weight(&mut reduction.sink(&group))?;
         logs[2] = device.end_log();
         measure.bytes = HeldBytes { parameters, activations, weights };
-        let (end, flops_end) = (work(device), device.flops());
+        let end = work(device);
+        let flops_end = device.flops();
         measure.flops = [flops_forward - flops_before, flops_input - flops_forward, flops_end - flops_input];
         measure.passes = [after_forward - before_passes, after_input - after_forward, end - after_input];
     }

@@ -34,7 +34,8 @@ pub(crate) fn in_words(setup: &Setup, plan: &Plan) -> String {
 }
 
 fn activations_of(config: &RunConfig) -> String {
-    let (rows, tokens) = (config.micro_batch_rows() as u64, config.model.examples().units());
+    let rows = config.micro_batch_rows() as u64;
+    let tokens = config.model.examples().units();
     let of = match tokens {
         0 | 1 => counted(rows, "sample"),
         _ => format!("{} of {} tokens", counted(rows, "sequence"), grouped(tokens as u64)),

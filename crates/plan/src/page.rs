@@ -47,7 +47,8 @@ pub fn plan_page(config: RunConfig, options: &PlanOptions, title: &str) -> Resul
         }
     };
     let mut tiles = memory_tiles(&ranks);
-    let (value, note) = (bytes(fit.capacity), format!("{} bytes", grouped(fit.capacity)));
+    let value = bytes(fit.capacity);
+    let note = format!("{} bytes", grouped(fit.capacity));
     tiles.push(Tile { name: "Capacity", value, note });
     tiles.push(Tile {
         name: "Ranks",
@@ -85,7 +86,8 @@ pub fn plan_page(config: RunConfig, options: &PlanOptions, title: &str) -> Resul
 }
 
 fn predicted_tile(time: &StepTime) -> Tile {
-    let (speed, unit) = (grouped(time.tokens_per_second as u64), time.unit);
+    let speed = grouped(time.tokens_per_second as u64);
+    let unit = time.unit;
     let estimated = if time.basis.is_measured() { "" } else { ", estimated" };
     Tile {
         name: "Step, predicted",

@@ -15,7 +15,8 @@ use worker::setup::blueprint;
 /// Returns the stages of a run, in order. Costs of layers are counted on Meta or read from a file, so that
 /// every rank and every plan finds the same partition.
 pub fn stages(config: &RunConfig, dataset: &Dataset, description: &Description) -> Result<Vec<Stage>> {
-    let (layers, stages) = (config.layers(), config.stages());
+    let layers = config.layers();
+    let stages = config.stages();
     if stages == 1 {
         // A profile that the configuration names must be of this run, even if nothing uses it.
         if let Some(path) = &config.parallel.profile {

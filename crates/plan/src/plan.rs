@@ -197,7 +197,8 @@ pub(crate) struct Role {
 impl Role {
     pub(crate) fn of(setup: &Setup, rank: usize) -> Result<Self> {
         let grid = setup.config.parallel.grid().seen_from(rank)?;
-        let (replica, stage) = (grid.coordinate(Axis::Data), grid.coordinate(Axis::Pipeline));
+        let replica = grid.coordinate(Axis::Data);
+        let stage = grid.coordinate(Axis::Pipeline);
         let validations = setup.config.validation_assignment().count(replica);
         let scored = if setup.reference.is_none() { setup.reference_micro_batches(replica) } else { 0 };
         let stages = setup.blueprint.stages_of(stage);

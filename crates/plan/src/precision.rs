@@ -61,7 +61,8 @@ pub fn plan_precision(config: RunConfig, options: &PlanOptions) -> Result<Planne
     let precision = &setup.config.precision;
     let scale = if precision.compute == DType::F16 { ", with a dynamic loss scale" } else { "" };
     let tf32 = if precision.tf32 { ", f32 matmuls in TF32" } else { "" };
-    let (compute, gradients) = (precision.compute, precision.gradients);
+    let compute = precision.compute;
+    let gradients = precision.gradients;
     let weights = match (compute, precision.is_autocast()) {
         (DType::F32, _) => "",
         (_, false) => "; master weights in f32",
@@ -72,7 +73,8 @@ pub fn plan_precision(config: RunConfig, options: &PlanOptions) -> Result<Planne
         false => format!("activations in {compute}"),
     };
     let summary = format!("{activations}, gradients of weights in {gradients}{weights}{scale}{tf32}");
-    let (table, is_autocast) = (setup.config.model.autocast(), precision.is_autocast());
+    let table = setup.config.model.autocast();
+    let is_autocast = precision.is_autocast();
     Ok(PlannedPrecision { summary, operators: seen.0.take(), table, is_autocast })
 }
 

@@ -93,7 +93,8 @@ impl Profile {
             return Err(refused(format!("{path} is of other layers: {differences}")));
         }
         if read.device != description.model {
-            let (there, here) = (&read.device, &description.model);
+            let there = &read.device;
+            let here = &description.model;
             return Err(refused(format!("{path} was measured on {there}; this is for {here}")));
         }
         let count = read.layers.iter().fold(0_usize, |count, layer| count.saturating_add(layer.count));

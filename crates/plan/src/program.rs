@@ -37,7 +37,8 @@ struct Mapping<'a> {
 
 fn mapping(line: &str) -> Option<Mapping<'_>> {
     let mut fields = line.splitn(4, ' ');
-    let (addresses, file) = (fields.next()?, fields.nth(2)?);
+    let addresses = fields.next()?;
+    let file = fields.nth(2)?;
     let (start, end) = addresses.split_once('-')?;
     let [start, end] = [start, end].map(|address| u64::from_str_radix(address, 16).ok());
     Some(Mapping { addresses: start?..end?.max(start?), file })

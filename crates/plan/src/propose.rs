@@ -197,14 +197,16 @@ impl Search {
             Some(Candidate { layout, sets, screened })
         };
         let all = Layout::all(config, self.fit.ranks, self.device.gpus_per_host());
-        let (of, mut candidate) = (all.len(), candidate);
+        let of = all.len();
+        let mut candidate = candidate;
         let screened = |(done, layout)| {
             on_progress(FitProgress::Screened { done, of });
             candidate(layout)
         };
         let mut all: Vec<_> = all.into_iter().enumerate().filter_map(screened).collect();
         if all.is_empty() {
-            let (ranks, samples) = (self.fit.ranks, config.train.global_batch_size);
+            let ranks = self.fit.ranks;
+            let samples = config.train.global_batch_size;
             return Err(PlanError::Refused(format!(
                 "--fit: no grid of {ranks} ranks divides the {samples} samples of a step and \
                  the model's layers"
@@ -257,7 +259,9 @@ impl Search {
         let sent = plans.roles().iter().map(|plan| plan.step_traffic.total().bytes_sent).max().unwrap_or(0);
         let time = StepTime::of(&setup, &self.device)
             .map_err(|error| refused_or_too_long(&setup, plans.roles().len(), error))?;
-        let (needs, available, sets) = (fit.needs, fit.available(), sets.to_vec());
+        let needs = fit.needs;
+        let available = fit.available();
+        let sets = sets.to_vec();
         Ok(Some(Proposal { sets, layout, time, needs, available, sent }))
     }
 }

@@ -83,7 +83,9 @@ fn with(setup: &Setup, recompute: RecomputePolicy, recompute_layers: usize) -> R
     let memory = &mut Arc::make_mut(&mut setup.config).memory;
     (memory.recompute, memory.recompute_layers) = (recompute, recompute_layers);
     if setup.config.stages() > 1 {
-        let (config, dataset, description) = (&setup.config, &setup.dataset, setup.placement.description());
+        let config = &setup.config;
+        let dataset = &setup.dataset;
+        let description = setup.placement.description();
         let stages = partition::stages(config, dataset, &description)?;
         return Ok(setup.partitioned(stages)?);
     }
@@ -150,7 +152,8 @@ impl Search<'_> {
             let most = best.as_ref().map_or(self.layers, |(layers, _)| layers - 1);
             let first = |layers: usize| Choice { layers, segments: layers.div_ceil(length) };
             let Some(mut fitting) = self.attempt(first(most))? else { continue };
-            let (mut too_few, mut enough) = (0, most);
+            let mut too_few = 0;
+            let mut enough = most;
             while enough - too_few > 1 {
                 let middle = too_few.midpoint(enough);
                 match self.attempt(first(middle))? {

@@ -55,8 +55,10 @@ pub fn refusal(setup: &Setup, plans: &Plans, fit: &Fit) -> PlanError {
         Some(Limit { setting, bytes }) => {
             let key =
                 if setup.device.limit_bytes.is_some() { "memory.limit_bytes" } else { "memory.allocator" };
-            let (index, rank) = (setup.config.origins.of(key), fit.rank);
-            let (needs, allowed) = (grouped(fit.most), grouped(bytes));
+            let index = setup.config.origins.of(key);
+            let rank = fit.rank;
+            let needs = grouped(fit.most);
+            let allowed = grouped(bytes);
             format!("{index}: rank {rank} needs {needs} bytes; {setting} allows {allowed}")
         }
         None => format!("{DOES_NOT_FIT}{}", fit.figures()),
@@ -112,7 +114,8 @@ pub fn changed(setup: &Setup, sets: &[String]) -> Result<Setup> {
 /// Returns the keys of each way to share more state among data-parallel ranks: the higher ZeRO stages; then
 /// stage 3 over all ranks, with lanes of one micro-batch, which need no whole gradients.
 fn sharded(config: &RunConfig) -> Vec<Vec<String>> {
-    let (parallel, micro_batches) = (&config.parallel, config.train.micro_batches());
+    let parallel = &config.parallel;
+    let micro_batches = config.train.micro_batches();
     if parallel.data == 1 {
         return Vec::new();
     }
@@ -166,7 +169,8 @@ fn candidates(config: &RunConfig) -> Vec<Vec<String>> {
     all.extend(both(&both(&again, &smallest), &offload));
     let most: Vec<_> = shard.last().cloned().into_iter().collect();
     let everything: Vec<String> = [&most[..], &again, &smallest].concat().concat();
-    let (data, pipeline) = (config.parallel.data, config.parallel.pipeline);
+    let data = config.parallel.data;
+    let pipeline = config.parallel.pipeline;
     let stages = |by: usize| format!("parallel.pipeline={}", pipeline * by);
     let divided = [2, 4, 8].into_iter().filter(|by| data.is_multiple_of(*by));
     let grids = divided.map(|by| vec![format!("parallel.data={}", data / by), stages(by)]);

@@ -53,7 +53,8 @@ pub struct PipelinePlan {
 
 impl PipelinePlan {
     fn of(setup: &Setup, timed: Option<&TimedStep>) -> Result<Option<Self>> {
-        let (config, stages) = (&setup.config, &setup.blueprint.stages);
+        let config = &setup.config;
+        let stages = &setup.blueprint.stages;
         if config.parallel.pipeline == 1 {
             return Ok(None);
         }
@@ -136,7 +137,8 @@ pub fn plan_run(config: RunConfig, options: &PlanOptions) -> Result<PlanReport> 
     let took = began.elapsed();
     let refusal = (!fit.fits).then(|| remedy::refusal(&setup, &plans, &fit).to_string());
     let timed = if fit.fits { TimedStep::of(&setup, &device)? } else { None };
-    let (name, pipeline) = (device.name(), PipelinePlan::of(&setup, timed.as_ref())?);
+    let name = device.name();
+    let pipeline = PipelinePlan::of(&setup, timed.as_ref())?;
     let memory = setup.config.memory.clone();
     let time = timed.map(|timed| timed.time.with_mfu(&setup, &device)).transpose()?;
     let communication = AxisCommunication::of(&setup, &plans, time.as_ref());
@@ -248,7 +250,8 @@ impl PlanReport {
 /// Returns the peak of a rank with the allocations alive at it; `null` for a plan without a trace.
 fn peak(plan: &Plan) -> Value {
     let Some(planned_peak) = plan.parts.peak() else { return Value::Null };
-    let (peak, owner) = (&planned_peak.peak, planned_peak.peak.owner.as_ref());
+    let peak = &planned_peak.peak;
+    let owner = planned_peak.peak.owner.as_ref();
     let holding = |holding: &Holding| {
         json!({
             "category": holding.owner.category.name(),

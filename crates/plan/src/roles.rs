@@ -116,7 +116,8 @@ pub(crate) fn limited_to(setup: Setup, most: u64) -> Setup {
 
 fn plan_roles(setup: &Setup, plan: impl Fn(&Setup, usize) -> Result<Plan> + Sync) -> Result<Plans> {
     let mut numbers: BTreeMap<Role, usize> = BTreeMap::new();
-    let (mut of, mut first_ranks) = (Vec::new(), Vec::new());
+    let mut of = Vec::new();
+    let mut first_ranks = Vec::new();
     for rank in 0..setup.config.world_size() {
         let next = first_ranks.len();
         let role = match numbers.entry(Role::of(setup, rank)?) {

@@ -94,7 +94,9 @@ impl CallSize {
 
     fn of_kernel(kernel: &LoggedKernel) -> Self {
         let LoggedKernel { function, grid, work, .. } = kernel;
-        let (family, symbol, variant) = (function.family().name, function.symbol(), function.variant_index());
+        let family = function.family().name;
+        let symbol = function.symbol();
+        let variant = function.variant_index();
         let blocks = grid.iter().map(|blocks| f64::from(*blocks)).product();
         CallSize {
             kind: format!("{family}.{symbol} {variant}"),

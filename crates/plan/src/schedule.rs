@@ -71,9 +71,12 @@ impl TimedPasses {
         // Nanoseconds are precise enough for passes.
         let nanoseconds = |seconds: f64| (1e9 * (seconds - begin)).round() as u64;
         let mut totals = vec![[(0, 0); 3]; schedule.stages];
-        let (mut spans, mut busy) = (Vec::new(), Vec::new());
+        let mut spans = Vec::new();
+        let mut busy = Vec::new();
         for (actions, passes) in schedule.actions.iter().zip(passes) {
-            let (mut next, mut last, mut sum) = (passes.iter(), 0, 0);
+            let mut next = passes.iter();
+            let mut last = 0;
+            let mut sum = 0;
             let mut of_rank = Vec::with_capacity(actions.len());
             for action in actions {
                 if !action.kind.is_compute() {
@@ -107,7 +110,8 @@ impl TimedPasses {
 
     /// Simulates the schedule with passes that take counted work or the times of a profile.
     fn simulated(setup: &Setup) -> Result<Self> {
-        let (config, blueprint) = (&setup.config, &setup.blueprint);
+        let config = &setup.config;
+        let blueprint = &setup.blueprint;
         let costs = Costs::of(config, &setup.dataset, &setup.placement.description())?;
         let stages: Vec<StageTimes> = blueprint.stages.iter().map(|stage| costs.of_stage(stage)).collect();
         let refused = |error: parallel::pipeline::ScheduleError| PlanError::Refused(error.to_string());
@@ -169,7 +173,8 @@ impl PlannedSchedule {
         let passes = |times: &StageTimes| [times.forward, times.backward_input, times.backward_weight];
         let shortest = stages.iter().flat_map(passes).filter(|time| *time > 0).min().unwrap_or(1);
         let unit = (timeline.makespan / PARTS).max(1);
-        let (timeline, shortest) = (timeline.in_units(unit), (shortest / unit).max(1));
+        let timeline = timeline.in_units(unit);
+        let shortest = (shortest / unit).max(1);
         Ok(PlannedSchedule { stages: planned.collect(), timeline, shortest, schedule, times: source })
     }
 
@@ -201,7 +206,8 @@ impl fmt::Display for PlannedSchedule {
             "stage", "rank", "layers", "work", "activations", "weights", "received"
         )?;
         for (number, stage) in self.stages.iter().enumerate() {
-            let (share, held) = (100.0 * stage.share, grouped(stage.activations as u64));
+            let share = 100.0 * stage.share;
+            let held = grouped(stage.activations as u64);
             let PlannedStage { rank, layers, weights, received, .. } = stage;
             writeln!(
                 f,

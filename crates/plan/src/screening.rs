@@ -44,7 +44,8 @@ pub(crate) struct Screen<'a> {
 
 /// Returns stages with equal numbers of layers, up to one.
 fn equal_stages(config: &RunConfig) -> Vec<Stage> {
-    let (of, stages) = (config.layers(), config.stages());
+    let of = config.layers();
+    let stages = config.stages();
     (0..stages).map(|stage| Stage { layers: stage * of / stages..(stage + 1) * of / stages, of }).collect()
 }
 
@@ -81,7 +82,8 @@ impl<'a> Screen<'a> {
         let exchange = Exchange::of(config, layers.crossing(), links);
         let times = stages.iter().map(|stage| {
             let [forward, input, weight] = layers.passes(stage);
-            let (count, again) = (stage.layers.len(), recomputed.min(stage.layers.len()));
+            let count = stage.layers.len();
+            let again = recomputed.min(stage.layers.len());
             let exchanged = count as f64 * exchange.backward() + again as f64 * exchange.forward();
             StageTimes {
                 forward: nanoseconds(forward + count as f64 * exchange.forward()),

@@ -196,7 +196,8 @@ impl fmt::Display for StepTime {
         }
         if let (Some(of_step), Some(of_run)) = (self.energy, self.joules_of_run()) {
             let StepEnergy { joules, watts, source } = of_step;
-            let (of_step, of_run) = (energy(joules), energy(of_run));
+            let of_step = energy(joules);
+            let of_run = energy(of_run);
             writeln!(
                 f,
                 "{of_step} a step and {of_run} for all, at the {source} of {watts:.0} W for each GPU"

@@ -116,7 +116,9 @@ impl Steps {
     /// Follows the known effects from `step` on. Returns the last step that begins with the present layout,
     /// up to the first step of unknown effect or the end; `None` if the run ends with the present layout.
     fn next_unknown(&self, mut step: u64) -> Option<u64> {
-        let (mut layout, mut last, mut followed) = (self.now, None, 0);
+        let mut layout = self.now;
+        let mut last = None;
+        let mut followed = 0;
         while step < self.calendar.steps {
             if layout == self.now {
                 last = Some(step);

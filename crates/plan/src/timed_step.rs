@@ -181,7 +181,8 @@ fn devices(config: &RunConfig) -> usize {
 pub(crate) fn assumptions(config: &RunConfig, device: &PlanDevice) -> Result<Vec<String>> {
     let (rates, mut assumed) = device.rates_or_shipped()?;
     assumed.extend(rates.omitted().into_iter().map(str::to_owned));
-    let (devices, gpus_per_host) = (devices(config), device.gpus_per_host());
+    let devices = devices(config);
+    let gpus_per_host = device.gpus_per_host();
     assumed.retain(|key| match &**key {
         "flops_tf32" => config.precision.tf32,
         "flops_fp8" => config.fp8.is_some(),

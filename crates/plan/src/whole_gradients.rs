@@ -29,7 +29,8 @@ impl WholeGradients {
     /// Returns the cost on the rank of `plan`; `None` if gradients are not sharded, or lanes have one
     /// micro-batch.
     pub(crate) fn of(setup: &Setup, plan: &Plan) -> Result<Option<Self>> {
-        let (config, blueprint) = (&setup.config, &setup.blueprint);
+        let config = &setup.config;
+        let blueprint = &setup.blueprint;
         let micro_batches_per_lane = config.training_assignment().micro_batches_per_lane();
         if !config.parallel.shards_gradients() || micro_batches_per_lane == 1 {
             return Ok(None);

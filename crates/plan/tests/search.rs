@@ -11,7 +11,8 @@ use worker::Placement;
 fn search(config: &RunConfig, most_allocations: u64) -> plan::Result<Proposals> {
     let target = PlanTarget::from_argument("cuda").unwrap();
     let fit = FitOptions { ranks: 2, names_grid: false, most_allocations };
-    let (mut screened, mut fits) = (Vec::new(), 0);
+    let mut screened = Vec::new();
+    let mut fits = 0;
     let mut on_progress = |progress: FitProgress<'_>| match progress {
         FitProgress::Screened { done, of } => screened.push((done, of)),
         FitProgress::Fits(_) => fits += 1,

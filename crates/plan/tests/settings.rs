@@ -142,7 +142,8 @@ fn the_cost_of_lanes_is_the_difference_to_one_lane() {
         let target = PlanTarget::from_argument("cuda").unwrap();
         plan_run(config, &PlanOptions { target, capacity: None }).unwrap()
     };
-    let (one, many) = (report("parallel.lanes=1"), report("parallel.lanes=8"));
+    let one = report("parallel.lanes=1");
+    let many = report("parallel.lanes=8");
     assert!(one.lanes.is_none() && !one.to_string().contains("gradient sets"));
     let cost = many.lanes.unwrap();
     assert_eq!((cost.sets, cost.local), (4, 8));

@@ -106,7 +106,8 @@ fn groups_are_as_small_as_fits() {
 fn lanes_of_several_micro_batches_keep_whole_gradients() {
     let with = |stage: &str, lanes: &str| report(&["parallel.data=2", stage, lanes], None);
     for stage in ["parallel.zero_stage=2", "parallel.zero_stage=3"] {
-        let (many, few) = (with(stage, "parallel.lanes=16"), with(stage, "parallel.lanes=4"));
+        let many = with(stage, "parallel.lanes=16");
+        let few = with(stage, "parallel.lanes=4");
         assert!(many.whole_gradients.is_none() && many.lanes.is_none());
         let whole = few.whole_gradients.unwrap();
         assert_eq!((whole.lanes, whole.micro_batches_per_lane), (4, 4));

@@ -90,9 +90,11 @@ fn run(setup: &Setup, logs: bool) -> Ran {
         worker.step(step).unwrap();
     }
     begin();
-    let (flops, traffic) = (device.flops(), worker.traffic_by_axis());
+    let flops = device.flops();
+    let traffic = worker.traffic_by_axis();
     worker.step(2).unwrap();
-    let (flops, traffic) = (device.flops() - flops, worker.traffic_by_axis() - traffic);
+    let flops = device.flops() - flops;
+    let traffic = worker.traffic_by_axis() - traffic;
     Ran { log: device.end_log(), flops, traffic, statistics: device.statistics() }
 }
 
@@ -129,7 +131,8 @@ fn sent_bytes(log: &CallLog) -> u64 {
     let mut sent = 0;
     log.for_each(|call| {
         let LoggedCall::Communication(call) = call else { return };
-        let (ranks, messages) = (call.ranks.len() as u64, call.sends.iter().map(|(_, bytes)| bytes));
+        let ranks = call.ranks.len() as u64;
+        let messages = call.sends.iter().map(|(_, bytes)| bytes);
         sent += match call.operation {
             "all-reduce" => 2 * call.bytes * (ranks - 1) / ranks,
             "reduce-scatter" | "all-gather" | PEER_SUMS => call.bytes * (ranks - 1) / ranks,
@@ -143,7 +146,8 @@ fn sent_bytes(log: &CallLog) -> u64 {
 fn a_log_has_the_work_of_a_step_and_changes_no_byte() {
     for (text, sets) in table() {
         let setup = of(text, true, &sets);
-        let (logged, plain) = (run(&setup, true), run(&setup, false));
+        let logged = run(&setup, true);
+        let plain = run(&setup, false);
         assert_eq!(logged.statistics, plain.statistics, "{sets:?}");
         assert_eq!((logged.flops, logged.traffic), (plain.flops, plain.traffic), "{sets:?}");
         // Windows of a convolution of few channels are multiplied with zeros at their ends.
@@ -183,7 +187,8 @@ fn access_to_peers_changes_calls_and_no_byte() {
 fn the_log_of_a_plan_is_that_of_a_run() {
     let sets = ["train.global_batch_size=64", "parallel.lanes=4"];
     let setup = of(GPT, true, &sets);
-    let (planned, ran) = (step_calls(&setup, 0).unwrap(), run(&setup, true).log);
+    let planned = step_calls(&setup, 0).unwrap();
+    let ran = run(&setup, true).log;
     // A plan skips micro-batches that repeat earlier ones.
     assert!(!planned.repeated.is_empty() && planned.calls.len() < ran.calls.len());
     assert_eq!(kinds(&planned), kinds(&ran));
@@ -196,7 +201,8 @@ fn the_log_of_a_plan_is_that_of_a_run() {
 fn recomputation_and_ranks_add_their_calls() {
     let few = ["train.global_batch_size=8", "parallel.lanes=4"];
     let of = |sets: &[&str]| kinds(&run(&of(GPT, true, &[&few[..], sets].concat()), true).log);
-    let (plain, again) = (of(&[]), of(&["memory.recompute=block"]));
+    let plain = of(&[]);
+    let again = of(&["memory.recompute=block"]);
     let forward = |kinds: &BTreeMap<String, usize>, kind: &str| {
         let of_kind = kinds.iter().filter(|(name, _)| name.starts_with(kind));
         of_kind.map(|(_, count)| *count).sum::<usize>()
@@ -207,7 +213,8 @@ fn recomputation_and_ranks_add_their_calls() {
         assert!(forward(&again, kind) >= runs + 8, "{kind} in {again:?}");
     }
     assert_eq!(forward(&plain, "attention_f32.backward"), forward(&again, "attention_f32.backward"));
-    let (data, weights) = (of(&["parallel.data=2"]), of(&["parallel.data=2", "parallel.zero_stage=3"]));
+    let data = of(&["parallel.data=2"]);
+    let weights = of(&["parallel.data=2", "parallel.zero_stage=3"]);
     assert_eq!(forward(&plain, "exchange") + forward(&plain, "all-gather"), 0);
     assert!(forward(&data, "exchange") > 0 && forward(&data, "tree") > 0, "{data:?}");
     assert!(forward(&weights, "all-gather") > forward(&weights, "exchange"), "{weights:?}");

@@ -78,7 +78,8 @@ fn grids_differ_where_their_work_does() {
     // Stages wait for each other, in some schedules less than in others, and less with more micro-batches.
     let idle = |time: &StepTime| time.parts.pipeline_seconds + time.parts.reduction_seconds;
     let schedule = |name: &str| of(&["parallel.pipeline=4", &format!("parallel.schedule={name}")]);
-    let (gpipe, zero_bubble) = (schedule("gpipe"), schedule("zero-bubble"));
+    let gpipe = schedule("gpipe");
+    let zero_bubble = schedule("zero-bubble");
     assert!(idle(&zero_bubble) < idle(&gpipe), "{zero_bubble}\n{gpipe}");
     let few = of(&["parallel.pipeline=4", "train.micro_batch_size=8"]);
     assert!(idle(&few) / few.step_seconds > idle(&schedule("1f1b")) / schedule("1f1b").step_seconds);

@@ -77,7 +77,8 @@ impl PlannedParts {
         let covered = (!device.is_cuda_like()).then_some(&mut self.covered);
         let (figures, handed_out, trace) = device.with_allocator(|allocator| {
             let statistics = allocator.statistics();
-            let (mut figures, handed_out) = (Figures::of(statistics, before), statistics.handed_out());
+            let mut figures = Figures::of(statistics, before);
+            let handed_out = statistics.handed_out();
             figures.allocations += left_out;
             let snapshot = allocator.snapshot_of_blocks();
             let events = allocator.events();

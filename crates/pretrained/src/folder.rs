@@ -40,7 +40,8 @@ impl Folder {
     /// tensors than the files contain.
     pub fn open(path: &Path) -> Result<Self> {
         let mut tensors = BTreeMap::new();
-        let (whole, index) = (path.join(WEIGHTS), path.join(INDEX));
+        let whole = path.join(WEIGHTS);
+        let index = path.join(INDEX);
         if whole.exists() {
             add_tensors(whole, &mut tensors)?;
         } else if index.exists() {
@@ -63,7 +64,8 @@ impl Folder {
 
     /// Reads the header of the file of a folder of adapters.
     pub fn open_adapters(path: &Path) -> Result<Self> {
-        let (mut tensors, file) = (BTreeMap::new(), path.join(ADAPTER_WEIGHTS));
+        let mut tensors = BTreeMap::new();
+        let file = path.join(ADAPTER_WEIGHTS);
         if !file.exists() {
             let what = format!("it has no {ADAPTER_WEIGHTS}{}", other_format(path, ADAPTER_WEIGHTS));
             return Err(PretrainedError::refused(path, what));

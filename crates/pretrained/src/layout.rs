@@ -16,7 +16,8 @@ use crate::resized::is_shorter;
 /// The first that is missing, of another shape or unexpected, by name.
 pub(crate) fn check(folder: &Folder, model: &HuggingFaceModel, resizes: bool) -> Result<()> {
     let refused = |what: String| PretrainedError::refused(folder.path(), what);
-    let (mut used, mut missing) = (BTreeSet::new(), Vec::new());
+    let mut used = BTreeSet::new();
+    let mut missing = Vec::new();
     for tensor in &model.tensors {
         let Some((name, stored)) = folder.find(&tensor.name, model.prefix) else {
             missing.push(tensor.name.as_str());
@@ -25,7 +26,8 @@ pub(crate) fn check(folder: &Folder, model: &HuggingFaceModel, resizes: bool) ->
         used.insert(name);
         let is_shorter = is_shorter(tensor, stored, model);
         if stored.shape() != tensor.shape && !(resizes && is_shorter) {
-            let (there, here) = (stored.shape(), &tensor.shape);
+            let there = stored.shape();
+            let here = &tensor.shape;
             let advice = match is_shorter {
                 true => ": model.resize_vocabulary = true adds the rows of new tokens",
                 false => "",

@@ -21,7 +21,8 @@ pub(crate) fn load(tensor: &FolderTensor, stored: &StoredTensor, target: &Target
     let [rows, columns] = tensor.rows_and_columns();
     let first = tensor.first_row * columns;
     let wanted = target.first..target.first + target.tensor.elements();
-    let (start, end) = (wanted.start.max(first), wanted.end.min(first + rows * columns));
+    let start = wanted.start.max(first);
+    let end = wanted.end.min(first + rows * columns);
     if start >= end {
         return Ok(());
     }
@@ -65,9 +66,11 @@ fn each_transposed(
     if count == 1 && !tensor.interleaved {
         return transposed(stored, file, [rows, columns], elements, put);
     }
-    let (mut read, mut matrix) = (vec![0.0; size], vec![0.0; size]);
+    let mut read = vec![0.0; size];
+    let mut matrix = vec![0.0; size];
     for first in (0..count).map(|index| index * size) {
-        let (start, end) = (elements.start.max(first), elements.end.min(first + size));
+        let start = elements.start.max(first);
+        let end = elements.end.min(first + size);
         if start >= end {
             continue;
         }
@@ -90,7 +93,8 @@ fn transposed(
 ) -> Result<()> {
     let height = (BLOCK / columns).max(1);
     let last = elements.end.div_ceil(columns);
-    let (mut block, mut line) = (Vec::new(), Vec::new());
+    let mut block = Vec::new();
+    let mut line = Vec::new();
     for top in (elements.start / columns..last).step_by(height) {
         let height = height.min(last - top);
         block.resize(height * columns, 0.0);
@@ -103,7 +107,8 @@ fn transposed(
             }
         }
         let whole = top * columns..(top + height) * columns;
-        let (start, end) = (whole.start.max(elements.start), whole.end.min(elements.end));
+        let start = whole.start.max(elements.start);
+        let end = whole.end.min(elements.end);
         put(start, &block[start - whole.start..end - whole.start])?;
     }
     Ok(())

@@ -65,7 +65,8 @@ impl PretrainedModel {
                 return Err(PretrainedError::refused(folder.path(), what));
             }
         }
-        let (id, means) = (folder.fingerprint()?, Means::of(&model));
+        let id = folder.fingerprint()?;
+        let means = Means::of(&model);
         Ok(PretrainedModel { folder, model, means, id })
     }
 

@@ -38,13 +38,15 @@ impl Means {
         let shorter = FolderTensor { shape: stored.shape().to_vec(), ..tensor.clone() };
         load::load(&shorter, stored, target)?;
         let [there, columns] = shorter.rows_and_columns();
-        let (first, end) = (there * columns, target.first + target.tensor.elements());
+        let first = there * columns;
+        let end = target.first + target.tensor.elements();
         if end <= first {
             return Ok(());
         }
         let mean = self.mean(tensor, stored)?;
         for row in first.max(target.first) / columns..end.div_ceil(columns) {
-            let (start, end) = ((row * columns).max(target.first), ((row + 1) * columns).min(end));
+            let start = (row * columns).max(target.first);
+            let end = ((row + 1) * columns).min(end);
             let values = &mean[start - row * columns..end - row * columns];
             let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
             target.take(start - target.first, &bytes)?;
@@ -61,7 +63,8 @@ impl Means {
         let path = stored.path();
         let file = system::input::open(path).context(path, "open it")?;
         let &[rows, columns] = stored.shape() else { return Ok(Vec::new()) };
-        let (mut sums, mut values) = (vec![0.0_f64; columns], Vec::new());
+        let mut sums = vec![0.0_f64; columns];
+        let mut values = Vec::new();
         for first in (0..rows).step_by(ROWS) {
             let count = ROWS.min(rows - first);
             values.resize(count * columns, 0.0);

@@ -44,7 +44,8 @@ impl Document {
 
     /// Sets the key `key`, as in `train.steps`. A key that is set already gets the new value.
     pub fn set(&mut self, key: &'static str, value: impl Into<Value>, comment: impl Into<String>) {
-        let (value, comment) = (value.into(), comment.into());
+        let value = value.into();
+        let comment = comment.into();
         match self.entries.iter_mut().find(|entry| entry.key == key) {
             Some(entry) => (entry.value, entry.comment) = (value, comment),
             None => self.entries.push(Entry { key, value, comment }),

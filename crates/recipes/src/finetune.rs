@@ -133,7 +133,8 @@ pub(crate) fn tokenizer_for(name: &str, options: &JobOptions) -> String {
 /// # Errors
 /// A configuration that is wrong so far.
 fn set_training(draft: &mut Draft, kind: DataKind, options: &JobOptions) -> Result<()> {
-    let (text, directory) = (draft.document.to_toml(), options.directories.of_configuration());
+    let text = draft.document.to_toml();
+    let directory = options.directories.of_configuration();
     let RunConfig { train, optim, .. } =
         RunConfig::parse_made(&text, "the new configuration", directory, &[])?;
     let epochs = if train.epochs > 0.0 { train.epochs } else { 1.0 };

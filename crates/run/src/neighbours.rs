@@ -58,7 +58,8 @@ pub(crate) fn connect(
 }
 
 fn receive(writer: &MemoryWriter, host: &str, secret: Secret) -> Option<Receiver> {
-    let (incoming, own) = (writer.incoming(), host.to_owned());
+    let incoming = writer.incoming();
+    let own = host.to_owned();
     let started =
         Receiver::start(secret, move |name, bytes, from| store(&incoming, (&own, name), bytes, from));
     started
@@ -75,7 +76,9 @@ fn store(
     from: &mut dyn Read,
 ) -> io::Result<()> {
     let mut parts = name.splitn(3, '/');
-    let (host, step, file) = (parts.next(), parts.next(), parts.next().unwrap_or_default());
+    let host = parts.next();
+    let step = parts.next();
+    let file = parts.next().unwrap_or_default();
     let step = step.and_then(|step| step.parse().ok());
     match step.filter(|_| host == Some(own)) {
         Some(step) => incoming.store((step, file, bytes), from),

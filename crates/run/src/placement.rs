@@ -145,7 +145,8 @@ fn choose(asked: &Asked, there: &There) -> Result<Choice> {
 }
 
 fn on_gpus(gpus: &[GpuInfo], config: &mut RunConfig, rank: usize, choice: Choice) -> Result<ChosenPlacement> {
-    let (world_size, all) = (config.world_size(), gpus.len());
+    let world_size = config.world_size();
+    let all = gpus.len();
     let name = |ordinal: usize| gpus.get(ordinal).map_or("", |gpu| gpu.name.as_str());
     let (ordinals, reason) = match choice {
         Choice::Each(ordinals) if ordinals.len() == 1 => {

@@ -56,9 +56,12 @@ pub(crate) fn run_rank(
     options: &RunOptions,
     directory: &RunDirectory,
 ) -> Result<Outcome> {
-    let (rank, world_size) = (communicator.rank(), communicator.world_size());
+    let rank = communicator.rank();
+    let world_size = communicator.world_size();
     let _span = rank_span(rank).entered();
-    let (host, model, process) = (host_name(), setup.placement.description().model, std::process::id());
+    let host = host_name();
+    let model = setup.placement.description().model;
+    let process = std::process::id();
     tracing::info!("rank {rank} of {world_size} on {host}, process {process}, computing on {model}");
     let status = Status::create(&directory.logs(), rank, &setup.blueprint.in_words(rank));
     status.observe(&mut communicator);
@@ -116,14 +119,17 @@ fn train_rank(
     mut start: StartTimes,
 ) -> Result<Outcome> {
     let setup = worker.setup().clone();
-    let (setup, rank) = (&setup, worker.grid().rank());
+    let setup = &setup;
+    let rank = worker.grid().rank();
     tracing::debug!("{} parameters on {:?}", worker.parameters(), worker.device());
     let began = Instant::now();
     worker.begin()?;
     start.end("state");
     let loaded = (!matches!(setup.start, Start::Drawn)).then(|| began.elapsed());
     worker.write_traces_to(directory.path());
-    let (opened, run_dir, predicts) = (setup.clone(), directory.path().to_owned(), !options.no_plan);
+    let opened = setup.clone();
+    let run_dir = directory.path().to_owned();
+    let predicts = !options.no_plan;
     let open = (rank == 0).then_some(move || RunFiles::open(&opened, &run_dir, loaded, predicts));
     let files = while_answering(worker.control(), open)?.transpose()?;
     start.end("files");
@@ -206,7 +212,8 @@ fn report_files(saver: Option<&mut Saver>, worker: &mut Worker) -> Result<()> {
 fn write_views(worker: &mut Worker, directory: &RunDirectory) -> Result<()> {
     let wanted = worker.setup().config.memory.history > 0 && !worker.device().is_meta();
     let views = if wanted { views::of(worker) } else { Vec::new() };
-    let (traces, run_dir) = (worker.written_traces()?, directory.path().to_owned());
+    let traces = worker.written_traces()?;
+    let run_dir = directory.path().to_owned();
     let write = move || -> Result<()> {
         views::write(&views, &run_dir)?;
         Ok(traces.map_or(Ok(()), Writing::finish).map_err(WorkerError::from)?)

@@ -34,7 +34,8 @@ pub(crate) fn score(worker: &mut Worker, run_dir: &Path) -> Result<()> {
     worker.check_plan(RunPart::Reference, 0)?;
     let is_written = worker.grid().rank() == 0 && !worker.device().is_meta();
     let scores = worker.reference_scores().filter(|_| is_written);
-    let (path, setup) = (run_dir.join(FILE), worker.setup().clone());
+    let path = run_dir.join(FILE);
+    let setup = worker.setup().clone();
     let write = scores.map(|scores| move || write(&path, &setup, &scores));
     while_answering(worker.control(), write)?.transpose()?;
     Ok(())

@@ -16,7 +16,8 @@ pub(crate) fn is_from_checkpoint(config: &RunConfig) -> bool {
 /// # Errors
 /// A micro-batch of an odd size, with `reason`, for which memory did not suffice.
 pub(crate) fn halved(config: &RunConfig, reason: &str) -> Result<RunConfig> {
-    let (size, lanes) = (config.train.micro_batch_size, config.parallel.lanes);
+    let size = config.train.micro_batch_size;
+    let lanes = config.parallel.lanes;
     if !size.is_multiple_of(2) {
         let text = format!("{reason}; train.micro_batch_size = {size} cannot be halved");
         return Err(RunError::Failed(text));

@@ -135,7 +135,8 @@ impl Restarts<'_> {
     /// # Errors
     /// Too few hosts for a long time; a grid that does not fit.
     fn grid_of_hosts(&self) -> Result<Option<(Answers, Continuation)>> {
-        let (began, mut is_announced) = (Instant::now(), false);
+        let began = Instant::now();
+        let mut is_announced = false;
         loop {
             let answers = self.hosts.answers();
             let silent = answers.silent.join(", ");
@@ -171,7 +172,8 @@ impl Restarts<'_> {
             terminal::say(&format!("plimsoll: warning: {warning}"));
         }
         let Some(cause) = &self.cause else { return };
-        let (from, ranks) = (self.newest_checkpoint(), grid.ranks);
+        let from = self.newest_checkpoint();
+        let ranks = grid.ranks;
         let from = match from {
             0 => "the beginning".to_owned(),
             step => format!("the newest state, that of step {step}"),

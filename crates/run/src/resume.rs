@@ -128,7 +128,8 @@ fn check_settings(config: &RunConfig, checkpoint: &Checkpoint) -> Result<()> {
 
 /// Checks that a run has at least the steps that its checkpoint has done.
 fn check_steps(config: &RunConfig, checkpoint: &Checkpoint) -> Result<()> {
-    let (steps, done) = (config.train.steps, checkpoint.step());
+    let steps = config.train.steps;
+    let done = checkpoint.step();
     if steps < done {
         return Err(RunError::Refused(format!(
             "{}: train.steps = {steps}: {} has done {done} steps already; --step resumes from an earlier one",
@@ -188,7 +189,8 @@ pub(crate) fn weights_from(
     let is_coded = |text: &&String| !text.contains(LoraBase::Compute.name());
     let coded = change.as_ref().and_then(|change| change.from.as_ref()).filter(is_coded);
     if let (Some(there), None) = (coded, checkpoint.base()) {
-        let (path, key) = (checkpoint.path().display(), LoraSection::base);
+        let path = checkpoint.path().display();
+        let key = LoraSection::base;
         let text = format!("--from: {path} has weights in the codes of {key} = {there}: use that");
         return Err(RunError::Refused(text));
     }
@@ -243,7 +245,8 @@ fn is_same_corpus(setup: &Setup, checkpoint: &Checkpoint) -> Result<bool> {
 /// Returns a warning if files of the data have been modified since the checkpoint although no hashed piece
 /// differs.
 fn other_times(setup: &Setup, checkpoint: &Checkpoint) -> Option<String> {
-    let (here, there) = (setup.dataset.mark().ok()??, checkpoint.corpus()?);
+    let here = setup.dataset.mark().ok()??;
+    let there = checkpoint.corpus()?;
     (here.modified != there.modified && here.sha256.is_none()).then(|| {
         "files of data.paths have another time than at the checkpoint; size and samples are equal \
          (data.full_hash = true compares all)"
@@ -262,7 +265,8 @@ pub(crate) fn warnings(setup: &Setup, point: &ResumePoint) -> Vec<String> {
 pub(crate) fn announce(setup: &Setup, options: &RunOptions, run_dir: &Path) {
     match &setup.start {
         Start::Resumed(point) => {
-            let (step, path) = (point.checkpoint.step(), point.checkpoint.path().display());
+            let step = point.checkpoint.step();
+            let path = point.checkpoint.path().display();
             tracing::info!("resuming after step {step}, from {path}");
             for change in changes(setup) {
                 tracing::info!("from step {} on, {}: {}", step + 1, change.key, change.values());

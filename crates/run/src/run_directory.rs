@@ -83,7 +83,8 @@ fn new_directory(name: &str) -> Result<PathBuf> {
     let unusable = |path: &Path, error: std::io::Error| {
         RunError::Refused(format!("{}: the run's directory cannot be created: {error}", path.display()))
     };
-    let (runs, name) = (Path::new("runs"), format!("{name}-{}", compact(SystemTime::now())));
+    let runs = Path::new("runs");
+    let name = format!("{name}-{}", compact(SystemTime::now()));
     std::fs::create_dir_all(runs).map_err(|error| unusable(runs, error))?;
     let mut path = runs.join(&name);
     for number in 2_u64.. {
@@ -161,7 +162,8 @@ impl RunDirectory {
 
     fn begin(config: &RunConfig, lock: RunLock) -> Result<Self> {
         let write = |name: &str, contents: &[u8]| run_files::atomic_write(&lock.path().join(name), contents);
-        let (mut tokenizer, mut chat_template) = (None, None);
+        let mut tokenizer = None;
+        let mut chat_template = None;
         // The run keeps copies of the tokenizer, of what belongs to it, and of the template of its texts.
         if let Tokenizer::File(file) = &config.tokenizer {
             write(TOKENIZER, file.json())?;

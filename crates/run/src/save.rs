@@ -67,7 +67,8 @@ impl Saver {
         let every = Duration::try_from_secs_f64(seconds).ok().filter(|every| !every.is_zero());
         let writer = Writer::new(run_dir, contents.clone());
         let reference_sha256 = Arc::clone(&contents.reference_sha256);
-        let (is_first, contents) = (true, Some(contents));
+        let is_first = true;
+        let contents = Some(contents);
         Ok(Some(Saver { is_first, every, contents, reference_sha256, ..Self::with(writer) }))
     }
 
@@ -102,7 +103,8 @@ impl Saver {
     }
 
     fn with(writer: Writer) -> Self {
-        let (last, is_reported) = (Instant::now(), false);
+        let last = Instant::now();
+        let is_reported = false;
         Saver {
             writer,
             taken: None,

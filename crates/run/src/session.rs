@@ -175,7 +175,8 @@ impl Training<'_> {
 
     /// Exchanges with all ranks what is due after `step`.
     fn agree_after(&mut self, step: u64) -> Result<Agreement> {
-        let (done, first) = (step + 1, self.history.first);
+        let done = step + 1;
+        let first = self.history.first;
         let is_due = self.interrupt.is_due(done - first);
         let every = self.worker.setup().config.telemetry.every;
         let record = match is_reported(done, first + 1, self.calendar.steps, every) {
@@ -202,7 +203,8 @@ impl Training<'_> {
     /// Takes a checkpoint if one is due and can be taken. Breaks if the step is the last.
     fn end_step(&mut self, step: u64, agreed: &Agreement) -> Result<ControlFlow<()>> {
         let checkpoint = &self.worker.setup().config.checkpoint;
-        let (waits, is_kept) = (checkpoint.wait, checkpoint.is_kept());
+        let waits = checkpoint.wait;
+        let is_kept = checkpoint.is_kept();
         let has_ended = self.history.interrupted || self.is_out_of_patience();
         let is_last = has_ended || step + 1 == self.calendar.steps;
         let is_busy = agreed.is_saving && !waits;
@@ -337,7 +339,8 @@ struct Unread {
 impl Unread {
     fn read(self, worker: &Worker, history: &mut History, observer: &mut dyn Observer) -> Result<()> {
         let Unread { step, duration, validation, memory, records } = self;
-        let (scalars, learning_rate) = (worker.scalars(step)?, worker.learning_rate(step));
+        let scalars = worker.scalars(step)?;
+        let learning_rate = worker.learning_rate(step);
         let skipped_steps = history.skipped_with(&scalars);
         let samples = worker::samples_of(step, &worker.setup().left_out);
         let spike = history.norms.add(scalars.gradient_norm, samples);
@@ -432,7 +435,10 @@ impl Agreement {
         let signals = all.iter().filter_map(|flags| flags.get(FLAGS).copied());
         let signal = signals.map(StopSignal::of).max().unwrap_or_default();
         let records = Records::of(records.map(read))?;
-        let (save_is_due, is_saving, is_working, is_copying) = (any(1), any(2), any(3), any(4));
+        let save_is_due = any(1);
+        let is_saving = any(2);
+        let is_working = any(3);
+        let is_copying = any(4);
         Ok(Agreement { stop: any(0), signal, save_is_due, is_saving, is_working, is_copying, records })
     }
 }

@@ -260,7 +260,8 @@ impl Sessions {
     pub(crate) fn step(&mut self, steps: u64) {
         let Some(cause) = &self.cause else { return };
         let Some(restart) = self.all.last_mut().and_then(|session| session.restart.as_mut()) else { return };
-        let (is_first, is_last) = (restart.seconds_to_next_step.is_none(), steps >= cause.steps);
+        let is_first = restart.seconds_to_next_step.is_none();
+        let is_last = steps >= cause.steps;
         if !is_first && !is_last {
             return;
         }
@@ -271,7 +272,8 @@ impl Sessions {
             self.cause = None;
         }
         self.finish_writing();
-        let (path, text) = (self.path.clone(), self.text());
+        let path = self.path.clone();
+        let text = self.text();
         let write = move || drop(text.map(|text| atomic_write(&path, &text)));
         self.writing = threads::spawn("sessions", write).ok();
     }

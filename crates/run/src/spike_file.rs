@@ -77,7 +77,8 @@ fn hash(before: &str, bare: &Entry) -> String {
 
 /// Returns the text of a file with these spikes.
 fn text_of(spikes: &[Spike]) -> serde_json::Result<Vec<u8>> {
-    let (mut before, mut entries) = (String::new(), Vec::new());
+    let mut before = String::new();
+    let mut entries = Vec::new();
     for spike in spikes {
         // As numbers of the type that they have, and not as f64.
         let mut entry: Entry = serde_json::from_slice(&serde_json::to_vec(spike)?)?;

@@ -79,7 +79,8 @@ impl Default for Norms {
 impl Norms {
     /// Returns the norms after `steps` steps, the last of which had `norms`.
     pub(crate) fn new(train: &Train, steps: u64, norms: &[Option<f32>]) -> Self {
-        let (action, deviations) = (train.on_spike, train.spike_deviations);
+        let action = train.on_spike;
+        let deviations = train.spike_deviations;
         Norms {
             action,
             deviations,
@@ -125,7 +126,8 @@ impl Norms {
         if self.action == OnSpike::Ignore {
             return None;
         }
-        let (step, limit) = (self.steps, self.limit(self.steps));
+        let step = self.steps;
+        let limit = self.limit(self.steps);
         let spike = self.recent(step).filter(|_| norm > limit && norm.is_finite());
         self.norms.push_back(Some(norm).filter(|norm| norm.is_finite() && spike.is_none()));
         self.steps += 1;

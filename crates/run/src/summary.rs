@@ -49,7 +49,8 @@ pub(crate) fn summarize(
     }
     if let Some(lost) = &history.lost {
         // JSON has no numbers that are not finite.
-        let (loss, norm) = (lost.loss.to_string(), lost.gradient_norm.to_string());
+        let loss = lost.loss.to_string();
+        let norm = lost.gradient_norm.to_string();
         let lost = json!({ "step": lost.step, "loss": loss, "gradient_norm": norm });
         more.insert("nonfinite".to_owned(), lost);
     }
@@ -121,7 +122,8 @@ pub(crate) fn write(summary: &Summary, run_dir: &Path) -> Result<()> {
 /// last one.
 pub(crate) fn of_complete_run(setup: &Setup, run_dir: &Path) -> Option<Summary> {
     let checkpoint = &setup.resumed()?.checkpoint;
-    let (steps, since_best) = (checkpoint.step(), checkpoint.validations().since_best);
+    let steps = checkpoint.step();
+    let since_best = checkpoint.validations().since_best;
     let has_ended =
         steps == setup.config.train.steps || Calendar::new(&setup.config).is_out_of_patience(since_best);
     // A summary that cannot be read is written again.

@@ -219,7 +219,8 @@ impl fmt::Display for TrainReport {
             let which = "for gradients that are not finite at their loss scale";
             writeln!(f, "Skipped the update of {} {which}.", counted(skipped, "step"))?;
         }
-        let (steps, speed) = (self.summary.steps, self.summary.tokens_per_second);
+        let steps = self.summary.steps;
+        let speed = self.summary.tokens_per_second;
         let ended = if self.interrupted { "stopped after" } else { "did" };
         // Nothing was timed if the checkpoint had all steps done.
         let rate = if speed > 0.0 && computes {

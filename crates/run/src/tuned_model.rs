@@ -35,7 +35,8 @@ impl TunedModel {
 impl fmt::Display for TunedModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let TunedModel { run_dir, checkpoint, has_adapters, is_chat } = self;
-        let (run, what) = (run_dir.display(), if *has_adapters { "adapters are" } else { "model is" });
+        let run = run_dir.display();
+        let what = if *has_adapters { "adapters are" } else { "model is" };
         writeln!(f, "The {what} in {}", checkpoint.display())?;
         let talk = if *is_chat { "--chat" } else { "--prompt TEXT" };
         writeln!(f, "  to try it:                  plimsoll sample {run} {talk}")?;

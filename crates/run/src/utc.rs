@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime};
 /// Returns a time in UTC: year, month, day, hours, minutes and seconds.
 fn civil(time: SystemTime) -> [i64; 6] {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
-    let (days, seconds) = ((since / 86_400) as i64, (since % 86_400) as i64);
+    let days = (since / 86_400) as i64;
+    let seconds = (since % 86_400) as i64;
     let shifted = days + 719_468;
     let era = shifted.div_euclid(146_097);
     let day_of_era = shifted.rem_euclid(146_097);

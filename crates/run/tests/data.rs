@@ -83,7 +83,8 @@ fn config(index: &Path, data: &str, overrides: &[&str]) -> RunConfig {
 }
 
 fn train_in(run_dir: PathBuf, config: RunConfig, resume: bool) -> TrainReport {
-    let (device, run_dir) = (DeviceChoice::Cpu, Some(run_dir));
+    let device = DeviceChoice::Cpu;
+    let run_dir = Some(run_dir);
     let options = RunOptions { device, run_dir, resume, quiet: true, ..RunOptions::default() };
     let report = run::train(config, options).unwrap();
     assert!(report.divergences.is_empty() && report.outlived.is_empty(), "{report}");
@@ -238,7 +239,8 @@ fn a_validation_loss_of_an_earlier_step_is_reported_with_it() {
     let run_dir = index.path().join("run");
     let until = |steps: Option<u64>, resume: bool| {
         let interrupt = steps.map_or_else(Interrupt::default, Interrupt::after);
-        let (device, run_dir) = (DeviceChoice::Cpu, Some(run_dir.clone()));
+        let device = DeviceChoice::Cpu;
+        let run_dir = Some(run_dir.clone());
         let options = RunOptions { device, run_dir, resume, interrupt, quiet: true, ..RunOptions::default() };
         run::train(config(index.path(), TOKENS, &[]), options).unwrap()
     };
@@ -307,7 +309,8 @@ fn training_losses_are_a_token_and_a_byte() {
     let metrics = fs::read_to_string(run_dir.join("metrics.jsonl")).unwrap();
     for line in metrics.lines() {
         let line: serde_json::Value = serde_json::from_str(line).unwrap();
-        let (token, byte) = (line["loss"].as_f64().unwrap(), line["loss_per_byte"].as_f64().unwrap());
+        let token = line["loss"].as_f64().unwrap();
+        let byte = line["loss_per_byte"].as_f64().unwrap();
         assert!((token / bytes - byte).abs() < 1e-6, "{line}");
     }
     // A byte of text is a token of it.
@@ -325,7 +328,8 @@ fn recipes_say_what_they_reach_and_train() {
     let recipes = data::files(&root, &["gpt2-*.toml".to_owned(), "shakespeare-*.toml".to_owned()]).unwrap();
     assert_eq!(recipes.len(), 3);
     for recipe in recipes {
-        let (name, text) = (recipe.display().to_string(), fs::read_to_string(&recipe).unwrap());
+        let name = recipe.display().to_string();
+        let text = fs::read_to_string(&recipe).unwrap();
         for part in ["# Reaches: ", "# Source: ", "# Data, once: ", "# Run: plimsoll train "] {
             assert!(text.contains(part), "{name} has no {part}");
         }

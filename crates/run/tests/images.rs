@@ -132,7 +132,9 @@ fn workplace() -> TempDir {
             bytes.push(class as u8);
             for at in 0..3072_usize {
                 random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                let (x, y, channel) = (at % 32, at / 32 % 32, at / 1024);
+                let x = at % 32;
+                let y = at / 32 % 32;
+                let channel = at / 1024;
                 let stripe = ((x * (class % 5) + y * (class / 5 + 1) + channel * 5) / 6 % 2) as u32;
                 bytes.push((60 + 80 * stripe + (random >> 26)) as u8);
             }
@@ -148,7 +150,8 @@ fn config(index: &Path, overrides: &[&str]) -> RunConfig {
 }
 
 fn train_in(run_dir: PathBuf, config: RunConfig, resume: bool) -> TrainReport {
-    let (device, run_dir) = (DeviceChoice::Cpu, Some(run_dir));
+    let device = DeviceChoice::Cpu;
+    let run_dir = Some(run_dir);
     let options = RunOptions { device, run_dir, resume, quiet: true, ..RunOptions::default() };
     let report = run::train(config, options).unwrap();
     assert!(report.divergences.is_empty() && report.outlived.is_empty(), "{report}");

@@ -60,7 +60,8 @@ fn work(task: Task) -> Result<()> {
     lower(Resource::Data, getrlimit(Resource::Data), MOST_MEMORY)?;
     lower(Resource::Core, getrlimit(Resource::Core), 0)?;
     let seconds = getrlimit(Resource::Cpu);
-    let (mut requests, mut answers) = (std::io::stdin().lock(), std::io::stdout().lock());
+    let mut requests = std::io::stdin().lock();
+    let mut answers = std::io::stdout().lock();
     let mut answer = (task.start)();
     while let Some(request) = receive(&mut requests)? {
         let used = clock_gettime(ClockId::ProcessCPUTime).tv_sec.unsigned_abs();
@@ -154,7 +155,8 @@ fn in_words(status: ExitStatus) -> String {
     }
     // Both end a process by SIGABRT.
     if is(Signal::ABORT) || is(Signal::SEGV) {
-        let (memory, stack) = (MOST_MEMORY >> 20, threads::STACK_BYTES >> 20);
+        let memory = MOST_MEMORY >> 20;
+        let stack = threads::STACK_BYTES >> 20;
         return format!("it takes more than {memory} MiB of memory or {stack} MiB of stack");
     }
     format!("the process for it ended with {status}")

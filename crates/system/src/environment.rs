@@ -13,7 +13,8 @@ pub fn text(name: &str) -> Option<String> {
 /// # Errors
 /// A value that is no number of `range`, in a sentence.
 pub fn number(name: &str, value: &str, range: RangeInclusive<u64>) -> Result<u64, String> {
-    let (least, most) = (range.start(), range.end());
+    let least = range.start();
+    let most = range.end();
     match value.trim().parse::<u64>() {
         Ok(number) if range.contains(&number) => Ok(number),
         _ if value.trim().is_empty() => {

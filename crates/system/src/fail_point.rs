@@ -54,8 +54,10 @@ pub fn flip() -> Option<Flip> {
 
 fn parse_flip(text: &str) -> Option<Flip> {
     let mut parts = text.split(':');
-    let (rank, step) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-    let (runs, result) = (parts.next()?.to_owned(), parts.next()?.parse().ok()?);
+    let rank = parts.next()?.parse().ok()?;
+    let step = parts.next()?.parse().ok()?;
+    let runs = parts.next()?.to_owned();
+    let result = parts.next()?.parse().ok()?;
     Some(Flip { rank, step, runs, result, bit: parts.next()?.parse().ok()? })
 }
 
@@ -77,7 +79,9 @@ pub fn reach(point: &str) {
 
 fn parse(text: &str) -> Option<Hold> {
     let mut parts = text.splitn(3, ':');
-    let (point, count, file) = (parts.next()?.to_owned(), parts.next()?.parse().ok()?, parts.next()?.into());
+    let point = parts.next()?.to_owned();
+    let count = parts.next()?.parse().ok()?;
+    let file = parts.next()?.into();
     Some(Hold { point, count, file })
 }
 

@@ -63,7 +63,8 @@ impl Lines {
         self.end = start + read as u64;
         let is_complete = self.text.pop_if(|byte| *byte == b'\n').is_some();
         if self.text.len() as u64 > self.most {
-            let (number, most) = (self.number, grouped(self.most));
+            let number = self.number;
+            let most = grouped(self.most);
             let text = format!("line {number} has more than {most} bytes, which is the limit");
             return Err(Error::new(ErrorKind::FileTooLarge, text));
         }

@@ -120,7 +120,8 @@ fn packed_data_is_unpacked_up_to_the_bound() {
 #[test]
 fn an_output_replaces_only_allowed_files_and_leaves_no_temporary() {
     let mark = "<!-- Plimsoll -->";
-    let (ours, theirs) = (format!("<svg>{mark}"), "thesis".to_owned());
+    let ours = format!("<svg>{mark}");
+    let theirs = "thesis".to_owned();
     let table: [(Option<&str>, Replace, bool); 9] = [
         (None, Replace::Nothing, true),
         (None, Replace::Marked(mark), true),

@@ -95,7 +95,8 @@ impl GpuMonitor {
     /// Starts to read the GPU with this identifier, such as `GPU-8f6c…`. Without the library or the GPU there
     /// are no readings. `None` if there is no thread.
     pub fn start(uuid: &str) -> Option<Self> {
-        let (uuid, latest) = (uuid.to_owned(), Arc::new(Mutex::new(None)));
+        let uuid = uuid.to_owned();
+        let latest = Arc::new(Mutex::new(None));
         let (stop, stopped) = channel::<()>();
         let shared = Arc::clone(&latest);
         let read = move || {

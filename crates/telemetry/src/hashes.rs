@@ -176,7 +176,8 @@ impl HashComparison {
 type Key<'a> = (Section, Option<u64>, [&'a str; 4], usize);
 
 fn keys(arrays: &[HashedArray]) -> impl Iterator<Item = Key<'_>> {
-    let (mut before, mut seen) = (None, BTreeMap::new());
+    let mut before = None;
+    let mut seen = BTreeMap::new();
     arrays.iter().map(move |array| {
         let HashedArray { section, micro_batch, module, operator, array, hash: _ } = array;
         let index = (*section, *micro_batch);
@@ -268,7 +269,8 @@ mod tests {
             };
             [HashedStep { step: 1, arrays: modules.iter().map(array).collect() }]
         };
-        let (late, early) = (forward(&["a", "b", "residual", "c"]), forward(&["a", "residual", "b", "c"]));
+        let late = forward(&["a", "b", "residual", "c"]);
+        let early = forward(&["a", "residual", "b", "c"]);
         let comparison = compare(&late, &early);
         assert_eq!((comparison.arrays, comparison.unmatched, comparison.parting), (1, 6, None));
         assert_eq!(compare(&late, &late).unmatched, 0);

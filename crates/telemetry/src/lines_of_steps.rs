@@ -77,7 +77,8 @@ impl StepLine {
 /// Passes every line of a file with its use to `take`, for a run that goes on after `step` steps.
 fn sort(path: &Path, step: u64, mut take: impl FnMut(&StepLine, Use) -> io::Result<()>) -> io::Result<()> {
     let mut lines = Lines::open(path, MOST_LINE)?;
-    let (mut last, mut before) = (0, None::<StepLine>);
+    let mut last = 0;
+    let mut before = None::<StepLine>;
     loop {
         let next = lines.next_line()?.map(|line| StepLine::parse(&line));
         if let Some(line) = &before {
@@ -131,7 +132,8 @@ pub(crate) fn keep_until(path: &Path, step: u64) -> Result<u64> {
         moved.sync_all()
     };
     output::write_own_with(path, write).context(path, "move its damaged lines")?;
-    let (lines, aside) = (if damaged == 1 { "line is" } else { "lines are" }, aside.display());
+    let lines = if damaged == 1 { "line is" } else { "lines are" };
+    let aside = aside.display();
     tracing::warn!("{}: {damaged} damaged {lines} now in {aside}", path.display());
     Ok(kept)
 }

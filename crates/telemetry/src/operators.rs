@@ -214,7 +214,8 @@ impl OperatorProfile {
     /// Returns the table of the first `limit` rows, the others in one row, and the total.
     #[must_use]
     pub fn table(&self, by: By, sort: Sort, limit: usize) -> String {
-        let (rows, total) = (self.rows(by, sort), self.total());
+        let rows = self.rows(by, sort);
+        let total = self.total();
         let (shown, rest) = rows.split_at(limit.min(rows.len()));
         let other = rest
             .iter()
@@ -242,7 +243,8 @@ impl OperatorProfile {
         let waits = self.waits.iter().map(|wait| format!("{} {:.3} ms", wait.phase, wait.milliseconds));
         let join =
             |parts: Vec<String>| if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") };
-        let (sent, waits) = (join(sent.collect()), join(waits.collect()));
+        let sent = join(sent.collect());
+        let waits = join(waits.collect());
         format!(
             "sent in a step along each axis: {sent}\ncompute waits in a step, on the rank that waits most: {waits}\n\n"
         )

@@ -100,7 +100,8 @@ impl Prediction {
 
     /// Seconds by which a phase of a rank is longer than predicted.
     fn excess(&self, rank: &RankStep, phase: Phase) -> Option<f64> {
-        let (measured, predicted) = (seconds_of(rank, phase)?, self.predicted(rank.rank, phase)?);
+        let measured = seconds_of(rank, phase)?;
+        let predicted = self.predicted(rank.rank, phase)?;
         Some(measured - predicted)
     }
 
@@ -215,7 +216,8 @@ impl fmt::Display for Slowdown {
             ratio if ratio < MANIFOLD => format!("{} more than", percent(ratio - 1.0)),
             ratio => format!("{ratio:.1} times"),
         };
-        let (measured, predicted) = (milliseconds(*seconds), milliseconds(*predicted));
+        let measured = milliseconds(*seconds);
+        let predicted = milliseconds(*predicted);
         write!(f, "steps take {measured}, {more} the {predicted} predicted")?;
         write!(f, " for {device_model}")?;
         cause.as_ref().map_or(Ok(()), |cause| write!(f, ": {cause}"))
@@ -225,7 +227,8 @@ impl fmt::Display for Slowdown {
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Cause { phase, rank, seconds, predicted, others, gpu } = self;
-        let (name, measured) = (phase.name(), milliseconds(*seconds));
+        let name = phase.name();
+        let measured = milliseconds(*seconds);
         write!(f, "phase {name} takes {measured} on rank {rank} instead of {}", milliseconds(*predicted))?;
         match phase {
             Phase::Inputs => return write!(f, ": its loader or its host is slow"),

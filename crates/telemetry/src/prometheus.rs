@@ -39,7 +39,8 @@ impl Endpoint {
     pub fn listen(address: SocketAddr, run: &str) -> io::Result<Self> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
-        let (address, shared) = (listener.local_addr()?, Arc::new(Shared::default()));
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared::default());
         let served = Arc::clone(&shared);
         let body = move || server::serve(&listener, &served.ended, &|request| answer(request, &served));
         let thread = threads::spawn("prometheus", body)?;
@@ -178,7 +179,8 @@ fn text(metrics: &StepMetrics, run: &str) -> String {
     for rank in &metrics.ranks {
         for (phase, figures) in &rank.phases {
             let Some(time) = figures.microseconds else { continue };
-            let (rank, seconds) = (rank.rank, time as f64 / 1e6);
+            let rank = rank.rank;
+            let seconds = time as f64 / 1e6;
             let labels = format!("{run},rank=\"{rank}\",phase=\"{}\"", label(phase));
             let _ = writeln!(out, "plimsoll_phase_seconds{{{labels}}} {seconds}");
         }

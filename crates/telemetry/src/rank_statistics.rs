@@ -121,7 +121,8 @@ impl RankStatistics {
     /// A message that was not written by [`RankStatistics::encode`] of this version.
     pub fn decode(from: usize, message: &[u8]) -> Result<Self> {
         let statistics: Self = wire::decode(from, message)?;
-        let (values, due) = (statistics.values.len(), Statistic::all().len());
+        let values = statistics.values.len();
+        let due = Statistic::all().len();
         if values != due {
             let reason = format!("it has {values} values instead of {due}");
             return Err(TelemetryError::Decode { rank: from, reason });

@@ -115,7 +115,8 @@ mod tests {
 
     #[test]
     fn records_travel_as_messages_and_as_json() {
-        let (now, peak) = (Usage { allocated: 5, reserved: 9 }, Usage { allocated: 7, reserved: 9 });
+        let now = Usage { allocated: 5, reserved: 9 };
+        let peak = Usage { allocated: 7, reserved: 9 };
         let mut forward = PhaseFigures::begin(now);
         forward.add(peak, Usage { allocated: 6, reserved: 9 });
         forward.add(now, now);

@@ -216,7 +216,8 @@ fn extreme(ranks: &[RankStatistics], statistic: Statistic, wins: Wins) -> String
 fn troubles(ranks: &[RankStatistics]) -> String {
     let mut text = String::new();
     for rank in ranks {
-        let (retries, ooms) = (rank.get(Statistic::Retries), rank.get(Statistic::OutOfMemory));
+        let retries = rank.get(Statistic::Retries);
+        let ooms = rank.get(Statistic::OutOfMemory);
         if retries + ooms > 0 {
             // Writing to a string cannot fail.
             let _ = writeln!(text, "rank {}: retries {retries}, out of memory {ooms}", rank.rank);

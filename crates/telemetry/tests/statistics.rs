@@ -183,7 +183,8 @@ proptest! {
         let mut longer = message.clone();
         longer.push(value);
         prop_assert!(RankStatistics::decode(1, &longer).is_err());
-        let (mut damaged, index) = (message.clone(), index % message.len());
+        let mut damaged = message.clone();
+        let index = index % message.len();
         damaged[index] = value;
         if let Ok(read) = RankStatistics::decode(1, &damaged) {
             prop_assert_eq!(read == sent, damaged == message);

@@ -100,7 +100,8 @@ impl<'a> Reader<'a> {
         let mut input = self.open(path, self.read)?;
         for (length, is_validation) in [(border, false), (u64::MAX, true)] {
             let mut unit = |Piece { bytes, starts_document }| {
-                let (content, path) = (Content::Text(bytes), Arc::clone(&shared));
+                let content = Content::Text(bytes);
+                let path = Arc::clone(&shared);
                 take(Unit { content, path, line: None, starts_document, is_validation })
             };
             if !text::divide(path, &mut input, length, division, &mut unit)? {

@@ -167,7 +167,9 @@ impl Job {
         );
         for path in &self.files {
             let metadata = std::fs::metadata(path).context(path, "read it")?;
-            let (length, seconds, nanoseconds) = (metadata.len(), metadata.mtime(), metadata.mtime_nsec());
+            let length = metadata.len();
+            let seconds = metadata.mtime();
+            let nanoseconds = metadata.mtime_nsec();
             // Writing to a string does not fail.
             let _ = writeln!(text, "{path:?} {length} {seconds} {nanoseconds}");
         }

@@ -92,7 +92,8 @@ impl Output {
         let record = match read_record(&directory)? {
             Some(record) if record.job == fingerprint => record,
             _ => {
-                let (tokenizer, separator) = (job.tokenizer.identity(), job.separator);
+                let tokenizer = job.tokenizer.identity();
+                let separator = job.separator;
                 Record { job: fingerprint, tokenizer, separator, ..start(job) }
             }
         };

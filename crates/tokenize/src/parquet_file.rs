@@ -66,7 +66,8 @@ fn rows(
     take: &mut dyn FnMut(Content) -> bool,
 ) -> std::result::Result<bool, ParquetError> {
     loop {
-        let (mut values, mut definitions) = (Vec::new(), Vec::new());
+        let mut values = Vec::new();
+        let mut definitions = Vec::new();
         let (records, ..) = reader.read_records(ROWS, Some(&mut definitions), None, &mut values)?;
         if records == 0 {
             return Ok(true);

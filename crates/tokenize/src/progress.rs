@@ -55,13 +55,15 @@ impl Progress {
     }
 
     pub(crate) fn update(&self, read: &BytesRead, tokens: u64) {
-        let (seconds, bytes) = (self.began.elapsed().as_secs_f64().max(1e-3), read.get());
+        let seconds = self.began.elapsed().as_secs_f64().max(1e-3);
+        let bytes = read.get();
         let speed = format!("{:.2} M tokens/s", tokens as f64 / seconds / 1e6);
         if let Some(last_line) = self.last_line.as_ref().filter(|last| last.get().elapsed() >= LINE_EVERY) {
             last_line.set(Instant::now());
             let left = seconds * self.total_bytes.saturating_sub(bytes) as f64 / bytes.max(1) as f64;
             let left = HumanDuration(Duration::try_from_secs_f64(left).unwrap_or(Duration::MAX));
-            let (done, total) = (HumanBytes(bytes), HumanBytes(self.total_bytes));
+            let done = HumanBytes(bytes);
+            let total = HumanBytes(self.total_bytes);
             let _ = writeln!(std::io::stderr(), "{done} of {total}, {speed}, {left} left");
         }
         self.bar.set_position(bytes);

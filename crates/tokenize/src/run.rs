@@ -30,7 +30,8 @@ pub fn tokenize(job: &Job) -> Result<Counts> {
         OutputState::Partial(output) => output,
     };
     let total = job.files.iter().filter_map(|path| std::fs::metadata(path).ok()).map(|file| file.len()).sum();
-    let (progress, read) = (Progress::new(total, job.show_progress, &job.output), BytesRead::default());
+    let progress = Progress::new(total, job.show_progress, &job.output);
+    let read = BytesRead::default();
     let skip = output.units();
     let (sender, receiver) = sync_channel(AHEAD);
     std::thread::scope(|scope| {
@@ -49,7 +50,9 @@ pub fn tokenize(job: &Job) -> Result<Counts> {
 
 /// Sends the units of the files from number `skip` on, in batches.
 fn send(reader: Reader<'_>, skip: u64, batches: &SyncSender<Vec<Unit>>) -> Result<()> {
-    let (mut batch, mut bytes, mut number) = (Vec::new(), 0, 0);
+    let mut batch = Vec::new();
+    let mut bytes = 0;
+    let mut number = 0;
     reader.run(&mut |unit| {
         number += 1;
         if number <= skip {
@@ -75,13 +78,15 @@ fn receive(
     output: &mut Output,
     progress: &dyn Fn(u64),
 ) -> Result<()> {
-    let (mut saved, before) = (Instant::now(), output.tokens());
+    let mut saved = Instant::now();
+    let before = output.tokens();
     for units in batches {
         for (unit, encoded) in units.iter().zip(encode_all(job, &units)?) {
             match encoded.is_skipped {
                 true => output.skip(),
                 false => {
-                    let (validates, begins) = (unit.is_validation, unit.starts_document);
+                    let validates = unit.is_validation;
+                    let begins = unit.starts_document;
                     output.append(&encoded.tokens, validates, encoded.bytes, begins)?;
                 }
             }

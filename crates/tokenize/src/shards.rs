@@ -132,7 +132,8 @@ impl Shards {
     /// Syncs the appended tokens, and the header that counts them, to the disk.
     pub(crate) fn sync(&mut self) -> Result<()> {
         let path = self.path(self.reached.shard);
-        let (header, tokens) = (self.encoding.header(), self.reached.tokens);
+        let header = self.encoding.header();
+        let tokens = self.reached.tokens;
         let Some(file) = &mut self.open else { return Ok(()) };
         let mut write = || -> std::io::Result<()> {
             if let Some(header) = header {

@@ -36,7 +36,9 @@ pub(crate) fn divide(
     take: &mut dyn FnMut(Piece) -> bool,
 ) -> Result<bool> {
     let mut input = input.take(length);
-    let (mut pending, mut starts_document, mut ended) = (Vec::new(), true, false);
+    let mut pending = Vec::new();
+    let mut starts_document = true;
+    let mut ended = false;
     loop {
         let mut searched = 0;
         while let Some(border) = border(&pending, &mut searched, division) {

@@ -249,7 +249,8 @@ fn one_text_is_split_as_by_nanogpt_and_llm_c() {
     assert!(contents(&nano.output) == files);
     // text.split("\n\n"), the separator before each section; the first tokens are for validation.
     let held_out = HeldOut::Tokens(3000);
-    let (document_end, output) = (Some("\n\n".to_owned()), directory.path().join("llmc"));
+    let document_end = Some("\n\n".to_owned());
+    let output = directory.path().join("llmc");
     let llmc = Job { held_out, document_end, output, ..job };
     tokenize(&llmc).unwrap();
     let sections: Vec<&str> = text.split_inclusive("\n\n").collect();
@@ -282,7 +283,8 @@ fn tinyshakespeare_has_the_counts_of_the_projects_own_scripts() {
     };
     let nanogpt = Job { format: Format::NanoGpt, held_out: HeldOut::Fraction(0.1), ..job.clone() };
     assert_eq!(counts(&nanogpt), (301_966, 36_059));
-    let (held_out, document_end) = (HeldOut::Tokens(32_768), Some("\n\n".to_owned()));
+    let held_out = HeldOut::Tokens(32_768);
+    let document_end = Some("\n\n".to_owned());
     let llmc = Job { held_out, document_end, output: output("llmc"), ..job };
     assert_eq!(counts(&llmc), (305_260, 32_768));
 }

@@ -86,7 +86,8 @@ fn initial(name: &str, shape: &[usize]) -> Vec<f32> {
 fn channels_last(values: &[f32], shape: &[usize]) -> Vec<f32> {
     let [outer, height, width, channels] = *shape else { return values.to_vec() };
     let at = |index: usize| {
-        let (channel, pixel) = (index % channels, index / channels % (height * width));
+        let channel = index % channels;
+        let pixel = index / channels % (height * width);
         let outer = index / (channels * height * width);
         (outer * channels + channel) * height * width + pixel
     };
@@ -98,7 +99,8 @@ fn sampled(values: &[f32], shape: &[usize]) -> [f64; 5] {
     let mut theirs = values.to_vec();
     if let [outer, height, width, channels] = *shape {
         for (index, value) in theirs.iter_mut().enumerate() {
-            let (pixel, channel) = (index % (height * width), index / (height * width) % channels);
+            let pixel = index % (height * width);
+            let channel = index / (height * width) % channels;
             let outer_index = index / (channels * height * width);
             *value = values[(outer_index * height * width + pixel) * channels + channel];
         }
@@ -213,7 +215,8 @@ fn losses_gradients_and_statistics_are_torchvisions() {
         }
         differences.assert(&format!("{name}, gradients"), dtype, least, theirs("gradients"));
         parameters.statistics().fold().unwrap();
-        let (mut elements, mut differences) = (0, Differences::default());
+        let mut elements = 0;
+        let mut differences = Differences::default();
         for buffer in model.buffers() {
             if buffer.name().ends_with("num_batches_tracked") {
                 assert_eq!(buffer.tensor().to_vec::<u32>().unwrap(), [1]);

@@ -44,7 +44,8 @@ fn bar(record: &RankStep) -> Line<'static> {
         let exact = u128::from(bytes) * u128::from(BAR);
         u64::try_from(exact.div_ceil(u128::from(capacity))).map_or(BAR, |cells| cells.min(BAR))
     };
-    let (allocated, reserved) = (cells(record.allocated_bytes), cells(record.reserved_bytes));
+    let allocated = cells(record.allocated_bytes);
+    let reserved = cells(record.reserved_bytes);
     let part = |symbol: &str, from: u64, to: u64| symbol.repeat(to.saturating_sub(from) as usize);
     Line::from(vec![
         Span::from(part("█", 0, allocated)).cyan(),

@@ -36,7 +36,8 @@ impl Tail {
             self.offset = 0;
         }
         file.seek(SeekFrom::Start(self.offset))?;
-        let (mut lines, start) = (Lines::of(file, MOST_LINE), self.offset);
+        let mut lines = Lines::of(file, MOST_LINE);
+        let start = self.offset;
         while let Some(line) = lines.next_line()?.filter(|line| line.is_complete) {
             self.offset = start + line.range.end;
             take(line.text);

@@ -42,7 +42,8 @@ fn computing(record: &RankStep) -> Option<u64> {
 
 fn imbalance(run: &RunView) -> Option<String> {
     let timed = || run.ranks().filter_map(|record| Some((computing(record)?, record.rank)));
-    let (slowest, fastest) = (timed().max_by_key(|timed| timed.0)?, timed().min_by_key(|timed| timed.0)?);
+    let slowest = timed().max_by_key(|timed| timed.0)?;
+    let fastest = timed().min_by_key(|timed| timed.0)?;
     let apart = slowest.0 - fastest.0;
     let share = apart as f64 / fastest.0 as f64;
     (share > IMBALANCE && apart >= NOTICEABLE).then(|| {
@@ -87,6 +88,7 @@ fn silent(run: &RunView) -> Option<String> {
     let patience = SILENCE.max(Duration::try_from_secs_f64(3.0 * step).unwrap_or(SILENCE));
     let running = run.statuses.iter().flatten().filter(|record| record.state == RankState::Running);
     let longest = running.max_by_key(|record| record.age()).filter(|record| record.age() > patience)?;
-    let (rank, seconds) = (longest.rank, longest.age().as_secs());
+    let rank = longest.rank;
+    let seconds = longest.age().as_secs();
     Some(format!("nothing was received from rank {rank} for {} s", grouped(seconds)))
 }

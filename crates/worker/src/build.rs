@@ -136,7 +136,8 @@ pub fn scale_rule(config: &RunConfig) -> Option<ScaleRule> {
 
 /// The learning-rate schedule.
 pub fn schedule(config: &RunConfig) -> Schedule {
-    let (optim, steps) = (&config.optim, config.train.steps);
+    let optim = &config.optim;
+    let steps = config.train.steps;
     let line = |start: u64| Decay::Linear { start, end: steps, minimum: optim.min_learning_rate };
     let decay = match optim.schedule {
         ScheduleName::Cosine => Decay::Cosine { minimum: optim.min_learning_rate, steps },

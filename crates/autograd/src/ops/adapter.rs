@@ -63,7 +63,8 @@ impl Adapter {
             return self.compute(tape, x, weight, bias);
         }
         let tensors = self.compress(tape, x)?;
-        let (weight, bias) = (weight.unread_values(x.dtype())?, values_of(bias, x.dtype())?);
+        let weight = weight.unread_values(x.dtype())?;
+        let bias = values_of(bias, x.dtype())?;
         let output = ops::linear::forward_again(x, &weight, bias.as_ref())?.output;
         Ok((output, tensors))
     }

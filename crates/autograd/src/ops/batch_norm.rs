@@ -79,7 +79,8 @@ pub fn batch_norm(
 ) -> Result<Var> {
     let (x, residual) = residual_operands(tape, OPERATOR, x, residual)?;
     tape.begin(OPERATOR)?;
-    let (values, added) = (x.tensor(), residual.as_ref().map(Var::tensor));
+    let values = x.tensor();
+    let added = residual.as_ref().map(Var::tensor);
     let parameters = named(OPERATOR, norm.values(values.dtype()))?;
     let affine = norm.affine(parameters.each_ref());
     let record = match statistics {
@@ -122,7 +123,8 @@ impl Rule for BatchNormRule {
     fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
         let Some(x) = self.x.take() else { return Ok(wanted.iter().map(|_| None).collect()) };
         let output = self.output.take();
-        let (mean, rstd) = (&self.mean, &self.rstd);
+        let mean = &self.mean;
+        let rstd = &self.rstd;
         let [weight, bias] = &self.norm.values(x.dtype())?;
         let passes = match &output {
             Some(output) => Passes::ByOutput(output),

@@ -53,7 +53,8 @@ impl ExpertAdapter {
         routes: &Routes,
     ) -> tensor::Result<ExpertAdapterTensors> {
         let mask = self.dropout.as_ref().and_then(|dropout| dropout.mask(tape));
-        let (input, a) = (dropped(x, mask)?, self.a.values(x.dtype())?);
+        let input = dropped(x, mask)?;
+        let a = self.a.values(x.dtype())?;
         let low = kernel::forward(&input, &a, None, routes, x.dtype())?;
         Ok(ExpertAdapterTensors { low, mask, gradient: None })
     }

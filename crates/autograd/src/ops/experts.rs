@@ -162,7 +162,8 @@ impl ExpertWeights {
         give_gradient(sink, self.of_layer(layer), |target| match &self.fp8[layer] {
             None => kernel::backward_weight(dy, x, routes, target),
             Some(copies) => {
-                let (dy, x) = (copies.transposed_gradient(dy)?, copies.transposed_input(x)?);
+                let dy = copies.transposed_gradient(dy)?;
+                let x = copies.transposed_input(x)?;
                 kernel::fp8::backward_weight(&dy, &x, routes, target)
             }
         })
@@ -193,7 +194,8 @@ impl Rule for ExpertsRule {
     }
 
     fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
-        let (gradient, is_trained) = (only(outputs)?, self.has_weights());
+        let gradient = only(outputs)?;
+        let is_trained = self.has_weights();
         let ExpertsRule { gate_up, routes, gate, weights, x, tensors: [tensors, down_tensors], .. } = self;
         let [adapter, down_adapter] = weights.adapters.each_ref().map(Option::as_ref);
         let dtype = gate_up.dtype();

@@ -89,7 +89,8 @@ fn forward(
         false => ops::feed_forward::forward_again,
     };
     let dtype = x.dtype();
-    let (expand, project) = (expand.values(dtype)?, project.values(dtype)?);
+    let expand = expand.values(dtype)?;
+    let project = project.values(dtype)?;
     let expand_bias = values_of(expand_bias.as_ref(), dtype)?;
     let project_bias = values_of(project_bias.as_ref(), dtype)?;
     forward(x, &expand, expand_bias.as_ref(), &project, project_bias.as_ref(), activation)

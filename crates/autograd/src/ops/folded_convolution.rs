@@ -33,7 +33,9 @@ pub fn folded_convolution(
     };
     let computed = || -> tensor::Result<Tensor> {
         // Stored values are rounded once, when they have been scaled.
-        let (kernel, scale, bias) = (weight.stored()?, norm.weight.stored()?, norm.bias.stored()?);
+        let kernel = weight.stored()?;
+        let scale = norm.weight.stored()?;
+        let bias = norm.bias.stored()?;
         let norm = Norm { weight: &scale, bias: &bias, mean, variance, epsilon: norm.epsilon };
         folded_convolution::forward(x.tensor(), &kernel, norm, ending, &options)
     };

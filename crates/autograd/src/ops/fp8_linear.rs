@@ -55,7 +55,8 @@ impl Fp8Weight {
             true => Layouts::Missing,
             false => Layouts::Outdated(Quantised::empty(weight.device(), "fp8_weight", sizes, cast)?),
         };
-        let (weight, layouts) = (weight.handle().clone(), RefCell::new(layouts));
+        let weight = weight.handle().clone();
+        let layouts = RefCell::new(layouts);
         Ok(Fp8Weight(Rc::new(Copies { weight, recipe, gradients, layouts })))
     }
 
@@ -227,7 +228,8 @@ fn forward(
     function: Input,
 ) -> tensor::Result<(Tensor, Option<Scaled>, Option<Tensor>)> {
     let Fp8Linear { weight, copies, bias, .. } = layer;
-    let (is_gate, dtype) = (matches!(function, Input::Gated(_)), layer.output_type(x.dtype()));
+    let is_gate = matches!(function, Input::Gated(_));
+    let dtype = layer.output_type(x.dtype());
     let cast = Cast::new(DType::E4m3, copies.0.recipe);
     let keeps = tape.is_recording() && weight.is_trained() && !is_gate;
     let cast = if keeps { cast.transposed() } else { cast };

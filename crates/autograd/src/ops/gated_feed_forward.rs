@@ -131,7 +131,8 @@ impl Rule for GatedFeedForwardRule {
     }
 
     fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
-        let (gradient, is_trained) = (only(outputs)?, self.has_weights());
+        let gradient = only(outputs)?;
+        let is_trained = self.has_weights();
         let [adapter, down_adapter] = &self.weights.adapters;
         let [tensors, down_tensors] = &mut self.tensors;
         let hidden = input_gradient(down_adapter, down_tensors, &gradient, &self.weights.down, true)?;

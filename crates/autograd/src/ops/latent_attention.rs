@@ -45,7 +45,8 @@ impl LatentLayer<'_> {
         let (Some(cache), Some(slot)) = (pass.next(), pass.slot()) else {
             return Err(AutogradError::NoCache);
         };
-        let (qkv, first) = (qkv.tensor(), self.heads.query_columns());
+        let qkv = qkv.tensor();
+        let first = self.heads.query_columns();
         let keys = || -> tensor::Result<Tensor> {
             concatenate(&[&slice(qkv, 2, first, self.heads.rotated)?, latents.tensor()], 2)
         };
@@ -93,7 +94,8 @@ impl LatentLayer<'_> {
         let weight = match self.adapter {
             None => weight,
             Some(adapter) => {
-                let (a, b) = (adapter.a.values(dtype)?, adapter.expansion(weight.shape().rows(), dtype)?);
+                let a = adapter.a.values(dtype)?;
+                let b = adapter.expansion(weight.shape().rows(), dtype)?;
                 let sum = matmul::product(Factor::plain(&b), Factor::plain(&a), Category::Activation)?;
                 ops::add::into(&sum, &weight)?;
                 sum
@@ -105,7 +107,8 @@ impl LatentLayer<'_> {
     /// Queries of latents: the plain columns of each head times the rows of its keys, then the rotated ones.
     fn absorbed(&self, queries: &Tensor, weight: &Tensor) -> tensor::Result<Tensor> {
         let LatentHeads { query, plain, rotated, .. } = self.heads;
-        let (rows, latents) = (queries.shape().rows(), weight.shape().columns());
+        let rows = queries.shape().rows();
+        let latents = weight.shape().columns();
         let heads = queries.reshape([rows, query, plain + rotated])?;
         let own = transpose(&slice(&heads, 2, 0, plain)?, 0, 1)?;
         let absorbed = self.each_head(&own, (weight, 0, plain), latents, false)?;
@@ -117,7 +120,8 @@ impl LatentLayer<'_> {
     /// Values of heads from their mixed latents.
     fn values(&self, mixed: &Tensor, weight: &Tensor) -> tensor::Result<Tensor> {
         let LatentHeads { query, plain, value_width, .. } = self.heads;
-        let (rows, latents) = (mixed.shape().rows(), weight.shape().columns());
+        let rows = mixed.shape().rows();
+        let latents = weight.shape().columns();
         let own = transpose(&mixed.reshape([rows, query, latents])?, 0, 1)?;
         let values = self.each_head(&own, (weight, plain, value_width), value_width, true)?;
         transpose(&values, 0, 1)?.reshape([rows, 1, query * value_width])

@@ -76,7 +76,8 @@ fn residual_block(
     tape.begin(OPERATOR)?;
     let x = residual.tensor();
     let (scale, shift) = named(OPERATOR, values(weight, bias, x.dtype()))?;
-    let (scale, shift) = (&scale, shift.as_ref());
+    let scale = &scale;
+    let shift = shift.as_ref();
     let forward = match &branch {
         Some(branch) => ops::layer_norm::forward_residual(x, branch.tensor(), scale, shift, settings),
         None => ops::layer_norm::forward(x, scale, shift, settings).map(|output| (x.clone(), output)),

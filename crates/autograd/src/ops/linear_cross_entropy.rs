@@ -90,7 +90,8 @@ pub fn linear_cross_entropy(
         }
         (None, _) => return Err(AutogradError::Blocks { expected: 1 }),
     };
-    let (targets, settings) = (targets.clone(), of_rows);
+    let targets = targets.clone();
+    let settings = of_rows;
     tape.record_one(&sources, loss, || LinearCrossEntropyRule {
         heads,
         shards,
@@ -112,7 +113,8 @@ impl LinearCrossEntropyRule {
         wanted: bool,
         matrix: Option<&Target>,
     ) -> Result<Option<Tensor>> {
-        let (operands, statistics) = (self.heads[shard].operands(&self.targets)?, &self.statistics);
+        let operands = self.heads[shard].operands(&self.targets)?;
+        let statistics = &self.statistics;
         let gradients = match &self.shards {
             Some(shards) => {
                 let call = (shards.run(shard), &self.settings);

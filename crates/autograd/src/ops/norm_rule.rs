@@ -79,7 +79,9 @@ impl NormRule {
         let width = gradient.shape().columns();
         let of = |array: &Tensor| array.view(rows.start * width, [rows.len(), width]);
         let per_row = |array: &Tensor| array.view(rows.start, [rows.len()]);
-        let (gradient, x, rstd) = (of(gradient)?, of(&self.x)?, per_row(&self.rstd)?);
+        let gradient = of(gradient)?;
+        let x = of(&self.x)?;
+        let rstd = per_row(&self.rstd)?;
         match &self.mean {
             Some(mean) => {
                 let mean = per_row(mean)?;
@@ -94,7 +96,8 @@ impl NormRule {
     /// `shards` runs are here.
     fn sums_over_shards(&self, shards: usize, weight: &Target, bias: Option<&Target>) -> Result<()> {
         let Some(gradient) = &self.gradient else { return Ok(()) };
-        let (width, rows) = (gradient.shape().columns(), gradient.shape().rows() / shards);
+        let width = gradient.shape().columns();
+        let rows = gradient.shape().rows() / shards;
         let request = Request::new(Category::Workspace, self.operator);
         let arrays = 1 + usize::from(bias.is_some());
         let part = |shard: usize| -> Result<Tensor> {
@@ -134,8 +137,10 @@ impl Rule for NormRule {
         // Without a gradient of the normalised values, the input's gradient is the sum's.
         let Some(gradient) = normalised else { return Ok(wanted.iter().map(|_| sum.clone()).collect()) };
         let input = if wanted.contains(&true) {
-            let (x, weight) = (&self.x, &self.weight.values(gradient.dtype())?);
-            let (sum, rstd) = (sum.as_ref(), &self.rstd);
+            let x = &self.x;
+            let weight = &self.weight.values(gradient.dtype())?;
+            let sum = sum.as_ref();
+            let rstd = &self.rstd;
             Some(match &self.mean {
                 Some(mean) => {
                     ops::layer_norm::backward_input(&gradient, sum, x, weight, mean, rstd, self.measures)?

@@ -75,7 +75,8 @@ pub fn pair(tape: &Tape, a: Var, b: Var, function: Pair) -> Result<Var> {
         let [a, b] = autocast(tape, "pair", [a, b])?;
         tape.begin("pair")?;
         let output = named("pair", pointwise::pair(a.tensor(), b.tensor(), function))?;
-        let (sources, shapes) = ([a.source(), b.source()], [a.tensor().shape(), b.tensor().shape()]);
+        let sources = [a.source(), b.source()];
+        let shapes = [a.tensor().shape(), b.tensor().shape()];
         let operands = match function {
             Pair::Add | Pair::Subtract => None,
             Pair::Multiply | Pair::Divide => Some([a.into_tensor(), b.into_tensor()]),

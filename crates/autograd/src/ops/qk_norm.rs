@@ -85,8 +85,11 @@ impl Rule for QkNormRule {
     fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
         let gradient = only(outputs)?;
         let Some((qkv, rstd)) = self.saved.take() else { return Ok(vec![None]) };
-        let (values, angles) = (self.weights.values(qkv.dtype())?, self.rotary.angles());
-        let (weights, heads, measures) = (operands(&values), self.heads, self.rotary.measures);
+        let values = self.weights.values(qkv.dtype())?;
+        let angles = self.rotary.angles();
+        let weights = operands(&values);
+        let heads = self.heads;
+        let measures = self.rotary.measures;
         let gradients =
             ops::qk_norm::backward_input(gradient, &qkv, &rstd, heads, weights, angles, measures)?;
         self.sums = self.has_weights().then(|| (gradients.sums, qkv.dtype()));

@@ -119,7 +119,8 @@ pub fn split(tape: &Tape, x: Var, axis: usize, lengths: &[usize]) -> Result<Vec<
 fn joined(parts: ValueGradients, axis: usize, shapes: &[Shape]) -> Result<Tensor> {
     let first = parts.iter().flatten().next().ok_or(AutogradError::NotRecorded)?;
     let is_wide = parts.iter().flatten().any(|part| part.dtype() == DType::F32);
-    let (device, dtype) = (first.device(), if is_wide { DType::F32 } else { first.dtype() });
+    let device = first.device();
+    let dtype = if is_wide { DType::F32 } else { first.dtype() };
     let request = Request::new(Category::ActivationGradient, "split");
     let of_type = |(part, shape): (&Option<Tensor>, &Shape)| match part {
         Some(part) if part.dtype() == dtype => Ok(part.clone()),

@@ -72,7 +72,8 @@ impl Rule for RouterRule {
     }
 
     fn backward_input(&mut self, outputs: ValueGradients, wanted: &[bool]) -> Result<ValueGradients> {
-        let (gradient, weight) = (only(outputs)?, &self.weights.weight);
+        let gradient = only(outputs)?;
+        let weight = &self.weights.weight;
         let input = || {
             let dtype = if weight.copies() > 0 { DType::F32 } else { self.x.dtype() };
             kernel::backward_input(&gradient, &weight.values(self.x.dtype())?, self.x.shape(), dtype)

@@ -54,9 +54,12 @@ pub fn row_linear(tape: &Tape, x: Var, weight: &Weight) -> Result<Var> {
 
 /// Multiplies each of `runs` equal runs of rows by `factor`.
 fn each_run(x: &Tensor, runs: usize, factor: Factor<'_>, category: Category) -> tensor::Result<Tensor> {
-    let (shape, dims) = (x.shape(), factor.tensor.shape());
+    let shape = x.shape();
+    let dims = factor.tensor.shape();
     let columns = if factor.transposed { dims.rows() } else { dims.columns() };
-    let (rows, inner, axis) = (shape.rows() / runs, shape.columns(), shape.dims().len() - 1);
+    let rows = shape.rows() / runs;
+    let inner = shape.columns();
+    let axis = shape.dims().len() - 1;
     let shape = shape.with(axis, columns).unwrap_or(shape);
     let output = Tensor::empty(x.device(), shape, x.dtype(), Request::new(category, OPERATOR))?;
     for run in 0..runs {
@@ -98,7 +101,8 @@ impl Rule for RowLinearRule {
         };
         let part = |run: usize| -> Result<Tensor> {
             let of = |array: &Tensor| {
-                let (rows, columns) = (array.shape().rows() / runs, array.shape().columns());
+                let rows = array.shape().rows() / runs;
+                let columns = array.shape().columns();
                 array.view(run * rows * columns, [rows, columns])
             };
             let request = Request::new(Category::Workspace, OPERATOR);

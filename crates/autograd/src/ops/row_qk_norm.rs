@@ -84,7 +84,8 @@ fn one_piece(
     autocast_all(tape, OPERATOR, &mut qkv)?;
     tape.begin(OPERATOR)?;
     let sources: Vec<Source> = qkv.iter().map(Var::block_source).collect();
-    let (mut shards, mut values) = (Vec::with_capacity(qkv.len()), Vec::with_capacity(qkv.len()));
+    let mut shards = Vec::with_capacity(qkv.len());
+    let mut values = Vec::with_capacity(qkv.len());
     for (qkv, weights) in qkv.into_iter().zip(weights) {
         let [queries, keys, of_values] = named(OPERATOR, divided(qkv.tensor(), heads))?;
         shards.push(ShardNorm { weights: weights.clone(), parts: [queries, keys], gradients: None });
@@ -192,7 +193,9 @@ impl ShardNorm {
     ) -> Result<Tensor> {
         let gradients = self.gradients.as_ref().ok_or(AutogradError::NotRecorded)?;
         let input = |part: usize| {
-            let (dy, x, rstd) = (&gradients[part], &self.parts[part], &rstd[part]);
+            let dy = &gradients[part];
+            let x = &self.parts[part];
+            let rstd = &rstd[part];
             let weight = &self.weight(part).values(x.dtype())?;
             match sums {
                 None => rms_norm::backward_input(dy, None, x, weight, rstd, false),
@@ -222,7 +225,8 @@ impl Rule for RowQkNormRule {
     }
 
     fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
-        let (mut values, mut products) = (Vec::with_capacity(self.shards.len()), Vec::new());
+        let mut values = Vec::with_capacity(self.shards.len());
+        let mut products = Vec::new();
         for (shard, gradient) in self.shards.iter_mut().zip(outputs) {
             let gradient = gradient.ok_or(AutogradError::NotRecorded)?;
             let [queries, keys, of_values] = divided(&gradient, self.heads)?;

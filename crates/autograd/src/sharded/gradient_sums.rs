@@ -112,7 +112,8 @@ impl GradientSums {
         if !uses.iter().all(is_complete) {
             return Ok(Vec::new());
         }
-        let (mut weights, mut gradients) = (Vec::with_capacity(uses.len()), Vec::with_capacity(uses.len()));
+        let mut weights = Vec::with_capacity(uses.len());
+        let mut gradients = Vec::with_capacity(uses.len());
         for use_id in uses {
             let Some(copies) = self.copies.remove(&(use_id, piece)) else { continue };
             weights.push((use_id, copies.weight));
@@ -132,13 +133,14 @@ impl GradientSums {
     fn sum_of_pieces(&mut self, use_id: UseId, piece: usize) -> Result<Option<(Target, Tensor)>> {
         let Some(sums) = self.uses.get_mut(&use_id) else { return Ok(None) };
         let Some(mut sum) = sums.begun.take() else { return Ok(None) };
-        let (mut level, mut number) = (0, piece);
+        let mut level = 0;
+        let mut number = piece;
         while 1 << level < self.pieces {
             let Some(other) = sums.subtrees.remove(&(level, number ^ 1)) else {
                 sums.subtrees.insert((level, number), sum);
                 return Ok(None);
             };
-            let (first, second) = if number % 2 == 0 { (sum, other) } else { (other, sum) };
+            let (first, second) = if number.is_multiple_of(2) { (sum, other) } else { (other, sum) };
             ops::add::into(&first, &second)?;
             (sum, level, number) = (first, level + 1, number / 2);
         }
@@ -200,7 +202,8 @@ impl BlockSink<'_> {
             }
         };
         // Each sum is rounded to the gradient's type, as those of lanes are.
-        let (dtype, request) = (sums.target.tensor.dtype(), Request::new(Category::Gradient, OPERATOR));
+        let dtype = sums.target.tensor.dtype();
+        let request = Request::new(Category::Gradient, OPERATOR);
         let tensor = Tensor::empty(weight.device(), weight.shape(), dtype, request)?;
         sums.begun = Some(tensor.clone());
         Ok(Target { tensor, accumulate: false })

@@ -90,7 +90,8 @@ pub(crate) fn map_all<T: FromBlocks, E: From<AutogradError>>(
     if operands.iter().any(|operand| operand.blocks() != count && operand.wants_gradient()) {
         return Err(AutogradError::Blocks { expected: count }.into());
     }
-    let (outer, pieces) = (tape.block(), pieces_of(tape, placements));
+    let outer = tape.block();
+    let pieces = pieces_of(tape, placements);
     let block = |index: usize| BlockIndex {
         shard: outer
             .filter(|_| count == pieces.unwrap_or(1))

@@ -96,7 +96,8 @@ impl TensorRanks {
     pub(crate) fn rows_here(&self, all: &Tensor) -> Shape {
         match &self.group {
             Some(group) if self.shards_rows => {
-                let (rows, columns) = (all.shape().rows(), all.shape().columns());
+                let rows = all.shape().rows();
+                let columns = all.shape().columns();
                 [rows / group.world_size(), columns].into()
             }
             _ => all.shape(),

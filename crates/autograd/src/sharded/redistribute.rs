@@ -53,7 +53,8 @@ impl Var {
 /// Joins the columns of all `shards`, of which `parts` are here.
 fn join_columns(tape: &Tape, parts: Vec<Var>, shards: usize) -> Result<Var> {
     let shape = parts.first().ok_or(AutogradError::NotRecorded)?.tensor().shape();
-    let (rows, columns) = (shape.rows(), shape.columns());
+    let rows = shape.rows();
+    let columns = shape.columns();
     let flat = parts.into_iter().map(|part| ops::reshape(tape, part, [rows, columns]));
     let flat = flat.collect::<Result<Vec<_>>>()?;
     let all = ops::all_gather(tape, ops::concatenate(tape, &flat, 0)?, Axis::Tensor)?;

@@ -104,7 +104,8 @@ impl Rule for PieceRule {
                 Ok(vec![Some(joined(pieces.ok_or(AutogradError::NotRecorded)?, request)?)])
             }
             PieceRule::Join(parts) => {
-                let (gradient, parts) = (only(outputs)?, *parts);
+                let gradient = only(outputs)?;
+                let parts = *parts;
                 (0..parts).map(|index| part(&gradient, index, parts).map(Some)).collect()
             }
             PieceRule::Sum(parts) => Ok(vec![Some(only(outputs)?); *parts]),

@@ -73,8 +73,10 @@ fn copy_to_shards(tape: &Tape, x: Var, shards: usize) -> Result<Vec<Var>> {
         _ => None,
     };
     let ranks = TensorRanks::new(tape, time.is_some());
-    let (source, x) = (x.block_source(), x.into_tensor());
-    let (shape, dtype) = (x.shape(), x.dtype());
+    let source = x.block_source();
+    let x = x.into_tensor();
+    let shape = x.shape();
+    let dtype = x.dtype();
     let all = ranks.gather_rows(&x, Request::new(Category::Activation, COPY))?;
     let all = match time {
         Some(time) if all.shape() != shape => {
@@ -130,7 +132,8 @@ fn sum_shards(
     shards_rows: bool,
 ) -> Result<Var> {
     tape.begin(SUM)?;
-    let (ranks, shards) = (TensorRanks::new(tape, shards_rows), parts.len());
+    let ranks = TensorRanks::new(tape, shards_rows);
+    let shards = parts.len();
     let dtype = tape.pass().autocast.as_ref().map_or(dtype, |autocast| autocast.half);
     let sources: Vec<Source> = parts.iter().map(Var::block_source).collect();
     let parts: Vec<Tensor> = parts.into_iter().map(Var::into_tensor).collect();

@@ -53,7 +53,8 @@ pub(super) struct MeasuredModel {
 
 impl MeasuredModel {
     pub(super) fn config(&self) -> Result<RunConfig> {
-        let (samples, all) = (self.samples, self.samples * self.micro_batches);
+        let samples = self.samples;
+        let all = self.samples * self.micro_batches;
         let graphs = if self.graphs { "auto" } else { "off" };
         // The learning rate changes in every step, so that every step copies it to the device.
         let text = format!(
@@ -110,7 +111,8 @@ impl Steps {
         // Several micro-batches add gradients up, as most runs do.
         let micro_batches = if model == RESNET { 1 } else { 2 };
         let step = |samples: &usize| {
-            let (keys, samples) = (keys.clone(), *samples);
+            let keys = keys.clone();
+            let samples = *samples;
             MeasuredModel { model, keys, samples, micro_batches, graphs: true }
         };
         self.0.extend(samples.iter().map(step));

@@ -138,7 +138,8 @@ fn epoch(
     // As in a program with variables, output and loss outlive the graph.
     let output = prediction.tensor().clone();
     let loss = model.loss(&tape, prediction, targets, 1.0)?;
-    let (with_loss, value) = (now(), loss.tensor().clone());
+    let with_loss = now();
+    let value = loss.tensor().clone();
     let mut gradients = Gradients::default();
     tape.backward(loss, &mut gradients)?;
     let backward = now();

@@ -109,7 +109,8 @@ impl<'a> Taken<'a> {
     }
 
     pub(super) fn now(&self) -> Bytes {
-        let (now, start) = (Bytes::of(self.device), self.start);
+        let now = Bytes::of(self.device);
+        let start = self.start;
         Bytes {
             allocated: now.allocated - start.allocated,
             reserved: now.reserved.saturating_sub(start.reserved),

@@ -96,14 +96,17 @@ impl Operands {
             EpilogueKind::BiasGradient => (m, 0),
         };
         let tensor = |elements, dtype| noise.tensor(device, elements, dtype);
-        let (a, b) = (tensor(m * k, a)?, tensor(k * n, b)?);
+        let a = tensor(m * k, a)?;
+        let b = tensor(k * n, b)?;
         let scales = match key.scaling {
             Scaling::None => [0, 0],
             Scaling::Tensor { .. } => [1, 1],
             Scaling::Outer { .. } => [m, n],
         };
         let [left, right] = scales.map(|count| tensor(count, DType::F32));
-        let (bias, pre, out) = (tensor(bias, out)?, tensor(pre, out)?, tensor(m * n, out)?);
+        let bias = tensor(bias, out)?;
+        let pre = tensor(pre, out)?;
+        let out = tensor(m * n, out)?;
         Ok(Operands { a, b, bias, pre, out, scales: [left?, right?] })
     }
 
@@ -121,7 +124,8 @@ impl Operands {
             EpilogueKind::GeluGradient => Epilogue::GeluGradient { pre: pre.region() },
             EpilogueKind::BiasGradient => Epilogue::BiasGradient(bias.region()),
         };
-        let (a, b) = (operand(a, key.transposed[0]), operand(b, key.transposed[1]));
+        let a = operand(a, key.transposed[0]);
+        let b = operand(b, key.transposed[1]);
         let [a, b] =
             [(a, &scales[0]), (b, &scales[1])].map(|(operand, scales)| scaled(operand, key.scaling, scales));
         let out = operand(out, false);

@@ -81,7 +81,9 @@ const SMALLEST_ELEMENT: usize = 2;
 /// Checks that every region lies inside its buffer and has whole elements of `size` bytes.
 fn check_regions(caller: Caller, size: usize, regions: &[Region<'_>]) -> Result<()> {
     for region in regions {
-        let (bytes, offset, all) = (region.bytes, region.offset, region.buffer.bytes());
+        let bytes = region.bytes;
+        let offset = region.offset;
+        let all = region.buffer.bytes();
         if offset.checked_add(bytes).is_none_or(|end| end > all) {
             return caller
                 .refuse(format!("{bytes} bytes from byte {offset} are not inside a buffer of {all} bytes"));
@@ -124,7 +126,8 @@ fn check_parts(caller: Caller, size: usize, part: Region<'_>, whole: Region<'_>)
     if part.bytes.checked_mul(size) == Some(whole.bytes) {
         return Ok(());
     }
-    let (part, whole) = (part.bytes, whole.bytes);
+    let part = part.bytes;
+    let whole = whole.bytes;
     caller.refuse(format!("{whole} bytes are not {size} times {part} bytes"))
 }
 

@@ -39,7 +39,8 @@ impl Collective<Region<'_>> {
             Collective::SumShared { sums, tree, .. } => {
                 // Shards of all parts are exchanged, and gathered where every rank gets the whole sum.
                 let own = tree.parts_of(rank).len();
-                let (sent, received) = (own * (size - 1), tree.parts() - own);
+                let sent = own * (size - 1);
+                let received = tree.parts() - own;
                 for sum in sums {
                     let shard = sum.region.bytes / size;
                     let exchanged =

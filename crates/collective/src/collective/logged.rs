@@ -17,7 +17,8 @@ impl Collective<Region<'_>> {
         let in_world = |peers: &[PeerRegion<'_>]| -> Vec<(usize, u64)> {
             peers.iter().map(|(peer, region)| (members[*peer], region.bytes as u64)).collect()
         };
-        let (sends, receives) = (in_world(&sends), in_world(&receives));
+        let sends = in_world(&sends);
+        let receives = in_world(&receives);
         let is_own_or_peer = |other: &usize| {
             *other == members[rank] || sends.iter().chain(&receives).any(|(peer, _)| peer == other)
         };

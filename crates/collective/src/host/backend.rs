@@ -29,7 +29,8 @@ impl<L: Link> HostBackend<L> {
 
     /// Runs a collective of all ranks.
     fn collective(&mut self, caller: Caller, collective: &Collective<Region<'_>>) -> Result<Moved> {
-        let (rank, ranks) = (self.link.rank(), self.link.world_size());
+        let rank = self.link.rank();
+        let ranks = self.link.world_size();
         let signature = collective.signature(caller.call);
         begin(&mut self.link, &signature)?;
         match *collective {
@@ -54,7 +55,8 @@ impl<L: Link> HostBackend<L> {
     }
 
     fn all_reduce(&mut self, signature: Signature, region: Region<'_>, dtype: DType) -> Result<Moved> {
-        let (rank, ranks) = (self.link.rank(), self.link.world_size());
+        let rank = self.link.rank();
+        let ranks = self.link.world_size();
         if ranks == 1 {
             return Ok(Moved::default());
         }
@@ -112,7 +114,8 @@ impl<L: Link> GroupBackend for HostBackend<L> {
             false => self.collective(call.caller, call.collective)?,
         };
         if cfg!(debug_assertions) {
-            let (rank, ranks) = (self.link.rank(), self.link.world_size());
+            let rank = self.link.rank();
+            let ranks = self.link.world_size();
             call.collective.count(rank, ranks, |kind, counted| {
                 debug_assert_eq!(moved, counted, "bytes of rank {rank} of {ranks} in {}", kind.name());
             });

@@ -22,7 +22,8 @@ use crate::payload::PayloadPool;
 /// # Errors
 /// A rank has failed, or is in another call.
 pub(crate) fn begin<L: Link>(link: &mut L, signature: &Signature) -> Result<Call> {
-    let (rank, call) = (link.world_rank(link.rank()), signature.call);
+    let rank = link.world_rank(link.rank());
+    let call = signature.call;
     if let Some(failure) = link.failure() {
         return Err(CollectiveError::failed(rank, call, failure));
     }
@@ -41,7 +42,8 @@ pub(crate) fn same_groups<L: Link>(
     caller: Caller,
     groups: &[Vec<usize>],
 ) -> Result<()> {
-    let (rank, mine) = (link.rank(), format!("{groups:?}"));
+    let rank = link.rank();
+    let mine = format!("{groups:?}");
     let mut theirs = vec![Vec::new(); link.world_size()];
     let mut transfers = Transfers::new(caller.call);
     for (peer, bytes) in theirs.iter_mut().enumerate().filter(|(peer, _)| *peer != rank) {
@@ -59,7 +61,8 @@ pub(crate) fn same_groups<L: Link>(
 /// Returns once every rank has arrived. After rounds of distance 1, 2, 4, … below the world size, every rank
 /// has a message from every other (the dissemination barrier of Hensgen, Finkel and Manber, 1988).
 pub(crate) fn barrier<L: Link>(link: &mut L, pool: &mut PayloadPool, signature: Signature) -> Result<()> {
-    let (rank, world_size) = (link.rank(), link.world_size());
+    let rank = link.rank();
+    let world_size = link.world_size();
     let mut nothing = Vec::new();
     let mut distance = 1;
     while distance < world_size {

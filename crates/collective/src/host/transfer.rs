@@ -69,7 +69,8 @@ impl<'a> Transfers<'a> {
     /// # Errors
     /// A failed peer, a mismatch, or a peer that is silent for a whole timeout.
     pub(crate) fn run<L: Link>(mut self, link: &mut L, pool: &mut PayloadPool) -> Result<Moved> {
-        let (rank, timeout) = (link.world_rank(link.rank()), link.timeout());
+        let rank = link.world_rank(link.rank());
+        let timeout = link.timeout();
         let mut moved = Moved::default();
         let mut deadline = Instant::now() + timeout;
         let mut notice = Some(Instant::now() + NOTICE);
@@ -145,7 +146,9 @@ impl<'a> Transfers<'a> {
             Some(Absent::Silent(peer)) => peer,
             None => awaited.unwrap_or(link.rank()),
         };
-        let (call, peer, waited) = (self.call, link.world_rank(peer), link.timeout());
+        let call = self.call;
+        let peer = link.world_rank(peer);
+        let waited = link.timeout();
         CollectiveError::Timeout { rank, call, peer, waited }
     }
 

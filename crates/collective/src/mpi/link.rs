@@ -102,7 +102,8 @@ impl MpiLink {
         let mut first = self.headers.take(HEADER_BYTES + inline);
         first.bytes_mut()[..HEADER_BYTES].copy_from_slice(bytemuck::bytes_of(&header));
         first.bytes_mut()[HEADER_BYTES..].copy_from_slice(&bytes[..inline]);
-        let (member, traffic) = (self.members[to], &self.library.traffic);
+        let member = self.members[to];
+        let traffic = &self.library.traffic;
         let sends = &mut self.peers[to].sends;
         sends.push_back(traffic.send(first, member, self.tags.header)?);
         if payload.bytes().len() > inline {

@@ -69,7 +69,8 @@ impl From<Fault> for StartError {
 /// MPI was started before or fails, or another rank does not arrive.
 pub fn start(timeout: Duration) -> Result<(World, Communicator), StartError> {
     let late = move || {
-        let (seconds, why) = (timeout.as_secs(), siblings::why_incomplete());
+        let seconds = timeout.as_secs();
+        let why = siblings::why_incomplete();
         format!("the ranks of the job did not all start within {seconds} s: {why}")
     };
     let deadline = Deadline::start(timeout, siblings::own_rank(), "all ranks of the job to start", late);
@@ -81,7 +82,8 @@ pub fn start(timeout: Duration) -> Result<(World, Communicator), StartError> {
         return Err(StartError::Threads);
     }
     let world = universe.world();
-    let (rank, size) = (world.rank() as usize, world.size() as usize);
+    let rank = world.rank() as usize;
+    let size = world.size() as usize;
     let neighbours = world.split_shared(world.rank());
     let local = (neighbours.rank() as usize, neighbours.size() as usize);
     let processors = system::threads::processors();

@@ -42,7 +42,8 @@ impl Channel {
     /// The largest tag; every MPI has at least 32767, most have many more.
     pub(crate) fn greatest_tag(&self) -> i32 {
         let (mut value, mut flag): (*mut c_int, c_int) = (std::ptr::null_mut(), 0);
-        let (key, into) = (ffi::MPI_TAG_UB as c_int, (&raw mut value).cast());
+        let key = ffi::MPI_TAG_UB as c_int;
+        let into = (&raw mut value).cast();
         // SAFETY: for this key MPI writes the address of an integer of its own.
         let code = unsafe { ffi::MPI_Comm_get_attr(self.0.as_raw(), key, into, &raw mut flag) };
         if code != ffi::MPI_SUCCESS as c_int || flag == 0 || value.is_null() {

@@ -154,7 +154,8 @@ impl NcclBackend {
     fn split_off(&self, call: Call, comm_index: usize, group: &SplitGroup) -> Result<Option<usize>> {
         let comm = self.shared.comm(comm_index, call)?;
         let several = group.members.len() > 1;
-        let (part, colour) = (Comm::empty(), several.then_some((group.number, group.rank)));
+        let part = Comm::empty();
+        let colour = several.then_some((group.number, group.rank));
         // The communicator is registered before it is created, so that its creation can be aborted.
         let comm_index = several.then(|| self.shared.keep(part));
         self.shared.patiently(|| {
@@ -207,7 +208,8 @@ impl GroupBackend for NcclBackend {
     }
 
     fn enqueue(&mut self, call: &GroupCall<'_>) -> Result<()> {
-        let (caller, stream) = (call.caller, call.stream);
+        let caller = call.caller;
+        let stream = call.stream;
         self.shared.begins(caller.call, &self.others);
         match call.collective {
             Collective::Send { .. } | Collective::Receive { .. } | Collective::Exchange { .. } => {
@@ -255,7 +257,8 @@ impl GroupBackend for NcclBackend {
             None => None,
         };
         let members = own.members.iter().map(|member| self.members[*member]).collect();
-        let (shared, scratch) = (Rc::clone(&self.shared), Rc::clone(&self.scratch));
+        let shared = Rc::clone(&self.shared);
+        let scratch = Rc::clone(&self.scratch);
         Ok(Box::new(NcclBackend::new(shared, self.device.clone(), comm_index, own.rank, members, scratch)))
     }
 

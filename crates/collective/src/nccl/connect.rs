@@ -48,7 +48,8 @@ pub(crate) fn connect(
     timeout: Duration,
     scratch: Rc<Buffer>,
 ) -> Result<Box<dyn GroupBackend>> {
-    let (rank, world_size) = (control.rank(), control.world_size());
+    let rank = control.rank();
+    let world_size = control.world_size();
     device.make_current().map_err(CollectiveError::device(rank, CALL))?;
     // Running work would delay the connections, and this is the first time that ranks wait for each other.
     device.synchronize().map_err(CollectiveError::device(rank, CALL))?;
@@ -56,7 +57,8 @@ pub(crate) fn connect(
     let id = agree(rank, &printed)?;
     let calls = CallThread::start().map_err(|fault| failed(rank, rank, fault))?;
     let shared = Rc::new(Shared::new(rank, world_size, timeout, control.watch(), calls));
-    let (comm, make_current) = (Comm::empty(), device.make_current_elsewhere());
+    let comm = Comm::empty();
+    let make_current = device.make_current_elsewhere();
     // The communicator is registered before it is created, so that its creation can be aborted.
     let comm_index = shared.keep(comm);
     let meet = move || {
@@ -89,7 +91,8 @@ impl Report {
         }
         let reported = raw::version().and_then(|version| {
             if version < OLDEST {
-                let (have, needed) = (version_text(version), version_text(OLDEST));
+                let have = version_text(version);
+                let needed = version_text(OLDEST);
                 return Err(Fault { code: 0, text: format!("it is version {have}; {needed} is needed") });
             }
             let id = if rank == 0 { Some(raw::unique_id()?) } else { None };
@@ -144,7 +147,8 @@ fn agree(rank: usize, reports: &[Vec<u8>]) -> Result<Id> {
         };
         let (theirs, _) = *first.get_or_insert((version, id));
         if theirs != version {
-            let (mine, theirs) = (version_text(version), version_text(theirs));
+            let mine = version_text(version);
+            let theirs = version_text(theirs);
             return Err(failed(
                 who,
                 Fault { code: 0, text: format!("it is version {mine}, but {theirs} on rank 0") },

@@ -23,7 +23,8 @@ pub(super) fn end(comms: &[Comm], ending: &Ending, patience: Duration) {
         return;
     }
     let (done, over) = mpsc::channel();
-    let (thread_comms, thread_ending) = (comms.to_vec(), ending.clone());
+    let thread_comms = comms.to_vec();
+    let thread_ending = ending.clone();
     let started = threads::spawn("nccl-end", move || {
         end_here(&thread_comms, &thread_ending, patience);
         // The receiver may have stopped.

@@ -101,7 +101,8 @@ impl Comm {
     pub(super) fn meet(&self, rank: usize, world_size: usize, id: &Id) -> Result<()> {
         let id = sys::ncclUniqueId { internal: id.map(|byte| byte as c_char) };
         let mut config = config();
-        let (world_size, rank) = (number(world_size)?, number(rank)?);
+        let world_size = number(world_size)?;
+        let rank = number(rank)?;
         // SAFETY: the slot lives as long as the process, the configuration until the call has copied it.
         let met =
             unsafe { sys::ncclCommInitRankConfig(self.slot.as_ptr(), world_size, id, rank, &raw mut config) };
@@ -167,7 +168,8 @@ impl Comm {
             },
             // SAFETY: as above.
             Collective::Broadcast { root, region } => unsafe {
-                let (at, root) = (pointer(region), number(root)?);
+                let at = pointer(region);
+                let root = number(root)?;
                 sys::ncclBroadcast(at, at, region.bytes, BYTES, root, comm, stream)
             },
             // SAFETY: as above.

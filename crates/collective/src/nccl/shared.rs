@@ -284,7 +284,8 @@ impl Shared {
         let comms: Vec<Comm> = self.comms.borrow_mut().iter_mut().filter_map(Option::take).collect();
         ending::end(&comms, &self.abort(), ABORTING);
         if let End::Late { peer: Some(peer), waited } = end {
-            let (call, waited) = (self.begun.borrow().call, waited.as_secs_f64());
+            let call = self.begun.borrow().call;
+            let waited = waited.as_secs_f64();
             let reason = format!("it did not answer rank {} within {waited:.1} s, in {call}", self.rank);
             self.watch.liveness().lost(peer, &reason);
         }

@@ -57,7 +57,8 @@ pub(super) fn connect(
     let agreed = decoded(&verdicts, Offer::decode).and_then(|all| agreed(all, |offer| &offer.trouble));
     // Mappings are dropped before other ranks unmap or free the memory; nothing uses them.
     Ok(agreed.and(mapped).map(|gpus| {
-        let (rank, ranks) = (gpus.rank, gpus.memory.len());
+        let rank = gpus.rank;
+        let ranks = gpus.memory.len();
         PeerWindow::new(gpus, (rank, ranks), options.method, options.layout)
     }))
 }
@@ -170,12 +171,14 @@ impl Own {
 
     /// Creates the message with which others map this rank's regions.
     fn offer(&mut self, group: &NcclBackend, regions: &[Region<'_>], peers: &[Peer]) -> Attempt<Offer> {
-        let (device, printed) = (group.device(), |error: DeviceError| error.to_string());
+        let device = group.device();
+        let printed = |error: DeviceError| error.to_string();
         self.extents = device.extents(regions).map_err(printed)?;
         let elsewhere = peers.iter().any(|peer| !peer.same_process);
         let mut offered = Vec::new();
         for extent in &self.extents {
-            let (mut number, mut name) = (0, None);
+            let mut number = 0;
+            let mut name = None;
             if extent.is_page {
                 let page = device.hold_page(extent).map_err(printed)?;
                 number = page.number();
@@ -198,7 +201,8 @@ impl Own {
         blocks: u32,
         sums: SumKernels,
     ) -> Attempt<Gpus> {
-        let (device, rank) = (group.device(), group.rank());
+        let device = group.device();
+        let rank = group.rank();
         let printed = |error: DeviceError| error.to_string();
         let mut memory: Vec<PeerMemory> = peers.iter().map(|_| PeerMemory::new(device)).collect();
         memory[rank] = PeerMemory::own(device, &self.extents);
@@ -251,7 +255,8 @@ impl Own {
         offers: &[Offer],
         memory: &mut [PeerMemory],
     ) -> Attempt<Vec<File>> {
-        let (rank, deadline) = (group.rank(), Instant::now() + PATIENCE);
+        let rank = group.rank();
+        let deadline = Instant::now() + PATIENCE;
         let printed = |error: std::io::Error| format!("passing files between ranks of this host: {error}");
         let (Some(post), Some(own)) = (self.post.take(), self.signals.take()) else {
             return Err("no file was prepared".to_owned());

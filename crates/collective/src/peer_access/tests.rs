@@ -145,7 +145,8 @@ fn rounds(
     seed: u64,
     first: u32,
 ) {
-    let (ranks, own_parts) = (tree.ranks(), tree.parts_of(rank));
+    let ranks = tree.ranks();
+    let own_parts = tree.parts_of(rank);
     let engine = Host { memory, rank, pace: seed.wrapping_add(rank as u64) };
     let window = PeerWindow::new(engine, (rank, ranks), method, LAYOUT);
     let mut window = PeerWindow { meetings: first, ..window };
@@ -160,7 +161,8 @@ fn rounds(
             let regions = 1 + round % 2;
             let sum = |region: usize| {
                 let everywhere = everywhere || region == 1;
-                let (scratch, dtype) = (nothing, DType::F32);
+                let scratch = nothing;
+                let dtype = DType::F32;
                 let sum = SharedSum { region: nothing, scratch, dtype, everywhere };
                 (whole(region), sum)
             };
@@ -213,7 +215,8 @@ proptest! {
         let memory = Memory::new(ranks, &vec![shard * ranks; COMMON * most], first);
         std::thread::scope(|scope| {
             for rank in 0..ranks {
-                let (memory, tree) = (&memory, &tree);
+                let memory = &memory;
+                let tree = &tree;
                 scope.spawn(move || rounds(memory, rank, tree, method, shard, seed, first));
             }
         });
@@ -225,7 +228,8 @@ fn ranges_divide_only_into_whole_vectors_per_rank() {
     let memory = Memory::new(4, &[], 0);
     let host = Host { memory: &memory, rank: 0, pace: 0 };
     let window = PeerWindow::new(host, (0, 4), PeerMethod::Kernel, SharedLayout { common: 2, summed: 1 });
-    let (tree, several) = (RankTree::balanced(4), RankTree::of_runs(5, [0..2, 2..3, 3..4, 4..5]).unwrap());
+    let tree = RankTree::balanced(4);
+    let several = RankTree::of_runs(5, [0..2, 2..3, 3..4, 4..5]).unwrap();
     assert!(several.has_one_part_each() && !several.tree().is_balanced());
     for (offset, bytes, divides) in
         [(0, 64, true), (16, 128, true), (8, 64, false), (0, 72, false), (0, 48, false), (0, 0, true)]

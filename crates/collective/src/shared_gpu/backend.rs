@@ -55,7 +55,8 @@ impl<L: Link, E: Engine> SharedGpuBackend<L, E> {
         stream: StreamKind,
         work: impl FnOnce(&E, &[Span]) -> device::Result<()>,
     ) -> Result<()> {
-        let (rank, ranks) = (self.tickets.rank(), self.tickets.world_size());
+        let rank = self.tickets.rank();
+        let ranks = self.tickets.world_size();
         let peers = || (0..ranks).filter(|peer| *peer != rank);
         let signature = Signature::new(caller.call);
         let gives: Vec<_> = peers().map(|peer| Give { peer, signature, span }).collect();
@@ -75,8 +76,10 @@ impl<L: Link, E: Engine> SharedGpuBackend<L, E> {
         region: Region<'_>,
         stream: StreamKind,
     ) -> Result<()> {
-        let (rank, ranks) = (self.tickets.rank(), self.tickets.world_size());
-        let (signature, span) = (Signature::new(caller.call), span_of(region));
+        let rank = self.tickets.rank();
+        let ranks = self.tickets.world_size();
+        let signature = Signature::new(caller.call);
+        let span = span_of(region);
         if rank == root {
             let peers = (0..ranks).filter(|peer| *peer != root);
             let gives: Vec<_> = peers.map(|peer| Give { peer, signature, span }).collect();
@@ -89,11 +92,13 @@ impl<L: Link, E: Engine> SharedGpuBackend<L, E> {
     /// Runs sends and receives between pairs of ranks.
     pub(super) fn transfer(&mut self, call: &GroupCall<'_>) -> Result<()> {
         let give = |message: &NumberedMessage<'_>| {
-            let (signature, span) = (message.signature(), span_of(message.region));
+            let signature = message.signature();
+            let span = span_of(message.region);
             Give { peer: message.peer, signature, span }
         };
         let take = |message: &NumberedMessage<'_>| {
-            let (signature, bytes) = (message.signature(), message.region.bytes);
+            let signature = message.signature();
+            let bytes = message.region.bytes;
             Take { peer: message.peer, signature, bytes }
         };
         let gives: Vec<_> = call.sends.iter().map(give).collect();
@@ -119,7 +124,8 @@ impl<L: Link, E: Engine> SharedGpuBackend<L, E> {
         work: impl FnOnce(&E, &[Span]) -> device::Result<()>,
     ) -> Result<()> {
         let refused = |source| caller.device_error(source);
-        let (engine, offers) = (Rc::clone(&self.engine), Arc::clone(&self.offers));
+        let engine = Rc::clone(&self.engine);
+        let offers = Arc::clone(&self.offers);
         let ready = Arc::new(engine.record(stream).map_err(refused)?);
         let mut offered = offers.offer(gives.iter().map(|give| give.span), &ready);
         let met = self.exchange_tickets(caller, (gives, &offered), takes).and_then(|peer_offers| {

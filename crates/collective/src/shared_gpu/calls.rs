@@ -26,7 +26,8 @@ impl<L: Link, E: Engine> SharedGpuBackend<L, E> {
         dtype: DType,
         stream: StreamKind,
     ) -> Result<()> {
-        let (rank, ranks) = (self.tickets.rank(), self.tickets.world_size());
+        let rank = self.tickets.rank();
+        let ranks = self.tickets.world_size();
         if ranks == 1 {
             return Ok(());
         }
@@ -86,7 +87,8 @@ impl<L: Link, E: Engine> GroupBackend for SharedGpuBackend<L, E> {
     }
 
     fn enqueue(&mut self, call: &GroupCall<'_>) -> Result<()> {
-        let (caller, stream) = (call.caller, call.stream);
+        let caller = call.caller;
+        let stream = call.stream;
         if call.collective.is_transfer() {
             return self.transfer(call);
         }
@@ -128,7 +130,8 @@ impl<L: Link, E: Engine> GroupBackend for SharedGpuBackend<L, E> {
         let sequence = caller.call.sequence;
         let tickets = self.tickets.split(sequence, own.number, &own.members);
         let news = self.news.split(sequence, own.number, &own.members);
-        let (engine, offers) = (Rc::clone(&self.engine), Arc::clone(&self.offers));
+        let engine = Rc::clone(&self.engine);
+        let offers = Arc::clone(&self.offers);
         Ok(Box::new(SharedGpuBackend::new(engine, offers, (tickets, news))))
     }
 }

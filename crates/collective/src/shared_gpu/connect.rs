@@ -24,7 +24,8 @@ pub(crate) fn connect(
     device: &Device,
     link: Option<&mut ThreadLink>,
 ) -> Result<Box<dyn GroupBackend>> {
-    let (rank, ranks) = (control.rank(), control.world_size());
+    let rank = control.rank();
+    let ranks = control.world_size();
     let caller = Caller { rank, call: CALL };
     let refused = |source| caller.device_error(source);
     if device.backend() != Backend::Cuda {

@@ -103,7 +103,8 @@ impl Engine for Gpu {
         let launch = addresses.into_iter().fold(launch, |launch, part| launch.peer(part));
         // The sum is written to this rank's memory only.
         let launch = kernel.finish(launch, |launch| launch.write(to), units as u64, 0);
-        let (bytes, flops) = (to.bytes * (count + 1), elements * count.saturating_sub(1));
+        let bytes = to.bytes * (count + 1);
+        let flops = elements * count.saturating_sub(1);
         launch.on(stream).cost(bytes as u64, flops as u64).launch([blocks, 1, 1], tree::THREADS)
     }
 

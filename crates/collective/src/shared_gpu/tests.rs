@@ -246,14 +246,16 @@ type Expected = Vec<(&'static str, Arc<Mutex<Vec<u8>>>, Vec<f32>)>;
 /// simulated GPU may not have begun with it.
 fn all_calls(one: &mut Rank) -> Result<(), CollectiveError> {
     const COUNT: usize = 11;
-    let (rank, ranks) = (one.rank, one.ranks);
+    let rank = one.rank;
+    let ranks = one.ranks;
     let whole = one.buffer(COUNT * ranks);
     let part = one.buffer(COUNT);
     let engine = Rc::clone(&one.engine);
     let all = whole.region(0, whole.bytes());
     let own = whole.region(4 * COUNT * rank, 4 * COUNT);
     let apart = part.region(0, part.bytes());
-    let (mine, everything) = (rank * COUNT..(rank + 1) * COUNT, 0..COUNT * ranks);
+    let mine = rank * COUNT..(rank + 1) * COUNT;
+    let everything = 0..COUNT * ranks;
     let mut expected: Expected = Vec::new();
     for round in 0..6 {
         let stream = if round % 2 == 0 { StreamKind::Reduce } else { StreamKind::Transfer };
@@ -288,7 +290,8 @@ fn all_calls(one: &mut Rank) -> Result<(), CollectiveError> {
 
         if ranks > 1 {
             // Around the ring: each rank sends one region and receives another at once.
-            let (to, from) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
+            let to = (rank + 1) % ranks;
+            let from = (rank + ranks - 1) % ranks;
             fill(own, 0..COUNT, round + 5);
             one.group.run(
                 Collective::Exchange { sends: vec![(to, own)], receives: vec![(from, apart)] },
@@ -333,7 +336,8 @@ fn groups_work_side_by_side() {
             let group = one.group.split(&groups)?;
             let members = &groups[one.rank % 2];
             assert_eq!((members[group.rank()], group.world_size()), (one.rank, 2));
-            let (region, stream) = (one.buffer(5), StreamKind::Reduce);
+            let region = one.buffer(5);
+            let stream = StreamKind::Reduce;
             let region = region.region(0, 20);
             let mut outputs = Vec::new();
             for round in 0..4 {
@@ -365,7 +369,8 @@ fn a_call_that_fails_withdraws_its_offers_and_names_the_rank() {
     ] {
         let waiting = Arc::new(AtomicUsize::new(2));
         let body = move |one: &mut Rank| {
-            let (buffer, stream) = (one.buffer(6), StreamKind::Reduce);
+            let buffer = one.buffer(6);
+            let stream = StreamKind::Reduce;
             if one.rank == 1 {
                 while patience < PATIENCE && waiting.load(Ordering::SeqCst) > 0 {
                     std::thread::yield_now();
@@ -394,7 +399,8 @@ fn a_call_that_fails_withdraws_its_offers_and_names_the_rank() {
 #[test]
 fn ranks_that_disagree_are_named() {
     let body = |one: &mut Rank| {
-        let (buffer, stream) = (one.buffer(6), StreamKind::Reduce);
+        let buffer = one.buffer(6);
+        let stream = StreamKind::Reduce;
         match one.rank {
             0 => one.group.run(Collective::Send { to: 1, region: buffer.region(0, 8) }, stream),
             _ => one.group.run(Collective::Receive { from: 0, region: buffer.region(0, 12) }, stream),

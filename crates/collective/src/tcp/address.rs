@@ -55,7 +55,8 @@ pub(super) fn reach(member: &Member, timeout: Duration) -> Result<Reach, StartEr
 /// The name has none within `timeout`.
 fn await_addresses(member: &Member, timeout: Duration) -> Result<Vec<SocketAddr>, StartError> {
     let Member { address, port, .. } = member;
-    let (begun, deadline) = (Instant::now(), Instant::now() + timeout);
+    let begun = Instant::now();
+    let deadline = Instant::now() + timeout;
     let mut notice = Some(NOTICE).filter(|notice| member.rank <= 1 && *notice < timeout);
     loop {
         let why = match resolve(address, *port, deadline) {

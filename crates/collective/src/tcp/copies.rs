@@ -61,7 +61,9 @@ impl Receiver {
         let listener = listen(Reach::Network, 0)?;
         let limits = Limits { most: MOST_STRANGERS, patience: CONNECTS };
         let lobby = Lobby::new(listener, Some(secret), limits)?;
-        let (port, waker, ends) = (lobby.port()?, lobby.waker()?, Arc::new(AtomicBool::new(false)));
+        let port = lobby.port()?;
+        let waker = lobby.waker()?;
+        let ends = Arc::new(AtomicBool::new(false));
         let (ended, store): (_, Arc<Store>) = (Arc::clone(&ends), Arc::new(store));
         let thread = threads::spawn("copies", move || accept(lobby, &store, &ended))?;
         Ok(Receiver { port, ends, waker, thread: Some(thread) })
@@ -100,7 +102,8 @@ fn accept(mut lobby: Lobby, store: &Arc<Store>, ends: &AtomicBool) {
 
 fn receive(channel: Channel, store: &Store) -> io::Result<()> {
     let mut stream = blocking(channel)?;
-    let (mut words, mut bytes) = ([0; 4], [0; 8]);
+    let mut words = [0; 4];
+    let mut bytes = [0; 8];
     stream.read_exact(&mut words)?;
     stream.read_exact(&mut bytes)?;
     let length = usize::try_from(u32::from_le_bytes(words)).unwrap_or(usize::MAX);

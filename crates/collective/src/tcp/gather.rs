@@ -67,14 +67,17 @@ impl Ranks {
             let waited = begun.elapsed();
             if waited >= timeout {
                 let why = door.refused().map_or(String::new(), |refused| format!("; {refused}"));
-                let (missing, seconds) = (named(&self.missing()), timeout.as_secs());
+                let missing = named(&self.missing());
+                let seconds = timeout.as_secs();
                 return Err(StartError::Absent(format!(
                     "{missing} did not connect to rank 0 on {} within {seconds} s{why}",
                     self.own.host
                 )));
             }
             if notice.take_if(|notice| waited >= *notice).is_some() {
-                let (missing, port, seconds) = (named(&self.missing()), self.own.port, timeout.as_secs());
+                let missing = named(&self.missing());
+                let port = self.own.port;
+                let seconds = timeout.as_secs();
                 terminal::say(&format!(
                     "plimsoll: waiting for {missing} to connect to port {port} of {}, {seconds} s at most",
                     self.own.host
@@ -90,19 +93,23 @@ impl Ranks {
     /// # Errors
     /// A rank that differs from this one, or is there twice.
     fn admit(&mut self, arrival: Arrival) -> Result<(), StartError> {
-        let (hello, own) = (&arrival.hello, &self.own);
+        let hello = &arrival.hello;
+        let own = &self.own;
         let other = hello.named();
         let problem = if hello.version != own.version {
             Some(format!("{other} is Plimsoll {}, and rank 0 is {}", hello.version, own.version))
         } else if hello.world_size != own.world_size {
-            let (theirs, mine) = (hello.world_size, own.world_size);
+            let theirs = hello.world_size;
+            let mine = own.world_size;
             Some(format!("{other} was started with WORLD_SIZE={theirs}, and rank 0 with {mine}"))
         } else if hello.rank == 0 || hello.rank >= own.world_size {
             Some(format!("{other} cannot connect to rank 0 of {}", own.world_size))
         } else {
             let first = self.arrived[hello.rank].as_ref();
             first.map(|first| {
-                let (rank, first, second) = (hello.rank, first.hello.process(), hello.process());
+                let rank = hello.rank;
+                let first = first.hello.process();
+                let second = hello.process();
                 format!("rank {rank} is there twice: {first}, and {second}")
             })
         };

@@ -208,7 +208,8 @@ mod tests {
     #[test]
     fn both_ends_prove_that_they_know_the_secret() {
         let secret = |text: &str| Secret::new(text.as_bytes()).unwrap();
-        let (one, other) = (secret("0123456789abcdef"), secret("0123456789abcdeF"));
+        let one = secret("0123456789abcdef");
+        let other = secret("0123456789abcdeF");
         for (secrets, same) in [
             ([None, None], true),
             ([Some(&one), Some(&one)], true),

@@ -252,7 +252,8 @@ impl Mesh {
     }
 
     fn late(&self, missing: usize, door: &Door, timeout: Duration) -> StartError {
-        let (own, other) = (self.own.named(), format!("rank {missing} on {}", self.hosts[missing]));
+        let own = self.own.named();
+        let other = format!("rank {missing} on {}", self.hosts[missing]);
         let seconds = timeout.as_secs();
         let text = match self.calls.iter().find(|call| call.rank == missing) {
             Some(Call { address, why, .. }) => {

@@ -102,7 +102,8 @@ impl Wires {
                 return;
             }
         }
-        let (mut connections, mut pool) = (self.connections.borrow_mut(), self.pool.borrow_mut());
+        let mut connections = self.connections.borrow_mut();
+        let mut pool = self.pool.borrow_mut();
         for event in events.iter() {
             let Some(Some(connection)) = connections.get_mut(event.token().0) else { continue };
             connection.write(&mut pool);

@@ -91,7 +91,8 @@ where
     let (sender, receiver) = unbounded();
     for rank in 0..world_size {
         let seat = Seat { world: Arc::clone(&world), meshes: meshes.clone(), rank, timeout: options.timeout };
-        let (body, outcomes) = (Arc::clone(&body), sender.clone());
+        let body = Arc::clone(&body);
+        let outcomes = sender.clone();
         let started = threads::spawn(&format!("rank-{rank}"), move || seat.occupy(&*body, &outcomes));
         if let Err(error) = started {
             world.fail(rank, &format!("its thread cannot be started: {error}"));

@@ -23,7 +23,8 @@ fn operand<T: Number>(rank: usize, index: usize) -> T {
 }
 
 fn all_reduce<T: Number>(group: &ProcessGroup, device: &Device) -> Outcome<()> {
-    let (rank, world_size) = (group.rank(), group.world_size());
+    let rank = group.rank();
+    let world_size = group.world_size();
     for count in COUNTS {
         let buffer = filled::<T>(device, &inputs(rank, count));
         group.run(
@@ -42,7 +43,8 @@ fn all_reduce_adds_in_tree_order(group: &ProcessGroup, device: &Device) -> Outco
 }
 
 fn reduce_scatter<T: Number>(group: &ProcessGroup, device: &Device) -> Outcome<()> {
-    let (rank, world_size) = (group.rank(), group.world_size());
+    let rank = group.rank();
+    let world_size = group.world_size();
     for count in COUNTS {
         let bytes = count * size_of::<T>();
         let input = filled::<T>(device, &inputs(rank, count * world_size));
@@ -68,7 +70,8 @@ fn reduce_scatter_leaves_each_rank_its_shard(group: &ProcessGroup, device: &Devi
 }
 
 fn all_gather<T: Number>(group: &ProcessGroup, device: &Device) -> Outcome<()> {
-    let (rank, world_size) = (group.rank(), group.world_size());
+    let rank = group.rank();
+    let world_size = group.world_size();
     for count in COUNTS {
         let bytes = count * size_of::<T>();
         let expected: Vec<T> = (0..world_size).flat_map(|rank| inputs::<T>(rank, count)).collect();
@@ -109,7 +112,8 @@ fn broadcast_from_every_root(group: &ProcessGroup, device: &Device) -> Outcome<(
 }
 
 pub(crate) fn sends_and_receives_pass_values_along(group: &ProcessGroup, device: &Device) -> Outcome<()> {
-    let (rank, world_size) = (group.rank(), group.world_size());
+    let rank = group.rank();
+    let world_size = group.world_size();
     for count in COUNTS {
         let buffer = filled::<f32>(device, &inputs(rank, count));
         let region = buffer.region(0, buffer.bytes());
@@ -127,7 +131,8 @@ pub(crate) fn sends_and_receives_pass_values_along(group: &ProcessGroup, device:
 
 /// Every rank sends two messages to every other before any receives: more than the queues hold.
 fn exchange_of_all_with_all_does_not_deadlock(group: &ProcessGroup, device: &Device) -> Outcome<()> {
-    let (rank, world_size) = (group.rank(), group.world_size());
+    let rank = group.rank();
+    let world_size = group.world_size();
     for count in COUNTS {
         let bytes = count * 4;
         let of = |from: usize, to: usize| inputs::<f32>(100 * from + to, 2 * count);
@@ -152,9 +157,12 @@ pub(crate) fn exchange_matches_plain_sends_and_receives(
     group: &ProcessGroup,
     device: &Device,
 ) -> Outcome<()> {
-    let (rank, world_size) = (group.rank(), group.world_size());
-    let (own, other) = (filled(device, &[rank as f32]), buffer(device, 4));
-    let (own_region, other_region) = (own.region(0, 4), other.region(0, 4));
+    let rank = group.rank();
+    let world_size = group.world_size();
+    let own = filled(device, &[rank as f32]);
+    let other = buffer(device, 4);
+    let own_region = own.region(0, 4);
+    let other_region = other.region(0, 4);
     let partner = rank ^ 1;
     if partner >= world_size {
         return Ok(());
@@ -177,7 +185,8 @@ pub(crate) fn exchange_matches_plain_sends_and_receives(
 
 /// Groups that are split off have their own members, rank numbers and sums.
 fn groups_sum_among_themselves(group: &ProcessGroup, device: &Device) -> Outcome<()> {
-    let (rank, groups) = (group.rank(), by_parity(group.world_size()));
+    let rank = group.rank();
+    let groups = by_parity(group.world_size());
     let group = group.split(&groups)?;
     let members = members_of(&groups, rank);
     assert_eq!((members[group.rank()], group.world_size()), (rank, members.len()));

@@ -70,15 +70,18 @@ fn sums<T: Number>(
     options: PeerAccessOptions,
     vectors: usize,
 ) -> Outcome<()> {
-    let (rank, ranks) = (group.rank(), group.world_size());
-    let (shard, around) = (vectors * 16 / size_of::<T>(), 16 / size_of::<T>());
+    let rank = group.rank();
+    let ranks = group.world_size();
+    let shard = vectors * 16 / size_of::<T>();
+    let around = 16 / size_of::<T>();
     // Two parts are summed; the vectors before, between and after them are not.
     let part = ShardedRange { first: around, shard };
     let last = ShardedRange { first: around + shard * ranks + around, shard: 4 * around };
     let count = last.first + last.shard * ranks + around;
     let whole = buffer(device, count * size_of::<T>());
     let direct = share(group, device, &[&whole], options)?;
-    let (scratch, tree) = (buffer(device, whole.bytes()), RankTree::balanced(ranks));
+    let scratch = buffer(device, whole.bytes());
+    let tree = RankTree::balanced(ranks);
     let sum = |region, everywhere| {
         let scratch = scratch.region(0, scratch.bytes());
         SharedSum { region, scratch, dtype: T::DTYPE, everywhere }
@@ -128,11 +131,13 @@ fn sums_of_several_parts<T: Number>(
     device: &Device,
     options: PeerAccessOptions,
 ) -> Outcome<()> {
-    let (rank, ranks) = (group.rank(), group.world_size());
+    let rank = group.rank();
+    let ranks = group.world_size();
     let leaves = 3 * ranks + 1;
     let runs = (0..ranks).map(|rank| 3 * rank + usize::from(rank > 0)..3 * rank + 4);
     let tree = RankTree::of_runs(leaves, runs).unwrap();
-    let (count, own) = (ranks * 37 * 16 / size_of::<T>(), tree.parts_of(rank));
+    let count = ranks * 37 * 16 / size_of::<T>();
+    let own = tree.parts_of(rank);
     let parts: Vec<_> = own.clone().map(|_| buffer(device, count * size_of::<T>())).collect();
     let layout = SharedLayout { common: 1, summed: 1 };
     let options = PeerAccessOptions { layout, ..options };
@@ -193,7 +198,8 @@ pub(crate) fn sums_in_shared_memory(group: &ProcessGroup, device: &Device) -> Ou
 /// Every rank sends every other its own part of two buffers, in place.
 pub(crate) fn parts_are_exchanged_in_shared_memory(group: &ProcessGroup, device: &Device) -> Outcome<()> {
     const COUNT: usize = 5000;
-    let (rank, ranks) = (group.rank(), group.world_size());
+    let rank = group.rank();
+    let ranks = group.world_size();
     let buffers = [buffer(device, 4 * COUNT * ranks), buffer(device, 4 * COUNT * ranks)];
     let direct = share(
         group,

@@ -192,7 +192,8 @@ fn the_documentation_has_a_table_for_each_section_and_family() {
 #[test]
 fn the_documentation_lists_every_key_and_the_defaults_are_a_configuration() {
     families();
-    let (table, listing) = (reference(), defaults());
+    let table = reference();
+    let listing = defaults();
     for key in all_keys() {
         // Families may have keys of one name, each with its own row.
         let same = all_keys().iter().filter(|other| other.path == key.path).count();

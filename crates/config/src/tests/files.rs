@@ -82,7 +82,8 @@ fn tokens_may_get_a_tokenizer_later() {
 
 #[test]
 fn paths_of_the_command_line_are_relative_to_the_current_directory() {
-    let (here, base) = (std::env::current_dir().unwrap(), Path::new("/base"));
+    let here = std::env::current_dir().unwrap();
+    let base = Path::new("/base");
     let text = "[data]\npaths = [\"a.txt\", \"[b]*.txt\"]\nvalidation_paths = [\"c.txt\"]\n";
     let of_file = parse_in(base, text, &[]);
     assert_eq!((of_file.data.base.as_path(), of_file.data.paths[0].as_str()), (base, "a.txt"));

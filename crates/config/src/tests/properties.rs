@@ -86,7 +86,8 @@ proptest! {
         key in any::<prop::sample::Index>(), other in any::<prop::sample::Index>(), a: i64, b in any::<f64>(),
     ) {
         let keys = all_keys();
-        let (key, other) = (key.get(&keys).path, other.get(&keys).path);
+        let key = key.get(&keys).path;
+        let other = other.get(&keys).path;
         let _ = parse(LEAST, &[&format!("{key}={a}"), &format!("{other}={}", i64::MAX)]);
         let _ = parse(LEAST, &[&format!("{key}={b:?}"), &format!("{other}=16777216")]);
     }

@@ -57,8 +57,10 @@ impl ChatReading<'_> {
     /// files without a conversation.
     pub fn read(&self, files: &[PathBuf]) -> Result<Vec<Vec<Conversation>>, Error> {
         let mut figures = Figures::default();
-        let (mut invalid, pace) = (InvalidLines::new(self.skip_invalid), Pace::of_files());
-        let (mut all, mut count) = (Vec::new(), 0);
+        let mut invalid = InvalidLines::new(self.skip_invalid);
+        let pace = Pace::of_files();
+        let mut all = Vec::new();
+        let mut count = 0;
         for path in files {
             if path.metadata().is_ok_and(|file| file.len() >= LONG) {
                 tracing::info!("reading the conversations of {}", path.display());

@@ -34,7 +34,8 @@ impl HoldOut {
     /// which the end is held out keeps at least one for training.
     #[must_use]
     pub fn split<T>(&self, files: Vec<Vec<T>>) -> (Vec<T>, Vec<T>) {
-        let (mut training, mut validation) = (Vec::new(), Vec::new());
+        let mut training = Vec::new();
+        let mut validation = Vec::new();
         if self.split == ValidationSplit::PerFile {
             for mut file in files {
                 let held_out = self.count(file.len()).min(file.len().saturating_sub(1));

@@ -50,7 +50,8 @@ impl InvalidLines {
     /// # Errors
     /// A file of which nothing is left because of invalid lines.
     pub(super) fn end_file(&mut self, path: &Path, kept: usize) -> Result<(), Error> {
-        let (count, first) = (std::mem::take(&mut self.in_file), self.first.take());
+        let count = std::mem::take(&mut self.in_file);
+        let first = self.first.take();
         match first.filter(|_| kept == 0) {
             Some(first) => Err(Error::NothingLeft { path: path.to_path_buf(), count, first }),
             None => Ok(()),

@@ -108,7 +108,9 @@ fn calls(number: usize, value: &Value) -> Result<Value, String> {
 /// Values that are no texts, in a sentence.
 pub(super) fn alpaca(object: &Map<String, Value>) -> Result<Vec<Value>, String> {
     let [instruction, input, output] = ["instruction", "input", "output"].map(|key| text(object, key));
-    let (instruction, input, output) = (instruction?, input?, output?);
+    let instruction = instruction?;
+    let input = input?;
+    let output = output?;
     let mut messages = Vec::new();
     let exchange = |question: &str, answer: &str| {
         [json!({"role": "user", "content": question}), json!({"role": "assistant", "content": answer})]
@@ -146,7 +148,9 @@ pub(super) fn alpaca_prompt(object: &Map<String, Value>) -> Result<(String, Stri
         return Err("its \"history\" has no form in a prompt: data.format = \"alpaca\" takes it".to_owned());
     }
     let [instruction, input] = ["instruction", "input"].map(|key| text(object, key));
-    let (instruction, input, system) = (instruction?, input?, text(object, "system")?);
+    let instruction = instruction?;
+    let input = input?;
+    let system = text(object, "system")?;
     let preface = if system.is_empty() { PREFACES[usize::from(!input.is_empty())] } else { system };
     let input = if input.is_empty() { String::new() } else { format!("### Input:\n{input}\n\n") };
     let prompt = format!("{preface}\n\n### Instruction:\n{instruction}\n\n{input}### Response:\n");

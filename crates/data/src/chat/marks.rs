@@ -13,7 +13,8 @@ const CANDIDATES: Range<u32> = 0xF_0000..0xF_FFFE;
 /// Replaces `{% generation %}` and `{% endgeneration %}` by marks, and returns whether there are some.
 pub(super) fn with_marks(text: &str) -> (String, bool) {
     let mut rest = text;
-    let (mut marked, mut is_marked) = (String::new(), false);
+    let mut marked = String::new();
+    let mut is_marked = false;
     while let Some(start) = rest.find("{%") {
         let Some(length) = rest[start..].find("%}") else { break };
         let end = start + length + 2;
@@ -47,7 +48,9 @@ pub(super) fn unused(texts: &[&str]) -> Option<Marks> {
 
 /// Removes the marks of a rendered text, and returns the ranges between them; `None` if they are not pairs.
 pub(super) fn without_marks(text: &str, marks: Marks) -> Option<(String, Vec<Range<usize>>)> {
-    let (mut plain, mut answers, mut start) = (String::with_capacity(text.len()), Vec::new(), None);
+    let mut plain = String::with_capacity(text.len());
+    let mut answers = Vec::new();
+    let mut start = None;
     for character in text.chars() {
         match marks.iter().position(|mark| *mark == character) {
             Some(0) if start.is_some() => return None,

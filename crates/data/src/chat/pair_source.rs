@@ -64,7 +64,8 @@ impl PairSource {
     /// Number of training tokens, and SHA-256 of all pairs.
     #[must_use]
     pub fn identity(&self) -> (u64, String) {
-        let (mut digest, mut tokens) = (Sha256::new(), 0);
+        let mut digest = Sha256::new();
+        let mut tokens = 0;
         for Pair { chosen, rejected } in self.training.iter().chain(&self.validation) {
             for answered in [chosen, rejected] {
                 answered.tokens.iter().for_each(|token| digest.update(token.to_le_bytes()));
@@ -135,7 +136,8 @@ impl PairSource {
 
 /// Cuts the ends of sequences of more than `context` inputs, and leaves out pairs that then lack an answer.
 fn cut(mut pairs: Vec<Pair>, context: usize) -> (Vec<Pair>, CutFigures) {
-    let (window, mut figures) = (context + 1, CutFigures::default());
+    let window = context + 1;
+    let mut figures = CutFigures::default();
     // The first token is no target.
     let has_answer = |answered: &Answered| answered.answer.max(1) < answered.tokens.len();
     pairs.retain_mut(|Pair { chosen, rejected }| {
@@ -152,7 +154,8 @@ fn cut(mut pairs: Vec<Pair>, context: usize) -> (Vec<Pair>, CutFigures) {
 
 /// Fills one sequence, and returns the position of the answer's first target.
 fn fill(answered: &Answered, input: &mut [u32], target: &mut [u32], learns_prompt: bool) -> u32 {
-    let (tokens, first) = (&answered.tokens, answered.answer.max(1) - 1);
+    let tokens = &answered.tokens;
+    let first = answered.answer.max(1) - 1;
     input.fill(0);
     target.fill(IGNORED);
     input.iter_mut().zip(tokens).for_each(|(input, token)| *input = *token);

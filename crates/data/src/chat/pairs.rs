@@ -57,8 +57,10 @@ impl PairReading<'_> {
     /// out; messages without a template; a token beyond the vocabulary; files without a pair.
     pub fn read(&self, files: &[PathBuf]) -> Result<Vec<Vec<Pair>>, Error> {
         let mut figures = Figures::default();
-        let (mut invalid, pace) = (InvalidLines::new(self.skip_invalid), Pace::of_files());
-        let (mut all, mut count) = (Vec::new(), 0);
+        let mut invalid = InvalidLines::new(self.skip_invalid);
+        let pace = Pace::of_files();
+        let mut all = Vec::new();
+        let mut count = 0;
         for path in files {
             let mut pairs = Vec::new();
             each_line(path, |record| {
@@ -131,7 +133,8 @@ fn pair(
         (None | Some(Value::Array(_) | Value::String(_)), Value::Array(chosen), Value::Array(rejected)) => {
             check_prompt(prompt, [chosen, rejected])?;
             let prompt = prompt.and_then(Value::as_array);
-            let (input, template) = (TemplateInput::of(object)?, template.map_err(ToString::to_string)?);
+            let input = TemplateInput::of(object)?;
+            let template = template.map_err(ToString::to_string)?;
             of_messages(prompt, [chosen, rejected], &input, (template, tokenizer))
         }
         _ => Err("its \"prompt\", \"chosen\" and \"rejected\" are not all texts or all lists of messages"

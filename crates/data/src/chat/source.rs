@@ -65,7 +65,8 @@ impl ChatSource {
     ) -> Result<Self, Error> {
         checked_shape(options.micro_batch, options.context)?;
         let key = key_of_name(options.seed, "data.order");
-        let (training, validation) = (Rows::new(training, options), Rows::new(validation, options));
+        let training = Rows::new(training, options);
+        let validation = Rows::new(validation, options);
         if training.rows.is_empty() || (validation.rows.is_empty() && options.validation_micro_batches > 0) {
             return Err(Error::NoAnswers { context: options.context });
         }
@@ -87,7 +88,8 @@ impl ChatSource {
     /// Number of training tokens, and SHA-256 of them and of which belong to answers.
     #[must_use]
     pub fn identity(&self) -> (u64, String) {
-        let (mut digest, mut tokens) = (Sha256::new(), 0);
+        let mut digest = Sha256::new();
+        let mut tokens = 0;
         for conversation in &self.training.conversations {
             tokens += conversation.tokens.len() as u64;
             for (token, is_answer) in conversation.tokens.iter().zip(&conversation.answers) {
@@ -107,7 +109,8 @@ impl ChatSource {
 
     /// Index of the sequence that is row `row` of validation micro-batch `index`; `None` for an empty one.
     fn validation_row(&self, index: u64, row: usize) -> Option<usize> {
-        let (sequence, all) = (index as usize * self.options.micro_batch + row, self.validation.rows.len());
+        let sequence = index as usize * self.options.micro_batch + row;
+        let all = self.validation.rows.len();
         match self.options.repeats_validation {
             true => Some(sequence % all),
             false => Some(sequence).filter(|sequence| *sequence < all),
@@ -138,7 +141,8 @@ impl ChatSource {
 
 impl Rows {
     fn new(mut conversations: Vec<Conversation>, options: ChatOptions) -> Self {
-        let (window, mut cut) = (options.context + 1, CutFigures::default());
+        let window = options.context + 1;
+        let mut cut = CutFigures::default();
         conversations.retain_mut(|Conversation { tokens, answers }| {
             let beyond = answers.iter().skip(window).filter(|is_answer| **is_answer).count();
             tokens.truncate(window);

@@ -44,11 +44,13 @@ pub(super) fn parse(bytes: &[u8]) -> Parsed {
     let mut questions = Vec::new();
     for number in 1..=count as usize {
         let mut rest = Rest { numbers, number };
-        let (start, length) = (rest.number()?, usize::from(rest.number()?));
+        let start = rest.number()?;
+        let length = usize::from(rest.number()?);
         if start != START || !length.is_multiple_of(2) || length / 2 > numbers.len() {
             return Err((number, format!("it begins with {start} and has {length} bytes")));
         }
-        let (index, label) = (rest.number()?, usize::from(rest.number()?));
+        let index = rest.number()?;
+        let label = usize::from(rest.number()?);
         if usize::from(index) != number - 1 {
             return Err((number, format!("its number is {index}")));
         }

@@ -53,7 +53,8 @@ pub(crate) const QUESTION: Reader = Reader {
 /// # Errors
 /// A file that cannot be read; a line that is no question.
 pub(super) fn read(path: &Path, tokenizer: &Tokenizer) -> Result<Vec<Question>, Error> {
-    let (mut questions, mut unread) = (Vec::new(), Tally::default());
+    let mut questions = Vec::new();
+    let mut unread = Tally::default();
     let bad =
         |(number, reason)| Error::BadQuestion { path: path.to_path_buf(), unit: "line", number, reason };
     let read = each_record(path, |record| {

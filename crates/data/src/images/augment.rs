@@ -67,21 +67,25 @@ pub(super) fn centered(image: Picture, size: usize) -> Option<Picture> {
         return Some(image);
     }
     let side = ((image.width.min(image.height) as f64 * CENTER).round() as usize).max(1);
-    let (left, top) = ((image.width - side) / 2, (image.height - side) / 2);
+    let left = (image.width - side) / 2;
+    let top = (image.height - side) / 2;
     scaled(&image, Window { left, top, width: side, height: side }, size, size)
 }
 
 /// Draws the rectangle of torchvision's `RandomResizedCrop`.
 fn rectangle(image: &Picture, draws: Draws) -> Window {
-    let (width, height) = (image.width, image.height);
+    let width = image.width;
+    let height = image.height;
     let between = |[least, most]: [f64; 2], word| least + (most - least) * f64::from(uniform(word));
     for attempt in 1..=ATTEMPTS {
         let [area, ratio, left, top] = draws.words(attempt);
         let area = (width * height) as f64 * between(AREA, area);
         let ratio = libm::exp(between(RATIO.map(libm::log), ratio));
-        let (w, h) = ((area * ratio).sqrt().round() as usize, (area / ratio).sqrt().round() as usize);
+        let w = (area * ratio).sqrt().round() as usize;
+        let h = (area / ratio).sqrt().round() as usize;
         if (1..=width).contains(&w) && (1..=height).contains(&h) {
-            let (left, top) = (Draws::below(left, width - w + 1), Draws::below(top, height - h + 1));
+            let left = Draws::below(left, width - w + 1);
+            let top = Draws::below(top, height - h + 1);
             return Window { left, top, width: w, height: h };
         }
     }

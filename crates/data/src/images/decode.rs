@@ -43,7 +43,8 @@ fn decode_png(bytes: &[u8]) -> Result<Picture, String> {
     let mut decoder = png::Decoder::new(Cursor::new(bytes));
     decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
     let mut reader = decoder.read_info().map_err(|error| error.to_string())?;
-    let (width, height) = (reader.info().width as usize, reader.info().height as usize);
+    let width = reader.info().width as usize;
+    let height = reader.info().height as usize;
     if width > MOST_SIDE || height > MOST_SIDE {
         return Err(format!("it has {width} × {height} pixels, and a side has at most {MOST_SIDE}"));
     }

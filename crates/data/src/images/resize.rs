@@ -23,7 +23,8 @@ pub(super) fn scaled(from: &Picture, window: Window, width: usize, height: usize
 
 fn in_color(from: &Picture, pixels: &[u8], window: Window, size: (usize, usize)) -> Option<Vec<u8>> {
     let side = |value: usize| u32::try_from(value).ok();
-    let (width, height) = (side(from.width)?, side(from.height)?);
+    let width = side(from.width)?;
+    let height = side(from.height)?;
     let source = TypedImageRef::<U8x3>::from_buffer(width, height, pixels).ok()?;
     let mut scaled = vec![0; size.0 * size.1 * CHANNELS];
     let mut target = TypedImage::<U8x3>::from_buffer(side(size.0)?, side(size.1)?, &mut scaled).ok()?;

@@ -46,7 +46,8 @@ impl ImageSource {
         checked_shape(options.micro_batch, size.saturating_mul(size).saturating_mul(channels))?;
         let fits = |values: &[f64]| values.len() == channels || values.len() == 1;
         if ![1, 3].contains(&channels) || !fits(&options.mean) || !fits(&options.deviation) {
-            let (mean, deviation) = (options.mean.len(), options.deviation.len());
+            let mean = options.mean.len();
+            let deviation = options.deviation.len();
             return Err(Error::BadChannels { channels, mean, deviation });
         }
         if split.classes() > classes {
@@ -163,7 +164,8 @@ impl ImageSource {
         let whole = read_all(begin..end, |sample| self.training_sample(sample))?;
         let mixed = (first..first + count).into_par_iter().map(|sample| {
             let at = |sample: u64| &whole[(sample - begin) as usize];
-            let (own, other) = (at(sample), at(mixup::partner(sample)));
+            let own = at(sample);
+            let other = at(mixup::partner(sample));
             let share = mixup::share(self.options.mixup, Draws { key: self.augment_key, sample });
             let mut pixels = own.pixels.clone();
             mixup::mix(&mut pixels, &other.pixels, share);
@@ -204,7 +206,8 @@ impl Source for ImageSource {
     }
 
     fn validation(&self, index: u64, out: &mut MicroBatch) -> Result<(), Error> {
-        let (count, rows) = (self.options.validation_micro_batches, self.options.micro_batch as u64);
+        let count = self.options.validation_micro_batches;
+        let rows = self.options.micro_batch as u64;
         if index >= count {
             return Err(Error::NoSuchValidation { index, count });
         }

@@ -157,7 +157,8 @@ fn of_folder(folder: &Path) -> Result<Paths, Error> {
     let is_read = |name: &&String| *name == "train" || held_out == Some(name.as_str());
     let others: Vec<&str> = inner.iter().filter(|name| !is_read(name)).map(String::as_str).collect();
     if !others.is_empty() {
-        let (folder, others) = (folder.display(), others.join(", "));
+        let folder = folder.display();
+        let others = others.join(", ");
         tracing::warn!("{folder}: folders beside train that are not read: {}", shortened(&others));
     }
     let validation = held_out.map(|name| folder.join(name)).into_iter().collect();

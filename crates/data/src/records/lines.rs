@@ -33,7 +33,8 @@ pub fn each_object<B>(
 ) -> Result<ControlFlow<B>, TextError> {
     let invalid = |(line, reason)| TextError::Invalid { line, reason };
     let mut list: Option<List> = None;
-    let (mut line, mut has_object) = (Vec::new(), false);
+    let mut line = Vec::new();
+    let mut has_object = false;
     for number in 1_u64.. {
         line.clear();
         if text.take(MOST_OBJECT).read_until(b'\n', &mut line).map_err(TextError::Unreadable)? == 0 {

@@ -81,7 +81,9 @@ fn sentence(error: &serde_json::Error) -> String {
 
 /// Replaces numbers that are not finite and halves of surrogate pairs; `None` if there is neither.
 fn repaired(text: &[u8], by: Replacements) -> Option<Vec<u8>> {
-    let (mut out, mut rest, mut is_repaired) = (Vec::with_capacity(text.len()), text, false);
+    let mut out = Vec::with_capacity(text.len());
+    let mut rest = text;
+    let mut is_repaired = false;
     let mut in_string = false;
     while let Some(byte) = rest.first() {
         let (length, replacement) = match byte {

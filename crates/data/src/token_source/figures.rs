@@ -73,7 +73,9 @@ impl TokenSource {
             return Ok(*mean);
         }
         let Some(lengths) = self.tokenizer.byte_lengths() else { return Ok(None) };
-        let (mut batch, mut bytes, mut count) = (MicroBatch::default(), 0_u64, 0_u64);
+        let mut batch = MicroBatch::default();
+        let mut bytes = 0_u64;
+        let mut count = 0_u64;
         for id in ids {
             self.read(id, &mut batch)?;
             for target in batch.targets.tokens()?.iter().filter(|target| **target != IGNORED) {

@@ -118,7 +118,10 @@ impl Split {
 
 /// Returns the alternatives of a pattern, with line ends as escapes.
 fn alternatives(pattern: &str) -> Vec<String> {
-    let (mut all, mut depth, mut in_class, mut escaped) = (vec![String::new()], 0_usize, false, false);
+    let mut all = vec![String::new()];
+    let mut depth = 0_usize;
+    let mut in_class = false;
+    let mut escaped = false;
     for character in pattern.replace('\r', "\\r").replace('\n', "\\n").chars() {
         let is_border = character == '|' && depth == 0 && !in_class && !escaped;
         match character {

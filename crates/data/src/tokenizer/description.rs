@@ -53,7 +53,8 @@ impl Description {
             .map_err(|reason| Error::BadTokenizerFile { path: folder.path_of(CONFIGURATION), reason })?;
         let unread: Vec<_> = unread.into_iter().filter(|key| !key.ends_with("_token")).collect();
         if !unread.is_empty() {
-            let (path, keys) = (folder.path_of(CONFIGURATION), unread.join(", "));
+            let path = folder.path_of(CONFIGURATION);
+            let keys = unread.join(", ");
             tracing::info!("{}: keys that are not read: {keys}", path.display());
         }
         let refused = |file: &'static str| {

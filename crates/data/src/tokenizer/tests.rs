@@ -126,7 +126,8 @@ proptest! {
         byte in 0_u8..=255,
     ) {
         let mut text = Tokenizer::Bytes.json().unwrap();
-        let (cut, replaced) = (cut % text.len(), replaced % text.len());
+        let cut = cut % text.len();
+        let replaced = replaced % text.len();
         prop_assert!(loaded(&text[..cut]).is_err());
         text[replaced] = byte;
         if let Ok(tokenizer) = loaded(&text) {
@@ -137,7 +138,8 @@ proptest! {
 
     #[test]
     fn cutting_before_a_space_changes_no_token(left in "[a-z0-9 é!\n']{0,20}", right in "[a-z0-9 é!\n']{0,20}") {
-        let (left, right) = (format!("{left}x"), format!(" y{right}"));
+        let left = format!("{left}x");
+        let right = format!(" y{right}");
         let encode = |text: &str| Tokenizer::Gpt2.encode(text).unwrap();
         prop_assert_eq!([encode(&left), encode(&right)].concat(), encode(&format!("{left}{right}")));
     }

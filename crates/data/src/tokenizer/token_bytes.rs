@@ -39,7 +39,9 @@ impl TokenBytes {
         tokens: impl Iterator<Item = Option<VocabularyToken>>,
     ) -> Option<Self> {
         let (steps, start) = steps(decoder)?;
-        let (mut bytes, mut ends, mut is_token) = (Vec::new(), Vec::new(), Vec::new());
+        let mut bytes = Vec::new();
+        let mut ends = Vec::new();
+        let mut is_token = Vec::new();
         for token in tokens {
             is_token.push(token.is_some());
             if let Some(token) = token {
@@ -82,7 +84,9 @@ fn steps(decoder: &Value) -> Option<(Vec<Step>, Start)> {
         "Sequence" => decoder["decoders"].as_array()?,
         _ => one,
     };
-    let (mut steps, mut start, mut is_fused) = (Vec::new(), Start::Kept, false);
+    let mut steps = Vec::new();
+    let mut start = Start::Kept;
+    let mut is_fused = false;
     for step in listed {
         match step["type"].as_str()? {
             "ByteLevel" if !is_fused => steps.push(Step::ByteLevel),
@@ -95,7 +99,8 @@ fn steps(decoder: &Value) -> Option<(Vec<Step>, Start)> {
                 steps.push(Step::Replace(space, " ".to_owned()));
             }
             "Replace" => {
-                let (from, to) = (step["pattern"]["String"].as_str()?, step["content"].as_str()?);
+                let from = step["pattern"]["String"].as_str()?;
+                let to = step["content"].as_str()?;
                 // A longer text may lie in two tokens.
                 if is_fused && from.chars().nth(1).is_some() {
                     return None;

@@ -82,7 +82,8 @@ fn faults_of_the_settings_are_refused_anyway() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("c.jsonl");
     fs::write(&path, format!("{GOOD}\nwords\n{GOOD}\n")).unwrap();
-    let (template, missing) = (template(), Error::NoPaths);
+    let template = template();
+    let missing = Error::NoPaths;
     let good = ChatReading { skip_invalid: true, ..reading(&template, &TrainOn::Answers) };
     assert_eq!(good.read(std::slice::from_ref(&path)).unwrap()[0].len(), 2);
     for reading in [ChatReading { vocabulary: 64, ..good }, ChatReading { template: Err(&missing), ..good }] {

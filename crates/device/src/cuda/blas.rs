@@ -102,13 +102,16 @@ pub(super) fn multiply(
     plan.point_to(&call.epilogue)?;
     plan.scale_by([call.a.scales, call.b.scales])?;
     let address = |region: Region<'_>| region.buffer.address() + region.offset as u64;
-    let (a, b, out) = (address(call.a.region), address(call.b.region), address(call.out.region));
+    let a = address(call.a.region);
+    let b = address(call.b.region);
+    let out = address(call.out.region);
     // The library adds a multiple of one matrix: the output before the call, or a residual.
     let (added, adds) = match call.epilogue {
         Epilogue::BiasResidualRelu { residual, .. } => (address(residual), true),
         _ => (out, call.accumulate),
     };
-    let (alpha, beta) = (1.0_f32, if adds { 1.0_f32 } else { 0.0 });
+    let alpha = 1.0_f32;
+    let beta = if adds { 1.0_f32 } else { 0.0 };
     let [first, second, output] = plan.layouts;
     // SAFETY: `check` checked every region against its buffer; layouts describe them; the workspace is the
     // device's own, of the plan's size; the stream belongs to the device.

@@ -29,7 +29,8 @@ impl Device {
     pub fn planned_matmuls(&self) -> crate::Result<Vec<PlannedMatmul>> {
         let plans = self.gpu_or_refuse("planned_matmuls")?.blas.plans.borrow();
         let planned = plans.iter().map(|(key, plan)| {
-            let (calls, from_table) = (plan.calls, plan.from_table);
+            let calls = plan.calls;
+            let from_table = plan.from_table;
             PlannedMatmul { key: *key, calls, from_table }
         });
         let mut planned: Vec<_> = planned.collect();

@@ -20,7 +20,8 @@ impl Cuda {
         target: Region<'_>,
         stream: StreamKind,
     ) -> crate::Result<Result<()>> {
-        let (from, to) = (source.checked_address()?, target.checked_address()?);
+        let from = source.checked_address()?;
+        let to = target.checked_address()?;
         let stream = self.streams.handle(stream);
         let work = Work { bytes: 2 * source.bytes as u64, flops: 0 };
         let timed = self.timed(stream, "copy", || "copy".to_owned(), work);
@@ -36,7 +37,8 @@ impl Cuda {
         target: Region<'_>,
         stream: StreamKind,
     ) -> crate::Result<Result<()>> {
-        let (from, to) = (source.checked_address()?, target.checked_address()?);
+        let from = source.checked_address()?;
+        let to = target.checked_address()?;
         let stream = self.streams.handle(stream);
         let timed = self.timed(stream, "copy", || "from pool".to_owned(), one_way(source));
         let from = std::ptr::with_exposed_provenance(from as usize);
@@ -53,7 +55,8 @@ impl Cuda {
         target: Region<'_>,
         stream: StreamKind,
     ) -> crate::Result<Result<()>> {
-        let (from, to) = (source.checked_address()?, target.checked_address()?);
+        let from = source.checked_address()?;
+        let to = target.checked_address()?;
         let stream = self.streams.handle(stream);
         let timed = self.timed(stream, "copy", || "to pool".to_owned(), one_way(source));
         let to = std::ptr::with_exposed_provenance_mut(to as usize);

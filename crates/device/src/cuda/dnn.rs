@@ -127,7 +127,8 @@ impl Drop for Plan {
 impl Plan {
     /// Creates the descriptors of a pass.
     pub(super) fn new(key: &Key, tf32: bool) -> Result<Self> {
-        let (shape, null) = (&key.shape, std::ptr::null_mut());
+        let shape = &key.shape;
+        let null = std::ptr::null_mut();
         let mut plan = Plan {
             input: null,
             output: null.cast(),
@@ -180,11 +181,18 @@ impl Plan {
     fn run(&self, handle: sys::cudnnHandle_t, call: &Convolution<'_>) -> Result<()> {
         let Some((algorithm, bytes)) = self.algorithm else { return Ok(()) };
         let address = |region: Region<'_>| (region.buffer.address() + region.offset as u64) as *mut c_void;
-        let (x, w, y) = (address(call.input), address(call.weight), address(call.output));
+        let x = address(call.input);
+        let w = address(call.weight);
+        let y = address(call.output);
         let workspace = address(call.workspace);
-        let (alpha, beta) = (1.0_f32, if call.accumulate { 1.0_f32 } else { 0.0 });
-        let (alpha, beta) = ((&raw const alpha).cast(), (&raw const beta).cast());
-        let (input, output, weight, convolution) = (self.input, self.output, self.weight, self.convolution);
+        let alpha = 1.0_f32;
+        let beta = if call.accumulate { 1.0_f32 } else { 0.0 };
+        let alpha = (&raw const alpha).cast();
+        let beta = (&raw const beta).cast();
+        let input = self.input;
+        let output = self.output;
+        let weight = self.weight;
+        let convolution = self.convolution;
         match algorithm {
             // SAFETY: `Convolution::check` checked every region against its buffer; the descriptors describe
             // them; the workspace has the algorithm's bytes; the handle's stream belongs to the device.

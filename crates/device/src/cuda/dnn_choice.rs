@@ -72,7 +72,9 @@ impl Plan {
                 usable.map(|answer| Algorithm::$kind(answer.algo)).collect::<Vec<_>>()
             }};
         }
-        let (input, output, weight) = (self.input, self.output, self.weight);
+        let input = self.input;
+        let output = self.output;
+        let weight = self.weight;
         use sys::cudnnConvolutionBwdDataAlgo_t as Input;
         use sys::cudnnConvolutionBwdFilterAlgo_t as Weight;
         use sys::cudnnConvolutionFwdAlgo_t as Forward;
@@ -122,7 +124,10 @@ impl Plan {
     /// # Errors
     /// An algorithm without this shape.
     fn workspace(&self, handle: sys::cudnnHandle_t, algorithm: Algorithm) -> Result<usize> {
-        let (input, output, weight, convolution) = (self.input, self.output, self.weight, self.convolution);
+        let input = self.input;
+        let output = self.output;
+        let weight = self.weight;
+        let convolution = self.convolution;
         let bytes = match algorithm {
             // SAFETY: every descriptor is alive, and the call writes one number.
             Algorithm::Forward(algorithm) => unsafe {

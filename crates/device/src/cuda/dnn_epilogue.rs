@@ -73,7 +73,8 @@ pub(super) fn convolve_then(
 
 impl EpiloguePlan {
     fn new(dnn: &Dnn, key: &EpilogueKey) -> Result<Self> {
-        let (bias, activation) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let bias = std::ptr::null_mut();
+        let activation = std::ptr::null_mut();
         let plan = Plan::new(&key.key, dnn.tf32)?;
         let mut own = EpiloguePlan { plan, bias, activation, algorithms: VecDeque::new() };
         let ConvolutionShape { output, .. } = key.key.shape;
@@ -124,7 +125,8 @@ impl EpiloguePlan {
         let address = |region: Region<'_>| (region.buffer.address() + region.offset as u64) as *mut c_void;
         // Without a residual the library wants an array of the output's shape, and multiplies it by 0.
         let residual = address(epilogue.residual.unwrap_or(call.output));
-        let (one, factor) = (1.0_f32, if epilogue.residual.is_some() { 1.0_f32 } else { 0.0 });
+        let one = 1.0_f32;
+        let factor = if epilogue.residual.is_some() { 1.0_f32 } else { 0.0 };
         let Plan { input, output, weight, convolution, .. } = self.plan;
         // SAFETY: the caller checked every region against its buffer; the descriptors describe them; the
         // workspace has the algorithm's bytes; the handle's stream belongs to the device.

@@ -48,7 +48,8 @@ impl Gates {
             }
         };
         let watch = threads::spawn("gates", open_late_ones)?;
-        let (calls, last) = (Cell::new(0), Cell::new(0));
+        let calls = Cell::new(0);
+        let last = Cell::new(0);
         Ok(Gates { page, stream, calls, last, stop: Some(stop), watch: Some(watch) })
     }
 

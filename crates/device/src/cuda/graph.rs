@@ -73,8 +73,11 @@ pub(crate) fn begin(stream: sys::CUstream) -> Result<()> {
 pub(super) fn last_node(stream: sys::CUstream) -> Result<sys::CUgraphNode> {
     const CALL: &str = "cuStreamGetCaptureInfo";
     let mut status = sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE;
-    let (mut id, mut graph) = (0, std::ptr::null_mut());
-    let (mut nodes, mut edges, mut count) = (std::ptr::null(), std::ptr::null(), 0);
+    let mut id = 0;
+    let mut graph = std::ptr::null_mut();
+    let mut nodes = std::ptr::null();
+    let mut edges = std::ptr::null();
+    let mut count = 0;
     // SAFETY: all pointers refer to live values, and callers pass a stream that is alive.
     unsafe {
         sys::cuStreamGetCaptureInfo_v3(
@@ -109,7 +112,8 @@ pub(crate) fn end(
 ) -> Result<Option<CudaGraph>> {
     // SAFETY: callers pass a stream that is alive.
     let graph = unsafe { result::stream::end_capture(stream) }.named("cuStreamEndCapture")?;
-    let (context, executable) = (Arc::clone(context), std::ptr::null_mut());
+    let context = Arc::clone(context);
+    let executable = std::ptr::null_mut();
     let mut captured = CudaGraph { context, graph, executable, numbered, calls: 0 };
     // SAFETY: the graph is alive, and without an array the driver only counts.
     unsafe { sys::cuGraphGetNodes(graph, std::ptr::null_mut(), &raw mut captured.calls) }

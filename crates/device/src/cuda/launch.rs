@@ -190,7 +190,8 @@ impl Launch<'_> {
         if grid.contains(&0) {
             return Ok(());
         }
-        let (function, device) = (self.function, self.device);
+        let function = self.function;
+        let device = self.device;
         let Launch { shared_bytes, stream, work, .. } = self;
         let call = LoggedKernel { function, grid, threads, shared_bytes, stream, work };
         if device.log(|| LoggedCall::Kernel(call)) {
@@ -226,7 +227,8 @@ impl Launch<'_> {
 /// Enqueues a launch, and times it with its `work` if calls are timed.
 fn timed(device: &Device, call: &mut StreamLaunch, work: Work) -> Result<()> {
     let family = call.function.family().name;
-    let (cuda, function) = (device.gpu_or_refuse(family)?, call.function);
+    let cuda = device.gpu_or_refuse(family)?;
+    let function = call.function;
     let timed = cuda.timed(cuda.streams.handle(call.stream), family, || function.symbol(), work);
     let launched = call.enqueue(cuda).and_then(|()| timed.finish());
     launched.on(device)
@@ -238,7 +240,8 @@ fn note_numbered(
     call: StreamLaunch,
     numbered: Option<(usize, NumberedWords)>,
 ) -> super::error::Result<()> {
-    let (captures, cuda) = (device.captures(), device.gpu());
+    let captures = device.captures();
+    let cuda = device.gpu();
     let Some((numbered, cuda)) = numbered.zip(cuda).filter(|_| captures.is_on()) else { return Ok(()) };
     let StreamLaunch { handle: function, grid, threads, shared_bytes, arguments, .. } = call;
     let node = last_node(cuda.streams.handle(call.stream))?;

@@ -36,7 +36,8 @@ impl Device {
         let communicators = cuda.ledger.communicators.get();
         let rest = used as i64 - (shared.context + modules + communicators + reserved) as i64;
         let contexts = contexts().on(self)?;
-        let (context, ranks) = (shared.context, shared.ranks.load(Ordering::SeqCst));
+        let context = shared.context;
+        let ranks = shared.ranks.load(Ordering::SeqCst);
         Ok(Some(Ledger { context, modules, communicators, rest, used, contexts, ranks }))
     }
 

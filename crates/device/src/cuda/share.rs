@@ -52,7 +52,8 @@ impl Device {
         let allocated = Allocated::of(&cuda.allocated);
         let mut extents = Vec::new();
         for region in regions {
-            let (mut at, end) = (region.checked_address()?, region.buffer.address() + region.end() as u64);
+            let mut at = region.checked_address()?;
+            let end = region.buffer.address() + region.end() as u64;
             while at < end {
                 let extent = extent_at(&allocated, at).ok_or_else(|| {
                     let text = format!("{at:#x} is not memory of this device");

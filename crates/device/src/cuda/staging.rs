@@ -103,7 +103,8 @@ pub(crate) struct Fetches {
 impl Fetches {
     pub(crate) fn new(context: &Arc<CudaContext>, events: &Rc<EventPool>) -> Result<Rc<Self>> {
         let idle = (0..FETCHES).map(|_| Pinned::new(context, FETCH_BYTES)).collect::<Result<_>>()?;
-        let (context, events) = (Arc::clone(context), Rc::clone(events));
+        let context = Arc::clone(context);
+        let events = Rc::clone(events);
         Ok(Rc::new(Fetches { context, events, idle: RefCell::new(idle) }))
     }
 

@@ -75,7 +75,8 @@ impl Launch<'_> {
         let needed = boxes.layers * boxes.rows * boxes.columns * boxes.dtype.bytes();
         let described = region.checked_address().and_then(|address| {
             if needed > region.bytes {
-                let (start, bytes) = (region.offset, region.bytes);
+                let start = region.offset;
+                let bytes = region.bytes;
                 return Err(DeviceError::OutOfBounds { start, end: start + needed, bytes });
             }
             // A launch that is only logged needs no driver.

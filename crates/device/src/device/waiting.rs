@@ -154,7 +154,8 @@ impl Device {
     /// Returns a function that makes this GPU the current device of another thread.
     pub fn make_current_elsewhere(&self) -> impl FnOnce() -> Result<()> + Send + use<> {
         let context = self.gpu().map(|cuda| Arc::clone(&cuda.context));
-        let (rank, device) = (self.0.rank, self.0.description.name.clone());
+        let rank = self.0.rank;
+        let device = self.0.description.name.clone();
         move || {
             let bound = context.map_or(Ok(()), |context| context.bind_to_thread().named("cuCtxSetCurrent"));
             bound.map_err(|source| DeviceError::Cuda { rank, device, source })

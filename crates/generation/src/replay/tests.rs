@@ -69,7 +69,8 @@ fn step(generator: &mut Generator, number: usize) -> (Vec<Vec<u32>>, String, u64
     let before = number.checked_sub(1).map_or([0; 3], |before| STEPS[before]);
     let tokens = [7; 32];
     let line = |(length, before): (usize, usize)| {
-        let (is_new, tokens) = (before + 1 != length || before == 0, &tokens[..length]);
+        let is_new = before + 1 != length || before == 0;
+        let tokens = &tokens[..length];
         let seen = is_new.then_some(tokens);
         (length > 0).then_some(Line { tokens, is_new, seen, number: number as u32, key: [1, 2] })
     };

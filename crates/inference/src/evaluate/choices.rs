@@ -38,7 +38,8 @@ impl fmt::Display for Choices {
 /// Scores questions by the mean losses and numbers of tokens of all endings, in order.
 pub(super) fn score(questions: &[Question], losses: &[f32], counts: &[u64]) -> Choices {
     let mut sums = losses.iter().zip(counts).map(|(loss, count)| f64::from(*loss) * *count as f64);
-    let (mut right, mut has_texts) = ([0_usize; 4], true);
+    let mut right = [0_usize; 4];
+    let mut has_texts = true;
     for question in questions {
         let scored: Vec<(f64, &Ending)> =
             sums.by_ref().zip(&question.endings).take(question.endings.len()).collect();
@@ -86,7 +87,8 @@ mod tests {
         let endings = vec![ending(1, 2, 9), ending(2, 2, 2), ending(4, 5, 5), ending(5, 10, 10)];
         let question = |label| Question { context: vec![0], endings: endings.clone(), label };
         // Sums of 2, 3, 4 and 7: the least sum, mean of tokens (1), of characters (0.7) and of bytes (0.22).
-        let (losses, counts) = ([2.0, 1.5, 1.0, 1.4], [1, 2, 4, 5]);
+        let losses = [2.0, 1.5, 1.0, 1.4];
+        let counts = [1, 2, 4, 5];
         for (label, expected) in
             [(0, [1.0, 0.0, 0.0, 1.0]), (1, [0.0; 4]), (2, [0.0, 1.0, 0.0, 0.0]), (3, [0.0, 0.0, 1.0, 0.0])]
         {

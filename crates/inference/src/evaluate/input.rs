@@ -39,7 +39,8 @@ pub(super) fn trained(options: &EvaluateOptions, share: Share) -> Result<Trained
         _ => String::new(),
     };
     // JSON lists and strings are TOML lists and strings.
-    let (paths, base) = (Value::from(data.clone()), Value::from(base.to_string_lossy()));
+    let paths = Value::from(data.clone());
+    let base = Value::from(base.to_string_lossy());
     let kind = kind.name();
     let section =
         format!("kind = \"{kind}\"\npaths = {paths}\nvalidation_paths = {paths}\nbase = {base}\n{tokenizer}");

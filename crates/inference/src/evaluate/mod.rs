@@ -58,7 +58,8 @@ impl fmt::Display for Evaluation {
             writeln!(f, "{choices}")?;
         }
         if let (Some(first), Some(among)) = (self.top_1, self.top_5) {
-            let (first, among) = (100.0 * first, 100.0 * among);
+            let first = 100.0 * first;
+            let among = 100.0 * among;
             return write!(f, "{tokens} images, loss {loss:.6}, top-1 {first:.2} %, top-5 {among:.2} %");
         }
         write!(f, "{tokens} tokens, loss {loss:.6} per token")?;
@@ -82,7 +83,9 @@ pub fn evaluate(mut startup: Startup, options: &EvaluateOptions) -> Result<Optio
     startup.agree(same)?;
     let fits = check_fit(&setup, startup.rank());
     startup.agree(fits)?;
-    let (dataset, shared, model) = (setup.dataset.clone(), setup.clone(), weights.id().to_owned());
+    let dataset = setup.dataset.clone();
+    let shared = setup.clone();
+    let model = weights.id().to_owned();
     let body = move |communicator: Communicator| -> Result<Losses> {
         prepare_kernels(&setup)?;
         let grid = setup.config.parallel.grid().seen_from(communicator.rank()).map_err(WorkerError::from)?;

@@ -172,7 +172,8 @@ fn one_by_one(config: &RunConfig, asked: &Questions, context: Option<usize>) -> 
 
 /// Number of tokens of which the length of a sequence is a multiple, if it is computed in pieces.
 fn whole_pieces(config: &RunConfig) -> usize {
-    let (pieces, lanes) = (config.parallel.context_lanes, config.parallel.tensor_lanes);
+    let pieces = config.parallel.context_lanes;
+    let lanes = config.parallel.tensor_lanes;
     match (pieces, lanes) {
         (1, _) => 1,
         (_, 1) => pieces,
@@ -227,7 +228,8 @@ fn mixture_by_size(sources: &[MixtureSource], sequences: &[u64]) -> String {
     let source = |(source, sequences): (&MixtureSource, &u64)| {
         // A JSON list of strings is a TOML list.
         let list = |paths: &[String]| serde_json::Value::from(paths);
-        let (paths, held_out) = (list(&source.paths), list(&source.validation_paths));
+        let paths = list(&source.paths);
+        let held_out = list(&source.validation_paths);
         format!("{{paths = {paths}, validation_paths = {held_out}, weight = {sequences}}}")
     };
     let sources: Vec<String> = sources.iter().zip(sequences).map(source).collect();
@@ -243,7 +245,8 @@ fn whole(setup: &mut Setup, vocabulary: usize) -> Result<()> {
         return Ok(());
     }
     let slices: Vec<_> = tokens.splits().map(|split| split.validation.clone()).collect();
-    let (rows, context) = (config.train.micro_batch_size, config.model.examples().units());
+    let rows = config.train.micro_batch_size;
+    let context = config.model.examples().units();
     let source = Sequences::new(slices, rows, context, vocabulary)?;
     let mut config = RunConfig::clone(config);
     config.train.validation_micro_batches = source.validation_micro_batches();

@@ -52,7 +52,8 @@ fn sample_of_run(worker: &mut Worker, count: usize) -> Result<Option<Sample>> {
         }
         return Ok(None);
     }
-    let (trained, buffers) = (state::masters(worker)?, state::buffers(worker));
+    let trained = state::masters(worker)?;
+    let buffers = state::buffers(worker);
     if worker.grid().rank() != 0 {
         trained.iter().chain(&buffers).try_for_each(|array| array.bring(worker, &mut []))?;
         return Ok(None);

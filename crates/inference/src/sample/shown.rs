@@ -48,8 +48,11 @@ impl Shown {
         let failed = |source| RunError::File { path: "standard output".into(), source };
         while let Some(text) = texts.get(self.text) {
             if !self.begun {
-                let (number, of) = (self.text, texts.len());
-                let (seed, turn, prompt) = (text.prompt.seed, text.prompt.turn, &*text.prompt.text);
+                let number = self.text;
+                let of = texts.len();
+                let seed = text.prompt.seed;
+                let turn = text.prompt.turn;
+                let prompt = &*text.prompt.text;
                 show(Piece::Begin { number, of, seed, turn, prompt }).map_err(failed)?;
                 self.begun = true;
             }

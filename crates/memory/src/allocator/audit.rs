@@ -131,7 +131,8 @@ impl<R: RawMemory> Allocator<R> {
         ensure(actual == self.categories, || {
             format!("categories {:?}, recounted {actual:?}", self.categories)
         })?;
-        let (peak, at_peak) = (self.statistics.peak_allocated(), self.peak_category_bytes().total());
+        let peak = self.statistics.peak_allocated();
+        let at_peak = self.peak_category_bytes().total();
         ensure(peak == at_peak, || format!("categories add up to {at_peak} at the peak of {peak}"))
     }
 }

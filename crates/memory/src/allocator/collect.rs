@@ -33,7 +33,8 @@ impl<R: RawMemory> Allocator<R> {
             let mut younger = Vec::with_capacity(idle.len());
             for index in std::mem::take(&mut idle) {
                 let block = &self.blocks[index];
-                let (block_age, size) = (age(block), block.size);
+                let block_age = age(block);
+                let size = block.size;
                 if (block_age as f64) < oldest {
                     younger.push(index);
                     continue;

@@ -44,7 +44,8 @@ impl<R: RawMemory> Allocator<R> {
         for &unmapped in &self.pools[request.pool as usize].unmapped[request.stream as usize] {
             let prev = self.blocks[unmapped].prev;
             let start = if prev != NONE && self.blocks[prev].idle() { prev } else { unmapped };
-            let (mut bytes, mut at) = (0, start);
+            let mut bytes = 0;
+            let mut at = start;
             while bytes < request.size && at != NONE && self.blocks[at].idle() {
                 bytes += self.blocks[at].size;
                 at = self.blocks[at].next;
@@ -116,7 +117,8 @@ impl<R: RawMemory> Allocator<R> {
         let block = &mut self.blocks[index];
         block.size = mapped;
         block.mapped = true;
-        let (prev, next) = (block.prev, block.next);
+        let prev = block.prev;
+        let next = block.next;
         self.merge(index, prev);
         self.merge(index, next);
         self.insert_idle(index);
@@ -131,13 +133,17 @@ impl<R: RawMemory> Allocator<R> {
     pub(super) fn unmap_block(&mut self, index: u32) -> Result<(), AllocationError> {
         let block = &self.blocks[index];
         let Some(range) = self.ranges.get(block.range as usize).copied().flatten() else { return Ok(()) };
-        let (start, end) = (block.address, block.address + block.size);
+        let start = block.address;
+        let end = block.address + block.size;
         let first = range.address + round_up(start - range.address, range.page);
         let last = range.address + (end - range.address) / range.page * range.page;
         if first >= last {
             return Ok(());
         }
-        let (bytes, pool, stream, tag) = (last - first, block.pool, block.stream, block.tag);
+        let bytes = last - first;
+        let pool = block.pool;
+        let stream = block.stream;
+        let tag = block.tag;
         let kind = self.pools[pool as usize].kind;
         self.raw.unmap(first, bytes, range.page).map_err(AllocationError::driver("unmap pages"))?;
         self.remove_idle(index);
@@ -153,7 +159,8 @@ impl<R: RawMemory> Allocator<R> {
     /// Marks `first..last` of an idle block as unmapped; the bytes outside stay mapped and idle.
     fn cut_leftovers(&mut self, index: u32, first: u64, last: u64) {
         let block = &self.blocks[index];
-        let (start, end) = (block.address, block.address + block.size);
+        let start = block.address;
+        let end = block.address + block.size;
         let part = |address, size| {
             let mut part = Block::new(address, size, block.order, block.pool, block.stream);
             part.range = block.range;
@@ -175,7 +182,8 @@ impl<R: RawMemory> Allocator<R> {
         block.address = first;
         block.size = last - first;
         block.mapped = false;
-        let (prev, next) = (block.prev, block.next);
+        let prev = block.prev;
+        let next = block.next;
         self.merge(index, prev);
         self.merge(index, next);
         self.insert_unmapped(index);

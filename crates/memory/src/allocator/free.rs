@@ -49,7 +49,8 @@ impl<R: RawMemory> Allocator<R> {
         let block = &mut self.blocks[index];
         block.allocated = false;
         block.generation = block.generation.wrapping_add(1);
-        let (size, tag) = (block.size, block.tag);
+        let size = block.size;
+        let tag = block.tag;
         let kind = self.pools[block.pool as usize].kind;
         if self.at_peak {
             self.peak_categories = self.categories;
@@ -94,12 +95,16 @@ impl<R: RawMemory> Allocator<R> {
     #[inline]
     pub(super) fn complete_free(&mut self, index: u32) {
         let block = &self.blocks[index];
-        let (size, requested, expandable) = (block.size, block.requested, block.expandable());
+        let size = block.size;
+        let requested = block.requested;
+        let expandable = block.expandable();
         let stream = self.streams[block.stream as usize];
         let kind = self.pools[block.pool as usize].kind;
-        let (address, tag) = (block.address, block.tag);
+        let address = block.address;
+        let tag = block.tag;
         self.history.record_block(Action::FreeCompleted, address, (requested, size), stream, tag);
-        let (prev, next) = (block.prev, block.next);
+        let prev = block.prev;
+        let next = block.next;
         let mut absorbed = (0i64, 0i64);
         for neighbour in [prev, next] {
             if let Some(bytes) = self.merge(index, neighbour) {

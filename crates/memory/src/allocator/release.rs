@@ -78,7 +78,10 @@ impl<R: RawMemory> Allocator<R> {
     /// Frees an idle block that is a whole segment.
     pub(super) fn release_segment(&mut self, index: u32) -> Result<(), AllocationError> {
         let block = &self.blocks[index];
-        let (address, size, stream, tag) = (block.address, block.size, block.stream, block.tag);
+        let address = block.address;
+        let size = block.size;
+        let stream = block.stream;
+        let tag = block.tag;
         let pool = block.pool;
         let kind = self.pools[pool as usize].kind;
         self.raw.free(address, size).map_err(AllocationError::driver("free memory"))?;

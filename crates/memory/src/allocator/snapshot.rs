@@ -144,7 +144,10 @@ impl<R: RawMemory> Allocator<R> {
             } else {
                 BlockState::ActivePendingFree
             };
-            let (address, size, requested, tag) = (block.address, block.size, block.requested, block.tag);
+            let address = block.address;
+            let size = block.size;
+            let requested = block.requested;
+            let tag = block.tag;
             blocks.push(SnapshotBlock { address, size, requested, state, tag });
             at = block.next;
         }

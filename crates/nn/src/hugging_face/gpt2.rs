@@ -54,7 +54,8 @@ fn ignored(config: &FolderConfig) -> Vec<String> {
 
 fn keys(config: &FolderConfig) -> Result<Vec<(&'static str, Value)>, String> {
     config.check(&GPT2)?;
-    let (width, inner) = (config.count("n_embd")?, config.optional_count("n_inner")?);
+    let width = config.count("n_embd")?;
+    let inner = config.optional_count("n_inner")?;
     if let Some(inner) = inner.filter(|inner| *inner != EXPANSION * width) {
         return Err(format!(
             "n_inner = {inner} is not supported; supported: {EXPANSION} times n_embd = {width}"
@@ -156,7 +157,8 @@ fn norm(prefix: &str, width: usize) -> [FolderTensor; 2] {
 }
 
 fn linear(theirs: &str, ours: &str, inputs: usize, outputs: usize) -> [FolderTensor; 2] {
-    let (weight, bias) = (format!("{theirs}.weight"), format!("{theirs}.bias"));
+    let weight = format!("{theirs}.weight");
+    let bias = format!("{theirs}.bias");
     [
         FolderTensor::transposed(name(&weight), format!("{ours}.weight"), [outputs, inputs]),
         FolderTensor::whole(name(&bias), format!("{ours}.bias"), &[outputs]),

@@ -59,7 +59,8 @@ fn checked(targets: Vec<String>) -> Result<Vec<String>, String> {
 /// # Errors
 /// A text that is no regular expression.
 pub(super) fn ported(pattern: &str) -> Result<String, String> {
-    let (mut ported, mut is_escaped) = (String::new(), false);
+    let mut ported = String::new();
+    let mut is_escaped = false;
     for character in pattern.chars() {
         let is_end = is_escaped && character == 'Z';
         ported.push(if is_end { 'z' } else { character });

@@ -38,14 +38,16 @@ pub(super) fn create(
     parameters.adapters_mut().extend(Lora::tensors(layer, [r, inputs], &modules));
     let layout = Layout { modules: &modules, outputs, style, shards: parameters.shards().all };
     let rows: usize = modules.iter().map(|module| module.rows.len()).sum();
-    let (a_shape, b_shape) = ([modules.len() * r, inputs], [rows, r]);
+    let a_shape = [modules.len() * r, inputs];
+    let b_shape = [rows, r];
     let of_b = match style {
         Some(ParallelStyle::Column(_)) => Some(layout.b(layer, Sharding::replicated(b_shape))?),
         _ => None,
     };
     let [a, b] = matrices(parameters, layer, style, ([a_shape, b_shape], of_b))?;
     let dropout = Dropout::of_layer_input(parameters, &format!("{layer}.lora_dropout"), lora.dropout, style);
-    let (parts, dropout) = (layout.parts(), dropout.site().cloned());
+    let parts = layout.parts();
+    let dropout = dropout.site().cloned();
     Ok(Some(Adapter { a, b, parts, scale, dropout, sums: sums(style) }))
 }
 
@@ -114,7 +116,8 @@ pub(super) fn create_for_experts(
     if modules.is_empty() {
         return Ok(None);
     }
-    let (all, each) = (of.parts.len(), modules.len() / experts);
+    let all = of.parts.len();
+    let each = modules.len() / experts;
     let part = |module: &Module| module.rows.start / rows;
     let adapted: Vec<usize> = modules.iter().take(each).map(part).collect();
     let is_alike = modules.iter().enumerate().all(|(index, module)| {
@@ -126,10 +129,12 @@ pub(super) fn create_for_experts(
     }
     let Term { r, scale } = lora.term(&modules)?;
     parameters.adapters_mut().extend(Lora::tensors(layer, [r, *inputs], &modules));
-    let (a_shape, b_shape) = ([modules.len() * r, *inputs], [modules.len() * rows, r]);
+    let a_shape = [modules.len() * r, *inputs];
+    let b_shape = [modules.len() * rows, r];
     let of_b = match style {
         Some(ParallelStyle::Column(_)) => {
-            let (groups, shards) = (vec![*rows; modules.len()], parameters.shards().all);
+            let groups = vec![*rows; modules.len()];
+            let shards = parameters.shards().all;
             Some(Sharding::replicated(b_shape).divided_in_groups(Axis::Tensor, 0, shards, &groups)?)
         }
         _ => None,
@@ -166,7 +171,8 @@ impl Layout<'_> {
             Some(ParallelStyle::Column(groups)) if !groups.is_empty() => groups,
             _ => &vec![self.outputs],
         };
-        let (mut of_modules, mut first) = (Vec::new(), 0);
+        let mut of_modules = Vec::new();
+        let mut first = 0;
         for group in groups {
             let rows = first..first + group;
             let is_part = |module: &Module| module.rows.start <= rows.start && rows.end <= module.rows.end;

@@ -49,13 +49,11 @@ impl Layer for CausalSelfAttention {
     /// # Errors
     /// Operands of a wrong shape, out of memory, a failed collective.
     fn forward(&self, tape: &Tape, x: Var) -> Result<Var> {
-        let (dtype, measures) = (
-            x.tensor().dtype(),
-            AttentionMeasures {
-                output: self.projection.measures(),
-                gradients: self.qkv.arrays().iter().any(Linear::measures),
-            },
-        );
+        let dtype = x.tensor().dtype();
+        let measures = AttentionMeasures {
+            output: self.projection.measures(),
+            gradients: self.qkv.arrays().iter().any(Linear::measures),
+        };
         let y = match &self.qkv {
             Qkv::Packed(layer) => {
                 let attend = |x| {

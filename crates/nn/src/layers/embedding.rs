@@ -41,7 +41,8 @@ impl Embedding {
         [vocabulary, width]: [usize; 2],
         init: Init,
     ) -> Result<Self> {
-        let (is_sharded, shards_rows) = (parameters.style(name).is_some(), parameters.shards_rows());
+        let is_sharded = parameters.style(name).is_some();
+        let shards_rows = parameters.shards_rows();
         let tables = parameters.create_shards(name, [vocabulary, width], init)?;
         Ok(Embedding { tables, padding: None, positions: Table::None, is_sharded, shards_rows })
     }

@@ -65,7 +65,8 @@ impl FeedForward {
 
 /// The weights of two whole layers.
 fn fused(expand: Linear, project: Linear) -> Result<FeedForwardWeights> {
-    let (expand, project) = (expand.into_whole()?, project.into_whole()?);
+    let expand = expand.into_whole()?;
+    let project = project.into_whole()?;
     Ok(FeedForwardWeights {
         expand: expand.weight,
         expand_bias: expand.bias,

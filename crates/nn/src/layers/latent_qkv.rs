@@ -42,7 +42,8 @@ impl LatentQkv {
         settings: Settings,
         init: Init,
     ) -> Result<Self> {
-        let (all, shards) = (settings.heads, parameters.shards().all);
+        let all = settings.heads;
+        let shards = parameters.shards().all;
         let LatentSizes { rotated, interleaved, .. } = sizes;
         let heads = LatentHeads {
             query: all.query / shards,
@@ -119,7 +120,8 @@ impl LatentQkv {
     ) -> Result<Var> {
         let queries = self.queries.forward_shard(tape, shard, input)?;
         let LinearShard { weight, adapter, .. } = &self.keys_values.shards[shard];
-        let (adapter, heads) = (adapter.as_ref(), settings.heads.divided(self.edges.shards()));
+        let adapter = adapter.as_ref();
+        let heads = settings.heads.divided(self.edges.shards());
         let settings = Settings { heads, ..settings };
         let layer = LatentLayer { heads: self.heads, settings, rotary, sinks, weight, adapter };
         if !tape.pass().fills_cache() {

@@ -46,7 +46,8 @@ impl Latents {
     ) -> Result<Self> {
         let new_norm = if less_one { RmsNorm::less_one } else { RmsNorm::new };
         let mut pair = |layer: &str, norm: &str, [latents, others]: [usize; 2]| {
-            let (name, outputs) = (format!("{prefix}.{layer}"), latents + others);
+            let name = format!("{prefix}.{layer}");
+            let outputs = latents + others;
             let layer = Linear::without_bias(parameters, &name, width, outputs, init, Activation::None)?;
             let norm = new_norm(parameters, &format!("{prefix}.{norm}"), latents, epsilon)?;
             Ok::<_, NnError>((layer, norm))

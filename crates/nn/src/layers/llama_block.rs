@@ -161,7 +161,8 @@ impl LlamaBlock {
         [init, projection]: [Init; 2],
     ) -> Result<RotaryAttention> {
         let LlamaBlockSizes { width, attention, .. } = sizes;
-        let (prefix, heads) = (format!("{name}.self_attn"), attention.heads);
+        let prefix = format!("{name}.self_attn");
+        let heads = attention.heads;
         let latents = Self::latents(parameters, &prefix, sizes, init)?;
         let shared = Self::shared_norm(parameters, &prefix, sizes)?;
         let qkv = match (latents, sizes.latents) {
@@ -170,7 +171,8 @@ impl LlamaBlock {
                 QkvLayer::Latents(Box::new((latents, layer)))
             }
             _ => {
-                let (fused, columns) = (format!("{prefix}.qkv_proj"), [width, heads.packed_columns()]);
+                let fused = format!("{prefix}.qkv_proj");
+                let columns = [width, heads.packed_columns()];
                 let options = (sizes.qkv_bias, Activation::None);
                 QkvLayer::Linear(Box::new(Linear::optional_bias(parameters, &fused, columns, init, options)?))
             }
@@ -179,7 +181,8 @@ impl LlamaBlock {
             (Some(span), None) => Some(Self::norm(parameters, &prefix, sizes, span)?),
             (_, shared) => shared,
         };
-        let (output, columns) = (format!("{prefix}.o_proj"), [heads.output_columns(), width]);
+        let output = format!("{prefix}.o_proj");
+        let columns = [heads.output_columns(), width];
         let options = (sizes.output_bias, Activation::None);
         let output = Linear::optional_bias(parameters, &output, columns, projection, options)?;
         let weights = Dropout::of_shards(parameters, &format!("{prefix}.weights.dropout"), sizes.dropout);

@@ -71,7 +71,9 @@ impl Mixture {
         inits: [Init; 2],
     ) -> Result<Self> {
         let MixtureSizes { routing, biases, .. } = sizes;
-        let (experts, router, zero) = (routing.experts, format!("{prefix}.router"), Init::Constant(0.0));
+        let experts = routing.experts;
+        let router = format!("{prefix}.router");
+        let zero = Init::Constant(0.0);
         let correction = sizes.correction.then(|| {
             parameters.create_buffer(&format!("{router}.correction"), [experts], &vec![0.0f32; experts])
         });
@@ -87,7 +89,8 @@ impl Mixture {
             .for_each_shard(edges.is_sharded(), |parameters| Self::experts(parameters, &of_experts, inits))?;
         let in_fp8 = experts.iter().any(|shard| shard.fp8.iter().any(Option::is_some));
         let shared = (sizes.shared_width > 0).then(|| {
-            let (name, widths) = (format!("{prefix}.shared_experts"), [width, sizes.shared_width]);
+            let name = format!("{prefix}.shared_experts");
+            let widths = [width, sizes.shared_width];
             GatedFeedForward::new(parameters, &name, widths, inits, gate, false)
         });
         Ok(Mixture {
@@ -109,7 +112,8 @@ impl Mixture {
         [init, projection]: [Init; 2],
     ) -> Result<ExpertWeights> {
         let ExpertSizes { prefix, width, experts, hidden, biases } = *sizes;
-        let (rows, zero) = (2 * experts * hidden, Init::Constant(0.0));
+        let rows = 2 * experts * hidden;
+        let zero = Init::Constant(0.0);
         let name = |layer: &str, part: &str| format!("{prefix}.experts.{layer}_proj{part}");
         let [column, row] = ["gate_up", "down"].map(|layer| parameters.style(&name(layer, "")));
         let gate_up = parameters.sharding([rows, width], column.as_ref())?;
@@ -125,7 +129,8 @@ impl Mixture {
             biases.then(|| parameters.create_copied(&name("down", ".bias"), [experts * width], zero));
         let down_bias = down_bias.transpose()?;
         let is_first = parameters.shard().is_none_or(|shard| shard == 0);
-        let (is_sharded, experts_prefix) = (column.is_some(), format!("{prefix}.experts"));
+        let is_sharded = column.is_some();
+        let experts_prefix = format!("{prefix}.experts");
         let layer = |parts, [rows, inputs]: [usize; 2], layer: &str, style| ExpertLayer {
             layer: name(layer, ""),
             prefix: &experts_prefix,

@@ -46,7 +46,8 @@ impl QkNorm {
     ) -> Result<Self> {
         let columns = [heads.query_columns(), heads.key_columns()];
         let mut weights = |part: &str, columns: usize| -> Result<Vec<Weight>> {
-            let (name, init) = (format!("{prefix}.{part}.weight"), Init::Constant(1.0 - offset));
+            let name = format!("{prefix}.{part}.weight");
+            let init = Init::Constant(1.0 - offset);
             let weights = match span {
                 QkNormSpan::Head => vec![parameters.create_copied(&name, [heads.width], init)?],
                 QkNormSpan::All => parameters.create_shards(&name, [columns], init)?,
@@ -54,7 +55,8 @@ impl QkNorm {
             let shifted = |weight: Weight| if offset == 0.0 { weight } else { weight.plus(offset) };
             Ok(weights.into_iter().map(shifted).collect())
         };
-        let (queries, keys) = (weights("q_norm", columns[0])?, weights("k_norm", columns[1])?);
+        let queries = weights("q_norm", columns[0])?;
+        let keys = weights("k_norm", columns[1])?;
         let pairs = queries.into_iter().zip(keys);
         let weights = pairs.map(|(query, key)| QkNormWeights { query, key }).collect();
         Ok(QkNorm { weights, epsilon, span, columns })

@@ -70,7 +70,8 @@ impl Stream for Residual {
 
     fn from_variables(variables: Vec<Var>) -> Option<Self> {
         let mut variables = variables.into_iter();
-        let (sum, branch) = (variables.next()?, variables.next());
+        let sum = variables.next()?;
+        let branch = variables.next();
         variables.next().is_none().then_some(Residual { sum, branch })
     }
 }

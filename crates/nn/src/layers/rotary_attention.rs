@@ -102,7 +102,8 @@ impl RotaryAttention {
         settings: impl Into<Settings>,
         positions: RotaryPositions,
     ) -> Self {
-        let (settings, sinks) = (settings.into(), Vec::new());
+        let settings = settings.into();
+        let sinks = Vec::new();
         RotaryAttention { qkv, norm, projection, settings, positions, dropout: Dropout::none(), sinks }
     }
 
@@ -218,10 +219,12 @@ impl RotaryAttention {
     fn attend_block(&self, tape: &Tape, qkv: Var, measures: AttentionMeasures) -> Result<Var> {
         let mixed = within(tape, "attention", || {
             if let Some(table) = self.positions.table.as_ref().filter(|_| self.rotates_in_attention(tape)) {
-                let (rotary, sinks) = (self.rotary(tape, table), self.sinks.first());
+                let rotary = self.rotary(tape, table);
+                let sinks = self.sinks.first();
                 return Ok(ops::rotated_attention(tape, qkv, self.settings, &rotary, sinks)?);
             }
-            let (dropout, qkv) = (self.dropout.site(), Qkv::Packed(qkv));
+            let dropout = self.dropout.site();
+            let qkv = Qkv::Packed(qkv);
             Ok(ops::attention_with_sinks(tape, qkv, self.settings, &self.sinks, dropout, measures)?)
         })?;
         self.projection.forward_blocks(tape, mixed)

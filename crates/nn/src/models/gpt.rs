@@ -125,7 +125,8 @@ impl ModelSpec for GptSizes {
         };
         head.check(raw, conditions.compute)?;
         if (1..self.context).contains(&self.max_context) {
-            let (context, most) = (self.context, self.max_context);
+            let context = self.context;
+            let most = self.max_context;
             let reason = format!("model.context = {context} is more than model.max_context = {most}");
             return Err(raw.conflict(&[Self::context, Self::max_context], reason));
         }

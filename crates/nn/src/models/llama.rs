@@ -185,7 +185,8 @@ impl LlamaSizes {
             let reason = format!("model.layer_types has \"{SLIDING}\", and model.window = 0");
             return Err(raw.conflict(&[Self::layer_types, Self::window], reason));
         }
-        let (padding, vocabulary) = (&self.padding_tokens, self.vocabulary);
+        let padding = &self.padding_tokens;
+        let vocabulary = self.vocabulary;
         if padding.len() > 1 || padding.iter().any(|token| *token >= vocabulary) {
             let reason = format!(
                 "model.padding_tokens = {padding:?} is not a list of at most one token below \
@@ -203,13 +204,15 @@ impl LlamaSizes {
 
     /// Refuses rotary frequencies that contradict each other or the heads.
     fn check_rope(&self, raw: &RawValues) -> keys::Result<()> {
-        let (low, high) = (self.rope_low_turns, self.rope_high_turns);
+        let low = self.rope_low_turns;
+        let high = self.rope_high_turns;
         let has_turns = matches!(self.rope_scaling, RopeScaling::Llama3 | RopeScaling::Yarn);
         if has_turns && low >= high {
             let reason = format!("model.rope_low_turns = {low} is not below model.rope_high_turns = {high}");
             return Err(raw.conflict(&[Self::rope_low_turns, Self::rope_high_turns], reason));
         }
-        let (columns, head) = (self.rotated(), self.head_width);
+        let columns = self.rotated();
+        let head = self.head_width;
         if columns > head || !columns.is_multiple_of(2) {
             let reason =
                 format!("model.rope_width = {columns} is not an even number up to model.head_width = {head}");
@@ -220,7 +223,8 @@ impl LlamaSizes {
             (Self::rope_long_factors, &self.rope_long_factors),
         ];
         for (key, factors) in lists {
-            let (pairs, count) = (columns / 2, factors.len());
+            let pairs = columns / 2;
+            let count = factors.len();
             if self.rope_scaling == RopeScaling::LongRope && count != 1 && count != pairs {
                 let reason = format!(
                     "{key} has {count} numbers, and model.rope_width = {columns} has {pairs} pairs of columns"

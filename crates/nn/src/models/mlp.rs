@@ -78,8 +78,10 @@ impl Mlp {
             return Err(NnError::Sizes(format!("layers {:?} are no stage of {count} layers", stage.layers)));
         }
         let layer = |index: usize| {
-            let (inputs, outputs) = (sizes.sizes[index], sizes.sizes[index + 1]);
-            let (name, init) = (index.to_string(), Init::uniform_fan_in(inputs));
+            let inputs = sizes.sizes[index];
+            let outputs = sizes.sizes[index + 1];
+            let name = index.to_string();
+            let init = Init::uniform_fan_in(inputs);
             parameters.begin_unit();
             match index + 1 == count {
                 true => Linear::head(&mut parameters, &name, [inputs, outputs], init, Some(init)),

@@ -47,7 +47,8 @@ impl Parameters {
         let Some(blocks) = self.codes_of(name, &sharding)? else {
             return self.create_sharded(name, sharding, init);
         };
-        let (bytes, parts) = (blocks.bytes(), sharding.parts());
+        let bytes = blocks.bytes();
+        let parts = sharding.parts();
         let record = Sharding::replicated([parts * bytes]).divided(Axis::Tensor, 0, parts)?;
         let codes = MatrixCodes { blocks: Rc::new(blocks), sharding };
         let id = self.register_as((name, Some(codes)), (record, DType::U8), init)?;
@@ -60,7 +61,8 @@ impl Parameters {
         if lora.trains(name) {
             return Ok(None);
         }
-        let (whole, shape) = (sharding.whole().rows(), sharding.shape());
+        let whole = sharding.whole().rows();
+        let shape = sharding.shape();
         // Parts have equal rows of each module, or all of them.
         let rows = lora.rows_of(name, whole).into_iter().map(|rows| rows * shape.rows() / whole);
         let refused = |elements: usize| {
@@ -79,7 +81,8 @@ impl Parameters {
         let MatrixCodes { blocks, sharding } = codes.clone()?;
         let coordinate = |axis: Axis| self.coordinate(axis, *shard);
         let coordinates = Axis::ALL.map(coordinate).to_vec();
-        let (name, codes) = (name.clone(), (*blocks).clone());
+        let name = name.clone();
+        let codes = (*blocks).clone();
         Some(CodedValues { name, codes, sharding, coordinates, init: *init, seed: self.seed })
     }
 }

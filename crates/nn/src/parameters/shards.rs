@@ -42,7 +42,8 @@ impl Parameters {
         whole: impl Into<Shape>,
         style: Option<&ParallelStyle>,
     ) -> Result<Sharding> {
-        let (whole, all) = (Sharding::replicated(whole), self.shards.all);
+        let whole = Sharding::replicated(whole);
+        let all = self.shards.all;
         match style {
             None => Ok(whole),
             Some(ParallelStyle::Column(groups)) if groups.is_empty() => whole.divided(Axis::Tensor, 0, all),

@@ -110,7 +110,8 @@ impl Assignment {
     /// Returns the run of lanes of a group.
     #[must_use]
     pub fn lanes_of_group(&self, group: usize) -> Range<usize> {
-        let (each, longer) = (self.lanes / self.groups(), self.lanes % self.groups());
+        let each = self.lanes / self.groups();
+        let longer = self.lanes % self.groups();
         let first = |group: usize| group * each + group.min(longer);
         first(group)..first(group + 1)
     }
@@ -118,7 +119,8 @@ impl Assignment {
     /// Returns the number of lanes of a replica, without those of others.
     #[must_use]
     pub fn lanes_of(&self, replica: usize) -> usize {
-        let (lanes, index) = (self.lanes_of_group(replica / self.group).len(), replica % self.group);
+        let lanes = self.lanes_of_group(replica / self.group).len();
+        let index = replica % self.group;
         lanes / self.group + usize::from(index < lanes % self.group)
     }
 
@@ -148,7 +150,8 @@ impl Assignment {
     /// Returns the number of a replica's micro-batch `index`, which is below the replica's count.
     #[must_use]
     pub fn number(&self, replica: usize, index: usize) -> usize {
-        let (lane, offset) = (index / self.micro_batches_per_lane, index % self.micro_batches_per_lane);
+        let lane = index / self.micro_batches_per_lane;
+        let offset = index % self.micro_batches_per_lane;
         let lanes = self.lanes_of_group(replica / self.group);
         let lane = replica % self.group + self.group * lane;
         // A lane beyond the last stands for one at the beginning, which another replica owns.
@@ -164,8 +167,10 @@ impl Assignment {
 
     /// The runs of neighbouring micro-batches of a replica's own lanes, in order.
     pub fn runs(&self, replica: usize) -> impl Iterator<Item = Range<usize>> + use<> {
-        let (each, first) = (self.micro_batches_per_lane, self.first_lane(replica));
-        let (own, step) = (self.lanes_of(replica), self.group);
+        let each = self.micro_batches_per_lane;
+        let first = self.first_lane(replica);
+        let own = self.lanes_of(replica);
+        let step = self.group;
         let (count, lanes) = if step == 1 { (1, own) } else { (own, 1) };
         (0..count).map(move |run| {
             let lane = first + run * step;
@@ -176,7 +181,8 @@ impl Assignment {
     /// Returns the replica that runs micro-batch `number`, and the index among that replica's micro-batches.
     #[must_use]
     pub fn owner(&self, number: usize) -> (usize, usize) {
-        let (lane, offset) = (number / self.micro_batches_per_lane, number % self.micro_batches_per_lane);
+        let lane = number / self.micro_batches_per_lane;
+        let offset = number % self.micro_batches_per_lane;
         let group = self.group_of(lane);
         let lane = lane - self.lanes_of_group(group).start;
         let replica = group * self.group + lane % self.group;
@@ -189,7 +195,8 @@ impl Assignment {
 
     /// The group whose run contains a lane.
     fn group_of(&self, lane: usize) -> usize {
-        let (each, longer) = (self.lanes / self.groups(), self.lanes % self.groups());
+        let each = self.lanes / self.groups();
+        let longer = self.lanes % self.groups();
         match lane.checked_sub(longer * (each + 1)) {
             None => lane / (each + 1),
             Some(after) => longer + after / each.max(1),

@@ -77,9 +77,11 @@ impl BucketLayout {
     /// bucket, and a shared one, has a bucket of its own.
     pub fn new(gradients: &[Gradient], dtype: DType, end: BucketEnd, ranks: usize) -> Self {
         let mut slots = vec![BucketSlot { bucket: 0, offset: 0 }; gradients.len()];
-        let (mut filled, mut members) = (Vec::new(), Vec::new());
+        let mut filled = Vec::new();
+        let mut members = Vec::new();
         // The bucket to which the next gradient is added, of those in FP8 another.
-        let (mut open, mut last_unit) = ([None; 2], 0);
+        let mut open = [None; 2];
+        let mut last_unit = 0;
         for (index, Gradient { elements, shared, unit, in_fp8 }) in gradients.iter().enumerate().rev() {
             let elements = elements.next_multiple_of(CHUNK);
             let class = usize::from(end == BucketEnd::Unit && *in_fp8);
@@ -143,7 +145,8 @@ mod tests {
             per_unit in 1_usize..6,
         ) {
             let gradient = |(index, (elements, shared))| {
-                let (unit, in_fp8) = (index / per_unit, index % 3 == 0);
+                let unit = index / per_unit;
+                let in_fp8 = index % 3 == 0;
                 Gradient { elements, shared, unit, in_fp8 }
             };
             let gradients: Vec<_> = gradients.into_iter().enumerate().map(gradient).collect();

@@ -45,7 +45,8 @@ pub fn gather_rows(group: &ProcessGroup, rows: &Tensor, assignment: &Assignment)
     }
     let row = rows.elements() / assignment.total().max(1);
     let part = |run: Range<usize>| Ok::<_, ParallelError>(rows.view(row * run.start, [row * run.len()])?);
-    let (rank, ranks) = (group.rank(), group.world_size());
+    let rank = group.rank();
+    let ranks = group.world_size();
     let own = assignment.runs(rank).map(part).collect::<Result<Vec<_>>>()?;
     if let ([own], true) = (&*own, assignment.is_even()) {
         return between_compute(rows.device(), || {
@@ -70,7 +71,8 @@ pub fn gather_counts(groups: &GridGroups, counts: &Tensor) -> Result<()> {
     let block = ranks / along_data.world_size();
     let rows = |first: usize, rows: usize| counts.view(first * width, [rows, width]);
     if block > 1 {
-        let (row, all) = (rows(own, 1)?, rows(own / block * block, block)?);
+        let row = rows(own, 1)?;
+        let all = rows(own / block * block, block)?;
         let along_context = groups.along(Axis::Context)?;
         between_compute(counts.device(), || {
             Ok(along_context.run(
@@ -116,7 +118,8 @@ pub fn broadcast_parts(group: &ProcessGroup, parts: &[Vec<Tensor>]) -> Result<()
 /// Returns what `rank` sends and receives, so that every rank gets the parts of all.
 fn regions(parts: &[Vec<Tensor>], rank: usize) -> (Vec<PeerRegion<'_>>, Vec<PeerRegion<'_>>) {
     let own = parts.get(rank).map_or(&[][..], Vec::as_slice);
-    let (mut sends, mut receives) = (Vec::new(), Vec::new());
+    let mut sends = Vec::new();
+    let mut receives = Vec::new();
     for (peer, theirs) in parts.iter().enumerate().filter(|(peer, _)| *peer != rank) {
         sends.extend(own.iter().map(|part| (peer, part.region())));
         receives.extend(theirs.iter().map(|part| (peer, part.region())));

@@ -53,7 +53,8 @@ impl Lanes {
 
     /// Counts the sets.
     fn counted(self) -> Result<Self> {
-        let (ranks, lanes) = (self.assignment.replicas(), self.assignment.lanes());
+        let ranks = self.assignment.replicas();
+        let lanes = self.assignment.lanes();
         if ranks > lanes || self.rank >= ranks {
             return Err(ParallelError::Grid(format!(
                 "{lanes} lanes on {ranks} data-parallel ranks leave rank {} none",

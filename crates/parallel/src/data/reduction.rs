@@ -175,7 +175,8 @@ impl GradientReduction {
 
     /// Checks that all micro-batches of the step have ended, with all their gradients.
     fn check_complete(&self) -> Result<()> {
-        let (expected, ran) = (self.sums.micro_batches(), self.sums.micro_batch());
+        let expected = self.sums.micro_batches();
+        let ran = self.sums.micro_batch();
         if ran != expected {
             let problem = format!("a step has {expected} micro-batches on this rank, and {ran} ran");
             return Err(ParallelError::Grid(problem));

@@ -25,7 +25,8 @@ impl Slots {
         }
         let mut by_size: Vec<_> = (0..sizes.len()).collect();
         by_size.sort_by_key(|array| std::cmp::Reverse(sizes[*array]));
-        let (mut of, mut elements) = (vec![usize::MAX; sizes.len()], Vec::new());
+        let mut of = vec![usize::MAX; sizes.len()];
+        let mut elements = Vec::new();
         for array in by_size {
             let taken = |slot: usize| neighbours[array].iter().any(|other| of[*other] == slot);
             // The last buffer is the shortest, and long enough.

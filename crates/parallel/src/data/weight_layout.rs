@@ -80,12 +80,14 @@ impl WeightLayout {
     pub fn new(parameters: &Parameters, layout: &BucketLayout, ranks: usize) -> Self {
         let count = parameters.list().iter().map(|parameter| parameter.unit + 1).max().unwrap_or(0);
         let mut units: Vec<Vec<FlatWeights>> = vec![Vec::new(); count];
-        let (mut array_of_bucket, mut positions) = (vec![None; layout.elements.len()], Vec::new());
+        let mut array_of_bucket = vec![None; layout.elements.len()];
+        let mut positions = Vec::new();
         let mut frozen = vec![[None; ValueKind::ALL.len()]; count];
         for ((number, parameter), slot) in
             parameters.list().iter().enumerate().zip(layout.first_uses(parameters))
         {
-            let (arrays, kind) = (&mut units[parameter.unit], ValueKind::of(parameters, number));
+            let arrays = &mut units[parameter.unit];
+            let kind = ValueKind::of(parameters, number);
             let add = |arrays: &mut Vec<FlatWeights>, elements: usize| {
                 arrays.push(FlatWeights { elements, members: Vec::new(), kind });
                 arrays.len() - 1

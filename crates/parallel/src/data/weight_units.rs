@@ -86,17 +86,20 @@ impl WeightUnits {
         let dtype = parameters.dtype();
         let part = |flat: &FlatWeights| {
             let request = Request::new(Category::Parameter, "weight_shard");
-            let (on, elements) = (host.unwrap_or(device), flat.elements / layout.ranks());
+            let on = host.unwrap_or(device);
+            let elements = flat.elements / layout.ranks();
             Tensor::zeros(on, [elements], flat.kind.held_as(dtype), request)
         };
         let shards = layout.units.iter().map(|arrays| arrays.iter().map(part).collect());
         let shards = shards.collect::<tensor::Result<Vec<Vec<_>>>>()?;
         let codes = Codes::new((device, host), parameters, &layout, options.rank)?;
         let buffers = UnitBuffers::new(device, parameters, &layout, &codes, options.prefetch)?;
-        let (held, visits) = (vec![None; buffers.count()], Visits::default());
+        let held = vec![None; buffers.count()];
+        let visits = Visits::default();
         let state = RefCell::new(State { group: None, held, current: None, visits });
         let handles: Vec<_> = parameters.list().iter().map(|parameter| parameter.weight.clone()).collect();
-        let (device, host) = (device.clone(), host.cloned());
+        let device = device.clone();
+        let host = host.cloned();
         let units = Rc::new(Units { device, host, layout, options, shards, handles, buffers, codes, state });
         for (parameter, handle) in parameters.list().iter().zip(&units.handles) {
             let source: Weak<dyn WeightSource> = Rc::downgrade(&units) as Weak<dyn WeightSource>;

@@ -224,7 +224,8 @@ mod tests {
                     let range = shards.range(rank, used.parameter.0);
                     if !range.is_empty() {
                         let own = layout.elements[slot.bucket] / ranks;
-                        let (start, end) = (slot.offset + range.start, slot.offset + range.end);
+                        let start = slot.offset + range.start;
+                        let end = slot.offset + range.end;
                         prop_assert!(rank * own <= start && end <= (rank + 1) * own);
                     }
                 }

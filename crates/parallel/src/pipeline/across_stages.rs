@@ -28,7 +28,8 @@ pub fn stage_uses(grid: &RankGrid) -> Vec<Collective<()>> {
 /// # Errors
 /// A failed transfer.
 pub fn share_from_last(groups: &GridGroups, tensor: &Tensor) -> Result<()> {
-    let (stage, last) = (groups.grid().coordinate(Axis::Pipeline), groups.grid().size(Axis::Pipeline) - 1);
+    let stage = groups.grid().coordinate(Axis::Pipeline);
+    let last = groups.grid().size(Axis::Pipeline) - 1;
     between_compute(tensor.device(), || {
         if stage == last {
             let sends = (0..last).map(|stage| (stage, tensor.region())).collect();

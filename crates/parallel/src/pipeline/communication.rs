@@ -86,7 +86,8 @@ impl Transfer {
 
 /// Returns all transfers between ranks.
 fn transfers(schedule: &Schedule) -> impl Iterator<Item = Transfer> {
-    let (stages, micro_batches) = (schedule.stages, schedule.micro_batches);
+    let stages = schedule.stages;
+    let micro_batches = schedule.micro_batches;
     let cuts = if schedule.ranks == 1 { 1..1 } else { 1..stages };
     cuts.flat_map(move |cut| {
         (0..micro_batches).flat_map(move |micro_batch| {

@@ -44,6 +44,7 @@ pub(crate) fn warm_up(shape: Shape, rank: usize) -> usize {
 
 /// Returns the chunk and micro-batch of the i-th pass in one direction.
 fn nth(ranks: usize, chunks: usize, i: usize) -> (usize, usize) {
-    let (group, within) = (i / (ranks * chunks), i % (ranks * chunks));
+    let group = i / (ranks * chunks);
+    let within = i % (ranks * chunks);
     (within / ranks, group * ranks + within % ranks)
 }

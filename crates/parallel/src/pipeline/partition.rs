@@ -68,7 +68,8 @@ impl LayerCosts {
 
     /// Returns the time of a stage by its layers, as [`LayerCosts::of`] has it, in constant time a call.
     fn by_range(&self) -> impl Fn(Range<usize>) -> u64 {
-        let (own, again) = (Sums::of(self.layers.iter()), Sums::of(self.again.iter()));
+        let own = Sums::of(self.layers.iter());
+        let again = Sums::of(self.again.iter());
         let recomputed = self.recomputed;
         move |layers| {
             let first = layers.start..layers.end.min(layers.start.saturating_add(recomputed));
@@ -153,7 +154,8 @@ impl Partition {
         let levels: Vec<_> = loads.iter().map(Load::levels).collect();
         let sums = |bytes_of: fn(&HeldBytes) -> &u64| Sums::of(bytes.layers.iter().map(bytes_of));
         let parameters = sums(|layer| &layer.parameters);
-        let (activations, weights) = (sums(|layer| &layer.activations), sums(|layer| &layer.weights));
+        let activations = sums(|layer| &layer.activations);
+        let weights = sums(|layer| &layer.weights);
         partition(bytes.layers.len(), loads.len(), |stage, range| {
             let held = HeldBytes {
                 parameters: clamped(parameters.of_range(range.clone())),

@@ -123,7 +123,8 @@ fn share(part: u64, whole: u64) -> f64 {
 /// An invalid schedule, times for another number of stages, or a deadlock of the transfer streams.
 pub fn simulate(schedule: &Schedule, times: &ActionTimes) -> Result<Timeline> {
     validate(schedule)?;
-    let (listed, stages) = (times.stages.len(), schedule.stages);
+    let listed = times.stages.len();
+    let stages = schedule.stages;
     if listed != stages {
         return Err(ScheduleError::Times { listed, stages });
     }

@@ -200,7 +200,8 @@ fn check_matching(schedule: &Schedule) -> Result<bool> {
     let mut same_order = true;
     for a in 0..schedule.ranks {
         for b in a + 1..schedule.ranks {
-            let (at_a, at_b) = (between(schedule, a, b), between(schedule, b, a));
+            let at_a = between(schedule, a, b);
+            let at_b = between(schedule, b, a);
             check_direction(schedule, &at_a, &at_b)?;
             check_direction(schedule, &at_b, &at_a)?;
             same_order &=

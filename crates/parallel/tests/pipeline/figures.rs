@@ -104,7 +104,8 @@ fn the_svg_shows_every_pass() {
             assert_eq!(picture.matches(&format!("<title>{action}: ")).count(), 1, "{kind}: {action}");
         }
         assert!(picture.contains(&format!("{kind}: 4 ranks")));
-        let (thousands, rest) = (timeline.makespan / 1000, timeline.makespan % 1000);
+        let thousands = timeline.makespan / 1000;
+        let rest = timeline.makespan % 1000;
         assert!(picture.contains(&format!("{thousands}\u{202f}{rest:03} µs in all")));
         assert!((0..4).all(|rank| picture.contains(&format!("{:.1} % idle", 100.0 * timeline.idle(rank)))));
         for tag in ["svg", "g", "text", "title"] {

@@ -88,7 +88,8 @@ fn peak(bytes: &LayerBytes, loads: &[Load], counts: &[usize], stage: usize) -> u
         let again = vec![0; layers.len()];
         stage_cost(&LayerCosts { layers, again, recomputed: 0 }, counts, stage)
     };
-    let (activations, weights) = (sum(|part| part.activations), sum(|part| part.weights));
+    let activations = sum(|part| part.activations);
+    let weights = sum(|part| part.weights);
     let held = loads[stage].during.iter();
     let held =
         held.map(|held| activations * held.activations as u64 + weights * held.weights as u64).max().unwrap();

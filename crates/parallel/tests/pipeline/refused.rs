@@ -99,7 +99,8 @@ fn unsound_lists() {
         ),
         (
             &|lists| {
-                let (x, y) = (find(&lists[1], a(1, Backward, 0)), find(&lists[1], a(1, Backward, 1)));
+                let x = find(&lists[1], a(1, Backward, 0));
+                let y = find(&lists[1], a(1, Backward, 1));
                 lists[1][x] = a(1, BackwardInput, 1);
                 lists[1][y] = a(1, BackwardInput, 0);
             },
@@ -119,7 +120,8 @@ fn unsound_lists() {
             &|lists| {
                 let (x, y) =
                     (find(&lists[1], a(1, ReceiveForward, 0)), find(&lists[1], a(1, ReceiveForward, 1)));
-                let (first, second) = (x.min(y), x.max(y));
+                let first = x.min(y);
+                let second = x.max(y);
                 let later = lists[1].remove(second);
                 lists[1].insert(first, later);
             },
@@ -242,7 +244,8 @@ proptest! {
         let chunks = if kind == ScheduleKind::Interleaved { 2 } else { 1 };
         let good = schedule(kind, ranks, chunks, ranks * rounds);
         let rank = at[0].index(ranks);
-        let (x, y) = (at[1].index(good.actions[rank].len()), at[2].index(good.actions[rank].len()));
+        let x = at[1].index(good.actions[rank].len());
+        let y = at[2].index(good.actions[rank].len());
         let mut lacks = good.clone();
         let action = lacks.actions[rank].remove(x);
         prop_assert!(validate(&lacks).is_err());

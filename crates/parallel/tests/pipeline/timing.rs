@@ -31,7 +31,8 @@ fn assert_bubble(schedule: &Schedule, timeline: &Timeline, part: usize, whole: u
 fn bubble_of_gpipe_and_one_forward_one_backward() {
     for kind in [ScheduleKind::GPipe, ScheduleKind::OneForwardOneBackward] {
         for schedule in of(kind) {
-            let (p, m) = (schedule.ranks, schedule.micro_batches);
+            let p = schedule.ranks;
+            let m = schedule.micro_batches;
             for passes in [[1, 1, 1], [2, 1, 1], [7, 3, 2]] {
                 assert_bubble(&schedule, &equal(&schedule, passes), p - 1, m + p - 1);
             }
@@ -42,7 +43,9 @@ fn bubble_of_gpipe_and_one_forward_one_backward() {
 #[test]
 fn bubble_of_interleaved_is_smaller_by_the_number_of_chunks() {
     for schedule in of(ScheduleKind::Interleaved) {
-        let (p, v, m) = (schedule.ranks, schedule.chunks(), schedule.micro_batches);
+        let p = schedule.ranks;
+        let v = schedule.chunks();
+        let m = schedule.micro_batches;
         for passes in [[1, 1, 1], [2, 1, 1]] {
             assert_bubble(&schedule, &equal(&schedule, passes), p - 1, v * m + p - 1);
         }
@@ -53,7 +56,8 @@ fn bubble_of_interleaved_is_smaller_by_the_number_of_chunks() {
 #[test]
 fn bubble_of_zero_bubble_is_a_third() {
     for schedule in of(ScheduleKind::ZeroBubble) {
-        let (p, m) = (schedule.ranks, schedule.micro_batches);
+        let p = schedule.ranks;
+        let m = schedule.micro_batches;
         let timeline = equal(&schedule, [1, 1, 1]);
         let plain = super::shapes::schedule(ScheduleKind::OneForwardOneBackward, p, 1, m);
         let plain = equal(&plain, [1, 1, 1]);

@@ -19,7 +19,8 @@ pub(crate) fn apart(communicator: Communicator) -> Communicator {
 
 /// Adds simulated peer access to a communicator.
 pub(crate) fn over(mut communicator: Communicator) -> Communicator {
-    let (rank, ranks) = (communicator.rank(), communicator.world_size());
+    let rank = communicator.rank();
+    let ranks = communicator.world_size();
     // A second group of all ranks serves as the inner one.
     let inner = communicator.group.split(&[(0..ranks).collect()]).unwrap();
     communicator.group = ProcessGroup::new(rank, ranks, Direct { inner, shared: RefCell::default() });
@@ -77,7 +78,8 @@ impl GroupBackend for Direct {
             Collective::ExchangeShared { sends, receives } => {
                 let mut all = sends.iter().chain(receives);
                 assert!(all.all(|(_, region)| self.is_shared(region)), "all parts must be shared");
-                let (sends, receives) = (sends.clone(), receives.clone());
+                let sends = sends.clone();
+                let receives = receives.clone();
                 return self.inner.run(Collective::Exchange { sends, receives }, call.stream);
             }
             Collective::AllReduce { region, .. }

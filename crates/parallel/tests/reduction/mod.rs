@@ -170,7 +170,8 @@ fn run(
 
 /// Divides the group of all ranks into groups of `group` neighbours.
 fn divided(communicator: Communicator, group: usize) -> Result<DividedGroup> {
-    let (ranks, rank) = (communicator.world_size(), communicator.rank());
+    let ranks = communicator.world_size();
+    let rank = communicator.rank();
     let mut groups = GridGroups::new(communicator, RankGrid::new(&[(Axis::Data, ranks)], rank)?)?;
     if group > 1 {
         groups.divide(Axis::Data, group)?;
@@ -335,7 +336,8 @@ fn rows_of_uneven_runs_are_gathered() {
     for (lanes, ranks, group) in contiguous.into_iter().chain(others) {
         let runs = Assignment::in_groups(lanes, ranks, group).padded().with_lanes_of(2);
         let body = move |communicator: Communicator| -> Result<()> {
-            let (rank, width) = (communicator.rank(), 6);
+            let rank = communicator.rank();
+            let width = 6;
             let device = Device::cpu(rank, &DeviceOptions::default())?;
             let row = |number: usize| gradient(5, number, width);
             let own =

@@ -154,7 +154,9 @@ impl Streams {
     /// Runs work of a stream that the host has enqueued by `enqueued`.
     pub(super) fn run(&mut self, stream: StreamKind, enqueued: f64, seconds: f64) {
         let own = self.of(stream);
-        let (mut before, ready, waits) = (own.free, own.ready(), std::mem::take(&mut own.awaited));
+        let mut before = own.free;
+        let ready = own.ready();
+        let waits = std::mem::take(&mut own.awaited);
         let begin = ready.max(enqueued);
         if stream != StreamKind::Compute {
             own.free = begin + seconds;

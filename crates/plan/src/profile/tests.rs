@@ -193,7 +193,8 @@ fn auto_recomputation_partitions_like_a_configured_one() {
     let setup =
         |more: &[&str]| prepare(config(&[&sets[..], &[&file], more].concat()), Placement::Cpu).unwrap();
     let peak = |setup: &Setup| plan_within(setup).unwrap().largest().unwrap().statistics.peak_reserved();
-    let (none, block) = (setup(&["memory.recompute=none"]), setup(&["memory.recompute=block"]));
+    let none = setup(&["memory.recompute=none"]);
+    let block = setup(&["memory.recompute=block"]);
     assert_ne!(none.blueprint.layers_of_stages(), block.blueprint.layers_of_stages());
     assert!(peak(&block) < peak(&none));
     for limit in [peak(&none), peak(&none) - 1, peak(&block)] {

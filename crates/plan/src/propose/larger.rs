@@ -55,7 +55,8 @@ impl Search {
             let Some(proposal) = planned.filter(|proposal| speed(proposal) >= GAIN * speed(first)) else {
                 break;
             };
-            let (tokens_per_second, idle) = ([first, &proposal].map(speed), [first, &proposal].map(idle));
+            let tokens_per_second = [first, &proposal].map(speed);
+            let idle = [first, &proposal].map(idle);
             let samples = samples_before * multiple;
             best = Some(LargerBatch { proposal, samples, samples_before, tokens_per_second, idle });
             if idle[1] < IDLE {

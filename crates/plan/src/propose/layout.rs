@@ -112,7 +112,9 @@ impl Layout {
     /// lanes also where nothing changes.
     pub(super) fn sets(&self, config: &RunConfig, names_grid: bool) -> Vec<String> {
         let Layout { grid, micro_batch, shards, .. } = *self;
-        let (parallel, train, memory) = (&config.parallel, &config.train, &config.memory);
+        let parallel = &config.parallel;
+        let train = &config.train;
+        let memory = &config.memory;
         let number = |key: &str, new: usize, old: usize| (new != old).then(|| format!("{key}={new}"));
         let named =
             |key: &str, new: usize, old: usize| (names_grid || new != old).then(|| format!("{key}={new}"));
@@ -145,7 +147,8 @@ const PIECE: usize = 4096;
 /// Returns the grids of `ranks` ranks to try.
 fn grids(config: &RunConfig, ranks: usize, gpus_per_host: usize) -> impl Iterator<Item = GridShape> {
     let whole = config.parallel.grid();
-    let (tensor, context) = (tensor_sizes(config, gpus_per_host), context_sizes(config, gpus_per_host));
+    let tensor = tensor_sizes(config, gpus_per_host);
+    let context = context_sizes(config, gpus_per_host);
     let data = (1..=ranks).filter(move |data| ranks.is_multiple_of(*data));
     data.flat_map(move |data| {
         let shared = tensor.iter().flat_map(|tensor| context.iter().map(move |context| [*tensor, *context]));

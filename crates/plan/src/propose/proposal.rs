@@ -72,7 +72,8 @@ impl Proposal {
     }
 
     pub(super) fn to_json(&self) -> Value {
-        let (layout, time) = (&self.layout, self.time.as_ref());
+        let layout = &self.layout;
+        let time = self.time.as_ref();
         let Shards { zero_stage, owners, lanes } = layout.shards;
         json!({
             "set": self.sets,

@@ -139,7 +139,8 @@ impl fmt::Display for Proposals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Proposals { samples, candidates, planned, .. } = self;
         let ranks = counted(self.ranks as u64, "rank");
-        let (model, capacity) = (&self.device_model, self.capacity_in_words());
+        let model = &self.device_model;
+        let capacity = self.capacity_in_words();
         let unplanned = self.unplanned_in_words();
         if self.list.is_empty() {
             let candidates = counted(*candidates as u64, "configuration");

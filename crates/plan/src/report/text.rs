@@ -94,7 +94,8 @@ fn index(planned_peak: &PlannedPeak) -> String {
 
 impl fmt::Display for PlanReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (model, capacity) = (&self.device_model, grouped(self.fit.capacity));
+        let model = &self.device_model;
+        let capacity = grouped(self.fit.capacity);
         let assumed = if self.assumed.is_empty() { "" } else { " (assumed, not measured)" };
         let took = self.took.as_secs_f64();
         writeln!(f, "planned for {model}, {capacity} bytes{assumed}, in {took:.1} s\n")?;
@@ -112,7 +113,8 @@ impl fmt::Display for PlanReport {
             write!(f, "{}", module_table(largest, peak))?;
         }
         if let Some(PipelinePlan { schedule, layers, micro_batches, bubble, times }) = &self.pipeline {
-            let (stages, bubble) = (layers.len(), 100.0 * bubble);
+            let stages = layers.len();
+            let bubble = 100.0 * bubble;
             let layers = match (layers.iter().min(), layers.iter().max()) {
                 (Some(least), Some(most)) if least < most => format!("{least} to {most}"),
                 (least, _) => least.map_or_else(String::new, usize::to_string),
@@ -237,7 +239,9 @@ fn standing(line: &Line<'_>, planned_peak: &PlannedPeak) -> String {
         Some(owner) => format!("{} ({})", owner.module, owner.operator),
         None => "allocations from before".to_owned(),
     };
-    let (rank, phase, part) = (line.plan.rank, &peak.phase, planned_peak.part.of_step(planned_peak.step));
+    let rank = line.plan.rank;
+    let phase = &peak.phase;
+    let part = planned_peak.part.of_step(planned_peak.step);
     let what = format!("{phase}{micro_batch}{stage} in {part}");
     format!("\nrank {rank} reaches its peak in {what}, when {by} requests {}\n", bytes(peak.requested))
 }

@@ -96,7 +96,8 @@ impl Transfers<'_> {
 
     /// Sums that all groups of ranks add up after their last round.
     fn over_groups(&self) -> f64 {
-        let (groups, owners) = (self.config.training_assignment().groups(), self.config.parallel.owners());
+        let groups = self.config.training_assignment().groups();
+        let owners = self.config.parallel.owners();
         let bytes = self.work.parameters / owners as f64 * self.config.precision.gradients.bytes() as f64;
         2.0 * self.links.parts(self.replicas.every(owners, groups), bytes)
     }
@@ -115,7 +116,8 @@ impl Transfers<'_> {
         let RankWork { parameters, unit, forward, backward } = self.work;
         let assignment = self.config.training_assignment();
         let [rounds, passes] = [assignment.lanes_of(0), assignment.count(0)].map(|count| count as f64);
-        let (gather, exchange) = (self.weights(parameters), self.gradients(parameters));
+        let gather = self.weights(parameters);
+        let exchange = self.gradients(parameters);
         // Recomputed segments of several units gather these before backward does.
         let again = matches!(self.config.memory.recompute, RecomputePolicy::Segments(_));
         let gathers = if again { 2.0 * gather } else { gather };
@@ -146,7 +148,8 @@ pub(super) struct Exchange {
 impl Exchange {
     /// Returns the exchanges of layers that send `crossing` bytes to the next.
     pub(super) fn of(config: &RunConfig, crossing: f64, links: Links) -> Self {
-        let (parallel, samples) = (&config.parallel, config.train.micro_batch_size as f64);
+        let parallel = &config.parallel;
+        let samples = config.train.micro_batch_size as f64;
         let [tensor, context] = [Axis::Tensor, Axis::Context].map(|axis| Peers::along(parallel.grid(), axis));
         let element = config.precision.compute.bytes() as f64;
         // Partial results are in f32.

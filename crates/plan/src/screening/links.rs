@@ -53,7 +53,8 @@ impl Links {
     /// Seconds in which each of `peers` sends the others their parts of `bytes` bytes, to those on its host
     /// beside those on others.
     pub(super) fn parts(self, peers: Peers, bytes: f64) -> f64 {
-        let (part, on_host) = (bytes / peers.ranks as f64, peers.on_host(self.gpus_per_host));
+        let part = bytes / peers.ranks as f64;
+        let on_host = peers.on_host(self.gpus_per_host);
         let here = (on_host - 1) as f64 * part / self.host;
         let elsewhere = (peers.ranks - on_host) as f64 * part / self.network;
         here.max(elsewhere)

@@ -23,7 +23,8 @@ fn distance(actual: f64, expected: &Value) -> f64 {
 #[test]
 fn losses_and_gradients_match_transformers() {
     for (name, device) in MODELS.iter().flat_map(|name| devices().into_iter().map(move |d| (name, d))) {
-        let (expected, model) = (expected(name), load(&folder(name), &device, DType::F32));
+        let expected = expected(name);
+        let model = load(&folder(name), &device, DType::F32);
         let (loss, gradients) = pass(&*model, &batch(name, &device));
         let error = distance(loss.into(), &expected["loss"]);
         assert!(error < LOSS, "{name} on {device:?}: loss {loss}, {error}");
@@ -44,7 +45,8 @@ fn losses_and_gradients_match_transformers() {
 #[test]
 fn logits_match_transformers() {
     for (name, device) in MODELS.iter().flat_map(|name| devices().into_iter().map(move |d| (name, d))) {
-        let (expected, model) = (expected(name), load(&folder(name), &device, DType::F32));
+        let expected = expected(name);
+        let model = load(&folder(name), &device, DType::F32);
         let tape = autograd::Tape::new(&device, autograd::Mode::Evaluate);
         let [inputs, _] = batch(name, &device);
         let [rows, context] = [inputs.shape().dims()[0], inputs.shape().dims()[1]];
@@ -69,7 +71,8 @@ fn logits_match_transformers() {
 #[test]
 fn ten_steps_of_adamw_match_transformers() {
     for (name, device) in MODELS.iter().flat_map(|name| devices().into_iter().map(move |d| (name, d))) {
-        let (expected, model) = (expected(name), load(&folder(name), &device, DType::F32));
+        let expected = expected(name);
+        let model = load(&folder(name), &device, DType::F32);
         let batch = batch(name, &device);
         let losses = adamw(&*model, &batch, &expected["adamw"]);
         for (step, (loss, expected)) in

@@ -128,7 +128,8 @@ pub(crate) fn shard(from: &Path, to: &Path, count: usize) {
 fn a_stage_and_a_shard_of_a_parameter_read_only_their_elements() {
     let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
     for name in MODELS {
-        let (config, weights) = (config(&folder(name)).unwrap(), open(&folder(name)).unwrap());
+        let config = config(&folder(name)).unwrap();
+        let weights = open(&folder(name)).unwrap();
         let whole = load(&folder(name), &device, DType::F32);
         let of = config.layers();
         for layer in 0..of {

@@ -80,7 +80,8 @@ pub(crate) fn tokens(name: &str) -> Vec<u32> {
 
 /// All sequences as one batch: inputs and targets.
 pub(crate) fn batch(name: &str, device: &Device) -> [Tensor; 2] {
-    let (tokens, expected) = (tokens(name), expected(name));
+    let tokens = tokens(name);
+    let expected = expected(name);
     let size = |key: &str| expected[key].as_u64().unwrap() as usize;
     let shape = [size("sequences"), size("context")];
     let count = shape[0] * shape[1];

@@ -80,7 +80,8 @@ impl<'a> Loader<'a> {
     }
 
     fn list(&mut self, depth: usize) -> Result<Counted, String> {
-        let (mut list, mut count) = (Vec::new(), 1);
+        let mut list = Vec::new();
+        let mut count = 1;
         loop {
             match self.next()? {
                 Event::SequenceEnd => return Ok((Value::Array(list), count)),
@@ -94,7 +95,9 @@ impl<'a> Loader<'a> {
     }
 
     fn mapping(&mut self, depth: usize) -> Result<Counted, String> {
-        let (mut mapping, mut merged, mut count) = (Map::new(), Vec::new(), 1);
+        let mut mapping = Map::new();
+        let mut merged = Vec::new();
+        let mut count = 1;
         loop {
             let key = match self.next()? {
                 Event::MappingEnd => break,

@@ -12,7 +12,8 @@ use crate::resume;
 /// Returns the relation of vocabulary and tokenizer in words, if the vocabulary is larger.
 fn vocabulary_in_words(config: &RunConfig) -> Option<String> {
     let Examples::Tokens { vocabulary, .. } = config.model.examples() else { return None };
-    let (name, tokens) = (config.tokenizer.name(), config.tokenizer.vocabulary());
+    let name = config.tokenizer.name();
+    let tokens = config.tokenizer.vocabulary();
     (tokens > 0 && vocabulary > tokens)
         .then(|| format!("vocabulary {vocabulary}: the {tokens} tokens of {name}, padded"))
 }
@@ -67,7 +68,8 @@ pub(super) fn announce(launch: &Launch, options: &RunOptions) {
     }
     if let Some(plan) = plans.largest() {
         let both = |count: u64| format!("{} bytes ({})", grouped(count), bytes(count));
-        let (allocated, reserved) = (plan.statistics.peak_allocated(), plan.statistics.peak_reserved());
+        let allocated = plan.statistics.peak_allocated();
+        let reserved = plan.statistics.peak_reserved();
         tracing::info!(
             "planned: every rank allocates at most {} and reserves at most {}",
             both(allocated),

@@ -72,7 +72,8 @@ pub(super) fn prepare(
         (None, None) => weights::base(&config)?,
     };
     let setup = plan::prepare(config, placement)?.with_hook(options.model_hook.clone())?;
-    let (tensor_hook, step_hook) = (options.tensor_hook.clone(), options.step_hook.clone());
+    let tensor_hook = options.tensor_hook.clone();
+    let step_hook = options.step_hook.clone();
     let leaves_out_frozen = base.is_some();
     let mut setup = Setup { reason, start, base, leaves_out_frozen, tensor_hook, step_hook, ..setup };
     if let Some(resumption) = &resumption {

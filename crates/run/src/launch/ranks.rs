@@ -27,8 +27,10 @@ pub(super) fn run<T>(
 ) -> Result<T> {
     let Launch { setup, directory, .. } = launch;
     let world_size = setup.config.world_size();
-    let (timeout_seconds, in_job) = (setup.config.parallel.timeout_seconds, startup.is_in_job());
-    let (run_dir, repeats) = (directory.path().to_owned(), repetition::is_from_checkpoint(&setup.config));
+    let timeout_seconds = setup.config.parallel.timeout_seconds;
+    let in_job = startup.is_in_job();
+    let run_dir = directory.path().to_owned();
+    let repeats = repetition::is_from_checkpoint(&setup.config);
     let outcomes = match startup.into_job() {
         Some(job) => {
             job.watch(&directory.logs())?;
@@ -52,7 +54,9 @@ pub(super) fn run<T>(
         None => {
             let timeout = Duration::from_secs(timeout_seconds);
             let waits = threads::Options { timeout, ..threads::Options::default() };
-            let (setup, options, directory) = (setup.clone(), options.clone(), directory.clone());
+            let setup = setup.clone();
+            let options = options.clone();
+            let directory = directory.clone();
             let ran_out = Arc::new(AtomicBool::new(false));
             let noted = Arc::clone(&ran_out);
             let body = move |communicator| {

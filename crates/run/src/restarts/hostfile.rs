@@ -103,7 +103,8 @@ fn mention_in_line(line: &str) -> std::result::Result<Option<Mention>, String> {
     let mut words = line.split_whitespace();
     let Some(first) = words.next() else { return Ok(None) };
     let (name, beside) = named(first)?;
-    let (mut slots, mut most) = (beside.map(count).transpose()?, None);
+    let mut slots = beside.map(count).transpose()?;
+    let mut most = None;
     for word in words {
         let Some((key, value)) = word.split_once('=') else {
             return Err(format!("{word:?} is no setting of a host, as slots=4 is"));

@@ -79,7 +79,9 @@ impl Hosts {
                  set the number of ranks"
             )));
         }
-        let (mut in_files, mut in_options, mut others) = (Vec::new(), String::new(), Vec::new());
+        let mut in_files = Vec::new();
+        let mut in_options = String::new();
+        let mut others = Vec::new();
         let mut words = options.iter();
         while let Some(word) = words.next() {
             let text = word.to_string_lossy();

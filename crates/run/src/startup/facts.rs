@@ -49,8 +49,15 @@ impl Facts {
     pub(super) fn decode(text: &str) -> Self {
         let mut parts = text.splitn(9, '\n').map(str::to_owned);
         let mut next = || parts.next().unwrap_or_default();
-        let (version, options, device, corpus, allocator) = (next(), next(), next(), next(), next());
-        let (start, fingerprint, partition, configuration) = (next(), next(), next(), next());
+        let version = next();
+        let options = next();
+        let device = next();
+        let corpus = next();
+        let allocator = next();
+        let start = next();
+        let fingerprint = next();
+        let partition = next();
+        let configuration = next();
         Facts { version, options, device, corpus, allocator, start, fingerprint, partition, configuration }
     }
 
@@ -87,7 +94,8 @@ impl Facts {
             let settings = facts.configuration.lines().filter(|line| !is_location(line));
             settings.map(str::to_owned).collect()
         };
-        let (mine, theirs) = (lines(self), lines(other));
+        let mine = lines(self);
+        let theirs = lines(other);
         let pair = mine.iter().zip(&theirs).find(|(mine, theirs)| mine != theirs);
         pair.map_or_else(String::new, |(mine, theirs)| format!(", `{theirs}` and not `{mine}`,"))
     }

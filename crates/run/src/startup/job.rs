@@ -119,7 +119,8 @@ impl Job {
     /// Starts a thread that ends this process when another one of this host has died: the worker may be in a
     /// long computation, and a launcher waits only about a second.
     pub(crate) fn watch(&self, logs: &Path) -> Result<()> {
-        let (processes, logs) = (self.world.processes(), logs.to_owned());
+        let processes = self.world.processes();
+        let logs = logs.to_owned();
         let watch = move || {
             loop {
                 sleep(LOOK);

@@ -188,13 +188,16 @@ impl Environment<'_> {
     }
 
     fn member(&self, [rank_name, size_name, local_name]: &[&str; 3]) -> Result<Member> {
-        let (rank, world_size) = (self.ranks(rank_name, 0)?, self.ranks(size_name, 1)?);
-        let (rank, world_size) = (rank.unwrap_or(0), world_size.unwrap_or(1));
+        let rank = self.ranks(rank_name, 0)?;
+        let world_size = self.ranks(size_name, 1)?;
+        let rank = rank.unwrap_or(0);
+        let world_size = world_size.unwrap_or(1);
         if rank >= world_size {
             let text = format!("{rank_name}={rank}: there is no such rank, because {size_name}={world_size}");
             return Err(RunError::Refused(text));
         }
-        let (local_rank, local_size) = (self.ranks(local_name, 0)?, self.ranks(LOCAL_SIZE, 1)?);
+        let local_rank = self.ranks(local_name, 0)?;
+        let local_size = self.ranks(LOCAL_SIZE, 1)?;
         if let Some(local_size) = local_size {
             let no_rank = local_rank.filter(|local_rank| *local_rank >= local_size);
             let reason = match no_rank {

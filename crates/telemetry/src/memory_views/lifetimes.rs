@@ -72,7 +72,9 @@ impl Lifetimes {
     fn read_blocks(&mut self, snapshot: &Snapshot) {
         let mut open: HashMap<u64, BlockLife> = HashMap::new();
         for (now, event) in snapshot.events.iter().enumerate() {
-            let (address, size, tag) = (event.address, event.size, event.tag);
+            let address = event.address;
+            let size = event.size;
+            let tag = event.tag;
             match event.action {
                 Action::Alloc => {
                     open.insert(address, BlockLife { address, size, begin: now, end: self.end, tag });
@@ -176,7 +178,8 @@ fn overlap(a: &SegmentLife, b: &SegmentLife) -> Option<(u64, u64)> {
 fn without(piece: SegmentLife, others: &[SegmentLife]) -> Vec<SegmentLife> {
     let mut others: Vec<(u64, u64)> = others.iter().map(|o| (o.address, o.address + o.size)).collect();
     others.sort_unstable();
-    let (mut start, end) = (piece.address, piece.address + piece.size);
+    let mut start = piece.address;
+    let end = piece.address + piece.size;
     let mut left = Vec::new();
     for (from, to) in others {
         if start < from.min(end) {

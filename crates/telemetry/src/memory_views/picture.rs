@@ -81,7 +81,9 @@ fn legend(page: &mut String, curves: &[Moment]) {
     for category in Category::ALL {
         let most = curves.iter().map(|moment| moment.by_category[category.index()]).max().unwrap_or(0);
         if most > 0 {
-            let (colour, name, most) = (colour(category), words(category), bytes(most));
+            let colour = colour(category);
+            let name = words(category);
+            let most = bytes(most);
             let _ = write!(page, "<span><i style=\"background:{colour}\"></i>{name} <b>≤ {most}</b></span>");
         }
     }

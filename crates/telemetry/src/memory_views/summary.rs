@@ -50,7 +50,8 @@ pub fn memory_summary(statistics: &Statistics, device: Summarized, abbreviated: 
         },
     );
     rule(&mut table, '-');
-    let (ooms, retries) = (value("num_ooms"), value("num_alloc_retries"));
+    let ooms = value("num_ooms");
+    let retries = value("num_alloc_retries");
     line(
         &mut table,
         &match device {

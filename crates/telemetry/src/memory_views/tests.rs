@@ -138,7 +138,9 @@ fn expected(snapshot: &Snapshot) -> Vec<String> {
             snapshot.device
         ));
         for b in &s.blocks {
-            let (size, requested, state) = (b.size, b.requested, b.state.name());
+            let size = b.size;
+            let requested = b.requested;
+            let state = b.state.name();
             lines.push(format!("block {} {size} {requested} {state} {}", b.address, frames(&b.tag)));
         }
     }
@@ -146,7 +148,9 @@ fn expected(snapshot: &Snapshot) -> Vec<String> {
     for e in snapshot.events.iter().filter(|e| e.action != Action::Mark) {
         let category = if e.tag.category == Category::Other { "unknown" } else { e.tag.category.name() };
         let start = format!("event {} {} {} {}", snapshot.device, e.action.name(), e.address, e.size);
-        let (stream, time, step) = (e.stream.0, e.time_us, e.tag.step);
+        let stream = e.stream.0;
+        let time = e.time_us;
+        let step = e.tag.step;
         lines.push(format!("{start} {stream} {time} step {step} {category} {}", frames(&e.tag)));
     }
     lines

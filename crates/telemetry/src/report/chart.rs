@@ -104,7 +104,8 @@ impl Hover {
 
 /// Returns the path of straight lines through points, with a gap at each `None`.
 pub(super) fn line(points: impl IntoIterator<Item = Option<(f64, f64)>>) -> String {
-    let (mut path, mut pen) = (String::new(), 'M');
+    let mut path = String::new();
+    let mut pen = 'M';
     for point in points {
         let Some((x, y)) = point else {
             pen = 'M';

@@ -23,7 +23,8 @@ pub(super) fn section(step: u64, loads: &[ExpertLoads]) -> Option<Section> {
         MARGIN + WIDTH
     );
     for (row, layer) in loads.iter().enumerate() {
-        let (y, count) = (row * ROW, layer.tokens.len().max(1));
+        let y = row * ROW;
+        let count = layer.tokens.len().max(1);
         // Writing to a string cannot fail, here and below.
         let _ = writeln!(
             map,

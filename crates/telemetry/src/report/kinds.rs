@@ -36,7 +36,8 @@ impl RankMemory {
     }
 
     pub(super) fn differing_plan(&self) -> Option<&StepTrace> {
-        let (measured, planned) = (self.measured.as_ref()?, self.planned.as_ref()?);
+        let measured = self.measured.as_ref()?;
+        let planned = self.planned.as_ref()?;
         (!measured.repeats(planned)).then_some(planned)
     }
 

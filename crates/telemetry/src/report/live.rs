@@ -62,8 +62,10 @@ fn name(holding: &Holding) -> &str {
 
 fn part(out: &mut String, holding: &Holding, area: Area, total: u64) {
     let Area { x, y, width, height } = area;
-    let (class, share) = (holding.owner.category.name(), percent(holding.bytes as f64 / total as f64));
-    let (who, operator) = (escape(name(holding)), escape(&holding.owner.operator));
+    let class = holding.owner.category.name();
+    let share = percent(holding.bytes as f64 / total as f64);
+    let who = escape(name(holding));
+    let operator = escape(&holding.owner.operator);
     let _ = write!(
         out,
         "<g><title>{} · {who} · {operator}: {} in {}, {share}</title>\
@@ -106,7 +108,9 @@ fn head(out: &mut String, category: Category, sum: u64, area: Area) {
     let fits = |text: &str| 7.4 * text.chars().count() as f64 + 14.0 < width;
     let shown = [both, text].into_iter().find(|text| fits(text)).filter(|_| height > 24.0);
     if let Some(text) = shown {
-        let (class, x, y) = (category.name(), x + 7.0, y + 17.0);
+        let class = category.name();
+        let x = x + 7.0;
+        let y = y + 17.0;
         let _ = write!(out, "<text class=\"head {class}\" x=\"{x:.1}\" y=\"{y:.1}\">{text}</text>");
     }
 }
@@ -119,7 +123,8 @@ fn table(out: &mut String, live: &LiveSet) {
     for holding in live.holdings.iter().take(ROWS) {
         let share = holding.bytes as f64 / total as f64;
         let or_none = |text: &str| if text.is_empty() { "–".to_owned() } else { escape(text) };
-        let (category, owner) = (holding.owner.category, &holding.owner);
+        let category = holding.owner.category;
+        let owner = &holding.owner;
         let _ = writeln!(
             out,
             "<tr><td><i class=\"{}\"></i>{}</td><td>{}</td><td>{}</td><td class=\"number\">{}</td>\
@@ -138,7 +143,8 @@ fn table(out: &mut String, live: &LiveSet) {
     *out += "</tbody>\n</table></div>\n";
     if live.holdings.len() > ROWS {
         let rest: u64 = live.holdings[ROWS..].iter().map(|holding| holding.bytes).sum();
-        let (more, rest) = (live.holdings.len() - ROWS, bytes(rest));
+        let more = live.holdings.len() - ROWS;
+        let rest = bytes(rest);
         let _ = writeln!(out, "<p class=\"soft\">and {more} more, with {rest} in all.</p>");
     }
 }

@@ -40,7 +40,8 @@ impl Report {
         .flatten()
         .collect();
         let mut page = String::new();
-        let (title, subtitle) = (escape(&self.title), escape(&self.subtitle));
+        let title = escape(&self.title);
+        let subtitle = escape(&self.subtitle);
         // Writing to a string cannot fail, here and below.
         let _ = write!(
             page,
@@ -114,7 +115,8 @@ fn tiles(page: &mut String, tiles: &[Tile]) {
     }
     *page += "<dl class=\"tiles\">\n";
     for Tile { name, value, note } in tiles {
-        let (value, note) = (escape(value), escape(note));
+        let value = escape(value);
+        let note = escape(note);
         let _ = writeln!(
             page,
             "<div><dt>{name}</dt><dd><strong>{value}</strong><span class=\"soft\">{note}</span></dd></div>"

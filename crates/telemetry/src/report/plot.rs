@@ -51,7 +51,9 @@ impl Plot<'_> {
         let ticks = round_ticks(frame.least, frame.most);
         frame.vertical_axis(&mut out, ticks.into_iter().map(|tick| (tick, significant(tick, 3))));
         for tick in round_ticks(frame.from, frame.to).into_iter().filter(|tick| tick.fract() == 0.0) {
-            let (x, y, text) = (frame.x(tick), frame.bottom + 20.0, significant(tick, 7));
+            let x = frame.x(tick);
+            let y = frame.bottom + 20.0;
+            let text = significant(tick, 7);
             // Writing to a string cannot fail, here and below.
             let _ = write!(
                 out,
@@ -77,12 +79,14 @@ impl Plot<'_> {
     /// Returns the frame; `None` if there is no value.
     fn frame(&self) -> Option<Frame> {
         let values = || self.columns.iter().flat_map(|column| column.values.iter().flatten().copied());
-        let (least, most) = (values().reduce(f64::min)?, values().reduce(f64::max)?);
+        let least = values().reduce(f64::min)?;
+        let most = values().reduce(f64::max)?;
         let least = if self.from_zero { least.min(0.0) } else { least };
         let margin = 0.06 * if most > least { most - least } else { most.abs().max(1.0) };
         let floor = if self.from_zero && least >= 0.0 { 0.0 } else { least - margin };
         let step = |column: Option<&Column>| column.map_or(0.0, |column| column.step as f64);
-        let (from, to) = (step(self.columns.first()), step(self.columns.last()));
+        let from = step(self.columns.first());
+        let to = step(self.columns.last());
         Some(Frame {
             left: 62.0,
             right: WIDTH - 14.0,
@@ -138,7 +142,8 @@ impl Plot<'_> {
 
     fn draw_line(&self, out: &mut String, frame: &Frame, index: usize, of: &Line) {
         let at = |column: &Column| Some((frame.x(column.step as f64), frame.y(column.values[index]?)));
-        let (points, class) = (self.columns.iter().map(at), of.class);
+        let points = self.columns.iter().map(at);
+        let class = of.class;
         if !of.dots && self.columns.len() > 1 {
             let _ = write!(out, "<path class=\"line {class}\" d=\"{}\"/>", line(points));
             return;

@@ -25,10 +25,12 @@ pub(super) fn section(ranks: &[RankMemory]) -> Option<Section> {
     let alike =
         |a: &RankMemory, b: &RankMemory| (a.figures, a.device.as_str()) == (b.figures, b.device.as_str());
     for (first, members) in kinds(ranks.iter(), alike) {
-        let (numbers, device) = (rank_numbers(&members), escape(&first.device));
+        let numbers = rank_numbers(&members);
+        let device = escape(&first.device);
         let _ = write!(body, "<tr><th scope=\"row\">{numbers}</th><td>{device}</td>");
         for figure in first.figures {
-            let (short, exact) = (bytes(figure), grouped(figure));
+            let short = bytes(figure);
+            let exact = grouped(figure);
             let _ = write!(body, "<td class=\"number\">{exact}<br><span class=\"soft\">{short}</span></td>");
         }
         body += "</tr>\n";

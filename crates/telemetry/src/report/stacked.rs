@@ -21,7 +21,8 @@ const COLUMNS: usize = 900;
 
 /// Draws the memory of `rank` over the step of `trace`.
 pub(super) fn drawing(rank: &RankMemory, trace: &StepTrace) -> String {
-    let (full, peak) = (trace.curve(), trace.peak());
+    let full = trace.curve();
+    let peak = trace.peak();
     let thin = full.thinned(COLUMNS);
     let plan = rank.differing_plan().map(StepTrace::curve);
     let most = full.points.iter().map(|point| point.reserved.max(point.bytes.total())).max().unwrap_or(0);
@@ -83,7 +84,9 @@ fn shown(points: &[Point]) -> impl Iterator<Item = (Category, u64)> + '_ {
 fn legend(full: &Curve, rank: &RankMemory) -> String {
     let mut out = "<p class=\"legend\">".to_owned();
     for (category, most) in shown(&full.points) {
-        let (class, name, most) = (category.name(), words(category), bytes(most));
+        let class = category.name();
+        let name = words(category);
+        let most = bytes(most);
         let _ = write!(out, "<span><i class=\"{class}\"></i>{name} <b>≤ {most}</b></span>");
     }
     let held = bytes(full.peak_reserved());
@@ -106,7 +109,8 @@ fn phases(out: &mut String, frame: Frame, spans: &[Span]) {
     const PHASES: [&str; 5] = ["inputs", "forward", "backward", "reduce", "optimizer"];
     let batches = spans.iter().filter_map(|span| span.micro_batch).max().unwrap_or(0);
     for span in spans {
-        let (from, to) = (frame.x(span.from as f64), frame.x(span.to as f64));
+        let from = frame.x(span.from as f64);
+        let to = frame.x(span.to as f64);
         let width = to - from;
         let class = PHASES.iter().position(|name| *name == span.phase).map_or(9, |index| index);
         let _ = write!(
@@ -131,7 +135,8 @@ fn phases(out: &mut String, frame: Frame, spans: &[Span]) {
     for group in spans.chunk_by(|a, b| (a.micro_batch, a.stage) == (b.micro_batch, b.stage)) {
         let (Some(first), Some(last)) = (group.first(), group.last()) else { continue };
         let Some(number) = first.micro_batch else { continue };
-        let (from, to) = (frame.x(first.from as f64), frame.x(last.to as f64));
+        let from = frame.x(first.from as f64);
+        let to = frame.x(last.to as f64);
         let _ = write!(out, "<path class=\"grid\" d=\"M{from:.1} {TOP}V{:.1}\"/>", BOTTOM + 38.0);
         let name = match (to - from > 96.0, to - from > 18.0) {
             (true, _) => format!("micro-batch {number}"),
@@ -180,7 +185,8 @@ fn outline(out: &mut String, frame: Frame, class: &str, points: impl Iterator<It
 }
 
 fn summit(out: &mut String, frame: Frame, peak: &Peak) {
-    let (x, y) = (frame.x(peak.events as f64), frame.y(peak.bytes as f64));
+    let x = frame.x(peak.events as f64);
+    let y = frame.y(peak.bytes as f64);
     let module = peak.owner.as_ref().map_or("", |owner| owner.module.as_str());
     let index = [peak.phase.as_str(), module].into_iter().filter(|part| !part.is_empty());
     let text = format!("{} · {}", bytes(peak.bytes), index.collect::<Vec<_>>().join(" · "));

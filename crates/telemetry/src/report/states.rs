@@ -89,7 +89,9 @@ fn label(transition: &Transition) -> String {
 
 /// Draws a transition to the next box.
 fn arrow(out: &mut String, layout: &Layout, from: usize, transition: &Transition) {
-    let (start, end, y) = (layout.left(from) + layout.width, layout.left(from + 1), TOP + HEIGHT / 2.0);
+    let start = layout.left(from) + layout.width;
+    let end = layout.left(from + 1);
+    let y = TOP + HEIGHT / 2.0;
     let _ = write!(
         out,
         "<g><title>{}</title><path class=\"way\" d=\"M{start:.1} {y:.1}H{:.1}\"/>\
@@ -122,7 +124,8 @@ fn bow(out: &mut String, layout: &Layout, (from, to): (usize, usize), level: usi
     // Transitions leave a box in its right half and enter one in its left half, each at a point of its own.
     let aside = (10.0 + 9.0 * level as f64).min(layout.width / 2.0 - 6.0);
     let center = |index: usize| layout.left(index) + layout.width / 2.0;
-    let (start, end) = (center(from) + aside, center(to) - aside);
+    let start = center(from) + aside;
+    let end = center(to) - aside;
     let _ = write!(
         out,
         "<g><title>{}</title><path class=\"way\" d=\"M{start:.1} {bottom:.1}V{y:.1}H{end:.1}V{:.1}\"/>\
@@ -158,7 +161,8 @@ fn boxes(out: &mut String, layout: &Layout, states: &StepStates) {
 
 /// Draws a box with its name and two lines.
 fn state(out: &mut String, layout: &Layout, index: usize, (name, lines): (&str, [String; 2])) {
-    let (x, width) = (layout.left(index), layout.width);
+    let x = layout.left(index);
+    let width = layout.width;
     let center = x + width / 2.0;
     let _ = write!(
         out,

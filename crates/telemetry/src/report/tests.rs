@@ -186,7 +186,8 @@ fn a_step_is_drawn_as_states() {
 
 #[test]
 fn equal_ranks_share_a_drawing() {
-    let (same, other) = (Some(2 << 20), Some(3 << 20));
+    let same = Some(2 << 20);
+    let other = Some(3 << 20);
     let ranks = vec![rank(0, same, same), rank(1, same, same), rank(2, same, other), rank(3, same, same)];
     let page = page(ranks);
     assert!(page.contains(">ranks 0–1, 3</label>") && page.contains(">rank 2</label>"));

@@ -18,7 +18,8 @@ pub(super) fn squarify(weights: &[f64], area: Area) -> Vec<Area> {
         return areas;
     }
     let scale = area.width * area.height / total;
-    let (mut rest, mut free) = (weights, area);
+    let mut rest = weights;
+    let mut free = area;
     while !rest.is_empty() {
         let side = free.width.min(free.height);
         let count = row_length(rest, side, scale);
@@ -31,7 +32,8 @@ pub(super) fn squarify(weights: &[f64], area: Area) -> Vec<Area> {
 
 /// Returns the number of weights in the next row along `side`: one more would worsen the worst aspect ratio.
 fn row_length(weights: &[f64], side: f64, scale: f64) -> usize {
-    let (mut sum, mut worst) = (0.0, f64::INFINITY);
+    let mut sum = 0.0;
+    let mut worst = f64::INFINITY;
     for (count, weight) in weights.iter().enumerate() {
         sum += weight * scale;
         let depth = sum / side;

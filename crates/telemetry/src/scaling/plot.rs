@@ -130,7 +130,8 @@ impl Plot {
             None => "no runs".to_owned(),
         };
         let under = if key.is_empty() { under } else { format!("{under}; {key}") };
-        let (title, under) = (escape(title), escape(&under));
+        let title = escape(title);
+        let under = escape(&under);
         let page = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" \
              height=\"{HEIGHT}\" role=\"img\" aria-label=\"{title}\">\n<style>{STYLE}</style>\n\
@@ -145,7 +146,8 @@ impl Plot {
     fn x(&self, ranks: usize) -> f64 {
         let log = |ranks: usize| (ranks.max(1) as f64).log2();
         let (Some(first), Some(last)) = (self.ranks.first(), self.ranks.last()) else { return LEFT };
-        let (from, to) = (LEFT + self.inset, RIGHT - self.inset);
+        let from = LEFT + self.inset;
+        let to = RIGHT - self.inset;
         match first == last {
             true => f64::midpoint(from, to),
             false => from + (to - from) * (log(ranks) - log(*first)) / (log(*last) - log(*first)),
@@ -184,7 +186,8 @@ impl Plot {
                 BOTTOM + 21.0
             );
         }
-        let (x, y) = (f64::midpoint(LEFT, RIGHT), BOTTOM + 43.0);
+        let x = f64::midpoint(LEFT, RIGHT);
+        let y = BOTTOM + 43.0;
         let _ = writeln!(
             self.page,
             "<text class=\"soft\" x=\"{x}\" y=\"{y}\" text-anchor=\"middle\">ranks</text>"
@@ -218,7 +221,9 @@ impl Plot {
                  r=\"4\">{title}</circle>"
             );
         }
-        let (end, name, value) = (Some((*end_x, *end_y)), series.name(), last.clone());
+        let end = Some((*end_x, *end_y));
+        let name = series.name();
+        let value = last.clone();
         self.labels.push(Label { end, y: *end_y, colour, name, value });
     }
 
@@ -228,8 +233,10 @@ impl Plot {
         let width = (0.8 * closest.fold(140.0, f64::min) / count as f64).min(24.0);
         for run in &series.runs {
             let x = self.x(run.ranks) + width * (index as f64 - count as f64 / 2.0);
-            let (allocated, reserved) = (run.peak_allocated(), run.peak_reserved().max(run.peak_allocated()));
-            let (low, high) = (self.y(allocated as f64), self.y(reserved as f64));
+            let allocated = run.peak_allocated();
+            let reserved = run.peak_reserved().max(run.peak_allocated());
+            let low = self.y(allocated as f64);
+            let high = self.y(reserved as f64);
             let text = format!("{} allocated, {} reserved", bytes(allocated), bytes(reserved));
             let title = hint(series, run, &text);
             for (opacity, top, bottom) in [("0.35", high, low), ("1", low, BOTTOM)] {
@@ -248,7 +255,8 @@ impl Plot {
     /// Draws the labels and returns the SVG.
     fn close(mut self, empty: bool) -> String {
         if empty {
-            let (x, y) = (f64::midpoint(LEFT, RIGHT), f64::midpoint(TOP, BOTTOM));
+            let x = f64::midpoint(LEFT, RIGHT);
+            let y = f64::midpoint(TOP, BOTTOM);
             let text = "nothing to compare: measure two numbers of ranks";
             let _ = writeln!(
                 self.page,
@@ -265,7 +273,10 @@ impl Plot {
                     "<path class=\"leader\" fill=\"none\" d=\"M{from:.1} {end_y:.1}H{RIGHT}L{to} {y:.1}\"/>"
                 );
             }
-            let (x, y, name, value) = (to + 6.0, y + 4.5, escape(name), escape(value));
+            let x = to + 6.0;
+            let y = y + 4.5;
+            let name = escape(name);
+            let value = escape(value);
             let _ = writeln!(
                 self.page,
                 "<text class=\"label\" x=\"{x}\" y=\"{y:.1}\">\

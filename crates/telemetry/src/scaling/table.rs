@@ -35,8 +35,10 @@ const TITLES: [&str; 10] = [
 /// the same loss.
 pub fn scaling_table(runs: &[ScalingRun]) -> String {
     let Some(first) = runs.first() else { return "no runs\n".to_owned() };
-    let (all, alone) = (series(runs), Alone::among(runs));
-    let (mut text, one) = (String::new(), alike(runs));
+    let all = series(runs);
+    let alone = Alone::among(runs);
+    let mut text = String::new();
+    let one = alike(runs);
     let with = if first.libraries.is_empty() { String::new() } else { format!(" ({})", first.libraries) };
     // Writing to a string cannot fail, here and below.
     let _ = match one {
@@ -128,7 +130,8 @@ fn row(run: &ScalingRun, efficiency: Option<f64>) -> Vec<String> {
 /// Returns the figures of the fastest and the slowest of several ranks; `None` for one rank.
 fn fastest_and_slowest(run: &ScalingRun) -> Option<(&RankFigures, &RankFigures)> {
     let by_step = |a: &&RankFigures, b: &&RankFigures| a.step_seconds.total_cmp(&b.step_seconds);
-    let (fastest, slowest) = (run.by_rank.iter().min_by(by_step)?, run.by_rank.iter().max_by(by_step)?);
+    let fastest = run.by_rank.iter().min_by(by_step)?;
+    let slowest = run.by_rank.iter().max_by(by_step)?;
     (run.ranks > 1).then_some((fastest, slowest))
 }
 
@@ -165,7 +168,8 @@ fn spread_of_rounds(all: &[Series<'_>], alone: &Alone<'_>) -> String {
         return String::new();
     };
     let counts = || several().map(|rounds| rounds.all().len());
-    let (least, most) = (counts().min().unwrap_or(0), counts().max().unwrap_or(0));
+    let least = counts().min().unwrap_or(0);
+    let most = counts().max().unwrap_or(0);
     let count = if least == most { most.to_string() } else { format!("{least} to {most}") };
     let run = worst.median();
     let name = if run.scaling == Scaling::Alone { "alone".to_owned() } else { name(run) };
@@ -194,7 +198,8 @@ fn peaks_by_rank(series: &Series<'_>) -> String {
             continue;
         }
         let message = groups.iter().map(|((allocated, reserved), ranks)| {
-            let (allocated, reserved) = (grouped(*allocated), grouped(*reserved));
+            let allocated = grouped(*allocated);
+            let reserved = grouped(*reserved);
             let ends = if ranks.len() == 1 { "" } else { "s" };
             let ranks = ranges(ranks.iter().copied());
             format!("{allocated} bytes allocated and {reserved} reserved on rank{ends} {ranks}")
@@ -208,7 +213,8 @@ fn peaks_by_rank(series: &Series<'_>) -> String {
 /// States the number of ranks that efficiency is relative to, unless it is one, and whether the losses are
 /// bit-identical.
 fn remarks(series: &Series<'_>) -> String {
-    let (mut text, name) = (String::new(), series.name());
+    let mut text = String::new();
+    let name = series.name();
     if series.runs.len() < 2 {
         return text;
     }

@@ -61,7 +61,8 @@ impl StepTrace {
     /// call that differs; `None` for equal traces.
     #[must_use]
     pub fn difference(&self, planned: &StepTrace) -> Option<Difference> {
-        let (measured, expected) = (self.steps(), planned.steps());
+        let measured = self.steps();
+        let expected = planned.steps();
         let first = (0..measured.len().max(expected.len()))
             .find(|at| measured.get(*at).map(|(_, step)| step) != expected.get(*at).map(|(_, step)| step));
         match first {
@@ -139,7 +140,8 @@ impl StepTrace {
         };
         let more = |what| count(measured, what) > count(expected, what);
         let fewer = |what| count(measured, what) < count(expected, what);
-        let (here, there) = (measured.get(at).map(|m| m.1), expected.get(at).map(|e| e.1));
+        let here = measured.get(at).map(|m| m.1);
+        let there = expected.get(at).map(|e| e.1);
         let (kind, owner, bytes, planned_bytes) = match (here, there) {
             (Some(Step::Allocate(owner, bytes)), Some(due @ Step::Allocate(other, planned)))
                 if owner == other && fewer(due) =>
@@ -176,7 +178,8 @@ impl StepTrace {
             };
             trace.events.iter().enumerate().filter_map(call).collect()
         };
-        let (measured, expected) = (calls(self), calls(planned));
+        let measured = calls(self);
+        let expected = calls(planned);
         let first =
             (0..measured.len().max(expected.len())).find(|at| measured.get(*at) != expected.get(*at))?;
         let bytes = |call: &(usize, Owner, u64, u64)| call.2.max(call.3);
@@ -185,7 +188,8 @@ impl StepTrace {
             (Some(call), _) => (call.0, call.1.clone(), bytes(call)),
             (None, call) => (self.events.len(), call?.1.clone(), 0),
         };
-        let (kind, phase) = (DifferenceKind::Driver, self.phase_at(events));
+        let kind = DifferenceKind::Driver;
+        let phase = self.phase_at(events);
         Some(Difference { kind, owner, bytes, planned_bytes, events, phase })
     }
 
@@ -225,7 +229,9 @@ impl fmt::Display for Owner {
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (owner, size, phase) = (&self.owner, bytes(self.bytes), &self.phase);
+        let owner = &self.owner;
+        let size = bytes(self.bytes);
+        let phase = &self.phase;
         write!(f, "in its {phase} phase, {owner} ")?;
         let planned = bytes(self.planned_bytes.unwrap_or(0));
         match self.kind {
@@ -244,7 +250,9 @@ impl fmt::Display for Difference {
 
 impl fmt::Display for Holding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (owner, size, blocks) = (&self.owner, bytes(self.bytes), self.blocks);
+        let owner = &self.owner;
+        let size = bytes(self.bytes);
+        let blocks = self.blocks;
         write!(f, "{owner}: {size} in {blocks} block{}", if blocks == 1 { "" } else { "s" })
     }
 }

@@ -108,7 +108,9 @@ impl<'a> Reader<'a> {
         for segment in &self.snapshot.segments {
             reserved += segment.total_size;
             for block in segment.blocks.iter().filter(|block| block.state == BlockState::ActiveAllocated) {
-                let (tag, requested, bytes) = (block.tag, block.requested, block.size);
+                let tag = block.tag;
+                let requested = block.requested;
+                let bytes = block.size;
                 alive.insert(block.address, Alive { tag, stream: segment.stream, requested, bytes });
             }
         }
@@ -138,7 +140,8 @@ impl<'a> Reader<'a> {
             let who = (tag.category, name(tag), tag.operator, *stream);
             (who, *requested, *bytes, tag.step, *address)
         });
-        let (mut held, mut numbers) = (Vec::new(), FxHashMap::default());
+        let mut held = Vec::new();
+        let mut numbers = FxHashMap::default();
         for (address, Alive { tag, stream, requested, bytes }) in sorted {
             numbers.insert(address, held.len());
             held.push(Held { owner: self.owner(tag, stream), requested, bytes, since: u64::from(tag.step) });
@@ -150,7 +153,8 @@ impl<'a> Reader<'a> {
     fn owner(&mut self, tag: Tag, stream: Stream) -> usize {
         let Tag { category, module, operator, .. } = tag;
         *self.indices.entry((category, module, operator, stream)).or_insert_with(|| {
-            let (module, operator) = (self.snapshot.labels.name(module).to_owned(), operator.to_owned());
+            let module = self.snapshot.labels.name(module).to_owned();
+            let operator = operator.to_owned();
             self.owners.push(Owner { category, module, operator, stream: stream.0 });
             self.owners.len() - 1
         })

@@ -148,11 +148,13 @@ fn differences_name_the_first_allocation() {
         (Fault::Skip, Missing, "gelu", 3 << 20, None, "does not allocate"),
     ];
     for (fault, kind, operator, bytes, leftover, words) in cases {
-        let (mut planned, mut measured) = (Bench::new(""), Bench::new(""));
+        let mut planned = Bench::new("");
+        let mut measured = Bench::new("");
         for step in 1..=2 {
             assert!(measured.step(step, Fault::None).repeats(&planned.step(step, Fault::None)));
         }
-        let (planned, measured) = (planned.step(3, Fault::None), measured.step(3, fault));
+        let planned = planned.step(3, Fault::None);
+        let measured = measured.step(3, fault);
         let difference = measured.difference(&planned).unwrap();
         assert_eq!(
             (difference.kind, difference.owner.operator.as_str(), difference.bytes),
@@ -170,7 +172,8 @@ fn differences_name_the_first_allocation() {
 
 #[test]
 fn differences_name_driver_calls() {
-    let (mut planned, mut measured) = (Bench::new(""), Bench::new(""));
+    let mut planned = Bench::new("");
+    let mut measured = Bench::new("");
     planned.step(1, Fault::None);
     measured.step(1, Fault::None);
     measured.allocator.empty_cache().unwrap();

@@ -73,8 +73,11 @@ fn imbalances(ranks: &[RankStatistics]) -> String {
             continue;
         }
         let verb = if phase.waits() { "waits" } else { "takes" };
-        let (name, share) = (phase.name(), percent(apart as f64 / step));
-        let (behind, ahead, time) = (slowest.rank, fastest.rank, milliseconds(apart));
+        let name = phase.name();
+        let share = percent(apart as f64 / step);
+        let behind = slowest.rank;
+        let ahead = fastest.rank;
+        let time = milliseconds(apart);
         // Writing to a string cannot fail.
         let _ =
             writeln!(text, "{name}: rank {behind} {verb} {time} longer than rank {ahead}, {share} of a step");

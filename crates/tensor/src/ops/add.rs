@@ -60,7 +60,8 @@ fn on_gpu(a: &Tensor, b: &Tensor, out: &Tensor, stream: StreamKind) -> Result<()
 
 pub(super) fn forward_on_host(a: &[f32], b: &[f32], out: &mut [f32]) {
     for_pieces(out, CHUNK, |index, out| {
-        let (a, b) = (rows::piece(a, index, CHUNK), rows::piece(b, index, CHUNK));
+        let a = rows::piece(a, index, CHUNK);
+        let b = rows::piece(b, index, CHUNK);
         simd(|| {
             for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
                 *out = a + b;

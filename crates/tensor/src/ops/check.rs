@@ -122,7 +122,8 @@ pub(crate) fn first<'a>(
     operand: &'static str,
     arrays: &'a [Tensor],
 ) -> Result<(&'a Tensor, &'a [Tensor])> {
-    let (actual, expected) = ([0].into(), "one array or several".to_owned());
+    let actual = [0].into();
+    let expected = "one array or several".to_owned();
     arrays.split_first().ok_or(TensorError::Shape { operator, operand, actual, expected })
 }
 

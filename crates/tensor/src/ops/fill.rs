@@ -42,10 +42,12 @@ pub(crate) fn in_pieces(target: &Tensor, make: impl Fn(usize, &mut [f32])) -> Re
 
 fn rounded_in_pieces<T: Float>(target: &Tensor, make: impl Fn(usize, &mut [f32])) -> Result<()> {
     let length = PIECE.min(target.elements());
-    let (mut values, mut rounded) = (vec![0.0f32; length], vec![T::zeroed(); length]);
+    let mut values = vec![0.0f32; length];
+    let mut rounded = vec![T::zeroed(); length];
     for first in (0..target.elements()).step_by(PIECE) {
         let length = PIECE.min(target.elements() - first);
-        let (values, rounded) = (&mut values[..length], &mut rounded[..length]);
+        let values = &mut values[..length];
+        let rounded = &mut rounded[..length];
         make(first, values);
         for_pieces(rounded, CHUNK, |index, rounded| T::round(rows::piece(values, index, CHUNK), rounded));
         copy(target, first, rounded)?;

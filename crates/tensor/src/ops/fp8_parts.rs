@@ -43,7 +43,8 @@ pub fn fold(cells: &Tensor, maxima: &Tensor) -> Result<()> {
     match cells.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => {
-            let (cells, mut maxima) = (cells.read::<u32>()?, maxima.write::<u32>()?);
+            let cells = cells.read::<u32>()?;
+            let mut maxima = maxima.write::<u32>()?;
             let (words, _) = cells.as_chunks::<CELLS>();
             maxima.iter_mut().zip(words).for_each(|(most, cells)| *most = largest(cells.iter().copied()));
             Ok(())
@@ -63,13 +64,15 @@ pub fn fold(cells: &Tensor, maxima: &Tensor) -> Result<()> {
 /// largest magnitudes `maxima [parts, n]` u32. Rows of 16 bytes or more have the alignment that matmuls need.
 pub fn factors(maxima: &Tensor, factors: &Tensor) -> Result<()> {
     const OPERATOR: &str = "fp8_parts.factors";
-    let (parts, count) = (maxima.shape().rows(), factors.shape().rows());
+    let parts = maxima.shape().rows();
+    let count = factors.shape().rows();
     check::shape(OPERATOR, "maxima", maxima, [parts, count])?;
     let stride = factors.shape().columns();
     match maxima.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => {
-            let (maxima, mut factors) = (maxima.read::<u32>()?, factors.write::<f32>()?);
+            let maxima = maxima.read::<u32>()?;
+            let mut factors = factors.write::<f32>()?;
             for (matrix, row) in factors.chunks_exact_mut(stride).enumerate() {
                 row[0] =
                     fp8_linear::factor_of::<E4m3>(largest((0..parts).map(|p| maxima[p * count + matrix])));
@@ -107,7 +110,8 @@ pub fn cast(part: &Tensor, factor: &Tensor, codes: &Tensor) -> Result<()> {
 /// Shapes that do not agree, or that are no multiples of [`fp8_linear::MULTIPLE`].
 pub fn transpose(codes: &Tensor, turned: &Tensor) -> Result<()> {
     const OPERATOR: &str = "fp8_parts.transpose";
-    let (rows, columns) = (codes.shape().rows(), codes.shape().columns());
+    let rows = codes.shape().rows();
+    let columns = codes.shape().columns();
     check::shape(OPERATOR, "turned", turned, [columns, rows])?;
     if !(rows.is_multiple_of(fp8_linear::MULTIPLE) && columns.is_multiple_of(fp8_linear::MULTIPLE)) {
         let expected = format!("multiples of {}", fp8_linear::MULTIPLE);
@@ -116,7 +120,8 @@ pub fn transpose(codes: &Tensor, turned: &Tensor) -> Result<()> {
     match codes.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => {
-            let (codes, mut turned) = (codes.read::<E4m3>()?, turned.write::<E4m3>()?);
+            let codes = codes.read::<E4m3>()?;
+            let mut turned = turned.write::<E4m3>()?;
             for (column, turned) in turned.chunks_exact_mut(rows).enumerate() {
                 turned.iter_mut().enumerate().for_each(|(row, code)| *code = codes[row * columns + column]);
             }

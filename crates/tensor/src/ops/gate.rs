@@ -196,7 +196,8 @@ fn launch<'a>(
     moved: u64,
     more: impl FnOnce(Launch<'a>) -> Launch<'a>,
 ) -> Result<()> {
-    let (width, lanes) = (hidden.shape().columns(), gpu::lanes(hidden.dtype()));
+    let width = hidden.shape().columns();
+    let lanes = gpu::lanes(hidden.dtype());
     let vector = width.is_multiple_of(lanes) && gpu::aligned(&[pair, hidden]);
     let items = hidden.elements() / if vector { lanes } else { 1 };
     let kernel = Function::new(&FAMILY, name).of(hidden.dtype());

@@ -24,7 +24,8 @@ pub(super) fn sizes(shape: Shape) -> Sizes {
 impl Layout {
     /// Returns the row-major layout without gaps.
     pub(super) fn dense(shape: Shape) -> Self {
-        let (mut strides, mut stride) = ([0; 4], 1);
+        let mut strides = [0; 4];
+        let mut stride = 1;
         for (axis, size) in shape.dims().iter().enumerate().rev() {
             strides[axis] = stride;
             stride *= size;

@@ -40,7 +40,8 @@ impl<'a> Factor<'a> {
     /// Matrix `index` of the stack, with its stored rows and columns.
     fn matrix(&self, index: usize) -> Result<Tensor> {
         let shape = self.tensor.shape();
-        let (columns, all) = (shape.columns(), shape.rows());
+        let columns = shape.columns();
+        let all = shape.rows();
         let rows = shape.dims().iter().rev().nth(1).copied().unwrap_or(all);
         self.tensor.view(index * rows * columns, [rows, columns])
     }
@@ -81,7 +82,8 @@ pub fn into(a: Factor<'_>, b: Factor<'_>, out: &Tensor) -> Result<()> {
         return Ok(());
     }
     for index in 0..count {
-        let (a_matrix, b_matrix) = (a.matrix(index)?, b.matrix(index)?);
+        let a_matrix = a.matrix(index)?;
+        let b_matrix = b.matrix(index)?;
         let out = out.view(index * m * n, [m, n])?;
         match device.backend() {
             Backend::Cpu => on_host((&a_matrix, a.transposed), (&b_matrix, b.transposed), &out)?,
@@ -89,8 +91,10 @@ pub fn into(a: Factor<'_>, b: Factor<'_>, out: &Tensor) -> Result<()> {
             _ => {
                 let left = Operand { transposed: a.transposed, ..Operand::new(a_matrix.region(), dtype) };
                 let right = Operand { transposed: b.transposed, ..Operand::new(b_matrix.region(), dtype) };
-                let (out, epilogue) = (Operand::new(out.region(), dtype), Epilogue::None);
-                let (a, b) = (left, right);
+                let out = Operand::new(out.region(), dtype);
+                let epilogue = Epilogue::None;
+                let a = left;
+                let b = right;
                 let call = Matmul { m, n, k, a, b, out, accumulate: false, epilogue, fast: false };
                 device.matmul(&call)?;
             }
@@ -106,13 +110,16 @@ fn outer(shape: Shape, [rows, columns]: [usize; 2]) -> Option<Shape> {
 }
 
 fn on_host(a: (&Tensor, bool), b: (&Tensor, bool), out: &Tensor) -> Result<()> {
-    let (left, right) = (a.0.values()?, b.0.values()?);
+    let left = a.0.values()?;
+    let right = b.0.values()?;
     let matrix = |values, tensor: &Tensor, transposed: bool| {
-        let (rows, columns) = (tensor.shape().rows(), tensor.shape().columns());
+        let rows = tensor.shape().rows();
+        let columns = tensor.shape().columns();
         let matrix = MatrixRef::new(values, rows, columns, columns);
         if transposed { matrix.transposed() } else { matrix }
     };
-    let (left, right) = (matrix(&left, a.0, a.1), matrix(&right, b.0, b.1));
+    let left = matrix(&left, a.0, a.1);
+    let right = matrix(&right, b.0, b.1);
     gemm(left, right, &mut out.values_mut()?, out.shape().columns(), 1.0, false);
     Ok(())
 }

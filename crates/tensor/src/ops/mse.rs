@@ -31,7 +31,8 @@ fn chunks(elements: usize) -> usize {
 pub fn forward(prediction: &Tensor, target: &Tensor, scale: f32) -> Result<Tensor> {
     const OPERATOR: &str = "mse.forward";
     check_operands(OPERATOR, prediction, target)?;
-    let (device, count) = (prediction.device(), prediction.elements());
+    let device = prediction.device();
+    let count = prediction.elements();
     let loss = Tensor::empty(device, [], DType::F32, Request::new(Category::Activation, OPERATOR))?;
     // One f64 per partial sum.
     let workspace = Tensor::workspace(device, OPERATOR, 8 * chunks(count))?;
@@ -74,7 +75,8 @@ pub fn backward_scaled(
             if let Some(factor) = factor {
                 number *= factor.values()?[0];
             }
-            let (prediction, target) = (prediction.values()?, target.values()?);
+            let prediction = prediction.values()?;
+            let target = target.values()?;
             differences_on_host(&prediction, &target, number, &mut gradient.values_mut()?);
         }
         Backend::Cuda => {
@@ -89,7 +91,8 @@ pub fn backward_scaled(
 
 fn total_on_host(a: &[f32], b: &[f32]) -> f64 {
     let partial = map(a.len().div_ceil(CHUNK), |index| {
-        let (a, b) = (rows::piece(a, index, CHUNK), rows::piece(b, index, CHUNK));
+        let a = rows::piece(a, index, CHUNK);
+        let b = rows::piece(b, index, CHUNK);
         simd(
             #[inline(always)]
             || sum2_f64(a, b, |a, b| (a - b) * (a - b)),
@@ -100,7 +103,8 @@ fn total_on_host(a: &[f32], b: &[f32]) -> f64 {
 
 fn differences_on_host(a: &[f32], b: &[f32], factor: f32, out: &mut [f32]) {
     for_pieces(out, CHUNK, |index, out| {
-        let (a, b) = (rows::piece(a, index, CHUNK), rows::piece(b, index, CHUNK));
+        let a = rows::piece(a, index, CHUNK);
+        let b = rows::piece(b, index, CHUNK);
         simd(|| {
             for ((out, a), b) in out.iter_mut().zip(a).zip(b) {
                 *out = factor * (a - b);
@@ -117,7 +121,8 @@ fn forward_on_gpu(
     scale: f32,
     loss: &Tensor,
 ) -> Result<()> {
-    let (device, count) = (loss.device(), operands[0].elements());
+    let device = loss.device();
+    let count = operands[0].elements();
     let chunks = gpu::word(operator, chunks(count))?;
     let kernel = Function::new(&FAMILY, "chunks").of(operands[0].dtype());
     let launch = device.kernel(kernel).read(operands[0]).read(operands[1]).write(workspace).u64(count as u64);

@@ -119,7 +119,8 @@ fn on_gpu(target: &Tensor, elements: &[Range<usize>], key: [u32; 2], values: &Va
     let mut rest = elements;
     while let [first, ..] = rest {
         let (ranges, stride) = regular(rest);
-        let (count, length) = (ranges * first.len(), first.len());
+        let count = ranges * first.len();
+        let length = first.len();
         rest = &rest[ranges..];
         if count == 0 {
             continue;
@@ -156,7 +157,8 @@ fn regular(ranges: &[Range<usize>]) -> (usize, usize) {
 /// Draws the elements of a stream from `element` on.
 fn draw(mut values: &mut [f32], mut element: usize, key: [u32; 2], make: &impl Fn([u32; 4]) -> [f32; 4]) {
     while !values.is_empty() {
-        let (block, lane) = ((element / 4) as u64, element % 4);
+        let block = (element / 4) as u64;
+        let lane = element % 4;
         let (now, later) = values.split_at_mut(values.len().min(4 - lane));
         let drawn = make(philox4x32(key, [block as u32, (block >> 32) as u32, 0, 0]));
         now.copy_from_slice(&drawn[lane..lane + now.len()]);

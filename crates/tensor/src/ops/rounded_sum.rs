@@ -73,7 +73,8 @@ pub fn into_on(parts: &[Tensor], bias: Option<&Tensor>, output: &Tensor, stream:
 }
 
 fn on_gpu(parts: &[Tensor], bias: Option<&Tensor>, output: &Tensor, stream: StreamKind) -> Result<()> {
-    let (width, elements) = (output.shape().columns(), output.elements());
+    let width = output.shape().columns();
+    let elements = output.elements();
     let arrays: Vec<&Tensor> = parts.iter().chain(bias).chain([output]).collect();
     let vector = width.is_multiple_of(VECTOR) && gpu::aligned(&arrays);
     let kernel = output.device().kernel(Function::new(&FAMILY, "rounded_sum").of(output.dtype())).on(stream);

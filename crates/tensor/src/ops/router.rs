@@ -17,13 +17,15 @@ pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Ten
         check::f32s(OPERATOR, &[("bias", bias)])?;
         check::shape(OPERATOR, "bias", bias, [experts])?;
     }
-    let (rows, request) = (x.shape().rows(), Request::new(Category::Activation, OPERATOR));
+    let rows = x.shape().rows();
+    let request = Request::new(Category::Activation, OPERATOR);
     let logits = Tensor::empty(x.device(), [rows, experts], DType::F32, request)?;
     x.device().count_flops(Work::flops_of_products([rows, weight.elements()]));
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let (x, weight) = (x.values()?, weight.values()?);
+            let x = x.values()?;
+            let weight = weight.values()?;
             let bias = bias.map(Tensor::read::<f32>).transpose()?;
             let bias: &[f32] = bias.as_deref().unwrap_or(&[]);
             let (x, weight) =
@@ -58,7 +60,8 @@ pub fn backward_input(
     match dy.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let (dy, weight) = (dy.values()?, weight.values()?);
+            let dy = dy.values()?;
+            let weight = weight.values()?;
             let dy = MatrixRef::new(&dy, rows, experts, experts);
             let weight = MatrixRef::new(&weight, experts, inputs, inputs);
             gemm(dy, weight, &mut dx.values_mut()?, inputs, 1.0, false);
@@ -78,7 +81,9 @@ pub fn backward_weight(
 ) -> Result<()> {
     const OPERATOR: &str = "router.backward_weight";
     check::f32s(OPERATOR, &[("dy", dy)])?;
-    let (rows, experts, inputs) = (dy.shape().rows(), dy.shape().columns(), x.shape().columns());
+    let rows = dy.shape().rows();
+    let experts = dy.shape().columns();
+    let inputs = x.shape().columns();
     check::elements(OPERATOR, "x", x, rows * inputs)?;
     if let Some(weight) = weight {
         check::shape(OPERATOR, "weight", &weight.tensor, [experts, inputs])?;
@@ -95,7 +100,8 @@ pub fn backward_weight(
     match dy.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => {
-            let (gradient, x) = (dy.read::<f32>()?, x.values()?);
+            let gradient = dy.read::<f32>()?;
+            let x = x.values()?;
             if let Some(weight) = weight {
                 let dy = MatrixRef::new(&gradient, rows, experts, experts).transposed();
                 let x = MatrixRef::new(&x, rows, inputs, inputs);

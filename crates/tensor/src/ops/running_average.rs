@@ -18,7 +18,8 @@ pub fn fold(averages: &Tensor, counters: &Tensor, values: &Tensor, momentum: f32
     const OPERATOR: &str = "running_average.fold";
     check::f32s(OPERATOR, &[("averages", averages), ("values", values)])?;
     check::dtype(OPERATOR, "counters", counters, DType::U32)?;
-    let (rows, width) = (values.shape().rows(), values.shape().columns());
+    let rows = values.shape().rows();
+    let width = values.shape().columns();
     check::shape(OPERATOR, "averages", averages, [width])?;
     match values.device().backend() {
         Backend::Meta => Ok(()),
@@ -37,8 +38,10 @@ pub fn fold(averages: &Tensor, counters: &Tensor, values: &Tensor, momentum: f32
 }
 
 fn on_host(averages: &Tensor, counters: &Tensor, values: &Tensor, momentum: f32) -> Result<()> {
-    let (rows, width) = (values.shape().rows(), values.shape().columns());
-    let (mut averages, values) = (averages.write::<f32>()?, values.read::<f32>()?);
+    let rows = values.shape().rows();
+    let width = values.shape().columns();
+    let mut averages = averages.write::<f32>()?;
+    let values = values.read::<f32>()?;
     let values: &[f32] = &values;
     for_pieces(&mut averages, PIECE, |index, averages| {
         for row in 0..rows {

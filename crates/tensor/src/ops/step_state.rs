@@ -101,7 +101,8 @@ impl StepState {
         if factor == 1.0 {
             return enqueue();
         }
-        let (rate, base) = (self.words.view(LEARNING_RATE, [1])?, self.words.view(BASE_LEARNING_RATE, [1])?);
+        let rate = self.words.view(LEARNING_RATE, [1])?;
+        let base = self.words.view(BASE_LEARNING_RATE, [1])?;
         base.copy_from(&rate)?;
         scale::in_place(&rate, factor)?;
         enqueue()?;

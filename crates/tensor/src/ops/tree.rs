@@ -53,7 +53,8 @@ impl TreeKernel {
     /// are aligned; `None` if there is none.
     #[must_use]
     pub fn of(dtype: DType, tree: &SumTree) -> Option<Self> {
-        let (parts, is_balanced) = (tree.parts(), tree.is_balanced());
+        let parts = tree.parts();
+        let is_balanced = tree.is_balanced();
         let name = match parts {
             2 if is_balanced => "tree_2",
             4 if is_balanced => "tree_4",
@@ -151,7 +152,8 @@ pub fn into_on(target: &Tensor, parts: &[Tensor], tree: &SumTree, stream: Stream
 /// aligned for it; returns whether it did.
 fn on_gpu(target: &Tensor, parts: &[Tensor], tree: &SumTree, stream: StreamKind) -> Result<bool> {
     let all: Vec<&Tensor> = parts.iter().chain([target]).collect();
-    let (dtype, elements) = (target.dtype(), target.elements());
+    let dtype = target.dtype();
+    let elements = target.elements();
     let by_vector = elements.is_multiple_of(gpu::lanes(dtype)) && gpu::aligned(&all);
     let kernel = if by_vector { TreeKernel::of(dtype, tree) } else { TreeKernel::by_element(dtype, tree) };
     if parts.len() < 2 {

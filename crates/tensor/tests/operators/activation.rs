@@ -51,7 +51,8 @@ fn smooth_activations_and_derivatives_are_accurate_over_their_range() {
                 assert!((slope - expected).abs() < 2e-6, "{kind:?}'({x}) = {slope}, not {expected}");
             }
             for (extreme, value, limit) in [(1e4f32, 1e4, 1.0), (-1e4, 0.0, 0.0)] {
-                let (x, one) = (tensor(&device, &[extreme], [1]), tensor(&device, &[1.0f32], [1]));
+                let x = tensor(&device, &[extreme], [1]);
+                let one = tensor(&device, &[1.0f32], [1]);
                 let y = read(&activation::forward(&x, kind).unwrap())[0];
                 let slope = read(&activation::backward(one, &x, kind).unwrap())[0];
                 assert!(

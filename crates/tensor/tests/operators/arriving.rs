@@ -55,7 +55,8 @@ fn a_gpu_computes_with_what_arrives() {
     let Some(device) = gpu() else { return };
     let large =
         |name| Tensor::zeros(&device, [LARGE], DType::F32, Request::new(Category::Other, name)).unwrap();
-    let (from, to) = (large("from"), large("to"));
+    let from = large("from");
+    let to = large("to");
     let (new, weight, sum) =
         (tensor(&device, 5000, 3.0), tensor(&device, 5000, 1.0), tensor(&device, 5000, 4.0));
     let readers: [&dyn Fn() -> Vec<f32>; 3] = [

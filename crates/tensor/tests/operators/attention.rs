@@ -54,15 +54,18 @@ fn gradient(size: &Size, qkv: &[f64], dy: &[f64], output: &[f64], logsumexp: &[f
     let scale = 1.0 / (width as f64).sqrt();
     // Gradients of one query head's queries, keys and values, [time, width] each.
     let of_line = |(line, logsumexp): (usize, &[f64])| {
-        let (b, head) = (line / query_heads, line % query_heads);
+        let b = line / query_heads;
+        let head = line % query_heads;
         let row = |t: usize, part: usize| &qkv[at(heads, b * time + t, part, head)..][..width];
         let plain = |t: usize| ((b * time + t) * query_heads + head) * width;
         let mut parts = [(); 3].map(|()| vec![0.0; time * width]);
         for query in 0..time {
-            let (q, dy) = (row(query, 0), &dy[plain(query)..][..width]);
+            let q = row(query, 0);
+            let dy = &dy[plain(query)..][..width];
             let delta = dot(dy, &output[plain(query)..][..width]);
             for key in 0..=query {
-                let (k, v) = (row(key, 1), row(key, 2));
+                let k = row(key, 1);
+                let v = row(key, 2);
                 let weight = (dot(q, k) * scale - logsumexp[query]).exp();
                 let slope = weight * (dot(dy, v) - delta) * scale;
                 for column in 0..width {
@@ -77,7 +80,8 @@ fn gradient(size: &Size, qkv: &[f64], dy: &[f64], output: &[f64], logsumexp: &[f
     let lines: Vec<_> = logsumexp.par_chunks(time).enumerate().map(of_line).collect();
     let mut dqkv = vec![0.0; qkv.len()];
     for (line, parts) in lines.iter().enumerate() {
-        let (b, head) = (line / query_heads, line % query_heads);
+        let b = line / query_heads;
+        let head = line % query_heads;
         for (part, values) in parts.iter().enumerate() {
             for (t, row) in values.chunks(width).enumerate() {
                 let target = &mut dqkv[at(heads, b * time + t, part, head)..][..width];
@@ -97,10 +101,13 @@ pub(crate) fn declared(trial: &mut Trial<'_>) {
         }
         trial.label(format!("{size:?}"));
         let values = trial.normal("qkv", elements);
-        let (qkv, qkv_wide) = (Qkv::Packed(trial.tensor(&values, size.qkv_shape())), wide(&values));
+        let qkv = Qkv::Packed(trial.tensor(&values, size.qkv_shape()));
+        let qkv_wide = wide(&values);
         let (dy, dy_wide) = trial.operand("dy", size.output_shape());
         let results = both(&dy, &qkv, size.heads);
-        let (output, logsumexp, gradients) = (&results.0, &results.1, packed(&results.2));
+        let output = &results.0;
+        let logsumexp = &results.1;
+        let gradients = packed(&results.2);
         let (mut expected, mut dqkv) = <([Vec<f64>; 2], Vec<f64>)>::default();
         if trial.compares() {
             expected = size.reference(&qkv_wide);
@@ -153,7 +160,8 @@ fn a_gpu_repeats_both_passes_to_the_bit() {
         let of = |name: &str, shape: [usize; 3]| {
             typed(&device, dtype, &normal(name, shape.iter().product()), shape)
         };
-        let (qkv, dy) = (Qkv::Packed(of("qkv", size.qkv_shape())), of("dy", size.output_shape()));
+        let qkv = Qkv::Packed(of("qkv", size.qkv_shape()));
+        let dy = of("dy", size.output_shape());
         let run = || {
             let (output, logsumexp, gradients) = both(&dy, &qkv, size.heads);
             [&output, &logsumexp, packed(&gradients)].map(bits)
@@ -219,7 +227,8 @@ fn later_positions_do_not_affect_earlier_ones() {
     for case in devices() {
         let width = if case.dtype != DType::F32 { 64 } else { 2 };
         for size in [[1, 300, width, 2, 2], [1, 300, width, 2, 1]].map(Size::new) {
-            let (columns, out) = (size.heads.packed_columns(), size.heads.query_columns());
+            let columns = size.heads.packed_columns();
+            let out = size.heads.query_columns();
             let (x, values) = case.operand("qkv", size.qkv_shape());
             let mut changed: Vec<f32> = values.iter().map(|v| *v as f32).collect();
             changed[250 * columns..].iter_mut().for_each(|v| *v = case.round(-*v + 1.0));

@@ -67,7 +67,8 @@ fn expected(x: &[f64], time: usize, settings: Settings, first: Option<&[u32]>, d
     let scale = scale.map_or(1.0 / (width as f64).sqrt(), f64::from);
     let capped = |score: f64| soft_cap.map(f64::from).map_or(score, |cap| cap * (score / cap).tanh());
     let batch = x.len() / time / heads.packed_columns();
-    let (mut output, mut logsumexp) = (vec![0.0; batch * time * query * value_width], vec![]);
+    let mut output = vec![0.0; batch * time * query * value_width];
+    let mut logsumexp = vec![];
     for (b, head) in (0..batch).flat_map(|b| (0..query).map(move |head| (b, head))) {
         let row = |t: usize, part: usize| {
             &x[at(heads, b * time + t, part, head)..][..if part == 2 { value_width } else { width }]
@@ -161,7 +162,9 @@ fn with_sinks(trial: &mut Trial<'_>, operands: &Operands, settings: Settings, pa
         let first = packs.then_some(&firsts[..]);
         let [mut output, mut logsumexp] = expected(x, *time, settings, first, false);
         for (line, value) in logsumexp.iter_mut().enumerate() {
-            let (b, head, t) = (line / time / heads.query, line / time % heads.query, line % time);
+            let b = line / time / heads.query;
+            let head = line / time % heads.query;
+            let t = line % time;
             let all = value.exp() + sinks[head].exp();
             let out = &mut output[((b * time + t) * heads.query + head) * heads.value_width..];
             let out = &mut out[..heads.value_width];
@@ -193,7 +196,8 @@ fn with_sinks(trial: &mut Trial<'_>, operands: &Operands, settings: Settings, pa
 fn keys_outside_a_window_change_no_bit() {
     for case in devices() {
         let width = if case.dtype != DType::F32 { 64 } else { 8 };
-        let (heads, time) = (Heads::multi(2, width), 300);
+        let heads = Heads::multi(2, width);
+        let time = 300;
         let settings = |window| Settings { window, ..heads.into() };
         let (qkv, x) = case.operand("qkv", [1, time, heads.packed_columns()]);
         let run = |qkv: &Tensor, window| {
@@ -220,7 +224,9 @@ fn keys_outside_a_window_change_no_bit() {
 fn a_document_does_not_see_others() {
     for case in devices() {
         let width = if case.dtype != DType::F32 { 64 } else { 8 };
-        let (heads, time, half) = (Heads::multi(2, width), 512, 256);
+        let heads = Heads::multi(2, width);
+        let time = 512;
+        let half = 256;
         let (qkv, x) = case.operand("qkv", [1, time, heads.packed_columns()]);
         let first: Vec<u32> = (0..time).map(|t| (t / half * half) as u32).collect();
         let documents = tensor(&case.device, &first, [1, time]);

@@ -59,7 +59,8 @@ fn pieces_are_rows_of_whole_sequences() {
 }
 
 fn check(case: &Case, [batch, time, pieces]: [usize; 3], settings: Settings, packs: bool) {
-    let (heads, all) = (settings.heads, time * pieces);
+    let heads = settings.heads;
+    let all = time * pieces;
     let (columns, queries, keys) =
         (heads.packed_columns(), heads.query_columns(), heads.key_columns() + heads.value_columns());
     let outputs = heads.output_columns();
@@ -72,14 +73,16 @@ fn check(case: &Case, [batch, time, pieces]: [usize; 3], settings: Settings, pac
     let whole = attention::forward(&qkv, settings, masks, false).unwrap();
     let gradients =
         attention::backward(&dy, &qkv, &whole.output, &whole.logsumexp, settings, masks, false).unwrap();
-    let (output, gradient) = (read(&whole.output), read(&gradients.arrays()[0]));
+    let output = read(&whole.output);
+    let gradient = read(&gradients.arrays()[0]);
     let own = |x: &[f64], all: usize, rows, columns: [usize; 2]| -> Vec<f32> {
         part(x, [batch, all], rows, &columns).iter().map(|value| *value as f32).collect()
     };
     let kv = case.tensor(&own(&x, columns, 0..all, [queries, keys]), [batch, all, keys]);
     let mut sum = vec![0.0; batch * all * keys];
     for piece in 0..pieces {
-        let (first, rows) = (piece * time, piece * time..(piece + 1) * time);
+        let first = piece * time;
+        let rows = piece * time..(piece + 1) * time;
         let q = case.tensor(&own(&x, columns, rows.clone(), [0, queries]), [batch, time, queries]);
         let dy = case.tensor(&own(&dy_wide, outputs, rows.clone(), [0, outputs]), [batch, time, outputs]);
         let starts: Vec<u32> = list

@@ -85,11 +85,13 @@ fn outputs(trial: &mut Trial<'_>, operands: &Operands, [with_residual, relu]: [b
     let [x, residual, ..] = &operands.tensors;
     let [x_wide, residual_wide, weight, bias] = &operands.wide;
     let [mean, variance] = &operands.statistics;
-    let (channels, rows) = (weight.len(), (x_wide.len() / weight.len()) as f64);
+    let channels = weight.len();
+    let rows = (x_wide.len() / weight.len()) as f64;
     let added = with_residual.then_some(&residual_wide[..]);
     let truth = |statistics: &[Vec<f64>; 2]| normalised(x_wide, statistics, added, [weight, bias], relu);
 
-    let (residual, affine) = (with_residual.then_some(residual), operands.affine(relu));
+    let residual = with_residual.then_some(residual);
+    let affine = operands.affine(relu);
     let record = tensor(&trial.device, &vec![f32::NAN; 2 * channels], [2, channels]);
     let result = batch_norm::forward(x, residual, affine, Some(&record)).unwrap();
     trial.output("output", &result.output, || truth(&operands.statistics));

@@ -54,11 +54,13 @@ fn decoded(record: &[u8], alphabet: Alphabet, columns: usize, rows: &[usize]) ->
         0.72295684,
         1.0,
     ];
-    let (mut all, mut first) = (Vec::new(), 0);
+    let mut all = Vec::new();
+    let mut first = 0;
     for rows in rows {
         for block in 0..rows * columns / BLOCK {
             let group = groups + block / GROUP * 8;
-            let (fraction, at) = (fraction(record[scales + first / BLOCK + block]), first + block * BLOCK);
+            let fraction = fraction(record[scales + first / BLOCK + block]);
+            let at = first + block * BLOCK;
             let scale = fraction * word(group) + word(group + 4);
             all.extend((at..at + BLOCK).map(|at| match alphabet {
                 Alphabet::Nf4 => nf4[usize::from(code(at))] as f32 * scale,
@@ -79,7 +81,8 @@ fn fraction(code: u8) -> f32 {
         return f32::from(magnitude != 0);
     }
     let decade = magnitude.ilog2();
-    let (parts, part) = (2f64.powi(decade as i32), f64::from(magnitude - (1 << decade)));
+    let parts = 2f64.powi(decade as i32);
+    let part = f64::from(magnitude - (1 << decade));
     let positive = 10f64.powi(decade as i32 - 6) * (0.1 + 0.9 * (part + 0.5) / parts);
     if code < 127 { -positive as f32 } else { positive as f32 }
 }

@@ -43,7 +43,8 @@ fn last(
     (slots, slot): (usize, usize),
 ) -> Tensor {
     let heads = settings.heads;
-    let (time, columns) = (qkv.shape().dims()[1], qkv.shape().columns());
+    let time = qkv.shape().dims()[1];
+    let columns = qkv.shape().columns();
     let cache = Cache::new(&case.device, slots, heads, capacity, case.dtype).unwrap();
     if time > 1 {
         store(&Qkv::Packed(rows(qkv, 0, time - 1)), heads, &cache, slot).unwrap();
@@ -79,7 +80,8 @@ fn the_last_token_attends_as_in_the_whole_sequence() {
 }
 
 fn check(case: &Case, settings: Settings, time: usize, sinks: bool) {
-    let (heads, what) = (settings.heads, format!("{settings:?}, {time} tokens, sinks {sinks}"));
+    let heads = settings.heads;
+    let what = format!("{settings:?}, {time} tokens, sinks {sinks}");
     let (values, _) = case.operand("sinks", [heads.query]);
     let sinks = sinks.then_some(&values);
     let (qkv, _) = case.operand("qkv", [1, time, heads.packed_columns()]);
@@ -136,7 +138,8 @@ fn values_may_be_the_last_columns_of_keys() {
         devices().iter().flat_map(|case| LAST_OF_KEYS.map(|sizes| (case, sizes)))
     {
         let heads = Heads { query, key_value: 1, width, value_width };
-        let (time, plain) = (70, Settings::from(heads));
+        let time = 70;
+        let plain = Settings::from(heads);
         for settings in [plain, Settings { scale: Some(0.3), window: Some(9), ..plain }] {
             let what = format!("{settings:?}");
             let (sinks, _) = case.operand("sinks", [query]);
@@ -160,7 +163,8 @@ fn values_may_be_the_last_columns_of_keys() {
 
 #[test]
 fn what_does_not_fit_is_refused() {
-    let (device, heads) = (cpu(), HEADS[0]);
+    let device = cpu();
+    let heads = HEADS[0];
     let cache = Cache::new(&device, 2, heads, 4, DType::F32).unwrap();
     let qkv = |rows: usize, time: usize| {
         let zeros = vec![0.0f32; rows * time * heads.packed_columns()];

@@ -32,13 +32,15 @@ fn casts_round_to_nearest_and_back_are_exact() {
             let empty = |dtype| {
                 Tensor::empty(&device, [length], dtype, Request::new(Category::Other, "test")).unwrap()
             };
-            let (narrow, back) = (empty(half), empty(DType::F32));
+            let narrow = empty(half);
+            let back = empty(DType::F32);
             cast::into(&source, &narrow).unwrap();
             assert_eq!(bits(&narrow), bits(&typed(&device, half, &values, [length])));
             cast::into(&narrow, &back).unwrap();
             assert_eq!(read(&back), read(&narrow));
         }
-        let (nan, narrow) = (tensor(&device, &[f32::NAN], [1]), typed(&device, half, &[0.0], [1]));
+        let nan = tensor(&device, &[f32::NAN], [1]);
+        let narrow = typed(&device, half, &[0.0], [1]);
         cast::into(&nan, &narrow).unwrap();
         assert!(read(&narrow)[0].is_nan());
     }

@@ -106,7 +106,8 @@ fn limits_that_leave_all_tokens_change_no_draw() {
         let tokens = tensor(&case.device, &(9000..9040).collect::<Vec<u32>>(), [40, 1]);
         for penalty in [1.0, 3.0] {
             let chosen = |top_k| {
-                let (choice, seen) = (Choice { top_k, repetition_penalty: penalty, ..ALL }, seen());
+                let choice = Choice { top_k, repetition_penalty: penalty, ..ALL };
+                let seen = seen();
                 let chosen = forward(&logits, 40, &draws, Some((&tokens, &seen)), choice).unwrap();
                 (chosen.to_vec::<u32>().unwrap(), seen.to_vec::<u32>().unwrap())
             };

@@ -57,7 +57,8 @@ impl Sizes {
     pub(crate) fn terms(&self, mut visit: impl FnMut(usize, usize, usize)) {
         let ConvolutionOptions { stride, padding, dilation, groups } = self.options;
         let ([images, rows, columns, outputs], [_, height, width, channels]) = (self.output(), self.input);
-        let (own, per_group) = (channels / groups, outputs / groups);
+        let own = channels / groups;
+        let per_group = outputs / groups;
         let source = |axis: usize, at: usize, kernel: usize| {
             (at * stride[axis] + kernel * dilation[axis]).checked_sub(padding[axis])
         };
@@ -65,7 +66,8 @@ impl Sizes {
             let (image, row, column) =
                 (position / (rows * columns), position / columns % rows, position % columns);
             for element in 0..self.kernel[0] * self.kernel[1] {
-                let (down, right) = (element / self.kernel[1], element % self.kernel[1]);
+                let down = element / self.kernel[1];
+                let right = element % self.kernel[1];
                 let (Some(y), Some(x)) = (source(0, row, down), source(1, column, right)) else { continue };
                 if y >= height || x >= width {
                     continue;
@@ -162,7 +164,8 @@ fn gradients_are_adjoint_to_the_output() {
         let output = read(&convolution::forward(&x, &weight, &sizes.options).unwrap());
         let size = [sizes.input[1], sizes.input[2]];
         let dx = read(&convolution::backward_input(&dy, &weight, size, &sizes.options).unwrap());
-        let (forward, backward) = (dot(&output, &dy_wide), dot(&dx, &x_wide));
+        let forward = dot(&output, &dy_wide);
+        let backward = dot(&dx, &x_wide);
         assert!((forward - backward).abs() < 1e-4 * forward.abs().max(10.0), "{forward} {backward}");
     }
 }

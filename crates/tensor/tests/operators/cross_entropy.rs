@@ -154,7 +154,9 @@ fn a_mean_has_the_divisor_that_is_demanded() {
                 (linear.loss, gradient.unwrap().unwrap()),
             ]
         };
-        let (plain, equal, quarter) = (run(None), run(Some(own)), run(Some(4 * own)));
+        let plain = run(None);
+        let equal = run(Some(own));
+        let quarter = run(Some(4 * own));
         for (index, (loss, gradient)) in plain.iter().enumerate() {
             let what = format!("operator {index}, {}", case.name());
             assert_eq!(

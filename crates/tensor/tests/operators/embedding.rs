@@ -64,7 +64,8 @@ fn gradients(trial: &mut Trial<'_>, [batch, time, vocab, context, width]: [usize
     let sums = |padding: Option<u32>| {
         let [mut table, mut positions] = before.clone();
         for (row, dy) in dy_wide.chunks(width).enumerate() {
-            let (token, position) = (ids[row] as usize * width, row % time * width);
+            let token = ids[row] as usize * width;
+            let position = row % time * width;
             for (column, dy) in dy.iter().enumerate() {
                 if padding != Some(ids[row]) {
                     table[token + column] += *dy as f32;

@@ -85,7 +85,8 @@ fn refusals_of_rotations_and_gates() {
     let device = cpu();
     let [v3, v4, rows] = [zeros(&device, [3]), zeros(&device, [4]), zeros(&device, [2])];
     let [m23, m24, table] = [zeros(&device, [2, 3]), zeros(&device, [2, 4]), zeros(&device, [2, 4])];
-    let (qkv, long) = (zeros(&device, [1, 2, 12]), zeros(&device, [1, 3, 12]));
+    let qkv = zeros(&device, [1, 2, 12]);
+    let long = zeros(&device, [1, 3, 12]);
     let documents = ids(&device, &[0, 2], [1, 2]);
     let heads = Heads::multi(1, 4);
     let at = |table, documents| rotary::Angles { table, head_width: None, documents };
@@ -131,7 +132,8 @@ fn refusals_of_attention() {
     let heads = |query, key_value, width| Heads::grouped(query, key_value, width);
     let forward =
         |qkv: Qkv<Tensor>, heads: Heads| attention::forward(&qkv, heads, Masks::default(), false).map(drop);
-    let (flat, tokens) = (Qkv::Packed(zeros(&device, [2, 12])), ids(&device, &[0; 24], [1, 2, 12]));
+    let flat = Qkv::Packed(zeros(&device, [2, 12]));
+    let tokens = ids(&device, &[0; 24], [1, 2, 12]);
     let mixed = Qkv::Separate([of(4), of(2), typed(&device, DType::Bf16, &[0.0; 4], [1, 2, 2])]);
     let shorter = Qkv::Separate([of(4), zeros(&device, [1, 1, 2]), of(2)]);
     let backward = |dy: &Tensor, output: &Tensor, logsumexp: &Tensor| {
@@ -197,7 +199,8 @@ fn refusals_of_elementwise_operators_and_optimizers() {
     let [v3, v4] = [zeros(&device, [3]), zeros(&device, [4])];
     let row2 = zeros(&device, [2]);
     let tokens = ids(&device, &[0, 1], [1, 2]);
-    let (table, state) = (Table::of_parameters(&device, 1).unwrap(), StepState::new(&device).unwrap());
+    let table = Table::of_parameters(&device, 1).unwrap();
+    let state = StepState::new(&device).unwrap();
     let adamw = UpdateRule::AdamW { beta1: 0.9, beta2: 0.9, epsilon: 1.0, weight_decay: 0.0 };
     let adam_of = |gradient: &Tensor, first: &Tensor, second: &Tensor| {
         let states = &[first.clone(), second.clone()];
@@ -263,7 +266,8 @@ fn operators_refuse_types_that_they_do_not_implement() {
     let device = cpu();
     let [v2, m22] = [ids(&device, &[0; 2], [2]), ids(&device, &[0; 4], [2, 2])];
     let sequence = ids(&device, &[0; 6], [1, 2, 3]);
-    let (tokens, sums) = (ids(&device, &[0, 1], [1, 2]), zeros(&device, [1]));
+    let tokens = ids(&device, &[0, 1], [1, 2]);
+    let sums = zeros(&device, [1]);
     let none = Activation::None;
     check(vec![
         ("activation.forward: x is u32", activation::forward(&m22, Activation::Gelu).map(drop)),

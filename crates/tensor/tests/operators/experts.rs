@@ -70,9 +70,11 @@ fn transposed(values: &[f64], columns: usize) -> Vec<f64> {
 fn matmuls_of_groups_match_f64() {
     for case in devices() {
         for (counts, [outputs, inputs]) in GROUPS {
-            let (count, rows) = (counts.len(), counts.iter().sum::<usize>());
+            let count = counts.len();
+            let rows = counts.iter().sum::<usize>();
             let what = format!("{counts:?} {outputs}x{inputs}");
-            let (routes, groups) = (routes(&case, counts), groups(counts));
+            let routes = routes(&case, counts);
+            let groups = groups(counts);
             let (x, x_wide) = case.operand("x", [rows, inputs]);
             let (dy, dy_wide) = case.operand("dy", [rows, outputs]);
             let (weight, weight_wide) = case.operand("weight", [count * outputs, inputs]);
@@ -135,7 +137,8 @@ fn values(scaled: &Scaled) -> Vec<f64> {
         DType::E5m2 => scaled.values.to_vec::<E5m2>().unwrap().into_iter().map(Fp8::to_f32).collect(),
         _ => scaled.values.to_vec::<E4m3>().unwrap().into_iter().map(Fp8::to_f32).collect(),
     };
-    let (factors, columns) = (scaled.scales.to_vec::<f32>().unwrap(), scaled.values.shape().columns());
+    let factors = scaled.scales.to_vec::<f32>().unwrap();
+    let columns = scaled.values.shape().columns();
     let factor = |row: usize| f64::from(factors[if factors.len() == 1 { 0 } else { row }]);
     codes.iter().enumerate().map(|(at, code)| f64::from(*code) * factor(at / columns)).collect()
 }
@@ -151,9 +154,11 @@ fn matmuls_of_groups_in_fp8_match_f64() {
         for ((counts, [outputs, inputs]), recipe) in
             ALIGNED.into_iter().flat_map(|group| Recipe::ALL.map(|recipe| (group, recipe)))
         {
-            let (count, rows) = (counts.len(), counts.iter().sum::<usize>());
+            let count = counts.len();
+            let rows = counts.iter().sum::<usize>();
             let what = format!("{counts:?} {outputs}x{inputs} {recipe:?}");
-            let (routes, groups) = (routes(&case, counts), groups(counts));
+            let routes = routes(&case, counts);
+            let groups = groups(counts);
             let cast = |tensor: &Tensor, format| {
                 let cast = Cast::new(format, recipe).stored().transposed();
                 let cast = fp8_linear::quantise(tensor, Input::Plain, cast).unwrap();
@@ -244,7 +249,8 @@ fn aligned_experts_have_the_results_of_others() {
             let equal = (bits(&sum), bits(&of_choices), routes.counts.to_vec::<u32>().unwrap());
             (equal, read(&target.tensor), read(&bias.tensor))
         };
-        let (aligned, others) = (run(16), run(1));
+        let aligned = run(16);
+        let others = run(1);
         assert!(aligned.0 == others.0, "{}", case.name());
         case.close("weight", &aligned.1, &others.1);
         case.close("bias", &aligned.2, &others.2);
@@ -269,7 +275,8 @@ fn results_of_an_expert_do_not_depend_on_the_rows_of_others() {
                 whole.view(before * columns, [OWN, columns]).unwrap().copy_from(own).unwrap();
                 whole
             };
-            let (x, dy) = (around(&own, INPUTS), around(&own_dy, OUTPUTS));
+            let x = around(&own, INPUTS);
+            let dy = around(&own_dy, OUTPUTS);
             let routes = routes(&case, &[before, OWN, after]);
             let y = experts::forward(&x, &weight, None, &routes, case.dtype).unwrap();
             let dx = experts::backward_input(&dy, &weight, &routes, case.dtype).unwrap();

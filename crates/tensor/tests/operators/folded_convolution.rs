@@ -116,7 +116,8 @@ pub(crate) fn declared(trial: &mut Trial<'_>) {
             trial.same("output of weights in the compute type", &same, &actual);
             if trial.compares() {
                 let in_turn = error(&operands.in_turn(trial.dtype, ending, &sizes), &expected);
-                let (folded, least) = (error(&actual, &expected), 1e-5 * (expected.len() as f64).sqrt());
+                let folded = error(&actual, &expected);
+                let least = 1e-5 * (expected.len() as f64).sqrt();
                 let what = format!("{}, {}", trial.what(part), trial.name());
                 assert!(folded <= CHANCE * in_turn.max(least), "{what}: {folded:e}, {in_turn:e}");
             }
@@ -144,8 +145,10 @@ fn relu_passes_nan() {
 
 #[test]
 fn operands_that_do_not_fit_are_refused() {
-    let (case, all) = (&devices()[0], table());
-    let (sizes, operands) = (&all[0], Operands::new(&devices()[0], &all[0]));
+    let case = &devices()[0];
+    let all = table();
+    let sizes = &all[0];
+    let operands = Operands::new(&devices()[0], &all[0]);
     let refused = |operands: &Operands, ending: Ending<'_>| {
         operands.folded(DType::F32, ending, sizes).unwrap_err().to_string()
     };

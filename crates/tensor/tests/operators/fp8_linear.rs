@@ -188,10 +188,15 @@ fn matmuls_multiply_what_the_codes_stand_for() {
             let cast = |format| Cast::new(format, recipe).stored().transposed();
             let of =
                 |tensor: &Tensor, format| fp8_linear::quantise(tensor, Input::Plain, cast(format)).unwrap();
-            let (x8, w8, dy8) = (of(&x, DType::E4m3), of(&weight, DType::E4m3), of(&dy, gradients));
-            let (x_stored, x_turned) = (x8.stored.unwrap(), x8.transposed.unwrap());
-            let (w_stored, w_turned) = (w8.stored.unwrap(), w8.transposed.unwrap());
-            let (dy_stored, dy_turned) = (dy8.stored.unwrap(), dy8.transposed.unwrap());
+            let x8 = of(&x, DType::E4m3);
+            let w8 = of(&weight, DType::E4m3);
+            let dy8 = of(&dy, gradients);
+            let x_stored = x8.stored.unwrap();
+            let x_turned = x8.transposed.unwrap();
+            let w_stored = w8.stored.unwrap();
+            let w_turned = w8.transposed.unwrap();
+            let dy_stored = dy8.stored.unwrap();
+            let dy_turned = dy8.transposed.unwrap();
             let padded = rows.next_multiple_of(16);
 
             for bias in [None, Some((&bias, &bias_wide[..]))] {
@@ -231,7 +236,8 @@ fn zeros_stay_zeros_and_what_is_not_finite_reaches_every_result() {
             let (weight, _) = case.operand("weight", [48, 32]);
             let cast = Cast::new(DType::E4m3, recipe).stored();
             let of = |tensor| fp8_linear::quantise(tensor, Input::Plain, cast).unwrap().stored.unwrap();
-            let (x8, w8) = (of(&x), of(&weight));
+            let x8 = of(&x);
+            let w8 = of(&weight);
             let y = read(&fp8_linear::forward(&x8, &w8, None, x.shape(), case.dtype).unwrap());
             let what = format!("{recipe:?} {value} {}", case.name());
             if value == 0.0 {

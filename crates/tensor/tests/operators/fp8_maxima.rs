@@ -53,7 +53,8 @@ fn attention_measures_its_output_and_gradients() {
                 let what = format!("{} {batch}x{time} {heads:?} {masks:?}", case.name());
                 let run = |measures| {
                     let result = attention::forward(qkv, heads, masks, measures).unwrap();
-                    let (output, rows) = (&result.output, &result.logsumexp);
+                    let output = &result.output;
+                    let rows = &result.logsumexp;
                     let back = attention::backward(&dy, qkv, output, rows, heads, masks, measures);
                     (result.output, back.unwrap().into_vec())
                 };
@@ -93,7 +94,8 @@ fn rotations_back_measure_whole_rows() {
                 let angles = Angles { table: &table, head_width: None, documents: Some(&first) };
                 let turned = heads.query + heads.key_value;
                 let turn = |measures| rotary::rotate(dy(), turned, angles, Turn::Back, measures).unwrap();
-                let (gradient, plain) = (turn(true), turn(false));
+                let gradient = turn(true);
+                let plain = turn(false);
                 assert_eq!(bits(&gradient), bits(&plain), "{what}");
                 check(&what, &case, &gradient);
 
@@ -107,7 +109,8 @@ fn rotations_back_measure_whole_rows() {
                         .unwrap()
                         .input
                 };
-                let (dqkv, plain) = (back(true), back(false));
+                let dqkv = back(true);
+                let plain = back(false);
                 assert_eq!(bits(&dqkv), bits(&plain), "{what}");
                 check(&what, &case, &dqkv);
             }
@@ -128,7 +131,8 @@ fn norms_measure_what_they_write() {
             let (sum, layer) =
                 layer_norm::forward_residual(&x, &branch, &weight, Some(&weight), settings).unwrap();
             let rms = rms_norm::forward(&x, &weight, settings).unwrap();
-            let (mean, rstd) = (&layer.mean, &layer.rstd);
+            let mean = &layer.mean;
+            let rstd = &layer.rstd;
             let layer_dx =
                 layer_norm::backward_input(&dy, Some(&x), &sum, &weight, mean, rstd, true).unwrap();
             let rms_dx = rms_norm::backward_input(&dy, None, &x, &weight, &rms.rstd, true).unwrap();
@@ -154,7 +158,8 @@ fn gradients_are_measured_where_they_are_made() {
             case.close(&what, &read(&measured), &read(&apart));
 
             let pair = case.operand("pair", [130, 192]).0;
-            let (hidden, same) = (dy(), case.operand("pair", [130, 192]).0);
+            let hidden = dy();
+            let same = case.operand("pair", [130, 192]).0;
             let measured = fp8_linear::backward_gate(pair, &hidden, activation).unwrap();
             gate::backward(&same, &dy(), activation).unwrap();
             assert_eq!(bits(&measured), bits(&same), "{what}");

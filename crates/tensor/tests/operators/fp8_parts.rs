@@ -36,7 +36,8 @@ fn cast_in_parts(case: &Case, x: &Tensor) -> Scaled {
     let values = zeros(case, [x.shape().rows(), x.shape().columns()], CODES);
     for (first, end) in parts {
         let range = (*first, [*end - *first]);
-        let (part, codes) = (x.view(range.0, range.1).unwrap(), values.view(range.0, range.1).unwrap());
+        let part = x.view(range.0, range.1).unwrap();
+        let codes = values.view(range.0, range.1).unwrap();
         fp8_parts::cast(&part, &scales, &codes).unwrap();
     }
     Scaled { values, scales }

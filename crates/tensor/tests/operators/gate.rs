@@ -22,7 +22,8 @@ pub(crate) fn declared(trial: &mut Trial<'_>) {
     for ([rows, width], kind) in SIZES.iter().flat_map(|size| kinds.iter().map(|kind| (*size, *kind))) {
         trial.label(format!("{rows}x{width} {kind:?}"));
         let values = away_from_bounds(trial.normal("pair", rows * 2 * width));
-        let (pair, pair_wide) = (trial.tensor(&values, [rows, 2 * width]), wide(&values));
+        let pair = trial.tensor(&values, [rows, 2 * width]);
+        let pair_wide = wide(&values);
         let (dy, dy_wide) = trial.operand("dy", [rows, width]);
         let truth = || reference::gate(&pair_wide, width, kind);
         trial.output("output", &gate::forward(&pair, kind).unwrap(), truth);

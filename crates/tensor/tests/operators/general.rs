@@ -160,10 +160,12 @@ pub(crate) fn matmul(trial: &mut Trial<'_>) {
             let value = |[index, row, column]: [usize; 3]| -> f64 {
                 let left = |inner| if of_a { [index, inner, row] } else { [index, row, inner] };
                 let right = |inner| if of_b { [index, column, inner] } else { [index, inner, column] };
-                let (sa, sb) = (shape(of_a, m, k), shape(of_b, k, n));
+                let sa = shape(of_a, m, k);
+                let sb = shape(of_b, k, n);
                 (0..k).map(|inner| at(&wide_a, sa, left(inner)) * at(&wide_b, sb, right(inner))).sum()
             };
-            let (a, b) = (Factor { tensor: &a, transposed: of_a }, Factor { tensor: &b, transposed: of_b });
+            let a = Factor { tensor: &a, transposed: of_a };
+            let b = Factor { tensor: &b, transposed: of_b };
             let actual = product(a, b, device::Category::Activation).unwrap();
             assert_eq!(actual.shape(), [count, m, n].into());
             trial.output("product", &actual, || each([count, m, n]).map(value).collect());
@@ -179,7 +181,8 @@ fn factors_begin_at_any_element() {
         for (of_a, of_b) in [(0, 1), (1, 0), (3, 2), (4, 4)] {
             let (a, wide_a) = case.operand("a", [of_a + m * k]);
             let (b, wide_b) = case.operand("b", [of_b + k * n]);
-            let (a, b) = (a.view(of_a, [m, k]).unwrap(), b.view(of_b, [k, n]).unwrap());
+            let a = a.view(of_a, [m, k]).unwrap();
+            let b = b.view(of_b, [k, n]).unwrap();
             let actual = product(Factor::plain(&a), Factor::plain(&b), device::Category::Activation).unwrap();
             let term =
                 |row, column, inner| wide_a[of_a + row * k + inner] * wide_b[of_b + inner * n + column];
@@ -213,7 +216,8 @@ pub(crate) fn rearrange(trial: &mut Trial<'_>) {
 
 fn slices(trial: &mut Trial<'_>, (x, wide): (&Tensor, &[f64]), shape: [usize; 3], axis: usize) {
     trial.label(format!("{shape:?} along {axis}"));
-    let (start, length) = (shape[axis] / 3, (shape[axis] / 2).max(1));
+    let start = shape[axis] / 3;
+    let length = (shape[axis] / 2).max(1);
     let mut sliced = shape;
     sliced[axis] = length;
     let part = rearrange::slice(x, axis, start, length).unwrap();

@@ -21,10 +21,8 @@ fn partial_results_are_f32_sums_of_the_operands_products() {
             let (x, x_wide) = case.operand("x", [rows, inputs]);
             let (weight, weight_wide) = case.operand("weight", [outputs, inputs]);
             let (dy, dy_wide) = case.operand("dy", [rows, outputs]);
-            let (output, dx) = (
-                linear::partial(&x, &weight).unwrap(),
-                linear::partial_backward_input(&dy, &weight).unwrap(),
-            );
+            let output = linear::partial(&x, &weight).unwrap();
+            let dx = linear::partial_backward_input(&dy, &weight).unwrap();
             assert_eq!((output.dtype(), dx.dtype()), (DType::F32, DType::F32));
             let expected = reference::linear(&x_wide, &weight_wide, None, inputs);
             // The sums have the precision of f32 for all types of operands.

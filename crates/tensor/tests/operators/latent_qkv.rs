@@ -43,7 +43,8 @@ fn sources(heads: LatentHeads) -> Vec<(usize, usize)> {
 pub(crate) fn declared(trial: &mut Trial<'_>) {
     for heads in HEADS {
         trial.label(format!("{heads:?}"));
-        let (sources, columns) = (sources(heads), heads.columns());
+        let sources = sources(heads);
+        let columns = heads.columns();
         let operand = |number: usize| trial.operand("operand", [BATCH, TIME, columns[number]]);
         let [(queries, q), (keys_values, kv), (rotated, r)] = [0, 1, 2].map(operand);
         let packed = forward([&queries, &keys_values, &rotated], heads).unwrap();

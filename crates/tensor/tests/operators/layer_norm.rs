@@ -12,7 +12,8 @@ const LAYER_NORM: Norm = Norm {
         outputs(layer_norm::forward(x, &parameters[0], Some(&parameters[1]), settings).unwrap())
     },
     forward_residual: |residual, branch, parameters| {
-        let (weight, bias) = (&parameters[0], Some(&parameters[1]));
+        let weight = &parameters[0];
+        let bias = Some(&parameters[1]);
         let (sum, output) = layer_norm::forward_residual(residual, branch, weight, bias, EPSILON).unwrap();
         (sum, outputs(output))
     },
@@ -21,7 +22,8 @@ const LAYER_NORM: Norm = Norm {
             .unwrap()
     },
     backward_weight: |dy, x, statistics, targets| {
-        let (mean, rstd) = (&statistics[0], &statistics[1]);
+        let mean = &statistics[0];
+        let rstd = &statistics[1];
         layer_norm::backward_weight(dy, x, mean, rstd, targets[0], Some(targets[1])).unwrap();
     },
     reference: |x, parameters| {
@@ -47,11 +49,13 @@ fn gradients_of_parameters_over_many_rows() {
         let (weight, _) = case.operand("weight", [width]);
         let (dy, dy_wide) = case.operand("dy", [rows, width]);
         let result = layer_norm::forward(&x, &weight, Some(&weight), EPSILON).unwrap();
-        let (dweight, dbias) = (case.target("", [width], false), case.target("", [width], false));
+        let dweight = case.target("", [width], false);
+        let dbias = case.target("", [width], false);
         layer_norm::backward_weight(&dy, &x, &result.mean, &result.rstd, &dweight, Some(&dbias)).unwrap();
         let ones = vec![1.0; width];
         let [normal, ..] = reference::layer_norm(&x_wide, &ones, &vec![0.0; width], f64::from(EPSILON));
-        let (mut weight, mut bias) = (vec![0.0; width], vec![0.0; width]);
+        let mut weight = vec![0.0; width];
+        let mut bias = vec![0.0; width];
         for (index, (dy, normal)) in dy_wide.iter().zip(normal).enumerate() {
             weight[index % width] += dy * normal;
             bias[index % width] += dy;
@@ -73,7 +77,8 @@ fn without_a_bias_the_results_equal_those_with_a_zero_bias() {
                 [None, Some(&zeros)].map(|bias| layer_norm::forward(&x, &weight, bias, EPSILON).unwrap());
             assert_eq!(read(&plain.output), read(&other.output), "{rows}x{width}, {}", case.name());
             let gradients = [false, true].map(|with_bias| {
-                let (weight, bias) = (case.target("", [width], false), case.target("", [width], false));
+                let weight = case.target("", [width], false);
+                let bias = case.target("", [width], false);
                 let bias = with_bias.then_some(&bias);
                 layer_norm::backward_weight(&dy, &x, &plain.mean, &plain.rstd, &weight, bias).unwrap();
                 bits(&weight.tensor)

@@ -63,7 +63,8 @@ impl Example {
             rows().filter(|(_, (_, t))| **t != IGNORED).flat_map(|(_, (row, _))| row.to_vec()).collect();
         let loss = f64::from(self.settings.scale) * reference::cross_entropy(&own, &self.valid_targets());
         let weight = f64::from(FACTOR * self.settings.scale) / self.valid_targets().len() as f64;
-        let (mut dx, mut dweight) = (vec![0.0; self.x.len()], vec![0.0; self.weight.len()]);
+        let mut dx = vec![0.0; self.x.len()];
+        let mut dweight = vec![0.0; self.weight.len()];
         for (row, (scores, target)) in rows().filter(|(_, (_, target))| **target != IGNORED) {
             let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let total: f64 = scores.iter().map(|y| (y - largest).exp()).sum();

@@ -66,7 +66,9 @@ fn every_operator_logs_its_calls_and_allocates_as_without_a_log() {
         let plain = figures(&meta(&description), types);
         let device = meta(&description);
         device.begin_log();
-        let (mut logged, mut figures, mut calls) = (0, vec![], BTreeMap::new());
+        let mut logged = 0;
+        let mut figures = vec![];
+        let mut calls = BTreeMap::new();
         follow_all(&device, types, &mut |operator, part, _| {
             figures.push(now(&device, operator, part));
             *calls.entry(operator).or_insert(0) += device.logged_calls() - logged;
@@ -103,7 +105,8 @@ fn operators_allocate_only_their_outputs() {
     let count = |device: &Device| device.statistics().get("allocation.all.allocated").unwrap_or(0);
     let operand = crate::support::operand(&device, "qkv", [batch, time, 3 * width]).0;
     let before = count(&device);
-    let (qkv, heads) = (Qkv::Packed(operand), Heads::multi(heads, width / heads));
+    let qkv = Qkv::Packed(operand);
+    let heads = Heads::multi(heads, width / heads);
     let result = tensor::ops::attention::forward(&qkv, heads, Masks::default(), false).unwrap();
     assert_eq!(count(&device) - before, 2);
     let dy = crate::support::operand(&device, "dy", [batch, time, width]).0;

@@ -133,7 +133,8 @@ fn lion_steps(case: &Case, clip: f32, length: usize, copied: bool) {
     let state = state(&case.device, 0.01);
     state.set_norm(7.0, clip).unwrap();
     let made = Parameter::new(case, &LION, length, copied, 0.0);
-    let (mut weights, mut momenta) = (case.single().operand("w", [length]).1, vec![0.0; length]);
+    let mut weights = case.single().operand("w", [length]).1;
+    let mut momenta = vec![0.0; length];
     // Absolute sums of the terms of the momentum.
     let mut added = vec![0.0; length];
     let table = Table::of_parameters(&case.device, 1).unwrap();
@@ -369,7 +370,8 @@ fn states_in_bf16_are_rounded_at_random_by_name_element_and_update() {
                 for gradient in &gradients {
                     let gradient = gradient.view(range.start, [length]).unwrap();
                     let stream = Stream::new(1, "w", range.start);
-                    let (weight, states) = (&weight, &states[..]);
+                    let weight = &weight;
+                    let states = &states[..];
                     let item = Item {
                         weight,
                         gradient: &gradient,
@@ -383,9 +385,11 @@ fn states_in_bf16_are_rounded_at_random_by_name_element_and_update() {
                 }
                 states
             };
-            let (whole, exact) = (run(0..LENGTH, DType::Bf16), run(0..LENGTH, DType::F32));
+            let whole = run(0..LENGTH, DType::Bf16);
+            let exact = run(0..LENGTH, DType::F32);
             for (rounded, exact) in whole.iter().zip(&exact) {
-                let (rounded, exact) = (read(rounded), read(exact));
+                let rounded = read(rounded);
+                let exact = read(exact);
                 // Three roundings of at most a unit in the last digit, 2^-7 of the value, and of sums.
                 let limit = exact.iter().fold(0.0f64, |most, value| most.max(value.abs())) / 32.0;
                 let off = rounded.iter().zip(&exact).map(|(a, b)| a - b);

@@ -21,10 +21,12 @@ fn levels_are_normalised_in_f64_and_rounded_by_channel() {
             let whole = Tensor::empty(&case.device, [length + offset], DType::U8, request).unwrap();
             whole.set(&levels).unwrap();
             let pixels = whole.view(offset, [length]).unwrap();
-            let (mean, deviation) = (&MEAN[..channels], &DEVIATION[..channels]);
+            let mean = &MEAN[..channels];
+            let deviation = &DEVIATION[..channels];
             let actual = normalise(&pixels, mean, deviation, case.dtype).unwrap();
             let of = |(at, level): (usize, &u8)| {
-                let (mean, deviation) = (mean[at % channels], deviation[at % channels]);
+                let mean = mean[at % channels];
+                let deviation = deviation[at % channels];
                 case.round(((f64::from(*level) / 255.0 - mean) / deviation) as f32)
             };
             let expected: Vec<f32> = levels[offset..].iter().enumerate().map(of).collect();

@@ -27,7 +27,9 @@ fn output_shape([images, height, width, channels]: [usize; 4], of: &Windows) -> 
 fn each_window(input: [usize; 4], of: &Windows, mut visit: impl FnMut(usize, &[usize])) {
     let ([_, height, width, _], [images, rows, columns, _]) = (input, output_shape(input, of));
     for window in 0..images * rows * columns {
-        let (image, row, column) = (window / (rows * columns), window / columns % rows, window % columns);
+        let image = window / (rows * columns);
+        let row = window / columns % rows;
+        let column = window % columns;
         let mut elements = Vec::new();
         for element in 0..of.size[0] * of.size[1] {
             let y = (row * of.stride[0] + element / of.size[1]).checked_sub(of.padding[0]);
@@ -57,7 +59,8 @@ fn maxima(trial: &mut Trial<'_>, input: [usize; 4], of: &Windows) {
     // Few values, so that windows have several largest elements.
     let values: Vec<f32> =
         trial.normal("x", input.iter().product()).iter().map(|v| v.round().max(0.0)).collect();
-    let (x, channels) = (trial.tensor(&values, input), input[3]);
+    let x = trial.tensor(&values, input);
+    let channels = input[3];
     // The element that each maximum is.
     let mut chosen = Vec::new();
     if trial.compares() {
@@ -94,7 +97,8 @@ fn means(trial: &mut Trial<'_>, input: [usize; 4], of: &Windows) {
         each_window(input, of, |window, elements| {
             let divisor = if of.counts_padding { of.size[0] * of.size[1] } else { elements.len() } as f64;
             for (element, channel) in elements.iter().flat_map(|at| (0..input[3]).map(move |c| (at, c))) {
-                let (at, output) = (element * input[3] + channel, window * input[3] + channel);
+                let at = element * input[3] + channel;
+                let output = window * input[3] + channel;
                 means[output] += x_wide[at] / divisor;
                 gradient[at] += dy_wide[output] / divisor;
             }

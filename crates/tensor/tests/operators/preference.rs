@@ -38,7 +38,8 @@ struct Plain {
 
 impl Example {
     fn new(case: &Case, [pairs, time]: [usize; 2]) -> Self {
-        let (sequences, rows) = (2 * pairs, 2 * pairs * time);
+        let sequences = 2 * pairs;
+        let rows = 2 * pairs * time;
         let losses: Vec<f32> = case.normal("losses", rows).iter().map(|x| x.abs() + 0.01).collect();
         let first: Vec<usize> =
             case.indices("answers", sequences, time).into_iter().map(|index| index as usize).collect();
@@ -81,7 +82,8 @@ impl Plain {
 
     /// The values of the loss, by the formulas.
     fn values(&self, objective: Objective, losses: &[f64], divisor: Option<u32>) -> [f64; VALUES] {
-        let (scores, scale) = (self.scores(losses), f64::from(SCALE));
+        let scores = self.scores(losses);
+        let scale = f64::from(SCALE);
         let softplus = |x: f64| x.max(0.0) + (-x.abs()).exp().ln_1p();
         let pairs = scores.len() as f64 / 2.0;
         let mut values = [0.0; VALUES];
@@ -90,7 +92,8 @@ impl Plain {
             let mean = |which: usize| pair[which][0] / pair[which][1];
             let (loss, rewards) = match objective {
                 Objective::Dpo { beta, label_smoothing } => {
-                    let (beta, wrong) = (f64::from(beta), f64::from(label_smoothing));
+                    let beta = f64::from(beta);
+                    let wrong = f64::from(label_smoothing);
                     let margin = beta * (gain(0) - gain(1));
                     let loss = (1.0 - wrong) * softplus(-margin) + wrong * softplus(margin);
                     (loss, [beta * gain(0), beta * gain(1)])
@@ -130,7 +133,8 @@ pub(crate) fn declared(trial: &mut Trial<'_>) {
     for size in SIZES {
         trial.label(format!("{size:?}"));
         let example = Example::new(trial, size);
-        let (sequences, plain) = (example.sequences(), &example.plain);
+        let sequences = example.sequences();
+        let plain = &example.plain;
         trial.single_output("scores", &preference::scores(sequences).unwrap(), || {
             plain.scores(&plain.losses).iter().map(|[sum, _]| *sum).collect()
         });

@@ -22,7 +22,8 @@ struct Parameter {
 
 impl Parameter {
     fn new(case: &Case, rule: &UpdateRule, range: std::ops::Range<usize>, dtype: DType) -> Self {
-        let (device, length) = (&case.device, range.len());
+        let device = &case.device;
+        let length = range.len();
         let weight = case.single().operand("w", [LENGTH]).0.view(range.start, [length]).unwrap();
         let zeros = |dtype, count: usize| match dtype {
             DType::U8 => {
@@ -39,7 +40,8 @@ impl Parameter {
 
     fn update(&self, rule: &UpdateRule, gradient: &Tensor, state: &StepState) {
         let Parameter { weight, states, maxima, compute } = self;
-        let (compute, stream) = (Some(compute), Stream::default());
+        let compute = Some(compute);
+        let stream = Stream::default();
         let item = Item { weight, gradient, states, maxima, compute, decay: true, stream };
         let table = match maxima.is_empty() {
             true => Table::of_parameters(weight.device(), 1).unwrap(),
@@ -95,8 +97,10 @@ fn codes_are_the_nearest_fractions_of_the_largest_in_a_block() {
                 parameter
             });
             for (number, state) in rule.states().iter().enumerate() {
-                let (codes, exact) = (coded.codes()[number].clone(), read(&exact.states[number]));
-                let (maxima, fractions) = (read(&coded.maxima[number]), fractions(state.is_signed));
+                let codes = coded.codes()[number].clone();
+                let exact = read(&exact.states[number]);
+                let maxima = read(&coded.maxima[number]);
+                let fractions = fractions(state.is_signed);
                 for ((codes, exact), maximum) in codes.chunks(BLOCK).zip(exact.chunks(BLOCK)).zip(maxima) {
                     let largest = exact.iter().fold(0.0f64, |most, value| most.max(value.abs()));
                     assert!((maximum - largest).abs() <= 1e-6 * largest, "{}", case.name());
@@ -135,7 +139,8 @@ fn blocks_do_not_depend_on_shards() {
                 }
                 parameter.all_bits()
             };
-            let (whole, part) = (run(0..LENGTH), run(FIRST..LENGTH));
+            let whole = run(0..LENGTH);
+            let part = run(FIRST..LENGTH);
             assert!(whole == run(0..LENGTH), "{rule:?}, {}", case.name());
             for (whole, part) in whole.0.iter().zip(&part.0) {
                 assert!(whole[FIRST..] == part[..], "{rule:?}, {}", case.name());
@@ -151,7 +156,8 @@ fn blocks_do_not_depend_on_shards() {
 #[test]
 fn a_skipped_update_leaves_codes_and_maxima() {
     for case in devices() {
-        let (parameter, state) = (Parameter::new(&case, &ADAMW, 0..LENGTH, DType::U8), step_state(&case));
+        let parameter = Parameter::new(&case, &ADAMW, 0..LENGTH, DType::U8);
+        let state = step_state(&case);
         let (gradient, _) = case.operand("g", [LENGTH]);
         parameter.update(&ADAMW, &gradient, &state);
         let before = parameter.all_bits();

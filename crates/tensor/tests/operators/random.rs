@@ -68,7 +68,8 @@ fn a_part_may_have_several_ranges_of_the_whole() {
 
 #[test]
 fn every_device_and_type_has_the_same_rounded_values() {
-    let (host, length) = (cpu(), 40_003);
+    let host = cpu();
+    let length = 40_003;
     let expected = |make: &dyn Fn(&tensor::Tensor)| {
         let x = tensor(&host, &vec![f32::NAN; length], [length]);
         make(&x);

@@ -37,7 +37,9 @@ pub(crate) fn linear(x: &[f64], weight: &[f64], bias: Option<&[f64]>, inputs: us
 /// Output, mean and rstd of every row.
 pub(crate) fn layer_norm(x: &[f64], weight: &[f64], bias: &[f64], epsilon: f64) -> [Vec<f64>; 3] {
     let width = weight.len();
-    let (mut output, mut means, mut rstds) = (vec![], vec![], vec![]);
+    let mut output = vec![];
+    let mut means = vec![];
+    let mut rstds = vec![];
     for x in x.chunks(width) {
         let mean = x.iter().sum::<f64>() / width as f64;
         let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / width as f64;
@@ -54,7 +56,8 @@ pub(crate) fn layer_norm(x: &[f64], weight: &[f64], bias: &[f64], epsilon: f64) 
 pub(crate) fn attention(qkv: &[f64], batch: usize, time: usize, heads: Heads) -> [Vec<f64>; 2] {
     let Heads { query, width, .. } = heads;
     let line = |line: usize| {
-        let (b, head) = (line / query, line % query);
+        let b = line / query;
+        let head = line % query;
         let row = |t: usize, part: usize| &qkv[at(heads, b * time + t, part, head)..][..width];
         let position = |t: usize| {
             let product = |s: usize| row(t, 0).iter().zip(row(s, 1)).map(|(q, k)| q * k).sum::<f64>();
@@ -101,7 +104,8 @@ pub(crate) fn embedding(
     width: usize,
 ) -> Vec<f64> {
     let rows = tokens.iter().enumerate().flat_map(|(row, token)| {
-        let (token, position) = (*token as usize * width, row % time * width);
+        let token = *token as usize * width;
+        let position = row % time * width;
         let added = move |column: usize| positions.map_or(0.0, |positions| positions[position + column]);
         (0..width).map(move |column| table[token + column] + added(column))
     });
@@ -124,7 +128,8 @@ pub(crate) fn mse(prediction: &[f64], target: &[f64]) -> f64 {
 
 /// Output and rstd of every row.
 pub(crate) fn rms_norm(x: &[f64], weight: &[f64], epsilon: f64) -> [Vec<f64>; 2] {
-    let (mut output, mut rstds) = (vec![], vec![]);
+    let mut output = vec![];
+    let mut rstds = vec![];
     for x in x.chunks(weight.len()) {
         let rstd = 1.0 / (x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64 + epsilon).sqrt();
         output.extend(x.iter().zip(weight).map(|(x, weight)| x * rstd * weight));

@@ -113,7 +113,8 @@ fn frequencies_of_long_contexts_match_their_definitions() {
         let yarn = of(Scaling::Yarn { factor, fast, slow, context, truncates, attention });
         let index =
             |turns: f64| 64.0 * (context as f64 / (turns * std::f64::consts::TAU)).ln() / (2.0 * theta.ln());
-        let (low, high) = (index(fast), index(slow));
+        let low = index(fast);
+        let high = index(slow);
         let (low, high) = if truncates { (low.floor(), high.ceil()) } else { (low, high) };
         for pair in 0..32 {
             let frequency = theta.powf(-2.0 * pair as f64 / 64.0);

@@ -40,7 +40,8 @@ pub(crate) fn declared(trial: &mut Trial<'_>) {
 fn loss_and_gradient(trial: &mut Trial<'_>, [rows, classes]: [usize; 2], smoothing: f32, mixed: bool) {
     trial.label(format!("{rows}x{classes}, smoothing {smoothing}, mixed {mixed}"));
     let (logits, wide) = trial.operand("logits", [rows, classes]);
-    let (own, other) = (trial.indices("own", rows, classes), trial.indices("other", rows, classes));
+    let own = trial.indices("own", rows, classes);
+    let other = trial.indices("other", rows, classes);
     let shares = trial.indices("shares", rows, SHARES as usize + 1);
     let target =
         |at: usize| if mixed { [own[at], other[at], shares[at]] } else { [own[at], own[at], SHARES] };

@@ -324,7 +324,8 @@ fn is_gradient_within(
             function(&point.iter().zip(&direction).map(|(p, d)| p + step * d).collect::<Vec<_>>())
         };
         // Fourth order, so that the step is large enough for rounding not to matter.
-        let (near, far) = (at(STEP) - at(-STEP), at(2.0 * STEP) - at(-2.0 * STEP));
+        let near = at(STEP) - at(-STEP);
+        let far = at(2.0 * STEP) - at(-2.0 * STEP);
         (dot(gradient, &direction), (8.0 * near - far) / (12.0 * STEP))
     };
     let (actual, expected): (Vec<f64>, Vec<f64>) = (0..count).into_par_iter().map(along).unzip();

@@ -125,7 +125,8 @@ fn parts_at_equal_distances_are_one_launch() {
     let request = Request::new(Category::Other, "test");
     for (ranks, length) in [(2, 64), (8, 64), (64, 64), (65, 64), (1000, 3), (1024, 64), (4096, 64)] {
         let tensor = |elements| Tensor::empty(&device, [elements], DType::F32, request).unwrap();
-        let (scratch, own) = (tensor(ranks * length), tensor(length));
+        let scratch = tensor(ranks * length);
+        let own = tensor(length);
         let mut parts: Vec<Tensor> =
             (0..ranks).map(|rank| scratch.view(rank * length, [length]).unwrap()).collect();
         parts[ranks / 3] = own.clone();
@@ -141,7 +142,8 @@ fn parts_at_equal_distances_are_one_launch() {
 #[test]
 fn parts_of_another_shape_are_refused() {
     for case in devices() {
-        let (a, b) = (case.operand("a", [4]).0, case.operand("b", [8]).0);
+        let a = case.operand("a", [4]).0;
+        let b = case.operand("b", [8]).0;
         let sum = |parts: &[Tensor], count: usize| {
             let tree = SumTree::balanced(count);
             tree::into_on(&a, parts, &tree, StreamKind::Compute).unwrap_err().to_string()

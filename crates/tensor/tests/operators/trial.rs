@@ -40,7 +40,8 @@ impl Deref for Trial<'_> {
 /// Runs a declaration on every device in every type, and compares values.
 pub(crate) fn compare((operator, declared): Declaration) {
     for case in devices() {
-        let (gradients, label) = (DType::F32, String::new());
+        let gradients = DType::F32;
+        let label = String::new();
         declared(&mut Trial { case, operator, gradients, label, follow: None });
     }
 }
@@ -161,7 +162,8 @@ impl Trial<'_> {
         if !self.follow(part, gradient) {
             let of = |values: &[f64]| -> Vec<f64> { indices.iter().map(|i| values[*i]).collect() };
             // The terms of a derivative may cancel.
-            let (actual, dy) = (of(&read(gradient)), of(dy));
+            let actual = of(&read(gradient));
+            let dy = of(dy);
             let terms = dot(&dy, &dy).sqrt();
             self.is_gradient_of_terms(&self.what(part), terms, &actual, &of(x), |x| {
                 dy.iter().zip(x).map(|(dy, x)| dy * function(*x)).sum()

@@ -55,7 +55,8 @@ impl ResidualBlock {
     pub fn new(parameters: &mut Parameters, name: &str, sizes: ResidualBlockSizes) -> Result<Self> {
         parameters.begin_unit();
         let kernels = sizes.kernels();
-        let (mut branch, mut inputs) = (Vec::new(), sizes.inputs);
+        let mut branch = Vec::new();
+        let mut inputs = sizes.inputs;
         for (index, [kernel, stride]) in kernels.iter().copied().enumerate() {
             let outputs = if index + 1 == kernels.len() { sizes.outputs() } else { sizes.channels };
             let number = index + 1;
@@ -74,7 +75,9 @@ impl ResidualBlock {
 fn shortcut(parameters: &mut Parameters, name: &str, sizes: ResidualBlockSizes) -> Result<NormedConvolution> {
     let names = [format!("{name}.downsample.0"), format!("{name}.downsample.1")];
     let [convolution, norm] = names.each_ref().map(String::as_str);
-    let (inputs, outputs, stride) = (sizes.inputs, sizes.outputs(), sizes.stride);
+    let inputs = sizes.inputs;
+    let outputs = sizes.outputs();
+    let stride = sizes.stride;
     let sizes = ConvolutionSizes { inputs, outputs, kernel: 1, stride };
     NormedConvolution::new(parameters, [convolution, norm], sizes)
 }

@@ -55,10 +55,12 @@ impl ResNet {
         let all = sizes.blocks();
         if all.is_empty() || stage.of != all.len() || stage.layers.is_empty() || stage.layers.end > all.len()
         {
-            let (layers, count) = (&stage.layers, all.len());
+            let layers = &stage.layers;
+            let count = all.len();
             return Err(NnError::Sizes(format!("layers {layers:?} are no stage of {count} blocks")));
         }
-        let (first, last) = (&all[0].1, &all[all.len() - 1].1);
+        let first = &all[0].1;
+        let last = &all[all.len() - 1].1;
         let stem =
             stage.is_first().then(|| Stem::new(&mut parameters, sizes.stem, sizes.channels, first.inputs));
         let stem = stem.transpose()?;
@@ -67,7 +69,8 @@ impl ResNet {
             ResidualBlock::new(&mut parameters, name, *sizes)
         };
         let blocks = stage.layers.clone().map(block).collect::<Result<Vec<_>>>()?;
-        let (inputs, init) = (last.outputs(), Init::uniform_fan_in(last.outputs()));
+        let inputs = last.outputs();
+        let init = Init::uniform_fan_in(last.outputs());
         let head = || {
             parameters.begin_unit();
             Linear::new(&mut parameters, "fc", inputs, sizes.classes, init, Activation::None)

@@ -64,7 +64,8 @@ impl ResNetSizes {
     /// Name and sizes of every block, in order.
     pub(super) fn blocks(&self) -> Vec<(String, ResidualBlockSizes)> {
         let Some((stages, bottleneck)) = self.stages() else { return Vec::new() };
-        let (mut blocks, mut inputs) = (Vec::new(), self.channels_of(0));
+        let mut blocks = Vec::new();
+        let mut inputs = self.channels_of(0);
         for (stage, count) in stages.into_iter().enumerate() {
             for index in 0..count {
                 let stride = if stage > 0 && index == 0 { 2 } else { 1 };

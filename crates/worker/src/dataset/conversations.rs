@@ -131,7 +131,8 @@ static PAIRS: ReadAhead<Pair> = ReadAhead::new();
 /// The settings that decide which samples are read, and their tokens.
 fn settings(config: &RunConfig) -> Result<String> {
     let (vocabulary, _) = sizes(config)?;
-    let (data, seed) = (config.section_toml("data"), config.train.seed);
+    let data = config.section_toml("data");
+    let seed = config.train.seed;
     Ok(format!("{data}{vocabulary} {} {seed}", config.tokenizer.identity()))
 }
 
@@ -187,7 +188,8 @@ fn longest<T>((training, validation): &Split<T>, tokens: impl Fn(&T) -> usize) -
 /// # Errors
 /// Wrong data, with its key; a model of other examples.
 pub(crate) fn open(config: &RunConfig) -> Result<ChatSource> {
-    let (data, train) = (&config.data, &config.train);
+    let data = &config.data;
+    let train = &config.train;
     let (_, context) = sizes(config)?;
     let known = CONVERSATIONS.take(&settings(config)?);
     let (training, validation) = known.map_or_else(|| read(config), Ok)?;

@@ -12,7 +12,8 @@ use crate::error::{Result, WorkerError};
 /// # Errors
 /// Wrong data, with its key; a model of other examples.
 pub(crate) fn open(config: &RunConfig) -> Result<ImageSource> {
-    let (data, train) = (&config.data, &config.train);
+    let data = &config.data;
+    let train = &config.train;
     let Examples::Images { channels, size, classes } = config.model.examples() else {
         return Err(WorkerError::Refused("data.kind = \"images\" needs a model of images".to_owned()));
     };
@@ -22,7 +23,8 @@ pub(crate) fn open(config: &RunConfig) -> Result<ImageSource> {
     };
     let split = ImageSplit::open(&data.base, &data.paths, &data.validation_paths, data.validation_fraction)
         .map_err(refused)?;
-    let (training, validation) = (split.training_images(), split.validation_images());
+    let training = split.training_images();
+    let validation = split.validation_images();
     tracing::info!("{} training and {} validation images", grouped(training), grouped(validation));
     if (1..classes).contains(&split.classes()) {
         let folders = split.classes();

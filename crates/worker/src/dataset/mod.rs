@@ -31,7 +31,8 @@ pub fn sample_lengths(config: &RunConfig) -> Result<Option<SampleLengths>> {
 /// # Errors
 /// Wrong data, with its key.
 pub fn open(config: &RunConfig, scope: DataScope) -> Result<Dataset> {
-    let (data, train) = (&config.data, &config.train);
+    let data = &config.data;
+    let train = &config.train;
     let kind = match (data.kind, config.model.examples()) {
         (DataKind::Synthetic, Examples::Numbers { inputs, outputs }) => {
             SyntheticKind::Regression { inputs, outputs }

@@ -20,7 +20,8 @@ use crate::error::{Result, WorkerError};
 /// # Errors
 /// Wrong data, with its key.
 pub(super) fn open(config: &RunConfig, scope: DataScope) -> Result<Dataset> {
-    let (data, train) = (&config.data, &config.train);
+    let data = &config.data;
+    let train = &config.train;
     let is_read = scope == DataScope::All;
     // Its tokens are those that a tokenizer makes.
     let is_text = data.kind == DataKind::Text && config.tokenizer != Tokenizer::Bytes;
@@ -86,7 +87,8 @@ fn text_corpus(
     patterns: &[String],
     scope: DataScope,
 ) -> std::result::Result<Corpus, tokenize::Error> {
-    let (data, tokenizer) = (&config.data, &config.tokenizer);
+    let data = &config.data;
+    let tokenizer = &config.tokenizer;
     let text = Corpus::open(&data.base, patterns)?;
     text.check_plain()?;
     warn_of_json(&text);

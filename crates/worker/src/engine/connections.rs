@@ -59,7 +59,8 @@ pub(crate) fn warm_up(
     parts: &[StagePart],
     peer_access: bool,
 ) -> Result<bool> {
-    let (reduction, zero_stage) = (config.parallel.reduction, config.parallel.sharding_stage());
+    let reduction = config.parallel.reduction;
+    let zero_stage = config.parallel.sharding_stage();
     let gathers = |parameters: &nn::Parameters| {
         !parameters.statistics().is_empty() || !parameters.expert_loads().is_empty()
     };
@@ -68,7 +69,8 @@ pub(crate) fn warm_up(
     let even = config.reduction_assignment().is_even();
     let data = DataCollectives { reduction, zero_stage, dtype, peer_access, statistics, even };
     let data = (Axis::Data, data.uses(config.parallel.replicas()));
-    let (mut world, lanes) = (stage_uses(groups.grid()), shared_uses(groups.grid(), Axis::Tensor));
+    let mut world = stage_uses(groups.grid());
+    let lanes = shared_uses(groups.grid(), Axis::Tensor);
     if !lanes.is_empty() {
         // Chunk sums of the norm.
         world.push(Collective::all_reduce(DType::F32));
@@ -141,7 +143,8 @@ pub(crate) fn share(
     }
     // Memory is not mapped while work is running.
     device.synchronize()?;
-    let (blocks, layout) = (config.parallel.peer_blocks, shared.layout());
+    let blocks = config.parallel.peer_blocks;
+    let layout = shared.layout();
     let options = PeerAccessOptions { blocks, method, sums: Some(SumKernels::OF_TREES), layout };
     let regions: Vec<_> = shared.list().map(Tensor::region).collect();
     let group = groups.along(Axis::Data)?;

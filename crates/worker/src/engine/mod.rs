@@ -73,7 +73,10 @@ impl Engine {
             executor.limit_work(work);
         }
         let (setup, reference) = (setup.clone(), setup.reference.clone());
-        let (has_peers, pixels, offload, evaluation) = (false, None, None, None);
+        let has_peers = false;
+        let pixels = None;
+        let offload = None;
+        let evaluation = None;
         let recorder = Recorder::new(&device);
         Ok(Engine {
             setup,
@@ -100,7 +103,8 @@ impl Engine {
     /// # Errors
     /// A failed connection.
     pub fn warm_up(&mut self) -> Result<()> {
-        let (device, config) = (&self.device, &self.setup.config);
+        let device = &self.device;
+        let config = &self.setup.config;
         self.has_peers = connections::warm_up(&mut self.groups, device, config, &[], false)?;
         Ok(())
     }
@@ -208,7 +212,8 @@ impl Engine {
     ) -> Result<(Evaluated, Skipped)> {
         let count = numbers.count().min(most.unwrap_or(usize::MAX));
         let source = &self.setup.dataset.source;
-        let (packs, counts_classes) = (source.packs_documents(), source.classes().is_some());
+        let packs = source.packs_documents();
+        let counts_classes = source.classes().is_some();
         let order: Rc<[usize]> = self.executor.validation_data_order(count, packs).into();
         let mut evaluation = match self.evaluation.take() {
             Some(evaluation) => evaluation,
@@ -224,7 +229,8 @@ impl Engine {
             observation: Observation::new(&self.device, &Phases::new(&self.device, &self.recorder)),
             results: Results::new(&self.device, &self.recorder, &evaluation.arriving, on_losses),
         };
-        let (executor, groups) = (&self.executor, &mut self.groups);
+        let executor = &self.executor;
+        let groups = &mut self.groups;
         let passes = Passes { models, executor, groups, count, feed: &mut feed };
         let ran = evaluation.run(&self.device, passes);
         evaluation.batches.end();

@@ -46,7 +46,9 @@ impl BatchArrays {
         shape: &ArrayShape,
         array: fn(&MicroBatch) -> Option<&HostArray>,
     ) -> Result<Tensor> {
-        let (device, batches, dtype) = (self.device.clone(), self.batches.clone(), self.dtype);
+        let device = self.device.clone();
+        let batches = self.batches.clone();
+        let dtype = self.dtype;
         let tensor = allocate(&device, shape, dtype)?;
         let target = tensor.region().outlive();
         self.recorder.host(move || {
@@ -71,7 +73,8 @@ impl BatchArrays {
 
     /// Returns inputs that are pixels.
     fn pixel_inputs(&self, pixels: &Rc<PixelBuffer>, micro_batch: usize) -> Result<Tensor> {
-        let (buffer, batches) = (Rc::clone(pixels), self.batches.clone());
+        let buffer = Rc::clone(pixels);
+        let batches = self.batches.clone();
         self.recorder.host(move || batches.read(micro_batch, |batch| buffer.fill(&batch.inputs)))?;
         let inputs = pixels.normalised(self.dtype)?;
         let buffer = Rc::clone(pixels);
@@ -113,8 +116,10 @@ impl BatchArrays {
 
     /// Returns a pass of sequences in pieces.
     fn pass_of_pieces(&mut self, pieces: &ContextPieces, micro_batch: usize) -> Result<Pass> {
-        let (shares, trains) = (self.shares.take(), self.batches.numbers()?.trains());
-        let (shape, masks) = (self.dataset.source.shape().inputs, self.dataset.source.packs_documents());
+        let shares = self.shares.take();
+        let trains = self.batches.numbers()?.trains();
+        let shape = self.dataset.source.shape().inputs;
+        let masks = self.dataset.source.packs_documents();
         let pieces = match masks {
             true => self.batches.read(micro_batch, |batch| {
                 pieces.of_pass(&self.device, &shape, (batch.documents.as_ref(), masks), shares, trains)

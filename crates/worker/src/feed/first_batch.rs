@@ -62,7 +62,8 @@ fn in_pieces(
     pieces: &ContextPieces,
     batch: &MicroBatch,
 ) -> Result<Uploaded> {
-    let (shape, masks) = (source.shape(), source.packs_documents());
+    let shape = source.shape();
+    let masks = source.packs_documents();
     let inputs = pieces.upload(device, &batch.inputs)?;
     let targets = pieces.upload(device, &batch.targets)?;
     let shares = Some(pieces.shares(&batch.targets)?);

@@ -99,7 +99,8 @@ impl Numbers {
 
     /// Returns the identifiers of the walk's micro-batches of all replicas.
     pub(crate) fn all_ids(&self) -> impl Iterator<Item = MicroBatchId> {
-        let (id, all) = (self.id, self.assignment.total() as u64);
+        let id = self.id;
+        let all = self.assignment.total() as u64;
         let before = samples_of(self.walk, &self.left_out).saturating_mul(all);
         (0..all).map(move |number| id(before.saturating_add(number)))
     }

@@ -51,7 +51,8 @@ impl ContextPieces {
         if let HostData::Shape(_) = array.data {
             return Ok(self.shape(&all)?.without_values());
         }
-        let (tokens, each) = (array.tokens()?, time / self.all);
+        let tokens = array.tokens()?;
+        let each = time / self.all;
         let of_piece = |number: &usize| {
             let rows = tokens.chunks_exact(time);
             let first = number * each;
@@ -73,7 +74,8 @@ impl ContextPieces {
         if let HostData::Shape(_) = targets.data {
             return Ok(vec![1.0 / self.all as f32; self.here.len()]);
         }
-        let (tokens, each) = (targets.tokens()?, time / self.all);
+        let tokens = targets.tokens()?;
+        let each = time / self.all;
         let count = |row: &[u32]| row.iter().filter(|target| **target != IGNORED).count();
         let counted = count(tokens).max(1) as f64;
         let of_piece = |number: &usize| {
@@ -95,7 +97,8 @@ impl ContextPieces {
         trains: bool,
     ) -> Result<Pieces> {
         let starts = upload(device, &self.starts(inputs, documents)?, DType::F32)?;
-        let (parts, shape) = (self.here.len(), starts.shape());
+        let parts = self.here.len();
+        let shape = starts.shape();
         let [sequences, time] = [shape.rows() / parts, shape.columns()];
         let piece = |(index, number): (usize, &usize)| -> Result<Piece> {
             let documents = Some(starts.view(index * sequences * time, [sequences, time])?);

@@ -94,7 +94,9 @@ impl<'a> Results<'a> {
         arriving: &Arriving,
         on_losses: Option<&'a mut dyn FnMut(usize)>,
     ) -> Self {
-        let (device, recorder, arriving) = (device.clone(), recorder.clone(), arriving.clone());
+        let device = device.clone();
+        let recorder = recorder.clone();
+        let arriving = arriving.clone();
         Results { device, recorder, arriving, counted: None, reported: 0, on_losses }
     }
 
@@ -110,7 +112,9 @@ impl<'a> Results<'a> {
     pub(crate) fn loss(&mut self, loss: &Tensor) -> Result<()> {
         let counted = self.counted.take();
         let counts = counted.as_ref().map(|counted| counted.region().outlive());
-        let (device, arriving, loss) = (self.device.clone(), self.arriving.clone(), loss.region().outlive());
+        let device = self.device.clone();
+        let arriving = self.arriving.clone();
+        let loss = loss.region().outlive();
         self.recorder.host(move || arriving.copy(&device, &loss, counts.as_ref()))?;
         self.report();
         Ok(())

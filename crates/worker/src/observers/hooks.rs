@@ -126,7 +126,9 @@ impl Moments {
                 hook.as_ref().filter(|_| is_training.get() && !event.path.is_empty())
             {
                 let is = if event.enters { Moment::BeforeModule } else { Moment::AfterModule };
-                let (rank, step, counters) = (event.rank, event.step.into(), event.counters);
+                let rank = event.rank;
+                let step = event.step.into();
+                let counters = event.counters;
                 hear(&StepMoment { moment: is(event.path), rank, step, pass: pass.get(), counters });
             }
         })
@@ -144,7 +146,9 @@ impl Moments {
             self.pass.set(pass);
             if let Some(StepHook(hear)) = &self.hook {
                 let device = &self.device;
-                let (rank, step, counters) = (device.rank(), device.step().into(), device.statistics());
+                let rank = device.rank();
+                let step = device.step().into();
+                let counters = device.statistics();
                 hear(&StepMoment { moment, rank, step, pass, counters: &counters });
             }
         }

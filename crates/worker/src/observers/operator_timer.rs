@@ -66,7 +66,8 @@ impl OperatorTimer {
             let statistics = allocator.statistics();
             [statistics.allocated_in_total(), statistics.allocated(), statistics.reserved()]
         });
-        let (host, flops) = (Instant::now(), device.flops());
+        let host = Instant::now();
+        let flops = device.flops();
         points.borrow_mut().push(Point { kind, mark, host, allocated, in_use, reserved, flops });
         Ok(())
     }
@@ -118,7 +119,8 @@ impl Walk<'_> {
     fn enter(&mut self, point: &Point) -> Result<()> {
         match point.kind {
             Kind::Begin(call) => {
-                let (name, pass) = (call.operator.to_owned(), call.direction.name());
+                let name = call.operator.to_owned();
+                let pass = call.direction.name();
                 let module = self.timer.module(call.module);
                 self.open.push(self.spans.len());
                 let span = OperatorSpan {

@@ -140,7 +140,8 @@ impl TensorHashes {
             return None;
         }
         let (step, parts, modules) = Default::default();
-        let (device, shard) = (device.clone(), ActivationShard::of_rank(grid));
+        let device = device.clone();
+        let shard = ActivationShard::of_rank(grid);
         Some(TensorHashes(Rc::new(State { device, shard, every, hook, step, parts, modules })))
     }
 
@@ -211,7 +212,8 @@ impl TensorHashes {
         if !self.is_hashed() {
             return Ok(None);
         }
-        let (step, own) = (self.0.step.get(), self.0.parts.take());
+        let step = self.0.step.get();
+        let own = self.0.parts.take();
         let unreadable = |rank, error: serde_json::Error| WorkerError::Rank {
             rank,
             reason: format!("its hashes cannot be read: {error}"),
@@ -320,7 +322,8 @@ impl<S: SeeArray> Observer for StageArrays<S> {
         for (number, tensor) in results.iter().enumerate() {
             let (Some(tensor), Some(order)) = (tensor, self.order(call, shard)) else { continue };
             let kind = if results.len() > 1 { format!("{kind} {number}") } else { kind.to_owned() };
-            let (module, name) = (self.seer.module(call.module), format!("{kind}{suffix}"));
+            let module = self.seer.module(call.module);
+            let name = format!("{kind}{suffix}");
             let array = array(order.0, Some(call.micro_batch), &module, call.operator, &name);
             self.seer.see(order, array, tensor)?;
         }

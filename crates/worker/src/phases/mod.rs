@@ -375,7 +375,8 @@ mod tests {
         }
         let spans = phases.spans(&zero).unwrap();
         let names: Vec<_> = spans.iter().map(|(phase, ..)| *phase).collect();
-        let (forward, reduce) = (Phase::Forward, Phase::Reduce);
+        let forward = Phase::Forward;
+        let reduce = Phase::Reduce;
         let first = [Phase::Inputs, forward, reduce, forward, reduce, forward, Phase::Update];
         assert_eq!(names, [&first[..], &[Phase::Inputs, forward, Phase::Update]].concat());
         assert!(spans.windows(2).all(|pair| pair[0].2 <= pair[1].1), "{spans:?}");

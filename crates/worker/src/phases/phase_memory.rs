@@ -90,7 +90,8 @@ impl PhaseMemory {
     /// Returns the rank's record of the steps since the last call, without times.
     pub(crate) fn take(&mut self) -> RankStep {
         let mut record = self.device.with_allocator(|allocator| {
-            let (now, statistics) = (allocator.usage(), allocator.statistics());
+            let now = allocator.usage();
+            let statistics = allocator.statistics();
             RankStep {
                 allocated_bytes: now.allocated,
                 reserved_bytes: now.reserved,

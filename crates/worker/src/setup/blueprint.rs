@@ -96,10 +96,16 @@ impl Blueprint {
     ) -> Result<Self> {
         let device = meta(description)?;
         let grid = config.parallel.grid().seen_from(0)?;
-        let (mut parameters, mut shards, mut crossings) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut buckets, mut weights) = (Vec::new(), Vec::new());
-        let (mut adapters, mut linear_layers) = (Vec::new(), Vec::new());
-        let (mut by_name, mut hidden, mut buffers) = (ByName::new(), None, BufferList::default());
+        let mut parameters = Vec::new();
+        let mut shards = Vec::new();
+        let mut crossings = Vec::new();
+        let mut buckets = Vec::new();
+        let mut weights = Vec::new();
+        let mut adapters = Vec::new();
+        let mut linear_layers = Vec::new();
+        let mut by_name = ByName::new();
+        let mut hidden = None;
+        let mut buffers = BufferList::default();
         for (number, stage) in stages.iter().enumerate() {
             let model = build::model(config, &device, grid, stage)?;
             weights.push(config.gathers_weights().then(|| build::weight_layout(config, model.parameters())));
@@ -113,7 +119,9 @@ impl Blueprint {
                 let outputs = crossings::outputs(config, dataset, (grid, &*model), hidden.take())?;
                 let gradient = parameters.iter().any(|entry: &Entry| entry.trained);
                 let [trained, evaluated] = &outputs;
-                let (shape, dtype, evaluated_dtype) = (trained.shape(), trained.dtype(), evaluated.dtype());
+                let shape = trained.shape();
+                let dtype = trained.dtype();
+                let evaluated_dtype = evaluated.dtype();
                 crossings.push(Crossing { shape, dtype, evaluated_dtype, gradient });
                 hidden = Some(outputs);
             }
@@ -299,7 +307,8 @@ fn add(parameters: &mut Vec<Entry>, by_name: &mut ByName, stage: usize, model: &
         if position == parameters.len() {
             let (name, sharding, shard) =
                 (parameter.name.clone(), parameter.sharding.clone(), parameter.shard);
-            let (dtype, trained) = (parameter.weight.dtype(), parameter.trained);
+            let dtype = parameter.weight.dtype();
+            let trained = parameter.trained;
             let elements = parameter.elements() * sharding.parts();
             parameters.push(Entry { name, sharding, shard, dtype, elements, trained, holders: Vec::new() });
         }
@@ -312,7 +321,8 @@ type ByName = BTreeMap<String, BTreeMap<usize, usize>>;
 
 /// Returns the indices of the parts of each whole parameter, in the order of their first parts.
 fn wholes(parameters: &[Entry]) -> Vec<Vec<usize>> {
-    let (mut wholes, mut by_name) = (Vec::<Vec<usize>>::new(), BTreeMap::new());
+    let mut wholes = Vec::<Vec<usize>>::new();
+    let mut by_name = BTreeMap::new();
     for (index, entry) in parameters.iter().enumerate() {
         let whole = *by_name.entry(entry.name.as_str()).or_insert(wholes.len());
         match wholes.get_mut(whole) {
@@ -325,7 +335,8 @@ fn wholes(parameters: &[Entry]) -> Vec<Vec<usize>> {
 
 /// Returns by entry the number of parts of all whole parameters before its own.
 fn first_gradients(parameters: &[Entry], wholes: &[Vec<usize>]) -> Vec<usize> {
-    let (mut firsts, mut before) = (vec![0; parameters.len()], 0);
+    let mut firsts = vec![0; parameters.len()];
+    let mut before = 0;
     for parts in wholes {
         parts.iter().for_each(|index| firsts[*index] = before);
         before += parts.first().map_or(0, |index| parameters[*index].sharding.parts());
@@ -334,7 +345,8 @@ fn first_gradients(parameters: &[Entry], wholes: &[Vec<usize>]) -> Vec<usize> {
 }
 
 fn divide(config: &RunConfig, model: &dyn Model, layout: &BucketLayout) -> OptimizerShards {
-    let (stage, owners) = (config.parallel.sharding_stage(), config.parallel.owners());
+    let stage = config.parallel.sharding_stage();
+    let owners = config.parallel.owners();
     OptimizerShards::new(stage, model.parameters(), layout, owners, 0)
 }
 
@@ -364,7 +376,8 @@ mod tests {
         vision::register().unwrap();
         let config = RunConfig::parse(text, "test.toml", Path::new("/"), &sets).unwrap();
         let equal = |config: &RunConfig| {
-            let (of, stages) = (config.layers(), config.stages());
+            let of = config.layers();
+            let stages = config.stages();
             let stage = |stage| Stage { layers: stage * of / stages..(stage + 1) * of / stages, of };
             (0..stages).map(stage).collect()
         };

@@ -36,8 +36,11 @@ impl BufferList {
     /// A buffer whose name another stage uses with another type or shape.
     pub(crate) fn add(&mut self, stage: usize, model: &dyn Model) -> Result<()> {
         for (number, buffer) in model.buffers().iter().enumerate() {
-            let (name, tensor) = (buffer.name().to_owned(), buffer.tensor());
-            let (dtype, shape, holder) = (tensor.dtype(), tensor.shape(), (stage, number));
+            let name = buffer.name().to_owned();
+            let tensor = buffer.tensor();
+            let dtype = tensor.dtype();
+            let shape = tensor.shape();
+            let holder = (stage, number);
             match self.by_name.get(&name).map(|position| &self.entries[*position]) {
                 None => {
                     self.by_name.insert(name.clone(), self.entries.len());
@@ -45,7 +48,9 @@ impl BufferList {
                 }
                 Some(first) if (first.dtype, first.shape) == (dtype, shape) => {}
                 Some(first) => {
-                    let (first_stage, first_dtype, first_shape) = (first.holder.0, first.dtype, first.shape);
+                    let first_stage = first.holder.0;
+                    let first_dtype = first.dtype;
+                    let first_shape = first.shape;
                     return Err(WorkerError::Refused(format!(
                         "buffer {name} is {first_dtype} {first_shape} in stage {first_stage} and {dtype} \
                          {shape} in stage {stage}"

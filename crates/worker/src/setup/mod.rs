@@ -155,7 +155,8 @@ impl Setup {
     /// # Errors
     /// Stages of which no model can be built, buffers of one name with different types or shapes.
     pub fn partitioned(self, stages: Vec<Stage>) -> Result<Self> {
-        let (description, hook) = (self.placement.description(), self.hook.as_ref());
+        let description = self.placement.description();
+        let hook = self.hook.as_ref();
         let blueprint = Blueprint::new(&self.config, &self.dataset, &description, stages, hook)?;
         Ok(Setup { blueprint: Arc::new(blueprint), ..self })
     }
@@ -284,7 +285,8 @@ fn check_fp8(config: &RunConfig, device: &Description) -> Result<()> {
 
 /// Refuses more ranks than may share the GPU.
 fn check_sharing(config: &RunConfig, device: &Description) -> Result<()> {
-    let (ranks, most) = (config.world_size(), config.parallel.ranks_per_device);
+    let ranks = config.world_size();
+    let most = config.parallel.ranks_per_device;
     if device.kind == Kind::Cpu || !config.parallel.shares_gpu() || ranks <= most {
         return Ok(());
     }

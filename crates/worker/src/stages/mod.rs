@@ -28,7 +28,8 @@ pub fn build(
     stages: &[Stage],
     hook: Option<&ModelHook>,
 ) -> Result<Vec<StagePart>> {
-    let (parallel, train) = (&config.parallel, &config.train);
+    let parallel = &config.parallel;
+    let train = &config.train;
     let model = |stage: &Stage| -> Result<(Box<dyn Model>, Option<WeightUnits>)> {
         let (model, weights) = build::sharded_model(config, (device, host), grid, stage)?;
         model.parameters().statistics().keep(train.micro_batches())?;
@@ -105,7 +106,9 @@ impl ModelNorm {
         let counts = grid.coordinate_over(axes) < sharing;
         let is_first = grid.coordinate(Axis::Tensor) == 0;
         let is_first_copy = axes.contains(&Axis::Context) || grid.coordinate(Axis::Context) == 0;
-        let (mut gradients, mut positions, mut slots) = (Vec::new(), Vec::new(), Vec::new());
+        let mut gradients = Vec::new();
+        let mut positions = Vec::new();
+        let mut slots = Vec::new();
         for (part, stage) in parts.iter().zip(blueprint.stages_of(grid.coordinate(Axis::Pipeline))) {
             let reduction = &part.reduction;
             for (owned, gradient) in reduction.shards().own().iter().zip(reduction.gradients()) {

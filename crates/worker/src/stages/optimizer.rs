@@ -25,7 +25,8 @@ struct Group {
 /// Returns the groups of a configuration; no other code decides them. A parameter belongs to the first group
 /// that takes it, and the last group takes all.
 fn groups(config: &RunConfig) -> Vec<Group> {
-    let (rule, states) = (update_rule(config), build::state_dtype(config));
+    let rule = update_rule(config);
+    let states = build::state_dtype(config);
     let all = Group { rule, rate_factor: 1.0, states, takes: |_, _| true };
     let rate_factor = config.lora.b_learning_rate as f32;
     match config.tuning.lora() {
@@ -82,8 +83,11 @@ pub fn build(
     config: &RunConfig,
     parts: &[StagePart],
 ) -> Result<Optimizer> {
-    let (groups, host) = (groups(config), host.filter(|_| config.optim.offload));
-    let (mut slots, mut firsts, mut members) = (Vec::new(), Vec::new(), Vec::new());
+    let groups = groups(config);
+    let host = host.filter(|_| config.optim.offload);
+    let mut slots = Vec::new();
+    let mut firsts = Vec::new();
+    let mut members = Vec::new();
     let mut owners = Vec::new();
     for part in parts {
         for owned in part.reduction.shards().own() {

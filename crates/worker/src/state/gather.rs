@@ -41,7 +41,8 @@ impl Array {
 
     /// Reads piece `round` of a tensor, which is empty beyond its end.
     fn read_piece(&self, tensor: &Tensor, round: usize, piece: &mut Vec<u8>) -> Result<()> {
-        let (size, start) = (self.dtype.bytes(), round * PIECE);
+        let size = self.dtype.bytes();
+        let start = round * PIECE;
         piece.resize(tensor.bytes().saturating_sub(start).min(PIECE), 0);
         if !piece.is_empty() {
             tensor.view(start / size, [piece.len() / size])?.read_bytes(piece)?;

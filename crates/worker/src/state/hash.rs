@@ -151,8 +151,10 @@ fn turns(arrays: &[Array]) -> Vec<Turn> {
 /// rank to rank, and each adds what it holds. All ranks call this.
 fn chained_sha256(worker: &mut Worker, mut masters: Vec<Array>) -> Result<String> {
     masters.sort_by(|a, b| a.name.as_bytes().cmp(b.name.as_bytes()));
-    let (rank, watch) = (worker.grid().rank(), worker.control().watch());
-    let (mut digest, mut bytes) = (Sha256::new(), Vec::new());
+    let rank = worker.grid().rank();
+    let watch = worker.control().watch();
+    let mut digest = Sha256::new();
+    let mut bytes = Vec::new();
     for turn in turns(&masters) {
         for part in &turn.parts {
             match part {
@@ -197,7 +199,8 @@ mod tests {
         let device = Device::cpu(0, &DeviceOptions::default()).unwrap();
         let tensor =
             |values: &[f32]| Tensor::from_host(&device, values, [values.len()], Category::Parameter).unwrap();
-        let (second, first) = (tensor(&[-1.0]), tensor(&[0.5, 1.5, 2.5]));
+        let second = tensor(&[-1.0]);
+        let first = tensor(&[0.5, 1.5, 2.5]);
         // sha256 of "a", 0.5, 1.5, 2.5, "é", -1, computed by Python's hashlib and struct.
         let expected = "e4802aa3a0ea12851d885f660946bd5f7924bdc37ad6ac417ec069b7b960721d";
         let weights = [("é", &second), ("a", &first)];

@@ -105,7 +105,8 @@ pub fn load_models<'a>(
 /// Answers them meanwhile: their disks may be slower.
 fn load(engine: &mut Engine, mut targets: Targets, weights: &dyn Weights) -> Result<()> {
     let records = targets.take_records(weights);
-    let (data, device) = (engine.groups.divided(Axis::Data)?, engine.device.clone());
+    let data = engine.groups.divided(Axis::Data)?;
+    let device = engine.device.clone();
     let share = |targets: &[Target], group: ProcessGroup| -> Result<(Share, ProcessGroup)> {
         Ok((Share::new(targets, group.world_size(), &device)?, group))
     };
@@ -129,7 +130,8 @@ fn load(engine: &mut Engine, mut targets: Targets, weights: &dyn Weights) -> Res
 fn encode(records: &[RecordTarget], weights: &dyn Weights, on_piece: &mut dyn FnMut()) -> Result<()> {
     let bytes = |record: &RecordTarget| (DType::F32.bytes() * record.values.codes.elements()) as u64;
     let all = records.iter().map(bytes).sum();
-    let (pace, mut done) = (Pace::of_files(), 0);
+    let pace = Pace::of_files();
+    let mut done = 0;
     for record in records {
         if pace.is_due() {
             tracing::info!("encoding {}: {}", weights.path().display(), megabytes_of(done, all));
@@ -228,7 +230,8 @@ fn pieces(target: &Target, range: Range<usize>) -> Result<Vec<Target>> {
 
 /// Returns the tensors of `pieces` by round.
 fn rounds(pieces: &[Target]) -> Vec<Vec<Tensor>> {
-    let (mut rounds, mut bytes) = (Vec::<Vec<Tensor>>::new(), usize::MAX);
+    let mut rounds = Vec::<Vec<Tensor>>::new();
+    let mut bytes = usize::MAX;
     for Target { tensor, .. } in pieces {
         match rounds.last_mut().filter(|_| bytes.saturating_add(tensor.bytes()) <= ROUND) {
             Some(round) => {
@@ -248,7 +251,8 @@ fn rounds(pieces: &[Target]) -> Vec<Vec<Tensor>> {
 fn with_progress(targets: Vec<Target>, path: &Path) -> impl Iterator<Item = Target> {
     let bytes = |target: &Target| (target.dtype.bytes() * target.tensor.elements()) as u64;
     let all = targets.iter().map(bytes).sum();
-    let (pace, mut done) = (Pace::of_files(), 0);
+    let pace = Pace::of_files();
+    let mut done = 0;
     targets.into_iter().inspect(move |target| {
         if pace.is_due() {
             tracing::info!("reading {}: {}", path.display(), megabytes_of(done, all));

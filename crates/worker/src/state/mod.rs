@@ -190,7 +190,8 @@ fn sources(
 /// Returns the weights that compute with a parameter, of which a rank has `parts`.
 fn weight(worker: &Worker, parts: &[usize]) -> Result<Array> {
     let (entry, (stage, _)) = (&worker.blueprint().parameters[parts[0]], holder(worker, parts[0]));
-    let (sharding, layout) = (&entry.sharding, worker.blueprint().weights(stage));
+    let sharding = &entry.sharding;
+    let layout = worker.blueprint().weights(stage);
     let all = 0..sharding.shape().elements();
     let range = |replica, parameter| layout.map_or(all.clone(), |layout| layout.range(replica, parameter));
     let sources = sources(
@@ -209,7 +210,8 @@ fn weight(worker: &Worker, parts: &[usize]) -> Result<Array> {
         })
     };
     let own = parts.iter().map(own).collect::<Result<_>>()?;
-    let (name, shape) = (entry.name.clone(), entry.shape());
+    let name = entry.name.clone();
+    let shape = entry.shape();
     let replicated = layout.is_none_or(|layout| layout.ranks() == 1) && sharding.parts() == 1;
     Ok(Array { name, dtype: entry.dtype, shape, sources, replicated, own })
 }
@@ -228,12 +230,14 @@ pub(crate) fn part_runs(
 /// Returns an array that optimizers keep for a parameter, of which a rank has `parts`.
 fn array(worker: &Worker, parts: &[usize], state: StateArray, tensors: &StateTensors) -> Result<Array> {
     let (entry, (stage, _)) = (&worker.blueprint().parameters[parts[0]], holder(worker, parts[0]));
-    let (shards, sharding) = (worker.blueprint().shards(stage), &entry.sharding);
+    let shards = worker.blueprint().shards(stage);
+    let sharding = &entry.sharding;
     let range = |replica, parameter| shards.range(replica, parameter);
     let sources = sources(worker, parts, shards.ranks(), range, |sharding, coordinate, range| {
         state_runs(&state, sharding, coordinate, range)
     })?;
-    let (shape, dtype) = (state_shape(&state, sharding), state.dtype);
+    let shape = state_shape(&state, sharding);
+    let dtype = state.dtype;
     let own = |index: &usize| tensors.get(&(stage, holder(worker, *index).1, state.name.clone())).cloned();
     let own = parts.iter().map(own).collect();
     let replicated = !shards.is_sharded() && sharding.parts() == 1;
@@ -280,7 +284,8 @@ impl Array {
     /// the number of its tensor. An array without elements has an empty run.
     pub(crate) fn runs_in_order(&self) -> Vec<(usize, usize, Run)> {
         let of = |Source { rank, lane, runs }: &'_ Source| {
-            let (rank, lane) = (*rank, *lane);
+            let rank = *rank;
+            let lane = *lane;
             runs.clone().into_iter().filter(|run| run.elements > 0).map(move |run| (rank, lane, run))
         };
         let mut all: Vec<_> = self.sources.iter().flat_map(of).collect();

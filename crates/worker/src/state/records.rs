@@ -51,7 +51,8 @@ fn encode(
     weights: Option<&dyn Weights>,
     on_piece: &mut dyn FnMut(),
 ) -> Result<Vec<u8>> {
-    let (codes, host) = (&values.codes, Device::cpu(0, &DeviceOptions::default())?);
+    let codes = &values.codes;
+    let host = Device::cpu(0, &DeviceOptions::default())?;
     // Folders with transposed matrices are read by whole rows.
     let rows = BLOCK * codes.shape().columns().max(1);
     let piece = ((PIECE / rows).max(1) * rows).min(codes.elements());
@@ -74,7 +75,8 @@ fn encode(
 fn read(values: &CodedValues, weights: &dyn Weights, first: usize, piece: &Tensor) -> Result<()> {
     for run in values.runs(first..first + piece.elements()) {
         let tensor = piece.view(run.local - first, [run.elements])?;
-        let (name, shape) = (values.name.clone(), values.whole());
+        let name = values.name.clone();
+        let shape = values.whole();
         let target = Target { name, dtype: DType::F32, shape, first: run.whole, tensor };
         weights.load(&mut std::iter::once(target))?;
     }
@@ -127,10 +129,12 @@ impl Decoded {
 
     /// Reads the record of part `number` of `parts`.
     fn stored(&self, part: &CodedValues, number: usize, parts: usize) -> Result<Vec<u8>> {
-        let (host, bytes) = (Device::cpu(0, &DeviceOptions::default())?, part.codes.bytes());
+        let host = Device::cpu(0, &DeviceOptions::default())?;
+        let bytes = part.codes.bytes();
         let request = Request::new(Category::Parameter, "record");
         let tensor = Tensor::empty(&host, [bytes], DType::U8, request)?;
-        let (name, shape) = (part.name.clone(), [parts * bytes].into());
+        let name = part.name.clone();
+        let shape = [parts * bytes].into();
         let target = Target { name, dtype: DType::U8, shape, first: number * bytes, tensor: tensor.clone() };
         self.weights.load(&mut std::iter::once(target))?;
         Ok(tensor.to_vec()?)

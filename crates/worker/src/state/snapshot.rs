@@ -65,7 +65,8 @@ impl Worker {
     /// in the memory.
     fn lay_out(&self, snapshot: &mut Snapshot, steps: usize) -> Result<Vec<(Tensor, usize)>> {
         let [before, after] = saved(self)?;
-        let (rank, writers) = (self.grid().rank(), writers(before.iter().chain(&after)));
+        let rank = self.grid().rank();
+        let writers = writers(before.iter().chain(&after));
         let is_first = rank == 0;
         if writers.len() > 1 {
             snapshot.set_file(writers.binary_search(&rank).ok(), writers.len());

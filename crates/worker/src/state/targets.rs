@@ -111,7 +111,8 @@ impl Targets {
             };
             // A record is one run of the records of all parts.
             for target in run_targets(name, DType::U8, sharding.whole(), &tensor, runs)? {
-                let (is_whole, values) = (units.is_none(), values.clone());
+                let is_whole = units.is_none();
+                let values = values.clone();
                 self.records.push(RecordTarget { target, first, is_whole, values });
             }
         }

@@ -60,7 +60,8 @@ impl Evaluation {
         let choice = if config.train.graphs == Graphs::Off { Graphs::Off } else { Graphs::Auto };
         let never = never_captured_evaluation(config);
         let graphs = StepGraphs::new("evaluated micro-batches", choice, device, never)?;
-        let (batches, arriving) = (MicroBatches::default(), Arriving::default());
+        let batches = MicroBatches::default();
+        let arriving = Arriving::default();
         Ok(Evaluation { graphs, batches, arriving, captured: 0 })
     }
 

@@ -64,7 +64,8 @@ impl Worker {
     /// stages.
     fn expert_loads(&self) -> Result<Vec<ExpertLoads>> {
         let axes = [Axis::Data, Axis::Context, Axis::Tensor];
-        let (mut loads, is_first) = (Vec::new(), self.engine.grid.coordinate_over(&axes) == 0);
+        let mut loads = Vec::new();
+        let is_first = self.engine.grid.coordinate_over(&axes) == 0;
         for part in self.stages.parts.iter().filter(|_| is_first && !self.engine.device.is_meta()) {
             let counted = part.model.parameters().expert_loads();
             let Some(sums) = counted.sums() else { continue };

@@ -215,7 +215,8 @@ impl Worker {
     /// Makes the device's work from now on, which may change the state, start after the copies of
     /// snapshots.
     fn await_snapshot(&self) -> Result<()> {
-        let (device, copies) = (self.engine.device.clone(), Rc::clone(&self.copies));
+        let device = self.engine.device.clone();
+        let copies = Rc::clone(&self.copies);
         self.engine.recorder.host(move || {
             let copies = copies.take();
             copies.iter().try_for_each(|copied| Ok(device.wait_shared(StreamKind::Compute, copied)?))
@@ -248,7 +249,8 @@ impl Stages {
     /// Builds the stages of a rank, and connects it to the others for the sums of their gradients.
     fn build(engine: &mut Engine, host: Option<&Device>) -> Result<Self> {
         let Engine { setup, grid, device, groups, .. } = engine;
-        let (config, blueprint) = (&setup.config, &setup.blueprint);
+        let config = &setup.config;
+        let blueprint = &setup.blueprint;
         let own = blueprint.stages_of(grid.coordinate(Axis::Pipeline));
         let own: Vec<_> = own.map(|stage| blueprint.stages[stage].clone()).collect();
         let mut parts = stages::build((device, host), config, *grid, &own, setup.hook.as_ref())?;

@@ -51,7 +51,8 @@ impl Worker {
         self.gather_for(WalkKind::Forward)?;
         let _scope = self.engine.device.module("reference");
         let models = self.stages.parts.iter().map(|part| &*part.model).collect();
-        let (pace, is_first) = (Pace::of_files(), self.engine.grid.rank() == 0);
+        let pace = Pace::of_files();
+        let is_first = self.engine.grid.rank() == 0;
         let all = self.engine.setup.reference_micro_batches(self.engine.grid.coordinate(Axis::Data));
         let mut report = |done: usize| {
             if is_first && pace.is_due() {

@@ -50,7 +50,8 @@ impl Worker {
 
     /// Runs a step while it is captured.
     fn record_graphs(&mut self, step: u64) -> Result<()> {
-        let (device, recorder) = (self.engine.device.clone(), self.engine.recorder.clone());
+        let device = self.engine.device.clone();
+        let recorder = self.engine.recorder.clone();
         let before = device.ledger()?;
         recorder.start()?;
         let ran = self.compute(step);

@@ -109,8 +109,10 @@ impl Worker {
         if !divides_losses(&setup.config) {
             return Ok(());
         }
-        let (norm, batches) = (Rc::clone(&self.update.norm), self.batches.clone());
-        let (config, source) = (Arc::clone(&setup.config), Arc::clone(&setup.dataset.source));
+        let norm = Rc::clone(&self.update.norm);
+        let batches = self.batches.clone();
+        let config = Arc::clone(&setup.config);
+        let source = Arc::clone(&setup.dataset.source);
         self.engine
             .recorder
             .host(move || count_targets(norm.norm.state(), &config, &*source, &batches.numbers()?))

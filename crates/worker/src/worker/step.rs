@@ -47,7 +47,8 @@ impl Worker {
             parts.try_for_each(|part| part.model.parameters().expert_loads().begin())?;
         }
         let mut feed = self.training_feed(&self.batches, self.observation(mode))?;
-        let (factor, engine) = (self.loss_factor(), &mut self.engine);
+        let factor = self.loss_factor();
+        let engine = &mut self.engine;
         let ran = engine.executor.train(&mut self.stages.parts, &mut engine.groups, mode, factor, &mut feed);
         let index = feed.observation.action().map_or(0, |action| action.micro_batch);
         let numbers = self.numbers(step);

@@ -56,7 +56,8 @@ fn setup_with(overrides: &[&str]) -> Setup {
 /// Updates by made-up gradients, and returns the resulting weights' hash.
 fn update(worker: &mut Worker) -> Result<String, WorkerError> {
     let part = &worker.stages.parts[0];
-    let (shards, gradients) = (part.reduction.shards(), part.reduction.gradients());
+    let shards = part.reduction.shards();
+    let gradients = part.reduction.gradients();
     let state = worker.update.norm.norm.state();
     let step = state.updates()? as f32;
     for (owned, gradient) in shards.own().iter().zip(gradients) {
@@ -105,7 +106,8 @@ fn save(worker: &mut Worker, steps: u64, to: &Path) -> Result<(), WorkerError> {
 fn hashes(ranks: usize, sharded: bool, from: Option<&Path>, to: &Path) -> Vec<String> {
     let setup = setup(ranks, sharded);
     std::fs::write(to.join("metrics.jsonl"), "").unwrap();
-    let (from, to) = (from.map(Path::to_owned), to.to_owned());
+    let from = from.map(Path::to_owned);
+    let to = to.to_owned();
     let body = move |communicator: Communicator| -> Result<Vec<String>, WorkerError> {
         let mut worker = Worker::new(&setup, communicator)?;
         if let Some(from) = &from {
@@ -302,7 +304,8 @@ fn ranks_that_have_read_their_parts_learn_why_another_one_has_not() {
     save(&mut worker, 0, directory.path()).unwrap();
     let checkpoint = checkpoint::newest(directory.path()).unwrap().unwrap();
     // Not all ranks read the end of the longest arrays.
-    let (weights, setup) = (Counted::of(&checkpoint, 29_999), setup(4, false));
+    let weights = Counted::of(&checkpoint, 29_999);
+    let setup = setup(4, false);
     let body = move |communicator: Communicator| -> Result<(), WorkerError> {
         let mut worker = Worker::new(&setup, communicator)?;
         let targets = Targets::of(&worker)?;

@@ -81,7 +81,8 @@ impl Worker {
         let numbers = self.numbers(round.step).of_replica(replica);
         let order = if self.engine.data_order().is_empty() { Vec::new() } else { vec![round.micro_batch] };
         // A prefetcher of its own: that of training goes on where it is.
-        let (batches, data) = (MicroBatches::default(), self.engine.prefetcher());
+        let batches = MicroBatches::default();
+        let data = self.engine.prefetcher();
         batches.begin(data, numbers.clone(), &order.into());
         let mut observation = Observation::new(&self.engine.device, &self.records.phases);
         observation.verification = Some(verification.clone());

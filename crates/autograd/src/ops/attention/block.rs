@@ -101,7 +101,8 @@ impl QueryBlock {
         measures: bool,
     ) -> Result<Vec<Tensor>> {
         let ([logsumexp, output], operands) = (self.results()?, self.operands(keys_values));
-        let (masks, backward) = (self.masks(), ops::attention::backward);
+        let masks = self.masks();
+        let backward = ops::attention::backward;
         Ok(backward(gradient, &operands, output, logsumexp, settings, masks, measures)?.into_vec())
     }
 }

@@ -29,7 +29,8 @@ impl Layout {
     pub(super) fn gather(&self, own: &[QueryBlock], category: Category) -> Result<Tensor> {
         let request = Request::new(category, OPERATOR);
         let first = own.first().ok_or(AutogradError::NotRecorded)?.keys_values()?;
-        let (positions, columns) = (self.dealt.len() * self.time, first.shape().columns());
+        let positions = self.dealt.len() * self.time;
+        let columns = first.shape().columns();
         let all = Tensor::empty(first.device(), [self.batch, positions, columns], first.dtype(), request)?;
         for (index, piece) in own.iter().enumerate() {
             let keys_values = piece.keys_values()?;

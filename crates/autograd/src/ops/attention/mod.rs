@@ -61,7 +61,8 @@ pub fn attention_with_sinks(
             map(tape, arrays, |block, arrays| whole(Qkv::Separate(arrays), block.shard))
         }
         Qkv::Separate([first, ..]) | Qkv::Piece { arrays: [first, _], .. } => {
-            let (from, to) = (first.placement(Axis::Context), Placement::Replicate);
+            let from = first.placement(Axis::Context);
+            let to = Placement::Replicate;
             Err(AutogradError::Placement { axis: Axis::Context.name(), from, to })
         }
     }
@@ -98,7 +99,8 @@ fn pieced(
     sinks: &[Weight],
     dropout: Option<&Dropout>,
 ) -> Result<Var> {
-    let (placements, pieces) = (qkv.placements(), tape.pieces().map_or(1, |pieces| pieces.here.len()));
+    let placements = qkv.placements();
+    let pieces = tape.pieces().map_or(1, |pieces| pieces.here.len());
     let first = tape.block().unwrap_or_default().shard;
     let mut blocks: Vec<Var> = qkv.into_blocks().collect();
     let mut outputs = Vec::with_capacity(blocks.len());

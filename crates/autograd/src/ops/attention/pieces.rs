@@ -64,13 +64,15 @@ pub(super) fn attention(
     let output = |block: &mut QueryBlock| block.forward(Some(&all), settings, values.as_ref(), false);
     let outputs = blocks.iter_mut().map(output).collect::<Result<Vec<_>>>()?;
     drop(all);
-    let (keys, sinks) = (Keys::Pieces(layout), sinks.cloned());
+    let keys = Keys::Pieces(layout);
+    let sinks = sinks.cloned();
     tape.record(&sources, outputs, || AttentionRule { blocks, keys, settings, sinks, sums: None })
 }
 
 /// Returns the columns of queries, and those of keys and values.
 fn split(qkv: &Tensor, settings: Settings) -> tensor::Result<[Tensor; 2]> {
     let heads = settings.heads;
-    let (queries, keys_values) = (heads.query_columns(), heads.key_columns() + heads.value_columns());
+    let queries = heads.query_columns();
+    let keys_values = heads.key_columns() + heads.value_columns();
     Ok([rearrange::slice(qkv, 2, 0, queries)?, rearrange::slice(qkv, 2, queries, keys_values)?])
 }

@@ -68,7 +68,9 @@ impl AttentionRule {
         gradients: Vec<Tensor>,
     ) -> Result<ValueGradients> {
         let all = layout.gather(&blocks, Category::ActivationGradient)?;
-        let (mut of_queries, mut sums, parts) = (Vec::with_capacity(blocks.len()), Vec::new(), blocks.len());
+        let mut of_queries = Vec::with_capacity(blocks.len());
+        let mut sums = Vec::new();
+        let parts = blocks.len();
         let mut of_sinks = Vec::new();
         for (block, gradient) in blocks.into_iter().zip(gradients) {
             if let Some(sinks) = &self.sinks {

@@ -24,7 +24,8 @@ pub(super) fn attention(
     dropout: Option<&Dropout>,
     measures: AttentionMeasures,
 ) -> Result<Var> {
-    let (placements, shards) = (qkv.arrays()[0].placements(), qkv.arrays()[0].blocks());
+    let placements = qkv.arrays()[0].placements();
+    let shards = qkv.arrays()[0].blocks();
     let operand = |block| autocast(tape, OPERATOR, [block]).map(|[block]| block);
     let operands = |array: Var| array.into_blocks().map(operand).collect::<Result<Vec<_>>>();
     let qkv = qkv.map(operands).transpose()?;

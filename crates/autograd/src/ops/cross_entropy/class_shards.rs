@@ -46,7 +46,8 @@ impl ClassShards {
         scale: f32,
         write: impl Fn(usize, &Tensor) -> tensor::Result<()>,
     ) -> Result<Output> {
-        let (rows, request) = (targets.elements(), Request::new(Category::Activation, operator));
+        let rows = targets.elements();
+        let request = Request::new(Category::Activation, operator);
         let own = Tensor::empty(targets.device(), [self.here, 3, rows], DType::F32, request)?;
         for shard in 0..self.here {
             named(operator, write(shard, &own.view(shard * 3 * rows, [3, rows])?))?;

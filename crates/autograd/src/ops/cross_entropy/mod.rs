@@ -71,7 +71,8 @@ fn whole_loss(
     with_gradient: bool,
 ) -> Result<(Tensor, CrossEntropyRule)> {
     let [scores] = scores.try_into().map_err(|_| AutogradError::Blocks { expected: 1 })?;
-    let (loss_scale, smoothing) = (tape.pass().loss_scale.clone(), tape.pass().label_smoothing);
+    let loss_scale = tape.pass().loss_scale.clone();
+    let smoothing = tape.pass().label_smoothing;
     let is_soft = smoothing > 0.0 || ops::soft_cross_entropy::is_mixed(targets, scores.shape().rows());
     let factor = loss_scale.as_ref().map(|factor| &factor.scale);
     let mean = tape.pass().mean(scale);
@@ -98,7 +99,8 @@ fn loss_of_shards(
         divided::statistics(&scores[shard], targets, shards.run(shard), settings.soft_cap, statistics)
     });
     let Output { loss, statistics } = loss?;
-    let (targets, scale) = (targets.clone(), tape.pass().mean(settings.scale).scale);
+    let targets = targets.clone();
+    let scale = tape.pass().mean(settings.scale).scale;
     let settings = Settings { scale, ..settings };
     let gradient = Gradient::InBackward { shards, targets, statistics, settings };
     Ok((loss, CrossEntropyRule { scores, gradient }))

@@ -31,7 +31,8 @@ pub fn embedding(
     let (Some(pieces), None) = (tape.pieces(), tape.block()) else {
         return one_piece(tape, tokens, table, positions, padding);
     };
-    let (shape, count) = (tokens.shape(), pieces.here.len());
+    let shape = tokens.shape();
+    let count = pieces.here.len();
     let [sequences, time] = [shape.rows() / count, shape.columns()];
     let piece = |index: usize| {
         let own = tokens.view(index * sequences * time, [sequences, time])?;
@@ -82,7 +83,8 @@ fn lookup(
     let numbers = named(OPERATOR, documents.map(ops::embedding::positions).transpose())?;
     let shards = TableShards::new(tape, table, padding);
     let rows = |shard: usize| -> tensor::Result<Tensor> {
-        let (table, local) = (shards.weights[shard].stored()?, shards.local_tokens(tokens, shard)?);
+        let table = shards.weights[shard].stored()?;
+        let local = shards.local_tokens(tokens, shard)?;
         // The first shard of all adds the positions: one addition, whichever shard has the token.
         let adds = shards.number(shard) == 0;
         match (&numbers, positions.filter(|_| shard == 0)) {

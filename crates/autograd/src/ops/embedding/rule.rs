@@ -42,11 +42,13 @@ impl TableShards {
     pub(super) fn new(tape: &Tape, table: TokenTable<'_>, padding: Option<u32>) -> Self {
         match table {
             TokenTable::Whole(weight) => {
-                let (weights, ranks) = (vec![weight.clone()], TensorRanks::default());
+                let weights = vec![weight.clone()];
+                let ranks = TensorRanks::default();
                 TableShards { weights, is_whole: true, ranks, padding }
             }
             TokenTable::Shards { tables, shards_rows } => {
-                let (weights, ranks) = (tables.to_vec(), TensorRanks::new(tape, shards_rows));
+                let weights = tables.to_vec();
+                let ranks = TensorRanks::new(tape, shards_rows);
                 TableShards { weights, is_whole: false, ranks, padding }
             }
         }
@@ -118,7 +120,8 @@ impl Rule for EmbeddingRule {
             let positions = beside.map_or(Ok(None), |weight| target(sink, weight))?;
             match (&table, &positions) {
                 (Some(table), _) => {
-                    let (local, padding) = (shards.local_tokens(tokens, shard)?, shards.local_padding(shard));
+                    let local = shards.local_tokens(tokens, shard)?;
+                    let padding = shards.local_padding(shard);
                     embedding::backward_padded(gradient, &local, padding, table, positions.as_ref())?;
                 }
                 (None, Some(positions)) => embedding::backward_positions(gradient, positions)?,

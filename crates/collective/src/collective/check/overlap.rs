@@ -21,7 +21,8 @@ pub(super) fn find(sends: &[PeerRegion<'_>], receives: &[PeerRegion<'_>]) -> Opt
             false => last_received.filter(reaches).map(|_| entry),
         };
         if let Some((peer, other)) = other {
-            let (start, end) = (other.offset, other.offset + other.bytes);
+            let start = other.offset;
+            let end = other.offset + other.bytes;
             return Some(format!("bytes {start}..{end} of a buffer, for rank {peer}, overlap a receive"));
         }
         let later = |before: Option<&PeerRegion<'_>>| before.is_none_or(|b| end(&b.1) < end(&entry.1));

@@ -117,7 +117,8 @@ impl NcclBackend {
 
     /// Gathers the same number of words, at most [`NcclBackend::most_words`], from every rank.
     fn gather_words(&self, caller: Caller, mine: &[u32]) -> Result<Vec<u32>> {
-        let (ranks, bytes) = (self.members.len(), size_of_val(mine));
+        let ranks = self.members.len();
+        let bytes = size_of_val(mine);
         let output = self.scratch.region(self.scratch.bytes() / 2, bytes * ranks);
         let input = output.part(bytes * self.rank, bytes);
         self.device.copy_from_host(mine, input).map_err(|error| caller.device_error(error))?;

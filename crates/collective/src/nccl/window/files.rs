@@ -249,7 +249,8 @@ mod tests {
 
     #[test]
     fn processes_without_the_secret_are_refused() {
-        let (first, second) = (Post::open().unwrap(), Post::open().unwrap());
+        let first = Post::open().unwrap();
+        let second = Post::open().unwrap();
         let addresses = [first.address().to_vec(), second.address().to_vec()];
         let name = SocketAddr::from_abstract_name(split(first.address()).unwrap().0).unwrap();
         // A stranger connects as rank 1 with a wrong secret, and another one without a secret.
@@ -274,7 +275,8 @@ mod tests {
 
     #[test]
     fn ranks_that_do_not_connect_or_leave_are_errors() {
-        let (first, second) = (Post::open().unwrap(), Post::open().unwrap());
+        let first = Post::open().unwrap();
+        let second = Post::open().unwrap();
         let addresses = [first.address().to_vec(), second.address().to_vec()];
         let addresses: Vec<&[u8]> = addresses.iter().map(Vec::as_slice).collect();
         let late = first.connect(0, &addresses, Instant::now(), &|| false).unwrap_err();

@@ -53,7 +53,8 @@ impl Gpus {
 
     /// Returns a region's range in the shared regions.
     pub(in crate::nccl) fn range(&self, region: Region<'_>) -> Option<SharedRange> {
-        let (address, bytes) = (region.buffer.address() + region.offset as u64, region.bytes);
+        let address = region.buffer.address() + region.offset as u64;
+        let bytes = region.bytes;
         let holds = |(base, length): (&u64, &u64)| {
             *base <= address && address.checked_add(bytes as u64).is_some_and(|end| end <= base + length)
         };
@@ -76,7 +77,8 @@ impl Gpus {
             let parts = ranks.iter().map(|rank| (*rank, own)).collect();
             self.add(&PeerSum { own, parts, tree: &tree, dtype }, true, StreamKind::Reduce)?;
         }
-        let (some, target) = (SharedRange { region: 0, offset: 0, bytes }, scratch.part(0, bytes));
+        let some = SharedRange { region: 0, offset: 0, bytes };
+        let target = scratch.part(0, bytes);
         for rank in 0..self.memory.len() {
             self.device.copy_from_peer(self.at(rank, some)?, target, StreamKind::Reduce)?;
         }
@@ -99,7 +101,8 @@ impl Gpus {
 
     fn at(&self, rank: usize, range: SharedRange) -> device::Result<PeerAddress<'_>> {
         let address = self.bases[rank].get(range.region).map(|base| base + range.offset as u64);
-        let (start, end) = (range.offset, range.offset + range.bytes);
+        let start = range.offset;
+        let end = range.offset + range.bytes;
         let bytes = self.lengths.get(range.region).copied().unwrap_or(0) as usize;
         let outside = || DeviceError::OutOfBounds { start, end, bytes };
         address.and_then(|address| self.memory[rank].at(address, range.bytes)).ok_or_else(outside)
@@ -119,7 +122,8 @@ impl PeerEngine for Gpus {
     }
 
     fn add(&mut self, sum: &PeerSum<'_>, everywhere: bool, stream: StreamKind) -> device::Result<()> {
-        let (parts, bytes) = (sum.parts.len(), sum.own.bytes);
+        let parts = sum.parts.len();
+        let bytes = sum.own.bytes;
         let vectors = bytes / 16;
         let blocks = (self.sums.blocks)(vectors, parts, self.blocks);
         let kernel = self.kernel(sum)?;
@@ -144,7 +148,8 @@ impl PeerEngine for Gpus {
         scratch: Region<'_>,
         stream: StreamKind,
     ) -> device::Result<()> {
-        let (ranks, bytes) = (self.memory.len(), sum.own.bytes);
+        let ranks = self.memory.len();
+        let bytes = sum.own.bytes;
         let copy_of = |part: usize| scratch.part(part * bytes, bytes);
         // Each rank starts with the next one, so that not all read from the same one.
         for other in (1..ranks).map(|distance| (self.rank + distance) % ranks) {
@@ -153,7 +158,8 @@ impl PeerEngine for Gpus {
                 self.device.copy_from_peer(self.at(*rank, *range)?, copy_of(part), stream)?;
             }
         }
-        let (vectors, parts) = (bytes / 16, sum.parts.len());
+        let vectors = bytes / 16;
+        let parts = sum.parts.len();
         let blocks = (self.sums.blocks)(vectors, parts, self.device.description().multiprocessors);
         let own = self.at(self.rank, sum.own)?;
         let kernel = self.kernel(sum)?;

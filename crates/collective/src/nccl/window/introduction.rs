@@ -120,8 +120,10 @@ impl Offer {
         let mut rest = bytes;
         let count = number(&mut rest)?;
         let offered = |_| {
-            let (address, bytes) = (number(&mut rest)?, number(&mut rest)?);
-            let (is_page, number) = (number(&mut rest)? != 0, number(&mut rest)?);
+            let address = number(&mut rest)?;
+            let bytes = number(&mut rest)?;
+            let is_page = number(&mut rest)? != 0;
+            let number = number(&mut rest)?;
             let name = take(&mut rest)?;
             let name = if name.is_empty() { None } else { Some(name.try_into().ok()?) };
             Some(Offered { extent: Extent { address, bytes, is_page }, number, name })
@@ -196,7 +198,8 @@ mod tests {
         fn messages_round_trip_and_truncated_ones_are_refused(
             introduction in introduction(), offer in offer(), cut in 1_usize..400,
         ) {
-            let (first, second) = (introduction.encode(), offer.encode());
+            let first = introduction.encode();
+            let second = offer.encode();
             prop_assert_eq!(Introduction::decode(&first).unwrap(), introduction);
             prop_assert_eq!(Offer::decode(&second).unwrap(), offer);
             prop_assert!(Introduction::decode(&first[..first.len().saturating_sub(cut)]).is_none());

@@ -30,7 +30,9 @@ fn frame(kind: u32, length: u32, header: &Header) -> Vec<u8> {
 
 /// Reads until `done`, or until the connection refuses or has closed.
 fn read(connection: &mut Connection, done: impl Fn(&Connection) -> bool) -> Result<(), String> {
-    let (mut scratch, mut pool, mut notices) = ([0; 1000], PayloadPool::default(), VecDeque::new());
+    let mut scratch = [0; 1000];
+    let mut pool = PayloadPool::default();
+    let mut notices = VecDeque::new();
     while !done(connection) && connection.is_open() {
         connection.read(&mut scratch, &mut pool, &mut notices)?;
     }
@@ -54,7 +56,8 @@ fn groups_have_windows_of_their_own() {
         let taken = loop {
             left = left.and_then(|message| sender.try_send(8, message, &mut pool));
             sender.write(&mut pool);
-            let (mut scratch, mut notices) = ([0; 5000], VecDeque::new());
+            let mut scratch = [0; 5000];
+            let mut notices = VecDeque::new();
             receiver.read(&mut scratch, &mut pool, &mut notices).unwrap();
             sender.read(&mut scratch, &mut pool, &mut notices).unwrap();
             if left.is_none()

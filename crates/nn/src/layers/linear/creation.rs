@@ -42,7 +42,8 @@ impl Linear {
             Init::Uniform(bound) => Init::Uniform(bound),
             Init::Normal(_) | Init::Constant(_) => Init::Constant(0.0),
         };
-        let (bias, role) = (Some(bias), LinearRole::Inner);
+        let bias = Some(bias);
+        let role = LinearRole::Inner;
         Self::create(parameters, name, &Sizes { inputs, outputs, init, bias, activation, role })
     }
 
@@ -54,7 +55,9 @@ impl Linear {
         init: Init,
         bias_init: Option<Init>,
     ) -> Result<Self> {
-        let (bias, activation, role) = (bias_init, Activation::None, LinearRole::Head);
+        let bias = bias_init;
+        let activation = Activation::None;
+        let role = LinearRole::Head;
         Self::create(parameters, name, &Sizes { inputs, outputs, init, bias, activation, role })
     }
 
@@ -78,7 +81,8 @@ impl Linear {
         init: Init,
         (has_bias, activation): (bool, Activation),
     ) -> Result<Self> {
-        let (bias, role) = (has_bias.then_some(Init::Constant(0.0)), LinearRole::Inner);
+        let bias = has_bias.then_some(Init::Constant(0.0));
+        let role = LinearRole::Inner;
         Self::create(parameters, name, &Sizes { inputs, outputs, init, bias, activation, role })
     }
 
@@ -103,7 +107,8 @@ impl Linear {
     /// No such weight.
     pub fn tied(parameters: &mut Parameters, name: &str, weight: &str) -> Result<Self> {
         let style = parameters.style(weight);
-        let (sums, activation) = (LinearShard::sums(style.as_ref()), Activation::None);
+        let sums = LinearShard::sums(style.as_ref());
+        let activation = Activation::None;
         let shards = parameters.for_each_shard(style.is_some(), |parameters| {
             let weight = parameters.reuse(weight)?;
             Ok(LinearShard {

@@ -190,7 +190,9 @@ impl LinearShard {
     fn forward_fp8(&self, tape: &Tape, x: Var, function: Fp8Input) -> Result<Var> {
         let LinearShard { weight, bias, fp8, sums, .. } = self;
         let Some(copies) = fp8 else { return self.forward(tape, x) };
-        let (copies, weight, bias) = (copies.clone(), weight.clone(), bias.clone());
+        let copies = copies.clone();
+        let weight = weight.clone();
+        let bias = bias.clone();
         let layer = Fp8Linear { weight, copies, bias, sums: *sums };
         Ok(ops::fp8_linear(tape, x, &layer, function)?)
     }

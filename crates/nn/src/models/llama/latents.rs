@@ -36,7 +36,8 @@ impl LlamaSizes {
         let refused =
             |key: &'static str, reason: String| Err(raw.conflict(&[Self::latent_width, key], reason));
         if latents == 0 {
-            let (queries, interleaved) = (self.query_latent_width, self.rope_interleaved);
+            let queries = self.query_latent_width;
+            let interleaved = self.rope_interleaved;
             return match (queries, interleaved) {
                 (0, false) => Ok(()),
                 (0, true) => refused(
@@ -49,7 +50,8 @@ impl LlamaSizes {
                 ),
             };
         }
-        let (columns, head) = (self.rope_width, self.head_width);
+        let columns = self.rope_width;
+        let head = self.head_width;
         if columns == 0 || columns >= head {
             let reason = format!(
                 "model.latent_width = {latents} needs columns of heads that rotate and others that do not, and \
@@ -57,7 +59,8 @@ impl LlamaSizes {
             );
             return refused(Self::rope_width, reason);
         }
-        let (heads, key_value_heads) = (self.heads, self.key_value_heads);
+        let heads = self.heads;
+        let key_value_heads = self.key_value_heads;
         if heads != key_value_heads {
             let reason = format!(
                 "model.latent_width = {latents} has keys and values for every head, and model.key_value_heads = \

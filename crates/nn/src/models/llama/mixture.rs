@@ -44,7 +44,8 @@ impl LlamaSizes {
         if self.experts == 0 {
             return Ok(());
         }
-        let (experts, groups) = (self.experts, self.expert_groups);
+        let experts = self.experts;
+        let groups = self.expert_groups;
         if !experts.is_multiple_of(groups) {
             let reason = format!("model.expert_groups = {groups} does not divide model.experts = {experts}");
             return Err(raw.conflict(&[Self::expert_groups, Self::experts], reason));
@@ -55,7 +56,8 @@ impl LlamaSizes {
                 format!("model.expert_groups_per_token = {open} is more than model.expert_groups = {groups}");
             return Err(raw.conflict(&[Self::expert_groups_per_token, Self::expert_groups], reason));
         }
-        let (chosen, most) = (self.experts_per_token, experts / groups * open);
+        let chosen = self.experts_per_token;
+        let most = experts / groups * open;
         if chosen > most {
             let reason = format!(
                 "model.experts_per_token = {chosen} is more than the {most} experts that a token chooses from"

@@ -245,7 +245,8 @@ impl LlamaSizes {
 
     /// Function of the feed-forward gate.
     fn gate(&self) -> Gate {
-        let (limit, offset) = (some(self.gate_limit), self.gate_offset as f32);
+        let limit = some(self.gate_limit);
+        let offset = self.gate_offset as f32;
         let is_bounded = limit.is_some() || offset != 0.0;
         let clamp = Clamp { limit: limit.unwrap_or(f32::INFINITY), offset };
         Gate { activation: self.activation, clamp: is_bounded.then_some(clamp) }
@@ -296,8 +297,10 @@ impl LlamaSizes {
     }
 
     fn scaling(&self) -> Scaling {
-        let (factor, context) = (self.rope_factor, self.rope_original_context);
-        let (low, high) = (self.rope_low_turns, self.rope_high_turns);
+        let factor = self.rope_factor;
+        let context = self.rope_original_context;
+        let low = self.rope_low_turns;
+        let high = self.rope_high_turns;
         match self.rope_scaling {
             RopeScaling::None => Scaling::None,
             RopeScaling::Linear => Scaling::Linear { factor },

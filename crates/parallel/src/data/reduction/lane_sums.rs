@@ -112,7 +112,8 @@ impl LaneSums {
 
     /// Adds up the levels of the tree that lie inside this rank and that the current lane completes.
     pub(super) fn fold(&mut self, bucket: usize) -> Result<()> {
-        let (top, mut upper) = (self.set(), self.transient[bucket].take());
+        let top = self.set();
+        let mut upper = self.transient[bucket].take();
         for level in (0..self.lanes.folds_after(self.lane())).map(|fold| top - fold) {
             let upper = upper.take().unwrap_or_else(|| self.sets[level][bucket].clone());
             ops::add::into(&self.sets[level - 1][bucket], &upper)?;

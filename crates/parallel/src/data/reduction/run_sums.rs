@@ -54,7 +54,8 @@ impl RunSums {
         let sum = (options.reduction, own.rank_tree()?, scatters);
         let largest = elements.iter().copied().max().unwrap_or(0);
         let ranks = RankSums::new(device, sum, (largest, options.dtype), loss)?;
-        let (device, loss) = (device.clone(), options.loss.then_some(elements.len()));
+        let device = device.clone();
+        let loss = options.loss.then_some(elements.len());
         let loss_values = options.loss_values;
         Ok(RunSums { device, lanes, ranks, loss, loss_values, held: 0, waiting: Vec::new() })
     }

@@ -37,7 +37,8 @@ impl ShardGradients {
         if let Some((parameter, _)) = unused {
             return Err(ParallelError::MissingGradient { parameter: parameter.name.clone() });
         }
-        let (mut first, mut further) = (Vec::new(), Vec::new());
+        let mut first = Vec::new();
+        let mut further = Vec::new();
         for (index, owned) in shards.own().iter().enumerate() {
             let shape = parameters.list()[owned.parameter].weight.shape();
             let range = &owned.shard.range;

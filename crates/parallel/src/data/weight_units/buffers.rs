@@ -76,7 +76,8 @@ impl UnitBuffers {
             Ok(tensors)
         };
         let slots = longest.into_iter().map(slot).collect::<Result<Vec<_>>>()?;
-        let (turned, copies) = (vec![None; parameters.list().len()], vec![Vec::new(); sizes.len()]);
+        let turned = vec![None; parameters.list().len()];
+        let copies = vec![Vec::new(); sizes.len()];
         let mut buffers = UnitBuffers { slot_of, slots, arrays, turned, copies };
         buffers.locate_copies(device, parameters, codes, layout.ranks())?;
         Ok(buffers)
@@ -97,8 +98,10 @@ impl UnitBuffers {
         }
         for (number, parameter) in parameters.list().iter().enumerate() {
             let Some(copies) = parameters.fp8().copies_of(&parameter.weight) else { continue };
-            let (unit, shape) = (parameter.unit, parameter.weight.shape());
-            let (rows, columns) = (shape.rows(), shape.columns());
+            let unit = parameter.unit;
+            let shape = parameter.weight.shape();
+            let rows = shape.rows();
+            let columns = shape.columns();
             let slot = &self.slots[self.slot_of[unit]];
             let Some(turned) = &slot[TURNED] else { continue };
             let [end, turned_end] = &mut ends[unit];

@@ -62,7 +62,8 @@ impl Codes {
         };
         let shards = layout.units.iter().map(|arrays| arrays.iter().map(shard).collect());
         let shards = shards.collect::<tensor::Result<Vec<Vec<_>>>>()?;
-        let (mut weights, mut count) = (Vec::new(), 0);
+        let mut weights = Vec::new();
+        let mut count = 0;
         for (number, parameter) in parameters.list().iter().enumerate() {
             let copies = parameters.fp8().copies_of(&parameter.weight);
             let coded = copies.filter(|_| parameters.is_only_in_fp8(ParameterId(number)));

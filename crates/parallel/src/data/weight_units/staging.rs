@@ -32,7 +32,8 @@ impl Staging {
     pub(super) fn new((device, host): (&Device, &Device), elements: usize, dtype: DType) -> Result<Self> {
         let request = Request::new(Category::Communication, "staged_weights");
         let buffer = || Tensor::empty(device, [elements], dtype, request);
-        let (buffers, now) = ([buffer()?, buffer()?], device.record(StreamKind::Compute)?);
+        let buffers = [buffer()?, buffer()?];
+        let now = device.record(StreamKind::Compute)?;
         let turn = RefCell::new(Turn { last: 0, emptied: [now.clone(), now] });
         Ok(Staging { device: device.clone(), host: host.clone(), buffers, turn })
     }

@@ -373,7 +373,8 @@ impl<'a, F: Feed> Walk<'a, F> {
         let mut repeats = executor
             .plan_work
             .map(|work| Repeats::new(&executor.device, work, actions, |action| self.phase(action)));
-        let (mut done, mut skipped) = (0, Skipped::default());
+        let mut done = 0;
+        let mut skipped = Skipped::default();
         while let Some(action) = actions.get(done) {
             self.perform(*action)?;
             done += 1;

@@ -94,7 +94,8 @@ impl<'a> Repeats<'a> {
         phase: impl Fn(&Action) -> SinkPhase,
     ) -> Self {
         device.with_allocator(|allocator| allocator.start_digest());
-        let (phases, before) = (actions.iter().map(phase).collect(), allocations(device));
+        let phases = actions.iter().map(phase).collect();
+        let before = allocations(device);
         let compares_calls = device.is_logging() && actions.len() <= MOST_COMPARED;
         let (stretches, latest) = Default::default();
         Repeats { actions, phases, compares_calls, work, before, stretches, latest }

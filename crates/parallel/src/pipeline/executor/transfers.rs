@@ -22,7 +22,8 @@ impl<F: Feed> Walk<'_, F> {
         let crossing = crossing.ok_or(ParallelError::Unsound { action })?;
         let (name, operator) =
             if forward { ("input", "receive_forward") } else { ("gradient", "receive_backward") };
-        let (device, stream) = (&self.executor.device, self.work.transfer_stream());
+        let device = &self.executor.device;
+        let stream = self.work.transfer_stream();
         let shape = self.work.crossing_shape(crossing).ok_or(ParallelError::Unsound { action })?;
         let scope = device.module(&format!("stage.{}.{name}", action.stage));
         let request = Request::new(Category::Communication, operator).on(stream);

@@ -75,7 +75,8 @@ impl<'a> Picture<'a> {
     }
 
     fn write(&self, out: &mut String) -> std::fmt::Result {
-        let (width, height) = (self.width, self.height);
+        let width = self.width;
+        let height = self.height;
         writeln!(
             out,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" \
@@ -143,7 +144,8 @@ impl<'a> Picture<'a> {
                 grouped(time)
             )?;
         }
-        let (x, y) = (self.x(self.timeline.makespan), bottom + 32.0);
+        let x = self.x(self.timeline.makespan);
+        let y = bottom + 32.0;
         let makespan = grouped(self.timeline.makespan);
         let unit = if self.unit.is_empty() { String::new() } else { format!(" {}", self.unit) };
         writeln!(
@@ -187,7 +189,8 @@ impl<'a> Picture<'a> {
     }
 
     fn bar(&self, out: &mut String, y: f64, action: Action, span: Span) -> std::fmt::Result {
-        let (x, width) = (self.x(span.start), self.scale * (span.end - span.start) as f64);
+        let x = self.x(span.start);
+        let width = self.scale * (span.end - span.start) as f64;
         let lightness = lightness(chunk(self.schedule, action), self.schedule.chunks());
         let fill = shade(action.kind, lightness);
         let Span { start, end } = span;
@@ -222,7 +225,8 @@ impl<'a> Picture<'a> {
         for (i, (start, held)) in changes.iter().enumerate() {
             let end = changes.get(i + 1).map_or(last, |(next, _)| *next);
             // Half a pixel of overlap hides gaps between neighbours, which are rounded separately.
-            let (x, width) = (self.x(*start), self.scale * end.saturating_sub(*start) as f64 + 0.5);
+            let x = self.x(*start);
+            let width = self.scale * end.saturating_sub(*start) as f64 + 0.5;
             let mut foot = floor;
             for (count, colour) in [(held.activations, HELD), (held.weights, KEPT)] {
                 if count > 0 {

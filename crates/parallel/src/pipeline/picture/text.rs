@@ -26,7 +26,8 @@ pub fn text(schedule: &Schedule, timeline: &Timeline, unit: u64) -> String {
             // The middle of column c is at (c + ½) unit: the pass fills the columns from the first middle at
             // or after its start to the last before its end.
             let column = |time: u64| (2 * time).saturating_sub(unit).div_ceil(2 * unit);
-            let (first, end) = (column(span.start), column(span.end));
+            let first = column(span.start);
+            let end = column(span.end);
             if end > first {
                 row.push_str(&format!("{:cell$}", "·").repeat((first - next) as usize));
                 row.push_str(&bar(&label(schedule, *action), cell * (end - first) as usize, end - first > 1));

@@ -53,7 +53,8 @@ impl Frame {
                 page,
                 "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>"
             );
-            let (x, y) = (LEFT - 8.0, y + 4.0);
+            let x = LEFT - 8.0;
+            let y = y + 4.0;
             let _ = writeln!(page, "<text class=\"tick\" x=\"{x}\" y=\"{y:.1}\">{}</text>", axis_bytes(tick));
         }
         let below = TOP + self.height;
@@ -72,7 +73,8 @@ impl Frame {
             let _ = writeln!(page, "<text class=\"under\" x=\"{x:.1}\" y=\"{y:.1}\">step {step}</text>");
         }
         if lives.steps.is_empty() {
-            let (x, y) = (LEFT + PLOT, below + 16.0);
+            let x = LEFT + PLOT;
+            let y = below + 16.0;
             let _ = writeln!(page, "<text class=\"tick\" x=\"{x}\" y=\"{y:.1}\">{} events</text>", lives.end);
         }
     }
@@ -117,7 +119,8 @@ pub(super) fn bytes_over_time(page: &mut String, lives: &Lifetimes, curves: &[Mo
             continue;
         }
         let area = outline(&|time| curves[time].by_category[..=category.index()].iter().sum());
-        let (colour, name) = (colour(category), words(category));
+        let colour = colour(category);
+        let name = words(category);
         let _ = writeln!(
             page,
             "<polygon fill=\"{colour}\" points=\"{area}{close}\"><title>{name}</title></polygon>"
@@ -130,7 +133,8 @@ pub(super) fn bytes_over_time(page: &mut String, lives: &Lifetimes, curves: &[Mo
 
 fn mark_peak(page: &mut String, frame: &Frame, curves: &[Moment], peak: usize) {
     let Some(total) = curves.get(peak).map(Moment::used) else { return };
-    let (x, y) = (frame.x(peak), frame.y(total));
+    let x = frame.x(peak);
+    let y = frame.y(total);
     let (anchor, dx) = if x > WIDTH * 0.75 { ("end", -8.0) } else { ("start", 8.0) };
     let _ = writeln!(
         page,
@@ -165,8 +169,10 @@ pub(super) fn blocks_over_time(page: &mut String, lives: &Lifetimes) {
               Grey that stays between colours is fragmented memory.</p>\n";
     frame.open(page, lives, "blocks in their segments over time");
     for (segment, bottom) in segments.into_iter().filter(|(segment, _)| segment.end > begin) {
-        let (x, y) = (frame.x(segment.begin), frame.y(bottom + segment.size));
-        let (width, height) = (frame.x(segment.end) - x, frame.y(bottom) - y);
+        let x = frame.x(segment.begin);
+        let y = frame.y(bottom + segment.size);
+        let width = frame.x(segment.end) - x;
+        let height = frame.y(bottom) - y;
         let _ = writeln!(
             page,
             "<rect class=\"segment\" x=\"{x:.1}\" y=\"{y:.2}\" width=\"{width:.1}\" height=\"{height:.2}\">\
@@ -197,8 +203,10 @@ pub(super) fn blocks_over_time(page: &mut String, lives: &Lifetimes) {
 }
 
 fn draw_block(page: &mut String, frame: &Frame, life: &BlockLife, bottom: u64) {
-    let (x, y) = (frame.x(life.begin), frame.y(bottom + life.size));
-    let (width, height) = ((frame.x(life.end) - x).max(0.5), (frame.y(bottom) - y).max(0.4));
+    let x = frame.x(life.begin);
+    let y = frame.y(bottom + life.size);
+    let width = (frame.x(life.end) - x).max(0.5);
+    let height = (frame.y(bottom) - y).max(0.4);
     let operator =
         if life.tag.operator.is_empty() { String::new() } else { format!(", {}", life.tag.operator) };
     let _ = writeln!(

@@ -28,7 +28,8 @@ pub(super) fn spread(labels: &mut [Label], (top, bottom): (f64, f64)) {
             if next_middle - middle >= apart {
                 break;
             }
-            let (many, next_many) = (*many as f64, *next_many as f64);
+            let many = *many as f64;
+            let next_many = *next_many as f64;
             let mean = (middle * many + next_middle * next_many) / (many + next_many);
             let Some((_, more, _)) = blocks.pop() else { break };
             if let Some((_, count, middle)) = blocks.last_mut() {

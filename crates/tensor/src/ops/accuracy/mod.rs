@@ -20,7 +20,8 @@ pub fn count(scores: &Tensor, targets: &Tensor) -> Result<Tensor> {
     let dtype = check::computed(OPERATOR, &[("scores", scores)])?;
     check::dtype(OPERATOR, "targets", targets, DType::U32)?;
     check::not_empty(OPERATOR, "scores", scores)?;
-    let (rows, classes) = (scores.shape().rows(), scores.shape().columns());
+    let rows = scores.shape().rows();
+    let classes = scores.shape().columns();
     let each = targets.elements() / rows;
     if each == 0 || targets.elements() != each * rows {
         return Err(check::wrong(OPERATOR, "targets", targets, format!("a multiple of {rows} elements")));

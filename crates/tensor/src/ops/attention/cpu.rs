@@ -102,7 +102,8 @@ pub(super) fn forward(
     for_tasks(
         tasks.into_iter().enumerate().collect(),
         |(index, (rows, heads)): (usize, (&mut [f32], Vec<_>))| {
-            let (batch, index) = (index / geometry.blocks(), index % geometry.blocks());
+            let batch = index / geometry.blocks();
+            let index = index % geometry.blocks();
             for (head, logsumexp) in heads.into_iter().enumerate() {
                 let queries = geometry.queries(batch, head, index);
                 let out = &mut rows[head * geometry.heads.value_width..];
@@ -126,10 +127,12 @@ fn forward_block(
     logsumexp: &mut [f32],
 ) {
     let Heads { value_width: width, .. } = geometry.heads;
-    let (columns, scale) = (geometry.heads.output_columns(), geometry.scale());
+    let columns = geometry.heads.output_columns();
+    let scale = geometry.scale();
     let q = geometry.operand(qkv, queries, QUERY);
     let (mut tile, mut panel): (Tile, Panel) = ([0.0; BLOCK * BLOCK], Panel::new());
-    let (mut largest, mut total) = ([f32::NEG_INFINITY; BLOCK], [0.0f32; BLOCK]);
+    let mut largest = [f32::NEG_INFINITY; BLOCK];
+    let mut total = [0.0f32; BLOCK];
     let begin = hiding.first_tile(geometry, queries);
     for index in begin..=last_tile(queries) {
         let keys = geometry.keys(queries.batch, queries.head, index);
@@ -277,7 +280,8 @@ pub(super) fn backward(geometry: Geometry, operands: Operands<'_>, gradients: Ve
     }
     let tasks = tasks.into_iter().enumerate().collect();
     for_tasks(tasks, |(index, mut rows): (usize, Vec<Option<&mut [f32]>>)| {
-        let (batch, index) = (index / blocks, index % blocks);
+        let batch = index / blocks;
+        let index = index % blocks;
         for head in 0..heads.query {
             simd(
                 #[inline(always)]
@@ -351,7 +355,8 @@ fn backward_keys(
         if !(causal && geometry.is_whole()) {
             tiles.make(geometry, operands, queries, own, panel);
         }
-        let (q, dy) = (geometry.operand(operands.qkv, queries, QUERY), geometry.plain(operands.dy, queries));
+        let q = geometry.operand(operands.qkv, queries, QUERY);
+        let dy = geometry.plain(operands.dy, queries);
         for (part, tile, right) in [(KEY, &tiles.slopes, q), (VALUE, &tiles.weights, dy)] {
             let layout = geometry.parts[part];
             let Some(rows) = &mut rows[layout.array] else { return };
@@ -385,13 +390,15 @@ impl Tiles {
         keys: Block,
         panel: &mut Panel,
     ) {
-        let (causal, scale) = (keys.first == queries.first, geometry.scale());
+        let causal = keys.first == queries.first;
+        let scale = geometry.scale();
         // The gradients of half types are rounded before they are scaled.
         let (inside, after) = if geometry.dtype == DType::F32 { (scale, 1.0) } else { (1.0, scale) };
         let (q, k) =
             (geometry.operand(operands.qkv, queries, QUERY), geometry.operand(operands.qkv, keys, KEY));
         scores(q, k, causal, &mut self.weights, panel);
-        let (dy, output) = (geometry.plain(operands.dy, queries), geometry.plain(operands.output, queries));
+        let dy = geometry.plain(operands.dy, queries);
+        let output = geometry.plain(operands.output, queries);
         scores(dy, geometry.operand(operands.qkv, keys, VALUE), causal, &mut self.slopes, panel);
         let line = queries.batch * geometry.heads.query + queries.head;
         let start = line * geometry.time + queries.first - geometry.first;

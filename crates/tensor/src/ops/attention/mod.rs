@@ -85,7 +85,8 @@ pub fn forward(
                 dropout: masks.dropout,
                 sinks: sinks.as_deref(),
             };
-            let (mut output, mut logsumexp) = (output.values_mut()?, logsumexp.values_mut()?);
+            let mut output = output.values_mut()?;
+            let mut logsumexp = logsumexp.values_mut()?;
             cpu::forward(geometry, sources.arrays(), hiding, &mut output, &mut logsumexp);
         }
         Backend::Cuda => cuda::forward(OPERATOR, geometry, qkv, masks, &output, &logsumexp)?,
@@ -136,7 +137,9 @@ pub fn backward(
         Backend::Cpu => {
             let arrays = qkv.as_ref().map(Tensor::values).transpose()?;
             let sources = arrays.as_ref().map(|array| &**array);
-            let (dy, output, logsumexp) = (dy.values()?, output.values()?, logsumexp.values()?);
+            let dy = dy.values()?;
+            let output = output.values()?;
+            let logsumexp = logsumexp.values()?;
             let documents = masks.documents.map(Tensor::read::<u32>).transpose()?;
             // The log-sum-exps include the sinks.
             let dropout = masks.dropout;

@@ -75,7 +75,8 @@ impl Panel {
 #[inline(always)]
 pub(super) fn scores(a: Matrix<'_>, b: Matrix<'_>, causal: bool, tile: &mut Tile, panel: &mut Panel) {
     for depth in (0..a.columns).step_by(BLOCK) {
-        let (a, b) = (a.part(depth, BLOCK), b.part(depth, BLOCK));
+        let a = a.part(depth, BLOCK);
+        let b = b.part(depth, BLOCK);
         for first in (0..b.rows).step_by(WIDE) {
             panel.take_columns(b, first);
             for row in (0..a.rows).step_by(GROUP) {

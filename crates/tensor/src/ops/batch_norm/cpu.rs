@@ -18,7 +18,8 @@ pub(super) fn statistics(
     epsilon: f32,
     record: Option<&Tensor>,
 ) -> Result<()> {
-    let (rows, channels) = (x.shape().rows(), x.shape().columns());
+    let rows = x.shape().rows();
+    let channels = x.shape().columns();
     let x = x.values()?;
     let x: &[f32] = &x;
     let wide = |at: usize| f64::from(x[at]);
@@ -28,7 +29,8 @@ pub(super) fn statistics(
         let off = wide(row * channels + column) - means[column];
         [off * off, 0.0]
     });
-    let (mut mean, mut rstd) = (mean.write::<f32>()?, rstd.write::<f32>()?);
+    let mut mean = mean.write::<f32>()?;
+    let mut rstd = rstd.write::<f32>()?;
     for (channel, (value, square)) in means.iter().zip(&squares).enumerate() {
         mean[channel] = *value as f32;
         rstd[channel] = (1.0 / (square / rows as f64 + f64::from(epsilon)).sqrt()) as f32;
@@ -83,7 +85,8 @@ pub(super) fn apply(
     [mean, rstd]: [&Tensor; 2],
     y: &Tensor,
 ) -> Result<()> {
-    let (mean, rstd) = (mean.read::<f32>()?, rstd.read::<f32>()?);
+    let mean = mean.read::<f32>()?;
+    let rstd = rstd.read::<f32>()?;
     normalise(x, residual, affine, [&mean, &rstd], y)
 }
 
@@ -95,7 +98,8 @@ pub(super) fn evaluate(
     [mean, variance]: [&Tensor; 2],
     y: &Tensor,
 ) -> Result<()> {
-    let (mean, variance) = (mean.read::<f32>()?, variance.read::<f32>()?);
+    let mean = mean.read::<f32>()?;
+    let variance = variance.read::<f32>()?;
     let rstd: Vec<_> = variance.iter().map(|variance| 1.0 / (variance + affine.epsilon).sqrt()).collect();
     normalise(x, residual, affine, [&mean, &rstd], y)
 }
@@ -109,7 +113,9 @@ fn normalise(
 ) -> Result<()> {
     let channels = mean.len();
     let per_task = rows::per_task(channels) * channels;
-    let (x, weight, bias) = (x.values()?, affine.weight.values()?, affine.bias.values()?);
+    let x = x.values()?;
+    let weight = affine.weight.values()?;
+    let bias = affine.bias.values()?;
     let scales: Vec<f32> = weight.iter().zip(rstd).map(|(weight, rstd)| weight * rstd).collect();
     let residual = residual.map(Tensor::values).transpose()?;
     let (x, bias, residual): (&[f32], &[f32], Option<&[f32]>) = (&x, &bias, residual.as_deref());
@@ -206,8 +212,10 @@ pub(super) fn sums(
     sums: &Tensor,
 ) -> Result<()> {
     let Saved { x, mean, rstd, .. } = saved;
-    let (rows, channels) = (x.shape().rows(), x.shape().columns());
-    let (mean, rstd) = (mean.read::<f32>()?, rstd.read::<f32>()?);
+    let rows = x.shape().rows();
+    let channels = x.shape().columns();
+    let mean = mean.read::<f32>()?;
+    let rstd = rstd.read::<f32>()?;
     let (mean, rstd): (&[f32], &[f32]) = (&mean, &rstd);
     let x = x.values()?;
     let x: &[f32] = &x;
@@ -248,12 +256,16 @@ pub(super) fn input_gradient(
     if !dx.shares_storage(dy) {
         dx.copy_from(dy)?;
     }
-    let (rows, channels) = (x.shape().rows(), x.shape().columns());
-    let (mean, rstd, sums) = (mean.read::<f32>()?, rstd.read::<f32>()?, sums.read::<f32>()?);
+    let rows = x.shape().rows();
+    let channels = x.shape().columns();
+    let mean = mean.read::<f32>()?;
+    let rstd = rstd.read::<f32>()?;
+    let sums = sums.read::<f32>()?;
     let (mean, rstd, sums): (&[f32], &[f32], &[f32]) = (&mean, &rstd, &sums);
     let mask = MaskValues::of(&saved, weight, rstd)?;
     let mask = mask.mask(mean);
-    let (x, weight) = (x.values()?, weight.values()?);
+    let x = x.values()?;
+    let weight = weight.values()?;
     let (x, weight): (&[f32], &[f32]) = (&x, &weight);
     let scale = 1.0 / rows as f32;
     let per_task = rows::per_task(channels) * channels;

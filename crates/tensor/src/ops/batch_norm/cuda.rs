@@ -49,7 +49,8 @@ struct Grid {
 
 impl Grid {
     fn of(operator: &'static str, x: &Tensor, arrays: &[&Tensor]) -> Result<Self> {
-        let (rows, channels) = (x.shape().rows(), x.shape().columns());
+        let rows = x.shape().rows();
+        let channels = x.shape().columns();
         let vector = channels.is_multiple_of(WIDE as usize) && gpu::aligned(arrays);
         let vectors = gpu::word(operator, if vector { channels / WIDE as usize } else { channels })?;
         // The widest row of a block that leaves no lane idle, but at least 8 lanes.
@@ -104,7 +105,8 @@ pub(super) fn statistics(
     record: Option<&Tensor>,
     workspace: &Tensor,
 ) -> Result<()> {
-    let (grid, device) = (Grid::of(operator, x, &[x])?, x.device());
+    let grid = Grid::of(operator, x, &[x])?;
+    let device = x.device();
     let launch = device.kernel(Function::new(&FAMILY, "moments").of(x.dtype()));
     let launch = grid.arguments(launch.read(x).write(workspace));
     launch.cost(gpu::bytes(&[x]), 3 * x.elements() as u64).launch(grid.sums(), gpu::THREADS)?;

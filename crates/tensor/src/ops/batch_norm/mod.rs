@@ -35,7 +35,8 @@ pub fn forward(
         check::shape(OPERATOR, "record", record, [2, channels])?;
     }
     let output = allocate(OPERATOR, x, Category::Activation)?;
-    let (mean, rstd) = (statistic(OPERATOR, x)?, statistic(OPERATOR, x)?);
+    let mean = statistic(OPERATOR, x)?;
+    let rstd = statistic(OPERATOR, x)?;
     let workspace = Tensor::workspace(x.device(), OPERATOR, workspace::bytes(x.shape().rows(), channels))?;
     let statistics = [&mean, &rstd];
     match x.device().backend() {

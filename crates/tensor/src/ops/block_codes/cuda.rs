@@ -27,7 +27,8 @@ pub(super) fn decode(
     };
     let kernel = Function::new(&FAMILY, name).of(matrix.dtype());
     for Part { elements, first_group } in codes.runs() {
-        let (count, groups) = (elements.len(), elements.len().div_ceil(BLOCK * GROUP));
+        let count = elements.len();
+        let groups = elements.len().div_ceil(BLOCK * GROUP);
         let section = |first: usize, bytes: usize| record.view(first, [bytes]);
         let own = section(codes.code_bytes(elements.start), codes.code_bytes(count))?;
         let scales = section(codes.scales() + elements.start / BLOCK, count / BLOCK)?;

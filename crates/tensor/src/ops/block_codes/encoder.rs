@@ -56,7 +56,8 @@ impl<'a> Encoder<'a> {
 
     fn encode_scales(&mut self, part: &Part) {
         let blocks = part.elements.start / BLOCK..part.elements.end / BLOCK;
-        let (first_code, scales) = (self.codes.scales() + blocks.start, &self.scales[blocks]);
+        let first_code = self.codes.scales() + blocks.start;
+        let scales = &self.scales[blocks];
         let sum: f64 = scales.iter().map(|scale| f64::from(*scale)).sum();
         let mean = (sum / scales.len().max(1) as f64) as f32;
         for (number, scales) in scales.chunks(GROUP).enumerate() {

@@ -47,7 +47,9 @@ impl BlockCodes {
     /// The number of elements of a part that is no multiple of [`BLOCK`].
     pub fn new(alphabet: Alphabet, shape: impl Into<Shape>, rows: &[usize]) -> Result<Self, usize> {
         let shape = shape.into();
-        let (mut parts, mut first, mut first_group) = (Vec::new(), 0, 0);
+        let mut parts = Vec::new();
+        let mut first = 0;
+        let mut first_group = 0;
         for rows in rows {
             let elements = rows * shape.columns();
             if !elements.is_multiple_of(BLOCK) {

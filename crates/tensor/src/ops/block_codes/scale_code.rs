@@ -40,7 +40,8 @@ fn fraction(code: usize) -> f32 {
 /// are those of `torch.linspace(0.1, 1, parts + 1)`.
 fn positive(magnitude: usize) -> f32 {
     let decade = magnitude.ilog2();
-    let (parts, part) = (1usize << decade, magnitude - (1 << decade));
+    let parts = 1usize << decade;
+    let part = magnitude - (1 << decade);
     let step = (1.0 - 0.1) / parts as f32;
     let border = |index: usize| match index < parts.div_ceil(2) {
         true => step.mul_add(index as f32, 0.1),

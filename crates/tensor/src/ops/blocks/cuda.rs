@@ -18,7 +18,8 @@ pub(super) fn spread(
     block: Block<'_>,
     scale: f32,
 ) -> Result<()> {
-    let (rows, count) = (matrix.shape().rows(), matrix.shape().rows() * block.width);
+    let rows = matrix.shape().rows();
+    let count = matrix.shape().rows() * block.width;
     let kernel = Function::new(&FAMILY, "spread").of(matrix.dtype());
     let launch = matrix.device().kernel(kernel).read(packed).write(matrix).u32(gpu::word(operator, rows)?);
     let launch = add_block(operator, launch, matrix, block)?.f32(scale);

@@ -56,7 +56,8 @@ fn blocks<'a>(
     matrix: &Tensor,
     ranges: &'a [Range<usize>],
 ) -> Result<Vec<Block<'a>>> {
-    let (outputs, width) = (matrix.shape().rows(), packed.shape().columns());
+    let outputs = matrix.shape().rows();
+    let width = packed.shape().columns();
     check::shape(operator, "packed", packed, [ranges.iter().map(Range::len).sum(), width])?;
     check::shape(operator, "matrix", matrix, [outputs, ranges.len() * width])?;
     let mut before = 0;
@@ -73,7 +74,8 @@ fn blocks<'a>(
 
 fn spread_on_host(packed: &Tensor, matrix: &Tensor, block: Block<'_>, scale: f32) -> Result<()> {
     let Block { index, range, before, width } = block;
-    let (packed, columns) = (packed.values()?, matrix.shape().columns());
+    let packed = packed.values()?;
+    let columns = matrix.shape().columns();
     for (row, to) in matrix.values_mut()?.chunks_mut(columns).enumerate() {
         let to = &mut to[index * width..][..width];
         match range.contains(&row) {

@@ -36,7 +36,8 @@ fn store_row(row: &[f32], heads: Heads, array: &mut [f32], slot: usize, capacity
 }
 
 pub(super) fn store(qkv: &Tensor, heads: Heads, cache: &Cache, slot: usize) -> Result<()> {
-    let (qkv, mut array) = (qkv.values()?, cache.array.values_mut()?);
+    let qkv = qkv.values()?;
+    let mut array = cache.array.values_mut()?;
     for (position, row) in qkv.chunks_exact(heads.packed_columns()).enumerate() {
         store_row(row, heads, &mut array, slot, cache.capacity(), position);
     }
@@ -51,11 +52,16 @@ pub(super) fn forward(
     Arrays { documents, angles, sinks }: Arrays<'_>,
     output: &Tensor,
 ) -> Result<()> {
-    let (heads, dtype) = (settings.heads, qkv.dtype());
-    let (slots, capacity, columns) = (cache.slots(), cache.capacity(), qkv.shape().columns());
-    let (qkv, documents) = (qkv.values()?, documents.read::<u32>()?);
+    let heads = settings.heads;
+    let dtype = qkv.dtype();
+    let slots = cache.slots();
+    let capacity = cache.capacity();
+    let columns = qkv.shape().columns();
+    let qkv = qkv.values()?;
+    let documents = documents.read::<u32>()?;
     let sinks = sinks.map(Tensor::values).transpose()?;
-    let (sinks, kept) = (sinks.as_deref(), cache.values());
+    let sinks = sinks.as_deref();
+    let kept = cache.values();
     let positions: Vec<usize> =
         documents.iter().take(slots).map(|first| 0_u32.wrapping_sub(*first) as usize).collect();
     if let Some(late) = positions.iter().find(|position| **position >= capacity) {

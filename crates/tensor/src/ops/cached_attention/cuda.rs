@@ -68,10 +68,12 @@ pub(super) fn store(
         let part = Part { first, heads: 2 * key_value, width, row: None };
         return store_part(operator, qkv, heads, cache, part);
     }
-    let (columns, before) = (heads.packed_columns(), heads.query_columns());
+    let columns = heads.packed_columns();
+    let before = heads.query_columns();
     let keys = Part { first, heads: key_value, width, row: Some([columns, before]) };
     store_part(operator, qkv, heads, cache, keys)?;
-    let (first, before) = (first + heads.key_columns() * cache.capacity(), before + heads.key_columns());
+    let first = first + heads.key_columns() * cache.capacity();
+    let before = before + heads.key_columns();
     let values = Part { first, heads: key_value, width: value_width, row: Some([columns, before]) };
     store_part(operator, qkv, heads, cache, values)
 }
@@ -95,7 +97,8 @@ fn store_part(
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
     let array = cache.array.view(first, [heads, cache.capacity(), width])?;
-    let (time, vector) = (qkv.shape().dims()[1], vector(all, &[qkv, &array]));
+    let time = qkv.shape().dims()[1];
+    let vector = vector(all, &[qkv, &array]);
     let lanes = if vector == 1 { gpu::lanes(qkv.dtype()) } else { 1 };
     let items = time * heads * width / lanes;
     let function = Function::new(&FAMILY, "store").of(qkv.dtype()).variant(variant(all));
@@ -122,8 +125,11 @@ pub(super) fn forward(
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
     let Settings { heads, soft_cap, window, .. } = settings;
-    let (device, dtype) = (qkv.device(), qkv.dtype());
-    let (rows, slots, capacity) = (output.shape().dims()[0], cache.slots(), cache.capacity());
+    let device = qkv.device();
+    let dtype = qkv.dtype();
+    let rows = output.shape().dims()[0];
+    let slots = cache.slots();
+    let capacity = cache.capacity();
     let chunks = word(capacity.div_ceil(CHUNK))?;
     let (variant, group) = match cache.values() {
         CachedValues::Own => (variant(heads), heads.group()),

@@ -46,7 +46,8 @@ pub fn store(qkv: &Qkv<Tensor>, heads: Heads, cache: &Cache, slot: usize) -> Res
 /// Shapes or types that do not agree, another kind of cache, a slot or a time that the cache does not have.
 pub fn store_keys(keys: &Tensor, cache: &Cache, slot: usize) -> Result<()> {
     const OPERATOR: &str = "cached_attention.store_keys";
-    let (time, columns) = (keys.shape().rows(), cache.array.shape().columns());
+    let time = keys.shape().rows();
+    let columns = cache.array.shape().columns();
     let fits = time <= cache.capacity() && slot < cache.slots();
     if cache.values() != CachedValues::LastOfKeys || !fits {
         let expected = format!("[1, at most {}, _] and one of {} slots", cache.capacity(), cache.slots());
@@ -91,7 +92,8 @@ pub fn forward(
         check_table(OPERATOR, table, &qkv, heads, cache)?;
     }
     let arrays = Arrays { documents, angles, sinks };
-    let (device, request) = (qkv.device(), Request::new(Category::Activation, OPERATOR));
+    let device = qkv.device();
+    let request = Request::new(Category::Activation, OPERATOR);
     let output = Tensor::empty(device, [rows, 1, heads.output_columns()], qkv.dtype(), request)?;
     let bytes = workspace::bytes(cache.slots(), heads, cache.capacity());
     let workspace = Tensor::workspace(device, OPERATOR, bytes)?;

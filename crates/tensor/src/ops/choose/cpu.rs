@@ -15,11 +15,14 @@ pub(super) fn forward(
     choice: Choice,
     chosen: &Tensor,
 ) -> Result<()> {
-    let (rows, vocabulary) = (logits.shape().rows(), logits.shape().columns());
-    let (logits, draws) = (logits.values()?, draws.read::<u32>()?);
+    let rows = logits.shape().rows();
+    let vocabulary = logits.shape().columns();
+    let logits = logits.values()?;
+    let draws = draws.read::<u32>()?;
     let (logits, draws): (&[f32], &[u32]) = (&logits, &draws);
     if let Some((tokens, seen)) = seen {
-        let (tokens, words) = (tokens.read::<u32>()?, seen.shape().columns());
+        let tokens = tokens.read::<u32>()?;
+        let words = seen.shape().columns();
         for (token, seen) in tokens.iter().zip(seen.write::<u32>()?.chunks_exact_mut(words)) {
             if let Some(word) = seen.get_mut(*token as usize / 32) {
                 *word |= 1 << (token % 32);

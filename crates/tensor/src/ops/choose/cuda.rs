@@ -37,7 +37,9 @@ pub(super) fn forward(
     chosen: &Tensor,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
-    let (count, rows, vocabulary) = (chosen.elements(), logits.shape().rows(), logits.shape().columns());
+    let count = chosen.elements();
+    let rows = logits.shape().rows();
+    let vocabulary = logits.shape().columns();
     let Choice { temperature, top_k, top_p, repetition_penalty } = choice;
     let scale = if temperature > 0.0 { 1.0 / temperature } else { 0.0 };
     let bytes = (count * vocabulary * logits.dtype().bytes()) as u64;

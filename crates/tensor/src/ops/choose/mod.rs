@@ -38,7 +38,8 @@ pub fn forward(
     const OPERATOR: &str = "choose.forward";
     check::computed(OPERATOR, &[("logits", logits)])?;
     check::rank(OPERATOR, "logits", logits, 3)?;
-    let (rows, vocabulary) = (logits.shape().rows(), logits.shape().columns());
+    let rows = logits.shape().rows();
+    let vocabulary = logits.shape().columns();
     check::dtype(OPERATOR, "draws", draws, DType::U32)?;
     check::shape(OPERATOR, "draws", draws, [DRAW_ROWS, rows])?;
     check::dtype(OPERATOR, "chosen", chosen, DType::U32)?;

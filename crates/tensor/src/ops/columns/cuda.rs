@@ -29,7 +29,8 @@ pub(crate) struct Cut {
 
 impl Cut {
     pub(crate) fn of(operator: &'static str, matrix: &Tensor, aligned: bool) -> Result<Self> {
-        let (rows, width) = (matrix.shape().rows(), matrix.shape().columns());
+        let rows = matrix.shape().rows();
+        let width = matrix.shape().columns();
         let lanes = gpu::lanes(matrix.dtype());
         let vector = aligned && width.is_multiple_of(lanes);
         let vectors = if vector { width / lanes } else { width };
@@ -46,7 +47,8 @@ impl Cut {
 
     /// Grid over `runs` rows of partial sums, each with `width` columns.
     pub(crate) fn of_sums(operator: &'static str, runs: usize, width: usize) -> Result<Self> {
-        let (runs, width) = (gpu::word(operator, runs)?, gpu::word(operator, width)?);
+        let runs = gpu::word(operator, runs)?;
+        let width = gpu::word(operator, width)?;
         Ok(Cut { rows: runs, width, runs, rows_per_run: 1, tiles: width.div_ceil(TILE), vector: false })
     }
 

@@ -66,7 +66,9 @@ pub(super) fn forward(
     if let Some(residual) = residual {
         out.copy_from(residual)?;
     }
-    let (x, weight, mut workspace) = (x.values()?, weight.values()?, workspace.write::<f32>()?);
+    let x = x.values()?;
+    let weight = weight.values()?;
+    let mut workspace = workspace.write::<f32>()?;
     let mut out = out.values_mut()?;
     let outputs = out.chunks_mut(parts.images * parts.output);
     for (x, out) in x.chunks(parts.images * parts.image).zip(outputs) {
@@ -107,7 +109,9 @@ pub(super) fn backward_input(
     workspace: &Tensor,
 ) -> Result<()> {
     let parts = Parts::of(shape);
-    let (dy, weight, mut workspace) = (dy.values()?, weight.values()?, workspace.write::<f32>()?);
+    let dy = dy.values()?;
+    let weight = weight.values()?;
+    let mut workspace = workspace.write::<f32>()?;
     let mut dx = dx.values_mut()?;
     let inputs = dx.chunks_mut(parts.images * parts.image);
     for (dy, dx) in dy.chunks(parts.images * parts.output).zip(inputs) {
@@ -130,7 +134,9 @@ pub(super) fn backward_weight(
     workspace: &Tensor,
 ) -> Result<()> {
     let parts = Parts::of(shape);
-    let (dy, x, mut workspace) = (dy.values()?, x.values()?, workspace.write::<f32>()?);
+    let dy = dy.values()?;
+    let x = x.values()?;
+    let mut workspace = workspace.write::<f32>()?;
     let mut sum = weight.tensor.values_mut()?;
     let pieces = x.chunks(parts.images * parts.image).zip(dy.chunks(parts.images * parts.output));
     for (piece, (x, dy)) in pieces.enumerate() {
@@ -158,14 +164,18 @@ fn source(shape: &ConvolutionShape, axis: usize, position: usize, kernel: usize)
 /// windows[position] = the elements of `x` of one group in the window of each output position; 0 for padding.
 fn unfold(shape: &ConvolutionShape, group: usize, x: &[f32], windows: &mut [f32]) {
     let [height, width, channels] = shape.input;
-    let (own, window, row) = (channels / shape.groups, shape.window(), shape.output[1]);
+    let own = channels / shape.groups;
+    let window = shape.window();
+    let row = shape.output[1];
     // One task for each row of output positions.
     for_pieces(windows, row * window, |index, windows| {
-        let (image, top) = (index / shape.output[0], index % shape.output[0]);
+        let image = index / shape.output[0];
+        let top = index % shape.output[0];
         let x = &x[image * height * width * channels..][..height * width * channels];
         for (left, out) in windows.chunks_mut(window).enumerate() {
             for (element, out) in out.chunks_mut(own).enumerate() {
-                let (down, right) = (element / shape.kernel[1], element % shape.kernel[1]);
+                let down = element / shape.kernel[1];
+                let right = element % shape.kernel[1];
                 match (source(shape, 0, top, down), source(shape, 1, left, right)) {
                     (Some(y), Some(x_at)) => {
                         let pixel = &x[(y * width + x_at) * channels + group * own..][..own];
@@ -182,11 +192,13 @@ fn unfold(shape: &ConvolutionShape, group: usize, x: &[f32], windows: &mut [f32]
 /// order.
 fn fold(shape: &ConvolutionShape, group: usize, windows: &[f32], dx: &mut [f32]) {
     let [height, width, channels] = shape.input;
-    let (own, window) = (channels / shape.groups, shape.window());
+    let own = channels / shape.groups;
+    let window = shape.window();
     let [rows, columns] = [shape.output[0], shape.output[1]];
     // One task for each row of input pixels.
     for_pieces(dx, width * channels, |index, dx| {
-        let (image, y) = (index / height, index % height);
+        let image = index / height;
+        let y = index % height;
         for (x, pixel) in dx.chunks_mut(channels).enumerate() {
             let pixel = &mut pixel[group * own..][..own];
             for (offset, pixel) in pixel.chunks_mut(CHANNELS).enumerate() {
@@ -210,8 +222,10 @@ const CHANNELS: usize = 64;
 
 /// Returns the windows along an axis that read row or column `at`, each with the element that reads it.
 fn readers(shape: &ConvolutionShape, axis: usize, at: usize) -> impl Iterator<Item = (usize, usize)> {
-    let (stride, dilation) = (shape.stride[axis], shape.dilation[axis]);
-    let (padded, positions) = (at + shape.padding[axis], shape.output[axis]);
+    let stride = shape.stride[axis];
+    let dilation = shape.dilation[axis];
+    let padded = at + shape.padding[axis];
+    let positions = shape.output[axis];
     (0..shape.kernel[axis]).filter_map(move |kernel| {
         let start = padded.checked_sub(kernel * dilation)?;
         let position = start / stride;

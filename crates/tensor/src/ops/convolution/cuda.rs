@@ -28,8 +28,11 @@ impl Operands<'_> {
         if x.device().backend() == Backend::Meta {
             return Ok(());
         }
-        let (input, weight, output) = (x.region(), weight.region(), y.region());
-        let (dtype, workspace) = (x.dtype(), workspace.region());
+        let input = x.region();
+        let weight = weight.region();
+        let output = y.region();
+        let dtype = x.dtype();
+        let workspace = workspace.region();
         let call = Convolution { shape, pass, dtype, input, weight, output, workspace, accumulate };
         Ok(x.device().convolve(&call)?)
     }

@@ -43,9 +43,13 @@ pub(in crate::ops) fn forward(
         Backend::Meta => {}
         Backend::Cpu => cpu::forward(shape, x, weight, Some(biased), &output, &workspace)?,
         Backend::Cuda => {
-            let (input, workspace) = (x.region(), workspace.region());
-            let (weight, pass, accumulate) = (weight.region(), ConvolutionPass::Forward, false);
-            let (shape, out) = (*shape, output.region());
+            let input = x.region();
+            let workspace = workspace.region();
+            let weight = weight.region();
+            let pass = ConvolutionPass::Forward;
+            let accumulate = false;
+            let shape = *shape;
+            let out = output.region();
             let call = Convolution { shape, pass, dtype, input, weight, output: out, workspace, accumulate };
             let residual = ending.residual().map(Tensor::region);
             let epilogue = ConvolutionEpilogue { bias: bias.region(), residual, relu: ending.has_relu() };
@@ -59,7 +63,8 @@ pub(in crate::ops) fn forward(
 
 /// y = ending(y + bias), on a GPU.
 fn finish(operator: &'static str, y: &Tensor, Biased { bias, ending }: Biased<'_>) -> Result<()> {
-    let (count, channels) = (gpu::word(operator, y.elements())?, gpu::word(operator, bias.elements())?);
+    let count = gpu::word(operator, y.elements())?;
+    let channels = gpu::word(operator, bias.elements())?;
     let residual = ending.residual();
     let arrays: Vec<_> = [y, bias].into_iter().chain(residual).collect();
     let vector = bias.elements().is_multiple_of(WIDE) && gpu::aligned(&arrays);

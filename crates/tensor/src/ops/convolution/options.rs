@@ -72,7 +72,9 @@ impl ConvolutionOptions {
         let ConvolutionOptions { stride, padding, dilation, groups } = *self;
         check::rank(operator, "weight", weight, 4)?;
         let sizes = weight.shape();
-        let (out, kernel, channels) = (sizes.dims()[0], [sizes.dims()[1], sizes.dims()[2]], sizes.columns());
+        let out = sizes.dims()[0];
+        let kernel = [sizes.dims()[1], sizes.dims()[2]];
+        let channels = sizes.columns();
         let positive = [groups, stride[0], stride[1], dilation[0], dilation[1]].iter().all(|size| *size > 0);
         if !positive || channels * groups != input[2] || !out.is_multiple_of(groups) {
             let expected = format!(

@@ -99,7 +99,8 @@ impl Unfolded {
         multiply: impl Fn(&Tensor, std::ops::Range<usize>) -> Result<()>,
     ) -> Result<()> {
         let ConvolutionShape { batch, input, output, kernel, stride, padding, .. } = self.shape;
-        let (image, positions) = (input.iter().product::<usize>(), output[0] * output[1]);
+        let image = input.iter().product::<usize>();
+        let positions = output[0] * output[1];
         for first in (0..batch).step_by(self.images) {
             let images = self.images.min(batch - first);
             let x = x.view(first * image, [images * image])?;

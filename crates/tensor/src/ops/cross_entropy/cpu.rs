@@ -12,7 +12,8 @@ pub const IGNORED: u32 = u32::MAX;
 pub(super) fn losses(logits: &[f32], targets: &[u32], vocab: usize) -> f64 {
     let rows = rows::per_task(vocab);
     let partial = map(targets.len().div_ceil(rows), |index| {
-        let (logits, targets) = (rows::piece(logits, index, rows * vocab), rows::piece(targets, index, rows));
+        let logits = rows::piece(logits, index, rows * vocab);
+        let targets = rows::piece(targets, index, rows);
         simd(
             #[inline(always)]
             || {
@@ -46,7 +47,8 @@ pub(super) fn losses_and_gradient(logits: &mut [f32], targets: &[u32], vocab: us
                         continue;
                     }
                     let target = *target as usize;
-                    let (score, largest) = (row[target], max(row));
+                    let score = row[target];
+                    let largest = max(row);
                     let total = map_and_sum(row, |x| exp(x - largest));
                     *partial += loss(score, largest, total);
                     let factor = weight / total;

@@ -46,8 +46,10 @@ pub(super) fn forward(
     workspace: &Tensor,
     loss: &Tensor,
 ) -> Result<()> {
-    let (device, dtype) = (scores.device(), scores.dtype());
-    let (rows, vocab) = (scores.shape().rows(), scores.shape().columns());
+    let device = scores.device();
+    let dtype = scores.dtype();
+    let rows = scores.shape().rows();
+    let vocab = scores.shape().columns();
     let row_bytes = vocab * dtype.bytes();
     let is_old = device.description().compute_capability < (8, 0);
     let cached = row_bytes <= if is_old { CACHED_BYTES_BEFORE_SM_80 } else { CACHED_BYTES };

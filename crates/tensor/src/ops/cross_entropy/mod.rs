@@ -56,7 +56,8 @@ pub fn forward_mean(
         check::f32s(OPERATOR, &[("loss_scale", factor)])?;
         check::elements(OPERATOR, "loss_scale", factor, 1)?;
     }
-    let (rows, vocab) = (logits.shape().rows(), logits.shape().columns());
+    let rows = logits.shape().rows();
+    let vocab = logits.shape().columns();
     if targets.elements() != rows {
         return Err(check::wrong(OPERATOR, "targets", targets, format!("{rows} elements")));
     }

@@ -11,7 +11,8 @@ use crate::{Result, Tensor};
 const ROWS: usize = 64;
 
 pub(super) fn squares(x: &Tensor, sums: &Tensor) -> Result<()> {
-    let (width, x) = (x.shape().columns(), x.values()?);
+    let width = x.shape().columns();
+    let x = x.values()?;
     let x: &[f32] = &x;
     each_row(&mut sums.values_mut()?, |row| sum(&x[row * width..][..width], |x| x * x));
     Ok(())
@@ -24,10 +25,14 @@ pub(super) fn rstd(sums: &Tensor, columns: usize, epsilon: f32) -> Result<()> {
 }
 
 pub(super) fn forward(x: &Tensor, weight: &Tensor, rstd: &Tensor, y: &Tensor) -> Result<()> {
-    let (width, x, weight, rstd) = (x.shape().columns(), x.values()?, weight.values()?, rstd.values()?);
+    let width = x.shape().columns();
+    let x = x.values()?;
+    let weight = weight.values()?;
+    let rstd = rstd.values()?;
     let [x, weight, rstd]: [&[f32]; 3] = [&x, &weight, &rstd];
     each_row_of(&mut y.values_mut()?, width, |row, y| {
-        let (x, rstd) = (&x[row * width..][..width], rstd[row]);
+        let x = &x[row * width..][..width];
+        let rstd = rstd[row];
         for ((y, x), weight) in y.iter_mut().zip(x).zip(weight) {
             *y = x * rstd * weight;
         }
@@ -37,10 +42,14 @@ pub(super) fn forward(x: &Tensor, weight: &Tensor, rstd: &Tensor, y: &Tensor) ->
 
 pub(super) fn products(dy: &Tensor, Saved { x, weight, rstd }: Saved<'_>, sums: &Tensor) -> Result<()> {
     let width = x.shape().columns();
-    let (dy, x, weight, rstd) = (dy.values()?, x.values()?, weight.values()?, rstd.values()?);
+    let dy = dy.values()?;
+    let x = x.values()?;
+    let weight = weight.values()?;
+    let rstd = rstd.values()?;
     let [dy, x, weight, rstd]: [&[f32]; 4] = [&dy, &x, &weight, &rstd];
     each_row(&mut sums.values_mut()?, |row| {
-        let (dy, x) = (&dy[row * width..][..width], &x[row * width..][..width]);
+        let dy = &dy[row * width..][..width];
+        let x = &x[row * width..][..width];
         let scaled: Vec<f32> = dy.iter().zip(weight).map(|(dy, weight)| dy * weight).collect();
         sum2(&scaled, x, |g, x| g * (x * rstd[row]))
     });
@@ -55,12 +64,17 @@ pub(super) fn backward_input(
     dx: &Tensor,
 ) -> Result<()> {
     let width = x.shape().columns();
-    let (dy, x, weight, rstd) = (dy.values()?, x.values()?, weight.values()?, rstd.values()?);
+    let dy = dy.values()?;
+    let x = x.values()?;
+    let weight = weight.values()?;
+    let rstd = rstd.values()?;
     let sums = sums.values()?;
     let [dy, x, weight, rstd, sums]: [&[f32]; 5] = [&dy, &x, &weight, &rstd, &sums];
     each_row_of(&mut dx.values_mut()?, width, |row, dx| {
-        let (dy, x) = (&dy[row * width..][..width], &x[row * width..][..width]);
-        let (rstd, mean) = (rstd[row], sums[row] / columns as f32);
+        let dy = &dy[row * width..][..width];
+        let x = &x[row * width..][..width];
+        let rstd = rstd[row];
+        let mean = sums[row] / columns as f32;
         for (((dx, dy), x), weight) in dx.iter_mut().zip(dy).zip(x).zip(weight) {
             *dx = rstd * (dy * weight - x * rstd * mean);
         }

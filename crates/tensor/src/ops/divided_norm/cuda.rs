@@ -18,7 +18,8 @@ pub(super) fn squares(operator: &'static str, x: &Tensor, sums: &Tensor) -> Resu
 
 pub(super) fn rstd(operator: &'static str, sums: &Tensor, columns: usize, epsilon: f32) -> Result<()> {
     let kernel = sums.device().kernel(Function::new(&FAMILY, "rstds").of(DType::F32));
-    let (rows, columns) = (gpu::word(operator, sums.elements())?, gpu::word(operator, columns)?);
+    let rows = gpu::word(operator, sums.elements())?;
+    let columns = gpu::word(operator, columns)?;
     let launch = kernel.write(sums).u32(rows).u32(columns).f32(epsilon);
     let launch = launch.cost(2 * sums.bytes() as u64, 4 * u64::from(rows));
     Ok(launch.launch([rows.div_ceil(gpu::THREADS), 1, 1], gpu::THREADS)?)
@@ -70,7 +71,8 @@ fn launch_rows(
     arrays: &[&Tensor],
     (columns, flops_per_element): (Option<usize>, u64),
 ) -> Result<()> {
-    let (rows, width) = (x.shape().rows(), x.shape().columns());
+    let rows = x.shape().rows();
+    let width = x.shape().columns();
     let vector = width.is_multiple_of(gpu::lanes(x.dtype())) && gpu::aligned(arrays);
     let mut launch = launch.u32(gpu::word(operator, width)?);
     if let Some(columns) = columns {

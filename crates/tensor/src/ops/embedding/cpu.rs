@@ -15,7 +15,8 @@ pub(super) fn forward(
     out: &mut [f32],
     sizes: Sizes,
 ) {
-    let (width, per_task) = (sizes.width, rows::per_task(sizes.width));
+    let width = sizes.width;
+    let per_task = rows::per_task(sizes.width);
     for_pieces(out, per_task * width, |index, out| {
         simd(|| {
             for (row, out) in out.chunks_exact_mut(width).enumerate() {

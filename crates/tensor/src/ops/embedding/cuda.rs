@@ -67,7 +67,8 @@ pub(super) fn local_tokens(
 }
 
 pub(super) fn positions(operator: &'static str, documents: &Tensor, out: &Tensor) -> Result<()> {
-    let (tokens, time) = (documents.elements(), documents.shape().columns());
+    let tokens = documents.elements();
+    let time = documents.shape().columns();
     let launch = out.device().kernel(Function::new(&FAMILY, "positions")).read(documents).write(out);
     let launch = launch.u32(gpu::word(operator, tokens)?).u32(gpu::word(operator, time)?);
     let launch = launch.cost(gpu::bytes(&[documents, out]), 0);
@@ -118,7 +119,8 @@ pub(super) fn table_gradient(
     let lanes = gpu::lanes(dy.dtype());
     let vector = sizes.width.is_multiple_of(lanes) && gpu::aligned(&[dy, &table.tensor]);
     let pieces = sizes.width.div_ceil(WARP * if vector { lanes } else { 1 });
-    let (vocab, width) = (word(sizes.vocab)?, word(sizes.width)?);
+    let vocab = word(sizes.vocab)?;
+    let width = word(sizes.width)?;
     let accumulate = u32::from(table.accumulate);
     let kernel = Function::new(&FAMILY, "rare_rows").from_to(dy.dtype(), table.tensor.dtype());
     let launch = device.kernel(kernel).read(dy).read(lists.starts).read(lists.lists);
@@ -146,7 +148,8 @@ fn list(
 ) -> Result<()> {
     let device = tokens.device();
     let kernel = |name| device.kernel(Function::new(&FAMILY, name));
-    let (rows, vocab) = (tokens.elements(), gpu::word(operator, sizes.vocab)?);
+    let rows = tokens.elements();
+    let vocab = gpu::word(operator, sizes.vocab)?;
     let count = gpu::word(operator, rows)?;
     let blocks = [count.div_ceil(gpu::THREADS), 1, 1];
     let bytes = tokens.bytes() as u64;

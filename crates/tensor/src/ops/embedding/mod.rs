@@ -124,7 +124,8 @@ pub fn backward_padded(
     match dy.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let (dy, tokens) = (dy.values()?, tokens.read::<u32>()?);
+            let dy = dy.values()?;
+            let tokens = tokens.read::<u32>()?;
             check_tokens(OPERATOR, &tokens, sizes.vocab)?;
             cpu::table_gradient(
                 &dy,

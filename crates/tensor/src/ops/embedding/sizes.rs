@@ -29,8 +29,10 @@ impl Sizes {
         let dtype = check::computed(operator, &[("table", table)])?;
         check::rank(operator, "tokens", tokens, 2)?;
         check::rank(operator, "table", table, 2)?;
-        let (tokens, width) = (tokens.shape(), table.shape().columns());
-        let (batch, time) = (tokens.rows(), tokens.columns());
+        let tokens = tokens.shape();
+        let width = table.shape().columns();
+        let batch = tokens.rows();
+        let time = tokens.columns();
         if let Some(positions) = positions {
             check::dtype(operator, "positions", positions, dtype)?;
             check::rank(operator, "positions", positions, 2)?;
@@ -46,7 +48,8 @@ impl Sizes {
     pub(super) fn of_positions(operator: &'static str, dy: &Tensor, positions: &Tensor) -> Result<Self> {
         check::rank(operator, "dy", dy, 3)?;
         check::rank(operator, "positions", positions, 2)?;
-        let (time, width) = (dy.shape().dims()[1], dy.shape().columns());
+        let time = dy.shape().dims()[1];
+        let width = dy.shape().columns();
         if positions.shape().columns() != width || positions.shape().rows() < time {
             let expected = format!("[at least {time}, {width}]");
             return Err(check::wrong(operator, "positions", positions, expected));

@@ -20,9 +20,11 @@ pub fn spread(packed: &Tensor, parts: &AdaptedParts, scale: f32) -> Result<Tenso
     match packed.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let (packed, mut matrix) = (packed.values()?, matrix.values_mut()?);
+            let packed = packed.values()?;
+            let mut matrix = matrix.values_mut()?;
             for_rows(parts, [rows, rank], |packed_at, matrix_at| {
-                let (from, to) = (&packed[packed_at..][..rank], &mut matrix[matrix_at..][..rank]);
+                let from = &packed[packed_at..][..rank];
+                let to = &mut matrix[matrix_at..][..rank];
                 to.iter_mut().zip(from).for_each(|(to, from)| *to = from * scale);
             });
         }
@@ -41,9 +43,11 @@ pub fn collect(matrix: &Tensor, parts: &AdaptedParts, scale: f32, packed: &Gradi
     match matrix.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => {
-            let (matrix, mut target) = (matrix.values()?, packed.tensor.values_mut()?);
+            let matrix = matrix.values()?;
+            let mut target = packed.tensor.values_mut()?;
             for_rows(parts, [rows, rank], |packed_at, matrix_at| {
-                let (from, to) = (&matrix[matrix_at..][..rank], &mut target[packed_at..][..rank]);
+                let from = &matrix[matrix_at..][..rank];
+                let to = &mut target[packed_at..][..rank];
                 for (to, from) in to.iter_mut().zip(from) {
                     *to = if packed.accumulate { *to + scale * from } else { scale * from };
                 }
@@ -56,7 +60,8 @@ pub fn collect(matrix: &Tensor, parts: &AdaptedParts, scale: f32, packed: &Gradi
 
 /// Rows of a part and the rank.
 fn sizes(operator: &'static str, packed: &Tensor, parts: &AdaptedParts) -> Result<(usize, usize)> {
-    let (blocks, rows) = (parts.experts * parts.adapted.len(), packed.shape().rows());
+    let blocks = parts.experts * parts.adapted.len();
+    let rows = packed.shape().rows();
     if blocks == 0 || !rows.is_multiple_of(blocks) {
         return Err(check::wrong(operator, "packed", packed, format!("rows of {blocks} equal blocks")));
     }

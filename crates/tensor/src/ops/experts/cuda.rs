@@ -129,7 +129,8 @@ pub(super) fn backward_bias(
 /// gathered = the rows of `x` in the order of experts.
 pub(super) fn gather(operator: &'static str, x: &Tensor, routes: &Routes, gathered: &Tensor) -> Result<()> {
     let word = |size| gpu::word(operator, size);
-    let (slots, columns) = (word(routes.slots())?, x.shape().columns());
+    let slots = word(routes.slots())?;
+    let columns = x.shape().columns();
     if gathered.elements() == 0 {
         return Ok(());
     }
@@ -148,7 +149,8 @@ pub(super) fn sum(
     out: &Tensor,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
-    let (rows, columns) = (word(routes.rows())?, y.shape().columns());
+    let rows = word(routes.rows())?;
+    let columns = y.shape().columns();
     if out.elements() == 0 {
         return Ok(());
     }
@@ -169,7 +171,8 @@ pub(super) fn sum(
 
 /// Multiplies each row of experts by the weight of its choice.
 pub(super) fn weigh(operator: &'static str, hidden: &Tensor, routes: &Routes) -> Result<()> {
-    let (slots, columns) = (gpu::word(operator, routes.slots())?, hidden.shape().columns());
+    let slots = gpu::word(operator, routes.slots())?;
+    let columns = hidden.shape().columns();
     if hidden.elements() == 0 {
         return Ok(());
     }
@@ -320,7 +323,8 @@ pub(in crate::ops) fn router_weight(
     weight: &GradientTarget,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
-    let (device, all_rows) = (dy.device(), dy.shape().rows());
+    let device = dy.device();
+    let all_rows = dy.shape().rows();
     let each = router_rows(all_rows);
     let [rows, experts, inputs] = [word(all_rows)?, word(dy.shape().columns())?, word(x.shape().columns())?];
     let count = word(all_rows.div_ceil(each))?;
@@ -328,7 +332,8 @@ pub(in crate::ops) fn router_weight(
     let launch = launch.read(dy).read(x).write(parts).u32(rows).u32(word(each)?).u32(experts).u32(inputs);
     let grid = [inputs.div_ceil(TILE), experts.div_ceil(TILE), count];
     launch.cost(gpu::bytes(&[dy, x]), 0).launch(grid, gpu::THREADS)?;
-    let (target, elements) = (&weight.tensor, word(weight.tensor.elements())?);
+    let target = &weight.tensor;
+    let elements = word(weight.tensor.elements())?;
     let launch = device.kernel(linear(["router_sum", "router_sum_wide"], x.dtype(), target.dtype()));
     let launch = launch.read(parts).write(target).u32(count).u32(elements);
     let launch = launch.u32(u32::from(weight.accumulate)).cost(parts.bytes() as u64, 0);
@@ -339,7 +344,8 @@ pub(in crate::ops) fn router_weight(
 pub(in crate::ops) fn router_bias(operator: &'static str, dy: &Tensor, bias: &GradientTarget) -> Result<()> {
     let [rows, experts] = [dy.shape().rows(), dy.shape().columns()];
     let [rows, experts] = [gpu::word(operator, rows)?, gpu::word(operator, experts)?];
-    let (names, dtype) = (["router_bias"; 2], bias.tensor.dtype());
+    let names = ["router_bias"; 2];
+    let dtype = bias.tensor.dtype();
     let launch = dy.device().kernel(linear(names, dtype, dtype)).read(dy);
     let launch = launch.write(&bias.tensor).u32(rows).u32(experts);
     let launch = launch.u32(u32::from(bias.accumulate)).cost(dy.bytes() as u64, dy.elements() as u64);

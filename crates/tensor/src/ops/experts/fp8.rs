@@ -21,7 +21,8 @@ pub fn forward(
     dtype: DType,
 ) -> Result<Tensor> {
     const OPERATOR: &str = "experts.fp8_forward";
-    let (rows, inputs) = (weight.values.shape().rows(), weight.values.shape().columns());
+    let rows = weight.values.shape().rows();
+    let inputs = weight.values.shape().columns();
     let outputs = rows / routes.experts().max(1);
     check_groups(OPERATOR, x, routes, [outputs, inputs])?;
     check::shape(OPERATOR, "x", &x.values, [routes.slots(), inputs])?;
@@ -49,7 +50,8 @@ pub fn forward(
 /// `[slots, in]` in `dtype`.
 pub fn backward_input(dy: &Scaled, weight: &Scaled, routes: &Routes, dtype: DType) -> Result<Tensor> {
     const OPERATOR: &str = "experts.fp8_backward_input";
-    let (inputs, outputs) = (weight.values.shape().rows(), dy.values.shape().columns());
+    let inputs = weight.values.shape().rows();
+    let outputs = dy.values.shape().columns();
     check_groups(OPERATOR, dy, routes, [outputs, inputs])?;
     check::shape(OPERATOR, "weight", &weight.values, [inputs, routes.experts() * outputs])?;
     check::shape(OPERATOR, "dy", &dy.values, [routes.slots(), outputs])?;

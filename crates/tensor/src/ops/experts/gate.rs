@@ -33,7 +33,8 @@ pub fn backward(pair: &Tensor, hidden: &Tensor, routes: &Routes, gate: Gate) -> 
         let output_gradient: Vec<f32> = hidden.values()?.to_vec();
         weigh(OPERATOR, hidden, routes)?;
         gate::backward(pair, hidden, gate)?;
-        let (columns, output) = (hidden.shape().columns(), hidden.values()?);
+        let columns = hidden.shape().columns();
+        let output = hidden.values()?;
         let rows = output.chunks_exact(columns).zip(output_gradient.chunks_exact(columns));
         for (gradient, (output, of)) in gradients.write::<f32>()?.iter_mut().zip(rows) {
             *gradient = math::sum2(output, of, |output, of| output * of);
@@ -56,8 +57,10 @@ fn weigh(operator: &'static str, hidden: &Tensor, routes: &Routes) -> Result<()>
     match hidden.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => {
-            let (weights, sources) = (routes.weights.read::<f32>()?, routes.sources.read::<u32>()?);
-            let (mut hidden_values, columns) = (hidden.values_mut()?, hidden.shape().columns());
+            let weights = routes.weights.read::<f32>()?;
+            let sources = routes.sources.read::<u32>()?;
+            let mut hidden_values = hidden.values_mut()?;
+            let columns = hidden.shape().columns();
             for (row, source) in hidden_values.chunks_exact_mut(columns).zip(sources.iter()) {
                 let weight = if *source == NONE { 0.0 } else { weights[*source as usize] };
                 row.iter_mut().for_each(|value| *value *= weight);

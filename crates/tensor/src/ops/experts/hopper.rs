@@ -41,7 +41,8 @@ const fn with<const N: usize, const M: usize>(
     tiles: &Tiles,
     others: [(&'static str, u32); N],
 ) -> [(&'static str, u32); M] {
-    let (sizes, mut all) = (tiles.macros(), [("", 0); M]);
+    let sizes = tiles.macros();
+    let mut all = [("", 0); M];
     let mut at = 0;
     while at < M {
         all[at] = if at < sizes.len() { sizes[at] } else { others[at - sizes.len()] };
@@ -185,7 +186,8 @@ impl<'a> Matmul<'a> {
     }
 
     fn of_matrix(&self, matrix: &Tensor, box_rows: u32) -> Boxes {
-        let (rows, columns) = (matrix.shape().rows(), matrix.shape().columns());
+        let rows = matrix.shape().rows();
+        let columns = matrix.shape().columns();
         Boxes { dtype: matrix.dtype(), layers: 1, rows, columns, box_rows }
     }
 

@@ -18,7 +18,9 @@ pub fn forward(
 ) -> Result<Tensor> {
     const OPERATOR: &str = "experts.forward";
     let output = forward_again(x, weight, routes, dtype)?;
-    let (experts, outputs, inputs) = (routes.experts(), output.shape().columns(), x.shape().columns());
+    let experts = routes.experts();
+    let outputs = output.shape().columns();
+    let inputs = x.shape().columns();
     if let Some(bias) = bias {
         check::computed(OPERATOR, &[("x", x), ("bias", bias)])?;
         check::shape(OPERATOR, "bias", bias, [experts * outputs])?;
@@ -27,7 +29,9 @@ pub fn forward(
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let (x, weight, bias) = (x.values()?, weight.values()?, bias.map(Tensor::values).transpose()?);
+            let x = x.values()?;
+            let weight = weight.values()?;
+            let bias = bias.map(Tensor::values).transpose()?;
             let mut output = output.values_mut()?;
             for_groups(routes, |expert, rows| {
                 let group = &mut output[rows.start * outputs..rows.end * outputs];
@@ -69,7 +73,9 @@ pub fn backward_input(dy: &Tensor, weight: &Tensor, routes: &Routes, dtype: DTyp
     match dy.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let (dy, weight, mut dx) = (dy.values()?, weight.values()?, dx.values_mut()?);
+            let dy = dy.values()?;
+            let weight = weight.values()?;
+            let mut dx = dx.values_mut()?;
             for_groups(routes, |expert, rows| {
                 let matrix = MatrixRef::new(&weight[expert * outputs * inputs..], outputs, inputs, inputs);
                 let dy = MatrixRef::new(&dy[rows.start * outputs..], rows.len(), outputs, outputs);
@@ -94,7 +100,9 @@ pub fn backward_weight(dy: &Tensor, x: &Tensor, routes: &Routes, weight: &Gradie
     match dy.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => {
-            let (dy, x, mut target) = (dy.values()?, x.values()?, weight.tensor.values_mut()?);
+            let dy = dy.values()?;
+            let x = x.values()?;
+            let mut target = weight.tensor.values_mut()?;
             for_groups(routes, |expert, rows| {
                 let target = &mut target[expert * outputs * inputs..][..outputs * inputs];
                 if rows.is_empty() && !weight.accumulate {
@@ -124,8 +132,10 @@ pub fn backward_bias(dy: &Tensor, routes: &Routes, is_weighted: bool, bias: &Gra
     match dy.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => {
-            let (dy, mut target) = (dy.values()?, bias.tensor.values_mut()?);
-            let (weights, sources) = (routes.weights.read::<f32>()?, routes.sources.read::<u32>()?);
+            let dy = dy.values()?;
+            let mut target = bias.tensor.values_mut()?;
+            let weights = routes.weights.read::<f32>()?;
+            let sources = routes.sources.read::<u32>()?;
             for_groups(routes, |expert, rows| {
                 let target = &mut target[expert * outputs..][..outputs];
                 let mut sum = vec![0.0; outputs];

@@ -13,14 +13,16 @@ use crate::{Result, Tensor};
 pub fn gather(x: &Tensor, routes: &Routes, category: Category) -> Result<Tensor> {
     const OPERATOR: &str = "experts.gather";
     let dtype = check::computed(OPERATOR, &[("x", x)])?;
-    let (columns, chosen) = (x.shape().columns(), routes.per_token());
+    let columns = x.shape().columns();
+    let chosen = routes.per_token();
     check::elements(OPERATOR, "x", x, routes.rows() * columns)?;
     let request = Request::new(category, OPERATOR);
     let gathered = Tensor::empty(x.device(), [routes.slots(), columns], dtype, request)?;
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let (x, sources) = (x.values()?, routes.sources.read::<u32>()?);
+            let x = x.values()?;
+            let sources = routes.sources.read::<u32>()?;
             let (x, sources): (&[f32], &[u32]) = (&x, &sources);
             let per_task = rows::per_task(columns);
             for_pieces(&mut gathered.values_mut()?, per_task * columns, |index, gathered| {
@@ -70,7 +72,8 @@ fn sum(
     (shape, dtype): (crate::Shape, DType),
     category: Category,
 ) -> Result<Tensor> {
-    let (columns, chosen) = (y.shape().columns(), routes.per_token());
+    let columns = y.shape().columns();
+    let chosen = routes.per_token();
     check::computed(operator, &[("y", y)])?;
     check::shape(operator, "y", y, [routes.slots(), columns])?;
     if let Some(bias) = bias {
@@ -83,11 +86,14 @@ fn sum(
         Backend::Meta => {}
         Backend::Cpu => {
             let bias = bias.map(Tensor::values).transpose()?;
-            let (y, slots) = (y.values()?, routes.slots.read::<u32>()?);
-            let (weights, choices) = (routes.weights.read::<f32>()?, routes.choices.read::<u32>()?);
+            let y = y.values()?;
+            let slots = routes.slots.read::<u32>()?;
+            let weights = routes.weights.read::<f32>()?;
+            let choices = routes.choices.read::<u32>()?;
             let (y, slots, weights, choices): (&[f32], &[u32], &[f32], &[u32]) =
                 (&y, &slots, &weights, &choices);
-            let (bias, per_task) = (bias.as_deref(), rows::per_task(columns));
+            let bias = bias.as_deref();
+            let per_task = rows::per_task(columns);
             for_pieces(&mut out.values_mut()?, per_task * columns, |index, out| {
                 for (row, out) in out.chunks_exact_mut(columns).enumerate() {
                     let own = (index * per_task + row) * chosen;
@@ -130,13 +136,17 @@ pub fn weight_gradients(
     match of_slots.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let (of_slots, slots) = (of_slots.read::<f32>()?, routes.slots.read::<u32>()?);
+            let of_slots = of_slots.read::<f32>()?;
+            let slots = routes.slots.read::<u32>()?;
             let mut target = gradients.write::<f32>()?;
             let own = target.iter_mut().zip(slots.iter());
             own.for_each(|(target, slot)| *target = of_slots[*slot as usize]);
             if let Some((dy, bias)) = biases {
-                let (columns, choices) = (dy.shape().columns(), routes.choices.read::<u32>()?);
-                let (dy, bias, chosen) = (dy.values()?, bias.values()?, routes.per_token());
+                let columns = dy.shape().columns();
+                let choices = routes.choices.read::<u32>()?;
+                let dy = dy.values()?;
+                let bias = bias.values()?;
+                let chosen = routes.per_token();
                 for (choice, (target, expert)) in target.iter_mut().zip(choices.iter()).enumerate() {
                     let dy = &dy[choice / chosen * columns..][..columns];
                     let bias = &bias[*expert as usize * columns..][..columns];

@@ -7,8 +7,10 @@ use crate::{Result, Tensor};
 
 /// folded = weight · scale, bias = that of the norm − mean · scale.
 pub(super) fn fold(weight: &Tensor, norm: Norm<'_>, folded: &Tensor, bias: &Tensor) -> Result<()> {
-    let (mean, variance) = (norm.mean.read::<f32>()?, norm.variance.read::<f32>()?);
-    let (norm_weight, norm_bias) = (norm.weight.values()?, norm.bias.values()?);
+    let mean = norm.mean.read::<f32>()?;
+    let variance = norm.variance.read::<f32>()?;
+    let norm_weight = norm.weight.values()?;
+    let norm_bias = norm.bias.values()?;
     let scales: Vec<f32> = norm_weight
         .iter()
         .zip(variance.iter())

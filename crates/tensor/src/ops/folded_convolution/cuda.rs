@@ -21,7 +21,8 @@ pub(super) fn fold(
     folded: &Tensor,
     bias: &Tensor,
 ) -> Result<()> {
-    let (count, channels) = (gpu::word(operator, weight.elements())?, gpu::word(operator, bias.elements())?);
+    let count = gpu::word(operator, weight.elements())?;
+    let channels = gpu::word(operator, bias.elements())?;
     let window = count / channels.max(1);
     let vector = window.is_multiple_of(WIDE as u32) && gpu::aligned(&[weight, folded]);
     let kernel = Function::new(&FAMILY, "fold").from_to(weight.dtype(), folded.dtype());

@@ -33,7 +33,8 @@ pub fn forward(
     let empty = |sizes: crate::Shape| {
         Tensor::empty(x.device(), sizes, dtype, Request::new(Category::Workspace, OPERATOR))
     };
-    let (folded, bias) = (empty(weight.shape())?, empty([shape.output[2]].into())?);
+    let folded = empty(weight.shape())?;
+    let bias = empty([shape.output[2]].into())?;
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => cpu::fold(weight, norm, &folded, &bias)?,
@@ -44,7 +45,8 @@ pub fn forward(
 
 fn check_norm(weight: &Tensor, dtype: DType, norm: Norm<'_>) -> Result<()> {
     if weight.dtype() != DType::F32 && weight.dtype() != dtype {
-        let (operand, actual) = ("weight", weight.dtype());
+        let operand = "weight";
+        let actual = weight.dtype();
         return Err(TensorError::Unsupported {
             operator: OPERATOR,
             operand,

@@ -103,7 +103,8 @@ fn cast<T: Float, F: Fp8 + Element>(
     layout: &Scaled,
     is_transposed: bool,
 ) -> Result<()> {
-    let (rows, columns) = (call.rows, call.columns);
+    let rows = call.rows;
+    let columns = call.columns;
     let (outer, inner) = if is_transposed { (columns, rows) } else { (rows, columns) };
     let at = |outer: usize, inner: usize| match is_transposed {
         true => source.at(inner, outer),
@@ -137,7 +138,8 @@ fn cast<T: Float, F: Fp8 + Element>(
 
 /// Sums of every [`SUMMED_ROWS`] rows.
 fn add<T: Float>(call: &Call<'_>, source: &Source<'_, T>, sums: &Tensor) -> Result<()> {
-    let (rows, columns) = (call.rows, call.columns);
+    let rows = call.rows;
+    let columns = call.columns;
     for_pieces(&mut sums.write::<f32>()?, columns, |index, sums| {
         sums.fill(0.0);
         let first = index * SUMMED_ROWS;
@@ -150,7 +152,8 @@ fn add<T: Float>(call: &Call<'_>, source: &Source<'_, T>, sums: &Tensor) -> Resu
 
 /// bias (+)= Σ over rows of sums.
 pub(super) fn finish_sums(sums: &Tensor, bias: &GradientTarget) -> Result<()> {
-    let (rows, width) = (sums.shape().rows(), sums.shape().columns());
+    let rows = sums.shape().rows();
+    let width = sums.shape().columns();
     let sums = sums.read::<f32>()?;
     let sums: &[f32] = &sums;
     let mut total = vec![0.0; width];
@@ -197,7 +200,8 @@ pub(crate) fn multiply_columns(
         T => with_format!(a.values.dtype(), A => with_format!(b.values.dtype(), B => {
             let bias = bias.map(Tensor::read::<T>).transpose()?;
             let bias: &[T] = bias.as_deref().unwrap_or(&[]);
-            let (left, right) = (a.values.read::<A>()?, b.values.read::<B>()?);
+            let left = a.values.read::<A>()?;
+            let right = b.values.read::<B>()?;
             let [left_scales, right_scales] = [a.scales.read::<f32>()?, b.scales.read::<f32>()?];
             let left = Matrix::new(&a.values, &left[a_first..], &left_scales);
             let right = Matrix::new(&b.values, &right[b_first..], &right_scales);
@@ -220,7 +224,8 @@ struct Matrix<'a, F: Fp8> {
 
 impl<'a, F: Fp8> Matrix<'a, F> {
     fn new(matrix: &Tensor, values: &'a [F], scales: &'a [f32]) -> Self {
-        let (rows, stride) = (matrix.shape().rows(), matrix.shape().columns());
+        let rows = matrix.shape().rows();
+        let stride = matrix.shape().columns();
         Matrix { values, scales, rows, stride }
     }
 

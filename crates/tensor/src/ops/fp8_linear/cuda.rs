@@ -63,7 +63,8 @@ fn tiles(call: &Call<'_>) -> Result<[u32; 3]> {
 /// Writes largest magnitudes to `words`: of the whole array, or of each row, then of each column.
 pub(super) fn measure(call: &Call<'_>, words: &Tensor) -> Result<()> {
     let [maximum, outer_maxima, _] = names(call.input);
-    let (x, word) = (call.x, |size| gpu::word(call.operator, size));
+    let x = call.x;
+    let word = |size| gpu::word(call.operator, size);
     words.zero()?;
     let kernel = |name| x.device().kernel(Function::new(&FAMILY, name).of(x.dtype()));
     let cost = (x.bytes() as u64, x.elements() as u64);
@@ -86,7 +87,8 @@ pub(super) fn measure(call: &Call<'_>, words: &Tensor) -> Result<()> {
 /// Casts into the layouts of `output`; factors are computed from `maxima` and written, or read if it is
 /// `None`.
 pub(super) fn cast(call: &Call<'_>, maxima: Option<&Tensor>, output: &Quantised) -> Result<()> {
-    let (x, word) = (call.x, |size| gpu::word(call.operator, size));
+    let x = call.x;
+    let word = |size| gpu::word(call.operator, size);
     let Some(format) = output.layouts().next().map(|layout| layout.values.dtype()) else { return Ok(()) };
     let [.., cast] = names(call.input);
     let mut launch = x.device().kernel(Function::new(&FAMILY, cast).from_to(x.dtype(), format));
@@ -108,7 +110,8 @@ pub(super) fn cast(call: &Call<'_>, maxima: Option<&Tensor>, output: &Quantised)
 
 /// Adds the sums of the rows of blocks up.
 pub(super) fn finish_sums(operator: &'static str, sums: &Tensor, bias: &GradientTarget) -> Result<()> {
-    let (runs, width) = (sums.shape().rows(), sums.shape().columns());
+    let runs = sums.shape().rows();
+    let width = sums.shape().columns();
     let cut = Cut::of_sums(operator, runs, width)?;
     columns::finish(&FAMILY, sums, 0, &cut, cut.width, bias)
 }
@@ -148,12 +151,16 @@ pub(super) fn multiply(
     accumulate: bool,
     fast: bool,
 ) -> Result<()> {
-    let (m, n, k) = (a.values.shape().rows(), b.values.shape().rows(), a.values.shape().columns());
+    let m = a.values.shape().rows();
+    let n = b.values.shape().rows();
+    let k = a.values.shape().columns();
     let epilogue = bias.map_or(Epilogue::None, |bias| Epilogue::Bias(bias.region()));
     // A single row has one factor in both recipes; the other operand has at least 16 rows.
     let recipe =
         if a.scales.elements() * b.scales.elements() > 1 { Recipe::Rowwise } else { Recipe::Tensorwise };
-    let (a, b) = (operand(a, recipe), operand(b, recipe).transposed());
-    let (device, out) = (out.device(), Operand::new(out.region(), out.dtype()));
+    let a = operand(a, recipe);
+    let b = operand(b, recipe).transposed();
+    let device = out.device();
+    let out = Operand::new(out.region(), out.dtype());
     Ok(device.matmul(&Matmul { m, n, k, a, b, out, accumulate, epilogue, fast })?)
 }

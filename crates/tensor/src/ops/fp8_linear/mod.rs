@@ -104,7 +104,9 @@ fn multiply(
     accumulate: bool,
     fast: bool,
 ) -> Result<()> {
-    let (m, n, k) = (a.values.shape().rows(), b.values.shape().rows(), a.values.shape().columns());
+    let m = a.values.shape().rows();
+    let n = b.values.shape().rows();
+    let k = a.values.shape().columns();
     check::shape(operator, "b", &b.values, [n, k])?;
     check::elements(operator, "out", out, m * n)?;
     out.device().count_flops(Work::flops_of_products([m, n, k]));

@@ -51,7 +51,8 @@ pub fn quantise(x: &Tensor, input: Input, cast: Cast) -> Result<Quantised> {
 pub fn quantise_into(x: &Tensor, recipe: Recipe, output: &Quantised) -> Result<()> {
     const OPERATOR: &str = "fp8_linear.quantise_into";
     let call = Call::new(OPERATOR, x, Input::Plain, recipe)?;
-    let (rows, columns) = (call.rows, call.columns);
+    let rows = call.rows;
+    let columns = call.columns;
     for layout in output.layouts() {
         check::elements(OPERATOR, "layout", &layout.values, rows * columns)?;
     }

@@ -12,8 +12,10 @@ const CHUNK: usize = 1 << 16;
 
 /// Returns the hash of a tensor as [`super::of_part`] does.
 pub(super) fn of_part(tensor: &Tensor, start: usize) -> Result<u64> {
-    let (size, elements) = (tensor.dtype().bytes(), tensor.elements());
-    let (mut sum, mut bytes) = (0_u64, Vec::new());
+    let size = tensor.dtype().bytes();
+    let elements = tensor.elements();
+    let mut sum = 0_u64;
+    let mut bytes = Vec::new();
     for first in (0..elements).step_by(PIECE / size) {
         let piece = tensor.view(first, [(PIECE / size).min(elements - first)])?;
         bytes.resize(piece.bytes(), 0);

@@ -22,7 +22,9 @@ pub(super) fn add_to(operator: &'static str, sum: &Tensor, tensor: &Tensor) -> R
         2 => Function::new(&FAMILY, "add_2"),
         4 => Function::new(&FAMILY, "add_4"),
         _ => {
-            let (operand, actual, expected) = ("tensor", tensor.dtype(), DType::F32);
+            let operand = "tensor";
+            let actual = tensor.dtype();
+            let expected = DType::F32;
             return Err(TensorError::DType { operator, operand, actual, expected });
         }
     };

@@ -9,7 +9,9 @@ use crate::{Result, Tensor};
 pub(super) fn forward(operands: [&Tensor; 3], heads: LatentHeads, packed: &Tensor) -> Result<()> {
     let LatentHeads { query, key_value, rotated, plain, value_width, .. } = heads;
     let [queries, keys_values, shared] = operands;
-    let (queries, keys_values, shared) = (queries.values()?, keys_values.values()?, shared.values()?);
+    let queries = queries.values()?;
+    let keys_values = keys_values.values()?;
+    let shared = shared.values()?;
     let (queries, keys_values, shared): (&[f32], &[f32], &[f32]) = (&queries, &keys_values, &shared);
     let ([of_queries, of_keys, _], width) = (heads.columns(), heads.width());
     each_row(&mut packed.values_mut()?, heads.packed_columns(), |row, out| {
@@ -21,7 +23,8 @@ pub(super) fn forward(operands: [&Tensor; 3], heads: LatentHeads, packed: &Tenso
             gather(heads, &mut to[..rotated], turned);
             to[rotated..].copy_from_slice(own);
         }
-        let (from, turned) = (&keys_values[row * of_keys..][..of_keys], &shared[row * rotated..][..rotated]);
+        let from = &keys_values[row * of_keys..][..of_keys];
+        let turned = &shared[row * rotated..][..rotated];
         let each = plain + value_width;
         for (to, from) in to_keys.chunks_exact_mut(width).zip(from.chunks_exact(each)) {
             gather(heads, &mut to[..rotated], turned);
@@ -36,7 +39,9 @@ pub(super) fn forward(operands: [&Tensor; 3], heads: LatentHeads, packed: &Tenso
 
 pub(super) fn backward(dy: &Tensor, heads: LatentHeads, gradients: &[Tensor; 3]) -> Result<()> {
     let LatentHeads { rotated, plain, value_width, .. } = heads;
-    let (dy, columns, width) = (dy.values()?, heads.packed_columns(), heads.width());
+    let dy = dy.values()?;
+    let columns = heads.packed_columns();
+    let width = heads.width();
     let dy: &[f32] = &dy;
     let ([of_queries, of_keys, _], each) = (heads.columns(), plain + value_width);
     let keys = |row: usize| &dy[row * columns + of_queries..][..heads.key_value * width];
@@ -53,7 +58,8 @@ pub(super) fn backward(dy: &Tensor, heads: LatentHeads, gradients: &[Tensor; 3])
         }
     });
     each_row(&mut gradients[1].values_mut()?, of_keys, |row, out| {
-        let (keys, values) = (keys(row).chunks_exact(width), values(row));
+        let keys = keys(row).chunks_exact(width);
+        let values = values(row);
         for (head, (to, from)) in out.chunks_exact_mut(each).zip(keys).enumerate() {
             to[..plain].copy_from_slice(&from[rotated..]);
             to[plain..].copy_from_slice(&values[head * value_width..][..value_width]);

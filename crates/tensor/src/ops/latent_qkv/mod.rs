@@ -29,7 +29,8 @@ pub fn forward([queries, keys_values, rotated]: [&Tensor; 3], heads: LatentHeads
     for ((name, tensor), columns) in operands.into_iter().zip(heads.columns()) {
         check::shape(OPERATOR, name, tensor, [batch, time, columns])?;
     }
-    let (device, request) = (queries.device(), Request::new(Category::Activation, OPERATOR));
+    let device = queries.device();
+    let request = Request::new(Category::Activation, OPERATOR);
     let packed = Tensor::empty(device, [batch, time, heads.packed_columns()], dtype, request)?;
     let operands = [queries, keys_values, rotated];
     match device.backend() {
@@ -49,7 +50,8 @@ pub fn backward(dy: &Tensor, heads: LatentHeads) -> Result<[Tensor; 3]> {
     check::rank(OPERATOR, "dy", dy, 3)?;
     let [batch, time] = [dy.shape().dims()[0], dy.shape().dims()[1]];
     check::shape(OPERATOR, "dy", dy, [batch, time, heads.packed_columns()])?;
-    let (device, request) = (dy.device(), Request::new(Category::ActivationGradient, OPERATOR));
+    let device = dy.device();
+    let request = Request::new(Category::ActivationGradient, OPERATOR);
     let gradient = |columns| Tensor::empty(device, [batch, time, columns], dtype, request);
     let [queries, keys_values, rotated] = heads.columns();
     let gradients = [gradient(queries)?, gradient(keys_values)?, gradient(rotated)?];

@@ -94,7 +94,8 @@ pub(super) fn backward_weight(dy: &[f32], saved: Saved<'_>, weight: &mut [f32], 
         accumulate,
         #[inline(always)]
         |row: usize| {
-            let (mean, rstd) = (saved.mean[row], saved.rstd[row]);
+            let mean = saved.mean[row];
+            let rstd = saved.rstd[row];
             #[inline(always)]
             move |x: f32| (x - mean) * rstd
         },

@@ -68,7 +68,8 @@ fn normalise(
         Backend::Meta => {}
         Backend::Cpu => {
             let x = row_norm::sum_on_host(x, residual)?.values()?;
-            let (weight, bias) = (weight.values()?, bias.map(Tensor::values).transpose()?);
+            let weight = weight.values()?;
+            let bias = bias.map(Tensor::values).transpose()?;
             let Output { output, mean, rstd } = &result;
             let (mut output, mut mean, mut rstd) =
                 (output.values_mut()?, mean.values_mut()?, rstd.values_mut()?);
@@ -105,7 +106,9 @@ pub fn backward_input(
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let (x, mean, rstd) = (x.values()?, mean.values()?, rstd.values()?);
+            let x = x.values()?;
+            let mean = mean.values()?;
+            let rstd = rstd.values()?;
             let dsum = dsum.map(Tensor::values).transpose()?;
             let saved = cpu::Saved { x: &x, mean: &mean, rstd: &rstd };
             cpu::backward_input(
@@ -141,7 +144,8 @@ pub fn backward_weight(
     let targets: Vec<_> =
         [Some(("weight", weight)), bias.map(|bias| ("bias", bias))].into_iter().flatten().collect();
     check::targets(OPERATOR, x.dtype(), &targets)?;
-    let (rows, width) = (x.shape().rows(), x.shape().columns());
+    let rows = x.shape().rows();
+    let width = x.shape().columns();
     for (name, target) in targets {
         check::shape(OPERATOR, name, &target.tensor, [width])?;
     }
@@ -150,7 +154,10 @@ pub fn backward_weight(
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let (dy, x, mean, rstd) = (dy.values()?, x.values()?, mean.values()?, rstd.values()?);
+            let dy = dy.values()?;
+            let x = x.values()?;
+            let mean = mean.values()?;
+            let rstd = rstd.values()?;
             let saved = cpu::Saved { x: &x, mean: &mean, rstd: &rstd };
             cpu::backward_weight(&dy, saved, &mut weight.tensor.values_mut()?, weight.accumulate);
             if let Some(bias) = bias {

@@ -16,8 +16,11 @@ pub(super) fn affine(
     out: &Tensor,
     accumulate: bool,
 ) -> Result<()> {
-    let (rows, inputs, outputs) = (out.shape().rows(), x.shape().columns(), out.shape().columns());
-    let (x, weight) = (x.values()?, weight.values()?);
+    let rows = out.shape().rows();
+    let inputs = x.shape().columns();
+    let outputs = out.shape().columns();
+    let x = x.values()?;
+    let weight = weight.values()?;
     let bias = bias.map(Tensor::values).transpose()?;
     let x_matrix = MatrixRef::new(&x, rows, inputs, inputs);
     let weight = MatrixRef::new(&weight, outputs, inputs, inputs).transposed();
@@ -39,8 +42,11 @@ pub(super) fn affine(
 
 /// dx (+)= dy · weight.
 pub(super) fn backward_input(dy: &Tensor, weight: &Tensor, dx: &Tensor, accumulate: bool) -> Result<()> {
-    let (rows, outputs, inputs) = (dy.shape().rows(), dy.shape().columns(), dx.shape().columns());
-    let (dy, weight) = (dy.values()?, weight.values()?);
+    let rows = dy.shape().rows();
+    let outputs = dy.shape().columns();
+    let inputs = dx.shape().columns();
+    let dy = dy.values()?;
+    let weight = weight.values()?;
     let dy = MatrixRef::new(&dy, rows, outputs, outputs);
     let weight = MatrixRef::new(&weight, outputs, inputs, inputs);
     gemm(dy, weight, &mut dx.values_mut()?, inputs, 1.0, accumulate);
@@ -54,8 +60,11 @@ pub(super) fn backward_weight(
     weight: &GradientTarget,
     bias: Option<&GradientTarget>,
 ) -> Result<()> {
-    let (rows, outputs, inputs) = (dy.shape().rows(), dy.shape().columns(), x.shape().columns());
-    let (gradient, x) = (dy.values()?, x.values()?);
+    let rows = dy.shape().rows();
+    let outputs = dy.shape().columns();
+    let inputs = x.shape().columns();
+    let gradient = dy.values()?;
+    let x = x.values()?;
     let dy_matrix = MatrixRef::new(&gradient, rows, outputs, outputs).transposed();
     let x_matrix = MatrixRef::new(&x, rows, inputs, inputs);
     gemm(dy_matrix, x_matrix, &mut weight.tensor.values_mut()?, inputs, 1.0, weight.accumulate);
@@ -64,7 +73,8 @@ pub(super) fn backward_weight(
 
 /// bias (+)= Σ over rows of dy.
 pub(super) fn backward_bias(dy: &Tensor, bias: &GradientTarget) -> Result<()> {
-    let (rows, outputs) = (dy.shape().rows(), dy.shape().columns());
+    let rows = dy.shape().rows();
+    let outputs = dy.shape().columns();
     let dy = dy.values()?;
     let dy: &[f32] = &dy;
     columns::sum_rows(rows, &mut bias.tensor.values_mut()?, bias.accumulate, |row, columns, sum| {

@@ -22,11 +22,15 @@ pub(super) fn forward(
     accumulate: bool,
     epilogue: Epilogue<'_>,
 ) -> Result<()> {
-    let (m, n, k) = (out.shape().rows(), out.shape().columns(), x.shape().columns());
+    let m = out.shape().rows();
+    let n = out.shape().columns();
+    let k = x.shape().columns();
     if m * n == 0 {
         return Ok(());
     }
-    let (a, b, out) = (operand(x), operand(weight).transposed(), operand(out));
+    let a = operand(x);
+    let b = operand(weight).transposed();
+    let out = operand(out);
     Ok(x.device().matmul(&Matmul { m, n, k, a, b, out, accumulate, epilogue, fast: false })?)
 }
 
@@ -93,11 +97,15 @@ pub(super) fn backward_input(
     accumulate: bool,
     epilogue: Epilogue<'_>,
 ) -> Result<()> {
-    let (m, n, k) = (dx.shape().rows(), dx.shape().columns(), dy.shape().columns());
+    let m = dx.shape().rows();
+    let n = dx.shape().columns();
+    let k = dy.shape().columns();
     if m * n == 0 {
         return Ok(());
     }
-    let (a, b, out) = (operand(dy), operand(weight), operand(dx));
+    let a = operand(dy);
+    let b = operand(weight);
+    let out = operand(dx);
     Ok(dy.device().matmul(&Matmul { m, n, k, a, b, out, accumulate, epilogue, fast: false })?)
 }
 
@@ -108,8 +116,12 @@ pub(crate) fn backward_weight(
     weight: &GradientTarget,
     bias: Option<&GradientTarget>,
 ) -> Result<()> {
-    let (m, n, k) = (dy.shape().columns(), x.shape().columns(), dy.shape().rows());
-    let (a, b, out) = (operand(dy).transposed(), operand(x), operand(&weight.tensor));
+    let m = dy.shape().columns();
+    let n = x.shape().columns();
+    let k = dy.shape().rows();
+    let a = operand(dy).transposed();
+    let b = operand(x);
+    let out = operand(&weight.tensor);
     let epilogue = bias.map_or(Epilogue::None, |bias| Epilogue::BiasGradient(bias.tensor.region()));
     let call = Matmul { m, n, k, a, b, out, accumulate: weight.accumulate, epilogue, fast: false };
     Ok(dy.device().matmul(&call)?)

@@ -221,7 +221,9 @@ pub fn backward_weight(
     let dtype = check::computed(OPERATOR, &[("dy", dy), ("x", x)])?;
     let targets = [Some(("weight", weight)), bias.map(|bias| ("bias", bias))];
     check::targets(OPERATOR, dtype, &targets.into_iter().flatten().collect::<Vec<_>>())?;
-    let (rows, outputs, inputs) = (dy.shape().rows(), dy.shape().columns(), x.shape().columns());
+    let rows = dy.shape().rows();
+    let outputs = dy.shape().columns();
+    let inputs = x.shape().columns();
     check::shape(OPERATOR, "x", x, check::with_columns(dy.shape(), inputs))?;
     check::shape(OPERATOR, "weight", &weight.tensor, [outputs, inputs])?;
     let mut workspace = None;
@@ -252,7 +254,8 @@ pub fn backward_bias(dy: &Tensor, bias: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "linear.backward_bias";
     let dtype = check::computed(OPERATOR, &[("dy", dy)])?;
     check::targets(OPERATOR, dtype, &[("bias", bias)])?;
-    let (rows, outputs) = (dy.shape().rows(), dy.shape().columns());
+    let rows = dy.shape().rows();
+    let outputs = dy.shape().columns();
     check::shape(OPERATOR, "bias", &bias.tensor, [outputs])?;
     let bytes = columns::workspace::bytes(rows, outputs);
     let workspace = Tensor::workspace(dy.device(), OPERATOR, bytes)?;

@@ -32,7 +32,8 @@ fn capped(x: f32, cap: f32) -> f32 {
 /// Adds a piece to the rows' statistics; the last piece turns the targets' scores into losses.
 pub(super) fn join(scores: &Tensor, targets: &Tensor, statistics: &Statistics, piece: Piece) -> Result<()> {
     let Piece { first, classes, soft_cap: cap, .. } = piece;
-    let (scores, targets) = (scores.values()?, targets.read::<u32>()?);
+    let scores = scores.values()?;
+    let targets = targets.read::<u32>()?;
     let mut state = statistics.rows.values_mut()?;
     let all = targets.len();
     let (maxima, rest) = state.split_at_mut(all);
@@ -80,7 +81,8 @@ pub(super) fn join(scores: &Tensor, targets: &Tensor, statistics: &Statistics, p
 
 /// Merges statistics of runs of `classes` classes, `[lanes, 3, rows]`, to those of all.
 pub(super) fn merge(parts: &Tensor, targets: &Tensor, merged: &Tensor, classes: usize) -> Result<()> {
-    let (targets, parts) = (targets.read::<u32>()?, parts.values()?);
+    let targets = targets.read::<u32>()?;
+    let parts = parts.values()?;
     let mut merged = merged.values_mut()?;
     let rows = targets.len();
     for (row, target) in targets.iter().enumerate() {
@@ -122,8 +124,11 @@ pub(super) fn gradient(
     };
     let weights = statistics.weights.as_ref().map(Tensor::values).transpose()?;
     let weights: Option<&[f32]> = weights.as_deref();
-    let (maxima, sums) = (statistics.part(0)?, statistics.part(1)?);
-    let (targets, maxima, sums) = (targets.read::<u32>()?, maxima.values()?, sums.values()?);
+    let maxima = statistics.part(0)?;
+    let sums = statistics.part(1)?;
+    let targets = targets.read::<u32>()?;
+    let maxima = maxima.values()?;
+    let sums = sums.values()?;
     let (targets, maxima, sums): (&[u32], &[f32], &[f32]) = (&targets, &maxima, &sums);
     let most = rows::per_task(classes);
     let mut scores = scores.values_mut()?;
@@ -138,7 +143,8 @@ pub(super) fn gradient(
                         continue;
                     }
                     let weight = weights.map_or(of_mean, |weights| weights[row] * factor);
-                    let (largest, share) = (maxima[row], weight / sums[row]);
+                    let largest = maxima[row];
+                    let share = weight / sums[row];
                     let hot = (targets[row] as usize).checked_sub(first);
                     for (at, x) in scores.iter_mut().enumerate() {
                         let score = capped(*x, cap);

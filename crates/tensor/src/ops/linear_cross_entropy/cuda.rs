@@ -44,7 +44,8 @@ pub(super) fn merge(
     merged: &Tensor,
     classes: usize,
 ) -> Result<()> {
-    let (lanes, rows) = (parts.shape().dims()[0], targets.elements());
+    let lanes = parts.shape().dims()[0];
+    let rows = targets.elements();
     let launch = parts.device().kernel(Function::new(&FAMILY, "merge")).read(parts);
     let launch = launch.read(targets).write(merged).u32(gpu::word(operator, lanes)?);
     let launch = launch.u32(gpu::word(operator, classes)?).u32(gpu::word(operator, rows)?);
@@ -68,7 +69,8 @@ pub(super) fn gradient(
     settings: &Settings,
     factor: &Tensor,
 ) -> Result<()> {
-    let (maxima, sums) = (statistics.part(0)?, statistics.part(1)?);
+    let maxima = statistics.part(0)?;
+    let sums = statistics.part(1)?;
     let kernel = Function::new(&FAMILY, "gradient").of(scores.dtype());
     let launch = scores.device().kernel(kernel).write(scores).read(targets);
     let launch = launch.read(&maxima).read(&sums).read(&statistics.counted).read(statistics.weights.as_ref());

@@ -21,7 +21,8 @@ pub struct ClassRun {
 impl ClassRun {
     fn piece(self, scores: &Tensor, soft_cap: Option<f32>) -> Piece {
         let ClassRun { first, vocabulary } = self;
-        let (classes, soft_cap) = (scores.shape().columns(), soft_cap.unwrap_or(0.0));
+        let classes = scores.shape().columns();
+        let soft_cap = soft_cap.unwrap_or(0.0);
         Piece { first, classes, vocabulary, is_fresh: true, is_last: false, soft_cap }
     }
 
@@ -126,7 +127,8 @@ pub fn merge_rows(parts: &Tensor, targets: &Tensor, classes: usize) -> Result<Te
     check::f32s(MERGE, &[("parts", parts)])?;
     check::dtype(MERGE, "targets", targets, DType::U32)?;
     check::rank(MERGE, "parts", parts, 3)?;
-    let (runs, rows) = (parts.shape().dims()[0], targets.elements());
+    let runs = parts.shape().dims()[0];
+    let rows = targets.elements();
     check::shape(MERGE, "parts", parts, [runs, 3, rows])?;
     let device = parts.device();
     let merged = Tensor::empty(device, [3, rows], DType::F32, Request::new(Category::Activation, MERGE))?;

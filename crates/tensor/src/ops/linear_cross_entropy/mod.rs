@@ -59,7 +59,8 @@ pub fn forward(operands: &Operands, settings: &Settings, count: Option<&Tensor>)
     const OPERATOR: &str = "linear_cross_entropy.forward";
     let (x, rows) = check(OPERATOR, operands)?;
     let targets = &operands.targets;
-    let (vocabulary, device) = (operands.weight.shape().rows(), x.device());
+    let vocabulary = operands.weight.shape().rows();
+    let device = x.device();
     let request = Request::new(Category::Activation, OPERATOR);
     let loss = Tensor::empty(device, [], DType::F32, request)?;
     let rows = Tensor::empty(device, [3, rows], DType::F32, request)?;

@@ -32,7 +32,8 @@ pub(super) fn pieces(vocabulary: usize, settings: &Settings) -> impl Iterator<It
     let soft_cap = settings.soft_cap.unwrap_or(0.0);
     let piece = move |first| {
         let classes = most.min(vocabulary - first);
-        let (is_fresh, is_last) = (first == 0, first + classes == vocabulary);
+        let is_fresh = first == 0;
+        let is_last = first + classes == vocabulary;
         Piece { first, classes, vocabulary, is_fresh, is_last, soft_cap }
     };
     (0..vocabulary).step_by(most).map(piece)

@@ -18,7 +18,9 @@ pub(super) struct Constants {
 /// beta2, take2, root_correction, epsilon, step_size. `begin_adamw` of `kernels/optimizer.cu` computes the
 /// same bits.
 pub(super) fn coefficients(c: Constants, learning_rate: f32, count: u32, factor: f32) -> Coefficients {
-    let (rate, beta1, beta2) = (f64::from(learning_rate), f64::from(c.beta1), f64::from(c.beta2));
+    let rate = f64::from(learning_rate);
+    let beta1 = f64::from(c.beta1);
+    let beta2 = f64::from(c.beta2);
     let correction = |beta: f64| 1.0 - libm::pow(beta, f64::from(count));
     [
         factor,

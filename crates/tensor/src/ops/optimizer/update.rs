@@ -32,7 +32,8 @@ fn compute_coefficients(rule: &UpdateRule, state: &StepState, count: u32) -> Res
             let mut words = state.write()?;
             if !words.skip() {
                 words.count_updates(count);
-                let (rate, factor) = (words.learning_rate(), words.factor());
+                let rate = words.learning_rate();
+                let factor = words.factor();
                 let coefficients = rule.coefficients(rate, words.updates(), factor);
                 words.set_coefficients(&coefficients);
             }
@@ -75,7 +76,8 @@ pub fn update(table: &Table, rule: &UpdateRule, items: &[Item<'_>], state: &Step
 }
 
 fn check_item(rule: &UpdateRule, item: &Item<'_>) -> Result<()> {
-    let (operator, elements) = (rule.operator(), item.weight.elements());
+    let operator = rule.operator();
+    let elements = item.weight.elements();
     check::f32s(operator, &[("weight", item.weight)])?;
     check::elements(operator, "gradient", item.gradient, elements)?;
     check::count(operator, item.states.len(), rule.states().len())?;
@@ -96,7 +98,8 @@ fn check_item(rule: &UpdateRule, item: &Item<'_>) -> Result<()> {
     }
     let Some(compute) = item.compute else { return Ok(()) };
     if compute.dtype() == DType::F32 || !check::DTYPES.contains(&compute.dtype()) {
-        let (dtype, supported) = (compute.dtype(), &check::DTYPES[1..]);
+        let dtype = compute.dtype();
+        let supported = &check::DTYPES[1..];
         return Err(TensorError::Unsupported { operator, operand: "compute", actual: dtype, supported });
     }
     check::elements(operator, "compute", compute, elements)
@@ -151,10 +154,13 @@ fn on_host_rounded<G: Float>(rule: &UpdateRule, items: &[Item<'_>], state: &Step
     if words.skip() {
         return copy_weights(items);
     }
-    let (coefficients, update) = (words.coefficients(), words.updates());
+    let coefficients = words.coefficients();
+    let update = words.updates();
     for item in items {
-        let (decay, stream) = (item.decay, item.stream);
-        let (mut weight, gradient) = (item.weight.write::<f32>()?, item.gradient.read::<G>()?);
+        let decay = item.decay;
+        let stream = item.stream;
+        let mut weight = item.weight.write::<f32>()?;
+        let gradient = item.gradient.read::<G>()?;
         let mut states = item.states.iter().map(Tensor::write::<bf16>).collect::<Result<Vec<_>>>()?;
         let mut pieces: Vec<_> = states.iter_mut().map(|state| state.chunks_mut(CHUNK)).collect();
         let values = weight.chunks_mut(CHUNK).zip(gradient.chunks(CHUNK)).enumerate();
@@ -187,7 +193,8 @@ fn on_host_quantised<G: Float>(rule: &UpdateRule, items: &[Item<'_>], state: &St
     let coefficients = words.coefficients();
     for item in items {
         let decay = item.decay;
-        let (mut weight, gradient) = (item.weight.write::<f32>()?, item.gradient.read::<G>()?);
+        let mut weight = item.weight.write::<f32>()?;
+        let gradient = item.gradient.read::<G>()?;
         let mut codes = item.states.iter().map(Tensor::write::<u8>).collect::<Result<Vec<_>>>()?;
         let mut maxima = item.maxima.iter().map(Tensor::write::<f32>).collect::<Result<Vec<_>>>()?;
         let mut codes: Vec<_> = codes.iter_mut().map(|codes| codes.chunks_mut(CHUNK)).collect();

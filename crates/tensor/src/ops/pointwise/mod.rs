@@ -42,7 +42,8 @@ pub fn backward(dy: &Tensor, x: &Tensor, function: Pointwise) -> Result<Tensor> 
         Backend::Meta => {}
         Backend::Cuda => cuda::backward(dy, x, &dx, function)?,
         Backend::Cpu => {
-            let (dy, x) = (dy.values()?, x.values()?);
+            let dy = dy.values()?;
+            let x = x.values()?;
             let (dy, x): (&[f32], &[f32]) = (&dy, &x);
             for_pieces(&mut dx.values_mut()?, CHUNK, |index, out| {
                 let both = rows::piece(dy, index, CHUNK).iter().zip(rows::piece(x, index, CHUNK));
@@ -61,13 +62,16 @@ pub fn pair(a: &Tensor, b: &Tensor, function: Pair) -> Result<Tensor> {
     let unequal = || check::wrong(OPERATOR, "b", b, format!("the sizes of {}, or 1", a.shape()));
     let shape = broadcast(a.shape(), b.shape()).ok_or_else(unequal)?;
     let layout_of = |x: &Tensor| Layout::repeated(x.shape(), shape).ok_or_else(unequal);
-    let (of_a, of_b) = (layout_of(a)?, layout_of(b)?);
+    let of_a = layout_of(a)?;
+    let of_b = layout_of(b)?;
     let output = Tensor::empty(a.device(), shape, dtype, Request::new(Category::Activation, OPERATOR))?;
     match a.device().backend() {
         Backend::Meta => {}
         Backend::Cuda => cuda::pair(OPERATOR, (a, of_a), (b, of_b), &output, function)?,
         Backend::Cpu => {
-            let (a, b, sizes) = (a.values()?, b.values()?, sizes(shape));
+            let a = a.values()?;
+            let b = b.values()?;
+            let sizes = sizes(shape);
             let (a, b): (&[f32], &[f32]) = (&a, &b);
             for_pieces(&mut output.values_mut()?, CHUNK, |index, out| {
                 let mut left = out.iter_mut();

@@ -46,7 +46,9 @@ pub(super) fn maximum_backward(
     dx: &Tensor,
 ) -> Result<()> {
     let channels = shape.channels;
-    let (dy, x, y) = (dy.values()?, x.values()?, y.values()?);
+    let dy = dy.values()?;
+    let x = x.values()?;
+    let y = y.values()?;
     let (dy, x, y): (&[f32], &[f32], &[f32]) = (&dy, &x, &y);
     for_pixels(&mut dx.values_mut()?, shape.input, channels, |position, out| {
         let [image, row, column] = position;

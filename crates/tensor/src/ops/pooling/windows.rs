@@ -83,13 +83,15 @@ impl WindowShape {
     /// The elements along an axis of a window, without padding.
     pub(super) fn elements(&self, axis: usize, window: usize) -> Range<usize> {
         let start = window * self.windows.stride[axis];
-        let (padding, size) = (self.windows.padding[axis], self.windows.size[axis]);
+        let padding = self.windows.padding[axis];
+        let size = self.windows.size[axis];
         start.saturating_sub(padding)..(start + size).saturating_sub(padding).min(self.input[axis])
     }
 
     /// The windows along an axis that contain an element.
     pub(super) fn readers(&self, axis: usize, element: usize) -> Range<usize> {
-        let (stride, size) = (self.windows.stride[axis], self.windows.size[axis]);
+        let stride = self.windows.stride[axis];
+        let size = self.windows.size[axis];
         let at = element + self.windows.padding[axis];
         let first = if at < size { 0 } else { (at - size) / stride + 1 };
         first..self.output[axis].min(at / stride + 1)

@@ -52,7 +52,8 @@ pub(super) fn forward(
     } else {
         0.0
     };
-    let (mut values, mut slopes) = ([0.0; VALUES], Vec::with_capacity(all.len()));
+    let mut values = [0.0; VALUES];
+    let mut slopes = Vec::with_capacity(all.len());
     for pair in all.chunks_exact(2) {
         let [chosen, rejected] = [pair[0], pair[1]];
         let PairLoss { loss, slopes: own, rewards } = of_pair(objective, [chosen, rejected]);
@@ -67,11 +68,13 @@ pub(super) fn forward(
         slopes.extend(own.map(|slope| -slope * f64::from(scale) / count));
     }
     output.values.set(&values.map(|value| value as f32))?;
-    let (targets, answers) = (sequences.targets.read::<u32>()?, sequences.answers.read::<u32>()?);
+    let targets = sequences.targets.read::<u32>()?;
+    let answers = sequences.answers.read::<u32>()?;
     let time = targets.len() / answers.len();
     let mut weights = output.weights.values_mut()?;
     for (row, (weight, target)) in weights.iter_mut().zip(targets.iter()).enumerate() {
-        let (sequence, position) = (row / time, row % time);
+        let sequence = row / time;
+        let position = row % time;
         let own = if position >= answers[sequence] as usize { slopes[sequence] } else { 0.0 };
         let learns = if sequence.is_multiple_of(2) { of_target } else { 0.0 };
         *weight = if *target == IGNORED { 0.0 } else { (own + learns) as f32 };
@@ -82,11 +85,14 @@ pub(super) fn forward(
 /// Sums over the rows of every sequence, in their order.
 fn sums(sequences: Sequences, reference: Option<&Tensor>) -> Result<Vec<Sums>> {
     let Sequences { losses, targets, answers } = sequences;
-    let (losses, targets, answers) = (losses.values()?, targets.read::<u32>()?, answers.read::<u32>()?);
+    let losses = losses.values()?;
+    let targets = targets.read::<u32>()?;
+    let answers = answers.read::<u32>()?;
     let reference = reference.map(Tensor::values).transpose()?;
     let time = targets.len() / answers.len();
     let of_sequence = |(index, answer): (usize, &u32)| {
-        let (mut sums, mut score) = (Sums::default(), 0.0);
+        let mut sums = Sums::default();
+        let mut score = 0.0;
         let rows = index * time..(index + 1) * time;
         for (position, (loss, target)) in losses[rows.clone()].iter().zip(&targets[rows]).enumerate() {
             if *target == IGNORED {
@@ -116,7 +122,8 @@ fn sigmoid(x: f64) -> f64 {
 
 fn of_pair(objective: Objective, pair: [Sums; 2]) -> PairLoss {
     let (_, parameter, smoothing) = objective.parameters();
-    let (parameter, smoothing) = (f64::from(parameter), f64::from(smoothing));
+    let parameter = f64::from(parameter);
+    let smoothing = f64::from(smoothing);
     let gains = pair.map(|sums| f64::from(sums.score) - f64::from(sums.reference));
     match objective {
         Objective::Dpo { .. } => {

@@ -60,7 +60,8 @@ pub fn forward(
     }
     let learnt = Mean { scale: if divisor.is_some() { 1.0 } else { scale }, count: divisor };
     learnt.check(OPERATOR)?;
-    let (device, rows) = (sequences.losses.device(), sequences.losses.elements());
+    let device = sequences.losses.device();
+    let rows = sequences.losses.elements();
     let request = Request::new(Category::Activation, OPERATOR);
     let values = Tensor::empty(device, [VALUES], DType::F32, request)?;
     let weights = Tensor::empty(device, [rows], DType::F32, request)?;
@@ -83,7 +84,8 @@ fn check(operator: &'static str, sequences: Sequences) -> Result<usize> {
     check::dtype(operator, "targets", targets, DType::U32)?;
     check::dtype(operator, "answers", answers, DType::U32)?;
     check::not_empty(operator, "answers", answers)?;
-    let (rows, count) = (targets.elements(), answers.elements());
+    let rows = targets.elements();
+    let count = answers.elements();
     check::elements(operator, "losses", losses, rows)?;
     if rows == 0 || !rows.is_multiple_of(count) {
         return Err(check::wrong(operator, "targets", targets, format!("rows of {count} sequences")));

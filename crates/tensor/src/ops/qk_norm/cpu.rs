@@ -75,7 +75,9 @@ impl Rows<'_> {
     }
 
     pub(super) fn forward(&self, epsilon: f32, output: &mut [f32], rstd: &mut [f32]) {
-        let (columns, normed, per_run) = (self.heads.packed_columns(), self.normed(), self.per_run());
+        let columns = self.heads.packed_columns();
+        let normed = self.normed();
+        let per_run = self.per_run();
         let tasks = output.chunks_mut(per_run * columns).zip(rstd.chunks_mut(per_run * normed)).enumerate();
         for_tasks(tasks.collect(), |(run, (output, rstd)): (usize, (&mut [f32], &mut [f32]))| {
             simd(
@@ -104,7 +106,8 @@ impl Rows<'_> {
 
     /// Replaces `gradient`, the output's gradient, by the input's.
     pub(super) fn backward(&self, rstd: &[f32], gradient: &mut [f32], sums: &mut [f32]) {
-        let (columns, per_run) = (self.heads.packed_columns(), self.per_run());
+        let columns = self.heads.packed_columns();
+        let per_run = self.per_run();
         let mut pieces = gradient.chunks_mut(per_run * columns);
         let tasks = sums.chunks_mut(2 * self.heads.width).map(|sums| (sums, pieces.next()));
         for_tasks(

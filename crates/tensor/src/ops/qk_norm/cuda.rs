@@ -32,7 +32,8 @@ struct Lanes {
 
 impl Lanes {
     fn of(operator: &'static str, qkv: &Tensor, width: usize, tensors: &[&Tensor]) -> Result<Self> {
-        let (half, lanes) = (width / 2, gpu::lanes(qkv.dtype()));
+        let half = width / 2;
+        let lanes = gpu::lanes(qkv.dtype());
         let vector = half.is_multiple_of(lanes) && half / lanes <= WARP && gpu::aligned(tensors);
         if !vector && width > WIDEST {
             return Err(check::wrong(operator, "qkv", qkv, format!("heads of at most {WIDEST} columns")));
@@ -52,7 +53,8 @@ pub(super) fn forward(
     result: &Output,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
-    let (rows, time) = (qkv.shape().rows(), qkv.shape().dims()[1]);
+    let rows = qkv.shape().rows();
+    let time = qkv.shape().dims()[1];
     let Weights { query, key } = weights;
     let lanes = Lanes::of(operator, qkv, heads.width, &[qkv, query, key, angles.table, &result.output])?;
     let launch = kernel(qkv.device(), "forward", qkv.dtype()).read(qkv).read(query).read(key);
@@ -78,7 +80,8 @@ pub(super) fn backward_input(
     sums: &Tensor,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
-    let (rows, time) = (qkv.shape().rows(), qkv.shape().dims()[1]);
+    let rows = qkv.shape().rows();
+    let time = qkv.shape().dims()[1];
     let Weights { query, key } = weights;
     let lanes = Lanes::of(operator, qkv, heads.width, &[qkv, query, key, angles.table, gradient])?;
     let launch = kernel(qkv.device(), "backward", qkv.dtype()).read(gradient).read(qkv);
@@ -97,7 +100,8 @@ pub(super) fn backward_weight(
     sums: &Tensor,
     targets: [&GradientTarget; 2],
 ) -> Result<()> {
-    let (runs, width) = (sums.shape().rows(), sums.shape().columns() / 2);
+    let runs = sums.shape().rows();
+    let width = sums.shape().columns() / 2;
     let cut = Cut::of_sums(operator, runs, width)?;
     for (part, target) in targets.into_iter().enumerate() {
         columns::finish(&FAMILY, sums, part * width * DType::F32.bytes(), &cut, 2 * cut.width, target)?;

@@ -30,7 +30,8 @@ pub fn forward(
 ) -> Result<Output> {
     const OPERATOR: &str = "qk_norm.forward";
     check_operands(OPERATOR, qkv, heads, weights, angles)?;
-    let (rows, normed) = (qkv.shape().rows(), heads.query + heads.key_value);
+    let rows = qkv.shape().rows();
+    let normed = heads.query + heads.key_value;
     let request = Request::new(Category::Activation, OPERATOR);
     let output = qkv.like(qkv.dtype(), request)?;
     let result = Output { output, rstd: Tensor::empty(qkv.device(), [rows, normed], DType::F32, request)? };
@@ -38,7 +39,8 @@ pub fn forward(
         Backend::Meta => {}
         Backend::Cpu => {
             let operands = cpu::Operands::read(qkv, heads, weights, angles)?;
-            let (mut output, mut rstd) = (result.output.values_mut()?, result.rstd.values_mut()?);
+            let mut output = result.output.values_mut()?;
+            let mut rstd = result.rstd.values_mut()?;
             operands.rows(OPERATOR)?.forward(epsilon, &mut output, &mut rstd);
         }
         Backend::Cuda => cuda::forward(OPERATOR, qkv, heads, weights, angles, epsilon, &result)?,

@@ -114,7 +114,8 @@ fn copy(operator: &'static str, sizes: Sizes, x: (&Tensor, Layout), out: (&Tenso
         Backend::Meta => Ok(()),
         Backend::Cuda => cuda::copy(operator, sizes, x, out),
         Backend::Cpu => {
-            let (values, mut target) = (x.0.values()?, out.0.values_mut()?);
+            let values = x.0.values()?;
+            let mut target = out.0.values_mut()?;
             let count: usize = sizes.iter().product();
             let mut held = Vec::with_capacity(CHUNK.min(count));
             for first in (0..count).step_by(CHUNK) {

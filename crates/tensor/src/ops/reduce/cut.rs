@@ -27,7 +27,8 @@ impl Cut {
     /// No such dimension, or one without elements.
     pub(super) fn of(operator: &'static str, x: &Tensor, axis: usize) -> Result<(Self, Shape)> {
         let dims = x.shape();
-        let (dims, missing) = (dims.dims(), || check::wrong(operator, "x", x, format!("a dimension {axis}")));
+        let dims = dims.dims();
+        let missing = || check::wrong(operator, "x", x, format!("a dimension {axis}"));
         let count = dims.get(axis).copied().filter(|count| *count > 0).ok_or_else(missing)?;
         let shape = x.shape().with(axis, 1).ok_or_else(missing)?;
         let inner = dims[axis + 1..].iter().product();

@@ -55,7 +55,9 @@ pub fn backward_maximum(dy: &Tensor, x: &Tensor, y: &Tensor, axis: usize) -> Res
         Backend::Meta => {}
         Backend::Cuda => cuda::backward_maximum(OPERATOR, [dy, x, y], &dx, cut)?,
         Backend::Cpu => {
-            let (dy, x, y) = (dy.values()?, x.values()?, y.values()?);
+            let dy = dy.values()?;
+            let x = x.values()?;
+            let y = y.values()?;
             let mut dx = dx.values_mut()?;
             dx.fill(0.0);
             for result in 0..cut.results {

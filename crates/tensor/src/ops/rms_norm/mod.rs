@@ -57,7 +57,8 @@ fn normalise(
         Backend::Meta => {}
         Backend::Cpu => {
             let x = row_norm::sum_on_host(x, residual)?.values()?;
-            let (mut output, mut rstd) = (result.output.values_mut()?, result.rstd.values_mut()?);
+            let mut output = result.output.values_mut()?;
+            let mut rstd = result.rstd.values_mut()?;
             let outputs = Outputs { output: &mut output, statistics: [&mut rstd] };
             cpu::forward(&x, &weight.values()?, settings.epsilon, outputs);
         }
@@ -84,7 +85,8 @@ pub fn backward_input(
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let (x, rstd) = (x.values()?, rstd.values()?);
+            let x = x.values()?;
+            let rstd = rstd.values()?;
             let dsum = dsum.map(Tensor::values).transpose()?;
             let saved = cpu::Saved { x: &x, rstd: &rstd };
             cpu::backward_input(
@@ -107,13 +109,16 @@ pub fn backward_weight(dy: &Tensor, x: &Tensor, rstd: &Tensor, weight: &Gradient
     check::not_empty(OPERATOR, "x", x)?;
     check_saved(OPERATOR, dy, x, &[("rstd", rstd)])?;
     check::targets(OPERATOR, x.dtype(), &[("weight", weight)])?;
-    let (rows, width) = (x.shape().rows(), x.shape().columns());
+    let rows = x.shape().rows();
+    let width = x.shape().columns();
     check::shape(OPERATOR, "weight", &weight.tensor, [width])?;
     let workspace = Tensor::workspace(x.device(), OPERATOR, columns::workspace::bytes(rows, width))?;
     match x.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let (dy, x, rstd) = (dy.values()?, x.values()?, rstd.values()?);
+            let dy = dy.values()?;
+            let x = x.values()?;
+            let rstd = rstd.values()?;
             let saved = cpu::Saved { x: &x, rstd: &rstd };
             cpu::backward_weight(&dy, saved, &mut weight.tensor.values_mut()?, weight.accumulate);
         }

@@ -51,7 +51,8 @@ pub(in crate::ops) fn check_angles(operator: &'static str, x: &Tensor, angles: A
     check::rank(operator, "x", x, 3)?;
     check::rank(operator, "table", angles.table, 2)?;
     check::f32s(operator, &[("table", angles.table)])?;
-    let (context, width) = (angles.table.shape().rows(), angles.table.shape().columns());
+    let context = angles.table.shape().rows();
+    let width = angles.table.shape().columns();
     let [batch, time] = [x.shape().dims()[0], x.shape().dims()[1]];
     if time > context || !width.is_multiple_of(2) {
         return Err(check::wrong(operator, "table", angles.table, format!("[{time} or more, even]")));

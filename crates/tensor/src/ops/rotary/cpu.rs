@@ -58,7 +58,9 @@ pub(in crate::ops) fn rotate_head(head: &mut [f32], (cosines, sines): (&[f32], &
         Turn::Back => -1.0,
     };
     for (((low, high), cosine), sine) in low.iter_mut().zip(high).zip(cosines).zip(sines) {
-        let (a, b, sine) = (*low, *high, sign * sine);
+        let a = *low;
+        let b = *high;
+        let sine = sign * sine;
         *low = a.mul_add(*cosine, -(b * sine));
         *high = b.mul_add(*cosine, a * sine);
     }

@@ -21,11 +21,14 @@ pub(super) fn rotate(
     turn: Turn,
 ) -> Result<()> {
     let width = angles.table.shape().columns();
-    let (rows, columns, lanes) = (x.shape().rows(), x.shape().columns(), gpu::lanes(x.dtype()));
+    let rows = x.shape().rows();
+    let columns = x.shape().columns();
+    let lanes = gpu::lanes(x.dtype());
     let head_width = angles.head_width();
     let whole = [width / 2, head_width, columns].iter().all(|size| size.is_multiple_of(lanes));
     let vector = whole && gpu::aligned(&[x, angles.table]);
-    let (items, each) = (rows * heads * (width / 2), if vector { lanes } else { 1 });
+    let items = rows * heads * (width / 2);
+    let each = if vector { lanes } else { 1 };
     let items = items / each;
     let rest = if x.maxima().is_some() { (columns - heads * head_width) / each } else { 0 };
     let name = match turn {

@@ -18,11 +18,14 @@ pub(super) fn forward(
     tokens: Option<&TokenRows>,
     routes: &Routes,
 ) -> Result<()> {
-    let (experts, chosen) = (routing.experts, routing.per_token);
+    let experts = routing.experts;
+    let chosen = routing.per_token;
     let correction = correction.map(Tensor::read::<f32>).transpose()?;
-    let (logits, correction) = (logits.read::<f32>()?, correction.as_deref());
+    let logits = logits.read::<f32>()?;
+    let correction = correction.as_deref();
     let logits: &[f32] = &logits;
-    let (mut weights, mut choices) = (routes.weights.write::<f32>()?, routes.choices.write::<u32>()?);
+    let mut weights = routes.weights.write::<f32>()?;
+    let mut choices = routes.choices.write::<u32>()?;
     let per_task = rows::per_task(experts);
     let tasks = weights.chunks_mut(per_task * chosen).zip(choices.chunks_mut(per_task * chosen));
     for_tasks(
@@ -40,7 +43,8 @@ pub(super) fn forward(
     drop(weights);
     order(&choices, routing.alignment, routes)?;
     if let (Some(TokenRows { mask, .. }), Some(counts)) = (tokens, &routes.token_counts) {
-        let (mask, mut counts) = (mask.read::<u32>()?, counts.write::<u32>()?);
+        let mask = mask.read::<u32>()?;
+        let mut counts = counts.write::<u32>()?;
         counts.fill(0);
         for (choices, _) in choices.chunks_exact(chosen).zip(mask.iter()).filter(|(_, mask)| **mask != 0) {
             choices.iter().for_each(|expert| counts[*expert as usize] += 1);
@@ -49,7 +53,8 @@ pub(super) fn forward(
     }
     let Some(loads) = loads else { return Ok(()) };
     let counts = routes.token_counts.as_ref().unwrap_or(&routes.counts);
-    let (mut loads, counts) = (loads.write::<u32>()?, counts.read::<u32>()?);
+    let mut loads = loads.write::<u32>()?;
+    let counts = counts.read::<u32>()?;
     loads.iter_mut().zip(counts.iter()).for_each(|(load, count)| *load += count);
     Ok(())
 }
@@ -100,7 +105,8 @@ fn largest(count: usize, value: impl Fn(usize) -> f32, indices: &mut [u32]) {
         let taken = &indices[..number];
         let free = (0..count).filter(|index| !taken.contains(&(*index as u32)));
         let best = free.reduce(|best, next| {
-            let (own, other) = (value(best), value(next));
+            let own = value(best);
+            let other = value(next);
             if other > own || own.is_nan() && !other.is_nan() { next } else { best }
         });
         indices[number] = best.unwrap_or(0) as u32;
@@ -115,7 +121,8 @@ fn weigh(scores: &[f32], choices: &[u32], routing: &Routing, weights: &mut [f32]
 }
 
 fn order(choices: &[u32], alignment: usize, routes: &Routes) -> Result<()> {
-    let (mut offsets, mut counts) = (routes.offsets.write::<u32>()?, routes.counts.write::<u32>()?);
+    let mut offsets = routes.offsets.write::<u32>()?;
+    let mut counts = routes.counts.write::<u32>()?;
     counts.fill(0);
     choices.iter().for_each(|expert| counts[*expert as usize] += 1);
     let mut first = 0;
@@ -127,7 +134,8 @@ fn order(choices: &[u32], alignment: usize, routes: &Routes) -> Result<()> {
         *end = routes.slots() as u32;
     }
     let mut next = offsets.to_vec();
-    let (mut slots, mut sources) = (routes.slots.write::<u32>()?, routes.sources.write::<u32>()?);
+    let mut slots = routes.slots.write::<u32>()?;
+    let mut sources = routes.sources.write::<u32>()?;
     sources.fill(NONE);
     for (index, (expert, slot)) in choices.iter().zip(slots.iter_mut()).enumerate() {
         let own = &mut next[*expert as usize];
@@ -144,7 +152,8 @@ pub(super) fn backward(
     (routing, balancing): (&Routing, Balancing<'_>),
     gradient: &Tensor,
 ) -> Result<()> {
-    let (experts, chosen) = (routing.experts, routing.per_token);
+    let experts = routing.experts;
+    let chosen = routing.per_token;
     let Balancing { factors, loss_scale, tokens } = balancing;
     let counts = routes.token_counts.as_ref().unwrap_or(&routes.counts).read::<u32>()?;
     let mask = tokens.map(|tokens| tokens.mask.read::<u32>()).transpose()?;
@@ -160,9 +169,12 @@ pub(super) fn backward(
     let of_load = counts[..experts].iter().map(|count| factor * (*count as f32 / all));
     let of_load: Option<Vec<f32>> = (balance.load != 0.0).then(|| of_load.collect());
     let of_logits = balance.logits * 2.0 / rows;
-    let (dw, logits, choices) = (dw.read::<f32>()?, logits.read::<f32>()?, routes.choices.read::<u32>()?);
+    let dw = dw.read::<f32>()?;
+    let logits = logits.read::<f32>()?;
+    let choices = routes.choices.read::<u32>()?;
     let (dw, logits, choices): (&[f32], &[f32], &[u32]) = (&dw, &logits, &choices);
-    let (of_load, per_task) = (of_load.as_deref(), rows::per_task(experts));
+    let of_load = of_load.as_deref();
+    let per_task = rows::per_task(experts);
     for_pieces(&mut gradient.write::<f32>()?, per_task * experts, |index, gradient| {
         let logits = rows::piece(logits, index, per_task * experts).chunks_exact(experts);
         let dw = rows::piece(dw, index, per_task * chosen).chunks_exact(chosen);

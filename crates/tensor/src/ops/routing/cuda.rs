@@ -30,7 +30,8 @@ pub(super) fn forward(
     let word = |size| gpu::word(operator, size);
     let [rows, experts, chosen] = [word(routes.rows())?, word(routing.experts)?, word(routing.per_token)?];
     let [groups, open] = [word(routing.groups)?, word(routing.groups_per_token)?];
-    let (device, total) = (logits.device(), word(routes.choices.elements())?);
+    let device = logits.device();
+    let total = word(routes.choices.elements())?;
     if total == 0 {
         return Ok(());
     }
@@ -78,7 +79,8 @@ pub(super) fn backward(
         return Ok(());
     }
     let Balancing { factors, loss_scale, tokens } = balancing;
-    let (of_rows, of_choices) = (routes.rows() as f32, routes.choices.elements() as f32);
+    let of_rows = routes.rows() as f32;
+    let of_choices = routes.choices.elements() as f32;
     let launch = logits.device().kernel(Function::new(&FAMILY, "logits_gradient"));
     let launch = launch.read(dw).read(logits).read(&routes.choices);
     let counts = routes.token_counts.as_ref().unwrap_or(&routes.counts);

@@ -15,7 +15,8 @@ pub fn sum_loads(counts: &Tensor, sums: &Tensor) -> Result<()> {
     match counts.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => {
-            let (counts, mut sums) = (counts.read::<u32>()?, sums.write::<u32>()?);
+            let counts = counts.read::<u32>()?;
+            let mut sums = sums.write::<u32>()?;
             sums.fill(0);
             for counts in counts.chunks_exact(sums.len()) {
                 sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum = sum.saturating_add(*count));
@@ -36,8 +37,10 @@ pub fn move_correction(correction: &Tensor, loads: &Tensor, rate: f32) -> Result
     match loads.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => {
-            let (loads, mut correction) = (loads.read::<u32>()?, correction.write::<f32>()?);
-            let (sum, experts) = (loads.iter().copied().map(u64::from).sum::<u64>(), loads.len() as u64);
+            let loads = loads.read::<u32>()?;
+            let mut correction = correction.write::<f32>()?;
+            let sum = loads.iter().copied().map(u64::from).sum::<u64>();
+            let experts = loads.len() as u64;
             for (correction, load) in correction.iter_mut().zip(loads.iter()) {
                 *correction += match (u64::from(*load) * experts).cmp(&sum) {
                     std::cmp::Ordering::Less => rate,

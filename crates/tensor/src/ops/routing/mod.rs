@@ -41,7 +41,8 @@ pub fn forward(
         }
     }
     check_tokens(OPERATOR, tokens, rows)?;
-    let (device, choices) = (logits.device(), [rows, routing.per_token]);
+    let device = logits.device();
+    let choices = [rows, routing.per_token];
     let request = Request::new(Category::Activation, OPERATOR);
     let new = |shape: crate::Shape, dtype| Tensor::empty(device, shape, dtype, request);
     let routes = Routes {

@@ -95,7 +95,8 @@ pub(in crate::ops) fn backward_weight<N: Fn(f32) -> f32>(
         #[inline(always)]
         |row, columns, sum| {
             let normalised = normalised(row);
-            let (dy, x) = (&dy[row * width..][columns.clone()], &x[row * width..][columns]);
+            let dy = &dy[row * width..][columns.clone()];
+            let x = &x[row * width..][columns];
             for ((sum, dy), x) in sum.iter_mut().zip(dy).zip(x) {
                 *sum += dy * normalised(*x);
             }

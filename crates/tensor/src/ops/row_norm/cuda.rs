@@ -104,7 +104,8 @@ impl BackwardWeight<'_> {
 
 /// Adds the numbers of rows and columns to a launch.
 fn add_sizes<'a>(operator: &'static str, launch: Launch<'a>, x: &Tensor) -> Result<Launch<'a>> {
-    let (rows, width) = (x.shape().rows(), x.shape().columns());
+    let rows = x.shape().rows();
+    let width = x.shape().columns();
     Ok(launch.u32(gpu::word(operator, rows)?).u32(gpu::word(operator, width)?))
 }
 

@@ -53,7 +53,8 @@ pub(super) fn losses_and_gradient<T: Float>(
                 || {
                     let (loss, largest, total) = loss(&row, *target, smoothing);
                     *partial += loss;
-                    let (factor, rest) = (weight / total, weight * smoothing / classes as f32);
+                    let factor = weight / total;
+                    let rest = weight * smoothing / classes as f32;
                     row.iter_mut().for_each(|x| *x = exp(*x - largest) * factor - rest);
                 },
             );

@@ -40,8 +40,10 @@ pub(super) fn forward(
     workspace: &Tensor,
     loss: &Tensor,
 ) -> Result<()> {
-    let (device, dtype) = (scores.device(), scores.dtype());
-    let (rows, classes) = (scores.shape().rows(), scores.shape().columns());
+    let device = scores.device();
+    let dtype = scores.dtype();
+    let rows = scores.shape().rows();
+    let classes = scores.shape().columns();
     let [rows, each] = [gpu::word(operator, rows)?, gpu::word(operator, call.each)?];
     let counted = match call.mean.count {
         Some(count) => count,

@@ -35,7 +35,8 @@ pub fn forward(
     check::dtype(OPERATOR, "targets", targets, DType::U32)?;
     check::not_empty(OPERATOR, "logits", &logits)?;
     mean.check(OPERATOR)?;
-    let (rows, classes) = (logits.shape().rows(), logits.shape().columns());
+    let rows = logits.shape().rows();
+    let classes = logits.shape().columns();
     let each = if is_mixed(targets, rows) { MIXED } else { 1 };
     if targets.elements() != each * rows {
         let expected = format!("{rows} or {MIXED} · {rows} elements");

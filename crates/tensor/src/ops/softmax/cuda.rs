@@ -20,7 +20,8 @@ pub(super) fn backward(operator: &'static str, dy: &Tensor, y: &Tensor, dx: &Ten
 }
 
 fn launch(operator: &'static str, name: &'static str, read: &[&Tensor], write: &Tensor) -> Result<()> {
-    let (rows, columns) = (write.shape().rows(), write.shape().columns());
+    let rows = write.shape().rows();
+    let columns = write.shape().columns();
     let launch = write.device().kernel(Function::new(&FAMILY, name).of(write.dtype()));
     let launch = read.iter().fold(launch, |launch, operand| launch.read(*operand));
     let launch = launch.write(write).u64(rows as u64).u64(columns as u64);

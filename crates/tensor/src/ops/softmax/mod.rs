@@ -22,7 +22,8 @@ pub fn forward(x: &Tensor) -> Result<Tensor> {
         Backend::Meta => {}
         Backend::Cuda => cuda::forward(OPERATOR, x, &y)?,
         Backend::Cpu => {
-            let (columns, x) = (x.shape().columns(), x.values()?);
+            let columns = x.shape().columns();
+            let x = x.values()?;
             let (x, per_task): (&[f32], _) = (&x, rows::per_task(columns) * columns);
             for_pieces(&mut y.values_mut()?, per_task, |index, y| {
                 let x = rows::piece(x, index, per_task);
@@ -51,11 +52,14 @@ pub fn backward(dy: &Tensor, y: &Tensor) -> Result<Tensor> {
         Backend::Meta => {}
         Backend::Cuda => cuda::backward(OPERATOR, dy, y, &dx)?,
         Backend::Cpu => {
-            let (columns, dy, y) = (dy.shape().columns(), dy.values()?, y.values()?);
+            let columns = dy.shape().columns();
+            let dy = dy.values()?;
+            let y = y.values()?;
             let (dy, y): (&[f32], &[f32]) = (&dy, &y);
             let per_task = rows::per_task(columns) * columns;
             for_pieces(&mut dx.values_mut()?, per_task, |index, dx| {
-                let (dy, y) = (rows::piece(dy, index, per_task), rows::piece(y, index, per_task));
+                let dy = rows::piece(dy, index, per_task);
+                let y = rows::piece(y, index, per_task);
                 simd(|| {
                     let operands = dy.chunks_exact(columns).zip(y.chunks_exact(columns));
                     for (dx, (dy, y)) in dx.chunks_exact_mut(columns).zip(operands) {

@@ -55,7 +55,8 @@ impl SumTree {
     /// Returns the order for parts that are subtrees of the tree over `leaves` leaves, from left to right;
     /// `None` if they do not cover the leaves.
     pub fn of(leaves: usize, parts: impl IntoIterator<Item = Range<usize>>) -> Option<Self> {
-        let (mut all, mut next) = (Vec::new(), 0);
+        let mut all = Vec::new();
+        let mut next = 0;
         for part in parts {
             if part.start != next || subtrees(leaves, part.clone()).ne([part.clone()]) {
                 return None;

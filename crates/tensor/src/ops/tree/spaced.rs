@@ -47,7 +47,8 @@ struct Spacing {
 /// Adds `parts` into `target` in one launch. Returns false if they are too many or do not lie at equal
 /// distances.
 pub(super) fn add(target: &Tensor, parts: &[Tensor], tree: &SumTree, stream: StreamKind) -> Result<bool> {
-    let (dtype, elements) = (target.dtype(), target.elements());
+    let dtype = target.dtype();
+    let elements = target.elements();
     let fits = parts.len() <= MOST_PARTS && tree.depth() <= MOST_DEPTH && check::DTYPES.contains(&dtype);
     let Some(Spacing { anchor, stride, elsewhere }) = spacing(parts).filter(|_| fits) else {
         return Ok(false);

@@ -57,7 +57,8 @@ fn worker(text: &str, sets: &[&str], captures: bool) -> Worker {
 
 /// Returns the figures of a step or validation, and the digest of its allocations and frees.
 fn figures(worker: &mut Worker) -> (String, u64, RankStep) {
-    let (traffic, calls) = (worker.engine.groups.traffic(), worker.device().stream_calls());
+    let traffic = worker.engine.groups.traffic();
+    let calls = worker.device().stream_calls();
     let (digest, events, statistics) = worker.device().with_allocator(|allocator| {
         let events = allocator.events().len();
         (allocator.take_digest(), events, allocator.statistics().clone())
@@ -90,7 +91,8 @@ fn replayed_steps_of_ranks_make_their_calls() {
 fn an_abandoned_capture_counts_no_flops() {
     let mut worker = worker(GPT, &[], false);
     worker.step(0).unwrap();
-    let (device, before) = (worker.device().clone(), worker.device().flops());
+    let device = worker.device().clone();
+    let before = worker.device().flops();
     let recorder = worker.engine.recorder.clone();
     recorder.start().unwrap();
     worker.step(1).unwrap();

@@ -136,7 +136,8 @@ fn routed(config: &FolderConfig, _: &super::family::FolderFamily) -> Result<Keys
     let count = |name: &str, absent: usize| Ok::<_, String>(config.optional_count(name)?.unwrap_or(absent));
     let whole = |name: &str| Ok::<_, String>(config.number(name)?.map(|number| number as usize));
     let width = config.count("moe_intermediate_size")?;
-    let (layers, dense) = (config.count("num_hidden_layers")?, whole("first_k_dense_replace")?.unwrap_or(1));
+    let layers = config.count("num_hidden_layers")?;
+    let dense = whole("first_k_dense_replace")?.unwrap_or(1);
     let listed: Vec<usize> = (0..layers).map(|layer| usize::from(layer >= dense)).collect();
     let shared = whole("n_shared_experts")?.unwrap_or(1);
     Ok(vec![
@@ -182,7 +183,8 @@ pub(super) fn tensors(layer: &str, sizes: &LlamaSizes, layout: ExpertLayout) -> 
         let name = format!("{router}.e_score_correction_bias");
         tensors.push(whole(name, format!("{ours}.router.correction"), &[experts]));
     }
-    let (theirs, ours) = (format!("{layer}.{}.experts", layout.module), format!("{ours}.experts"));
+    let theirs = format!("{layer}.{}.experts", layout.module);
+    let ours = format!("{ours}.experts");
     match layout.parts {
         Some(parts) => {
             (0..experts).for_each(|expert| tensors.extend(of_expert((&theirs, &ours), sizes, parts, expert)));
@@ -199,7 +201,8 @@ fn of_expert(
     parts: [&str; 3],
     expert: usize,
 ) -> [FolderTensor; 3] {
-    let (hidden, width) = (sizes.expert_width, sizes.width);
+    let hidden = sizes.expert_width;
+    let width = sizes.width;
     let of = |part: &str, layer: &str, first_row: usize, shape: [usize; 2]| FolderTensor {
         first_row,
         ..FolderTensor::whole(

@@ -109,7 +109,8 @@ impl FolderFamily {
             let part = |name: &str, absent| Ok::<_, String>(config.optional_count(name)?.unwrap_or(absent));
             return Ok(part("qk_nope_head_dim", PLAIN)? + part("qk_rope_head_dim", ROTATED)?);
         }
-        let (heads, width) = (config.count("num_attention_heads")?, config.count("hidden_size")?);
+        let heads = config.count("num_attention_heads")?;
+        let width = config.count("hidden_size")?;
         let own = config.optional_count("head_dim")?.or(self.absent.head_width);
         Ok(own.unwrap_or((width / heads).max(1)))
     }

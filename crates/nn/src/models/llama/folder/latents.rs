@@ -33,7 +33,8 @@ pub(super) const LATENTS: FolderOption = FolderOption {
         ])
     },
     write: |sizes| {
-        let (rotated, queries) = (sizes.rotated(), sizes.query_latent_width);
+        let rotated = sizes.rotated();
+        let queries = sizes.query_latent_width;
         vec![
             ("head_dim", json!(rotated)),
             ("kv_lora_rank", json!(sizes.latent_width)),
@@ -57,7 +58,8 @@ pub(super) const LATENT_ROPE: FolderOption = FolderOption {
         if let Some(part) = scaling.number("partial_rotary_factor")?.filter(|part| *part != 1.0) {
             return Err(format!("partial_rotary_factor = {part} is not supported; supported: 1"));
         }
-        let (all, factor) = (scaling.number("mscale_all_dim")?.unwrap_or(0.0), scaling.number("factor")?);
+        let all = scaling.number("mscale_all_dim")?.unwrap_or(0.0);
+        let factor = scaling.number("factor")?;
         if let Some(factor) = factor.filter(|_| all != 0.0) {
             let head = family.head_width(config)? as f64;
             keys.push((LlamaSizes::attention_scale, score_factor(head, all, factor).into()));
@@ -83,7 +85,8 @@ fn score_factor(width: f64, all_dim: f64, factor: f64) -> f64 {
 
 /// The `mscale_all_dim` that gives the model's factor of scores; `None` for the usual factor.
 fn all_dim(sizes: &LlamaSizes) -> Option<f64> {
-    let (scale, width) = (sizes.attention_scale, sizes.head_width as f64);
+    let scale = sizes.attention_scale;
+    let width = sizes.head_width as f64;
     let growth = (scale * width.sqrt()).sqrt();
     (scale > 0.0 && sizes.rope_factor > 1.0).then(|| (growth - 1.0) / (0.1 * libm::log(sizes.rope_factor)))
 }

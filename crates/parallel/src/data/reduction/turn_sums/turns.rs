@@ -67,7 +67,8 @@ impl Turns {
 
     /// The fewest subtrees that cover a round's lanes, in order.
     pub(super) fn subtrees(&self, round: usize) -> impl Iterator<Item = Subtree> {
-        let (all, first) = (self.all, self.run.start);
+        let all = self.all;
+        let first = self.run.start;
         subtrees(all, self.lanes_of_round(round)).map(move |run| {
             let set = subtrees(all, first..run.start).count();
             Subtree { set, joins: joins(all, first, run.clone()).into(), run }

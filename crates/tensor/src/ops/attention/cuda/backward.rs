@@ -150,7 +150,8 @@ impl<'a> Backward<'a> {
     }
 
     fn half(&self, owner: Owner, half: Half) -> Result<()> {
-        let (call, block) = (&self.call, half.backward());
+        let call = &self.call;
+        let block = half.backward();
         let launch = self.kernel(owner, call.kernel(half.family, half.variant, owner.name()));
         let launch = call.layout(launch.read(self.operands.workspace).u32(call.time));
         let launch = launch.f32(call.geometry.scale()).u32(u32::from(call.aligned));

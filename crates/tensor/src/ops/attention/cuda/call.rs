@@ -106,12 +106,14 @@ impl<'a> Call<'a> {
     ) -> Result<Self> {
         let word = |size| gpu::word(operator, size);
         let Geometry { batch, time, first, keys, heads, settings, parts, .. } = geometry;
-        let (device, dtype) = (qkv.arrays()[0].device(), qkv.arrays()[0].dtype());
+        let device = qkv.arrays()[0].device();
+        let dtype = qkv.arrays()[0].dtype();
         let aligned = qkv.arrays().iter().all(|array| gpu::aligned(&[array])) && gpu::aligned(tensors);
         let window = settings.window.filter(|window| *window < geometry.end());
         // The Hopper kernels support no mask but the causal one, and windows or dropout, no cap and no sinks;
         // of a piece of a sequence no window and no dropout, and only whole tiles before it.
-        let (capped, sinks) = (settings.soft_cap.is_some(), masks.sinks.is_some());
+        let capped = settings.soft_cap.is_some();
+        let sinks = masks.sinks.is_some();
         let general = capped || !geometry.is_whole();
         let pairs = match (geometry.is_whole(), window.is_some(), masks.dropout.is_some()) {
             (true, false, false) => Some(Pairs::Causal),
@@ -154,7 +156,8 @@ impl<'a> Call<'a> {
     /// Queries, keys and values, or their gradients, each from its first element on.
     pub(super) fn regions<'b>(&self, arrays: &'b Qkv<Tensor>) -> [Region<'b>; 3] {
         self.geometry.parts.map(|part| {
-            let (whole, start) = (arrays.arrays()[part.array].region(), part.first * self.dtype.bytes());
+            let whole = arrays.arrays()[part.array].region();
+            let start = part.first * self.dtype.bytes();
             whole.part(start, whole.bytes - start)
         })
     }

@@ -192,7 +192,8 @@ pub(super) const fn in_f16<const N: usize, const M: usize>(macros: &[Macro; N]) 
 
 pub(super) const fn appended<const N: usize, const M: usize>(macros: &[Macro; N], last: Macro) -> [Macro; M] {
     assert!(M == N + 1);
-    let (mut all, mut index) = ([last; M], 0);
+    let mut all = [last; M];
+    let mut index = 0;
     while index < N {
         all[index] = macros[index];
         index += 1;

@@ -21,7 +21,8 @@ pub(crate) fn forward(
     logsumexp: &Tensor,
 ) -> Result<()> {
     let call = Call::new(operator, geometry, qkv, masks, &[output])?;
-    let (width, scale) = (call.width, geometry.scale());
+    let width = call.width;
+    let scale = geometry.scale();
     let bytes = array_bytes(qkv) + gpu::bytes(&[output, logsumexp]);
     let kernel = |family, variant, name| {
         let launch = call.kernel(family, variant, name).write(output).write(logsumexp);

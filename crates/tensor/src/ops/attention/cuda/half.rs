@@ -62,7 +62,8 @@ impl Half {
             return Some(Half { family: &FAMILY, variant, padded: true, columns, wide: None });
         }
         let index = WIDE.iter().position(fits)?;
-        let (variant, columns) = (index + in_f16(dtype, WIDE.len()), WIDE[index].width);
+        let variant = index + in_f16(dtype, WIDE.len());
+        let columns = WIDE[index].width;
         let wide = Some(if large { LARGE } else { SMALL });
         Some(Half { family: &FAMILY_WIDE, variant, padded: true, columns, wide })
     }
@@ -79,7 +80,8 @@ impl Half {
             return Some(Half { family: &FAMILY, variant, padded: true, columns: VALUES_WIDTH, wide: None });
         }
         let columns = WIDE[WIDE.len() - 1].width;
-        let (variant, wide) = (2 * WIDE.len() + in_f16(dtype, 1), Some(if large { LARGE } else { SMALL }));
+        let variant = 2 * WIDE.len() + in_f16(dtype, 1);
+        let wide = Some(if large { LARGE } else { SMALL });
         let fits = widest <= columns as usize;
         fits.then_some(Half { family: &FAMILY_WIDE, variant, padded: true, columns, wide })
     }

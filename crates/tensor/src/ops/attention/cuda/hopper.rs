@@ -227,7 +227,8 @@ pub(super) fn backward(width: usize, dtype: DType, pairs: Pairs) -> Option<Hoppe
         }
         None => return None,
     };
-    let (rows, bytes) = (CONSUMER_ROWS * tiles, hopper_row_bytes(sizes.width));
+    let rows = CONSUMER_ROWS * tiles;
+    let bytes = hopper_row_bytes(sizes.width);
     let own = 2 * rows * bytes + (8 * rows).next_multiple_of(1024);
     let shared = sizes.own_tiles * own + sizes.stages * (2 * COLUMNS * bytes + 1024) + exchange + 2048;
     Some(HopperKernels { family, variant, sizes, tiles, shared })

@@ -30,7 +30,8 @@ pub(super) fn gradients(
 
 /// Adds sums to a target, or overwrites it.
 pub(super) fn accumulate(operator: &'static str, sums: &Tensor, target: &GradientTarget) -> Result<()> {
-    let (count, adds) = (gpu::word(operator, sums.elements())?, u32::from(target.accumulate));
+    let count = gpu::word(operator, sums.elements())?;
+    let adds = u32::from(target.accumulate);
     let launch = sums.device().kernel(Function::new(&FAMILY, "accumulate").of(target.tensor.dtype()));
     let launch = launch.write(&target.tensor).read(sums).u32(count).u32(adds);
     let bytes = gpu::bytes(&[sums, &target.tensor]);

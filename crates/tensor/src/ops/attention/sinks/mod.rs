@@ -36,8 +36,10 @@ pub fn sink_gradients(
     match sums.device().backend() {
         Backend::Meta => {}
         Backend::Cpu => {
-            let (dy, output) = (dy.values()?, output.values()?);
-            let (logsumexp, sinks) = (logsumexp.values()?, sinks.values()?);
+            let dy = dy.values()?;
+            let output = output.values()?;
+            let logsumexp = logsumexp.values()?;
+            let sinks = sinks.values()?;
             let size = [batch * time, time];
             on_host([&dy, &output, &logsumexp, &sinks], size, heads, &mut sums.values_mut()?);
         }

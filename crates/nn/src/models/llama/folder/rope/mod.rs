@@ -216,7 +216,8 @@ fn object<const N: usize>(settings: [(&str, Json); N]) -> Map<String, Json> {
 
 /// The object of a scaling; `None` without one.
 fn written(sizes: &LlamaSizes) -> Option<Map<String, Json>> {
-    let (factor, context) = (json!(sizes.rope_factor), json!(sizes.rope_original_context));
+    let factor = json!(sizes.rope_factor);
+    let context = json!(sizes.rope_original_context);
     let attention = (sizes.rope_attention_factor > 0.0).then(|| json!(sizes.rope_attention_factor));
     let mut settings = match sizes.rope_scaling {
         RopeScaling::None => return None,
