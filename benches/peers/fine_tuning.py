@@ -1,9 +1,9 @@
-"""Fine-tuning with TRL and PEFT: tokens a second and peak memory.
+"""Fine-tuning with TRL and PEFT, or with Unsloth: tokens a second and peak memory.
 
 python3 benches/peers/fine_tuning.py make DIR --shape qwen3-1.7b|llama-3.1-8b|tiny
     writes DIR/model, a Hugging Face folder of that shape with random weights in bf16, and
     DIR/conversations.jsonl, 2,000 made conversations.
-python3 benches/peers/fine_tuning.py train DIR [--packing] [--batch N] [--length N] [--checkpointing]
+python3 benches/peers/fine_tuning.py train DIR [--packing] [--batch N] [--length N] [--checkpointing] [--unsloth]
     trains adapters of rank 16 on all linear layers, and prints a line of JSON.
 """
 
@@ -73,16 +73,37 @@ def make(args):
     fast.save_pretrained(folder)
 
 
+def load(args, folder):
+    """The model for training: with `--unsloth`, with its adapters and kernels."""
+    import torch
+
+    if not args.unsloth:
+        from transformers import AutoModelForCausalLM
+
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation=args.attention)
+        return model.cuda()
+    from unsloth import FastLanguageModel
+
+    model, _ = FastLanguageModel.from_pretrained(folder, max_seq_length=args.length, dtype=torch.bfloat16,
+                                                 load_in_4bit=False)
+    modules = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    return FastLanguageModel.get_peft_model(model, r=16, lora_alpha=16, lora_dropout=0, bias="none",
+                                            target_modules=modules,
+                                            use_gradient_checkpointing="unsloth" if args.checkpointing else False)
+
+
 def train(args):
+    if args.unsloth:
+        import unsloth  # noqa: F401, which changes the libraries that are imported after it.
     import torch
     from datasets import Dataset
     from peft import LoraConfig
-    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
+    from transformers import AutoTokenizer, TrainerCallback
     from trl import SFTConfig, SFTTrainer
 
     folder = os.path.join(args.dir, "model")
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, attn_implementation=args.attention).cuda()
+    model = load(args, folder)
     with open(os.path.join(args.dir, "conversations.jsonl")) as file:
         rows = [json.loads(line) for line in file]
     counted = {"tokens": 0, "positions": 0, "from": 0.0, "steps": 0}
@@ -100,9 +121,9 @@ def train(args):
         max_length=args.length, packing=args.packing, bf16=True, gradient_checkpointing=args.checkpointing,
         learning_rate=2e-4, logging_steps=1000, report_to=[], save_strategy="no", dataloader_num_workers=2,
     )
+    adapters = LoraConfig(r=16, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM")
     trainer = SFTTrainer(model=model, args=config, train_dataset=Dataset.from_list(rows), processing_class=tokenizer,
-                         peft_config=LoraConfig(r=16, lora_alpha=16, target_modules="all-linear", task_type="CAUSAL_LM"),
-                         callbacks=[Clock()])
+                         peft_config=None if args.unsloth else adapters, callbacks=[Clock()])
     inner = trainer.training_step
 
     def training_step(model, inputs, *more):
@@ -120,7 +141,7 @@ def train(args):
         "tokens_per_second": round(counted["tokens"] / seconds), "padding": round(1 - counted["tokens"] / counted["positions"], 3),
         "step_seconds": round(seconds / args.steps, 4), "peak_allocated_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2),
         "peak_reserved_gib": round(torch.cuda.max_memory_reserved() / 2**30, 2), "loss": round(result.training_loss, 4),
-        "packing": args.packing, "batch": args.batch, "length": args.length, "checkpointing": args.checkpointing,
+        "unsloth": args.unsloth, "packing": args.packing, "batch": args.batch, "length": args.length, "checkpointing": args.checkpointing,
     }))
 
 
@@ -131,6 +152,7 @@ def main():
     parser.add_argument("--shape", choices=SHAPES, default="tiny")
     parser.add_argument("--packing", action="store_true")
     parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--unsloth", action="store_true")
     parser.add_argument("--attention", default="sdpa")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--sequences", type=int, default=8)
