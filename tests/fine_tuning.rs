@@ -112,3 +112,30 @@ fn a_run_says_where_its_model_is_and_how_to_use_it() {
     let config: Value = serde_json::from_slice(&config).unwrap();
     assert_eq!(config["max_position_embeddings"], 512);
 }
+
+#[test]
+fn steps_of_like_lengths_have_less_padding() {
+    let directory = workplace();
+    let log = |name: &str, set: &str| {
+        let sets = ["--set", set, "--set", "train.steps=2"];
+        let arguments = ["train", "run.toml", "--device", "cpu", "--run-dir", name];
+        text(&plimsoll(directory.path(), &[&arguments[..], &sets].concat()).stderr)
+    };
+    let padding = |log: &str| {
+        let (_, after) = log.split_once("tokens, of which ").unwrap();
+        after.split(' ').next().unwrap().parse::<u32>().unwrap()
+    };
+    let alone = log("alone", "data.pack_documents=false");
+    let grouped = log("grouped", "data.group_by_length=true");
+    assert!(grouped.contains(", 64 tokens, of which "), "{grouped}");
+    assert!(2 * padding(&grouped) < padding(&alone), "{grouped}{alone}");
+    let plan = |set: &str| {
+        let arguments = ["plan", "run.toml", "--device", "h100-80gb", "--json", "--set", set];
+        json(&plimsoll(directory.path(), &arguments))
+    };
+    let alone = plan("data.pack_documents=false");
+    let grouped = plan("data.group_by_length=true");
+    assert_eq!(alone["epochs"], grouped["epochs"]);
+    let seconds = |plan: &Value| plan["predicted_step_seconds"].as_f64().unwrap();
+    assert!(seconds(&grouped) < seconds(&alone));
+}

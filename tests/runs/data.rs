@@ -83,6 +83,32 @@ const CHATS: &[Row] = &[
         &["data.pack_documents=true", "data.document_mask=true", "lora.rank=2"],
         &[&["parallel.data=1"], &["parallel.data=4", SHARDED], &["parallel.pipeline=2", ZERO_BUBBLE, BLOCK]],
     ),
+    // Steps of like lengths.
+    (
+        CHAT,
+        &["data.group_by_length=true", "train.steps=9"],
+        &[
+            &["parallel.data=1"],
+            &["parallel.data=2", BLOCK, "data.prefetch=0"],
+            &["parallel.data=4", SHARDED],
+            &["parallel.data=3", ZERO_3],
+        ],
+    ),
+    (CHAT, &["data.group_by_length=true", "train.steps=7", "memory.preallocate=true"], ONCE),
+    (CHAT, &["data.group_by_length=true", "parallel.tensor=2", "train.verify_every=3"], ONCE),
+    (
+        CHAT,
+        &[
+            "data.group_by_length=true",
+            "model.kind=llama",
+            "model.experts=4",
+            "train.balance_loss=0.01",
+            "parallel.data=2",
+            "train.steps=6",
+            "memory.empty_cache_every=2",
+        ],
+        ONCE,
+    ),
     // Without validation, and prompts learnt too.
     (
         CHAT,

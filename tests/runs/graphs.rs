@@ -113,6 +113,7 @@ fn replayed_steps_of_masked_targets_have_the_bits_of_steps_call_by_call() {
         let experts: &[&str] = &["model.kind=llama", "model.key_value_heads=2"];
         check_with_graphs(CHAT, &["model.width=128", BF16]);
         check_with_graphs(CHAT, &["model.loss_pieces=3", "model.tied=false"]);
+        check_with_graphs(CHAT, &["model.width=128", BF16, "data.group_by_length=true", "model.dropout=0.1"]);
         check_with_graphs(CHAT, &[experts, CORRECTED_EXPERTS].concat());
     }
 }

@@ -48,6 +48,7 @@ fn a_mean_over_targets_does_not_depend_on_micro_batches() {
     let table: &[(&str, &[&str])] = &[
         (CHAT, &[]),
         (CHAT, &packed),
+        (CHAT, &["data.group_by_length=true"]),
         (CHAT, &["parallel.tensor_lanes=2", "model.loss_pieces=3", "model.tied=false"]),
         (CHAT, &["parallel.context_lanes=4"]),
         (CHAT, &MIXTURE),
@@ -55,6 +56,7 @@ fn a_mean_over_targets_does_not_depend_on_micro_batches() {
         (GPT, &["data.ignore=101"]),
         (PREFERENCE, &["preference.loss=orpo"]),
         (PREFERENCE, &["preference.loss=dpo"]),
+        (PREFERENCE, &["preference.loss=dpo", "data.group_by_length=true"]),
     ];
     let devices = [Some(DeviceChoice::Cpu), gpu().then_some(DeviceChoice::Cuda)];
     for (device, (text, sets)) in

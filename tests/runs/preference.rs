@@ -32,6 +32,11 @@ const PREFERENCES: &[Row] = &[
         &[&["parallel.data=1"], &[TWO, PAIR], &[TWO, PIPELINE, ZERO_3]],
     ),
     (PREFERENCE, &[LANES, "model.loss_pieces=3", "model.logit_soft_cap=2.0"], &[&[], &[TWO, PAIR, ZERO_3]]),
+    (
+        PREFERENCE,
+        &["data.group_by_length=true", "train.steps=6", LANES],
+        &[&["parallel.data=1"], &[PAIR, SHARDED], &[TWO, PAIR], &["parallel.data=4", ZERO_3, PAIRS, BLOCK]],
+    ),
     // Reference scores are computed before the first step, by some ranks for more micro-batches than by
     // others.
     (PREFERENCE, &["parallel.data=2", "parallel.zero_stage=3", "model.loss_pieces=3"], ONCE),

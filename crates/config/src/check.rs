@@ -223,6 +223,9 @@ fn check_data(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
             "data.order = \"sequential\" reads tokens as they follow, and data.pack_documents does not";
         return Err(raw.conflict(&[Data::order, Data::pack_documents], reason.to_owned()));
     }
+    if config.data.group_by_length {
+        check_groups(raw, config)?;
+    }
     if matches!(config.data.kind, DataKind::Text | DataKind::Chat | DataKind::Preference)
         && config.tokenizer == Tokenizer::None
     {
@@ -231,6 +234,28 @@ fn check_data(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
         return Err(raw.conflict(&[Data::tokenizer, Data::kind], reason));
     }
     Ok(())
+}
+
+/// Checks that steps may have sequences of other lengths than `model.context`.
+fn check_groups(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
+    if config.data.pack_documents {
+        let reason = "packed sequences have no lengths by which data.group_by_length could group them: set \
+                      data.pack_documents = false";
+        return Err(raw.conflict(&[Data::group_by_length, Data::pack_documents], reason.to_owned()));
+    }
+    let parallel = &config.parallel;
+    let divided = [
+        (Parallel::pipeline, parallel.pipeline),
+        (Parallel::context, parallel.context),
+        (Parallel::context_lanes, parallel.context_lanes),
+    ];
+    match divided.into_iter().find(|(_, size)| *size > 1) {
+        Some((key, size)) => {
+            let reason = format!("data.group_by_length needs sequences of one length with {key} = {size}");
+            Err(raw.conflict(&[Data::group_by_length, key], reason))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Checks that a step is a number of whole micro-batches.

@@ -263,6 +263,13 @@ pub struct BatchShape {
 }
 
 impl BatchShape {
+    /// Shapes of micro-batches of `rows` sequences of `columns` tokens, each with its target.
+    #[must_use]
+    pub fn of_tokens(rows: usize, columns: usize) -> Self {
+        let tokens = ArrayShape::of_u32([rows, columns]);
+        BatchShape { inputs: tokens.clone(), targets: tokens }
+    }
+
     /// Bytes of both arrays.
     #[must_use]
     pub fn bytes(&self) -> u64 {

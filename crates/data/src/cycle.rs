@@ -70,6 +70,15 @@ impl Source for CycledSource {
         self.source.shape()
     }
 
+    fn shape_of(&self, id: MicroBatchId) -> BatchShape {
+        match id {
+            MicroBatchId::Training(number) => {
+                self.source.shape_of(MicroBatchId::Training(number % self.training.len() as u64))
+            }
+            _ => self.shape(),
+        }
+    }
+
     fn held_out_sequences(&self) -> Option<u64> {
         self.source.held_out_sequences()
     }

@@ -3,12 +3,17 @@
 use std::sync::Arc;
 
 use crate::batch::checked_shape;
-use crate::{ArrayShape, BatchShape, Error, HostType, MicroBatch, Normalisation, PairArrays, Source};
+use crate::source::shape_in_step;
+use crate::step_lengths::StepLengths;
+use crate::{
+    ArrayShape, BatchShape, Error, HostType, MicroBatch, MicroBatchId, Normalisation, PairArrays, Source,
+};
 
 impl MicroBatch {
-    /// Returns a micro-batch with the arrays of those of `source`, which have no values. Reads no data.
-    fn of_shapes(source: &dyn Source) -> Self {
-        let BatchShape { inputs, targets } = source.shape();
+    /// Returns a micro-batch with the arrays of micro-batch `id` of `source`, which have no values. Reads no
+    /// data.
+    fn of_shapes(source: &dyn Source, id: MicroBatchId) -> Self {
+        let BatchShape { inputs, targets } = source.shape_of(id);
         let marks = ArrayShape::of_u32(inputs.extents.clone());
         let sequences = inputs.extents.first().copied().unwrap_or_default();
         let pairs =
@@ -25,21 +30,52 @@ impl MicroBatch {
 
 /// The micro-batches of a source by their shapes alone, whose arrays have no values. Reads no data.
 #[derive(Clone)]
-pub struct Shapes(pub Arc<dyn Source>);
+pub struct Shapes {
+    source: Arc<dyn Source>,
+    lengths: Lengths,
+}
+
+/// Tokens of training sequences.
+#[derive(Clone)]
+enum Lengths {
+    OfSource,
+    One(usize),
+    ByStep(Arc<StepLengths>),
+}
+
+impl Shapes {
+    /// Returns the shapes of micro-batches of `source`.
+    #[must_use]
+    pub fn new(source: Arc<dyn Source>) -> Self {
+        Self { source, lengths: Lengths::OfSource }
+    }
+
+    /// Returns the shapes of micro-batches of `source`, with sequences of `length` tokens in all of them.
+    #[must_use]
+    pub fn of_length(source: Arc<dyn Source>, length: usize) -> Self {
+        Self { source, lengths: Lengths::One(length) }
+    }
+
+    /// Returns the shapes of micro-batches of `source`, with training sequences of other lengths.
+    #[must_use]
+    pub fn of_lengths(source: Arc<dyn Source>, lengths: Arc<StepLengths>) -> Self {
+        Self { source, lengths: Lengths::ByStep(lengths) }
+    }
+}
 
 impl Source for Shapes {
-    fn train(&self, _: u64, out: &mut MicroBatch) -> Result<(), Error> {
-        *out = MicroBatch::of_shapes(self);
+    fn train(&self, number: u64, out: &mut MicroBatch) -> Result<(), Error> {
+        *out = MicroBatch::of_shapes(self, MicroBatchId::Training(number));
         Ok(())
     }
 
-    fn validation(&self, _: u64, out: &mut MicroBatch) -> Result<(), Error> {
-        *out = MicroBatch::of_shapes(self);
+    fn validation(&self, index: u64, out: &mut MicroBatch) -> Result<(), Error> {
+        *out = MicroBatch::of_shapes(self, MicroBatchId::Validation(index));
         Ok(())
     }
 
-    fn pairs_in_order(&self, _: u64, out: &mut MicroBatch) -> Result<(), Error> {
-        *out = MicroBatch::of_shapes(self);
+    fn pairs_in_order(&self, index: u64, out: &mut MicroBatch) -> Result<(), Error> {
+        *out = MicroBatch::of_shapes(self, MicroBatchId::Pairs(index));
         Ok(())
     }
 
@@ -48,23 +84,43 @@ impl Source for Shapes {
     }
 
     fn shape(&self) -> BatchShape {
-        self.0.shape()
+        let shape = self.source.shape();
+        match (&self.lengths, shape.inputs.extents.first()) {
+            (Lengths::One(length), Some(rows)) => BatchShape::of_tokens(*rows, *length),
+            _ => shape,
+        }
+    }
+
+    fn shape_of(&self, id: MicroBatchId) -> BatchShape {
+        match &self.lengths {
+            Lengths::OfSource => self.source.shape_of(id),
+            Lengths::One(_) => self.shape(),
+            Lengths::ByStep(lengths) => shape_in_step(self.shape(), lengths, id, self.pairs().is_some()),
+        }
+    }
+
+    fn lengths(&self) -> Option<&Arc<StepLengths>> {
+        match &self.lengths {
+            Lengths::OfSource => self.source.lengths(),
+            Lengths::One(_) => None,
+            Lengths::ByStep(lengths) => Some(lengths),
+        }
     }
 
     fn pairs(&self) -> Option<u64> {
-        self.0.pairs()
+        self.source.pairs()
     }
 
     fn packs_documents(&self) -> bool {
-        self.0.packs_documents()
+        self.source.packs_documents()
     }
 
     fn normalisation(&self) -> Option<&Normalisation> {
-        self.0.normalisation()
+        self.source.normalisation()
     }
 
     fn validation_micro_batches(&self) -> u64 {
-        self.0.validation_micro_batches()
+        self.source.validation_micro_batches()
     }
 }
 
@@ -100,19 +156,18 @@ impl TokenShapes {
 }
 
 impl Source for TokenShapes {
-    fn train(&self, _: u64, out: &mut MicroBatch) -> Result<(), Error> {
-        *out = MicroBatch::of_shapes(self);
+    fn train(&self, number: u64, out: &mut MicroBatch) -> Result<(), Error> {
+        *out = MicroBatch::of_shapes(self, MicroBatchId::Training(number));
         Ok(())
     }
 
-    fn validation(&self, _: u64, out: &mut MicroBatch) -> Result<(), Error> {
-        *out = MicroBatch::of_shapes(self);
+    fn validation(&self, index: u64, out: &mut MicroBatch) -> Result<(), Error> {
+        *out = MicroBatch::of_shapes(self, MicroBatchId::Validation(index));
         Ok(())
     }
 
     fn shape(&self) -> BatchShape {
-        let tokens = ArrayShape::of_u32([self.micro_batch, self.context]);
-        BatchShape { inputs: tokens.clone(), targets: tokens }
+        BatchShape::of_tokens(self.micro_batch, self.context)
     }
 
     fn pairs(&self) -> Option<u64> {

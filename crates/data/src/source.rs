@@ -1,8 +1,10 @@
 //! Sources of micro-batches.
 
+use crate::step_lengths::StepLengths;
 use crate::{BatchShape, Error, IGNORED, MicroBatch, Normalisation};
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// The number of a micro-batch of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +34,24 @@ pub(crate) fn read_targets<S: Source + ?Sized>(source: &S, id: MicroBatchId) -> 
     Ok(batch.targets.tokens()?.iter().filter(|target| **target != IGNORED).count() as u64)
 }
 
+/// Returns the shapes of micro-batch `id` of a source of `shape` whose training sequences have these lengths.
+/// `is_pairs`: whether two sequences are one sample.
+pub(crate) fn shape_in_step(
+    shape: BatchShape,
+    lengths: &StepLengths,
+    id: MicroBatchId,
+    is_pairs: bool,
+) -> BatchShape {
+    let MicroBatchId::Training(number) = id else { return shape };
+    let rows = shape.inputs.extents.first().copied().unwrap_or_default();
+    let samples = if is_pairs { rows / 2 } else { rows };
+    BatchShape::of_tokens(rows, lengths.length_of(number, samples))
+}
+
 /// A source of micro-batches, each a pure function of its number. Shared by the ranks of a process.
 ///
-/// Every micro-batch of a source has the same shapes. The arrays of `out` are overwritten; if they have these
+/// Every micro-batch of a source has the same shapes, unless its training sequences have
+/// [lengths by step](Source::lengths). The arrays of `out` are overwritten; if they have these
 /// shapes already, nothing is allocated.
 pub trait Source: Send + Sync {
     /// Fills `out` with training micro-batch `number`, counted from the start of training over all ranks:
@@ -108,8 +125,22 @@ pub trait Source: Send + Sync {
         false
     }
 
-    /// Shapes of every micro-batch, which a plan needs. Reads no data.
+    /// Shapes of every micro-batch, which a plan needs; of training with lengths by step, of its longest
+    /// sequences. Reads no data.
     fn shape(&self) -> BatchShape;
+
+    /// Shapes of a micro-batch.
+    fn shape_of(&self, id: MicroBatchId) -> BatchShape {
+        match self.lengths() {
+            Some(lengths) => shape_in_step(self.shape(), lengths, id, self.pairs().is_some()),
+            None => self.shape(),
+        }
+    }
+
+    /// The lengths of training sequences by step, if they differ.
+    fn lengths(&self) -> Option<&Arc<StepLengths>> {
+        None
+    }
 
     /// Sequences or images of an epoch of training; `None` if the data has no end.
     fn training_sequences(&self) -> Option<u64> {

@@ -70,6 +70,7 @@ fn a_source_without_validation_needs_no_held_out_part() {
             packs: false,
             masks: false,
             marks_tokens: false,
+            groups: None,
         };
         let pairs = PairOptions {
             context,
@@ -78,6 +79,7 @@ fn a_source_without_validation_needs_no_held_out_part() {
             validation_micro_batches,
             learns_prompts: false,
             marks_tokens: false,
+            groups: None,
         };
         let figures = |source: &dyn Source| (source.held_out_sequences(), source.validation_micro_batches());
         let chat = ChatSource::new(vec![conversation.clone()], Vec::new(), chat);

@@ -11,7 +11,7 @@ impl Generator {
     /// Returns whether this rank has the model's end.
     pub(crate) fn extend(&mut self) -> Result<bool> {
         let device = self.device().clone();
-        match self.graphs.next(&device, device.refuses_capture()) {
+        match self.graphs.next(&device, 0, device.refuses_capture()) {
             Course::Plain => self.compute(),
             Course::Recorded => self.record(),
             Course::Replayed => self.replay(),
@@ -28,9 +28,9 @@ impl Generator {
     /// they write are those of the same positions, and nothing else that they read changes.
     fn record(&mut self) -> Result<bool> {
         match self.try_record() {
-            Ok((has_end, captured)) => self.graphs.keep(captured).map(|()| has_end),
+            Ok((has_end, captured)) => self.graphs.keep(0, captured).map(|()| has_end),
             Err(error) => {
-                self.graphs.keep(Err(format!("a call failed while it was captured: {error}")))?;
+                self.graphs.keep(0, Err(format!("a call failed while it was captured: {error}")))?;
                 self.compute()
             }
         }
@@ -44,7 +44,7 @@ impl Generator {
     }
 
     fn replay(&mut self) -> Result<bool> {
-        self.graphs.replay(&self.passes.engine.device, 0)?;
+        self.graphs.replay(&self.passes.engine.device, 0, 0)?;
         Ok(true)
     }
 }

@@ -82,7 +82,7 @@ pub use page::plan_page;
 pub use page_parts::{memory_tiles, subtitle};
 pub use plan::{Plan, plan};
 pub use precision::{OperatorTypes, PlannedPrecision, plan_precision};
-pub use prepare::{prepare, prepare_shapes};
+pub use prepare::{prepare, prepare_known, prepare_shapes};
 pub use profile::{LONGEST, LayerTimes, Profile};
 pub use propose::{FitOptions, FitProgress, LargerBatch, Miss, Proposal, Proposals, Trade, Trades, propose};
 pub use rates::DeviceRates;

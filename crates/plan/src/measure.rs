@@ -139,7 +139,7 @@ fn passed_forward(
 ) -> Result<Forward> {
     let device = model.parameters().device();
     let first_batch::Uploaded { inputs, targets, pass } =
-        first_batch::first(config, &dataset.shapes(), device)?;
+        first_batch::first(config, &dataset.longest_shapes(), device)?;
     let tape = Tape::new(device, Mode::Rehearse).with_pass(pass);
     let input = match before {
         Some(cut) if cut.gradient => Input::Hidden(tape.leaf(tensor(device, cut)?)),

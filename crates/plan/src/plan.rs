@@ -13,7 +13,7 @@ use telemetry::{DriverAccount, PhaseTimes, RankStatistics, Statistic};
 use crate::error::{PlanError, Result};
 use crate::imitated::MOST_BYTES;
 use crate::steps::{Layout, PlannedStep, Steps};
-use planned::{Calendar, PLANNED_EVENTS, PlannedParts, Preallocation};
+use planned::{PLANNED_EVENTS, PlannedParts, Preallocation};
 use worker::{Placement, Setup, Worker};
 
 /// The memory of one rank, to the byte.
@@ -101,7 +101,7 @@ fn plan_once(setup: &Setup, rank: usize, events: usize) -> Result<Round> {
     let config = Arc::clone(&setup.config);
     let communicator = Communicator::counted(rank, config.world_size());
     let mut worker = Worker::new(&setup, communicator)?;
-    let calendar = Calendar::new(&config);
+    let calendar = setup.calendar();
     let preallocation = setup.preallocation.to_vec();
     let mut parts = PlannedParts::default();
     parts.preallocation = preallocation;
@@ -114,7 +114,7 @@ fn plan_once(setup: &Setup, rank: usize, events: usize) -> Result<Round> {
         add(RunPart::Reference, 0, &mut parts, &worker);
     }
     let requests = worker.device().statistics().num_device_alloc;
-    let mut steps = Steps::new(&setup, calendar, Layout::of(worker.device(), &calendar));
+    let mut steps = Steps::new(&setup, calendar.clone(), Layout::of(worker.device(), &calendar));
     let mut step_traffic = AxisTraffic::default();
     let mut step = setup.first_step();
     while let Some(next) = steps.next(&setup, step)? {

@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use config::RunConfig;
-use worker::dataset::DataScope;
+use worker::dataset::{DataScope, SampleSizes};
 use worker::{Placement, Setup};
 
 use crate::partition;
@@ -18,4 +18,28 @@ pub fn prepare(config: RunConfig, placement: Placement) -> Result<Setup> {
 /// [`prepare`] for plans alone, which read no data.
 pub fn prepare_shapes(config: RunConfig, placement: Placement) -> Result<Setup> {
     Setup::new(config, placement, DataScope::Shapes, partition::stages)
+}
+
+/// [`prepare_shapes`] of data whose samples have the sizes `samples`, if they are known.
+///
+/// # Errors
+/// As for [`prepare_shapes`].
+pub fn prepare_known(
+    config: RunConfig,
+    placement: Placement,
+    samples: Option<&SampleSizes>,
+) -> Result<Setup> {
+    let setup = prepare_shapes(config, placement)?;
+    let Some(samples) = samples else { return Ok(setup) };
+    let dataset = setup.dataset.clone().with_sample_sizes(samples, &setup.config);
+    Ok(Setup { dataset, ..setup })
+}
+
+/// Prepares the run of `setup` with other settings.
+///
+/// # Errors
+/// As for [`prepare_shapes`]; wrong settings.
+pub(crate) fn prepare_changed(setup: &Setup, sets: &[String]) -> Result<Setup> {
+    let samples = setup.dataset.sample_sizes();
+    prepare_known(setup.config.with(sets)?, setup.placement.clone(), Some(&samples))
 }

@@ -7,7 +7,7 @@ use telemetry::units::{bytes, grouped};
 use crate::error::{PlanError, Result};
 use crate::fit::{Fit, Limit};
 use crate::most_memory;
-use crate::prepare::prepare_shapes;
+use crate::prepare::prepare_changed;
 use crate::recompute;
 use crate::roles::{Plans, plan_within};
 use config::{LoraBase, LoraSection, Memory, Optim, Parallel, RecomputePolicy, RunConfig};
@@ -107,7 +107,7 @@ pub fn nearest(setup: &Setup, fit: &Fit) -> Option<Remedy> {
 
 /// Returns the setup with other values for some keys.
 pub fn changed(setup: &Setup, sets: &[String]) -> Result<Setup> {
-    let changed = prepare_shapes(setup.config.with(sets)?, setup.placement.clone())?;
+    let changed = prepare_changed(setup, sets)?;
     recompute::settle(changed.with_hook(setup.hook.clone())?)
 }
 

@@ -2,12 +2,12 @@
 
 use config::{RunConfig, SizedContext};
 use device::Description;
-use worker::dataset::{self, DataScope};
+use worker::dataset::{self, DataScope, SampleSizes};
 use worker::{Placement, Setup};
 
 use crate::epochs::Epochs;
 use crate::error::Result;
-use crate::prepare::prepare_shapes;
+use crate::prepare::prepare_known;
 
 /// A configuration for ranks on a device, with what was read of its data.
 pub(crate) struct Resolved {
@@ -17,8 +17,8 @@ pub(crate) struct Resolved {
     pub(crate) context: Option<SizedContext>,
     /// The epochs that decide the steps, if they do.
     pub(crate) epochs: Option<Epochs>,
-    /// The part of the positions of training sequences that holds tokens; 1 where the data was not read.
-    token_share: f64,
+    /// The sizes of the samples, if the data was read.
+    samples: Option<SampleSizes>,
 }
 
 /// Returns the configuration for ranks on `device`, with sequences that the samples of the data decide unless
@@ -41,18 +41,18 @@ impl Resolved {
     /// Wrong data, with its key.
     pub(crate) fn new(config: RunConfig, device: &Description) -> Result<Self> {
         let (config, context) = resolve(config, device)?;
-        if context.is_none() && config.train.epochs == 0.0 {
-            return Ok(Resolved { config, context, epochs: None, token_share: 1.0 });
+        if context.is_none() && config.train.epochs == 0.0 && !config.data.group_by_length {
+            return Ok(Resolved { config, context, epochs: None, samples: None });
         }
-        let source = dataset::open(&config, DataScope::All)?.source;
-        let (config, epochs) = Epochs::count(config, source.training_sequences());
-        Ok(Resolved { config, context, epochs, token_share: source.token_share() })
+        let dataset = dataset::open(&config, DataScope::All)?;
+        let (config, epochs) = Epochs::count(config, dataset.source.training_sequences());
+        Ok(Resolved { config, context, epochs, samples: Some(dataset.sample_sizes()) })
     }
 
     /// Returns the setup of a plan, which reads no data.
     ///
     /// # Errors
-    /// As for [`prepare_shapes`].
+    /// As for [`prepare_known`].
     pub(crate) fn setup(&self, placement: Placement) -> Result<Setup> {
         self.setup_of(self.config.clone(), placement)
     }
@@ -60,10 +60,8 @@ impl Resolved {
     /// [`Resolved::setup`] of the same data with other settings.
     ///
     /// # Errors
-    /// As for [`prepare_shapes`].
+    /// As for [`prepare_known`].
     pub(crate) fn setup_of(&self, config: RunConfig, placement: Placement) -> Result<Setup> {
-        let setup = prepare_shapes(config, placement)?;
-        let dataset = setup.dataset.clone().with_token_share(self.token_share);
-        Ok(Setup { dataset, ..setup })
+        prepare_known(config, placement, self.samples.as_ref())
     }
 }

@@ -132,7 +132,62 @@ pub struct StepTime {
     pub(crate) steps: u64,
 }
 
+impl StepTime {
+    /// Returns the mean of the steps of a run by their shares, with the other figures of the last; `None`
+    /// without steps.
+    pub(crate) fn mean(steps: Vec<(f64, StepTime)>) -> Option<Self> {
+        let weighted =
+            |figure: &dyn Fn(&StepTime) -> f64| steps.iter().map(|(share, step)| share * figure(step)).sum();
+        let step_seconds: f64 = weighted(&|step| step.step_seconds);
+        let factor = |step: &StepTime| step_seconds / step.step_seconds;
+        let mut parts = StepParts::default();
+        let mut stages: Vec<StepParts> = Vec::new();
+        let mut families: Vec<FamilySeconds> = Vec::new();
+        for (share, step) in &steps {
+            parts.add(step.parts, *share);
+            stages.resize(stages.len().max(step.stages.len()), StepParts::default());
+            stages.iter_mut().zip(&step.stages).for_each(|(sum, stage)| sum.add(*stage, *share));
+            for family in &step.families {
+                match families.iter_mut().find(|other| other.family == family.family) {
+                    Some(sum) => sum.seconds += share * family.seconds,
+                    None => families.push(FamilySeconds { seconds: share * family.seconds, ..*family }),
+                }
+            }
+        }
+        families.sort_by(|one, other| other.seconds.total_cmp(&one.seconds));
+        let last = steps.last()?.1.clone();
+        let energy = last.energy.map(|energy| StepEnergy { joules: energy.joules * factor(&last), ..energy });
+        Some(StepTime {
+            step_seconds,
+            parts,
+            pipeline_idle: weighted(&|step| step.pipeline_idle),
+            stages,
+            tokens_per_second: last.tokens_per_second / factor(&last),
+            tokens_per_second_per_rank: last.tokens_per_second_per_rank / factor(&last),
+            hours: last.hours * factor(&last),
+            energy,
+            families,
+            measured_share: weighted(&|step| step.measured_share),
+            ..last
+        })
+    }
+}
+
 impl StepParts {
+    /// Adds a share of the seconds of other parts.
+    fn add(&mut self, other: Self, share: f64) {
+        self.inputs_seconds += share * other.inputs_seconds;
+        self.forward_seconds += share * other.forward_seconds;
+        self.backward_seconds += share * other.backward_seconds;
+        self.pipeline_seconds += share * other.pipeline_seconds;
+        self.layers_seconds += share * other.layers_seconds;
+        self.sequences_seconds += share * other.sequences_seconds;
+        self.reduction_seconds += share * other.reduction_seconds;
+        self.offload_seconds += share * other.offload_seconds;
+        self.optimizer_seconds += share * other.optimizer_seconds;
+        self.host_seconds += share * other.host_seconds;
+    }
+
     /// Seconds of the parts, by name, in the order of a step.
     #[must_use]
     pub fn named(&self) -> [(&'static str, f64); 10] {

@@ -40,15 +40,25 @@ impl StepWork {
         rates: &DeviceRates,
     ) -> Result<Self> {
         let whole = with_recompute(&undivided(config)?, RecomputePolicy::None);
-        let layers = measure::layers(&whole, dataset, description)?;
-        let micro_batch: u64 = layers.iter().flat_map(|layer| layer.flops).sum();
+        let lengths = dataset.source.lengths().map(|lengths| lengths.shares());
+        let datasets = match lengths {
+            Some(lengths) => {
+                lengths.into_iter().map(|(length, share)| (dataset.at_length(length), share)).collect()
+            }
+            None => vec![(dataset.clone(), 1.0)],
+        };
+        let mut micro_batch = 0.0;
+        for (dataset, share) in datasets {
+            let layers = measure::layers(&whole, &dataset, description)?;
+            micro_batch += share * layers.iter().flat_map(|layer| layer.flops).sum::<u64>() as f64;
+        }
         let rate = match config.precision.compute {
             DType::F32 if config.precision.tf32 => rates.tf32(),
             DType::F32 => rates.flops_f32,
             _ => rates.flops_bf16,
         };
         Ok(StepWork {
-            flops: micro_batch as f64 * config.train.micro_batches() as f64,
+            flops: micro_batch * config.train.micro_batches() as f64,
             rate: rate * config.world_size() as f64,
         })
     }

@@ -78,7 +78,7 @@ impl Steps {
         if !self.is_settled(step) {
             return Ok(Some(step));
         }
-        let other = self.calendar.next_of_another_kind(step).filter(|other| !self.is_settled(*other));
+        let other = self.next_unsettled(step);
         if other.is_some() && self.ages {
             self.check_aged(setup)?;
             return Ok(Some(step));
@@ -106,6 +106,14 @@ impl Steps {
     /// The effects of all steps, if the cache is emptied.
     pub(crate) fn into_effects(self) -> Option<StepEffects> {
         self.calendar.empties().then_some(self.effects)
+    }
+
+    /// Returns the first step after `step` that is not known to leave the present layout as it is.
+    fn next_unsettled(&self, step: u64) -> Option<u64> {
+        let kinds = std::iter::successors(Some(step), |step| self.calendar.next_of_another_kind(*step));
+        let last = self.calendar.steps.checked_sub(1).filter(|last| *last > step);
+        let mut later = kinds.skip(1).take(MOST_FOLLOWED as usize).chain(last);
+        later.find(|step| !self.is_settled(*step))
     }
 
     /// Returns whether a step is known to leave the present layout as it is.

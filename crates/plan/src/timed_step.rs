@@ -53,8 +53,23 @@ impl StepTime {
 }
 
 impl TimedStep {
-    /// Predicts a step, as [`StepTime::of`] does.
+    /// Predicts a step, as [`StepTime::of`] does: of steps with sequences of several lengths, the mean, with
+    /// the passes of the longest.
     pub(crate) fn of(setup: &Setup, device: &PlanDevice) -> Result<Option<Self>> {
+        let Some(lengths) = setup.dataset.source.lengths() else { return Self::of_length(setup, device) };
+        let mut steps = Vec::new();
+        let mut passes = Vec::new();
+        for (length, share) in lengths.shares() {
+            let setup = Setup { dataset: setup.dataset.at_length(length), ..setup.clone() };
+            let Some(step) = Self::of_length(&setup, device)? else { return Ok(None) };
+            steps.push((share, step.time));
+            passes = step.passes;
+        }
+        Ok(StepTime::mean(steps).map(|time| TimedStep { time, passes }))
+    }
+
+    /// Predicts a step whose sequences have one length.
+    fn of_length(setup: &Setup, device: &PlanDevice) -> Result<Option<Self>> {
         let schedule = &setup.blueprint.schedule;
         let passes = schedule.actions.iter().flatten().filter(|action| action.kind.is_compute()).count();
         if !device.is_gpu() || (schedule.ranks > 1 && passes > MOST_PASSES) {

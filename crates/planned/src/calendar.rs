@@ -1,7 +1,10 @@
 //! The steps of a run, and what precedes or follows each: a verification; a validation, a checkpoint, an
 //! emptied cache.
 
+use std::sync::Arc;
+
 use config::RunConfig;
+use data::StepLengths;
 
 /// Work around a step that decides how the step changes memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -12,11 +15,13 @@ pub struct StepKind {
     pub empties: bool,
     /// Whether a validation follows, after that.
     pub validates: bool,
+    /// Tokens of a sequence, if they differ between steps.
+    pub length: Option<usize>,
 }
 
 /// The steps of a run, those that are verified, and those followed by a validation, a checkpoint or an
 /// emptied cache.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Calendar {
     /// Number of steps.
     pub steps: u64,
@@ -29,7 +34,12 @@ pub struct Calendar {
     memory_every: u64,
     /// Validations without a lower loss after which the run ends; `None`: it runs all steps.
     patience: Option<u64>,
+    /// The lengths of sequences by step, with the steps whose samples are used by none, in ascending order.
+    lengths: Option<(Arc<StepLengths>, Arc<Vec<u64>>)>,
 }
+
+/// Steps after a step that are searched one by one for another length of sequences.
+const MOST_SEARCHED: u64 = 1 << 20;
 
 impl Calendar {
     /// The calendar of a configuration.
@@ -44,7 +54,44 @@ impl Calendar {
             verify_every: train.verify_every,
             memory_every: checkpoint.memory_steps,
             patience: Some(train.patience).filter(|patience| *patience > 0),
+            lengths: None,
         }
+    }
+
+    /// The same calendar with steps whose sequences have these lengths. `left_out`: steps whose samples are
+    /// used by none, in ascending order.
+    #[must_use]
+    pub fn with_lengths(self, lengths: Option<&Arc<StepLengths>>, left_out: &Arc<Vec<u64>>) -> Self {
+        let lengths = lengths.map(|lengths| (Arc::clone(lengths), Arc::clone(left_out)));
+        Calendar { lengths, ..self }
+    }
+
+    /// Tokens of a sequence of step `step`, counted from 0; `None` if all steps have the same.
+    fn length_of(&self, step: u64) -> Option<usize> {
+        let (lengths, left_out) = self.lengths.as_ref()?;
+        Some(lengths.length_of_step(samples_of(step, left_out)))
+    }
+
+    /// Returns the first step from `step` on with each length of sequences, the longest first; `step` alone
+    /// if all steps have the same.
+    #[must_use]
+    pub fn first_of_each_length(&self, step: u64) -> Vec<u64> {
+        let Some((lengths, _)) = &self.lengths else { return vec![step] };
+        let end = self.steps.min(step.saturating_add(MOST_SEARCHED)).max(step + 1);
+        let mut missing: Vec<_> = lengths.shares().into_iter().map(|(length, _)| length).collect();
+        let mut found = Vec::new();
+        for step in step..end {
+            let Some(length) = self.length_of(step) else { break };
+            if let Some(index) = missing.iter().position(|other| *other == length) {
+                missing.remove(index);
+                found.push((length, step));
+            }
+            if missing.is_empty() {
+                break;
+            }
+        }
+        found.sort_unstable_by(|one, other| other.cmp(one));
+        found.into_iter().map(|(_, step)| step).collect()
     }
 
     /// Returns whether a run ends whose last `since_best` validations had no lower loss.
@@ -83,18 +130,28 @@ impl Calendar {
             verifies: self.verifies(step),
             empties: self.empties_after(step),
             validates: self.validates_after(step),
+            length: self.length_of(step),
         }
     }
 
     /// Returns the first step after `step` of another kind; `None` if all later ones are of its kind.
     pub fn next_of_another_kind(&self, step: u64) -> Option<u64> {
-        let StepKind { verifies, empties, validates } = self.kind(step);
+        let StepKind { verifies, empties, validates, length } = self.kind(step);
         let others = [
+            self.next_length(step, length),
             self.next_validating(step, !validates),
             self.next_at(self.empty_every, step, !empties),
             self.next_at(self.verify_every, step, !verifies),
         ];
         others.into_iter().flatten().min()
+    }
+
+    /// Returns the first step after `step` with sequences of another length.
+    fn next_length(&self, step: u64, length: Option<usize>) -> Option<u64> {
+        length?;
+        let after = step.saturating_add(1);
+        (after..self.steps.min(after.saturating_add(MOST_SEARCHED)))
+            .find(|step| self.length_of(*step) != length)
     }
 
     /// Returns the first step after the last but one emptying of the cache, if there are two.
@@ -143,6 +200,13 @@ impl Calendar {
     }
 }
 
+/// Returns the index of the samples of `step`, in steps, where those of `left_out`, in ascending order, are
+/// used by none.
+#[must_use]
+pub fn samples_of(step: u64, left_out: &[u64]) -> u64 {
+    left_out.iter().fold(step, |samples, left_out| samples + u64::from(*left_out <= samples))
+}
+
 #[cfg(test)]
 mod tests {
     use super::{Calendar, StepKind};
@@ -168,7 +232,7 @@ mod tests {
                         let empties = empty_every > 0 && (step + 1).is_multiple_of(empty_every);
                         let verifies = verify_every > 0 && (step + 1).is_multiple_of(verify_every);
                         let validates = !never_validates && (validates || step + 1 == steps);
-                        StepKind { verifies, empties, validates }
+                        StepKind { verifies, empties, validates, length: None }
                     };
                     assert_eq!(calendar.kind(step), of(step), "{calendar:?} {step}");
                     let expected = (step + 1..steps).find(|later| of(*later) != of(step));

@@ -22,7 +22,7 @@ mod parts;
 mod preallocation;
 mod watch;
 
-pub use calendar::{Calendar, StepKind};
+pub use calendar::{Calendar, StepKind, samples_of};
 pub use effects::{StepEffect, StepEffects};
 pub use error::{PlannedError, Result};
 pub use parts::{Expected, PLANNED_EVENTS, PlannedPart, PlannedParts, PlannedPeak, UNPLANNED_EVENTS};

@@ -75,6 +75,7 @@ fn set_texts(draft: &mut Draft, found: &FoundData, options: &JobOptions) {
     draft.choose(format!("data.kind = \"{}\": {}", found.kind.name(), found.summary));
     draft.set_data(found.kind.name(), comment, &found.paths, options);
     if found.kind == DataKind::Preference {
+        draft.document.set(Data::group_by_length, true, "steps of like lengths: less padding");
         draft.document.set(Preference::loss, "dpo", "or \"ipo\", \"orpo\"");
         draft.document.set(Preference::beta, 0.1, "larger: the model stays nearer to its start");
         draft.choose("preference.loss = \"dpo\": the usual loss of pairs");

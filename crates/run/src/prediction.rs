@@ -5,7 +5,7 @@ use std::path::Path;
 
 use collective::Axis;
 use config::RunConfig;
-use plan::{Basis, DeviceRanks, PlanDevice, PlanTarget, StepParts, StepTime, prepare_shapes};
+use plan::{Basis, DeviceRanks, PlanDevice, PlanTarget, StepParts, StepTime, prepare_known};
 use telemetry::{Phase, Prediction, RankStep, Slowdown};
 use worker::{Placement, Setup};
 
@@ -71,9 +71,9 @@ pub fn predicted_step(setup: &Setup) -> Result<Option<StepTime>> {
     let Some(device) = device(setup)? else { return Ok(None) };
     let config = &setup.config;
     let description = device.description(DeviceRanks::of(config));
-    let planned = prepare_shapes((**config).clone(), Placement::Meta(description))?;
-    let dataset = planned.dataset.clone().with_token_share(setup.dataset.token_share());
-    let planned = Setup { dataset, ..planned.with_hook(setup.hook.clone())? };
+    let samples = setup.dataset.sample_sizes();
+    let planned = prepare_known((**config).clone(), Placement::Meta(description), Some(&samples))?;
+    let planned = planned.with_hook(setup.hook.clone())?;
     let Some(time) = StepTime::of(&planned, &device)? else { return Ok(None) };
     Ok(Some(time.with_mfu(&planned, &device)?))
 }

@@ -41,7 +41,7 @@ pub(crate) fn run(
     observer: &mut dyn Observer,
 ) -> Result<History> {
     let history = History::begin(worker.setup());
-    let calendar = Calendar::new(&worker.setup().config);
+    let calendar = worker.setup().calendar();
     let clock = Clock::new(worker.device().backend() == Backend::Cuda);
     let mut training =
         Training { worker, interrupt, observer, calendar, history, clock, unread: None, due: false };
@@ -342,7 +342,7 @@ impl Unread {
         let scalars = worker.scalars(step)?;
         let learning_rate = worker.learning_rate(step);
         let skipped_steps = history.skipped_with(&scalars);
-        let samples = worker::samples_of(step, &worker.setup().left_out);
+        let samples = planned::samples_of(step, &worker.setup().left_out);
         let spike = history.norms.add(scalars.gradient_norm, samples);
         let report = StepReport {
             spike,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use autograd::Observer;
 use device::Mark;
 use parallel::pipeline::Skipped;
-use planned::{Calendar, PlannedParts, Watch};
+use planned::{PlannedParts, Watch};
 use telemetry::GpuMonitor;
 use telemetry::status::Status;
 
@@ -63,7 +63,7 @@ impl Bookkeeping {
             moments: Moments::new(setup.step_hook.clone(), device),
             gpu: device.uuid().and_then(|uuid| GpuMonitor::start(&uuid)),
             status: Status::none(),
-            watch: Watch::new(planned, setup.first_step(), Calendar::new(config)),
+            watch: Watch::new(planned, setup.first_step(), setup.calendar()),
             observers: ranges.into_iter().collect(),
             hashes: TensorHashes::new((device, grid), config.telemetry.hashes, setup.tensor_hook.clone()),
             verification: Verification::new(device, config.train.verify_every)?,

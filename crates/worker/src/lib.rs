@@ -39,7 +39,6 @@ mod verification;
 mod worker;
 
 pub use error::{CORRUPTION, Result, WorkerError, is_out_of_memory};
-pub use feed::numbers::samples_of;
 pub use graphs::refusals::never_captured;
 pub use observers::hooks::{ModelHook, Moment, StepHook, StepMoment};
 pub use observers::operator_timer::{MemoryPoint, OperatorTimer};

@@ -6,6 +6,7 @@ const ANSWERS: &str = "use data.train_on of data.kind = \"chat\": \"answers\" le
                        prompts too";
 const LAST: &str = "write \"weight\": 0 in the messages of earlier answers, which keeps them out of the loss";
 const FOUND: &str = "leave it out: data.chat_template shows where messages begin and end";
+const GROUPS: &str = "use data.group_by_length";
 const PACKING: &str = "use data.pack_documents, with data.document_mask";
 const TEXT_KEY: &str = "use `plimsoll tokenize --text-key`, which reads texts in JSON lines and Parquet";
 const FILES: &str = "use data.paths, files on this host";
@@ -62,8 +63,9 @@ pub(super) const NAMES: &[ForeignName] = &[
     ("packing_strategy", PACKING),
     ("eval_packing", PACKING),
     ("eval_sample_packing", PACKING),
-    ("group_by_length", PACKING),
-    ("train_sampling_strategy", PACKING),
+    ("group_by_length", "data.group_by_length"),
+    ("length_column_name", GROUPS),
+    ("train_sampling_strategy", GROUPS),
     ("reset_attention_mask", "data.document_mask"),
     ("reset_position_ids", "data.document_mask"),
     ("eod_mask_loss", "data.ignore"),

@@ -112,15 +112,23 @@ section! {
         /// Whether sequences are filled with whole documents and padding, rather than with what follows in
         /// the text. All data is read once at the start. A document longer than a sequence is cut.
         pack_documents: bool = Row::flag()
-            .derived("true for conversations, else false", |raw| Ok(is_chat(raw)?.into()))
+            .derived("true for conversations without `group_by_length`, else false", |raw| {
+                Ok((is_chat(raw)? && !raw.flag(Data::group_by_length)?).into())
+            })
             .only(Data::kind, DOCUMENTS);
         /// Whether attention and positions stay within a document.
         document_mask: bool = Row::flag()
             .derived("`pack_documents` for conversations, else false", |raw| {
-                let packs = !raw.is_set(Data::pack_documents) || raw.flag(Data::pack_documents)?;
+                let packs = match raw.is_set(Data::pack_documents) {
+                    true => raw.flag(Data::pack_documents)?,
+                    false => !raw.flag(Data::group_by_length)?,
+                };
                 Ok((is_chat(raw)? && packs).into())
             })
             .only(Data::kind, DOCUMENTS);
+        /// Whether a step has conversations or pairs of like lengths, in sequences of one of four lengths,
+        /// which the data decides, instead of `model.context` tokens: less padding where nothing is packed.
+        group_by_length: bool = Row::flag().default("false").only(Data::kind, RECORDS);
         /// The token that documents begin with, by its number; by default the tokenizer's.
         separator: Option<u32> = Row::new(
             Takes::ChoiceOrInteger(&["tokenizer"], 0, MOST_TOKEN),

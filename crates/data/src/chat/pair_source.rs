@@ -4,9 +4,11 @@ use super::cut::CutFigures;
 use super::pairs::{Answered, Pair};
 use crate::batch::{checked_shape, mark_tokens};
 use crate::permutation::Permutation;
-use crate::{ArrayShape, BatchShape, Error, IGNORED, MicroBatch, MicroBatchId, PairArrays, Source};
+use crate::step_lengths::StepLengths;
+use crate::{BatchShape, Error, IGNORED, MicroBatch, MicroBatchId, PairArrays, Source};
 use philox::key_of_name;
 use sha2::{Digest, Sha256};
+use std::sync::Arc;
 use system::numbers::hexadecimal;
 
 /// Options for cutting pairs into micro-batches.
@@ -24,6 +26,8 @@ pub struct PairOptions {
     pub learns_prompts: bool,
     /// Whether micro-batches say which inputs are tokens.
     pub marks_tokens: bool,
+    /// Pairs of a step, if those of like lengths are in the same step.
+    pub groups: Option<usize>,
 }
 
 /// Pairs of answers as micro-batches of twice as many sequences: each prompt with its chosen answer, then
@@ -36,6 +40,7 @@ pub struct PairSource {
     training: Vec<Pair>,
     validation: Vec<Pair>,
     cut: [CutFigures; 2],
+    lengths: Option<Arc<StepLengths>>,
 }
 
 impl PairSource {
@@ -52,7 +57,13 @@ impl PairSource {
         if training.is_empty() || (validation.is_empty() && options.validation_micro_batches > 0) {
             return Err(Error::NoAnswers { context: options.context });
         }
-        Ok(Self { options, key, training, validation, cut: [of_training, of_validation] })
+        let lengths = options.groups.map(|step| {
+            let size = |answered: &Answered| answered.tokens.len() - 1;
+            let sizes = training.iter().map(|pair| size(&pair.chosen).max(size(&pair.rejected))).collect();
+            Arc::new(StepLengths::new(sizes, step, options.context, options.seed))
+        });
+        let cut = [of_training, of_validation];
+        Ok(Self { options, key, training, validation, cut, lengths })
     }
 
     /// Training and validation pairs that are longer than a sequence.
@@ -91,7 +102,10 @@ impl PairSource {
         match id {
             MicroBatchId::Training(number) => {
                 let sequence = u128::from(number) * self.options.micro_batch as u128 + index as u128;
-                Permutation::in_epochs(self.training.len() as u64, self.key, sequence) as usize
+                match &self.lengths {
+                    Some(lengths) => lengths.sample(sequence),
+                    None => Permutation::in_epochs(self.training.len() as u64, self.key, sequence) as usize,
+                }
             }
             MicroBatchId::Validation(number) => self.training.len() + first(number) % self.validation.len(),
             MicroBatchId::Pairs(number) => first(number) % self.count(),
@@ -103,9 +117,10 @@ impl PairSource {
         self.training.get(number).or_else(held_out)
     }
 
-    /// Fills `out` with the pairs of the numbers `number_of(0..micro_batch)`.
-    fn fill(&self, out: &mut MicroBatch, number_of: impl Fn(usize) -> usize) {
-        let PairOptions { context, micro_batch, learns_prompts, .. } = self.options;
+    /// Fills `out` with the pairs of the numbers `number_of(0..micro_batch)`, in sequences of `context`
+    /// tokens.
+    fn fill(&self, context: usize, out: &mut MicroBatch, number_of: impl Fn(usize) -> usize) {
+        let PairOptions { micro_batch, learns_prompts, .. } = self.options;
         let rows = 2 * micro_batch;
         if self.options.marks_tokens {
             let pairs = (0..micro_batch).map(|index| self.pair(number_of(index)));
@@ -167,7 +182,11 @@ fn fill(answered: &Answered, input: &mut [u32], target: &mut [u32], learns_promp
 
 impl Source for PairSource {
     fn train(&self, number: u64, out: &mut MicroBatch) -> Result<(), Error> {
-        self.fill(out, |pair| self.number(MicroBatchId::Training(number), pair));
+        let context = match &self.lengths {
+            Some(lengths) => lengths.length_of(number, self.options.micro_batch),
+            None => self.options.context,
+        };
+        self.fill(context, out, |pair| self.number(MicroBatchId::Training(number), pair));
         Ok(())
     }
 
@@ -184,7 +203,7 @@ impl Source for PairSource {
         if index >= count {
             return Err(Error::NoSuchValidation { index, count });
         }
-        self.fill(out, |pair| self.number(MicroBatchId::Validation(index), pair));
+        self.fill(self.options.context, out, |pair| self.number(MicroBatchId::Validation(index), pair));
         Ok(())
     }
 
@@ -193,7 +212,7 @@ impl Source for PairSource {
     }
 
     fn pairs_in_order(&self, index: u64, out: &mut MicroBatch) -> Result<(), Error> {
-        self.fill(out, |pair| self.number(MicroBatchId::Pairs(index), pair));
+        self.fill(self.options.context, out, |pair| self.number(MicroBatchId::Pairs(index), pair));
         Ok(())
     }
 
@@ -210,9 +229,11 @@ impl Source for PairSource {
     }
 
     fn shape(&self) -> BatchShape {
-        let PairOptions { context, micro_batch, .. } = self.options;
-        let tokens = ArrayShape::of_u32([2 * micro_batch, context]);
-        BatchShape { inputs: tokens.clone(), targets: tokens }
+        BatchShape::of_tokens(2 * self.options.micro_batch, self.options.context)
+    }
+
+    fn lengths(&self) -> Option<&Arc<StepLengths>> {
+        self.lengths.as_ref()
     }
 
     fn held_out_sequences(&self) -> Option<u64> {
@@ -247,6 +268,7 @@ mod tests {
             validation_micro_batches: 2,
             learns_prompts,
             marks_tokens: true,
+            groups: None,
         };
         let source = PairSource::new(all.clone(), all[..1].to_vec(), options(false)).unwrap();
         assert_eq!((source.pairs(), source.training_sequences()), (Some(3), Some(2)));

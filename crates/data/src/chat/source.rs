@@ -4,10 +4,14 @@ use super::conversation::Conversation;
 use super::cut::CutFigures;
 use crate::batch::{checked_shape, mark_tokens};
 use crate::permutation::Permutation;
-use crate::{ArrayShape, BatchShape, Error, IGNORED, MicroBatch, MicroBatchId, Source};
+use crate::step_lengths::StepLengths;
+use crate::{BatchShape, Error, IGNORED, MicroBatch, MicroBatchId, Source};
 use philox::key_of_name;
 use sha2::{Digest, Sha256};
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::Arc;
 use system::numbers::hexadecimal;
 
 /// Options for cutting conversations into micro-batches.
@@ -29,6 +33,8 @@ pub struct ChatOptions {
     pub masks: bool,
     /// Whether micro-batches say which inputs are tokens.
     pub marks_tokens: bool,
+    /// Sequences of a step, if those of like lengths are in the same step.
+    pub groups: Option<usize>,
 }
 
 /// Conversations as micro-batches: a target is the token after its input where that belongs to an answer, and
@@ -39,6 +45,7 @@ pub struct ChatSource {
     key: [u32; 2],
     training: Rows,
     validation: Rows,
+    lengths: Option<Arc<StepLengths>>,
 }
 
 /// Conversations with the sequences that consist of them.
@@ -70,7 +77,11 @@ impl ChatSource {
         if training.rows.is_empty() || (validation.rows.is_empty() && options.validation_micro_batches > 0) {
             return Err(Error::NoAnswers { context: options.context });
         }
-        Ok(Self { options, key, training, validation })
+        let lengths = options.groups.map(|step| {
+            let sizes = (0..training.rows.len()).map(|row| training.length(Some(row)) - 1).collect();
+            Arc::new(StepLengths::new(sizes, step, options.context, options.seed))
+        });
+        Ok(Self { options, key, training, validation, lengths })
     }
 
     /// Number of training conversations, and of the sequences that they make.
@@ -104,7 +115,10 @@ impl ChatSource {
     /// Index of the sequence that is row `row` of training micro-batch `number`.
     fn training_row(&self, number: u64, row: usize) -> Option<usize> {
         let sequence = u128::from(number) * self.options.micro_batch as u128 + row as u128;
-        Some(Permutation::in_epochs(self.training.rows.len() as u64, self.key, sequence) as usize)
+        Some(match &self.lengths {
+            Some(lengths) => lengths.sample(sequence),
+            None => Permutation::in_epochs(self.training.rows.len() as u64, self.key, sequence) as usize,
+        })
     }
 
     /// Index of the sequence that is row `row` of validation micro-batch `index`; `None` for an empty one.
@@ -117,9 +131,15 @@ impl ChatSource {
         }
     }
 
-    /// Fills `out` with the sequences `row_of(0..micro_batch)` of `rows`, of which `None` is empty.
-    fn fill(&self, rows: &Rows, out: &mut MicroBatch, row_of: impl Fn(usize) -> Option<usize>) {
-        let ChatOptions { context, micro_batch, masks, marks_tokens, .. } = self.options;
+    /// Fills `out` with the sequences `row_of(0..micro_batch)` of `rows` in `context` tokens each, of which
+    /// `None` is empty.
+    fn fill(
+        &self,
+        (rows, context): (&Rows, usize),
+        out: &mut MicroBatch,
+        row_of: impl Fn(usize) -> Option<usize>,
+    ) {
+        let ChatOptions { micro_batch, masks, marks_tokens, .. } = self.options;
         if marks_tokens {
             mark_tokens(
                 &mut out.tokens,
@@ -152,21 +172,13 @@ impl Rows {
             cut.add(is_kept, beyond);
             is_kept
         });
-        let mut rows: Vec<Range<usize>> = Vec::new();
-        let mut filled = window;
-        for (index, conversation) in conversations.iter().enumerate() {
-            let tokens = conversation.tokens.len();
-            match rows.last_mut().filter(|_| options.packs && filled + tokens <= window) {
-                Some(row) => {
-                    row.end = index + 1;
-                    filled += tokens;
-                }
-                None => {
-                    rows.push(index..index + 1);
-                    filled = tokens;
-                }
+        let (conversations, rows) = match options.packs {
+            true => packed(conversations, window),
+            false => {
+                let rows = (0..conversations.len()).map(|index| index..index + 1).collect();
+                (conversations, rows)
             }
-        }
+        };
         let targets = rows.iter().map(|row| {
             let answers = conversations[row.clone()].iter().flat_map(|conversation| &conversation.answers);
             // The first token of a sequence is no target.
@@ -207,9 +219,45 @@ impl Rows {
     }
 }
 
+/// Divides conversations into sequences of at most `window` tokens: the longest first, each into the fullest
+/// sequence that has room for it (best-fit decreasing). Returns them in the order of the sequences, which is
+/// that of their first conversations.
+fn packed(conversations: Vec<Conversation>, window: usize) -> (Vec<Conversation>, Vec<Range<usize>>) {
+    let mut order: Vec<usize> = (0..conversations.len()).collect();
+    order.sort_by_key(|index| Reverse(conversations[*index].tokens.len()));
+    let mut members: Vec<Vec<usize>> = Vec::new();
+    // Room for tokens of each sequence, with its index.
+    let mut rooms: BTreeSet<(usize, usize)> = BTreeSet::new();
+    for index in order {
+        let tokens = conversations[index].tokens.len();
+        let (room, row) = rooms.range((tokens, 0)..).next().copied().unwrap_or((window, members.len()));
+        match members.get_mut(row) {
+            Some(row) => row.push(index),
+            None => members.push(vec![index]),
+        }
+        rooms.remove(&(room, row));
+        rooms.insert((room.saturating_sub(tokens), row));
+    }
+    members.iter_mut().for_each(|row| row.sort_unstable());
+    members.sort_unstable();
+    let mut conversations: Vec<_> = conversations.into_iter().map(Some).collect();
+    let mut sorted = Vec::with_capacity(conversations.len());
+    let mut rows = Vec::with_capacity(members.len());
+    for row in members {
+        let first = sorted.len();
+        sorted.extend(row.into_iter().filter_map(|index| conversations[index].take()));
+        rows.push(first..sorted.len());
+    }
+    (sorted, rows)
+}
+
 impl Source for ChatSource {
     fn train(&self, number: u64, out: &mut MicroBatch) -> Result<(), Error> {
-        self.fill(&self.training, out, |row| self.training_row(number, row));
+        let context = match &self.lengths {
+            Some(lengths) => lengths.length_of(number, self.options.micro_batch),
+            None => self.options.context,
+        };
+        self.fill((&self.training, context), out, |row| self.training_row(number, row));
         Ok(())
     }
 
@@ -231,7 +279,7 @@ impl Source for ChatSource {
         if index >= count {
             return Err(Error::NoSuchValidation { index, count });
         }
-        self.fill(&self.validation, out, |row| self.validation_row(index, row));
+        self.fill((&self.validation, self.options.context), out, |row| self.validation_row(index, row));
         Ok(())
     }
 
@@ -247,9 +295,11 @@ impl Source for ChatSource {
     }
 
     fn shape(&self) -> BatchShape {
-        let ChatOptions { context: columns, micro_batch: rows, .. } = self.options;
-        let tokens = ArrayShape::of_u32([rows, columns]);
-        BatchShape { inputs: tokens.clone(), targets: tokens }
+        BatchShape::of_tokens(self.options.micro_batch, self.options.context)
+    }
+
+    fn lengths(&self) -> Option<&Arc<StepLengths>> {
+        self.lengths.as_ref()
     }
 
     fn held_out_sequences(&self) -> Option<u64> {
@@ -279,6 +329,21 @@ mod tests {
     }
 
     #[test]
+    fn a_conversation_goes_to_the_fullest_sequence_with_room() {
+        let lengths = |sizes: &[usize]| {
+            let all = sizes.iter().map(|size| conversation(0, 1, size - 1)).collect();
+            let (sorted, rows) = super::packed(all, 10);
+            let row = |row: &std::ops::Range<usize>| {
+                sorted[row.clone()].iter().map(|conversation| conversation.tokens.len()).collect::<Vec<_>>()
+            };
+            rows.iter().map(row).collect::<Vec<_>>()
+        };
+        assert_eq!(lengths(&[3, 6, 2, 7, 5, 4, 3]), [vec![3, 7], vec![6, 4], vec![2, 5, 3]]);
+        assert_eq!(lengths(&[10, 2, 9]), [vec![10], vec![2], vec![9]]);
+        assert!(lengths(&[]).is_empty());
+    }
+
+    #[test]
     fn answers_alone_are_targets_in_padded_and_packed_sequences() {
         let all = vec![conversation(10, 2, 2), conversation(20, 1, 2), conversation(30, 9, 3)];
         let options = |packs| ChatOptions {
@@ -290,6 +355,7 @@ mod tests {
             packs,
             masks: packs,
             marks_tokens: packs,
+            groups: None,
         };
         let mut batch = MicroBatch::default();
         // The last one has no answer within the context.
@@ -353,6 +419,7 @@ mod tests {
                 packs: false,
                 masks: true,
                 marks_tokens: true,
+                groups: None,
             };
             let source = ChatSource::new(all.clone(), all.clone(), options).unwrap();
             let mut batch = MicroBatch::default();

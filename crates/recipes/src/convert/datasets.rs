@@ -27,7 +27,8 @@ pub(super) fn set_kind(converter: &mut Converter<'_>, kind: DataKind) -> Outcome
 /// Sets that a sequence is one conversation, which is the default of other trainers, and returns it.
 pub(super) fn set_packing(converter: &mut Converter<'_>) -> Option<String> {
     let is_chat = converter.document.get(Data::kind) == Some(&Setting::from(DataKind::Chat.name()));
-    if !is_chat || converter.document.get(Data::pack_documents).is_some() {
+    let is_set = |key| converter.document.get(key).is_some();
+    if !is_chat || is_set(Data::pack_documents) || is_set(Data::group_by_length) {
         return None;
     }
     let comment = format!("{}'s default: one conversation in a sequence", converter.program.title());

@@ -46,6 +46,7 @@ pub(super) const RULES: &[(&str, Rule)] = &[
     ("gradient_checkpointing", recompute),
     ("gradient_checkpointing_kwargs", |_, _| not_needed("memory.recompute decides what is recomputed")),
     ("packing", packing),
+    ("group_by_length", group_by_length),
     ("eval_packing", |_, _| not_needed("validations are packed as training is")),
     ("save_steps", |converter, value| {
         whole_steps(converter, Checkpoint::every, value, "steps between checkpoints")
@@ -207,10 +208,21 @@ pub(super) fn packing(converter: &mut Converter<'_>, value: &Value) -> Outcome {
     if converter.kind == Some(config::DataKind::Preference) {
         return none("pairs of answers are not packed");
     }
+    if converter.document.get(Data::group_by_length).is_some() {
+        return none("group_by_length groups sequences that are not packed");
+    }
     converter.set(Data::pack_documents, true, "whole documents fill a sequence");
     converter.set(Data::document_mask, true, "attention stays within a document");
     let keys = [Data::pack_documents, Data::document_mask];
     Outcome::Converted(keys.map(|key| converter.document.assignment(key)).join(", "))
+}
+
+/// Converts a switch of steps of like lengths.
+fn group_by_length(converter: &mut Converter<'_>, value: &Value) -> Outcome {
+    match converter.document.get(Data::pack_documents) {
+        Some(_) => not_needed("packed sequences have little padding"),
+        None => switch(value, || converter.set(Data::group_by_length, true, "steps of like lengths")),
+    }
 }
 
 /// Converts a number of steps, which may be a part of the run.

@@ -203,18 +203,34 @@ pub(crate) fn open(config: &RunConfig) -> Result<ChatSource> {
         packs: data.pack_documents,
         masks: data.document_mask,
         marks_tokens: config.masks_padding(),
+        groups: data.group_by_length.then_some(train.global_batch_size),
     };
     let source = ChatSource::new(training, validation, options);
     let source = source.map_err(|source| refused(config, Data::paths, source))?;
     let (conversations, sequences) = source.training();
     warn_of_cut(config, source.cut(), "conversations");
     let [conversations, sequences] = [conversations, sequences].map(|count| grouped(count as u64));
-    let padding = 100.0 * (1.0 - source.token_share());
+    let lengths = lengths_in_words(&source, context);
+    let padding = 100.0 * (1.0 - source.token_share() / mean_share(&source, context));
     tracing::info!(
-        "{conversations} conversations in {sequences} sequences of {context} tokens, of which {padding:.0} % are \
+        "{conversations} conversations in {sequences} sequences of {lengths} tokens, of which {padding:.0} % are \
          padding"
     );
     Ok(source)
+}
+
+/// Returns the mean length of training sequences as a share of `context`.
+fn mean_share(source: &dyn Source, context: usize) -> f64 {
+    source.lengths().map_or(1.0, |lengths| lengths.mean() / context as f64)
+}
+
+/// Returns the lengths of training sequences in words.
+fn lengths_in_words(source: &dyn Source, context: usize) -> String {
+    let all: Vec<_> = match source.lengths() {
+        Some(lengths) => lengths.shares().iter().map(|(length, _)| length.to_string()).collect(),
+        None => vec![context.to_string()],
+    };
+    all.join(", ")
 }
 
 /// Reads the pairs of answers of a configuration. Only messages need a chat template.
@@ -239,6 +255,7 @@ fn read_of_pairs(config: &RunConfig) -> Result<Split<Pair>> {
 /// # Errors
 /// Wrong data, with its key; a model of other examples.
 pub(crate) fn open_pairs(config: &RunConfig) -> Result<PairSource> {
+    let data = &config.data;
     let train = &config.train;
     let (_, context) = sizes(config)?;
     let known = PAIRS.take(&settings(config)?);
@@ -250,10 +267,16 @@ pub(crate) fn open_pairs(config: &RunConfig) -> Result<PairSource> {
         validation_micro_batches: config.validation_micro_batches(),
         learns_prompts: config.preference.loss == PreferenceLoss::Orpo,
         marks_tokens: config.masks_padding(),
+        groups: data.group_by_length.then_some(train.global_batch_size),
     };
     let source = PairSource::new(training, validation, options);
     let source = source.map_err(|source| refused(config, Data::paths, source))?;
     warn_of_cut(config, source.cut(), "pairs of answers");
-    tracing::info!("{} pairs of answers", source.count());
+    let lengths = lengths_in_words(&source, context);
+    let padding = 100.0 * (1.0 - source.token_share() / mean_share(&source, context));
+    let pairs = grouped(source.count() as u64);
+    tracing::info!(
+        "{pairs} pairs of answers in sequences of {lengths} tokens, of which {padding:.0} % are padding"
+    );
     Ok(source)
 }

@@ -12,7 +12,7 @@ use data::{SyntheticKind, SyntheticOptions, SyntheticSource};
 use nn::Examples;
 
 use crate::error::Result;
-pub use source::{CACHE, DataScope, Dataset};
+pub use source::{CACHE, DataScope, Dataset, SampleSizes};
 
 /// Returns the lengths of the samples that decide `model.context`, which reads them; `None` if they do not.
 ///

@@ -3,9 +3,10 @@
 use std::sync::{Arc, OnceLock};
 
 use checkpoint::CorpusMark;
+use config::RunConfig;
 use data::{
-    ChatSource, CorpusIdentity, ImageSource, PairSource, Prefetcher, Shapes, Source, SyntheticSource,
-    TokenSource,
+    ChatSource, CorpusIdentity, ImageSource, PairSource, Prefetcher, Shapes, Source, StepLengths,
+    SyntheticSource, TokenSource,
 };
 use telemetry::units::grouped;
 
@@ -19,6 +20,15 @@ pub enum DataScope {
     All,
     /// The files and the shapes of micro-batches, which a plan needs: nothing that takes long is read.
     Shapes,
+}
+
+/// The sizes of samples, for plans that read no data.
+#[derive(Clone, Debug)]
+pub struct SampleSizes {
+    /// The part of the positions of training sequences that holds tokens, and not padding.
+    token_share: f64,
+    /// The lengths of training sequences by step, if they differ.
+    lengths: Option<Arc<StepLengths>>,
 }
 
 /// The data of a run.
@@ -46,12 +56,6 @@ impl Dataset {
     #[must_use]
     pub fn through(self, source: Arc<dyn Source>) -> Self {
         Dataset { source, ..self }
-    }
-
-    /// The same data with this part of the positions of training sequences holding tokens.
-    #[must_use]
-    pub fn with_token_share(self, share: f64) -> Self {
-        Dataset { token_share: Some(share), ..self }
     }
 
     /// The part of the positions of training sequences that holds tokens, and not padding.
@@ -97,7 +101,43 @@ impl Dataset {
     /// Returns the shapes of its micro-batches, which ranks on Meta read.
     #[must_use]
     pub fn shapes(&self) -> Shapes {
-        Shapes(Arc::clone(&self.source))
+        Shapes::new(Arc::clone(&self.source))
+    }
+
+    /// The same data with training sequences of one length.
+    #[must_use]
+    pub fn at_length(&self, length: usize) -> Self {
+        let source = Arc::new(Shapes::of_length(Arc::clone(&self.source), length));
+        let token_share = Some(self.token_share());
+        Dataset { source, token_share, ..self.clone() }
+    }
+
+    /// Returns what a plan that reads no data needs to know of its samples.
+    #[must_use]
+    pub fn sample_sizes(&self) -> SampleSizes {
+        SampleSizes { token_share: self.token_share(), lengths: self.source.lengths().cloned() }
+    }
+
+    /// Returns the same data, known by its shapes alone, with samples of these sizes in the steps of
+    /// `config`.
+    #[must_use]
+    pub fn with_sample_sizes(self, sizes: &SampleSizes, config: &RunConfig) -> Self {
+        let token_share = Some(sizes.token_share);
+        let lengths = sizes.lengths.as_ref().filter(|_| config.data.group_by_length);
+        let Some(lengths) = lengths else { return Dataset { token_share, ..self } };
+        let step_samples = config.train.global_batch_size;
+        let regrouped = lengths.regrouped(step_samples, config.model.examples().units(), config.train.seed);
+        let source = Arc::new(Shapes::of_lengths(Arc::clone(&self.source), Arc::new(regrouped)));
+        Dataset { source, token_share, ..self }
+    }
+
+    /// Returns the shapes of its longest micro-batches.
+    #[must_use]
+    pub fn longest_shapes(&self) -> Shapes {
+        match self.source.lengths().and_then(|lengths| lengths.longest()) {
+            Some(length) => Shapes::of_length(Arc::clone(&self.source), length),
+            None => self.shapes(),
+        }
     }
 
     /// Bytes of host memory for the micro-batches of a rank that prefetches `prefetch` of them, for training

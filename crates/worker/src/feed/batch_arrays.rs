@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use autograd::{Pass, PreferencePass};
-use data::{ArrayShape, HostArray, MicroBatch};
+use data::{ArrayShape, BatchShape, HostArray, MicroBatch};
 use device::{DType, Device};
 use parallel::pipeline::Action;
 use tensor::Tensor;
@@ -39,6 +39,11 @@ pub(crate) struct BatchArrays {
 }
 
 impl BatchArrays {
+    /// Returns the shapes of a micro-batch.
+    fn shape(&self, micro_batch: usize) -> Result<BatchShape> {
+        Ok(self.dataset.source.shape_of(self.batches.id(micro_batch)?))
+    }
+
     /// Copies an array of a micro-batch to the device.
     fn array(
         &self,
@@ -67,7 +72,7 @@ impl BatchArrays {
         }
         match &self.pixels {
             Some(pixels) => self.pixel_inputs(pixels, micro_batch),
-            None => self.array(micro_batch, &self.dataset.source.shape().inputs, |batch| Some(&batch.inputs)),
+            None => self.array(micro_batch, &self.shape(micro_batch)?.inputs, |batch| Some(&batch.inputs)),
         }
     }
 
@@ -85,7 +90,7 @@ impl BatchArrays {
     /// Returns the targets of a micro-batch.
     pub(crate) fn targets(&mut self, micro_batch: usize) -> Result<Tensor> {
         let Some(pieces) = &self.pieces else {
-            let shape = self.dataset.source.shape().targets;
+            let shape = self.shape(micro_batch)?.targets;
             return self.array(micro_batch, &shape, |batch| Some(&batch.targets));
         };
         let (shares, targets) = self.batches.read(micro_batch, |batch| {
@@ -109,7 +114,8 @@ impl BatchArrays {
     /// Returns a pass of whole sequences or samples.
     fn pass_of_whole(&self, micro_batch: usize) -> Result<Pass> {
         let source = &self.dataset.source;
-        let copy = || self.array(micro_batch, &source.shape().inputs, |batch| batch.documents.as_ref());
+        let copy =
+            || self.array(micro_batch, &self.shape(micro_batch)?.inputs, |batch| batch.documents.as_ref());
         let documents = source.packs_documents().then(copy).transpose()?;
         Ok(Pass { documents, ..Pass::default() })
     }
@@ -118,7 +124,7 @@ impl BatchArrays {
     fn pass_of_pieces(&mut self, pieces: &ContextPieces, micro_batch: usize) -> Result<Pass> {
         let shares = self.shares.take();
         let trains = self.batches.numbers()?.trains();
-        let shape = self.dataset.source.shape().inputs;
+        let shape = self.shape(micro_batch)?.inputs;
         let masks = self.dataset.source.packs_documents();
         let pieces = match masks {
             true => self.batches.read(micro_batch, |batch| {
@@ -139,7 +145,7 @@ impl BatchArrays {
 
     /// The rows of a micro-batch that are tokens, of `count` in the step.
     fn token_rows(&self, micro_batch: usize, count: &Tensor) -> Result<TokenRows> {
-        let shape = self.dataset.source.shape().inputs;
+        let shape = self.shape(micro_batch)?.inputs;
         let mask = match &self.pieces {
             Some(pieces) => self.batches.read(micro_batch, |batch| {
                 let marks = batch.tokens.clone().unwrap_or_else(|| shape.without_values());

@@ -69,6 +69,16 @@ impl MicroBatches {
         self.0.borrow().as_ref().map(|walk| walk.numbers.clone()).ok_or_else(no_walk)
     }
 
+    /// Returns the identifier of a micro-batch.
+    ///
+    /// # Errors
+    /// No walk has begun.
+    pub(crate) fn id(&self, micro_batch: usize) -> Result<MicroBatchId> {
+        let walk = self.0.borrow();
+        let Walk { numbers, shift, .. } = walk.as_ref().ok_or_else(no_walk)?;
+        Ok(numbers.id(micro_batch.wrapping_add(*shift)))
+    }
+
     /// Passes a micro-batch, which was read ahead, to `read`.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use collective::{Axis, RankGrid};
 use config::RunConfig;
 use data::MicroBatchId;
 use parallel::data::Assignment;
+use planned::samples_of;
 
 /// The numbers of the micro-batches of one walk through the schedule, and of those of later walks.
 #[derive(Clone, Debug)]
@@ -128,13 +129,6 @@ impl Numbers {
     }
 }
 
-/// Returns the index of the samples of `step`, in steps, where those of `left_out`, in ascending order, are
-/// used by none.
-#[must_use]
-pub fn samples_of(step: u64, left_out: &[u64]) -> u64 {
-    left_out.iter().fold(step, |samples, left_out| samples + u64::from(*left_out <= samples))
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -142,7 +136,7 @@ mod tests {
     use data::MicroBatchId::{self, Training, Validation};
     use parallel::data::Assignment;
 
-    use super::Numbers;
+    use super::{Numbers, samples_of};
 
     fn listed(numbers: &Numbers, order: &[usize], from: usize) -> Vec<MicroBatchId> {
         numbers.following(order, from).collect()
@@ -168,11 +162,7 @@ mod tests {
             (&[2, 3, 5], [0, 1, 4, 6, 7]),
             (&[9], [0, 1, 2, 3, 4]),
         ] {
-            assert_eq!(
-                [0, 1, 2, 3, 4].map(|step| super::samples_of(step, left_out)),
-                expected,
-                "{left_out:?}"
-            );
+            assert_eq!([0, 1, 2, 3, 4].map(|step| samples_of(step, left_out)), expected, "{left_out:?}");
         }
     }
 

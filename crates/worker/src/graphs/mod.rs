@@ -33,7 +33,8 @@ pub struct StepGraphs {
     choice: Graphs,
     /// Whether no step is captured from now on.
     refused: bool,
-    captured: Option<CapturedStep>,
+    /// The captured steps, each with the tokens of its sequences.
+    captured: Vec<(usize, CapturedStep)>,
     /// Digest of the blocks before the last step.
     before: Option<u64>,
     captures: u32,
@@ -72,7 +73,7 @@ impl StepGraphs {
             name,
             choice,
             refused: !runs,
-            captured: None,
+            captured: Vec::new(),
             before: None,
             captures: 0,
             replays: 0,
@@ -107,9 +108,9 @@ impl StepGraphs {
         self.replays
     }
 
-    /// Returns how the next step runs. `reason`: one why it cannot be captured, if there is one; an empty one
-    /// is not logged.
-    pub fn next(&mut self, device: &Device, reason: Option<&'static str>) -> Course {
+    /// Returns how the next step runs, with sequences of `length` tokens. `reason`: one why it cannot be
+    /// captured, if there is one; an empty one is not logged.
+    pub fn next(&mut self, device: &Device, length: usize, reason: Option<&'static str>) -> Course {
         if self.refused {
             return Course::Plain;
         }
@@ -120,10 +121,13 @@ impl StepGraphs {
             self.log(reason);
             return Course::Plain;
         }
-        if self.captured.as_ref().is_some_and(|step| step.script.fits(digest)) {
-            return Course::Replayed;
+        let is_captured = |(other, _): &(usize, CapturedStep)| *other == length;
+        if let Some(index) = self.captured.iter().position(is_captured) {
+            if self.captured[index].1.script.fits(digest) {
+                return Course::Replayed;
+            }
+            self.captured.remove(index);
         }
-        self.captured = None;
         if self.captures == MOST_CAPTURES {
             self.refused = true;
             self.log("its memory has other addresses each time");
@@ -142,33 +146,33 @@ impl StepGraphs {
         self.stream_calls.is_none_or(|calls| calls == device.stream_calls())
     }
 
-    /// Keeps a captured step, or the reason why there is none.
+    /// Keeps a captured step with sequences of `length` tokens, or the reason why there is none.
     ///
     /// # Errors
     /// A configuration that demands graphs.
-    pub fn keep(&mut self, captured: Outcome) -> Result<()> {
+    pub fn keep(&mut self, length: usize, captured: Outcome) -> Result<()> {
         self.captures += 1;
         match captured {
             Ok(None) => Ok(()),
             Ok(Some(step)) => {
                 let (graphs, calls) = step.sizes();
                 tracing::info!("{} are replayed as {graphs} CUDA graphs of {calls} calls", self.name);
-                self.captured = Some(step);
+                self.captured.push((length, step));
                 Ok(())
             }
             Err(reason) => self.refuse(&reason, true),
         }
     }
 
-    /// Replays the captured step as one whose first micro-batch is `first_number`.
+    /// Replays the captured step with sequences of `length` tokens as one whose first micro-batch is
+    /// `first_number`.
     ///
     /// # Errors
     /// Errors of the host's work and of repeated calls.
-    pub fn replay(&mut self, device: &Device, first_number: u64) -> Result<()> {
+    pub fn replay(&mut self, device: &Device, length: usize, first_number: u64) -> Result<()> {
         let is_next = self.is_next(device);
-        if let Some(mut captured) = self.captured.take() {
+        if let Some((_, captured)) = self.captured.iter_mut().find(|(other, _)| *other == length) {
             captured.replay(device, (first_number, is_next))?;
-            self.captured = Some(captured);
             self.replays += 1;
         }
         Ok(())

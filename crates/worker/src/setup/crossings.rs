@@ -35,7 +35,7 @@ fn forward(
 ) -> Result<Tensor> {
     let device = model.parameters().device().clone();
     let first_batch::Uploaded { inputs, mut pass, .. } =
-        first_batch::first(config, &dataset.shapes(), &device)?;
+        first_batch::first(config, &dataset.longest_shapes(), &device)?;
     let counted = Communicator::counted(grid.rank(), grid.world_size());
     pass.groups = GridGroups::new(counted, grid)?.handles();
     let tape = Tape::new(&device, mode).with_pass(pass);

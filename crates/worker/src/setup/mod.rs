@@ -26,7 +26,7 @@ use crate::setup::blueprint::Blueprint;
 use crate::setup::placement::Placement;
 use crate::setup::start::{Start, Weights};
 use parallel::pipeline::PlanWork;
-use planned::{Expected, Preallocation, UNPLANNED_EVENTS};
+use planned::{Calendar, Expected, Preallocation, UNPLANNED_EVENTS};
 
 /// The setup that all ranks of a run share.
 #[derive(Clone)]
@@ -174,6 +174,12 @@ impl Setup {
             Placement::Meta(_) => Arc::new(self.dataset.shapes()),
             Placement::Cpu | Placement::Cuda(_) => Arc::clone(&self.dataset.source),
         }
+    }
+
+    /// Returns the steps of the run, with the lengths of their sequences.
+    #[must_use]
+    pub fn calendar(&self) -> Calendar {
+        Calendar::new(&self.config).with_lengths(self.dataset.source.lengths(), &self.left_out)
     }
 
     /// The first step to run, counted from 0.

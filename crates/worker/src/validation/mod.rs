@@ -89,7 +89,7 @@ impl Evaluation {
             self.batches.replace(micro_batch, micro_batch);
             // The first one makes what others use again, as rounded weights.
             let reason = if micro_batch == 0 { Some("") } else { device.refuses_capture() };
-            match self.graphs.next(device, reason) {
+            match self.graphs.next(device, 0, reason) {
                 Course::Plain => skipped += passes.one(micro_batch)?,
                 Course::Recorded => skipped += self.record(&mut passes, micro_batch)?,
                 Course::Replayed => self.replay(device, &mut passes, micro_batch)?,
@@ -105,13 +105,13 @@ impl Evaluation {
         recorder.start()?;
         match passes.one(micro_batch) {
             Ok(skipped) => {
-                self.graphs.keep(recorder.finish(self.batches.numbers()?.number(micro_batch))?)?;
+                self.graphs.keep(0, recorder.finish(self.batches.numbers()?.number(micro_batch))?)?;
                 self.captured = micro_batch;
                 Ok(skipped)
             }
             Err(error) => {
                 recorder.abandon();
-                self.graphs.keep(Err(format!("a call failed while it was captured: {error}")))?;
+                self.graphs.keep(0, Err(format!("a call failed while it was captured: {error}")))?;
                 passes.one(micro_batch)
             }
         }
@@ -120,7 +120,7 @@ impl Evaluation {
     /// Evaluates a micro-batch from the graphs of the captured one.
     fn replay(&mut self, device: &Device, passes: &mut Passes<'_, '_>, micro_batch: usize) -> Result<()> {
         self.batches.replace(self.captured, micro_batch);
-        self.graphs.replay(device, self.batches.numbers()?.number(micro_batch))?;
+        self.graphs.replay(device, 0, self.batches.numbers()?.number(micro_batch))?;
         passes.feed.results.report();
         Ok(())
     }

@@ -44,12 +44,10 @@ impl Worker {
         let real = self.engine.begin_rehearsal()?;
         let unused = Phases::new(&self.engine.device, &self.engine.recorder);
         let phases = std::mem::replace(&mut self.records.phases, unused);
-        self.batches.follow(self.numbers(step));
-        let ran = self
-            .gather_for(WalkKind::Step)
-            .and_then(|()| self.forward_backward(step, Mode::Rehearse))
-            .and_then(|()| self.reduce_gradients())
-            .and_then(|()| self.add_tied_gradients())
+        let steps = self.engine.setup.calendar().first_of_each_length(step);
+        let ran = steps
+            .into_iter()
+            .try_for_each(|step| self.rehearse_walk(step))
             .and_then(|()| self.rehearse_repetition(step))
             .and_then(|()| self.validation_passes())
             .and_then(
@@ -59,6 +57,16 @@ impl Worker {
         // Transports that count give no values.
         self.outdate_weights();
         Ok((real, ran.map(|_| ())))
+    }
+
+    /// Runs the passes of step `step` and the reduction of their gradients.
+    fn rehearse_walk(&mut self, step: u64) -> Result<()> {
+        self.batches.follow(self.numbers(step));
+        self.outdate_weights();
+        self.gather_for(WalkKind::Step)?;
+        self.forward_backward(step, Mode::Rehearse)?;
+        self.reduce_gradients()?;
+        self.add_tied_gradients()
     }
 
     /// Returns all idle memory to the driver, and rehearses step `step`.

@@ -14,11 +14,18 @@ impl Worker {
         self.batches.follow(self.numbers(step));
         // Every step gathers all sharded weights, also after a validation, as a replayed one does.
         self.outdate_weights();
-        match self.graphs.next(&self.engine.device, self.not_captured(step)) {
+        let length = self.sequence_length(step);
+        match self.graphs.next(&self.engine.device, length, self.not_captured(step)) {
             Course::Plain => self.compute(step),
-            Course::Recorded => self.record_graphs(step),
-            Course::Replayed => self.replay(step),
+            Course::Recorded => self.record_graphs(step, length),
+            Course::Replayed => self.replay(step, length),
         }
+    }
+
+    /// Tokens of each sequence of a step, if there are sequences.
+    fn sequence_length(&self, step: u64) -> usize {
+        let shape = self.engine.setup.dataset.source.shape_of(self.numbers(step).id(0));
+        shape.inputs.extents.get(1).copied().unwrap_or_default()
     }
 
     /// Number of steps so far that were replayed from CUDA graphs.
@@ -49,7 +56,7 @@ impl Worker {
     }
 
     /// Runs a step while it is captured.
-    fn record_graphs(&mut self, step: u64) -> Result<()> {
+    fn record_graphs(&mut self, step: u64, length: usize) -> Result<()> {
         let device = self.engine.device.clone();
         let recorder = self.engine.recorder.clone();
         let before = device.ledger()?;
@@ -62,7 +69,7 @@ impl Worker {
                 "the step failed while it was captured in CUDA graphs: train.graphs = \"off\" runs it without"
             );
         })?;
-        self.graphs.keep(captured)?;
+        self.graphs.keep(length, captured)?;
         if let (Some(before), Some(after)) = (before, device.ledger()?) {
             self.records.account.add_warm_up(after.rest - before.rest);
         }
@@ -70,8 +77,8 @@ impl Worker {
     }
 
     /// Replays the captured step as step `step`.
-    fn replay(&mut self, step: u64) -> Result<()> {
-        self.graphs.replay(&self.engine.device, self.numbers(step).number(0))?;
+    fn replay(&mut self, step: u64, length: usize) -> Result<()> {
+        self.graphs.replay(&self.engine.device, length, self.numbers(step).number(0))?;
         self.outdate_weights();
         Ok(())
     }

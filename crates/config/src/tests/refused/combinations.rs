@@ -136,6 +136,20 @@ fn values_that_contradict_each_other_are_refused() {
              \"chat\", and data.kind is \"preference\"",
         ),
         (
+            "[data]\nkind = \"chat\"\npaths = [\"a\"]\ngroup_by_length = true\npack_documents = true",
+            "quick.toml:4: packed sequences have no lengths by which data.group_by_length could group them: \
+             set data.pack_documents = false",
+        ),
+        (
+            "[data]\nkind = \"chat\"\npaths = [\"a\"]\ngroup_by_length = true\n[parallel]\npipeline = 2",
+            "quick.toml:4: data.group_by_length needs sequences of one length with parallel.pipeline = 2",
+        ),
+        (
+            "[data]\nkind = \"text\"\npaths = [\"a\"]\ngroup_by_length = true",
+            "quick.toml:4: data.group_by_length belongs to data.kind = \"chat\" or \"preference\", and \
+             data.kind is \"text\"",
+        ),
+        (
             "[data]\nkind = \"preference\"\npaths = [\"a\"]\ntrain_on = \"all\"",
             "quick.toml:4: data.train_on belongs to data.kind = \"chat\", and data.kind is \"preference\"",
         ),
