@@ -15,7 +15,7 @@ pub enum TensorError {
     Shape { operator: &'static str, operand: &'static str, actual: Shape, expected: String },
     #[error("a weight {shape} was used while its values were released")]
     Released { shape: Shape },
-    /// A weight whose values could not be gathered from the ranks that hold them.
+    /// The values of a weight could not be gathered from the ranks that hold them.
     #[error("gathering a weight {shape}: {source}")]
     Gather {
         shape: Shape,
@@ -26,7 +26,7 @@ pub enum TensorError {
     DType { operator: &'static str, operand: &'static str, actual: DType, expected: DType },
     #[error("{operator}: {operand} is {actual}, expected {}", names(.supported))]
     Unsupported { operator: &'static str, operand: &'static str, actual: DType, supported: &'static [DType] },
-    /// An index (a token, a class) outside its table.
+    /// An index, such as a token or a class, that is not below its limit.
     #[error("{operator}: index {index} is outside 0..{limit}")]
     Index { operator: &'static str, index: u32, limit: usize },
     /// Attention heads that do not divide: a count or width of 0, or query heads that are no multiple of the
@@ -38,10 +38,10 @@ pub enum TensorError {
     Heads { operator: &'static str, query: usize, key_value: usize, width: usize },
     #[error("{operator}: no kernel for heads of width {width} in {dtype} on a GPU: {supported}")]
     HeadWidth { operator: &'static str, dtype: DType, width: usize, supported: String },
-    /// A number of tensors other than the table was made for.
+    /// The number of tensors is not the number that the table was made for.
     #[error("{operator}: {actual} tensors, expected {expected}")]
     Count { operator: &'static str, actual: usize, expected: usize },
-    /// An array with more rows, columns or blocks than a kernel's 32-bit counters hold.
+    /// An array has more rows, columns or blocks than the 32-bit counters of a kernel hold.
     #[error("{operator}: {size} is more than a kernel can count")]
     TooLarge { operator: &'static str, size: usize },
     #[error(transparent)]

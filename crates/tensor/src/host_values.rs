@@ -1,8 +1,7 @@
-//! Elements of CPU tensors as f32, for operators that compute in f32 whatever the tensors' type.
+//! Elements of CPU tensors as f32, for operators that compute in f32 whatever the type of the tensors.
 //!
-//! An f32 tensor is used in place. A half type is widened into a copy on the host's heap, outside the
-//! allocator, and results are rounded once, to nearest with ties to even, when the operator is done: the
-//! rounding points are those of the GPU's kernels.
+//! An f32 tensor is used in place. A half type is widened into a copy on the heap, outside the caching
+//! allocator. Results are rounded once, to nearest with ties to even, when the operator is done, as on a GPU.
 
 use std::ops::{Deref, DerefMut};
 
@@ -20,7 +19,7 @@ pub(crate) enum Values<'a> {
     Widened(Vec<f32>),
 }
 
-/// Elements of a floating-point tensor in f32, for writing; a half type is rounded when this is dropped.
+/// Elements of a floating-point tensor in f32, for writing. Half types are rounded and stored on drop.
 pub(crate) enum ValuesMut<'a> {
     /// The memory of an f32 tensor.
     Own(WriteGuard<'a, f32>),
@@ -31,7 +30,7 @@ pub(crate) enum ValuesMut<'a> {
 }
 
 impl Tensor {
-    /// The elements in f32 on a CPU device, for reading.
+    /// Returns the elements in f32 for reading, on a CPU device.
     ///
     /// # Errors
     /// As for [`Tensor::read`]; a type that is not floating-point.
@@ -46,7 +45,7 @@ impl Tensor {
         }
     }
 
-    /// The elements in f32 on a CPU device, for writing.
+    /// Returns the elements in f32 for writing, on a CPU device.
     ///
     /// # Errors
     /// As for [`Tensor::write`]; a type that is not floating-point.
@@ -71,7 +70,7 @@ impl Tensor {
     }
 }
 
-/// Rounds `values` to `dtype` in place, where an operator reads a result that it has stored.
+/// Rounds `values` to `dtype` in place, for an operator that reads its own stored result.
 #[inline(always)]
 pub(crate) fn round_to(dtype: DType, values: &mut [f32]) {
     match dtype {

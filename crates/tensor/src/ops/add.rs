@@ -11,7 +11,7 @@ use crate::{Result, Tensor};
 pub(super) static FAMILY: Family =
     family!("add", headers: ["elementwise.cuh"], constants: elementwise::CONSTANTS);
 
-/// a + b in a new tensor, for operands of one shape, both f32 or both bf16.
+/// Returns a + b in a new tensor. The operands have one shape, and are both f32 or both bf16.
 pub fn forward(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "add.forward";
     let dtype = check::computed(OPERATOR, &[("a", a), ("b", b)])?;
@@ -25,8 +25,8 @@ pub fn forward(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     Ok(output)
 }
 
-/// target += source, rounded to their type, for operands of one shape that do not overlap, both f32 or both
-/// bf16.
+/// Computes target += source, rounded to their type. The operands have one shape, are both f32 or both bf16,
+/// and do not overlap.
 ///
 /// # Errors
 /// Shapes or types that do not agree, memory that overlaps.
@@ -34,7 +34,7 @@ pub fn into(target: &Tensor, source: &Tensor) -> Result<()> {
     into_on(target, source, StreamKind::Compute)
 }
 
-/// [`into`] on a chosen stream.
+/// Computes [`into`] on the stream `stream`.
 pub fn into_on(target: &Tensor, source: &Tensor, stream: StreamKind) -> Result<()> {
     const OPERATOR: &str = "add.into";
     check::computed(OPERATOR, &[("target", target), ("source", source)])?;

@@ -11,7 +11,7 @@ use crate::{Result, Tensor, TensorError};
 pub(super) static FAMILY: Family =
     family!("cast", headers: ["elementwise.cuh"], constants: elementwise::CONSTANTS);
 
-/// target = source, rounded to the nearest value of the target's type, ties to even: from f32 to a half type,
+/// Converts `source` to the type of `target`, rounded to nearest with ties to even: from f32 to a half type,
 /// or from a half type to f32 (exact). Both have one shape.
 ///
 /// # Errors

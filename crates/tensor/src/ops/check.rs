@@ -23,13 +23,13 @@ pub(crate) fn f32s(operator: &'static str, operands: &[(&'static str, &Tensor)])
     operands.iter().try_for_each(|(operand, tensor)| dtype(operator, operand, tensor, DType::F32))
 }
 
-/// The compute types of operators: those of `FOR_EACH_TYPE` in `kernels/common.cuh`, f32 first.
+/// The types that operators compute in, as `FOR_EACH_TYPE` in `kernels/common.cuh` lists them, f32 first.
 pub const DTYPES: &[DType] = &[DType::F32, DType::Bf16, DType::F16];
 
-/// Returns the common compute type of the named operands, f32 if there are none.
+/// Returns the common compute type of the named operands, f32 if there are no operands.
 ///
 /// # Errors
-/// A type that is no compute type, operands that do not agree with the first.
+/// A type that operators do not compute in, operands of different types.
 pub(crate) fn computed(operator: &'static str, operands: &[(&'static str, &Tensor)]) -> Result<DType> {
     let Some((operand, first)) = operands.first() else { return Ok(DType::F32) };
     let expected = first.dtype();
@@ -52,10 +52,10 @@ pub(crate) fn gradients<'a>(
     computed(operator, &gradients.map(|gradient| ("gradient", gradient)).collect::<Vec<_>>())
 }
 
-/// Returns the common type of gradient targets: f32, or `computed`, the compute type.
+/// Returns the common type of gradient targets: f32, or the compute type `computed`.
 ///
 /// # Errors
-/// Another type, or targets that do not agree with the first.
+/// Another type, or targets of different types.
 pub(crate) fn targets(
     operator: &'static str,
     computed: DType,
@@ -69,7 +69,7 @@ pub(crate) fn targets(
     Ok(expected)
 }
 
-/// Refuses a tensor that a matmul adds to, if it has neither type `computed` of the operands nor f32.
+/// Refuses a tensor that a matmul adds to unless its type is `computed` or f32.
 pub(crate) fn sum(
     operator: &'static str,
     operand: &'static str,
@@ -95,7 +95,7 @@ pub(crate) fn shape(
     }
 }
 
-/// Refuses a tensor that has not `rank` dimensions, or has one of size 0.
+/// Refuses a tensor whose number of dimensions is not `rank`, or with a dimension of size 0.
 pub(crate) fn rank(
     operator: &'static str,
     operand: &'static str,
@@ -116,7 +116,7 @@ pub(crate) fn not_empty(operator: &'static str, operand: &'static str, tensor: &
     Err(wrong(operator, operand, tensor, "at least one element".to_owned()))
 }
 
-/// Returns the first of an operator's arrays and the others.
+/// Splits an operator's arrays into the first and the others.
 pub(crate) fn first<'a>(
     operator: &'static str,
     operand: &'static str,
@@ -127,7 +127,7 @@ pub(crate) fn first<'a>(
     arrays.split_first().ok_or(TensorError::Shape { operator, operand, actual, expected })
 }
 
-/// The error for a tensor of a wrong shape.
+/// Returns the error for a tensor of a wrong shape.
 pub(crate) fn wrong(
     operator: &'static str,
     operand: &'static str,
@@ -137,7 +137,7 @@ pub(crate) fn wrong(
     TensorError::Shape { operator, operand, actual: tensor.shape(), expected }
 }
 
-/// Returns `shape` with another innermost size; a scalar becomes a vector.
+/// Returns `shape` with its last dimension replaced by `columns`; a scalar becomes a vector.
 pub(crate) fn with_columns(shape: Shape, columns: usize) -> Shape {
     match *shape.dims() {
         [a, _] => [a, columns].into(),
@@ -155,7 +155,7 @@ pub(crate) fn indices(operator: &'static str, indices: &[u32], limit: usize) -> 
     }
 }
 
-/// Refuses a tensor that has not `expected` elements, of any shape.
+/// Refuses a tensor whose number of elements is not `expected`.
 pub(crate) fn elements(
     operator: &'static str,
     operand: &'static str,

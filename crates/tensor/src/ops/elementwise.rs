@@ -7,7 +7,7 @@ use crate::{Result, Tensor};
 
 /// Vectors per thread.
 pub(super) const UNROLL: u32 = 4;
-/// [`UNROLL`] as a constant of the kernels.
+/// [`UNROLL`] as a compile-time constant of the kernels.
 pub(super) const UNROLL_CONSTANT: (&str, u32) = ("UNROLL", UNROLL);
 /// Constants with which the kernels are compiled.
 pub(super) const CONSTANTS: &[(&str, u32)] = &[gpu::THREADS_CONSTANT, UNROLL_CONSTANT];
@@ -16,7 +16,7 @@ pub(super) const CONSTANTS: &[(&str, u32)] = &[gpu::THREADS_CONSTANT, UNROLL_CON
 pub(super) const MEASURING_CONSTANTS: &[(&str, u32)] =
     &[gpu::THREADS_CONSTANT, UNROLL_CONSTANT, gpu::CELLS_CONSTANT];
 
-/// One kernel over all elements of `write`.
+/// Launch of one kernel over all elements of `write`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Each<'a> {
     /// The kernel, for the operands' element types.
@@ -37,7 +37,7 @@ impl Each<'_> {
         self.launch_on(StreamKind::Compute)
     }
 
-    /// Enqueues the kernel on a chosen stream.
+    /// Enqueues the kernel on `stream`.
     pub(super) fn launch_on(self, stream: StreamKind) -> Result<()> {
         let count = self.write.elements();
         if count == 0 {

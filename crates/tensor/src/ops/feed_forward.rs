@@ -1,8 +1,8 @@
 //! The two linear layers of a transformer block with an activation between them: y = activation(x · W1ᵀ + b1)
 //! · W2ᵀ + b2.
 //!
-//! One operator, because the epilogues of two matmuls apply GELU's tanh form and its derivative: the first
-//! matmul of the forward pass, and the one that computes the gradient of its result. The other backward
+//! They are one operator because matmul epilogues apply GELU's tanh form and its derivative: in the first
+//! matmul of the forward pass, and in the matmul that computes the gradient of its result. The other backward
 //! functions are those of [`linear`].
 
 use device::{Backend, Epilogue};
@@ -13,11 +13,11 @@ use crate::{Result, Tensor};
 /// Result of [`forward`].
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// `[.., out]`.
+    /// The output, `[.., out]`.
     pub output: Tensor,
-    /// x · W1ᵀ + b1, `[.., hidden]`.
+    /// The first layer before the activation, x · W1ᵀ + b1, `[.., hidden]`.
     pub pre_activation: Tensor,
-    /// activation(pre_activation), `[.., hidden]`.
+    /// The first layer after the activation, `[.., hidden]`.
     pub activated: Tensor,
 }
 
@@ -38,7 +38,7 @@ pub fn forward(
     Ok(Output { output, pre_activation, activated })
 }
 
-/// [`forward`] for recomputation, which allocates the output and leaves it uncomputed because nothing reads
+/// Computes [`forward`] for recomputation: the output is allocated and not computed, because nothing reads
 /// it.
 pub fn forward_again(
     x: &Tensor,

@@ -11,7 +11,7 @@ use crate::{Result, Tensor};
 pub(super) static FAMILY: Family =
     family!("fill", headers: ["elementwise.cuh"], constants: elementwise::CONSTANTS);
 
-/// Elements computed on the host at a time, enough for tasks on all processors.
+/// Elements computed on the host at a time, enough to occupy all processors.
 pub(crate) const PIECE: usize = 1 << 20;
 
 /// Sets every element of an f32 or bf16 tensor to `value`.
@@ -24,8 +24,8 @@ pub fn constant(target: &Tensor, value: f32) -> Result<()> {
     in_pieces(target, |_, values| values.fill(value))
 }
 
-/// Fills a tensor from the host, [`PIECE`] elements at a time: `make(first element, values)` computes values
-/// that are rounded to its type.
+/// Fills a tensor from the host, [`PIECE`] elements at a time. `make(first, values)` computes the values from
+/// element `first` on, which are then rounded to the tensor's type.
 ///
 /// # Errors
 /// A type that is not floating-point.

@@ -1,9 +1,9 @@
-//! FP8 codes of matrices that are cast in parts, for operands of [`fp8_linear`] with one
-//! factor each: the same codes and factors as of whole matrices.
+//! FP8 codes of matrices that are cast in parts, such as the shards of gathered weights, for operands of
+//! [`fp8_linear`] with one factor each. Codes and factors equal those of casting the whole matrix.
 //!
-//! [`measure`] finds the largest magnitude of a part, [`fold`] makes it one word, and [`factors`] computes a
-//! matrix's factor from the words of all its parts. [`cast`] then casts a part, and [`transpose`] makes the
-//! second layout when all parts are there.
+//! [`measure`] finds the largest magnitude of a part, [`fold`] reduces it to one word, and [`factors`]
+//! computes a matrix's factor from the words of all its parts. [`cast`] then casts a part, and [`transpose`]
+//! makes the second layout when all parts are there.
 
 use device::{Backend, DType, E4m3, Family, Function};
 
@@ -14,7 +14,7 @@ use crate::{Result, Tensor};
 
 /// Words over which [`measure`] spreads a largest magnitude.
 pub const CELLS: usize = gpu::CELLS;
-/// Elements of which a part is a multiple.
+/// The number of elements of a part is a multiple of this.
 const COLUMNS: usize = 128;
 /// Rows and columns of a block of the transposition.
 const SIDE: usize = 128;
@@ -25,7 +25,7 @@ pub(super) static FAMILY: Family = family!(
     constants: &[gpu::THREADS_CONSTANT, gpu::CELLS_CONSTANT],
 );
 
-/// cells `[CELLS]` u32 = the bits of the largest magnitude of `part`, in one of them; the others are smaller.
+/// Writes the bits of the largest magnitude of `part` to one of `cells [CELLS]` u32; the others are smaller.
 ///
 /// # Errors
 /// A number of elements that is no multiple of 128, another type.
@@ -35,7 +35,7 @@ pub fn measure(part: &Tensor, cells: &Tensor) -> Result<()> {
     fp8_linear::measure(OPERATOR, &in_rows(OPERATOR, part)?, cells)
 }
 
-/// maxima `[n]` u32 = the largest of each matrix's words `cells [n, CELLS]`.
+/// Writes the largest of each matrix's words `cells [n, CELLS]` to `maxima [n]` u32.
 pub fn fold(cells: &Tensor, maxima: &Tensor) -> Result<()> {
     const OPERATOR: &str = "fp8_parts.fold";
     let count = maxima.elements();
@@ -60,8 +60,9 @@ pub fn fold(cells: &Tensor, maxima: &Tensor) -> Result<()> {
     }
 }
 
-/// The first of each row of factors `[n, stride]` f32 = that of E4M3 for a matrix whose parts have the
-/// largest magnitudes `maxima [parts, n]` u32. Rows of 16 bytes or more have the alignment that matmuls need.
+/// Writes each matrix's E4M3 factor to the first element of its row in `factors [n, stride]` f32, from
+/// `maxima [parts, n]` u32, the largest magnitudes of its parts. Rows of 16 bytes or more have the alignment
+/// that matmuls need.
 pub fn factors(maxima: &Tensor, factors: &Tensor) -> Result<()> {
     const OPERATOR: &str = "fp8_parts.factors";
     let parts = maxima.shape().rows();
@@ -92,7 +93,7 @@ pub fn factors(maxima: &Tensor, factors: &Tensor) -> Result<()> {
     }
 }
 
-/// codes = E4M3 of `part` with the factor `[1]`, for as many elements.
+/// Casts `part` to E4M3 with the factor `factor [1]`, into as many `codes`.
 ///
 /// # Errors
 /// A number of elements that is no multiple of 128, another type.
@@ -104,7 +105,7 @@ pub fn cast(part: &Tensor, factor: &Tensor, codes: &Tensor) -> Result<()> {
     fp8_linear::cast(OPERATOR, &in_rows(OPERATOR, part)?, &Quantised { stored, transposed: None })
 }
 
-/// turned `[columns, rows]` = codes `[rows, columns]`, bytes.
+/// Transposes codes `[rows, columns]`, bytes, into turned `[columns, rows]`.
 ///
 /// # Errors
 /// Shapes that do not agree, or that are no multiples of [`fp8_linear::MULTIPLE`].
@@ -137,7 +138,7 @@ pub fn transpose(codes: &Tensor, turned: &Tensor) -> Result<()> {
     }
 }
 
-/// The part as a matrix that the kernels of whole matrices read.
+/// Returns the part as a matrix for the kernels of whole matrices.
 fn in_rows(operator: &'static str, part: &Tensor) -> Result<Tensor> {
     check::computed(operator, &[("part", part)])?;
     if !part.elements().is_multiple_of(COLUMNS) {
@@ -150,5 +151,5 @@ fn largest(words: impl Iterator<Item = u32>) -> u32 {
     words.max().unwrap_or(0)
 }
 
-/// The type of the codes.
+/// Element type of the codes.
 pub const CODES: DType = DType::E4m3;

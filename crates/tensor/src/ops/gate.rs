@@ -1,9 +1,8 @@
 //! The gate of a gated feed-forward layer (Shazeer, *GLU Variants Improve Transformer*, 2020): activation(g)
-//! · u for rows that hold the columns of g, then those of u. With a [`Clamp`], as in gpt-oss:
-//! activation(min(g, limit)) · (u within −limit to limit, + offset).
+//! · u for rows `[g | u]`. With a [`Clamp`], as in gpt-oss: activation(min(g, limit)) · (clamp(u, −limit,
+//! limit) + offset).
 //!
-//! The backward pass needs only those rows: it recomputes the output in the pass that computes their
-//! gradients.
+//! The backward pass needs only those rows: it recomputes the output while it computes their gradients.
 
 use device::cuda::Launch;
 use device::parallel::{for_pieces, for_tasks, simd};
@@ -20,19 +19,19 @@ pub(super) static FAMILY: Family = family!(
     constants: &[gpu::THREADS_CONSTANT, gpu::CELLS_CONSTANT],
 );
 
-/// The function of a gate. An activation alone has no clamp.
+/// The function of a gate. An [`Activation`] converts to a gate without a clamp.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Gate {
-    /// The activation of g.
+    /// The activation applied to g.
     pub activation: Activation,
-    /// Bounds of g and u; `None`: they are taken as they are.
+    /// Bounds of g and u; `None`: no bounds.
     pub clamp: Option<Clamp>,
 }
 
-/// Bounds of the operands of a gate.
+/// Bounds of g and u, and an offset of u.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Clamp {
-    /// Largest g, and largest magnitude of u; infinite: there is none. No gradient passes beyond it.
+    /// Largest g, and largest magnitude of u; infinite: no limit. No gradient passes beyond it.
     pub limit: f32,
     /// Number added to u.
     pub offset: f32,
@@ -71,7 +70,7 @@ impl Gate {
         }
     }
 
-    /// Name of the kernel of products with rows of experts.
+    /// Returns the name of the kernel that sums the gate's output times each row of experts.
     pub(super) fn dot_kernel(self) -> &'static str {
         match (self.clamp.is_some(), self.activation) {
             (false, Activation::None) => "identity_dot",
@@ -91,7 +90,7 @@ impl Gate {
         }
     }
 
-    /// Adds the bounds to a launch of a kernel with a clamp.
+    /// Adds the limit and offset to a launch of a kernel with a clamp.
     pub(super) fn add_to(self, launch: Launch<'_>) -> Launch<'_> {
         match self.clamp {
             Some(Clamp { limit, offset }) => launch.f32(limit).f32(offset),
@@ -101,7 +100,7 @@ impl Gate {
 }
 
 impl Clamp {
-    /// Returns the operands of the two factors.
+    /// Returns the bounded g, and the bounded u plus the offset.
     #[inline(always)]
     fn bound(self, gate: f32, up: f32) -> [f32; 2] {
         let Clamp { limit, offset } = self;
@@ -111,7 +110,7 @@ impl Clamp {
         [gate, if up < -limit { -limit } else { up } + offset]
     }
 
-    /// Returns the gradients of g and u from those of the bounded operands.
+    /// Returns the gradients of g and u from the gradients of the bounded operands.
     #[inline(always)]
     fn pass(self, [gate, up]: [f32; 2], [of_gate, of_up]: [f32; 2]) -> [f32; 2] {
         let inside = |gradient, beyond| if beyond { 0.0 } else { gradient };
@@ -136,21 +135,20 @@ pub fn forward(pair: &Tensor, gate: impl Into<Gate>) -> Result<Tensor> {
     Ok(hidden)
 }
 
-/// [`forward`] for recomputation, which allocates the output and leaves it uncomputed because nothing reads
-/// it.
+/// Allocates the output of [`forward`] without computing it, for recomputation, where nothing reads it.
 pub fn forward_again(pair: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "gate.forward";
     let width = check_pair(OPERATOR, pair)?;
     allocate(OPERATOR, pair, width, Category::Activation)
 }
 
-/// Replaces `pair` by its gradient, and the output's gradient `hidden` by the output, which the next layer's
-/// weight gradient reads.
+/// Replaces `pair` by its gradient, and `hidden`, the output's gradient, by the recomputed output, which the
+/// next layer's weight gradient reads.
 pub fn backward(pair: &Tensor, hidden: &Tensor, gate: impl Into<Gate>) -> Result<()> {
     backward_measured(pair, hidden, gate.into(), None)
 }
 
-/// [`backward`], and the largest magnitude of the gradients in `cells` on a GPU.
+/// Computes [`backward`], and writes the largest magnitude of the gradients to `cells` on a GPU.
 pub(super) fn backward_measured(
     pair: &Tensor,
     hidden: &Tensor,
@@ -187,7 +185,7 @@ fn allocate(operator: &'static str, pair: &Tensor, width: usize, category: Categ
     Tensor::empty(pair.device(), shape, pair.dtype(), Request::new(category, operator))
 }
 
-/// Launches a kernel that moves `moved` times as many elements as `hidden` has, with `more` arguments.
+/// Launches a kernel with the arguments `more`. Its cost counts `moved` times the elements of `hidden`.
 fn launch<'a>(
     operator: &'static str,
     name: &'static str,
@@ -251,7 +249,7 @@ fn backward_on_host(pair: &mut [f32], hidden: &mut [f32], width: usize, gate: Ga
     });
 }
 
-/// Replaces g, u and the output's gradient by the gradients of g and u, and the output.
+/// Replaces g and u by their gradients, and the output's gradient by the output.
 #[inline(always)]
 fn backward_rows(
     pair: &mut [f32],

@@ -1,14 +1,14 @@
 //! Macros that declare kernel families.
 
-/// The text of a file of `kernels/`.
+/// Expands to the text of a file of `kernels/`.
 macro_rules! kernel_file {
     ($($name:expr),+) => {
         include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../kernels/", $($name),+))
     };
 }
 
-/// The [`Family`](device::Family) of `kernels/<name>.cu`, with the headers that it includes beside
-/// `common.cuh`, constants that the host needs too, and variants, each optional.
+/// Declares the [`Family`](device::Family) of `kernels/<name>.cu`. Optional: headers besides `common.cuh`,
+/// constants that the host needs too, and variants.
 macro_rules! family {
     (
         $name:literal
@@ -30,7 +30,7 @@ macro_rules! family {
     };
 }
 
-/// The first expression, or the second if the first is absent.
+/// Expands to the first expression, or to the second if the first is absent.
 macro_rules! or_empty {
     (, $default:expr) => {
         $default

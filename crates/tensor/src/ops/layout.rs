@@ -1,4 +1,4 @@
-//! Arrays of up to four dimensions whose elements are at strides in a dense storage.
+//! Strided arrays of up to four dimensions in a dense storage.
 
 use device::cuda::Launch;
 
@@ -8,7 +8,7 @@ use crate::{Result, Shape};
 /// The dimensions of an array; missing dimensions are 1.
 pub(super) type Sizes = [usize; 4];
 
-/// The index of each element of an array in its storage: `offset` + Σ index · stride.
+/// Offset and strides of an array: an element has storage index `offset` + Σ index · stride.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) offset: usize,
@@ -33,8 +33,8 @@ impl Layout {
         Layout { offset: 0, strides }
     }
 
-    /// Returns the row-major layout with dimensions of one element repeated to the sizes of `target`; `None`
-    /// if other sizes or the numbers of dimensions differ.
+    /// Returns the row-major layout broadcast to `target`: dimensions of one element are repeated. `None` if
+    /// other sizes or the numbers of dimensions differ.
     pub(super) fn repeated(shape: Shape, target: Shape) -> Option<Self> {
         let mut layout = Self::dense(shape);
         if shape.dims().len() != target.dims().len() {
@@ -50,7 +50,7 @@ impl Layout {
         Some(layout)
     }
 
-    /// Returns the storage index of element `linear`, in row-major order, of an array of `sizes`.
+    /// Returns the storage index of the element with row-major number `linear` in an array of `sizes`.
     pub(super) fn offset(&self, sizes: &Sizes, mut linear: usize) -> usize {
         let mut offset = self.offset;
         for axis in (0..4).rev() {
@@ -60,7 +60,7 @@ impl Layout {
         offset
     }
 
-    /// Calls `visit` with the storage indices of `count` elements from number `first` on, in order.
+    /// Calls `visit` with the storage indices of `count` elements from row-major number `first` on, in order.
     pub(super) fn walk(&self, sizes: &Sizes, first: usize, count: usize, mut visit: impl FnMut(usize)) {
         let mut index = [0; 4];
         let mut linear = first;
@@ -88,7 +88,7 @@ pub(super) fn add_sizes<'a>(operator: &'static str, launch: Launch<'a>, sizes: &
     sizes[1..].iter().try_fold(launch, |launch, size| Ok(launch.u32(gpu::word(operator, *size)?)))
 }
 
-/// Adds a layout to a launch: its offset, then its strides.
+/// Adds the offset and strides of a layout to a launch.
 pub(super) fn add_layout<'a>(launch: Launch<'a>, layout: &Layout) -> Launch<'a> {
     layout.strides.iter().fold(launch.u64(layout.offset as u64), |launch, stride| launch.u64(*stride as u64))
 }

@@ -1,7 +1,7 @@
-//! The dynamic loss scale of half-precision training, as PyTorch's `GradScaler` adapts it.
+//! The dynamic loss scale of half-precision training, adapted as PyTorch's `GradScaler` does.
 //!
 //! The loss's gradient is multiplied by the scale, so that small gradients are not rounded to 0, and an
-//! update divides by it. Both stand in [`StepState`], and the scale changes on the device.
+//! update divides by it. Both are in [`StepState`], so the scale changes on the device.
 
 use device::{Backend, Family, Function};
 
@@ -11,18 +11,18 @@ use crate::Result;
 
 pub(super) static FAMILY: Family = family!("loss_scale", headers: ["step_state.cuh"]);
 
-/// How the loss scale changes.
+/// Growth and backoff of the loss scale.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ScaleRule {
-    /// Factor after `interval` updates in a row that were not skipped, above 1.
+    /// Factor of the scale after `interval` updates in a row were not skipped; above 1.
     pub growth: f32,
-    /// Factor after an update that was skipped because the norm is not finite, below 1.
+    /// Factor of the scale after an update was skipped because the norm is not finite; below 1.
     pub backoff: f32,
-    /// Number of updates after which the scale grows.
+    /// Number of consecutive updates after which the scale grows.
     pub interval: u32,
 }
 
-/// Adapts the loss scale of `state` to the norm of the last update.
+/// Adapts the loss scale in `state` to whether the norm of the last update is finite.
 pub fn adapt(rule: &ScaleRule, state: &StepState) -> Result<()> {
     let device = state.tensor().device();
     match device.backend() {
@@ -42,7 +42,7 @@ pub fn adapt(rule: &ScaleRule, state: &StepState) -> Result<()> {
 }
 
 impl ScaleRule {
-    /// Returns the scale and the number of good updates in a row after an update.
+    /// Returns the scale after an update, and the number of consecutive updates that were not skipped.
     fn next(&self, scale: f32, good_steps: u32, is_finite: bool) -> (f32, u32) {
         if !is_finite {
             return (scale * self.backoff, 0);

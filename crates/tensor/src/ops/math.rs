@@ -1,25 +1,25 @@
 //! Elementary functions and sums that the compiler turns into vector instructions.
 //!
-//! Call these inside [`device::parallel::simd`], into whose body all are inlined. Sums run in [`LANES`]
-//! partial sums that are folded as a binary tree, so their order depends on the length alone.
+//! Call these inside [`device::parallel::simd`], where all are inlined. Sums run in [`LANES`] partial sums
+//! that are folded as a binary tree, so their order depends on the length alone.
 
 use std::ops::{Add, AddAssign};
 
-/// Partial sums of a reduction.
+/// Number of partial sums of a reduction.
 pub(crate) const LANES: usize = 32;
 
 /// Argument below which e^x is not a normal f32 and [`exp`] gives 0.
 const LOWEST: f32 = -87.336_54;
-/// Largest argument of which [`exp`] is accurate; larger ones give the same value as this.
+/// Largest argument for which [`exp`] is accurate; larger arguments give e^88.
 pub(crate) const HIGHEST: f32 = 88.0;
 
-/// e^x with a relative error below 1e-7 for x in −87.3..88; 0 below, e^88 above, NaN for NaN.
+/// Returns e^x with a relative error below 1e-7 for x in −87.3..88; 0 below, e^88 above, NaN for NaN.
 ///
 /// x = n·ln 2 + r with |r| ≤ ln 2 / 2 (Cody and Waite's two-part ln 2), e^r by its Taylor series of degree 7
-/// (truncated below 6e-9), and 2^n put together from its bits.
+/// (truncated below 6e-9), and 2^n assembled from its bits.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
-    /// Number whose addition rounds to an integer, which is then in the lowest bits of the sum.
+    /// Adding this number to an f32 rounds it to an integer, which then is in the lowest bits of the sum.
     const ROUND: f32 = 12_582_912.0;
     const LN2_HIGH: f32 = 0.693_359_4;
     const LN2_LOW: f32 = -2.121_944_4e-4;
@@ -40,19 +40,19 @@ pub(crate) fn exp(x: f32) -> f32 {
     if x < LOWEST { 0.0 } else { series * power }
 }
 
-/// Σ term(x) over `x`.
+/// Returns Σ term(x) over `x`.
 #[inline(always)]
 pub(crate) fn sum(x: &[f32], term: impl Fn(f32) -> f32) -> f32 {
     sum_terms(x, x, |x, _| term(x))
 }
 
-/// Σ term(x, y) over two slices of one length.
+/// Returns Σ term(x, y) over two slices of one length.
 #[inline(always)]
 pub(crate) fn sum2(x: &[f32], y: &[f32], term: impl Fn(f32, f32) -> f32) -> f32 {
     sum_terms(x, y, term)
 }
 
-/// Σ term(x, y) in f64 over two slices of one length.
+/// Returns Σ term(x, y) in f64 over two slices of one length.
 #[inline(always)]
 pub(crate) fn sum2_f64<T: Copy + Into<f64>>(x: &[T], y: &[T], term: impl Fn(f64, f64) -> f64) -> f64 {
     sum_terms(x, y, |x, y| term(x.into(), y.into()))
@@ -95,7 +95,7 @@ pub(crate) fn map_and_sum(x: &mut [f32], map: impl Fn(f32) -> f32) -> f32 {
     fold(lanes, |a, b| a + b)
 }
 
-/// The largest of `x`, or −∞ if empty. A NaN may be ignored.
+/// Returns the largest of `x`, or −∞ if empty. A NaN may be ignored.
 #[inline(always)]
 pub(crate) fn max(x: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];
@@ -111,7 +111,7 @@ pub(crate) fn max(x: &[f32]) -> f32 {
     fold(lanes, |a, b| if b > a { b } else { a })
 }
 
-/// Joins the lanes as a binary tree, one array after the other so that each level is a vector operation.
+/// Joins the lanes as a binary tree, one whole level at a time so that each level is a vector operation.
 #[inline(always)]
 fn fold<T: Copy>(lanes: [T; LANES], join: impl Fn(T, T) -> T) -> T {
     let sixteen: [T; 16] = std::array::from_fn(|i| join(lanes[i], lanes[i + 16]));

@@ -1,27 +1,27 @@
-//! Matmuls of stacks of matrices.
+//! Matmuls of stacks (batches) of matrices.
 
 use device::{Backend, Category, Epilogue, Matmul, MatrixRef, Operand, Request, Work, gemm};
 
 use super::check;
 use crate::{Result, Shape, Tensor};
 
-/// A matrix, or a stack of them in the outer dimensions, optionally transposed.
+/// A matrix, or a stack of matrices in the outer dimensions, optionally transposed.
 #[derive(Clone, Copy, Debug)]
 pub struct Factor<'a> {
-    /// `[.., rows, columns]`.
+    /// The stack, `[.., rows, columns]`.
     pub tensor: &'a Tensor,
     /// Whether rows and columns are exchanged.
     pub transposed: bool,
 }
 
 impl<'a> Factor<'a> {
-    /// Returns `tensor` as it is.
+    /// Returns `tensor` as a factor without transposition.
     #[must_use]
     pub fn plain(tensor: &'a Tensor) -> Self {
         Factor { tensor, transposed: false }
     }
 
-    /// Returns `tensor` transposed.
+    /// Returns `tensor` as a transposed factor.
     #[must_use]
     pub fn transposed(tensor: &'a Tensor) -> Self {
         Factor { tensor, transposed: true }
@@ -37,7 +37,7 @@ impl<'a> Factor<'a> {
         Ok([outer.iter().product(), rows, columns])
     }
 
-    /// Matrix `index` of the stack, with its stored rows and columns.
+    /// Returns matrix `index` of the stack, with its stored rows and columns.
     fn matrix(&self, index: usize) -> Result<Tensor> {
         let shape = self.tensor.shape();
         let columns = shape.columns();
@@ -47,8 +47,8 @@ impl<'a> Factor<'a> {
     }
 }
 
-/// Computes `a [.., m, k]` · `b [.., k, n]`, giving `[.., m, n]`, both f32 or both bf16, of equal outer
-/// dimensions, summed in f32; the result's memory has `category`.
+/// Computes `a [.., m, k]` · `b [.., k, n]` as `[.., m, n]` in memory of `category`. The factors are both f32
+/// or both bf16 and have equal outer dimensions; sums are in f32.
 pub fn product(a: Factor<'_>, b: Factor<'_>, category: Category) -> Result<Tensor> {
     const OPERATOR: &str = "matmul.product";
     let dtype = check::computed(OPERATOR, &[("a", a.tensor), ("b", b.tensor)])?;
@@ -103,7 +103,7 @@ pub fn into(a: Factor<'_>, b: Factor<'_>, out: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// Returns the shape with two other innermost dimensions.
+/// Returns the shape with its two innermost dimensions replaced by `rows` and `columns`.
 fn outer(shape: Shape, [rows, columns]: [usize; 2]) -> Option<Shape> {
     let rank = shape.dims().len();
     shape.with(rank.checked_sub(2)?, rows)?.with(rank - 1, columns)

@@ -1,10 +1,10 @@
 //! Every operator: plain functions that check, allocate their outputs and compute.
 //!
 //! Forward outputs are allocated as [`Category::Activation`], backward outputs as
-//! [`Category::ActivationGradient`], and on a GPU workspaces as [`Category::Workspace`] by the rule beside
-//! each operator. Nothing else is allocated: the CPU works in fixed-size tiles on the stack, and a
-//! convolution in a workspace of its own. A result depends on the operands alone, because loops are divided
-//! by shape and pieces are joined in order.
+//! [`Category::ActivationGradient`], and workspaces on a GPU as [`Category::Workspace`] by a rule beside each
+//! operator. Nothing else is allocated: the CPU computes in fixed-size tiles on the stack, and convolutions
+//! in a workspace. A result depends on the operands alone, because loops are divided by shape and partial
+//! results are joined in order.
 //!
 //! [`Category::Activation`]: device::Category::Activation
 //! [`Category::ActivationGradient`]: device::Category::ActivationGradient

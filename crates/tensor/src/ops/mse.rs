@@ -9,7 +9,7 @@ use super::math::sum2_f64;
 use super::{check, gpu, rows};
 use crate::{Result, Tensor};
 
-/// Elements of one partial sum on a GPU.
+/// Elements per partial sum on a GPU.
 const GPU_CHUNK: u32 = 8192;
 
 pub(super) static FAMILY: Family = family!(
@@ -18,13 +18,13 @@ pub(super) static FAMILY: Family = family!(
     constants: &[gpu::THREADS_CONSTANT, elementwise::UNROLL_CONSTANT, ("CHUNK", GPU_CHUNK)],
 );
 
-/// Number of partial sums of `elements` elements on a GPU.
+/// Returns the number of partial sums of `elements` elements on a GPU.
 fn chunks(elements: usize) -> usize {
     elements.div_ceil(GPU_CHUNK as usize)
 }
 
-/// Computes scale · mean of (prediction − target)², a scalar f32, for operands of one shape, both f32 or both
-/// bf16.
+/// Computes scale · mean of (prediction − target)², a scalar f32. The operands have one shape and are both
+/// f32 or both bf16.
 ///
 /// # Errors
 /// Shapes or types that do not agree, no element, out of memory.
@@ -53,7 +53,7 @@ pub fn backward(prediction: &Tensor, target: &Tensor, scale: f32) -> Result<Tens
     backward_scaled(prediction, target, scale, None)
 }
 
-/// [`backward`] times `factor`, a scalar f32 on the device, before it is rounded.
+/// Computes [`backward`] times `factor`, a scalar f32 on the device, rounded once.
 pub fn backward_scaled(
     prediction: &Tensor,
     target: &Tensor,

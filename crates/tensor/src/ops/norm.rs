@@ -1,9 +1,8 @@
 //! The Euclidean norm of many tensors and the factor that clips it, in two steps.
 //!
 //! [`measure`] does both for all tensors of a rank. First [`chunk_sums`] computes Σx² of every [`CHUNK`]
-//! elements counted from a tensor's start; then [`finish`] adds the sums in order. A part of a tensor that
-//! begins on a chunk has the same sums as the whole, so the norm does not depend on the distribution of
-//! tensors over ranks.
+//! elements of a tensor; then [`finish`] adds the sums in order. A shard that begins on a chunk has the same
+//! sums as the whole tensor, so the norm does not depend on how tensors are distributed over ranks.
 
 use device::parallel::{for_pieces, simd};
 use device::{Backend, Family, Function, dispatch};
@@ -14,19 +13,19 @@ use super::table::{Table, halves};
 use super::{StepState, check, gpu, rows};
 use crate::{Result, Tensor};
 
-/// Elements of one partial sum. Shards of a tensor are cut at multiples of it.
+/// Elements per partial sum. Shards of a tensor are cut at multiples of it.
 pub const CHUNK: usize = 4096;
-/// Partial sums of one task.
+/// Partial sums per task.
 const SUMS_PER_TASK: usize = 16;
 /// Partial sums per block: one per warp.
 const SUMS_PER_BLOCK: u32 = gpu::THREADS / 32;
 
-/// Bounds of a norm, neither of which applies if it is 0.
+/// Bounds of a gradient norm; 0 disables a bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct NormBounds {
-    /// The norm to which the gradient is clipped.
+    /// Norm to which the gradient is clipped.
     pub clip: f32,
-    /// The norm above which the update is skipped.
+    /// Norm above which the update is skipped.
     pub skip: f32,
 }
 
@@ -47,8 +46,8 @@ pub const fn chunks(elements: usize) -> usize {
     elements.div_ceil(CHUNK)
 }
 
-/// Computes sums\[i\] = Σ of the squares of x's elements i·[`CHUNK`].. , added in f64 and rounded once. `x`
-/// is f32 or bf16 of any shape, `sums` f32 of exactly [`chunks`]`(x.elements())` elements.
+/// Computes sums\[i\] = Σ of the squares of the elements of chunk i of `x`, added in f64 and rounded once.
+/// `x` is f32 or bf16 of any shape, `sums` f32 with [`chunks`]`(x.elements())` elements.
 pub fn chunk_sums(x: &Tensor, sums: &Tensor) -> Result<()> {
     const OPERATOR: &str = "norm.chunk_sums";
     check::computed(OPERATOR, &[("x", x)])?;
@@ -90,10 +89,10 @@ fn sums_on_host<T: Copy + Into<f64> + Sync>(x: &[T], sums: &mut [f32]) {
     });
 }
 
-/// Computes norm and clipping factor of `state`: √(Σ sums) times the gradient scale, added in f64 in an order
-/// that depends on the number of sums only; and min(1, max_norm / (norm + 1e-6)), as PyTorch's
-/// `clip_grad_norm_`, or 1 if `max_norm`, the bound for clipping, is 0. A NaN norm gives a NaN factor. With a
-/// bound for skipping, sets the skip flag to whether the norm is above it.
+/// Computes the norm and clipping factor of `state` from `sums`. The norm is √(Σ sums) times the gradient
+/// scale, added in f64 in an order that depends only on the number of sums. The factor is min(1, max_norm /
+/// (norm + 1e-6)), as PyTorch's `clip_grad_norm_`, or 1 if `bounds.clip` is 0. A NaN norm gives a NaN factor.
+/// With `bounds.skip`, also sets the skip flag if the norm exceeds it.
 pub fn finish(sums: &Tensor, bounds: impl Into<NormBounds>, state: &StepState) -> Result<()> {
     const OPERATOR: &str = "norm.finish";
     let bounds = bounds.into();
@@ -122,7 +121,7 @@ fn finish_on_host(sums: &Tensor, bounds: NormBounds, state: &StepState) -> Resul
 }
 
 /// Computes [`chunk_sums`] of all `gradients`, of one type, consecutively into `sums`, then [`finish`]; on a
-/// GPU in one launch. `table` was made for that many gradients.
+/// GPU in one launch. `table` must be made for that many gradients.
 pub fn measure(
     table: &Table,
     gradients: &[Tensor],
@@ -151,9 +150,9 @@ pub fn measure(
     finish(sums, bounds, state)
 }
 
-/// Computes [`chunk_sums`] of `parts` of one type, each a part of a longer tensor that begins on a chunk:
-/// part i's sums are stored in `sums` from `offsets[i]` on, and all other sums become 0. On a GPU in one
-/// launch. `table` was made by [`Table::of_parts`] for that many.
+/// Computes [`chunk_sums`] of `parts` of one type, each a shard of a longer tensor that begins on a chunk.
+/// The sums of shard i are stored in `sums` from `offsets[i]` on; all other sums become 0. On a GPU this is
+/// one launch. `table` must be made by [`Table::of_parts`] for that many shards.
 ///
 /// # Errors
 /// Shapes, types or counts that do not agree, an offset outside `sums`.

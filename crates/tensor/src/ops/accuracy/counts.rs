@@ -1,6 +1,7 @@
 //! The counts of an accuracy.
 
-/// Rows that were compared, and those whose target is the best class, or among the best five.
+/// Number of counts: rows compared, rows whose target ranks first (top-1), and rows whose target is in the
+/// top five.
 pub const COUNTS: usize = 3;
-/// The number of classes that the last count looks at.
+/// Classes considered by the last count: top-5.
 pub const MOST: u32 = 5;

@@ -26,7 +26,7 @@ pub(super) fn count<T: Float>(scores: &[T], targets: &[u32], classes: usize, eac
     partial.iter().fold([0; COUNTS], |sums, counts| std::array::from_fn(|at| sums[at] + counts[at]))
 }
 
-/// Number of classes above `target`.
+/// Returns the number of classes that score higher than `target`.
 fn above<T: Float>(row: &[T], target: usize) -> u32 {
     let own = row.get(target).map_or(f32::NAN, |score| score.to_f32());
     let is_below = |(class, score): (usize, &T)| {

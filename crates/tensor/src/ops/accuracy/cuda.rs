@@ -8,7 +8,7 @@ use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};
 
-/// Threads of the block: a warp for a row.
+/// Threads of a block. Each warp computes one row.
 const THREADS: u32 = 1024;
 
 pub(crate) static FAMILY: Family = family!(

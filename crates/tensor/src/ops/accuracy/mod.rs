@@ -1,4 +1,4 @@
-//! The number of rows whose target is among the classes with the highest scores.
+//! Top-1 and top-5 accuracy of class scores.
 
 mod counts;
 mod cpu;
@@ -11,10 +11,12 @@ use device::{Backend, Category, DType, Request, dispatch};
 use super::check;
 use crate::{Result, Tensor};
 
-/// Counts rows of `scores [.., classes]`, f32 or a half type, whose target has the highest score, or one of
-/// the five highest: u32 \[[`COUNTS`]\]: rows, top-1, top-5. Of equal scores the lower class is the higher
-/// one; a NaN is above all. `targets` are u32 of one or more values a row, of which the first is the class;
-/// rows of [`IGNORED`](super::cross_entropy::IGNORED) are left out.
+/// Counts how many rows of `scores [.., classes]` (f32 or a half type) have their target first or in the top
+/// five. Returns u32 \[[`COUNTS`]\]: rows, top-1, top-5.
+///
+/// Of equal scores the lower class ranks higher; a NaN ranks above all numbers. `targets` are u32 with one or
+/// more values a row, of which the first is the class. Rows of [`IGNORED`](super::cross_entropy::IGNORED) are
+/// skipped.
 pub fn count(scores: &Tensor, targets: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "accuracy.count";
     let dtype = check::computed(OPERATOR, &[("scores", scores)])?;

@@ -9,7 +9,7 @@ pub(crate) trait Elementary {
     fn gradient(dy: f32, x: f32) -> f32;
 }
 
-/// x.
+/// The identity.
 pub(crate) struct Identity;
 
 impl Elementary for Identity {
@@ -33,7 +33,7 @@ impl Elementary for Relu {
         if x < 0.0 { 0.0 } else { x }
     }
 
-    /// `x` may also be the output: both have the same sign.
+    /// Accepts the output as `x` too: input and output have the same sign.
     #[inline(always)]
     fn gradient(dy: f32, x: f32) -> f32 {
         if x > 0.0 { dy } else { 0.0 }
@@ -55,8 +55,8 @@ impl Elementary for ReluSquared {
     }
 }
 
-/// Exponent at which e^−x is cut off, so that no matmul with it overflows; results do not depend on larger
-/// values.
+/// Largest exponent x for which e^x is computed, so that no later multiplication overflows. Larger exponents
+/// give the same results.
 const STEEPEST: f32 = 87.0;
 
 /// e^−x.
@@ -136,11 +136,11 @@ impl Elementary for Gelu {
     }
 }
 
-/// GELU as it is defined: x times the normal distribution's probability of less than x.
+/// GELU by its definition: x·Φ(x), with the normal distribution function Φ.
 pub(crate) struct GeluErf;
 
 impl GeluErf {
-    /// The probability, computed by erfc so that it keeps its relative accuracy far below 0.
+    /// Returns Φ(x), computed by erfc so that it stays accurate far below 0.
     #[inline(always)]
     fn probability(x: f32) -> f32 {
         0.5 * libm::erfcf(-x * std::f32::consts::FRAC_1_SQRT_2)

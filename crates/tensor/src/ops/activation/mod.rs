@@ -1,9 +1,9 @@
 //! Element-wise activations.
 //!
-//! GELU has three forms: the tanh form of Hendrycks and Gimpel (*Gaussian Error Linear Units*, 2016),
-//! x/2·(1 + tanh u) with u = √(2/π)·(x + 0.044715·x³), computed as x·σ(2u), which is the same and keeps its
-//! relative accuracy where tanh u is near −1; their coarser x·σ(1.702·x); and its definition by the error
-//! function.
+//! GELU has three forms. The tanh form of Hendrycks and Gimpel (*Gaussian Error Linear Units*, 2016) is
+//! x/2·(1 + tanh u) with u = √(2/π)·(x + 0.044715·x³). It is computed as x·σ(2u), which is equal and stays
+//! accurate where tanh u is near −1. Their sigmoid form is coarser: x·σ(1.702·x). The third form is the
+//! definition by the error function.
 
 mod functions;
 
@@ -82,8 +82,7 @@ macro_rules! with_function {
 pub(crate) use with_function;
 
 impl Activation {
-    /// Returns whether the gradient is computed from the input. ReLU's is computed from the output, and the
-    /// identity needs neither.
+    /// Returns whether backward reads the input. ReLU reads the output, and the identity neither.
     pub const fn needs_input(self) -> bool {
         !matches!(self, Activation::None | Activation::Relu)
     }
@@ -113,7 +112,7 @@ impl Activation {
     }
 }
 
-/// `activation(x)` for f32 or bf16 `x` of any shape; `None` gives `x` itself.
+/// Returns `activation(x)` for f32 or bf16 `x` of any shape; for `None`, `x` itself.
 pub fn forward(x: &Tensor, activation: Activation) -> Result<Tensor> {
     const OPERATOR: &str = "activation.forward";
     let dtype = check::computed(OPERATOR, &[("x", x)])?;
@@ -125,9 +124,11 @@ pub fn forward(x: &Tensor, activation: Activation) -> Result<Tensor> {
     Ok(output)
 }
 
-/// The gradient of the activation's input: `dy · activation'`. `saved` is the output for ReLU and the input
-/// for all others, of `dy`'s shape and type. Written over `dy` if `dy` is the only view of its storage, else
-/// into a new tensor; `None` gives `dy` itself.
+/// Computes the gradient of the activation's input, `dy · activation'`.
+///
+/// `saved` is the output for ReLU and the input for all others, of the shape and type of `dy`. The result
+/// overwrites `dy` if no other view of its storage exists, and else is a new tensor; for `None` it is `dy`
+/// itself.
 pub fn backward(dy: Tensor, saved: &Tensor, activation: Activation) -> Result<Tensor> {
     const OPERATOR: &str = "activation.backward";
     let dtype = check::computed(OPERATOR, &[("dy", &dy), ("saved", saved)])?;
@@ -144,7 +145,7 @@ pub fn backward(dy: Tensor, saved: &Tensor, activation: Activation) -> Result<Te
     Ok(dx)
 }
 
-/// out = activation(x), into an allocated tensor.
+/// Writes activation(x) to `out`.
 pub(super) fn apply(x: &Tensor, out: &Tensor, activation: Activation) -> Result<()> {
     match x.device().backend() {
         Backend::Meta => {}
@@ -158,7 +159,7 @@ pub(super) fn apply(x: &Tensor, out: &Tensor, activation: Activation) -> Result<
     Ok(())
 }
 
-/// out = dy · activation', where an absent `dy` is `out` itself.
+/// Writes dy · activation' to `out`; without `dy`, multiplies `out` in place.
 fn apply_gradient(dy: Option<&Tensor>, saved: &Tensor, out: &Tensor, activation: Activation) -> Result<()> {
     match out.device().backend() {
         Backend::Meta => {}

@@ -1,8 +1,8 @@
-//! Attention on the host: one task for each [`BLOCK`] positions of one sequence, which owns those rows of the
+//! Attention on the host. One task computes [`BLOCK`] positions of one sequence and owns those rows of the
 //! result.
 //!
-//! The backward pass of a block computes the tiles of its queries and the tiles of its keys. Two tasks
-//! compute each tile off the diagonal, and no two tasks write to the same memory.
+//! In the backward pass a task computes the tiles of its queries and then the tiles of its keys. Tiles off
+//! the diagonal are computed twice, by two tasks, so that no two tasks write to the same memory.
 
 use device::DType;
 use device::parallel::{for_tasks, simd};
@@ -37,7 +37,7 @@ impl Geometry {
         Block { batch, head, first: self.first + first, len: BLOCK.min(self.time - first) }
     }
 
-    /// A block of keys that some query sees.
+    /// Returns the block of keys number `index`, cut off after the last key that a query sees.
     fn keys(&self, batch: usize, head: usize, index: usize) -> Block {
         let first = index * BLOCK;
         Block { batch, head, first, len: BLOCK.min(self.end() - first) }
@@ -116,7 +116,7 @@ pub(super) fn forward(
     );
 }
 
-/// Output and log-sum-exp of one block of queries of one head.
+/// Computes output and log-sum-exp of one block of queries of one head.
 #[inline(always)]
 fn forward_block(
     geometry: Geometry,
@@ -164,7 +164,7 @@ fn forward_block(
     }
 }
 
-/// Adds a sink to a row's maximum and sum; returns the factor of the row's output.
+/// Adds a sink to the maximum and sum of a row. Returns the factor by which the row's output is rescaled.
 #[inline(always)]
 fn with_sink(sink: f32, largest: &mut f32, total: &mut f32) -> f32 {
     let before = *largest;
@@ -174,8 +174,8 @@ fn with_sink(sink: f32, largest: &mut f32, total: &mut f32) -> f32 {
     shrink / *total
 }
 
-/// Scales and caps the scores, sets scores of hidden keys to −∞ and updates each row's maximum. Hidden
-/// scores take the same instructions as others, so that all loops have one length.
+/// Scales and caps the scores, sets scores of hidden keys to −∞, and updates the maximum of each row. Hidden
+/// scores take the same instructions as visible ones, so that all loops have one length.
 #[inline(always)]
 fn hide_and_scale(
     geometry: Geometry,
@@ -216,13 +216,13 @@ fn exponentials(
     }
 }
 
-/// `largest`, or 0 for a row without a visible score so far.
+/// Returns `largest`, or 0 if no score of the row has been visible yet.
 #[inline(always)]
 fn finite(largest: f32) -> f32 {
     if largest == f32::NEG_INFINITY { 0.0 } else { largest }
 }
 
-/// Multiplies a tile by the factors of dropout.
+/// Applies dropout: multiplies each weight of a tile by 0 or 1 / (1 − rate).
 #[inline(always)]
 fn drop_weights(geometry: Geometry, mask: Mask, queries: Block, keys: Block, tile: &mut Tile) {
     let line = (queries.batch * geometry.heads.query + queries.head) as u32;
@@ -238,11 +238,11 @@ fn drop_weights(geometry: Geometry, mask: Mask, queries: Block, keys: Block, til
     }
 }
 
-/// Distance between the two positions that share a draw of random words.
+/// Distance between the two positions whose dropout comes from one draw of random words.
 const PAIR: usize = 8;
 
-/// The pairs of a block: the index of each among all pairs of a sequence, and the row of its first position
-/// in the block.
+/// Returns the pairs of positions of a block: each pair's index in the sequence, and the block row of its
+/// first position.
 #[inline(always)]
 fn pairs(block: Block) -> impl Iterator<Item = (u32, usize)> {
     let first = (block.first / 2) as u32;
@@ -250,20 +250,20 @@ fn pairs(block: Block) -> impl Iterator<Item = (u32, usize)> {
         .map(move |pair| (first + pair, pair as usize / PAIR * 2 * PAIR + pair as usize % PAIR))
 }
 
-/// Number of `keys` visible to the query in `row` of its block.
+/// Returns how many of `keys` the query in `row` of its block sees under the causal mask.
 #[inline(always)]
 fn visible(queries: Block, row: usize, keys: Block) -> usize {
     (queries.first + row + 1).saturating_sub(keys.first).min(keys.len)
 }
 
-/// The last tile of keys that any of `queries` sees.
+/// Returns the index of the last tile of keys that any of `queries` sees.
 #[inline(always)]
 fn last_tile(queries: Block) -> usize {
     (queries.first + queries.len - 1) / BLOCK
 }
 
-/// Computes the gradients of queries, keys and values; `gradients` are arrays in the layout of
-/// `operands.qkv`. Unless queries are those of all positions, those of keys and values are zeros before.
+/// Computes the gradients of queries, keys and values into arrays laid out as `operands.qkv`. If the queries
+/// are a piece of the sequence, the caller zeroes the gradients of keys and values first.
 pub(super) fn backward(geometry: Geometry, operands: Operands<'_>, gradients: Vec<&mut [f32]>) {
     let Geometry { batch, heads, .. } = geometry;
     let blocks = geometry.blocks().max(geometry.keys.div_ceil(BLOCK));
@@ -291,9 +291,9 @@ pub(super) fn backward(geometry: Geometry, operands: Operands<'_>, gradients: Ve
     });
 }
 
-/// The gradients of one block's queries, keys and values for one query head; `rows` are the block's rows of
-/// every array. The first query head of a group overwrites the gradients of keys and values, and the others
-/// add to them.
+/// Computes the gradients of one block's queries, keys and values for one query head. `rows` are the block's
+/// rows of every array. The first query head of a group overwrites the gradients of keys and values, and the
+/// others add to them.
 #[inline(always)]
 fn backward_block(
     geometry: Geometry,
@@ -334,7 +334,8 @@ fn backward_queries(
     }
 }
 
-/// Follows [`backward_queries`] of the block with the same index: `tiles` are its last.
+/// Computes the gradients of a block's keys and values. Runs right after [`backward_queries`] of the same
+/// block, whose last tile it reuses from `tiles`.
 #[inline(always)]
 fn backward_keys(
     geometry: Geometry,
@@ -367,7 +368,7 @@ fn backward_keys(
     }
 }
 
-/// One tile of attention weights, and of the scaled gradients of its scores.
+/// One tile: attention weights, scaled gradients of scores, and factors of dropout.
 struct Tiles {
     weights: Tile,
     slopes: Tile,

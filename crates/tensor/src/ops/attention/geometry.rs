@@ -29,18 +29,18 @@ pub(super) struct Geometry {
     pub(super) time: usize,
     /// Position of the first query.
     pub(super) first: usize,
-    /// Rows of a sequence in the arrays of keys and values, of which queries see those up to the last query.
+    /// Rows of a sequence in the arrays of keys and values. Queries see none after the last query.
     pub(super) keys: usize,
     pub(super) heads: Heads,
     pub(super) settings: Settings,
     /// Layouts of queries, keys and values.
     pub(super) parts: [Part; 3],
-    /// The operands' type, to which weights are rounded before they are multiplied.
+    /// The operands' type. Attention weights are rounded to it before they are multiplied.
     pub(super) dtype: DType,
 }
 
 impl Geometry {
-    /// Checks shapes and types; also returns the compute type.
+    /// Checks shapes and types. Returns the sizes and the compute type.
     pub(super) fn of(operator: &'static str, qkv: &Qkv<Tensor>, settings: Settings) -> Result<(Self, DType)> {
         let Settings { heads, .. } = settings;
         let operands: Vec<_> = qkv.names().iter().copied().zip(qkv.arrays()).collect();
@@ -86,18 +86,18 @@ impl Geometry {
         Ok((Geometry { batch, time, first, keys, heads, settings, parts, dtype }, dtype))
     }
 
-    /// Number of keys up to the last query.
+    /// Returns the number of keys that the last query sees without a window: its position + 1.
     pub(super) fn end(&self) -> usize {
         self.first + self.time
     }
 
-    /// Returns whether queries are those of all positions.
+    /// Returns whether the queries are all positions of the sequence.
     pub(super) fn is_whole(&self) -> bool {
         self.first == 0 && self.keys == self.time
     }
 
-    /// FLOPs of matmuls of every query head over the scores of visible keys, the causal half or those in
-    /// windows: `of_keys` over the columns of keys, and `of_values` over those of values.
+    /// Returns the FLOPs of matmuls over the scores of visible keys, for all query heads: `of_keys` matmuls
+    /// over the columns of keys, and `of_values` over those of values.
     pub(super) fn flops(&self, of_keys: u64, of_values: u64) -> u64 {
         let window = self.settings.window.unwrap_or(self.end());
         // Twice the pairs of the first `count` positions.
@@ -111,19 +111,19 @@ impl Geometry {
         pairs.saturating_mul(each)
     }
 
-    /// Factor of the scores.
+    /// Returns the factor of the scores.
     pub(super) fn scale(&self) -> f32 {
         self.settings.factor()
     }
 
-    /// First column, in its array, of the queries (keys, values) that query head `head` reads.
+    /// Returns the first column that query head `head` reads, in the array of its queries, keys or values.
     #[inline(always)]
     pub(super) fn column(&self, part: usize, head: usize) -> usize {
         let head = if part == QUERY { head } else { head / self.heads.group() };
         self.parts[part].first + head * self.width(part)
     }
 
-    /// Columns of a head of the queries (keys, values).
+    /// Returns the columns of one head of queries, keys or values.
     #[inline(always)]
     pub(super) fn width(&self, part: usize) -> usize {
         if part == VALUE { self.heads.value_width } else { self.heads.width }

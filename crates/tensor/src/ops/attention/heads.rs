@@ -7,8 +7,8 @@ use crate::{Result, TensorError};
 pub struct Heads {
     /// Query heads.
     pub query: usize,
-    /// Key and value heads; divides `query`. Consecutive query heads share one key and value head: all of
-    /// them with 1 (multi-query), none with `query` (multi-head), some in between (grouped-query).
+    /// Key and value heads, a divisor of `query`. Consecutive query heads share one: all of them with 1
+    /// (multi-query), none with `query` (multi-head), some in between (grouped-query).
     pub key_value: usize,
     /// Columns of a query or key head.
     pub width: usize,
@@ -32,7 +32,7 @@ impl Heads {
         self.width == self.value_width
     }
 
-    /// Query heads for each key and value head.
+    /// Returns the query heads per key and value head.
     pub fn group(&self) -> usize {
         self.query / self.key_value.max(1)
     }
@@ -62,12 +62,12 @@ impl Heads {
         self.query_columns() + self.key_columns() + self.value_columns()
     }
 
-    /// Columns of queries, keys and values in [`Qkv::Packed`].
+    /// Returns the columns of queries, of keys and of values in [`Qkv::Packed`].
     pub fn groups_of_columns(&self) -> [usize; 3] {
         [self.query_columns(), self.key_columns(), self.value_columns()]
     }
 
-    /// Returns the heads of each of `parts` parts, which divide key and value heads.
+    /// Returns the heads of one of `parts` equal shards. `parts` divides both numbers of heads.
     #[must_use]
     pub fn divided(self, parts: usize) -> Self {
         Heads { query: self.query / parts, key_value: self.key_value / parts, ..self }
@@ -90,10 +90,10 @@ pub enum Qkv<T> {
     Packed(T),
     /// Queries, keys and values as three arrays.
     Separate([T; 3]),
-    /// Queries of some consecutive positions of a sequence.
+    /// Queries of consecutive positions of a sequence, with the keys and values of all its positions.
     Piece {
-        /// The queries, and the keys of all positions followed by their values, `[batch, positions, key
-        /// columns and value columns]`.
+        /// Two arrays `[batch, positions, columns]`: the queries; and the keys of all positions, followed in
+        /// each row by the values.
         arrays: [T; 2],
         /// Position of the first query.
         first: usize,
@@ -101,7 +101,8 @@ pub enum Qkv<T> {
 }
 
 impl<T> Qkv<T> {
-    /// The arrays: one if packed, else queries, keys and values.
+    /// Returns the arrays: packed, one; separate, queries, keys and values; of a piece, queries, then keys
+    /// and values.
     pub fn arrays(&self) -> &[T] {
         match self {
             Qkv::Packed(array) => std::slice::from_ref(array),
@@ -119,7 +120,7 @@ impl<T> Qkv<T> {
         }
     }
 
-    /// Returns the results of `f` for each array.
+    /// Applies `f` to each array.
     pub fn map<U>(self, mut f: impl FnMut(T) -> U) -> Qkv<U> {
         match self {
             Qkv::Packed(array) => Qkv::Packed(f(array)),
@@ -128,7 +129,7 @@ impl<T> Qkv<T> {
         }
     }
 
-    /// The arrays by reference.
+    /// Returns the arrays by reference.
     pub fn as_ref(&self) -> Qkv<&T> {
         match self {
             Qkv::Packed(array) => Qkv::Packed(array),
@@ -137,7 +138,7 @@ impl<T> Qkv<T> {
         }
     }
 
-    /// The arrays by mutable reference.
+    /// Returns the arrays by mutable reference.
     pub fn as_mut(&mut self) -> Qkv<&mut T> {
         match self {
             Qkv::Packed(array) => Qkv::Packed(array),
@@ -146,7 +147,7 @@ impl<T> Qkv<T> {
         }
     }
 
-    /// The arrays in the order of [`Qkv::arrays`].
+    /// Returns the arrays in the order of [`Qkv::arrays`].
     pub fn into_vec(self) -> Vec<T> {
         match self {
             Qkv::Packed(array) => vec![array],

@@ -1,10 +1,10 @@
-//! Attention masks on the host, and the blocks of positions that they hide.
+//! Attention masks on the host, and the tiles that they hide entirely.
 
 use super::geometry::Geometry;
 use super::tile::BLOCK;
 use crate::ops::dropout::Mask;
 
-/// Consecutive positions of one sequence and query head.
+/// Consecutive positions of one sequence, for one query head.
 #[derive(Clone, Copy)]
 pub(super) struct Block {
     pub(super) batch: usize,
@@ -14,7 +14,7 @@ pub(super) struct Block {
     pub(super) len: usize,
 }
 
-/// Masks besides the causal one and the window.
+/// Document starts and sinks: masks besides the causal one and the window.
 #[derive(Clone, Copy)]
 pub(super) struct Hiding<'a> {
     /// Position in its sequence at which each token's document begins.
@@ -25,7 +25,7 @@ pub(super) struct Hiding<'a> {
 }
 
 impl Hiding<'_> {
-    /// The first key that a block's row sees: the start of its document or of its window.
+    /// Returns the first key that a row of the block sees: the start of its document or of its window.
     #[inline(always)]
     fn first_key(&self, geometry: Geometry, block: Block, row: usize) -> usize {
         let token = block.batch * geometry.time + block.first - geometry.first + row;
@@ -34,13 +34,13 @@ impl Hiding<'_> {
         document.max(geometry.settings.window_start(block.first + row))
     }
 
-    /// First tile of keys that any of `queries` sees.
+    /// Returns the index of the first tile of keys that any of `queries` sees.
     #[inline(always)]
     pub(super) fn first_tile(&self, geometry: Geometry, queries: Block) -> usize {
         self.first_key(geometry, queries, 0) / BLOCK
     }
 
-    /// Number of `keys` before the first that the query in `row` of its block sees.
+    /// Returns how many of `keys` come before the first key that the query in `row` of its block sees.
     #[inline(always)]
     pub(super) fn before(&self, geometry: Geometry, queries: Block, row: usize, keys: Block) -> usize {
         self.first_key(geometry, queries, row).saturating_sub(keys.first).min(keys.len)

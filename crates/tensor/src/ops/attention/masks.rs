@@ -11,14 +11,14 @@ use crate::{Result, Tensor};
 /// Attention masks besides the causal one and the window.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Masks<'a> {
-    /// The position in its sequence at which the document of each token begins: `[batch, time]` u32, at most
-    /// the token's own and never decreasing along a sequence. A position sees no position before it. `None`:
-    /// 0. Of a piece of sequences: less the piece's first position, modulo 2³².
+    /// Start of each token's document, as a position in its sequence: `[batch, time]` u32, at most the
+    /// token's own position and never decreasing along a sequence. A token sees nothing before it. `None`:
+    /// all 0. For a piece of sequences, minus the piece's first position, modulo 2³².
     pub documents: Option<&'a Tensor>,
     /// Dropout of the weights after the softmax.
     pub dropout: Option<Mask>,
-    /// A score for every query head that takes weight from the keys and has no value, as in gpt-oss:
-    /// `[heads.query]`, of the operands' type. For the forward pass: the log-sum-exps include them.
+    /// Sinks, as in gpt-oss: a score per query head that takes weight from the keys and has no value,
+    /// `[heads.query]`, of the operands' type. Used by the forward pass; the log-sum-exps include them.
     pub sinks: Option<&'a Tensor>,
 }
 

@@ -1,8 +1,8 @@
 //! Causal self-attention without a stored score matrix: multi-head, grouped-query or multi-query.
 //!
-//! softmax(q · kᵀ / √width, causal) · v for every query head, tile by tile with a running maximum and sum of
-//! every row (Milakov and Gimelshein, *Online normalizer calculation for softmax*, 2018; Dao and others,
-//! *FlashAttention*, 2022). The backward pass recomputes the tiles from the saved log-sum-exp.
+//! For every query head it computes softmax(q · kᵀ / √width, causal) · v, tile by tile with a running maximum
+//! and sum of every row (Milakov and Gimelshein, *Online normalizer calculation for softmax*, 2018; Dao and
+//! others, *FlashAttention*, 2022). The backward pass recomputes the tiles from the saved log-sum-exp.
 
 mod cpu;
 pub(crate) mod cuda;
@@ -38,20 +38,21 @@ pub fn widths(dtype: DType) -> HeadWidths {
 /// Result of [`forward`].
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// `[batch, time, heads.query · heads.value_width]`, the columns of one query head after another.
+    /// The output, `[batch, time, heads.query · heads.value_width]`, one query head after another.
     pub output: Tensor,
-    /// ln Σ e^score of every row, `[batch, heads.query, time]` f32.
+    /// Log-sum-exp of the scores of every row, `[batch, heads.query, time]` f32.
     pub logsumexp: Tensor,
 }
 
-/// Computes attention over queries, keys and values of shape `[batch, time, columns]`, all f32 or all bf16,
-/// with the columns that [`Heads`] states. A position sees itself and the earlier ones in its window that
-/// `masks` do not hide. Packed and separate operands give the same bits.
+/// Computes attention over queries, keys and values `[batch, time, columns]`, all f32 or all bf16, with
+/// columns as in [`Heads`]. A position sees itself and the earlier positions in its window that `masks` do
+/// not hide. Packed and separate operands give the same bits.
+///
+/// With `measures`, a GPU also measures the largest magnitude of a bf16 output ([`Tensor::with_maxima`]).
 ///
 /// # Errors
 /// Shapes or types that do not agree, heads that do not divide, a head width that is not in [`widths`] on a
-/// GPU, out of memory. With `measures`, an output in bf16 is accompanied by its largest magnitude on a GPU
-/// ([`Tensor::with_maxima`]).
+/// GPU, out of memory.
 pub fn forward(
     qkv: &Qkv<Tensor>,
     settings: impl Into<Settings>,
@@ -95,8 +96,9 @@ pub fn forward(
 }
 
 /// Computes the gradients of `qkv`, in its layout, from the output's gradient `dy` and the operands and
-/// results of [`forward`], with the same settings and masks. The gradient of a key or value head adds its
-/// query heads in a fixed order, so that its bits repeat. `measures`: as in [`forward`], of each gradient.
+/// results of [`forward`], with the same settings and masks. Gradients of a shared key or value head are
+/// added over its query heads in a fixed order, so that bits repeat. With `measures`, a GPU also measures the
+/// largest magnitude of each gradient.
 pub fn backward(
     dy: &Tensor,
     qkv: &Qkv<Tensor>,

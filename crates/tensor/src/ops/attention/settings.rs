@@ -1,17 +1,17 @@
-//! How scores of attention are computed, besides their operands.
+//! Settings of attention: heads, scale, cap and window.
 
 use super::heads::Heads;
 
-/// Heads of attention, and the computation of their scores. Heads alone have the default.
+/// Settings of attention. `Heads` converts to settings with the default scale, no cap and no window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// The heads.
+    /// Numbers and widths of the heads.
     pub heads: Heads,
     /// Factor of the scores; `None`: 1/√width.
     pub scale: Option<f32>,
-    /// Scores are capped by c·tanh(x/c) with this c, after the factor; `None`: they are not.
+    /// Cap c of the scaled scores: x becomes c·tanh(x/c). `None`: no cap.
     pub soft_cap: Option<f32>,
-    /// Keys that a query sees, its own position included; `None`: all up to that.
+    /// Number of keys that a query sees, its own position included; `None`: all keys up to its position.
     pub window: Option<usize>,
 }
 
@@ -22,12 +22,12 @@ impl From<Heads> for Settings {
 }
 
 impl Settings {
-    /// Factor of the scores.
+    /// Returns the factor of the scores.
     pub fn factor(&self) -> f32 {
         self.scale.unwrap_or_else(|| 1.0 / (self.heads.width as f32).sqrt())
     }
 
-    /// The first key of `position`'s window.
+    /// Returns the position of the first key in the window of `position`.
     #[inline(always)]
     pub(in crate::ops) fn window_start(&self, position: usize) -> usize {
         self.window.map_or(0, |window| (position + 1).saturating_sub(window))

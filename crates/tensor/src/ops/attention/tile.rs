@@ -1,8 +1,8 @@
 //! Small matmuls inside a tile, with all operands on the stack.
 //!
 //! The right operand is copied into a [`Panel`], so that the inner loop has fixed lengths and stays in
-//! registers; results beyond the operand's columns are unused. A matmul adds its terms in the order of the
-//! depth.
+//! registers. Results beyond the operand's columns are unused. Terms are added in the order of the inner
+//! dimension.
 
 use std::ops::Range;
 
@@ -31,14 +31,14 @@ impl<'a> Matrix<'a> {
         &self.data[row * self.stride..][..self.columns]
     }
 
-    /// Returns columns `first..first + count`, or as many of them as exist.
+    /// Returns columns `first..first + count`, cut off at the last column.
     #[inline(always)]
     fn part(&self, first: usize, count: usize) -> Self {
         Matrix { data: &self.data[first..], columns: count.min(self.columns - first), ..*self }
     }
 }
 
-/// At most [`BLOCK`] rows of [`WIDE`] columns of a right operand; other elements are stale.
+/// At most [`BLOCK`] rows of [`WIDE`] columns of a right operand. Elements outside the operand are stale.
 pub(super) struct Panel([[f32; WIDE]; BLOCK]);
 
 impl Panel {
@@ -47,7 +47,7 @@ impl Panel {
         Panel([[0.0; WIDE]; BLOCK])
     }
 
-    /// Copies at most [`WIDE`] columns of `source`.
+    /// Copies the first [`WIDE`] columns of `source`, or fewer if it has fewer.
     #[inline(always)]
     fn take_rows(&mut self, source: Matrix<'_>) {
         for (row, target) in self.0.iter_mut().enumerate().take(source.rows) {
@@ -59,7 +59,7 @@ impl Panel {
         }
     }
 
-    /// Copies at most [`WIDE`] rows of `source`, from `first` on, as columns.
+    /// Copies [`WIDE`] rows of `source` from `first` on, or as many as exist, transposed.
     #[inline(always)]
     fn take_columns(&mut self, source: Matrix<'_>, first: usize) {
         for (column, row) in (first..source.rows.min(first + WIDE)).enumerate() {
@@ -70,8 +70,8 @@ impl Panel {
     }
 }
 
-/// tile = a · bᵀ, for at most [`BLOCK`] rows each. Columns beyond b's rows, and scores that `causal` hides,
-/// are undefined.
+/// Computes tile = a · bᵀ for at most [`BLOCK`] rows each. Undefined: columns beyond the rows of b, and with
+/// `causal` the hidden scores.
 #[inline(always)]
 pub(super) fn scores(a: Matrix<'_>, b: Matrix<'_>, causal: bool, tile: &mut Tile, panel: &mut Panel) {
     for depth in (0..a.columns).step_by(BLOCK) {
@@ -91,8 +91,8 @@ pub(super) fn scores(a: Matrix<'_>, b: Matrix<'_>, causal: bool, tile: &mut Tile
     }
 }
 
-/// out (+)= tile · b, where row i of b belongs to the tile's column i; with `causal`, a row of the tile uses
-/// columns up to its own.
+/// Computes out (+)= tile · b: row i of b is multiplied by column i of the tile. With `causal`, row i of the
+/// tile uses columns 0 to i.
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "operands and target are distinct arguments")]
 pub(super) fn weighted(
@@ -117,8 +117,8 @@ pub(super) fn weighted(
     }
 }
 
-/// out (+)= tileᵀ · b, where row i of b belongs to the tile's row i; with `causal`, a column of the tile uses
-/// rows from its own on.
+/// Computes out (+)= tileᵀ · b: row i of b is multiplied by row i of the tile. With `causal`, column i of the
+/// tile uses rows from i on.
 #[inline(always)]
 #[expect(clippy::too_many_arguments, reason = "operands and target are distinct arguments")]
 pub(super) fn weighted_transposed(
@@ -144,7 +144,7 @@ pub(super) fn weighted_transposed(
 
 type Sums = [[f32; WIDE]; GROUP];
 
-/// Rows `first..first + GROUP` of a · panel over `depth`; indices beyond the last row repeat it.
+/// Computes rows `first..first + GROUP` of a · panel over `depth`; indices beyond the last row repeat it.
 #[inline(always)]
 fn by_rows(a: Matrix<'_>, first: usize, depth: Range<usize>, panel: &Panel) -> Sums {
     let row = |offset: usize| &a.row((first + offset).min(a.rows - 1))[depth.clone()];
@@ -156,7 +156,7 @@ fn by_rows(a: Matrix<'_>, first: usize, depth: Range<usize>, panel: &Panel) -> S
     sums
 }
 
-/// Rows `first..first + GROUP` of tileᵀ · panel over `depth`.
+/// Computes rows `first..first + GROUP` of tileᵀ · panel over `depth`.
 #[inline(always)]
 fn by_columns(tile: &Tile, first: usize, depth: Range<usize>, panel: &Panel) -> Sums {
     let mut sums = [[0.0; WIDE]; GROUP];
@@ -176,7 +176,7 @@ fn multiply_add(sums: &mut Sums, left: [f32; GROUP], right: &[f32; WIDE]) {
     }
 }
 
-/// Writes the first `columns` sums of the rows from `first` on that exist.
+/// Writes the first `columns` sums of each row from `first` on. Rows that do not exist are skipped.
 #[inline(always)]
 fn store(
     sums: &Sums,

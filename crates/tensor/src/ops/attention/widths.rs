@@ -5,9 +5,9 @@ use std::fmt;
 /// Head widths that have attention kernels on a GPU in one element type: multiples of `step` up to `widest`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadWidths {
-    /// Divides each width.
+    /// Divisor of all widths.
     pub step: usize,
-    /// The largest width; 0: there is none.
+    /// The largest width; 0: no width has a kernel.
     pub widest: usize,
 }
 
@@ -19,7 +19,7 @@ impl HeadWidths {
 }
 
 impl fmt::Display for HeadWidths {
-    /// `up to 256`, or `8, 16, 24, … 256`.
+    /// Writes `up to 256`, or `8, 16, 24, … 256`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let HeadWidths { step, widest } = *self;
         match (step, widest) {

@@ -8,10 +8,10 @@ use crate::host_values::Values;
 use crate::ops::rows;
 use crate::{Result, Tensor};
 
-/// Rows whose sums are computed by one task and then added in order.
+/// Rows that one task sums. The sums of tasks are added in order.
 const GROUP: usize = 1024;
 
-/// Computes mean and rstd of each channel, and the unbiased variance for `record`.
+/// Computes mean and rstd of each channel, and with `record` mean and unbiased variance.
 pub(super) fn statistics(
     x: &Tensor,
     [mean, rstd]: [&Tensor; 2],
@@ -48,7 +48,7 @@ pub(super) fn statistics(
     Ok(())
 }
 
-/// Returns the two sums over rows of the terms of each column: of groups of rows, then of the groups in
+/// Returns two sums over rows of each column's `term`s, added within groups of rows and then over groups in
 /// order.
 fn sum_rows(rows: usize, columns: usize, term: impl Fn(usize, usize) -> [f64; 2] + Sync) -> [Vec<f64>; 2] {
     let group = |index: usize| {
@@ -77,7 +77,7 @@ fn sum_rows(rows: usize, columns: usize, term: impl Fn(usize, usize) -> [f64; 2]
     totals
 }
 
-/// y = relu((x − mean) · rstd · weight + bias + residual).
+/// Computes y = relu((x − mean) · rstd · weight + bias + residual).
 pub(super) fn apply(
     x: &Tensor,
     residual: Option<&Tensor>,
@@ -90,7 +90,7 @@ pub(super) fn apply(
     normalise(x, residual, affine, [&mean, &rstd], y)
 }
 
-/// [`apply`] with running averages of mean and variance.
+/// Computes [`apply`] with running averages of mean and variance.
 pub(super) fn evaluate(
     x: &Tensor,
     residual: Option<&Tensor>,
@@ -140,7 +140,7 @@ fn normalise(
     Ok(())
 }
 
-/// The values from which ReLU's mask is computed, held for reading.
+/// Values from which ReLU's mask is computed, locked for reading.
 enum MaskValues<'a> {
     Everywhere,
     Output(Values<'a>),
@@ -171,7 +171,7 @@ impl<'a> MaskValues<'a> {
     }
 }
 
-/// ReLU's mask.
+/// ReLU's mask: where the gradient of its output passes.
 #[derive(Clone, Copy)]
 enum Mask<'a> {
     Everywhere,
@@ -180,7 +180,7 @@ enum Mask<'a> {
 }
 
 impl Mask<'_> {
-    /// Whether the gradient at this element passes, of a channel, where the input is `x`.
+    /// Returns whether the gradient passes at element `at` of channel `channel`, where the input is `x`.
     #[inline(always)]
     fn passes(self, at: usize, channel: usize, x: f32) -> bool {
         match self {
@@ -193,7 +193,7 @@ impl Mask<'_> {
     }
 }
 
-/// The largest number that a type rounds to 0.
+/// Returns the largest number that rounds to 0 in `dtype`.
 fn vanishing(dtype: DType) -> f32 {
     match dtype {
         DType::Bf16 => 2.0_f32.powi(-134),
@@ -202,8 +202,8 @@ fn vanishing(dtype: DType) -> f32 {
     }
 }
 
-/// sums[0] = Σ g · (x − mean) · rstd and sums[1] = Σ g, where g is `dy` where ReLU passes it; g also goes to
-/// `masked`, which may be `dy`.
+/// Computes sums[0] = Σ g · (x − mean) · rstd and sums[1] = Σ g, where g is `dy` masked by ReLU. Also writes
+/// g to `masked`, which may be `dy`.
 pub(super) fn sums(
     dy: &Tensor,
     saved: Saved<'_>,
@@ -244,7 +244,7 @@ pub(super) fn sums(
     Ok(())
 }
 
-/// dx = weight · rstd · (g − sums[1] / rows − (x − mean) · rstd · sums[0] / rows); `dx` may be `dy`.
+/// Computes dx = weight · rstd · (g − sums[1] / rows − (x − mean) · rstd · sums[0] / rows). `dx` may be `dy`.
 pub(super) fn input_gradient(
     dy: &Tensor,
     saved: Saved<'_>,
@@ -282,7 +282,7 @@ pub(super) fn input_gradient(
     Ok(())
 }
 
-/// target += sum, rounded once.
+/// Computes target += sum, rounded once.
 pub(super) fn add(sum: &Tensor, target: &Tensor) -> Result<()> {
     let sum = sum.read::<f32>()?;
     let mut target = target.values_mut()?;

@@ -9,16 +9,16 @@ use crate::ops::kernels::family;
 use crate::ops::{GradientTarget, gpu};
 use crate::{Result, Tensor};
 
-/// Channels of a thread: with more, what belongs to each leaves too few registers for rows in flight.
+/// Channels of a thread. More leave too few registers for the rows being loaded.
 const WIDE: u32 = 4;
-/// Bytes of an array that a thread loads before it uses the first.
+/// Bytes of each array that a thread loads before it uses the first value.
 const FLIGHT_BYTES: u32 = 64;
 /// Blocks that a multiprocessor holds at once.
 const RESIDENT: u32 = 3;
-/// Most blocks of a launch, all that an H200 holds at once. A constant, so that the order of additions does
-/// not depend on the GPU.
+/// Largest number of blocks of a launch: as many as an H200 holds at once. A constant, so that the order of
+/// additions does not depend on the GPU.
 const BLOCKS: u32 = 132 * RESIDENT;
-/// Channels of a block that adds runs: one for each warp.
+/// Channels of a block that adds partial sums: one per warp.
 const FINISHED: u32 = gpu::THREADS / 32;
 
 pub(crate) static FAMILY: Family = family!(
@@ -32,7 +32,7 @@ pub(crate) static FAMILY: Family = family!(
     ],
 );
 
-/// The division of an array of pixels over blocks: a thread owns one vector of channels of some rows.
+/// Division of an array of pixels over thread blocks. A thread owns one vector of channels of some rows.
 struct Grid {
     rows: u32,
     channels: u32,
@@ -41,9 +41,9 @@ struct Grid {
     /// Vectors of channels side by side in a block, a power of two.
     lanes: u32,
     tiles: u32,
-    /// Blocks of a tile, which take turns.
+    /// Blocks of a tile of channels, which share its rows.
     blocks: u32,
-    /// Blocks of a tile for which there is room in the workspace.
+    /// Blocks of a tile whose partial sums fit in the workspace.
     runs: u32,
 }
 
@@ -75,22 +75,22 @@ impl Grid {
         launch.u32(self.rows).u32(self.channels).u32(self.lanes).u32(u32::from(self.vector))
     }
 
-    /// Blocks of a kernel that writes an array.
+    /// Returns the blocks of a kernel that writes an array.
     fn array(&self) -> [u32; 3] {
         [self.blocks, self.tiles, 1]
     }
 
-    /// Blocks of a kernel that sums rows, each of which makes a run.
+    /// Returns the blocks of a kernel that sums rows. Each block writes one partial sum.
     fn sums(&self) -> [u32; 3] {
         [self.runs, self.tiles, 1]
     }
 
-    /// Blocks of a kernel that adds the runs.
+    /// Returns the blocks of a kernel that adds the partial sums.
     fn finish(&self) -> [u32; 3] {
         [self.channels.div_ceil(FINISHED), 1, 1]
     }
 
-    /// Bytes of the runs.
+    /// Returns the bytes of the partial sums.
     fn partial(&self) -> u64 {
         8 * u64::from(self.runs) * u64::from(self.channels)
     }
@@ -116,8 +116,8 @@ pub(super) fn statistics(
     Ok(launch.cost(grid.partial(), grid.partial() / 4).launch(grid.finish(), gpu::THREADS)?)
 }
 
-/// y = relu((x − mean) · rstd · weight + bias + residual); with `running`, `spread` is a variance instead of
-/// rstd.
+/// Computes y = relu((x − mean) · rstd · weight + bias + residual). With `running`, `spread` is the variance,
+/// else rstd.
 pub(super) fn apply(
     operator: &'static str,
     x: &Tensor,
@@ -137,7 +137,7 @@ pub(super) fn apply(
     Ok(launch.cost(moved, 3 * x.elements() as u64).launch(grid.array(), gpu::THREADS)?)
 }
 
-/// The arrays of backward that have the shape of `x`, and the bias if ReLU's mask is computed with it.
+/// Arrays of backward with the shape of `x`. `bias` is present if ReLU's mask is recomputed from it.
 struct Arrays<'a> {
     read: Vec<&'a Tensor>,
     output: Option<&'a Tensor>,
@@ -154,7 +154,7 @@ impl<'a> Arrays<'a> {
         Arrays { read: [saved.x, dy].into_iter().chain(output).collect(), output, bias }
     }
 
-    /// The division over blocks, if a kernel writes `written` too.
+    /// Returns the division over blocks of a kernel that also writes `written`.
     fn grid(
         &self,
         operator: &'static str,
@@ -167,7 +167,7 @@ impl<'a> Arrays<'a> {
         Grid::of(operator, saved.x, &all)
     }
 
-    /// The operands that both kernels of backward begin with.
+    /// Begins a launch with the operands that both kernels of backward share.
     fn operands<'l>(
         &self,
         kernel: &'static str,
@@ -182,7 +182,7 @@ impl<'a> Arrays<'a> {
     }
 }
 
-/// As on the host, with partial sums in `workspace`.
+/// Computes what `cpu::sums` does, with partial sums in `workspace`.
 pub(super) fn sums(
     operator: &'static str,
     dy: &Tensor,
@@ -203,7 +203,7 @@ pub(super) fn sums(
     Ok(launch.cost(grid.partial(), grid.partial() / 4).launch(grid.finish(), gpu::THREADS)?)
 }
 
-/// As on the host.
+/// Computes what `cpu::input_gradient` does.
 pub(super) fn input_gradient(
     operator: &'static str,
     dy: &Tensor,
@@ -220,7 +220,7 @@ pub(super) fn input_gradient(
     Ok(launch.cost(moved, 7 * dx.elements() as u64).launch(grid.array(), gpu::THREADS)?)
 }
 
-/// As on the host.
+/// Adds the gradients of weight and bias to their targets, or overwrites these.
 pub(super) fn give(
     operator: &'static str,
     sums: &Tensor,

@@ -1,8 +1,8 @@
 //! Batch normalisation (Ioffe, Szegedy, *Batch Normalization*, 2015) of channels-last arrays, with an
 //! optional residual addition and ReLU in the same pass.
 //!
-//! y = relu((x − mean) · rstd · weight + bias + residual), where mean and biased variance are those of each
-//! channel over all pixels of the batch, or running averages, and rstd is 1/√(variance + epsilon).
+//! y = relu((x − mean) · rstd · weight + bias + residual), where rstd is 1/√(variance + epsilon). Mean and
+//! biased variance are computed for each channel over all pixels of the batch, or are running averages.
 
 mod cpu;
 pub(crate) mod cuda;
@@ -16,8 +16,8 @@ use crate::{Result, Tensor};
 pub use output::{Affine, Gradients, Output, Passes, Saved};
 
 /// Normalises each channel of `x [.., channels]` with the batch's statistics, and adds `residual`, of the
-/// same shape. `record`, if present, is `[2, channels]` f32 and receives mean and unbiased variance, which
-/// running averages are made from.
+/// same shape. `record`, if present, is `[2, channels]` f32 and receives mean and unbiased variance, from
+/// which the caller updates running averages.
 ///
 /// # Errors
 /// Shapes or types that do not agree, a batch without elements, out of memory.
@@ -75,8 +75,8 @@ pub fn evaluate(
     Ok(output)
 }
 
-/// Computes the gradients of the input and of the residual from the output's gradient `dy`; the residual's is
-/// `dy` where the ReLU passes it. Overwrites `dy` with one of the two if it is the only view of its storage.
+/// Computes the gradients of the input and of the residual from the output's gradient `dy`. The residual's
+/// gradient is `dy` masked by ReLU. One of the two overwrites `dy` if no other view of its storage exists.
 pub fn backward_input(
     dy: Tensor,
     saved: Saved<'_>,
@@ -135,8 +135,9 @@ pub fn backward_input(
     Ok(Gradients { input, residual, sums })
 }
 
-/// Computes weight `[channels]` (+)= the first row of `sums` and bias `[channels]` (+)= the second, for
-/// operands of type `dtype`. The targets are both f32 or both of `dtype`.
+/// Adds the first row of `sums` to the gradient of the weight and the second to that of the bias, both
+/// `[channels]`, or overwrites these. `dtype` is the type of the operands; both targets are f32 or both
+/// `dtype`.
 pub fn backward_weight(
     sums: &Tensor,
     dtype: DType,
@@ -160,7 +161,7 @@ pub fn backward_weight(
     }
 }
 
-/// target (+)= sum on the host, rounded once.
+/// Computes target (+)= sum on the host, rounded once.
 fn give(sum: &Tensor, target: &GradientTarget) -> Result<()> {
     match target.accumulate {
         true => cpu::add(sum, &target.tensor),

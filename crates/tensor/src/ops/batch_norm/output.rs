@@ -2,14 +2,14 @@
 
 use crate::Tensor;
 
-/// Parameters of the layer, and what follows the normalisation.
+/// Parameters of the layer, and whether ReLU follows.
 #[derive(Clone, Copy, Debug)]
 pub struct Affine<'a> {
     /// Weight of each channel, `[channels]`.
     pub weight: &'a Tensor,
     /// Bias of each channel, `[channels]`.
     pub bias: &'a Tensor,
-    /// Number that is added to the variance.
+    /// Number added to the variance before the square root.
     pub epsilon: f32,
     /// Whether ReLU follows, after the residual addition.
     pub relu: bool,
@@ -31,9 +31,9 @@ pub struct Output {
 pub enum Passes<'a> {
     /// Everywhere: there is no ReLU.
     Everywhere,
-    /// Where this output is positive.
+    /// Where this output of the forward pass is positive.
     ByOutput(&'a Tensor),
-    /// Where the output is positive, which is computed again from the input, with this bias and no residual.
+    /// Where the output is positive, recomputed from the input and this bias. For layers without a residual.
     ByInput {
         /// Bias of each channel, `[channels]`.
         bias: &'a Tensor,
@@ -58,7 +58,7 @@ pub struct Saved<'a> {
 pub struct Gradients {
     /// Gradient of the input, of its shape.
     pub input: Tensor,
-    /// Gradient of the residual, if asked for.
+    /// Gradient of the residual, if requested.
     pub residual: Option<Tensor>,
     /// Gradients of weight and bias, `[2, channels]` f32.
     pub sums: Tensor,

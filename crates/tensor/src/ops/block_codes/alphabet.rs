@@ -1,10 +1,10 @@
-//! The values that codes stand for.
+//! Sets of 4-bit and 8-bit codes, and the values that they stand for.
 
 use std::sync::LazyLock;
 
 use device::{E4m3, Fp8};
 
-/// The 16 values of NF4, quantiles of a normal distribution, as bitsandbytes has them.
+/// The 16 values of NF4, quantiles of a normal distribution, as in bitsandbytes.
 const NF4: [f32; 16] = [
     -1.0,
     -0.696_192_8,
@@ -24,18 +24,18 @@ const NF4: [f32; 16] = [
     1.0,
 ];
 
-/// A set of codes.
+/// A set of codes, each of which stands for a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Alphabet {
     /// Four bits: quantiles of a normal distribution, between -1 and 1.
     Nf4,
-    /// Four bits: sevenths from -1 to 1.
+    /// Four bits: multiples of 1/7 from -1 to 1.
     Int4,
     /// Eight bits: E4M3, up to 448.
     E4m3,
 }
 
-/// The values of 16 codes in increasing order, and the border between each and the next.
+/// The values of 16 codes in increasing order, and the midpoints between neighbours.
 pub(super) struct Sixteen {
     pub(super) values: [f32; 16],
     borders: [f32; 15],
@@ -46,7 +46,7 @@ impl Sixteen {
         Sixteen { values, borders: std::array::from_fn(|code| (values[code] + values[code + 1]) / 2.0) }
     }
 
-    /// Returns the code nearest to `value`, the lower of two as near.
+    /// Returns the code whose value is nearest to `value`; of two equally near, the lower.
     #[inline(always)]
     fn nearest(&self, value: f32) -> u8 {
         self.borders.iter().map(|border| u8::from(*border < value)).sum()
@@ -58,7 +58,7 @@ static OF_INT4: LazyLock<Sixteen> =
     LazyLock::new(|| Sixteen::new(std::array::from_fn(|code| (code as f32 - 8.0) / 7.0)));
 
 impl Alphabet {
-    /// Bits of a code.
+    /// Returns the bits of a code.
     #[must_use]
     pub const fn bits(self) -> usize {
         match self {
@@ -67,7 +67,7 @@ impl Alphabet {
         }
     }
 
-    /// The value that a block's largest magnitude gets.
+    /// Returns the value to which a block's largest magnitude is scaled.
     pub(super) const fn largest(self) -> f32 {
         match self {
             Alphabet::Nf4 | Alphabet::Int4 => 1.0,
@@ -75,7 +75,7 @@ impl Alphabet {
         }
     }
 
-    /// The values of codes of 4 bits; `None` for codes of 8 bits.
+    /// Returns the values of 4-bit codes; `None` for codes of 8 bits.
     pub(super) fn sixteen(self) -> Option<&'static Sixteen> {
         match self {
             Alphabet::Nf4 => Some(&OF_NF4),
@@ -84,8 +84,8 @@ impl Alphabet {
         }
     }
 
-    /// Writes the codes of a block's values, each multiplied by `inverse`. The first of two codes in a byte
-    /// has the high bits.
+    /// Writes the codes of a block's values, each multiplied by `inverse`. The first of the two codes in a
+    /// byte has the high bits.
     pub(super) fn encode(self, values: &[f32], inverse: f32, codes: &mut [u8]) {
         let largest = self.largest();
         let quotient = |value: f32| (value * inverse).clamp(-largest, largest);

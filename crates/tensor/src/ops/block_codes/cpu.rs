@@ -21,7 +21,7 @@ pub(super) fn decode<T: Float>(record: &[u8], codes: &BlockCodes, matrix: &mut [
 }
 
 impl BlockCodes {
-    /// Decodes a record of the host.
+    /// Decodes a record in host memory to f32.
     #[must_use]
     pub fn decode_on_host(&self, record: &[u8]) -> Vec<f32> {
         let mut values = vec![0.0; self.elements()];

@@ -13,7 +13,7 @@ pub(crate) static FAMILY: Family = family!(
     constants: &[gpu::THREADS_CONSTANT, ("BLOCK", BLOCK as u32), ("GROUP", GROUP as u32)],
 );
 
-/// Decodes a whole record: a thread block for each group.
+/// Decodes a whole record, one thread block per group.
 pub(super) fn decode(
     operator: &'static str,
     record: &Tensor,

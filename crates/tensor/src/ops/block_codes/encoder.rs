@@ -1,32 +1,32 @@
-//! Encoding on the host, from values that arrive piece by piece.
+//! Encoding on the host, from values that arrive in consecutive pieces.
 
 use device::parallel::{CHUNK, for_tasks};
 
 use super::layout::{BLOCK, BlockCodes, GROUP, GROUP_BYTES, Part};
 use super::scale_code::scale_code;
 
-/// The least scale that has a reciprocal.
+/// The smallest scale whose reciprocal is finite.
 const LEAST: f32 = 1e-38;
 
-/// The record of a matrix whose values arrive in order.
+/// Encodes a matrix whose values arrive in order.
 #[derive(Debug)]
 pub struct Encoder<'a> {
     codes: &'a BlockCodes,
     record: Vec<u8>,
     scales: Vec<f32>,
-    /// Elements so far.
+    /// Number of elements encoded so far.
     done: usize,
 }
 
 impl<'a> Encoder<'a> {
-    /// Begins the record of a matrix.
+    /// Starts the record of a matrix.
     #[must_use]
     pub fn new(codes: &'a BlockCodes) -> Self {
         let scales = vec![0.0; codes.elements() / BLOCK];
         Encoder { codes, record: vec![0; codes.bytes()], scales, done: 0 }
     }
 
-    /// Adds the next values, whole blocks; those beyond the matrix are dropped.
+    /// Encodes the next values, a whole number of blocks. Values beyond the end of the matrix are dropped.
     pub fn push(&mut self, values: &[f32]) {
         let alphabet = self.codes.alphabet();
         let first = self.codes.code_bytes(self.done);
@@ -45,7 +45,7 @@ impl<'a> Encoder<'a> {
         self.done += values.len();
     }
 
-    /// Encodes the scales, and returns the record.
+    /// Encodes the scales and returns the record.
     #[must_use]
     pub fn finish(mut self) -> Vec<u8> {
         for part in self.codes.parts() {

@@ -7,17 +7,16 @@ use crate::Shape;
 
 /// Elements that share a scale.
 pub const BLOCK: usize = 64;
-/// Blocks whose scales share a scale.
+/// Blocks whose scales form a group, encoded with a scale and mean of their own.
 pub const GROUP: usize = 256;
-/// Bytes of which sections of a record, and records, are multiples.
+/// Byte alignment of a record's sections, and of its length.
 const ALIGNMENT: usize = 16;
-/// Bytes of a group: the scale of its scales and their mean, in f32.
+/// Bytes that describe a group: the scale of its scales and their mean, both f32.
 pub(super) const GROUP_BYTES: usize = 8;
 
-/// The description of a matrix that is kept as a record: codes, scales, and groups of scales, one section
-/// after the other.
+/// Layout of a quantised matrix (a record): codes, then scales, then groups of scales.
 ///
-/// The rows of a matrix may be parts with scales of their own, as of separate matrices.
+/// Rows may belong to parts that are quantised independently, as separate matrices would be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockCodes {
     alphabet: Alphabet,
@@ -25,12 +24,12 @@ pub struct BlockCodes {
     parts: Vec<Part>,
 }
 
-/// Elements whose scales have one mean.
+/// Consecutive elements that are grouped independently of other parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Part {
-    /// The elements, multiples of [`BLOCK`].
+    /// Range of elements, both ends multiples of [`BLOCK`].
     pub(super) elements: Range<usize>,
-    /// Number of groups before the part's.
+    /// Number of groups in earlier parts.
     pub(super) first_group: usize,
 }
 
@@ -41,10 +40,10 @@ impl Part {
 }
 
 impl BlockCodes {
-    /// Describes a matrix of this shape whose parts have these numbers of rows.
+    /// Describes a matrix of this shape. `rows` has the number of rows of each part.
     ///
     /// # Errors
-    /// The number of elements of a part that is no multiple of [`BLOCK`].
+    /// The number of elements of a part, if it is no multiple of [`BLOCK`].
     pub fn new(alphabet: Alphabet, shape: impl Into<Shape>, rows: &[usize]) -> Result<Self, usize> {
         let shape = shape.into();
         let mut parts = Vec::new();
@@ -62,13 +61,13 @@ impl BlockCodes {
         Ok(BlockCodes { alphabet, shape, parts })
     }
 
-    /// Shape of the matrix.
+    /// Returns the shape of the matrix.
     #[must_use]
     pub fn shape(&self) -> Shape {
         self.shape
     }
 
-    /// Number of the matrix's elements.
+    /// Returns the number of elements of the matrix.
     #[must_use]
     pub fn elements(&self) -> usize {
         self.shape.elements()
@@ -82,7 +81,7 @@ impl BlockCodes {
         &self.parts
     }
 
-    /// Returns the parts, neighbours joined where the groups of the first are full.
+    /// Returns the parts, joining neighbours where the last group of the first is full.
     pub(super) fn runs(&self) -> Vec<Part> {
         let mut runs: Vec<Part> = Vec::new();
         for part in &self.parts {
@@ -102,12 +101,12 @@ impl BlockCodes {
         self.code_bytes(self.elements()).next_multiple_of(ALIGNMENT)
     }
 
-    /// First byte of the groups.
+    /// Returns the offset of the groups in bytes.
     pub(super) fn groups(&self) -> usize {
         (self.scales() + self.elements() / BLOCK).next_multiple_of(ALIGNMENT)
     }
 
-    /// Bytes of the record.
+    /// Returns the length of the record in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let groups: usize = self.parts.iter().map(Part::groups).sum();

@@ -1,11 +1,11 @@
-//! Matrices that are kept as codes of 4 or 8 bits and decoded where they are used: frozen weights of QLoRA
+//! Matrices stored as codes of 4 or 8 bits and decoded where they are used, as QLoRA's frozen weights
 //! (Dettmers and others, *QLoRA: Efficient Finetuning of Quantized LLMs*, 2023).
 //!
-//! Each block of [`BLOCK`] elements has a scale, and each element the code of the value nearest to its
-//! quotient by the scale. Scales have codes of 8 bits in turn: their differences from their mean, in groups
-//! of [`GROUP`] with a scale in f32. All of it is one array of bytes, the *record* ([`BlockCodes`]).
+//! Each block of [`BLOCK`] elements has a scale. Each element is the code whose value is nearest to element /
+//! scale. Scales are 8-bit codes in turn: their differences from the mean of their group of [`GROUP`], which
+//! has a scale in f32. Codes, scales and groups are one array of bytes, the *record* ([`BlockCodes`]).
 //!
-//! A value is the code's value times the scale, rounded once to the result's type.
+//! Decoding multiplies the value of the code by the scale and rounds once to the result's type.
 
 mod alphabet;
 mod cpu;
@@ -23,7 +23,7 @@ pub use alphabet::Alphabet;
 pub use encoder::Encoder;
 pub use layout::{BLOCK, BlockCodes, GROUP};
 
-/// Returns the matrix whose record is `record`, in `dtype`.
+/// Decodes the matrix in `record` to `dtype`.
 ///
 /// # Errors
 /// A record of another length or type, a type that operators do not compute with, out of memory.
@@ -45,7 +45,7 @@ pub fn decode(record: &Tensor, codes: &BlockCodes, dtype: DType) -> Result<Tenso
     Ok(matrix)
 }
 
-/// Allocates what [`decode`] returns, with undefined elements.
+/// Allocates the result of [`decode`], with undefined elements.
 pub fn allocate(device: &Device, codes: &BlockCodes, dtype: DType) -> Result<Tensor> {
     let request = Request::new(Category::Workspace, "block_codes.decode");
     Tensor::empty(device, codes.shape(), dtype, request)

@@ -6,10 +6,10 @@ use std::sync::LazyLock;
 const CODES: usize = 256;
 /// The code of 0.
 const ZERO: usize = 127;
-/// The decades of the fractions, which double in number from one to the next.
+/// Upper ends of the decades. Each decade has twice as many fractions as the one below.
 const DECADES: [f32; 7] = [1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0];
 
-/// The fractions in increasing order, and the border between each and the next.
+/// The fractions in increasing order, and the midpoints between neighbours.
 pub(super) struct ScaleCode {
     pub(super) fractions: [f32; CODES],
     borders: [f32; CODES - 1],
@@ -25,7 +25,7 @@ pub(super) fn scale_code() -> &'static ScaleCode {
     &SCALE_CODE
 }
 
-/// The fraction of a code: 127 negative ones, 0, 127 positive ones and 1.
+/// Returns the fraction of a code. In order of codes: 127 negative fractions, 0, 127 positive fractions, 1.
 fn fraction(code: usize) -> f32 {
     let magnitude = code.abs_diff(ZERO);
     match code {
@@ -36,8 +36,8 @@ fn fraction(code: usize) -> f32 {
     }
 }
 
-/// The fraction number `magnitude`, counted from 1: the middle of an equal part of a decade, whose borders
-/// are those of `torch.linspace(0.1, 1, parts + 1)`.
+/// Returns positive fraction number `magnitude`, from 1 on: a midpoint between neighbours of
+/// `torch.linspace(0.1, 1, parts + 1)`, times the decade.
 fn positive(magnitude: usize) -> f32 {
     let decade = magnitude.ilog2();
     let parts = 1usize << decade;
@@ -51,7 +51,7 @@ fn positive(magnitude: usize) -> f32 {
 }
 
 impl ScaleCode {
-    /// Returns the code nearest to `fraction`, the lower of two as near.
+    /// Returns the code whose fraction is nearest to `fraction`; of two equally near, the lower.
     pub(super) fn nearest(&self, fraction: f32) -> u8 {
         self.borders.partition_point(|border| *border < fraction) as u8
     }

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Block<'a> {
-    /// The block's number, which selects its columns.
+    /// Index of the block, which determines its columns in the matrix.
     pub(super) index: usize,
     /// The block's rows in the matrix.
     pub(super) range: &'a Range<usize>,
-    /// Packed rows before those of the block.
+    /// Number of packed rows before the block.
     pub(super) before: usize,
     pub(super) width: usize,
 }

@@ -10,7 +10,7 @@ use crate::{Result, Tensor};
 
 pub(crate) static FAMILY: Family = family!("blocks", constants: &[gpu::THREADS_CONSTANT]);
 
-/// Writes the columns of a block.
+/// Writes the columns of one block of the matrix.
 pub(super) fn spread(
     operator: &'static str,
     packed: &Tensor,
@@ -27,7 +27,7 @@ pub(super) fn spread(
     Ok(launch.cost(bytes as u64, count as u64).launch(grid(operator, count)?, gpu::THREADS)?)
 }
 
-/// Reads the rows of a block.
+/// Reads one block of the matrix into its packed rows.
 pub(super) fn gather(
     operator: &'static str,
     matrix: &Tensor,

@@ -1,5 +1,5 @@
-//! Packed rows as blocks of a matrix that is 0 elsewhere, each block in columns of its own: the matrix of all
-//! low-rank adapters of a packed layer.
+//! Packed rows spread as blocks of a matrix that is 0 elsewhere, each block in its own columns. So the
+//! low-rank adapters of a fused layer become one matrix.
 
 mod block;
 pub(super) mod cuda;
@@ -12,12 +12,12 @@ use self::block::Block;
 use super::{GradientTarget, check};
 use crate::{Result, Tensor};
 
-/// `scale` times the rows of `packed [rows, width]` as blocks of a matrix `[outputs, ranges.len() · width]`:
-/// the next `ranges[i].len()` rows lie at rows `ranges[i]` and in columns from `i · width` on. A type that
-/// operators compute with.
+/// Spreads `scale` · `packed [rows, width]` over a matrix `[outputs, ranges.len() · width]` that is 0
+/// elsewhere. Block i is the next `ranges[i].len()` packed rows; it goes to rows `ranges[i]` and columns `i ·
+/// width..(i + 1) · width`.
 ///
 /// # Errors
-/// Rows that `packed` or the matrix does not have, out of memory.
+/// Rows that `packed` or the matrix does not have, a type that operators do not compute with, out of memory.
 pub fn spread(packed: &Tensor, ranges: &[Range<usize>], outputs: usize, scale: f32) -> Result<Tensor> {
     const OPERATOR: &str = "blocks.spread";
     let dtype = check::computed(OPERATOR, &[("packed", packed)])?;
@@ -34,8 +34,8 @@ pub fn spread(packed: &Tensor, ranges: &[Range<usize>], outputs: usize, scale: f
     Ok(matrix)
 }
 
-/// Computes the gradient of [`spread`]: packed `[rows, width]` (+)= `scale` times the blocks of `matrix`, of
-/// the same type.
+/// Computes the gradient of [`spread`]: packed `[rows, width]` (+)= `scale` · the blocks of `matrix`, of the
+/// same type.
 pub fn gather(matrix: &Tensor, ranges: &[Range<usize>], scale: f32, packed: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "blocks.gather";
     check::computed(OPERATOR, &[("matrix", matrix), ("packed", &packed.tensor)])?;

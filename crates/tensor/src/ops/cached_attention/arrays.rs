@@ -2,13 +2,13 @@
 
 use crate::Tensor;
 
-/// Arrays that the next tokens of sequences attend with.
+/// Arrays that a call reads besides queries, keys and values.
 #[derive(Clone, Copy)]
 pub(super) struct Arrays<'a> {
-    /// Minus the position of every row.
+    /// Minus the position of each row's token, modulo 2³².
     pub(super) documents: &'a Tensor,
-    /// The table of cosines and sines, if queries and keys rotate.
+    /// Cosines and sines of the rotary embedding; `None`: no rotation.
     pub(super) angles: Option<&'a Tensor>,
-    /// A score without a value for every query head.
+    /// Attention sinks: a score without a value for every query head.
     pub(super) sinks: Option<&'a Tensor>,
 }

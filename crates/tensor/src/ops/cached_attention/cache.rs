@@ -6,9 +6,9 @@ use crate::ops::attention::{Heads, Qkv};
 use crate::ops::check;
 use crate::{Result, Tensor, TensorError};
 
-/// Keys and values of one attention layer: an array `[slots, key and value heads, capacity, head width and
-/// value width]`, in which the key heads of a slot come before its value heads. If values are parts of keys,
-/// it has the keys alone. A slot holds one sequence.
+/// Keys and values of one attention layer, one sequence per slot: an array `[slots, key and value heads,
+/// capacity, width]`, where the key heads of a slot precede its value heads. If values are columns of the
+/// keys, only keys are stored.
 #[derive(Clone, Debug)]
 pub struct Cache {
     pub(super) array: Tensor,
@@ -16,26 +16,26 @@ pub struct Cache {
     values: CachedValues,
 }
 
-/// The values of a cache.
+/// Storage of a cache's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CachedValues {
-    /// Values beside keys.
+    /// Values are stored beside keys.
     Own,
-    /// Values are the last columns of keys, of which there is one head: those of latents.
+    /// Values are the last columns of the only key head, as in latent attention.
     LastOfKeys,
 }
 
-/// The heads of an attention layer as a cache has them.
+/// Heads of an attention layer, and how its cache stores values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CachedHeads {
-    /// The heads.
+    /// Numbers and widths of the heads.
     pub heads: Heads,
-    /// Their values.
+    /// Storage of the values.
     pub values: CachedValues,
 }
 
 impl CachedHeads {
-    /// Returns the heads of each of `parts` lanes. All lanes have the key head of latents.
+    /// Returns the heads of one of `parts` tensor lanes. With latents, every lane has the one key head.
     #[must_use]
     pub fn divided(self, parts: usize) -> Self {
         let heads = match self.values {
@@ -45,7 +45,7 @@ impl CachedHeads {
         CachedHeads { heads, ..self }
     }
 
-    /// Values that are kept for a token.
+    /// Returns the number of values stored per token.
     #[must_use]
     pub fn columns(&self) -> usize {
         match self.values {
@@ -54,7 +54,7 @@ impl CachedHeads {
         }
     }
 
-    /// Columns of queries, and of keys and values that a cache keeps, in one array.
+    /// Returns the columns of packed rows: queries, and the keys and values that the cache stores.
     fn packed_columns(&self) -> usize {
         self.heads.query_columns() + self.columns()
     }
@@ -76,7 +76,7 @@ impl From<Heads> for CachedHeads {
 }
 
 impl Cache {
-    /// Allocates a cache without contents.
+    /// Allocates an empty cache.
     ///
     /// # Errors
     /// Heads that do not divide, a type that operators do not compute with, out of memory.
@@ -97,12 +97,12 @@ impl Cache {
         Ok(Cache { array, heads, values })
     }
 
-    /// Sequences that it holds at once.
+    /// Returns the number of slots, each for one sequence.
     pub fn slots(&self) -> usize {
         self.array.shape().dims()[0]
     }
 
-    /// Tokens of one sequence that it holds.
+    /// Returns the maximum number of tokens of one sequence.
     pub fn capacity(&self) -> usize {
         self.array.shape().dims()[2]
     }
@@ -111,7 +111,7 @@ impl Cache {
         self.values
     }
 
-    /// Bytes of its keys and values.
+    /// Returns the bytes of keys and values.
     pub fn bytes(&self) -> usize {
         self.array.bytes()
     }

@@ -14,14 +14,14 @@ use crate::ops::rotary::Turn;
 use crate::ops::rotary::cpu::{Angles, rotate};
 use crate::{Result, Tensor, TensorError};
 
-/// Returns the first elements of a head's keys and of its values in the cache; value heads follow key heads.
+/// Returns the index of the first element of a head's keys, and of its values, in the cache.
 fn offsets(slot: usize, head: usize, heads: Heads, capacity: usize) -> [usize; 2] {
     let Heads { key_value, width, value_width, .. } = heads;
     let keys = slot * key_value * capacity * (width + value_width);
     [keys + head * capacity * width, keys + (key_value * width + head * value_width) * capacity]
 }
 
-/// Copies the keys and values of one row to a position.
+/// Copies the keys and values of one row to `position` in `slot`.
 fn store_row(row: &[f32], heads: Heads, array: &mut [f32], slot: usize, capacity: usize, position: usize) {
     let (keys, values) = row[heads.query_columns()..].split_at(heads.key_columns());
     for head in 0..heads.key_value {
@@ -117,7 +117,7 @@ pub(super) fn forward(
     Ok(())
 }
 
-/// Rows whose queries and keys are rotated to their positions, rounded to `dtype`.
+/// Returns the rows with queries and keys rotated to their positions, rounded to `dtype`.
 fn rotated(
     rows: &[f32],
     columns: usize,
@@ -132,10 +132,10 @@ fn rotated(
     Ok(turned)
 }
 
-/// The keys or values that a query sees, and the column of each at which it begins.
+/// Visible rows of keys or values, and the column where the head begins in each row.
 type Seen<'a> = (ChunksExact<'a, f32>, usize);
 
-/// One head's output, added to zeros.
+/// Adds one head's output to `out`, which holds zeros.
 #[inline(always)]
 fn attend(
     query: &[f32],

@@ -10,9 +10,9 @@ use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};
 
-/// Threads of a block, which computes a chunk.
+/// Threads of a block. A block computes a chunk of positions.
 const STRANDS: u32 = 128;
-/// Threads that share a key.
+/// Threads that compute one key's score together.
 const LANES: u32 = 8;
 /// Query heads computed at once.
 const QUERIES: u32 = 4;
@@ -32,25 +32,24 @@ pub(crate) static FAMILY: Family = family!(
     variants: &[&[], &[("VALUES", 1)], &[("VALUES", 1), ("LAST_OF_KEYS", 1)]],
 );
 
-/// The most query heads that a block computes if all share one key head, and floats that they keep in shared
-/// memory.
+/// Largest number of query heads that one block computes if all share a key head.
 const MOST_QUERIES: usize = 16;
 const MOST_SHARED: usize = 11 << 10;
 
-/// Returns 1 if heads are read by 16 bytes, else 0.
+/// Returns 1 if heads are read 16 bytes at a time, else 0.
 fn vector(heads: Heads, tensors: &[&Tensor]) -> u32 {
     let lanes = gpu::lanes(tensors[0].dtype());
     let whole = heads.width.is_multiple_of(lanes) && heads.value_width.is_multiple_of(lanes);
     u32::from(whole && gpu::aligned(tensors))
 }
 
-/// Query heads of a block if all share one key head.
+/// Returns the query heads per block if all share one key head.
 fn together(Heads { query, width, .. }: Heads) -> usize {
     let fits = |count: &usize| query.is_multiple_of(*count) && count * (width + CHUNK + 2) <= MOST_SHARED;
     (1..=query.min(MOST_QUERIES)).rev().find(fits).unwrap_or(1)
 }
 
-/// Variant of the kernels, of which the second takes values of another width than keys.
+/// Returns the variant of the kernels: 1 if values and keys differ in width, else 0.
 fn variant(heads: Heads) -> usize {
     usize::from(!heads.are_equally_wide())
 }
@@ -78,13 +77,14 @@ pub(super) fn store(
     store_part(operator, qkv, heads, cache, values)
 }
 
-/// Heads of equal width that are copied to a slot.
+/// Heads of equal width to copy into a slot.
 struct Part {
-    /// First element in the cache.
+    /// Index of the first element in the cache.
     first: usize,
     heads: usize,
     width: usize,
-    /// Columns of a row of `qkv`, and columns before those of these heads, for the kernel that takes them.
+    /// Columns of a row of `qkv`, and how many of them precede these heads. `None`: the kernel for equal
+    /// widths, which needs neither.
     row: Option<[usize; 2]>,
 }
 

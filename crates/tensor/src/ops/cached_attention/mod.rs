@@ -1,9 +1,8 @@
-//! Attention of one new token of each sequence over the keys and values of the tokens before it, which a
-//! cache keeps.
+//! Attention of one new token per sequence over cached keys and values.
 //!
-//! Rows do not see each other, and a row's sums are cut by its own positions only, so that a row's result
-//! does not depend on the other rows, their number, or the cache's capacity. The order of its sums differs
-//! from that of [`attention`](super::attention), so results agree up to rounding.
+//! Rows do not see each other, and a row's sums are split by its own position only. So a row's result does
+//! not depend on the other rows, their number, or the cache's capacity. The order of its sums differs from
+//! [`attention`](super::attention), so results agree up to rounding.
 
 mod arrays;
 mod cache;
@@ -21,7 +20,7 @@ use super::check;
 use super::rotary::{Angles, check_angles};
 use crate::{Result, Tensor};
 
-/// Copies the keys and values of a whole sequence `qkv [1, time, columns]` to positions 0 to time of `slot`.
+/// Copies the keys and values of a whole sequence `qkv [1, time, columns]` to positions `0..time` of `slot`.
 ///
 /// # Errors
 /// Separate arrays, shapes or types that do not agree, a slot or a time that the cache does not have.
@@ -39,8 +38,8 @@ pub fn store(qkv: &Qkv<Tensor>, heads: Heads, cache: &Cache, slot: usize) -> Res
     }
 }
 
-/// Copies the keys of a whole sequence `[1, time, key columns]` to positions 0 to time of `slot` of a cache
-/// whose values are parts of keys.
+/// Copies the keys of a whole sequence `[1, time, key columns]` to positions `0..time` of `slot`, in a cache
+/// whose values are columns of the keys.
 ///
 /// # Errors
 /// Shapes or types that do not agree, another kind of cache, a slot or a time that the cache does not have.
@@ -58,12 +57,15 @@ pub fn store_keys(keys: &Tensor, cache: &Cache, slot: usize) -> Result<()> {
     cache.array.view(slot * cache.capacity() * columns, [1, time, columns])?.copy_from(keys)
 }
 
-/// Adds one token to the sequence of every slot and lets it attend: `qkv [rows, 1, columns]`, of which row i
-/// is the next token of slot i, to `[rows, 1, heads.query · heads.value_width]`. `documents [rows, 1]` u32
-/// has minus the position of every row, modulo 2³², as rotary embeddings take it; rows beyond the slots give
-/// 0. `angles`: a table of cosines and sines, `[positions, columns of a head that rotate]` f32 as in
-/// [`Angles`], by which queries and keys rotate first. `sinks`: as in
-/// [`Masks`](super::attention::Masks). If values are parts of keys, `qkv` has none, and nothing rotates.
+/// Appends one token to the sequence of every slot and computes its attention.
+///
+/// * `qkv [rows, 1, columns]`: row i is the next token of slot i. The result is `[rows, 1, heads.query ·
+///   heads.value_width]`; rows beyond the slots give 0. If values are columns of the keys, `qkv` has no
+///   values, and nothing is rotated.
+/// * `documents [rows, 1]` u32: minus the position of every row, modulo 2³², as for rotary embeddings.
+/// * `angles`: cosines and sines `[positions, rotated columns of a head]` f32, as in [`Angles`], by which
+///   queries and keys are rotated first.
+/// * `sinks`: as in [`Masks`](super::attention::Masks).
 ///
 /// # Errors
 /// Separate arrays, shapes or types that do not agree, fewer rows than slots, a position that the cache does
@@ -105,7 +107,8 @@ pub fn forward(
     Ok(output)
 }
 
-/// Refuses a table without the angles of all positions of a cache, and one for keys that are also values.
+/// Refuses a table of angles that is shorter than the cache, or is used with a cache whose values are columns
+/// of the keys.
 fn check_table(
     operator: &'static str,
     table: &Tensor,

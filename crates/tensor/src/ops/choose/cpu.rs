@@ -1,11 +1,11 @@
-//! The choice of tokens on the host: one task for each row.
+//! Sampling on the host, one task per row.
 
 use device::parallel::for_pieces;
 
 use super::choice::Choice;
 use crate::{Result, Tensor};
 
-/// Units of a probability in sums, which are exact, so that their order does not matter.
+/// Fixed-point units of a probability of 1. Sums of these are exact, so their order does not matter.
 const UNITS: f64 = 4_294_967_296.0;
 
 pub(super) fn forward(
@@ -41,7 +41,7 @@ pub(super) fn forward(
     Ok(())
 }
 
-/// Logits after penalty and temperature.
+/// Returns the logits after penalty and temperature.
 fn scores(logits: &[f32], seen: Option<&[u32]>, choice: Choice) -> Vec<f32> {
     let penalty = choice.repetition_penalty;
     let scale = if choice.temperature > 0.0 { 1.0 / choice.temperature } else { 1.0 };
@@ -70,19 +70,19 @@ fn choose(scores: &[f32], [number, low, high]: [u32; 3], choice: Choice) -> u32 
     largest(noisy)
 }
 
-/// −ln(−ln u) for the uniform number of a word, in (0, 1).
+/// Returns Gumbel noise −ln(−ln u), where u in (0, 1) is the uniform number of a random word.
 fn gumbel(word: u32) -> f32 {
     let uniform = (f64::from(word) + 0.5) / UNITS;
     -libm::log(-libm::log(uniform)) as f32
 }
 
-/// The index of the largest value, the first of several.
+/// Returns the index of the largest value, the first of equals.
 fn largest(values: impl Iterator<Item = (usize, f32)>) -> u32 {
     let start = (0, f32::NEG_INFINITY);
     values.fold(start, |best, next| if next.1 > best.1 { next } else { best }).0 as u32
 }
 
-/// The least score of a token that may be drawn.
+/// Returns the lowest score that may be drawn under top-k and top-p.
 fn threshold(scores: &[f32], choice: Choice) -> f32 {
     if !choice.has_limits(scores.len()) {
         return f32::NEG_INFINITY;

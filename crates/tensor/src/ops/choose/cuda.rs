@@ -9,7 +9,7 @@ use crate::{Result, Tensor};
 
 /// Threads of a block that computes a row.
 const ROW_THREADS: u32 = 1024;
-/// Tokens of a slice of a row, which a block of [`gpu::THREADS`] computes.
+/// Tokens of a slice of a row. One block of [`gpu::THREADS`] computes a slice.
 const SLICE: usize = 2048;
 const WARP: u32 = 32;
 
@@ -19,7 +19,7 @@ pub(crate) static FAMILY: Family = family!(
     constants: &[gpu::THREADS_CONSTANT, ("ROW_THREADS", ROW_THREADS), ("SLICE", SLICE as u32)],
 );
 
-/// Allocates the results of the slices of `count` rows.
+/// Allocates the results of all slices of `count` rows.
 pub(super) fn results(operator: &'static str, logits: &Tensor, count: usize) -> Result<Tensor> {
     let slices = logits.shape().columns().div_ceil(SLICE);
     let request = Request::new(Category::Workspace, operator);

@@ -1,8 +1,8 @@
-//! The next token of each sequence: the likeliest, or one drawn by its probability.
+//! Sampling: chooses the next token of each sequence, the likeliest or one drawn by its probability.
 //!
-//! A token is drawn by the largest of score + Gumbel noise (Gumbel, *Statistical Theory of Extreme Values*,
-//! 1954): its probability is the softmax of the scores. The noise is a function of the row's key, the number
-//! of the draw and the token, so that a row's draws do not depend on other rows.
+//! The drawn token maximises score + Gumbel noise (Gumbel, *Statistical Theory of Extreme Values*, 1954), so
+//! that its probability is the softmax of the scores. The noise is a function of the row's key, the number of
+//! the draw and the token, so a row's draws do not depend on other rows.
 
 mod choice;
 mod cpu;
@@ -15,19 +15,22 @@ use device::{Backend, DType};
 use super::check;
 use crate::{Result, Tensor};
 
-/// Rows of the array of draws: the number of the draw, and both words of the row's key.
+/// Rows of the array `draws`: the number of the draw, and the two words of the row's key.
 pub const DRAW_ROWS: usize = 3;
 
-/// Words of a row of `seen`, a bit for each token.
+/// Returns the words of a row of `seen`, which has a bit per token.
 #[must_use]
 pub fn seen_words(vocabulary: usize) -> usize {
     vocabulary.div_ceil(32)
 }
 
-/// Chooses the token after each of the first rows of `logits [rows, 1, vocabulary]`, f32 or bf16, as many as
-/// `chosen [count]` u32 has elements, which become the tokens. `draws [3, rows]` u32 states the rows' draws.
-/// With tokens, `tokens [rows, 1]` u32 are added to `seen [count, seen_words(vocabulary)]` u32 before the
-/// penalty applies to it. A GPU computes rows without limits in slices, whose results are a workspace.
+/// Chooses a token for each of the first `count` rows of `logits [rows, 1, vocabulary]`, f32 or bf16, and
+/// writes them to `chosen [count]` u32.
+///
+/// `draws [3, rows]` u32 are the draw numbers and keys of the rows ([`DRAW_ROWS`]). `seen`, if present, is a
+/// pair: `tokens [rows, 1]` u32 are first added to the bit sets `seen [count, seen_words(vocabulary)]` u32,
+/// to which the repetition penalty applies. On a GPU, rows without top-k or top-p are computed in slices,
+/// whose results need a workspace.
 pub fn forward(
     logits: &Tensor,
     draws: &Tensor,

@@ -6,7 +6,7 @@ use super::workspace;
 use crate::ops::{GradientTarget, gpu};
 use crate::{Result, Tensor};
 
-/// Vectors of columns of one block.
+/// Column vectors per block.
 const TILE: u32 = 32;
 /// Constants with which the kernels are compiled.
 pub(crate) const CONSTANTS: &[(&str, u32)] = &[gpu::THREADS_CONSTANT, ("TILE", TILE)];
@@ -15,7 +15,7 @@ pub(crate) const CONSTANTS: &[(&str, u32)] = &[gpu::THREADS_CONSTANT, ("TILE", T
 pub(crate) const MEASURING_CONSTANTS: &[(&str, u32)] =
     &[gpu::THREADS_CONSTANT, ("TILE", TILE), gpu::CELLS_CONSTANT];
 
-/// Grid of blocks over a matrix.
+/// Division of a matrix over thread blocks.
 pub(crate) struct Cut {
     pub(crate) rows: u32,
     pub(crate) width: u32,
@@ -45,7 +45,7 @@ impl Cut {
         })
     }
 
-    /// Grid over `runs` rows of partial sums, each with `width` columns.
+    /// Returns the grid over `runs` rows of partial sums, each with `width` columns.
     pub(crate) fn of_sums(operator: &'static str, runs: usize, width: usize) -> Result<Self> {
         let runs = gpu::word(operator, runs)?;
         let width = gpu::word(operator, width)?;
@@ -57,8 +57,8 @@ impl Cut {
     }
 }
 
-/// Launches the second pass, a kernel of every family that includes the header: adds the runs' partial sums,
-/// which begin at byte `offset` of `workspace` and are `stride` elements apart.
+/// Launches the second pass, which adds the partial sums of all runs. They begin at byte `offset` of
+/// `workspace` and are `stride` elements apart. Every family that includes the header has this kernel.
 pub(crate) fn finish(
     family: &'static Family,
     workspace: &Tensor,

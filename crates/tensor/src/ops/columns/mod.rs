@@ -7,12 +7,12 @@ use device::parallel::{for_pieces, simd};
 
 /// Columns of one task: a few cache lines of every row.
 const WIDTH: usize = 64;
-/// Rows whose sum is computed before it is added to the total, so that the rounding error grows with the
-/// number of groups instead of rows.
+/// Rows that are summed before they are added to the total. Thus the rounding error grows with the number of
+/// groups, not of rows.
 const GROUP: usize = 64;
 
-/// out[c] (+)= Σ over rows r of the terms of row r, where `add(r, columns, partial)` adds row r's terms of
-/// `columns` to `partial`. Rows are added in order, in groups of [`GROUP`].
+/// Computes out (+)= the sum over all rows, in order and in groups of [`GROUP`]. `add(r, columns, partial)`
+/// adds the terms of row r in `columns` to `partial`.
 pub(crate) fn sum_rows(
     rows: usize,
     out: &mut [f32],

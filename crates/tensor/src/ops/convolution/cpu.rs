@@ -1,6 +1,7 @@
-//! Convolutions on the host: windows are unfolded into rows, image by image, and multiplied with the weight.
+//! Convolutions on the host: windows are unfolded into rows, a few images at a time, and multiplied with the
+//! weight.
 //!
-//! Sums are in f32, and results of half types rounded once.
+//! Sums are in f32, and results of half types are rounded once.
 
 use device::parallel::for_pieces;
 use device::{ConvolutionShape, MatrixRef, gemm};
@@ -12,17 +13,17 @@ use crate::ops::activation::{Elementary, Relu};
 use crate::ops::rows;
 use crate::{Result, Tensor};
 
-/// Sizes of the parts of a call.
+/// Sizes of a call, in elements, images and channels.
 struct Parts {
-    /// Elements of an input image, and of an output image.
+    /// Elements of an input image.
     image: usize,
     output: usize,
-    /// Images that are unfolded at once.
+    /// Number of images that are unfolded at once.
     images: usize,
-    /// Output channels, and those of a group.
+    /// Number of output channels.
     channels: usize,
     outputs: usize,
-    /// Elements of a window of a group.
+    /// Elements of a window within one group of channels.
     window: usize,
 }
 
@@ -39,20 +40,20 @@ impl Parts {
         }
     }
 
-    /// The weight of a group, `[outputs, window]`.
+    /// Returns the weight of a group, `[outputs, window]`.
     fn weight<'a>(&self, weight: &'a [f32], group: usize) -> MatrixRef<'a> {
         let elements = self.outputs * self.window;
         MatrixRef::new(&weight[group * elements..][..elements], self.outputs, self.window, self.window)
     }
 
-    /// A group's channels of the output or its gradient, `[rows, outputs]`.
+    /// Returns a group's channels of the output or of its gradient, `[rows, outputs]`.
     fn output<'a>(&self, values: &'a [f32], group: usize) -> MatrixRef<'a> {
         let rows = values.len() / self.channels;
         MatrixRef::new(&values[group * self.outputs..], rows, self.outputs, self.channels)
     }
 }
 
-/// out = the convolution of x with the weight; with a bias and an ending if there are any.
+/// Computes out = conv(x, weight), then the bias and the operations after it, if any.
 pub(super) fn forward(
     shape: &ConvolutionShape,
     x: &Tensor,
@@ -85,7 +86,7 @@ pub(super) fn forward(
     biased.map_or(Ok(()), |biased| finish(biased, &mut out))
 }
 
-/// values = ending(values + bias), where those of a residual have been added.
+/// Computes values = ending(values + bias). A residual has been added already.
 fn finish(Biased { bias, ending }: Biased<'_>, values: &mut [f32]) -> Result<()> {
     let bias = bias.values()?;
     let (bias, has_relu): (&[f32], bool) = (&bias, ending.has_relu());
@@ -100,7 +101,7 @@ fn finish(Biased { bias, ending }: Biased<'_>, values: &mut [f32]) -> Result<()>
     Ok(())
 }
 
-/// dx = the gradient of the input.
+/// Computes the gradient of the input.
 pub(super) fn backward_input(
     shape: &ConvolutionShape,
     dy: &Tensor,
@@ -125,7 +126,7 @@ pub(super) fn backward_input(
     Ok(())
 }
 
-/// weight (+)= the gradient of the weight.
+/// Adds the gradient of the weight to its target, or overwrites it.
 pub(super) fn backward_weight(
     shape: &ConvolutionShape,
     dy: &Tensor,
@@ -154,14 +155,14 @@ pub(super) fn backward_weight(
     Ok(())
 }
 
-/// Returns the input row or column that element `kernel` of window `position` reads, unless it is padding.
+/// Returns the input row or column that element `kernel` of window `position` reads; `None` for padding.
 #[inline(always)]
 fn source(shape: &ConvolutionShape, axis: usize, position: usize, kernel: usize) -> Option<usize> {
     let padded = position * shape.stride[axis] + kernel * shape.dilation[axis];
     padded.checked_sub(shape.padding[axis]).filter(|at| *at < shape.input[axis])
 }
 
-/// windows[position] = the elements of `x` of one group in the window of each output position; 0 for padding.
+/// Writes the elements of `x` of one group in the window of each output position to `windows`; 0 for padding.
 fn unfold(shape: &ConvolutionShape, group: usize, x: &[f32], windows: &mut [f32]) {
     let [height, width, channels] = shape.input;
     let own = channels / shape.groups;
@@ -188,8 +189,8 @@ fn unfold(shape: &ConvolutionShape, group: usize, x: &[f32], windows: &mut [f32]
     });
 }
 
-/// dx of one group = for each input pixel, the sum of the elements of `windows` that read it, in a fixed
-/// order.
+/// Writes the input gradient of one group: for each pixel, the sum of the elements of `windows` that read it,
+/// in a fixed order.
 fn fold(shape: &ConvolutionShape, group: usize, windows: &[f32], dx: &mut [f32]) {
     let [height, width, channels] = shape.input;
     let own = channels / shape.groups;
@@ -217,10 +218,11 @@ fn fold(shape: &ConvolutionShape, group: usize, windows: &[f32], dx: &mut [f32])
     });
 }
 
-/// Channels that [`fold`] sums at once.
+/// Number of channels that [`fold`] sums at once.
 const CHANNELS: usize = 64;
 
-/// Returns the windows along an axis that read row or column `at`, each with the element that reads it.
+/// Returns the windows along an axis that read row or column `at`, each with the index of the kernel element
+/// that reads it.
 fn readers(shape: &ConvolutionShape, axis: usize, at: usize) -> impl Iterator<Item = (usize, usize)> {
     let stride = shape.stride[axis];
     let dilation = shape.dilation[axis];

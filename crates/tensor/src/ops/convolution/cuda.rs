@@ -6,13 +6,13 @@ use crate::ops::kernels::family;
 use crate::ops::{GradientTarget, gpu};
 use crate::{Result, Tensor};
 
-/// Elements of an unfolded window are a multiple of this: a 16-byte access of a half type.
+/// Unfolded windows are padded to a multiple of this many elements: 16 bytes of a half type.
 pub(super) const WIDE: usize = 8;
 
 pub(crate) static FAMILY: Family =
     family!("convolution", constants: &[gpu::THREADS_CONSTANT, ("WIDE", WIDE as u32)]);
 
-/// The arrays of a pass, or their gradients.
+/// The arrays of a forward or backward pass, or their gradients.
 #[derive(Clone, Copy)]
 pub(super) struct Operands<'a> {
     pub(super) x: &'a Tensor,
@@ -22,7 +22,7 @@ pub(super) struct Operands<'a> {
 }
 
 impl Operands<'_> {
-    /// Computes a pass; nothing on a device that only counts.
+    /// Runs a pass in cuDNN; does nothing on Meta.
     pub(super) fn run(self, shape: ConvolutionShape, pass: ConvolutionPass, accumulate: bool) -> Result<()> {
         let Operands { x, weight, y, workspace } = self;
         if x.device().backend() == Backend::Meta {
@@ -38,8 +38,8 @@ impl Operands<'_> {
     }
 }
 
-/// target (+)= the first `own` of each `columns` elements of `padded`, rounded once; nothing on a device that
-/// only counts.
+/// Adds the first `own` of each `columns` elements of `padded` to the target, or overwrites it; rounds once.
+/// Does nothing on Meta.
 pub(super) fn unpad(
     operator: &'static str,
     padded: &Tensor,

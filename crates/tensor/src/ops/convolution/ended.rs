@@ -1,5 +1,5 @@
-//! Convolutions with a bias and operations after it, which are applied before the result is rounded; where
-//! cuDNN has no such algorithm, to the rounded result.
+//! Convolutions fused with a bias, ReLU and residual, which are applied before the result is rounded. Where
+//! cuDNN has no fused algorithm, they are applied to the rounded result.
 
 use device::{
     Backend, Category, Convolution, ConvolutionEpilogue, ConvolutionPass, ConvolutionShape, Function,
@@ -14,7 +14,7 @@ use super::{cpu, workspace};
 use crate::ops::{check, gpu, linear};
 use crate::{Result, Tensor};
 
-/// Computes ending(convolution + bias) for sizes that belong to the operands.
+/// Computes ending(convolution + bias) for sizes that the caller has checked against the operands.
 pub(in crate::ops) fn forward(
     operator: &'static str,
     x: &Tensor,
@@ -61,7 +61,7 @@ pub(in crate::ops) fn forward(
     Ok(output)
 }
 
-/// y = ending(y + bias), on a GPU.
+/// Computes y = ending(y + bias) in place, on a GPU.
 fn finish(operator: &'static str, y: &Tensor, Biased { bias, ending }: Biased<'_>) -> Result<()> {
     let count = gpu::word(operator, y.elements())?;
     let channels = gpu::word(operator, bias.elements())?;

@@ -51,7 +51,7 @@ pub fn forward(x: &Tensor, weight: &Tensor, options: &ConvolutionOptions) -> Res
     Ok(output)
 }
 
-/// Computes the gradient of an input of `size` (height and width) from the output's gradient `dy`.
+/// Computes the gradient of an input of height and width `size` from the output's gradient `dy`.
 pub fn backward_input(
     dy: &Tensor,
     weight: &Tensor,
@@ -79,15 +79,14 @@ pub fn backward_input(
     Ok(dx)
 }
 
-/// Returns whether [`add_backward_input`] computes this convolution: on GPUs, if it is a matmul, which adds
-/// while it writes.
+/// Returns whether [`add_backward_input`] supports this convolution: on a GPU, if it is a matmul.
 #[must_use]
 pub fn can_add(device: &Device, weight: Shape, options: &ConvolutionOptions) -> bool {
     let kernel = weight.dims().get(1..3);
     device.is_cuda_like() && kernel.is_some_and(|kernel| multiplies_pixels(kernel, options))
 }
 
-/// Adds the gradient of the input to `dx`, rounded once, where [`can_add`].
+/// Adds the gradient of the input to `dx`, rounded once. Requires [`can_add`].
 pub fn add_backward_input(
     dy: &Tensor,
     weight: &Tensor,
@@ -101,9 +100,9 @@ pub fn add_backward_input(
     linear::add_backward_input(dy, &matrix(weight)?, dx)
 }
 
-/// Computes the weight's gradient, `weight` (+)=, from the output's gradient `dy` and the input `x`. The
-/// target is f32 or of the type of `dy` and `x`; sums are in f32. On a GPU the gradient of half types is
-/// rounded to their type before it is added to an f32 target, unless matmuls compute it.
+/// Computes the gradient of the weight from the output's gradient `dy` and the input `x`, and adds it to
+/// `weight` or overwrites it. The target is f32 or of the type of `dy` and `x`; sums are in f32. On a GPU,
+/// cuDNN rounds the gradient of half types to their type even for an f32 target.
 pub fn backward_weight(
     dy: &Tensor,
     x: &Tensor,

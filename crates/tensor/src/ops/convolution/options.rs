@@ -1,4 +1,4 @@
-//! Settings of a convolution, and the sizes that follow from them.
+//! Settings of a convolution, and its derived sizes.
 
 use device::ConvolutionShape;
 
@@ -6,21 +6,21 @@ use super::shapes::output_sizes;
 use crate::ops::check;
 use crate::{Result, Tensor};
 
-/// Stride, padding and dilation, each vertical then horizontal, and groups.
+/// Stride, padding and dilation, each as (vertical, horizontal), and the number of groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConvolutionOptions {
-    /// Distance of neighbouring windows; at least 1.
+    /// Distance between neighbouring windows; at least 1.
     pub stride: [usize; 2],
     /// Rows and columns of zeros on each side of the input.
     pub padding: [usize; 2],
-    /// Distance of neighbouring elements of a window; at least 1.
+    /// Distance between neighbouring elements of a window; at least 1.
     pub dilation: [usize; 2],
-    /// Groups of channels that are convolved separately; divides both numbers of channels.
+    /// Number of groups of channels that are convolved separately; divides both numbers of channels.
     pub groups: usize,
 }
 
 impl Default for ConvolutionOptions {
-    /// Stride 1, no padding, no dilation, one group.
+    /// Returns stride 1, no padding, no dilation, one group.
     fn default() -> Self {
         ConvolutionOptions { stride: [1; 2], padding: [0; 2], dilation: [1; 2], groups: 1 }
     }
@@ -45,7 +45,7 @@ impl ConvolutionOptions {
         self.sizes(operator, weight, batch, [height, width, channels])
     }
 
-    /// Returns the sizes of the convolution whose output's gradient is `dy`, of inputs of this height and
+    /// Returns the sizes of the convolution whose output gradient is `dy`, for inputs of this height and
     /// width.
     pub(super) fn shape_of_gradient(
         &self,
@@ -98,13 +98,14 @@ impl ConvolutionOptions {
     }
 }
 
-/// Returns whether the convolution multiplies each pixel with one matrix.
+/// Returns whether the convolution is a matmul: each pixel is multiplied with one matrix.
 pub(super) fn is_matmul(shape: &ConvolutionShape) -> bool {
     let ConvolutionShape { kernel, stride, padding, dilation, groups, .. } = *shape;
     multiplies_pixels(&kernel, &ConvolutionOptions { stride, padding, dilation, groups })
 }
 
-/// Returns whether a convolution with a kernel of this height and width does.
+/// Returns whether a convolution with a kernel of this height and width multiplies each pixel with one
+/// matrix.
 pub(super) fn multiplies_pixels(kernel: &[usize], options: &ConvolutionOptions) -> bool {
     let ConvolutionOptions { stride, padding, groups, .. } = *options;
     kernel == [1, 1] && stride == [1, 1] && padding == [0, 0] && groups == 1

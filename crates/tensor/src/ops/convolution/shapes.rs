@@ -4,7 +4,7 @@ use device::{Category, ConvolutionShape, Request};
 
 use crate::{Result, Tensor};
 
-/// The weight of a 1 × 1 kernel as `[out, in]`.
+/// Returns the weight of a 1 × 1 kernel as `[out, in]`.
 pub(super) fn matrix(weight: &Tensor) -> Result<Tensor> {
     weight.reshape([weight.shape().dims().first().copied().unwrap_or(0), weight.shape().columns()])
 }
@@ -19,7 +19,7 @@ pub(super) fn output_sizes(shape: &ConvolutionShape) -> [usize; 4] {
     [shape.batch, height, width, channels]
 }
 
-/// Allocates an array of the type of `like`.
+/// Allocates an array with the type of `like`.
 pub(super) fn allocate(
     operator: &'static str,
     like: &Tensor,

@@ -1,5 +1,5 @@
-//! Convolutions of few channels on a GPU, as of an image's three: their windows are unfolded into rows and
-//! multiplied with the weight, since cuDNN takes several times as long. Gradients of weights are summed in
+//! Convolutions of few input channels on a GPU, such as an image's three. Windows are unfolded into rows and
+//! multiplied with the weight, because cuDNN takes several times as long. Gradients of weights are summed in
 //! f32.
 
 use device::{Backend, Category, ConvolutionShape, DType, Device, Function, Request};
@@ -10,22 +10,23 @@ use crate::ops::linear::Ending;
 use crate::ops::{GradientTarget, gpu, linear};
 use crate::{Result, Tensor};
 
-/// Channels from which on cuDNN has kernels for half types.
+/// Minimum number of channels for which cuDNN has kernels in half types.
 const CHANNELS: usize = 8;
-/// Most bytes of unfolded windows, if they hold at least one image.
+/// Maximum bytes of unfolded windows, unless one image needs more.
 const WINDOWS_BYTES: usize = 256 << 20;
 
-/// A convolution that is computed this way.
+/// A convolution that runs as an unfolding and a matmul.
 pub(super) struct Unfolded {
     operator: &'static str,
     shape: ConvolutionShape,
-    /// Elements of a window, with zeros at its end.
+    /// Elements of a window, padded with zeros at its end.
     columns: usize,
     images: usize,
 }
 
 impl Unfolded {
-    /// Returns how to compute the convolution if it has few channels of a half type and the device is a GPU.
+    /// Returns the plan of an unfolded convolution; `None` unless the device is a GPU, the type a half type,
+    /// and the channels few.
     pub(super) fn of(
         operator: &'static str,
         device: &Device,
@@ -40,7 +41,7 @@ impl Unfolded {
         applies.then_some(Unfolded { operator, shape: *shape, columns, images })
     }
 
-    /// out = the convolution of x with the weight; with a bias and an ending if there are any.
+    /// Computes out = conv(x, weight), then the bias and the operations after it, if any.
     pub(super) fn forward(
         &self,
         x: &Tensor,
@@ -70,7 +71,7 @@ impl Unfolded {
         })
     }
 
-    /// weight (+)= the gradient of the weight.
+    /// Adds the gradient of the weight to its target, or overwrites it.
     pub(super) fn backward_weight(&self, dy: &Tensor, x: &Tensor, weight: &GradientTarget) -> Result<()> {
         let outputs = self.shape.output[2];
         let sum = self.empty(x, [outputs, self.columns], DType::F32)?;
@@ -91,7 +92,8 @@ impl Unfolded {
         unpad(self.operator, &sum, self.columns, weight, self.shape.window())
     }
 
-    /// Unfolds some images at a time and calls `multiply` with their windows and the positions of these.
+    /// Unfolds some images at a time. Calls `multiply` with their windows and with the range of their output
+    /// positions.
     fn pieces(
         &self,
         x: &Tensor,

@@ -1,16 +1,16 @@
-//! Workspace of convolutions: on a GPU what cuDNN may use, on a host the unfolded windows of some images.
+//! Workspace of convolutions: cuDNN's on a GPU, the unfolded windows of some images on a host.
 
 use device::{Category, ConvolutionPass, ConvolutionShape, DType, Device, Request};
 
 use crate::{Result, Tensor};
 
-/// Most bytes of cuDNN's workspace, beside copies of operands.
+/// Maximum bytes of cuDNN's workspace, copies of operands not counted.
 const MOST_BYTES: usize = 64 << 20;
 /// Bytes of cuDNN's workspace for small arrays.
 const LEAST_BYTES: usize = 1 << 20;
-/// Channels of which cuDNN's kernels for half types need a multiple.
+/// cuDNN's kernels for half types need channels in multiples of this.
 const CHANNELS: usize = 8;
-/// Bytes of unfolded windows, if they hold at least one image.
+/// Bytes of unfolded windows, unless one image needs more.
 const UNFOLDED_BYTES: usize = 16 << 20;
 
 pub(super) fn allocate(
@@ -27,9 +27,8 @@ pub(super) fn allocate(
     Tensor::empty(device, [elements], DType::F32, request)
 }
 
-/// Bytes that cuDNN may use: twice the operands within limits, a copy of both images with padded channels if
-/// theirs are no multiple of 8, and a copy of all operands for gradients in f32, which the library
-/// computes in another layout.
+/// Returns the bytes that cuDNN may use: twice the operands within limits, padded copies of both images if
+/// their channels are no multiple of 8, and for f32 gradients a copy of all operands in another layout.
 fn library_bytes(shape: &ConvolutionShape, pass: ConvolutionPass, dtype: DType) -> usize {
     let [input, output, weight] = shape.elements();
     let operands = dtype.bytes() * (input + output + weight);
@@ -46,7 +45,7 @@ fn library_bytes(shape: &ConvolutionShape, pass: ConvolutionPass, dtype: DType) 
     (2 * operands).clamp(LEAST_BYTES, MOST_BYTES) + copies
 }
 
-/// Images of which a host unfolds the windows of one group at once.
+/// Returns the number of images whose windows (of one group) a host unfolds at once.
 pub(super) fn images_at_once(shape: &ConvolutionShape) -> usize {
     let image = DType::F32.bytes() * positions(shape) * shape.window();
     (UNFOLDED_BYTES / image.max(1)).clamp(1, shape.batch)

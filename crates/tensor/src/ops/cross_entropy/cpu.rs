@@ -1,14 +1,14 @@
-//! Cross-entropy on the host: one task for a block of rows.
+//! Cross-entropy on the host, one task per block of rows.
 
 use device::parallel::{for_tasks, map, simd};
 
 use crate::ops::math::{exp, map_and_sum, max, sum};
 use crate::ops::rows;
 
-/// Target value of a row that contributes no loss and no gradient.
+/// Target of an ignored row, which has no loss and no gradient.
 pub const IGNORED: u32 = u32::MAX;
 
-/// Σ over rows of −ln softmax[target].
+/// Returns the sum over rows of −ln softmax[target].
 pub(super) fn losses(logits: &[f32], targets: &[u32], vocab: usize) -> f64 {
     let rows = rows::per_task(vocab);
     let partial = map(targets.len().div_ceil(rows), |index| {
@@ -31,7 +31,7 @@ pub(super) fn losses(logits: &[f32], targets: &[u32], vocab: usize) -> f64 {
     partial.iter().sum()
 }
 
-/// [`losses`]; also replaces every row of `logits` by weight · (softmax − one-hot).
+/// Returns [`losses`], and replaces every row of `logits` by weight · (softmax − one-hot).
 pub(super) fn losses_and_gradient(logits: &mut [f32], targets: &[u32], vocab: usize, weight: f32) -> f64 {
     let rows = rows::per_task(vocab);
     let mut partial = vec![0.0f64; targets.len().div_ceil(rows)];
@@ -61,7 +61,7 @@ pub(super) fn losses_and_gradient(logits: &mut [f32], targets: &[u32], vocab: us
     partial.iter().sum()
 }
 
-/// −ln softmax[target] from the target's score, the largest score and Σ e^(score − largest).
+/// Returns −ln softmax[target] from the target's score, the largest score and Σ e^(score − largest).
 #[inline(always)]
 fn loss(score: f32, largest: f32, total: f32) -> f64 {
     libm::log(f64::from(total)) + (f64::from(largest) - f64::from(score))

@@ -8,10 +8,10 @@ use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};
 
-/// Bytes of the longest row that is kept in shared memory: the limit of a block on every GPU from sm_80 on,
-/// less the kernel's other use. One limit for these GPUs, so that a result does not depend on their memory.
+/// Bytes of the longest row that is kept in shared memory: a block's limit on every GPU from sm_80 on, minus
+/// the kernel's other use. One limit for all, so that results do not depend on the GPU.
 const CACHED_BYTES: usize = 101_000;
-/// The same for GPUs before sm_80, whose blocks have 64 KiB.
+/// [`CACHED_BYTES`] of GPUs before sm_80, whose blocks have 64 KiB.
 const CACHED_BYTES_BEFORE_SM_80: usize = 64_000;
 /// Bytes reserved for a row's offset from a 16-byte boundary.
 const SLACK_BYTES: usize = 16;
@@ -30,13 +30,13 @@ pub(crate) static FAMILY: Family = family!(
     ],
 );
 
-/// The gradient that replaces the scores.
+/// Settings of the gradient that replaces the scores.
 pub(super) struct Slope<'a> {
-    /// A factor on the device.
+    /// A factor of the gradient, on the device.
     pub(super) loss_scale: Option<&'a Tensor>,
 }
 
-/// loss = the mean of −ln softmax\[target\]; with `gradient`, the scores are replaced by their gradient.
+/// Computes loss = mean of −ln softmax\[target\]. With `gradient`, the gradient overwrites the scores.
 pub(super) fn forward(
     operator: &'static str,
     scores: &Tensor,
@@ -90,7 +90,7 @@ pub(in crate::ops) fn count_targets(operator: &'static str, targets: &Tensor, co
     Ok(launch.launch([1, 1, 1], MEAN_THREADS)?)
 }
 
-/// loss = scale · the sum of the rows' losses / `counted`, which `loss` may hold.
+/// Computes loss = scale · the sum of the rows' losses / `counted`. `loss` may be the memory of `counted`.
 pub(in crate::ops) fn mean_loss(
     operator: &'static str,
     losses: &Tensor,

@@ -18,15 +18,16 @@ use crate::{Result, Tensor};
 /// Results of [`forward`].
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// The [`Mean`] over rows that are not ignored of −ln softmax\[target\], a scalar f32; 0 if all are.
+    /// The [`Mean`] of −ln softmax\[target\] over rows that are not ignored, a scalar f32; 0 if all rows are
+    /// ignored.
     pub loss: Tensor,
-    /// The gradient of `loss` by the scores, of their shape.
+    /// Gradient of `loss` with respect to the scores, of their shape.
     pub gradient: Option<Tensor>,
 }
 
 /// Computes the loss of `logits [.., vocab]`, f32 or bf16, and `targets`, u32 of the shape without `vocab`.
-/// With `with_gradient` the gradient overwrites `logits` if they are the only view of their storage, else it
-/// is a new tensor. A row whose target is [`IGNORED`] has no loss and no gradient.
+/// With `with_gradient`, the gradient overwrites `logits` if no other view of their storage exists, and else
+/// is a new tensor. Rows with target [`IGNORED`] have no loss and no gradient.
 ///
 /// # Errors
 /// Shapes or types that do not agree, no row, a target outside 0..vocab (on a GPU it ends the process's use
@@ -35,7 +36,7 @@ pub fn forward(logits: Tensor, targets: &Tensor, scale: f32, with_gradient: bool
     forward_mean(logits, targets, Mean::of_rows(scale), with_gradient, None)
 }
 
-/// [`forward`] with another mean, and a gradient that is multiplied by `loss_scale`, a scalar f32 on the
+/// Computes [`forward`] with the mean `mean`. The gradient is multiplied by `loss_scale`, a scalar f32 on the
 /// device, before it is rounded.
 ///
 /// # Errors

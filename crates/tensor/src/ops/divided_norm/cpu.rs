@@ -1,4 +1,4 @@
-//! Norms of divided rows on the host.
+//! RMS norms of divided rows on the host.
 
 use device::parallel::{for_pieces, simd};
 
@@ -7,7 +7,7 @@ use crate::ops::math::{sum, sum2};
 use crate::ops::rows;
 use crate::{Result, Tensor};
 
-/// Rows of a task that writes a number for each.
+/// Rows of a task that computes one number per row.
 const ROWS: usize = 64;
 
 pub(super) fn squares(x: &Tensor, sums: &Tensor) -> Result<()> {
@@ -82,7 +82,7 @@ pub(super) fn backward_input(
     Ok(())
 }
 
-/// Sets a number of every row.
+/// Sets the number of every row.
 fn each_row(numbers: &mut [f32], of: impl Fn(usize) -> f32 + Sync) {
     for_pieces(numbers, ROWS, |index, numbers| {
         simd(
@@ -92,7 +92,7 @@ fn each_row(numbers: &mut [f32], of: impl Fn(usize) -> f32 + Sync) {
     });
 }
 
-/// Calls `write` with every row of an array and its number.
+/// Calls `write` with the index and the elements of every row of an array.
 fn each_row_of(array: &mut [f32], width: usize, write: impl Fn(usize, &mut [f32]) + Sync) {
     let per_task = rows::per_task(width);
     for_pieces(array, per_task * width, |index, piece| {

@@ -62,8 +62,8 @@ fn kernel<'a>(name: &'static str, x: &'a Tensor) -> Launch<'a> {
     x.device().kernel(Function::new(&FAMILY, name).of(x.dtype()))
 }
 
-/// Launches a block for each row of `x`. The kernel takes the width of rows, `columns` where there are some,
-/// and whether the rows of `arrays` are whole vectors.
+/// Launches a block per row of `x`. The kernel takes the width of rows, `columns` if present, and whether the
+/// rows of `arrays` consist of whole vectors.
 fn launch_rows(
     operator: &'static str,
     launch: Launch<'_>,

@@ -1,8 +1,9 @@
-//! RMS normalisation of rows whose columns are divided in parts, which callers add up sums of.
+//! RMS normalisation of rows whose columns are divided over ranks or shards. Callers add up the partial sums
+//! of the shards.
 //!
-//! y = x · rstd · weight, where rstd is 1/√(mean of x² over all parts + epsilon). With g = dy · weight and x̂
-//! = x · rstd, dx is rstd · (g − x̂ · mean of g · x̂ over all parts); the gradient of the weight is that of
-//! [`rms_norm`](super::rms_norm).
+//! y = x · rstd · weight, where rstd is 1/√(mean of x² over all shards + epsilon). With g = dy · weight and
+//! x̂ = x · rstd, dx is rstd · (g − x̂ · mean of g · x̂ over all shards). The gradient of the weight is
+//! computed by [`rms_norm`](super::rms_norm).
 
 mod cpu;
 pub(crate) mod cuda;
@@ -15,7 +16,7 @@ use super::row_norm::{check_operands, check_saved};
 use crate::{Result, Tensor};
 pub use saved::Saved;
 
-/// Writes Σ x² of each row of `x [.., width]`, the columns of one part, to `sums`, `[rows]` f32.
+/// Writes Σ x² of each row of `x [.., width]`, the columns of one shard, to `sums`, `[rows]` f32.
 ///
 /// # Errors
 /// Shapes or types that do not agree, rows without elements.

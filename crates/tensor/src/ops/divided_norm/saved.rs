@@ -2,13 +2,13 @@
 
 use crate::Tensor;
 
-/// The operands of the backward pass of a part.
+/// Operands of the backward pass of one shard.
 #[derive(Clone, Copy, Debug)]
 pub struct Saved<'a> {
-    /// `[.., width]`.
+    /// Input of the forward pass, `[.., width]`.
     pub x: &'a Tensor,
-    /// `[width]`.
+    /// Weight of the norm, `[width]`.
     pub weight: &'a Tensor,
-    /// `[rows]`, f32.
+    /// Reciprocal root mean square of each row, `[rows]` f32.
     pub rstd: &'a Tensor,
 }

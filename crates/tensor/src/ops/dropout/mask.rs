@@ -4,29 +4,29 @@ use device::NumberedWords;
 use device::cuda::Launch;
 use philox::{key_of_name, philox4x32};
 
-/// The dropout mask of one site in one micro-batch, and the scale of elements that are kept.
+/// Dropout mask of one site in one micro-batch, with the scale of kept elements.
 ///
 /// The mask is a function of the seed, the site's name, the micro-batch's number over all steps, and the
-/// element index. It is the same on every grid of ranks and when a segment is recomputed, and is not stored.
+/// element index. It is never stored: it is the same on every grid of ranks and when a segment is recomputed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mask {
     /// Philox key of the site.
     site: [u32; 2],
     /// Number of the micro-batch.
     number: u64,
-    /// Philox key of the site and micro-batch. Launches get it by [`Mask::add_to`] only, because replayed
-    /// steps change it.
+    /// Philox key of the site and micro-batch. Replayed steps change it, so launches take it through
+    /// [`Mask::add_to`] only.
     key: [u32; 2],
     /// Elements whose random word is below this are dropped.
     pub(in crate::ops) threshold: u32,
     /// Factor of elements that are kept.
     pub(in crate::ops) scale: f32,
-    /// Draw of an array's first four elements.
+    /// Number of the Philox draw for the first four elements of an array.
     pub(in crate::ops) first_draw: u64,
 }
 
 impl Mask {
-    /// Returns the mask of the site `name` in micro-batch `number`, which drops elements with `probability`,
+    /// Returns the mask of the site `name` in micro-batch `number`. It drops elements with `probability`,
     /// below 1, and divides the others by 1 − `probability`.
     #[must_use]
     pub fn new(seed: u64, name: &str, number: u64, probability: f64) -> Self {
@@ -37,22 +37,22 @@ impl Mask {
         Mask { site, number, key: key_of(site, number), threshold, scale, first_draw: 0 }
     }
 
-    /// Returns the mask for the part of an array that begins with element `first`, a multiple of 4.
+    /// Returns the mask of the slice of an array that starts at element `first`, a multiple of 4.
     #[must_use]
     pub fn from(self, first: usize) -> Self {
         Mask { first_draw: first as u64 / 4, ..self }
     }
 
-    /// Factors of elements 4 · `draw` to 4 · `draw` + 3 of an array.
+    /// Returns the factors of elements 4 · `draw` to 4 · `draw` + 3 of an array.
     #[inline(always)]
     pub(in crate::ops) fn of_array(&self, draw: u64) -> [f32; 4] {
         let draw = self.first_draw + draw;
         self.factors([draw as u32, (draw >> 32) as u32, 0, 0])
     }
 
-    /// Factors of four attention weights of `line`, the index of a sequence and head: of queries q and q + 8
-    /// and keys k and k + 8, as (q, k), (q, k + 8), (q + 8, k), (q + 8, k + 8). `query` and `key` are the
-    /// indices of the pairs of positions. A GPU thread holds such squares.
+    /// Returns the factors of four attention weights of `line`, the index of a sequence and head. With
+    /// queries q and q + 8 and keys k and k + 8, these are (q, k), (q, k + 8), (q + 8, k), (q + 8, k + 8), a
+    /// square as one GPU thread holds it. `query` and `key` are the indices of the pairs of positions.
     #[inline(always)]
     pub(in crate::ops) fn of_weights(&self, line: u32, query: u32, key: u32) -> [f32; 4] {
         self.factors([query, key, line, 0])
@@ -69,7 +69,7 @@ impl Mask {
     }
 }
 
-/// Philox key of a site, which has a key itself, in micro-batch `number`.
+/// Returns the Philox key of a site in micro-batch `number`, from the key of the site.
 fn key_of(site: [u32; 2], number: u64) -> [u32; 2] {
     let [a, b, ..] = philox4x32(site, [number as u32, (number >> 32) as u32, 0, 0]);
     [a, b]

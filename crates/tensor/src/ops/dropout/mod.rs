@@ -15,9 +15,9 @@ use crate::{Result, Tensor};
 pub(super) static FAMILY: Family =
     family!("dropout", headers: ["philox.cuh"], constants: elementwise::CONSTANTS);
 
-/// Returns `x`, f32 or bf16 of any shape, times the factors of `mask`; also computes the gradient of `x` from
-/// that of the result. Overwrites `x` if it is the only view of its storage, else returns a new tensor of
-/// `category`.
+/// Returns `x`, f32 or bf16 of any shape, times the factors of `mask`. The same call turns the output's
+/// gradient into the input's. Overwrites `x` if no other view of its storage exists, and else returns a new
+/// tensor of `category`.
 pub fn apply(x: Tensor, mask: Mask, category: Category) -> Result<Tensor> {
     const OPERATOR: &str = "dropout.apply";
     check::computed(OPERATOR, &[("x", &x)])?;

@@ -5,7 +5,7 @@ use device::parallel::{for_pieces, simd};
 use super::sizes::{ABSENT, Sizes};
 use crate::ops::rows;
 
-/// Approximate number of tasks into which a table's gradient is divided; each reads all tokens.
+/// Approximate number of tasks that compute a table's gradient. Each task reads all tokens.
 const TABLE_TASKS: usize = 64;
 
 pub(super) fn forward(

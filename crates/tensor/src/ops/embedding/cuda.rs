@@ -13,11 +13,11 @@ const ROWS_PER_BLOCK: usize = gpu::THREADS as usize / WARP;
 const WARP: usize = 32;
 /// Threads of a block of the kernels that read all tokens.
 const WIDE_THREADS: u32 = 1024;
-/// Most blocks of the kernel for frequent tokens, which take them in turn.
+/// Maximum blocks of the kernel for frequent tokens. With more tokens, blocks loop over them.
 const MOST_TURNS: usize = 256;
-/// Columns of a frequent token's row that a block sums.
+/// Columns that a block sums of a frequent token's row.
 const COLUMNS: u32 = 64;
-/// The number of no token.
+/// Token number that stands for "no padding token".
 const NO_PADDING: u32 = u32::MAX;
 
 pub(crate) static FAMILY: Family = family!(
@@ -76,7 +76,7 @@ pub(super) fn positions(operator: &'static str, documents: &Tensor, out: &Tensor
     Ok(launch.launch([blocks, 1, 1], gpu::THREADS)?)
 }
 
-/// The parts of the workspace, all u32.
+/// The arrays in the workspace, all u32.
 struct Lists<'a> {
     counts: Region<'a>,
     starts: Region<'a>,
@@ -101,7 +101,7 @@ impl<'a> Lists<'a> {
     }
 }
 
-/// table (+)= dy by token.
+/// Adds the gradients `dy` to the rows of their tokens in `table`, or overwrites the table.
 pub(super) fn table_gradient(
     operator: &'static str,
     dy: &Tensor,
@@ -138,7 +138,7 @@ pub(super) fn table_gradient(
     Ok(launch.launch([turns, word(sizes.width.div_ceil(COLUMNS as usize))?, 1], gpu::THREADS)?)
 }
 
-/// Lists the positions of every token but `padding`.
+/// Lists the positions of every token except `padding`.
 fn list(
     operator: &'static str,
     tokens: &Tensor,
@@ -168,7 +168,7 @@ fn list(
     Ok(launch.launch([turns, 1, 1], WIDE_THREADS)?)
 }
 
-/// positions (+)= dy by time.
+/// Adds the gradients `dy` to the rows of their positions in `positions`, or overwrites the table.
 pub(super) fn position_gradient(
     operator: &'static str,
     dy: &Tensor,

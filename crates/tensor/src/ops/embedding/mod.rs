@@ -1,4 +1,4 @@
-//! Token embedding: row `table[token]`, plus row `positions[time]` where positions are learned.
+//! Token embedding: row `table[token]`, plus row `positions[time]` if positions are learned.
 
 mod cpu;
 pub(crate) mod cuda;
@@ -13,8 +13,8 @@ use crate::{Result, Tensor};
 pub use sizes::ABSENT;
 use sizes::Sizes;
 
-/// Returns the numbers of `tokens`, u32, in the part of a table whose `rows` rows begin with token `first`;
-/// [`ABSENT`] for those of other parts.
+/// Converts `tokens`, u32, to row indices in a shard of a table: `rows` rows, the first of which belongs to
+/// token `first`. Tokens of other shards become [`ABSENT`].
 pub fn local_tokens(tokens: &Tensor, first: usize, rows: usize) -> Result<Tensor> {
     const OPERATOR: &str = "embedding.local_tokens";
     check::dtype(OPERATOR, "tokens", tokens, DType::U32)?;
@@ -39,10 +39,9 @@ fn check_tokens(operator: &'static str, tokens: &[u32], vocab: usize) -> Result<
     check::indices(operator, &present, vocab)
 }
 
-/// Looks up `tokens [batch, time]` u32 in `table [vocab, width]` and adds `positions [context, width]`, both
-/// f32 or both bf16, with time ≤ context, giving `[batch, time, width]`. Without positions the result is the
-/// table's rows. The row of an [`ABSENT`] token is −0, or that
-/// of its position.
+/// Looks up `tokens [batch, time]` u32 in `table [vocab, width]` and adds `positions [context, width]`,
+/// giving `[batch, time, width]`. Tables are both f32 or both bf16; time ≤ context. The row of an [`ABSENT`]
+/// token is −0, or its position's row.
 ///
 /// # Errors
 /// Shapes or types that do not agree, a token outside the table (on a GPU it ends the process's use of the
@@ -66,9 +65,9 @@ pub fn forward(tokens: &Tensor, table: &Tensor, positions: Option<&Tensor>) -> R
     Ok(output)
 }
 
-/// Returns positions of tokens in their documents, `[batch, time]` u32, from the positions at which those
-/// begin in their sequences, of the same shape; negative, modulo 2³², for a document that begins before its
-/// sequence.
+/// Returns the position of each token in its document, `[batch, time]` u32. `documents`, of the same shape,
+/// has the position in the sequence where the token's document starts; negative (modulo 2³²) if it starts
+/// before the sequence.
 ///
 /// # Errors
 /// Another type or shape, a document that begins after its token, out of memory.
@@ -92,8 +91,8 @@ pub fn positions(documents: &Tensor) -> Result<Tensor> {
     Ok(output)
 }
 
-/// Computes the gradients of the tables from `dy [batch, time, width]`: every row adds its gradients in the
-/// order of (batch, time), in f32, and is rounded once. The targets are both f32 or both of the type of `dy`.
+/// Computes the gradients of the tables from `dy [batch, time, width]`. Every row adds its gradients in f32
+/// in the order of (batch, time) and is rounded once. The targets are both f32 or both of the type of `dy`.
 /// Without `accumulate` a whole table is overwritten, rows of unused tokens with zeros.
 pub fn backward_weight(
     dy: &Tensor,
@@ -104,7 +103,7 @@ pub fn backward_weight(
     backward_padded(dy, tokens, None, table, positions)
 }
 
-/// [`backward_weight`], for which the token `padding` counts as unused.
+/// Computes [`backward_weight`], ignoring the gradients of the token `padding`.
 pub fn backward_padded(
     dy: &Tensor,
     tokens: &Tensor,
@@ -148,7 +147,8 @@ pub fn backward_padded(
     Ok(())
 }
 
-/// Computes the gradient of the positions alone, as [`backward_weight`] does, from `dy [batch, time, width]`.
+/// Computes the gradient of the position table alone, as [`backward_weight`] does, from `dy [batch, time,
+/// width]`.
 pub fn backward_positions(dy: &Tensor, positions: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "embedding.backward_positions";
     let dtype = check::computed(OPERATOR, &[("dy", dy)])?;

@@ -5,8 +5,8 @@ use device::DType;
 use crate::ops::check;
 use crate::{Result, Tensor};
 
-/// The number of a token whose row is in another part of a divided table. It has −0 as its row, which added
-/// to a number gives that number, and no gradient.
+/// Token number of a row that another shard of the table has. Its row is −0, which leaves any number
+/// unchanged when added, and it has no gradient.
 pub const ABSENT: u32 = u32::MAX;
 
 #[derive(Clone, Copy)]
@@ -18,7 +18,7 @@ pub(super) struct Sizes {
 }
 
 impl Sizes {
-    /// Checks tokens and tables.
+    /// Checks tokens and tables, and returns their sizes.
     pub(super) fn of(
         operator: &'static str,
         tokens: &Tensor,
@@ -44,7 +44,7 @@ impl Sizes {
         Ok(Sizes { batch, time, vocab: table.shape().rows(), width })
     }
 
-    /// Checks a gradient `[batch, time, width]` and a position table, without a token table.
+    /// Checks a gradient `[batch, time, width]` and a position table, and returns their sizes.
     pub(super) fn of_positions(operator: &'static str, dy: &Tensor, positions: &Tensor) -> Result<Self> {
         check::rank(operator, "dy", dy, 3)?;
         check::rank(operator, "positions", positions, 2)?;

@@ -1,4 +1,5 @@
-//! The matrices of experts' low-rank adapters, which adapt some parts of the outputs of each expert.
+//! Block matrices of low-rank adapters of experts, which adapt some equal parts of each expert's outputs,
+//! such as gate and up.
 
 use device::{Backend, Category, Request};
 
@@ -7,9 +8,8 @@ use super::parts::AdaptedParts;
 use crate::ops::{GradientTarget, check};
 use crate::{Result, Tensor};
 
-/// `scale` times the rows of `packed [experts · adapted · rows, rank]` in a matrix for each expert,
-/// `[experts · all · rows, adapted · rank]`, which is 0 elsewhere: those of an adapted part at its rows, in
-/// columns of their own.
+/// Spreads `scale` · `packed [experts · adapted · rows, rank]` over one matrix per expert, `[experts · all ·
+/// rows, adapted · rank]`, which is 0 elsewhere. An adapted part keeps its rows and has columns of its own.
 pub fn spread(packed: &Tensor, parts: &AdaptedParts, scale: f32) -> Result<Tensor> {
     const OPERATOR: &str = "experts.spread";
     let dtype = check::computed(OPERATOR, &[("packed", packed)])?;
@@ -33,7 +33,7 @@ pub fn spread(packed: &Tensor, parts: &AdaptedParts, scale: f32) -> Result<Tenso
     Ok(matrix)
 }
 
-/// Computes the gradient of [`spread`]: packed (+)= `scale` times the blocks of `matrix`, of the same type.
+/// Computes the gradient of [`spread`]: packed (+)= `scale` · the blocks of `matrix`, of the same type.
 pub fn collect(matrix: &Tensor, parts: &AdaptedParts, scale: f32, packed: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "experts.collect";
     check::computed(OPERATOR, &[("matrix", matrix), ("packed", &packed.tensor)])?;
@@ -58,7 +58,7 @@ pub fn collect(matrix: &Tensor, parts: &AdaptedParts, scale: f32, packed: &Gradi
     }
 }
 
-/// Rows of a part and the rank.
+/// Checks `packed`; returns the rows of a part and the rank.
 fn sizes(operator: &'static str, packed: &Tensor, parts: &AdaptedParts) -> Result<(usize, usize)> {
     let blocks = parts.experts * parts.adapted.len();
     let rows = packed.shape().rows();
@@ -68,7 +68,8 @@ fn sizes(operator: &'static str, packed: &Tensor, parts: &AdaptedParts) -> Resul
     Ok((rows / blocks, packed.shape().columns()))
 }
 
-/// Calls `body` with the first element of each packed row, and the element of the matrix where it begins.
+/// Calls `body` with the index of the first element of each packed row, and the index where that row starts
+/// in the matrix.
 fn for_rows(parts: &AdaptedParts, [rows, rank]: [usize; 2], mut body: impl FnMut(usize, usize)) {
     let count = parts.adapted.len();
     for expert in 0..parts.experts {

@@ -12,9 +12,9 @@ use crate::ops::kernels::family;
 use crate::ops::routing::Routes;
 use crate::{Result, Tensor};
 
-/// Threads of a warp, which moves one row.
+/// Threads of a warp. A warp moves one row.
 const WARP: u32 = 32;
-/// Rows of a block of warps.
+/// Rows per block: one per warp.
 const ROWS: u32 = gpu::THREADS / WARP;
 /// Rows and columns of a tile of a matmul.
 const TILE: u32 = 64;
@@ -24,24 +24,24 @@ pub(crate) static FAMILY: Family =
 
 pub(crate) static FAMILY_LINEAR: Family = family!("experts_linear", constants: &[gpu::THREADS_CONSTANT]);
 
-/// Returns the kernel of matmuls for operands of `dtype` with results of `out`.
+/// Returns the matmul kernel for operands of `dtype` and results of `out`.
 fn linear(names: [&'static str; 2], dtype: DType, out: DType) -> Function {
     let name = names[usize::from(out != dtype)];
     Function::new(&FAMILY_LINEAR, name).of(dtype)
 }
 
-/// Returns 1 if rows are moved by 16 bytes, else 0.
+/// Returns 1 if rows are moved 16 bytes at a time, else 0.
 fn vector(columns: usize, tensors: &[&Tensor]) -> u32 {
     let whole = columns.is_multiple_of(gpu::lanes(tensors[0].dtype()));
     u32::from(whole && gpu::aligned(tensors))
 }
 
-/// The tiles of the rows of all groups: at most one more for each expert than for the rows together.
+/// Returns an upper bound of the number of row tiles over all groups: each expert's last tile may be partial.
 fn row_tiles(operator: &'static str, routes: &Routes) -> Result<u32> {
     gpu::word(operator, routes.slots().div_ceil(TILE as usize) + routes.experts())
 }
 
-/// y = x · Wᵀ + b of each group.
+/// Computes y = x · Wᵀ + b of each group.
 pub(super) fn forward(
     operator: &'static str,
     (x, weight, bias): (&Tensor, &Tensor, Option<&Tensor>),
@@ -64,7 +64,7 @@ pub(super) fn forward(
     Ok(launch.cost(gpu::bytes(&[x, weight, y]), 0).launch(grid, gpu::THREADS)?)
 }
 
-/// dx = dy · W of each group.
+/// Computes dx = dy · W of each group.
 pub(super) fn backward_input(
     operator: &'static str,
     (dy, weight): (&Tensor, &Tensor),
@@ -87,7 +87,7 @@ pub(super) fn backward_input(
     Ok(launch.cost(gpu::bytes(&[dy, weight, dx]), 0).launch(grid, gpu::THREADS)?)
 }
 
-/// weight (+)= dyᵀ · x of each group.
+/// Computes weight (+)= dyᵀ · x of each group.
 pub(super) fn backward_weight(
     operator: &'static str,
     (dy, x): (&Tensor, &Tensor),
@@ -108,7 +108,7 @@ pub(super) fn backward_weight(
     Ok(launch.launch(grid, gpu::THREADS)?)
 }
 
-/// bias (+)= Σ over the rows of each group of dy, weighted if `is_weighted`.
+/// Computes bias (+)= Σ of dy over the rows of each group, weighted if `is_weighted`.
 pub(super) fn backward_bias(
     operator: &'static str,
     dy: &Tensor,
@@ -126,7 +126,7 @@ pub(super) fn backward_bias(
     Ok(launch.launch(grid, gpu::THREADS)?)
 }
 
-/// gathered = the rows of `x` in the order of experts.
+/// Copies the rows of `x` to `gathered`, in the order of experts.
 pub(super) fn gather(operator: &'static str, x: &Tensor, routes: &Routes, gathered: &Tensor) -> Result<()> {
     let word = |size| gpu::word(operator, size);
     let slots = word(routes.slots())?;
@@ -141,7 +141,7 @@ pub(super) fn gather(operator: &'static str, x: &Tensor, routes: &Routes, gather
     Ok(launch.launch([slots.div_ceil(ROWS), 1, 1], gpu::THREADS)?)
 }
 
-/// out = the sums of the choices of each row, plus weighted biases.
+/// Computes out = the sum over each token's choices of `y`, plus weighted biases.
 pub(super) fn sum(
     operator: &'static str,
     (y, bias): (&Tensor, Option<&Tensor>),
@@ -183,7 +183,7 @@ pub(super) fn weigh(operator: &'static str, hidden: &Tensor, routes: &Routes) ->
     Ok(launch.launch([slots.div_ceil(ROWS), 1, 1], gpu::THREADS)?)
 }
 
-/// products = Σ over columns of the gate of `pair` times `hidden`, of each row.
+/// Computes `products`: for each row, the sum over columns of the gate of `pair` times `hidden`.
 pub(super) fn gate_dot(
     operator: &'static str,
     (pair, hidden): (&Tensor, &Tensor),
@@ -202,7 +202,7 @@ pub(super) fn gate_dot(
     Ok(launch.launch([slots.div_ceil(ROWS), 1, 1], gpu::THREADS)?)
 }
 
-/// gradients = those of the choices' weights, from those of rows and by biases.
+/// Computes the gradients of the choices' weights, from the gradients of rows and the experts' biases.
 pub(super) fn weight_gradients(
     operator: &'static str,
     of_slots: &Tensor,
@@ -224,7 +224,7 @@ pub(super) fn weight_gradients(
     Ok(launch.launch([total.div_ceil(ROWS), 1, 1], gpu::THREADS)?)
 }
 
-/// Adds the layout of an adapter's matrices, whose packed rows are `packed`.
+/// Adds the layout of an adapter's matrices, whose packed rows are `packed`, to a launch.
 fn of_parts<'a>(
     operator: &'static str,
     launch: Launch<'a>,
@@ -241,7 +241,7 @@ fn element_blocks(operator: &'static str, elements: usize) -> Result<[u32; 3]> {
     Ok([gpu::word(operator, elements.div_ceil(gpu::THREADS as usize))?, 1, 1])
 }
 
-/// matrix = scale · packed, in blocks; other elements are 0 already.
+/// Copies scale · packed to its blocks in `matrix`, whose other elements are 0 already.
 pub(super) fn spread(
     operator: &'static str,
     packed: &Tensor,
@@ -255,7 +255,7 @@ pub(super) fn spread(
     Ok(launch.launch(element_blocks(operator, packed.elements())?, gpu::THREADS)?)
 }
 
-/// packed (+)= scale · the blocks of `matrix`.
+/// Computes packed (+)= scale · the blocks of `matrix`.
 pub(super) fn collect(
     operator: &'static str,
     matrix: &Tensor,
@@ -270,7 +270,7 @@ pub(super) fn collect(
     Ok(launch.launch(element_blocks(operator, target.elements())?, gpu::THREADS)?)
 }
 
-/// logits += bias in each row.
+/// Adds `bias` to each row of `logits`.
 pub(in crate::ops) fn add_bias(operator: &'static str, logits: &Tensor, bias: &Tensor) -> Result<()> {
     if logits.elements() == 0 {
         return Ok(());
@@ -281,7 +281,7 @@ pub(in crate::ops) fn add_bias(operator: &'static str, logits: &Tensor, bias: &T
     Ok(launch.launch(element_blocks(operator, logits.elements())?, gpu::THREADS)?)
 }
 
-/// dx = dy · W of a router; dy is f32.
+/// Computes the input gradient dx = dy · W of a router, with dy in f32.
 pub(in crate::ops) fn router_input(
     operator: &'static str,
     dy: &Tensor,
@@ -300,22 +300,22 @@ pub(in crate::ops) fn router_input(
     Ok(launch.launch([inputs.div_ceil(TILE), rows.div_ceil(TILE), 1], gpu::THREADS)?)
 }
 
-/// Rows whose products one block of threads adds in the gradient of a router's weight.
+/// Rows that one block of threads adds in the gradient of a router's weight.
 const ROUTER_ROWS: usize = 1024;
-/// Most parts of the rows, whose sums are added in order.
+/// Maximum number of groups of rows, whose sums are added in order.
 const ROUTER_PARTS: usize = 16;
 
-/// Rows of each part of `rows` rows.
+/// Returns the rows of each group of `rows` rows.
 fn router_rows(rows: usize) -> usize {
     rows.div_ceil(ROUTER_PARTS).max(ROUTER_ROWS).next_multiple_of(TILE as usize)
 }
 
-/// Bytes of the sums of parts of `rows` rows, for a weight of `elements`.
+/// Returns the bytes of the sums of groups of `rows` rows, for a weight of `elements`.
 pub(in crate::ops) fn router_workspace_bytes(rows: usize, elements: usize) -> usize {
     rows.div_ceil(router_rows(rows)) * elements * size_of::<f32>()
 }
 
-/// weight (+)= dyᵀ · x of a router; dy is f32.
+/// Computes the gradient weight (+)= dyᵀ · x of a router, with dy in f32.
 pub(in crate::ops) fn router_weight(
     operator: &'static str,
     (dy, x): (&Tensor, &Tensor),
@@ -340,7 +340,7 @@ pub(in crate::ops) fn router_weight(
     Ok(launch.launch([elements.div_ceil(gpu::THREADS), 1, 1], gpu::THREADS)?)
 }
 
-/// bias (+)= Σ over rows of dy, f32, of a router.
+/// Computes the gradient bias (+)= Σ of dy over rows of a router, with dy in f32.
 pub(in crate::ops) fn router_bias(operator: &'static str, dy: &Tensor, bias: &GradientTarget) -> Result<()> {
     let [rows, experts] = [dy.shape().rows(), dy.shape().columns()];
     let [rows, experts] = [gpu::word(operator, rows)?, gpu::word(operator, experts)?];

@@ -1,6 +1,7 @@
-//! Matmuls of groups of rows with operands in FP8, as those of [`fp8_linear`](crate::ops::fp8_linear).
+//! Matmuls of groups of rows with operands in FP8, like [`fp8_linear`](crate::ops::fp8_linear).
 //!
-//! Groups begin at multiples of [`MULTIPLE`], which the copy engine of GPUs asks of transposed operands.
+//! Groups begin at multiples of [`MULTIPLE`], because the GPU's copy engine requires it of transposed
+//! operands.
 
 use device::{Backend, Category, DType, Request, Work};
 
@@ -11,8 +12,8 @@ use crate::ops::routing::Routes;
 use crate::ops::{GradientTarget, check};
 use crate::{Result, Tensor};
 
-/// x · Wᵀ + b of each group: `x [slots, in]` and `weight [experts · out, in]` as stored, and
-/// `bias [experts · out]`, giving `[slots, out]` in `dtype`.
+/// Computes x · Wᵀ + b of each group as `[slots, out]` in `dtype`, from `x [slots, in]` and `weight [experts
+/// · out, in]` as stored, and `bias [experts · out]`.
 pub fn forward(
     x: &Scaled,
     weight: &Scaled,
@@ -46,8 +47,8 @@ pub fn forward(
     Ok(y)
 }
 
-/// dy · W of each group: `dy [slots, out]` as stored and `weight [in, experts · out]` transposed, giving
-/// `[slots, in]` in `dtype`.
+/// Computes dy · W of each group as `[slots, in]` in `dtype`, from `dy [slots, out]` as stored and `weight
+/// [in, experts · out]` transposed.
 pub fn backward_input(dy: &Scaled, weight: &Scaled, routes: &Routes, dtype: DType) -> Result<Tensor> {
     const OPERATOR: &str = "experts.fp8_backward_input";
     let inputs = weight.values.shape().rows();
@@ -70,9 +71,9 @@ pub fn backward_input(dy: &Scaled, weight: &Scaled, routes: &Routes, dtype: DTyp
     Ok(dx)
 }
 
-/// Computes weight `[experts · out, in]` (+)= dyᵀ · x of each group, for `dy [out, slots]` and `x [in,
-/// slots]` transposed, adding in f32 now and then as [`fp8_linear`](crate::ops::fp8_linear::backward_weight)
-/// does.
+/// Computes weight `[experts · out, in]` (+)= dyᵀ · x of each group, from `dy [out, slots]` and `x [in,
+/// slots]`, both transposed. As in [`fp8_linear`](crate::ops::fp8_linear::backward_weight), partial sums are
+/// added in f32 at intervals.
 pub fn backward_weight(dy: &Scaled, x: &Scaled, routes: &Routes, weight: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "experts.fp8_backward_weight";
     let [outputs, inputs] = [dy, x].map(|operand| operand.values.shape().rows());
@@ -94,13 +95,13 @@ pub fn backward_weight(dy: &Scaled, x: &Scaled, routes: &Routes, weight: &Gradie
     }
 }
 
-/// Calls `body` with each expert that has rows, and its rows.
+/// Calls `body` with each expert that has rows, and the range of its rows.
 fn each_group(routes: &Routes, body: impl Fn(usize, std::ops::Range<usize>) -> Result<()>) -> Result<()> {
     let groups = for_groups(routes, |expert, rows| (expert, rows))?;
     groups.into_iter().filter(|(_, rows)| !rows.is_empty()).try_for_each(|(expert, rows)| body(expert, rows))
 }
 
-/// Some rows of a matrix, with their factors.
+/// Returns `rows` rows of a matrix from row `first` on, with their factors.
 fn rows_of(matrix: &Scaled, first: usize, rows: usize) -> Result<Scaled> {
     let columns = matrix.values.shape().columns();
     let values = matrix.values.view(first * columns, [rows, columns])?;
@@ -121,7 +122,7 @@ fn check_groups(operator: &'static str, x: &Scaled, routes: &Routes, sizes: [usi
     Ok(())
 }
 
-/// Counts the FLOPs of a matmul of all rows, each with a matrix of `elements`.
+/// Counts the FLOPs of a matmul of all rows, each with a matrix of `elements` elements.
 fn count(result: &Tensor, routes: &Routes, elements: usize) {
     result.device().count_flops(Work::flops_of_products([routes.slots(), elements]));
 }

@@ -1,5 +1,5 @@
-//! The gate of experts: each row's result is multiplied by the weight of its choice before the last matmul,
-//! so that backward needs no result of that.
+//! The gate of experts. Each row is multiplied by the weight of its choice before the last matmul, so that
+//! backward does not need that matmul's result.
 
 use device::{Backend, Category, DType, Request};
 
@@ -9,7 +9,8 @@ use crate::ops::routing::{NONE, Routes};
 use crate::ops::{check, math};
 use crate::{Result, Tensor};
 
-/// Computes weight · gate of `pair [slots, 2 · width]` as `[slots, width]`.
+/// Computes weight · gate of `pair [slots, 2 · width]` as `[slots, width]`, where the weight is the row's
+/// routing weight.
 ///
 /// # Errors
 /// Another type, an odd number of columns, out of memory.
@@ -20,8 +21,8 @@ pub fn forward(pair: &Tensor, routes: &Routes, gate: Gate) -> Result<Tensor> {
     Ok(hidden)
 }
 
-/// Replaces `pair` by its gradient, and the output's gradient `hidden` by the output, which the next layer's
-/// weight gradient reads. Returns the gradients of the rows' weights, `[slots]` f32.
+/// Replaces `pair` by its gradient, and `hidden`, the output's gradient, by the recomputed output, which the
+/// next layer's weight gradient reads. Returns the gradients of the rows' routing weights, `[slots]` f32.
 pub fn backward(pair: &Tensor, hidden: &Tensor, routes: &Routes, gate: Gate) -> Result<Tensor> {
     const OPERATOR: &str = "experts.gate_backward";
     check::computed(OPERATOR, &[("pair", pair), ("hidden", hidden)])?;
@@ -52,7 +53,7 @@ pub fn backward(pair: &Tensor, hidden: &Tensor, routes: &Routes, gate: Gate) -> 
     Ok(gradients)
 }
 
-/// Multiplies each row by the weight of its choice.
+/// Multiplies each row by the routing weight of its choice.
 fn weigh(operator: &'static str, hidden: &Tensor, routes: &Routes) -> Result<()> {
     match hidden.device().backend() {
         Backend::Meta => Ok(()),

@@ -13,21 +13,21 @@ use crate::{Result, Tensor};
 
 /// Sizes of a kernel's tiles.
 struct Tiles {
-    /// Results of a tile.
+    /// Rows of results in a tile.
     rows: u32,
     columns: u32,
-    /// Stages of the ring of operands.
+    /// Stages of the shared-memory ring of operand tiles.
     stages: u32,
 }
 
 const WHOLE: Tiles = Tiles { rows: 128, columns: 256, stages: 4 };
-/// For sums that are added in f32, which take as many registers again.
+/// Tiles for kernels that add partial sums in f32, which need twice the registers.
 const ADDING: Tiles = Tiles { rows: 128, columns: 128, stages: 6 };
-/// Threads of a block: a producer and two consumers of four warps.
+/// Threads of a block: one producer and two consumer warp groups of four warps.
 const THREADS: u32 = 384;
-/// Rows of a box of an operand whose rows run along the sums, and of one of results.
+/// Rows of a copy box, for operands whose rows run along the summed dimension and for results.
 const PANEL: u32 = 64;
-/// Most experts: their offsets lie in shared memory.
+/// Maximum number of experts: their offsets are kept in shared memory.
 const MOST_EXPERTS: usize = 384;
 
 impl Tiles {
@@ -36,7 +36,7 @@ impl Tiles {
     }
 }
 
-/// [`Tiles::macros`] and others.
+/// Returns [`Tiles::macros`] followed by other macros.
 const fn with<const N: usize, const M: usize>(
     tiles: &Tiles,
     others: [(&'static str, u32); N],
@@ -55,13 +55,13 @@ const fn with<const N: usize, const M: usize>(
 enum Variant {
     Bf16,
     F16,
-    /// Left operands in E4M3.
+    /// FP8 with left operands in E4M3.
     Fp8,
-    /// Left operands in E5M2.
+    /// FP8 with left operands in E5M2.
     Fp8Gradients,
-    /// As [`Variant::Fp8`], for gradients of weights.
+    /// [`Variant::Fp8`] for gradients of weights, which are added in f32.
     Fp8Adding,
-    /// As [`Variant::Fp8Gradients`], for gradients of weights.
+    /// [`Variant::Fp8Gradients`] for gradients of weights, which are added in f32.
     Fp8GradientsAdding,
 }
 
@@ -69,7 +69,7 @@ const FP8: (&str, u32) = ("FP8", 1);
 const E5M2: (&str, u32) = ("LEFT_IS_E5M2", 1);
 const ADDS: (&str, u32) = ("ADDS_STAGES", 1);
 
-/// `kernels/experts_hopper.cu`, empty for other architectures; in the order of [`Variant`].
+/// Kernels of `kernels/experts_hopper.cu`, in the order of [`Variant`]; empty for other architectures.
 pub(crate) static FAMILY: Family = family!(
     "experts_hopper",
     headers: ["experts_hopper_results.cuh", "hopper.cuh"],
@@ -83,7 +83,7 @@ pub(crate) static FAMILY: Family = family!(
     ],
 );
 
-/// The operands of a matmul, with the factors of those in FP8.
+/// Operands of a matmul, with their factors if they are FP8.
 #[derive(Clone, Copy)]
 struct Operands<'a> {
     left: &'a Tensor,
@@ -109,13 +109,13 @@ pub(super) struct Matmul<'a> {
     operands: Operands<'a>,
     result: &'a Tensor,
     experts: u32,
-    /// Outputs and inputs of an expert's matrix.
+    /// Outputs and inputs of an expert's matrix, `[outputs, inputs]`.
     sizes: [u32; 2],
 }
 
 impl<'a> Matmul<'a> {
-    /// The matmul in half precision of `left` and `right` into `result`, with matrices `[outputs, inputs]`,
-    /// if Hopper's kernels have it.
+    /// Describes the half-precision matmul of `left` and `right` into `result`, where experts have matrices
+    /// `[outputs, inputs]`; `None` if Hopper's kernels do not support it.
     ///
     /// # Errors
     /// Sizes of more than 32 bits.
@@ -150,10 +150,10 @@ impl<'a> Matmul<'a> {
         Ok(Some(Matmul { routes, operands, result, experts, sizes }))
     }
 
-    /// [`Matmul::new`] in FP8, which other GPUs do not multiply in groups.
+    /// Describes a matmul in FP8, which only Hopper multiplies in groups.
     ///
     /// # Errors
-    /// As there, another GPU.
+    /// As [`Matmul::new`]; a GPU without the kernels.
     fn in_fp8(
         operator: &'static str,
         operands: Operands<'a>,
@@ -166,8 +166,8 @@ impl<'a> Matmul<'a> {
         matmul.ok_or_else(|| check::wrong(operator, "x", operands.left, expected))
     }
 
-    /// Begins a launch of the kernel `name`, for results in f32 of `{name}_wide`. With `adds`, of FP8
-    /// operands whose sums are added in f32.
+    /// Begins a launch of the kernel `name`, or of `wide` for results in f32. `adds` selects the FP8 kernels
+    /// that add partial sums in f32.
     fn kernel<'t>(&self, [name, wide]: [&'static str; 2], adds: bool) -> Launch<'t>
     where
         'a: 't,
@@ -196,7 +196,7 @@ impl<'a> Matmul<'a> {
         Boxes { dtype: matrices.dtype(), layers: self.routes.experts(), rows, columns, box_rows }
     }
 
-    /// Adds what all kernels take.
+    /// Adds the arguments that all kernels take: offsets of groups, result and sizes.
     fn with_groups<'t>(&self, launch: Launch<'t>) -> Launch<'t> {
         let launch = launch.read(&self.routes.offsets).write(self.result);
         launch.u32(self.experts).u32(self.sizes[0]).u32(self.sizes[1])
@@ -216,7 +216,7 @@ impl<'a> Matmul<'a> {
         Ok(launch.shared(shared).launch([blocks, 1, 1], THREADS)?)
     }
 
-    /// y = x · Wᵀ + b of each group.
+    /// Computes y = x · Wᵀ + b of each group.
     pub(super) fn forward(&self, bias: Option<&Tensor>) -> Result<()> {
         let Operands { left, right, .. } = self.operands;
         let launch = self.kernel(["forward", "forward_wide"], false);
@@ -226,7 +226,7 @@ impl<'a> Matmul<'a> {
         self.launch(self.with_groups(launch), &WHOLE)
     }
 
-    /// dx = dy · W of each group.
+    /// Computes dx = dy · W of each group.
     pub(super) fn backward_input(&self) -> Result<()> {
         let Operands { left, right, factors } = self.operands;
         let launch = self.kernel(["backward_input", "backward_input_wide"], false);
@@ -239,7 +239,7 @@ impl<'a> Matmul<'a> {
         self.launch(self.with_groups(launch), &WHOLE)
     }
 
-    /// weight (+)= dyᵀ · x of each group.
+    /// Computes weight (+)= dyᵀ · x of each group.
     pub(super) fn backward_weight(&self, accumulate: bool) -> Result<()> {
         let Operands { left, right, factors } = self.operands;
         let (tiles, [left_rows, right_rows]) = match factors {
@@ -255,7 +255,7 @@ impl<'a> Matmul<'a> {
     }
 }
 
-/// y = x · Wᵀ + b of each group, in FP8.
+/// Computes y = x · Wᵀ + b of each group, in FP8.
 pub(super) fn forward(
     operator: &'static str,
     (x, weight, bias): (&Scaled, &Scaled, Option<&Tensor>),
@@ -269,7 +269,7 @@ pub(super) fn forward(
     Matmul::in_fp8(operator, Operands::scaled(x, weight), y, routes, sizes)?.forward(bias)
 }
 
-/// dx = dy · W of each group, in FP8.
+/// Computes dx = dy · W of each group, in FP8.
 pub(super) fn backward_input(
     operator: &'static str,
     (dy, weight): (&Scaled, &Scaled),
@@ -283,7 +283,7 @@ pub(super) fn backward_input(
     Matmul::in_fp8(operator, Operands::scaled(dy, weight), dx, routes, sizes)?.backward_input()
 }
 
-/// weight (+)= dyᵀ · x of each group, in FP8.
+/// Computes weight (+)= dyᵀ · x of each group, in FP8.
 pub(super) fn backward_weight(
     operator: &'static str,
     (dy, x): (&Scaled, &Scaled),

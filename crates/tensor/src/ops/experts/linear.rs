@@ -1,4 +1,4 @@
-//! Matmuls of groups of rows with the weights of their experts.
+//! Matmuls of groups of rows, each with the weight of its expert.
 
 use device::{Backend, Category, DType, MatrixRef, Request, Work, gemm};
 
@@ -7,8 +7,8 @@ use crate::ops::routing::{NONE, Routes};
 use crate::ops::{GradientTarget, check, linear};
 use crate::{Result, Tensor};
 
-/// x · Wᵀ + b of each group: `x [slots, in]`, `weight [experts · out, in]` and `bias [experts · out]` of one
-/// type, giving `[slots, out]` in `dtype`: theirs or f32.
+/// Computes x · Wᵀ + b of each group as `[slots, out]` in `dtype`, which is the operands' type or f32. The
+/// operands `x [slots, in]`, `weight [experts · out, in]` and `bias [experts · out]` have one type.
 pub fn forward(
     x: &Tensor,
     weight: &Tensor,
@@ -50,8 +50,7 @@ pub fn forward(
     Ok(output)
 }
 
-/// [`forward`] for recomputation, which allocates the output and leaves it uncomputed because nothing reads
-/// it.
+/// Allocates the output of [`forward`] without computing it, for recomputation, where nothing reads it.
 pub fn forward_again(x: &Tensor, weight: &Tensor, routes: &Routes, dtype: DType) -> Result<Tensor> {
     const OPERATOR: &str = "experts.forward";
     check::computed(OPERATOR, &[("x", x), ("weight", weight)])?;
@@ -61,7 +60,8 @@ pub fn forward_again(x: &Tensor, weight: &Tensor, routes: &Routes, dtype: DType)
     Tensor::empty(x.device(), [routes.slots(), outputs], dtype, request)
 }
 
-/// dy · weight of each group: `dy [slots, out]`, giving `[slots, in]` in `dtype`: that of `dy` or f32.
+/// Computes dy · weight of each group as `[slots, in]` in `dtype`, which is the type of `dy [slots, out]` or
+/// f32.
 pub fn backward_input(dy: &Tensor, weight: &Tensor, routes: &Routes, dtype: DType) -> Result<Tensor> {
     const OPERATOR: &str = "experts.backward_input";
     check::computed(OPERATOR, &[("dy", dy), ("weight", weight)])?;
@@ -87,8 +87,8 @@ pub fn backward_input(dy: &Tensor, weight: &Tensor, routes: &Routes, dtype: DTyp
     Ok(dx)
 }
 
-/// Computes weight `[experts · out, in]` (+)= dyᵀ · x of each group, for `dy [slots, out]` and
-/// `x [slots, in]`. The target is f32 or of their type; sums are f32 and rounded once.
+/// Computes weight `[experts · out, in]` (+)= dyᵀ · x of each group, for `dy [slots, out]` and `x [slots,
+/// in]`. The target is f32 or of the operands' type; sums are in f32 and rounded once.
 pub fn backward_weight(dy: &Tensor, x: &Tensor, routes: &Routes, weight: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "experts.backward_weight";
     let dtype = check::computed(OPERATOR, &[("dy", dy), ("x", x)])?;
@@ -120,8 +120,8 @@ pub fn backward_weight(dy: &Tensor, x: &Tensor, routes: &Routes, weight: &Gradie
     }
 }
 
-/// Computes bias `[experts · out]` (+)= Σ over the rows of each group of dy, `[slots, out]`, each multiplied
-/// by the weight of its choice if `is_weighted`.
+/// Computes bias `[experts · out]` (+)= Σ of dy `[slots, out]` over the rows of each group. With
+/// `is_weighted`, each row is multiplied by its routing weight.
 pub fn backward_bias(dy: &Tensor, routes: &Routes, is_weighted: bool, bias: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "experts.backward_bias";
     let dtype = check::computed(OPERATOR, &[("dy", dy)])?;
@@ -153,7 +153,7 @@ pub fn backward_bias(dy: &Tensor, routes: &Routes, is_weighted: bool, bias: &Gra
     }
 }
 
-/// Calls `body` with each expert and its rows, and returns its results.
+/// Calls `body` with each expert and the range of its rows, and collects the results.
 pub(super) fn for_groups<T>(
     routes: &Routes,
     mut body: impl FnMut(usize, std::ops::Range<usize>) -> T,
@@ -163,7 +163,7 @@ pub(super) fn for_groups<T>(
     Ok(groups.enumerate().map(|(expert, rows)| body(expert, rows)).collect())
 }
 
-/// Outputs and inputs of one expert's matrix.
+/// Returns the outputs and inputs of one expert's matrix.
 fn expert_matrix(operator: &'static str, weight: &Tensor, routes: &Routes) -> Result<(usize, usize)> {
     let (rows, inputs) = linear::matrix(operator, weight)?;
     if !rows.is_multiple_of(routes.experts().max(1)) {

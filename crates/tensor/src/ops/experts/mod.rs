@@ -1,8 +1,8 @@
-//! The layers of experts: matmuls of groups of rows, each with the weight of its expert, and the moves of
-//! rows between the order of tokens and that of experts.
+//! Layers of experts: matmuls of groups of rows, each group with the weight of its expert, and copies of rows
+//! between the order of tokens and the order of experts.
 //!
-//! Weights of all experts are one matrix, `[experts · out, in]`. Groups of rows have any size, also 0; their
-//! ends are in [`Routes::offsets`], on the device. No sum depends on the routing of other rows.
+//! The weights of all experts are one matrix, `[experts · out, in]`. A group has any number of rows, also 0;
+//! its end is in [`Routes::offsets`], on the device. No sum depends on the routing of other rows.
 //!
 //! [`Routes::offsets`]: super::routing::Routes::offsets
 

@@ -1,4 +1,4 @@
-//! Moves of rows between the order of tokens and that of experts.
+//! Copies of rows between the order of tokens and the order of experts.
 
 use device::parallel::{for_pieces, simd};
 use device::{Backend, Category, DType, Request};
@@ -8,8 +8,8 @@ use crate::ops::routing::{NONE, Routes};
 use crate::ops::{check, rows};
 use crate::{Result, Tensor};
 
-/// Copies each row of `x [.., columns]` to the rows of its experts: `[slots, columns]`. Rows without a choice
-/// are zeros.
+/// Copies each row of `x [.., columns]` to the slots of its experts: `[slots, columns]`. Unused slots are
+/// zeros.
 pub fn gather(x: &Tensor, routes: &Routes, category: Category) -> Result<Tensor> {
     const OPERATOR: &str = "experts.gather";
     let dtype = check::computed(OPERATOR, &[("x", x)])?;
@@ -40,9 +40,9 @@ pub fn gather(x: &Tensor, routes: &Routes, category: Category) -> Result<Tensor>
     Ok(gathered)
 }
 
-/// Adds the results of each token's experts, `y [slots, columns]`, in the order of its choices, plus the
-/// weighted biases of the experts, `bias [experts · columns]`, in f32, rounded once to `dtype`. The result
-/// has `shape`.
+/// Adds the results of each token's experts, `y [slots, columns]`, in the order of its choices. Also adds the
+/// weighted biases of the experts, `bias [experts · columns]`. Sums are in f32 and rounded once to `dtype`;
+/// the result has `shape`.
 pub fn combine(
     y: &Tensor,
     bias: Option<&Tensor>,
@@ -53,8 +53,8 @@ pub fn combine(
     sum("experts.combine", (y, bias), routes, (shape.into(), dtype), Category::Activation)
 }
 
-/// Adds the gradients of each token's rows, `dy [slots, columns]`, in the order of its choices, in f32,
-/// rounded once to `dtype`. The result has `shape`.
+/// Adds the gradients of each token's slots, `dy [slots, columns]`, in the order of its choices. Sums are in
+/// f32 and rounded once to `dtype`; the result has `shape`.
 pub fn sum_choices(
     dy: &Tensor,
     routes: &Routes,
@@ -115,9 +115,9 @@ fn sum(
     Ok(out)
 }
 
-/// Returns the gradients of the choices' weights, `[rows, per_token]` f32, from those of the rows of experts,
-/// `of_slots [slots]` f32, plus those by the biases of experts: dy · bias, for `dy [.., columns]` and
-/// `bias [experts · columns]`.
+/// Returns the gradients of the routing weights, `[rows, per_token]` f32. These are the gradients of the
+/// slots, `of_slots [slots]` f32, plus the part that the experts' biases contribute: dy · bias, for `dy [..,
+/// columns]` and `bias [experts · columns]`.
 pub fn weight_gradients(
     of_slots: &Tensor,
     biases: Option<(&Tensor, &Tensor)>,

@@ -5,7 +5,7 @@ use device::parallel::for_pieces;
 use super::norm::Norm;
 use crate::{Result, Tensor};
 
-/// folded = weight · scale, bias = that of the norm − mean · scale.
+/// Computes folded = weight · scale, and bias = the norm's bias − mean · scale.
 pub(super) fn fold(weight: &Tensor, norm: Norm<'_>, folded: &Tensor, bias: &Tensor) -> Result<()> {
     let mean = norm.mean.read::<f32>()?;
     let variance = norm.variance.read::<f32>()?;

@@ -7,13 +7,13 @@ use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};
 
-/// Elements of a thread, of one channel if a window has a multiple of them.
+/// Elements per thread if a window has a multiple of them. They belong to one channel.
 const WIDE: usize = 8;
 
 pub(crate) static FAMILY: Family =
     family!("folded_convolution", constants: &[gpu::THREADS_CONSTANT, ("WIDE", WIDE as u32)]);
 
-/// As on the host.
+/// Computes the folded weight and bias, as `cpu::fold` does.
 pub(super) fn fold(
     operator: &'static str,
     weight: &Tensor,

@@ -1,8 +1,8 @@
-//! A convolution and the batch norm after it with running statistics, as one convolution, for passes without
-//! gradients.
+//! A convolution and the batch norm after it with running statistics, folded into one convolution, for passes
+//! without gradients.
 //!
-//! With scale = weight of the norm / √(variance + epsilon) for each output channel, the convolution's weight
-//! is multiplied by it, and the bias is that of the norm − mean · scale. Both are computed in f32 and rounded
+//! For each output channel, scale = the norm's weight / √(variance + epsilon). The convolution's weight is
+//! multiplied by scale, and its bias is the norm's bias − mean · scale. Both are computed in f32 and rounded
 //! once to the type of the input.
 
 mod cpu;
@@ -19,7 +19,7 @@ pub use norm::Norm;
 
 const OPERATOR: &str = "folded_convolution.forward";
 
-/// Computes ending(norm(convolution of x with weight)). `weight` is f32 or of the type of `x`.
+/// Computes ending(norm(conv(x, weight))). `weight` is f32 or of the type of `x`.
 pub fn forward(
     x: &Tensor,
     weight: &Tensor,

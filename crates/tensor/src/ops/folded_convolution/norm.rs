@@ -2,10 +2,10 @@
 
 use crate::Tensor;
 
-/// The batch norm after the convolution, all `[channels]`.
+/// The batch norm after the convolution. All tensors are `[channels]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Norm<'a> {
-    /// Weight, of the type of the convolution's.
+    /// Weight, of the convolution weight's type.
     pub weight: &'a Tensor,
     /// Bias, of the same type.
     pub bias: &'a Tensor,
@@ -13,6 +13,6 @@ pub struct Norm<'a> {
     pub mean: &'a Tensor,
     /// Running average of the variance, f32.
     pub variance: &'a Tensor,
-    /// Number that is added to the variance.
+    /// Number added to the variance before the square root.
     pub epsilon: f32,
 }

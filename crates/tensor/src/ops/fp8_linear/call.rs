@@ -5,7 +5,7 @@ use super::quantised::{MULTIPLE, Recipe};
 use crate::ops::check;
 use crate::{Result, Tensor};
 
-/// Rows whose sums a cast of gradients adds up for a bias.
+/// Rows that a cast of gradients sums at once for the gradient of a bias.
 pub(super) const SUMMED_ROWS: usize = 128;
 
 /// The operands of a cast.
@@ -17,14 +17,14 @@ pub(super) struct Call<'a> {
     pub(super) rows: usize,
     pub(super) columns: usize,
     pub(super) recipe: Recipe,
-    /// Whether the layouts have their factors, which are not computed then.
+    /// Whether the factors of the layouts are known; if so, they are not computed.
     pub(super) has_factors: bool,
-    /// Column sums of every [`SUMMED_ROWS`] rows.
+    /// Receives the column sums of every [`SUMMED_ROWS`] rows.
     pub(super) sums: Option<&'a Tensor>,
 }
 
 impl<'a> Call<'a> {
-    /// Checks the operands.
+    /// Checks the operands and describes the cast.
     ///
     /// # Errors
     /// Another type, a number of columns that is no multiple of [`MULTIPLE`].

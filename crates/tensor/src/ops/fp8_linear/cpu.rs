@@ -10,7 +10,7 @@ use crate::ops::activation::{Activation, Elementary, with_function};
 use crate::ops::{GradientTarget, check, columns, rows};
 use crate::{Result, Tensor};
 
-/// 2⁻¹⁰⁰: smaller magnitudes have this one's factor, so that its reciprocal is finite.
+/// Bits of 2⁻¹⁰⁰. Smaller magnitudes are treated as this one, so that the reciprocal of the factor is finite.
 const TINY: u32 = 27 << 23;
 
 /// Evaluates an expression with `$F` as the host type of an FP8 format.
@@ -29,12 +29,13 @@ macro_rules! with_format {
     };
 }
 
-/// The bits of a magnitude; those of NaN are larger than all others.
+/// Returns the bits of |value|. They order as magnitudes do, with NaN above all numbers.
 fn magnitude(value: f32) -> u32 {
     value.abs().to_bits()
 }
 
-/// The factor that turns codes back, for elements whose largest magnitude has these bits.
+/// Returns the factor by which codes are multiplied to decode them, for a largest magnitude with bits
+/// `largest`.
 pub(crate) fn inverse<F: Fp8>(largest: u32) -> f32 {
     if largest == 0 { 1.0 } else { f32::from_bits(largest.max(TINY)) / F::LARGEST }
 }
@@ -43,7 +44,7 @@ fn value_of(activation: Activation, x: f32) -> f32 {
     with_function!(activation, F => F::value(x))
 }
 
-/// The values of a layer's input.
+/// Values of a layer's input, computed from the stored tensor.
 struct Source<'a, T: Float> {
     x: &'a [T],
     input: Input,
@@ -80,7 +81,8 @@ pub(super) fn measure(call: &Call<'_>, cells: &Tensor) -> Result<()> {
     )
 }
 
-/// Casts into the layouts of `output`, computes their factors unless they are known, and column sums.
+/// Casts into the layouts of `output`. Also computes their factors unless these are known, and the column
+/// sums.
 pub(super) fn quantise(call: &Call<'_>, output: &Quantised) -> Result<()> {
     dispatch!(
         call.x.dtype(),
@@ -136,7 +138,7 @@ fn cast<T: Float, F: Fp8 + Element>(
     Ok(())
 }
 
-/// Sums of every [`SUMMED_ROWS`] rows.
+/// Sums every [`SUMMED_ROWS`] rows.
 fn add<T: Float>(call: &Call<'_>, source: &Source<'_, T>, sums: &Tensor) -> Result<()> {
     let rows = call.rows;
     let columns = call.columns;
@@ -150,7 +152,7 @@ fn add<T: Float>(call: &Call<'_>, source: &Source<'_, T>, sums: &Tensor) -> Resu
     Ok(())
 }
 
-/// bias (+)= Σ over rows of sums.
+/// Computes bias (+)= the sum over the rows of `sums`.
 pub(super) fn finish_sums(sums: &Tensor, bias: &GradientTarget) -> Result<()> {
     let rows = sums.shape().rows();
     let width = sums.shape().columns();
@@ -172,10 +174,10 @@ pub(super) fn finish_sums(sums: &Tensor, bias: &GradientTarget) -> Result<()> {
     )
 }
 
-/// Rows and columns of a tile of a matmul, and terms of its sums that are added in one go.
+/// Rows and columns of a tile of a matmul, and the number of terms that are added at once.
 const TILE: [usize; 3] = [32, 64, 64];
 
-/// out (+)= a · bᵀ + bias.
+/// Computes out (+)= a · bᵀ + bias.
 pub(super) fn multiply(
     a: &Scaled,
     b: &Scaled,
@@ -186,7 +188,7 @@ pub(super) fn multiply(
     multiply_columns((a, 0), (b, 0), a.values.shape().columns(), bias, out, accumulate)
 }
 
-/// out (+)= the sums over `terms` columns of a and of b, from a first one each, + bias.
+/// Computes out (+)= a · bᵀ + bias over `terms` columns, which begin at `a_first` in a and at `b_first` in b.
 pub(crate) fn multiply_columns(
     (a, a_first): (&Scaled, usize),
     (b, b_first): (&Scaled, usize),
@@ -212,13 +214,13 @@ pub(crate) fn multiply_columns(
     )
 }
 
-/// A matrix in FP8 on the host, or some columns of it.
+/// An FP8 matrix on the host, or some of its columns.
 struct Matrix<'a, F: Fp8> {
-    /// From the first column's first element on.
+    /// Elements, from the first row of the first column on.
     values: &'a [F],
     scales: &'a [f32],
     rows: usize,
-    /// Elements from a row to the next.
+    /// Elements from one row to the next.
     stride: usize,
 }
 
@@ -260,7 +262,7 @@ fn product<A: Fp8, B: Fp8, T: Float>(
     });
 }
 
-/// The unscaled sums of a tile at a first row and column.
+/// Returns the unscaled sums of the tile at a row and column.
 fn tile<A: Fp8, B: Fp8>(
     a: &Matrix<'_, A>,
     b: &Matrix<'_, B>,

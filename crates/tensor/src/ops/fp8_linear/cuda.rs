@@ -1,4 +1,4 @@
-//! Launches of the kernels of `kernels/fp8_linear.cu`, and FP8 matmuls of the library.
+//! Launches of the kernels of `kernels/fp8_linear.cu`, and FP8 matmuls of cuBLASLt.
 
 use device::{Epilogue, Family, Function, Matmul, Operand, Scales};
 
@@ -10,9 +10,9 @@ use crate::ops::kernels::family;
 use crate::ops::{Activation, GradientTarget, gpu};
 use crate::{Result, Tensor};
 
-/// Elements of a thread's access in a cast.
+/// Elements that a thread loads at once in a cast.
 const GROUP: usize = 8;
-/// Groups of a thread in the search for a maximum.
+/// Groups that a thread reads in the search for a maximum.
 const PER_THREAD: usize = 4;
 /// Rows and columns of a block of a cast.
 const SIDE: usize = SUMMED_ROWS;
@@ -23,7 +23,7 @@ pub(crate) static FAMILY: Family = family!(
     constants: columns::MEASURING_CONSTANTS,
 );
 
-/// Names of an input's kernels: of the maximum, of the maxima of rows and columns, of the cast.
+/// Returns the names of an input's kernels: whole maximum, maxima of rows and columns, cast.
 fn names(input: Input) -> [&'static str; 3] {
     macro_rules! of {
         ($kind:literal) => {
@@ -49,18 +49,19 @@ fn names(input: Input) -> [&'static str; 3] {
     }
 }
 
-/// Returns whether every group of columns is aligned for the widest accesses.
+/// Returns 1 if every group of columns is aligned for 16-byte accesses, else 0.
 fn is_vector(call: &Call<'_>) -> u32 {
     u32::from(gpu::aligned(&[call.x]))
 }
 
-/// Grid of tiles over the matrix.
+/// Returns the grid of tiles over the matrix.
 fn tiles(call: &Call<'_>) -> Result<[u32; 3]> {
     let word = |size: usize| gpu::word(call.operator, size.div_ceil(SIDE));
     Ok([word(call.columns)?, word(call.rows)?, 1])
 }
 
-/// Writes largest magnitudes to `words`: of the whole array, or of each row, then of each column.
+/// Writes largest magnitudes to `words`: one for the whole array, or one for each row, then one for each
+/// column.
 pub(super) fn measure(call: &Call<'_>, words: &Tensor) -> Result<()> {
     let [maximum, outer_maxima, _] = names(call.input);
     let x = call.x;
@@ -84,8 +85,8 @@ pub(super) fn measure(call: &Call<'_>, words: &Tensor) -> Result<()> {
     }
 }
 
-/// Casts into the layouts of `output`; factors are computed from `maxima` and written, or read if it is
-/// `None`.
+/// Casts into the layouts of `output`. Factors are computed from `maxima` and written; without `maxima` they
+/// are read.
 pub(super) fn cast(call: &Call<'_>, maxima: Option<&Tensor>, output: &Quantised) -> Result<()> {
     let x = call.x;
     let word = |size| gpu::word(call.operator, size);
@@ -108,7 +109,7 @@ pub(super) fn cast(call: &Call<'_>, maxima: Option<&Tensor>, output: &Quantised)
     Ok(launch.cost(cost, 2 * x.elements() as u64).launch(tiles(call)?, gpu::THREADS)?)
 }
 
-/// Adds the sums of the rows of blocks up.
+/// Adds the column sums of all blocks.
 pub(super) fn finish_sums(operator: &'static str, sums: &Tensor, bias: &GradientTarget) -> Result<()> {
     let runs = sums.shape().rows();
     let width = sums.shape().columns();
@@ -116,7 +117,8 @@ pub(super) fn finish_sums(operator: &'static str, sums: &Tensor, bias: &Gradient
     columns::finish(&FAMILY, sums, 0, &cut, cut.width, bias)
 }
 
-/// dy = dy · activation', with the largest magnitude in `cells`. `dy` has a multiple of [`GROUP`] elements.
+/// Computes dy = dy · activation' in place, with the largest magnitude in `cells`. `dy` has a multiple of
+/// [`GROUP`] elements.
 pub(super) fn backward_activation(
     dy: &Tensor,
     saved: &Tensor,
@@ -142,7 +144,7 @@ fn operand(scaled: &Scaled, recipe: Recipe) -> Operand<'_> {
     Operand::new(scaled.values.region(), scaled.values.dtype()).scaled(factors)
 }
 
-/// out (+)= a · bᵀ + bias.
+/// Computes out (+)= a · bᵀ + bias.
 pub(super) fn multiply(
     a: &Scaled,
     b: &Scaled,

@@ -1,10 +1,10 @@
-//! The values from which a layer's input is made.
+//! Functions that are applied to a layer's input while it is cast to FP8.
 
 use crate::ops::{Activation, check};
 use crate::{Result, Tensor};
 
-/// A function of a layer's input. It is computed in the pass that casts its result, which is
-/// stored in FP8 only; it is rounded to the tensor's type first, as if it were stored.
+/// The function of a stored tensor that is a layer's input. It is computed while its result is cast, so only
+/// the FP8 codes are stored. The result is first rounded to the tensor's type, as if it were stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Input {
     /// The tensor itself.
@@ -12,12 +12,12 @@ pub enum Input {
     Plain,
     /// An activation of each element.
     Activated(Activation),
-    /// `activation(g) · u` for rows that hold the columns of g, then those of u.
+    /// `activation(g) · u` for rows `[g | u]`.
     Gated(Activation),
 }
 
 impl Input {
-    /// Number of columns of the layer's input for a tensor `x`.
+    /// Returns the number of columns of the layer's input for a tensor `x`.
     ///
     /// # Errors
     /// An odd number of columns of a gate.
@@ -32,7 +32,7 @@ impl Input {
         }
     }
 
-    /// Columns of `x` for each column of the layer's input.
+    /// Returns how many columns of `x` make one column of the layer's input: 2 for a gate, else 1.
     pub(super) fn parts(self) -> usize {
         if matches!(self, Input::Gated(_)) { 2 } else { 1 }
     }

@@ -7,15 +7,16 @@ use super::quantised::MULTIPLE;
 use crate::ops::{Activation, activation, check, gate, gpu};
 use crate::{Result, Tensor};
 
-/// Words of the largest magnitude of a gradient like `like`.
+/// Allocates the words that receive the largest magnitude of a gradient like `like`; `None` on the CPU.
 fn cells(like: &Tensor, operator: &'static str) -> Result<Option<Tensor>> {
     gpu::cells(like.device(), Request::new(Category::ActivationGradient, operator))
 }
 
-/// As [`activation::backward`] in `dy`'s own memory, with the result's largest magnitude.
+/// Computes [`activation::backward`] in the memory of `dy`, and measures the result's largest magnitude on a
+/// GPU.
 ///
 /// # Errors
-/// As there, and a number of columns that is no multiple of [`MULTIPLE`].
+/// As [`activation::backward`], and a number of columns that is no multiple of [`MULTIPLE`].
 pub fn backward_activation(dy: Tensor, saved: &Tensor, activation: Activation) -> Result<Tensor> {
     const OPERATOR: &str = "fp8_linear.backward_activation";
     if !dy.is_unique() || activation == Activation::None {
@@ -33,7 +34,7 @@ pub fn backward_activation(dy: Tensor, saved: &Tensor, activation: Activation) -
     Ok(dy.with_maxima(Some(cells)))
 }
 
-/// As [`gate::backward`], with the largest magnitude of the gradients that replace `pair`.
+/// Computes [`gate::backward`], and measures the largest magnitude of the gradients that replace `pair`.
 pub fn backward_gate(pair: Tensor, hidden: &Tensor, activation: Activation) -> Result<Tensor> {
     let cells = cells(&pair, "fp8_linear.backward_gate")?;
     gate::backward_measured(&pair, hidden, activation.into(), cells.as_ref())?;

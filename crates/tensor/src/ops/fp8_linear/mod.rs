@@ -1,8 +1,8 @@
-//! Linear layers whose matmuls have operands in FP8: activations and weights in E4M3, gradients in
-//! E4M3 or E5M2.
+//! Linear layers whose matmuls have operands in FP8: activations and weights in E4M3, gradients in E4M3 or
+//! E5M2.
 //!
-//! A GPU multiplies FP8 operands only if the dimension that the sums run over is contiguous in both. So each
-//! operand is cast once into the layouts that its matmuls read ([`Quantised`]):
+//! A GPU multiplies FP8 operands only if the summed dimension is contiguous in both. So each operand is cast
+//! once into the layouts that its matmuls read ([`Quantised`]):
 //!
 //! | matmul | left operand | right operand |
 //! | --- | --- | --- |
@@ -10,9 +10,10 @@
 //! | dx = dy · W | dy as stored | W transposed |
 //! | dW = dyᵀ · x | dy transposed | x transposed |
 //!
-//! The factors are current: they follow from the largest magnitudes of the very elements that are cast. A
-//! maximum needs no order, so bits do not depend on how it is found. An element that is not finite makes all
-//! of a result not finite. The CPU emulates the formats exactly and adds in f32.
+//! Scaling is current: factors follow from the largest magnitudes of the elements that are cast, not of
+//! earlier steps. A maximum does not depend on the order of its search, so neither do the bits. An element
+//! that is not finite makes the whole result not finite. The CPU emulates the formats exactly and adds in
+//! f32.
 
 mod call;
 mod cpu;
@@ -33,8 +34,8 @@ pub(super) use quantise::{cast, measure};
 pub use quantise::{finish_sums, quantise, quantise_gradient, quantise_into, quantise_with};
 pub use quantised::{Cast, MULTIPLE, Quantised, Recipe, Scaled};
 
-/// Computes `x · weightᵀ + bias` of type `dtype` for `x` as stored `[rows, in]` and `weight` as stored
-/// `[out, in]`, as `[.., out]` with the leading dimensions of `shape`.
+/// Computes `x · weightᵀ + bias` in `dtype` as `[.., out]`, with the leading dimensions of `shape`. `x [rows,
+/// in]` and `weight [out, in]` are as stored.
 pub fn forward(
     x: &Scaled,
     weight: &Scaled,
@@ -53,15 +54,15 @@ pub fn forward(
     Ok(out)
 }
 
-/// [`forward`] for recomputation, which allocates the output and leaves it uncomputed because nothing reads
-/// it: `x` is any tensor of the layer's input shape.
+/// Allocates the output of [`forward`] without computing it, for recomputation, where nothing reads it. `x`
+/// is any tensor of the layer's input shape.
 pub fn forward_again(x: &Tensor, outputs: usize, dtype: DType) -> Result<Tensor> {
     let request = Request::new(Category::Activation, "fp8_linear.forward");
     Tensor::empty(x.device(), check::with_columns(x.shape(), outputs), dtype, request)
 }
 
-/// Computes `dy · weight` of type `dtype` for `dy` as stored `[rows, out]` and `weight` transposed
-/// `[in, out]`, as `[.., in]` with the leading dimensions of `shape`.
+/// Computes `dy · weight` in `dtype` as `[.., in]`, with the leading dimensions of `shape`. `dy [rows, out]`
+/// is as stored, `weight [in, out]` transposed.
 pub fn backward_input(dy: &Scaled, weight: &Scaled, shape: Shape, dtype: DType) -> Result<Tensor> {
     const OPERATOR: &str = "fp8_linear.backward_input";
     let out = allocate(OPERATOR, dy, weight, shape, dtype, Category::ActivationGradient)?;
@@ -69,16 +70,16 @@ pub fn backward_input(dy: &Scaled, weight: &Scaled, shape: Shape, dtype: DType) 
     Ok(out)
 }
 
-/// Computes target `[out, in]` (+)= dyᵀ · x for `dy` transposed `[out, rows]` and `x` transposed
-/// `[in, rows]`. Sums over all rows of a micro-batch are too long for the tensor cores' accumulators, so they
-/// are added in f32 now and then.
+/// Computes target `[out, in]` (+)= dyᵀ · x for `dy` transposed `[out, rows]` and `x` transposed `[in,
+/// rows]`. Tensor cores' accumulators are too narrow for sums over all rows of a micro-batch, so partial sums
+/// are added in f32 at intervals.
 pub fn backward_weight(dy: &Scaled, x: &Scaled, target: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "fp8_linear.backward_weight";
     check::shape(OPERATOR, "weight", &target.tensor, [dy.values.shape().rows(), x.values.shape().rows()])?;
     multiply(OPERATOR, dy, x, None, &target.tensor, target.accumulate, false)
 }
 
-/// Allocates the result of `a [rows, k]` and `b [columns, k]` with the leading dimensions of `shape`.
+/// Allocates the result of `a [rows, k]` · `b [columns, k]`ᵀ with the leading dimensions of `shape`.
 fn allocate(
     operator: &'static str,
     a: &Scaled,
@@ -94,7 +95,7 @@ fn allocate(
     Tensor::empty(a.values.device(), shape, dtype, Request::new(category, operator))
 }
 
-/// out `[m, n]` (+)= a `[m, k]` · b `[n, k]`ᵀ + bias `[n]`.
+/// Computes out `[m, n]` (+)= a `[m, k]` · b `[n, k]`ᵀ + bias `[n]`.
 fn multiply(
     operator: &'static str,
     a: &Scaled,

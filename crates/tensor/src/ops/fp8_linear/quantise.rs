@@ -10,7 +10,7 @@ use crate::ops::gpu::CELLS;
 use crate::ops::{GradientTarget, check};
 use crate::{Result, Tensor};
 
-/// Casts into `output`. Largest magnitudes that accompany x are not searched for again.
+/// Casts into `output`. Skips the search for the largest magnitude if the tensor carries it.
 fn run(call: &Call<'_>, output: &Quantised) -> Result<()> {
     let measured = call.x.maxima().filter(|_| call.recipe == Recipe::Tensorwise && !call.has_factors);
     let words = match (call.has_factors, measured, call.recipe) {
@@ -44,10 +44,10 @@ pub fn quantise(x: &Tensor, input: Input, cast: Cast) -> Result<Quantised> {
     Ok(output)
 }
 
-/// [`quantise`] into existing layouts.
+/// Computes [`quantise`] into existing layouts.
 ///
 /// # Errors
-/// As there, layouts of other shapes.
+/// As [`quantise`]; layouts of other shapes.
 pub fn quantise_into(x: &Tensor, recipe: Recipe, output: &Quantised) -> Result<()> {
     const OPERATOR: &str = "fp8_linear.quantise_into";
     let call = Call::new(OPERATOR, x, Input::Plain, recipe)?;
@@ -59,8 +59,8 @@ pub fn quantise_into(x: &Tensor, recipe: Recipe, output: &Quantised) -> Result<(
     run(&call, output)
 }
 
-/// Writes the largest magnitude of a matrix `x` to one of the words `cells`, zeros to the others or smaller
-/// magnitudes.
+/// Writes the largest magnitude of a matrix `x` to one of the words `cells`, and smaller magnitudes or zeros
+/// to the others.
 ///
 /// # Errors
 /// A number of columns that is no multiple of [`super::MULTIPLE`], another type.
@@ -73,7 +73,7 @@ pub(crate) fn measure(operator: &'static str, x: &Tensor, cells: &Tensor) -> Res
     }
 }
 
-/// Casts a matrix `x` into `output`, whose one factor is known.
+/// Casts a matrix `x` into `output`, which has one factor, already known.
 ///
 /// # Errors
 /// A number of columns that is no multiple of [`super::MULTIPLE`], another type.
@@ -82,8 +82,7 @@ pub(crate) fn cast(operator: &'static str, x: &Tensor, output: &Quantised) -> Re
     run(&Call { has_factors: true, ..call }, output)
 }
 
-/// [`quantise`] of the plain values into the transposed layout alone, with the factors `scales` of an earlier
-/// cast of equal values.
+/// Casts `x` into the transposed layout alone, with the factors `scales` of an earlier cast of equal values.
 pub fn quantise_with(x: &Tensor, format: DType, scales: &Tensor) -> Result<Scaled> {
     const OPERATOR: &str = "fp8_linear.quantise_with";
     let recipe = if scales.elements() == 1 { Recipe::Tensorwise } else { Recipe::Rowwise };
@@ -96,8 +95,8 @@ pub fn quantise_with(x: &Tensor, format: DType, scales: &Tensor) -> Result<Scale
     Ok(layout)
 }
 
-/// [`quantise`] of gradients `dy`; with `sums` also the column sums of every 128 rows, f32, which
-/// [`finish_sums`] adds up for a bias.
+/// Casts gradients `dy` as [`quantise`] does. With `sums`, also returns the column sums of every 128 rows,
+/// f32, which [`finish_sums`] adds for the gradient of a bias.
 pub fn quantise_gradient(dy: &Tensor, cast: Cast, sums: bool) -> Result<(Quantised, Option<Tensor>)> {
     const OPERATOR: &str = "fp8_linear.quantise_gradient";
     let call = Call::new(OPERATOR, dy, Input::Plain, cast.recipe)?;
@@ -114,7 +113,7 @@ pub fn quantise_gradient(dy: &Tensor, cast: Cast, sums: bool) -> Result<(Quantis
     Ok((output, sums))
 }
 
-/// Adds the sums of [`quantise_gradient`] up: bias `[columns]` (+)= Σ.
+/// Computes bias `[columns]` (+)= the sum of the column sums that [`quantise_gradient`] returned.
 pub fn finish_sums(sums: &Tensor, bias: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "fp8_linear.finish_sums";
     check::shape(OPERATOR, "bias", &bias.tensor, [sums.shape().columns()])?;

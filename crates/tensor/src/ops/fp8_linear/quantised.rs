@@ -4,23 +4,23 @@ use device::{Category, DType, Device, Request};
 
 use crate::{Result, Tensor};
 
-/// The numbers of inputs and outputs of a layer must be multiples of this, as the tensor cores require.
+/// Divisor of a layer's numbers of inputs and outputs, as the tensor cores require.
 pub const MULTIPLE: usize = 16;
 
 device::names! {
-    /// Sharing of factors.
+    /// Granularity of the scaling factors.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub enum Recipe {
-        /// One factor of a whole tensor.
+        /// One factor for the whole tensor.
         #[default]
         Tensorwise = "tensorwise",
-        /// A factor of every row of an operand, along which a matmul adds.
+        /// One factor for each row of an operand; matmuls sum along rows.
         Rowwise = "rowwise",
     }
 }
 
 impl Recipe {
-    /// Number of factors of a matrix with `rows` rows.
+    /// Returns the number of factors of a matrix with `rows` rows.
     pub(super) fn factors(self, rows: usize) -> usize {
         match self {
             Recipe::Tensorwise => 1,
@@ -29,71 +29,72 @@ impl Recipe {
     }
 }
 
-/// A matrix in FP8, row-major, and the factors that turn its codes back.
+/// An FP8 matrix, row-major, with the factors that decode it.
 #[derive(Clone, Debug)]
 pub struct Scaled {
-    /// `[rows, columns]` in E4M3 or E5M2.
+    /// The codes, `[rows, columns]` in E4M3 or E5M2.
     pub values: Tensor,
-    /// f32: `[1]`, or `[rows]` if each row has a factor.
+    /// The factors, f32: `[1]`, or `[rows]` with one per row.
     pub scales: Tensor,
 }
 
-/// A matrix in FP8, in one layout or both.
+/// An FP8 matrix in the layout as stored, the transposed one, or both.
 #[derive(Clone, Debug)]
 pub struct Quantised {
-    /// `[rows, columns]`.
+    /// The layout as stored, `[rows, columns]`.
     pub stored: Option<Scaled>,
-    /// `[columns, rows]`, with zeros up to a multiple of 16 rows.
+    /// The transposed layout, `[columns, rows]`, with rows padded by zeros to a multiple of 16.
     pub transposed: Option<Scaled>,
 }
 
-/// The choice of a format, of factors and of layouts.
+/// Options of a cast to FP8: format, factors, layouts and category.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cast {
-    /// E4M3 or E5M2.
+    /// FP8 format: E4M3 or E5M2.
     pub format: DType,
-    /// Sharing of factors.
+    /// Granularity of the scaling factors.
     pub recipe: Recipe,
-    /// Whether the layout of the matrix itself is made.
+    /// Whether to make the layout as stored.
     pub stored: bool,
-    /// Whether the transposed layout is made.
+    /// Whether to make the transposed layout.
     pub transposed: bool,
     /// Category of the result's memory.
     pub category: Category,
 }
 
 impl Cast {
-    /// A cast into no layout yet, of activations.
+    /// Returns the options of a cast of activations; add layouts by [`Cast::stored`] and
+    /// [`Cast::transposed`].
     pub fn new(format: DType, recipe: Recipe) -> Self {
         Cast { format, recipe, stored: false, transposed: false, category: Category::Activation }
     }
 
-    /// The same cast, also into the layout of the matrix.
+    /// Returns this cast with the layout as stored added.
     #[must_use]
     pub fn stored(self) -> Self {
         Cast { stored: true, ..self }
     }
 
-    /// The same cast, also into the transposed layout.
+    /// Returns this cast with the transposed layout added.
     #[must_use]
     pub fn transposed(self) -> Self {
         Cast { transposed: true, ..self }
     }
 
-    /// The same cast with memory of `category`.
+    /// Returns this cast with memory of `category`.
     #[must_use]
     pub fn of(self, category: Category) -> Self {
         Cast { category, ..self }
     }
 }
 
-/// Rows with which a transposed layout is stored.
+/// Returns the number of rows padded for the transposed layout.
 pub(super) fn padded(rows: usize) -> usize {
     rows.next_multiple_of(MULTIPLE)
 }
 
 impl Quantised {
-    /// Allocates the result of `cast` for a matrix `[rows, columns]`; with one factor, both layouts share it.
+    /// Allocates the result of `cast` for a matrix `[rows, columns]`. With one factor, both layouts share it.
     pub fn empty(
         device: &Device,
         operator: &'static str,
@@ -119,7 +120,7 @@ impl Quantised {
         Ok(Quantised { stored, transposed })
     }
 
-    /// The layouts that exist.
+    /// Returns the layouts that exist.
     pub fn layouts(&self) -> impl Iterator<Item = &Scaled> {
         self.stored.iter().chain(&self.transposed)
     }

@@ -4,10 +4,10 @@ use device::parallel;
 
 use crate::{Result, Tensor};
 
-/// Largest number of bytes in a copy to the host; a multiple of every element's size.
+/// Maximum bytes of one copy to the host; a multiple of every element's size.
 const PIECE: usize = 1 << 22;
 
-/// Elements whose terms one task adds.
+/// Elements that one task hashes.
 const CHUNK: usize = 1 << 16;
 
 /// Returns the hash of a tensor as [`super::of_part`] does.
@@ -29,14 +29,14 @@ pub(super) fn of_part(tensor: &Tensor, start: usize) -> Result<u64> {
     Ok(sum)
 }
 
-/// Returns the sum over the elements of `size` bytes, of which the first has index `first`.
+/// Returns the hash of elements of `size` bytes; the first has index `first`.
 pub fn sum_of(bytes: &[u8], size: usize, first: u64) -> u64 {
     let value = |element: &[u8]| element.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte));
     let terms = bytes.chunks_exact(size).zip(first..).map(|(element, index)| mixed(index, value(element)));
     terms.fold(0, u64::wrapping_add)
 }
 
-/// Returns a mixture of an index and a value, different for all values at one index: SplitMix64.
+/// Mixes an index and a value by SplitMix64. At one index, different values give different results.
 pub fn mixed(index: u64, value: u64) -> u64 {
     let x = value.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -8,11 +8,11 @@ use crate::{Result, Tensor, TensorError};
 
 pub(crate) static FAMILY: Family = family!("hash", constants: &[gpu::THREADS_CONSTANT]);
 
-/// Elements that a thread mixes, at least, before further blocks are launched.
+/// Minimum elements per thread before another block is launched.
 const EACH: usize = 8;
-/// Most blocks of a launch: each ends with one atomic addition.
+/// Maximum blocks of a launch. Each block ends with one atomic addition.
 const MOST_BLOCKS: usize = 2048;
-/// Integer operations of one element.
+/// Integer operations per element, for the cost of a launch.
 const OPERATIONS: u64 = 9;
 
 /// Adds the hash of a tensor to `sum`, as [`super::add_to`] does.

@@ -1,7 +1,7 @@
-//! Hashes of tensors, which compare runs bit for bit.
+//! Hashes of tensors, to compare runs bit for bit.
 //!
-//! A hash is a sum, modulo 2⁶⁴, of a mixture of each element's bits and its index. So a sum over parts of a
-//! tensor is the hash of the whole, and any single changed bit changes it.
+//! A hash is the sum over elements, modulo 2⁶⁴, of a mixture of the element's bits and index. So the hashes
+//! of parts of a tensor add up to the hash of the whole, and any single changed bit changes it.
 
 mod cpu;
 pub(crate) mod cuda;
@@ -13,10 +13,11 @@ use device::{Backend, DType};
 use super::check;
 use crate::{Result, Tensor};
 
-/// u32 words of a hash.
+/// Number of u32 words of a hash.
 pub const WORDS: usize = 2;
 
-/// Adds the hash of `tensor` to `sum`, u32 \[[`WORDS`]\], the lower word first. The device computes it.
+/// Adds the hash of `tensor` to `sum`, u32 \[[`WORDS`]\], lower word first. Runs on the device without
+/// waiting.
 ///
 /// # Errors
 /// Another type or shape of `sum`.
@@ -36,8 +37,8 @@ pub fn add_to(sum: &Tensor, tensor: &Tensor) -> Result<()> {
     }
 }
 
-/// Returns the hash of a tensor whose first element has index `first` in the whole tensor. Waits for the
-/// device.
+/// Returns the hash of a part of a tensor, whose first element has index `first` in the whole tensor. Waits
+/// for the device.
 pub fn of_part(tensor: &Tensor, first: usize) -> Result<u64> {
     cpu::of_part(tensor, first)
 }

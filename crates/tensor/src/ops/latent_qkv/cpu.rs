@@ -1,4 +1,4 @@
-//! Arrangement of heads on the host: one task for a block of rows.
+//! Arrangement of heads on the host, one task per block of rows.
 
 use device::parallel::for_pieces;
 
@@ -74,7 +74,7 @@ pub(super) fn backward(dy: &Tensor, heads: LatentHeads, gradients: &[Tensor; 3])
     Ok(())
 }
 
-/// Calls `f` with each row of `out` and its number.
+/// Calls `f` with the index and the elements of each row of `out`.
 fn each_row(out: &mut [f32], columns: usize, f: impl Fn(usize, &mut [f32]) + Sync) {
     let per_task = rows::per_task(columns);
     for_pieces(out, per_task * columns, |index, out| {
@@ -82,7 +82,7 @@ fn each_row(out: &mut [f32], columns: usize, f: impl Fn(usize, &mut [f32]) + Syn
     });
 }
 
-/// Copies the rotated columns of an operand to those of the result.
+/// Copies the rotated columns of an operand to their order in the result.
 fn gather(heads: LatentHeads, to: &mut [f32], from: &[f32]) {
     to.iter_mut().enumerate().for_each(|(column, to)| *to = from[heads.source(column)]);
 }

@@ -32,7 +32,7 @@ pub(super) fn backward(
     launch_rows(operator, launch, heads, [queries, keys_values, rotated, dy])
 }
 
-/// Launches a block for each row; the last of `arrays` has the packed rows.
+/// Launches one block per row. The last of `arrays` has the packed rows.
 fn launch_rows(
     operator: &'static str,
     launch: Launch<'_>,

@@ -1,66 +1,66 @@
-//! The heads of attention with latents.
+//! The heads of latent attention.
 
 use crate::ops::attention::Heads;
 use crate::ops::check;
 use crate::{Result, Tensor};
 
-/// Numbers and widths of heads whose keys share some columns.
+/// Numbers and widths of heads whose keys share their rotated columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LatentHeads {
     /// Query heads.
     pub query: usize,
     /// Key and value heads.
     pub key_value: usize,
-    /// Columns of a query or key that rotate, an even number; those of keys are shared by all heads.
+    /// Rotated columns of a query or key, an even number. All key heads share theirs.
     pub rotated: usize,
-    /// Columns of a query or key that do not rotate.
+    /// Columns of a query or key without rotation.
     pub plain: usize,
     /// Columns of a value, possibly none.
     pub value_width: usize,
-    /// Whether neighbouring columns rotate together in the operands; otherwise columns i and i + rotated/2.
+    /// Whether operands rotate neighbouring columns together; otherwise columns i and i + rotated/2.
     pub interleaved: bool,
 }
 
 impl LatentHeads {
-    /// Returns the heads of attention over `latents` columns, which keys and values share: one key head with
-    /// all of them beside the rotated columns, and no value of its own.
+    /// Returns the heads of attention over the `latents` themselves, which are keys and values at once: one
+    /// key head of all latents and the rotated columns, and no separate values.
     #[must_use]
     pub fn over_latents(self, latents: usize) -> Self {
         LatentHeads { key_value: 1, plain: latents, value_width: 0, ..self }
     }
 
-    /// Columns of a query or key.
+    /// Returns the columns of a query or key.
     #[must_use]
     pub fn width(&self) -> usize {
         self.rotated + self.plain
     }
 
-    /// Columns of all queries.
+    /// Returns the columns of all queries.
     #[must_use]
     pub fn query_columns(&self) -> usize {
         self.query * self.width()
     }
 
-    /// Columns of queries, of keys without shared columns and values, and of shared columns.
+    /// Returns the columns of the operands: queries, unshared keys with values, and shared rotated keys.
     #[must_use]
     pub fn columns(&self) -> [usize; 3] {
         [self.query_columns(), self.key_value * (self.plain + self.value_width), self.rotated]
     }
 
-    /// Columns of queries, keys and values in one array.
+    /// Returns the columns of queries, keys and values in one array.
     #[must_use]
     pub fn packed_columns(&self) -> usize {
         self.query_columns() + self.key_value * (self.width() + self.value_width)
     }
 
-    /// The heads that attention has of the packed array.
+    /// Returns the heads of the packed array, as attention takes them.
     #[must_use]
     pub fn packed(&self) -> Heads {
         let LatentHeads { query, key_value, value_width, .. } = *self;
         Heads { query, key_value, width: self.width(), value_width }
     }
 
-    /// Index of the operand's rotated column that is column `column` of the result.
+    /// Returns the index of the operand's rotated column that becomes column `column` of the result.
     #[inline(always)]
     pub(super) fn source(&self, column: usize) -> usize {
         let half = self.rotated / 2;

@@ -1,9 +1,9 @@
-//! Queries, keys and values of attention with latents (DeepSeek-AI, *DeepSeek-V2*, 2024) as one array, which
-//! attention takes: keys of all heads share their rotated columns.
+//! Queries, keys and values of latent attention (DeepSeek-AI, *DeepSeek-V2*, 2024), packed into one array for
+//! attention. The keys of all heads share their rotated columns.
 //!
-//! Heads come as Hugging Face's folders have them, `[plain | rotated]`, the rotated columns in neighbouring
-//! pairs if they are interleaved. In the result they are `[rotated | plain]`, half-split, as
-//! [`rotary`](super::rotary) takes them.
+//! Operands have the layout of Hugging Face's checkpoints: a head is `[plain | rotated]`, with rotated
+//! columns in neighbouring pairs if they are interleaved. In the result a head is `[rotated | plain]`,
+//! half-split, as [`rotary`](super::rotary) takes it.
 
 mod cpu;
 pub(crate) mod cuda;
@@ -16,9 +16,11 @@ use device::{Backend, Category, Request};
 use super::check;
 use crate::{Result, Tensor};
 
-/// Arranges `queries [batch, time, query · (plain + rotated)]`, `keys_values [batch, time, key_value · (plain
-/// + value_width)]`, each head's key before its value, and `rotated [batch, time, rotated]`, the columns that
-/// all keys share, as all queries, then all keys, then all values: `[batch, time, packed columns]`.
+/// Packs all queries, then all keys, then all values as `[batch, time, packed columns]`.
+///
+/// * `queries [batch, time, query · (plain + rotated)]`
+/// * `keys_values [batch, time, key_value · (plain + value_width)]`: each head's key before its value
+/// * `rotated [batch, time, rotated]`: the columns that all keys share
 pub fn forward([queries, keys_values, rotated]: [&Tensor; 3], heads: LatentHeads) -> Result<Tensor> {
     const OPERATOR: &str = "latent_qkv.forward";
     let operands = [("queries", queries), ("keys_values", keys_values), ("rotated", rotated)];
@@ -41,8 +43,8 @@ pub fn forward([queries, keys_values, rotated]: [&Tensor; 3], heads: LatentHeads
     Ok(packed)
 }
 
-/// Computes the gradients of the operands of [`forward`] from that of its result. The gradient of the shared
-/// columns is the sum over key heads, from the first on, in f32.
+/// Computes the gradients of the operands of [`forward`] from its result's gradient. The gradient of the
+/// shared columns is the sum over key heads in order, in f32.
 pub fn backward(dy: &Tensor, heads: LatentHeads) -> Result<[Tensor; 3]> {
     const OPERATOR: &str = "latent_qkv.backward";
     let dtype = check::computed(OPERATOR, &[("dy", dy)])?;

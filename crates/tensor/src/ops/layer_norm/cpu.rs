@@ -71,7 +71,7 @@ pub(super) fn backward_input(
     );
 }
 
-/// dx = rstd · (g − mean(g) − x̂ · mean(g · x̂)) with g = dy · weight and x̂ = (x − mean) · rstd.
+/// Computes dx = rstd · (g − mean(g) − x̂ · mean(g · x̂)) with g = dy · weight and x̂ = (x − mean) · rstd.
 #[inline(always)]
 fn row_gradient(dy: &[f32], x: &[f32], weight: &[f32], mean: f32, rstd: f32, dx: &mut [f32]) {
     let scale = 1.0 / weight.len() as f32;

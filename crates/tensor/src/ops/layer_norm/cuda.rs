@@ -31,8 +31,7 @@ pub(super) struct Saved<'a> {
     pub(super) rstd: &'a Tensor,
 }
 
-/// Normalises the rows of `x`; with `residual` (branch, sum), stores x + branch in `sum` and normalises its
-/// rows.
+/// Normalises the rows of `x`. With `residual` (branch, sum), stores x + branch in `sum` and normalises that.
 pub(super) fn forward(
     operator: &'static str,
     x: &Tensor,
@@ -54,7 +53,7 @@ pub(super) fn forward(
     .launch(operator)
 }
 
-/// Computes the input's gradient, plus `dsum`.
+/// Computes the input's gradient and adds `dsum`.
 pub(super) fn backward_input(
     operator: &'static str,
     dy: &Tensor,
@@ -69,8 +68,8 @@ pub(super) fn backward_input(
         .launch(operator)
 }
 
-/// weight (+)= Σ over rows of dy · (x − mean) · rstd and bias (+)= Σ over rows of dy, with partial sums in
-/// `workspace`.
+/// Computes weight (+)= Σ over rows of dy · (x − mean) · rstd and bias (+)= Σ over rows of dy, with partial
+/// sums in `workspace`.
 pub(super) fn backward_weight(
     operator: &'static str,
     dy: &Tensor,

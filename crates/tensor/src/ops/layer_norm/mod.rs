@@ -1,7 +1,7 @@
 //! Layer normalisation (Ba, Kiros, Hinton, *Layer Normalization*, 2016) over the innermost dimension, alone
 //! or fused with the residual addition before it.
 //!
-//! y = (x − mean) · rstd · weight + bias, where rstd, the reciprocal standard deviation, is 1/√(variance +
+//! y = (x − mean) · rstd · weight + bias, where the reciprocal standard deviation rstd is 1/√(variance +
 //! epsilon) with the biased variance.
 
 mod cpu;
@@ -18,8 +18,7 @@ use super::{GradientTarget, check};
 use crate::{Result, Tensor};
 pub use output::Output;
 
-/// Normalises the rows of `x [.., width]`; `weight` and `bias`, which may be absent, are `[width]`, all of
-/// one type.
+/// Normalises the rows of `x [.., width]`. `weight` and the optional `bias` are `[width]`; all have one type.
 ///
 /// # Errors
 /// Shapes or types that do not agree, rows without elements, out of memory.
@@ -34,9 +33,9 @@ pub fn forward(
     normalise(OPERATOR, x, None, weight, bias, settings.into())
 }
 
-/// Computes `sum = residual + branch` and its normalised rows; the sum is rounded to its type before it is
-/// normalised, as if a pipeline were cut between the two. Both inputs are `[.., width]`; all operands have
-/// one type.
+/// Computes `sum = residual + branch` and its normalised rows. The sum is rounded to its type before it is
+/// normalised, so results are the same if a pipeline is cut between the two. Both inputs are `[.., width]`;
+/// all operands have one type.
 pub fn forward_residual(
     residual: &Tensor,
     branch: &Tensor,
@@ -51,8 +50,7 @@ pub fn forward_residual(
     Ok((sum, result))
 }
 
-/// Normalises the rows of `x`; with `residual` (branch, sum), stores x + branch in `sum` and normalises its
-/// rows.
+/// Normalises the rows of `x`. With `residual` (branch, sum), stores x + branch in `sum` and normalises that.
 fn normalise(
     operator: &'static str,
     x: &Tensor,
@@ -87,9 +85,9 @@ fn normalise(
     Ok(result)
 }
 
-/// Computes the gradient of the input `x` from the output's gradient `dy`, plus `dsum` if present, the
-/// gradient of the residual sum from its other readers; with `measures` accompanied by its largest magnitude
-/// on a GPU. All are `[.., width]`; `mean` and `rstd` are `[rows]`.
+/// Computes the gradient of the input `x` from the output's gradient `dy`. Adds `dsum` if present: the
+/// gradient that other readers of the residual sum contribute. All are `[.., width]`; `mean` and `rstd` are
+/// `[rows]`. With `measures`, a GPU also measures the result's largest magnitude.
 pub fn backward_input(
     dy: &Tensor,
     dsum: Option<&Tensor>,
@@ -128,8 +126,8 @@ pub fn backward_input(
 }
 
 /// Computes the gradients of the parameters: weight `[width]` (+)= Σ over rows of dy · (x − mean) · rstd, and
-/// bias `[width]`, if any, (+)= Σ over rows of dy. The targets are both f32 or both of the type of `dy` and
-/// `x`; sums are in f32 and rounded once.
+/// if there is a bias, bias `[width]` (+)= Σ over rows of dy. The targets are both f32 or both of the type of
+/// `dy` and `x`. Sums are in f32 and rounded once.
 pub fn backward_weight(
     dy: &Tensor,
     x: &Tensor,

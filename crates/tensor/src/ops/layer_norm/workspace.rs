@@ -2,7 +2,7 @@
 
 use crate::ops::columns;
 
-/// Bytes of the gradients of weight and bias: partial sums of each.
+/// Returns the bytes of the partial sums for the gradients of weight and bias.
 pub(super) fn backward_weight(rows: usize, width: usize) -> usize {
     2 * columns::workspace::bytes(rows, width)
 }

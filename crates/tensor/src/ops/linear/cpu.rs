@@ -7,7 +7,7 @@ use crate::ops::activation::{Elementary, Relu};
 use crate::ops::{GradientTarget, columns};
 use crate::{Result, Tensor};
 
-/// out (+)= x · Wᵀ + b, limited to at least 0 if `clip`, in one pass over the output.
+/// Computes out (+)= x · Wᵀ + b in one pass over the output. With `clip`, applies ReLU.
 pub(super) fn affine(
     x: &Tensor,
     weight: &Tensor,
@@ -40,7 +40,7 @@ pub(super) fn affine(
     Ok(())
 }
 
-/// dx (+)= dy · weight.
+/// Computes dx (+)= dy · weight.
 pub(super) fn backward_input(dy: &Tensor, weight: &Tensor, dx: &Tensor, accumulate: bool) -> Result<()> {
     let rows = dy.shape().rows();
     let outputs = dy.shape().columns();
@@ -53,7 +53,7 @@ pub(super) fn backward_input(dy: &Tensor, weight: &Tensor, dx: &Tensor, accumula
     Ok(())
 }
 
-/// weight (+)= dyᵀ · x, bias (+)= Σ over rows of dy.
+/// Computes weight (+)= dyᵀ · x, and bias (+)= Σ over rows of dy.
 pub(super) fn backward_weight(
     dy: &Tensor,
     x: &Tensor,
@@ -71,7 +71,7 @@ pub(super) fn backward_weight(
     bias.map_or(Ok(()), |bias| backward_bias(dy, bias))
 }
 
-/// bias (+)= Σ over rows of dy.
+/// Computes bias (+)= Σ over rows of dy.
 pub(super) fn backward_bias(dy: &Tensor, bias: &GradientTarget) -> Result<()> {
     let rows = dy.shape().rows();
     let outputs = dy.shape().columns();

@@ -1,4 +1,4 @@
-//! Linear layers on a GPU: one matmul each, with bias and GELU in its epilogue if the type has one.
+//! Linear layers on a GPU: one matmul each, with bias and GELU in its epilogue where the type supports it.
 
 use device::{DType, Epilogue, Family, Function, Matmul, Operand};
 
@@ -14,7 +14,7 @@ fn operand(tensor: &Tensor) -> Operand<'_> {
     Operand::new(tensor.region(), tensor.dtype())
 }
 
-/// out = x · Wᵀ, and the epilogue.
+/// Computes out = x · Wᵀ with an epilogue.
 pub(super) fn forward(
     x: &Tensor,
     weight: &Tensor,
@@ -38,18 +38,18 @@ fn bias_or_none(bias: Option<&Tensor>) -> Epilogue<'_> {
     bias.map_or(Epilogue::None, |bias| Epilogue::Bias(bias.region()))
 }
 
-/// Returns whether matmuls of a type have cuBLASLt epilogues for GELU and a bias's gradient: half types.
+/// Returns whether cuBLASLt has epilogues for GELU and a bias's gradient in this type: half types.
 pub(crate) fn has_epilogues(dtype: DType) -> bool {
     dtype.is_float() && dtype != DType::F32
 }
 
-/// Returns whether the epilogue of a matmul with this output can apply GELU's tanh form or its derivative: a
-/// half type, and rows of whole 16-byte vectors, as cuBLASLt requires of the pre-activation.
+/// Returns whether a matmul with this output can apply GELU's tanh form or its derivative in its epilogue. It
+/// requires a half type, and rows of whole 16-byte vectors.
 pub(crate) fn has_gelu_epilogue(output: &Tensor) -> bool {
     has_epilogues(output.dtype()) && output.shape().columns().is_multiple_of(gpu::lanes(output.dtype()))
 }
 
-/// out = x · Wᵀ + b, limited to at least 0 if `clip`.
+/// Computes out = x · Wᵀ + b. With `clip`, applies ReLU.
 pub(crate) fn affine(
     x: &Tensor,
     weight: &Tensor,
@@ -64,7 +64,7 @@ pub(crate) fn affine(
     Ok(())
 }
 
-/// pre = x · Wᵀ + b, out = activation(pre).
+/// Computes pre = x · Wᵀ + b and out = activation(pre).
 pub(super) fn affine_activated(
     x: &Tensor,
     weight: &Tensor,
@@ -84,12 +84,12 @@ pub(super) fn affine_activated(
     }
 }
 
-/// out += x · Wᵀ + b.
+/// Computes out += x · Wᵀ + b.
 pub(super) fn add(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, out: &Tensor) -> Result<()> {
     forward(x, weight, out, true, bias_or_none(bias))
 }
 
-/// dx (+)= dy · weight, and the epilogue.
+/// Computes dx (+)= dy · weight with an epilogue.
 pub(super) fn backward_input(
     dy: &Tensor,
     weight: &Tensor,
@@ -109,7 +109,7 @@ pub(super) fn backward_input(
     Ok(dy.device().matmul(&Matmul { m, n, k, a, b, out, accumulate, epilogue, fast: false })?)
 }
 
-/// weight (+)= dyᵀ · x; `bias` = Σ over rows of dy in the same call.
+/// Computes weight (+)= dyᵀ · x and, in the same call, `bias` = Σ over rows of dy.
 pub(crate) fn backward_weight(
     dy: &Tensor,
     x: &Tensor,
@@ -127,7 +127,7 @@ pub(crate) fn backward_weight(
     Ok(dy.device().matmul(&call)?)
 }
 
-/// bias (+)= Σ over rows of dy, with partial sums in `workspace`.
+/// Computes bias (+)= Σ over rows of dy, with partial sums in `workspace`.
 pub(super) fn sum_bias(
     operator: &'static str,
     dy: &Tensor,

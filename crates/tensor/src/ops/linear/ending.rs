@@ -1,17 +1,17 @@
-//! Operations that end a layer whose output has no gradient, applied to a matmul's sums before they are
-//! rounded.
+//! ReLU and residual additions after a layer's bias, applied to a matmul's sums before they are rounded. For
+//! outputs without a gradient.
 
 use device::{Backend, Epilogue};
 
 use super::{allocate, count, cpu, cuda};
 use crate::{Result, Tensor};
 
-/// Operations after the bias.
+/// Operations that follow the bias.
 #[derive(Clone, Copy, Debug)]
 pub enum Ending<'a> {
-    /// Nothing.
+    /// No operation.
     None,
-    /// ReLU.
+    /// ReLU: max(x, 0).
     Relu,
     /// relu(sum + residual), where the residual has the shape and type of the output.
     ResidualRelu(&'a Tensor),
@@ -30,7 +30,7 @@ impl<'a> Ending<'a> {
     }
 }
 
-/// ending(x · Wᵀ + bias), for `x [.., in]`, `weight [out, in]`, `bias [out]`.
+/// Computes ending(x · Wᵀ + bias) for `x [.., in]`, `weight [out, in]`, `bias [out]`.
 pub(in crate::ops) fn ended(
     operator: &'static str,
     x: &Tensor,
@@ -54,7 +54,7 @@ pub(in crate::ops) fn ended(
     Ok(output)
 }
 
-/// out = ending(x · Wᵀ + bias) in one matmul on a GPU.
+/// Computes out = ending(x · Wᵀ + bias) in one matmul on a GPU.
 pub(in crate::ops) fn affine_ended(
     x: &Tensor,
     weight: &Tensor,

@@ -16,15 +16,15 @@ pub(super) use ending::{affine_ended, ended};
 /// Result of [`forward`].
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// `[.., out]`.
+    /// The output, `[.., out]`.
     pub output: Tensor,
-    /// x · Wᵀ + b of the same shape, if the activation's gradient needs it ([`Activation::needs_input`]).
+    /// The output before the activation, if the activation's gradient needs it ([`Activation::needs_input`]).
     pub pre_activation: Option<Tensor>,
 }
 
 /// Computes a linear layer and its activation for `x [.., in]`, `weight [out, in]`, `bias [out]`, all f32 or
-/// all bf16, giving `[.., out]`. ReLU is applied in the output's own memory; activations that need their
-/// input in backward allocate it, then the output.
+/// all bf16, giving `[.., out]`. ReLU is applied in place. If backward needs the activation's input, it is
+/// allocated before the output.
 pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, activation: Activation) -> Result<Output> {
     const OPERATOR: &str = "linear.forward";
     if activation.needs_input() {
@@ -35,13 +35,13 @@ pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, activation: A
     Ok(Output { output, pre_activation: None })
 }
 
-/// [`forward`] without activation for recomputation, which allocates the output and leaves it uncomputed
-/// because nothing reads it.
+/// Allocates the output of a layer without activation and does not compute it, for recomputation, where
+/// nothing reads it.
 pub fn forward_again(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Output> {
     Ok(Output { output: allocate("linear.forward", x, weight, bias)?, pre_activation: None })
 }
 
-/// x · Wᵀ + b, limited to at least 0 if `clip`.
+/// Returns x · Wᵀ + b. With `clip`, applies ReLU.
 pub(super) fn plain(
     operator: &'static str,
     x: &Tensor,
@@ -54,7 +54,7 @@ pub(super) fn plain(
     Ok(output)
 }
 
-/// output = x · Wᵀ + b, limited to at least 0 if `clip`.
+/// Computes output = x · Wᵀ + b. With `clip`, applies ReLU.
 fn affine(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, clip: bool, output: &Tensor) -> Result<()> {
     count(x, weight);
     match x.device().backend() {
@@ -64,7 +64,7 @@ fn affine(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, clip: bool, output
     }
 }
 
-/// x · Wᵀ + b, and `activation` of it.
+/// Returns x · Wᵀ + b and `activation` of it.
 pub(super) fn activated(
     operator: &'static str,
     x: &Tensor,
@@ -105,8 +105,8 @@ pub(super) fn allocate(
     Tensor::empty(x.device(), shape, dtype, Request::new(Category::Activation, operator))
 }
 
-/// out `[.., out]` += x `[.., in]` · weightᵀ + bias; sums are in f32 and rounded once. The output may be f32
-/// for operands of all types, then without a bias.
+/// Computes out `[.., out]` += x `[.., in]` · weightᵀ + bias. Sums are in f32 and rounded once. Without a
+/// bias, the output may be f32 for operands of any type.
 pub fn add(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, out: &Tensor) -> Result<()> {
     const OPERATOR: &str = "linear.add";
     let dtype = check::computed(OPERATOR, &[("x", x), ("weight", weight)])?;
@@ -127,8 +127,8 @@ pub fn add(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, out: &Tensor) -> 
     }
 }
 
-/// dx `[.., in]` += dy `[.., out]` · weight `[out, in]`; sums are in f32 and rounded once. dx may be f32 for
-/// operands of all types.
+/// Computes dx `[.., in]` += dy `[.., out]` · weight `[out, in]`. Sums are in f32 and rounded once. dx may be
+/// f32 for operands of any type.
 pub fn add_backward_input(dy: &Tensor, weight: &Tensor, dx: &Tensor) -> Result<()> {
     const OPERATOR: &str = "linear.add_backward_input";
     let dtype = check::computed(OPERATOR, &[("dy", dy), ("weight", weight)])?;
@@ -139,7 +139,7 @@ pub fn add_backward_input(dy: &Tensor, weight: &Tensor, dx: &Tensor) -> Result<(
     sum_backward_input(dy, weight, dx, true)
 }
 
-/// dx `[.., in]` = dy `[.., out]` · weight `[out, in]`.
+/// Computes dx `[.., in]` = dy `[.., out]` · weight `[out, in]`.
 pub fn backward_input(dy: &Tensor, weight: &Tensor) -> Result<Tensor> {
     let dx = allocate_gradient("linear.backward_input", dy, weight)?;
     matmul_backward_input(dy, weight, &dx, Epilogue::None)?;
@@ -155,7 +155,7 @@ pub(super) fn allocate_gradient(operator: &'static str, dy: &Tensor, weight: &Te
     Tensor::empty(dy.device(), shape, dtype, Request::new(Category::ActivationGradient, operator))
 }
 
-/// dx = dy · weight, with an epilogue on a GPU.
+/// Computes dx = dy · weight, with an epilogue on a GPU.
 pub(super) fn matmul_backward_input(
     dy: &Tensor,
     weight: &Tensor,
@@ -170,8 +170,8 @@ pub(super) fn matmul_backward_input(
     }
 }
 
-/// x · Wᵀ in f32 for operands of all types, not rounded, as a part of a sum: `x [.., in]`, `weight [out,
-/// in]`, giving `[.., out]`.
+/// Returns x · Wᵀ `[.., out]` in f32 for operands of any type, `x [.., in]` and `weight [out, in]`: an
+/// unrounded term of a sum over shards.
 pub fn partial(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "linear.partial";
     check::computed(OPERATOR, &[("x", x), ("weight", weight)])?;
@@ -184,7 +184,8 @@ pub fn partial(x: &Tensor, weight: &Tensor) -> Result<Tensor> {
     Ok(output)
 }
 
-/// dy `[.., out]` · weight `[out, in]` in f32 for operands of all types, as a part of a sum: `[.., in]`.
+/// Returns dy `[.., out]` · weight `[out, in]` in f32 for operands of any type, `[.., in]`: an unrounded term
+/// of a sum over shards.
 pub fn partial_backward_input(dy: &Tensor, weight: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "linear.partial_backward_input";
     check::computed(OPERATOR, &[("dy", dy), ("weight", weight)])?;
@@ -197,8 +198,8 @@ pub fn partial_backward_input(dy: &Tensor, weight: &Tensor) -> Result<Tensor> {
     Ok(sum)
 }
 
-/// Computes sum `[.., in]` (+)= dy `[.., out]` · weight `[out, in]`; the sum is f32 for all types of the
-/// others. Callers have checked the operands.
+/// Computes sum `[.., in]` (+)= dy `[.., out]` · weight `[out, in]`, with an f32 sum for operands of any
+/// type. The caller has checked the operands.
 pub(super) fn sum_backward_input(dy: &Tensor, weight: &Tensor, sum: &Tensor, accumulate: bool) -> Result<()> {
     count(dy, weight);
     match dy.device().backend() {
@@ -209,7 +210,7 @@ pub(super) fn sum_backward_input(dy: &Tensor, weight: &Tensor, sum: &Tensor, acc
 }
 
 /// Computes weight `[out, in]` (+)= dyᵀ · x and bias `[out]` (+)= Σ over rows of dy, for `dy [.., out]` and
-/// `x [.., in]`. The targets are both f32 or both of the type of `dy` and `x`; sums are in f32 and rounded
+/// `x [.., in]`. The targets are both f32 or both of the type of `dy` and `x`. Sums are in f32 and rounded
 /// once.
 pub fn backward_weight(
     dy: &Tensor,
@@ -266,7 +267,7 @@ pub fn backward_bias(dy: &Tensor, bias: &GradientTarget) -> Result<()> {
     }
 }
 
-/// Counts the FLOPs of a matmul of `rows` with a weight: two for each row and element.
+/// Counts the FLOPs of a matmul of `rows` with a weight: two per row and weight element.
 fn count(rows: &Tensor, weight: &Tensor) {
     rows.device().count_flops(Work::flops_of_products([rows.shape().rows(), weight.elements()]));
 }

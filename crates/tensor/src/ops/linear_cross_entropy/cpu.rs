@@ -1,4 +1,4 @@
-//! Pieces of scores on the host: one task for a block of rows.
+//! Scores of a slice of the vocabulary on the host, one task per block of rows.
 
 use device::parallel::{for_tasks, simd};
 
@@ -13,7 +13,7 @@ use crate::{Result, Tensor};
 /// Checks the targets that are not ignored.
 ///
 /// # Errors
-/// One outside the vocabulary.
+/// A target outside the vocabulary.
 pub(super) fn check_targets(operator: &'static str, targets: &Tensor, vocabulary: usize) -> Result<()> {
     let indices: Vec<u32> = targets.read::<u32>()?.iter().copied().filter(|t| *t != IGNORED).collect();
     check::indices(operator, &indices, vocabulary)
@@ -29,7 +29,8 @@ fn capped(x: f32, cap: f32) -> f32 {
     if cap > 0.0 { soft_cap(x, cap) } else { x }
 }
 
-/// Adds a piece to the rows' statistics; the last piece turns the targets' scores into losses.
+/// Adds the scores of one vocabulary slice to the rows' statistics. After the last slice, turns the targets'
+/// scores into losses.
 pub(super) fn join(scores: &Tensor, targets: &Tensor, statistics: &Statistics, piece: Piece) -> Result<()> {
     let Piece { first, classes, soft_cap: cap, .. } = piece;
     let scores = scores.values()?;
@@ -79,7 +80,8 @@ pub(super) fn join(scores: &Tensor, targets: &Tensor, statistics: &Statistics, p
     Ok(())
 }
 
-/// Merges statistics of runs of `classes` classes, `[lanes, 3, rows]`, to those of all.
+/// Merges statistics of runs of `classes` classes each, `[lanes, 3, rows]`, into those of the whole
+/// vocabulary.
 pub(super) fn merge(parts: &Tensor, targets: &Tensor, merged: &Tensor, classes: usize) -> Result<()> {
     let targets = targets.read::<u32>()?;
     let parts = parts.values()?;
@@ -100,14 +102,14 @@ pub(super) fn merge(parts: &Tensor, targets: &Tensor, merged: &Tensor, classes: 
     Ok(())
 }
 
-/// loss = the mean of the rows' losses; 0 if its divisor is.
+/// Computes loss = the mean of the rows' losses; 0 if the divisor is 0.
 pub(super) fn mean(statistics: &Statistics, mean: Mean<'_>, loss: &Tensor) -> Result<()> {
     let counted = statistics.counted.read::<u32>()?[0];
     let total: f64 = statistics.part(2)?.values()?.iter().map(|loss| f64::from(*loss)).sum();
     loss.set(&[mean.of_total(total, counted)])
 }
 
-/// Replaces a piece's scores by the gradient of factor · scale · mean loss with respect to them.
+/// Replaces the scores of one vocabulary slice by the gradient of factor · scale · mean loss.
 pub(super) fn gradient(
     scores: &Tensor,
     targets: &Tensor,

@@ -16,7 +16,8 @@ pub(crate) static FAMILY: Family = family!(
     constants: &[("MOST_THREADS", MOST_THREADS), ("IGNORED", IGNORED)],
 );
 
-/// Adds a piece to the rows' statistics; the last piece turns the targets' scores into losses.
+/// Adds the scores of one vocabulary slice to the rows' statistics. After the last slice, turns the targets'
+/// scores into losses.
 pub(super) fn join(
     operator: &'static str,
     scores: &Tensor,
@@ -36,7 +37,8 @@ pub(super) fn join(
     Ok(launch.launch([rows, 1, 1], threads(operator, piece.classes, scores.dtype())?)?)
 }
 
-/// Merges statistics of runs of `classes` classes, `[lanes, 3, rows]`, to those of all.
+/// Merges statistics of runs of `classes` classes each, `[lanes, 3, rows]`, into those of the whole
+/// vocabulary.
 pub(super) fn merge(
     operator: &'static str,
     parts: &Tensor,
@@ -59,7 +61,7 @@ pub(super) fn mean(operator: &'static str, statistics: &Statistics, scale: f32, 
     mean_loss(operator, &statistics.part(2)?, &statistics.counted, loss, scale)
 }
 
-/// Replaces a piece's scores by the gradient of factor · scale · mean loss with respect to them.
+/// Replaces the scores of one vocabulary slice by the gradient of factor · scale · mean loss.
 pub(super) fn gradient(
     operator: &'static str,
     scores: &Tensor,

@@ -1,5 +1,5 @@
-//! Cross-entropy of scores whose vocabulary is divided in equal runs of classes, which may be in different
-//! memories. Only statistics of rows travel between them.
+//! Vocabulary-parallel cross-entropy: the vocabulary is divided into equal runs of classes, which may be in
+//! the memories of different ranks. Only statistics of rows are exchanged.
 
 use device::{Backend, Category, DType, Request};
 
@@ -9,12 +9,12 @@ use crate::ops::cross_entropy::Mean;
 use crate::ops::{GradientTarget, check};
 use crate::{Result, Tensor};
 
-/// A run of classes.
+/// A contiguous run of classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassRun {
-    /// The first class.
+    /// Index of the first class in the whole vocabulary.
     pub first: usize,
-    /// Classes of all runs.
+    /// Number of classes of the whole vocabulary.
     pub vocabulary: usize,
 }
 
@@ -26,7 +26,7 @@ impl ClassRun {
         Piece { first, classes, vocabulary, is_fresh: true, is_last: false, soft_cap }
     }
 
-    /// The pieces of the run, each with its first class in the run.
+    /// Returns the slices of the run, each with its first class in the run.
     fn pieces(self, operands: &Operands, settings: &Settings) -> impl Iterator<Item = (usize, Piece)> {
         pieces(operands.weight.shape().rows(), settings).map(move |piece| {
             let ClassRun { first, vocabulary } = self;
@@ -35,8 +35,9 @@ impl ClassRun {
     }
 }
 
-/// Writes to `statistics`, f32 `[3, rows]`, the largest of each row of a run's `scores [rows, classes]`, f32
-/// or of a half type, Σ e^(score − largest), and the score of the row's target, 0 if another run has it.
+/// Computes statistics of a run's `scores [rows, classes]`, f32 or of a half type, into `statistics`, f32
+/// `[3, rows]`: the largest score of each row, Σ e^(score − largest), and the score of the row's target, 0 if
+/// another run has the target.
 ///
 /// # Errors
 /// Shapes or types that do not agree, a target outside the vocabulary (on a GPU it ends the process's use of
@@ -63,8 +64,8 @@ pub fn statistics(
     }
 }
 
-/// [`statistics`] of the scores of a run, which are computed from `operands`, one piece after another; the
-/// rows of the weight are the classes of the run.
+/// Computes [`statistics`] of a run without storing its scores: they are computed from `operands`, one slice
+/// of the vocabulary after another. The rows of the weight are the classes of the run.
 pub fn statistics_of(
     operands: &Operands,
     run: ClassRun,
@@ -80,8 +81,9 @@ pub fn statistics_of(
     super::join(OPERATOR, (&x, operands), &joined, run.pieces(operands, settings))
 }
 
-/// Computes the gradients of a run from `operands`: that of the input if `input`, an f32 part of a sum over
-/// runs, and that of the weight into `weight`, f32 or of its type. The loss has the gradient `factor`.
+/// Computes the gradients of a run from `operands`, where the loss has the gradient `factor`. Returns the
+/// input's gradient if `input`, an f32 term of a sum over runs. Adds the weight's gradient to `weight`, f32
+/// or of the weight's type.
 pub fn gradients_of(
     operands: &Operands,
     statistics: &Statistics,
@@ -101,7 +103,7 @@ pub fn gradients_of(
     gradients.of_pieces(OPERATOR, (&x, operands), run.pieces(operands, settings))
 }
 
-/// Merges the [`statistics`] of all runs, `parts [runs, 3, rows]` in the order of their classes, each of
+/// Merges the [`statistics`] of all runs, `parts [runs, 3, rows]` in the order of their classes. Each run has
 /// `classes` classes. Returns the scalar loss, f32, and the rows' statistics.
 ///
 /// # Errors
@@ -122,7 +124,8 @@ pub fn merge(parts: &Tensor, targets: &Tensor, classes: usize, mean: Mean<'_>) -
 
 const MERGE: &str = "cross_entropy.merge";
 
-/// Merges statistics of rows as [`merge`] does, f32 `[3, rows]` ([`Statistics::rows`]).
+/// Merges statistics of rows as [`merge`] does, without the mean loss. Returns f32 `[3, rows]`
+/// ([`Statistics::rows`]).
 pub fn merge_rows(parts: &Tensor, targets: &Tensor, classes: usize) -> Result<Tensor> {
     check::f32s(MERGE, &[("parts", parts)])?;
     check::dtype(MERGE, "targets", targets, DType::U32)?;

@@ -1,8 +1,8 @@
-//! The output head of a language model and its softmax cross-entropy, with scores computed in pieces.
+//! The output head of a language model fused with softmax cross-entropy.
 //!
-//! Scores, `x · weightᵀ`, of a large vocabulary are the largest tensor of a language model. Here they exist
-//! for one piece of the vocabulary at a time: forward adds each piece to the largest score of every row and
-//! the sum of exponentials, and backward computes each piece again and overwrites it with its gradient.
+//! The scores `x · weightᵀ` of a large vocabulary are the largest tensor of a language model. Here they exist
+//! for one slice of the vocabulary at a time. Forward folds each slice into the largest score and the sum of
+//! exponentials of every row. Backward recomputes each slice and overwrites it with its gradient.
 
 mod cpu;
 pub(crate) mod cuda;
@@ -26,21 +26,22 @@ use crate::{Result, Tensor};
 /// Operands of the loss.
 #[derive(Clone, Debug)]
 pub struct Operands {
-    /// `[.., in]`, f32 or bf16.
+    /// Input of the head, `[.., in]`, f32 or bf16.
     pub x: Tensor,
-    /// `[vocabulary, in]` of the same type.
+    /// Weight of the head, `[vocabulary, in]`, of the input's type.
     pub weight: Tensor,
-    /// Classes, u32, one for each row of `x`; a row of
-    /// [`IGNORED`](super::cross_entropy::IGNORED) has no loss and no gradient.
+    /// Target classes, u32, one per row of `x`. Rows with target [`IGNORED`](super::cross_entropy::IGNORED)
+    /// have no loss and no gradient.
     pub targets: Tensor,
 }
 
 /// Results of [`forward`].
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// The [`Mean`] over rows that are not ignored of −ln softmax\[target\], a scalar f32; 0 if all are.
+    /// The [`Mean`] of −ln softmax\[target\] over rows that are not ignored, a scalar f32; 0 if all rows are
+    /// ignored.
     pub loss: Tensor,
-    /// Statistics for the backward pass.
+    /// Statistics of the rows, for the backward pass.
     pub statistics: Statistics,
 }
 
@@ -49,7 +50,7 @@ fn rows_of(matrix: &Tensor, rows: Range<usize>) -> Result<Tensor> {
     matrix.view(rows.start * columns, [rows.len(), columns])
 }
 
-/// Computes the loss of the scores `x · weightᵀ`, a mean over rows that are not ignored, or with the divisor
+/// Computes the loss of the scores `x · weightᵀ`: a mean over rows that are not ignored, or with the divisor
 /// `count` ([`Mean::count`]).
 ///
 /// # Errors
@@ -80,9 +81,9 @@ pub fn forward(operands: &Operands, settings: &Settings, count: Option<&Tensor>)
     Ok(Output { loss, statistics })
 }
 
-/// Computes the gradients of [`forward`] if the loss has the gradient `factor`, a scalar f32: that of `x` if
-/// `input` is true, in its type after an f32 sum over the pieces, and that of the weight into `weight`, f32
-/// or of its type.
+/// Computes the gradients of [`forward`], where the loss has the gradient `factor`, a scalar f32. Returns the
+/// gradient of `x` if `input`, summed over slices in f32 and rounded to its type. Adds the weight's gradient
+/// to `weight`, f32 or of the weight's type.
 pub fn backward(
     operands: &Operands,
     statistics: &Statistics,
@@ -110,8 +111,8 @@ pub fn backward(
     Ok(Some(rounded))
 }
 
-/// Returns statistics of which `rows` are to be computed, with the divisor of `mean`, which counts the
-/// `targets` of `vocabulary` classes unless it has one.
+/// Allocates statistics of `rows` and computes the divisor of `mean`: its own count, or the number of
+/// `targets` of `vocabulary` classes that are not ignored.
 ///
 /// # Errors
 /// A target outside the vocabulary, on the CPU; a divisor that is not one u32; out of memory.
@@ -138,7 +139,8 @@ fn new_statistics(
     Ok(Statistics { rows, counted, weights: None })
 }
 
-/// Joins the scores of pieces, each with its first row of the weight, to the rows' statistics.
+/// Computes the scores of all slices and folds them into the rows' statistics. Each slice comes with its
+/// first row of the weight.
 fn join(
     operator: &'static str,
     (x, operands): (&Tensor, &Operands),
@@ -157,7 +159,7 @@ fn join(
     Ok(())
 }
 
-/// The operands of a backward pass besides those of the forward pass, and the gradients that it computes.
+/// Operands of a backward pass besides those of the forward pass, and its results.
 struct Gradients<'a> {
     statistics: &'a Statistics,
     settings: &'a Settings,
@@ -167,8 +169,8 @@ struct Gradients<'a> {
 }
 
 impl Gradients<'_> {
-    /// Computes the gradients of pieces, each with its first row of the weight; returns that of the input as
-    /// an f32 sum over the pieces.
+    /// Computes the gradients of all slices, each with its first row of the weight. Returns the input's
+    /// gradient as an f32 sum over slices.
     fn of_pieces(
         &self,
         operator: &'static str,
@@ -195,7 +197,7 @@ impl Gradients<'_> {
         sum.map(|sum| sum.reshape(operands.x.shape())).transpose()
     }
 
-    /// The gradient of the scores of a piece, whose rows of the weight are `matrix`.
+    /// Computes the gradient of the scores of one slice, whose rows of the weight are `matrix`.
     fn of_scores(
         &self,
         operator: &'static str,
@@ -221,7 +223,7 @@ impl Gradients<'_> {
     }
 }
 
-/// Returns `x` as a matrix, and its rows.
+/// Checks the operands. Returns `x` as a matrix, and its number of rows.
 fn check(operator: &'static str, operands: &Operands) -> Result<(Tensor, usize)> {
     let Operands { x, weight, targets } = operands;
     check::computed(operator, &[("x", x), ("weight", weight)])?;

@@ -1,16 +1,16 @@
-//! Settings of the loss, and the pieces of the vocabulary that follow from them.
+//! Settings of the loss, and the vocabulary slices that follow from them.
 
-/// Pieces begin at multiples of so many classes, so that rows of scores are aligned.
+/// Slices begin at multiples of this many classes, so that rows of scores are aligned.
 const PIECE_STEP: usize = 64;
 
 /// Settings of the loss.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// The loss is so many times the mean over rows.
+    /// Factor of the mean loss.
     pub scale: f32,
-    /// c, where a score is c·tanh(x/c) instead of x.
+    /// Cap c of the scores: x becomes c·tanh(x/c). `None`: no cap.
     pub soft_cap: Option<f32>,
-    /// Pieces that the vocabulary is cut into, at least 1; fewer where they would be less than 64 classes.
+    /// Number of slices of the vocabulary, at least 1; fewer if a slice would have less than 64 classes.
     pub pieces: usize,
 }
 
@@ -19,14 +19,14 @@ pub(super) struct Piece {
     pub(super) first: usize,
     pub(super) classes: usize,
     pub(super) vocabulary: usize,
-    /// Whether the piece begins the rows' statistics.
+    /// Whether this is the first slice, which initialises the rows' statistics.
     pub(super) is_fresh: bool,
     pub(super) is_last: bool,
-    /// 0 for none.
+    /// Cap of the scores; 0: no cap.
     pub(super) soft_cap: f32,
 }
 
-/// The pieces in the order of their classes.
+/// Returns the slices of the vocabulary, in the order of their classes.
 pub(super) fn pieces(vocabulary: usize, settings: &Settings) -> impl Iterator<Item = Piece> {
     let most = vocabulary.div_ceil(settings.pieces.max(1)).next_multiple_of(PIECE_STEP);
     let soft_cap = settings.soft_cap.unwrap_or(0.0);

@@ -1,5 +1,5 @@
-//! AdamW (Loshchilov and Hutter, *Decoupled Weight Decay Regularization*, 2019) with the formula of PyTorch's
-//! `torch.optim.AdamW`.
+//! AdamW (Loshchilov and Hutter, *Decoupled Weight Decay Regularization*, 2019), as PyTorch's
+//! `torch.optim.AdamW` computes it.
 
 use device::Float;
 
@@ -34,7 +34,7 @@ pub(super) fn coefficients(c: Constants, learning_rate: f32, count: u32, factor:
     ]
 }
 
-/// Updates weights and both moments. The states are the running means of gradients and of squared gradients.
+/// Updates weights and both moments: the running means of gradients and of squared gradients.
 #[inline(always)]
 pub(super) fn update<G: Float>(piece: Piece<'_, G>, c: &Coefficients) {
     let [factor, keep, take1, beta2, take2, root_correction, epsilon, step_size] = *c;

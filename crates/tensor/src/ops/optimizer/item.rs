@@ -1,43 +1,43 @@
-//! Parameters as operands of an update.
+//! Parameters and their states as operands of an update.
 
 use device::DType;
 
 use super::rounding::Stream;
 use crate::Tensor;
 
-/// One parameter, or a part of one, with its state; all tensors have the same number of elements.
+/// One parameter, or a shard of one, with its state. All tensors have the same number of elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Item<'a> {
-    /// The weight, f32, updated.
+    /// The weight, f32; updated in place.
     pub weight: &'a Tensor,
     /// The weight's gradient: f32 or a half type, one type for all items.
     pub gradient: &'a Tensor,
-    /// The tensors of [`UpdateRule::states`](super::UpdateRule::states), updated: all f32, all bf16, or all
-    /// u8, which are codes of 8 bits.
+    /// States in the order of [`UpdateRule::states`](super::UpdateRule::states), updated in place: all f32,
+    /// all bf16, or all u8 (8-bit codes).
     pub states: &'a [Tensor],
-    /// The largest magnitude of every block of each state in u8, f32, updated; none for other states.
+    /// Largest magnitude of every block of each 8-bit state, f32, updated in place; empty for other states.
     pub maxima: &'a [Tensor],
-    /// The copy of the weight in a half type for computing, updated too.
+    /// Copy of the weight in a half type for computing, updated in place; `None`: no copy.
     pub compute: Option<&'a Tensor>,
     /// Whether weight decay applies to this parameter.
     pub decay: bool,
-    /// Random numbers of the rounding of states in bf16.
+    /// Random numbers for the stochastic rounding of bf16 states.
     pub stream: Stream,
 }
 
-/// How the states of a launch are kept.
+/// Storage format of the states of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Storage {
-    /// In f32.
+    /// f32.
     Single,
-    /// In bf16, rounded stochastically.
+    /// bf16, rounded stochastically.
     Rounded,
-    /// In 8 bits with the maxima of blocks.
+    /// 8-bit codes with the largest magnitude of each block.
     Quantised,
 }
 
 impl Item<'_> {
-    /// How the item's states are kept.
+    /// Returns the storage format of the item's states.
     pub(super) fn storage(&self) -> Storage {
         match self.states.first().map(Tensor::dtype) {
             Some(DType::Bf16) => Storage::Rounded,

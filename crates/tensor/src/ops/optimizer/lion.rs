@@ -19,8 +19,8 @@ pub(super) fn coefficients(
     [factor, keep, learning_rate, beta1, rest(beta1), beta2, rest(beta2), 0.0]
 }
 
-/// Updates weights and the running mean of gradients, the rule's only state. A weight whose direction is 0
-/// only decays.
+/// Updates weights and the running mean of gradients, the rule's only state. If a weight's direction is 0,
+/// only its decay is applied.
 #[inline(always)]
 pub(super) fn update<G: Float>(piece: Piece<'_, G>, c: &Coefficients) {
     let [factor, keep, learning_rate, beta1, take1, beta2, take2, _] = *c;

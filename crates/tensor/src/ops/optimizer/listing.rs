@@ -10,7 +10,7 @@ use crate::ops::table::{Table, halves};
 use crate::ops::{gpu, norm};
 use crate::{Result, Tensor};
 
-/// Elements of one block of the kernels.
+/// Elements per thread block.
 const CHUNK: u32 = 4096;
 
 pub(in crate::ops) static FAMILY: Family = family!(
@@ -35,26 +35,26 @@ pub(in crate::ops) static FAMILY: Family = family!(
 );
 
 /// Words per parameter: addresses of weight, gradient, states and half-precision copy, the number of
-/// elements, flags, the stream of random numbers.
+/// elements, flags, and the stream of random numbers.
 const WORDS: usize = 2 * (3 + MOST_STATES + 1) + 2;
 /// Flag of a parameter to which weight decay applies.
 const DECAY: u32 = 1;
 const ALIGNED: u32 = 2;
 /// Flag of a parameter whose copy is in f16, not bf16.
 const COPY_IN_F16: u32 = 4;
-/// Bit offset of the number of the first chunk in the flags' word, above the flags.
+/// Bit position of the first chunk's number in the word of flags.
 const FIRST_CHUNK: u32 = 8;
 
-/// All parameters of a launch.
+/// The parameters of a launch, written to a table on the device.
 pub(super) struct Listing<'a> {
     pub(super) table: &'a Tensor,
     pub(super) count: u32,
     pub(super) blocks: u32,
-    /// Least number of bytes that an update moves.
+    /// Bytes that the update moves at least.
     pub(super) bytes: u64,
 }
 
-/// Writes `items` into the table unless it already holds them.
+/// Writes `items` into the table, unless it holds them already.
 pub(super) fn list<'a>(operator: &'static str, table: &'a Table, items: &[Item<'_>]) -> Result<Listing<'a>> {
     let mut words: Vec<u32> = items.iter().flat_map(words).collect();
     let mut blocks = 0;
@@ -72,7 +72,7 @@ pub(super) fn list<'a>(operator: &'static str, table: &'a Table, items: &[Item<'
     Ok(Listing { table: table.holding(words)?, count, blocks, bytes })
 }
 
-/// The words of one parameter: [`WORDS`], and the addresses of the maxima if its states are in 8 bits.
+/// Returns the words of one parameter: [`WORDS`], followed for 8-bit states by the addresses of the maxima.
 fn words(item: &Item<'_>) -> Vec<u32> {
     let mut tensors = [None; 3 + MOST_STATES];
     (tensors[0], tensors[1]) = (Some(item.weight), Some(item.gradient));

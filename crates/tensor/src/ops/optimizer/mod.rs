@@ -1,10 +1,10 @@
 //! Parameter updates from gradients, all parameters in one call, by one of several rules.
 //!
-//! [`begin`] counts an update and computes the coefficients that all elements share; [`update`] follows, once
-//! or for some of the parameters at a time. [`change_rule`] computes the coefficients of another rule for
-//! the remaining parameters. All read the learning rate, the factor of the gradients and the
-//! skip flag from a [`StepState`](super::StepState) on the device. A rule is a file here, a struct of
-//! `kernels/optimizer.cu`, and a variant of [`UpdateRule`].
+//! [`begin`] counts an update and computes the coefficients that all elements share. [`update`] follows, once
+//! or for some of the parameters at a time. [`change_rule`] computes the coefficients of another rule for the
+//! parameters that follow. All read the learning rate, the factor of the gradients and the skip flag from a
+//! [`StepState`](super::StepState) on the device. A rule is a file here, a struct of `kernels/optimizer.cu`,
+//! and a variant of [`UpdateRule`].
 
 mod adamw;
 mod item;

@@ -1,9 +1,9 @@
-//! States in 8 bits: every block of [`BLOCK`] elements has its largest magnitude in f32, and each element the
-//! number of the nearest fraction of it among 256 (Dettmers and others, *8-bit Optimizers via Block-wise
+//! 8-bit states: every block of [`BLOCK`] elements stores its largest magnitude in f32, and each element the
+//! code of the nearest of 256 fractions of it (Dettmers and others, *8-bit Optimizers via Block-wise
 //! Quantization*, 2022).
 //!
-//! Rounding is to the nearest, so the bits are functions of the values. A block never crosses the border of
-//! a shard, which is a multiple of [`norm::CHUNK`].
+//! Rounding is to nearest, so the bits are functions of the values. Blocks never cross the border of a shard,
+//! which is a multiple of [`norm::CHUNK`].
 
 use std::sync::LazyLock;
 
@@ -16,7 +16,7 @@ const _: () = assert!(norm::CHUNK.is_multiple_of(BLOCK));
 
 pub(super) const CODES: usize = 256;
 
-/// The fractions that codes stand for, in increasing order.
+/// The 256 fractions that codes stand for, in increasing order.
 pub(super) struct Code {
     pub(super) fractions: [f32; CODES],
     borders: [f32; CODES - 1],
@@ -26,12 +26,12 @@ pub(super) struct Code {
 static SIGNED: LazyLock<Code> = LazyLock::new(|| Code::new(true));
 static UNSIGNED: LazyLock<Code> = LazyLock::new(|| Code::new(false));
 
-/// The code of states that have a sign, or of states that are never negative.
+/// Returns the code of signed states, or of states that are never negative.
 pub(super) fn code(is_signed: bool) -> &'static Code {
     if is_signed { &SIGNED } else { &UNSIGNED }
 }
 
-/// Number of blocks of a parameter, or of a shard.
+/// Returns the number of blocks of a parameter or shard.
 #[must_use]
 pub fn blocks(elements: usize) -> usize {
     elements.div_ceil(BLOCK)

@@ -40,7 +40,8 @@ struct Backward<'a> {
     gradients: &'a Qkv<Tensor>,
 }
 
-/// Computes the gradients of `qkv`: first the statistics of each row, then one kernel per owner.
+/// Computes the gradients of `qkv`: first the statistics of each row, then the gradients, one kernel per
+/// [`Owner`].
 pub(crate) fn backward(
     operator: &'static str,
     geometry: Geometry,
@@ -65,7 +66,7 @@ pub(crate) fn backward(
 }
 
 impl<'a> Backward<'a> {
-    /// Adds outputs, `dy`, queries, keys and values to a launch, with its cost: it reads all operands once.
+    /// Adds outputs, `dy`, queries, keys and values to a launch. Its cost counts each operand as read once.
     fn kernel(&self, owner: Owner, launch: Launch<'a>) -> Launch<'a> {
         let Backward { call, operands, gradients } = self;
         let [dq, dk, dv] = call.regions(gradients);
@@ -90,7 +91,7 @@ impl<'a> Backward<'a> {
         }
     }
 
-    /// Positions of a sequence of which a kernel computes gradients.
+    /// Returns the number of positions of a sequence whose gradients the kernel computes.
     fn rows_of(&self, owner: Owner) -> u32 {
         match owner {
             Owner::Query => self.call.time,
@@ -98,7 +99,7 @@ impl<'a> Backward<'a> {
         }
     }
 
-    /// Grid with a block for every `rows` rows that a kernel writes.
+    /// Returns the grid with one block for every `rows` rows that the kernel writes.
     fn grid(&self, owner: Owner, rows: u32) -> [u32; 3] {
         match owner {
             Owner::Query => self.call.grid(rows, self.grid_heads(owner)),
@@ -106,13 +107,13 @@ impl<'a> Backward<'a> {
         }
     }
 
-    /// Rows of all query heads.
+    /// Returns the number of rows: batch · time · query heads.
     fn rows(&self) -> usize {
         let Geometry { batch, time, heads, .. } = self.call.geometry;
         batch * time * heads.query
     }
 
-    /// Computes log-sum-exps in powers of two, and deltas.
+    /// Computes the log-sum-exps in base 2, and delta (the sum of dy · output), of every row.
     fn statistics(&self, half: Half) -> Result<()> {
         let Backward { call, operands, .. } = self;
         let launch = call.kernel(half.family, half.variant, "statistics");
@@ -132,7 +133,7 @@ impl<'a> Backward<'a> {
         Ok(())
     }
 
-    /// Adds the words of the largest magnitudes of the gradients that a kernel computes.
+    /// Adds the words that receive the largest magnitudes of the gradients that this kernel computes.
     fn measured<'b>(&self, launch: Launch<'b>, owner: Owner) -> Launch<'b> {
         let of = |part: usize| {
             let array = self.call.geometry.parts[part].array;
@@ -173,7 +174,7 @@ impl<'a> Backward<'a> {
         Ok(())
     }
 
-    /// Computes delta, the sum of dy · output over every row.
+    /// Computes delta, the sum of dy · output, of every row.
     fn delta(&self, variant: usize) -> Result<()> {
         let Backward { call, operands, .. } = self;
         call.kernel(&FAMILY_F32, variant, "delta")

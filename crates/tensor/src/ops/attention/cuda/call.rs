@@ -1,4 +1,4 @@
-//! The kernels of a call, and the arguments that its launches share.
+//! Choice of a call's kernels, and the arguments that its launches share.
 
 use device::cuda::Launch;
 use device::{DType, Device, Family, Function, Region};
@@ -13,13 +13,14 @@ use crate::ops::attention::masks::Masks;
 use crate::ops::gpu;
 use crate::{Result, Tensor, TensorError};
 
-/// Kernels of a call, chosen by type, head width and device. Variants are indices into those of the families.
+/// Kernels of a call, chosen by type, head width and device. Variants are indices into the variants of a
+/// family.
 #[derive(Clone, Copy)]
 pub(super) enum Form {
     /// Kernels in half precision for any GPU.
     Half(Half),
-    /// Kernels in half precision with Hopper's warp-group matmuls, forward by index into [`HOPPER_FORWARD`];
-    /// `any` are those for any GPU.
+    /// Kernels in half precision with Hopper's warp-group matmuls. `forward` is an index into
+    /// [`HOPPER_FORWARD`], and `any` are the kernels for any GPU.
     Hopper { forward: usize, backward: HopperKernels, any: Half },
     /// Kernels in f32, with the sizes at index `sizes` of [`F32`].
     F32 { sizes: usize, variant: usize },
@@ -55,7 +56,7 @@ impl Form {
     }
 }
 
-/// Refuses a type and heads without a kernel.
+/// Refuses a type and heads for which no kernel is compiled.
 pub(crate) fn check(operator: &'static str, dtype: DType, heads: Heads) -> Result<()> {
     form(operator, dtype, heads, Needs::default()).map(drop)
 }
@@ -87,9 +88,9 @@ pub(super) struct Call<'a> {
     /// Elements from one row of values to the next.
     value_stride: u32,
     pub(super) aligned: bool,
-    /// Keys of a window; 0 if there is none.
+    /// Number of keys in a window; 0: no window.
     window: u32,
-    /// Pairs that Hopper's kernels compute.
+    /// Pairs of queries and keys that Hopper's kernels compute.
     pub(super) pairs: Pairs,
     masks: Masks<'a>,
 }
@@ -153,7 +154,7 @@ impl<'a> Call<'a> {
         self.device.kernel(Function::new(family, name).of(self.dtype).variant(variant))
     }
 
-    /// Queries, keys and values, or their gradients, each from its first element on.
+    /// Returns the memory of queries, keys and values (or of their gradients), each from its first element.
     pub(super) fn regions<'b>(&self, arrays: &'b Qkv<Tensor>) -> [Region<'b>; 3] {
         self.geometry.parts.map(|part| {
             let whole = arrays.arrays()[part.array].region();
@@ -188,7 +189,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Adds what states the pairs to a launch of a Hopper kernel.
+    /// Adds the arguments that describe the pairs to a launch of a Hopper kernel.
     pub(super) fn pairs<'b>(&self, launch: Launch<'b>) -> Launch<'b> {
         match self.pairs {
             Pairs::Causal => launch,
@@ -202,7 +203,7 @@ impl<'a> Call<'a> {
         launch.read(self.masks.sinks)
     }
 
-    /// Adds the width and stride of values to a launch of a kernel for values of another width than keys.
+    /// Adds the width and stride of values to a launch, if values and keys differ in width.
     pub(super) fn values<'b>(&self, launch: Launch<'b>) -> Launch<'b> {
         match self.geometry.heads.are_equally_wide() {
             true => launch,
@@ -220,8 +221,8 @@ impl<'a> Call<'a> {
         [(self.first + self.time).div_ceil(rows), heads, self.batch]
     }
 
-    /// Grid with one block per multiprocessor, or one per pair of row blocks of `heads` heads if those are
-    /// fewer. A block owns `tiles` tiles of the rows of a sequence.
+    /// Returns the grid of a Hopper kernel: a block per multiprocessor, or per pair of row blocks of `heads`
+    /// heads if there are fewer. A block computes `tiles` tiles of the rows of a sequence.
     pub(super) fn hopper_grid(&self, rows: u32, tiles: u32, heads: u32) -> [u32; 3] {
         let pairs = rows.div_ceil(tiles * CONSUMER_ROWS).div_ceil(2) as usize;
         let items = pairs * self.geometry.batch * heads as usize;
@@ -230,7 +231,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Threads of a block of a Hopper kernel: one warp group loads tiles, and each consumer is one more.
+/// Returns the threads of a block of a Hopper kernel: one warp group that loads tiles, and one per consumer.
 pub(super) fn hopper_threads(consumers: u32) -> u32 {
     128 * (1 + consumers)
 }

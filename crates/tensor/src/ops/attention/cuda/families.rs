@@ -6,8 +6,8 @@ use crate::ops::attention::widths::HeadWidths;
 use crate::ops::gpu;
 use crate::ops::kernels::family;
 
-/// Head widths that have half-precision kernels of their own for any GPU, by variant; those of f16 follow
-/// those of bf16.
+/// Head widths with a half-precision kernel of exactly that width, for any GPU, by variant. The variants of
+/// f16 follow those of bf16.
 pub(super) const WIDTHS: [u32; 4] = [32, 64, 96, 128];
 
 /// Variant of the half-precision kernels for heads of up to `width` columns, a multiple of [`WIDTH_STEP`].
@@ -15,14 +15,14 @@ pub(super) const WIDTHS: [u32; 4] = [32, 64, 96, 128];
 pub(super) struct Padded {
     /// Columns of tiles.
     pub(super) width: u32,
-    /// Whether it is for capped scores, sinks and pieces of sequences.
+    /// Whether the variant supports capped scores, sinks and pieces of sequences.
     pub(super) general: bool,
 }
 
-/// Head widths with half-precision kernels are multiples of this.
+/// Half-precision kernels take head widths that are multiples of this.
 pub(super) const WIDTH_STEP: usize = 8;
-/// Variants of [`FAMILY`] that pad heads, narrowest first; those of f16 follow those of bf16, and all follow
-/// the variants by [`WIDTHS`].
+/// Variants of [`FAMILY`] that pad heads, narrowest first. They follow the variants of [`WIDTHS`], f16 after
+/// bf16.
 pub(super) const PADDED: [Padded; 5] = [
     Padded { width: 48, general: false },
     Padded { width: 80, general: false },
@@ -30,17 +30,17 @@ pub(super) const PADDED: [Padded; 5] = [
     Padded { width: 64, general: true },
     Padded { width: 128, general: true },
 ];
-/// Variants of [`FAMILY_WIDE`], as [`PADDED`].
+/// Variants of [`FAMILY_WIDE`], ordered as [`PADDED`].
 pub(super) const WIDE: [Padded; 3] = [
     Padded { width: 192, general: false },
     Padded { width: 256, general: false },
     Padded { width: 256, general: true },
 ];
-/// Columns of tiles of the variant of [`FAMILY`] for values of another width than keys, which follows the
-/// others, that of f16 after that of bf16; and so in [`FAMILY_WIDE`].
+/// Columns of a tile in the variant of [`FAMILY`] for values and keys of different widths. It is the last
+/// variant, f16 after bf16; likewise in [`FAMILY_WIDE`].
 pub(super) const VALUES_WIDTH: u32 = 128;
 const WIDE_VALUES_WIDTH: u32 = WIDE[WIDE.len() - 1].width;
-/// Macro of the variants for values of another width, which are general.
+/// Macro of the variants for values and keys of different widths, which are all general.
 const VALUES: Macro = ("VALUES", 1);
 /// Macro of the variants that pad heads.
 const PADDED_HEADS: (&str, u32) = ("PADDED", 1);
@@ -50,7 +50,7 @@ impl Padded {
         [("HEAD_DIM", self.width), PADDED_HEADS]
     }
 }
-/// Threads of a block of the kernels that sum rows, and of the f32 kernels.
+/// Threads of a block of the f32 kernels and of kernels that sum rows.
 pub(super) const THREADS: u32 = 256;
 /// Warps of a block of the half-precision forward kernel, each with 16 positions.
 pub(super) const FORWARD_WARPS: u32 = 8;
@@ -61,7 +61,7 @@ pub(super) const BACKWARD_WARPS: u32 = 4;
 /// Positions of a tile of the half-precision backward kernels.
 pub(super) const BACKWARD_COLUMNS: u32 = 64;
 
-/// Attention in half precision for any GPU with tensor cores; before sm_80, the variants of bf16 are empty.
+/// Attention in half precision for any GPU with tensor cores. Before sm_80 the variants of bf16 are empty.
 pub(crate) static FAMILY: Family = family!(
     "attention",
     headers: [
@@ -127,11 +127,11 @@ pub(super) struct WideTiles {
 /// Tiles for GPUs whose blocks have 227 KiB of shared memory: compute capabilities 9.0 to 11.0.
 pub(super) const LARGE: WideTiles =
     WideTiles { forward_warps: 8, forward_keys: 64, backward_warps: 8, backward_rows: 64, stages: 2 };
-/// Tiles for the other GPUs from 8.0 on, whose blocks have at least 99 KiB.
+/// Tiles for other GPUs of capability 8.0 or newer, whose blocks have at least 99 KiB of shared memory.
 pub(super) const SMALL: WideTiles =
     WideTiles { forward_warps: 4, forward_keys: 32, backward_warps: 4, backward_rows: 32, stages: 1 };
 
-/// Attention in half precision for heads wider than 128, on any GPU from sm_80 on; empty before.
+/// Attention in half precision for heads wider than 128, for sm_80 and newer; empty before.
 pub(crate) static FAMILY_WIDE: Family = family!(
     "attention_wide",
     headers: [
@@ -170,7 +170,8 @@ pub(crate) static FAMILY_WIDE: Family = family!(
 
 /// Macro of the variants in f16.
 const IN_F16: (&str, u32) = ("HALF_IS_F16", 1);
-/// Macro of the variants for capped scores, sinks and pieces of sequences, which follow the others.
+/// Macro of the variants for capped scores, sinks and pieces of sequences. They follow the variants without
+/// it.
 const GENERAL: (&str, u32) = ("GENERAL", 1);
 
 pub(super) type Macro = (&'static str, u32);
@@ -180,7 +181,7 @@ const fn general(macros: &[Macro; 2]) -> [Macro; 3] {
     [first, second, GENERAL]
 }
 
-/// Macros of the variant for values of another width, with tiles of `width` columns.
+/// Returns the macros of the variant for values and keys of different widths, with tiles of `width` columns.
 const fn values(width: u32) -> [Macro; 4] {
     [("HEAD_DIM", width), PADDED_HEADS, GENERAL, VALUES]
 }

@@ -11,7 +11,8 @@ use crate::ops::attention::masks::Masks;
 use crate::ops::gpu;
 use crate::{Result, Tensor};
 
-/// Computes output and log-sum-exp, and in half precision measures what accompanies the output.
+/// Computes output and log-sum-exp. In half precision it also measures the output's largest magnitude, if the
+/// output carries one.
 pub(crate) fn forward(
     operator: &'static str,
     geometry: Geometry,

@@ -22,14 +22,14 @@ pub(super) struct Half {
     wide: Option<WideTiles>,
 }
 
-/// Rows that a block of threads owns, its threads and bytes of shared memory.
+/// Rows and threads of a thread block, and its bytes of shared memory.
 pub(super) struct Block {
     pub(super) rows: u32,
     pub(super) threads: u32,
     pub(super) shared: u32,
 }
 
-/// Variants in f16, which follow as many in bf16.
+/// Returns the offset of the f16 variants, which follow `count` bf16 variants: `count` for f16, else 0.
 fn in_f16(dtype: DType, count: usize) -> usize {
     if dtype == DType::F16 { count } else { 0 }
 }
@@ -68,7 +68,7 @@ impl Half {
         Some(Half { family: &FAMILY_WIDE, variant, padded: true, columns, wide })
     }
 
-    /// Returns the kernels for values of another width than keys.
+    /// Returns the kernels for values and keys of different widths, or `None` if none is compiled.
     fn of_values(dtype: DType, heads: Heads, large: bool) -> Option<Self> {
         let widths = [heads.width, heads.value_width];
         let widest = heads.width.max(heads.value_width);

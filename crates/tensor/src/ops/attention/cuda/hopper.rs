@@ -6,33 +6,32 @@ use super::families::{Macro, appended, in_f16};
 use crate::ops::gpu;
 use crate::ops::kernels::family;
 
-/// Variants in bf16 that precede those in f16, which further variants follow.
+/// Number of causal bf16 variants before the first f16 variant. Sizes beyond it were added after both.
 const FIRST: usize = 2;
-/// Macro of the variants for windows, which follow the others: those in bf16 before those in f16.
+/// Macro of the variants for windows. They follow the causal variants: bf16, then f16.
 const WINDOWED: Macro = ("WINDOWED", 1);
-/// Macro of the variants for pieces of sequences, which follow those, in the same order.
+/// Macro of the variants for pieces of sequences. They follow the windowed variants: bf16, then f16.
 const PIECE: Macro = ("PIECE", 1);
-/// Macro of the variants that drop weights, which come last, in the same order.
+/// Macro of the variants with dropout, the last ones: bf16, then f16.
 const DROPPED: Macro = ("DROPPED", 1);
-/// Number of sizes, the first ones, of which weights are dropped.
+/// Number of sizes, from the first on, that have a variant with dropout.
 const DROPPED_WIDTHS: usize = 3;
 
-/// The pairs of queries and keys that variants of the Hopper kernels compute.
+/// The (query, key) pairs that a variant of the Hopper kernels computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Pairs {
-    /// All queries and the keys up to each.
+    /// Every query with the keys up to its own position.
     #[default]
     Causal,
-    /// All queries and the keys of their windows.
+    /// Every query with the keys in its window.
     Windowed,
-    /// The queries of a piece of a sequence and the keys up to each.
+    /// The queries of a piece of a sequence, each with the keys up to its own position.
     OfPiece,
-    /// All queries and the keys up to each, with dropout of the weights.
+    /// As `Causal`, with dropout of the weights.
     Dropped,
 }
 
-/// Returns the variant in `dtype` of the sizes at `index` of `count`: for causal pairs, two in bf16 come
-/// before those in f16.
+/// Returns the index of the variant for `dtype`, the sizes at `index` of `count`, and `pairs`.
 pub(super) fn variant(index: usize, dtype: DType, count: usize, pairs: Pairs) -> usize {
     let (first, group) = match pairs {
         Pairs::Causal if index < FIRST => (0, FIRST),
@@ -68,7 +67,7 @@ pub(super) const COLUMNS: u32 = 64;
 pub(super) struct HopperForward {
     pub(super) width: u32,
     pub(super) consumers: u32,
-    /// Tiles of keys or values in the ring.
+    /// Number of tiles of keys or values in the shared-memory ring.
     pub(super) slots: u32,
     pub(super) keys: u32,
     pub(super) query_tiles: u32,
@@ -82,7 +81,7 @@ pub(super) const HOPPER_FORWARD: [HopperForward; 4] = [
     HopperForward { width: 256, consumers: 2, slots: 5, keys: 64, query_tiles: 1 },
 ];
 
-/// Bytes of one row of a tile of the Hopper kernels, which consist of panels of 64 columns.
+/// Returns the bytes of one row of a tile. Tiles consist of panels of 64 columns.
 pub(super) fn hopper_row_bytes(width: u32) -> u32 {
     2 * width.next_multiple_of(64)
 }
@@ -143,9 +142,9 @@ pub(crate) static FAMILY_HOPPER_FORWARD: Family = family!(
 pub(super) struct HopperBackward {
     pub(super) width: u32,
     pub(super) consumers: u32,
-    /// Copies of a block's own rows.
+    /// Number of copies of a block's own rows in shared memory.
     pub(super) own_tiles: u32,
-    /// Tiles in the ring.
+    /// Number of tiles in the shared-memory ring.
     pub(super) stages: u32,
 }
 
@@ -167,11 +166,11 @@ impl HopperBackward {
     }
 }
 
-/// The Hopper backward kernels for wide heads, whose consumers share their rows.
+/// Sizes of the Hopper backward kernels for wide heads, where both consumers of a block share its rows.
 pub(super) const HOPPER_WIDE: HopperBackward =
     HopperBackward { width: 256, consumers: 2, own_tiles: 1, stages: 2 };
 
-/// Bytes that consumers of [`HOPPER_WIDE`] exchange.
+/// Bytes of shared memory through which consumers of [`HOPPER_WIDE`] exchange values.
 const EXCHANGE_BYTES: u32 = 16_384;
 
 /// Backward attention in half precision for wide heads with Hopper's warp-group matmuls; empty for other
@@ -202,7 +201,7 @@ pub(crate) static FAMILY_HOPPER_WIDE: Family = family!(
     ],
 );
 
-/// Backward kernels of a head width.
+/// The backward kernels for one head width.
 #[derive(Clone, Copy)]
 pub(super) struct HopperKernels {
     pub(super) family: &'static Family,

@@ -1,11 +1,11 @@
-//! Properties of a call that decide about its kernels, besides its type and heads.
+//! Properties of a call, besides type and heads, that select its kernels.
 
 use super::hopper::Pairs;
 
-/// Properties of a call, and of its device, that decide about kernels.
+/// Properties of a call and its device that select kernels.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Needs {
-    /// Whether scores are capped, or queries are those of a piece of a sequence.
+    /// Whether scores are capped, or the queries are a piece of a sequence.
     pub(super) general: bool,
     pub(super) sinks: bool,
     /// Pairs of queries and keys, for Hopper's kernels.

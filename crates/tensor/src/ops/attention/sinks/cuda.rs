@@ -11,7 +11,7 @@ const THREADS: u32 = 1024;
 
 pub(crate) static FAMILY: Family = family!("attention_sinks", constants: &[("THREADS", THREADS)]);
 
-/// Computes the sums from the output's gradient, the output, its log-sum-exps and the sinks.
+/// Computes the sinks' gradients from the output's gradient, the output, its log-sum-exps and the sinks.
 pub(super) fn gradients(
     operator: &'static str,
     sums: &Tensor,
@@ -28,7 +28,7 @@ pub(super) fn gradients(
     Ok(launch.launch([word(heads.query)?, 1, 1], THREADS)?)
 }
 
-/// Adds sums to a target, or overwrites it.
+/// Adds the gradients `sums` to a target, or overwrites it.
 pub(super) fn accumulate(operator: &'static str, sums: &Tensor, target: &GradientTarget) -> Result<()> {
     let count = gpu::word(operator, sums.elements())?;
     let adds = u32::from(target.accumulate);

@@ -14,7 +14,8 @@ use crate::ops::{GradientTarget, check};
 use crate::{Result, Tensor};
 
 /// Computes the gradients of sinks, `[heads.query]` f32, from the output's gradient and the results of
-/// [`forward`](super::forward): −Σ of weight · (dy · output) over all rows, each head in their order.
+/// [`forward`](super::forward): for each head, −Σ over its rows of weight of the sink · (dy · output), in row
+/// order.
 pub fn sink_gradients(
     dy: &Tensor,
     output: &Tensor,
@@ -48,7 +49,7 @@ pub fn sink_gradients(
     Ok(sums)
 }
 
-/// Sums over the rows of all sequences, of `time` rows each.
+/// Computes the gradients on the host. Sequences have `time` rows.
 fn on_host(
     [dy, output, logsumexp, sinks]: [&[f32]; 4],
     [rows, time]: [usize; 2],
@@ -68,8 +69,8 @@ fn on_host(
     });
 }
 
-/// Adds the result of [`sink_gradients`] to a target, or overwrites it. The target is f32 or of the type
-/// `computed` of the operands.
+/// Adds the result of [`sink_gradients`] to a target, or overwrites it. The target is f32 or has the
+/// operands' type, `computed`.
 pub fn accumulate_sinks(sums: &Tensor, computed: DType, target: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "attention.accumulate_sinks";
     check::f32s(OPERATOR, &[("sums", sums)])?;
