@@ -10,36 +10,36 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The shape of these sizes; `None` if there are more than four.
+    /// Returns the shape with these sizes; `None` if there are more than four.
     pub fn of(dims: &[usize]) -> Option<Self> {
         let mut sizes = [1; 4];
         sizes.get_mut(..dims.len())?.copy_from_slice(dims);
         Some(Shape { sizes, rank: dims.len() as u8 })
     }
 
-    /// The sizes, outermost first.
+    /// Returns the sizes, outermost first.
     pub fn dims(&self) -> &[usize] {
         &self.sizes[..usize::from(self.rank)]
     }
 
-    /// Product of the sizes; 1 for a scalar.
+    /// Returns the number of elements: the product of the sizes, 1 for a scalar.
     pub fn elements(&self) -> usize {
         self.dims().iter().product()
     }
 
-    /// The innermost size; 1 for a scalar.
+    /// Returns the innermost size; 1 for a scalar.
     pub fn columns(&self) -> usize {
         self.dims().last().copied().unwrap_or(1)
     }
 
-    /// The shape with another size of dimension `axis`; `None` if there is no such dimension.
+    /// Returns the shape with dimension `axis` resized to `size`; `None` if there is no such dimension.
     #[must_use]
     pub fn with(mut self, axis: usize, size: usize) -> Option<Self> {
         *self.sizes[..usize::from(self.rank)].get_mut(axis)? = size;
         Some(self)
     }
 
-    /// The shape with two dimensions exchanged; `None` if there are no such dimensions.
+    /// Returns the shape with two dimensions exchanged; `None` if there are no such dimensions.
     #[must_use]
     pub fn exchanged(mut self, one: usize, other: usize) -> Option<Self> {
         let rank = usize::from(self.rank);
@@ -50,7 +50,7 @@ impl Shape {
         Some(self)
     }
 
-    /// Product of all sizes but the innermost: the number of rows of the array as a matrix.
+    /// Returns the number of rows of the array as a matrix: the product of all sizes but the innermost.
     pub fn rows(&self) -> usize {
         self.dims().split_last().map_or(1, |(_, outer)| outer.iter().product())
     }

@@ -12,7 +12,7 @@ use device::{
 use crate::error::{Result, TensorError};
 use crate::shape::Shape;
 
-/// A dense row-major array: a view into a storage shared with other views.
+/// A dense row-major array: a view into a storage that other views may share.
 ///
 /// Cloning copies no element. Writing takes `&self`, because a storage may have several views (a gradient
 /// inside a bucket); [`Tensor::write`] refuses overlapping uses at run time.
@@ -28,12 +28,12 @@ pub struct Tensor {
 struct Storage {
     buffer: Buffer,
     device: Device,
-    /// A copy by another stream that fills the storage.
+    /// Pending copy by another stream into the storage.
     arriving: RefCell<Option<Arrival>>,
 }
 
 impl Storage {
-    /// Makes the compute stream wait for a pending copy into the storage, once.
+    /// Makes the compute stream wait, once, for a pending copy into the storage.
     fn settle(&self) {
         if let Some(arrival) = self.arriving.take() {
             self.device.await_arrival(&arrival);
@@ -42,7 +42,7 @@ impl Storage {
 }
 
 impl Drop for Storage {
-    /// Memory is reused in the order of the compute stream.
+    /// Waits for a pending copy first, because memory is reused in the order of the compute stream.
     fn drop(&mut self) {
         self.settle();
     }
@@ -70,12 +70,12 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// Allocates a tensor of this shape on this device, with undefined elements.
+    /// Allocates a tensor with the shape and device of this one, with undefined elements.
     pub fn like(&self, dtype: DType, request: Request) -> Result<Self> {
         Self::empty(self.device(), self.shape, dtype, request)
     }
 
-    /// Returns the tensor if no other views its storage, and a copy otherwise.
+    /// Returns the tensor if no other tensor views its storage, and else a copy.
     pub fn into_unique(self, request: Request) -> Result<Self> {
         if self.is_unique() {
             return Ok(self);
@@ -85,8 +85,8 @@ impl Tensor {
         Ok(copy)
     }
 
-    /// Allocates a workspace of `bytes` bytes, a multiple of 4, on devices whose operators take workspaces;
-    /// elsewhere it is empty. An operator drops it when it returns.
+    /// Allocates a workspace of `bytes` bytes, a multiple of 4, on devices whose operators need one;
+    /// elsewhere it is empty. The operator drops it when it returns.
     pub fn workspace(device: &Device, operator: &'static str, bytes: usize) -> Result<Self> {
         let words = if device.is_cuda_like() { bytes.div_ceil(DType::U32.bytes()) } else { 0 };
         Self::empty(device, [words], DType::U32, Request::new(Category::Workspace, operator))
@@ -95,7 +95,7 @@ impl Tensor {
     /// Allocates a tensor with these elements, in row-major order.
     ///
     /// # Errors
-    /// Out of memory, or a count other than the shape's.
+    /// Out of memory, or a number of elements other than the shape's.
     pub fn from_host<T: Element>(
         device: &Device,
         values: &[T],
@@ -107,7 +107,7 @@ impl Tensor {
         Ok(tensor)
     }
 
-    /// Allocates a tensor as [`Tensor::from_host`] does, without the values.
+    /// Allocates a tensor as [`Tensor::from_host`] does, with undefined elements.
     pub fn for_host(
         device: &Device,
         shape: impl Into<Shape>,
@@ -117,7 +117,7 @@ impl Tensor {
         Self::empty(device, shape, dtype, Request::new(category, "from_host"))
     }
 
-    /// Returns a view of `shape` elements, `offset` elements after this view's first.
+    /// Returns a view of shape `shape`, starting `offset` elements after this view's first.
     pub fn view(&self, offset: usize, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
         if offset + shape.elements() > self.elements() {
@@ -129,7 +129,7 @@ impl Tensor {
         Ok(Tensor { storage: Rc::clone(&self.storage), offset, shape, dtype: self.dtype, maxima: None })
     }
 
-    /// Returns a view of the same bytes as elements of another type of as many bytes.
+    /// Returns a view of the same bytes as elements of another type of equal size.
     ///
     /// # Errors
     /// A type of another size.
@@ -142,7 +142,7 @@ impl Tensor {
         Ok(Tensor { dtype, ..self.view(0, self.shape)? })
     }
 
-    /// Returns the same elements in another shape of as many elements.
+    /// Returns a view of the same elements in another shape.
     pub fn reshape(&self, shape: impl Into<Shape>) -> Result<Self> {
         let shape = shape.into();
         if shape.elements() != self.elements() {
@@ -157,27 +157,27 @@ impl Tensor {
         self.view(0, shape)
     }
 
-    /// The tensor's device.
+    /// Returns the tensor's device.
     pub fn device(&self) -> &Device {
         &self.storage.device
     }
 
-    /// The tensor's shape.
+    /// Returns the tensor's shape.
     pub fn shape(&self) -> Shape {
         self.shape
     }
 
-    /// The tensor's element type.
+    /// Returns the tensor's element type.
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn elements(&self) -> usize {
         self.shape.elements()
     }
 
-    /// Bytes of its elements.
+    /// Returns the bytes of all elements.
     pub fn bytes(&self) -> usize {
         self.elements() * self.dtype.bytes()
     }
@@ -187,14 +187,14 @@ impl Tensor {
         Rc::strong_count(&self.storage) == 1
     }
 
-    /// Returns the tensor accompanied by its largest magnitude, which its producer measured: u32 words whose
-    /// largest is the magnitude's bits. Views do not have it.
+    /// Returns the tensor with its largest magnitude attached, as its producer measured it: u32 words, the
+    /// largest of which has the magnitude's bits. Views do not carry it.
     #[must_use]
     pub fn with_maxima(self, maxima: Option<Tensor>) -> Self {
         Tensor { maxima: maxima.map(Rc::new), ..self }
     }
 
-    /// The words of [`Tensor::with_maxima`].
+    /// Returns the words attached by [`Tensor::with_maxima`].
     pub fn maxima(&self) -> Option<&Tensor> {
         self.maxima.as_deref()
     }
@@ -205,7 +205,7 @@ impl Tensor {
     }
 
     /// Records that another stream fills the storage, until `arrival`. The first access to its bytes, by this
-    /// or another view, makes the compute stream wait for that; every way to the elements checks it.
+    /// or another view, makes the compute stream wait for the arrival.
     pub fn arrives(&self, arrival: &Arrival) {
         self.storage.settle();
         *self.storage.arriving.borrow_mut() = Some(arrival.clone());
@@ -216,13 +216,13 @@ impl Tensor {
         self.storage.arriving.borrow().is_some()
     }
 
-    /// The tensor's bytes on the device, for the compute stream or one that has waited for it.
+    /// Returns the tensor's memory on the device, for the compute stream or a stream that has waited for it.
     pub fn region(&self) -> Region<'_> {
         self.storage.settle();
         self.storage.buffer.region(self.offset, self.bytes())
     }
 
-    /// The elements on a CPU device, for reading.
+    /// Locks the elements for reading, on a CPU device.
     ///
     /// # Errors
     /// Another type, a device that is not the CPU, or elements being written.
@@ -233,7 +233,7 @@ impl Tensor {
         Ok(self.storage.buffer.read(self.offset, self.elements())?)
     }
 
-    /// The elements on a CPU device, for writing.
+    /// Locks the elements for writing, on a CPU device.
     ///
     /// # Errors
     /// As for [`Tensor::read`], or elements being read.
@@ -244,7 +244,7 @@ impl Tensor {
         Ok(self.storage.buffer.write(self.offset, self.elements())?)
     }
 
-    /// Copies all elements to the host, zeros on Meta. Waits for the device.
+    /// Copies all elements to the host; zeros on Meta. Waits for the device.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         self.check_type::<T>("to_vec")?;
         let mut values = vec![T::zeroed(); self.elements()];
@@ -257,28 +257,28 @@ impl Tensor {
         self.set_on(values, StreamKind::Compute)
     }
 
-    /// [`Tensor::set`] on a chosen stream.
+    /// Overwrites all elements from the host, on the stream `stream`.
     pub fn set_on<T: Element>(&self, values: &[T], stream: StreamKind) -> Result<()> {
         self.check_type::<T>("set")?;
         Ok(self.device().copy_from_host_on(values, self.region(), stream)?)
     }
 
-    /// Copies the bytes of all elements, of any type, to the host, zeros on Meta. Waits for the device.
+    /// Copies the bytes of all elements, of any type, to the host; zeros on Meta. Waits for the device.
     pub fn read_bytes(&self, bytes: &mut [u8]) -> Result<()> {
         Ok(self.device().copy_bytes_to_host(self.region(), bytes)?)
     }
 
-    /// Overwrites all elements, of any type, from bytes.
+    /// Overwrites all elements, of any type, with `bytes`.
     pub fn set_bytes(&self, bytes: &[u8]) -> Result<()> {
         Ok(self.device().copy_bytes_from_host(bytes, self.region())?)
     }
 
-    /// Overwrites all elements with those of `source`, of the same type and count.
+    /// Overwrites all elements with `source`, of the same type and number of elements.
     pub fn copy_from(&self, source: &Tensor) -> Result<()> {
         self.copy_from_on(source, StreamKind::Compute)
     }
 
-    /// [`Tensor::copy_from`] on a chosen stream.
+    /// Computes [`Tensor::copy_from`] on the stream `stream`.
     pub fn copy_from_on(&self, source: &Tensor, stream: StreamKind) -> Result<()> {
         if source.dtype != self.dtype {
             return Err(self.wrong_type("copy_from", source.dtype));
@@ -286,8 +286,8 @@ impl Tensor {
         Ok(self.device().copy_on(source.region(), self.region(), stream)?)
     }
 
-    /// Overwrites all elements with those of `source`, of the same type and count, in a host pool of this
-    /// tensor's device.
+    /// Overwrites all elements with `source`, a tensor of the same type and number of elements in a host pool
+    /// of this tensor's device.
     pub fn copy_from_pool(&self, source: &Tensor, stream: StreamKind) -> Result<()> {
         if source.dtype != self.dtype {
             return Err(self.wrong_type("copy_from_pool", source.dtype));
@@ -295,7 +295,8 @@ impl Tensor {
         Ok(self.device().copy_from_pool(source.region(), self.region(), stream)?)
     }
 
-    /// Copies all elements to `target`, of the same type and count, in a host pool of this tensor's device.
+    /// Copies all elements to `target`, a tensor of the same type and number of elements in a host pool of
+    /// this tensor's device.
     pub fn copy_to_pool(&self, target: &Tensor, stream: StreamKind) -> Result<()> {
         if target.dtype != self.dtype {
             return Err(self.wrong_type("copy_to_pool", target.dtype));

@@ -1,5 +1,5 @@
-//! Compilation of every kernel for each source that the supported architectures have. Needs NVRTC and no
-//! GPU; with PLIMSOLL_NEED_NVRTC set, the absence of NVRTC is a failure.
+//! Compilation of every kernel for each distinct source of the supported architectures. Needs NVRTC but no
+//! GPU. With PLIMSOLL_NEED_NVRTC set, the absence of NVRTC is a failure.
 #![allow(
     clippy::unwrap_used,
     clippy::panic,
@@ -18,12 +18,12 @@ use tensor::ops::{DTYPES, FAMILIES};
 /// The supported compute capabilities, newest first.
 const CHIPS: [(u32, u32); 7] = [(12, 0), (10, 0), (9, 0), (8, 9), (8, 6), (8, 0), (7, 5)];
 
-/// The chip that has no bf16.
+/// The chip without bf16.
 const WITHOUT_BF16: (u32, u32) = (7, 5);
 
-/// Conditions on the architecture in a family's source and headers, and whether they hold for a chip.
+/// Evaluates the conditions on the architecture in a family's source and headers for a chip.
 ///
-/// Chips with equal conditions compile equal source; what the oldest of them has, the newer have too.
+/// Chips with equal conditions compile equal source. Features of the oldest of them exist in the newer.
 fn conditions(family: &Family, (major, minor): (u32, u32)) -> BTreeMap<String, bool> {
     let texts = family.headers.iter().map(|(_, text)| *text).chain([family.source]);
     let lines = texts.flat_map(str::lines).map(str::trim).filter(|line| line.starts_with("#if"));
@@ -38,11 +38,10 @@ fn conditions(family: &Family, (major, minor): (u32, u32)) -> BTreeMap<String, b
     lines.filter(|line| line.contains("__CUDA_ARCH")).map(|line| (line.to_owned(), holds(line))).collect()
 }
 
-/// Chips for which a variant is compiled: all if PLIMSOLL_LONG_TESTS is set, otherwise one for each source
-/// that they give. Variants that set the same constants, as for other widths of heads, are one kind, of
-/// which the last is compiled. The first kind is compiled for each source, the others for the oldest chip
-/// that has code for them, and those in f16, which are those in bf16 with another type, for the chip
-/// without bf16.
+/// Chips for which a variant is compiled: with PLIMSOLL_LONG_TESTS all, otherwise one per distinct source. Of
+/// variants that define the same constants, such as other head widths, only the last is compiled. The first
+/// kind of variant is compiled for each source, others for the oldest chip that has code for them. Variants
+/// in f16 repeat those in bf16 and are compiled for the chip without bf16.
 fn chips(family: &Family, variant: usize) -> Vec<(u32, u32)> {
     if std::env::var_os("PLIMSOLL_LONG_TESTS").is_some() {
         return CHIPS.to_vec();
@@ -69,7 +68,7 @@ fn chips(family: &Family, variant: usize) -> Vec<(u32, u32)> {
     chips
 }
 
-/// Returns whether a family's variants in f16 have code for a chip, by the first condition of its source.
+/// Returns whether a family's f16 variants have code for a chip, by the first condition of its source.
 fn has_code(family: &Family, chip: (u32, u32)) -> bool {
     let first = family.source.lines().find(|line| line.starts_with("#if") && line.contains("__CUDA_ARCH"));
     first.is_none_or(|line| line.contains("HALF_IS_F16") || conditions(family, chip)[line])
@@ -84,10 +83,10 @@ fn compiler_or_skip() -> bool {
     there
 }
 
-/// Machine code, or why there is none.
+/// Machine code, or the error of the compiler.
 type Code = Result<Vec<u8>, String>;
 
-/// Returns a variant's machine code for a chip, which is compiled once for all tests.
+/// Returns a variant's machine code for a chip, compiled once for all tests.
 fn machine_code(family: &Family, variant: usize, chip: (u32, u32)) -> Arc<OnceLock<Code>> {
     type Compiled = BTreeMap<(&'static str, usize, (u32, u32)), Arc<OnceLock<Code>>>;
     static COMPILED: Mutex<Compiled> = Mutex::new(BTreeMap::new());
@@ -134,7 +133,7 @@ fn every_kernel_compiles_for_each_source_of_the_architectures() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
-/// Names of the kernels in machine code, each of which has a section `.text.<name>`.
+/// Returns the names of the kernels in machine code, from their sections `.text.<name>`.
 fn symbols(code: &[u8]) -> Vec<String> {
     const SECTION: &[u8] = b"\0.text.";
     let starts = code.windows(SECTION.len()).enumerate().filter(|(_, window)| *window == SECTION);

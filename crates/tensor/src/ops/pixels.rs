@@ -1,4 +1,4 @@
-//! Pixels of 8 bits a value, normalised by channel.
+//! Normalisation of 8-bit pixels by channel.
 
 use device::parallel::{CHUNK, for_pieces};
 use device::{Backend, Category, DType, Family, Float, Function, Request, dispatch};
@@ -9,13 +9,13 @@ use crate::{Result, Tensor, TensorError};
 
 const OPERATOR: &str = "pixels.normalise";
 
-/// The most channels that have numbers of their own.
+/// Maximum number of channels.
 pub const MOST_CHANNELS: usize = 4;
-/// Values of a channel of a pixel.
+/// Number of values of an 8-bit channel.
 const LEVELS: usize = 256;
-/// Elements of a thread's accesses.
+/// Elements that a thread reads at once.
 const LANES: usize = 8;
-/// Vectors of a thread.
+/// Vectors of [`LANES`] elements per thread.
 const UNROLL: u32 = 16;
 
 pub(super) static FAMILY: Family = family!(
@@ -30,7 +30,7 @@ pub(super) static FAMILY: Family = family!(
 );
 
 /// Returns (level / 255 − mean) / deviation of each value of `pixels`, u8, computed in f64 and rounded to f32
-/// and to `dtype`. Element i has the numbers of channel i modulo their count, 1 to [`MOST_CHANNELS`].
+/// and then to `dtype`. Element i belongs to channel i modulo their number, 1 to [`MOST_CHANNELS`].
 pub fn normalise(pixels: &Tensor, mean: &[f64], deviation: &[f64], dtype: DType) -> Result<Tensor> {
     check::dtype(OPERATOR, "pixels", pixels, DType::U8)?;
     check::count(OPERATOR, deviation.len(), mean.len())?;

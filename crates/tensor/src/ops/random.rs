@@ -1,5 +1,5 @@
-//! Random values for initial weights: Philox keyed by (seed, name) and element index, so that a value is the
-//! same on every device and rank. A GPU draws its own, with the bits of the host's.
+//! Random values for initial weights. Philox is keyed by (seed, name) and counts elements, so that a value is
+//! the same on every device and rank. GPUs draw the same bits as the host.
 
 use std::ops::Range;
 use std::slice;
@@ -15,16 +15,17 @@ use crate::{Result, Tensor};
 pub(super) static FAMILY: Family =
     family!("random", headers: ["philox.cuh"], constants: &[gpu::THREADS_CONSTANT]);
 
-/// Elements of one task.
+/// Elements per task.
 const TASK: usize = 1 << 12;
 
-/// Fills an f32 or bf16 tensor with normal values, rounded to its type: element i is `mean` + `deviation` ·
+/// Fills an f32 or bf16 tensor with normal values, rounded to its type. Element i is `mean` + `deviation` ·
 /// value i mod 4 of block i div 4 of the stream `name` under `seed`.
 pub fn normal(target: &Tensor, seed: u64, name: &str, mean: f32, deviation: f32) -> Result<()> {
     normal_part(target, slice::from_ref(&(0..target.elements())), seed, name, mean, deviation)
 }
 
-/// [`normal`] of a part that has these elements of the stream, one range after the other.
+/// Fills a part of a tensor as [`normal`] fills the whole. `ranges` are the part's elements in the whole
+/// tensor, in order.
 pub fn normal_part(
     target: &Tensor,
     elements: &[Range<usize>],
@@ -45,7 +46,8 @@ pub fn uniform(target: &Tensor, seed: u64, name: &str, low: f32, high: f32) -> R
     uniform_part(target, slice::from_ref(&(0..target.elements())), seed, name, low, high)
 }
 
-/// [`uniform`] of a part that has these elements of the stream, one range after the other.
+/// Fills a part of a tensor as [`uniform`] fills the whole. `ranges` are the part's elements in the whole
+/// tensor, in order.
 pub fn uniform_part(
     target: &Tensor,
     elements: &[Range<usize>],
@@ -61,8 +63,8 @@ pub fn uniform_part(
     from_blocks(target, elements, key_of_name(seed, name), values, make)
 }
 
-/// The kernel that draws the values on a GPU, and its two numbers: the first is added to the second times
-/// what is drawn.
+/// The kernel that draws values on a GPU, and two numbers: a value is the first plus the second times the
+/// number drawn.
 struct Values {
     function: Function,
     numbers: [f32; 2],
@@ -144,7 +146,7 @@ fn on_gpu(target: &Tensor, elements: &[Range<usize>], key: [u32; 2], values: &Va
     Ok(())
 }
 
-/// Returns how many of the first ranges are as long as the first and equally far apart, and how far.
+/// Returns how many of the first ranges have equal lengths and distances, and the distance.
 fn regular(ranges: &[Range<usize>]) -> (usize, usize) {
     let [first, second, ..] = ranges else { return (ranges.len(), 0) };
     let Some(stride) = second.start.checked_sub(first.start) else { return (1, 0) };
@@ -154,7 +156,7 @@ fn regular(ranges: &[Range<usize>]) -> (usize, usize) {
     (1 + ranges.windows(2).take_while(follows).count(), stride)
 }
 
-/// Draws the elements of a stream from `element` on.
+/// Draws the elements of a stream from `element` on into `values`.
 fn draw(mut values: &mut [f32], mut element: usize, key: [u32; 2], make: &impl Fn([u32; 4]) -> [f32; 4]) {
     while !values.is_empty() {
         let block = (element / 4) as u64;

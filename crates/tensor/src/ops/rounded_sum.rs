@@ -1,4 +1,4 @@
-//! Sums of partial results in a fixed tree, with a bias and one rounding.
+//! Sums of several tensors in a fixed binary tree, plus a bias, rounded once.
 
 use device::parallel::{for_pieces, simd};
 use device::{Backend, DType, Family, Float, Function, Request, StreamKind, dispatch};
@@ -10,16 +10,16 @@ use crate::{Result, Tensor};
 pub(super) static FAMILY: Family = family!("rounded_sum", constants: &[gpu::THREADS_CONSTANT]);
 
 const OPERATOR: &str = "rounded_sum";
-/// Arrays that a kernel adds. The sums of so many neighbours are whole subtrees.
+/// Number of tensors that one kernel adds, a power of two: so many neighbours form whole subtrees.
 pub const PARTS: usize = 8;
-/// Elements that the host adds before it goes on to the next, which fit in its first cache.
+/// Elements that the host adds before the next ones, so that they stay in the L1 cache.
 const SPAN: usize = 512;
-/// Elements that a thread of the kernel adds at once where it can.
+/// Elements that a thread of the kernel adds at once if addresses are aligned.
 const VECTOR: usize = 4;
 
-/// Returns the sum of one or several `parts [.., width]`, f32, plus `bias [width]` of type `dtype` where
-/// there is one, rounded to `dtype`. Neighbours are added in pairs, and their sums in pairs, level by level.
-/// One part without a bias is itself its sum in f32.
+/// Returns the sum of one or more `parts [.., width]`, f32, plus `bias [width]` of type `dtype`, if present,
+/// rounded to `dtype`. Neighbours are added in pairs, then their sums in pairs, level by level. With `dtype`
+/// f32, one part and no bias, the part itself is returned.
 ///
 /// # Errors
 /// No part, shapes or types that do not agree, out of memory.
@@ -39,7 +39,7 @@ pub fn forward(parts: &[Tensor], bias: Option<&Tensor>, dtype: DType, request: R
     Ok(output)
 }
 
-/// [`forward`] of up to eight parts into `output`, whose type it has, on a chosen stream.
+/// Computes [`forward`] for up to eight parts into `output`, rounded to its type, on the stream `stream`.
 ///
 /// # Errors
 /// No part or more than eight, shapes or types that do not agree.
@@ -113,7 +113,7 @@ fn on_host<T: Float>(parts: &[&[f32]], bias: Option<&[f32]>, out: &mut [T], widt
     });
 }
 
-/// Adds `count` elements of the parts from `first` on, in `sums`.
+/// Returns the sum of `count` elements of all parts from `first` on, computed in `sums`.
 fn tree<'a>(parts: &[&[f32]], first: usize, count: usize, sums: &'a mut [[f32; SPAN]; PARTS]) -> &'a [f32] {
     for (sum, part) in sums.iter_mut().zip(parts) {
         sum[..count].copy_from_slice(&part[first..first + count]);

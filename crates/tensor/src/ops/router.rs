@@ -1,4 +1,4 @@
-//! Logits of a router: a linear layer whose results are f32 for operands of all types, and not rounded.
+//! Logits of a router: a linear layer whose results are unrounded f32 for operands of any type.
 
 use device::parallel::simd;
 use device::{Backend, Category, DType, MatrixRef, Request, Work, gemm, gemm_then};
@@ -6,8 +6,8 @@ use device::{Backend, Category, DType, MatrixRef, Request, Work, gemm, gemm_then
 use super::{GradientTarget, check, columns, experts, linear};
 use crate::{Result, Tensor};
 
-/// x · Wᵀ + b in f32: `x [.., in]` and `weight [experts, in]` of one type, `bias [experts]` f32, giving
-/// `[rows, experts]` f32.
+/// Computes x · Wᵀ + b as `[rows, experts]` f32. `x [.., in]` and `weight [experts, in]` have one type; `bias
+/// [experts]` is f32.
 pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
     const OPERATOR: &str = "router.forward";
     check::computed(OPERATOR, &[("x", x), ("weight", weight)])?;
@@ -43,8 +43,8 @@ pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Ten
     Ok(logits)
 }
 
-/// Computes the gradient of `x` from that of the logits, `dy [rows, experts]` f32: dy · weight in f32,
-/// rounded once to `dtype`, in the shape `shape`.
+/// Computes the gradient of `x` from the gradient of the logits, `dy [rows, experts]` f32: dy · weight in
+/// f32, rounded once to `dtype`, as a tensor of `shape`.
 pub fn backward_input(
     dy: &Tensor,
     weight: &Tensor,
@@ -71,8 +71,8 @@ pub fn backward_input(
     Ok(dx)
 }
 
-/// Computes weight `[experts, in]` (+)= dyᵀ · x and bias `[experts]` (+)= Σ over rows of dy, for
-/// `dy [rows, experts]` f32. Sums are f32 and rounded once.
+/// Computes weight `[experts, in]` (+)= dyᵀ · x and bias `[experts]` (+)= Σ over rows of dy, for `dy [rows,
+/// experts]` f32. Sums are in f32 and rounded once.
 pub fn backward_weight(
     dy: &Tensor,
     x: &Tensor,
@@ -124,7 +124,7 @@ pub fn backward_weight(
     }
 }
 
-/// Checks the gradient of logits against the weight. Returns rows, experts and inputs.
+/// Checks the gradient of logits against the weight. Returns the numbers of rows, experts and inputs.
 fn check_gradient(operator: &'static str, dy: &Tensor, weight: &Tensor) -> Result<(usize, usize, usize)> {
     check::f32s(operator, &[("dy", dy)])?;
     let (experts, inputs) = linear::matrix(operator, weight)?;

@@ -1,4 +1,4 @@
-//! Exponential running averages of values of micro-batches, such as the statistics of batch normalisation.
+//! Exponential running averages over micro-batches, such as the statistics of batch normalisation.
 
 use device::parallel::for_pieces;
 use device::{Backend, DType, Family, Function};
@@ -9,11 +9,11 @@ use crate::{Result, Tensor};
 
 pub(super) static FAMILY: Family = family!("running_average", constants: &[gpu::THREADS_CONSTANT]);
 
-/// Elements of one task.
+/// Elements per task.
 const PIECE: usize = 4096;
 
-/// Adds the rows of `values [rows, width]` to `averages [width]`, one after the other: average = (1 −
-/// momentum) · average + momentum · value. Adds the number of rows to each of `counters`, u32.
+/// Updates `averages [width]` with the rows of `values [rows, width]` in order: average = (1 − momentum) ·
+/// average + momentum · value. Adds the number of rows to each of `counters`, u32.
 pub fn fold(averages: &Tensor, counters: &Tensor, values: &Tensor, momentum: f32) -> Result<()> {
     const OPERATOR: &str = "running_average.fold";
     check::f32s(OPERATOR, &[("averages", averages), ("values", values)])?;

@@ -11,7 +11,7 @@ use crate::{Result, Tensor};
 pub(super) static FAMILY: Family =
     family!("scale", headers: ["elementwise.cuh"], constants: elementwise::CONSTANTS);
 
-/// tensor *= factor, for f32 or bf16 of any shape.
+/// Multiplies an f32 or bf16 tensor of any shape by `factor`, in place.
 pub fn in_place(tensor: &Tensor, factor: f32) -> Result<()> {
     check::computed("scale.in_place", &[("tensor", tensor)])?;
     match tensor.device().backend() {
@@ -24,7 +24,7 @@ pub fn in_place(tensor: &Tensor, factor: f32) -> Result<()> {
     }
 }
 
-/// tensor *= factor, an f32 tensor of one element on the device.
+/// Multiplies `tensor` in place by `factor`, an f32 tensor of one element on the device.
 pub fn by(tensor: &Tensor, factor: &Tensor) -> Result<()> {
     check::computed("scale.by", &[("tensor", tensor)])?;
     check::f32s("scale.by", &[("factor", factor)])?;

@@ -7,7 +7,7 @@ use device::{Category, DType, Device, ReadGuard, Region, Request, WriteGuard};
 use super::scale;
 use crate::{Result, Tensor};
 
-/// Indices of the words of the tensor; `kernels/step_state.cuh` has the same.
+/// Indices of words in the tensor; `kernels/step_state.cuh` defines the same.
 const NORM: usize = 0;
 const CLIP_FACTOR: usize = 1;
 const LEARNING_RATE: usize = 2;
@@ -23,30 +23,31 @@ const BASE_LEARNING_RATE: usize = 10;
 const COEFFICIENTS: usize = 12;
 /// Number of words of the tensor.
 const WORDS: usize = COEFFICIENTS + MOST_COEFFICIENTS;
-/// Most coefficients of an update.
+/// Maximum number of coefficients of an update.
 pub(crate) const MOST_COEFFICIENTS: usize = 8;
 
-/// Numbers of one update that all elements share, in the order that its rule defines.
+/// Coefficients of one update that all elements share, in the order that its rule defines.
 pub(crate) type Coefficients = [f32; MOST_COEFFICIENTS];
 
-/// Learning rate, gradient scale, gradient norm with its clipping factor, skip flag, number of updates, loss
-/// scale and number of targets, which operators read and write on the device, so that a step needs no word
-/// from the host.
+/// Scalars of a training step in one device tensor: learning rate, gradient scale, gradient norm and clipping
+/// factor, skip flag, number of updates, loss scale and number of targets. Operators read and write them on
+/// the device, so a step does not wait for the host.
 ///
-/// Setters enqueue a copy on the compute stream and return; getters wait for the device, and give zeros on
-/// Meta. Every word is an f32 but the skip flag and the numbers of updates and targets, which are the bits of
-/// a u32.
+/// Setters enqueue a copy on the compute stream and return. Getters wait for the device, and return zeros on
+/// Meta. Every word is an f32, except the skip flag and the numbers of updates and targets, which are the
+/// bits of a u32.
 #[derive(Debug)]
 pub struct StepState {
     words: Tensor,
-    /// The learning rate last set: setting an equal one copies nothing.
+    /// The learning rate set last; setting an equal one copies nothing.
     learning_rate: Cell<f32>,
-    /// The numbers of targets and of tokens last set, likewise.
+    /// The numbers of targets and tokens set last; setting equal ones copies nothing.
     targets: Cell<[u32; 2]>,
 }
 
 impl StepState {
-    /// The state before the first update: learning rate 0, gradient scale and clipping factor 1, no skip.
+    /// Allocates the state before the first update: learning rate 0, gradient scale and clipping factor 1, no
+    /// skip.
     pub fn new(device: &Device) -> Result<Self> {
         let request = Request::new(Category::OptimizerState, "step_state");
         let words = Tensor::empty(device, [WORDS], DType::F32, request)?;
@@ -56,33 +57,33 @@ impl StepState {
         Ok(StepState { words, learning_rate: Cell::new(0.0), targets: Cell::default() })
     }
 
-    /// All words, f32 \[20\].
+    /// Returns all words, f32 \[20\].
     pub fn tensor(&self) -> &Tensor {
         &self.words
     }
 
-    /// The norm of the gradient before clipping, f32 \[1\].
+    /// Returns the norm of the gradient before clipping, f32 \[1\], on the device.
     pub fn norm_tensor(&self) -> Result<Tensor> {
         self.words.view(NORM, [1])
     }
 
-    /// The norm of the gradient before clipping.
+    /// Returns the norm of the gradient before clipping.
     pub fn norm(&self) -> Result<f32> {
         self.get(NORM)
     }
 
-    /// The factor that clips the gradient.
+    /// Returns the factor that clips the gradient.
     pub fn clip_factor(&self) -> Result<f32> {
         self.get(CLIP_FACTOR)
     }
 
-    /// Number of updates made, without skipped ones.
+    /// Returns the number of updates made; skipped updates are not counted.
     pub fn updates(&self) -> Result<u32> {
         Ok(self.get(UPDATES)?.to_bits())
     }
 
-    /// The number of updates made, the loss scale, and the number of updates since it last changed, f32 \[3\]
-    /// of which the numbers are the bits of a u32.
+    /// Returns three words, f32 \[3\]: the number of updates made (u32 bits), the loss scale, and the number
+    /// of updates since it last changed (u32 bits).
     pub fn counters_tensor(&self) -> Result<Tensor> {
         self.words.view(UPDATES, [3])
     }
@@ -96,7 +97,8 @@ impl StepState {
         Ok(())
     }
 
-    /// Multiplies the learning rate by `factor` for the calls of `enqueue`. A factor of 1 adds no call.
+    /// Multiplies the learning rate by `factor` for the calls that `enqueue` makes. A factor of 1 adds no
+    /// call.
     pub fn with_rate_factor(&self, factor: f32, enqueue: impl FnOnce() -> Result<()>) -> Result<()> {
         if factor == 1.0 {
             return enqueue();
@@ -119,38 +121,38 @@ impl StepState {
         Ok(())
     }
 
-    /// The number of tokens of the step, padding left out, one u32.
+    /// Returns the number of the step's tokens without padding, one u32 on the device.
     pub fn tokens_tensor(&self) -> Result<Tensor> {
         self.words.view(TOKENS, [])?.view_as(DType::U32)
     }
 
-    /// The number of targets of the step, one u32.
+    /// Returns the number of the step's targets, one u32 on the device.
     pub fn targets_tensor(&self) -> Result<Tensor> {
         self.words.view(TARGETS, [])?.view_as(DType::U32)
     }
 
-    /// Sets the factor of every gradient, 1 / loss scale; the next norm is that of the scaled gradients.
+    /// Sets the factor of every gradient, 1 / loss scale. The next norm is that of the scaled gradients.
     pub fn set_gradient_scale(&self, scale: f32) -> Result<()> {
         self.set(GRADIENT_SCALE, scale)
     }
 
-    /// The factor of the loss, and the number of updates since it last changed; zeros without a loss scale.
+    /// Returns the loss scale, and the number of updates since it last changed; zeros without a loss scale.
     pub fn loss_scale(&self) -> Result<(f32, u32)> {
         Ok((self.get(LOSS_SCALE)?, self.get(GOOD_STEPS)?.to_bits()))
     }
 
-    /// The factor of the loss, f32 \[1\].
+    /// Returns the loss scale, f32 \[1\], on the device.
     pub fn loss_scale_tensor(&self) -> Result<Tensor> {
         self.words.view(LOSS_SCALE, [1])
     }
 
-    /// The factor of every gradient, 1 / loss scale, f32 \[1\].
+    /// Returns the factor of every gradient, 1 / loss scale, f32 \[1\], on the device.
     pub fn gradient_scale_tensor(&self) -> Result<Tensor> {
         self.words.view(GRADIENT_SCALE, [1])
     }
 
-    /// Sets the factor of the loss with the number of updates since it last changed, and the factor of every
-    /// gradient to its reciprocal.
+    /// Sets the loss scale, the number of updates since it last changed, and the gradient scale to 1 / loss
+    /// scale.
     pub fn set_loss_scale(&self, scale: f32, good_steps: u32) -> Result<()> {
         self.words.view(LOSS_SCALE, [2])?.set(&[scale, f32::from_bits(good_steps)])?;
         self.set_gradient_scale(1.0 / scale)
@@ -162,7 +164,7 @@ impl StepState {
         self.set(SKIP, f32::from_bits(u32::from(skip)))
     }
 
-    /// Sets the number of updates, from a checkpoint.
+    /// Sets the number of updates, as a checkpoint restores it.
     pub fn set_updates(&self, updates: u32) -> Result<()> {
         self.set(UPDATES, f32::from_bits(updates))
     }
@@ -180,7 +182,7 @@ impl StepState {
         self.words.view(word, [1])?.set(&[value])
     }
 
-    /// The words on the device, as an operand of kernels.
+    /// Returns the words as an operand of kernels.
     pub(crate) fn region(&self) -> Region<'_> {
         self.words.region()
     }
@@ -194,7 +196,7 @@ impl StepState {
     }
 }
 
-/// The words on the CPU by name.
+/// The words on the CPU, accessed by name.
 pub(crate) struct Words<T>(T);
 
 impl<T: std::ops::Deref<Target = [f32]>> Words<T> {
@@ -206,7 +208,7 @@ impl<T: std::ops::Deref<Target = [f32]>> Words<T> {
         self.0[GRADIENT_SCALE]
     }
 
-    /// The factor of every gradient: the clipping factor times the gradient scale.
+    /// Returns the factor of every gradient: the clipping factor times the gradient scale.
     pub(crate) fn factor(&self) -> f32 {
         self.0[CLIP_FACTOR] * self.0[GRADIENT_SCALE]
     }

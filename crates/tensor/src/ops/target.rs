@@ -2,11 +2,11 @@
 
 use crate::Tensor;
 
-/// The tensor that a weight's gradient is written to, and whether it is added.
+/// The tensor that receives a weight's gradient, and whether the gradient is added to it.
 #[derive(Clone, Debug)]
 pub struct GradientTarget {
     /// A tensor of the weight's shape, often a view into a bucket.
     pub tensor: Tensor,
-    /// Whether the gradient is added to the tensor instead of overwriting it.
+    /// Whether the gradient is added to the tensor; otherwise it overwrites the tensor.
     pub accumulate: bool,
 }

@@ -1,4 +1,4 @@
-//! Sums of several tensors, added as a binary tree.
+//! Sums of several tensors in the order of a binary tree.
 
 mod order;
 mod spaced;
@@ -15,13 +15,13 @@ pub(super) use spaced::FAMILY as SPACED_FAMILY;
 
 /// Threads of a block of the kernels.
 pub const THREADS: u32 = 512;
-/// Loads of 16 bytes that a thread has in flight.
+/// 16-byte loads that a thread has in flight.
 const LOADS: u32 = 16;
-/// Most parts that a kernel adds, and so most ranks that share a GPU.
+/// Maximum number of tensors that a kernel adds, and so of ranks that share a GPU.
 pub const MOST_PARTS: usize = 64;
-/// Most sums that wait for their right sibling in that kernel.
+/// Maximum number of partial sums that a kernel for any order holds at once.
 const MOST_DEPTH: usize = 8;
-/// Words of that kernel's order.
+/// Number of words that encode the order for that kernel.
 const WORDS: usize = MOST_PARTS / PARTS_PER_WORD;
 
 pub(super) static FAMILY: Family = family!("tree", headers: ["tree.cuh"], constants: &[
@@ -32,7 +32,7 @@ pub(super) static FAMILY: Family = family!("tree", headers: ["tree.cuh"], consta
     ("JOIN_BITS", JOIN_BITS as u32),
 ]);
 
-/// A kernel that adds parts in the order of a tree.
+/// A kernel that adds tensors in the order of a tree.
 #[derive(Clone, Debug)]
 pub struct TreeKernel {
     function: Function,
@@ -42,15 +42,15 @@ pub struct TreeKernel {
 
 #[derive(Clone, Debug)]
 enum Order {
-    /// A balanced tree, which is compiled into the kernel.
+    /// A balanced tree, compiled into the kernel.
     Balanced,
-    /// An argument of the kernel that adds in any order, by vectors or by elements.
+    /// Any tree, passed to the kernel as an argument; adds vectors, or single elements.
     Any { joins: [u64; WORDS], by_element: bool },
 }
 
 impl TreeKernel {
-    /// Returns the kernel that adds parts of a type in this order by 16-byte vectors, to which all addresses
-    /// are aligned; `None` if there is none.
+    /// Returns the kernel that adds tensors of a type in this order, by 16-byte vectors and with addresses
+    /// aligned to 16 bytes; `None` if there is none.
     #[must_use]
     pub fn of(dtype: DType, tree: &SumTree) -> Option<Self> {
         let parts = tree.parts();
@@ -65,8 +65,8 @@ impl TreeKernel {
         check::DTYPES.contains(&dtype).then_some(TreeKernel { function, parts, order: Order::Balanced })
     }
 
-    /// Returns the kernel that adds parts of a type in this order element by element, at any addresses of
-    /// elements; `None` if there is none.
+    /// Returns the kernel that adds tensors of a type in this order element by element, without alignment;
+    /// `None` if there is none.
     #[must_use]
     pub fn by_element(dtype: DType, tree: &SumTree) -> Option<Self> {
         Self::any(dtype, tree, true)
@@ -80,16 +80,16 @@ impl TreeKernel {
         (fits && check::DTYPES.contains(&dtype)).then_some(TreeKernel { function, parts, order })
     }
 
-    /// The kernel. Its parameters are each part's values, which `launch` adds, and those of
+    /// Returns the kernel. Its parameters are the values of each part, added with `launch`, then those of
     /// [`TreeKernel::finish`].
     #[must_use]
     pub fn function(&self) -> Function {
         self.function
     }
 
-    /// Adds the parameters after the parts: `own` adds the destination of the sum; `count` is the number of
-    /// 16-byte vectors, or of elements. If `targets` is not 0, the sum is written over the parts whose bits
-    /// it has, which are all for a balanced tree, instead of to the destination.
+    /// Adds the parameters that follow the parts. `own` adds the destination of the sum, and `count` is the
+    /// number of 16-byte vectors, or of elements. If `targets` is not 0, it is a bit set of parts that the
+    /// sum overwrites instead of the destination; for a balanced tree it has all of them.
     pub fn finish<'a>(
         &self,
         launch: Launch<'a>,
@@ -109,20 +109,21 @@ impl TreeKernel {
     }
 }
 
-/// Blocks of a launch of [`TreeKernel::by_element`] over `elements` elements, at most 8 · `most`.
+/// Returns the blocks of a launch of [`TreeKernel::by_element`] over `elements` elements, at most 8 · `most`.
 pub fn element_blocks(elements: usize, most: u32) -> u32 {
     elements.div_ceil(THREADS as usize).clamp(1, 8 * most.max(1) as usize) as u32
 }
 
-/// Blocks of a launch of a [`TreeKernel`] over `vectors` vectors of 16 bytes per part, at most `most`.
+/// Returns the blocks of a launch of a [`TreeKernel`] over `vectors` 16-byte vectors per part, at most
+/// `most`.
 pub fn blocks(vectors: usize, parts: usize, most: u32) -> u32 {
     let block = (THREADS * LOADS) as usize / parts.max(1);
     vectors.div_ceil(block).clamp(1, most.max(1) as usize) as u32
 }
 
-/// target = the sum of parts, added in the order of `tree` and rounded to their type at every node, on a
-/// chosen stream. Parts have one shape and do not overlap, all f32 or all bf16; the target is one of them, or
-/// apart. The parts may be overwritten.
+/// Computes target = the sum of `parts` on the stream `stream`, in the order of `tree`, rounded to their type
+/// at every node. Parts have one shape, are all f32 or all bf16, and do not overlap. The target is one of
+/// them or separate. Parts may be overwritten.
 ///
 /// # Errors
 /// No parts, another number than the tree's, shapes or types that do not agree.
@@ -148,8 +149,7 @@ pub fn into_on(target: &Tensor, parts: &[Tensor], tree: &SumTree, stream: Stream
     target.copy_from_on(first, stream)
 }
 
-/// Adds all parts in one launch if a kernel for their order and positions exists, by vectors if they are
-/// aligned for it; returns whether it did.
+/// Adds all parts in one launch, if a kernel for their order and addresses exists. Returns whether it did.
 fn on_gpu(target: &Tensor, parts: &[Tensor], tree: &SumTree, stream: StreamKind) -> Result<bool> {
     let all: Vec<&Tensor> = parts.iter().chain([target]).collect();
     let dtype = target.dtype();

@@ -3,7 +3,7 @@ use tensor::ops::add;
 use crate::support::LENGTHS;
 use crate::trial::Trial;
 
-/// Sums are rounded once.
+/// Tests that sums are rounded once.
 pub(crate) fn declared(trial: &mut Trial<'_>) {
     for length in LENGTHS {
         trial.label(format!("{length}"));

@@ -1,4 +1,4 @@
-//! Values that another stream copies.
+//! Tensors that another stream fills.
 
 use device::{Category, Device, Request, StreamKind};
 use tensor::{DType, Tensor, ops};
@@ -47,7 +47,7 @@ fn the_first_access_waits_for_the_copy() {
     }
 }
 
-/// Copies of 256 MiB delay the other stream for longer than compute would take to read the old values.
+/// Copies of 256 MiB delay the other stream for longer than compute needs to read the old values.
 #[test]
 fn a_gpu_computes_with_what_arrives() {
     const LARGE: usize = 64 << 20;

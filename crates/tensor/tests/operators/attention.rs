@@ -13,13 +13,14 @@ use crate::support::{
 use crate::trial::Trial;
 use sizes::{Size, sizes};
 
-/// Elements of packed operands up to which results are followed: more take long to make, Meta's as well.
+/// Number of packed elements up to which a call runs on every device, Meta included. Larger ones take too
+/// long.
 const FOLLOWED: usize = 1 << 20;
 
 /// Output, log-sum-exp, and gradients in the layout of the operands.
 type Results = (Tensor, Tensor, Qkv<Tensor>);
 
-/// Runs both passes.
+/// Runs the forward and the backward pass.
 fn both(dy: &Tensor, qkv: &Qkv<Tensor>, heads: Heads) -> Results {
     let result = attention::forward(qkv, heads, Masks::default(), false).unwrap();
     let gradients =
@@ -35,19 +36,19 @@ fn packed(gradients: &Qkv<Tensor>) -> &Tensor {
     }
 }
 
-/// Columns `first..first + count` of rows with `columns` columns.
+/// Returns columns `first..first + count` of rows with `columns` columns.
 fn cut<T: Copy>(values: &[T], columns: usize, first: usize, count: usize) -> Vec<T> {
     values.chunks(columns).flat_map(|row| row[first..first + count].to_vec()).collect()
 }
 
-/// Queries, keys and values of packed rows.
+/// Splits packed rows into queries, keys and values.
 fn split<T: Copy>(values: &[T], size: &Size) -> [Vec<T>; 3] {
     let (all, [query, key_value, _]) = (size.heads.packed_columns(), size.columns());
     [(0, query), (query, key_value), (query + key_value, key_value)]
         .map(|(first, count)| cut(values, all, first, count))
 }
 
-/// The gradient of Σ dy · output with respect to packed queries, keys and values, in f64.
+/// Computes the gradient of Σ dy · output with respect to packed queries, keys and values, in f64.
 fn gradient(size: &Size, qkv: &[f64], dy: &[f64], output: &[f64], logsumexp: &[f64]) -> Vec<f64> {
     let Size { time, heads, .. } = *size;
     let Heads { query: query_heads, width, .. } = heads;
@@ -92,7 +93,7 @@ fn gradient(size: &Size, qkv: &[f64], dy: &[f64], output: &[f64], logsumexp: &[f
     dqkv
 }
 
-/// Causal softmax attention in every layout of operands.
+/// Tests causal softmax attention in every layout of operands.
 pub(crate) fn declared(trial: &mut Trial<'_>) {
     for size in sizes(trial) {
         let elements: usize = size.qkv_shape().iter().product();

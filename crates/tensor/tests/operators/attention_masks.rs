@@ -13,8 +13,8 @@ const SEED: u64 = 5;
 const MICRO_BATCH: u64 = 9;
 const PROBABILITY: f64 = 0.2;
 
-/// Settings of windows within a tile, over some tiles and longer than the sequence, of caps that bend the
-/// scores, and of factors of scores.
+/// Windows, caps and score factors: windows within a tile, over several tiles and longer than the sequence,
+/// and caps that change the scores.
 const WINDOWS_CAPS_SCALES: [(Option<usize>, Option<f32>, Option<f32>); 8] = [
     (Some(1), None, None),
     (Some(7), None, None),
@@ -26,7 +26,7 @@ const WINDOWS_CAPS_SCALES: [(Option<usize>, Option<f32>, Option<f32>); 8] = [
     (Some(24), Some(2.0), Some(0.5)),
 ];
 
-/// Batch, time, heads: several tiles of every kernel, and ends of tiles.
+/// Returns batch, time and heads of calls with several tiles of every kernel, and partial last tiles.
 fn sizes(case: &Case) -> Vec<(usize, usize, Heads)> {
     let heads = |query, key_value, width| Heads::grouped(query, key_value, width);
     let values = |heads, value_width| Heads { value_width, ..heads };
@@ -48,7 +48,7 @@ fn sizes(case: &Case) -> Vec<(usize, usize, Heads)> {
     }
 }
 
-/// The factor of one weight by definition: positions 8 apart share a draw of four words.
+/// Returns the dropout factor of one weight by its definition: positions 8 apart share a draw of four words.
 fn factor(line: usize, query: usize, key: usize) -> f64 {
     let site = philox::key_of_name(SEED, "site");
     let [a, b, ..] = philox::philox4x32(site, [MICRO_BATCH as u32, 0, 0, 0]);
@@ -59,8 +59,8 @@ fn factor(line: usize, query: usize, key: usize) -> f64 {
     if word < threshold { 0.0 } else { 1.0 / (1.0 - f64::from(threshold) / 4_294_967_296.0) }
 }
 
-/// Output and log-sum-exp where `first` is the first key of each token's document, and with dropout if
-/// `drops`.
+/// Computes output and log-sum-exp in f64. `first` is the first key of each token's document; `drops` applies
+/// dropout.
 fn expected(x: &[f64], time: usize, settings: Settings, first: Option<&[u32]>, drops: bool) -> [Vec<f64>; 2] {
     let Settings { heads, scale, soft_cap, window } = settings;
     let Heads { query, width, value_width, .. } = heads;
@@ -92,7 +92,7 @@ fn expected(x: &[f64], time: usize, settings: Settings, first: Option<&[u32]>, d
     [output, logsumexp]
 }
 
-/// Operands of calls with the same heads, and their values.
+/// Operands that several calls with the same heads share, as tensors and in f64.
 struct Operands {
     batch: usize,
     time: usize,
@@ -100,7 +100,7 @@ struct Operands {
     x: Vec<f64>,
     dy: Tensor,
     dy_wide: Vec<f64>,
-    /// The first position of each token's document.
+    /// Position of the first token of each token's document.
     documents: Tensor,
     firsts: Vec<u32>,
 }
@@ -114,7 +114,7 @@ impl Operands {
     }
 }
 
-/// Documents and dropout, windows, caps and factors of scores, and sinks.
+/// Tests documents with dropout, windows, caps, score factors, and sinks.
 pub(crate) fn declared(trial: &mut Trial<'_>) {
     for (batch, time, heads) in sizes(trial) {
         let operands = Operands::new(trial, batch, time, heads);
@@ -152,7 +152,7 @@ fn masked(trial: &mut Trial<'_>, operands: &Operands, settings: Settings, packs:
     trial.gradient("dqkv", &gradients.arrays()[0], (x, terms), |x| dot(dy_wide, &truth(x)[0]));
 }
 
-/// A sink takes weight from all keys of its head.
+/// Tests that a sink takes weight from all keys of its head.
 fn with_sinks(trial: &mut Trial<'_>, operands: &Operands, settings: Settings, packs: bool) {
     let Operands { batch, time, qkv, x, dy, dy_wide, documents, firsts } = operands;
     let heads = settings.heads;
@@ -191,7 +191,7 @@ fn with_sinks(trial: &mut Trial<'_>, operands: &Operands, settings: Settings, pa
     }
 }
 
-/// A window as long as the sequence changes no bit, and nothing outside a window does.
+/// A window as long as the sequence changes no bit, and neither does any key outside a window.
 #[test]
 fn keys_outside_a_window_change_no_bit() {
     for case in devices() {
@@ -218,8 +218,8 @@ fn keys_outside_a_window_change_no_bit() {
     }
 }
 
-/// Packed documents give the same results as each document alone: the same bits if they begin at a tile of
-/// keys, because all sums then have one order.
+/// Packed documents give the same results as each document alone. If they begin at a tile of keys, the bits
+/// are equal, because all sums then have one order.
 #[test]
 fn a_document_does_not_see_others() {
     for case in devices() {

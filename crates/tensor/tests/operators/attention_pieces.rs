@@ -1,4 +1,4 @@
-//! Attention of pieces of a sequence: queries of some positions on the keys of all.
+//! Attention of pieces of a sequence: queries of some positions with the keys of all positions.
 
 use tensor::ops::attention::{self, Heads, Masks, Qkv, Settings};
 use tensor::{DType, Tensor};
@@ -6,7 +6,8 @@ use tensor::{DType, Tensor};
 use crate::rotary::documents;
 use crate::support::{Case, devices, read, tensor};
 
-/// Batch, tokens of a piece, pieces, heads: pieces that are no multiples of tiles, and some that are.
+/// Returns batch, tokens per piece, number of pieces, and heads. Some pieces are multiples of tiles, others
+/// not.
 fn sizes(case: &Case) -> Vec<(usize, usize, usize, Heads)> {
     let heads = |query, key_value, width| Heads::grouped(query, key_value, width);
     let values = |heads, value_width| Heads { value_width, ..heads };
@@ -33,7 +34,7 @@ fn sizes(case: &Case) -> Vec<(usize, usize, usize, Heads)> {
     }
 }
 
-/// Columns `columns` of rows `rows` of each sequence of `x`, `[batch, time, all]`.
+/// Returns columns `columns` of rows `rows` of each sequence of `x`, `[batch, time, all]`.
 fn part(x: &[f64], [batch, all]: [usize; 2], rows: std::ops::Range<usize>, columns: &[usize; 2]) -> Vec<f64> {
     let time = x.len() / batch / all;
     let row = |(b, t): (usize, usize)| x[(b * time + t) * all + columns[0]..][..columns[1]].iter().copied();

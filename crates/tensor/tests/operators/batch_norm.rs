@@ -6,13 +6,13 @@ use crate::support::{Case, bits, close_sums, devices, dot, read, tensor, wide};
 use crate::trial::Trial;
 
 const EPSILON: f32 = 1e-5;
-/// Rows and channels: single elements, whole vectors, several tiles, several runs, several turns of a block.
+/// Rows and channels: single elements, whole vectors, several tiles, several runs, and blocks that loop.
 const SIZES: [[usize; 2]; 9] =
     [[7, 1], [40, 1], [60, 3], [100, 3], [64, 8], [300, 24], [1000, 64], [130, 520], [40_000, 8]];
-/// Elements up to which gradients are compared with differences, which take long.
+/// Maximum number of elements for which gradients are compared with finite differences, which are slow.
 const FEW: usize = 10_000;
 
-/// Plain code: mean and biased variance of every channel.
+/// Computes mean and biased variance of every channel in plain code.
 fn statistics(x: &[f64], channels: usize) -> [Vec<f64>; 2] {
     let rows = (x.len() / channels) as f64;
     let mean_of = |term: &dyn Fn(usize) -> f64| -> Vec<f64> {
@@ -25,7 +25,7 @@ fn statistics(x: &[f64], channels: usize) -> [Vec<f64>; 2] {
     [mean, variance]
 }
 
-/// Plain code: the output with such statistics.
+/// Computes the output with these statistics in plain code.
 fn normalised(
     x: &[f64],
     [mean, variance]: &[Vec<f64>; 2],
@@ -80,7 +80,7 @@ pub(crate) fn declared(trial: &mut Trial<'_>) {
     }
 }
 
-/// Outputs of training, and of evaluation with the statistics that training records.
+/// Computes the output in training, and in evaluation with the statistics that training records.
 fn outputs(trial: &mut Trial<'_>, operands: &Operands, [with_residual, relu]: [bool; 2]) -> Output {
     let [x, residual, ..] = &operands.tensors;
     let [x_wide, residual_wide, weight, bias] = &operands.wide;
@@ -164,7 +164,7 @@ fn gradients(trial: &mut Trial<'_>, operands: &Operands, result: &Output, [with_
     }
 }
 
-/// Averages over micro-batches, in order, which are f32 in every type.
+/// Tests running averages over micro-batches, which are in order and in f32 for every type.
 pub(crate) fn running_averages(trial: &mut Trial<'_>) {
     let (rows, width) = (7, 5000);
     trial.label(format!("{rows}x{width}"));
@@ -191,7 +191,8 @@ pub(crate) fn running_averages(trial: &mut Trial<'_>) {
     trial.same("averages row by row", &apart, &averages);
 }
 
-/// Outputs so small that they round to 0 do not pass a gradient, whether the output or the input tells.
+/// Outputs so small that they round to 0 pass no gradient, whether the mask comes from the output or the
+/// input.
 #[test]
 fn outputs_that_vanish_pass_no_gradient() {
     for case in devices() {
@@ -211,7 +212,7 @@ fn outputs_that_vanish_pass_no_gradient() {
     }
 }
 
-/// The squares of values around 1000 have no bits left for their differences.
+/// Squares of values around 1000 would leave no bits for their differences.
 #[test]
 fn statistics_of_channels_far_from_zero() {
     for case in devices().iter().map(Case::single) {

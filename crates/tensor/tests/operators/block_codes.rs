@@ -1,4 +1,4 @@
-//! Matrices in codes: every device decodes what f64 code finds in the record.
+//! Matrices in codes: every device decodes a record to the values that f64 code computes.
 
 use device::{Category, E4m3, Float, Fp8, bf16, f16};
 use tensor::ops::block_codes::{self, Alphabet, BLOCK, BlockCodes, Encoder, GROUP};
@@ -7,13 +7,13 @@ use tensor::{DType, Tensor, TensorError};
 use crate::support::{Case, devices, read};
 
 const ALPHABETS: [Alphabet; 3] = [Alphabet::Nf4, Alphabet::Int4, Alphabet::E4m3];
-/// Columns and rows of parts: one block, less than a group, full groups, and some that join no others.
+/// Columns, and rows of parts: one block, less than a group, full groups, and parts that cannot be joined.
 const SHAPES: [(usize, &[usize]); 5] =
     [(64, &[1]), (32, &[2, 6, 4]), (128, &[128, 256, 7]), (192, &[85, 86]), (1024, &[40, 16, 17])];
-/// Bytes of which sections of a record are multiples.
+/// Byte alignment of a record's sections.
 const ALIGNMENT: usize = 16;
 
-/// A matrix with blocks of other sizes, of zeros, and with an outlier.
+/// Returns a matrix with blocks of different magnitudes, blocks of zeros, and an outlier.
 fn values(case: &Case, columns: usize, rows: usize) -> Vec<f32> {
     let (_, wide) = case.single().operand("x", [rows, columns]);
     let size = |at: usize| [0.02, 0.5, 0.0, 1e-7][at / BLOCK % 7 % 4] as f32;
@@ -26,7 +26,7 @@ fn record(values: &[f32], codes: &BlockCodes, piece: usize) -> Vec<u8> {
     encoder.finish()
 }
 
-/// The matrix of a record, by the description of its format. Scales and values are rounded to f32.
+/// Decodes a record by the description of its format. Scales and values are rounded to f32.
 fn decoded(record: &[u8], alphabet: Alphabet, columns: usize, rows: &[usize]) -> Vec<f32> {
     let elements = columns * rows.iter().sum::<usize>();
     let scales = (elements * alphabet.bits() / 8).next_multiple_of(ALIGNMENT);
@@ -74,7 +74,7 @@ fn decoded(record: &[u8], alphabet: Alphabet, columns: usize, rows: &[usize]) ->
     all
 }
 
-/// A fraction of bitsandbytes' signed dynamic map, nearly.
+/// Returns a fraction of bitsandbytes' signed dynamic map, up to rounding.
 fn fraction(code: u8) -> f32 {
     let magnitude = u32::from(code.abs_diff(127));
     if magnitude == 0 || code == 255 {

@@ -7,7 +7,7 @@ use tensor::ops::blocks;
 
 use crate::support::{devices, read};
 
-/// Outputs and ranges: one block of all rows, packed ones, some rows only, an empty block.
+/// Outputs and ranges: one block of all rows, several blocks, only some rows, an empty block.
 const LAYOUTS: [(usize, &[Range<usize>]); 4] =
     [(5, &[0..5]), (70, &[0..40, 40..55, 55..70]), (300, &[7..140, 200..201]), (9, &[3..3, 1..8])];
 

@@ -8,8 +8,8 @@ use tensor::{DType, Tensor};
 use crate::rotary::table;
 use crate::support::{Case, bits, cpu, devices, read, tensor};
 
-/// Query heads, key and value heads, widths: with and without whole vectors, groups that do not divide by
-/// four.
+/// Query heads, key and value heads, and widths: with and without whole vectors, and groups that four does
+/// not divide.
 const HEADS: [Heads; 8] = [
     Heads::grouped(3, 3, 6),
     Heads::grouped(6, 1, 32),
@@ -20,7 +20,7 @@ const HEADS: [Heads; 8] = [
     Heads { value_width: 8, ..Heads::grouped(4, 2, 24) },
     Heads { value_width: 128, ..Heads::grouped(4, 2, 64) },
 ];
-/// Tokens of a sequence: within a chunk of the GPU's kernel, its border, and some chunks.
+/// Tokens of a sequence: within a chunk of the GPU's kernel, just beyond it, and several chunks.
 const TIMES: [usize; 4] = [1, 2, 65, 200];
 
 fn documents(device: &Device, positions: &[u32]) -> Tensor {
@@ -28,13 +28,14 @@ fn documents(device: &Device, positions: &[u32]) -> Tensor {
     tensor(device, &negative, [positions.len(), 1])
 }
 
-/// The rows of `qkv [1, time, columns]` from `first` on.
+/// Returns `count` rows of `qkv [1, time, columns]` from `first` on.
 fn rows(qkv: &Tensor, first: usize, count: usize) -> Tensor {
     let columns = qkv.shape().columns();
     qkv.view(first * columns, [1, count, columns]).unwrap()
 }
 
-/// The output of the last token of `qkv`, in `slot` of `slots`, with another token in every other slot.
+/// Returns the output of the last token of `qkv`, in `slot` of `slots`, with a different token in every other
+/// slot.
 fn last(
     case: &Case,
     (qkv, sinks): (&Tensor, Option<&Tensor>),
@@ -95,7 +96,8 @@ fn check(case: &Case, settings: Settings, time: usize, sinks: bool) {
     assert_eq!(bits(&alone), bits(&beside), "{what}: other rows and capacity change no bit");
 }
 
-/// Angles of heads that rotate as a whole, and in part, give the bits of a rotation before.
+/// Passing angles gives the bits of rotating queries and keys beforehand, for heads that rotate whole or in
+/// part.
 #[test]
 fn heads_rotate_as_before_it() {
     for case in devices() {
@@ -128,8 +130,8 @@ fn heads_rotate_as_before_it() {
     }
 }
 
-/// Query heads, columns of a key, and those of its value: whole vectors and none, more heads than a block of
-/// the GPU's kernel takes.
+/// Query heads, columns of a key, and columns of its value: whole vectors and others, and more heads than one
+/// block of the GPU's kernel computes.
 const LAST_OF_KEYS: [[usize; 3]; 3] = [[3, 7, 5], [20, 48, 32], [4, 576, 512]];
 
 #[test]

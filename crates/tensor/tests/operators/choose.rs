@@ -7,14 +7,14 @@ use crate::support::{Case, devices, tensor};
 const ALL: Choice = Choice { temperature: 1.0, top_k: 0, top_p: 1.0, repetition_penalty: 1.0 };
 const GREEDY: Choice = Choice { temperature: 0.0, ..ALL };
 
-/// The draws of rows: number, then both words of the key.
+/// Returns the draws of rows: the number, then both words of the key.
 fn draws(case: &Case, numbers: &[u32], key: u32) -> Tensor {
     let rows = numbers.len();
     let list: Vec<u32> = [numbers.to_vec(), vec![key; rows], vec![7; rows]].concat();
     tensor(&case.device, &list, [3, rows])
 }
 
-/// The tokens after the first `count` rows.
+/// Chooses tokens for the first `count` rows.
 fn forward(
     logits: &Tensor,
     count: usize,
@@ -27,7 +27,7 @@ fn forward(
     Ok(chosen)
 }
 
-/// How often each token is drawn, of `count` draws.
+/// Counts how often each token is drawn in `count` draws.
 fn counted(case: &Case, logits: &[f32], choice: Choice, count: u32) -> Vec<f64> {
     let rows: Vec<u32> = (0..count).collect();
     let repeated = case.tensor(&logits.repeat(rows.len()), [rows.len(), 1, logits.len()]);
@@ -91,7 +91,7 @@ fn a_row_is_drawn_alike_alone_and_beside_others() {
     }
 }
 
-/// A GPU draws in slices of a row where there are no limits.
+/// Without limits, a GPU draws in slices of a row.
 #[test]
 fn limits_that_leave_all_tokens_change_no_draw() {
     for case in devices() {

@@ -5,7 +5,7 @@ use tensor::ops::convolution::{self, ConvolutionOptions};
 use crate::support::{Case, devices, dot, read};
 use crate::trial::Trial;
 
-/// Sizes of a case: images, height, width, channels, outputs, kernel; and the options.
+/// Sizes of a case: images, height, width, channels, outputs and kernel, with the options.
 pub(crate) struct Sizes {
     pub(crate) input: [usize; 4],
     pub(crate) outputs: usize,
@@ -22,7 +22,8 @@ fn options(
     ConvolutionOptions { stride, padding, dilation, groups }
 }
 
-/// Every option alone and all together, channels that are and are not whole vectors, several pieces.
+/// Returns cases with every option alone and all together, channels that are and are not whole vectors, and
+/// several pieces.
 pub(crate) fn table() -> Vec<Sizes> {
     let sizes = |input, outputs, kernel, options| Sizes { input, outputs, kernel, options };
     let plain = ConvolutionOptions::default();
@@ -53,7 +54,7 @@ impl Sizes {
         [self.input[0], size(0), size(1), self.outputs]
     }
 
-    /// Calls `visit(output, input, weight)` with the indices of the factors of each term.
+    /// Calls `visit(output, input, weight)` with the indices of output, input and weight in each term.
     pub(crate) fn terms(&self, mut visit: impl FnMut(usize, usize, usize)) {
         let ConvolutionOptions { stride, padding, dilation, groups } = self.options;
         let ([images, rows, columns, outputs], [_, height, width, channels]) = (self.output(), self.input);
@@ -116,7 +117,7 @@ pub(crate) fn declared(trial: &mut Trial<'_>) {
     half_gradients(trial, &table()[3]);
 }
 
-/// Gradients of weights in the compute type are rounded.
+/// Tests that gradients of weights in the compute type are rounded f32 gradients.
 fn half_gradients(trial: &mut Trial<'_>, sizes: &Sizes) {
     trial.label(format!("{:?} {:?} {:?}", sizes.input, sizes.kernel, sizes.options));
     let (x, _) = trial.operand("x", sizes.input);
@@ -153,7 +154,8 @@ fn operands_that_do_not_fit_are_refused() {
     assert_eq!(case.device.backend(), Backend::Cpu);
 }
 
-/// The backward pass is linear in `dy` with the weights of the forward pass: the two agree.
+/// The backward pass is linear in `dy` with the weights of the forward pass, so that ⟨dy, forward(x)⟩ =
+/// ⟨backward(dy), x⟩.
 #[test]
 fn gradients_are_adjoint_to_the_output() {
     for case in devices().iter().map(Case::single) {

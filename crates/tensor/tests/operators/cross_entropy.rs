@@ -6,7 +6,7 @@ use crate::reference;
 use crate::support::{bits, close, devices, read, tensor};
 use crate::trial::Trial;
 
-/// Rows, vocab: short rows, odd ones, rows that fit in a block's shared memory, and longer ones.
+/// Rows and vocabulary: short rows, odd ones, rows that fit in a block's shared memory, and longer rows.
 const SIZES: [[usize; 2]; 10] = [
     [1, 2],
     [1, 33],
@@ -30,7 +30,7 @@ pub(crate) fn declared(trial: &mut Trial<'_>) {
     }
 }
 
-/// Some targets are ignored: the first one, and every so many after it.
+/// Tests loss and gradient. With `ignored` n, the targets 0, n, 2n… are ignored.
 fn loss_and_gradient(trial: &mut Trial<'_>, [rows, vocab]: [usize; 2], scale: f32, ignored: Option<usize>) {
     trial.label(format!("{rows}x{vocab} scale {scale} ignored {ignored:?}"));
     let (logits, logits_wide) = trial.operand("logits", [rows, vocab]);
@@ -56,7 +56,7 @@ fn loss_and_gradient(trial: &mut Trial<'_>, [rows, vocab]: [usize; 2], scale: f3
     }
 }
 
-/// The mean over rows that are not ignored; 0 if all are.
+/// Returns the mean over rows that are not ignored; 0 if all are ignored.
 fn mean_of(logits: &[f64], targets: &[u32]) -> f64 {
     let rows = logits.chunks(logits.len() / targets.len()).zip(targets);
     let (scores, targets): (Vec<&[f64]>, Vec<u32>) =
@@ -64,7 +64,7 @@ fn mean_of(logits: &[f64], targets: &[u32]) -> f64 {
     if targets.is_empty() { 0.0 } else { reference::cross_entropy(&scores.concat(), &targets) }
 }
 
-/// scale · (softmax − one-hot) / rows that are not ignored, and 0 in those that are.
+/// Returns scale · (softmax − one-hot) / number of rows not ignored, and 0 in ignored rows.
 fn gradient_of(logits: &[f64], targets: &[u32], scale: f64) -> Vec<f64> {
     let vocab = logits.len() / targets.len();
     let weight = scale / targets.iter().filter(|target| **target != IGNORED).count() as f64;
@@ -83,7 +83,8 @@ fn gradient_of(logits: &[f64], targets: &[u32], scale: f64) -> Vec<f64> {
     logits.chunks(vocab).zip(targets).flat_map(row).collect()
 }
 
-/// Results that overwrite the scores, results apart, and those without gradient have the same bits.
+/// Tests that the loss has the same bits if the gradient overwrites the scores, is a new tensor, or is not
+/// computed.
 fn forms(trial: &mut Trial<'_>, vocab: usize) {
     trial.label(format!("3x5x{vocab}"));
     let (logits, before) = trial.operand("logits", [3, 5, vocab]);
@@ -123,8 +124,8 @@ fn scores_of_any_size_give_finite_losses() {
     }
 }
 
-/// The divisor of a mean may be the number of rows of several calls: with the call's own number the bits are
-/// those of the mean over its rows, and with four times as many a quarter of them.
+/// Tests a mean with an explicit divisor. With the call's own number of rows, bits are equal to the mean over
+/// them; with four times as many, to a quarter of it.
 #[test]
 fn a_mean_has_the_divisor_that_is_demanded() {
     for case in devices() {

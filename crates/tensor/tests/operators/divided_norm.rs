@@ -1,4 +1,4 @@
-//! Norms of rows whose columns are divided in parts.
+//! RMS norms of rows whose columns are divided into shards.
 
 use device::{Category, Request};
 use tensor::ops::divided_norm::{self, Saved};
@@ -9,7 +9,7 @@ use crate::support::{devices, read};
 const TEST: Request = Request::new(Category::Activation, "test");
 const EPSILON: f32 = 1e-5;
 
-/// Widths of parts: whole vectors, several to a thread, and odd ones.
+/// Rows, width of a shard and number of shards: whole vectors, several vectors per thread, and odd widths.
 const SIZES: [[usize; 3]; 3] = [[5, 32, 2], [3, 2056, 3], [70, 7, 4]];
 
 #[test]

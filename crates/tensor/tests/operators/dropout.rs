@@ -6,7 +6,7 @@ use crate::trial::Trial;
 
 const SEED: u64 = 3;
 
-/// Factors of `count` elements, by definition.
+/// Returns the factors of `count` elements by definition.
 fn factors(site: &str, micro_batch: u64, probability: f64, count: usize) -> Vec<f64> {
     let key = philox::key_of_name(SEED, site);
     let [a, b, ..] = philox::philox4x32(key, [micro_batch as u32, (micro_batch >> 32) as u32, 0, 0]);
@@ -16,7 +16,7 @@ fn factors(site: &str, micro_batch: u64, probability: f64, count: usize) -> Vec<
     (0..count).map(|i| if word(i) < threshold { 0.0 } else { scale }).collect()
 }
 
-/// Elements are dropped by their random words, and others scaled.
+/// Tests that elements are dropped by their random words, and others scaled.
 pub(crate) fn declared(trial: &mut Trial<'_>) {
     for (length, probability) in LENGTHS.into_iter().flat_map(|n| [(n, 0.1), (n, 0.5), (n, 0.9)]) {
         trial.label(format!("{length} {probability}"));

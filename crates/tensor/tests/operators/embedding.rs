@@ -5,7 +5,7 @@ use crate::reference;
 use crate::support::{devices, dot, read, tensor, wide};
 use crate::trial::Trial;
 
-/// Batch, time, vocabulary, context, width: tokens that occur never, rarely, and more often than a warp has
+/// Batch, time, vocabulary, context, width: tokens that never occur, rarely, and more often than a warp has
 /// threads.
 const SIZES: [[usize; 5]; 8] = [
     [1, 1, 1, 1, 1],
@@ -25,7 +25,7 @@ pub(crate) fn declared(trial: &mut Trial<'_>) {
     }
 }
 
-/// Outputs are sums of rows of the tables, rounded once.
+/// Tests that outputs are sums of rows of the tables, rounded once.
 fn forward(trial: &mut Trial<'_>, [batch, time, vocab, context, width]: [usize; 5]) {
     trial.label(format!("{batch}x{time} of {vocab}, width {width}"));
     let ids = trial.indices("tokens", batch * time, vocab);

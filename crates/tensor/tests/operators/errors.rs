@@ -21,7 +21,7 @@ fn overwrite(tensor: &Tensor) -> GradientTarget {
     GradientTarget { tensor: tensor.clone(), accumulate: false }
 }
 
-/// A part of the expected message, and the refused call.
+/// Part of the expected message, and the result of the refused call.
 type Refusals = Vec<(&'static str, Result<(), TensorError>)>;
 
 fn check(table: Refusals) {
@@ -260,7 +260,7 @@ fn refusals_of_elementwise_operators_and_optimizers() {
     ]);
 }
 
-/// Integers are a type of buffers; operators that compute refuse them.
+/// Integer tensors are buffers only; operators that compute refuse them.
 #[test]
 fn operators_refuse_types_that_they_do_not_implement() {
     let device = cpu();

@@ -1,4 +1,4 @@
-//! Matmuls of groups of rows against f64, and their independence of the routing of other rows.
+//! Matmuls of groups of rows compared with f64, and their independence of the routing of other rows.
 
 use device::{Category, DType, E4m3, E5m2, Fp8};
 use tensor::Tensor;
@@ -10,8 +10,8 @@ use tensor::ops::routing::{self, Routes, Routing, ScoreFunction};
 use crate::reference;
 use crate::support::{Case, bits, devices, read, tensor};
 
-/// Rows of each expert, outputs and inputs: experts without rows, odd sizes, sizes in whole vectors, and more
-/// than one tile and step of each.
+/// Rows of each expert, outputs and inputs: experts without rows, odd sizes, whole vectors, and several
+/// tiles.
 const GROUPS: [(&[usize], [usize; 2]); 6] = [
     (&[1], [1, 1]),
     (&[3, 0, 5], [7, 33]),
@@ -32,7 +32,7 @@ const ROUTING: Routing = Routing {
     alignment: 1,
 };
 
-/// Routes of one choice a row, with weights of 1, by the number of rows of each expert.
+/// Returns routes with one choice of weight 1 per row, where `counts` has the number of rows of each expert.
 fn routes(case: &Case, counts: &[usize]) -> Routes {
     let rows: usize = counts.iter().sum();
     let offsets: Vec<u32> =
@@ -55,7 +55,7 @@ fn routes(case: &Case, counts: &[usize]) -> Routes {
     }
 }
 
-/// Ranges of the rows of each expert.
+/// Returns the range of rows of each expert.
 fn groups(counts: &[usize]) -> Vec<std::ops::Range<usize>> {
     let end = |expert: usize| counts[..expert].iter().sum::<usize>();
     (0..counts.len()).map(|expert| end(expert)..end(expert + 1)).collect()
@@ -127,11 +127,11 @@ fn matmuls_of_groups_match_f64() {
     }
 }
 
-/// Groups that begin at multiples of 16, outputs and inputs.
+/// Rows of each expert, in groups that begin at multiples of 16, with outputs and inputs.
 const ALIGNED: [(&[usize], [usize; 2]); 3] =
     [(&[16], [16, 16]), (&[0, 80, 16, 144, 0], [80, 208]), (&[304, 16, 0, 64], [272, 144])];
 
-/// The values of a matrix in FP8: its codes times their factors.
+/// Returns the values of an FP8 matrix: its codes times their factors.
 fn values(scaled: &Scaled) -> Vec<f64> {
     let codes: Vec<f32> = match scaled.values.dtype() {
         DType::E5m2 => scaled.values.to_vec::<E5m2>().unwrap().into_iter().map(Fp8::to_f32).collect(),
@@ -143,7 +143,7 @@ fn values(scaled: &Scaled) -> Vec<f64> {
     codes.iter().enumerate().map(|(at, code)| f64::from(*code) * factor(at / columns)).collect()
 }
 
-/// The columns of each row in a range.
+/// Returns the columns `range` of every row.
 fn columns_of(values: &[f64], columns: usize, range: std::ops::Range<usize>) -> Vec<f64> {
     values.chunks(columns).flat_map(|row| row[range.clone()].to_vec()).collect()
 }
@@ -219,7 +219,7 @@ fn matmuls_of_groups_in_fp8_match_f64() {
     }
 }
 
-/// Rows between the experts' are zeros, and count for nothing.
+/// Slots between the experts' rows are zeros and change no result.
 #[test]
 fn aligned_experts_have_the_results_of_others() {
     const ROWS: usize = 77;

@@ -8,17 +8,17 @@ use crate::support::{Case, devices, read, typed};
 use crate::trial::Trial;
 
 const EPSILON: f32 = 1e-5;
-/// Factor by which the error of a folded result may exceed that of a convolution and a norm in turn: one
-/// rounds each weight, the other each of the convolution's results.
+/// Factor by which the error of a folded result may exceed the error of a convolution followed by a norm. The
+/// first rounds each weight, the second each result of the convolution.
 const CHANCE: f64 = 2.0;
 
-/// The operands of a call, and their values.
+/// Operands of a call, as tensors and in f64.
 struct Operands {
     x: Tensor,
     residual: Tensor,
     x_wide: Vec<f64>,
     residual_wide: Vec<f64>,
-    /// The convolution's weight, of values that the case's type represents.
+    /// Weight of the convolution, in values that the case's type represents exactly.
     kernel: Vec<f32>,
     /// Weight, bias, mean and variance of the norm.
     norm: [Vec<f32>; 4],
@@ -37,19 +37,19 @@ impl Operands {
         Operands { x, residual, x_wide, residual_wide, kernel, norm }
     }
 
-    /// The convolution's weight in `dtype`.
+    /// Returns the convolution's weight in `dtype`.
     fn weight(&self, dtype: DType, sizes: &Sizes) -> Tensor {
         typed(self.x.device(), dtype, &self.kernel, sizes.weight())
     }
 
-    /// Weight and bias of the norm in `dtype`, mean and variance.
+    /// Returns the norm's weight and bias in `dtype`, and its mean and variance in f32.
     fn parameters(&self, dtype: DType) -> [Tensor; 4] {
         let of = |dtype, values: &[f32]| typed(self.x.device(), dtype, values, [values.len()]);
         let [scale, bias, mean, variance] = &self.norm;
         [of(dtype, scale), of(dtype, bias), of(DType::F32, mean), of(DType::F32, variance)]
     }
 
-    /// Results of the convolution, normalised, in f64.
+    /// Computes the normalised results of the convolution in f64.
     fn normalised(&self, sizes: &Sizes) -> Vec<f64> {
         let mut results = vec![0.0; self.residual_wide.len()];
         sizes.terms(|o, i, w| results[o] += self.x_wide[i] * f64::from(self.kernel[w]));
@@ -67,7 +67,7 @@ impl Operands {
         folded_convolution::forward(&self.x, &self.weight(dtype, sizes), norm, ending, &sizes.options)
     }
 
-    /// The convolution, and the norm of its rounded result.
+    /// Runs the convolution, then the norm of its rounded result.
     fn in_turn(&self, dtype: DType, ending: Ending<'_>, sizes: &Sizes) -> Tensor {
         let [weight, bias, mean, variance] = &self.parameters(dtype);
         let (residual, relu) = match ending {
@@ -80,7 +80,7 @@ impl Operands {
         batch_norm::evaluate(&y, residual, affine, [mean, variance]).unwrap()
     }
 
-    /// Results in f64 from [`Operands::normalised`].
+    /// Returns the expected results in f64 from [`Operands::normalised`].
     fn expected(&self, normalised: &[f64], ending: Ending<'_>) -> Vec<f64> {
         let sums = normalised.iter().zip(&self.residual_wide);
         let end = |(value, residual): (&f64, &f64)| match ending {
@@ -96,7 +96,7 @@ fn error(actual: &Tensor, expected: &[f64]) -> f64 {
     read(actual).iter().zip(expected).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt()
 }
 
-/// Outputs are those of a convolution and a norm.
+/// Tests that outputs equal a convolution followed by a norm.
 pub(crate) fn declared(trial: &mut Trial<'_>) {
     for sizes in table() {
         trial.label(format!("{:?} {:?} {:?}", sizes.input, sizes.kernel, sizes.options));
@@ -125,7 +125,7 @@ pub(crate) fn declared(trial: &mut Trial<'_>) {
     }
 }
 
-/// A network whose weights are no numbers does not seem to work.
+/// NaN weights give NaN outputs, instead of zeros that look valid.
 #[test]
 fn relu_passes_nan() {
     for case in devices() {

@@ -1,4 +1,4 @@
-//! FP8 matmuls against f64 with the quantisation modelled: the kernels are tested, not the formats.
+//! FP8 matmuls compared with f64 code that models the quantisation: the kernels are tested, not the formats.
 
 use device::{Backend, E4m3, E5m2, Fp8};
 use tensor::ops::fp8_linear::{self, Cast, Input, Quantised, Recipe, Scaled};
@@ -8,17 +8,17 @@ use tensor::{DType, Tensor};
 use crate::reference;
 use crate::support::{Case, devices, read};
 
-/// Rows, inputs, outputs: rows that are no multiple of 16, more than one tile and chunk of each.
+/// Rows, inputs, outputs: rows that are no multiple of 16, and several tiles and chunks.
 const SIZES: [[usize; 3]; 5] =
     [[1, 16, 16], [33, 48, 64], [130, 144, 272], [300, 1040, 128], [257, 64, 3088]];
 
-/// The host, and bf16 on a GPU, which alone has kernels.
+/// Returns the CPU cases, and bf16 on a GPU, the only type with kernels there.
 pub(crate) fn cases() -> Vec<Case> {
     let has = |case: &Case| case.device.backend() == Backend::Cpu || case.dtype == DType::Bf16;
     devices().into_iter().filter(has).collect()
 }
 
-/// The values of a matrix in FP8 without their factors, and the factors.
+/// Returns the codes of an FP8 matrix as numbers, and the factors.
 fn codes(scaled: &Scaled) -> (Vec<f32>, Vec<f32>) {
     let values = match scaled.values.dtype() {
         DType::E5m2 => scaled.values.to_vec::<E5m2>().unwrap().into_iter().map(Fp8::to_f32).collect(),
@@ -27,14 +27,15 @@ fn codes(scaled: &Scaled) -> (Vec<f32>, Vec<f32>) {
     (values, scaled.scales.to_vec().unwrap())
 }
 
-/// The values of a matrix in FP8: its codes times their factors.
+/// Returns the values of an FP8 matrix: its codes times their factors.
 fn values(scaled: &Scaled) -> Vec<f64> {
     let ((codes, factors), columns) = (codes(scaled), scaled.values.shape().columns());
     let factor = |row: usize| f64::from(factors[if factors.len() == 1 { 0 } else { row }]);
     codes.iter().enumerate().map(|(at, code)| f64::from(*code) * factor(at / columns)).collect()
 }
 
-/// The model of a cast: codes and factors of `[rows, columns]` values, with factors of rows or of all.
+/// Models a cast: returns codes and factors of `[rows, columns]` values, with one factor per row or one for
+/// all.
 fn model<F: Fp8>(values: &[f32], columns: usize, recipe: Recipe) -> (Vec<f32>, Vec<f32>) {
     let factor = |values: &[f32]| {
         let largest = values.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
@@ -131,7 +132,7 @@ fn activations_and_gates_are_cast_as_if_they_were_stored() {
     }
 }
 
-/// The largest value of an activation is not always that of the largest input.
+/// The largest value of an activation is not always at the largest input.
 #[test]
 fn activations_are_measured_wherever_their_largest_value_lies() {
     let (rows, columns) = (130, 160);
@@ -169,7 +170,7 @@ fn activations_are_measured_wherever_their_largest_value_lies() {
     }
 }
 
-/// `[m, k]` times `[n, k]` transposed, in f64.
+/// Computes `[m, k]` times `[n, k]` transposed, in f64.
 fn product(a: &[f64], b: &[f64], k: usize) -> Vec<f64> {
     reference::linear(a, b, None, k)
 }

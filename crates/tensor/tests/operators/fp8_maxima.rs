@@ -1,5 +1,5 @@
-//! Largest magnitudes that operators find in what they produce, as casts to FP8 read them: a cast of a
-//! measured tensor is compared with its model, which searches for the maximum.
+//! Largest magnitudes that operators measure in their results for casts to FP8. A cast of a measured tensor
+//! is compared with a model that searches for the maximum.
 
 use device::{E4m3, E5m2};
 use tensor::ops::attention::{self, Heads, Masks, Qkv};
@@ -13,7 +13,7 @@ use crate::fp8_linear::{cases, check_cast, wide};
 use crate::rotary::{documents, table};
 use crate::support::{Case, bits, read};
 
-/// Compares a cast of `x`, which is measured on a GPU, with its model.
+/// Compares a cast of `x`, whose maximum is measured on a GPU, with its model.
 fn check(what: &str, case: &Case, x: &Tensor) {
     assert_eq!(x.maxima().is_some(), case.device.is_cuda_like(), "{what}");
     let cast = Cast::new(DType::E4m3, Recipe::Tensorwise).stored().transposed();
@@ -22,7 +22,7 @@ fn check(what: &str, case: &Case, x: &Tensor) {
     check_cast::<E4m3>(what, &wide(case, x), columns, Recipe::Tensorwise, &cast);
 }
 
-/// Heads of widths with a kernel of Hopper's and without, in sequences that end within a tile.
+/// Heads with and without a Hopper kernel, in sequences that end within a tile.
 const ATTENTION: [(usize, usize, Heads); 4] = [
     (2, 70, Heads::grouped(4, 2, 32)),
     (1, 300, Heads::grouped(2, 2, 64)),

@@ -1,4 +1,4 @@
-//! FP8 codes of matrices in parts: the bits of whole matrices.
+//! FP8 codes of matrices cast in parts have the bits of matrices cast whole.
 
 use device::{Category, Request};
 use tensor::ops::fp8_linear::{self, Cast, Input, Recipe, Scaled};
@@ -8,17 +8,17 @@ use tensor::{DType, Tensor};
 use crate::fp8_linear::{cases, check_cast, wide};
 use crate::support::Case;
 
-/// Rows and columns, multiples of 16 with less than a tile, more, and several.
+/// Rows and columns, multiples of 16: less than a tile, more, and several tiles.
 const SIZES: [[usize; 2]; 5] = [[16, 16], [48, 64], [144, 272], [1040, 128], [64, 3088]];
 
-/// The ends of the parts of a matrix, in hundredths of its elements; two parts are empty.
+/// Ends of the parts of a matrix, in percent of its elements; two parts are empty.
 const ENDS: [usize; 5] = [0, 10, 10, 70, 100];
 
 fn zeros<const N: usize>(case: &Case, shape: [usize; N], dtype: DType) -> Tensor {
     Tensor::zeros(&case.device, shape, dtype, Request::new(Category::Parameter, "test")).unwrap()
 }
 
-/// The codes of `x` as stored, cast in parts, of which each is measured apart.
+/// Returns the codes of `x` as stored, measured and cast part by part.
 fn cast_in_parts(case: &Case, x: &Tensor) -> Scaled {
     let ends = ENDS.map(|percent| x.elements() * percent / 100 / 128 * 128);
     let mut parts: Vec<_> = std::iter::zip([0].iter().chain(&ends), &ends).collect();

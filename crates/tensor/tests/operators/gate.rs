@@ -5,9 +5,9 @@ use crate::reference;
 use crate::support::{dot, wide};
 use crate::trial::Trial;
 
-/// gpt-oss's clamp is wider; this one bounds many operands.
+/// A clamp that bounds many operands; gpt-oss's is wider.
 const CLAMP: Clamp = Clamp { limit: 0.7, offset: 1.0 };
-/// Rows and columns of the result: whole vectors and odd ones, and more than one piece.
+/// Rows and columns of the result: whole vectors, odd sizes, and several pieces.
 const SIZES: [[usize; 2]; 5] = [[1, 1], [5, 33], [40, 64], [300, 352], [7, 4104]];
 
 /// Replaces values so near the bounds that finite differences would cross them.

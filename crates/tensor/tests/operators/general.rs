@@ -9,7 +9,7 @@ use tensor::ops::{rearrange, softmax};
 use crate::support::{Case, devices, dot, read};
 use crate::trial::Trial;
 
-/// A function, its f64 reference, and a shift of the operand to where the function is smooth.
+/// A function, its f64 reference, and a shift of the operand into the range where the function is smooth.
 type Function = (Pointwise, fn(f64) -> f64, f32);
 const FUNCTIONS: [Function; 9] = [
     (Pointwise::Exp, f64::exp, 0.0),
@@ -23,7 +23,7 @@ const FUNCTIONS: [Function; 9] = [
     (Pointwise::SoftCap(1.5), |x| 1.5 * (x / 1.5).tanh(), 0.5),
 ];
 
-/// An operand around `shift`.
+/// Returns an operand with mean `shift`.
 fn shifted<const N: usize>(case: &Case, name: &str, shape: [usize; N], shift: f32) -> (Tensor, Vec<f64>) {
     let count = shape.iter().product();
     let values: Vec<f32> = case.normal(name, count).iter().map(|v| case.round(v + shift)).collect();
@@ -44,7 +44,7 @@ pub(crate) fn pointwise(trial: &mut Trial<'_>) {
     }
 }
 
-/// All elements of an array `[a, b, c]` by their indices.
+/// Returns the indices of all elements of an array `[a, b, c]`.
 fn each([a, b, c]: [usize; 3]) -> impl Iterator<Item = [usize; 3]> {
     (0..a).flat_map(move |i| (0..b).flat_map(move |j| (0..c).map(move |k| [i, j, k])))
 }
@@ -53,7 +53,7 @@ fn at(values: &[f64], [_, b, c]: [usize; 3], [i, j, k]: [usize; 3]) -> f64 {
     values[(i * b + j) * c + k]
 }
 
-/// Functions of two elements, one of which may be repeated.
+/// Tests functions of two arrays that broadcast.
 pub(crate) fn pairs(trial: &mut Trial<'_>) {
     let shapes = [
         ([3, 5, 7], [3, 5, 7]),
@@ -82,7 +82,7 @@ pub(crate) fn pairs(trial: &mut Trial<'_>) {
     }
 }
 
-/// Sums and maxima along every dimension.
+/// Tests sums and maxima along every dimension.
 pub(crate) fn reduce(trial: &mut Trial<'_>) {
     for (shape, axis) in [[1, 1, 1], [3, 5, 7], [2, 300, 3], [40, 2, 700]]
         .into_iter()
@@ -147,7 +147,7 @@ pub(crate) fn softmax(trial: &mut Trial<'_>) {
     }
 }
 
-/// Products of plain and transposed matrices.
+/// Tests products of plain and transposed matrices.
 pub(crate) fn matmul(trial: &mut Trial<'_>) {
     for (count, m, k, n) in [(1, 1, 1, 1), (3, 5, 7, 4), (2, 64, 48, 80), (4, 16, 33, 8), (6, 9, 16, 9)] {
         for (of_a, of_b) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -173,7 +173,7 @@ pub(crate) fn matmul(trial: &mut Trial<'_>) {
     }
 }
 
-/// A product does not depend on where its operands begin in their storages.
+/// A product does not depend on the offset of its operands in their storages.
 #[test]
 fn factors_begin_at_any_element() {
     let sizes = [(5, 7, 4), (9, 9, 16), (64, 32, 48)];
@@ -193,7 +193,7 @@ fn factors_begin_at_any_element() {
     }
 }
 
-/// Rearranged arrays have the same elements.
+/// Tests that rearranged arrays have the elements of their definition.
 pub(crate) fn rearrange(trial: &mut Trial<'_>) {
     for shape in [[3, 5, 7], [1, 2, 1], [40, 33, 65]] {
         let (x, wide) = trial.operand("x", shape);

@@ -4,7 +4,7 @@ use tensor::ops::hash;
 
 use crate::support::{cpu, devices};
 
-/// The hash that the device computes, in a sum that begins with `before`.
+/// Returns the sum after the device added the hash of `tensor` to `before`.
 fn added(tensor: &Tensor, before: u64) -> u64 {
     let words = [before as u32, (before >> 32) as u32];
     let sum = Tensor::from_host(tensor.device(), &words, [hash::WORDS], Category::Other).unwrap();

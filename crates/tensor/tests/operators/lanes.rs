@@ -1,4 +1,4 @@
-//! Parts of sums over lanes, and tables and scores whose rows and classes are divided.
+//! Partial sums over tensor lanes, and tables and scores whose rows or classes are divided.
 
 use device::{Category, Request};
 use tensor::ops::cross_entropy::{IGNORED, Mean};
@@ -95,7 +95,7 @@ fn neighbours_are_added_in_pairs_level_by_level() {
     }
 }
 
-/// A table in parts: the parts' rows add up to the bits of the whole table's, and so do the gradients.
+/// The rows of a table's shards add up to the bits of the whole table's, and so do the gradients.
 #[test]
 fn parts_of_a_table_have_the_rows_and_gradients_of_the_whole() {
     for case in devices() {
@@ -131,7 +131,7 @@ fn parts_of_a_table_have_the_rows_and_gradients_of_the_whole() {
     }
 }
 
-/// Targets of which every fifth is ignored, as a tensor too.
+/// Returns targets as a tensor and on the host; every fifth is ignored.
 fn targets(case: &Case, rows: usize, vocabulary: usize) -> (Tensor, Vec<u32>) {
     let mut ids = case.indices("targets", rows, vocabulary);
     ids.iter_mut().skip(2).step_by(5).for_each(|target| *target = IGNORED);
@@ -193,7 +193,7 @@ fn runs_of_classes_have_the_loss_and_gradient_of_all() {
     }
 }
 
-/// Scores that are computed in pieces of each run have the loss and gradients of whole scores.
+/// Scores of a run of classes that are computed slice by slice give the loss and gradients of whole scores.
 #[test]
 fn pieces_of_runs_of_classes_have_the_loss_and_gradients_of_whole_runs() {
     for case in devices() {

@@ -1,11 +1,11 @@
-//! Heads whose keys share their rotated columns.
+//! Packing of heads whose keys share their rotated columns.
 
 use tensor::ops::latent_qkv::{LatentHeads, backward, forward};
 
 use crate::trial::Trial;
 
-/// Whole vectors and none; one key head, and values of no column; pairs that are neighbours, and those half a
-/// head apart.
+/// Heads with and without whole vectors, one key head, values without columns, and rotated pairs that are
+/// neighbours or half a head apart.
 const HEADS: [LatentHeads; 4] = [
     LatentHeads { query: 3, key_value: 3, rotated: 6, plain: 5, value_width: 7, interleaved: true },
     LatentHeads { query: 4, key_value: 4, rotated: 16, plain: 32, value_width: 24, interleaved: true },
@@ -15,7 +15,7 @@ const HEADS: [LatentHeads; 4] = [
 const BATCH: usize = 2;
 const TIME: usize = 37;
 
-/// The operand, by its number, and the column of it that each packed column is.
+/// Returns for each packed column the number of its operand and the column there.
 fn sources(heads: LatentHeads) -> Vec<(usize, usize)> {
     let LatentHeads { query, key_value, rotated, plain, value_width, interleaved } = heads;
     let width = plain + rotated;
@@ -39,7 +39,7 @@ fn sources(heads: LatentHeads) -> Vec<(usize, usize)> {
     queries.chain(keys).chain(values).collect()
 }
 
-/// Heads are arranged, and their gradients added up.
+/// Tests that heads are packed as defined, and that gradients of shared columns are added.
 pub(crate) fn declared(trial: &mut Trial<'_>) {
     for heads in HEADS {
         trial.label(format!("{heads:?}"));

@@ -35,8 +35,8 @@ fn outputs(output: layer_norm::Output) -> (Tensor, Vec<Tensor>) {
     (output.output, vec![output.mean, output.rstd])
 }
 
-/// In a row of two elements the terms of dx cancel up to epsilon, which f32 cannot resolve. Width 1 has its
-/// own test: its true gradient is zero.
+/// In a row of two elements the terms of dx cancel up to epsilon, which f32 cannot resolve. Width 1, whose
+/// true gradient is zero, has its own test.
 pub(crate) fn declared(trial: &mut Trial<'_>) {
     LAYER_NORM.declared(trial, 3);
 }

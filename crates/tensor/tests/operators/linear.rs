@@ -7,7 +7,7 @@ use crate::support::{Case, devices, dot, half_precision, read};
 use crate::trial::Trial;
 
 const ACTIVATIONS: [Activation; 3] = [Activation::None, Activation::Relu, Activation::Gelu];
-/// Rows, inputs, outputs: odd ones, more than one tile and chunk of each, and whole vectors.
+/// Rows, inputs, outputs: odd sizes, several tiles and chunks, and whole vectors.
 const SIZES: [[usize; 3]; 8] = [
     [1, 1, 1],
     [1, 33, 5],
@@ -23,7 +23,7 @@ fn with_activation(pre: &[f64], activation: Activation) -> Vec<f64> {
     pre.iter().map(|x| reference::activation(*x, activation)).collect()
 }
 
-/// Returns whether a result has too few elements for a relative error: GELU and its derivative fall so fast
+/// Returns whether a result has too few elements for a relative error. GELU and its derivative decay so fast
 /// below 0 that rounding their argument to bf16 changes a single element by more than the tolerance.
 fn too_few(case: &Case, elements: usize, activation: Activation) -> bool {
     case.dtype == DType::Bf16 && activation == Activation::Gelu && elements < 33
@@ -43,7 +43,7 @@ pub(crate) fn declared(trial: &mut Trial<'_>) {
     bias_gradients(trial);
 }
 
-/// The results of a layer, and its gradients if it has a bias.
+/// Tests the results of a layer, and with a bias also its gradients.
 fn layer(
     trial: &mut Trial<'_>,
     [rows, inputs, outputs]: [usize; 3],
@@ -109,7 +109,7 @@ fn layer(
     trial.weight_gradient("dbias", &dbias, (&bias_wide, dbias_terms), |b| value(&x_wide, &weight_wide, b));
 }
 
-/// Leading dimensions are rows.
+/// Tests that leading dimensions are treated as rows.
 fn leading_dimensions(trial: &mut Trial<'_>) {
     trial.label("2x3x4x5".to_owned());
     let (x, _) = trial.operand("x", [2, 3, 4]);
@@ -136,8 +136,8 @@ fn weight_gradient_without_bias(trial: &mut Trial<'_>) {
     }
 }
 
-/// Rows and columns: fewer than a run of rows, more than the most runs, odd widths, more than a tile of
-/// vectors.
+/// Tests bias gradients, with fewer rows than a run, more than the maximum of runs, odd widths, and more than
+/// one tile of vectors.
 fn bias_gradients(trial: &mut Trial<'_>) {
     for [rows, outputs] in [[1, 3], [31, 8], [33, 264], [70, 257], [9000, 40]] {
         let (x, _) = trial.operand("x", [rows, 1]);
@@ -153,10 +153,10 @@ fn bias_gradients(trial: &mut Trial<'_>) {
     }
 }
 
-/// Rows, inputs, hidden, outputs: odd ones, and whole vectors.
+/// Rows, inputs, hidden, outputs: odd sizes, and whole vectors.
 const PAIRS: [[usize; 4]; 4] = [[1, 1, 1, 1], [7, 5, 33, 6], [70, 24, 96, 24], [40, 64, 256, 64]];
 
-/// A feed-forward pair equals its two layers.
+/// Tests that a feed-forward pair equals its two layers.
 pub(crate) fn feed_forward(trial: &mut Trial<'_>) {
     for ([rows, inputs, hidden, outputs], with_biases) in
         PAIRS.into_iter().flat_map(|sizes| [(sizes, true), (sizes, false)])
@@ -197,8 +197,8 @@ pub(crate) fn feed_forward(trial: &mut Trial<'_>) {
     }
 }
 
-/// The matmuls may add in different orders, and round before they add to the target, so the results agree
-/// within a unit in the last digit of bf16, of both, and the rounding of f32; sums of rows are equal.
+/// The matmuls may add in different orders, and round before they add to the target. So results agree within
+/// one bf16 unit in the last digit, plus the rounding of f32. Sums of rows are equal.
 #[test]
 fn gradients_in_half_precision_are_rounded_f32_gradients() {
     for case in half_precision() {

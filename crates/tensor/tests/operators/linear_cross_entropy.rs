@@ -1,4 +1,4 @@
-//! The loss of scores computed in pieces of the vocabulary.
+//! The loss of scores computed slice by slice over the vocabulary.
 
 use tensor::ops::cross_entropy::IGNORED;
 use tensor::ops::linear_cross_entropy::{Operands, Settings, backward, forward};
@@ -8,7 +8,7 @@ use crate::reference;
 use crate::support::{Case, devices, read, tensor};
 use crate::trial::Trial;
 
-/// Rows, inputs, vocabulary, pieces: one piece, odd sizes, a smaller last piece, more pieces than fit.
+/// Rows, inputs, vocabulary, slices: one slice, odd sizes, a smaller last slice, more slices than fit.
 const SIZES: [([usize; 3], usize); 6] = [
     ([1, 8, 2], 1),
     ([3, 5, 33], 4),
@@ -19,7 +19,7 @@ const SIZES: [([usize; 3], usize); 6] = [
 ];
 const FACTOR: f32 = 1.5;
 
-/// Operands, as tensors and in f64; scores are of the order of 1, and every fourth target is ignored.
+/// Operands, as tensors and in f64. Scores are of order 1, and every fourth target is ignored.
 struct Example {
     operands: Operands,
     x: Vec<f64>,
@@ -49,7 +49,7 @@ impl Example {
         self.targets.iter().copied().filter(|target| *target != IGNORED).collect()
     }
 
-    /// The loss, the gradient of `x` and that of the weight.
+    /// Returns the expected loss, gradient of `x` and gradient of the weight.
     fn expected(&self) -> (f64, Vec<f64>, Vec<f64>) {
         let inputs = self.x.len() / self.targets.len();
         let vocabulary = self.weight.len() / inputs;
@@ -113,7 +113,7 @@ fn loss_and_gradients(trial: &mut Trial<'_>, size: ([usize; 3], usize), capped: 
     trial.output("dweight", &target.tensor, || expected);
 }
 
-/// Halves of backward give the bits of the whole.
+/// Tests that computing the two gradients separately gives the bits of computing both.
 fn halves(trial: &mut Trial<'_>) {
     trial.label(format!("{:?} in halves", SIZES[3]));
     let Example { operands, settings, .. } = Example::new(trial, SIZES[3], true);
@@ -129,7 +129,7 @@ fn halves(trial: &mut Trial<'_>) {
     trial.same("dweight alone", &half.tensor, &whole.tensor);
 }
 
-/// Without targets there is no loss and no gradient.
+/// Tests that loss and gradients are 0 if all targets are ignored.
 fn all_ignored(trial: &mut Trial<'_>) {
     trial.label(format!("{:?} all ignored", SIZES[2]));
     let Example { operands, settings, .. } = Example::new(trial, SIZES[2], false);

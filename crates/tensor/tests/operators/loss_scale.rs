@@ -38,7 +38,7 @@ fn the_scale_follows_the_norms_of_updates() {
     }
 }
 
-/// Gradients that half types would round to 0 keep their digits.
+/// Gradients that a half type would round to 0 keep their digits.
 #[test]
 fn losses_multiply_their_gradients_before_rounding() {
     for case in half_precision() {

@@ -59,10 +59,10 @@ mod trial;
 
 use trial::{Declaration, compare};
 
-/// Lists the declarations of operators, and makes a test of each that compares its values.
+/// Lists the declarations of operators, and defines a test for each that compares its values.
 macro_rules! operators {
     ($($operator:ident = $declared:path,)*) => {
-        /// Every operator, for tests that follow all of them.
+        /// Every operator, for tests that run all of them.
         pub(crate) const OPERATORS: &[Declaration] = &[$((stringify!($operator), $declared)),*];
 
         mod values {

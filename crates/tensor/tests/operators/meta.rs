@@ -7,7 +7,7 @@ use tensor::ops::attention::{Heads, Masks, Qkv};
 use crate::support::{gpu, meta};
 use crate::trial::follow_all;
 
-/// Types of operands, and of the gradients of weights.
+/// Types of operands and of weight gradients.
 const TYPES: [[DType; 2]; 4] = [
     [DType::F32, DType::F32],
     [DType::F16, DType::F16],
@@ -17,7 +17,7 @@ const TYPES: [[DType; 2]; 4] = [
 
 type Figures = Vec<(&'static str, &'static str, [u64; 4], Option<i64>)>;
 
-/// Follows every operator on a device in `types`: the allocator's counters after each result.
+/// Runs every operator on a device in `types`; returns the allocator's counters after each result.
 fn figures(device: &Device, types: [DType; 2]) -> Figures {
     let mut figures = vec![];
     follow_all(device, types, &mut |operator, part, _| figures.push(now(device, operator, part)));
@@ -55,7 +55,7 @@ fn meta_allocates_what_a_gpu_does_operator_by_operator() {
     }
 }
 
-/// On GPUs with other kernels for attention and matmuls each.
+/// The imitated GPUs have different kernels for attention and matmuls.
 #[test]
 fn every_operator_logs_its_calls_and_allocates_as_without_a_log() {
     for (compute_capability, types) in

@@ -3,19 +3,19 @@ use tensor::ops::{StepState, Table, norm};
 
 use crate::support::{Case, bits, devices, read, repeats, tensor};
 
-/// An f32 tensor of sums.
+/// Returns an f32 tensor of sums.
 fn single<const N: usize>(case: &Case, values: [f32; N]) -> Tensor {
     tensor(&case.device, &values, [N])
 }
 
-/// A state with values that `finish` must overwrite.
+/// Returns a state with values that `finish` must overwrite.
 fn unmeasured(case: &Case) -> StepState {
     let state = StepState::new(&case.device).unwrap();
     state.set_norm(f32::NAN, f32::NAN).unwrap();
     state
 }
 
-/// Norm and clipping factor.
+/// Returns the norm and the clipping factor.
 fn measured(state: &StepState) -> [f64; 2] {
     [state.norm(), state.clip_factor()].map(|value| f64::from(value.unwrap()))
 }

@@ -1,4 +1,4 @@
-//! The declaration that layer norm and RMS norm share.
+//! Tests that layer norm and RMS norm share.
 
 use tensor::ops::GradientTarget;
 use tensor::ops::rms_norm::Settings;
@@ -7,7 +7,7 @@ use tensor::{DType, Tensor};
 use crate::support::{Case, dot};
 use crate::trial::Trial;
 
-/// Rows, width: every form of the kernels, and odd widths.
+/// Rows and width: every variant of the kernels, and odd widths.
 pub(crate) const SIZES: [[usize; 2]; 13] = [
     [40, 2],
     [1, 33],
@@ -25,36 +25,36 @@ pub(crate) const SIZES: [[usize; 2]; 13] = [
 ];
 pub(crate) const EPSILON: f32 = 1e-5;
 
-/// Parts of the results of a forward pass.
+/// Names of the results of a forward pass.
 const RESULTS: [&str; 3] = ["output", "first statistic", "second statistic"];
 
-/// Output and statistics.
+/// Output, and statistics of rows.
 type Outputs = (Tensor, Vec<Tensor>);
 
-/// The gradient of the input from dy, dsum, x, the parameters and the statistics.
+/// Computes the gradient of the input from dy, dsum, x, the parameters and the statistics.
 type BackwardInput = fn(&Tensor, Option<&Tensor>, &Tensor, &[Tensor], &[Tensor]) -> Tensor;
-/// Output and statistics of x and the parameters in f64.
+/// Computes output and statistics from x and the parameters in f64.
 type Reference = fn(&[f64], &[Vec<f64>]) -> Vec<Vec<f64>>;
 
-/// A norm, with its parameters as a list.
+/// A norm under test, with its parameters as a list.
 pub(crate) struct Norm {
     pub(crate) parameters: &'static [&'static str],
     pub(crate) forward: fn(&Tensor, &[Tensor], Settings) -> Outputs,
     pub(crate) forward_residual: fn(&Tensor, &Tensor, &[Tensor]) -> (Tensor, Outputs),
     pub(crate) backward_input: BackwardInput,
-    /// The gradients of the parameters from dy, x and the statistics.
+    /// Computes the gradients of the parameters from dy, x and the statistics.
     pub(crate) backward_weight: fn(&Tensor, &Tensor, &[Tensor], &[&GradientTarget]),
     pub(crate) reference: Reference,
 }
 
 impl Norm {
-    /// Operands for the parameters, and their values.
+    /// Returns random parameters, as tensors and in f64.
     fn operands(&self, case: &Case, width: usize) -> (Vec<Tensor>, Vec<Vec<f64>>) {
         self.parameters.iter().map(|name| case.operand(name, [width])).unzip()
     }
 
-    /// Declares the norm. In narrow rows the terms of dx nearly cancel: the tolerance is relative to the
-    /// terms. Rows of fewer than `narrowest` elements are left out of dx.
+    /// Tests the norm. In narrow rows the terms of dx nearly cancel, so the tolerance is relative to the
+    /// terms. dx is not compared in rows of fewer than `narrowest` elements.
     pub(crate) fn declared(&self, trial: &mut Trial<'_>, narrowest: usize) {
         for [rows, width] in SIZES {
             let (x, x_wide) = trial.operand("x", [rows, width]);
@@ -88,7 +88,7 @@ impl Norm {
         }
     }
 
-    /// The residual form equals the sum, rounded once, and then the plain form, to the bit.
+    /// Tests that the residual form has the bits of the rounded sum followed by the plain form.
     fn residual_form(&self, trial: &mut Trial<'_>, [rows, width]: [usize; 2]) {
         let (residual, residual_wide) = trial.operand("residual", [rows, width]);
         let (branch, branch_wide) = trial.operand("branch", [rows, width]);
@@ -104,7 +104,7 @@ impl Norm {
         }
     }
 
-    /// All gradients, with and without a gradient of the sum to add.
+    /// Tests all gradients, with and without a gradient of the residual sum.
     fn gradients(
         &self,
         trial: &mut Trial<'_>,
@@ -139,7 +139,7 @@ impl Norm {
         }
     }
 
-    /// Gradients of the parameters in half precision are rounded f32 gradients.
+    /// Tests that gradients of the parameters in half precision are rounded f32 gradients.
     fn half_gradients(&self, trial: &mut Trial<'_>, [rows, width]: [usize; 2]) {
         let (x, _) = trial.operand("x", [rows, width]);
         let (parameters, _) = self.operands(trial, width);

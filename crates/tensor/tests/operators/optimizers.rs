@@ -7,7 +7,7 @@ use tensor::{DType, Tensor};
 use crate::support::{Case, bits, close, close_sums, cpu, devices, normal, read, tensor, typed};
 use crate::trial::Trial;
 
-/// One element, an odd length, more than one piece and block.
+/// Lengths: one element, an odd length, and several pieces and blocks.
 const LENGTHS: [usize; 4] = [1, 33, 40_001, 8192];
 
 const ADAMW: UpdateRule = UpdateRule::AdamW { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
@@ -23,8 +23,8 @@ fn is_rounded(copy: &Tensor, weight: &Tensor) {
     assert_eq!(read(copy), rounded);
 }
 
-/// A weight with its state, in f32, and its copy in a half type, f16 for gradients in f16. A case's type is
-/// that of the gradients.
+/// A weight with its state, in f32, and its copy in a half type (f16 for gradients in f16). The case's type
+/// is the gradients' type.
 struct Parameter {
     weight: Tensor,
     states: Vec<Tensor>,
@@ -32,7 +32,7 @@ struct Parameter {
 }
 
 impl Parameter {
-    /// A parameter whose state holds `initial`.
+    /// Returns a parameter whose state is filled with `initial`.
     fn new(case: &Case, rule: &UpdateRule, length: usize, copied: bool, initial: f32) -> Self {
         let state = || tensor(&case.device, &vec![initial; length], [length]);
         let half = if case.dtype == DType::F16 { DType::F16 } else { DType::Bf16 };
@@ -53,7 +53,7 @@ impl Parameter {
         }
     }
 
-    /// The bits of all its tensors.
+    /// Returns the bits of all its tensors.
     fn bits(&self) -> Vec<Vec<u32>> {
         [&self.weight].into_iter().chain(&self.states).chain(&self.compute).map(bits).collect()
     }
@@ -260,10 +260,10 @@ fn many_and_one_by_one(case: &Case, rule: &UpdateRule) {
     assert!(short.ends_with(".step: 4 tensors, expected 1"), "{short}");
 }
 
-/// The bits of the parameter after an update, and the number of updates.
+/// Bits of the parameter after an update, and the number of updates.
 type Left = (Vec<Vec<u32>>, u32);
 
-/// Copies are rounded from the weights all the same, because they may be in a buffer that is stored
+/// A skipped update still rounds copies from the weights, because a copy may be in a buffer that was filled
 /// afterwards.
 #[test]
 fn a_skipped_update_changes_no_weight_and_is_not_counted() {
@@ -348,8 +348,8 @@ fn coefficients_have_the_same_bits_on_every_device() {
     }
 }
 
-/// States in bf16 are those in f32, rounded up or down, with the same random numbers on every device and for
-/// a part of a parameter.
+/// bf16 states are f32 states rounded up or down, with the same random numbers on every device and for a
+/// shard of a parameter.
 #[test]
 fn states_in_bf16_are_rounded_at_random_by_name_element_and_update() {
     const LENGTH: usize = 12_288;
@@ -411,7 +411,7 @@ fn states_in_bf16_are_rounded_at_random_by_name_element_and_update() {
     }
 }
 
-/// Updates by two rules after the gradients' norm was measured.
+/// Tests updates by two rules after the gradients' norm was measured.
 pub(crate) fn declared(trial: &mut Trial<'_>) {
     trial.label("two tensors".to_owned());
     let gradients = [trial.operand("g", [700, 48]).0, trial.operand("h", [40_001]).0];

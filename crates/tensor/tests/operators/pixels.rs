@@ -1,4 +1,4 @@
-//! Pixels of images as numbers for a model, against f64.
+//! Normalisation of pixels, compared with f64.
 
 use device::{Category, Request};
 use tensor::ops::pixels::{MOST_CHANNELS, normalise};

@@ -16,14 +16,15 @@ fn windows() -> Vec<Windows> {
     ]
 }
 
-/// The shape of the results.
+/// Returns the shape of the results.
 fn output_shape([images, height, width, channels]: [usize; 4], of: &Windows) -> [usize; 4] {
     let outputs =
         |axis: usize, length: usize| (length + 2 * of.padding[axis] - of.size[axis]) / of.stride[axis] + 1;
     [images, outputs(0, height), outputs(1, width), channels]
 }
 
-/// Calls `visit(output, elements of its window)` with indices without channels.
+/// Calls `visit(output, elements)` for each output with the indices of its window's elements, without
+/// channels.
 fn each_window(input: [usize; 4], of: &Windows, mut visit: impl FnMut(usize, &[usize])) {
     let ([_, height, width, _], [images, rows, columns, _]) = (input, output_shape(input, of));
     for window in 0..images * rows * columns {

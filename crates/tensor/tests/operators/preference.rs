@@ -1,4 +1,4 @@
-//! Losses of pairs of answers.
+//! Preference losses of pairs of answers.
 
 use tensor::ops::cross_entropy::IGNORED;
 use tensor::ops::preference::{self, Objective, Sequences, VALUES};
@@ -14,10 +14,10 @@ const OBJECTIVES: [Objective; 4] = [
     Objective::Orpo { lambda: 0.7 },
 ];
 const SCALE: f32 = 0.25;
-/// Pairs, and rows of a sequence: one row, several blocks of threads, more pairs than threads of a block.
+/// Pairs, and rows of a sequence: one row, several thread blocks, and more pairs than threads of a block.
 const SIZES: [[usize; 2]; 4] = [[1, 1], [3, 7], [2, 700], [300, 2]];
 
-/// Losses of rows, with targets of which some are ignored, answers, and scores of a reference.
+/// Losses of rows, targets (some of them ignored), answers, and scores of a reference model.
 struct Example {
     losses: Tensor,
     targets: Tensor,
@@ -26,12 +26,12 @@ struct Example {
     plain: Plain,
 }
 
-/// The same in f64.
+/// The operands in plain f64.
 struct Plain {
     losses: Vec<f64>,
-    /// Whether the target of each row counts.
+    /// Whether the target of each row is not ignored.
     counts: Vec<bool>,
-    /// The first row of each answer.
+    /// Index of the first row of each answer.
     first: Vec<usize>,
     reference: Vec<f64>,
 }
@@ -69,7 +69,7 @@ impl Example {
 }
 
 impl Plain {
-    /// ln p and tokens of each answer.
+    /// Returns ln p and the number of tokens of each answer.
     fn scores(&self, losses: &[f64]) -> Vec<[f64; 2]> {
         let time = losses.len() / self.first.len();
         let of = |(sequence, first): (usize, &usize)| {
@@ -80,7 +80,7 @@ impl Plain {
         self.first.iter().enumerate().map(of).collect()
     }
 
-    /// The values of the loss, by the formulas.
+    /// Computes the values of the loss by the formulas.
     fn values(&self, objective: Objective, losses: &[f64], divisor: Option<u32>) -> [f64; VALUES] {
         let scores = self.scores(losses);
         let scale = f64::from(SCALE);
@@ -125,7 +125,7 @@ impl Plain {
     }
 }
 
-/// Losses are f32 whatever the type of the model is.
+/// Losses are f32 whatever the type of the model, so one type is tested.
 pub(crate) fn declared(trial: &mut Trial<'_>) {
     if trial.dtype != DType::F32 {
         return;

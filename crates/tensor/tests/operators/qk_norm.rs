@@ -14,7 +14,7 @@ const fn heads(query: usize, key_value: usize, width: usize) -> Heads {
     Heads::grouped(query, key_value, width)
 }
 
-/// Batch, time, heads: widths with and without whole vectors, and more rows than a run has.
+/// Batch, time, heads: widths with and without whole vectors, and more rows than a run.
 const SIZES: [(usize, usize, Heads); 6] = [
     (1, 3, heads(2, 1, 4)),
     (2, 17, heads(3, 3, 6)),
@@ -24,7 +24,7 @@ const SIZES: [(usize, usize, Heads); 6] = [
     (2, 9, heads(4, 2, 128)),
 ];
 
-/// Queries and keys normalised and rotated, values unchanged.
+/// Returns packed rows with queries and keys normalised and rotated, and values unchanged.
 fn expected(x: &[f64], time: usize, heads: Heads, weights: [&[f64]; 2], first: Option<&[u32]>) -> Vec<f64> {
     let rows = x.chunks(heads.packed_columns()).enumerate();
     rows.flat_map(|(row, x)| {

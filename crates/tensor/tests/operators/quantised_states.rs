@@ -1,4 +1,4 @@
-//! Optimizer states in 8 bits.
+//! 8-bit optimizer states.
 
 use tensor::ops::optimizer::{self, BLOCK, Item, Stream, UpdateRule, blocks};
 use tensor::ops::{StepState, Table};
@@ -9,10 +9,10 @@ use crate::support::{Case, bits, devices, read, tensor, typed};
 const ADAMW: UpdateRule = UpdateRule::AdamW { beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
 const MOMENTUM: UpdateRule = UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.01 };
 
-/// Several chunks of a shard, and a block that is not full.
+/// Several chunks of a shard, and a partial block.
 const LENGTH: usize = 3 * tensor::ops::norm::CHUNK + 77;
 
-/// A weight with states in 8 bits or in f32, and its copy in bf16.
+/// A weight with 8-bit or f32 states, and its copy in bf16.
 struct Parameter {
     weight: Tensor,
     states: Vec<Tensor>,
@@ -55,7 +55,7 @@ impl Parameter {
         self.states.iter().map(|codes| codes.to_vec().unwrap()).collect()
     }
 
-    /// The bits of everything, by element.
+    /// Returns the bits of all tensors, the codes first.
     fn all_bits(&self) -> (Vec<Vec<u8>>, Vec<Vec<u32>>) {
         let tensors = [&self.weight, &self.compute].into_iter().chain(&self.maxima);
         (self.codes(), tensors.map(bits).collect())
@@ -68,7 +68,8 @@ fn step_state(case: &Case) -> StepState {
     state
 }
 
-/// The fractions of the paper's dynamic tree code: means between evenly spaced borders of each decade.
+/// Returns the fractions of the paper's dynamic tree code: means between evenly spaced borders of each
+/// decade.
 fn fractions(is_signed: bool) -> Vec<f64> {
     let mut all = vec![0.0, 1.0];
     for decade in 0..7u32 {
@@ -85,7 +86,7 @@ fn fractions(is_signed: bool) -> Vec<f64> {
     all
 }
 
-/// After the first update, every code is the nearest to the state that f32 would hold.
+/// After the first update, every code is the nearest to the value that an f32 state would have.
 #[test]
 fn codes_are_the_nearest_fractions_of_the_largest_in_a_block() {
     for case in devices() {
@@ -124,7 +125,7 @@ fn codes_are_the_nearest_fractions_of_the_largest_in_a_block() {
     }
 }
 
-/// Updates of a shard are those of the whole, and repeated ones have equal bits.
+/// Updates of a shard equal updates of the whole, and repeated updates have equal bits.
 #[test]
 fn blocks_do_not_depend_on_shards() {
     const FIRST: usize = tensor::ops::norm::CHUNK;

@@ -41,7 +41,7 @@ fn a_part_has_the_same_values_as_the_whole() {
     }
 }
 
-/// Part `part` of three of the columns of a matrix, then a range of its own and one of another length.
+/// A part has one third of a matrix's columns, then a separate range, then a range of another length.
 #[test]
 fn a_part_may_have_several_ranges_of_the_whole() {
     let (rows, columns) = (401, 33);

@@ -1,4 +1,4 @@
-//! The forward functions in plain f64 code.
+//! Reference forward functions in plain f64 code.
 
 use rayon::prelude::*;
 use tensor::ops::Activation;
@@ -20,7 +20,7 @@ pub(crate) fn activation(x: f64, activation: Activation) -> f64 {
     }
 }
 
-/// x · Wᵀ + b.
+/// Computes x · Wᵀ + b.
 pub(crate) fn linear(x: &[f64], weight: &[f64], bias: Option<&[f64]>, inputs: usize) -> Vec<f64> {
     let outputs = weight.len() / inputs;
     let mut y = Vec::new();
@@ -34,7 +34,7 @@ pub(crate) fn linear(x: &[f64], weight: &[f64], bias: Option<&[f64]>, inputs: us
     y
 }
 
-/// Output, mean and rstd of every row.
+/// Computes output, mean and rstd of every row.
 pub(crate) fn layer_norm(x: &[f64], weight: &[f64], bias: &[f64], epsilon: f64) -> [Vec<f64>; 3] {
     let width = weight.len();
     let mut output = vec![];
@@ -51,8 +51,8 @@ pub(crate) fn layer_norm(x: &[f64], weight: &[f64], bias: &[f64], epsilon: f64) 
     [output, means, rstds]
 }
 
-/// Output `[batch, time, query · width]` and log-sum-exp `[batch, query, time]` of packed queries, keys and
-/// values.
+/// Computes output `[batch, time, query · width]` and log-sum-exp `[batch, query, time]` of packed queries,
+/// keys and values.
 pub(crate) fn attention(qkv: &[f64], batch: usize, time: usize, heads: Heads) -> [Vec<f64>; 2] {
     let Heads { query, width, .. } = heads;
     let line = |line: usize| {
@@ -84,8 +84,8 @@ pub(crate) fn attention(qkv: &[f64], batch: usize, time: usize, heads: Heads) ->
     [output, lines.into_iter().flat_map(|(_, logsumexp)| logsumexp).collect()]
 }
 
-/// Index in packed queries, keys and values where the queries (0), keys (1) or values (2) of a row and query
-/// head begin.
+/// Returns the index in packed rows of the first query (`part` 0), key (1) or value (2) column of a row and
+/// query head.
 pub(crate) fn at(heads: Heads, row: usize, part: usize, query_head: usize) -> usize {
     let [queries, keys, _] = heads.groups_of_columns();
     let (before, head, width) = match part {
@@ -112,7 +112,7 @@ pub(crate) fn embedding(
     rows.collect()
 }
 
-/// Mean over rows of −ln softmax\[target\].
+/// Computes the mean over rows of −ln softmax\[target\].
 pub(crate) fn cross_entropy(logits: &[f64], targets: &[u32]) -> f64 {
     let vocab = logits.len() / targets.len();
     let rows = logits.chunks(vocab).zip(targets).map(|(row, target)| {
@@ -126,7 +126,7 @@ pub(crate) fn mse(prediction: &[f64], target: &[f64]) -> f64 {
     prediction.iter().zip(target).map(|(p, t)| (p - t).powi(2)).sum::<f64>() / prediction.len() as f64
 }
 
-/// Output and rstd of every row.
+/// Computes output and rstd of every row.
 pub(crate) fn rms_norm(x: &[f64], weight: &[f64], epsilon: f64) -> [Vec<f64>; 2] {
     let mut output = vec![];
     let mut rstds = vec![];
@@ -138,7 +138,7 @@ pub(crate) fn rms_norm(x: &[f64], weight: &[f64], epsilon: f64) -> [Vec<f64>; 2]
     [output, rstds]
 }
 
-/// A head rotated by the angles of `position`, half-split.
+/// Returns a head rotated to `position`, half-split.
 pub(crate) fn turned(head: &[f64], position: usize, theta: f64) -> Vec<f64> {
     let half = head.len() / 2;
     let angle = |pair: usize| position as f64 * theta.powf(-2.0 * pair as f64 / head.len() as f64);
@@ -147,7 +147,7 @@ pub(crate) fn turned(head: &[f64], position: usize, theta: f64) -> Vec<f64> {
     low.chain(high).collect()
 }
 
-/// activation(gate) · up for rows that hold the columns of gate, then those of up.
+/// Computes activation(gate) · up for rows `[gate | up]`.
 pub(crate) fn gate(pair: &[f64], width: usize, gate: impl Into<Gate>) -> Vec<f64> {
     let Gate { activation: kind, clamp } = gate.into();
     let bounded = |g: f64, u: f64| match clamp.map(|clamp| (f64::from(clamp.limit), f64::from(clamp.offset)))

@@ -8,7 +8,7 @@ use crate::support::{bits, gpu, operand, repeats};
 use crate::trial::follow_all;
 
 const TIMES: usize = 5;
-/// Types of operands, and of the gradients of weights.
+/// Types of operands and of weight gradients.
 const TYPES: [[DType; 2]; 4] = [
     [DType::F32, DType::F32],
     [DType::Bf16, DType::F32],
@@ -33,7 +33,7 @@ fn a_busy_gpu_gives_the_same_bits_every_time() {
     });
 }
 
-/// Runs matmuls that leave some multiprocessors idle, until `done`; returns their number.
+/// Runs matmuls that leave some multiprocessors idle, until `done` is set. Returns their number.
 fn keep_busy(done: &AtomicBool) -> usize {
     let device = Device::cuda(1, 0, tensor::ops::FAMILIES, &DeviceOptions::default()).unwrap();
     let (x, _) = operand(&device, "x", [1024, 512]);

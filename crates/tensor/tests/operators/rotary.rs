@@ -17,13 +17,13 @@ const SIZES: [[usize; 5]; 6] = [
     [1, 9, 2, 96, 96],
 ];
 
-/// A table for `context` positions.
+/// Returns a table of angles for `context` positions.
 pub(crate) fn table(case: &Case, width: usize, context: usize) -> Tensor {
     let frequencies = Frequencies { width, theta: THETA, scaling: Scaling::None };
     tensor(&case.device, &frequencies.table(context), [context, width])
 }
 
-/// First positions of documents of 1, 2, 3 … tokens in every sequence.
+/// Returns the start of each token's document, for documents of 1, 2, 3 … tokens in every sequence.
 pub(crate) fn documents(case: &Case, batch: usize, time: usize) -> (Tensor, Vec<u32>) {
     let (mut first, mut next, mut length) = (0, 1, 1);
     let of_sequence: Vec<u32> = (0..time as u32)
@@ -98,7 +98,7 @@ fn scaled_frequencies_match_their_definitions() {
     }
 }
 
-/// YaRN's frequencies and LongRoPE's, which also multiply cosines and sines.
+/// Tests YaRN and LongRoPE, which also multiply cosines and sines by a factor.
 #[test]
 fn frequencies_of_long_contexts_match_their_definitions() {
     let (theta, context, attention) = (10_000.0_f64, 4096_usize, 1.25);
@@ -131,7 +131,7 @@ fn frequencies_of_long_contexts_match_their_definitions() {
     }
 }
 
-/// With a narrower table only the first columns of each head rotate.
+/// With a table narrower than a head, only the head's first columns rotate.
 #[test]
 fn a_part_of_each_head_rotates() {
     for case in devices() {

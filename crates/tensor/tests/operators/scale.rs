@@ -3,7 +3,7 @@ use tensor::ops::scale;
 use crate::support::{LENGTHS, tensor};
 use crate::trial::Trial;
 
-/// Results are rounded once, for factors on host and device.
+/// Tests that results are rounded once, for factors on host and device.
 pub(crate) fn declared(trial: &mut Trial<'_>) {
     for length in LENGTHS {
         trial.label(format!("{length}"));

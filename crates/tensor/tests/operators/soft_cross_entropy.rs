@@ -5,11 +5,11 @@ use tensor::ops::soft_cross_entropy::{self, SHARES};
 use crate::support::{devices, read, tensor};
 use crate::trial::Trial;
 
-/// Rows, classes.
+/// Rows and classes.
 const SIZES: [[usize; 2]; 5] = [[1, 2], [7, 5], [3, 1000], [70, 10], [5, 700]];
 const SMOOTHINGS: [f32; 3] = [0.0, 0.1, 0.9];
 
-/// The mean of −Σ q ln softmax, with q of the documentation.
+/// Computes the mean of −Σ q ln softmax, with the distribution q as the operator documents it.
 fn reference(logits: &[f64], targets: &[[u32; 3]], smoothing: f64) -> f64 {
     let classes = logits.len() / targets.len();
     let mut sum = 0.0;
@@ -72,7 +72,7 @@ fn loss_and_gradient(trial: &mut Trial<'_>, [rows, classes]: [usize; 2], smoothi
     trial.gradient("gradient", &gradient, (&wide, 0.0), value);
 }
 
-/// Hard targets have the loss of cross-entropy.
+/// Tests that a target of one class has the loss of plain cross-entropy.
 fn hard_targets(trial: &mut Trial<'_>) {
     trial.label("40x100".to_owned());
     let (logits, _) = trial.operand("logits", [40, 100]);

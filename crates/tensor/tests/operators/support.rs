@@ -7,13 +7,14 @@ use rayon::prelude::*;
 use tensor::ops::{DTYPES, GradientTarget};
 use tensor::{DType, Element, Tensor};
 
-/// Lengths of element-wise operands: one element, odd lengths, and more than one piece.
+/// Lengths of element-wise operands: one element, odd lengths, and several pieces.
 pub(crate) const LENGTHS: [usize; 5] = [1, 33, 1000, 40_001, 65_536];
-/// Largest relative Euclidean norm of the difference between f32 results and f64 code.
+/// Tolerance of f32 results: the Euclidean norm of their difference from f64, relative to the norm of the f64
+/// values.
 pub(crate) const TOLERANCE: f64 = 1e-5;
 /// [`TOLERANCE`] for half types, whose operands are rounded to the type beforehand.
 const ROUGH: f64 = 1e-2;
-/// Seed of operands on the host; operands on a GPU have a fresh seed.
+/// Seed of operands on the host. Operands on a GPU have a fresh seed.
 const SEED: u64 = 20;
 
 /// A device and a type to run an operator in.
@@ -23,7 +24,7 @@ pub(crate) struct Case {
     seed: u64,
 }
 
-/// Every device in every compute type: the host, and the GPU, if present, on fresh operands.
+/// Returns a case for every device and compute type: the host, and the GPU, if present, with fresh operands.
 pub(crate) fn devices() -> Vec<Case> {
     let on = |(device, seed): (Device, u64)| {
         DTYPES.iter().map(move |dtype| Case { device: device.clone(), dtype: *dtype, seed })
@@ -32,12 +33,12 @@ pub(crate) fn devices() -> Vec<Case> {
     [(cpu(), SEED)].into_iter().chain(gpu).flat_map(on).collect()
 }
 
-/// Devices and their half compute types.
+/// Returns the cases with half types.
 pub(crate) fn half_precision() -> impl Iterator<Item = Case> {
     devices().into_iter().filter(|case| case.dtype != DType::F32)
 }
 
-/// The first GPU, with free memory filled with NaN; `None`, with a report, if there is none.
+/// Returns the first GPU, with free memory filled with NaN; `None`, with a report, if there is none.
 pub(crate) fn gpu() -> Option<Device> {
     static AVAILABLE: OnceLock<Result<(), String>> = OnceLock::new();
     let availability =
@@ -50,12 +51,13 @@ pub(crate) fn gpu() -> Option<Device> {
         .then(|| poisoned(Device::cuda(0, 0, tensor::ops::FAMILIES, &DeviceOptions::default()).unwrap()))
 }
 
-/// A CPU device whose free memory is filled with NaN, so that outputs not fully written are noticed.
+/// Returns a CPU device whose free memory is filled with NaN, so that incompletely written outputs are
+/// noticed.
 pub(crate) fn cpu() -> Device {
     poisoned(Device::cpu(0, &DeviceOptions::default()).unwrap())
 }
 
-/// A device that imitates `description`.
+/// Returns a device that imitates `description`.
 pub(crate) fn meta(description: &Description) -> Device {
     Device::meta(0, description.clone(), &DeviceOptions::default()).unwrap()
 }
@@ -73,7 +75,7 @@ fn poisoned(device: Device) -> Device {
     device
 }
 
-/// A seed from the clock, or PLIMSOLL_TEST_SEED to repeat a run.
+/// Returns a seed from the clock, or PLIMSOLL_TEST_SEED to repeat a run.
 fn fresh_seed() -> u64 {
     static FRESH: OnceLock<u64> = OnceLock::new();
     *FRESH.get_or_init(|| {
@@ -85,7 +87,7 @@ fn fresh_seed() -> u64 {
     })
 }
 
-/// Repetitions of a test: `usual`, or PLIMSOLL_TEST_REPEATS under a slow tool.
+/// Returns the number of repetitions of a test: `usual`, or PLIMSOLL_TEST_REPEATS under a slow tool.
 pub(crate) fn repeats(usual: usize) -> usize {
     let configured =
         std::env::var("PLIMSOLL_TEST_REPEATS").ok().and_then(|configured| configured.parse().ok());
@@ -93,27 +95,27 @@ pub(crate) fn repeats(usual: usize) -> usize {
 }
 
 impl Case {
-    /// Operands on the host's seed.
+    /// Creates a case whose operands have the host's seed.
     pub(crate) fn new(device: Device, dtype: DType) -> Self {
         Case { device, dtype, seed: SEED }
     }
 
-    /// Name for messages.
+    /// Returns the name of device and type for messages.
     pub(crate) fn name(&self) -> String {
         format!("{:?} {}", self.device.backend(), self.dtype)
     }
 
-    /// The nearest value of the case's type.
+    /// Rounds to the nearest value of the case's type.
     pub(crate) fn round(&self, value: f32) -> f32 {
         dispatch!(self.dtype, T => T::from_f32(value).to_f32(), _ => value)
     }
 
-    /// A tensor of the case's type from values that the type represents exactly.
+    /// Returns a tensor of the case's type from values that the type represents exactly.
     pub(crate) fn tensor<const N: usize>(&self, values: &[f32], shape: [usize; N]) -> Tensor {
         typed(&self.device, self.dtype, values, shape)
     }
 
-    /// Standard normal values, rounded to the case's type; zeros on Meta, which keeps none.
+    /// Returns standard normal values, rounded to the case's type; zeros on Meta, which stores no values.
     pub(crate) fn normal(&self, name: &str, count: usize) -> Vec<f32> {
         if self.device.is_meta() {
             return vec![0.0; count];
@@ -121,18 +123,18 @@ impl Case {
         seeded(self.seed, name, count).into_iter().map(|value| self.round(value)).collect()
     }
 
-    /// A tensor of [`Case::normal`] values and those values.
+    /// Returns a tensor of [`Case::normal`] values, and those values in f64.
     pub(crate) fn operand<const N: usize>(&self, name: &str, shape: [usize; N]) -> (Tensor, Vec<f64>) {
         let values = self.normal(name, shape.iter().product());
         (self.tensor(&values, shape), wide(&values))
     }
 
-    /// Indices below `limit`.
+    /// Returns random indices below `limit`.
     pub(crate) fn indices(&self, name: &str, count: usize, limit: usize) -> Vec<u32> {
         seeded_indices(self.seed, name, count, limit)
     }
 
-    /// An f32 gradient target, filled with NaN if it is to be overwritten.
+    /// Returns an f32 gradient target, filled with NaN if it is to be overwritten.
     pub(crate) fn target<const N: usize>(
         &self,
         name: &str,
@@ -144,7 +146,7 @@ impl Case {
         GradientTarget { tensor: tensor(&self.device, &values, shape), accumulate }
     }
 
-    /// A gradient target of normal values in `dtype`.
+    /// Returns a gradient target of normal values in `dtype`.
     pub(crate) fn target_in<const N: usize>(
         &self,
         dtype: DType,
@@ -156,7 +158,7 @@ impl Case {
         GradientTarget { tensor: typed(&self.device, dtype, &values, shape), accumulate }
     }
 
-    /// Two gradient targets with the same values, or with NaN if they are to be overwritten: in f32, and in
+    /// Returns two gradient targets with the same values (NaN if they are to be overwritten): in f32, and in
     /// the case's type.
     pub(crate) fn targets<const N: usize>(
         &self,
@@ -172,19 +174,19 @@ impl Case {
         })
     }
 
-    /// Asserts that the second of [`Case::targets`] has the rounded values of the first.
+    /// Asserts that the second of [`Case::targets`] equals the first, rounded.
     pub(crate) fn is_rounded(&self, what: &str, [single, own]: &[GradientTarget; 2]) {
         let values = single.tensor.to_vec::<f32>().unwrap();
         let rounded: Vec<f64> = values.into_iter().map(|value| f64::from(self.round(value))).collect();
         assert_eq!(read(&own.tensor), rounded, "{what}, {}", self.name());
     }
 
-    /// The same device and operands in f32.
+    /// Returns this case in f32.
     pub(crate) fn single(&self) -> Case {
         Case { device: self.device.clone(), dtype: DType::F32, seed: self.seed }
     }
 
-    /// The values added to a target of [`Case::target`]`(name, …)`.
+    /// Returns what was added to the initial values of a target of [`Case::target`]`(name, …)`.
     pub(crate) fn added(&self, target: &GradientTarget, name: &str) -> Vec<f64> {
         let after = read(&target.tensor);
         let count = after.len();
@@ -196,14 +198,14 @@ impl Case {
         if self.dtype == DType::F32 { TOLERANCE } else { ROUGH }
     }
 
-    /// Asserts that `actual` is `expected` within the tolerance of the case's type.
+    /// Asserts that `actual` equals `expected` within the tolerance of the case's type.
     pub(crate) fn close(&self, what: &str, actual: &[f64], expected: &[f64]) {
         close_within((self.tolerance(), 0.0), &format!("{what}, {}", self.name()), actual, expected);
     }
 
-    /// Asserts that `gradient` is that of `function` at `point`, by central differences, within the
-    /// tolerance of the case's type relative to `terms`, the root of the sum of the squares of terms that
-    /// may cancel, if that is larger than the gradient.
+    /// Asserts that `gradient` is the gradient of `function` at `point`, by central differences. The
+    /// tolerance of the case's type is relative to the norm of the gradient or, if larger, to `terms`: the
+    /// norm of terms that may cancel.
     pub(crate) fn is_gradient_of_terms(
         &self,
         what: &str,
@@ -217,7 +219,7 @@ impl Case {
     }
 }
 
-/// A tensor of `values`, rounded to the floating-point type `dtype`.
+/// Returns a tensor of `values`, rounded to the floating-point type `dtype`.
 pub(crate) fn typed<const N: usize>(
     device: &Device,
     dtype: DType,
@@ -231,7 +233,7 @@ pub(crate) fn typed<const N: usize>(
     )
 }
 
-/// Standard normal values as a function of `name` and their index.
+/// Returns standard normal values that depend only on `name` and the index.
 pub(crate) fn normal(name: &str, count: usize) -> Vec<f32> {
     seeded(SEED, name, count)
 }
@@ -252,7 +254,7 @@ pub(crate) fn tensor<T: Element, const N: usize>(device: &Device, values: &[T], 
     Tensor::from_host(device, values, shape, Category::Input).unwrap()
 }
 
-/// An f32 tensor of [`normal`] values and those values.
+/// Returns an f32 tensor of [`normal`] values, and those values in f64.
 pub(crate) fn operand<const N: usize>(device: &Device, name: &str, shape: [usize; N]) -> (Tensor, Vec<f64>) {
     let values = normal(name, shape.iter().product());
     (tensor(device, &values, shape), wide(&values))
@@ -262,7 +264,7 @@ pub(crate) fn wide(values: &[f32]) -> Vec<f64> {
     values.iter().map(|v| f64::from(*v)).collect()
 }
 
-/// The values of a floating-point tensor.
+/// Returns the values of a floating-point tensor.
 pub(crate) fn read(tensor: &Tensor) -> Vec<f64> {
     dispatch!(
         tensor.dtype(),
@@ -271,7 +273,7 @@ pub(crate) fn read(tensor: &Tensor) -> Vec<f64> {
     )
 }
 
-/// The bits of each value of a floating-point tensor.
+/// Returns the bits of each value of a floating-point tensor.
 pub(crate) fn bits(tensor: &Tensor) -> Vec<u32> {
     let of = |bytes: &[u8]| bytes.iter().rev().fold(0, |bits, byte| bits << 8 | u32::from(*byte));
     dispatch!(
@@ -281,20 +283,20 @@ pub(crate) fn bits(tensor: &Tensor) -> Vec<u32> {
     )
 }
 
-/// Asserts that `actual` is `expected` within [`TOLERANCE`].
+/// Asserts that `actual` equals `expected` within [`TOLERANCE`].
 pub(crate) fn close(what: &str, actual: &[f64], expected: &[f64]) {
     close_within((TOLERANCE, 0.0), what, actual, expected);
 }
 
-/// [`close`] for sums, relative to `added`, the absolute sum of the terms, because terms that cancel keep
+/// Asserts closeness of sums relative to `added`, the sum of absolute terms, because terms that cancel keep
 /// their rounding errors.
 pub(crate) fn close_sums(what: &str, actual: &[f64], expected: &[f64], added: &[f64]) {
     let size = added.iter().map(|v| v * v).sum::<f64>().sqrt();
     close_within((TOLERANCE, size), what, actual, expected);
 }
 
-/// Asserts that the difference is at most `tolerance` times the larger of the expected values' norm and
-/// `least`.
+/// Asserts that the norm of the difference is at most `tolerance` times the norm of the expected values, or
+/// times `least` if that is larger.
 fn close_within((tolerance, least): (f64, f64), what: &str, actual: &[f64], expected: &[f64]) {
     assert_eq!(actual.len(), expected.len(), "{what}");
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>().sqrt();
@@ -303,7 +305,7 @@ fn close_within((tolerance, least): (f64, f64), what: &str, actual: &[f64], expe
     assert!(error <= tolerance * size.max(least).max(1e-3), "{what}: off by {error:e} of {size:e}");
 }
 
-/// Compares along every axis for few elements, else along random directions.
+/// Compares partial derivatives for few elements, else derivatives along random directions.
 fn is_gradient_within(
     tolerance: (f64, f64),
     what: &str,
@@ -332,7 +334,7 @@ fn is_gradient_within(
     close_within(tolerance, what, &actual, &expected);
 }
 
-/// Σ weights · values: a scalar function of an output whose gradient with respect to the output is `weights`.
+/// Returns Σ weights · values: a scalar function whose gradient with respect to `values` is `weights`.
 pub(crate) fn dot(weights: &[f64], values: &[f64]) -> f64 {
     weights.iter().zip(values).map(|(w, v)| w * v).sum()
 }

@@ -4,13 +4,13 @@ use tensor::{DType, Tensor};
 
 use crate::support::{Case, devices, meta, read};
 
-/// Lengths with a number of parts each: one that is no whole vectors of any type; the last uses all blocks of
-/// a GPU more than once.
+/// Returns lengths, each with a number of parts. One length is not a whole number of vectors in any type; the
+/// last makes all blocks of a GPU loop.
 fn sizes() -> impl Iterator<Item = (usize, usize)> {
     [13, 4096].into_iter().flat_map(|length| (1..=8).map(move |count| (length, count))).chain([(1 << 20, 8)])
 }
 
-/// The sum of `parts` at `index`, each node of the tree rounded.
+/// Returns the sum of `parts` at `index`, rounded at each node of the tree.
 fn expected(case: &Case, parts: &[Vec<f64>], index: usize) -> f64 {
     let mut nodes: Vec<f64> = parts.iter().map(|part| part[index]).collect();
     while nodes.len() > 1 {
@@ -41,7 +41,8 @@ fn parts_are_added_as_a_tree_into_one_of_them_or_elsewhere() {
     }
 }
 
-/// Runs of lanes on ranks whose sums are parts of different sizes; the last has more parts than any kernel.
+/// Tests runs of lanes on ranks whose parts have different sizes; the last has more parts than any kernel
+/// adds.
 #[test]
 fn parts_that_are_sums_are_added_as_their_leaves_would_be() {
     for case in devices() {
@@ -67,8 +68,8 @@ fn parts_that_are_sums_are_added_as_their_leaves_would_be() {
     }
 }
 
-/// Parts of a shard that every rank sends, of which one rank's lie elsewhere: more parts than any other
-/// kernel adds.
+/// Tests parts of a shard received from every rank, with one rank's own parts elsewhere: more than the other
+/// kernels add.
 #[test]
 fn received_parts_are_added_as_their_leaves_would_be() {
     for case in devices() {
@@ -117,7 +118,7 @@ fn received_parts_are_added_as_their_leaves_would_be() {
     }
 }
 
-/// A GPU adds all parts of a bucket in one launch, from 2 ranks to 4,096.
+/// A GPU adds all parts of a bucket in one launch, from 2 to 4,096 ranks.
 #[test]
 fn parts_at_equal_distances_are_one_launch() {
     let gpu = Description { multiprocessors: 132, compute_capability: (9, 0), ..Description::host() };

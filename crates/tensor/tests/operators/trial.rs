@@ -1,7 +1,7 @@
-//! The harness of operators. An operator is declared once, as a function that calls it and says what is
-//! expected of each result. A run of the declaration compares results with float64 and gradients with
-//! differences; another follows results from call to call, which must be the same on any number of threads
-//! and every time, and whose memory must be that of Meta.
+//! The harness of operators. An operator is declared once, by a function that calls it and states the
+//! expected results. One run of the declaration compares results with f64, and gradients with finite
+//! differences. Another run passes every result to a callback, to test that bits repeat on any number of
+//! threads and that memory equals Meta's.
 
 use std::ops::Deref;
 
@@ -11,21 +11,21 @@ use tensor::{DType, Tensor};
 
 use crate::support::{Case, bits, close, devices, dot, read};
 
-/// The declaration of an operator: its name, and the function that calls it in every size.
+/// Name of an operator, and the function that calls it in every size.
 pub(crate) type Declaration = (&'static str, fn(&mut Trial<'_>));
 
-/// Called with the operator, the part of its results, and that part.
+/// Callback that receives the operator's name, the name of a result, and the result.
 pub(crate) type Follow<'a> = &'a mut dyn FnMut(&'static str, &'static str, &Tensor);
 
-/// A run of a declaration on one device, in one type.
+/// One run of a declaration on one device, in one type.
 pub(crate) struct Trial<'a> {
     case: Case,
     operator: &'static str,
-    /// Type of the targets of gradients.
+    /// Type of gradient targets.
     gradients: DType,
-    /// Sizes and settings of the present calls, for messages.
+    /// Sizes and settings of the current calls, for messages.
     label: String,
-    /// `None`: values are compared.
+    /// Callback that receives every result; `None`: values are compared.
     follow: Option<Follow<'a>>,
 }
 
@@ -37,7 +37,7 @@ impl Deref for Trial<'_> {
     }
 }
 
-/// Runs a declaration on every device in every type, and compares values.
+/// Runs a declaration on every device in every type, comparing values.
 pub(crate) fn compare((operator, declared): Declaration) {
     for case in devices() {
         let gradients = DType::F32;
@@ -46,8 +46,8 @@ pub(crate) fn compare((operator, declared): Declaration) {
     }
 }
 
-/// Runs the declarations of all operators on a device in `dtype`, with gradients of weights in `gradients`,
-/// and calls `follow` with every result.
+/// Runs the declarations of all operators on a device in `dtype`, with weight gradients in `gradients`. Calls
+/// `follow` with every result.
 pub(crate) fn follow_all(device: &Device, [dtype, gradients]: [DType; 2], follow: Follow<'_>) {
     for (operator, declared) in crate::OPERATORS {
         let case = Case::new(device.clone(), dtype);
@@ -57,22 +57,22 @@ pub(crate) fn follow_all(device: &Device, [dtype, gradients]: [DType; 2], follow
 }
 
 impl Trial<'_> {
-    /// Names the sizes and settings of the calls to come.
+    /// Sets the sizes and settings of the next calls, for messages.
     pub(crate) fn label(&mut self, label: String) {
         self.label = label;
     }
 
-    /// Whether values are compared; otherwise references are not worth their time.
+    /// Returns whether values are compared; if not, callers skip the computation of references.
     pub(crate) fn compares(&self) -> bool {
         self.follow.is_none()
     }
 
-    /// The operator, the part and sizes, for messages.
+    /// Describes a result for messages: operator, result and sizes.
     pub(crate) fn what(&self, part: &str) -> String {
         format!("{} {part} of {}", self.operator, self.label)
     }
 
-    /// [`Trial::what`] with device and type.
+    /// Returns [`Trial::what`] with device and type.
     fn what_here(&self, part: &str) -> String {
         format!("{}, {}", self.what(part), self.name())
     }
@@ -84,12 +84,12 @@ impl Trial<'_> {
         self.follow.is_some()
     }
 
-    /// Follows a result of which nothing is known but what other results say.
+    /// Passes on a result that is not compared by itself.
     pub(crate) fn result(&mut self, part: &'static str, result: &Tensor) {
         self.follow(part, result);
     }
 
-    /// A result within the tolerance of its type.
+    /// Compares a result, within the tolerance of its type.
     pub(crate) fn output(
         &mut self,
         part: &'static str,
@@ -101,7 +101,7 @@ impl Trial<'_> {
         }
     }
 
-    /// A result in f32 whatever the type of the operands is.
+    /// Compares a result that is f32 for operands of any type.
     pub(crate) fn single_output(
         &mut self,
         part: &'static str,
@@ -113,7 +113,7 @@ impl Trial<'_> {
         }
     }
 
-    /// A result that is `expected` exactly, or rounded once to its type.
+    /// Compares a result that must equal `expected` exactly, or rounded once to its type.
     pub(crate) fn rounded_output(
         &mut self,
         part: &'static str,
@@ -130,15 +130,15 @@ impl Trial<'_> {
         }
     }
 
-    /// A result with the bits of another one.
+    /// Compares the bits of two results.
     pub(crate) fn same(&mut self, part: &'static str, actual: &Tensor, expected: &Tensor) {
         if !self.follow(part, actual) {
             assert_eq!(bits(actual), bits(expected), "{}", self.what_here(part));
         }
     }
 
-    /// The gradient of `function` at `point`, with a tolerance relative to `terms`, the root of the sum of
-    /// the squares of terms that may cancel, if that is larger than the gradient.
+    /// Compares a gradient of `function` at `point` with finite differences. The tolerance is relative to the
+    /// norm of the gradient or, if larger, to `terms`: the norm of terms that may cancel.
     pub(crate) fn gradient(
         &mut self,
         part: &'static str,
@@ -151,7 +151,7 @@ impl Trial<'_> {
         }
     }
 
-    /// [`Trial::gradient`] of Σ dy · `function`(x), element by element, at some indices.
+    /// Compares some elements of the gradient of Σ dy · `function`(x), as [`Trial::gradient`] does.
     pub(crate) fn chosen_gradient(
         &mut self,
         part: &'static str,
@@ -171,7 +171,7 @@ impl Trial<'_> {
         }
     }
 
-    /// [`Trial::gradient`] of what was added to a target that [`Trial::target`] made with `part`.
+    /// Compares what was added to a target of [`Trial::target`] for `part`, as [`Trial::gradient`] does.
     pub(crate) fn weight_gradient(
         &mut self,
         part: &'static str,
@@ -185,7 +185,7 @@ impl Trial<'_> {
         }
     }
 
-    /// [`Trial::output`] of what was added to a target that [`Trial::target`] made with `part`.
+    /// Compares what was added to a target of [`Trial::target`] for `part`, as [`Trial::output`] does.
     pub(crate) fn weight_gradient_is(
         &mut self,
         part: &'static str,
@@ -197,14 +197,14 @@ impl Trial<'_> {
         }
     }
 
-    /// The second of [`Case::targets`] has the rounded values of the first.
+    /// Compares the second of [`Case::targets`] with the first, rounded.
     pub(crate) fn rounded(&mut self, part: &'static str, targets: &[GradientTarget; 2]) {
         if !self.follow(part, &targets[1].tensor) {
             self.is_rounded(&self.what(part), targets);
         }
     }
 
-    /// A target of gradients, filled with NaN if it is to be overwritten and values are compared.
+    /// Returns a gradient target, filled with NaN if it is to be overwritten and values are compared.
     pub(crate) fn target<const N: usize>(
         &self,
         part: &str,

@@ -31,7 +31,7 @@ pub fn squares(x: &Tensor, sums: &Tensor) -> Result<()> {
     }
 }
 
-/// Replaces sums of squares over `columns` columns, f32, by rstd.
+/// Replaces sums of squares over `columns` columns, f32, by rstd = 1/√(sum / columns + epsilon).
 pub fn rstd(sums: &Tensor, columns: usize, epsilon: f32) -> Result<()> {
     const OPERATOR: &str = "divided_norm.rstd";
     check::f32s(OPERATOR, &[("sums", sums)])?;
@@ -42,7 +42,7 @@ pub fn rstd(sums: &Tensor, columns: usize, epsilon: f32) -> Result<()> {
     }
 }
 
-/// Returns x · rstd · weight for `x [.., width]`, `weight [width]` of one type and `rstd [rows]`.
+/// Returns x · rstd · weight for `x [.., width]` and `weight [width]` of one type, and `rstd [rows]`.
 pub fn forward(x: &Tensor, weight: &Tensor, rstd: &Tensor) -> Result<Tensor> {
     const OPERATOR: &str = "divided_norm.forward";
     check_operands(OPERATOR, x, &[("weight", weight)])?;
@@ -67,8 +67,8 @@ pub fn products(dy: &Tensor, saved: Saved<'_>, sums: &Tensor) -> Result<()> {
     }
 }
 
-/// Returns the gradient of `x` from that of the output and the sums of [`products`] over `columns` columns of
-/// all parts.
+/// Returns the gradient of `x` from the output's gradient and from the sums of [`products`] over all shards,
+/// which have `columns` columns together.
 pub fn backward_input(dy: &Tensor, saved: Saved<'_>, sums: &Tensor, columns: usize) -> Result<Tensor> {
     const OPERATOR: &str = "divided_norm.backward_input";
     check_backward(OPERATOR, dy, saved, sums)?;
@@ -88,7 +88,7 @@ fn check_backward(operator: &'static str, dy: &Tensor, saved: Saved<'_>, sums: &
     check_sums(operator, x, sums)
 }
 
-/// Refuses anything but a number in f32 for every row.
+/// Refuses sums that are not f32 or not one per row.
 fn check_sums(operator: &'static str, x: &Tensor, sums: &Tensor) -> Result<()> {
     check::dtype(operator, "sums", sums, DType::F32)?;
     check::shape(operator, "sums", sums, [x.shape().rows()])

@@ -38,8 +38,8 @@ pub fn blocks(elements: usize) -> usize {
 }
 
 impl Code {
-    /// The dynamic tree code: seven decades below 1, each with twice as many fractions as the one below it,
-    /// spread evenly; 0 and 1.
+    /// Builds the dynamic tree code: 0, 1, and seven decades below 1, each with twice as many evenly spread
+    /// fractions as the one below it.
     fn new(is_signed: bool) -> Self {
         let mut fractions = vec![0.0, 1.0];
         for decade in 0..7 {
@@ -59,15 +59,15 @@ impl Code {
         Code { fractions, borders, is_signed }
     }
 
-    /// The code nearest to `fraction`, the lower of two as near. A positive state that is never negative
-    /// does not become 0: an update divides by its root.
+    /// Returns the code whose fraction is nearest to `fraction`; of two equally near, the lower. In the
+    /// unsigned code no positive fraction becomes 0, because an update divides by its root.
     fn nearest(&self, fraction: f32) -> u8 {
         let code = self.borders.partition_point(|border| *border < fraction);
         let least = usize::from(!self.is_signed && fraction > 0.0);
         code.max(least) as u8
     }
 
-    /// Reads the codes of some blocks.
+    /// Decodes consecutive blocks into `values`.
     pub(super) fn decode(&self, codes: &[u8], maxima: &[f32], values: &mut [f32]) {
         let blocks = codes.chunks(BLOCK).zip(values.chunks_mut(BLOCK)).zip(maxima);
         for ((codes, values), maximum) in blocks {
@@ -77,7 +77,7 @@ impl Code {
         }
     }
 
-    /// Writes the codes of some blocks and their maxima.
+    /// Encodes consecutive blocks, writing their codes and largest magnitudes.
     pub(super) fn encode(&self, values: &[f32], codes: &mut [u8], maxima: &mut [f32]) {
         let blocks = values.chunks(BLOCK).zip(codes.chunks_mut(BLOCK)).zip(maxima);
         for ((values, codes), maximum) in blocks {
@@ -89,7 +89,7 @@ impl Code {
     }
 }
 
-/// The fractions of both codes as words, for `kernels/optimizer.cu`: those of states with a sign first.
+/// Returns the fractions of the signed code, then of the unsigned one, as bits for `kernels/optimizer.cu`.
 pub(super) fn words() -> [u32; MOST_STATES * CODES] {
     let codes = [&SIGNED.fractions, &UNSIGNED.fractions];
     std::array::from_fn(|word| codes[word / CODES][word % CODES].to_bits())

@@ -1,5 +1,5 @@
-//! States in bf16, rounded to one of the two nearest values with probabilities that keep their mean
-//! (stochastic rounding), so that updates smaller than half a unit are not lost.
+//! Stochastic rounding of bf16 states: a value becomes one of its two neighbours with probabilities that keep
+//! its mean, so that updates smaller than half a unit are not lost.
 
 use device::bf16;
 use philox::{key_of_name, philox4x32};
@@ -7,8 +7,9 @@ use philox::{key_of_name, philox4x32};
 use super::piece::MOST_STATES;
 use crate::ops::norm;
 
-/// The random numbers of one parameter's rounding: functions of its name, the element's index in the whole
-/// parameter, and the number of the update, so that they are the same on every grid and after a restart.
+/// Random numbers for rounding one parameter's states. They are functions of the parameter's name, the
+/// element's index in the whole parameter, and the number of the update, so they are the same on every grid
+/// and after a restart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stream {
     /// First word of the Philox key.
@@ -21,23 +22,23 @@ pub struct Stream {
 const KEY: u32 = 0x7374_6174;
 
 impl Stream {
-    /// Returns the stream of the parameter `name` under `seed`, of which `first` is the index of the first
-    /// element: 0, or the start of a shard, a multiple of [`norm::CHUNK`].
+    /// Returns the stream of the parameter `name` under `seed`. `first` is the index of the first element in
+    /// the whole parameter: 0, or the start of a shard, a multiple of [`norm::CHUNK`].
     #[must_use]
     pub fn new(seed: u64, name: &str, first: usize) -> Self {
         let [id, _] = key_of_name(seed, name);
         Stream { id, first_chunk: (first / norm::CHUNK) as u32 }
     }
 
-    /// Returns the stream of the elements from `elements` on, a multiple of [`norm::CHUNK`].
+    /// Returns the stream for the elements from `elements` on, a multiple of [`norm::CHUNK`].
     #[must_use]
     pub fn skipping(self, elements: usize) -> Self {
         debug_assert!(elements.is_multiple_of(norm::CHUNK));
         Stream { first_chunk: self.first_chunk + (elements / norm::CHUNK) as u32, ..self }
     }
 
-    /// Rounds `values` of state `state` into `rounded`; `start`, a multiple of 4, is the index of the first
-    /// of them in the item.
+    /// Rounds `values` of state `state` into `rounded`. `start`, a multiple of 4, is the index of the first
+    /// value in the item.
     pub(super) fn round(self, values: &[f32], rounded: &mut [bf16], start: usize, state: usize, update: u32) {
         debug_assert!(start.is_multiple_of(4) && state < MOST_STATES);
         let first = self.first_chunk as usize * norm::CHUNK + start;
@@ -52,7 +53,7 @@ impl Stream {
     }
 }
 
-/// Rounds away from 0 with the probability of the bits that are cut off; `word` is uniform.
+/// Rounds away from 0 with a probability equal to the fraction that is cut off; `word` is uniformly random.
 fn stochastic(value: f32, word: u32) -> bf16 {
     if !value.is_finite() {
         return bf16::from_f32(value);

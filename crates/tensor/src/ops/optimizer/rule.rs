@@ -16,30 +16,30 @@ pub enum UpdateRule {
         beta1: f32,
         /// Decay of the second moment, the running mean of squared gradients.
         beta2: f32,
-        /// Added to the root of the second moment.
+        /// Number added to the square root of the second moment.
         epsilon: f32,
-        /// Fraction of a weight, times the learning rate, that an update subtracts from it.
+        /// An update subtracts this times the learning rate times the weight.
         weight_decay: f32,
     },
     /// Lion (Chen et al. 2023): the sign of a running mean of gradients, and decoupled weight decay.
     Lion {
-        /// Weight of the running mean in the direction of an update.
+        /// Weight of the running mean in an update's direction; the gradient has the complement.
         beta1: f32,
         /// Decay of the running mean.
         beta2: f32,
-        /// Fraction of a weight, times the learning rate, that an update subtracts from it.
+        /// An update subtracts this times the learning rate times the weight.
         weight_decay: f32,
     },
     /// Stochastic gradient descent, as `torch.optim.SGD` computes it.
     Sgd {
-        /// Fraction of the velocity that an update keeps; 0 needs no velocity.
+        /// Fraction of the velocity that an update keeps; 0: no velocity is stored.
         momentum: f32,
-        /// Fraction of a weight that is added to its gradient.
+        /// Factor of the weight that is added to its gradient.
         weight_decay: f32,
     },
 }
 
-/// A state tensor that a rule keeps for every parameter, with as many elements; zeros before the first
+/// A state tensor that a rule keeps for every parameter, with as many elements as it; zeros before the first
 /// update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateTensor {
@@ -50,7 +50,7 @@ pub struct StateTensor {
 }
 
 impl UpdateRule {
-    /// The state tensors of the rule for every parameter.
+    /// Returns the state tensors that the rule keeps for every parameter.
     pub fn states(&self) -> &'static [StateTensor] {
         const ADAMW: &[StateTensor] = &[
             StateTensor { name: "adamw.first", is_signed: true },
@@ -74,7 +74,7 @@ impl UpdateRule {
         }
     }
 
-    /// The kernel that begins an update, and its constants in order.
+    /// Returns the name of the kernel that begins an update, and its constants in order.
     pub(super) fn begin_kernel(&self) -> (&'static str, Vec<f32>) {
         match *self {
             UpdateRule::AdamW { beta1, beta2, epsilon, weight_decay } => {
@@ -87,8 +87,8 @@ impl UpdateRule {
         }
     }
 
-    /// The kernel that updates parameters whose states are kept in this way, instantiated for the gradients'
-    /// types.
+    /// Returns the name of the kernel that updates parameters with states of this storage format. It is
+    /// instantiated for the gradients' types.
     pub(super) fn update_kernel(&self, storage: Storage) -> &'static str {
         match (self, storage) {
             (UpdateRule::AdamW { .. }, Storage::Single) => "adamw",
@@ -104,7 +104,7 @@ impl UpdateRule {
         }
     }
 
-    /// Coefficients of update `count`, from 1, on the CPU.
+    /// Computes the coefficients of update `count`, from 1, on the CPU.
     pub(super) fn coefficients(&self, learning_rate: f32, count: u32, factor: f32) -> Coefficients {
         match *self {
             UpdateRule::AdamW { beta1, beta2, epsilon, weight_decay } => {
@@ -120,7 +120,7 @@ impl UpdateRule {
         }
     }
 
-    /// Updates some elements on the CPU.
+    /// Updates the elements of `piece` on the CPU.
     #[inline(always)]
     pub(super) fn update<G: Float>(&self, piece: Piece<'_, G>, coefficients: &Coefficients) {
         match self {

@@ -1,13 +1,13 @@
-//! Stochastic gradient descent with momentum, with the formula of PyTorch's `torch.optim.SGD` (no dampening,
-//! not Nesterov's).
+//! Stochastic gradient descent with momentum, as PyTorch's `torch.optim.SGD` computes it without dampening or
+//! Nesterov momentum.
 
 use device::Float;
 
 use super::piece::Piece;
 use crate::ops::step_state::Coefficients;
 
-/// Coefficients of update `count`, from 1: factor, learning_rate, momentum, weight_decay, first. `first` is 1
-/// at the first update, where the velocity becomes the gradient, else 0.
+/// Returns the coefficients of update `count`, from 1: factor, learning_rate, momentum, weight_decay, first.
+/// `first` is 1 at the first update, where the velocity becomes the gradient, else 0.
 pub(super) fn coefficients(
     momentum: f32,
     weight_decay: f32,

@@ -11,19 +11,19 @@ use super::rule::UpdateRule;
 use crate::ops::{StepState, Table, cast, check, gpu};
 use crate::{Result, Tensor, TensorError};
 
-/// Counts an update and computes the coefficients that all elements share from the learning rate and gradient
-/// factor in `state`; does nothing if `state` says to skip.
+/// Counts an update. Computes the coefficients that all elements share from the learning rate and gradient
+/// factor in `state`. Does nothing if `state` is set to skip.
 pub fn begin(rule: &UpdateRule, state: &StepState) -> Result<()> {
     compute_coefficients(rule, state, 1)
 }
 
-/// Replaces the coefficients in `state` by those of another rule for the update that [`begin`] counted; does
-/// nothing if `state` says to skip.
+/// Replaces the coefficients in `state` by another rule's, for the update that [`begin`] counted. Does
+/// nothing if `state` is set to skip.
 pub fn change_rule(rule: &UpdateRule, state: &StepState) -> Result<()> {
     compute_coefficients(rule, state, 0)
 }
 
-/// Counts `count` updates, 1 or 0, and computes the coefficients of the current one.
+/// Adds `count`, 1 or 0, to the number of updates, and computes the coefficients of the current update.
 fn compute_coefficients(rule: &UpdateRule, state: &StepState, count: u32) -> Result<()> {
     let device = state.tensor().device();
     match device.backend() {
@@ -48,9 +48,9 @@ fn compute_coefficients(rule: &UpdateRule, state: &StepState, count: u32) -> Res
     }
 }
 
-/// Updates all items with the coefficients of the last [`begin`] or [`change_rule`]. If `state` says to skip,
-/// weights and states stay as they are; copies for computing are rounded from the weights in either case.
-/// `table` was made for that many items.
+/// Updates all items with the coefficients of the last [`begin`] or [`change_rule`]. If `state` is set to
+/// skip, weights and states stay unchanged. Copies for computing are rounded from the weights in either case.
+/// `table` must be made for that many items.
 ///
 /// # Errors
 /// Shapes, types or counts that do not agree, tensors that overlap.
@@ -105,7 +105,7 @@ fn check_item(rule: &UpdateRule, item: &Item<'_>) -> Result<()> {
     check::elements(operator, "compute", compute, elements)
 }
 
-/// One launch of `kernels/optimizer.cu`.
+/// Updates all items in one launch of `kernels/optimizer.cu`.
 fn on_gpu(
     table: &Table,
     rule: &UpdateRule,
@@ -148,7 +148,7 @@ fn on_host<G: Float>(rule: &UpdateRule, items: &[Item<'_>], state: &StepState) -
     copy_weights(items)
 }
 
-/// [`on_host`] for states in bf16.
+/// Computes [`on_host`] for bf16 states.
 fn on_host_rounded<G: Float>(rule: &UpdateRule, items: &[Item<'_>], state: &StepState) -> Result<()> {
     let words = state.read()?;
     if words.skip() {
@@ -183,7 +183,7 @@ fn on_host_rounded<G: Float>(rule: &UpdateRule, items: &[Item<'_>], state: &Step
     copy_weights(items)
 }
 
-/// [`on_host`] for states in 8 bits.
+/// Computes [`on_host`] for 8-bit states.
 fn on_host_quantised<G: Float>(rule: &UpdateRule, items: &[Item<'_>], state: &StepState) -> Result<()> {
     const BLOCKS: usize = CHUNK / quantised::BLOCK;
     let words = state.read()?;

@@ -19,7 +19,7 @@ pub enum Pointwise {
     Scale(f32),
     /// x plus a number.
     Shift(f32),
-    /// c·tanh(x/c): values within ±c, nearly x if that is small compared with c.
+    /// c·tanh(x/c): values within ±c, and nearly x where |x| is small compared with c.
     SoftCap(f32),
 }
 
@@ -38,7 +38,7 @@ impl Pointwise {
         }
     }
 
-    /// Name of the derivative's kernel.
+    /// Returns the name of the derivative's kernel.
     pub(super) fn slope_name(self) -> &'static str {
         match self {
             Pointwise::Exp => "exp_back",
@@ -53,7 +53,7 @@ impl Pointwise {
         }
     }
 
-    /// The function's scalar argument; 0 if it has none.
+    /// Returns the function's scalar argument; 0 if it has none.
     pub(super) fn number(self) -> f32 {
         match self {
             Pointwise::Scale(number) | Pointwise::Shift(number) | Pointwise::SoftCap(number) => number,
@@ -90,12 +90,12 @@ impl Pointwise {
     }
 }
 
-/// cap·tanh(x/cap).
+/// Returns cap·tanh(x/cap).
 pub(in crate::ops) fn soft_cap(x: f32, cap: f32) -> f32 {
     cap * libm::tanhf(x / cap)
 }
 
-/// The derivative of [`soft_cap`] at the value `y`.
+/// Returns the derivative of [`soft_cap`] where its value is `y`.
 pub(in crate::ops) fn soft_cap_slope(y: f32, cap: f32) -> f32 {
     1.0 - (y / cap) * (y / cap)
 }

@@ -1,4 +1,4 @@
-//! Functions of the elements of one array, and of two that broadcast.
+//! Element-wise functions of one array, and of two arrays with broadcasting.
 
 pub(super) mod cuda;
 mod function;
@@ -88,7 +88,7 @@ pub fn pair(a: &Tensor, b: &Tensor, function: Pair) -> Result<Tensor> {
     Ok(output)
 }
 
-/// Returns the shape of a pair's result; `None` if the shapes do not broadcast.
+/// Returns the shape to which two operands broadcast; `None` if they do not.
 pub fn broadcast(a: Shape, b: Shape) -> Option<Shape> {
     if a.dims().len() != b.dims().len() {
         return None;

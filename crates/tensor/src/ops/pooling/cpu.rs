@@ -1,4 +1,4 @@
-//! Pooling on the host: one task for each row of the result's pixels.
+//! Pooling on the host, one task per row of the result's pixels.
 
 use device::parallel::for_pieces;
 
@@ -8,7 +8,7 @@ use crate::{Result, Tensor};
 /// A pixel of the result: image, row and column.
 type Pixel = [usize; 3];
 
-/// Calls `body(pixel, out)` with the channels of each pixel of `out`, images of `size`.
+/// Calls `body(pixel, out)` with the channels of each pixel of `out`, which holds images of `size`.
 fn for_pixels(out: &mut [f32], size: [usize; 2], channels: usize, body: impl Fn(Pixel, &mut [f32]) + Sync) {
     for_pieces(out, size[1] * channels, |index, row| {
         for (column, out) in row.chunks_mut(channels).enumerate() {
@@ -85,7 +85,7 @@ fn same(a: f32, b: f32) -> bool {
     a == b || (a.is_nan() && b.is_nan())
 }
 
-/// 1 / the divisor of a window.
+/// Returns the factor of a window's sum: 1 / its divisor.
 fn scale(shape: &WindowShape, [row, column]: [usize; 2]) -> f32 {
     let elements = match shape.divisor() {
         0 => shape.elements(0, row).len() * shape.elements(1, column).len(),
@@ -94,7 +94,7 @@ fn scale(shape: &WindowShape, [row, column]: [usize; 2]) -> f32 {
     1.0 / elements.max(1) as f32
 }
 
-/// Channels whose sums are held at once.
+/// Number of channels that are summed at once.
 const CHANNELS: usize = 64;
 
 pub(super) fn average(shape: &WindowShape, x: &Tensor, y: &Tensor) -> Result<()> {

@@ -9,7 +9,7 @@ use crate::{Result, Tensor, TensorError};
 
 pub(crate) static FAMILY: Family = family!("pooling", constants: &[gpu::THREADS_CONSTANT]);
 
-/// Most elements of a window whose largest is found again in backward: positions are 16-bit numbers.
+/// Maximum elements of a window in the backward pass of a maximum, which stores positions as 16-bit numbers.
 const MOST_PLACES: usize = 1 << 16;
 
 /// Computes `out` from `operands`.
@@ -23,12 +23,13 @@ pub(super) fn pool(
     launch(operator, Function::new(&FAMILY, kernel).of(out.dtype()), operands, out, out.elements(), shape)
 }
 
-/// Bytes of the workspace of [`maximum_backward`]: the position of each window's largest element.
+/// Returns the bytes of the workspace of [`maximum_backward`]: the 16-bit position of each window's largest
+/// element.
 pub(super) fn positions_bytes(shape: &WindowShape) -> usize {
     2 * shape.output().iter().product::<usize>()
 }
 
-/// dx = the gradient of `x`; `positions` is a workspace of [`positions_bytes`].
+/// Computes dx, the gradient of `x`. `positions` is a workspace of [`positions_bytes`].
 pub(super) fn maximum_backward(
     operator: &'static str,
     dy: &Tensor,
@@ -47,8 +48,8 @@ pub(super) fn maximum_backward(
     launch(operator, gather, &[dy, positions], dx, dx.elements(), shape)
 }
 
-/// Computes the `elements` of `out` from `operands`, of which the first has the compute type, with a vector
-/// of channels per thread.
+/// Launches a kernel that computes `elements` of `out` from `operands`, one vector of channels per thread.
+/// The first operand has the compute type.
 fn launch(
     operator: &'static str,
     kernel: Function,

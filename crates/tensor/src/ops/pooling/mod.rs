@@ -1,5 +1,4 @@
-//! Pooling of channels-last images, `[batch, height, width, channels]`: the largest element or the mean of
-//! each window.
+//! Maximum and average pooling of channels-last images, `[batch, height, width, channels]`.
 
 mod cpu;
 pub(crate) mod cuda;
@@ -11,21 +10,21 @@ use super::check;
 use crate::{Result, Tensor};
 pub use windows::Windows;
 
-/// Returns the largest element of each window and channel; NaN if there is one. Padding is never the largest.
+/// Returns the largest element of each window and channel; NaN if the window has a NaN. Padding is ignored.
 ///
 /// # Errors
-/// Windows that do not fit the images, a type that is no compute type, out of memory.
+/// Windows that do not fit the images, a type that operators do not compute in, out of memory.
 pub fn maximum(x: &Tensor, windows: &Windows) -> Result<Tensor> {
     pool("pooling.maximum", x, windows, Kind::Maximum)
 }
 
-/// Returns the mean of each window and channel.
+/// Returns the mean of each window and channel. [`Windows::counts_padding`] determines its divisor.
 pub fn average(x: &Tensor, windows: &Windows) -> Result<Tensor> {
     pool("pooling.average", x, windows, Kind::Average)
 }
 
-/// Computes the gradient of the input of [`maximum`], from the output's gradient, the input and the output:
-/// the first of several equal elements of a window gets its gradient.
+/// Computes the gradient of the input of [`maximum`] from the output's gradient, the input and the output. Of
+/// several equal largest elements of a window, the first gets its gradient.
 pub fn maximum_backward(dy: &Tensor, x: &Tensor, y: &Tensor, windows: &Windows) -> Result<Tensor> {
     const OPERATOR: &str = "pooling.maximum_backward";
     check::computed(OPERATOR, &[("x", x), ("y", y), ("dy", dy)])?;
@@ -42,7 +41,7 @@ pub fn maximum_backward(dy: &Tensor, x: &Tensor, y: &Tensor, windows: &Windows) 
     Ok(dx)
 }
 
-/// Computes the gradient of the input of [`average`], of `size` (height and width), from the output's.
+/// Computes the gradient of the input of [`average`], of height and width `size`, from the output's gradient.
 pub fn average_backward(dy: &Tensor, size: [usize; 2], windows: &Windows) -> Result<Tensor> {
     const OPERATOR: &str = "pooling.average_backward";
     check::computed(OPERATOR, &[("dy", dy)])?;

@@ -1,26 +1,27 @@
-//! Windows of a pooling operator, and the sizes that follow from them.
+//! Windows of a pooling operator, and the sizes derived from them.
 
 use std::ops::Range;
 
 use crate::ops::check;
 use crate::{Result, Tensor};
 
-/// Windows over an image; pairs are vertical, then horizontal. Windows that would reach beyond the padded
-/// image are left out.
+/// Windows over an image. Pairs are (vertical, horizontal). Windows that would reach beyond the padded image
+/// are left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Windows {
     /// Height and width of a window.
     pub size: [usize; 2],
-    /// Distance of neighbouring windows; at least 1.
+    /// Distance between neighbouring windows; at least 1.
     pub stride: [usize; 2],
     /// Rows and columns added on each side of the image; at most half of the size.
     pub padding: [usize; 2],
-    /// Whether a mean counts padding as zeros; otherwise only the image's elements are counted.
+    /// Whether a mean divides by the window's size, padding included; otherwise by its number of image
+    /// elements.
     pub counts_padding: bool,
 }
 
 impl Windows {
-    /// Returns the one window that is a whole image of this height and width.
+    /// Returns a single window over a whole image of this height and width.
     #[must_use]
     pub fn whole(size: [usize; 2]) -> Self {
         Windows { size, stride: size, padding: [0, 0], counts_padding: false }
@@ -37,7 +38,7 @@ impl Windows {
     /// Returns the sizes of windows over an input of this shape.
     ///
     /// # Errors
-    /// Windows that do not fit it, reported for `operand`.
+    /// Windows that do not fit the input, reported for `operand`.
     pub(super) fn shape_of(
         &self,
         operator: &'static str,
@@ -75,12 +76,13 @@ impl WindowShape {
         [self.batch, self.output[0], self.output[1], self.channels]
     }
 
-    /// Divisor of every window's sum; 0: the number of its elements that are not padding.
+    /// Returns the divisor of every window's sum; 0: the number of the window's elements that are not
+    /// padding.
     pub(super) fn divisor(&self) -> usize {
         if self.windows.counts_padding { self.windows.size.iter().product() } else { 0 }
     }
 
-    /// The elements along an axis of a window, without padding.
+    /// Returns the input indices along an axis that a window covers, without padding.
     pub(super) fn elements(&self, axis: usize, window: usize) -> Range<usize> {
         let start = window * self.windows.stride[axis];
         let padding = self.windows.padding[axis];
@@ -88,7 +90,7 @@ impl WindowShape {
         start.saturating_sub(padding)..(start + size).saturating_sub(padding).min(self.input[axis])
     }
 
-    /// The windows along an axis that contain an element.
+    /// Returns the windows along an axis that contain an element.
     pub(super) fn readers(&self, axis: usize, element: usize) -> Range<usize> {
         let stride = self.windows.stride[axis];
         let size = self.windows.size[axis];

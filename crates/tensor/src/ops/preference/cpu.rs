@@ -1,28 +1,28 @@
-//! Losses of pairs on the host. There are as many numbers as rows, so one thread computes them.
+//! Preference losses on the host. There are only as many numbers as rows, so one thread computes them.
 
 use super::objective::Objective;
 use super::operands::{Output, Sequences, VALUES};
 use crate::ops::cross_entropy::{IGNORED, Mean};
 use crate::{Result, Tensor};
 
-/// The reciprocal of the least 1 − p of an answer's mean p, whose odds are then finite.
+/// Reciprocal of the smallest value of 1 − p for an answer's mean probability p, so that odds are finite.
 pub(super) const LEAST_IMPROBABILITY: u32 = 10_000_000;
 
-/// Sums over the rows of a sequence.
+/// Sums over the rows of one sequence.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
-    /// ln p of the answer, rounded as scores of the reference are.
+    /// ln p of the answer, rounded to f32 as the reference's scores are.
     score: f32,
-    /// Targets of the answer.
+    /// Number of the answer's targets.
     tokens: f64,
-    /// −ln p of all targets, and their number.
+    /// Sum of −ln p over all targets.
     loss: f64,
     targets: f64,
-    /// The score by the reference model.
+    /// ln p of the answer by the reference model.
     reference: f32,
 }
 
-/// The loss of a pair, its derivatives by the scores of both answers, and their rewards.
+/// Loss of a pair, its derivatives with respect to the scores of both answers, and both rewards.
 struct PairLoss {
     loss: f64,
     slopes: [f64; 2],
@@ -35,7 +35,7 @@ pub(super) fn scores(sequences: Sequences, scores: &Tensor) -> Result<()> {
     scores.set(&scored)
 }
 
-/// Computes the loss of pairs with its figures, and the weights of rows.
+/// Computes the loss of the pairs, its statistics, and the weights of rows.
 pub(super) fn forward(
     sequences: Sequences,
     reference: Option<&Tensor>,
@@ -82,7 +82,7 @@ pub(super) fn forward(
     Ok(())
 }
 
-/// Sums over the rows of every sequence, in their order.
+/// Computes the sums over the rows of every sequence, in row order.
 fn sums(sequences: Sequences, reference: Option<&Tensor>) -> Result<Vec<Sums>> {
     let Sequences { losses, targets, answers } = sequences;
     let losses = losses.values()?;
@@ -110,12 +110,12 @@ fn sums(sequences: Sequences, reference: Option<&Tensor>) -> Result<Vec<Sums>> {
     Ok(answers.iter().enumerate().map(of_sequence).collect())
 }
 
-/// ln σ(x).
+/// Returns ln σ(x).
 fn log_sigmoid(x: f64) -> f64 {
     x.min(0.0) - libm::log1p(libm::exp(-x.abs()))
 }
 
-/// σ(x).
+/// Returns σ(x).
 fn sigmoid(x: f64) -> f64 {
     libm::exp(log_sigmoid(x))
 }

@@ -10,8 +10,8 @@ use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};
 
-/// Values that the kernels keep of a sequence, in f32: score, tokens, loss and number of all targets, and the
-/// weights of rows of the answer and of all rows.
+/// f32 values per sequence: score, tokens, loss and number of all targets, and the weights of the answer's
+/// rows and of all rows.
 const SUMS: usize = 6;
 
 pub(crate) static FAMILY: Family = family!(
@@ -29,7 +29,7 @@ pub(super) fn sum_bytes(sequences: usize) -> usize {
     4 * SUMS * sequences
 }
 
-/// Computes the sums of every sequence; the first of each are its score.
+/// Computes the [`SUMS`] values of every sequence. The first is its score.
 fn sum(operator: &'static str, sequences: Sequences, sums: &Tensor) -> Result<()> {
     let Sequences { losses, targets, answers } = sequences;
     let count = gpu::word(operator, answers.elements())?;
@@ -54,7 +54,7 @@ pub(super) fn scores(
     Ok(launch.launch([count.div_ceil(gpu::THREADS), 1, 1], gpu::THREADS)?)
 }
 
-/// Computes the loss of pairs with its figures, and the weights of rows.
+/// Computes the loss of the pairs, its statistics, and the weights of rows.
 pub(super) fn forward(
     operator: &'static str,
     sequences: Sequences,

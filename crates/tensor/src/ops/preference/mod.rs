@@ -1,8 +1,8 @@
-//! Losses of pairs of answers, of which the first is preferred: DPO, IPO and ORPO.
+//! Preference losses of pairs of answers, the first of which is preferred: DPO, IPO and ORPO.
 //!
-//! Operands are the losses of rows, −ln p of each target, of sequences that lie in pairs: the chosen answer,
-//! then the rejected one. The result is the loss of the pairs with its figures, and the weight that every row
-//! has in it, by which the gradient of the scores is computed.
+//! The operand is the loss −ln p of each target of sequences in pairs: the chosen answer, then the rejected
+//! one. The result is the loss of the pairs with its statistics, and the weight of every row in it, from
+//! which the gradient of the scores is computed.
 
 mod cpu;
 pub(crate) mod cuda;
@@ -18,7 +18,7 @@ use super::check;
 use super::cross_entropy::Mean;
 use crate::{Result, Tensor};
 
-/// Computes ln p of each sequence's answer, f32 `[sequences]`: the sum over its targets.
+/// Computes ln p of each sequence's answer, f32 `[sequences]`: the sum of ln p over its targets.
 pub fn scores(sequences: Sequences) -> Result<Tensor> {
     const OPERATOR: &str = "preference.scores";
     let count = check(OPERATOR, sequences)?;
@@ -33,10 +33,11 @@ pub fn scores(sequences: Sequences) -> Result<Tensor> {
     Ok(scores)
 }
 
-/// Computes `scale` times the mean loss of the pairs, its figures, and the weights of rows. `reference` are
-/// the [`scores`] of the answers by the reference model, f32 `[sequences]`, which an objective without a
-/// reference does not read. Where an objective learns prompts and chosen answers too, the loss of their
-/// targets is `scale` times its mean, or the sum divided by `divisor`, one u32.
+/// Computes `scale` times the mean loss of the pairs, its statistics, and the weights of rows.
+///
+/// `reference` are the [`scores`] of the answers by the reference model, f32 `[sequences]`; objectives
+/// without a reference ignore it. If the objective also learns prompts and chosen answers, the loss of their
+/// targets is `scale` times their mean, or their sum divided by `divisor`, one u32.
 ///
 /// # Errors
 /// Shapes or types that do not agree, an odd number of sequences, out of memory.

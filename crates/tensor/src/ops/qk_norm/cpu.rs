@@ -1,4 +1,4 @@
-//! Normalisation of queries and keys on the host: one task for a run of rows.
+//! Normalisation of queries and keys on the host, one task per run of rows.
 
 use device::ReadGuard;
 use device::parallel::{for_tasks, simd};
@@ -69,7 +69,7 @@ impl Rows<'_> {
         self.heads.query + self.heads.key_value
     }
 
-    /// 0 for a query head, 1 for a key head.
+    /// Returns 0 for a query head, 1 for a key head.
     fn kind(&self, head: usize) -> usize {
         usize::from(head >= self.heads.query)
     }
@@ -104,7 +104,8 @@ impl Rows<'_> {
         }
     }
 
-    /// Replaces `gradient`, the output's gradient, by the input's.
+    /// Replaces `gradient`, the output's gradient, by the input's. Writes the partial sums of the weights'
+    /// gradients to `sums`.
     pub(super) fn backward(&self, rstd: &[f32], gradient: &mut [f32], sums: &mut [f32]) {
         let columns = self.heads.packed_columns();
         let per_run = self.per_run();
@@ -147,7 +148,7 @@ impl Rows<'_> {
     }
 }
 
-/// out (+)= Σ over runs of the sums of queries (`part` 0) or keys (1).
+/// Computes out (+)= the sum over all runs for the weight of queries (`part` 0) or keys (1).
 pub(super) fn finish(sums: &[f32], part: usize, out: &mut [f32], accumulate: bool) {
     let width = out.len();
     for (column, out) in out.iter_mut().enumerate() {

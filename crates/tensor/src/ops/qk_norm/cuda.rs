@@ -18,12 +18,12 @@ pub(crate) static FAMILY: Family = family!(
     constants: columns::MEASURING_CONSTANTS,
 );
 
-/// Threads of a warp, the most that one head uses.
+/// Threads of a warp. One head uses at most a warp.
 const WARP: usize = 32;
-/// Columns of the widest head whose halves are not whole vectors.
+/// Columns of the widest head that is computed without 16-byte vectors.
 const WIDEST: usize = 256;
 
-/// The threads of one head.
+/// The threads that compute one head.
 struct Lanes {
     count: usize,
     /// Whether each thread reads 16 bytes at once.
@@ -67,7 +67,8 @@ pub(super) fn forward(
     Ok(launch.launch([word(threads.div_ceil(gpu::THREADS as usize))?, 1, 1], gpu::THREADS)?)
 }
 
-/// Replaces `gradient`, the output's gradient, by the input's, and measures what accompanies it.
+/// Replaces `gradient`, the output's gradient, by the input's. Also measures its largest magnitude, if it
+/// carries one.
 #[expect(clippy::too_many_arguments, reason = "the operands of the forward pass and its gradients")]
 pub(super) fn backward_input(
     operator: &'static str,

@@ -1,8 +1,8 @@
-//! Normalisation of queries and keys: RMS norm of every query and key head, then its rotation to its
-//! position, in one pass. Values are copied.
+//! Normalisation of queries and keys: RMS norm of every query and key head, then rotation to its position, in
+//! one pass. Values are copied.
 //!
-//! Rows are packed as [`Qkv::Packed`](super::attention::Qkv::Packed). One weight is shared by all query
-//! heads, another by all key heads.
+//! Rows are packed as [`Qkv::Packed`](super::attention::Qkv::Packed). All query heads share one weight, and
+//! all key heads another.
 
 mod cpu;
 pub(crate) mod cuda;
@@ -17,7 +17,7 @@ use super::{GradientTarget, check, gpu};
 use crate::{Result, Tensor};
 pub use operands::{Gradients, Output, Weights};
 
-/// Normalises and rotates packed `qkv [batch, time, heads.packed_columns()]`; the weights have its type.
+/// Normalises and rotates packed `qkv [batch, time, heads.packed_columns()]`. The weights have the same type.
 ///
 /// # Errors
 /// Shapes or types that do not agree, more positions than the table has, out of memory.
@@ -48,9 +48,9 @@ pub fn forward(
     Ok(result)
 }
 
-/// Computes the gradients of `qkv` from those of the output, `dy`. Overwrites `dy` if it is the only view of
-/// its storage, else returns a new tensor, with `measures` accompanied by its largest magnitude on a GPU
-/// ([`Tensor::with_maxima`]). The other operands are those of [`forward`].
+/// Computes the gradient of `qkv` from the output's gradient `dy` and the operands of [`forward`]. Overwrites
+/// `dy` if no other view of its storage exists, and else returns a new tensor. With `measures`, a GPU also
+/// measures its largest magnitude ([`Tensor::with_maxima`]).
 pub fn backward_input(
     dy: Tensor,
     qkv: &Tensor,
@@ -84,7 +84,7 @@ pub fn backward_input(
 }
 
 /// Computes the gradients of the weights of queries and keys, `[width]` each, from the partial sums of
-/// [`backward_input`]. The targets are both f32 or both of the type `computed` of the activations.
+/// [`backward_input`]. The targets are both f32 or both of `computed`, the type of the activations.
 pub fn backward_weight(
     sums: &Tensor,
     computed: DType,

@@ -1,8 +1,8 @@
-//! Weights and results.
+//! Weights and results of the normalisation of queries and keys.
 
 use crate::Tensor;
 
-/// The weights of query heads and of key heads, each `[heads.width]`.
+/// Weights of query heads and of key heads, each `[heads.width]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Weights<'a> {
     /// Weight of query heads.
@@ -16,7 +16,7 @@ pub struct Weights<'a> {
 pub struct Output {
     /// Packed queries, keys and values for attention, of the input's shape.
     pub output: Tensor,
-    /// Reciprocal root mean squares, `[rows, heads.query + heads.key_value]` f32.
+    /// Reciprocal root mean square of every head, `[rows, heads.query + heads.key_value]` f32.
     pub rstd: Tensor,
 }
 

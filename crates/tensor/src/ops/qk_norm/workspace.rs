@@ -1,11 +1,11 @@
-//! Partial sums of the weights' gradients.
+//! Sizes of the partial sums of the weights' gradients.
 
-/// Fewest rows of a run.
+/// Minimum rows of a run.
 const ROWS: usize = 8;
-/// Most runs of rows.
+/// Maximum number of runs.
 const RUNS: usize = 512;
 
-/// Number of runs into which rows are divided, one per GPU block or host task; at least 1.
+/// Returns the number of runs into which rows are divided, one per GPU block or host task; at least 1.
 pub(super) fn runs(rows: usize) -> usize {
     rows.div_ceil(ROWS).clamp(1, RUNS)
 }

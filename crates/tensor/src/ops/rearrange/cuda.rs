@@ -10,7 +10,7 @@ use crate::{Result, Tensor};
 pub(crate) static FAMILY: Family =
     family!("rearrange", headers: ["layout.cuh"], constants: &[gpu::THREADS_CONSTANT]);
 
-/// Copies an array of `sizes` from one layout to another.
+/// Copies an array of `sizes` elements from one layout to another.
 pub(super) fn copy(
     operator: &'static str,
     sizes: Sizes,

@@ -1,7 +1,7 @@
 //! Rearranged copies of arrays: transposed, sliced, repeated, joined.
 //!
-//! A reshape and a slice of the outermost dimension are views ([`Tensor::reshape`], [`Tensor::view`]) and
-//! take no memory; the operators here copy.
+//! Reshapes and slices of the outermost dimension are views ([`Tensor::reshape`], [`Tensor::view`]) and take
+//! no memory. The operators here copy.
 
 pub(super) mod cuda;
 
@@ -24,8 +24,8 @@ pub fn transpose(x: &Tensor, one: usize, other: usize) -> Result<Tensor> {
     Ok(output)
 }
 
-/// Returns elements `start` to `start + length` of dimension `axis` of `x`, f32 or bf16: a view for the
-/// outermost dimension, else a new tensor.
+/// Returns elements `start..start + length` of dimension `axis` of `x`, f32 or bf16: a view for the outermost
+/// dimension, else a new tensor.
 pub fn slice(x: &Tensor, axis: usize, start: usize, length: usize) -> Result<Tensor> {
     const OPERATOR: &str = "rearrange.slice";
     let (from, shape) = part(OPERATOR, x, axis, start, length)?;
@@ -37,7 +37,7 @@ pub fn slice(x: &Tensor, axis: usize, start: usize, length: usize) -> Result<Ten
     Ok(output)
 }
 
-/// Computes the gradient of [`slice()`]: `dy` at the slice's position in zeros of `shape`.
+/// Computes the gradient of [`slice()`]: zeros of `shape` with `dy` where the slice was.
 pub fn slice_backward(dy: &Tensor, shape: Shape, axis: usize, start: usize) -> Result<Tensor> {
     const OPERATOR: &str = "rearrange.slice_backward";
     let dtype = check::computed(OPERATOR, &[("dy", dy)])?;
@@ -50,7 +50,7 @@ pub fn slice_backward(dy: &Tensor, shape: Shape, axis: usize, start: usize) -> R
     Ok(dx)
 }
 
-/// Joins arrays along dimension `axis`, f32 or bf16, whose other sizes agree.
+/// Joins arrays, f32 or bf16, along dimension `axis`. Their other sizes are equal.
 ///
 /// # Errors
 /// No arrays, shapes that do not agree, out of memory.
@@ -74,7 +74,7 @@ pub fn concatenate(parts: &[&Tensor], axis: usize) -> Result<Tensor> {
     Ok(joined)
 }
 
-/// Returns `x` with its dimensions of one element repeated until its shape is `shape`.
+/// Returns `x` broadcast to `shape`: dimensions of one element are repeated.
 ///
 /// # Errors
 /// Other sizes that do not agree, out of memory.
@@ -92,7 +92,7 @@ fn output(operator: &'static str, x: &Tensor, shape: Shape) -> Result<Tensor> {
     Tensor::empty(x.device(), shape, dtype, Request::new(Category::Activation, operator))
 }
 
-/// Returns the layout in `x` of a part of dimension `axis`, and its shape.
+/// Returns the layout, within `x`, of elements `start..start + length` of dimension `axis`, and its shape.
 fn part(
     operator: &'static str,
     x: &Tensor,
@@ -108,7 +108,7 @@ fn part(
     Ok((Layout { offset: start * dense.strides[axis.min(3)], ..dense }, shape.ok_or_else(wrong)?))
 }
 
-/// Copies an array of `sizes` from one layout to another.
+/// Copies an array of `sizes` elements from one layout to another.
 fn copy(operator: &'static str, sizes: Sizes, x: (&Tensor, Layout), out: (&Tensor, Layout)) -> Result<()> {
     match x.0.device().backend() {
         Backend::Meta => Ok(()),

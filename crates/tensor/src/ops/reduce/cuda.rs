@@ -7,7 +7,7 @@ use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};
 
-/// Threads of a warp, which computes one result if its terms are adjacent.
+/// Threads of a warp. If the terms are adjacent, a warp computes one result.
 const WARP: usize = 32;
 
 pub(crate) static FAMILY: Family = family!("reduce", constants: &[gpu::THREADS_CONSTANT]);

@@ -3,7 +3,7 @@
 use crate::ops::check;
 use crate::{Result, Shape, Tensor};
 
-/// The function that reduces the elements along a dimension.
+/// Function that reduces the elements along a dimension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduction {
     /// The sum, in f32, rounded once.
@@ -21,10 +21,10 @@ pub(super) struct Cut {
 }
 
 impl Cut {
-    /// Returns the cut of `x` at dimension `axis`, with the shape of the result.
+    /// Views `x` for a reduction of dimension `axis`, and returns the shape of the result.
     ///
     /// # Errors
-    /// No such dimension, or one without elements.
+    /// No such dimension, or a dimension without elements.
     pub(super) fn of(operator: &'static str, x: &Tensor, axis: usize) -> Result<(Self, Shape)> {
         let dims = x.shape();
         let dims = dims.dims();
@@ -35,7 +35,7 @@ impl Cut {
         Ok((Cut { results: shape.elements(), count, inner }, shape))
     }
 
-    /// Returns the index of the first term of a result; the others follow at steps of `inner`.
+    /// Returns the index of the first term of a result. The other terms follow at distances of `inner`.
     pub(super) fn first(&self, result: usize) -> usize {
         result / self.inner * self.count * self.inner + result % self.inner
     }

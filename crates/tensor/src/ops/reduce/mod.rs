@@ -15,7 +15,7 @@ use cut::Cut;
 /// Reduces dimension `axis` of `x`, f32 or bf16, to one element, in a new tensor.
 ///
 /// # Errors
-/// No such dimension, or one without elements; out of memory.
+/// No such dimension, or a dimension without elements; out of memory.
 pub fn forward(x: &Tensor, axis: usize, reduction: Reduction) -> Result<Tensor> {
     const OPERATOR: &str = "reduce.forward";
     let dtype = check::computed(OPERATOR, &[("x", x)])?;
@@ -42,8 +42,8 @@ pub fn forward(x: &Tensor, axis: usize, reduction: Reduction) -> Result<Tensor> 
     Ok(output)
 }
 
-/// Computes the gradient of the input of a maximum: `dy` at the first of the largest elements, 0 elsewhere.
-/// `y` is the result.
+/// Computes the gradient of the input of a maximum with result `y`: `dy` at the first of the largest
+/// elements, 0 elsewhere.
 pub fn backward_maximum(dy: &Tensor, x: &Tensor, y: &Tensor, axis: usize) -> Result<Tensor> {
     const OPERATOR: &str = "reduce.backward_maximum";
     let dtype = check::computed(OPERATOR, &[("dy", dy), ("x", x), ("y", y)])?;

@@ -29,7 +29,7 @@ fn normalise(x: &[f32], weight: &[f32], epsilon: f32, y: &mut [f32]) -> [f32; 1]
     [rstd]
 }
 
-/// Reciprocal root mean square of a row.
+/// Returns the reciprocal root mean square of a row.
 #[inline(always)]
 pub(in crate::ops) fn rstd(x: &[f32], epsilon: f32) -> f32 {
     1.0 / (sum(x, |v| v * v) / x.len() as f32 + epsilon).sqrt()
@@ -56,7 +56,7 @@ pub(super) fn backward_input(
     );
 }
 
-/// Replaces the gradient of a row's output by that of its input: rstd · (g − x̂ · mean(g · x̂)) with g = dy ·
+/// Replaces the gradient of a row's output by the input's: rstd · (g − x̂ · mean(g · x̂)) with g = dy ·
 /// weight and x̂ = x · rstd.
 #[inline(always)]
 pub(in crate::ops) fn row_gradient(x: &[f32], rstd: f32, weight: &[f32], dx: &mut [f32]) {

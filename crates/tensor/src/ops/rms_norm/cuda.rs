@@ -16,8 +16,7 @@ pub(crate) static FAMILY: Family = family!(
     constants: columns::MEASURING_CONSTANTS,
 );
 
-/// Normalises the rows of `x`; with `residual` (branch, sum), stores x + branch in `sum` and normalises its
-/// rows.
+/// Normalises the rows of `x`. With `residual` (branch, sum), stores x + branch in `sum` and normalises that.
 pub(super) fn forward(
     operator: &'static str,
     x: &Tensor,
@@ -39,7 +38,7 @@ pub(super) fn forward(
     .launch(operator)
 }
 
-/// Computes the input's gradient, plus `dsum`.
+/// Computes the input's gradient and adds `dsum`.
 pub(super) fn backward_input(
     operator: &'static str,
     dy: &Tensor,
@@ -53,7 +52,7 @@ pub(super) fn backward_input(
         .launch(operator)
 }
 
-/// weight (+)= Σ over rows of dy · x · rstd, with partial sums in `workspace`.
+/// Computes weight (+)= Σ over rows of dy · x · rstd, with partial sums in `workspace`.
 pub(super) fn backward_weight(
     operator: &'static str,
     dy: &Tensor,

@@ -16,7 +16,7 @@ use super::{GradientTarget, check, columns};
 use crate::{Result, Tensor};
 pub use output::Output;
 
-/// Normalises the rows of `x [.., width]`; `weight` is `[width]`, of the type of `x`.
+/// Normalises the rows of `x [.., width]`. `weight` is `[width]`, of the type of `x`.
 ///
 /// # Errors
 /// Shapes or types that do not agree, rows without elements, out of memory.
@@ -26,9 +26,9 @@ pub fn forward(x: &Tensor, weight: &Tensor, settings: impl Into<Settings>) -> Re
     normalise(OPERATOR, x, None, weight, settings.into())
 }
 
-/// Computes `sum = residual + branch` and its normalised rows; the sum is rounded to its type before it is
-/// normalised, as if a pipeline were cut between the two. Both inputs are `[.., width]`; all operands have
-/// one type.
+/// Computes `sum = residual + branch` and its normalised rows. The sum is rounded to its type before it is
+/// normalised, so results are the same if a pipeline is cut between the two. Both inputs are `[.., width]`;
+/// all operands have one type.
 pub fn forward_residual(
     residual: &Tensor,
     branch: &Tensor,
@@ -42,8 +42,7 @@ pub fn forward_residual(
     Ok((sum, result))
 }
 
-/// Normalises the rows of `x`; with `residual` (branch, sum), stores x + branch in `sum` and normalises its
-/// rows.
+/// Normalises the rows of `x`. With `residual` (branch, sum), stores x + branch in `sum` and normalises that.
 fn normalise(
     operator: &'static str,
     x: &Tensor,
@@ -67,9 +66,9 @@ fn normalise(
     Ok(result)
 }
 
-/// Computes the gradient of the input `x` from the output's gradient `dy`, plus `dsum` if present, the
-/// gradient of the residual sum from its other readers; with `measures` accompanied by its largest magnitude
-/// on a GPU. All are `[.., width]`; `rstd` is `[rows]`.
+/// Computes the gradient of the input `x` from the output's gradient `dy`. Adds `dsum` if present: the
+/// gradient that other readers of the residual sum contribute. All are `[.., width]`; `rstd` is `[rows]`.
+/// With `measures`, a GPU also measures the result's largest magnitude.
 pub fn backward_input(
     dy: &Tensor,
     dsum: Option<&Tensor>,
@@ -103,7 +102,7 @@ pub fn backward_input(
 }
 
 /// Computes the gradient of the weight: `[width]` (+)= Σ over rows of dy · x · rstd. The target is f32 or of
-/// the type of `dy` and `x`; sums are in f32 and rounded once.
+/// the type of `dy` and `x`. Sums are in f32 and rounded once.
 pub fn backward_weight(dy: &Tensor, x: &Tensor, rstd: &Tensor, weight: &GradientTarget) -> Result<()> {
     const OPERATOR: &str = "rms_norm.backward_weight";
     check::not_empty(OPERATOR, "x", x)?;

@@ -5,16 +5,16 @@ use device::{Category, DType};
 use crate::ops::check;
 use crate::{Result, Tensor, TensorError};
 
-/// The table of angles, the documents of tokens, and the width of heads.
+/// Table of cosines and sines, starts of documents, and width of heads.
 #[derive(Clone, Copy, Debug)]
 pub struct Angles<'a> {
     /// Cosines of width/2 angles, then their sines, for every position: `[context, width]` f32. The first
-    /// `width` columns of a head rotate.
+    /// `width` columns of a head are rotated.
     pub table: &'a Tensor,
-    /// Columns of a head; `None`: as many as the table has.
+    /// Columns of a head; `None`: as many as the table.
     pub head_width: Option<usize>,
-    /// The position in its sequence at which each token's document begins, from which its positions count:
-    /// `[batch, time]` u32; negative, modulo 2³², for a document that begins before its sequence. `None`: 0.
+    /// Position in its sequence where each token's document starts, `[batch, time]` u32; negative (modulo
+    /// 2³²) if it starts before the sequence. Angles follow the position in the document. `None`: all 0.
     pub documents: Option<&'a Tensor>,
 }
 
@@ -28,7 +28,7 @@ pub enum Turn {
 }
 
 impl Turn {
-    /// Category of the result's memory.
+    /// Returns the category of the result's memory.
     pub(super) fn category(self) -> Category {
         match self {
             Turn::Forward => Category::Activation,
@@ -43,7 +43,7 @@ impl Angles<'_> {
     }
 }
 
-/// Returns the number of columns of a head that rotate.
+/// Returns the number of columns of a head that are rotated.
 ///
 /// # Errors
 /// A table or documents of a wrong shape for `x [batch, time, ..]`.
@@ -68,7 +68,7 @@ pub(in crate::ops) fn check_angles(operator: &'static str, x: &Tensor, angles: A
     Ok(width)
 }
 
-/// Refuses documents that begin after one of their tokens, on devices whose memory the host can read.
+/// Refuses documents that begin after one of their tokens. Checks on the CPU only.
 pub(in crate::ops) fn check_documents(
     operator: &'static str,
     documents: Option<&[u32]>,

@@ -1,23 +1,23 @@
-//! Rotations on the host: one task for a block of rows.
+//! Rotations on the host, one task per block of rows.
 
 use device::parallel::{for_pieces, simd};
 
 use super::angles::Turn;
 use crate::ops::rows;
 
-/// The angles of the heads of every row.
+/// Cosines and sines for every row.
 #[derive(Clone, Copy)]
 pub(in crate::ops) struct Angles<'a> {
     pub(in crate::ops) table: &'a [f32],
     pub(in crate::ops) documents: Option<&'a [u32]>,
     /// Rows in a sequence.
     pub(in crate::ops) time: usize,
-    /// Elements of a head that rotate: the first.
+    /// Number of leading elements of a head that are rotated.
     pub(in crate::ops) width: usize,
 }
 
 impl<'a> Angles<'a> {
-    /// Cosines and sines of a row.
+    /// Returns the cosines and the sines of a row.
     #[inline(always)]
     pub(in crate::ops) fn of(&self, row: usize) -> (&'a [f32], &'a [f32]) {
         let first = self.documents.map_or(0, |documents| documents[row]);

@@ -11,8 +11,8 @@ use crate::{Result, Tensor};
 pub(crate) static FAMILY: Family =
     family!("rotary", headers: ["maximum.cuh", "rotary.cuh"], constants: elementwise::MEASURING_CONSTANTS);
 
-/// Rotates the first `heads` heads of the rows of `x`, in place. A rotation back measures what accompanies
-/// `x`.
+/// Rotates the first `heads` heads of the rows of `x`, in place. A backward rotation also measures the
+/// largest magnitude, if `x` carries one.
 pub(super) fn rotate(
     operator: &'static str,
     x: &Tensor,
@@ -50,7 +50,7 @@ pub(super) fn rotate(
     Ok(launch.launch([word(blocks)?, 1, 1], gpu::THREADS)?)
 }
 
-/// Adds table and documents to a launch.
+/// Adds the table and the documents to a launch.
 pub(in crate::ops) fn read_angles<'a>(launch: Launch<'a>, angles: Angles<'_>) -> Launch<'a> {
     let launch = launch.read(angles.table);
     launch.read(angles.documents)

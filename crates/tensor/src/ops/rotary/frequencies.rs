@@ -2,7 +2,7 @@
 
 use std::f64::consts::TAU;
 
-/// Scaling of frequencies for contexts longer than the model was first trained on.
+/// Scaling of frequencies for contexts longer than the original training context.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scaling {
     /// No scaling.
@@ -10,61 +10,62 @@ pub enum Scaling {
     /// All frequencies are divided by `factor` (Chen and others, *Extending Context Window of Large Language
     /// Models via Positional Interpolation*, 2023).
     Linear {
-        /// The divisor.
+        /// Divisor of all frequencies.
         factor: f64,
     },
-    /// As in Llama 3.1: frequencies with fewer than `low` turns in `context` tokens are divided by `factor`,
-    /// those with more than `high` stay, and those between are interpolated.
+    /// Llama 3.1's scaling. Frequencies with fewer than `low` turns in `context` tokens are divided by
+    /// `factor`, frequencies with more than `high` turns stay, and the others are interpolated.
     Llama3 {
-        /// The divisor.
+        /// Divisor of low frequencies.
         factor: f64,
-        /// Turns below which a frequency is divided.
+        /// Number of turns below which a frequency is divided.
         low: f64,
-        /// Turns above which a frequency is unchanged.
+        /// Number of turns above which a frequency is unchanged.
         high: f64,
         /// Tokens of the original context.
         context: usize,
     },
-    /// YaRN (Peng and others, *YaRN: Efficient Context Window Extension of Large Language Models*, 2023):
-    /// frequencies of pairs below the one with `fast` turns in `context` tokens stay, those above the one
-    /// with `slow` turns are divided by `factor`, and those between are interpolated by their index.
+    /// YaRN (Peng and others, *YaRN: Efficient Context Window Extension of Large Language Models*, 2023).
+    /// Frequencies with more than `fast` turns in `context` tokens stay, frequencies with fewer than `slow`
+    /// turns are divided by `factor`, and the others are interpolated by the index of their pair.
     Yarn {
-        /// The divisor.
+        /// Divisor of low frequencies.
         factor: f64,
-        /// Turns above which a frequency is unchanged.
+        /// Number of turns above which a frequency is unchanged.
         fast: f64,
-        /// Turns below which a frequency is divided.
+        /// Number of turns below which a frequency is divided.
         slow: f64,
         /// Tokens of the original context.
         context: usize,
-        /// Whether the two pairs are rounded outwards to whole indices.
+        /// Whether the indices between which frequencies are interpolated are rounded outwards to integers.
         truncates: bool,
-        /// Factor of cosines and sines.
+        /// Factor of all cosines and sines.
         attention: f64,
     },
     /// LongRoPE (Ding and others, *LongRoPE: Extending LLM Context Window Beyond 2 Million Tokens*, 2024):
     /// each frequency is divided by its own factor.
     LongRope {
-        /// The divisor of each pair.
+        /// Divisor of each pair's frequency.
         factors: Vec<f64>,
-        /// Factor of cosines and sines.
+        /// Factor of all cosines and sines.
         attention: f64,
     },
 }
 
-/// Frequencies of the angles of a head: θ^(−2i/width) for pair i, scaled.
+/// Frequencies of a head's angles: θ^(−2i/width) for pair i, scaled.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Frequencies {
     /// Elements of a head, an even number.
     pub width: usize,
-    /// θ, the base.
+    /// The base θ.
     pub theta: f64,
     /// Scaling for long contexts.
     pub scaling: Scaling,
 }
 
 impl Frequencies {
-    /// Radians per position of each of the width/2 pairs, in f32 as Hugging Face's models compute them.
+    /// Returns the radians per position of each of the width/2 pairs, in f32 as Hugging Face's models compute
+    /// them.
     fn radians(&self) -> impl Iterator<Item = f32> {
         (0..self.width / 2).map(|pair| {
             let exponent = (2 * pair) as f32 / self.width as f32;
@@ -91,7 +92,8 @@ impl Frequencies {
         }
     }
 
-    /// Indices of the pairs with `turns` in `context` tokens, between which YaRN interpolates.
+    /// Returns the indices of the pairs with `turns[0]` and `turns[1]` turns in `context` tokens, between
+    /// which YaRN interpolates.
     fn interpolated(&self, turns: [f64; 2], context: usize, truncates: bool) -> [f64; 2] {
         let width = self.width as f64;
         let index =
@@ -105,7 +107,7 @@ impl Frequencies {
         if low == high { [low, high + 0.001] } else { [low, high] }
     }
 
-    /// Factor of cosines and sines.
+    /// Returns the factor of all cosines and sines.
     fn attention(&self) -> f64 {
         match self.scaling {
             Scaling::None | Scaling::Linear { .. } | Scaling::Llama3 { .. } => 1.0,
@@ -113,7 +115,7 @@ impl Frequencies {
         }
     }
 
-    /// Rows for positions 0 to `context`: width/2 cosines, then as many sines.
+    /// Returns the table for positions `0..context`: rows of width/2 cosines, then width/2 sines.
     #[must_use]
     pub fn table(self, context: usize) -> Vec<f32> {
         let (radians, attention): (Vec<f32>, _) = (self.radians().collect(), self.attention());

@@ -1,6 +1,6 @@
-//! Rotary position embeddings (Su and others, *RoFormer*, 2021), half-split as Hugging Face stores heads:
-//! elements i and i + width/2 of a head rotate by the angle position · frequency(i), where width is the
-//! head's, or less if only its first elements rotate.
+//! Rotary position embeddings (Su and others, *RoFormer*, 2021), half-split as Hugging Face stores heads.
+//! Elements i and i + width/2 of a head are rotated by the angle position · frequency(i). The width is the
+//! head's, or less if only its first elements are rotated.
 
 mod angles;
 pub(super) mod cpu;
@@ -17,8 +17,8 @@ use crate::{Result, Tensor};
 pub(super) use angles::{check_angles, check_documents};
 
 /// Rotates the first `heads` heads of the rows of `x [batch, time, columns]`, f32 or bf16. Overwrites `x` if
-/// it is the only view of its storage, else returns a new tensor. With `measures`, a rotation back gives the
-/// result's largest magnitude on a GPU ([`Tensor::with_maxima`]), unless only a part of each head rotates.
+/// no other view of its storage exists, and else returns a new tensor. With `measures`, a backward rotation
+/// of whole heads on a GPU also measures the result's largest magnitude ([`Tensor::with_maxima`]).
 ///
 /// # Errors
 /// Shapes or types that do not agree, more positions than the table has, an odd head width, out of memory.

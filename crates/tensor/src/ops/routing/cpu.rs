@@ -8,7 +8,7 @@ use crate::ops::math::exp;
 use crate::ops::rows;
 use crate::{Result, Tensor};
 
-/// Added to the sum of sigmoids that weights are divided by, as in DeepSeek-V3.
+/// Number added to the sum of sigmoids by which weights are divided, as in DeepSeek-V3.
 const EPSILON: f32 = 1e-20;
 
 pub(super) fn forward(
@@ -74,7 +74,7 @@ fn softmax(logits: &[f32]) -> Vec<f32> {
     values
 }
 
-/// Writes the experts with the largest scores, in descending order.
+/// Writes the experts with the largest corrected scores to `choices`, in descending order.
 fn choose(scores: &[f32], correction: Option<&[f32]>, routing: &Routing, choices: &mut [u32]) {
     let corrected = |expert: usize| scores[expert] + correction.map_or(0.0, |all| all[expert]);
     let size = scores.len() / routing.groups;
@@ -99,7 +99,8 @@ fn two_largest(values: impl Iterator<Item = f32>) -> f32 {
     if second == f32::NEG_INFINITY { first } else { first + second }
 }
 
-/// Writes the indices with the largest values in descending order, of equal ones the first; NaN is smallest.
+/// Writes the indices of the largest values in descending order. Of equal values the first comes first; NaN
+/// ranks last.
 fn largest(count: usize, value: impl Fn(usize) -> f32, indices: &mut [u32]) {
     for number in 0..indices.len() {
         let taken = &indices[..number];
@@ -113,7 +114,7 @@ fn largest(count: usize, value: impl Fn(usize) -> f32, indices: &mut [u32]) {
     }
 }
 
-/// Writes the weights of a row's experts.
+/// Writes the weights of the experts that a row chose.
 fn weigh(scores: &[f32], choices: &[u32], routing: &Routing, weights: &mut [f32]) {
     weights.iter_mut().zip(choices).for_each(|(weight, expert)| *weight = scores[*expert as usize]);
     let sum = if routing.normalised { weights.iter().sum::<f32>() + EPSILON } else { 1.0 };
@@ -238,7 +239,7 @@ fn add_of_load(of_load: &[f32], logits: &[f32], function: ScoreFunction, gradien
     gradient.iter_mut().zip(own).for_each(|(g, own)| *g += own);
 }
 
-/// Adds the gradient of the squared log-sum-exp.
+/// Adds the gradient of the squared log-sum-exp of `logits`, times `factor`.
 fn add_of_log_sum(factor: f32, logits: &[f32], gradient: &mut [f32]) {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f32 = logits.iter().map(|logit| exp(logit - largest)).sum();

@@ -9,13 +9,13 @@ use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};
 
-/// Threads of a warp, which computes one row.
+/// Threads of a warp. Each warp computes one row.
 const WARP: u32 = 32;
 const ROWS: u32 = gpu::THREADS / WARP;
 
 pub(crate) static FAMILY: Family = family!("routing", constants: &[gpu::THREADS_CONSTANT]);
 
-/// Bytes of the counts by which choices are ordered: of each expert in each block of them.
+/// Returns the bytes of the counts by which choices are sorted: one u32 per expert and block of choices.
 pub(super) fn workspace_bytes(choices: usize, experts: usize) -> usize {
     choices.div_ceil(gpu::THREADS as usize) * experts * size_of::<u32>()
 }
@@ -60,7 +60,7 @@ pub(super) fn forward(
     Ok(launch.shared(4 * experts).launch([1, 1, 1], gpu::THREADS)?)
 }
 
-/// Adds the function of scores, and the weights that follow from them.
+/// Adds the score function and the settings of weights to a launch.
 fn of_scores<'a>(launch: Launch<'a>, routing: &Routing) -> Launch<'a> {
     let sigmoid = u32::from(routing.scores == ScoreFunction::Sigmoid);
     launch.u32(sigmoid).u32(u32::from(routing.normalised)).f32(routing.scale)

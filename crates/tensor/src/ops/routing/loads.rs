@@ -1,4 +1,4 @@
-//! The loads of experts in a step: numbers of rows, which are exact in any order of addition.
+//! The loads of experts in a step: numbers of rows, whose sums are exact in any order.
 
 use device::{Backend, DType};
 
@@ -27,8 +27,8 @@ pub fn sum_loads(counts: &Tensor, sums: &Tensor) -> Result<()> {
     }
 }
 
-/// Moves the correction of each expert, `[experts]` f32, by `rate`: up where its load, `[experts]` u32, is
-/// below the mean, and down where it is above (Wang et al., *Auxiliary-Loss-Free Load Balancing*, 2024).
+/// Adds `rate` to the correction of each expert, `[experts]` f32, whose load, `[experts]` u32, is below the
+/// mean, and subtracts it where the load is above (Wang et al., *Auxiliary-Loss-Free Load Balancing*, 2024).
 pub fn move_correction(correction: &Tensor, loads: &Tensor, rate: f32) -> Result<()> {
     const OPERATOR: &str = "routing.move_correction";
     check::f32s(OPERATOR, &[("correction", correction)])?;

@@ -1,10 +1,9 @@
-//! The routing of rows to experts: each row goes to the experts with its largest scores, with weights.
+//! Routing of rows to experts: each row goes to the experts with its largest scores, with weights.
 //!
-//! A dropless mixture (Gale et al., *MegaBlocks*, 2022) has rows · `per_token` rows of experts whatever the
-//! routing, so that all shapes are known before it. Scores and weights are f32; of equal scores the first
-//! expert's is larger. Rows of experts are ordered by expert, then by row, then by choice. Where the first
-//! row of each expert is a multiple of an alignment, rows of zeros fill the gaps; the last expert has the
-//! rest of them.
+//! A dropless mixture (Gale et al., *MegaBlocks*, 2022) has rows · `per_token` slots whatever the routing, so
+//! that all shapes are known before it. Scores and weights are f32; of equal scores the first expert's ranks
+//! higher. Slots are ordered by expert, then by row, then by choice. With an alignment, each expert's first
+//! slot is a multiple of it: slots of zeros fill the gaps, and all remaining zeros belong to the last expert.
 
 mod cpu;
 pub(super) mod cuda;
@@ -21,9 +20,9 @@ use device::{Backend, Category, DType, Request};
 use super::check;
 use crate::{Result, Tensor};
 
-/// Routes each row of `logits [rows, experts]` f32. `correction [experts]` f32 is added to the scores by
-/// which experts are chosen, and not to weights. Adds the number of rows of each expert to `loads [experts]`
-/// u32, if there are any; of `tokens` only rows that are tokens.
+/// Routes each row of `logits [rows, experts]` f32. `correction [experts]` f32 is added to scores when
+/// experts are chosen, but not to weights. Adds the number of rows of each expert to `loads [experts]` u32,
+/// if present. With `tokens`, only rows that are tokens are counted.
 pub fn forward(
     logits: &Tensor,
     correction: Option<&Tensor>,
@@ -66,8 +65,8 @@ pub fn forward(
     Ok(routes)
 }
 
-/// Computes the gradient of the logits from that of the weights, `dw [rows, per_token]` f32, and adds that of
-/// the balancing losses, which are of the rows of the forward pass.
+/// Computes the gradient of the logits from the gradient of the weights, `dw [rows, per_token]` f32. Adds the
+/// gradient of the balancing losses.
 pub fn backward(
     dw: &Tensor,
     logits: &Tensor,

@@ -2,50 +2,50 @@
 
 use crate::Tensor;
 
-/// The experts of every row, and the order of rows by expert.
+/// The experts that every row chose, and the order of rows by expert.
 #[derive(Clone, Debug)]
 pub struct Routes {
     /// The weight of each choice, `[rows, per_token]` f32.
     pub weights: Tensor,
     /// The expert of each choice, `[rows, per_token]` u32, by descending score.
     pub choices: Tensor,
-    /// The row of experts that computes each choice, `[rows, per_token]` u32.
+    /// The slot that computes each choice, `[rows, per_token]` u32.
     pub slots: Tensor,
-    /// The choice that each row of experts computes, `[slots]` u32: its index in `choices`, or [`NONE`] for a
-    /// row of zeros.
+    /// The choice that each slot computes, `[slots]` u32: its index in `choices`, or [`NONE`] for a slot of
+    /// zeros.
     pub sources: Tensor,
-    /// The first row of each expert and the end of the last one's, `[experts + 1]` u32.
+    /// The first slot of each expert, and the end of the last expert's, `[experts + 1]` u32.
     pub offsets: Tensor,
-    /// The number of choices that are each expert, `[experts]` u32.
+    /// Number of choices of each expert, `[experts]` u32.
     pub counts: Tensor,
-    /// The number of choices by rows that are tokens, of each expert and of all, `[experts + 1]` u32; `None`
-    /// if all rows are.
+    /// Number of choices of each expert, and of all, by rows that are tokens, `[experts + 1]` u32; `None` if
+    /// all rows are tokens.
     pub token_counts: Option<Tensor>,
 }
 
-/// The source of a row of experts that computes no choice.
+/// Source of a slot that computes no choice.
 pub const NONE: u32 = u32::MAX;
 
 impl Routes {
-    /// Number of rows of all experts.
+    /// Returns the number of slots of all experts.
     #[must_use]
     pub fn slots(&self) -> usize {
         self.sources.elements()
     }
 
-    /// Number of experts.
+    /// Returns the number of experts.
     #[must_use]
     pub fn experts(&self) -> usize {
         self.offsets.elements().saturating_sub(1)
     }
 
-    /// Choices of a row.
+    /// Returns the number of experts that each row chooses.
     #[must_use]
     pub fn per_token(&self) -> usize {
         self.choices.shape().columns()
     }
 
-    /// Number of rows that are routed.
+    /// Returns the number of rows that are routed.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.choices.shape().rows()

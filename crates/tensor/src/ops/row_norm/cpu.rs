@@ -1,11 +1,11 @@
-//! Loops over rows on the host: one task for a block of rows, each row read from the cache after its first
-//! pass.
+//! Loops over rows on the host, one task per block of rows. After its first pass a row is read from the
+//! cache.
 
 use device::parallel::{for_pieces, for_tasks, simd};
 
 use crate::ops::{columns, rows};
 
-/// Results of the forward pass: the output, and `S` statistics of every row.
+/// Results of the forward pass: the output, and `S` statistics per row.
 pub(in crate::ops) struct Outputs<'a, const S: usize> {
     pub(in crate::ops) output: &'a mut [f32],
     pub(in crate::ops) statistics: [&'a mut [f32]; S],
@@ -21,7 +21,7 @@ impl<'a, const S: usize> Outputs<'a, S> {
     }
 }
 
-/// Normalises the rows of `x`: `row(x, y)` writes a row of the output and returns its statistics.
+/// Normalises the rows of `x`. `row(x, y)` writes a row of the output and returns its statistics.
 pub(in crate::ops) fn forward<const S: usize>(
     x: &[f32],
     width: usize,
@@ -52,7 +52,7 @@ fn normalise<const S: usize>(
     }
 }
 
-/// Computes the input's gradient, plus `dsum`: `row(index, dy, x, dx)` writes a row of it.
+/// Computes the input's gradient and adds `dsum`. `row(index, dy, x, dx)` writes one row.
 pub(in crate::ops) fn backward_input(
     dy: &[f32],
     dsum: Option<&[f32]>,
@@ -79,7 +79,7 @@ pub(in crate::ops) fn backward_input(
     });
 }
 
-/// weight (+)= Σ over rows of dy · x̂, where `normalised(row)` returns the function from x to x̂ of a row.
+/// Computes weight (+)= Σ over rows of dy · x̂, where `normalised(row)` returns the function from x to x̂.
 pub(in crate::ops) fn backward_weight<N: Fn(f32) -> f32>(
     dy: &[f32],
     x: &[f32],

@@ -1,4 +1,5 @@
-//! Launches of kernels that are made of `kernels/held_rows.cuh`, which take equal arguments in equal order.
+//! Launches of kernels that are built from `kernels/held_rows.cuh`, which take the same arguments in the same
+//! order.
 
 use device::cuda::Launch;
 use device::{DType, Family, Function};
@@ -12,9 +13,9 @@ use crate::{Result, Tensor};
 pub(in crate::ops) struct Forward<'a> {
     pub(in crate::ops) family: &'static Family,
     pub(in crate::ops) x: &'a Tensor,
-    /// Branch and sum: the rows of x + branch are normalised, which goes to the sum.
+    /// Branch and sum: x + branch is stored in the sum, whose rows are normalised.
     pub(in crate::ops) residual: Option<(&'a Tensor, &'a Tensor)>,
-    /// The kernel's parameters in order; `None` for an absent one.
+    /// The kernel's parameters in order; `None` for an absent parameter.
     pub(in crate::ops) parameters: &'a [Option<&'a Tensor>],
     pub(in crate::ops) settings: Settings,
     pub(in crate::ops) output: &'a Tensor,
@@ -22,7 +23,7 @@ pub(in crate::ops) struct Forward<'a> {
     pub(in crate::ops) flops_per_element: u64,
 }
 
-/// The input's gradient, plus `dsum`.
+/// Arguments of the kernel that computes the input's gradient, plus `dsum`.
 pub(in crate::ops) struct BackwardInput<'a> {
     pub(in crate::ops) family: &'static Family,
     pub(in crate::ops) dy: &'a Tensor,
@@ -34,14 +35,14 @@ pub(in crate::ops) struct BackwardInput<'a> {
     pub(in crate::ops) flops_per_element: u64,
 }
 
-/// The gradients of the parameters, with partial sums in `workspace`.
+/// Arguments of the kernel that computes the parameters' gradients, with partial sums in `workspace`.
 pub(in crate::ops) struct BackwardWeight<'a> {
     pub(in crate::ops) family: &'static Family,
     pub(in crate::ops) dy: &'a Tensor,
     pub(in crate::ops) x: &'a Tensor,
     pub(in crate::ops) statistics: &'a [&'a Tensor],
     pub(in crate::ops) workspace: &'a Tensor,
-    /// A target for each sum of the kernel, in order; those at the end may be absent.
+    /// Target of each of the kernel's sums, in order; targets at the end may be absent.
     pub(in crate::ops) targets: &'a [&'a GradientTarget],
     pub(in crate::ops) sums: u32,
     pub(in crate::ops) flops_per_element: u64,

@@ -1,10 +1,10 @@
-//! Forms of the kernels of `kernels/held_rows.cuh`.
+//! Variants of the kernels of `kernels/held_rows.cuh`.
 
 use device::DType;
 
 use crate::ops::gpu;
 
-/// A form of the kernels, by the number of vectors of a row that a group of threads holds in registers.
+/// A variant of the kernels: how many vectors of a row a group of threads holds in registers.
 pub(super) struct Form {
     vectors: usize,
     pub(super) rows_per_block: usize,
@@ -23,7 +23,7 @@ macro_rules! form {
     };
 }
 
-/// The forms, narrowest first.
+/// The variants, narrowest first.
 static FORMS: [Form; 7] = [
     form!("warp", 32, 1),
     form!("warp", 32, 2),
@@ -33,13 +33,14 @@ static FORMS: [Form; 7] = [
     form!("block", 256, 4),
     form!("block", 256, 8),
 ];
-/// The widest form, which only f32 has.
+/// The widest variant, for f32 only.
 static WIDEST: Form = form!("block", 256, 16);
-/// The form for rows of any width and alignment.
+/// The variant for rows of any width and alignment.
 static ANY: Form =
     Form { vectors: usize::MAX, rows_per_block: 1, forward: "forward_any", backward: "backward_any" };
 
-/// Returns the form for rows of `width` elements of `dtype`, or of those with a block for a row.
+/// Returns the variant for rows of `width` elements of `dtype`. With `block_per_row`, only variants that
+/// compute a row with a whole block are considered.
 pub(super) fn form(width: usize, dtype: DType, aligned: bool, block_per_row: bool) -> &'static Form {
     let lanes = gpu::lanes(dtype);
     if !aligned || !width.is_multiple_of(lanes) {

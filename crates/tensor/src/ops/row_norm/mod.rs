@@ -1,4 +1,4 @@
-//! The parts that layer norm and RMS norm share: checks and allocations, loops over rows, and launches.
+//! Code that layer norm and RMS norm share: checks and allocations, loops over rows, and launches.
 
 pub(super) mod cpu;
 pub(super) mod cuda;
@@ -9,15 +9,15 @@ use device::{Category, DType, Request};
 use super::{add, check, gpu};
 use crate::{Result, Tensor};
 
-/// Settings of a norm. An epsilon alone measures nothing, and leaves the order of sums to the width.
+/// Settings of a norm. An epsilon converts to settings without measuring and without `block_per_row`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Settings {
-    /// Added to the variance or the mean square.
+    /// Number added to the variance or to the mean square.
     pub epsilon: f32,
-    /// Whether results are accompanied by their largest magnitude on a GPU ([`Tensor::with_maxima`]).
+    /// Whether a GPU also measures the largest magnitude of results ([`Tensor::with_maxima`]).
     pub measures: bool,
-    /// Whether forward computes each row with a whole block of a GPU, which is faster where rows are few;
-    /// sums may have another order.
+    /// Whether forward uses a whole thread block per row, which is faster for few rows. The order of sums,
+    /// and so their bits, may differ.
     pub block_per_row: bool,
 }
 
@@ -27,7 +27,7 @@ impl From<f32> for Settings {
     }
 }
 
-/// Returns the type of `x` and `parameters`.
+/// Checks that `x` and `parameters` have one compute type, and returns it.
 pub(super) fn check_operands(
     operator: &'static str,
     x: &Tensor,
@@ -43,7 +43,7 @@ pub(super) fn check_operands(
     Ok(dtype)
 }
 
-/// Checks the operands of a backward pass: the output's gradient, the input, and the rows' statistics.
+/// Checks the operands of a backward pass: the output's gradient, the input, and statistics of rows.
 pub(super) fn check_saved(
     operator: &'static str,
     dy: &Tensor,
@@ -68,27 +68,27 @@ pub(super) fn allocate_sum(
     residual.like(dtype, Request::new(Category::Activation, operator))
 }
 
-/// Returns the rows to normalise on the host: `x`, or with `residual` (branch, sum) their sum, which it
-/// computes.
+/// Returns the rows to normalise on the host: `x`, or with `residual` (branch, sum) the sum, after computing
+/// it.
 pub(super) fn sum_on_host<'a>(x: &'a Tensor, residual: Option<(&Tensor, &'a Tensor)>) -> Result<&'a Tensor> {
     let Some((branch, sum)) = residual else { return Ok(x) };
     add::forward_on_host(&x.values()?, &branch.values()?, &mut sum.values_mut()?);
     Ok(sum)
 }
 
-/// Allocates the output of the forward pass, and the words of its largest magnitude if that is measured.
+/// Allocates the output of the forward pass, and with `measures` the words of its largest magnitude.
 pub(super) fn allocate_output(operator: &'static str, x: &Tensor, measures: bool) -> Result<Tensor> {
     let request = Request::new(Category::Activation, operator);
     gpu::with_cells(x.like(x.dtype(), request)?, measures, request)
 }
 
-/// Allocates a statistic of every row, `[rows]` f32.
+/// Allocates one statistic per row, `[rows]` f32.
 pub(super) fn allocate_statistic(operator: &'static str, x: &Tensor) -> Result<Tensor> {
     let request = Request::new(Category::Activation, operator);
     Tensor::empty(x.device(), [x.shape().rows()], DType::F32, request)
 }
 
-/// Checks the gradient of the residual sum, if there is one, and allocates the input's gradient.
+/// Checks the gradient of the residual sum, if present, and allocates the input's gradient.
 pub(super) fn allocate_gradient(
     operator: &'static str,
     x: &Tensor,

@@ -1,4 +1,4 @@
-//! Cross-entropy against distributions on the host: one task for a block of rows.
+//! Cross-entropy against distributions on the host, one task per block of rows.
 
 use device::Float;
 use device::parallel::{for_tasks, map, simd};
@@ -8,7 +8,7 @@ use crate::ops::cross_entropy::IGNORED;
 use crate::ops::math::{exp, max, sum};
 use crate::ops::rows;
 
-/// Σ over rows of their cross-entropy.
+/// Returns the sum of the rows' cross-entropies.
 pub(super) fn losses<T: Float>(logits: &[T], targets: &Targets, classes: usize, smoothing: f32) -> f64 {
     let rows = rows::per_task(classes);
     let partial = map(targets.rows.len().div_ceil(rows), |index| {
@@ -28,7 +28,7 @@ pub(super) fn losses<T: Float>(logits: &[T], targets: &Targets, classes: usize, 
     partial.iter().sum()
 }
 
-/// [`losses`]; also replaces every row by weight · (softmax − distribution).
+/// Returns [`losses`], and replaces every row by weight · (softmax − distribution).
 pub(super) fn losses_and_gradient<T: Float>(
     logits: &mut [T],
     targets: &Targets,

@@ -23,15 +23,15 @@ pub(crate) static FAMILY: Family = family!(
 
 #[derive(Clone, Copy)]
 pub(super) struct Call<'a> {
-    /// Values of a target.
+    /// Number of values per target: 1 or [`MIXED`](super::MIXED).
     pub(super) each: usize,
     pub(super) smoothing: f32,
     pub(super) mean: Mean<'a>,
-    /// Whether the scores are replaced by their gradient.
+    /// Whether the gradient overwrites the scores.
     pub(super) gradient: bool,
 }
 
-/// loss = the mean cross-entropy; with `call.gradient`, the scores are replaced by their gradient.
+/// Computes loss = the mean cross-entropy. With `call.gradient`, the gradient overwrites the scores.
 pub(super) fn forward(
     operator: &'static str,
     scores: &Tensor,

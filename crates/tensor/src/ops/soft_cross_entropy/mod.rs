@@ -1,7 +1,7 @@
 //! Softmax cross-entropy against a distribution over classes: label smoothing, and mixtures of two classes.
 //!
 //! A row's distribution is (1 − smoothing) · (share · one-hot(class) + (1 − share) · one-hot(other)) +
-//! smoothing / classes, as PyTorch's `cross_entropy` with `label_smoothing`. The gradient overwrites the
+//! smoothing / classes, as in PyTorch's `cross_entropy` with `label_smoothing`. The gradient overwrites the
 //! scores as in [`cross_entropy`](super::cross_entropy).
 
 mod cpu;
@@ -16,9 +16,9 @@ use super::check;
 use super::cross_entropy::{Mean, Output};
 use crate::{Result, Tensor};
 
-/// Computes the mean cross-entropy of `logits [.., classes]`, f32 or a half type, and its gradient,
-/// as [`cross_entropy::forward`](super::cross_entropy::forward). `targets` are u32, one class per row or
-/// [`MIXED`] values. Ignored rows have no loss and no gradient.
+/// Computes the mean cross-entropy of `logits [.., classes]`, f32 or a half type, and its gradient, as
+/// [`cross_entropy::forward`](super::cross_entropy::forward). `targets` are u32: one class per row, or
+/// [`MIXED`] values per row. Ignored rows have no loss and no gradient.
 ///
 /// # Errors
 /// Shapes or types that do not agree, no row, a class outside 0..classes (on a GPU it ends the process's use

@@ -3,9 +3,9 @@
 use crate::Tensor;
 use crate::ops::cross_entropy::IGNORED;
 
-/// Values of a target of mixed classes: class, other class, and the class's share of [`SHARES`].
+/// Number of values of a mixed target: class, other class, and the class's share as a fraction of [`SHARES`].
 pub const MIXED: usize = 3;
-/// The amount of which a share is stated.
+/// Denominator of shares.
 pub const SHARES: u32 = 1 << 16;
 
 /// Returns whether `targets` of `rows` rows are mixtures of classes.
@@ -18,7 +18,7 @@ pub(super) struct Targets {
     counted: usize,
 }
 
-/// The classes of a row: `class` with `share`, `other` with the rest.
+/// Classes of a row: `class` with weight `share`, and `other` with 1 − `share`.
 #[derive(Clone, Copy)]
 pub(super) struct Target {
     pub(super) class: u32,
@@ -27,7 +27,7 @@ pub(super) struct Target {
 }
 
 impl Targets {
-    /// Reads `each` values a row.
+    /// Reads targets of `each` values per row.
     pub(super) fn new(values: &[u32], each: usize) -> Self {
         let target = |values: &[u32]| match *values {
             [class, other, share] => Target { class, other, share: share as f32 / SHARES as f32 },
@@ -39,12 +39,12 @@ impl Targets {
         Self { rows, counted }
     }
 
-    /// Number of rows that are not ignored.
+    /// Returns the number of rows that are not ignored.
     pub(super) fn counted(&self) -> usize {
         self.counted
     }
 
-    /// All classes of rows that are not ignored.
+    /// Returns all classes of rows that are not ignored.
     pub(super) fn classes(&self) -> Vec<u32> {
         let counted = self.rows.iter().filter(|target| target.class != IGNORED);
         counted.flat_map(|target| [target.class, target.other]).collect()

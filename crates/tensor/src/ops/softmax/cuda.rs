@@ -6,7 +6,7 @@ use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};
 
-/// Threads of a warp, which computes one row.
+/// Threads of a warp. Each warp computes one row.
 const WARP: usize = 32;
 
 pub(crate) static FAMILY: Family = family!("softmax", constants: &[gpu::THREADS_CONSTANT]);

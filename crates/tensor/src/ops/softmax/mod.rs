@@ -9,7 +9,7 @@ use super::math::{exp, sum, sum2};
 use super::{check, rows};
 use crate::{Result, Tensor};
 
-/// Computes e^x over the sum of e^x along the innermost dimension of `x`, f32 or bf16, in a new tensor.
+/// Computes the softmax of `x`, f32 or bf16, along the innermost dimension, in a new tensor.
 ///
 /// # Errors
 /// Another type, no elements, out of memory.

@@ -1,18 +1,18 @@
 //! The order of additions: a binary tree over any number of leaves.
 //!
-//! The tree joins complete pairs from the left, as a binary counter carries: a node of height h covers the
-//! leaves from i · 2^h to (i + 1) · 2^h, as far as there are leaves. A node without a right neighbour is
-//! carried up unchanged. The tree of a power of two is balanced.
+//! The tree joins complete pairs from the left, as a binary counter carries. A node of height h covers the
+//! leaves from i · 2^h to (i + 1) · 2^h, or as many as exist. A node without a right neighbour is carried up
+//! unchanged. The tree of a power of two is balanced.
 
 use std::ops::Range;
 
-/// Bits of a part's number of joins in a kernel's words for an order.
+/// Bits that encode the number of joins of one part.
 pub(super) const JOIN_BITS: usize = 4;
-/// Parts whose joins a word has.
+/// Number of parts whose joins fit in a word.
 pub(super) const PARTS_PER_WORD: usize = u64::BITS as usize / JOIN_BITS;
 
 /// Returns the fewest subtrees that together cover the leaves `range` of the tree over `leaves` leaves, from
-/// left to right, each as the range of its leaves.
+/// left to right. A subtree is the range of its leaves.
 ///
 /// ```
 /// use tensor::ops::tree::subtrees;
@@ -32,7 +32,7 @@ pub fn subtrees(leaves: usize, range: Range<usize>) -> impl Iterator<Item = Rang
     })
 }
 
-/// The order in which consecutive parts are added, each of which is the sum of a subtree.
+/// The order in which consecutive parts are added. A part is the sum of a subtree.
 ///
 /// ```
 /// use tensor::ops::tree::SumTree;
@@ -46,7 +46,7 @@ pub struct SumTree {
 }
 
 impl SumTree {
-    /// Returns the tree over `parts` parts that are leaves.
+    /// Returns the tree over `parts` single leaves.
     #[must_use]
     pub fn balanced(parts: usize) -> Self {
         SumTree { joins: (0..parts).map(|leaf| joins(parts, 0, leaf..leaf + 1)).collect() }
@@ -73,13 +73,14 @@ impl SumTree {
         self.joins.len()
     }
 
-    /// Returns for each part the number of additions of the last two sums that follow it.
+    /// Returns, for each part, how many additions follow it. Each adds the last two partial sums.
     #[must_use]
     pub fn joins(&self) -> &[u8] {
         &self.joins
     }
 
-    /// Returns the joins of each part, in [`JOIN_BITS`] bits each, as far as the words hold them.
+    /// Returns the joins of each part, packed into words of [`JOIN_BITS`] bits each. Parts that do not fit
+    /// are left out.
     pub(super) fn packed<const WORDS: usize>(&self) -> [u64; WORDS] {
         let mut words = [0; WORDS];
         for (word, joins) in words.iter_mut().zip(self.joins.chunks(PARTS_PER_WORD)) {
@@ -89,13 +90,14 @@ impl SumTree {
         words
     }
 
-    /// Returns whether the parts are added as if each were a leaf.
+    /// Returns whether the parts are added as if each were a single leaf.
     #[must_use]
     pub fn is_balanced(&self) -> bool {
         *self == SumTree::balanced(self.parts())
     }
 
-    /// Returns the most sums that wait for their right sibling while a part is added, and that part.
+    /// Returns the largest number of partial sums held at once: sums whose right sibling is incomplete, and
+    /// the current part.
     #[must_use]
     pub fn depth(&self) -> usize {
         let waiting = self.joins.iter().scan(0, |waiting, joins| {
@@ -107,8 +109,8 @@ impl SumTree {
         waiting.max().unwrap_or(0)
     }
 
-    /// The additions, in an order in which all operands are complete: the index of the first part of the left
-    /// sum, and that of the right sum.
+    /// Returns the additions in an order in which operands are complete: for each, the first part of the left
+    /// sum and of the right sum.
     pub fn additions(&self) -> impl Iterator<Item = (usize, usize)> {
         let mut waiting: Vec<usize> = Vec::new();
         self.joins.iter().enumerate().flat_map(move |(part, joins)| {
@@ -132,8 +134,8 @@ mod tests {
 
     use super::{SumTree, subtrees};
 
-    /// The sum of the leaves `range` in words, by the definition of the tree: the left operand has the
-    /// largest power of two of leaves below their number.
+    /// Writes the sum of the leaves `range` as text, by the definition of the tree: the left operand has the
+    /// largest power of two below their number.
     fn defined(range: Range<usize>) -> String {
         match range.len() {
             1 => range.start.to_string(),
@@ -144,7 +146,7 @@ mod tests {
         }
     }
 
-    /// The sum of parts in words, added in the order of `tree`.
+    /// Writes the sum of `parts` as text, added in the order of `tree`.
     fn sum(tree: &SumTree, mut parts: Vec<String>) -> String {
         for (left, right) in tree.additions() {
             parts[left] = format!("({}+{})", parts[left], parts[right]);

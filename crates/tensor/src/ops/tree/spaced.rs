@@ -1,4 +1,4 @@
-//! Sums of many parts at equal distances in memory, as of a shard that was received from every rank.
+//! Sums of many tensors at equal distances in memory, such as a shard received from every rank.
 
 use std::ops::Range;
 
@@ -10,18 +10,18 @@ use crate::ops::{check, gpu};
 use crate::{Result, Tensor};
 
 const THREADS: u32 = 128;
-/// Parts that a thread loads at once.
+/// Number of parts that a thread loads at once.
 const GROUP: usize = PARTS_PER_WORD;
-/// Most parts that the kernel adds. Their order is an argument, and a kernel has 4 KiB of arguments.
+/// Maximum number of parts. Their order is a kernel argument, and a kernel has 4 KiB of arguments.
 const MOST_PARTS: usize = 4096;
-/// Most parts that lie elsewhere. A rank's own are the subtrees of its run of lanes, at most two of each
-/// size.
+/// Maximum number of parts outside the buffer. These are the rank's own: the subtrees of its run of lanes, at
+/// most two of each size.
 const MOST_ELSEWHERE: usize = 32;
-/// Most sums that wait for their right sibling.
+/// Maximum number of partial sums that the kernel holds at once.
 const MOST_DEPTH: usize = 14;
-/// Words of the order.
+/// Number of words that encode the order.
 const WORDS: usize = MOST_PARTS / PARTS_PER_WORD;
-/// Most blocks of a launch for each multiprocessor.
+/// Maximum blocks of a launch per multiprocessor.
 const BLOCKS: u32 = 8;
 
 pub(in crate::ops) static FAMILY: Family = family!("spaced_tree", headers: ["tree.cuh"], constants: &[
@@ -33,19 +33,19 @@ pub(in crate::ops) static FAMILY: Family = family!("spaced_tree", headers: ["tre
     ("JOIN_BITS", JOIN_BITS as u32),
 ]);
 
-/// The positions of parts that lie at equal distances in one buffer, but for consecutive ones.
+/// Addresses of parts at equal distances in one buffer, except for a range of parts elsewhere.
 #[derive(Debug, PartialEq, Eq)]
 struct Spacing {
-    /// Index of a part in the buffer.
+    /// Index of a part that is in the buffer.
     anchor: usize,
-    /// Bytes from each part to the next. Wraps around if they lie in reverse.
+    /// Distance in bytes from one part to the next. Negative distances wrap around.
     stride: u64,
-    /// The parts that lie elsewhere.
+    /// The consecutive parts that are not in the buffer.
     elsewhere: Range<usize>,
 }
 
-/// Adds `parts` into `target` in one launch. Returns false if they are too many or do not lie at equal
-/// distances.
+/// Adds `parts` into `target` in one launch. Returns false, without a launch, if they are too many or not at
+/// equal distances.
 pub(super) fn add(target: &Tensor, parts: &[Tensor], tree: &SumTree, stream: StreamKind) -> Result<bool> {
     let dtype = target.dtype();
     let elements = target.elements();
@@ -71,7 +71,7 @@ pub(super) fn add(target: &Tensor, parts: &[Tensor], tree: &SumTree, stream: Str
     Ok(true)
 }
 
-/// Returns the positions of parts at equal distances; `None` if they do not lie so.
+/// Returns the addresses as a spacing; `None` if the parts are not at equal distances.
 fn spacing(parts: &[Tensor]) -> Option<Spacing> {
     let addresses: Vec<u64> = parts.iter().map(gpu::address).collect();
     // Few parts lie elsewhere, so that the first two or the last two do not.

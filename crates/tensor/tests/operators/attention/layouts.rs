@@ -1,4 +1,4 @@
-//! Equal results for all layouts of queries, keys and values, and for shared heads.
+//! All layouts of queries, keys and values give equal results, and so do shared and copied heads.
 
 use super::*;
 
@@ -54,8 +54,8 @@ pub(super) fn shared(
     assert!(dq == all_dq, "{what}");
 }
 
-/// Rounded sums depend on the order. On a GPU registers hold the sums of a whole group, so there is no sum of
-/// each head to compare with.
+/// Rounded sums depend on the order. On a GPU, registers hold the sums of a whole group, so there are no
+/// per-head sums to compare with.
 #[test]
 fn gradients_of_a_group_add_its_query_heads_in_order() {
     let case = devices().into_iter().find(|case| case.device.backend() == Backend::Cpu).unwrap();

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The sizes of one call.
+/// Sizes of one attention call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Size {
     pub(super) batch: usize,
@@ -27,7 +27,7 @@ impl Size {
         reference::attention(qkv, self.batch, self.time, self.heads)
     }
 
-    /// The columns of queries, keys and values.
+    /// Returns the columns of queries, keys and values.
     pub(super) fn columns(&self) -> [usize; 3] {
         self.heads.groups_of_columns()
     }
