@@ -1,5 +1,5 @@
-//! Host slices of CPU buffers. Each byte may have many readers or one writer. This is checked when a guard is
-//! created, because views share storages and the compiler cannot know.
+//! Host slices of CPU buffers. Each byte may have many readers or one writer. This is checked at run time
+//! when a guard is created, because several views may share a storage.
 #![allow(unsafe_code)] // an address from the allocator becomes a slice
 
 use std::ops::{Deref, DerefMut};
@@ -10,14 +10,14 @@ use crate::description::Backend;
 use crate::dtype::Element;
 use crate::error::{DeviceError, Result};
 
-/// Read access to elements, until dropped.
+/// Read access to elements of a CPU buffer, until dropped.
 #[derive(Debug)]
 pub struct ReadGuard<'a, T> {
     slice: &'a [T],
     release: Release<'a>,
 }
 
-/// Write access to elements, until dropped.
+/// Write access to elements of a CPU buffer, until dropped.
 #[derive(Debug)]
 pub struct WriteGuard<'a, T> {
     slice: &'a mut [T],
@@ -40,7 +40,7 @@ impl Drop for Release<'_> {
 }
 
 impl Buffer {
-    /// Returns `len` elements from byte `offset` on, for reading.
+    /// Borrows `len` elements for reading, from byte `offset` on.
     ///
     /// # Errors
     /// The buffer is not on the host, the range is out of bounds or misaligned, or it is being written.
@@ -53,7 +53,7 @@ impl Buffer {
         Ok(ReadGuard { slice, release })
     }
 
-    /// Returns `len` elements from byte `offset` on, for writing.
+    /// Borrows `len` elements for writing, from byte `offset` on.
     ///
     /// # Errors
     /// As for [`Buffer::read`], or it is being read.

@@ -1,5 +1,5 @@
-//! Arrivals: values that another stream writes. Compute work that reads them waits for that stream; earlier
-//! work does not wait.
+//! Arrivals: moments at which another stream has filled some memory. Compute work that reads the memory waits
+//! for that stream; earlier compute work does not.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -12,8 +12,8 @@ use crate::moment::Wait;
 use crate::repeat::Repeat;
 use crate::stream::StreamKind;
 
-/// The end of another stream's work that fills some memory, which may be many buffers. The compute stream
-/// waits for it once, at the first use of any of them.
+/// End of another stream's work that fills memory of one or more buffers. The compute stream waits for it
+/// once, at the first use of any of them.
 #[derive(Clone, Debug)]
 pub struct Arrival(Rc<Coming>);
 
@@ -30,7 +30,7 @@ impl Device {
     }
 
     /// Makes compute work enqueued from now on start after `arrival`, unless it already does. A driver error
-    /// is kept and returned by the next call that gives the device work.
+    /// is returned by the next call that enqueues work.
     pub fn await_arrival(&self, arrival: &Arrival) {
         let Coming { event, awaited } = &*arrival.0;
         if awaited.replace(true) {
@@ -42,7 +42,7 @@ impl Device {
         }
     }
 
-    /// Does work that keeps the compute stream waiting for `stream`, and notes how long.
+    /// Runs `work`, during which the compute stream waits for `stream`, and records how long it waits.
     pub fn noted<T>(&self, stream: StreamKind, work: impl FnOnce() -> T) -> Result<T> {
         self.begin_note()?;
         let done = work();
@@ -50,7 +50,7 @@ impl Device {
         Ok(done)
     }
 
-    /// Notes the beginning of a wait.
+    /// Records the beginning of a wait.
     pub(crate) fn begin_note(&self) -> Result<()> {
         let begin = || {
             self.captures().notes.borrow_mut().push(self.moment()?);
@@ -59,7 +59,7 @@ impl Device {
         self.between_graphs(begin)
     }
 
-    /// Notes the end of the last wait that began, for `stream`.
+    /// Records the end of the last wait begun, for `stream`.
     pub(crate) fn end_note(&self, stream: StreamKind) -> Result<()> {
         let end = || {
             let before = self.captures().notes.borrow_mut().pop();
@@ -70,8 +70,8 @@ impl Device {
         self.between_graphs(end)
     }
 
-    /// Returns the compute stream's waits for arrivals since the last call, in order: the stream that it
-    /// waited for, a mark before and one after.
+    /// Returns the compute stream's waits for arrivals since the last call, in order. Each is the stream
+    /// waited for, and the marks before and after the wait.
     pub fn take_waits(&self) -> Vec<(StreamKind, Mark, Mark)> {
         let marked = |wait: Wait| (wait.stream, self.marked(wait.before), self.marked(wait.after));
         self.waits().take().into_iter().map(marked).collect()

@@ -1,15 +1,15 @@
-//! Matmuls on host slices, in an order that depends on shapes only.
+//! Matmuls on host slices, in an order of additions that depends on shapes only.
 //!
-//! The matmul is cut into row tiles and into chunks of the inner dimension by shape, never by thread
-//! count or cache size, so an element adds its terms in the same order on any number of threads.
+//! A matmul is cut into row tiles and into chunks of the inner dimension by shape, never by thread count or
+//! cache size. So an element adds its terms in the same order on any number of threads.
 #![allow(unsafe_code)] // gemm-f32 takes raw pointers
 
 use rayon::prelude::*;
 
-/// Chunk of the inner dimension: no larger than the smallest chunk that crate `gemm` uses for any cache size,
-/// so `gemm` never splits it further.
+/// Length of a chunk of the inner dimension. Crate `gemm` never splits it further, because its own chunks are
+/// at least as long for any cache size.
 const K_CHUNK: usize = 512;
-/// Matmuls below this many multiply-adds run on the calling thread.
+/// Matmuls with fewer multiply-adds run on the calling thread.
 const SERIAL_BELOW: usize = 1 << 18;
 
 /// A matrix in a slice: element (row, column) at `row · row_stride + column · column_stride`.
@@ -23,7 +23,7 @@ pub struct MatrixRef<'a> {
 }
 
 impl<'a> MatrixRef<'a> {
-    /// Row-major `rows × columns`, whose rows lie `stride` elements apart.
+    /// Describes a row-major `rows × columns` matrix whose rows are `stride` elements apart.
     pub fn new(data: &'a [f32], rows: usize, columns: usize, stride: usize) -> Self {
         MatrixRef { data, rows, columns, row_stride: stride, column_stride: 1 }
     }
@@ -47,7 +47,7 @@ impl<'a> MatrixRef<'a> {
     }
 }
 
-/// Computes `out (+)= alpha · a · b`; `out` is row-major with rows `stride` elements apart. If `accumulate`,
+/// Computes `out (+)= alpha · a · b`. `out` is row-major with rows `stride` elements apart. With `accumulate`
 /// the result is added to the previous values, else it overwrites them.
 ///
 /// # Panics
@@ -63,8 +63,8 @@ pub fn gemm(
     gemm_then(a, b, out, stride, alpha, accumulate, |_| ());
 }
 
-/// Does [`gemm`], then calls `then` on each finished group of whole rows (`stride` elements apart, without
-/// the gap after the last one) while it is in the cache: a matmul's epilogue.
+/// Computes [`gemm`]. Calls the epilogue `then` on each finished group of whole rows while it is in the
+/// cache. Rows are `stride` elements apart, without a gap after the last.
 ///
 /// # Panics
 /// As for [`gemm`].
@@ -99,8 +99,8 @@ pub fn gemm_then(
     }
 }
 
-/// Rows of one task: about four tasks of 32 to 256 rows each. Each task packs the whole right operand for
-/// itself; the more rows it has, the smaller that share of its cost.
+/// Returns the rows of one task, 32 to 256, for about four tasks. Each task packs the whole right operand, so
+/// more rows per task reduce that overhead.
 fn row_tile(rows: usize) -> usize {
     rows.div_ceil(4).next_multiple_of(32).clamp(32, 256)
 }
@@ -163,7 +163,7 @@ fn tile_product(
     }
 }
 
-/// The column stride, then the row stride, in the order that the kernels expect.
+/// Returns the column stride, then the row stride, the order that the kernels expect.
 fn strides(matrix: MatrixRef<'_>) -> (isize, isize) {
     (matrix.column_stride as isize, matrix.row_stride as isize)
 }

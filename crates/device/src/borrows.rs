@@ -1,6 +1,6 @@
-//! Borrows: the regions of a buffer that guards hold.
+//! Borrowed regions of a buffer.
 
-/// Regions of one buffer that guards hold at present.
+/// Regions of one buffer that are currently borrowed by guards.
 #[derive(Debug, Default)]
 pub(crate) struct Borrows(pub(crate) Vec<Borrow>);
 

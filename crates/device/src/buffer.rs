@@ -10,7 +10,7 @@ use crate::borrows::Borrows;
 use crate::description::{Backend, DeviceAllocator};
 use crate::error::{DeviceError, Result};
 
-/// Device memory that returns to the caching allocator when dropped, on any thread.
+/// Device memory that returns to the caching allocator on drop, from any thread.
 pub struct Buffer {
     owner: Option<(Arc<Mutex<DeviceAllocator>>, BlockId)>,
     pub(crate) backend: Backend,
@@ -34,29 +34,29 @@ impl Buffer {
         Buffer { owner: None, backend, address: 0, bytes: 0, borrows: RefCell::default() }
     }
 
-    /// Returns a buffer of the same memory that does not own it.
+    /// Returns a buffer of the same memory that does not free it.
     pub(crate) fn unowned(&self) -> Self {
         let Buffer { backend, address, bytes, .. } = *self;
         Buffer { owner: None, backend, address, bytes, borrows: RefCell::default() }
     }
 
-    /// Requested bytes.
+    /// Returns the requested bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Address on the device; on Meta, an address without memory.
+    /// Returns the address on the device; on Meta, an address without memory.
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Backend of the device.
+    /// Returns the backend of the device.
     pub fn backend(&self) -> Backend {
         self.backend
     }
 
-    /// Returns the region of `bytes` bytes from `offset` on, for a copy or a collective, which check its
-    /// bounds.
+    /// Returns the region of `bytes` bytes from `offset` on. Its bounds are checked when a copy or collective
+    /// uses it.
     pub fn region(&self, offset: usize, bytes: usize) -> Region<'_> {
         Region { buffer: self, offset, bytes }
     }
@@ -92,7 +92,7 @@ pub struct Region<'a> {
 }
 
 impl<'a> Region<'a> {
-    /// Returns the device address of the first byte.
+    /// Returns the device address of the first byte, after checking the region's bounds.
     pub(crate) fn checked_address(&self) -> Result<u64> {
         let end = self.end();
         if end > self.buffer.bytes {
@@ -101,12 +101,12 @@ impl<'a> Region<'a> {
         Ok(self.buffer.address + self.offset as u64)
     }
 
-    /// Offset of the region's end in the buffer.
+    /// Returns the offset of the region's end in the buffer.
     pub(crate) fn end(&self) -> usize {
         self.offset.saturating_add(self.bytes)
     }
 
-    /// Returns a part of the region; `offset` is relative to the region's start.
+    /// Returns a subregion; `offset` is relative to the region's start.
     pub fn part(&self, offset: usize, bytes: usize) -> Region<'a> {
         Region { buffer: self.buffer, offset: self.offset + offset, bytes }
     }

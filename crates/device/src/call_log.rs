@@ -1,8 +1,8 @@
 //! The log of a Meta device that imitates a GPU: every call that the GPU would receive, in order.
 //!
-//! While a device logs, operators make a GPU's calls, because [`Device::backend`](crate::Device::backend) is
-//! that of the imitated device, and each call ends in the log instead of the driver. So the log is made by
-//! the code that launches, and nothing else describes a step.
+//! While a device logs, operators make a GPU's calls, because [`Device::backend`](crate::Device::backend)
+//! returns the imitated device's backend. Each call ends in the log instead of the driver. So the log is made
+//! by the code that launches, and nothing else describes a step.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -19,49 +19,49 @@ use crate::work::Work;
 pub enum LoggedCall {
     /// A launch of a kernel.
     Kernel(LoggedKernel),
-    /// A matmul of the library, on the compute stream.
+    /// A cuBLASLt matmul, on the compute stream.
     Matmul {
         /// Sizes, types, transposition and epilogue.
         key: MatmulKey,
-        /// The least work.
+        /// Minimum bytes and FLOPs.
         work: Work,
     },
-    /// A pass of a convolution by the library, on the compute stream.
+    /// A cuDNN convolution pass, on the compute stream.
     Convolution {
-        /// The sizes.
+        /// Sizes of the convolution.
         shape: ConvolutionShape,
-        /// The pass.
+        /// Forward, or one of the backward passes.
         pass: ConvolutionPass,
         /// Type of all elements.
         dtype: DType,
-        /// The least work.
+        /// Minimum bytes and FLOPs.
         work: Work,
     },
     /// A copy or a zero-fill.
     Copy {
-        /// The ends of the copy.
+        /// Source and destination of the copy.
         kind: CopyKind,
         /// Number of bytes.
         bytes: u64,
-        /// The stream.
+        /// Stream of the copy.
         stream: StreamKind,
     },
     /// A message or a collective between ranks.
     Communication(LoggedCommunication),
-    /// An event after the work of a stream so far.
+    /// An event recorded after the stream's work so far.
     Record(StreamKind),
     /// A wait of a stream for an event.
     Wait {
         /// The stream that waits.
         stream: StreamKind,
-        /// The event.
+        /// The event waited for.
         event: LoggedEvent,
     },
     /// A wait of the host for an event.
     HostWait(LoggedEvent),
     /// A wait of the host for all streams.
     Synchronize,
-    /// The name of the part of the step that begins.
+    /// Start of the part of the step with this name.
     Section(&'static str),
 }
 
@@ -76,28 +76,28 @@ pub struct LoggedKernel {
     pub threads: u32,
     /// Dynamic shared memory of a block in bytes.
     pub shared_bytes: u32,
-    /// The stream.
+    /// Stream of the launch.
     pub stream: StreamKind,
-    /// The least work; without bytes for kernels that only move a few.
+    /// Minimum bytes and FLOPs; no bytes for kernels that move only a few.
     pub work: Work,
 }
 
-/// The ends of a copy.
+/// Source and destination of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CopyKind {
-    /// From host memory, which may change after the call.
+    /// From host memory, which may change right after the call.
     FromHost,
     /// To host memory; the host waits for it.
     ToHost,
-    /// To host memory, for which the host waits later, or never.
+    /// To host memory; the host waits later, or never.
     ToHostLater,
-    /// From a host pool, beside the host.
+    /// From a host pool, without blocking the host.
     FromPool,
-    /// To a host pool, beside the host.
+    /// To a host pool, without blocking the host.
     ToPool,
     /// Within the device.
     Within,
-    /// No source: a zero-fill.
+    /// A zero-fill, without a source.
     Zero,
 }
 
@@ -106,34 +106,34 @@ pub enum CopyKind {
 pub struct LoggedCommunication {
     /// Name of the operation.
     pub operation: &'static str,
-    /// Bytes of this rank's operand: of a collective the whole array, of messages those that it sends or
-    /// receives, whichever are more.
+    /// Bytes of this rank's operand. For a collective, the whole array; for messages, the bytes sent or
+    /// received, whichever are more.
     pub bytes: u64,
-    /// Ranks of the world that take part, in the order of their numbers in the group; of messages, this rank
-    /// and those with which it exchanges some.
+    /// World ranks that take part, in the order of the group. For messages, this rank and the ranks that it
+    /// exchanges messages with.
     pub ranks: Vec<usize>,
-    /// Ranks that receive from this one, and how many bytes; empty for collectives.
+    /// Ranks that receive messages from this one, with the bytes; empty for collectives.
     pub sends: Vec<(usize, u64)>,
-    /// Ranks that send to this one, and how many bytes; empty for collectives.
+    /// Ranks that send messages to this one, with the bytes; empty for collectives.
     pub receives: Vec<(usize, u64)>,
-    /// The stream.
+    /// Stream of the communication.
     pub stream: StreamKind,
 }
 
-/// An event of a stream, by the number of events that were recorded on the stream after it. That stays the
-/// same where calls repeat.
+/// An event, identified by how many events were recorded after it on its stream. This number stays the same
+/// when calls repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoggedEvent {
     /// The stream on which the event was recorded.
     pub stream: StreamKind,
-    /// Number of later events of the stream, when something waits for this one.
+    /// Number of later events on the stream, at the time of the wait.
     pub later: u64,
 }
 
-/// Calls that are repeated without being logged again.
+/// A range of logged calls that repeat without being logged again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RepeatedCalls {
-    /// Indices of the calls.
+    /// Indices of the calls in the log.
     pub calls: Range<usize>,
     /// Number of repetitions after the logged one.
     pub times: usize,
@@ -142,9 +142,9 @@ pub struct RepeatedCalls {
 /// The calls of a device, in the order in which the host makes them.
 #[derive(Clone, Debug, Default)]
 pub struct CallLog {
-    /// The calls.
+    /// The logged calls.
     pub calls: Vec<LoggedCall>,
-    /// Repetitions, by the end of their calls.
+    /// Repetitions, sorted by the end of their calls.
     pub repeated: Vec<RepeatedCalls>,
 }
 
@@ -160,7 +160,7 @@ impl CallLog {
         self.calls[next..].iter().for_each(each);
     }
 
-    /// FLOPs of all matmuls, convolutions and kernels.
+    /// Returns the FLOPs of all matmuls, convolutions and kernels.
     #[must_use]
     pub fn flops(&self) -> u64 {
         let mut flops = 0_u64;
@@ -170,7 +170,7 @@ impl CallLog {
 }
 
 impl LoggedCall {
-    /// The least work of the call.
+    /// Returns the minimum bytes and FLOPs of the call.
     #[must_use]
     pub fn work(&self) -> Work {
         match self {

@@ -1,10 +1,11 @@
-//! Capture of compute work: on a GPU, calls become a CUDA graph that is launched again and again.
+//! Capture of compute work: on a GPU, calls become CUDA graphs that are launched again and again.
 //!
-//! Between [`Device::begin_capture`] and [`Device::end_capture`] compute work does not run at once. An event,
-//! a wait between streams, work on another stream or a call of a process group divides it: the work so far is
-//! launched as a graph, the call is made and kept ([`RepeatedCall`]), and the capture goes on. A call that
-//! cannot be made again, such as a copy from the host, ends the capture by itself: the work so far is
-//! launched, the call is made as usual, and [`Device::end_capture`] names it.
+//! Between [`Device::begin_capture`] and [`Device::end_capture`] compute work does not run at once. Some
+//! calls divide the capture: events, waits between streams, work on another stream, and calls of process
+//! groups. For such a call, the work so far is launched as a graph, the call is made and kept
+//! ([`RepeatedCall`]), and the next graph begins. A call that cannot be repeated, such as a copy from the
+//! host, ends the capture: the work so far is launched, the call is made as usual, and
+//! [`Device::end_capture`] returns its name.
 
 use memory::Script;
 
@@ -15,7 +16,7 @@ use crate::repeat::{Held, Repeat, Repetition};
 use crate::repeated_call::RepeatedCall;
 use crate::stream::StreamKind;
 
-/// Compute work that was captured, with the addresses that it had.
+/// Captured compute work with fixed addresses, ready to be launched again.
 #[derive(Debug)]
 pub struct Graph {
     // Dropped before the device.
@@ -23,26 +24,26 @@ pub struct Graph {
     device: Device,
 }
 
-/// A piece of captured work.
+/// A part of a captured step.
 #[derive(Debug)]
 pub enum Piece {
-    /// Calls on the compute stream.
+    /// Calls on the compute stream, as a graph.
     Graph(Graph),
-    /// A call between graphs.
+    /// A call between two graphs.
     Call(RepeatedCall),
 }
 
-/// The end of a capture, whose work has all been enqueued.
+/// Result of a capture. All its work has been enqueued once.
 #[derive(Debug)]
 pub enum Captured {
-    /// The captured work, in order.
+    /// The captured parts, in order.
     Whole(Vec<Piece>),
-    /// A call that cannot be captured.
+    /// The name of a call that cannot be captured, which ended the capture.
     Interrupted(&'static str),
 }
 
 impl Device {
-    /// Returns a reason why the device cannot capture work, if there is one.
+    /// Returns why the device cannot capture work; `None` if it can.
     pub fn refuses_capture(&self) -> Option<&'static str> {
         let cuda = self.gpu()?;
         match graph::is_available() {
@@ -52,7 +53,7 @@ impl Device {
         }
     }
 
-    /// Starts to capture the compute stream. On Meta, there are no graphs between the calls.
+    /// Starts to capture the compute stream. On Meta, only the calls between graphs are kept.
     pub fn begin_capture(&self) -> Result<()> {
         self.captures().interrupted.set(None);
         self.captures().pieces.borrow_mut().clear();
@@ -60,7 +61,7 @@ impl Device {
         self.resume_capture()
     }
 
-    /// Returns whether work is captured.
+    /// Returns whether a capture is in progress.
     pub fn is_capturing(&self) -> bool {
         self.captures().is_on()
     }
@@ -76,7 +77,7 @@ impl Device {
         Ok(())
     }
 
-    /// Ends the capture, after launching the work that it still holds back.
+    /// Launches the captured work that has not run yet, and ends the capture.
     ///
     /// # Errors
     /// The driver's, also if a call could not be captured; the captured work is lost then.
@@ -92,7 +93,7 @@ impl Device {
         Ok(Captured::Whole(self.captures().pieces.take().into_iter().map(piece).collect()))
     }
 
-    /// Ends the present graph, if work is captured, and launches it. Returns whether work was captured.
+    /// Ends and launches the current graph. Returns whether a capture was in progress.
     fn end_graph(&self) -> Result<bool> {
         if !self.captures().is_on.replace(false) {
             return Ok(false);
@@ -109,8 +110,8 @@ impl Device {
         Ok(true)
     }
 
-    /// Makes a call that a graph cannot contain, and that says how it is made again. While work is captured,
-    /// the work before it is launched, and a replay makes the call again.
+    /// Makes a call that a graph cannot contain, and records how to repeat it. During a capture, earlier work
+    /// is launched first, and a replay repeats the call.
     pub(crate) fn between_graphs<T>(&self, call: impl FnOnce() -> Result<(T, Repeat)>) -> Result<T> {
         if !self.end_graph()? {
             return Ok(call()?.0);
@@ -121,11 +122,11 @@ impl Device {
         Ok(done)
     }
 
-    /// Makes a call of a process group. While work is captured, the work before it is launched, and a replay
-    /// runs the `repetition`.
+    /// Makes a call of a process group. During a capture, earlier work is launched first, and a replay runs
+    /// `repetition`.
     ///
     /// # Errors
-    /// Errors of the call, within; the driver's.
+    /// Inner errors: the call's; outer errors: the driver's.
     pub fn make_repeated<T, E>(
         &self,
         call: impl FnOnce() -> std::result::Result<T, E>,
@@ -142,7 +143,7 @@ impl Device {
         Ok(done)
     }
 
-    /// Ends a capture after an error; its work is lost.
+    /// Ends a capture after an error. Its work is lost.
     pub fn abandon_capture(&self) {
         self.captures().interrupted.set(None);
         self.captures().pieces.take();
@@ -151,7 +152,8 @@ impl Device {
         }
     }
 
-    /// Ends the capture, if there is one, before `call`, which cannot be captured: launches its work.
+    /// Ends the capture, if there is one, before `call`, which cannot be captured, and launches the work so
+    /// far.
     pub(crate) fn interrupt_capture(&self, call: &'static str) -> Result<()> {
         if self.end_graph()? {
             self.captures().pieces.take();
@@ -160,8 +162,8 @@ impl Device {
         Ok(())
     }
 
-    /// Repeats the operations of `script` up to its first `end`, without it all that are left, as
-    /// [`memory::Allocator::repeat`] does, for the step that labels allocations at present.
+    /// Repeats the allocations and frees of `script` up to its first `end` mark, or all remaining ones for
+    /// `None`, as [`memory::Allocator::repeat`] does. They are labelled with the current step.
     pub fn repeat(&self, script: &mut Script, end: Option<usize>) -> Result<()> {
         let step = self.step();
         let repeated = self.with_allocator(|allocator| allocator.repeat(script, end, step));
@@ -176,15 +178,15 @@ impl Device {
 }
 
 impl Graph {
-    /// Enqueues the work on the compute stream. Random numbers that belong to a micro-batch are those of the
-    /// micro-batch whose number is larger by `shift` than when the work was captured.
+    /// Enqueues the work on the compute stream. Random numbers that depend on the micro-batch's number take
+    /// that number increased by `shift` since the capture.
     pub fn launch(&mut self, shift: u64) -> Result<()> {
         let Some(cuda) = self.device.gpu_to_use()? else { return Ok(()) };
         let launched = self.graph.launch(cuda.streams.handle(StreamKind::Compute), shift);
         launched.on(&self.device)
     }
 
-    /// Number of captured calls.
+    /// Returns the number of captured calls.
     #[must_use]
     pub fn calls(&self) -> usize {
         self.graph.calls()

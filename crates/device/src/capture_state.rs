@@ -10,15 +10,15 @@ use crate::repeat::Held;
 #[derive(Debug, Default)]
 pub(crate) struct CaptureState {
     pub(crate) is_on: Cell<bool>,
-    /// The call before which the capture was ended.
+    /// Name of the call that ended the capture; `None` if no call did.
     pub(crate) interrupted: Cell<Option<&'static str>>,
     /// Captured work, in order.
     pub(crate) pieces: RefCell<Vec<Held>>,
-    /// Events for which repeated calls wait.
+    /// Events that repeated calls wait for.
     pub(crate) recent: RecentEvents,
-    /// Beginnings of waits that are being noted.
+    /// Beginnings of waits whose ends are not recorded yet.
     pub(crate) notes: RefCell<Vec<Moment>>,
-    /// Launches of the present capture with numbered words.
+    /// Launches of the current capture whose arguments depend on the micro-batch's number.
     pub(crate) numbered: RefCell<Vec<NumberedLaunch>>,
 }
 

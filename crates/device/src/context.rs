@@ -1,4 +1,4 @@
-//! The context of a memory request: category, module, operator and step.
+//! Labels of memory requests: category, module, operator and step.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -8,12 +8,12 @@ use memory::{Category, Label, Statistics};
 
 use crate::stream::StreamKind;
 
-/// An operator's memory request.
+/// Labels and stream of an operator's memory request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     /// Purpose of the memory.
     pub category: Category,
-    /// Name of the operator that requests.
+    /// Name of the requesting operator.
     pub operator: &'static str,
     /// Stream that will use the memory.
     pub stream: StreamKind,
@@ -31,7 +31,7 @@ impl Request {
     }
 }
 
-/// The module and step that label a worker's allocations.
+/// The current module and step, with which allocations are labelled.
 #[derive(Debug, Default)]
 pub(crate) struct Context {
     pub(crate) module: Cell<Label>,
@@ -39,27 +39,27 @@ pub(crate) struct Context {
     pub(crate) observer: RefCell<Option<ModuleObserver>>,
 }
 
-/// The host enters or leaves a module.
+/// Notice that the host enters or leaves a module.
 #[derive(Clone, Copy, Debug)]
 pub struct ModuleEvent<'a> {
     /// Path of the module.
     pub path: &'a str,
-    /// Whether the host enters it.
+    /// Whether the host enters the module; otherwise it leaves it.
     pub enters: bool,
     /// The device's rank.
     pub rank: usize,
-    /// The step that labels allocations.
+    /// The current step.
     pub step: u32,
     /// Counters of the device's allocator.
     pub counters: &'a Statistics,
 }
 
-/// A callback whenever the host enters or leaves a module.
+/// A callback for whenever the host enters or leaves a module.
 #[derive(Clone)]
 pub struct ModuleObserver(Rc<dyn Fn(&ModuleEvent<'_>)>);
 
 impl ModuleObserver {
-    /// Creates an observer from a callback, which may allocate nothing.
+    /// Creates an observer from a callback, which must not allocate device memory.
     pub fn new(hear: impl Fn(&ModuleEvent<'_>) + 'static) -> Self {
         ModuleObserver(Rc::new(hear))
     }

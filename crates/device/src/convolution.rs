@@ -1,14 +1,14 @@
-//! A convolution, as operators request it of a GPU.
+//! Description of a convolution, as operators request it from a GPU.
 
 use crate::buffer::Region;
 use crate::dtype::DType;
 use crate::error::{DeviceError, Result};
 use crate::work::Work;
 
-/// Sizes of a two-dimensional convolution over channels-last arrays; pairs are vertical, then horizontal.
+/// Sizes of a two-dimensional convolution over channels-last arrays. Pairs are (vertical, horizontal).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConvolutionShape {
-    /// Images.
+    /// Number of images.
     pub batch: usize,
     /// Height, width and channels of an input image.
     pub input: [usize; 3],
@@ -16,18 +16,19 @@ pub struct ConvolutionShape {
     pub output: [usize; 3],
     /// Height and width of the kernel.
     pub kernel: [usize; 2],
-    /// Distance of neighbouring windows.
+    /// Distance between neighbouring windows.
     pub stride: [usize; 2],
     /// Rows and columns of zeros on each side of the input.
     pub padding: [usize; 2],
-    /// Distance of neighbouring elements of a window.
+    /// Distance between neighbouring elements of a window.
     pub dilation: [usize; 2],
-    /// Groups of channels that are convolved separately.
+    /// Number of groups of channels that are convolved separately.
     pub groups: usize,
 }
 
 impl ConvolutionShape {
-    /// Elements of the input, of the output and of the weight `[out, height, width, in / groups]`.
+    /// Returns the elements of the input, of the output, and of the weight `[out, height, width, in /
+    /// groups]`.
     #[must_use]
     pub fn elements(&self) -> [usize; 3] {
         let image = |sizes: [usize; 3]| self.batch * sizes.iter().product::<usize>();
@@ -35,13 +36,13 @@ impl ConvolutionShape {
         [image(self.input), image(self.output), weight_rows * columns]
     }
 
-    /// Elements of one group's window: height, width and input channels.
+    /// Returns the elements of one group's window: height · width · input channels of the group.
     #[must_use]
     pub fn window(&self) -> usize {
         self.kernel[0] * self.kernel[1] * (self.input[2] / self.groups.max(1))
     }
 
-    /// FLOPs of each pass: two for each output element and element of its window.
+    /// Returns the FLOPs of each pass: two for each output element and element of its window.
     #[must_use]
     pub fn flops(&self) -> u64 {
         Work::flops_of_products([self.elements()[1], self.window()])
@@ -51,20 +52,20 @@ impl ConvolutionShape {
 /// The passes of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConvolutionPass {
-    /// The output from input and weight.
+    /// Computes the output from input and weight.
     Forward,
-    /// The input's gradient from the output's gradient and the weight.
+    /// Computes the input's gradient from the output's gradient and the weight.
     BackwardInput,
-    /// The weight's gradient from the output's gradient and the input.
+    /// Computes the weight's gradient from the output's gradient and the input.
     BackwardWeight,
 }
 
 /// One pass of a convolution. All arrays are dense, of one floating-point type, and channels-last.
 #[derive(Clone, Copy, Debug)]
 pub struct Convolution<'a> {
-    /// The sizes.
+    /// Sizes of the convolution.
     pub shape: ConvolutionShape,
-    /// The pass.
+    /// Forward, or one of the backward passes.
     pub pass: ConvolutionPass,
     /// Type of all elements.
     pub dtype: DType,
@@ -74,16 +75,16 @@ pub struct Convolution<'a> {
     pub weight: Region<'a>,
     /// The output or its gradient, `[batch, height, width, out]`.
     pub output: Region<'a>,
-    /// Memory that the library may use.
+    /// Memory that cuDNN may use.
     pub workspace: Region<'a>,
-    /// Whether the result is added to the previous values.
+    /// Whether the result is added to the previous values; otherwise it overwrites them.
     pub accumulate: bool,
 }
 
-/// Operations on the result of a forward pass: relu(result + bias + residual).
+/// Operations applied to the result of a forward pass: relu(result + bias + residual).
 #[derive(Clone, Copy, Debug)]
 pub struct ConvolutionEpilogue<'a> {
-    /// An element for each output channel, of the operands' type.
+    /// One element per output channel, of the operands' type.
     pub bias: Region<'a>,
     /// An array of the output's shape and type.
     pub residual: Option<Region<'a>>,
@@ -96,7 +97,7 @@ impl ConvolutionEpilogue<'_> {
         (self.bias.bytes + self.residual.map_or(0, |residual| residual.bytes)) as u64
     }
 
-    /// Checks that every region lies in its buffer and has the elements that `call` needs.
+    /// Checks that every region lies in its buffer and has the size that `call` needs.
     pub(crate) fn check(&self, call: &Convolution<'_>) -> Result<()> {
         let bias = (self.bias, call.shape.output[2] * call.dtype.bytes());
         let residual = self.residual.map(|residual| (residual, call.output.bytes));
@@ -113,13 +114,13 @@ impl ConvolutionEpilogue<'_> {
 }
 
 impl Convolution<'_> {
-    /// The least work of the pass: each array moved once.
+    /// Returns the minimum work of the pass: each array moved once.
     pub(crate) fn work(&self) -> Work {
         let regions = [self.input, self.weight, self.output];
         Work { bytes: regions.iter().map(|region| region.bytes as u64).sum(), flops: self.shape.flops() }
     }
 
-    /// Checks that every region lies in its buffer and has the elements of the shape.
+    /// Checks that every region lies in its buffer and has the size that the shape needs.
     pub(crate) fn check(&self) -> Result<()> {
         if !self.dtype.is_float() {
             return Err(DeviceError::Unsupported { call: "convolution", dtype: self.dtype });

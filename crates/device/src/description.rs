@@ -1,4 +1,4 @@
-//! The description of a device: its backend, its hardware, and the options of its allocator.
+//! Descriptions of devices: backend, hardware, and options of allocator and matmuls.
 
 use std::sync::OnceLock;
 
@@ -25,40 +25,40 @@ system::names! {
 }
 
 system::names! {
-    /// The kind of hardware that a description describes.
+    /// Kind of hardware.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Kind {
         /// A host.
         Cpu = "cpu",
-        /// An NVIDIA GPU, where calls take workspaces.
+        /// An NVIDIA GPU, whose operators take workspaces.
         Cuda = "cuda",
     }
 }
 
-/// The description of a device, which Meta can imitate.
+/// Description of a device, which Meta can imitate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
     /// The kind of hardware.
     pub kind: Kind,
     /// Name shown in tables and messages.
     pub name: String,
-    /// Model of the hardware. Bits are promised for one model only.
+    /// Model of the hardware. Equal bits are promised only on one model.
     pub model: String,
     /// Capacity of the device in bytes.
     pub total_bytes: u64,
     /// Bytes that Meta's allocator cannot use: context, kernels, libraries, connections to other ranks. 0 for
-    /// a real device, whose driver accounts for them.
+    /// a real device, whose driver reports its free memory.
     pub taken_bytes: u64,
-    /// Granularity of the driver's memory, in bytes.
+    /// Granularity of the driver's allocations, in bytes.
     pub granularity: u64,
     /// A GPU's compute capability, major and minor; 0 for a host.
     pub compute_capability: (u32, u32),
     /// A GPU's number of multiprocessors; 0 for a host.
     pub multiprocessors: u32,
-    /// Number of GPUs of a host that have access to each other's memory, as Meta imitates them; 0 for a real
-    /// device, whose driver knows.
+    /// Number of GPUs of an imitated host that can access each other's memory; 0 for a real device, whose
+    /// driver is queried.
     pub peers: usize,
-    /// Versions of the libraries that compute. Bits are promised for one set of versions only.
+    /// Versions of the libraries that compute. Equal bits are promised only for equal versions.
     pub libraries: String,
 }
 
@@ -86,13 +86,13 @@ impl Description {
     }
 }
 
-/// Options of a device: its allocator, and its matmuls.
+/// Options of a device's allocator and matmuls.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceOptions {
     /// The caching allocator's settings.
     pub settings: Settings,
-    /// The most bytes to take from the driver; `None` for the whole device.
+    /// Maximum bytes to take from the driver; `None`: the whole device.
     pub limit_bytes: Option<u64>,
-    /// Whether a GPU rounds the operands of f32 matmuls to TF32, if it has it.
+    /// Whether a GPU with TF32 rounds the operands of f32 matmuls to it.
     pub tf32: bool,
 }

@@ -1,4 +1,4 @@
-//! A device handle: backend, caching allocator, streams, and the context of requests.
+//! A device handle: backend, caching allocator, streams, and labels of requests.
 
 mod served;
 mod waiting;
@@ -38,9 +38,9 @@ struct State {
     /// Compute-stream waits not yet collected by `take_waits`.
     waits: RefCell<Vec<Wait>>,
     cuda: Option<Cuda>,
-    /// The device of a host pool.
+    /// For a host pool, the device that it belongs to.
     served: Option<Served>,
-    /// Bytes of a Meta device that page tables of its pools take.
+    /// On Meta, bytes of this device that page tables for its pools' pinned memory take.
     page_tables: PageTables,
     /// The first error of a call that could not return it.
     deferred: RefCell<Option<DeviceError>>,
@@ -51,13 +51,13 @@ struct State {
     /// FLOPs of the matmuls so far.
     flops: Cell<u64>,
     events: [Cell<u64>; StreamKind::ALL.len()],
-    /// Waits between streams so far.
+    /// Number of waits between streams so far.
     waits_made: Cell<u64>,
     log: LogState,
     captures: CaptureState,
 }
 
-/// A GPU or a pool, of which a device is made, and bytes that pools take of it.
+/// Parts from which a device is made, besides its memory: a GPU, a pool's owner, and bytes of page tables.
 #[derive(Default)]
 pub(crate) struct Beside {
     cuda: Option<Cuda>,
@@ -71,7 +71,7 @@ impl Beside {
     }
 }
 
-/// Names the rank and the device of a failed call.
+/// Adds the rank and the device to the error of a failed call.
 pub(crate) trait OnDevice<T> {
     fn on(self, device: &Device) -> Result<T>;
 }
@@ -112,7 +112,7 @@ impl Device {
         )
     }
 
-    /// Creates a device without memory that counts as `description` would.
+    /// Creates a device without memory that allocates and counts as a device with `description` would.
     pub fn meta(rank: usize, description: Description, options: &DeviceOptions) -> Result<Self> {
         let beside = Beside::default();
         let raw = Box::new(MetaMemory::new(&description, &beside.page_tables));
@@ -159,12 +159,13 @@ impl Device {
         Ok(device)
     }
 
-    /// Bytes of this device, of Meta, that page tables of its pools take.
+    /// Returns, on Meta, the bytes of this device that page tables for its pools' pinned memory take.
     pub(crate) fn page_tables(&self) -> &PageTables {
         &self.0.page_tables
     }
 
-    /// Returns the backend whose calls operators make. While a Meta device logs calls, it is that of a GPU.
+    /// Returns the backend whose calls operators make. While a Meta device logs calls, this is a GPU's
+    /// backend.
     pub fn backend(&self) -> Backend {
         self.calls_of(self.0.backend)
     }
@@ -184,7 +185,7 @@ impl Device {
         Rc::ptr_eq(&self.0, &other.0)
     }
 
-    /// The rank that owns the device.
+    /// Returns the rank that owns the device.
     pub fn rank(&self) -> usize {
         self.0.rank
     }
@@ -194,7 +195,7 @@ impl Device {
         &self.0.description
     }
 
-    /// Allocates `bytes` from the caching allocator; 0 bytes give a null buffer that is not counted.
+    /// Allocates `bytes` from the caching allocator; 0 bytes give a null buffer without an allocation.
     pub fn allocate(&self, bytes: usize, request: Request) -> Result<Buffer> {
         let tag = Tag {
             category: request.category,
@@ -218,8 +219,8 @@ impl Device {
         }
     }
 
-    /// The identifier of a GPU in NVIDIA's tools, such as `GPU-8f6c…`; `None` for other devices, and if the
-    /// driver does not tell it.
+    /// Returns the identifier of a GPU in NVIDIA's tools, such as `GPU-8f6c…`; `None` for other devices, or
+    /// if the driver does not report it.
     pub fn uuid(&self) -> Option<String> {
         let bytes = self.gpu()?.context.uuid().ok()?.bytes;
         let digits = hexadecimal(&bytes.map(|byte| byte as u8));
@@ -228,12 +229,12 @@ impl Device {
         Some(format!("GPU-{}", parts.join("-")))
     }
 
-    /// The allocator's current counters.
+    /// Returns the allocator's current counters.
     pub fn statistics(&self) -> Statistics {
         self.allocator().statistics().clone()
     }
 
-    /// Gives `body` the caching allocator, for snapshots, history and settings. The allocator is locked
+    /// Passes the caching allocator to `body`, for snapshots, history and settings. The allocator is locked
     /// during the call: an allocation inside `body` would deadlock.
     pub fn with_allocator<T>(&self, body: impl FnOnce(&mut DeviceAllocatorHandle) -> T) -> T {
         body(&mut DeviceAllocatorHandle(self.allocator()))
@@ -245,12 +246,12 @@ impl Device {
         self.allocator().empty_cache().map_err(refused)
     }
 
-    /// The module that labels allocations at present.
+    /// Returns the module that currently labels allocations.
     pub fn current_module(&self) -> Label {
         self.0.context.module.get()
     }
 
-    /// The step that labels allocations at present.
+    /// Returns the step that currently labels allocations.
     pub fn step(&self) -> u32 {
         self.0.context.step.get()
     }
@@ -260,17 +261,17 @@ impl Device {
         self.0.context.step.set(step);
     }
 
-    /// Adds the FLOPs of a matmul.
+    /// Adds FLOPs to the device's count.
     pub fn count_flops(&self, flops: u64) {
         self.0.flops.set(self.0.flops.get().saturating_add(flops));
     }
 
-    /// Takes back the FLOPs that were counted since there were `before`: their calls are made again.
+    /// Resets the count of FLOPs to `before`, because the calls since then are made again.
     pub fn take_back_flops(&self, before: u64) {
         self.0.flops.set(before);
     }
 
-    /// FLOPs of all matmuls and attention calls so far, from their operands' sizes.
+    /// Returns the FLOPs of all matmuls and attention calls so far, computed from their operands' sizes.
     pub fn flops(&self) -> u64 {
         self.0.flops.get()
     }
@@ -279,7 +280,7 @@ impl Device {
         self.0.cuda.as_ref()
     }
 
-    /// Returns the GPU, for giving it work.
+    /// Returns the GPU, for enqueueing work; `None` if the device is not a GPU.
     ///
     /// # Errors
     /// An earlier error that could not be returned at once.
@@ -287,7 +288,7 @@ impl Device {
         self.0.deferred.take().map_or(Ok(self.gpu()), Err)
     }
 
-    /// Keeps an error until [`Device::gpu_to_use`] returns it.
+    /// Stores an error until [`Device::gpu_to_use`] returns it. A later error is dropped while one is stored.
     pub(crate) fn defer(&self, error: DeviceError) {
         self.0.deferred.borrow_mut().get_or_insert(error);
     }
@@ -301,7 +302,7 @@ impl Device {
             .ok_or_else(|| DeviceError::NotOnGpu { call, device: self.0.description.name.clone() })
     }
 
-    /// Names the rank and the device of a failed call.
+    /// Adds the rank and the device to an error of CUDA.
     pub(crate) fn cuda_error(&self, source: CudaError) -> DeviceError {
         DeviceError::Cuda { rank: self.0.rank, device: self.0.description.name.clone(), source }
     }
@@ -314,7 +315,7 @@ impl Device {
         &self.0.log
     }
 
-    /// Calls `body` with the address of the matmuls' workspace.
+    /// Calls `body` with the address of cuBLASLt's workspace, or 0 without one.
     pub(crate) fn with_blas_workspace<T>(&self, body: impl FnOnce(u64) -> T) -> T {
         body(self.0.blas_workspace.borrow().as_ref().map_or(0, Buffer::address))
     }
@@ -358,7 +359,7 @@ impl Drop for State {
     }
 }
 
-/// The locked allocator that [`Device::with_allocator`] passes on.
+/// The locked allocator that [`Device::with_allocator`] passes to its callback.
 pub struct DeviceAllocatorHandle<'a>(MutexGuard<'a, DeviceAllocator>);
 
 impl std::ops::Deref for DeviceAllocatorHandle<'_> {

@@ -8,7 +8,7 @@ use crate::fp8::{E4m3, E5m2};
 /// Declares [`DType`] from rows of variant, name and host type.
 macro_rules! dtypes {
     ($($(#[$doc:meta])* $variant:ident = $name:literal, $host:ty;)*) => {
-        /// The element types that buffers hold.
+        /// Element type of a buffer.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum DType {
             $($(#[$doc])* $variant,)*
@@ -18,14 +18,14 @@ macro_rules! dtypes {
             /// All element types.
             pub const ALL: &[DType] = &[$(DType::$variant),*];
 
-            /// Bytes of one element.
+            /// Returns the bytes of one element.
             pub const fn bytes(self) -> usize {
                 match self {
                     $(DType::$variant => size_of::<$host>(),)*
                 }
             }
 
-            /// Name used in configuration, messages, files and kernel names.
+            /// Returns the name used in configuration, messages, files and kernel names.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(DType::$variant => $name,)*
@@ -48,11 +48,11 @@ dtypes! {
     F16 = "f16", f16;
     /// Token identifiers and class targets.
     U32 = "u32", u32;
-    /// 8 bits with 3 of mantissa, for operands of matmuls.
+    /// 8-bit floating-point with a 3-bit mantissa, for operands of matmuls.
     E4m3 = "e4m3", E4m3;
-    /// 8 bits with 2 of mantissa, for gradients as operands of matmuls.
+    /// 8-bit floating-point with a 2-bit mantissa, for gradients as operands of matmuls.
     E5m2 = "e5m2", E5m2;
-    /// Bytes: values of pixels, codes of optimizer state.
+    /// Bytes: pixel values, codes of optimizer states.
     U8 = "u8", u8;
 }
 
@@ -104,7 +104,7 @@ impl std::fmt::Display for DType {
     }
 }
 
-/// A host type that represents a [`DType`]; every bit pattern is a valid value.
+/// A host type that represents a [`DType`]. Every bit pattern must be a valid value.
 pub trait Element: bytemuck::Pod + Send + Sync {
     /// The element type that the host type represents.
     const DTYPE: DType;
@@ -115,7 +115,7 @@ pub trait Float: Element + Into<f32> + Into<f64> {
     /// Returns the value in f32.
     fn to_f32(self) -> f32;
 
-    /// Returns the nearest value to `value`.
+    /// Rounds `value` to the nearest value of this type, ties to even.
     fn from_f32(value: f32) -> Self;
 
     /// Rounds `values` into `rounded`, a slice of the same length.

@@ -13,7 +13,7 @@ pub type Result<T> = std::result::Result<T, DeviceError>;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "messages name their fields")]
 pub enum DeviceError {
-    /// The caching allocator could not serve a request; the source has all figures.
+    /// The caching allocator could not serve a request. The source error has the counters.
     #[error("rank {rank}, {device}: {operator} asked for {bytes} bytes: {source}")]
     Allocation {
         rank: usize,
@@ -36,7 +36,7 @@ pub enum DeviceError {
         start: usize,
         /// Offset one past the last byte.
         end: usize,
-        /// `read` or `write`.
+        /// The refused access: `read` or `write`.
         access: &'static str,
     },
     /// A region outside its buffer, or misaligned for its element type.
@@ -48,7 +48,7 @@ pub enum DeviceError {
         end: usize,
         bytes: usize,
     },
-    /// Two operands of a copy or a matmul whose lengths disagree.
+    /// Two operands of a copy or a matmul have lengths that disagree.
     #[error("{operator}: lengths {left} and {right} disagree")]
     Length { operator: &'static str, left: usize, right: usize },
     /// The driver or one of its libraries returned an error.
@@ -66,7 +66,7 @@ pub enum DeviceError {
     Unsupported { call: &'static str, dtype: DType },
     #[error("{call} needs a GPU; {device} is not one")]
     NotOnGpu { call: &'static str, device: String },
-    /// A convolution without the library that computes it.
+    /// A convolution was requested, but cuDNN cannot be opened.
     #[error(
         "convolutions on a GPU need cuDNN, which cannot be opened: install cuDNN 9 or set LD_LIBRARY_PATH"
     )]

@@ -1,5 +1,5 @@
-//! Events. CPU and Meta finish each call before the next, so their events are always done; the calls exist
-//! because a GPU needs them.
+//! Events. CPU and Meta finish each call before the next, so their events are always done. The calls exist
+//! there because a GPU needs them.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::cuda::{Point, SharedPoint};
 use crate::stream::StreamKind;
 
-/// A point in a stream's work.
+/// A point in a stream's work, for which other streams and the host can wait.
 #[derive(Clone, Debug)]
 pub struct Event {
     pub(crate) stream: StreamKind,
@@ -17,19 +17,19 @@ pub struct Event {
 }
 
 impl Event {
-    /// The stream that the event was recorded on.
+    /// Returns the stream on which the event was recorded.
     pub fn stream(&self) -> StreamKind {
         self.stream
     }
 
-    /// Number of events recorded on the stream before this one.
+    /// Returns the number of events recorded on the stream before this one.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
 }
 
-/// A point in the work of a stream for which streams of other ranks of this process can wait
-/// ([`Device::wait_shared`](crate::Device::wait_shared)), also after the recording device is gone.
+/// A point in a stream's work for which streams of other ranks of this process can wait
+/// ([`Device::wait_shared`](crate::Device::wait_shared)), even after the recording device was dropped.
 #[derive(Clone, Debug)]
 pub struct SharedEvent {
     /// The driver's event, on a GPU.

@@ -58,7 +58,7 @@ impl Format {
     }
 }
 
-/// 2 to the power of a normal exponent.
+/// Returns 2 to the power of a normal exponent.
 const fn power(exponent: i32) -> f32 {
     f32::from_bits(((exponent + 127) as u32) << 23)
 }
@@ -68,7 +68,8 @@ pub trait Fp8: Pod + Send + Sync {
     /// The largest finite value.
     const LARGEST: f32;
 
-    /// Returns the nearest value to `value`, ties to even; beyond the largest, the largest, and NaN for NaN.
+    /// Returns the value nearest to `value`, ties to even. Numbers beyond the largest value saturate; NaN
+    /// stays NaN.
     fn from_f32(value: f32) -> Self;
 
     /// Returns the value in f32, which is exact.
@@ -116,9 +117,9 @@ macro_rules! formats {
 }
 
 formats! {
-    /// Four bits of exponent and three of mantissa, without infinities: up to 448.
+    /// 4 exponent bits and 3 mantissa bits, no infinities; largest value 448.
     E4m3 = E4M3, 448.0;
-    /// Five bits of exponent and two of mantissa: up to 57,344.
+    /// 5 exponent bits and 2 mantissa bits; largest value 57,344.
     E5m2 = E5M2, 57_344.0;
 }
 

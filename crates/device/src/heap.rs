@@ -1,13 +1,13 @@
-//! The heap of this process, which is the C library's: what it keeps of freed memory.
+//! Settings of the process's heap (the C library's allocator) that limit how much freed memory it keeps.
 #![allow(unsafe_code)] // the C library's allocator keeps memory by these options
 
-/// Size from which the heap takes an allocation from the system and returns it at once.
+/// Size in bytes from which an allocation is mapped from the system and returned to it when freed.
 #[cfg(target_env = "gnu")]
 const RETURNED_FROM: libc::c_int = 2 << 20;
 
-/// Makes the heap return large allocations as soon as they are freed, so that the memory of a process follows
-/// from what it holds; glibc's own bounds grow with what was freed before. To be called once, at the start.
-/// Elsewhere than with glibc this does nothing.
+/// Makes the heap return large allocations to the system as soon as they are freed, so that the process's
+/// memory follows from what it holds; glibc's own threshold grows with what was freed before. Call once, at
+/// the start. Does nothing without glibc.
 pub fn return_large() {
     #[cfg(target_env = "gnu")]
     for bound in [libc::M_MMAP_THRESHOLD, libc::M_TRIM_THRESHOLD] {
@@ -18,9 +18,8 @@ pub fn return_large() {
     }
 }
 
-/// Makes all threads share one arena of the heap; an arena of a thread's own reserves 64 MiB of addresses.
-/// For processes with a limit on these. To be called before other threads start. Elsewhere than with glibc
-/// this does nothing.
+/// Makes all threads share one arena of the heap, for processes with a limit on addresses: each further arena
+/// reserves 64 MiB of them. Call before other threads start. Does nothing without glibc.
 pub fn share_arena() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the function sets a number of the heap, which any thread may do at any time.
@@ -29,8 +28,8 @@ pub fn share_arena() {
     }
 }
 
-/// Returns the free pages of the heap to the system, so that memory of work that is done does not count for
-/// what follows. Elsewhere than with glibc this does nothing.
+/// Returns the heap's free pages to the system, so that memory of finished work is not counted later. Does
+/// nothing without glibc.
 pub fn return_free_pages() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the function takes the locks of the heap that it needs, and moves no allocation.

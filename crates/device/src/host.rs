@@ -1,4 +1,4 @@
-//! Memory of the host: how much this process may have, and how much it has had.
+//! Memory of the host: how much this process may use, and its peak.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -7,20 +7,20 @@ use std::path::{Path, PathBuf};
 /// Bytes of a page of host memory.
 pub const PAGE: u64 = 4096;
 
-/// Bytes of physical memory where the system does not say.
+/// Assumed bytes of physical memory if the system does not report them.
 const UNKNOWN_TOTAL: u64 = 64 << 30;
 
-/// A bound on the host memory of this process.
+/// The upper bound of this process's host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostCapacity {
     /// The bound in bytes.
     pub bytes: u64,
-    /// The limit that sets the bound, for messages; `None` for the machine itself.
+    /// Name of the limit that sets the bound, for messages; `None` for the machine's memory.
     pub limit: Option<&'static str>,
 }
 
 impl HostCapacity {
-    /// Returns the smallest of the machine's memory, the limits of the process's control groups (v1 and v2)
+    /// Returns the smallest of the machine's memory, the limits of the process's control groups (v1 and v2),
     /// and its limit on addresses.
     #[must_use]
     pub fn of_process() -> Self {
@@ -38,19 +38,19 @@ impl HostCapacity {
     }
 }
 
-/// A bound on the host memory of several processes together.
+/// An upper bound of the host memory that several processes share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedBound {
     /// The bound in bytes.
     pub bytes: u64,
-    /// Whether a control group sets it, and not the machine.
+    /// Whether a control group sets the bound; otherwise the machine does.
     pub is_of_group: bool,
-    /// The identity of the machine or of the group: the same for all its processes.
+    /// Identity of the machine or control group, equal for all its processes.
     pub identity: String,
 }
 
 impl SharedBound {
-    /// Returns the machine's memory and the limits of the process's control groups (v1 and v2).
+    /// Returns the machine's memory, and the limits of the process's control groups (v1 and v2).
     #[must_use]
     pub fn all_of_process() -> Vec<Self> {
         let identity = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -67,7 +67,7 @@ impl SharedBound {
     }
 }
 
-/// The mappings that a limit on addresses counts.
+/// Kind of mappings that a limit on addresses covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CountedAddresses {
     /// All mappings: `ulimit -v`.
@@ -76,17 +76,17 @@ pub enum CountedAddresses {
     Data,
 }
 
-/// A limit on the addresses that this process reserves, with or without memory behind them.
+/// A limit on the addresses that this process reserves, whether or not memory backs them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressLimit {
-    /// The mappings that count.
+    /// Kind of mappings that the limit covers.
     pub counted: CountedAddresses,
-    /// The most bytes of them.
+    /// Maximum bytes of these mappings.
     pub bytes: u64,
 }
 
 impl AddressLimit {
-    /// Returns the smaller of this process's limits `ulimit -v` and `ulimit -d`; `None` without any.
+    /// Returns the smaller of this process's limits `ulimit -v` and `ulimit -d`; `None` if neither is set.
     #[must_use]
     pub fn of_process() -> Option<Self> {
         Self::smallest(&fs::read_to_string("/proc/self/limits").ok()?)
@@ -102,7 +102,7 @@ impl AddressLimit {
         rows.into_iter().filter_map(limit).min_by_key(|limit| limit.bytes)
     }
 
-    /// The shell's command that sets the limit.
+    /// Returns the shell command that sets the limit.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self.counted {
@@ -111,7 +111,8 @@ impl AddressLimit {
         }
     }
 
-    /// Returns the bytes of this process that the limit counts; `None` where the system does not report them.
+    /// Returns the bytes that this process has reserved of what the limit covers; `None` if the system does
+    /// not report them.
     #[must_use]
     pub fn reserved(self) -> Option<u64> {
         let name = match self.counted {
@@ -122,8 +123,8 @@ impl AddressLimit {
     }
 }
 
-/// Returns the most physical memory that this process has had so far, in bytes; `None` where the system does
-/// not say.
+/// Returns the peak physical memory of this process so far, in bytes; `None` if the system does not report
+/// it.
 #[must_use]
 pub fn peak_resident() -> Option<u64> {
     kibibytes(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM:")
@@ -134,20 +135,20 @@ fn physical_memory() -> u64 {
     kibibytes(&text, "MemTotal:").unwrap_or(UNKNOWN_TOTAL)
 }
 
-/// The value of a line such as `MemTotal: 16384 kB`, in bytes.
+/// Returns the value of a line such as `MemTotal: 16384 kB`, in bytes.
 fn kibibytes(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().trim_end_matches(" kB").parse::<u64>().ok()?.checked_mul(1 << 10)
 }
 
-/// The limits on memory of this process's control groups, each with the group's folder.
+/// Returns the memory limits of this process's control groups, each with the group's folder.
 fn limits_of_own_groups() -> Vec<(PathBuf, u64)> {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     limits_of_groups(&groups, Path::new("/sys/fs/cgroup"))
 }
 
-/// The limits on memory of the groups that `groups` (the text of `/proc/self/cgroup`) names, and of those
-/// above them. In a container the named folders may be out of sight: its own group is the root then.
+/// Returns the memory limits of the control groups in `groups`, the text of `/proc/self/cgroup`, and of their
+/// parents. In a container these folders may not be visible; the container's own group is then the root.
 fn limits_of_groups(groups: &str, root: &Path) -> Vec<(PathBuf, u64)> {
     let limits = groups.lines().filter_map(|line| {
         let mut fields = line.splitn(3, ':');
@@ -203,7 +204,7 @@ mod tests {
         assert!(HostCapacity::of_process().bytes > 1 << 20 && peak_resident().unwrap() > 1 << 20);
     }
 
-    /// All processes of this machine share its memory, so they agree on its identity.
+    /// All processes of this machine share its memory, so they must agree on its identity.
     #[test]
     fn the_machine_is_the_first_shared_bound() {
         let bounds = SharedBound::all_of_process();

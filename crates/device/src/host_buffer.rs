@@ -1,4 +1,4 @@
-//! Host memory that a device fills while host and device go on.
+//! Host memory that a device fills without blocking the host.
 
 use crate::buffer::Region;
 use crate::cuda::{CudaError, Pinned, PinnedCopy};
@@ -6,12 +6,12 @@ use crate::device::{Device, OnDevice};
 use crate::error::{DeviceError, Result};
 use crate::event::SharedEvent;
 
-/// Host memory for copies of a device's: pinned on a GPU, ordinary on the CPU, none on Meta. It may move to
+/// Host memory for copies from a device: pinned on a GPU, ordinary on the CPU, empty on Meta. It may move to
 /// another thread while it is being filled.
 #[derive(Debug, Default)]
 pub struct HostBuffer {
     memory: Memory,
-    /// The end of the last copies to the memory, with the rank and device that made them.
+    /// End of the last copies to the memory, with the rank and device that made them.
     filling: Option<(SharedEvent, usize, String)>,
 }
 
@@ -28,19 +28,19 @@ impl Default for Memory {
 }
 
 impl HostBuffer {
-    /// Returns ordinary memory of `bytes` zeros.
+    /// Returns ordinary memory with `bytes` zeros.
     #[must_use]
     pub fn ordinary(bytes: usize) -> Self {
         HostBuffer { memory: Memory::Ordinary(vec![0; bytes]), filling: None }
     }
 
-    /// Returns ordinary memory that has been written, so that the system provides its pages now, and not
+    /// Returns ordinary memory that has been written, so that the system provides its pages now instead of
     /// during the first copies.
     fn touched(bytes: usize) -> Self {
         HostBuffer { memory: Memory::Ordinary(vec![u8::MAX; bytes]), filling: None }
     }
 
-    /// Number of bytes.
+    /// Returns the number of bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         match &self.memory {
@@ -71,7 +71,7 @@ impl HostBuffer {
         })
     }
 
-    /// Waits for the copies to the memory and returns its bytes, for writing.
+    /// Waits for the copies to the memory and returns its bytes for writing.
     pub fn bytes_mut(&mut self) -> Result<&mut [u8]> {
         self.wait()?;
         Ok(match &mut self.memory {
@@ -88,7 +88,8 @@ impl HostBuffer {
 }
 
 impl Drop for HostBuffer {
-    /// Memory whose copies may never end, because another rank is lost, is not freed: the driver would wait.
+    /// If copies may never end because another rank is lost, the memory is leaked: freeing it would wait in
+    /// the driver.
     fn drop(&mut self) {
         if !self.is_filled().unwrap_or(false) {
             std::mem::forget(std::mem::take(&mut self.memory));
@@ -101,8 +102,8 @@ fn failed(source: CudaError, rank: usize, device: &str) -> DeviceError {
 }
 
 impl Device {
-    /// Returns a function that allocates host memory of a number of bytes for copies of this device, on any
-    /// thread. If a GPU's driver refuses pinned memory, it logs a warning, and the memory is ordinary.
+    /// Returns a function that allocates host memory of a number of bytes for copies from this device, on any
+    /// thread. If a GPU's driver refuses pinned memory, it logs a warning and allocates ordinary memory.
     pub fn host_memory(&self) -> impl FnOnce(usize) -> HostBuffer + Send + use<> {
         let context = self.gpu().map(|cuda| cuda.context.clone());
         let is_meta = self.is_meta();
@@ -121,8 +122,8 @@ impl Device {
         }
     }
 
-    /// Copies regions, each to the bytes of `buffer` from an offset on, after the compute work enqueued so
-    /// far. Copies to pinned memory are enqueued on the snapshot stream, and nothing waits for them: until
+    /// Copies regions to the host after the compute work enqueued so far, each to the bytes of `buffer` from
+    /// an offset on. Copies to pinned memory are enqueued on the snapshot stream and not waited for: until
     /// the returned event, nobody may write to the regions. Other copies are done on return. Meta copies
     /// nothing.
     ///

@@ -1,8 +1,9 @@
-//! Host pools: host memory with an allocator of its own, for arrays that a device needs a piece at a time.
+//! Host pools: host memory with an allocator of its own, for offloaded arrays that a device needs a part at a
+//! time.
 //!
 //! A pool is a [`Device`] beside the rank's: pinned memory on a GPU, ordinary memory on the CPU, none on
-//! Meta. Tensors of it are read and written from the host like those of any device. Copies between it and the
-//! rank's device run on a stream, so they take turns with computing only where an event makes them.
+//! Meta. The host reads and writes its tensors like those of any device. Copies between a pool and the rank's
+//! device run on a stream, so they are ordered with compute work only by events.
 
 use memory::Settings;
 
@@ -17,7 +18,7 @@ use crate::raw::pinned::PinnedMemory;
 use crate::stream::StreamKind;
 use crate::transfer::{copy_words, same_length};
 
-/// Bytes of a pool on Meta, which stands for a host that may not be this one.
+/// Size of a pool on Meta in bytes, practically unlimited, because the host of the run may be another one.
 const BOUNDLESS: u64 = 1 << 56;
 
 impl Device {
@@ -25,7 +26,7 @@ impl Device {
     /// the device's own allocator.
     ///
     /// # Errors
-    /// None; allocations report what the host lacks.
+    /// None; if the host's memory does not suffice, allocations fail.
     pub fn host_pool(&self) -> Result<Device> {
         let host = Description::host();
         let options = DeviceOptions { settings: Settings::default(), ..DeviceOptions::default() };
@@ -62,8 +63,8 @@ impl Device {
         }
     }
 
-    /// Copies `source` on this device to `target`, in a pool of it, of the same length. The caller passes the
-    /// end of the copies to [`Device::fill_until`].
+    /// Copies `source` on this device to `target`, in a pool of this device, of the same length. The caller
+    /// passes the end of the copies to [`Device::fill_until`].
     pub fn copy_to_pool(&self, source: Region<'_>, target: Region<'_>, stream: StreamKind) -> Result<()> {
         same_length("copy_to_pool", source.bytes, target.bytes)?;
         match self.gpu_to_use()? {

@@ -1,11 +1,11 @@
-//! Kernel families and functions that a GPU compiles and launches. The operators that own the kernels declare
-//! them.
+//! Kernel families and functions that a GPU compiles and launches. Operators declare the kernels that they
+//! own.
 
 use std::fmt;
 
 use crate::DType;
 
-/// A CUDA source that becomes one module per variant. Families are identified by their address.
+/// A CUDA source that is compiled to one module per variant. Families are identified by their address.
 #[derive(Debug)]
 pub struct Family {
     /// Name of the operator and of the file `kernels/<name>.cu`.
@@ -14,13 +14,13 @@ pub struct Family {
     pub source: &'static str,
     /// Names and texts of the files that the source includes.
     pub headers: &'static [(&'static str, &'static str)],
-    /// Macros defined for every variant: numbers that the host needs as well.
+    /// Macros defined in every variant: numbers that the host uses as well.
     pub constants: &'static [(&'static str, u32)],
-    /// Additional macros of each variant. Most families have one variant without any.
+    /// Additional macros of each variant. Most families have one variant without macros.
     pub variants: &'static [&'static [(&'static str, u32)]],
 }
 
-/// A kernel of a family, with the element types of its instance.
+/// A kernel of a family, with the element types that it is instantiated for.
 #[derive(Clone, Copy, Debug)]
 pub struct Function {
     family: &'static Family,
@@ -50,12 +50,12 @@ impl Function {
         Function { dtypes: [Some(read), Some(written)], ..self }
     }
 
-    /// The kernel's family.
+    /// Returns the kernel's family.
     pub fn family(&self) -> &'static Family {
         self.family
     }
 
-    /// Index into the family's variants.
+    /// Returns the index of the kernel's variant in its family.
     pub fn variant_index(&self) -> usize {
         self.variant
     }
@@ -66,7 +66,8 @@ impl Function {
         variant.iter().any(|(own, _)| *own == name)
     }
 
-    /// Name of the kernel in the compiled module: its own name, then the name of each element type.
+    /// Returns the name of the kernel in the compiled module: its own name, then the name of each element
+    /// type.
     pub fn symbol(&self) -> String {
         let dtypes = self.dtypes.iter().flatten();
         dtypes.fold(self.name.to_owned(), |symbol, dtype| format!("{symbol}_{dtype}"))
@@ -77,15 +78,15 @@ impl Function {
     }
 }
 
-/// Two words of a kernel's arguments that are a function of a micro-batch's number: the key of its random
-/// numbers. A captured launch gets those of later micro-batches.
+/// Two words of a kernel's arguments that depend on the micro-batch's number: the key of its random numbers.
+/// A replayed launch gets the words of later micro-batches.
 #[derive(Clone, Copy, Debug)]
 pub struct NumberedWords {
-    /// The number of the micro-batch.
+    /// Number of the micro-batch.
     pub number: u64,
-    /// The other argument of `function`.
+    /// First argument of `function`.
     pub key: [u32; 2],
-    /// Returns the words for `key` and a number.
+    /// Computes the words from `key` and a micro-batch's number.
     pub function: fn([u32; 2], u64) -> [u32; 2],
 }
 

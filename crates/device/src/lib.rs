@@ -9,7 +9,7 @@
 //! A device belongs to one worker thread (it is not `Send`); a [`Buffer`] may be dropped on any thread.
 //!
 //! Every call returns the errors of the driver and of earlier work of its stream. A section *Errors* names
-//! only what else can fail.
+//! only other errors.
 //!
 //! ```
 //! use device::{Category, DType, Device, Request, StreamKind};
@@ -24,8 +24,8 @@
 //! # Ok::<(), device::DeviceError>(())
 //! ```
 //!
-//! This crate knows nothing of autograd, models or ranks' relations. `unsafe` appears only in `access`,
-//! `blas`, `heap`, `raw` and `cuda`.
+//! This crate knows nothing of autograd, models or communication between ranks. `unsafe` appears only in
+//! `access`, `blas`, `heap`, `raw` and `cuda`.
 
 mod access;
 mod arrival;

@@ -1,4 +1,4 @@
-//! Calls of a device in its log.
+//! Logging of a device's calls.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::stream::StreamKind;
 
 impl Device {
-    /// Starts a log of all calls, if the device is a Meta device that imitates a GPU.
+    /// Starts to log all calls, if the device is a Meta device that imitates a GPU.
     pub fn begin_log(&self) {
         self.call_log().begin(self.is_meta() && self.is_cuda_like());
     }
@@ -24,12 +24,12 @@ impl Device {
         self.call_log().is_on()
     }
 
-    /// Number of calls in the log.
+    /// Returns the number of calls in the log.
     pub fn logged_calls(&self) -> usize {
         self.call_log().with(|log| log.calls.len())
     }
 
-    /// Adds the call that `call` returns, if calls are logged. Returns whether they are.
+    /// Logs the call that `call` returns, if calls are logged. Returns whether they are.
     pub fn log(&self, call: impl FnOnce() -> LoggedCall) -> bool {
         let is_on = self.is_logging();
         if is_on {
@@ -39,15 +39,15 @@ impl Device {
         is_on
     }
 
-    /// Notes that the `calls` at the end of the log are repeated `times` times without being logged again.
+    /// Records that `calls`, the last ones of the log, are repeated `times` times without being logged again.
     pub fn log_repetition(&self, calls: Range<usize>, times: usize) {
         if self.is_logging() && !calls.is_empty() && times > 0 {
             self.call_log().with(|log| log.repeated.push(RepeatedCalls { calls, times }));
         }
     }
 
-    /// Logs a copy of `bytes` bytes of a micro-batch, which Meta does not read, as
-    /// [`Device::copy_from_host_on`] would.
+    /// Logs a copy of `bytes` bytes of a micro-batch, as [`Device::copy_from_host_on`] would. Meta does not
+    /// read the micro-batch itself.
     pub fn log_copy_from_host(&self, bytes: usize, stream: StreamKind) {
         self.log_copy(CopyKind::FromHost, bytes, stream);
     }
@@ -56,12 +56,12 @@ impl Device {
         self.log(|| LoggedCall::Copy { kind, bytes: bytes as u64, stream });
     }
 
-    /// The backend whose calls operators make.
+    /// Returns the backend whose calls operators make: while calls are logged, a GPU's.
     pub(crate) fn calls_of(&self, backend: Backend) -> Backend {
         if self.is_logging() { Backend::Cuda } else { backend }
     }
 
-    /// Logs a call whose operands `check` checks. Returns whether it was logged.
+    /// Checks a call's operands by `check` and logs it. Returns whether it was logged.
     pub(crate) fn logged_call(
         &self,
         check: impl FnOnce() -> Result<()>,

@@ -1,4 +1,4 @@
-//! Marks: points in the compute stream's work that carry the time at which they were reached.
+//! Marks: points in the compute stream's work, with the time at which the device reached them.
 
 use std::time::{Duration, Instant};
 
@@ -7,8 +7,8 @@ use crate::error::Result;
 use crate::moment::Moment;
 use crate::stream::StreamKind;
 
-/// A point in the compute stream's work that carries the time at which it was reached: by the device's clock
-/// on a GPU, else by the host's, because calls there end before the next begins.
+/// A point in the compute stream's work, with the time at which it was reached. The time is the device's on a
+/// GPU, and else the host's, because calls there end before the next begins.
 #[derive(Debug)]
 pub struct Mark {
     device: Device,
@@ -16,8 +16,8 @@ pub struct Mark {
 }
 
 impl Device {
-    /// Marks the end of the work enqueued on the compute stream so far. The call does not wait; it takes one
-    /// event of a pool. [`Mark::until`] gives the time between two marks once both are reached.
+    /// Marks the end of the work enqueued on the compute stream so far, without waiting. [`Mark::until`]
+    /// returns the time between two marks once both are reached. On a GPU a mark takes one event of a pool.
     pub fn mark(&self) -> Result<Mark> {
         Ok(self.marked(self.moment()?))
     }
@@ -35,8 +35,8 @@ impl Device {
 }
 
 impl Mark {
-    /// Returns the time from this mark to a later one of the same device, by that device's clock; `None`
-    /// while the later one has not been reached, and between devices of different backends. Never waits.
+    /// Returns the time from this mark to a later one of the same device, by that device's clock. `None`
+    /// while the later mark has not been reached, and for devices of different backends. Never waits.
     pub fn until(&self, later: &Mark) -> Result<Option<Duration>> {
         let milliseconds = match (&self.moment, &later.moment) {
             (Moment::Host(earlier), Moment::Host(later)) => {

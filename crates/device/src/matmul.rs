@@ -1,33 +1,32 @@
-//! A matmul with its epilogue, as operators request it of a GPU.
+//! Description of a matmul with its epilogue, as operators request it from a GPU.
 
 use crate::buffer::Region;
 use crate::dtype::DType;
 use crate::work::Work;
 
-/// Bytes of the matmul library's workspace, which lives as long as the device: NVIDIA's recommendation for
-/// Hopper.
+/// Bytes of cuBLASLt's workspace, which lives as long as the device: NVIDIA's recommendation for Hopper.
 pub(crate) const WORKSPACE_BYTES: usize = 32 << 20;
 
-/// Factors of an operand in FP8, in f32 on the device.
+/// Scaling factors of an FP8 operand, f32 on the device.
 #[derive(Clone, Copy, Debug)]
 pub enum Scales<'a> {
-    /// One factor of all elements.
+    /// One factor for all elements.
     Tensor(Region<'a>),
-    /// A factor of each row of the left operand, or of each column of the right one.
+    /// One factor for each row of the left operand, or for each column of the right one.
     Outer(Region<'a>),
 }
 
-/// One operand: row-major and dense.
+/// One operand of a matmul, dense and row-major.
 #[derive(Clone, Copy, Debug)]
 pub struct Operand<'a> {
     /// Elements of the operand.
     pub region: Region<'a>,
-    /// Element type: a float, or for a and b both an FP8 format.
+    /// Element type: f32 or a half type; a and b may instead both be FP8.
     pub dtype: DType,
-    /// Whether the operand's transpose is stored. In FP8 the left operand is stored as it is used and the
-    /// right one transposed.
+    /// Whether the operand's transpose is stored. In FP8 the right operand must be stored transposed, the
+    /// left one not.
     pub transposed: bool,
-    /// Factors of an operand in FP8; `None` for others.
+    /// Scaling factors of an FP8 operand; `None` for other types.
     pub scales: Option<Scales<'a>>,
 }
 
@@ -37,7 +36,7 @@ impl<'a> Operand<'a> {
         Operand { region, dtype, transposed: false, scales: None }
     }
 
-    /// Returns the operand with factors.
+    /// Returns the operand with scaling factors.
     pub fn scaled(self, scales: Scales<'a>) -> Self {
         Operand { scales: Some(scales), ..self }
     }
@@ -51,43 +50,43 @@ impl<'a> Operand<'a> {
 /// An operation on a matmul's result before it is written.
 #[derive(Clone, Copy, Debug)]
 pub enum Epilogue<'a> {
-    /// Nothing.
+    /// No operation.
     None,
-    /// Adds row `bias` to every row: n elements of the output's type.
+    /// Adds row `bias`, n elements of the output's type, to every row.
     Bias(Region<'a>),
-    /// Adds the bias, n elements of the output's type, and replaces negative sums by 0.
+    /// Adds the bias, n elements of the output's type, then applies ReLU.
     BiasRelu(Region<'a>),
-    /// Adds the bias and a residual, and replaces negative sums by 0.
+    /// Adds the bias and a residual, then applies ReLU.
     BiasResidualRelu {
-        /// n elements of the output's type.
+        /// The bias, n elements of the output's type.
         bias: Region<'a>,
-        /// `[m, n]` of the output's type.
+        /// The residual, `[m, n]` of the output's type.
         residual: Region<'a>,
     },
-    /// Adds the bias, writes the sum to `pre` and its GELU to the output.
+    /// Adds the bias, writes the sum to `pre`, and writes GELU of it to the output.
     GeluBias {
-        /// n elements of the output's type.
+        /// The bias, n elements of the output's type.
         bias: Region<'a>,
-        /// `[m, n]` of the output's type.
+        /// The sum before GELU, `[m, n]` of the output's type.
         pre: Region<'a>,
     },
-    /// Multiplies the matmul by GELU's derivative at `pre`, `[m, n]` of the output's type.
+    /// Multiplies the product by GELU's derivative at `pre`, `[m, n]` of the output's type.
     GeluGradient {
-        /// Input of GELU.
+        /// Input of GELU in the forward pass.
         pre: Region<'a>,
     },
-    /// Also writes the sum of op(a)'s columns: m elements of the output's type.
+    /// Also writes the sum of op(a)'s columns (a bias's gradient): m elements of the output's type.
     BiasGradient(Region<'a>),
 }
 
-/// Matmul out\[m, n\] (+)= op(a)\[m, k\] · op(b)\[k, n\], accumulated in f32.
+/// A matmul: out\[m, n\] (+)= op(a)\[m, k\] · op(b)\[k, n\], accumulated in f32.
 #[derive(Clone, Copy, Debug)]
 pub struct Matmul<'a> {
     /// Rows of the output.
     pub m: usize,
     /// Columns of the output.
     pub n: usize,
-    /// Terms of each sum.
+    /// Number of terms of each sum.
     pub k: usize,
     /// The left operand.
     pub a: Operand<'a>,
@@ -95,17 +94,17 @@ pub struct Matmul<'a> {
     pub b: Operand<'a>,
     /// The output, which is never transposed.
     pub out: Operand<'a>,
-    /// Whether the result is added to the output instead of overwriting it.
+    /// Whether the result is added to the output; otherwise it overwrites the output.
     pub accumulate: bool,
     /// Operation applied before the result is written.
     pub epilogue: Epilogue<'a>,
-    /// Whether sums in FP8 may stay in the tensor cores' accumulators, of about 14 bits on Hopper, instead of
-    /// being added in f32 now and then: faster.
+    /// Whether FP8 sums may stay in the tensor cores' accumulators, which have about 14 bits on Hopper. This
+    /// is faster than adding partial sums in f32.
     pub fast: bool,
 }
 
 impl Matmul<'_> {
-    /// The least work of the matmul: each operand moved once, and two FLOPs per term.
+    /// Returns the minimum work of the matmul: each operand moved once, and two FLOPs per term.
     pub(crate) fn work(&self) -> Work {
         let m = self.m as u64;
         let n = self.n as u64;

@@ -42,7 +42,7 @@ impl Drop for ModuleScope {
 }
 
 impl Device {
-    /// Calls `observer` whenever the host enters or leaves a module; `None` ends that.
+    /// Calls `observer` whenever the host enters or leaves a module; `None` removes the observer.
     pub fn observe_modules(&self, observer: Option<ModuleObserver>) {
         *self.context().observer.borrow_mut() = observer;
     }
@@ -63,7 +63,8 @@ impl Device {
         ModuleScope::enter(self, name)
     }
 
-    /// Labels allocations with a known module (such as a backward rule's), until the guard is dropped.
+    /// Labels allocations with a module entered before (such as a backward rule's), until the guard is
+    /// dropped.
     pub fn at_module(&self, module: Label) -> ModuleScope {
         ModuleScope::at(self, module)
     }

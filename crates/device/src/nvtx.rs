@@ -1,7 +1,7 @@
-//! NVTX ranges: names of stretches of the host's work, which tools such as Nsight Systems show beside the
-//! device's. A tool names its library in the environment; without one, nothing is loaded and nothing is done.
+//! NVTX ranges: named sections of the host's work, which tools such as Nsight Systems show beside the
+//! device's. The environment names the tool's library; without it, nothing is loaded and calls do nothing.
 //!
-//! The tool's library gets a table of slots, into which it writes the functions that it wants to be called.
+//! The tool's library receives tables of function pointers and fills in the functions that it implements.
 #![allow(unsafe_code)] // a tool's library is loaded, and called through them
 
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
@@ -9,16 +9,16 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The environment variable with the path of the tool's library.
+/// Environment variable with the path of the tool's library.
 const VARIABLE: &str = "NVTX_INJECTION64_PATH";
-/// The library's function that takes the tables.
+/// The library's function that receives the tables.
 const INITIALIZE: &[u8] = b"InitializeInjectionNvtx2\0";
-/// Functions of each module of NVTX 3, by the module's number; the second is the core.
+/// Number of functions in each module of NVTX 3, by the module's number; module 1 is the core.
 const SIZES: [usize; MODULES] = [0, 16, 9, 15, 7, 16, 7];
 const MODULES: usize = 7;
 const MOST: usize = 16;
 const CORE: usize = 1;
-/// Numbers of functions of the core.
+/// Indices of functions in the core module.
 const RANGE_START: usize = 5;
 const RANGE_END: usize = 7;
 const RANGE_PUSH: usize = 9;
@@ -27,11 +27,11 @@ const RANGE_POP: usize = 11;
 type Slot = AtomicPtr<c_void>;
 type GetExportTable = extern "C" fn(u32) -> *const c_void;
 
-/// The functions that the tool has set.
+/// Function pointers that the tool has filled in.
 static SLOTS: [[Slot; MOST]; MODULES] =
     [const { [const { AtomicPtr::new(ptr::null_mut()) }; MOST] }; MODULES];
 
-/// Addresses of the slots, as the tool takes them.
+/// Addresses of the function pointers, as the tool receives them.
 struct Addresses([[*const Slot; MOST]; MODULES]);
 
 // SAFETY: the addresses are of statics, and nothing writes to the table.
@@ -96,13 +96,13 @@ extern "C" fn module_functions(module: c_int, table: *mut *const *const Slot, si
     1
 }
 
-/// Returns whether a tool takes ranges. The first call loads the tool's library that the environment names.
+/// Returns whether a tool receives ranges. The first call loads the library that the environment names.
 pub fn is_attached() -> bool {
     static ATTACHED: OnceLock<bool> = OnceLock::new();
     *ATTACHED.get_or_init(|| std::env::var_os(VARIABLE).is_some_and(|path| attach(&path).unwrap_or(false)))
 }
 
-/// Loads a tool's library and gives it the tables. Returns whether it takes ranges.
+/// Loads a tool's library and passes it the tables. Returns whether it receives ranges.
 fn attach(path: &std::ffi::OsStr) -> Result<bool, libloading::Error> {
     // SAFETY: the user names a tool's library in the environment; it stays loaded until the process ends.
     let library = unsafe { libloading::Library::new(path) }?;
@@ -113,12 +113,12 @@ fn attach(path: &std::ffi::OsStr) -> Result<bool, libloading::Error> {
     Ok(takes)
 }
 
-/// Returns the tool's function, if it has set it.
+/// Returns the tool's function with this index in the core module, if the tool implements it.
 fn function(number: usize) -> Option<ptr::NonNull<c_void>> {
     ptr::NonNull::new(SLOTS[CORE][number].load(Ordering::Acquire))
 }
 
-/// Begins a range of this thread inside the current one. Call it only if [`is_attached`].
+/// Begins a range of this thread, nested in the current one. Call it only if [`is_attached`].
 pub fn push(name: &str) {
     let (Some(push), Ok(name)) = (function(RANGE_PUSH), CString::new(name)) else { return };
     // SAFETY: the tool has set this slot to a function of this type, by NVTX's definition.
@@ -138,12 +138,12 @@ pub fn pop() {
     }
 }
 
-/// A range that may overlap others; dropping it ends it.
+/// A range that may overlap others. Dropping it ends it.
 #[derive(Debug)]
 pub struct Range(u64);
 
 impl Range {
-    /// Begins a range, if a tool takes ranges.
+    /// Begins a range; `None` if no tool receives ranges.
     pub fn start(name: &str) -> Option<Self> {
         if !is_attached() {
             return None;

@@ -1,9 +1,9 @@
-//! Loops on the host: over threads, in chunks that depend on shapes only, with the processor's widest
+//! Loops on the host: multi-threaded, in chunks that depend on shapes only, with the processor's widest
 //! vectors.
 
 use rayon::prelude::*;
 
-/// Elements of one task in an element-wise loop.
+/// Elements per task in an element-wise loop.
 pub const CHUNK: usize = 1 << 14;
 
 /// Runs `body` compiled for the widest vector instructions of this processor. Rust never fuses a
@@ -38,8 +38,8 @@ pub fn map<T: Send>(count: usize, body: impl Fn(usize) -> T + Sync + Send) -> Ve
     map_in_parallel(count, &body)
 }
 
-/// Calls `body` for each task, in parallel if there are several. Meant for loops that write several slices:
-/// each task holds its own pieces of them.
+/// Calls `body` for each task, in parallel if there are several. For loops that write several slices: each
+/// task holds its own parts of them.
 pub fn for_tasks<T: Send>(tasks: Vec<T>, body: impl Fn(T) + Sync + Send) {
     if tasks.len() <= 1 {
         tasks.into_iter().for_each(body);

@@ -1,4 +1,4 @@
-//! The newest events of each stream, for which repeated calls wait.
+//! The newest events of each stream, so that repeated calls can find the event to wait for.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -7,11 +7,11 @@ use crate::call_log::LoggedEvent;
 use crate::event::Event;
 use crate::stream::StreamKind;
 
-/// Events that are kept of a stream: more than a step records between an event and a wait for it. A wait for
-/// an older one waits for more.
+/// Number of events kept per stream, more than a step records between an event and a wait for it. A wait for
+/// an older event waits for a later one.
 const KEPT: usize = 4096;
 
-/// The newest events of each stream, once they are kept.
+/// The newest events of each stream, recorded once keeping is switched on.
 #[derive(Debug, Default)]
 pub(crate) struct RecentEvents {
     keeps: Cell<bool>,
@@ -23,7 +23,7 @@ impl RecentEvents {
         self.keeps.set(true);
     }
 
-    /// Adds an event, the newest of its stream.
+    /// Adds `event` as the newest of its stream.
     pub(crate) fn add(&self, event: &Event) {
         if !self.keeps.get() || event.point.is_none() {
             return;
@@ -35,7 +35,7 @@ impl RecentEvents {
         events.push_back(event.clone());
     }
 
-    /// Returns an event by the number of later ones on its stream, if it is kept.
+    /// Returns the event with as many later ones on its stream as `of`; `None` if it is not kept.
     pub(crate) fn find(&self, of: LoggedEvent) -> Option<Event> {
         let events = self.by_stream[of.stream as usize].borrow();
         let index = events.len().checked_sub(usize::try_from(of.later).ok()?.checked_add(1)?)?;

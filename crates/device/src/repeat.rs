@@ -1,4 +1,4 @@
-//! Calls between the graphs of captured work, and how a replay makes them again.
+//! Calls between the graphs of captured work, and how a replay repeats them.
 
 use std::error::Error;
 use std::fmt;
@@ -9,24 +9,24 @@ use crate::cuda::graph::CudaGraph;
 use crate::cuda::stream_launch::StreamLaunch;
 use crate::stream::StreamKind;
 
-/// A call of a process group, made again with the same memory.
+/// Repeats a process group's call with the same memory.
 pub type Repetition = Box<dyn FnMut() -> Result<(), Box<dyn Error + Send + Sync>>>;
 
-/// Work that has been captured.
+/// A part of captured work: a graph, or a call between graphs.
 #[derive(Debug)]
 pub(crate) enum Held {
     Graph(CudaGraph),
     Call(Repeat),
 }
 
-/// The way in which a replay makes a call again.
+/// How a replay repeats a call.
 pub(crate) enum Repeat {
     Record(StreamKind),
     Wait {
         stream: StreamKind,
         of: LoggedEvent,
     },
-    /// Notes the beginning of a wait.
+    /// Records the beginning of a wait.
     BeginNote,
     EndNote(StreamKind),
     Launch(StreamLaunch),
@@ -35,7 +35,7 @@ pub(crate) enum Repeat {
         target: OutlivingRegion,
         stream: StreamKind,
     },
-    /// Calls a process group.
+    /// Runs a process group's call.
     Other(Repetition),
 }
 
@@ -54,7 +54,7 @@ impl fmt::Debug for Repeat {
     }
 }
 
-/// A region of memory that repeated calls use after its buffer has returned it. It does not own the memory.
+/// A region of memory for repeated calls, usable after its buffer was freed. It does not own the memory.
 #[derive(Debug)]
 pub struct OutlivingRegion {
     buffer: Buffer,
@@ -63,14 +63,14 @@ pub struct OutlivingRegion {
 }
 
 impl OutlivingRegion {
-    /// Returns the region, as long as nobody else has the memory.
+    /// Returns the region. The caller makes sure that the memory has not been reused.
     pub fn region(&self) -> Region<'_> {
         self.buffer.region(self.offset, self.bytes)
     }
 }
 
 impl Region<'_> {
-    /// Returns the region for repeated calls.
+    /// Returns the region for repeated calls, independent of the buffer's lifetime.
     pub fn outlive(&self) -> OutlivingRegion {
         OutlivingRegion { buffer: self.buffer.unowned(), offset: self.offset, bytes: self.bytes }
     }

@@ -1,16 +1,17 @@
-//! Calls between graphs, made again on a device. Its own state holds them without it ([`crate::repeat`]).
+//! Calls between graphs, which a replay repeats on a device. They do not hold the device, which holds them
+//! ([`crate::repeat`]).
 
 use std::error::Error;
 
 use crate::device::{Device, OnDevice};
 use crate::repeat::Repeat;
 
-/// A call between graphs: an event, a wait, work on another stream than compute, a call of a process group.
+/// A call between graphs: an event, a wait, work on a stream other than compute, or a process group's call.
 #[derive(Debug)]
 pub struct RepeatedCall(pub(crate) Repeat);
 
 impl RepeatedCall {
-    /// Makes the call again on its device. The caller makes sure that nobody else has its memory.
+    /// Repeats the call on its device. The caller makes sure that its memory has not been reused.
     pub fn repeat(&mut self, device: &Device) -> Result<(), Box<dyn Error + Send + Sync>> {
         match &mut self.0 {
             Repeat::Record(stream) => device.record(*stream).map(drop)?,

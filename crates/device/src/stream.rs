@@ -1,19 +1,19 @@
 //! Logical streams.
 
-/// The six queues of work of every device.
+/// One of the six streams of every device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum StreamKind {
-    /// Forward, backward and optimizer.
+    /// Forward, backward and optimizer work.
     Compute,
     /// Reduction of gradients over ranks, and distribution of updated weights.
     Reduce,
-    /// Transfers between stages.
+    /// Sends and receives between pipeline stages.
     Transfer,
-    /// Exchanges within layers, between ranks that share layers or sequences.
+    /// Collectives within layers, between ranks that share layers or sequences.
     Exchange,
-    /// Copies from the host while the device computes: of micro-batches, and of what is offloaded.
+    /// Copies from the host beside compute: micro-batches and offloaded tensors.
     Input,
-    /// Copies to the host while the device computes: of the state for checkpoints, and of what is offloaded.
+    /// Copies to the host beside compute: state for checkpoints and offloaded tensors.
     Snapshot,
 }
 
@@ -28,7 +28,8 @@ impl StreamKind {
         StreamKind::Snapshot,
     ];
 
-    /// The allocator's handle: a fixed number, so that ties do not depend on the driver's stream handles.
+    /// Returns the allocator's handle of the stream: a fixed number, so that the order of blocks does not
+    /// depend on the driver's stream handles.
     pub const fn handle(self) -> memory::Stream {
         memory::Stream(match self {
             StreamKind::Compute => 0,

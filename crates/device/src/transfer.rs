@@ -11,17 +11,17 @@ use crate::repeat::Repeat;
 use crate::stream::StreamKind;
 use crate::work::Work;
 
-/// Bytes that a thread copies or clears at once.
+/// Bytes that one thread copies or clears at a time.
 const PIECE: usize = 1 << 22;
 
 impl Device {
-    /// Copies `values` to `target`, which must have the same number of bytes. `values` may change after the
-    /// call.
+    /// Copies `values` to `target`, which must have the same number of bytes. `values` may change right after
+    /// the call.
     pub fn copy_from_host<T: Element>(&self, values: &[T], target: Region<'_>) -> Result<()> {
         self.copy_from_host_on(values, target, StreamKind::Compute)
     }
 
-    /// Does [`Device::copy_from_host`] on a chosen stream.
+    /// Copies as [`Device::copy_from_host`] does, on the stream `stream`.
     pub fn copy_from_host_on<T: Element>(
         &self,
         values: &[T],
@@ -43,7 +43,7 @@ impl Device {
         }
     }
 
-    /// Copies `source` to `values`, waiting for the device. Meta gives zeros.
+    /// Copies `source` to `values` and waits for the device. On Meta, `values` become zeros.
     pub fn copy_to_host<T: Element>(&self, source: Region<'_>, values: &mut [T]) -> Result<()> {
         same_length("copy_to_host", source.bytes, size_of_val(values))?;
         match self.gpu_to_use()? {
@@ -77,8 +77,8 @@ impl Device {
         }
     }
 
-    /// Copies elements of any type from `source` as bytes, of the same length, waiting for the device. Meta
-    /// gives zeros.
+    /// Copies elements of any type from `source` as bytes, of the same length, and waits for the device. On
+    /// Meta, `bytes` become zeros.
     pub fn copy_bytes_to_host(&self, source: Region<'_>, bytes: &mut [u8]) -> Result<()> {
         same_length("copy_bytes_to_host", source.bytes, bytes.len())?;
         match (self.gpu_to_use()?, words(source)) {
@@ -112,8 +112,8 @@ impl Device {
         copied.on(self)
     }
 
-    /// Starts to copy `source`, of at most 64 elements, to the host. [`HostCopy::wait`] returns the values
-    /// after the work enqueued so far, without waiting for later work.
+    /// Starts to copy `source`, at most 64 elements, to the host. [`HostCopy::wait`] returns the values,
+    /// without waiting for work enqueued after this call.
     pub fn begin_copy_to_host<T: Element>(&self, source: Region<'_>) -> Result<HostCopy<T>> {
         let elements = elements::<T>(source)?;
         let Some(cuda) = self.gpu_to_use()? else {
@@ -141,7 +141,7 @@ impl Device {
         self.copy_on(source, target, StreamKind::Compute)
     }
 
-    /// Does [`Device::copy`] on a chosen stream.
+    /// Copies as [`Device::copy`] does, on the stream `stream`.
     pub fn copy_on(&self, source: Region<'_>, target: Region<'_>, stream: StreamKind) -> Result<()> {
         same_length("copy", source.bytes, target.bytes)?;
         match self.gpu_to_use()? {
@@ -208,7 +208,7 @@ impl Device {
     }
 }
 
-/// Values on their way to the host.
+/// Values that are being copied to the host.
 pub struct HostCopy<T>(Coming<T>);
 
 enum Coming<T> {
@@ -217,7 +217,7 @@ enum Coming<T> {
 }
 
 impl<T: Element> HostCopy<T> {
-    /// Waits for the values.
+    /// Waits for the copy and returns the values.
     pub fn wait(&self) -> Result<Vec<T>> {
         match &self.0 {
             Coming::Here(values) => Ok(values.clone()),
@@ -244,7 +244,7 @@ fn words(region: Region<'_>) -> bool {
     region.bytes.is_multiple_of(4) && region.offset.is_multiple_of(4)
 }
 
-/// Copies on the host, by words where both regions consist of them.
+/// Copies on the host, in 32-bit words if both regions consist of whole words.
 pub(crate) fn copy_words(source: Region<'_>, target: Region<'_>) -> Result<()> {
     match words(source) && words(target) {
         true => copy_as::<u32>(source, target),

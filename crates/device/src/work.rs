@@ -1,6 +1,6 @@
-//! The least work of a call, with which its measured time is compared.
+//! The minimum work of a call, with which its measured time is compared.
 
-/// The least work that a call must do.
+/// Minimum bytes and FLOPs of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Bytes read from and written to device memory.
@@ -10,8 +10,8 @@ pub struct Work {
 }
 
 impl Work {
-    /// Returns the FLOPs of a matmul of these sizes, or of several: two for each product. Plans of sequences
-    /// of millions of tokens reach the greatest number, where counts stay.
+    /// Returns the FLOPs of a matmul of these sizes: two per multiplication, saturating at `u64::MAX`, which
+    /// plans for sequences of millions of tokens can reach.
     #[must_use]
     pub fn flops_of_products<const N: usize>(sizes: [usize; N]) -> u64 {
         sizes.into_iter().fold(2, |flops: u64, size| flops.saturating_mul(size as u64))

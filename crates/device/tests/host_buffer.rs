@@ -1,4 +1,4 @@
-//! Host memory that a device fills while the host goes on.
+//! Host memory that a device fills without blocking the host.
 
 use std::thread;
 
@@ -18,14 +18,14 @@ fn devices() -> Vec<Device> {
     devices
 }
 
-/// Memory that was allocated on another thread.
+/// Returns host memory of a device, allocated on another thread.
 fn memory(device: &Device, bytes: usize) -> HostBuffer {
     let allocate = device.host_memory();
     thread::spawn(move || allocate(bytes)).join().unwrap()
 }
 
-/// A copy has the values before it, although the device then writes others, and another thread reads it. More
-/// regions than a stream's queue holds, of two lengths, are copied at once.
+/// A copy has the values of when it was enqueued, although the device then writes others and another thread
+/// reads it. The regions have two lengths and are more than a stream's queue holds.
 #[test]
 fn copies_have_the_values_before_them() {
     for device in devices() {
@@ -80,8 +80,8 @@ fn meta_takes_no_host_memory() {
     assert!(host.is_empty() && host.is_filled().unwrap());
 }
 
-/// Values go to a pool and come back behind work of other streams, the host reads them when they are there,
-/// and bytes of the pool are counted apart from those of the device.
+/// Values are copied to a pool and back behind work of other streams. The host reads them once they have
+/// arrived, and the pool's bytes are counted apart from the device's.
 #[test]
 fn a_pool_has_the_values_that_streams_copy_to_it() {
     for device in devices() {

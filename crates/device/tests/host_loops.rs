@@ -1,9 +1,9 @@
-//! Host matmuls and loops against plain code; the bits are the same on any number of threads.
+//! Host matmuls and loops compared with plain code, and equal bits on any number of threads.
 
 use device::parallel::{for_pieces, for_tasks, map, simd};
 use device::{MatrixRef, gemm, gemm_then};
 
-/// Returns pseudo-random values between −1 and 1, a function of `seed` and index.
+/// Returns pseudo-random values between −1 and 1 that depend only on `seed` and the index.
 fn values(seed: u64, count: usize) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -13,7 +13,7 @@ fn values(seed: u64, count: usize) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
-/// One matmul: its sizes, which operands are stored transposed, gaps between rows, alpha, and whether it
+/// One matmul: sizes, which operands are stored transposed, gap between rows, alpha, and whether it
 /// accumulates.
 #[derive(Clone, Copy, Debug)]
 struct MatmulCase {

@@ -6,7 +6,7 @@ use device::{Buffer, Category, DType, Device, DeviceOptions, Epilogue, Matmul, O
 use half::bf16;
 use system::skipped::{self, Need};
 
-/// A matrix on the device, `first` elements into a buffer, and the same values on the host.
+/// A matrix on the device, `first` elements into a buffer, with its values on the host.
 struct Matrix {
     buffer: Buffer,
     first: usize,
@@ -92,7 +92,7 @@ enum Case {
     BiasGradient,
 }
 
-/// m, n, k; which operands are stored transposed; types of the operands and of the output.
+/// Sizes m, n, k; which operands are stored transposed; types of the operands and of the output.
 type Shape = ([usize; 3], [bool; 2], DType, DType);
 
 fn check(device: &Device, case: Case, shape: Shape) {
@@ -210,7 +210,7 @@ fn matmuls_with_every_epilogue_agree_with_f64() {
     }
 }
 
-/// Stacks of matrices of odd sizes begin at addresses that are aligned to an element only.
+/// Matrices of odd sizes in a stack begin at addresses that are aligned to an element only.
 #[test]
 fn operands_begin_at_any_element() {
     if let Err(why) = device::cuda::availability() {
@@ -232,7 +232,7 @@ fn operands_begin_at_any_element() {
     }
 }
 
-/// Every algorithm that the library offers can be chosen by a table and computes the matmul.
+/// Every algorithm that cuBLASLt offers can be selected by a table and computes the matmul.
 #[test]
 fn a_table_chooses_the_algorithm() {
     if let Err(why) = device::cuda::availability() {

@@ -1,4 +1,5 @@
-//! The driver's memory usage: when a device was created, and by all ranks of this process on one GPU.
+//! The driver's memory usage, measured when a device is created, and summed over the ranks of this process on
+//! one GPU.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,17 +12,17 @@ use super::error::{Named, Result};
 /// Memory of one rank outside its allocator, in bytes.
 #[derive(Debug)]
 pub(crate) struct Start {
-    /// The use of the GPU by all ranks of this process there.
+    /// Memory usage that this rank shares with other ranks of the process on the GPU.
     pub(crate) shared: Arc<GpuUse>,
-    /// Bytes that kernels and library handles took.
+    /// Bytes that loading kernels and library handles took.
     modules: u64,
-    /// Bytes that a communication library took.
+    /// Bytes that communication libraries took.
     pub(crate) communicators: Cell<u64>,
 }
 
 impl Start {
-    /// Runs `load`, which loads kernels and creates handles, and counts the memory that it takes. Ranks of
-    /// one GPU load one after the other.
+    /// Runs `load`, which loads kernels and creates handles, and measures the memory that it takes. Ranks on
+    /// one GPU load one after another.
     pub(crate) fn measure<T>(
         shared: &Arc<GpuUse>,
         context: &CudaContext,
@@ -45,26 +46,27 @@ impl Drop for Start {
     }
 }
 
-/// Bytes that the ranks of this process use on one GPU.
+/// Memory usage of all ranks of this process on one GPU.
 #[derive(Debug)]
 pub(crate) struct GpuUse {
     ordinal: usize,
-    /// Bytes used when the process's context was created: the context's and those of other processes.
+    /// Bytes used when the process's context was created, by the context and by other processes.
     pub(crate) context: u64,
-    /// Bytes that kernels and library handles of all ranks took.
+    /// Bytes that loading kernels and library handles took, for all ranks.
     pub(crate) modules: AtomicU64,
-    /// Bytes that the driver has provided to the allocators of all ranks; locked while a rank asks for some.
+    /// Bytes that the driver has provided to the allocators of all ranks. Locked while a rank requests memory
+    /// from the driver.
     reserved: Mutex<u64>,
     pub(crate) ranks: AtomicU64,
-    /// Held by the rank that loads its kernels.
+    /// Lock held by the rank that loads its kernels.
     loading: Mutex<()>,
 }
 
 static GPUS: Mutex<Vec<Weak<GpuUse>>> = Mutex::new(Vec::new());
 
 impl GpuUse {
-    /// Returns the use of GPU `ordinal`, whose context has been created. The first rank there measures it,
-    /// before any rank loads anything.
+    /// Returns the usage of GPU `ordinal`, whose context exists. The first rank on it measures before any
+    /// rank loads kernels.
     pub(crate) fn of(ordinal: usize, context: &CudaContext) -> Result<Arc<Self>> {
         // An entry is complete when it is added, so a poisoned lock still guards correct ones.
         let mut gpus = GPUS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -85,28 +87,27 @@ impl GpuUse {
         Ok(new)
     }
 
-    /// Locks the bytes that the driver has provided to allocators, to change them together with the driver or
-    /// to read both.
+    /// Locks the bytes that the driver has provided to allocators, for changing them together with the
+    /// driver's count or reading both consistently.
     pub(crate) fn reserved(&self) -> MutexGuard<'_, u64> {
         // It is changed in one assignment, so a poisoned lock still guards a correct number.
         self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the bytes used on the GPU, and those that the allocators of this process's ranks have
-    /// reserved.
+    /// Returns the bytes used on the GPU, and the bytes reserved by the allocators of this process's ranks.
     pub(crate) fn read(&self, context: &CudaContext) -> Result<(u64, u64)> {
         let reserved = self.reserved();
         Ok((used(context)?, *reserved))
     }
 
-    /// Bytes used on the GPU beside the allocators of this process's ranks.
+    /// Returns the bytes used on the GPU outside the allocators of this process's ranks.
     fn outside(&self, context: &CudaContext) -> Result<u64> {
         let (used, reserved) = self.read(context)?;
         Ok(used.saturating_sub(reserved))
     }
 }
 
-/// Bytes in use on the device of a context.
+/// Returns the bytes in use on the device of a context.
 fn used(context: &CudaContext) -> Result<u64> {
     let (free, total) = context.mem_get_info().named("cuMemGetInfo")?;
     Ok((total - free) as u64)

@@ -6,7 +6,7 @@ use std::ffi::c_void;
 pub(super) enum Argument {
     Word(u32),
     Double(u64),
-    /// A structure of 64-bit integers.
+    /// A structure of 64-bit words.
     Doubles(Vec<u64>),
 }
 

@@ -5,30 +5,30 @@ use cudarc::driver::{result, sys};
 
 use super::error::Named;
 
-/// CUDA version that the calls used here require, in the driver's notation: 1000 · major + 10 · minor.
+/// Minimum CUDA version of the driver, in its notation: 1000 · major + 10 · minor.
 const NEEDED_VERSION: i32 = 13_000;
 
 /// A GPU that this process may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuInfo {
-    /// Number in this process, as `CUDA_VISIBLE_DEVICES` leaves it.
+    /// Index among this process's GPUs, after `CUDA_VISIBLE_DEVICES` was applied.
     pub ordinal: usize,
     /// Name of the GPU.
     pub name: String,
 }
 
-/// Reason why no GPU can be used.
+/// Reason why no GPU is usable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
     /// The driver's library is missing.
     #[error("there is no NVIDIA driver (libcuda cannot be opened)")]
     NoDriver,
-    /// The driver is older than the calls used here.
+    /// The driver is older than the calls that the program makes.
     #[error("the NVIDIA driver supports CUDA {}.{}, and {}.{} is needed: update the driver", have / 1000, have % 1000 / 10, needed / 1000, needed % 1000 / 10)]
     OldDriver {
         /// Supported CUDA version, as 1000 · major + 10 · minor.
         have: i32,
-        /// Required CUDA version, likewise.
+        /// Required CUDA version, as 1000 · major + 10 · minor.
         needed: i32,
     },
     /// The driver finds no GPU.
@@ -52,7 +52,7 @@ fn hidden(visible: Option<&str>) -> String {
     visible.map(|value| format!(": CUDA_VISIBLE_DEVICES is \"{value}\"")).unwrap_or_default()
 }
 
-/// Returns the GPUs that this process may use, at least one, without creating a context.
+/// Returns the GPUs that this process may use, at least one. Creates no context.
 pub fn availability() -> Result<Vec<GpuInfo>, Unavailable> {
     // SAFETY: opening the driver's library runs its initialisers, which is what they are for.
     if !unsafe { sys::is_culib_present() } {
@@ -95,7 +95,7 @@ fn libraries() -> Result<(), Unavailable> {
     }
 }
 
-/// Returns whether cuDNN, which computes convolutions, can be opened.
+/// Returns whether cuDNN, which convolutions need, can be opened.
 pub fn has_convolutions() -> bool {
     // SAFETY: opening the library runs its initialisers, which is what they are for.
     unsafe { cudarc::cudnn::sys::is_culib_present() }

@@ -1,8 +1,8 @@
-//! Matmuls by cuBLASLt. A plan is created once for each shape, type, epilogue and alignment, and kept.
+//! Matmuls by cuBLASLt. A plan is created once per shape, types, epilogue and alignment, and cached.
 //!
-//! The algorithm comes from the repository's table, or else is the library's first choice (`choice.rs`). It
-//! is a function of shapes, types, device and library version, never of a timing. f32 matmuls use TF32 only
-//! if the device's options say so.
+//! The algorithm comes from the built-in table, or else is the library's first choice (`choice.rs`). It is a
+//! function of shapes, types, device and library version, never of a timing. f32 matmuls use TF32 only if the
+//! device's options enable it.
 #![allow(unsafe_code)] // cuBLASLt's handles and untyped attributes
 
 use std::cell::RefCell;
@@ -22,7 +22,7 @@ use crate::matmul_table::{EpilogueKind, MatmulKey, MatmulTable, Scaling};
 /// The library's descriptors of a matmul, and the chosen algorithm.
 pub(super) struct Plan {
     pub(super) description: sys::cublasLtMatmulDesc_t,
-    /// Layouts of the library's first operand (our right one), its second, and the output.
+    /// Layouts of cuBLASLt's first operand (our right one), its second operand, and the output.
     pub(super) layouts: [sys::cublasLtMatrixLayout_t; 3],
     pub(super) algorithm: sys::cublasLtMatmulAlgo_t,
     /// Whether the algorithm came from the table.
@@ -41,7 +41,7 @@ impl Drop for Plan {
     }
 }
 
-/// The library's handle and the plans created so far.
+/// The cuBLASLt handle and the plans created so far.
 pub(crate) struct Blas {
     pub(super) handle: sys::cublasLtHandle_t,
     pub(super) plans: RefCell<HashMap<MatmulKey, Plan>>,
@@ -51,14 +51,14 @@ pub(crate) struct Blas {
 }
 
 impl Blas {
-    /// Creates a handle on the current context's device, of model `model`.
+    /// Creates a handle on the current context's device, whose model is `model`.
     pub(crate) fn new(model: &str, tf32: bool) -> Result<Self> {
         let handle = result::create_handle().named("cublasLtCreate")?;
         let table = RefCell::new(MatmulTable::embedded(model, version()));
         Ok(Blas { handle, plans: RefCell::default(), table, tf32 })
     }
 
-    /// Returns how a matmul computes: by TF32 if the device does and both operands are f32.
+    /// Returns the compute type of a matmul: TF32 if the device enables it and both operands are f32.
     pub(super) fn compute_type(&self, key: &MatmulKey) -> sys::cublasComputeType_t {
         match self.tf32 && key.types[..2] == [DType::F32; 2] {
             true => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
@@ -139,7 +139,7 @@ pub(super) fn multiply(
 }
 
 impl Plan {
-    /// Creates a plan. The library is column-major, so it computes the transposed matmul with exchanged
+    /// Creates a plan. cuBLASLt is column-major, so it computes the transposed matmul with exchanged
     /// operands.
     pub(super) fn new(key: MatmulKey, compute: sys::cublasComputeType_t) -> Result<Self> {
         let [m, n, k] = key.sizes;
@@ -206,7 +206,7 @@ impl Plan {
         .named("cublasLtMatmulDescSetAttribute")
     }
 
-    /// Sets the addresses of the factors of our left and right operand.
+    /// Sets the addresses of the scaling factors of our left and right operand.
     fn scale_by(&self, scales: [Option<Scales<'_>>; 2]) -> Result<()> {
         use sys::cublasLtMatmulDescAttributes_t as Attribute;
         let ours = [
@@ -243,7 +243,7 @@ impl Plan {
     }
 }
 
-/// Returns whether an epilogue has a bias, and whether it has an input of GELU.
+/// Returns whether an epilogue reads a bias, and whether it reads GELU's input.
 fn operands_of(epilogue: EpilogueKind) -> (bool, bool) {
     match epilogue {
         EpilogueKind::None => (false, false),

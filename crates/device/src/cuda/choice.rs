@@ -1,5 +1,5 @@
-//! The choice of a cuBLASLt algorithm for a matmul: the table's entry, or else the library's first choice;
-//! and the list of algorithms available.
+//! The choice of a cuBLASLt algorithm for a matmul: the table's entry, or else the library's first choice.
+//! Also lists the available algorithms.
 #![allow(unsafe_code)] // cuBLASLt's queries and untyped attributes
 
 use std::ffi::{c_int, c_void};
@@ -13,10 +13,10 @@ use crate::device::{Device, OnDevice};
 use crate::matmul::WORKSPACE_BYTES;
 use crate::matmul_table::{Choice, MatmulKey, MatmulTable};
 
-/// A matmul that a device was asked to compute.
+/// A matmul that a device has computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlannedMatmul {
-    /// The matmul.
+    /// Sizes, types, transposition and epilogue.
     pub key: MatmulKey,
     /// Number of calls.
     pub calls: u64,
@@ -25,7 +25,8 @@ pub struct PlannedMatmul {
 }
 
 impl Device {
-    /// The matmuls since the device was created or since [`Device::set_matmul_table`], in order of first use.
+    /// Returns the matmuls computed since the device was created or since [`Device::set_matmul_table`], in
+    /// order of first use.
     pub fn planned_matmuls(&self) -> crate::Result<Vec<PlannedMatmul>> {
         let plans = self.gpu_or_refuse("planned_matmuls")?.blas.plans.borrow();
         let planned = plans.iter().map(|(key, plan)| {
@@ -38,12 +39,12 @@ impl Device {
         Ok(planned)
     }
 
-    /// The table that chooses algorithms.
+    /// Returns the table from which algorithms are chosen.
     pub fn matmul_table(&self) -> crate::Result<MatmulTable> {
         Ok(self.gpu_or_refuse("matmul_table")?.blas.table.borrow().clone())
     }
 
-    /// Replaces the table, for measurements.
+    /// Replaces the table of algorithms, for measurements.
     pub fn set_matmul_table(&self, table: MatmulTable) -> crate::Result<()> {
         let blas = &self.gpu_or_refuse("set_matmul_table")?.blas;
         blas.plans.borrow_mut().clear();
@@ -51,10 +52,10 @@ impl Device {
         Ok(())
     }
 
-    /// Returns at most `most` algorithms for a matmul, in the library's order of preference.
+    /// Returns at most `most` algorithms for a matmul, in cuBLASLt's order of preference.
     ///
     /// # Errors
-    /// The device is not a GPU, the library does not have the matmul.
+    /// The device is not a GPU, the library does not support the matmul.
     pub fn matmul_choices(&self, key: MatmulKey, most: usize) -> crate::Result<Vec<Choice>> {
         let blas = &self.gpu_or_refuse("matmul_choices")?.blas;
         let algorithms = Plan::new(key, blas.compute_type(&key))
@@ -86,7 +87,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Returns whether the library can run this matmul with the algorithm in the constant workspace.
+    /// Returns whether cuBLASLt can run this matmul with the algorithm in the fixed workspace.
     fn is_possible(&self, handle: sys::cublasLtHandle_t, algorithm: &sys::cublasLtMatmulAlgo_t) -> bool {
         let [first, second, output] = self.layouts;
         let mut answer = MaybeUninit::<sys::cublasLtMatmulHeuristicResult_t>::zeroed();
@@ -108,7 +109,7 @@ impl Plan {
         status.result().is_ok() && answer.state.result().is_ok() && answer.workspaceSize <= WORKSPACE_BYTES
     }
 
-    /// Returns at most `most` algorithms that fit the workspace, the library's first choice first.
+    /// Returns at most `most` algorithms that fit the workspace, cuBLASLt's first choice first.
     fn library_choices(
         &self,
         handle: sys::cublasLtHandle_t,
@@ -142,11 +143,11 @@ impl Plan {
     }
 }
 
-/// Preferences for the library's search of an algorithm.
+/// Preferences for cuBLASLt's search for an algorithm.
 struct Wishes(sys::cublasLtMatmulPreference_t);
 
 impl Wishes {
-    /// Creates the preferences for operands a, b and output of these alignments in bytes. The library's first
+    /// Creates the preferences, with the alignments of operands a, b and output in bytes. cuBLASLt's first
     /// operand is our right one.
     fn new([a, b, out]: [u32; 3]) -> Result<Self> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
@@ -178,7 +179,7 @@ impl Drop for Wishes {
     }
 }
 
-/// Describes an algorithm by the attributes that the library can name.
+/// Describes an algorithm by the attributes that cuBLASLt reports.
 fn described(algorithm: &sys::cublasLtMatmulAlgo_t) -> String {
     use sys::cublasLtMatmulAlgoConfigAttributes_t as Attribute;
     let number = |attribute, bytes: usize| {

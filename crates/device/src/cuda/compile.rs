@@ -14,23 +14,23 @@ use system::private;
 use super::error::{CudaError, Named, Result};
 use crate::kernels::Family;
 
-/// First bytes of a cached file; the number is the version of the format.
+/// First bytes of a cached file. The number is the version of the format.
 const MAGIC: &[u8] = b"plimsoll cubin 1\n";
 /// Bytes of a SHA-256 digest.
 const DIGEST: usize = 32;
-/// Largest size of a cached file in bytes.
+/// Maximum size of a cached file in bytes.
 const MOST_BYTES: u64 = 256 << 20;
 /// Environment variable that sets the directory of compiled kernels.
 pub const CACHE_VARIABLE: &str = "PLIMSOLL_CACHE_DIR";
 
-/// Returns the architecture name of a compute capability, with architecture-specific instructions where the
-/// chip has some (`sm_90a`).
+/// Returns the architecture name of a compute capability. It enables architecture-specific instructions on
+/// chips that have some (`sm_90a`).
 pub fn architecture((major, minor): (u32, u32)) -> String {
     let own = if major == 9 { "a" } else { "" };
     format!("sm_{major}{minor}{own}")
 }
 
-/// Compiles a family to machine code for an architecture such as `sm_90a`. Needs NVRTC, no GPU.
+/// Compiles a family to machine code for an architecture such as `sm_90a`. Needs NVRTC but no GPU.
 pub fn compile(family: &Family, variant: usize, architecture: &str) -> Result<Vec<u8>> {
     let source = text(family.source)?;
     let name = text(&format!("{}.cu", family.name))?;
@@ -96,13 +96,13 @@ fn options(family: &Family, variant: usize, architecture: &str) -> Vec<String> {
     options
 }
 
-/// Returns whether NVRTC can be opened; [`compile`] needs nothing else.
+/// Returns whether NVRTC, the only requirement of [`compile`], can be opened.
 pub fn compiler_is_there() -> bool {
     // SAFETY: opening the library runs its initialisers, which it is made for.
     unsafe { sys::is_culib_present() }
 }
 
-/// Returns NVRTC's version, major and minor.
+/// Returns NVRTC's major and minor version.
 pub(crate) fn compiler_version() -> (i32, i32) {
     let (mut major, mut minor) = (0, 0);
     // SAFETY: the library is open (checked before), and the call writes two integers.
@@ -110,7 +110,8 @@ pub(crate) fn compiler_version() -> (i32, i32) {
     if status == sys::nvrtcResult::NVRTC_SUCCESS { (major, minor) } else { (0, 0) }
 }
 
-/// The directory of [`CACHE_VARIABLE`], else `plimsoll` in the user's cache directory; `None` without either.
+/// Returns the directory in [`CACHE_VARIABLE`], else `plimsoll` in the user's cache directory; `None` without
+/// either.
 pub fn user_cache() -> Option<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let home = || variable("HOME").map(|home| home.join(".cache"));
@@ -118,14 +119,14 @@ pub fn user_cache() -> Option<PathBuf> {
     variable(CACHE_VARIABLE).or_else(user)
 }
 
-/// Compiled kernels on disk, found by the content they were compiled from.
+/// On-disk cache of compiled kernels, keyed by everything that they were compiled from.
 #[derive(Clone, Debug)]
 pub(crate) struct Cache {
     directory: Option<PathBuf>,
 }
 
 impl Cache {
-    /// The cache in [`user_cache`]; no cache without it.
+    /// Returns the cache in [`user_cache`]; without that directory, nothing is cached.
     pub(crate) fn of_user() -> Self {
         Cache { directory: user_cache().map(|base| base.join("kernels")) }
     }
@@ -135,8 +136,8 @@ impl Cache {
         Cache { directory: Some(directory.to_owned()) }
     }
 
-    /// Returns the cached result for these inputs, or else `make`'s, which is then cached. A damaged or
-    /// foreign file is replaced.
+    /// Returns the cached machine code for `key`, or calls `make` and caches its result. A damaged or foreign
+    /// file is replaced.
     pub(crate) fn get_or_make(&self, key: &Key, make: impl FnOnce() -> Result<Vec<u8>>) -> Result<Vec<u8>> {
         let Some(path) = self.directory.as_ref().map(|directory| directory.join(key.file_name())) else {
             return make();

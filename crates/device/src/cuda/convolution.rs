@@ -1,4 +1,4 @@
-//! Convolutions of a device: operands are checked, and the call is timed and passed to the library.
+//! Convolutions of a device: checks operands, times the call and passes it to cuDNN.
 
 use super::Cuda;
 use super::dnn::{Dnn, convolve, name};
@@ -20,8 +20,8 @@ impl Device {
         self.with_dnn(call, (name(call.pass), call.work()), || call.check(), calls).map(drop)
     }
 
-    /// Enqueues a forward pass with an epilogue, if the library has an algorithm that applies it before the
-    /// result is rounded; otherwise the pass alone. Returns whether the epilogue was applied.
+    /// Enqueues a forward pass with its epilogue, if cuDNN has an algorithm that applies it before the result
+    /// is rounded; otherwise the pass without it. Returns whether the epilogue was applied.
     pub fn convolve_then(
         &self,
         call: &Convolution<'_>,
@@ -35,7 +35,7 @@ impl Device {
         Ok(applied.unwrap_or(true))
     }
 
-    /// Checks a pass, and times and logs `enqueue`, which hands it to the library. `None` on a device that
+    /// Checks a pass, then times, logs and runs `enqueue`, which calls cuDNN. Returns `None` on a device that
     /// only logs.
     fn with_dnn<T>(
         &self,

@@ -97,7 +97,7 @@ impl Cuda {
     }
 
     /// Enqueues copies to `memory` on the snapshot stream, after the compute work so far. Returns the end of
-    /// the copies, before which nobody reads the block or writes the addresses.
+    /// the copies. Until then, callers must not read the block or write the sources.
     pub(crate) fn copy_to_pinned(
         &self,
         mut copies: Vec<PinnedCopy>,
@@ -121,7 +121,7 @@ impl Cuda {
     }
 }
 
-/// The work of a copy over the link to the host.
+/// Returns the work of a copy over the link to the host.
 fn one_way(region: Region<'_>) -> Work {
     Work { bytes: region.bytes as u64, flops: 0 }
 }

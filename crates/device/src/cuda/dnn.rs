@@ -1,8 +1,9 @@
-//! Convolutions by cuDNN. Descriptors and the algorithm of each shape, type and pass are made once and kept.
+//! Convolutions by cuDNN. Descriptors and the algorithm of each shape, type and pass are created once and
+//! cached.
 //!
-//! The algorithm is the library's first deterministic one whose workspace fits: a function of shapes, types,
-//! device and library version, never of a timing. f32 is computed in TF32 only if the device's options say
-//! so.
+//! The algorithm is cuDNN's first deterministic one whose workspace fits. It is a function of shapes, types,
+//! device and library version, never of a timing. f32 convolutions use TF32 only if the device's options
+//! enable it.
 #![allow(unsafe_code)] // cuDNN's handles and descriptors
 
 use std::cell::RefCell;
@@ -19,7 +20,7 @@ use crate::buffer::Region;
 use crate::convolution::{Convolution, ConvolutionPass, ConvolutionShape};
 use crate::dtype::DType;
 
-/// A pass that a plan is made for: its workspace's bytes limit the choice.
+/// Key of a cached plan. The bytes of the workspace limit the choice of the algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     pub(super) shape: ConvolutionShape,
@@ -28,7 +29,7 @@ pub(super) struct Key {
     pub(super) workspace: usize,
 }
 
-/// cuDNN's handle, and the plans made so far.
+/// cuDNN's handle, and the plans created so far.
 pub(super) struct Dnn {
     pub(super) handle: sys::cudnnHandle_t,
     plans: RefCell<HashMap<Key, Plan>>,
@@ -37,8 +38,7 @@ pub(super) struct Dnn {
 }
 
 impl Dnn {
-    /// Opens the library; its work goes to `stream`, of f32 in TF32 if `tf32`. `None` if the library cannot
-    /// be opened.
+    /// Opens cuDNN on `stream`; `None` if it cannot be opened. With `tf32`, f32 convolutions use TF32.
     pub(super) fn open(stream: driver::sys::CUstream, tf32: bool) -> Result<Option<Self>> {
         if !has_convolutions() {
             return Ok(None);
@@ -89,7 +89,7 @@ pub(super) fn described(error: CudaError, key: &Key) -> CudaError {
     CudaError { text, ..error }
 }
 
-/// The library's number of an algorithm, by pass.
+/// cuDNN's number of an algorithm, by pass.
 #[derive(Clone, Copy)]
 pub(super) enum Algorithm {
     Forward(sys::cudnnConvolutionFwdAlgo_t),
@@ -97,13 +97,13 @@ pub(super) enum Algorithm {
     Weight(sys::cudnnConvolutionBwdFilterAlgo_t),
 }
 
-/// The library's descriptors, and the chosen algorithm.
+/// cuDNN's descriptors of a pass, and the chosen algorithm.
 pub(super) struct Plan {
     pub(super) input: sys::cudnnTensorDescriptor_t,
     pub(super) output: sys::cudnnTensorDescriptor_t,
     pub(super) weight: sys::cudnnFilterDescriptor_t,
     pub(super) convolution: sys::cudnnConvolutionDescriptor_t,
-    /// The algorithm, and the bytes of its workspace.
+    /// The algorithm and the bytes of its workspace; `None` before one is chosen.
     pub(super) algorithm: Option<(Algorithm, usize)>,
 }
 
@@ -256,7 +256,7 @@ impl Plan {
     }
 }
 
-/// Channels-last, for images and kernels.
+/// Channels-last layout, for images and kernels.
 const NHWC: sys::cudnnTensorFormat_t = sys::cudnnTensorFormat_t::CUDNN_TENSOR_NHWC;
 
 /// Creates the descriptor of a dense array of images.
@@ -273,10 +273,10 @@ pub(super) fn tensor(
     Ok(descriptor)
 }
 
-/// Sizes as the library takes them.
+/// Converts sizes to cuDNN's integers.
 ///
 /// # Errors
-/// One that does not fit 32 bits.
+/// A size that does not fit 32 bits.
 fn integers<const N: usize>(sizes: [usize; N]) -> Result<[c_int; N]> {
     let mut integers = [0; N];
     for (integer, size) in integers.iter_mut().zip(sizes) {

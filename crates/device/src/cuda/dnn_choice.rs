@@ -9,11 +9,11 @@ use super::dnn::{Algorithm, Key, Plan};
 use super::error::{CudaError, Named, Result};
 use crate::convolution::ConvolutionPass;
 
-/// Most algorithms that the library is asked for.
+/// Maximum number of algorithms requested from cuDNN.
 const CHOICES: usize = 10;
 
 impl Plan {
-    /// Sets the library's first algorithm that is deterministic and whose workspace fits.
+    /// Chooses cuDNN's first deterministic algorithm whose workspace fits.
     pub(super) fn choose(&mut self, handle: sys::cudnnHandle_t, key: &Key) -> Result<()> {
         let first = self.possible(handle, key)?.next();
         self.algorithm = first;
@@ -27,7 +27,7 @@ impl Plan {
         })
     }
 
-    /// Returns the deterministic algorithms whose workspace fits, with its bytes.
+    /// Returns the deterministic algorithms whose workspace fits, with the bytes of their workspaces.
     pub(super) fn possible(
         &self,
         handle: sys::cudnnHandle_t,
@@ -40,13 +40,13 @@ impl Plan {
         Ok(candidates.filter(move |(_, bytes)| *bytes <= most))
     }
 
-    /// Returns the deterministic algorithms of a pass: those that the library recommends, then those that
-    /// exist for most shapes.
+    /// Returns the deterministic algorithms of a pass: those that cuDNN recommends, then further ones that
+    /// support most shapes.
     fn candidates(&self, handle: sys::cudnnHandle_t, pass: ConvolutionPass) -> Result<Vec<Algorithm>> {
         use sys::cudnnDeterminism_t::CUDNN_DETERMINISTIC as DETERMINISTIC;
         let mut count: c_int = 0;
         let most = c_int::try_from(CHOICES).unwrap_or(c_int::MAX);
-        /// Calls one of the library's queries and keeps the deterministic answers.
+        /// Calls one of cuDNN's queries and keeps the deterministic answers.
         macro_rules! ask {
             ($query:path, $name:literal, $kind:ident, $first:expr, $second:expr, $third:expr) => {{
                 // SAFETY: the answers are plain numbers, for which zeros are valid.
@@ -122,7 +122,7 @@ impl Plan {
     /// Returns the bytes of an algorithm's workspace.
     ///
     /// # Errors
-    /// An algorithm without this shape.
+    /// An algorithm that does not support this shape.
     fn workspace(&self, handle: sys::cudnnHandle_t, algorithm: Algorithm) -> Result<usize> {
         let input = self.input;
         let output = self.output;

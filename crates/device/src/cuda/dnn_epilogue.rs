@@ -13,10 +13,10 @@ use super::error::{Named, Result};
 use crate::buffer::Region;
 use crate::convolution::{Convolution, ConvolutionEpilogue, ConvolutionPass, ConvolutionShape};
 
-/// The plans made so far of forward passes with epilogues.
+/// Cached plans of forward passes with epilogues.
 pub(super) type EpiloguePlans = RefCell<HashMap<EpilogueKey, EpiloguePlan>>;
 
-/// A forward pass with an epilogue, for which a plan is made.
+/// Key of a cached plan of a forward pass with an epilogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct EpilogueKey {
     key: Key,
@@ -24,13 +24,13 @@ pub(super) struct EpilogueKey {
     relu: bool,
 }
 
-/// The library's descriptors, and the algorithms that have not been refused.
+/// cuDNN's descriptors, and the algorithms that cuDNN has not refused yet.
 pub(super) struct EpiloguePlan {
     plan: Plan,
     bias: sys::cudnnTensorDescriptor_t,
     activation: sys::cudnnActivationDescriptor_t,
-    /// Algorithms whose workspaces fit, with the bytes of these. The first one is called; it is removed if
-    /// the library turns out not to have it with the epilogue.
+    /// Algorithms whose workspaces fit, with the bytes of the workspaces. The first is called; it is removed
+    /// if cuDNN refuses it with the epilogue.
     algorithms: VecDeque<(sys::cudnnConvolutionFwdAlgo_t, usize)>,
 }
 
@@ -47,8 +47,8 @@ impl Drop for EpiloguePlan {
     }
 }
 
-/// Enqueues a forward pass whose operands have been checked, with its epilogue if the library has an
-/// algorithm that applies it; otherwise without. Returns whether it was applied.
+/// Enqueues a forward pass whose operands have been checked. The epilogue is included if cuDNN has an
+/// algorithm that applies it. Returns whether it was applied.
 pub(super) fn convolve_then(
     dnn: &Dnn,
     plans: &EpiloguePlans,
@@ -96,8 +96,7 @@ impl EpiloguePlan {
         Ok(own)
     }
 
-    /// Enqueues the pass; returns whether the library has an algorithm for it. A call that it refuses has
-    /// enqueued nothing.
+    /// Enqueues the pass. Returns false, with nothing enqueued, if cuDNN has no algorithm for it.
     fn run(
         &mut self,
         handle: sys::cudnnHandle_t,
@@ -155,9 +154,8 @@ impl EpiloguePlan {
     }
 }
 
-/// Returns whether the library answered that it cannot make a call: statuses of 2000 to 4999 are of
-/// parameters and combinations that it does not have, and of kernels that it could not make. Others are of
-/// the device.
+/// Returns whether a status means that cuDNN cannot make a call. Statuses 2000 to 4999 report unsupported
+/// parameters, combinations and kernels; others report errors of the device.
 fn is_refusal(status: sys::cudnnStatus_t) -> bool {
     matches!(status as u32, 2000..5000)
 }

@@ -1,4 +1,4 @@
-//! Errors of the driver and its libraries.
+//! Errors of the CUDA driver and libraries.
 
 use cudarc::cublaslt::result::CublasError;
 use cudarc::cudnn::result::CudnnError;

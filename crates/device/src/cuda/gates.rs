@@ -1,5 +1,5 @@
-//! Gates in front of groups of timed calls: the device begins a group once the host has enqueued all of it,
-//! and so waits for the host between groups only, which no call's time contains.
+//! Gates in front of groups of timed calls. The device begins a group once the host has enqueued all of it.
+//! So it waits for the host only between groups, outside every call's time.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -13,15 +13,16 @@ use system::threads;
 use super::error::Result;
 use super::signals::{self, SignalPage};
 
-/// Calls of a group: few enough for the queue of a stream, in which a call has several entries.
+/// Number of calls in a group, few enough for the queue of a stream, in which a call takes several entries.
 const GROUP: u32 = 64;
-/// Time after which a gate opens although its group is not complete: the host may wait for a call of it.
+/// Time after which a gate opens even if its group is incomplete, because the host may be waiting for one of
+/// its calls.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// The gates of a stream's calls.
+/// The gates in front of one stream's groups of calls.
 #[derive(Debug)]
 pub(super) struct Gates {
-    /// The word that has the number of the last open gate.
+    /// Page with the number of the last open gate.
     page: Arc<SignalPage>,
     stream: sys::CUstream,
     calls: Cell<u32>,
@@ -31,7 +32,7 @@ pub(super) struct Gates {
 }
 
 impl Gates {
-    /// Returns gates on `stream` whose numbers are in `page`.
+    /// Creates gates on `stream`, whose numbers are written to `page`.
     ///
     /// # Errors
     /// A thread that cannot be started.
@@ -53,7 +54,7 @@ impl Gates {
         Ok(Gates { page, stream, calls, last, stop: Some(stop), watch: Some(watch) })
     }
 
-    /// Enqueues a gate on `stream` if a call there begins a group, and opens the gate before it.
+    /// Enqueues a gate on `stream` if the next call begins a group, and opens the previous gate.
     pub(super) fn before_call(&self, stream: sys::CUstream) -> Result<()> {
         if stream != self.stream {
             return Ok(());

@@ -1,4 +1,4 @@
-//! CUDA graphs: calls on the compute stream that are captured once and launched together.
+//! CUDA graphs: calls on the compute stream, captured once and launched together.
 #![allow(unsafe_code)] // graphs and their nodes are driver handles
 
 use std::ffi::c_void;
@@ -11,10 +11,10 @@ use super::availability::driver_version;
 use super::error::{CudaError, Named, Result};
 use crate::kernels::NumberedWords;
 
-/// The first driver that names the node of a captured call, CUDA 12.3's.
+/// The first driver version (CUDA 12.3) that returns the node of a captured call.
 const FIRST_DRIVER: i32 = 12_030;
 
-/// A launch among the captured ones whose arguments contain [`NumberedWords`].
+/// A captured launch whose arguments contain [`NumberedWords`].
 #[derive(Debug)]
 pub(crate) struct NumberedLaunch {
     pub(super) node: sys::CUgraphNode,
@@ -23,13 +23,12 @@ pub(crate) struct NumberedLaunch {
     pub(super) threads: u32,
     pub(super) shared_bytes: u32,
     pub(super) arguments: Vec<Argument>,
-    /// Index of the first of the two words among the arguments, and the words.
+    /// Index among the arguments of the first of the two words, and the words.
     pub(super) numbered: (usize, NumberedWords),
 }
 
 impl NumberedLaunch {
-    /// Sets the words of the micro-batch whose number is larger by `shift`. Returns whether they have
-    /// changed.
+    /// Sets the words for the micro-batch number increased by `shift`. Returns whether they changed.
     fn set_number(&mut self, shift: u64) -> bool {
         let (index, words) = self.numbered;
         let mut changed = false;
@@ -49,7 +48,7 @@ impl NumberedLaunch {
 pub(crate) struct CudaGraph {
     context: Arc<CudaContext>,
     graph: sys::CUgraph,
-    /// The executable graph; null until it has been made.
+    /// The executable graph; null until it is instantiated.
     executable: sys::CUgraphExec,
     numbered: Vec<NumberedLaunch>,
     calls: usize,
@@ -60,7 +59,7 @@ pub(crate) fn is_available() -> bool {
     driver_version() >= FIRST_DRIVER
 }
 
-/// Starts to capture `stream`, which is alive: its calls are recorded, and none runs.
+/// Starts to capture `stream`, which must be alive: its calls are recorded and do not run.
 pub(crate) fn begin(stream: sys::CUstream) -> Result<()> {
     // Libraries may load a kernel at its first call, which the other modes refuse during a capture.
     let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED;
@@ -68,8 +67,7 @@ pub(crate) fn begin(stream: sys::CUstream) -> Result<()> {
     unsafe { result::stream::begin_capture(stream, mode) }.named("cuStreamBeginCapture")
 }
 
-/// Returns the node of the call that was captured last on `stream`: the one on which the next call will
-/// depend.
+/// Returns the graph node of the last call captured on `stream`. The next call will depend on it.
 pub(super) fn last_node(stream: sys::CUstream) -> Result<sys::CUgraphNode> {
     const CALL: &str = "cuStreamGetCaptureInfo";
     let mut status = sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE;
@@ -100,7 +98,7 @@ pub(super) fn last_node(stream: sys::CUstream) -> Result<sys::CUgraphNode> {
     Ok(unsafe { *nodes })
 }
 
-/// Ends the capture of `stream`, whose launches with numbered words are `numbered`. Returns `None` if no call
+/// Ends the capture of `stream`. `numbered` are its launches with numbered words. Returns `None` if no call
 /// was captured.
 ///
 /// # Errors
@@ -129,7 +127,7 @@ pub(crate) fn end(
     Ok(Some(captured))
 }
 
-/// Ends a capture of `stream` whose calls are abandoned.
+/// Ends a capture of `stream` and drops its calls.
 pub(crate) fn abandon(stream: sys::CUstream) {
     // SAFETY: callers pass a stream that is alive.
     if let Ok(graph) = unsafe { result::stream::end_capture(stream) }
@@ -165,8 +163,8 @@ fn set_arguments(executable: sys::CUgraphExec, launch: &mut NumberedLaunch) -> R
 }
 
 impl CudaGraph {
-    /// Launches the graph on `stream`, with the words of micro-batches whose numbers are larger by `shift`
-    /// than when it was captured.
+    /// Launches the graph on `stream`, with words for micro-batch numbers increased by `shift` since the
+    /// capture.
     pub(crate) fn launch(&mut self, stream: sys::CUstream, shift: u64) -> Result<()> {
         for launch in &mut self.numbered {
             if launch.set_number(shift) {

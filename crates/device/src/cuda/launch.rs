@@ -1,4 +1,4 @@
-//! Kernel launches; the arguments are checked against the compiled kernel's parameters.
+//! Kernel launches. Arguments are checked against the compiled kernel's parameters.
 use super::argument::Argument;
 use super::error::CudaError;
 use super::graph::{NumberedLaunch, last_node};
@@ -23,17 +23,17 @@ pub struct Launch<'a> {
     device: &'a Device,
     function: Function,
     arguments: Vec<Argument>,
-    /// Index of the first of two numbered words, if there are any.
+    /// Index of the first of the two numbered words; `None` if there are none.
     numbered: Option<(usize, NumberedWords)>,
     outside: Option<DeviceError>,
     shared_bytes: u32,
     stream: StreamKind,
-    /// Whether the kernel may begin before earlier ones have ended.
+    /// Whether the kernel may begin before earlier kernels have ended.
     is_early: bool,
     work: Work,
 }
 
-/// Compute capability from which on a kernel may begin before earlier ones have ended.
+/// Minimum compute capability for kernels that begin before earlier ones have ended.
 const EARLY_SINCE: (u32, u32) = (9, 0);
 
 impl Device {
@@ -53,9 +53,9 @@ impl Device {
     }
 }
 
-/// Memory whose address is an argument of a kernel.
+/// Memory that can be passed to a kernel by its address.
 pub trait Operand<'r> {
-    /// Returns the region; `None` is a null address.
+    /// Returns the region; `None` is passed as a null address.
     fn operand(self) -> Option<Region<'r>>;
 }
 
@@ -94,7 +94,7 @@ impl Launch<'_> {
         self.device
     }
 
-    /// Adds a structure of 64-bit words, or keeps the error for the launch.
+    /// Adds a structure of 64-bit words; an error is returned by the launch.
     pub(super) fn described<const N: usize>(mut self, words: Result<[u64; N]>) -> Self {
         match words {
             Ok(words) => self.arguments.push(Argument::Doubles(words.to_vec())),
@@ -108,8 +108,7 @@ impl Launch<'_> {
         self.u64(index.address)
     }
 
-    /// Joins the last `count` arguments, which are 64-bit ones, into a structure of `length` of them: these,
-    /// then zeros or null pointers.
+    /// Joins the last `count` arguments, all 64-bit, into a structure of `length` words, padded with zeros.
     pub fn structure(mut self, count: usize, length: usize) -> Self {
         let joined = self.arguments.split_off(self.arguments.len().saturating_sub(count));
         let value = |argument| match argument {
@@ -134,7 +133,7 @@ impl Launch<'_> {
         self
     }
 
-    /// Adds two 32-bit integers that follow from a micro-batch's number. A kernel has at most two of them.
+    /// Adds two 32-bit integers that depend on the micro-batch's number. A kernel has at most one such pair.
     pub fn numbered(mut self, words: NumberedWords) -> Self {
         self.numbered = Some((self.arguments.len(), words));
         let [first, second] = words.of(words.number);
@@ -162,19 +161,19 @@ impl Launch<'_> {
         Launch { shared_bytes: bytes, ..self }
     }
 
-    /// Sets the stream.
+    /// Sets the stream of the launch.
     pub fn on(self, stream: StreamKind) -> Self {
         Launch { stream, ..self }
     }
 
-    /// Lets the kernel begin while the one before it in the stream still runs, on GPUs that can (programmatic
-    /// dependent launch): it calls `wait_for_earlier` of `kernels/early.cuh` before it reads results of
-    /// earlier kernels, and before it writes.
+    /// Allows the kernel to begin while the previous one in the stream still runs, on GPUs that support it
+    /// (programmatic dependent launch). The kernel must call `wait_for_earlier` of `kernels/early.cuh` before
+    /// it reads results of earlier kernels and before it writes.
     pub fn early(self) -> Self {
         Launch { is_early: true, ..self }
     }
 
-    /// Sets the fewest bytes to move and FLOPs to do, with which the measured time is compared.
+    /// Sets the minimum bytes and FLOPs of the call, with which the measured time is compared.
     pub fn cost(self, bytes: u64, flops: u64) -> Self {
         Launch { work: Work { bytes, flops }, ..self }
     }
@@ -224,7 +223,7 @@ impl Launch<'_> {
     }
 }
 
-/// Enqueues a launch, and times it with its `work` if calls are timed.
+/// Enqueues a launch. If calls are timed, also times it, with its minimum `work`.
 fn timed(device: &Device, call: &mut StreamLaunch, work: Work) -> Result<()> {
     let family = call.function.family().name;
     let cuda = device.gpu_or_refuse(family)?;
@@ -234,7 +233,7 @@ fn timed(device: &Device, call: &mut StreamLaunch, work: Work) -> Result<()> {
     launched.on(device)
 }
 
-/// Notes a captured launch with numbered words.
+/// Records a captured launch with numbered words.
 fn note_numbered(
     device: &Device,
     call: StreamLaunch,

@@ -1,4 +1,4 @@
-//! Device memory used outside the allocators, as the driver counts it.
+//! Device memory used outside the allocators, as the driver reports it.
 
 use std::sync::atomic::Ordering;
 
@@ -9,16 +9,16 @@ use crate::error::DeviceError;
 /// A reading of the driver's memory usage of one GPU, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ledger {
-    /// Bytes used when the context was created: the context's and those of other processes.
+    /// Bytes used when the context was created, by the context and by other processes.
     pub context: u64,
-    /// Bytes used by kernels and library handles of all ranks of this process on the GPU.
+    /// Bytes used by kernels and library handles, for all ranks of this process on the GPU.
     pub modules: u64,
     /// Bytes used by this rank's connections to other ranks.
     pub communicators: u64,
-    /// Bytes used at present, minus the three above and minus what the allocators of all ranks of this
-    /// process on the GPU have reserved.
+    /// `used` minus the three fields above and minus the bytes reserved by the allocators of all ranks of
+    /// this process on the GPU.
     pub rest: i64,
-    /// Total bytes used at present.
+    /// Total bytes in use.
     pub used: u64,
     /// Number of GPUs on which this process has a context.
     pub contexts: u64,
@@ -27,7 +27,7 @@ pub struct Ledger {
 }
 
 impl Device {
-    /// Reads the driver's memory usage; `None` if there is no driver.
+    /// Reads the driver's memory usage; `None` on a device without a driver.
     pub fn ledger(&self) -> crate::Result<Option<Ledger>> {
         let Some(cuda) = self.gpu() else { return Ok(None) };
         let shared = &cuda.ledger.shared;
@@ -41,8 +41,8 @@ impl Device {
         Ok(Some(Ledger { context, modules, communicators, rest, used, contexts, ranks }))
     }
 
-    /// Runs `body` and counts the device memory that it takes outside the allocator as connections to other
-    /// ranks.
+    /// Runs `body`, which connects to other ranks, and adds the device memory that it takes outside the
+    /// allocator to [`Ledger::communicators`].
     pub fn connecting<T, E: From<DeviceError>>(
         &self,
         body: impl FnOnce() -> std::result::Result<T, E>,

@@ -1,4 +1,4 @@
-//! Matmuls of a device: operands are checked, and the call is timed and passed to the library.
+//! Matmuls of a device: checks operands, times the call and passes it to cuBLASLt.
 
 use super::blas::multiply;
 use crate::call_log::LoggedCall;
@@ -11,8 +11,8 @@ impl Device {
     /// Enqueues a matmul on the compute stream.
     ///
     /// # Errors
-    /// A device that is not a GPU, operands that do not fit their regions, a combination that the library
-    /// does not support.
+    /// A device that is not a GPU, operands that do not fit their regions, a combination that cuBLASLt does
+    /// not support.
     pub fn matmul(&self, call: &Matmul<'_>) -> crate::Result<()> {
         let logged = || LoggedCall::Matmul { key: MatmulKey::of(call), work: call.work() };
         if self.logged_call(|| check(call), logged)? {

@@ -1,4 +1,4 @@
-//! NVIDIA GPUs: a context that ranks of a process share, six streams, loaded kernels, cuBLASLt, cuDNN, and
+//! NVIDIA GPUs: a context shared by the ranks of a process, six streams, loaded kernels, cuBLASLt, cuDNN, and
 //! host memory for copies.
 //!
 //! The libraries are opened at run time, so the program builds and starts without them.
@@ -74,7 +74,7 @@ pub(crate) struct Cuda {
     pub(crate) modules: RefCell<modules::Modules>,
     pub(crate) blas: blas::Blas,
     convolution_epilogues: dnn_epilogue::EpiloguePlans,
-    /// cuDNN, from the first convolution on.
+    /// cuDNN, opened at the first convolution.
     dnn: OnceCell<dnn::Dnn>,
     pub(crate) events: Rc<EventPool>,
     pub(crate) marks: Rc<EventPool>,
@@ -86,8 +86,8 @@ pub(crate) struct Cuda {
 }
 
 impl Cuda {
-    /// Creates the context of GPU `ordinal`, and loads the kernels of `families`; `tf32` says whether f32
-    /// matmuls round their operands to TF32.
+    /// Creates the context of GPU `ordinal` and loads the kernels of `families`. With `tf32`, f32 matmuls
+    /// round their operands to TF32.
     pub(crate) fn new(ordinal: usize, families: Families, tf32: bool) -> Result<(Self, Description)> {
         let context = CudaContext::new(ordinal).named("cuDevicePrimaryCtxRetain")?;
         let shared = account::GpuUse::of(ordinal, &context)?;
@@ -160,8 +160,8 @@ pub fn describe(ordinal: usize) -> std::result::Result<Description, CudaError> {
     })
 }
 
-/// The driver's allocation granularity on GPU `ordinal`; 2 MiB, the value on all GPUs so far, if the driver
-/// does not report it.
+/// Returns the driver's allocation granularity on GPU `ordinal` in bytes. If the driver does not report it,
+/// returns 2 MiB, the value on all GPUs so far.
 fn granularity(ordinal: usize) -> u64 {
     let location = sys::CUmemLocation {
         type_: sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_DEVICE,
@@ -175,8 +175,8 @@ fn granularity(ordinal: usize) -> u64 {
     if asked.result().is_ok() && bytes > 0 { bytes as u64 } else { 2 << 20 }
 }
 
-/// Compiles the `families` that the cache lacks for GPU `ordinal`. `progress` receives the number of modules
-/// done and their total. Later devices of this process use the result.
+/// Compiles the kernels of `families` for GPU `ordinal` unless they are cached. `progress` receives the
+/// number of finished modules and their total. Devices created later in this process use the result.
 ///
 /// # Errors
 /// No such GPU, the compiler's log.

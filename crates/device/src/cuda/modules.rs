@@ -13,7 +13,7 @@ use super::compile::{Cache, Key, compile};
 use super::error::{Named, Result};
 use crate::kernels::{self, Family, Function};
 
-/// Callback that receives the number of modules done and their total.
+/// Callback that receives the number of finished modules and their total.
 pub type Progress<'a> = dyn Fn(usize, usize) + Sync + 'a;
 
 /// A list of families, in loading order.
@@ -28,11 +28,11 @@ struct Compiled {
     images: Arc<Vec<Image>>,
 }
 
-/// Machine code that this process has compiled or read, shared by its ranks.
+/// Machine code that this process has compiled or read from the cache, shared by its ranks.
 static COMPILED: Mutex<Vec<Compiled>> = Mutex::new(Vec::new());
 
-/// Returns the machine code of `families` for `architecture`, from the cache or compiled now, a few at a
-/// time. `progress` receives the number done and the total.
+/// Returns the machine code of `families` for `architecture`, from the cache or newly compiled, a few at a
+/// time. `progress` receives the number finished and the total.
 ///
 /// # Errors
 /// The first compilation that failed.
@@ -70,7 +70,7 @@ pub(crate) fn images(
 pub(crate) struct Kernel {
     pub(crate) handle: sys::CUfunction,
     pub(crate) parameters: Vec<usize>,
-    /// Dynamic shared memory allowed at present.
+    /// Maximum dynamic shared memory that is currently allowed, in bytes.
     pub(crate) shared_bytes: u32,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Modules {
 }
 
 impl Modules {
-    /// Loads `families`. All kernels are loaded at start, so none is loaded during training.
+    /// Loads all kernels of `families`, so that no kernel is loaded during training.
     pub(crate) fn load(context: &Arc<CudaContext>, families: Families, architecture: &str) -> Result<Self> {
         let images = images(families, architecture, &|_, _| ())?;
         let mut loaded =
@@ -97,7 +97,7 @@ impl Modules {
         Ok(loaded)
     }
 
-    /// Returns the kernel, with at least `shared_bytes` of dynamic shared memory allowed; `None` if the
+    /// Returns the kernel, after allowing at least `shared_bytes` of dynamic shared memory; `None` if the
     /// family has no such kernel or is not loaded.
     pub(crate) fn kernel(&mut self, function: Function, shared_bytes: u32) -> Result<Option<&Kernel>> {
         let key = function.key();

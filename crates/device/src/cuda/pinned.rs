@@ -1,4 +1,4 @@
-//! Pinned host memory, which a GPU copies to and from while the host goes on.
+//! Pinned host memory, with which a GPU copies without blocking the host.
 #![allow(unsafe_code)] // pinned memory is the driver's
 
 use std::ops::Range;
@@ -10,15 +10,15 @@ use memmap2::{MmapMut, MmapOptions};
 use super::error::{CudaError, Named, Result};
 use crate::parallel::for_pieces;
 
-/// Bytes that a thread makes the system provide at once: pages of the largest common size.
+/// Bytes that a thread touches at once: the largest common page size.
 const PIECE: usize = 1 << 21;
 /// Bytes of the smallest page.
 const PAGE: usize = 1 << 12;
 
 /// A pinned block of host memory.
 ///
-/// The driver's own allocation takes its pages from the system one by one, on one thread. Here all threads
-/// take them first, in large pages where there are any, and the driver pins what is there.
+/// The driver's own allocation takes pages from the system one by one, on one thread. Here all threads touch
+/// the pages first, as large pages where possible, and the driver then pins them.
 pub(crate) struct Pinned {
     context: Arc<CudaContext>,
     map: MmapMut,
@@ -50,12 +50,12 @@ impl Pinned {
         self.map.len()
     }
 
-    /// The bytes; callers wait for copies into them before they read.
+    /// Returns the bytes. Callers wait for copies into them before they read.
     pub(crate) fn slice(&self) -> &[u8] {
         &self.map
     }
 
-    /// The bytes; callers wait for copies out of them before they write.
+    /// Returns the bytes for writing. Callers wait for copies out of them before they write.
     pub(crate) fn slice_mut(&mut self) -> &mut [u8] {
         &mut self.map
     }
@@ -75,7 +75,7 @@ impl std::fmt::Debug for Pinned {
     }
 }
 
-/// A copy of device memory, from an address, to a range of a pinned block.
+/// A copy from a device address to a range of a pinned block.
 pub(crate) struct PinnedCopy {
     pub(crate) address: u64,
     pub(crate) target: Range<usize>,

@@ -28,11 +28,11 @@ pub struct TimedCall {
     pub begin_milliseconds: f32,
     /// Milliseconds between the events before and after the call.
     pub milliseconds: f32,
-    /// The least work of the call.
+    /// Minimum bytes and FLOPs of the call.
     pub work: Work,
 }
 
-/// Work on a stream that is being timed.
+/// Timer of work that is being enqueued on a stream.
 #[must_use]
 pub struct Span<'a> {
     device: &'a Device,
@@ -40,7 +40,7 @@ pub struct Span<'a> {
 }
 
 impl Span<'_> {
-    /// Ends the span; its work must be enqueued.
+    /// Ends the span. Its work must have been enqueued.
     pub fn end(self) -> crate::Result<()> {
         let ended = self.timed.map_or(Ok(()), Timed::finish);
         ended.on(self.device)
@@ -48,7 +48,7 @@ impl Span<'_> {
 }
 
 impl Cuda {
-    /// Starts timing a call, if a profile is being taken.
+    /// Starts timing a call, if a profile is being recorded.
     pub(crate) fn timed(
         &self,
         stream: sys::CUstream,
@@ -66,8 +66,8 @@ impl Device {
         self.begin(None);
     }
 
-    /// Times every call from now on, as the device makes it if it waits for no call of the host: it begins a
-    /// group of calls once the host has enqueued them. Does nothing unless the device is a GPU.
+    /// Times every call from now on, without the host's delays: the device begins a group of calls only when
+    /// the host has enqueued all of them. Does nothing unless the device is a GPU.
     pub fn begin_profile_ahead(&self) -> crate::Result<()> {
         let Some(cuda) = self.gpu() else { return Ok(()) };
         let gates = SignalPage::own(&cuda.context).and_then(|page| {
@@ -86,8 +86,8 @@ impl Device {
         }
     }
 
-    /// Starts timing work that the caller enqueues on `stream` by other means than this device. The profile,
-    /// if one is being taken, has it from here to `Span::end`.
+    /// Starts timing work that the caller enqueues on `stream` without this device's methods. A running
+    /// profile records it from here to [`Span::end`].
     pub fn span(&self, stream: StreamKind, family: &'static str, name: &'static str) -> Span<'_> {
         let begin = |cuda: &Cuda| {
             cuda.timed(cuda.streams.handle(stream), family, || name.to_owned(), Work::default())

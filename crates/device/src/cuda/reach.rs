@@ -1,4 +1,4 @@
-//! Memory of other ranks' GPUs, mapped for one GPU.
+//! Memory of other ranks' GPUs, mapped for access by one GPU.
 #![allow(unsafe_code)] // mappings are the driver's handles
 
 use std::marker::PhantomData;
@@ -11,16 +11,16 @@ use super::share::{Extent, FILE, NAME_BYTES};
 use crate::buffer::Region;
 use crate::device::{Device, OnDevice};
 
-/// Source of a page to map.
+/// Where a page to map comes from.
 #[derive(Debug)]
 pub enum PageSource {
-    /// A page of this process, by [`super::Page::number`]; its owner holds it while it is mapped.
+    /// A page of this process, by [`super::Page::number`]. The owner must hold it while it is mapped.
     Here(u64),
-    /// A page of another process, by [`super::Page::file`].
+    /// A page of another process, by the file descriptor of [`super::Page::file`].
     File(OwnedFd),
 }
 
-/// Adjacent pages, or one allocation, of another GPU, with their address on this one.
+/// Adjacent pages, or one allocation, of another GPU, with their address on this GPU.
 #[derive(Debug)]
 struct Mapping {
     theirs: u64,
@@ -31,18 +31,18 @@ struct Mapping {
 
 #[derive(Debug)]
 enum MappingKind {
-    /// A range with this many bytes mapped so far, in the order of the pages.
+    /// A reserved address range with the pages mapped so far, as (address, bytes) in order.
     Range { mapped: Vec<(u64, u64)> },
     /// An opened allocation of another process.
     Open,
-    /// This GPU's own memory; nothing is held.
+    /// This GPU's own memory; nothing needs to be released.
     Own,
-    /// An allocation of this process; its GPU's context is held.
+    /// An allocation of this process; retains the context of the owning GPU.
     Enabled { peer: sys::CUdevice },
 }
 
-/// Memory of one rank, possibly its own, as one GPU accesses it. Dropping it unmaps the memory; work that
-/// uses it must be done.
+/// One rank's memory, possibly this rank's own, mapped for one GPU. Dropping it unmaps the memory, so work
+/// that uses it must have finished.
 #[derive(Debug)]
 pub struct PeerMemory {
     device: Device,
@@ -50,7 +50,7 @@ pub struct PeerMemory {
 }
 
 impl PeerMemory {
-    /// Wraps extents of `device` itself. The caller keeps them allocated while work uses them.
+    /// Wraps memory of `device` itself. The caller keeps the extents allocated while work uses them.
     pub fn own(device: &Device, extents: &[Extent]) -> Self {
         let mapping = |extent: &Extent| Mapping {
             theirs: extent.address,
@@ -73,7 +73,7 @@ impl PeerMemory {
         PeerMemory { device: device.clone(), mappings: Vec::new() }
     }
 
-    /// Reserves addresses for the pages of these extents, which are sorted by address. [`PeerMemory::map`]
+    /// Reserves addresses for the pages of `extents`, which are sorted by address. [`PeerMemory::map`] then
     /// maps the pages.
     pub fn reserve(&mut self, extents: &[Extent]) -> crate::Result<()> {
         for extent in extents.iter().filter(|extent| extent.is_page) {
@@ -141,7 +141,7 @@ impl PeerMemory {
         mapped
     }
 
-    /// Gives this GPU read and write access to all mapped pages.
+    /// Enables read and write access of this GPU to all mapped pages.
     pub fn allow(&self) -> crate::Result<()> {
         let cuda = self.device.gpu_or_refuse("cuMemSetAccess")?;
         let access = sys::CUmemAccessDesc {
@@ -201,7 +201,7 @@ impl PeerMemory {
         }
     }
 
-    /// Returns the address on this GPU of `bytes` bytes at the owner's `address`; `None` if they are not
+    /// Returns this GPU's address of the `bytes` bytes at the owner's `address`; `None` if they are not
     /// mapped.
     pub fn at(&self, address: u64, bytes: usize) -> Option<PeerAddress<'_>> {
         let mapping = self.mappings.iter().find(|mapping| {
@@ -248,7 +248,7 @@ impl Drop for PeerMemory {
     }
 }
 
-/// A range in a rank's memory, addressed by one GPU.
+/// A range in one rank's memory, addressed by one GPU.
 #[derive(Clone, Copy, Debug)]
 pub struct PeerAddress<'a> {
     pub(super) address: u64,
@@ -262,7 +262,7 @@ impl<'a> PeerAddress<'a> {
         Ok(PeerAddress { address: region.checked_address()?, bytes: region.bytes, memory: PhantomData })
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }

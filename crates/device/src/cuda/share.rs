@@ -1,5 +1,5 @@
-//! Sharing device memory with the GPUs of other ranks, in this process or another of this host: the owner's
-//! side. Other ranks map the memory with [`super::PeerMemory`]; nothing is allocated for it.
+//! Sharing device memory with the GPUs of other ranks, in this process or another process of the host: the
+//! owner's side. Other ranks map the memory with [`super::PeerMemory`]. Nothing is allocated for it.
 #![allow(unsafe_code)] // mappings and handles belong to the driver
 
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -14,39 +14,38 @@ use crate::raw::cuda::Allocated;
 
 pub(super) const FILE: sys::CUmemAllocationHandleType =
     sys::CUmemAllocationHandleType_enum::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-/// Bytes of the name with which another process opens an allocation.
+/// Bytes of an IPC handle, with which another process opens an allocation.
 pub(super) const NAME_BYTES: usize = 64;
 
-/// A page or allocation as the driver provided it; mappings cover it whole.
+/// A page or allocation as the driver provided it. Mappings always cover a whole extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Extent {
     /// First address on the owner's GPU.
     pub address: u64,
     /// Size in bytes.
     pub bytes: u64,
-    /// Whether the extent is a page of a range, rather than an allocation.
+    /// Whether the extent is a page of a reserved range; otherwise it is an allocation.
     pub is_page: bool,
 }
 
 impl Device {
-    /// The GPU's UUID, the same in every process.
+    /// Returns the GPU's UUID, the same in every process.
     pub fn gpu_uuid(&self) -> crate::Result<[u8; 16]> {
         let cuda = self.gpu_or_refuse("cuDeviceGetUuid")?;
         let uuid = result::device::get_uuid(cuda.context.cu_device()).named("cuDeviceGetUuid");
         Ok(uuid.on(self)?.bytes.map(|byte| byte as u8))
     }
 
-    /// Returns the number in this process of GPU `uuid` if this GPU can read and write its memory, else
-    /// `None`.
+    /// Returns this process's ordinal of GPU `uuid` if this GPU can access its memory, else `None`.
     pub fn reachable(&self, uuid: [u8; 16]) -> crate::Result<Option<usize>> {
         let cuda = self.gpu_or_refuse("cuDeviceCanAccessPeer")?;
         reachable(cuda, uuid).on(self)
     }
 
-    /// Returns the extents that hold these regions, without duplicates, sorted by address.
+    /// Returns the extents that contain these regions, without duplicates, sorted by address.
     ///
     /// # Errors
-    /// A region outside its buffer, or memory that is not of this device's allocator.
+    /// A region outside its buffer, or memory that this device's allocator does not own.
     pub fn extents(&self, regions: &[Region<'_>]) -> crate::Result<Vec<Extent>> {
         let cuda = self.gpu_or_refuse("extents")?;
         let allocated = Allocated::of(&cuda.allocated);
@@ -68,7 +67,7 @@ impl Device {
         Ok(extents)
     }
 
-    /// Holds a page so that others can map it.
+    /// Retains a page so that others can map it.
     pub fn hold_page(&self, extent: &Extent) -> crate::Result<Page> {
         self.gpu_or_refuse("cuMemRetainAllocationHandle")?;
         let mut handle = 0;
@@ -80,7 +79,7 @@ impl Device {
         Ok(Page { handle })
     }
 
-    /// Returns the name with which other processes open an allocation.
+    /// Returns the IPC handle with which other processes open an allocation.
     pub fn name_of(&self, extent: &Extent) -> crate::Result<[u8; NAME_BYTES]> {
         self.gpu_or_refuse("cuIpcGetMemHandle")?;
         let mut name = sys::CUipcMemHandle { reserved: [0; NAME_BYTES] };
@@ -119,14 +118,14 @@ fn reachable(cuda: &Cuda, uuid: [u8; 16]) -> Result<Option<usize>> {
     Ok(None)
 }
 
-/// A page that its owner holds while others map it.
+/// A page that its owner retains while others map it.
 #[derive(Debug)]
 pub struct Page {
     handle: u64,
 }
 
 impl Page {
-    /// Identifier of the page for other ranks of this process.
+    /// Returns the identifier of the page for other ranks of this process.
     pub fn number(&self) -> u64 {
         self.handle
     }

@@ -1,7 +1,7 @@
 //! Signals: words of host memory through which the streams of several GPUs wait for each other.
 //!
 //! The words are in host memory, not on a device, so that a host that gives up can end its own GPU's waits
-//! with a plain store; work enqueued behind a waiting stream would never run. A wait occupies no
+//! with a plain store. Work enqueued behind a waiting stream would never run. A waiting stream occupies no
 //! multiprocessor.
 #![allow(unsafe_code)] // memory that GPUs write, and stream operations on it
 
@@ -19,7 +19,7 @@ const PAGE_BYTES: usize = 4096;
 /// Bytes between words: each word has its own cache line on the host.
 const SPACING: usize = 64;
 
-/// A page of words that one GPU waits for and others write, mapped for one GPU and its host.
+/// A page of words for which one GPU waits and to which others write, mapped for one GPU and its host.
 #[derive(Debug)]
 pub struct SignalPage {
     map: MmapMut,
@@ -34,7 +34,7 @@ pub struct Word(u64);
 impl SignalPage {
     /// Number of words of a page.
     pub const WORDS: usize = PAGE_BYTES / SPACING;
-    /// Length of the file in bytes.
+    /// Length of the page's file in bytes.
     pub const BYTES: usize = PAGE_BYTES;
 
     /// Maps a file of [`SignalPage::BYTES`] zeros.
@@ -44,7 +44,7 @@ impl SignalPage {
         Self::registered(map.map_err(refused)?, context)
     }
 
-    /// Returns a page of this process alone.
+    /// Creates a page for this process alone.
     pub(super) fn own(context: &Arc<CudaContext>) -> Result<Self> {
         Self::registered(MmapMut::map_anon(PAGE_BYTES).map_err(refused)?, context)
     }
@@ -65,12 +65,12 @@ impl SignalPage {
         Ok(page)
     }
 
-    /// Returns word `index` for the GPU. An index beyond the last word gives the last one.
+    /// Returns word `index`, as the GPU addresses it. An index beyond the last word gives the last word.
     pub fn word(&self, index: usize) -> Word {
         Word(self.address + (index.min(Self::WORDS - 1) * SPACING) as u64)
     }
 
-    /// Writes a word from the host, which ends the waits of GPUs for it.
+    /// Writes a word from the host, which ends the GPUs' waits for it.
     pub fn store(&self, index: usize, value: u32) {
         self.host(index).store(value, Ordering::SeqCst);
     }
@@ -109,7 +109,7 @@ pub(super) fn enqueue(stream: sys::CUstream, writes: &[(Word, u32)], waits: &[(W
         .named("cuStreamBatchMemOp")
 }
 
-/// Returns the error of a system call for a page.
+/// Converts the error of a system call for a page.
 pub(super) fn refused(error: std::io::Error) -> CudaError {
     let code = i64::from(error.raw_os_error().unwrap_or(0));
     CudaError { call: "page of signals", code, text: error.to_string() }

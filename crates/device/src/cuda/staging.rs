@@ -13,17 +13,17 @@ use super::streams::{EventPool, Point};
 
 /// Bytes of one staging block.
 const BLOCK_BYTES: usize = 1 << 20;
-/// Number of staging blocks; a host further ahead waits for the oldest one.
+/// Number of staging blocks. If all are in use, the host waits for the oldest copy.
 const BLOCKS: usize = 16;
-/// Bytes of the largest value that is fetched without waiting.
+/// Maximum bytes of a value that is fetched without waiting.
 pub(crate) const FETCH_BYTES: usize = 256;
-/// Values on their way that need no driver call, which must not happen while ranks wait for each other: the
-/// results of two steps, and loss and counts of three validation micro-batches.
+/// Number of fetches that can be pending without a driver call, which must not happen while ranks wait for
+/// each other: the results of two steps, and loss and counts of three validation micro-batches.
 const FETCHES: usize = 8;
 
 struct Block {
     memory: Pinned,
-    /// End of the last copy that used the block.
+    /// End of the last copy that used the block; `None` if unused.
     busy: Option<Point>,
 }
 
@@ -50,7 +50,7 @@ impl Staging {
         Ok(block)
     }
 
-    /// Enqueues a copy of `values` to `address`; `values` may change after the call.
+    /// Enqueues a copy of `values` to `address`. `values` may change right after the call.
     pub(crate) fn upload(&mut self, values: &[u8], address: u64, stream: sys::CUstream) -> Result<()> {
         let events = Rc::clone(&self.events);
         for (index, values) in values.chunks(BLOCK_BYTES).enumerate() {
@@ -93,7 +93,7 @@ impl Staging {
     }
 }
 
-/// Small pinned blocks for values that are read later.
+/// Small pinned blocks for values that are read after their copies have finished.
 pub(crate) struct Fetches {
     context: Arc<CudaContext>,
     events: Rc<EventPool>,
@@ -108,7 +108,7 @@ impl Fetches {
         Ok(Rc::new(Fetches { context, events, idle: RefCell::new(idle) }))
     }
 
-    /// Enqueues a copy of `bytes` bytes, at most [`FETCH_BYTES`], from `address`.
+    /// Enqueues a copy of `bytes` bytes, at most [`FETCH_BYTES`], from `address` to a pinned block.
     pub(crate) fn begin(self: &Rc<Self>, address: u64, bytes: usize, stream: sys::CUstream) -> Result<Fetch> {
         let idle = self.idle.borrow_mut().pop();
         let mut block = match idle {
@@ -123,7 +123,7 @@ impl Fetches {
     }
 }
 
-/// A value on its way to the host.
+/// A value that is being copied to the host.
 pub(crate) struct Fetch {
     owner: Rc<Fetches>,
     block: Option<Pinned>,
@@ -132,7 +132,7 @@ pub(crate) struct Fetch {
 }
 
 impl Fetch {
-    /// Waits for the value, but not for work enqueued later.
+    /// Waits for the value, but not for work enqueued after its copy.
     pub(crate) fn wait(&self) -> Result<Vec<u8>> {
         self.done.wait()?;
         Ok(self.block.as_ref().map(|block| block.slice()[..self.bytes].to_vec()).unwrap_or_default())

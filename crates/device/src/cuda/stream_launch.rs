@@ -1,4 +1,4 @@
-//! Launches of loaded kernels, which a replayed step may make again.
+//! Launches of loaded kernels, which a replayed step may repeat.
 #![allow(unsafe_code)] // a launch passes addresses to code that Rust's compiler cannot check
 
 use std::ffi::c_void;
@@ -24,7 +24,7 @@ pub(crate) struct StreamLaunch {
 }
 
 impl StreamLaunch {
-    /// Enqueues the kernel on its stream, one of `cuda`'s.
+    /// Enqueues the kernel on its stream, a stream of `cuda`.
     pub(crate) fn enqueue(&mut self, cuda: &Cuda) -> Result<()> {
         let stream = cuda.streams.handle(self.stream);
         let StreamLaunch { function, grid, threads, shared_bytes, .. } = *self;
@@ -49,8 +49,8 @@ impl StreamLaunch {
 /// Enqueues a kernel with `shared_bytes` for each of `grid` blocks of `threads` threads.
 ///
 /// # Safety
-/// Function and stream are alive, and the arguments are those of the function. Without `is_early` the kernel
-/// begins when earlier ones have ended; with it, it waits for them itself.
+/// Function and stream are alive, and the arguments match the function's parameters. Without `is_early` the
+/// kernel begins when earlier kernels have ended; with it, the kernel waits for them itself.
 unsafe fn enqueue(
     function: sys::CUfunction,
     (grid, threads, shared_bytes): ([u32; 3], u32, u32),

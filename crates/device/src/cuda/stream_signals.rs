@@ -7,7 +7,7 @@ use crate::device::{Device, OnDevice};
 use crate::stream::StreamKind;
 
 impl Device {
-    /// Maps a page of signals, a file of [`SignalPage::BYTES`] zeros, for this GPU.
+    /// Maps a page of signals for this GPU, from a file of [`SignalPage::BYTES`] zeros.
     ///
     /// # Errors
     /// A device that is not a GPU, a driver without memory operations on streams, the driver's.
@@ -16,8 +16,8 @@ impl Device {
         SignalPage::of_file(file, &cuda.context).on(self)
     }
 
-    /// Enqueues, after all work before, the writes of `writes` and then waits until each word of `waits` has
-    /// reached its value or, modulo 2^32, is up to 2^31 past it.
+    /// Enqueues `writes` on the stream, after all earlier work, then waits until each word of `waits` has
+    /// reached its value. A word that is up to 2^31 past the value, modulo 2^32, has reached it.
     pub fn signal(
         &self,
         writes: &[(Word, u32)],

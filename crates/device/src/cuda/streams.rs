@@ -1,4 +1,4 @@
-//! Driver streams of the logical streams, and events in their work.
+//! The driver's streams and events behind the logical streams.
 #![allow(unsafe_code)] // streams and events are driver handles
 
 use std::cell::RefCell;
@@ -11,7 +11,7 @@ use cudarc::driver::{self, CudaContext, result, sys};
 use super::error::{CudaError, Named, Result};
 use crate::stream::StreamKind;
 
-/// One driver stream for each logical one.
+/// One driver stream for each logical stream.
 pub(crate) struct Streams {
     context: Arc<CudaContext>,
     handles: [sys::CUstream; StreamKind::ALL.len()],
@@ -42,7 +42,7 @@ impl Streams {
         self.handles[kind as usize]
     }
 
-    /// The driver stream of an allocator's handle; the compute stream for an unknown handle.
+    /// Returns the driver stream of an allocator's stream handle; for an unknown handle, the compute stream.
     pub(crate) fn of(&self, stream: memory::Stream) -> sys::CUstream {
         let kind = StreamKind::ALL.into_iter().find(|kind| kind.handle() == stream);
         self.handle(kind.unwrap_or(StreamKind::Compute))
@@ -65,12 +65,12 @@ impl std::fmt::Debug for Streams {
     }
 }
 
-/// Callback that receives the duration of a wait and may return a reason to end it.
+/// Callback of a host wait. It receives the time waited so far and may return a reason to stop waiting.
 pub type WaitGuard = Rc<dyn Fn(Duration) -> Option<String>>;
 
 /// Time during which a guarded wait polls the driver continuously.
 const SPIN: Duration = Duration::from_micros(50);
-/// Interval between later polls, each of which also asks the guard.
+/// Interval between later polls. Each poll also calls the guard.
 const PAUSE: Duration = Duration::from_micros(50);
 
 pub(crate) struct EventPool {
@@ -81,7 +81,7 @@ pub(crate) struct EventPool {
 }
 
 impl EventPool {
-    /// Creates an empty pool; its events carry times if `timed`.
+    /// Creates an empty pool of events. With `timed`, events record times.
     pub(crate) fn new(context: &Arc<CudaContext>, timed: bool) -> Rc<Self> {
         let flags = match timed {
             true => sys::CUevent_flags_enum::CU_EVENT_DEFAULT,
@@ -95,7 +95,7 @@ impl EventPool {
         })
     }
 
-    /// Makes later waits ask `guard`.
+    /// Sets the guard of later waits; `None`: no guard.
     pub(crate) fn set_guard(&self, guard: Option<WaitGuard>) {
         *self.guard.borrow_mut() = guard;
     }
@@ -130,7 +130,7 @@ impl Drop for EventPool {
     }
 }
 
-/// Returns whether the work before `event`, which is alive, is done.
+/// Returns whether the work before `event`, which must be alive, is done.
 fn is_over(event: sys::CUevent) -> Result<bool> {
     // SAFETY: points pass their own event, which is alive as long as they are.
     match unsafe { result::event::query(event) } {
@@ -140,7 +140,7 @@ fn is_over(event: sys::CUevent) -> Result<bool> {
     }
 }
 
-/// A point in a stream's work; its event returns to the pool when dropped.
+/// A point in a stream's work. Its event returns to the pool on drop.
 #[derive(Debug)]
 pub(crate) struct Point {
     pool: Rc<EventPool>,
@@ -153,8 +153,8 @@ impl Point {
         is_over(self.event)
     }
 
-    /// Waits on the host. With a guard, it regularly asks whether to go on: work that waits for another rank
-    /// may never finish.
+    /// Waits on the host. A guard, if set, is asked regularly whether to keep waiting, because work that
+    /// waits for another rank may never finish.
     pub(crate) fn wait(&self) -> Result<()> {
         let guard = self.pool.guard.borrow().clone();
         let Some(guard) = guard else {
@@ -176,14 +176,14 @@ impl Point {
         Ok(())
     }
 
-    /// Makes `stream` wait for the event.
+    /// Makes `stream` wait for this point.
     pub(crate) fn hold(&self, stream: sys::CUstream) -> Result<()> {
         let flags = sys::CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT;
         // SAFETY: stream and event are of one context and alive; the driver keeps the point, not the event.
         unsafe { result::stream::wait_event(stream, self.event, flags) }.named("cuStreamWaitEvent")
     }
 
-    /// Returns the milliseconds from this point to a later one; both are done and from a pool of timed
+    /// Returns the milliseconds from this point to a later one. Both must be done and from a pool of timed
     /// events.
     pub(crate) fn until(&self, later: &Point) -> Result<f32> {
         // SAFETY: both events are alive.
@@ -191,8 +191,8 @@ impl Point {
     }
 }
 
-/// A point in a stream's work for which streams of any thread of this process can wait. It has an event of
-/// its own, which is recorded once, so that a wait never means a later point.
+/// A point in a stream's work for which streams of any thread of this process can wait. Its event is not
+/// pooled and is recorded once, so that a wait never refers to a later point.
 pub(crate) struct SharedPoint {
     context: Arc<CudaContext>,
     event: sys::CUevent,
@@ -204,7 +204,7 @@ unsafe impl Send for SharedPoint {}
 unsafe impl Sync for SharedPoint {}
 
 impl SharedPoint {
-    /// Records a point after the work enqueued on `stream`, of the same context, so far.
+    /// Records a point after the work enqueued so far on `stream`, a stream of this context.
     pub(crate) fn record(context: &Arc<CudaContext>, stream: sys::CUstream) -> Result<Self> {
         let flags = sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING;
         let event = result::event::create(flags).named("cuEventCreate")?;
@@ -214,13 +214,13 @@ impl SharedPoint {
         Ok(point)
     }
 
-    /// Returns whether the work before the point is done. Any thread may ask.
+    /// Returns whether the work before the point is done. May be called on any thread.
     pub(crate) fn is_over(&self) -> Result<bool> {
         self.context.bind_to_thread().named("cuCtxSetCurrent")?;
         is_over(self.event)
     }
 
-    /// Waits on the host of any thread.
+    /// Waits on the host. May be called on any thread.
     pub(crate) fn wait(&self) -> Result<()> {
         while !self.is_over()? {
             std::thread::sleep(PAUSE);

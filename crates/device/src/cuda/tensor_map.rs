@@ -1,4 +1,5 @@
-//! Descriptions of matrices for the bulk copy engine of Hopper and later GPUs, as arguments of kernels.
+//! Descriptors of matrices for the tensor memory accelerator (TMA) of Hopper and later GPUs, as kernel
+//! arguments.
 #![allow(unsafe_code)] // the driver encodes a description
 
 use std::ffi::c_void;
@@ -12,16 +13,16 @@ use crate::device::OnDevice;
 use crate::dtype::DType;
 use crate::error::DeviceError;
 
-/// Bytes of a row of a box, which the copy spreads over all banks of shared memory.
+/// Bytes of a row of a box, which the copy swizzles over all banks of shared memory.
 const BOX_ROW_BYTES: usize = 128;
-/// 64-bit words of a description.
+/// 64-bit words of a descriptor.
 const WORDS: usize = 16;
 
-/// A stack of matrices of which a kernel reads or writes boxes: of 128 bytes of columns, and some rows.
-/// Elements outside of a matrix are read as zeros, and not written.
+/// A stack of matrices that a kernel reads or writes in boxes. A box has 128 bytes of columns and some rows.
+/// Elements outside a matrix are read as zeros and not written.
 #[derive(Clone, Copy, Debug)]
 pub struct Boxes {
-    /// Type of the elements: one of one or two bytes, or f32.
+    /// Type of the elements: any type of one or two bytes, or f32.
     pub dtype: DType,
     /// Number of matrices.
     pub layers: usize,
@@ -34,7 +35,7 @@ pub struct Boxes {
 }
 
 impl Boxes {
-    /// Returns the driver's description of the matrices from `address` on.
+    /// Returns the driver's descriptor of the matrices at `address`.
     fn encode(&self, address: u64) -> std::result::Result<[u64; WORDS], super::CudaError> {
         let bytes = self.dtype.bytes();
         let sizes = [self.columns, self.rows, self.layers].map(|size| size as u64);
@@ -69,8 +70,8 @@ impl Boxes {
 }
 
 impl Launch<'_> {
-    /// Adds a description of the matrices that begin where `region` does: a `const __grid_constant__
-    /// TensorMap` parameter.
+    /// Adds a descriptor of the matrices that begin at `region`, for a `const __grid_constant__ TensorMap`
+    /// parameter.
     pub fn boxes(self, region: Region<'_>, boxes: &Boxes) -> Self {
         let needed = boxes.layers * boxes.rows * boxes.columns * boxes.dtype.bytes();
         let described = region.checked_address().and_then(|address| {

@@ -1,4 +1,4 @@
-//! Timed calls, and the profile that keeps them.
+//! Timed calls, and the profile that collects them.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,13 +10,13 @@ use super::gates::Gates;
 use super::streams::{EventPool, Point};
 use crate::work::Work;
 
-/// Calls since the profile was begun.
+/// Calls timed since the profile began.
 #[derive(Debug)]
 pub(crate) struct Profile {
     pub(super) pool: Rc<EventPool>,
     pub(super) start: Result<Point>,
     pub(super) calls: RefCell<Vec<Call>>,
-    /// Gates that let the host enqueue calls ahead of the device, if it is to.
+    /// Gates in front of groups of calls; `None` if the profile is not recorded ahead.
     pub(super) gates: Option<Gates>,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Call {
     pub(super) work: Work,
 }
 
-/// A call being timed, if a profile is being taken.
+/// A call that is being timed; empty if no profile is recorded.
 pub(crate) struct Timed {
     running: Option<Running>,
     stream: sys::CUstream,
@@ -45,7 +45,7 @@ struct Running {
 }
 
 impl Timed {
-    /// Starts timing a call, if a profile is being taken.
+    /// Starts timing a call, if a profile is being recorded.
     pub(super) fn begin(
         profile: Option<Rc<Profile>>,
         stream: sys::CUstream,

@@ -1,4 +1,4 @@
-//! The device of a host pool, and waits for its copies.
+//! The device that a host pool belongs to, and waits for its copies.
 
 use std::cell::RefCell;
 
@@ -7,10 +7,10 @@ use crate::error::Result;
 use crate::event::Event;
 use crate::stream::StreamKind;
 
-/// The device that copies to and from a pool.
+/// The device that copies to and from a pool, and its pending copies.
 pub(crate) struct Served {
     device: Device,
-    /// The end of the last copies to the pool, until the host has waited for them.
+    /// End of the last copies to the pool; `None` once the host has waited for them.
     filled: RefCell<Option<Event>>,
 }
 
@@ -28,8 +28,8 @@ impl Served {
 }
 
 impl Device {
-    /// Makes the host's next access to this pool wait for `event`, the end of copies to it and of all that
-    /// were enqueued before.
+    /// Makes the host's next access to this pool wait for `event`, which follows the copies to it and all
+    /// earlier ones.
     pub fn fill_until(&self, event: Event) {
         if let Some(served) = &self.0.served {
             *served.filled.borrow_mut() = Some(event);
@@ -42,7 +42,7 @@ impl Device {
         filled.map_or(Ok(()), |event| self.wait(stream, &event))
     }
 
-    /// Waits on the host for copies to this pool, if the device is one.
+    /// Waits on the host for copies to this device's memory, if it is a pool.
     pub fn settle(&self) -> Result<()> {
         let Some(served) = &self.0.served else { return Ok(()) };
         let filled = served.filled.take();

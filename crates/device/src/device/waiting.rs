@@ -13,7 +13,7 @@ use crate::event::{Event, SharedEvent};
 use crate::repeat::Repeat;
 use crate::stream::StreamKind;
 
-/// The streams on which ranks communicate.
+/// The streams for communication between ranks.
 const BETWEEN_RANKS: [StreamKind; 3] = [StreamKind::Reduce, StreamKind::Transfer, StreamKind::Exchange];
 
 impl Device {
@@ -31,7 +31,7 @@ impl Device {
         Ok(event)
     }
 
-    /// Records a driver's event after the work on `stream` so far, if the device is a GPU.
+    /// Records a driver event after the work on `stream` so far; `None` if the device is not a GPU.
     fn point(&self, stream: StreamKind) -> Result<Option<Point>> {
         let record = |cuda: &Cuda| cuda.events.record(cuda.streams.handle(stream));
         self.gpu().map(record).transpose().on(self)
@@ -51,7 +51,7 @@ impl Device {
         self.between_graphs(wait)
     }
 
-    /// Makes `stream` wait for a driver's event.
+    /// Makes `stream` wait for a driver event.
     fn hold(&self, stream: StreamKind, point: Option<&Point>) -> Result<()> {
         let held = self.gpu().zip(point).map(|(cuda, point)| point.hold(cuda.streams.handle(stream)));
         held.transpose().map(drop).on(self)
@@ -62,7 +62,8 @@ impl Device {
         LoggedEvent { stream: event.stream, later: recorded.saturating_sub(event.sequence + 1) }
     }
 
-    /// Makes `stream` wait again for an event with as many later ones on its stream.
+    /// Makes `stream` wait for the event that has as many later events on its stream as `of` had. Used by
+    /// replays.
     pub(crate) fn wait_again(&self, stream: StreamKind, of: LoggedEvent) -> Result<()> {
         // The newest event is later than one that is no longer known.
         let point = match self.captures().recent.find(of) {
@@ -73,27 +74,27 @@ impl Device {
         self.wait(stream, &Event { stream: of.stream, sequence, point })
     }
 
-    /// Returns a number that is larger after every recorded event and every wait between streams.
+    /// Returns the number of events recorded and of waits between streams so far.
     pub fn stream_calls(&self) -> u64 {
         self.0.events.iter().map(Cell::get).sum::<u64>() + self.0.waits_made.get()
     }
 
-    /// Makes compute work from now on start after all work so far of the streams between ranks.
+    /// Makes compute work from now on start after all work so far on the streams between ranks.
     pub fn join_streams(&self) -> Result<()> {
         BETWEEN_RANKS.into_iter().try_for_each(|stream| self.order(stream, StreamKind::Compute))
     }
 
-    /// Makes work from now on of the streams between ranks start after all compute work so far.
+    /// Makes work from now on on the streams between ranks start after all compute work so far.
     pub fn fork_streams(&self) -> Result<()> {
         BETWEEN_RANKS.into_iter().try_for_each(|stream| self.order(StreamKind::Compute, stream))
     }
 
-    /// Makes work of a stream start after another's so far; the event is not counted.
+    /// Makes later work of stream `after` start after all work of `before` so far. The event is not counted.
     fn order(&self, before: StreamKind, after: StreamKind) -> Result<()> {
         self.hold(after, self.point(before)?.as_ref())
     }
 
-    /// Records an event after the work enqueued on `stream` so far, for streams of other ranks of this
+    /// Records an event after the work enqueued on `stream` so far, for streams of other ranks in this
     /// process.
     pub fn record_shared(&self, stream: StreamKind) -> Result<SharedEvent> {
         self.interrupt_capture("an event for other ranks")?;
@@ -102,8 +103,7 @@ impl Device {
         Ok(SharedEvent { point: point.map(Arc::new) })
     }
 
-    /// Makes work enqueued on `stream` from now on start after an event that any rank of this process has
-    /// recorded.
+    /// Makes work enqueued on `stream` from now on start after an event of any rank in this process.
     pub fn wait_shared(&self, stream: StreamKind, event: &SharedEvent) -> Result<()> {
         self.interrupt_capture("a wait for an event of other ranks")?;
         match (self.gpu_to_use()?, &event.point) {
@@ -128,16 +128,16 @@ impl Device {
         event.point.as_ref().map_or(Ok(()), |point| point.wait()).on(self)
     }
 
-    /// Sets a guard for all later waits of the host on this device. The guard receives the duration of a wait
-    /// and may end it with a reason, because work that waits for another rank may never finish. Only on a GPU
-    /// does the host wait.
+    /// Sets a guard for all later host waits on this device. It receives the time waited so far and may end
+    /// the wait with a reason, because work that waits for another rank may never finish. The host waits on
+    /// GPUs only.
     pub fn set_guard(&self, guard: Option<WaitGuard>) {
         if let Some(cuda) = self.gpu() {
             cuda.events.set_guard(guard);
         }
     }
 
-    /// The driver's handle of a stream, for a library that enqueues on it.
+    /// Returns the driver's handle of a stream, for a library that enqueues on it.
     ///
     /// # Errors
     /// The device is not a GPU; an earlier error that could not be returned at once.
@@ -146,12 +146,13 @@ impl Device {
         Ok(self.gpu_or_refuse("stream_handle")?.streams.handle(stream).cast())
     }
 
-    /// Makes this GPU the current device of the calling thread, for libraries. Other backends do nothing.
+    /// Makes this GPU the current device of the calling thread, for libraries. Does nothing on other
+    /// backends.
     pub fn make_current(&self) -> Result<()> {
         self.make_current_elsewhere()()
     }
 
-    /// Returns a function that makes this GPU the current device of another thread.
+    /// Returns a function that makes this GPU the current device of the thread that calls it.
     pub fn make_current_elsewhere(&self) -> impl FnOnce() -> Result<()> + Send + use<> {
         let context = self.gpu().map(|cuda| Arc::clone(&cuda.context));
         let rank = self.0.rank;

@@ -1,8 +1,8 @@
-//! Matmuls by the properties that select their algorithm, and the repository's table of algorithms.
+//! Matmuls by the properties that select their algorithm, and the built-in table of algorithms.
 //!
-//! cuBLASLt's first choice is good on average but not the best for every shape. `plimsoll bench matmul`
-//! measures the best one for a model of device and a version of the library and writes it to the table; a run
-//! never times anything.
+//! cuBLASLt's first choice is good on average, but not the best for every shape. `plimsoll bench matmul`
+//! measures the best algorithm for a model of device and a version of the library, and writes it to the
+//! table. A run never times algorithms.
 
 mod table;
 
@@ -14,7 +14,7 @@ use crate::matmul::{Epilogue, Matmul, Scales};
 
 pub use table::{Choice, MatmulTable, TableError};
 
-/// The kind of an epilogue, without operands.
+/// Kind of an epilogue, without operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EpilogueKind {
     /// [`Epilogue::None`].
@@ -33,19 +33,19 @@ pub enum EpilogueKind {
     BiasGradient,
 }
 
-/// The kind of factors of a matmul's operands, and how sums in FP8 are kept.
+/// Granularity of a matmul's scaling factors, and accumulation of FP8 sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scaling {
-    /// None: the operands are not in FP8.
+    /// No factors: the operands are not FP8.
     None,
-    /// A factor of each operand.
+    /// One factor per operand.
     Tensor {
-        /// As [`Matmul::fast`].
+        /// Whether sums stay in the tensor cores' accumulators ([`Matmul::fast`]).
         fast: bool,
     },
-    /// Factors of the left operand's rows and of the right one's columns.
+    /// One factor per row of the left operand and per column of the right one.
     Outer {
-        /// As [`Matmul::fast`].
+        /// Whether sums stay in the tensor cores' accumulators ([`Matmul::fast`]).
         fast: bool,
     },
 }
@@ -53,7 +53,7 @@ pub enum Scaling {
 /// The properties that select a matmul's algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MatmulKey {
-    /// m, n, k: out\[m, n\] = op(a)\[m, k\] · op(b)\[k, n\].
+    /// Sizes m, n, k of out\[m, n\] = op(a)\[m, k\] · op(b)\[k, n\].
     pub sizes: [usize; 3],
     /// Whether the transposes of a and b are stored.
     pub transposed: [bool; 2],
@@ -63,13 +63,13 @@ pub struct MatmulKey {
     pub accumulate: bool,
     /// Operation applied before the result is written.
     pub epilogue: EpilogueKind,
-    /// Alignment in bytes that the addresses of all operands have.
+    /// Common alignment of all operands' addresses, in bytes.
     pub alignment: u32,
-    /// Factors of operands in FP8.
+    /// Granularity of FP8 scaling factors.
     pub scaling: Scaling,
 }
 
-/// Alignments that are distinguished: of whole storages, of vectors, or only of elements.
+/// Alignments that keys distinguish, in bytes: of whole storages, of 16-byte vectors, or of elements.
 const ALIGNMENTS: [u32; 3] = [256, 16, 2];
 
 impl MatmulKey {
@@ -97,15 +97,15 @@ impl MatmulKey {
         }
     }
 
-    /// Alignment in bytes of a, b and the output: the common one, but at least that of each type's elements,
-    /// without which the library has no algorithm.
+    /// Returns the alignments of a, b and the output in bytes: the common alignment, but at least each type's
+    /// element size, without which cuBLASLt has no algorithm.
     pub fn operand_alignments(&self) -> [u32; 3] {
         self.types.map(|dtype| self.alignment.max(dtype.bytes() as u32))
     }
 }
 
 impl Epilogue<'_> {
-    /// Kind of the epilogue.
+    /// Returns the kind of the epilogue.
     pub fn kind(&self) -> EpilogueKind {
         match self {
             Epilogue::None => EpilogueKind::None,
@@ -150,8 +150,8 @@ impl Scaling {
 }
 
 /// Formats as `65536x2304x768 nt bf16,bf16,bf16 set bias 256`: sizes, storage of a and b, types, whether the
-/// output is set or added to, epilogue, alignment; then for FP8 `fast` or `precise`, with `-outer` if rows
-/// and columns have factors.
+/// output is set or added to, epilogue, alignment. FP8 adds `fast` or `precise`, followed by `-outer` for
+/// factors of rows and columns.
 impl fmt::Display for MatmulKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ([m, n, k], [a, b, out]) = (self.sizes, self.types);

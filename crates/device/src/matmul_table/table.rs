@@ -1,11 +1,11 @@
-//! The table's text format: one line for each matmul, for one model of device and one version of the library.
+//! The table's text format: one line per matmul, for one model of device and one version of cuBLASLt.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use super::MatmulKey;
 
-/// An algorithm of cuBLASLt as the library serialises it; valid for this version of the library.
+/// A cuBLASLt algorithm in the library's serialised form, valid for one version of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// Content of `cublasLtMatmulAlgo_t`.
@@ -14,14 +14,14 @@ pub struct Choice {
     pub note: String,
 }
 
-/// Chosen algorithms by matmul, for one device and library.
+/// Chosen algorithms by matmul, for one model of device and version of cuBLASLt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MatmulTable {
     /// Model of the device.
     pub device: String,
-    /// Version of the library.
+    /// Version of cuBLASLt.
     pub library: usize,
-    /// The chosen algorithms. For other matmuls the library chooses.
+    /// The chosen algorithms. For other matmuls, cuBLASLt's first choice is used.
     pub choices: BTreeMap<MatmulKey, Choice>,
 }
 
@@ -35,18 +35,18 @@ pub struct TableError {
     pub problem: String,
 }
 
-/// The repository's tables, one for each model of device.
+/// The built-in tables, one for each model of device.
 const EMBEDDED: [&str; 2] = [include_str!("nvidia_h100_80gb.txt"), include_str!("nvidia_h200.txt")];
 
 impl MatmulTable {
-    /// The repository's table for this device and library; empty if there is none.
+    /// Returns the built-in table for this device and version of cuBLASLt; empty if there is none.
     pub fn embedded(device: &str, library: usize) -> Self {
         let tables = EMBEDDED.iter().filter_map(|text| Self::parse(text).ok());
         let table = tables.into_iter().find(|table| table.device == device && table.library == library);
         table.unwrap_or_else(|| Self::empty(device, library))
     }
 
-    /// A table without entries, so that the library chooses everywhere.
+    /// Returns a table without entries, so that cuBLASLt's first choice is used for every matmul.
     pub fn empty(device: &str, library: usize) -> Self {
         MatmulTable { device: device.to_owned(), library, choices: BTreeMap::new() }
     }

@@ -1,4 +1,4 @@
-//! Segments of a GPU's memory: whole allocations, or pages mapped into a reserved range.
+//! Segments of GPU memory: whole allocations, or pages mapped into a reserved range.
 #![allow(unsafe_code)] // memory and ranges are raw driver addresses
 
 use std::collections::{BTreeMap, HashMap};
@@ -10,10 +10,10 @@ use memory::{Capacity, EventId, Placement, RawError, RawMemory, Stream};
 use crate::cuda::account::GpuUse;
 use crate::cuda::streams::Streams;
 
-/// Memory that the driver has provided: bytes by address.
+/// Memory that the driver has provided, as bytes by address.
 #[derive(Debug, Default)]
 pub(crate) struct Allocated {
-    /// Allocations outside mapped ranges.
+    /// Allocations outside mapped ranges, bytes by address.
     pub(crate) allocations: BTreeMap<u64, u64>,
     pub(crate) pages: BTreeMap<u64, u64>,
 }
@@ -25,16 +25,16 @@ impl Allocated {
     }
 }
 
-/// A GPU's memory as a driver. Only synchronous calls are used: the driver's own pool would hide bytes from
-/// the allocator.
+/// A GPU's memory as the allocator's source of segments. Only synchronous driver calls are used: the driver's
+/// own pool would hide bytes from the allocator.
 #[derive(Debug)]
 pub(crate) struct CudaMemory {
     context: Arc<CudaContext>,
     streams: Arc<Streams>,
-    /// Counts the memory of all ranks of this process on the GPU.
+    /// Memory usage shared by all ranks of this process on the GPU.
     shared: Arc<GpuUse>,
     next_order: u64,
-    /// Memory and ranges that are released when the device is dropped.
+    /// Memory and ranges to release when the device is dropped.
     allocated: Arc<Mutex<Allocated>>,
     ranges: HashMap<u64, u64>,
     /// Whether pages are created so that other processes can map them.
@@ -77,7 +77,7 @@ impl CudaMemory {
         Placement { address, order }
     }
 
-    /// Makes the context current: any thread may free a buffer and so a segment.
+    /// Makes the context current, because any thread may free a buffer and so a segment.
     fn bind(&self) -> Result<(), RawError> {
         self.context.bind_to_thread().map_err(refused)
     }
@@ -282,7 +282,7 @@ impl Drop for CudaMemory {
     }
 }
 
-/// Properties of the allocator's pages.
+/// Returns the properties of the allocator's pages.
 pub(crate) fn properties(
     location: sys::CUmemLocation,
     handle_type: sys::CUmemAllocationHandleType_enum,

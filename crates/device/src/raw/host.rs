@@ -1,4 +1,4 @@
-//! Segments of host memory: anonymous mappings, zero on first touch, so every byte is initialised.
+//! Segments of host memory: anonymous mappings. They are zero on first touch, so every byte is initialised.
 #![allow(unsafe_code)] // releasing pages inside a reserved range
 
 use std::collections::HashMap;

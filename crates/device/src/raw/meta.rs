@@ -1,4 +1,4 @@
-//! Segments without memory: addresses only.
+//! Segments without memory: addresses only, for Meta.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,21 +6,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::description::Description;
 use memory::{Capacity, EventId, Placement, RawError, RawMemory, Stream};
 
-/// First address: CUDA's addresses start here, so that snapshots of Meta look like a device's.
+/// First address. CUDA's addresses begin here too, so that snapshots of Meta look like a GPU's.
 const FIRST_ADDRESS: u64 = 0x7f00_0000_0000;
 /// Alignment of ordinary segments and virtual ranges.
 const ALIGNMENT: u64 = 2 << 20;
 
-/// Returns the bytes of a GPU's memory that map pinned memory: 8 bytes for 4 KiB. Measured on an H200.
+/// Returns the bytes of GPU memory for the page tables of `pinned` bytes: 8 per 4 KiB, as measured on an
+/// H200.
 #[must_use]
 pub fn page_table_bytes(pinned: u64) -> u64 {
     pinned / 512
 }
 
-/// Bytes of a device that map pinned memory, which the memories of the device and of its pools share.
+/// Bytes of a device that page tables take, shared by the memories of the device and of its pools.
 pub(crate) type PageTables = Arc<AtomicU64>;
 
-/// A driver that hands out addresses without memory, up to a capacity.
+/// Source of segments that hands out addresses without memory, up to a capacity.
 #[derive(Debug)]
 pub(crate) struct MetaMemory {
     total: u64,
@@ -32,24 +33,24 @@ pub(crate) struct MetaMemory {
     role: Role,
 }
 
-/// The part that page tables have in a memory.
+/// How a memory is related to the device's page tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// A device's memory has them.
+    /// The device's memory, which contains them.
     Has,
-    /// Pinned memory needs them.
+    /// Pinned memory, which enlarges them.
     Needs,
-    /// Other host memory needs none.
+    /// Other host memory, which does not affect them.
     None,
 }
 
 impl MetaMemory {
-    /// A device's memory, of which `page_tables` take a part.
+    /// Creates a device's memory, reduced by the bytes in `page_tables`.
     pub(crate) fn new(description: &Description, page_tables: &PageTables) -> Self {
         Self::with(description, page_tables, Role::Has)
     }
 
-    /// Host memory, which is mapped in `page_tables` of a device if it `is_pinned`.
+    /// Creates a pool's host memory. With `is_pinned`, it enlarges the device's `page_tables`.
     pub(crate) fn pool(description: &Description, page_tables: &PageTables, is_pinned: bool) -> Self {
         Self::with(description, page_tables, if is_pinned { Role::Needs } else { Role::None })
     }
@@ -74,7 +75,7 @@ impl MetaMemory {
         placement
     }
 
-    /// Returns the bytes that a real driver would take for a request.
+    /// Returns the bytes that a real driver would take for a request of `bytes`.
     fn rounded(&self, bytes: u64) -> u64 {
         bytes.checked_next_multiple_of(self.granularity).unwrap_or(u64::MAX)
     }

@@ -1,4 +1,4 @@
-//! Segments of pinned host memory, from which a GPU copies while the host goes on.
+//! Segments of pinned host memory, with which a GPU copies without blocking the host.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use memory::{Capacity, EventId, Placement, RawError, RawMemory, Stream};
 
 use crate::cuda::{CudaError, Pinned};
 
-/// Host memory that a GPU's driver has pinned, as a driver of its own.
+/// Pinned host memory as an allocator's source of segments.
 #[derive(Debug)]
 pub(crate) struct PinnedMemory {
     context: Arc<CudaContext>,
@@ -80,7 +80,7 @@ impl RawMemory for PinnedMemory {
     }
 }
 
-/// Expandable segments are for settings that a host pool never has.
+/// Returns the error for expandable segments, which a host pool's settings never request.
 fn without_pages() -> RawError {
     RawError::Driver { code: 0, text: "pinned memory has no expandable segments".to_owned() }
 }
