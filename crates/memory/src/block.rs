@@ -22,7 +22,7 @@ impl BlockId {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StreamUses {
     pub(crate) streams: crate::hash_order::Table<Stream, ()>,
-    /// Streams recorded while a private pool was open.
+    /// Streams that used the block while a private pool was open.
     pub(crate) while_open: Vec<Stream>,
 }
 
@@ -33,9 +33,9 @@ pub(crate) struct Block {
     pub(crate) size: u64,
     /// Bytes requested by the last owner; stale while the block is idle.
     pub(crate) requested: u64,
-    /// Placement key of the block's segment.
+    /// Placement order of the block's segment.
     pub(crate) order: u64,
-    /// The pool's lookup counter when the block went idle.
+    /// Lookup counter of the pool when the block became idle.
     pub(crate) gc_base: u64,
     pub(crate) prev: u32,
     pub(crate) next: u32,
@@ -77,7 +77,7 @@ impl Block {
         }
     }
 
-    /// Returns whether the block may be merged or handed out.
+    /// Returns whether the block may be merged or assigned to a request.
     #[inline]
     pub(crate) fn idle(&self) -> bool {
         !self.allocated && self.events == 0 && self.uses.is_none()
@@ -95,7 +95,7 @@ impl Block {
     }
 }
 
-/// All blocks, by index. Indices of removed blocks are used again.
+/// All blocks by index. Indices of removed blocks are reused.
 #[derive(Debug, Default)]
 pub(crate) struct Slab {
     blocks: Vec<Block>,
@@ -142,7 +142,7 @@ impl Slab {
         self.vacant.push(index);
     }
 
-    /// The allocated block that `id` names; `None` once it is freed.
+    /// Returns the allocated block with identifier `id`; `None` once it is freed.
     #[inline]
     pub(crate) fn allocated(&self, id: BlockId) -> Option<&Block> {
         self.blocks
@@ -154,7 +154,7 @@ impl Slab {
         self.blocks.iter().enumerate().filter(|(_, b)| b.live).map(|(index, block)| (index as u32, block))
     }
 
-    /// Puts a new block in front of `at`.
+    /// Links a new block before `at`.
     #[inline]
     pub(crate) fn link_before(&mut self, new: u32, at: u32) {
         let prev = self[at].prev;
@@ -166,7 +166,7 @@ impl Slab {
         }
     }
 
-    /// Puts a new block behind `at`.
+    /// Links a new block after `at`.
     pub(crate) fn link_after(&mut self, new: u32, at: u32) {
         let next = self[at].next;
         self[new].next = next;

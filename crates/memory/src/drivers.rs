@@ -1,4 +1,4 @@
-//! Drivers that hand out addresses without memory behind them.
+//! Drivers that hand out addresses without memory.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,11 +9,10 @@ const RANGES_FROM: u64 = 0x3000_0000_0000;
 const SEGMENT_STEP: u64 = 2 << 20;
 const RANGE_GAP: u64 = 1 << 30;
 
-/// A device that only counts. It refuses requests that do not fit; its streams finish work when a test says
-/// so.
+/// A simulated device that only counts. It refuses requests that do not fit. Work on its streams finishes
+/// when a test calls [`Counting::finish`].
 ///
-/// Segments get rising addresses that are never used again; virtual ranges lie in an address area of their
-/// own.
+/// Segments get rising addresses that are never reused. Virtual ranges have a separate area of addresses.
 #[derive(Clone, Debug)]
 pub struct Counting {
     total: u64,
@@ -37,7 +36,7 @@ fn refused(text: &str) -> RawError {
 }
 
 impl Counting {
-    /// A device of `total` bytes.
+    /// Creates a device of `total` bytes.
     #[must_use]
     pub fn new(total: u64) -> Counting {
         Counting {
@@ -54,18 +53,18 @@ impl Counting {
         }
     }
 
-    /// Sets the bytes of the device that other processes use from now on.
+    /// Sets the bytes of the device that other processes use.
     pub fn set_others(&mut self, bytes: u64) {
         self.others = bytes;
     }
 
-    /// Bytes handed out: segments and mapped pages.
+    /// Returns the bytes handed out: segments and mapped pages.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.used
     }
 
-    /// Number of virtual ranges that are reserved.
+    /// Returns the number of reserved virtual ranges.
     #[must_use]
     pub fn reserved_ranges(&self) -> usize {
         self.ranges.len()

@@ -12,10 +12,10 @@ use crate::tag::Category;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "messages name their fields")]
 pub enum AllocationError {
-    /// Neither the cache nor the driver has the memory.
+    /// Neither the cache nor the driver has enough memory.
     #[error("{0}")]
     OutOfMemory(Box<OutOfMemory>),
-    /// A request for more than any device has. No counter changes.
+    /// The request exceeds what any device has. No counter changes.
     #[error("a request for {} bytes, more than an exbibyte, cannot be served by any device", grouped(*bytes))]
     RequestTooLarge { bytes: u64 },
     /// The driver failed for a reason other than lack of memory.
@@ -32,7 +32,7 @@ pub enum AllocationError {
         /// Address that the driver returned.
         address: u64,
     },
-    /// A repeated script got another address than in its recording.
+    /// A repeated script got an address that differs from its recording.
     #[error("a repeated allocation is at {address:#x} instead of {recorded:#x}")]
     Moved { recorded: u64, address: u64 },
     /// A setting passed at run time is invalid.
@@ -46,7 +46,7 @@ impl AllocationError {
     }
 }
 
-/// Figures of an out-of-memory error, in bytes, taken when the request failed.
+/// State of the allocator when a request failed for lack of memory. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutOfMemory {
     /// The device's number in the process.
@@ -86,13 +86,13 @@ pub struct OutOfMemory {
 }
 
 impl OutOfMemory {
-    /// Bytes held from the driver that belong to no allocated block and no private pool.
+    /// Returns the bytes held from the driver that belong to no allocated block and no private pool.
     #[must_use]
     pub fn unallocated(&self) -> u64 {
         self.reserved.saturating_sub(self.allocated).saturating_sub(self.private_idle)
     }
 
-    /// The message of PyTorch 2.11 for the same figures, without its line about processes and its advice.
+    /// Returns the message of PyTorch 2.11 for this state, without its line about processes and its advice.
     #[must_use]
     pub fn pytorch_message(&self) -> String {
         let mut text = format!(
@@ -109,7 +109,7 @@ impl OutOfMemory {
         text
     }
 
-    /// The part of PyTorch's message that reports the allocator's usage.
+    /// Returns the part of PyTorch's message that reports the allocator's usage.
     #[must_use]
     pub fn pytorch_usage(&self) -> String {
         let allocated = self.allocated + self.private_idle;
@@ -167,7 +167,7 @@ impl fmt::Display for OutOfMemory {
     }
 }
 
-/// Bytes formatted as PyTorch does: two decimals in the largest unit that gives more than 1.
+/// A number of bytes that formats as in PyTorch: two decimals in the largest unit that gives more than 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes(pub u64);
 

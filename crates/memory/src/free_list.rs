@@ -1,16 +1,16 @@
 //! The idle blocks of one pool and one stream, in the order (size, placement order, address).
 //!
-//! Blocks are binned by size: exactly below 16 KiB, then in 32 steps between two powers of two. Bins are in
-//! size order, a bitmap marks the bins that are not empty, and each bin is a short sorted queue; an insertion
-//! moves the elements on its shorter side. The best fit is the first block of the first bin that holds a
-//! sufficient one. Nothing is hashed, and nothing is allocated once the bins have grown.
+//! Blocks are binned by size: one bin per size below 16 KiB, and 32 bins between two powers of two above.
+//! Bins are in size order, a bitmap marks the bins that are not empty, and each bin is a short sorted queue.
+//! An insertion moves the elements on its shorter side. The best fit is the first sufficient block, in the
+//! first bin that holds one. Nothing is hashed, and nothing is allocated once the bins have grown.
 
 use std::collections::VecDeque;
 
 use crate::block::Block;
 
 const STEPS: usize = 32;
-/// Sizes below 2⁶⁴ are fewer than 2⁵⁵ granules of 512 bytes.
+/// Number of bins. Sizes below 2⁶⁴ are fewer than 2⁵⁵ granules of 512 bytes.
 const BINS: usize = STEPS * 51;
 const WORDS: usize = BINS.div_ceil(64);
 
@@ -47,7 +47,7 @@ pub(crate) struct FreeList {
     /// The bins, each sorted in descending order, so that the smallest entry is popped from the end.
     bins: Vec<VecDeque<Entry>>,
     occupied: [u64; WORDS],
-    /// Bits of the words of `occupied` that are not zero.
+    /// Bitmap of the words of `occupied` that are not zero.
     summary: u32,
 }
 
@@ -118,7 +118,7 @@ impl FreeList {
         self.bins[at.bin][at.index]
     }
 
-    /// The first block of at least `size`.
+    /// Returns the position of the first block with at least `size` bytes.
     #[inline]
     pub(crate) fn best_fit(&self, size: u64) -> Option<Cursor> {
         if self.summary == 0 {
@@ -163,12 +163,12 @@ impl FreeList {
         Some(Cursor { bin, index: self.bins[bin].len() - 1 })
     }
 
-    /// All blocks in order.
+    /// Returns all blocks in order.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = Entry> + '_ {
         self.bins.iter().flat_map(|bin| bin.iter().rev().copied())
     }
 
-    /// The size of the largest block, 0 if there is none.
+    /// Returns the size of the largest block; 0 if the list is empty.
     pub(crate) fn largest(&self) -> u64 {
         self.iter().next_back().map_or(0, |entry| entry.size)
     }

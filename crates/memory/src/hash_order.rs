@@ -1,10 +1,10 @@
-//! A small map whose iteration order is that of the hash table in PyTorch's allocator.
+//! A small map with the iteration order of the hash table in PyTorch's allocator.
 //!
-//! The order in which events of several streams are processed decides some counters. The table is therefore
-//! the one of PyTorch: robin-hood probing without wrap-around over a Fibonacci-hashed home slot, at most half
-//! full (the design of `ska::flat_hash_map`). It is meant for a few streams only.
+//! Some counters depend on the order in which events of several streams are processed. Therefore the table is
+//! PyTorch's (the design of `ska::flat_hash_map`): robin-hood probing without wrap-around from a
+//! Fibonacci-hashed home slot, at most half full. It is meant for a few streams only.
 
-/// A key with the hash that PyTorch gives it.
+/// A key with its hash in PyTorch.
 pub(crate) trait HashKey: Copy + Eq {
     fn hash(self) -> u64;
 }
@@ -40,12 +40,12 @@ impl<K: HashKey, V> Table<K, V> {
         self.len == 0
     }
 
-    /// Number of physical slots: the upper bound of [`Table::slot`]'s argument.
+    /// Returns the number of physical slots: the upper bound of [`Table::slot`]'s argument.
     pub(crate) fn slot_count(&self) -> usize {
         self.slots.len()
     }
 
-    /// Returns the entry of a slot, for iterations that erase entries.
+    /// Returns the key and value in a slot, for iterations that erase entries.
     pub(crate) fn slot(&mut self, slot: usize) -> Option<(K, &mut V)> {
         self.slots.get_mut(slot)?.as_mut().map(|s| (s.key, &mut s.value))
     }
@@ -123,7 +123,7 @@ impl<K: HashKey, V> Table<K, V> {
         }
     }
 
-    /// Empties a slot; displaced entries behind it move back by one.
+    /// Empties a slot. Displaced entries after it move back by one.
     pub(crate) fn erase(&mut self, slot: usize) -> Option<V> {
         let erased = self.slots.get_mut(slot)?.take()?;
         self.len -= 1;

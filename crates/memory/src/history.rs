@@ -1,4 +1,4 @@
-//! The history of events, in a ring of fixed length.
+//! The history of events, in a ring of fixed capacity.
 
 use std::collections::VecDeque;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -7,10 +7,10 @@ use crate::raw::Stream;
 use crate::tag::Tag;
 
 system::names! {
-    /// Kind of the event.
+    /// Kind of an event.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub enum Action {
-        /// A block was allocated; the size is the requested one.
+        /// A block was allocated; the size is the requested size.
         Alloc = "alloc",
         /// The owner freed a block.
         FreeRequested = "free_requested",
@@ -26,15 +26,15 @@ system::names! {
         SegmentUnmap = "segment_unmap",
         /// A snapshot was taken.
         Snapshot = "snapshot",
-        /// A request failed; the address is the device's free bytes, the size is the rounded request.
+        /// A request failed. The address is the device's free bytes, the size is the rounded request.
         OutOfMemory = "oom",
-        /// A mark set by the caller: the tag's operator names the section that begins, the address is its
-        /// number.
+        /// A mark set by the caller. The tag's operator is the name of the section that begins, and the
+        /// address its number.
         Mark = "mark",
     }
 }
 
-/// An event.
+/// An event of the allocator, as recorded in the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// Kind of the event.
@@ -43,7 +43,7 @@ pub struct Event {
     pub address: u64,
     /// Bytes; for blocks, the requested bytes.
     pub size: u64,
-    /// Bytes of the whole block, rounding included; equal to `size` for other events.
+    /// Bytes of the whole block, rounding included. For events of other kinds, equal to `size`.
     pub block: u64,
     /// Stream of the event.
     pub stream: Stream,
@@ -58,17 +58,17 @@ pub struct Event {
 pub(crate) struct History {
     capacity: usize,
     events: VecDeque<Event>,
-    /// Start of the current operation. All its events carry this time, so the clock is read once.
+    /// Start time of the current operation. All its events carry this time, so the clock is read once.
     now_us: u64,
     /// Digest of the events since it was last taken; `None` unless started.
     digest: Option<u64>,
 }
 
-/// Events for which memory is reserved at once, so that recording does not wait for the ring to grow.
+/// Number of events for which memory is reserved at once, so that recording rarely has to grow the ring.
 const ROOM: usize = 1 << 17;
 
 impl History {
-    /// Clears the ring, whose memory is used again, and makes room for `capacity` events; 0 stops recording.
+    /// Clears the ring, reusing its memory, and sets its capacity to `capacity` events; 0 stops recording.
     pub(crate) fn set_capacity(&mut self, capacity: usize) {
         let mut events = std::mem::take(&mut self.events);
         events.clear();
@@ -89,7 +89,7 @@ impl History {
         self.digest.as_mut().map_or(0, std::mem::take)
     }
 
-    /// Reads the clock for the operation that begins.
+    /// Reads the clock for the operation that begins, if events are recorded.
     #[inline]
     pub(crate) fn tick(&mut self) {
         if self.on() {
@@ -107,7 +107,7 @@ impl History {
         self.record_block(action, address, (size, size), stream, tag);
     }
 
-    /// Records an event of a block, with its requested bytes and its size.
+    /// Records an event of a block, with the requested bytes and the block's size.
     #[inline]
     pub(crate) fn record_block(
         &mut self,
@@ -140,13 +140,13 @@ impl History {
         self.events.push_back(event);
     }
 
-    /// The recorded events, oldest first.
+    /// Returns the recorded events, oldest first.
     pub(crate) fn events(&mut self) -> &[Event] {
         self.events.make_contiguous()
     }
 }
 
-/// Returns the finaliser of SplitMix64: each bit of the result depends on each bit of `word`.
+/// Returns SplitMix64's mixture of a word: each bit of the result depends on each bit of `word`.
 fn mixed(word: u64) -> u64 {
     let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,5 @@
-//! Pools of idle blocks. There is a small and a large default pool, and such a pair for each private pool.
+//! Pools of idle blocks. There is a small and a large default pool, and a small and a large pool for each
+//! private pool.
 
 use crate::block::NONE;
 use crate::free_list::FreeList;
@@ -21,7 +22,7 @@ impl std::fmt::Display for PoolId {
 }
 
 impl PoolId {
-    /// The default pools, which serve every request that is not routed to a private pool.
+    /// The default pools, for every request that is not routed to a private pool.
     pub const DEFAULT: PoolId = PoolId(0, 0);
 }
 
@@ -32,7 +33,8 @@ impl HashKey for PoolId {
 }
 
 impl HashKey for Stream {
-    /// Hashes as PyTorch does on device 0, on every device: the order must not depend on the device's number.
+    /// Returns PyTorch's hash for device 0. It is used on every device, because the order must not depend on
+    /// the device's number.
     fn hash(self) -> u64 {
         (1 << 56) | (self.0 & ((1 << 48) - 1))
     }
@@ -56,15 +58,15 @@ impl StreamFilter {
     }
 }
 
-/// Idle blocks of one kind.
+/// Idle blocks of one pool kind, small or large.
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) kind: PoolKind,
     /// Index among the private pools, or [`NONE`].
     pub(crate) private: u32,
-    /// Blocks are never split.
+    /// Whether splitting of blocks is disabled.
     pub(crate) no_split: bool,
-    /// Lookups so far, counted while garbage collection is on.
+    /// Number of lookups so far, counted while garbage collection is on.
     pub(crate) lookups: u64,
     /// Idle mapped blocks, by stream index.
     pub(crate) lists: Vec<FreeList>,
@@ -85,22 +87,21 @@ impl Pool {
         self.private == NONE
     }
 
-    /// Makes room for one more stream.
+    /// Makes room for `streams` streams.
     pub(crate) fn grow_to(&mut self, streams: usize) {
         self.lists.resize_with(streams, FreeList::new);
         self.unmapped.resize_with(streams, Vec::new);
     }
 }
 
-/// A small and a large pool for one private use. Their indices are `2 + 2·position` and the one after it.
+/// A small and a large pool for one private use. Their indices are `2 + 2·position` and `3 + 2·position`.
 #[derive(Debug)]
 pub(crate) struct PrivatePool {
     pub(crate) id: PoolId,
     pub(crate) users: u32,
-    /// PyTorch's count of memory taken from the driver for this pool: up by one for a segment, or for a
-    /// request that mapped pages in however many steps; down by one for each segment freed and each stretch
-    /// unmapped.
+    /// PyTorch's count of driver allocations for this pool. It rises by one per segment, or per request that
+    /// mapped pages in any number of steps. It falls by one per segment freed and per contiguous unmapping.
     pub(crate) driver_allocations: u64,
-    /// The record may be reused for another pool.
+    /// Whether the record is unused and may serve another pool.
     pub(crate) vacant: bool,
 }

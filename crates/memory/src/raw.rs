@@ -4,31 +4,31 @@ use serde::{Deserialize, Serialize};
 
 /// A queue of device work, by its handle. `Stream(0)` is the default stream.
 ///
-/// Memory that was allocated on a stream is handed out again on that stream only. The handle is a sort key of
-/// the free lists, so a device should number its streams rather than pass addresses.
+/// Memory allocated on a stream is reused on that stream only. The handle is a sort key of the free lists, so
+/// a device should number its streams rather than pass addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Stream(pub u64);
 
 /// A recorded position in a stream's work ([`RawMemory::record_event`]).
 ///
-/// The allocator asks about an event until it is done ([`RawMemory::event_done`] returned `true`, or
-/// [`RawMemory::event_wait`] returned) and never again; the driver may then reuse the identifier.
+/// The allocator queries an event until it is done ([`RawMemory::event_done`] returned `true`, or
+/// [`RawMemory::event_wait`] returned), and never again. The driver may then reuse the identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventId(pub u64);
 
-/// Address of a segment, and its order among others.
+/// Address of a segment, and its rank among equally good segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// First byte, as the device sees it.
     pub address: u64,
     /// Key that breaks ties between equally good blocks, before the address.
     ///
-    /// Two segments that live at the same time have different orders. A driver whose addresses are
-    /// unpredictable numbers its segments; one with recorded addresses (a replay) uses the address.
+    /// Two segments that exist at the same time have different orders. A driver whose addresses are
+    /// unpredictable numbers its segments; a replay, whose addresses are recorded, uses the address.
     pub order: u64,
 }
 
-/// Memory of the device, in bytes.
+/// Free and total memory of the device, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capacity {
     /// Bytes not in use by any process.
@@ -37,13 +37,13 @@ pub struct Capacity {
     pub total: u64,
 }
 
-/// A refusal by the driver.
+/// Error of a driver call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RawError {
     /// The device has too little free memory. The allocator then releases cached segments and retries.
     #[error("the device is out of memory")]
     OutOfMemory,
-    /// Any other failure; passed to the caller unchanged.
+    /// Any other failure, passed to the caller unchanged.
     #[error("driver error {code}: {text}")]
     Driver {
         /// The driver's error code.
@@ -53,14 +53,15 @@ pub enum RawError {
     },
 }
 
-/// The driver: memory in large pieces, virtual ranges with pages, and events on streams. Sizes are in bytes.
+/// The driver below the allocator: memory in large pieces, virtual ranges with pages, and events on streams.
+/// Sizes are in bytes.
 ///
 /// A call that fails must have changed nothing.
 pub trait RawMemory {
     /// Takes `bytes` of memory. The address must be a multiple of 512.
     ///
     /// # Errors
-    /// [`RawError::OutOfMemory`] where the device has too little memory, [`RawError::Driver`] for other
+    /// [`RawError::OutOfMemory`] if the device has too little memory, [`RawError::Driver`] for other
     /// failures.
     fn allocate(&mut self, bytes: u64, stream: Stream) -> Result<Placement, RawError>;
     /// Returns a whole segment that [`RawMemory::allocate`] provided.
@@ -70,7 +71,7 @@ pub trait RawMemory {
     fn free(&mut self, address: u64, bytes: u64) -> Result<(), RawError>;
     /// Reserves a virtual range without mapping memory.
     fn reserve(&mut self, bytes: u64, stream: Stream) -> Result<Placement, RawError>;
-    /// Returns a range in which nothing is mapped.
+    /// Returns a range that has no mapped pages.
     ///
     /// # Errors
     /// [`RawError::Driver`]; the range then still belongs to the allocator.
@@ -82,7 +83,7 @@ pub trait RawMemory {
     /// # Errors
     /// [`RawError::Driver`]; the pages then stay mapped.
     fn unmap(&mut self, address: u64, bytes: u64, page: u64) -> Result<(), RawError>;
-    /// Returns the memory of the device.
+    /// Returns the free and total memory of the device.
     fn capacity(&self) -> Capacity;
     /// Records an event after the work enqueued on `stream` so far.
     fn record_event(&mut self, stream: Stream) -> Result<EventId, RawError>;

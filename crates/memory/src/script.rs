@@ -1,5 +1,5 @@
-//! Scripts: allocations and frees of some work, recorded once and made again without the work, so that every
-//! counter, peak and event is that of the work itself.
+//! Scripts: allocations and frees of some work, recorded once and repeated without the work. The repetition
+//! gives the same counters, peaks and events.
 
 use std::collections::HashMap;
 
@@ -7,21 +7,22 @@ use crate::block::BlockId;
 use crate::raw::Stream;
 use crate::tag::Tag;
 
-/// The allocations, frees and marks of some work in order. The work ends with the blocks with which it began.
+/// The allocations, frees and marks of some work, in order. All blocks that the work allocates are freed
+/// within it.
 #[derive(Debug)]
 pub struct Script {
     /// Digest of all blocks before the first operation.
     pub(crate) start: u64,
     pub(crate) operations: Vec<Operation>,
-    /// The next operation to repeat.
+    /// Index of the next operation to repeat.
     pub(crate) next: usize,
-    /// Blocks of the repetition, by the number of their allocation.
+    /// Blocks of the current repetition, by the number of their allocation.
     pub(crate) blocks: Vec<BlockId>,
 }
 
 impl Script {
-    /// Returns whether the work began with blocks of this digest ([`Allocator::digest_of_blocks`]), so that
-    /// its repetition gets the same addresses.
+    /// Returns whether the allocator's blocks, with this digest ([`Allocator::digest_of_blocks`]), equal the
+    /// blocks at the start of the recording. If so, a repetition gets the same addresses.
     ///
     /// [`Allocator::digest_of_blocks`]: crate::Allocator::digest_of_blocks
     pub fn fits(&self, digest: u64) -> bool {
@@ -36,7 +37,7 @@ pub enum ScriptEnd {
     Whole(Script),
     /// The work took memory from the driver, so its repetition would get other addresses.
     Grown,
-    /// The work freed blocks that it had not allocated, or left some allocated; or nothing was recorded.
+    /// The work freed earlier blocks, or left blocks allocated; or nothing was recorded.
     Unclosed,
 }
 
@@ -49,7 +50,7 @@ pub(crate) enum Operation {
         tag: Tag,
         address: u64,
     },
-    /// A free of the block of the allocation with this number.
+    /// Frees the block of the allocation with this number.
     Free(usize),
     Mark(&'static str, u64),
 }
@@ -58,27 +59,27 @@ pub(crate) enum Operation {
 pub(crate) struct Recording {
     start: u64,
     operations: Vec<Operation>,
-    /// Numbers of the allocations whose blocks are allocated.
+    /// Numbers of the allocations whose blocks are still allocated.
     live: HashMap<BlockId, usize>,
     allocations: usize,
-    /// Whether a block from before the recording was freed.
+    /// Whether a block allocated before the recording was freed.
     frees_others: bool,
 }
 
 impl Recording {
-    /// Starts a recording with blocks of the digest `start`.
+    /// Starts a recording; `start` is the digest of all blocks.
     pub(crate) fn new(start: u64) -> Self {
         let operations = Vec::new();
         let live = HashMap::new();
         Recording { start, operations, live, allocations: 0, frees_others: false }
     }
 
-    /// Number of operations so far.
+    /// Returns the number of operations so far.
     pub(crate) fn len(&self) -> usize {
         self.operations.len()
     }
 
-    /// Ends the recording with blocks of the digest `end`.
+    /// Ends the recording; `end` is the digest of all blocks.
     pub(crate) fn end(self, end: u64) -> ScriptEnd {
         let Recording { start, operations, live, frees_others, .. } = self;
         match live.is_empty() && !frees_others {

@@ -6,7 +6,7 @@ mod parse;
 
 pub use parse::SettingsError;
 
-/// Environment variables that hold settings, in order of precedence: only the first that is set is read.
+/// Environment variables with settings, in order of precedence. Only the first that is set is read.
 pub const ENVIRONMENT: [&str; 3] = ["PLIMSOLL_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
 
 /// Settings of rounding, splitting, caching and releasing.
@@ -22,18 +22,18 @@ pub struct Settings {
     /// `large_segment_size_mb`, in bytes: the segment size for blocks between 1 and 10 MiB, and the page size
     /// of expandable segments in the large pool.
     pub large_segment_size: u64,
-    /// `max_split_size_mb`, in bytes: blocks of at least this size are not split; `u64::MAX` for no limit.
+    /// `max_split_size_mb`, in bytes: blocks of at least this size are not split; `u64::MAX`: no limit.
     pub max_split_size: u64,
-    /// `max_non_split_rounding_mb`, in bytes: the most by which an unsplit block may exceed the request.
+    /// `max_non_split_rounding_mb`, in bytes: maximum by which an unsplit block may exceed the request.
     pub max_non_split_rounding: u64,
     /// Fraction of the memory limit above which idle segments are released by age; 0 disables it.
     pub garbage_collection_threshold: f64,
-    /// Number of steps between two powers of two to which requests are rounded: slot k governs 2ᵏ to 2ᵏ⁺¹
-    /// MiB. 0 and 1 disable this rounding.
+    /// Number of steps between two powers of two to which requests are rounded. Entry k is for 2ᵏ to 2ᵏ⁺¹
+    /// MiB; 0 and 1 disable rounding.
     pub roundup_power2_divisions: [u64; 16],
-    /// Segments are virtual ranges that grow by pages.
+    /// Whether segments are virtual ranges that grow by pages.
     pub expandable_segments: bool,
-    /// Fraction of the device that the allocator may hold; read when an allocator is created.
+    /// Fraction of the device that the allocator may hold, read when an allocator is created.
     pub per_process_memory_fraction: f64,
     text: String,
     warnings: Vec<String>,
@@ -56,19 +56,19 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The text that was parsed last; empty for the defaults.
+    /// Returns the text that was parsed last; empty for the defaults.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// One sentence for each key that is accepted but has no effect here.
+    /// Returns a sentence for each key that is accepted but has no effect.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// The table of divisions, if any slot is set.
+    /// Returns the table of divisions, if any entry is set.
     pub(crate) fn divisions(&self) -> Option<&[u64; 16]> {
         let table = &self.roundup_power2_divisions;
         table.iter().any(|d| *d > 1).then_some(table)

@@ -6,13 +6,13 @@ pub const MIN_BLOCK: u64 = 512;
 pub const SMALL_SIZE: u64 = 1 << 20;
 /// Segment size, and page size of expandable segments, in the small pool: 2 MiB.
 pub const SMALL_SEGMENT: u64 = 2 << 20;
-/// Smallest rounded size with a segment of its own: 10 MiB.
+/// Smallest rounded size for which a segment of its own is taken: 10 MiB.
 pub const MIN_LARGE_ALLOCATION: u64 = 10 << 20;
-/// Granularity of segments that hold one block: 2 MiB.
+/// Granularity of segments with a single block: 2 MiB.
 pub const LARGE_ROUNDING: u64 = 2 << 20;
-/// Segment size for the sizes between, and page size in the large pool, unless configured: 20 MiB.
+/// Default segment size for blocks between 1 and 10 MiB, and page size in the large pool: 20 MiB.
 pub const DEFAULT_LARGE_SEGMENT: u64 = 20 << 20;
-/// Size that every request must stay below: 1 EiB.
+/// Exclusive upper bound of a request: 1 EiB.
 pub const REQUEST_LIMIT: u64 = 1 << 60;
 
 /// Rounds `bytes` up to a multiple of `step`.
@@ -20,13 +20,13 @@ pub(crate) fn round_up(bytes: u64, step: u64) -> u64 {
     bytes.div_ceil(step) * step
 }
 
-/// Returns the slot of the table of divisions that governs requests of `bytes`: slot k covers 2ᵏ to 2ᵏ⁺¹ MiB,
-/// the first slot also everything below, the last also everything above.
+/// Returns the entry of the table of divisions for requests of `bytes`. Entry k covers 2ᵏ to 2ᵏ⁺¹ MiB; the
+/// first also everything smaller, the last everything larger.
 fn division_slot(bytes: u64) -> usize {
     (bytes.max(1).ilog2().saturating_sub(20) as usize).min(15)
 }
 
-/// Returns the block size for a request of `bytes` (at least 1, below [`REQUEST_LIMIT`]).
+/// Returns the block size for a request of `bytes`, at least 1 and below [`REQUEST_LIMIT`].
 #[inline]
 pub(crate) fn round_request(bytes: u64, divisions: Option<&[u64; 16]>) -> u64 {
     if bytes < MIN_BLOCK {
@@ -51,7 +51,7 @@ fn round_to_division(bytes: u64, divisions: u64) -> u64 {
     if step == 0 { power << 1 } else { round_up(bytes, step) }
 }
 
-/// Returns the bytes to take from the driver for a block of `size` bytes (already rounded).
+/// Returns the bytes to take from the driver for a block of the rounded size `size`.
 pub(crate) fn segment_size(size: u64, large_segment: u64) -> u64 {
     if size <= SMALL_SIZE {
         SMALL_SEGMENT

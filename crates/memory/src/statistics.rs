@@ -1,21 +1,21 @@
-//! Every counter of the allocator, under the names that `torch.cuda.memory_stats()` gives them.
+//! The allocator's counters, with the keys of `torch.cuda.memory_stats()`.
 
 use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
 system::names! {
-    /// A statistic that is counted per pool kind.
+    /// A quantity that is counted for each pool kind.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     #[repr(u8)]
     pub enum Metric {
-        /// Allocated blocks.
+        /// Number of allocated blocks.
         Allocation = "allocation",
-        /// Segments taken from the driver; expandable ones are not counted.
+        /// Number of segments taken from the driver, without expandable ones.
         Segment = "segment",
-        /// Blocks that are not reusable: allocated, or freed and waiting for another stream.
+        /// Number of blocks that cannot be reused: allocated, or freed and waiting for another stream.
         Active = "active",
-        /// Idle blocks that share a segment with others; expandable segments are not counted.
+        /// Number of idle blocks that share a segment with others, without expandable segments.
         InactiveSplit = "inactive_split",
         /// Bytes of allocated blocks, rounding included.
         AllocatedBytes = "allocated_bytes",
@@ -23,7 +23,7 @@ system::names! {
         ReservedBytes = "reserved_bytes",
         /// Bytes of active blocks, rounding included.
         ActiveBytes = "active_bytes",
-        /// Bytes of idle blocks that share a segment with others; expandable segments are not counted.
+        /// Bytes of idle blocks that share a segment with others, without expandable segments.
         InactiveSplitBytes = "inactive_split_bytes",
         /// Bytes requested by the owners of active blocks, without rounding.
         RequestedBytes = "requested_bytes",
@@ -31,7 +31,7 @@ system::names! {
 }
 
 system::names! {
-    /// The pools over which a statistic counts.
+    /// Kind of pools over which a quantity is counted.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
     #[repr(u8)]
     pub enum PoolKind {
@@ -47,9 +47,9 @@ system::names! {
 /// Current value, peak and cumulative sums of one quantity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statistic {
-    /// The current value.
+    /// Current value.
     pub current: i64,
-    /// The highest value since the start or the last reset of peaks.
+    /// Highest value since the start or the last reset of peaks.
     pub peak: i64,
     /// Sum of all increases since the start or the last reset of sums.
     pub allocated: i64,
@@ -81,7 +81,7 @@ impl Statistic {
         }
     }
 
-    /// The four values with the endings of their keys, in alphabetical order.
+    /// Returns the four values with the suffixes of their keys, in alphabetical order.
     #[must_use]
     pub const fn fields(&self) -> [(&'static str, i64); 4] {
         [("allocated", self.allocated), ("current", self.current), ("freed", self.freed), ("peak", self.peak)]
@@ -92,15 +92,15 @@ impl Statistic {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statistics {
     arrays: [[Statistic; 3]; 9],
-    /// Allocated blocks of at least `max_split_size`.
+    /// Number of allocated blocks of at least `max_split_size`.
     pub oversize_allocations: Statistic,
-    /// Segments of at least `max_split_size`.
+    /// Number of segments of at least `max_split_size`.
     pub oversize_segments: Statistic,
     /// Number of allocations retried after the cache was released.
     pub num_alloc_retries: i64,
-    /// Out-of-memory errors returned.
+    /// Number of out-of-memory errors returned.
     pub num_ooms: i64,
-    /// Number of times that all events were waited for.
+    /// Number of waits for all events.
     pub num_sync_all_streams: i64,
     /// Number of segments allocated and map operations.
     pub num_device_alloc: i64,
@@ -110,7 +110,7 @@ pub struct Statistics {
     pub max_split_size: i64,
 }
 
-/// Location of a key's value.
+/// Where the value of a key is stored.
 #[derive(Clone, Copy)]
 enum Location {
     Array(usize, usize, usize),
@@ -144,57 +144,57 @@ static KEYS: LazyLock<Vec<(String, Location)>> = LazyLock::new(|| {
 });
 
 impl Statistics {
-    /// The statistic of one metric over one kind of pools.
+    /// Returns the statistic of one metric for one kind of pools.
     #[must_use]
     #[inline]
     pub const fn metric(&self, metric: Metric, kind: PoolKind) -> &Statistic {
         &self.arrays[metric as usize][kind as usize]
     }
 
-    /// Number of blocks allocated since the start.
+    /// Returns the number of blocks allocated since the start.
     #[must_use]
     pub const fn handed_out(&self) -> u64 {
         self.metric(Metric::Allocation, PoolKind::All).allocated as u64
     }
 
-    /// Bytes of allocated blocks.
+    /// Returns the bytes of allocated blocks.
     #[must_use]
     pub const fn allocated(&self) -> u64 {
         self.metric(Metric::AllocatedBytes, PoolKind::All).current as u64
     }
 
-    /// Bytes of all blocks allocated since the start.
+    /// Returns the bytes of all blocks allocated since the start.
     #[must_use]
     pub const fn allocated_in_total(&self) -> u64 {
         self.metric(Metric::AllocatedBytes, PoolKind::All).allocated as u64
     }
 
-    /// Bytes held from the driver.
+    /// Returns the bytes held from the driver.
     #[must_use]
     pub const fn reserved(&self) -> u64 {
         self.metric(Metric::ReservedBytes, PoolKind::All).current as u64
     }
 
-    /// Peak of the allocated bytes.
+    /// Returns the peak of the allocated bytes.
     #[must_use]
     pub const fn peak_allocated(&self) -> u64 {
         self.metric(Metric::AllocatedBytes, PoolKind::All).peak as u64
     }
 
-    /// Peak of the bytes held from the driver.
+    /// Returns the peak of the bytes held from the driver.
     #[must_use]
     pub const fn peak_reserved(&self) -> u64 {
         self.metric(Metric::ReservedBytes, PoolKind::All).peak as u64
     }
 
-    /// The value of a key such as `allocated_bytes.all.peak`.
+    /// Returns the value of a key such as `allocated_bytes.all.peak`; `None` for an unknown key.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<i64> {
         let index = KEYS.binary_search_by(|(k, _)| k.as_str().cmp(key)).ok()?;
         Some(self.at(KEYS[index].1))
     }
 
-    /// All 122 keys with their values, sorted by key.
+    /// Returns all 122 keys with their values, sorted by key.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, i64)> + '_ {
         KEYS.iter().map(|(key, index)| (key.as_str(), self.at(*index)))
     }
@@ -222,7 +222,7 @@ impl Statistics {
         row[kind as usize].decrease(by as i64);
     }
 
-    /// Changes a metric by `by`: an increase counts as allocated, a decrease as freed.
+    /// Changes a metric by `by`. Increases add to `allocated`, decreases to `freed`.
     #[inline]
     pub(crate) fn change(&mut self, metric: Metric, kind: PoolKind, by: i64) {
         let row = &mut self.arrays[metric as usize];

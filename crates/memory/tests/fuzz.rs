@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use memory::Settings;
 use memory::replay::{parse, replay_bytes};
 
-/// Parses UTF-8 input; text that is accepted once must be accepted again.
+/// Parses UTF-8 input. A text that is accepted must be accepted again.
 fn fuzz_settings(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     if let Ok(settings) = Settings::parse(text) {
@@ -22,7 +22,7 @@ fn fuzz_settings(data: &[u8]) {
     }
 }
 
-/// Reads the input, and replays it if that succeeds.
+/// Parses the input as a recording, and replays it if that succeeds.
 fn fuzz_recording(data: &[u8]) {
     let read = parse(data);
     let replayed = replay_bytes(data);
@@ -33,7 +33,7 @@ fn fuzz_recording(data: &[u8]) {
     }
 }
 
-/// SplitMix64, so that the runs are reproducible.
+/// SplitMix64, a reproducible random generator.
 struct Random(u64);
 
 impl Random {
@@ -69,7 +69,7 @@ const PIECES: [&[u8]; 20] = [
     b"expandable_segments:True",
 ];
 
-/// Mutates a few offsets: flips bits, inserts, cuts or repeats pieces, makes numbers extreme.
+/// Mutates a few positions: flips bits; inserts, removes or repeats pieces; makes numbers extreme.
 fn mutate(data: &mut Vec<u8>, random: &mut Random) {
     for _ in 0..=random.below(4) {
         let at = random.below(data.len() + 1);

@@ -6,13 +6,13 @@ use proptest::prelude::*;
 
 const TOTAL: u64 = 1 << 30;
 
-/// Few cases by default, because each audit visits every block; `PROPTEST_CASES` sets more.
+/// Returns a configuration with few cases, because each audit visits every block; `PROPTEST_CASES` sets more.
 fn config() -> ProptestConfig {
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(48);
     ProptestConfig { cases, ..ProptestConfig::default() }
 }
 
-/// Frees everything and checks that no memory and no counter is left.
+/// Frees everything and checks that all memory was returned and all counters are 0.
 fn expect_nothing_left(world: &mut World) -> Result<(), TestCaseError> {
     world.drop_everything();
     prop_assert_eq!(world.allocator.audit(), Ok(()));

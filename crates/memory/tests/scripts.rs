@@ -1,4 +1,4 @@
-//! Scripts: work that is repeated without being done again.
+//! Scripts: allocations and frees that are repeated without the work that made them.
 
 use memory::drivers::Counting;
 use memory::{AllocationError, Allocator, Event, ScriptEnd, Settings, Stream, Tag};
@@ -14,7 +14,7 @@ fn allocator(settings: &str) -> Allocator<Counting> {
     allocator
 }
 
-/// Work that keeps nothing: blocks of several pools, freed in another order.
+/// Allocates blocks of several pools and frees all of them in another order.
 fn work(allocator: &mut Allocator<Counting>, step: u32) {
     let tag = Tag { step, ..TAG };
     let mut blocks = Vec::new();
@@ -28,7 +28,7 @@ fn work(allocator: &mut Allocator<Counting>, step: u32) {
     blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
 }
 
-/// The events without their times.
+/// Returns the events without their times.
 fn events(allocator: &mut Allocator<Counting>) -> Vec<Event> {
     allocator.events().iter().map(|event| Event { time_us: 0, ..*event }).collect()
 }

@@ -1,4 +1,4 @@
-//! The settings' syntax is PyTorch's.
+//! Settings have PyTorch's syntax.
 
 use memory::{Allocator, Settings, Stream, Tag, drivers::Counting};
 

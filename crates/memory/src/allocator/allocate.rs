@@ -11,7 +11,7 @@ use crate::size::{MIN_BLOCK, REQUEST_LIMIT, SMALL_SIZE, round_request, segment_s
 use crate::statistics::{Metric, PoolKind};
 use crate::tag::Tag;
 
-/// Most bytes that a counter can hold.
+/// Largest number of bytes that a counter can hold.
 pub(super) const COUNTABLE: u64 = i64::MAX as u64;
 
 /// State of a request during its allocation.
@@ -23,7 +23,7 @@ pub(super) struct Request {
     pub(super) stream: u32,
     pub(super) pool: u32,
     pub(super) tag: Tag,
-    /// New memory comes from an expandable segment.
+    /// Whether new memory comes from an expandable segment.
     pub(super) expandable: bool,
 }
 
@@ -32,7 +32,7 @@ impl<R: RawMemory> Allocator<R> {
     /// [`Allocation::EMPTY`].
     ///
     /// # Errors
-    /// [`AllocationError::OutOfMemory`] when neither the cache nor the driver has the memory, also after all
+    /// [`AllocationError::OutOfMemory`] when neither the cache nor the driver has the memory, even after all
     /// idle memory was returned to the driver; [`AllocationError::RequestTooLarge`];
     /// [`AllocationError::Driver`] when the driver fails for another reason.
     #[inline]
@@ -63,7 +63,7 @@ impl<R: RawMemory> Allocator<R> {
         Ok(self.hand_out(block, &request))
     }
 
-    /// Bytes that would be requested from the driver.
+    /// Returns the bytes to request from the driver for a block of the request's size.
     pub(super) fn segment_for(&self, request: &Request) -> u64 {
         segment_size(request.size, self.settings.large_segment_size)
     }
@@ -116,7 +116,7 @@ impl<R: RawMemory> Allocator<R> {
         Some(list.take(at).block)
     }
 
-    /// Takes new memory for a block, releasing cached memory first if needed.
+    /// Takes memory from the driver for a block, releasing cached memory first if needed.
     #[cold]
     fn obtain(&mut self, request: &mut Request) -> Result<u32, AllocationError> {
         if self.collects_garbage() {
@@ -145,7 +145,7 @@ impl<R: RawMemory> Allocator<R> {
         Err(self.out_of_memory(request))
     }
 
-    /// Takes memory from the driver; `None` where the limit or the device does not allow it.
+    /// Takes memory from the driver; `None` if the limit is exceeded or the device has too little.
     fn take_new(&mut self, request: &Request) -> Result<Option<u32>, AllocationError> {
         let bytes = self.segment_for(request);
         if self.held.saturating_add(bytes) > self.limit.unwrap_or(COUNTABLE) {
@@ -179,13 +179,13 @@ impl<R: RawMemory> Allocator<R> {
         Ok(Some(self.blocks.insert(block)))
     }
 
-    /// Counts bytes taken from the driver.
+    /// Adds bytes taken from the driver to the counters.
     pub(super) fn count_reserved(&mut self, kind: PoolKind, bytes: u64) {
         self.statistics.increase(Metric::ReservedBytes, kind, bytes);
         self.recent.reserved = self.recent.reserved.max(self.statistics.reserved());
     }
 
-    /// Returns whether a block of `size` bytes is split and its upper part returned to the pool.
+    /// Returns whether to split a block of `size` bytes and return its upper part to the pool.
     #[inline]
     fn splits(&self, request: &Request, size: u64) -> bool {
         let rest = size - request.size;
@@ -199,7 +199,7 @@ impl<R: RawMemory> Allocator<R> {
         }
     }
 
-    /// Hands a block that is in no pool to the request, splitting it if worthwhile.
+    /// Assigns a block that is in no pool to the request, splitting it if worthwhile.
     #[inline]
     fn hand_out(&mut self, block_index: u32, request: &Request) -> Allocation {
         let kind = self.pools[request.pool as usize].kind;
@@ -250,7 +250,7 @@ impl<R: RawMemory> Allocator<R> {
         }
     }
 
-    /// Splits off the lower part as a new block; the upper part keeps its identity and returns to the pool.
+    /// Splits off the lower part as a new block. The upper part keeps its identity and returns to the pool.
     #[inline]
     fn split_off(&mut self, block_index: u32, request: &Request) -> u32 {
         let rest = &mut self.blocks[block_index];

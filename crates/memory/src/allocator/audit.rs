@@ -8,14 +8,14 @@ use crate::raw::RawMemory;
 use crate::statistics::{Metric, PoolKind};
 use crate::tag::CategoryBytes;
 
-/// `Err` with the first violation found.
+/// Result of a check: `Err` describes the first violation.
 type Finding = Result<(), String>;
 
 fn ensure(holds: bool, what: impl FnOnce() -> String) -> Finding {
     if holds { Ok(()) } else { Err(what()) }
 }
 
-/// Sums a figure over the blocks of one kind of pools.
+/// Function of a block whose sum over a kind of pools must equal a counter.
 type Recount = fn(&Block) -> u64;
 
 impl<R: RawMemory> Allocator<R> {

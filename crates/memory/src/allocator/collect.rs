@@ -6,8 +6,8 @@ use crate::pool::LARGE;
 use crate::raw::RawMemory;
 
 impl<R: RawMemory> Allocator<R> {
-    /// Releases whole idle segments of the large default pool, those older than the average first, until
-    /// usage is below the threshold or no segment is left. Age is counted in lookups.
+    /// Releases whole idle segments of the large default pool until usage is below the threshold or none is
+    /// left. Segments older than average go first; age is counted in lookups.
     pub(super) fn collect_garbage(&mut self) -> Result<(), AllocationError> {
         let Some(limit) = self.limit else { return Ok(()) };
         let threshold = (self.settings.garbage_collection_threshold * limit as f64) as u64;

@@ -1,4 +1,4 @@
-//! Events: blocks that were freed while other streams still use them wait here for those streams.
+//! Events of freed blocks that other streams still use. A block becomes idle when its events are done.
 
 use super::Allocator;
 use crate::block::NONE;
@@ -9,7 +9,7 @@ use crate::raw::{EventId, RawMemory, Stream};
 pub(super) type Recorded = Vec<(Stream, EventId)>;
 
 impl<R: RawMemory> Allocator<R> {
-    /// Records an event on each other stream that uses the block. Changes nothing if that fails.
+    /// Records an event on each other stream that uses the block. Changes nothing on failure.
     pub(super) fn record_uses(&mut self, index: u32) -> Result<Recorded, AllocationError> {
         let Some(uses) = &self.blocks[index].uses else { return Ok(Vec::new()) };
         let mut recorded = Vec::new();
@@ -41,8 +41,8 @@ impl<R: RawMemory> Allocator<R> {
         }
     }
 
-    /// Completes the frees whose events are done. Checks each stream's events in order, up to the first not
-    /// done.
+    /// Completes the frees whose events are done. Checks each stream's events in order and stops at the first
+    /// that is not done.
     #[cold]
     pub(super) fn process_events(&mut self) -> Result<(), AllocationError> {
         self.process_deferred()?;
@@ -71,7 +71,7 @@ impl<R: RawMemory> Allocator<R> {
         }
     }
 
-    /// Erases an empty queue; the caller then visits the same slot again.
+    /// Returns the next slot of the table of queues. Erases an empty queue, whose slot is then visited again.
     fn next_slot(&mut self, slot: usize) -> usize {
         if self.waiting.slot(slot).is_some_and(|(_, queue)| queue.is_empty()) {
             self.waiting.erase(slot);
@@ -111,7 +111,7 @@ impl<R: RawMemory> Allocator<R> {
         Ok(())
     }
 
-    /// Waits for all events, or for those of one private pool's blocks, and completes the frees.
+    /// Waits for all events, or for the events of one private pool's blocks, and completes the frees.
     pub(super) fn synchronize_events(&mut self, pool: Option<PoolId>) -> Result<(), AllocationError> {
         self.statistics.num_sync_all_streams += 1;
         self.process_deferred()?;

@@ -39,7 +39,8 @@ impl<R: RawMemory> Allocator<R> {
         Ok(Some(block))
     }
 
-    /// Finds the first idle block that, with the idle blocks after it (mapped or not), covers the request.
+    /// Finds the first idle block that, together with the idle blocks after it (mapped or not), is large
+    /// enough.
     fn find_reachable(&mut self, request: &Request) -> Result<Option<u32>, AllocationError> {
         for &unmapped in &self.pools[request.pool as usize].unmapped[request.stream as usize] {
             let prev = self.blocks[unmapped].prev;
@@ -88,7 +89,7 @@ impl<R: RawMemory> Allocator<R> {
         Ok(Some(index))
     }
 
-    /// Maps the pages that hold the first `bytes` of an unmapped block. It becomes an idle mapped block,
+    /// Maps the pages that hold the first `bytes` of an unmapped block, which becomes an idle mapped block
     /// merged with its neighbours. Returns `false` if the driver is out of memory.
     fn map_block(&mut self, index: u32, bytes: u64, tag: Tag) -> Result<bool, AllocationError> {
         let block = &self.blocks[index];
@@ -202,7 +203,7 @@ impl<R: RawMemory> Allocator<R> {
         Ok(())
     }
 
-    /// Releases the ranges of a pool in which nothing is mapped.
+    /// Releases the ranges of a pool that have no mapped pages.
     pub(super) fn drop_unmapped_ranges(&mut self, pool: u32) -> Result<(), AllocationError> {
         for stream in 0..self.streams.len() {
             for index in self.pools[pool as usize].unmapped[stream].clone() {

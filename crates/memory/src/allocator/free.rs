@@ -1,4 +1,4 @@
-//! Freeing: a block returns to its pool at once, or after the streams that used it have finished with it.
+//! Freeing: a block returns to its pool at once, or when the streams that used it have finished with it.
 
 use super::Allocator;
 use crate::block::{BlockId, NONE, StreamUses};
@@ -9,7 +9,7 @@ use crate::raw::{RawMemory, Stream};
 use crate::statistics::Metric;
 
 impl<R: RawMemory> Allocator<R> {
-    /// Frees a block. Never requests memory from the driver or returns any.
+    /// Frees a block. Never requests memory from the driver or returns memory to it.
     ///
     /// # Errors
     /// [`AllocationError::InvalidBlock`] for a block that is not allocated; [`AllocationError::Driver`] if an
@@ -67,8 +67,8 @@ impl<R: RawMemory> Allocator<R> {
         self.history.record_block(Action::FreeRequested, block.address, (block.requested, size), stream, tag);
     }
 
-    /// Records that work on `stream` uses the block, so that freeing it waits for that stream's work at that
-    /// time.
+    /// Records that work on `stream` uses the block. Freeing the block then waits for all work enqueued on
+    /// that stream by the time of the free.
     ///
     /// # Errors
     /// [`AllocationError::InvalidBlock`] for a block that is not allocated.
@@ -123,8 +123,8 @@ impl<R: RawMemory> Allocator<R> {
         self.statistics.decrease(Metric::RequestedBytes, kind, requested);
     }
 
-    /// Merges an idle neighbour into a block that is in no pool. Returns the neighbour's bytes; `None` if not
-    /// idle.
+    /// Merges an idle neighbour into a block that is in no pool. Returns the neighbour's bytes; `None` if it
+    /// is not idle.
     #[inline]
     pub(super) fn merge(&mut self, index: u32, neighbour: u32) -> Option<u64> {
         if neighbour == NONE {

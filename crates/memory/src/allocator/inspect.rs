@@ -1,4 +1,4 @@
-//! Inspection of the allocator: facts of blocks, and fragmentation in numbers.
+//! Inspection of the allocator: properties of blocks, and fragmentation.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use crate::raw::{RawMemory, Stream};
 use crate::statistics::{Metric, PoolKind};
 use crate::tag::Tag;
 
-/// An allocated block.
+/// Properties of an allocated block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockInfo {
     /// First address.
@@ -35,12 +35,13 @@ pub struct Fragmentation {
     pub inactive_split: u64,
     /// Bytes of allocated blocks beyond the requested sizes.
     pub rounding: u64,
-    /// The largest idle block of any stream: the largest request served without the driver.
+    /// Size of the largest idle block of any stream: the largest request that can be served without the
+    /// driver.
     pub largest_idle: u64,
 }
 
 impl Fragmentation {
-    /// Bytes held per allocated byte; 1 if nothing is held, infinite if all of it is idle.
+    /// Returns the bytes held per allocated byte; 1 if nothing is held, infinite if all of it is idle.
     #[must_use]
     pub fn reserved_over_allocated(&self) -> f64 {
         if self.reserved == 0 { 1.0 } else { self.reserved as f64 / self.allocated as f64 }
@@ -56,19 +57,19 @@ pub struct BlockPosition {
     pub offset: u64,
     /// Size in bytes.
     pub size: u64,
-    /// Stream that the block is for.
+    /// Stream of the block.
     pub stream: Stream,
     /// Whether the block lies in a pool for small blocks.
     pub small: bool,
     /// Whether the block is idle.
     pub idle: bool,
-    /// Whether memory lies behind the block.
+    /// Whether the block is backed by memory.
     pub mapped: bool,
 }
 
 impl<R: RawMemory> Allocator<R> {
-    /// Returns the positions of all blocks, segment by segment. If they are equal at two times, equal
-    /// requests are served equally from then on, unless blocks are released by their age.
+    /// Returns the positions of all blocks, segment by segment. Two allocators with equal layouts serve equal
+    /// requests equally, unless blocks are released by their age.
     pub fn layout(&self) -> Vec<BlockPosition> {
         let mut blocks: Vec<_> = self.blocks.iter().map(|(_, block)| block).collect();
         blocks.sort_unstable_by_key(|block| (block.order, block.address));
@@ -90,7 +91,7 @@ impl<R: RawMemory> Allocator<R> {
         layout
     }
 
-    /// Returns the facts of an allocated block.
+    /// Returns the properties of an allocated block.
     ///
     /// # Errors
     /// [`AllocationError::InvalidBlock`].
@@ -105,7 +106,7 @@ impl<R: RawMemory> Allocator<R> {
         })
     }
 
-    /// The size of the largest idle block of a stream in the default pools.
+    /// Returns the size of the largest idle block of a stream in the default pools.
     pub fn largest_available(&self, stream: Stream) -> u64 {
         let Some(index) = self.streams.iter().position(|other| *other == stream) else { return 0 };
         self.pools
@@ -116,7 +117,7 @@ impl<R: RawMemory> Allocator<R> {
             .unwrap_or(0)
     }
 
-    /// Fragmentation of the held memory.
+    /// Returns the fragmentation of the held memory.
     pub fn fragmentation(&self) -> Fragmentation {
         let current = |metric| self.statistics.metric(metric, PoolKind::All).current as u64;
         let idle = |(_, block): &(u32, &crate::block::Block)| block.idle() && block.mapped;

@@ -1,4 +1,4 @@
-//! The allocator's state, and the operations that only read or configure it.
+//! The allocator's state, with the operations that only read or configure it.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -35,7 +35,7 @@ pub use snapshot::{BlockState, Snapshot, SnapshotBlock, SnapshotSegment};
 /// An allocated block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// Identifier, used to free the block.
+    /// Identifier with which the block is freed.
     pub block: BlockId,
     /// First address; a multiple of 512.
     pub address: u64,
@@ -44,7 +44,7 @@ pub struct Allocation {
 }
 
 impl Allocation {
-    /// The allocation of a zero-byte request.
+    /// The result of a zero-byte request.
     pub const EMPTY: Allocation = Allocation { block: BlockId::NULL, address: 0, size: 0 };
 }
 
@@ -58,7 +58,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Returns the larger of each.
+    /// Returns the maximum of each field.
     #[must_use]
     pub fn most(self, other: Self) -> Self {
         Usage { allocated: self.allocated.max(other.allocated), reserved: self.reserved.max(other.reserved) }
@@ -70,7 +70,7 @@ impl Usage {
 pub struct Allocator<R: RawMemory> {
     raw: R,
     settings: Settings,
-    /// Set when `settings` round requests to divisions of powers of two.
+    /// Whether `settings` round requests to divisions of powers of two.
     rounds_to_divisions: bool,
     device: u32,
     total: u64,
@@ -86,21 +86,21 @@ pub struct Allocator<R: RawMemory> {
     /// Private pools without users.
     freeable: Table<PoolId, ()>,
     no_split: BTreeSet<PoolId>,
-    /// Private pools that may serve default requests when memory is out, in the order they are asked.
+    /// Private pools that may serve default requests when memory is out, in the order of their search.
     use_on_oom: Table<PoolId, ()>,
     ranges: Vec<Option<Range>>,
-    /// Events that freed blocks wait for, in order, by the stream they were recorded on.
+    /// Events that freed blocks wait for, in order, keyed by the stream on which they were recorded.
     waiting: Table<Stream, VecDeque<(EventId, u32)>>,
     /// Blocks that were freed with uses on other streams while a private pool was open.
     deferred: Vec<u32>,
     statistics: Statistics,
     categories: CategoryBytes,
     peak_categories: CategoryBytes,
-    /// Allocated bytes are at their peak and `peak_categories` is out of date.
+    /// Whether allocated bytes are at their peak now, so that `peak_categories` is out of date.
     at_peak: bool,
     recent: Usage,
     history: History,
-    /// The operations of a script, while one is recorded.
+    /// The script that is being recorded.
     recording: Option<Box<Recording>>,
     labels: Labels,
 }
@@ -109,7 +109,7 @@ impl<R: RawMemory> Allocator<R> {
     /// Creates an allocator that holds no memory yet.
     ///
     /// # Errors
-    /// None today: the driver is first asked for memory by the first request.
+    /// None today: the driver is first called by the first request.
     pub fn new(raw: R, settings: Settings) -> Result<Self, AllocationError> {
         let total = raw.capacity().total;
         let mut allocator = Allocator {
@@ -158,22 +158,23 @@ impl<R: RawMemory> Allocator<R> {
         self
     }
 
-    /// The device number shown in messages and snapshots.
+    /// Returns the device number shown in messages and snapshots.
     pub fn device(&self) -> u32 {
         self.device
     }
 
-    /// The driver.
+    /// Returns the driver.
     pub fn raw(&self) -> &R {
         &self.raw
     }
 
-    /// The driver, for calls other than memory. Memory that the allocator holds must not be touched.
+    /// Returns the driver for calls that do not concern memory. Memory that the allocator holds must not be
+    /// touched.
     pub fn raw_mut(&mut self) -> &mut R {
         &mut self.raw
     }
 
-    /// The settings in force.
+    /// Returns the current settings.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -182,7 +183,7 @@ impl<R: RawMemory> Allocator<R> {
     /// again.
     ///
     /// # Errors
-    /// [`AllocationError::Settings`] with the key that is wrong; nothing has changed then.
+    /// [`AllocationError::Settings`] with the invalid key; nothing has changed then.
     pub fn configure(&mut self, text: &str) -> Result<(), AllocationError> {
         let settings = self.settings.updated(text)?;
         self.rounds_to_divisions = settings.divisions().is_some();
@@ -190,49 +191,49 @@ impl<R: RawMemory> Allocator<R> {
         Ok(())
     }
 
-    /// Limits the bytes held from the driver. Blocks cached already may still be used.
+    /// Limits the bytes held from the driver. Memory beyond the limit that is held already stays usable.
     pub fn set_limit_bytes(&mut self, limit: Option<u64>) {
         self.limit = limit;
     }
 
-    /// Limits the held bytes to a fraction of the device: ⌊`fraction` · total⌋ bytes, or the whole device
-    /// from 1 on. A fraction below 0 counts as 0.
+    /// Limits the held bytes to a fraction of the device: ⌊`fraction` · total⌋ bytes, or the whole device for
+    /// 1 or more. A negative fraction is treated as 0.
     pub fn set_memory_fraction(&mut self, fraction: f64) {
         self.limit = (fraction < 1.0).then(|| (fraction.max(0.0) * self.total as f64) as u64);
     }
 
-    /// The limit in bytes, if any.
+    /// Returns the limit in bytes, if any.
     pub fn limit_bytes(&self) -> Option<u64> {
         self.limit
     }
 
-    /// Bytes that may be held at most: the limit, or all of the device.
+    /// Returns the maximum bytes that may be held: the limit, or the whole device.
     pub fn capacity(&self) -> u64 {
         self.limit.map_or(self.total, |limit| limit.min(self.total))
     }
 
-    /// All counters.
+    /// Returns all counters.
     pub fn statistics(&self) -> &Statistics {
         &self.statistics
     }
 
-    /// Bytes of allocated blocks by category; their sum is `allocated_bytes`.
+    /// Returns the bytes of allocated blocks by category; their sum is `allocated_bytes`.
     pub fn category_bytes(&self) -> CategoryBytes {
         self.categories
     }
 
-    /// Bytes by category at the moment when `allocated_bytes` reached its peak.
+    /// Returns the bytes by category at the moment when `allocated_bytes` reached its peak.
     pub fn peak_category_bytes(&self) -> CategoryBytes {
         if self.at_peak { self.categories } else { self.peak_categories }
     }
 
-    /// Bytes allocated and reserved now.
+    /// Returns the bytes allocated and reserved now.
     pub fn usage(&self) -> Usage {
         Usage { allocated: self.statistics.allocated(), reserved: self.statistics.reserved() }
     }
 
-    /// Returns the peaks of allocated and reserved bytes since the last call, each at its own time. The next
-    /// call's begin at the current bytes. The peaks of [`Allocator::statistics`] are independent of this.
+    /// Returns the peaks of allocated and reserved bytes since the last call, each at its own time, and
+    /// restarts both at the current bytes. The peaks of [`Allocator::statistics`] are not affected.
     pub fn take_recent_peak(&mut self) -> Usage {
         let now = self.usage();
         std::mem::replace(&mut self.recent, now).most(now)
@@ -254,7 +255,7 @@ impl<R: RawMemory> Allocator<R> {
         self.history.set_capacity(events);
     }
 
-    /// Adds a mark to the history: the section `name` with this number begins.
+    /// Adds a mark to the history: start of section number `number`, called `name`.
     pub fn mark(&mut self, name: &'static str, number: u64) {
         self.history.tick();
         let tag = Tag { operator: name, ..Tag::default() };
@@ -269,13 +270,13 @@ impl<R: RawMemory> Allocator<R> {
         self.history.start_digest();
     }
 
-    /// Returns the digest of the events since it was started or last taken, and restarts it. Equal events
-    /// with equal addresses and owners have equal digests.
+    /// Returns the digest of all events since it was started or last taken, and restarts it. Events with
+    /// equal actions, addresses and owners give equal digests.
     pub fn take_digest(&mut self) -> u64 {
         self.history.take_digest()
     }
 
-    /// The table of module paths.
+    /// Returns the table of module paths.
     pub fn labels(&self) -> &Labels {
         &self.labels
     }
@@ -285,7 +286,7 @@ impl<R: RawMemory> Allocator<R> {
         self.labels.intern(path)
     }
 
-    /// The table of module paths, for adding paths.
+    /// Returns the table of module paths, for adding paths.
     pub fn labels_mut(&mut self) -> &mut Labels {
         &mut self.labels
     }
@@ -294,7 +295,7 @@ impl<R: RawMemory> Allocator<R> {
         self.history.record(action, address, size, self.streams[stream as usize], tag);
     }
 
-    /// Returns the index of a stream in the tables, which grow for a new stream.
+    /// Returns the index of a stream in the allocator's tables, which grow for a new stream.
     #[inline]
     fn stream_index(&mut self, stream: Stream) -> u32 {
         match self.streams.iter().position(|other| *other == stream) {
@@ -311,7 +312,7 @@ impl<R: RawMemory> Allocator<R> {
         count as u32 - 1
     }
 
-    /// Stream indices in the order of their handles.
+    /// Returns stream indices in the order of the streams' handles.
     fn streams_in_order(&self) -> Vec<u32> {
         let mut order: Vec<u32> = (0..self.streams.len() as u32).collect();
         order.sort_unstable_by_key(|index| self.streams[*index as usize]);
@@ -320,7 +321,7 @@ impl<R: RawMemory> Allocator<R> {
 }
 
 impl<R: RawMemory> Drop for Allocator<R> {
-    /// Returns all memory to the driver. Errors are ignored: the driver must release what it refuses.
+    /// Returns all memory to the driver, ignoring errors.
     fn drop(&mut self) {
         self.return_everything();
     }

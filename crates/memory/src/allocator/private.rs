@@ -1,8 +1,8 @@
 //! Private pools: memory set apart for one use, such as a captured graph.
 //!
-//! A pool is created with a user count of 1. Opening it routes requests to it and adds a user. A flush
-//! returns its memory after the last user has released it. While any pool is open, events are not processed
-//! and no memory is flushed to make room.
+//! A pool is created with a user count of 1. Opening it routes requests to it and adds a user. When the last
+//! user has released it, a flush returns its memory. While any pool is open, events are not processed and no
+//! memory is flushed to make room.
 
 use super::Allocator;
 use super::allocate::Request;
@@ -53,7 +53,7 @@ impl<R: RawMemory> Allocator<R> {
     }
 
     /// Opens a private pool, creating it if it is new. Requests that the filter accepts are routed to it
-    /// until it is closed; the pool opened last is asked first.
+    /// until it is closed. Of several open pools, the one opened last takes precedence.
     ///
     /// # Errors
     /// [`AllocationError::InvalidPool`] if it is already open, and the errors of [`Allocator::create_pool`].
@@ -78,7 +78,7 @@ impl<R: RawMemory> Allocator<R> {
         Ok(())
     }
 
-    /// Removes a user. After the last one, a flush returns the pool's memory.
+    /// Removes a user. After the last user's removal, a flush returns the pool's memory.
     ///
     /// # Errors
     /// [`AllocationError::InvalidPool`] if it has no user.
@@ -96,7 +96,7 @@ impl<R: RawMemory> Allocator<R> {
     }
 
     /// Returns the idle memory of a private pool without users to the driver, after waiting for its events.
-    /// For the default pool, the same as [`Allocator::empty_cache`].
+    /// For the default pool, equals [`Allocator::empty_cache`].
     pub fn flush_pool(&mut self, id: PoolId) -> Result<(), AllocationError> {
         self.history.tick();
         self.flush(id)
@@ -121,7 +121,7 @@ impl<R: RawMemory> Allocator<R> {
         }
     }
 
-    /// Returns the pool that serves a request while private pools are open.
+    /// Returns the index of the pool that serves a request while private pools are open.
     pub(super) fn routed(&self, default: u32, stream: Stream) -> u32 {
         match self.open.iter().rev().find(|(_, filter)| filter.accepts(stream)) {
             Some((id, _)) => {
@@ -132,7 +132,7 @@ impl<R: RawMemory> Allocator<R> {
         }
     }
 
-    /// Returns the indices of the small and the large pool of an id.
+    /// Returns the indices of the small and the large pool of `id`.
     pub(super) fn pools_of(&self, id: PoolId) -> (u32, u32) {
         match self.private.iter().position(|p| !p.vacant && p.id == id) {
             Some(position) => (2 + 2 * position as u32, 3 + 2 * position as u32),
@@ -144,7 +144,8 @@ impl<R: RawMemory> Allocator<R> {
         self.private.get(self.pools[pool as usize].private as usize).map_or(PoolId::DEFAULT, |p| p.id)
     }
 
-    /// Finds an idle block in the pools that may serve other requests; returns it with its pool.
+    /// Finds an idle block in the private pools that may serve default requests. Returns the block and its
+    /// pool.
     pub(super) fn find_in_overflow(&mut self, request: &Request) -> Option<(u32, u32)> {
         if !self.pools[request.pool as usize].is_default() {
             return None;
@@ -166,20 +167,20 @@ impl<R: RawMemory> Allocator<R> {
         None
     }
 
-    /// Bytes of idle blocks in private pools.
+    /// Returns the bytes of idle blocks in private pools.
     pub(super) fn private_idle_bytes(&self) -> u64 {
         let private = self.pools.iter().filter(|pool| !pool.is_default());
         private.flat_map(|pool| pool.lists.iter()).flat_map(|list| list.iter()).map(|e| e.size).sum()
     }
 
-    /// Counts memory that the driver provided for a private pool.
+    /// Counts one allocation by the driver for a private pool.
     pub(super) fn count_driver_allocation(&mut self, pool: u32) {
         if let Some(private) = self.private.get_mut(self.pools[pool as usize].private as usize) {
             private.driver_allocations += 1;
         }
     }
 
-    /// Counts a segment or a stretch of pages that a private pool returned.
+    /// Counts one segment, or contiguous pages, that a private pool returned to the driver.
     pub(super) fn count_driver_release(&mut self, pool: u32) {
         if let Some(private) = self.private.get_mut(self.pools[pool as usize].private as usize) {
             // Pages mapped by one request may be returned in several stretches.

@@ -1,6 +1,6 @@
 //! Virtual ranges of expandable segments.
 
-/// A reserved virtual range. Its blocks, mapped and not, tile it.
+/// A reserved virtual range. Its blocks, mapped or not, tile it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Range {
     pub(super) address: u64,

@@ -1,4 +1,4 @@
-//! Releasing memory to the driver: all idle segments, or blocks that are too large to be split.
+//! Releasing memory to the driver: all idle segments, or idle blocks that are too large to be split.
 
 use super::Allocator;
 use super::allocate::Request;
@@ -19,7 +19,7 @@ impl<R: RawMemory> Allocator<R> {
         self.flush_pool(PoolId::DEFAULT)
     }
 
-    /// Releases the default pools and all freeable private ones, or one freeable private pool.
+    /// Releases the default pools and all private pools without users, or one private pool without users.
     pub(super) fn flush(&mut self, target: PoolId) -> Result<(), AllocationError> {
         if target == PoolId::DEFAULT && self.open.is_empty() {
             self.synchronize_events(None)?;
@@ -75,7 +75,7 @@ impl<R: RawMemory> Allocator<R> {
         Ok(())
     }
 
-    /// Frees an idle block that is a whole segment.
+    /// Returns an idle block that is a whole segment to the driver.
     pub(super) fn release_segment(&mut self, index: u32) -> Result<(), AllocationError> {
         let block = &self.blocks[index];
         let address = block.address;
@@ -100,7 +100,7 @@ impl<R: RawMemory> Allocator<R> {
     }
 
     /// Makes room by releasing idle blocks that are too large to be split: the smallest sufficient one, or
-    /// else the largest ones until they suffice. Returns whether enough was released.
+    /// the largest ones until they suffice. Returns whether enough was released.
     pub(super) fn release_oversize(&mut self, request: &Request) -> Result<bool, AllocationError> {
         let limit = self.settings.max_split_size;
         if limit == u64::MAX {
@@ -149,7 +149,7 @@ impl<R: RawMemory> Allocator<R> {
         self.return_ranges();
     }
 
-    /// Returns the first address behind the segment of a block.
+    /// Returns the first address after the segment of a block.
     pub(super) fn segment_end(&self, index: u32) -> u64 {
         let mut at = index;
         while self.blocks[at].next != NONE {

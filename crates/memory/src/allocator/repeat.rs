@@ -1,4 +1,4 @@
-//! Recording of scripts, and their repetition.
+//! Recording and repeating scripts of allocations and frees.
 
 use super::Allocator;
 use crate::block::Block;
@@ -8,12 +8,12 @@ use crate::script::{Operation, Recording, Script, ScriptEnd};
 use crate::tag::Tag;
 
 impl<R: RawMemory> Allocator<R> {
-    /// Records all operations from now on for a [`Script`], and discards a recording that has not ended.
+    /// Starts to record all operations into a [`Script`]. Discards a recording in progress.
     pub fn begin_script(&mut self) {
         self.recording = Some(Box::new(Recording::new(self.digest_of_blocks())));
     }
 
-    /// Number of operations recorded so far.
+    /// Returns the number of operations recorded so far.
     pub fn script_length(&self) -> usize {
         self.recording.as_ref().map_or(0, |recording| recording.len())
     }
@@ -24,8 +24,9 @@ impl<R: RawMemory> Allocator<R> {
         self.recording.take().map_or(ScriptEnd::Unclosed, |recording| recording.end(digest))
     }
 
-    /// Repeats the operations of `script` up to its first `end`, from where the last call ended, with `step`
-    /// in their tags; without `end` all that are left, after which it begins again.
+    /// Repeats the operations of `script`, continuing after the last call, up to operation number `end`.
+    /// Without `end` it repeats all remaining operations, and the next call starts over. Tags get the step
+    /// `step`.
     ///
     /// # Errors
     /// Errors of an allocation; [`AllocationError::Moved`] if it has another address than in the recording.
@@ -59,8 +60,8 @@ impl<R: RawMemory> Allocator<R> {
         Ok(())
     }
 
-    /// Digest of addresses, sizes, pools and states of all blocks. If it is equal at two times, equal
-    /// requests get equal addresses from then on, unless blocks are released by their age.
+    /// Returns a digest of addresses, sizes, pools and states of all blocks. With equal digests, equal
+    /// requests get equal addresses, unless blocks are released by their age.
     pub fn digest_of_blocks(&self) -> u64 {
         let mixed = |block: &Block| {
             let state =
@@ -72,7 +73,7 @@ impl<R: RawMemory> Allocator<R> {
     }
 }
 
-/// Mixes a word into a digest: a step of `SplitMix64`.
+/// Mixes a word into a digest, by a step of `SplitMix64`.
 fn mix(digest: u64, word: u64) -> u64 {
     let mut mixed = (digest ^ word).wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

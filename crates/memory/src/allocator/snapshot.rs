@@ -62,26 +62,26 @@ impl SnapshotSegment {
         self.blocks.iter().filter(|b| state(b.state)).map(|b| b.size).sum()
     }
 
-    /// Bytes of allocated blocks.
+    /// Returns the bytes of allocated blocks.
     #[must_use]
     pub fn allocated_size(&self) -> u64 {
         self.bytes(|state| state == BlockState::ActiveAllocated)
     }
 
-    /// Bytes of allocated blocks and of freed ones that wait for other streams.
+    /// Returns the bytes of allocated blocks, and of freed blocks that wait for other streams.
     #[must_use]
     pub fn active_size(&self) -> u64 {
         self.bytes(|state| state != BlockState::Inactive)
     }
 
-    /// Bytes requested by the owners of the active blocks.
+    /// Returns the bytes requested by the owners of the active blocks.
     #[must_use]
     pub fn requested_size(&self) -> u64 {
         self.blocks.iter().filter(|b| b.state != BlockState::Inactive).map(|b| b.requested).sum()
     }
 }
 
-/// All segments and blocks at one moment, with the events that led there.
+/// All segments and blocks at one moment, with the recorded events before it.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// The device's number.
@@ -90,9 +90,9 @@ pub struct Snapshot {
     pub segments: Vec<SnapshotSegment>,
     /// The recorded events, oldest first; empty if the history is off.
     pub events: Vec<Event>,
-    /// Names of the tags' modules.
+    /// Module paths by the numbers in tags.
     pub labels: Labels,
-    /// The settings in force.
+    /// Settings at the time of the snapshot.
     pub settings: Settings,
 }
 
@@ -103,7 +103,7 @@ impl<R: RawMemory> Allocator<R> {
         Snapshot { events, ..self.snapshot_of_blocks() }
     }
 
-    /// The recorded events, oldest first.
+    /// Returns the recorded events, oldest first.
     pub fn events(&mut self) -> &[Event] {
         self.history.events()
     }

@@ -1,4 +1,4 @@
-//! Comparing a replay with its recording.
+//! Comparison of a replay with its recording.
 
 use super::player::{Driver, Player};
 use super::recording::{FinalSegment, Operation, Recording, Step};
@@ -6,14 +6,14 @@ use crate::allocator::{Allocation, BlockState};
 use crate::error::AllocationError;
 use crate::statistics::PoolKind;
 
-/// The result of a replay.
+/// Result of a replay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Operations replayed.
+    /// Number of operations replayed.
     pub operations: usize,
     /// Number of operations after which something differed, plus one if the final state differs.
     pub mismatches: usize,
-    /// Description of the first difference.
+    /// Description of the first difference; `None` if there is none.
     pub first: Option<String>,
 }
 
@@ -67,7 +67,7 @@ pub(super) fn check(recording: &Recording) -> Report {
     report
 }
 
-/// Tells the recorded driver how many allocations the next operation may make.
+/// Sets how many allocations of the recorded driver the next operation may make.
 fn grant(player: &mut Player, recording: &Recording, before: &[i64], step: &Step) {
     if let Driver::Recorded(driver) = player.allocator.raw_mut()
         && let Some(index) = recording.keys.iter().position(|key| key == "num_device_alloc")
@@ -85,7 +85,7 @@ fn clear_accumulated(keys: &[String], ahead: &mut [i64]) {
     }
 }
 
-/// Compares the operation's result, an address or an error, with the recorded one.
+/// Compares the operation's result, an address or an error, with the recording.
 fn outcome(step: &Step, result: Result<Option<Allocation>, AllocationError>) -> Vec<String> {
     let expected = match &step.operation {
         Operation::Allocate { address, message, .. } => Some((address, message)),
@@ -111,7 +111,7 @@ fn outcome(step: &Step, result: Result<Option<Allocation>, AllocationError>) -> 
     }
 }
 
-/// Driver calls that the recording does not have.
+/// Returns the driver calls that differ from the recording.
 fn driver_differences(
     player: &mut Player,
     recording: &Recording,

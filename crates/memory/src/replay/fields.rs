@@ -1,4 +1,4 @@
-//! Reading JSON values, with errors that name the position in the file.
+//! JSON values that are read with errors naming the position in the file.
 
 use std::collections::HashMap;
 
@@ -66,7 +66,7 @@ impl<'a> Field<'a> {
     }
 }
 
-/// Numbers names in the order of their first appearance.
+/// Assigns numbers to names in the order of their first appearance.
 #[derive(Default)]
 pub(super) struct Names(HashMap<String, u32>);
 

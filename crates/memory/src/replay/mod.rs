@@ -1,4 +1,5 @@
-//! Replays of recordings: the operations of another allocator, with its results and all counters after each.
+//! Replays of recordings: the operations of another allocator, with their results and all counters after each
+//! operation.
 //!
 //! Two formats are read, plain or gzip-compressed, and distinguished by their content:
 //!
@@ -31,9 +32,9 @@ pub use player::{Driver, Player};
 pub use recorded::Recorded;
 pub use recording::{FinalSegment, Operation, Recording, RecordingError, SegmentEvent, Step};
 
-/// Largest size of a file, packed and unpacked.
+/// Maximum bytes of a file, packed and unpacked.
 const MOST_BYTES: u64 = 256 << 20;
-/// Most values in a file's JSON: each takes about 32 bytes while the file is parsed.
+/// Maximum number of values in a file's JSON. Each takes about 32 bytes while the file is parsed.
 const MOST_VALUES: usize = 8 << 20;
 
 /// Reads all recordings in a file.

@@ -14,9 +14,9 @@ use crate::tag::Tag;
 /// The driver of a replay.
 #[derive(Clone, Debug)]
 pub enum Driver {
-    /// Answers as the recorded driver did.
+    /// Answers with the recorded driver's results.
     Recorded(Recorded),
-    /// Counts bytes over a simulated device.
+    /// Simulates a device that counts bytes.
     Counting(Counting),
 }
 
@@ -62,7 +62,7 @@ impl RawMemory for Driver {
     }
 }
 
-/// An allocator in the recording's initial state, and the blocks that its operations name.
+/// An allocator in the recording's initial state, and the blocks that its operations refer to.
 #[derive(Debug)]
 pub struct Player {
     /// The allocator under test.
@@ -89,7 +89,7 @@ impl Player {
         Ok(Player { allocator, blocks: vec![BlockId::NULL; recording.blocks as usize] })
     }
 
-    /// Executes one operation; returns the allocation if it made one.
+    /// Executes one operation. Returns its allocation, if it makes one.
     #[inline]
     pub fn play(&mut self, operation: &Operation) -> Result<Option<Allocation>, AllocationError> {
         match operation {

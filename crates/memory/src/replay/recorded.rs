@@ -1,4 +1,5 @@
-//! The driver of a recorded trace: it hands out the recorded addresses and reports requests that differ.
+//! The driver of a recorded trace: it hands out the recorded addresses and reports requests that differ from
+//! the recording.
 
 use std::collections::BTreeMap;
 
@@ -7,25 +8,25 @@ use system::numbers::grouped;
 use super::recording::SegmentEvent;
 use crate::raw::{Capacity, EventId, Placement, RawError, RawMemory, Stream};
 
-/// A driver that answers as the recorded one did.
+/// A driver that answers with the recorded driver's results.
 #[derive(Clone, Debug)]
 pub struct Recorded {
     events: Vec<SegmentEvent>,
     next: usize,
     total: u64,
-    /// Segments and map operations left to the current operation.
+    /// Segments and map operations that the current operation may still take.
     granted: u64,
-    /// Virtual ranges handed out: bytes by first address.
+    /// Virtual ranges handed out, as bytes by first address.
     ranges: BTreeMap<u64, u64>,
-    /// Requests since [`Recorded::take_refused`] that the recording does not have at this point.
+    /// Requests, since [`Recorded::take_refused`], that the recording does not have at this point.
     refused: Vec<String>,
-    /// Memory returned since [`Recorded::take_problems`] in another way than recorded.
+    /// Returns of memory, since [`Recorded::take_problems`], that differ from the recording.
     problems: Vec<String>,
     recorded: u64,
 }
 
 impl Recorded {
-    /// Creates a device of `total` bytes whose driver recorded `events`, in this order.
+    /// Creates a device of `total` bytes whose driver answers with `events`, in this order.
     #[must_use]
     pub fn new(events: Vec<SegmentEvent>, total: u64) -> Recorded {
         Recorded {
@@ -40,14 +41,14 @@ impl Recorded {
         }
     }
 
-    /// Sets the number of segments and map operations that the recorded driver granted in the next operation.
-    /// Events do not name their operation; on a full device the next event may belong to a later one.
+    /// Sets how many segments and map operations the recorded driver provided in the next operation. Events
+    /// do not name their operation, and on a full device the next event may belong to a later one.
     pub fn grant(&mut self, allocations: u64) {
         self.granted = allocations;
     }
 
-    /// Returns the requests answered with out of memory because the recording has none there. That is right
-    /// where the recorded device was full, and a mismatch elsewhere.
+    /// Returns the requests answered with out of memory because the recording has none at that point. This is
+    /// correct if the recorded device was full, and otherwise a mismatch.
     pub fn take_refused(&mut self) -> Vec<String> {
         std::mem::take(&mut self.refused)
     }
@@ -57,7 +58,7 @@ impl Recorded {
         std::mem::take(&mut self.problems)
     }
 
-    /// The events that have not happened yet.
+    /// Returns the events that have not been replayed yet.
     #[must_use]
     pub fn left(&self) -> &[SegmentEvent] {
         &self.events[self.next..]
@@ -78,7 +79,7 @@ impl Recorded {
         }
     }
 
-    /// Returns the address of the next event and moves on, if the event satisfies `is_it`.
+    /// If the next event satisfies `is_it`, consumes it and returns its address.
     fn advance(&mut self, is_it: impl Fn(&SegmentEvent) -> bool) -> Option<u64> {
         let event = self.left().first().filter(|event| is_it(event))?;
         let address = event.address;
@@ -86,7 +87,7 @@ impl Recorded {
         Some(address)
     }
 
-    /// Does the same only while the current operation may still allocate.
+    /// Calls [`Recorded::advance`] only while the current operation may still allocate.
     fn advance_granted(&mut self, is_it: impl Fn(&SegmentEvent) -> bool) -> Option<u64> {
         let left = self.granted.checked_sub(1)?;
         let address = self.advance(is_it)?;

@@ -1,4 +1,4 @@
-//! Recordings: operations with the results and counters of another allocator.
+//! Recordings: operations of another allocator, with their results and its counters.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub enum RecordingError {
     /// The file cannot be read.
     #[error("cannot be read: {0}")]
     Io(#[from] std::io::Error),
-    /// The content has neither format.
+    /// The content is neither a trace nor vectors.
     #[error("is not a recording of an allocator: {0}")]
     Format(String),
 }
@@ -27,7 +27,7 @@ impl RecordingError {
 /// One operation of a recording.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Operation {
-    /// A request; `id` names its block in later operations.
+    /// A block was requested; later operations refer to it by `id`.
     Allocate {
         /// Number of the block, counted from 0.
         id: u32,
@@ -37,7 +37,7 @@ pub enum Operation {
         stream: Stream,
         /// Address of the block; `None` for an out-of-memory error.
         address: Option<u64>,
-        /// The first line of the error message.
+        /// First line of the error message.
         message: Option<String>,
     },
     /// The block was freed.
@@ -58,7 +58,7 @@ pub enum Operation {
     Configure(String),
     /// The limit was set to a fraction of the device.
     MemoryFraction(f64),
-    /// Other processes use this many bytes of the device.
+    /// The number of bytes that other processes use was changed.
     Others(u64),
     /// A private pool was opened, for one stream or for all.
     BeginPool(PoolId, Option<Stream>),
@@ -82,22 +82,22 @@ pub struct Step {
 /// Memory that the recorded allocator took from its driver or returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentEvent {
-    /// `segment_alloc`, `segment_free`, `segment_map` or `segment_unmap`.
+    /// Kind of the event: `segment_alloc`, `segment_free`, `segment_map` or `segment_unmap`.
     pub action: String,
-    /// First byte.
+    /// Address of the first byte.
     pub address: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub bytes: u64,
     /// Stream of the event.
     pub stream: Stream,
 }
 
-/// A segment at the end of a recording; its blocks are (size, requested, state).
+/// A segment at the end of a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FinalSegment {
-    /// First byte.
+    /// Address of the first byte.
     pub address: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub total_size: u64,
     /// Bytes of allocated blocks.
     pub allocated_size: u64,
@@ -107,22 +107,22 @@ pub struct FinalSegment {
     pub requested_size: u64,
     /// Stream of the segment.
     pub stream: Stream,
-    /// The segment belongs to a large pool.
+    /// Whether the segment belongs to a large pool.
     pub large: bool,
     /// Whether the segment is expandable.
     pub expandable: bool,
     /// Pool of the segment; absent from traces.
     pub pool: Option<PoolId>,
-    /// Blocks of the segment.
+    /// Blocks of the segment: (size, requested bytes, state).
     pub blocks: Vec<(u64, u64, char)>,
 }
 
-/// A sequence of operations and the results of the recorded allocator.
+/// A sequence of operations with the results of the recorded allocator.
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
     /// Name of the recording.
     pub name: String,
-    /// The initial settings.
+    /// The initial settings, in the syntax of `PYTORCH_CUDA_ALLOC_CONF`.
     pub settings: String,
     /// The initial limit, as a fraction of the device.
     pub limit_fraction: Option<f64>,
@@ -134,13 +134,13 @@ pub struct Recording {
     pub keys: Vec<String>,
     /// Values of the counters before the first operation.
     pub initial: Vec<i64>,
-    /// The operations.
+    /// The operations, with the counters after each.
     pub steps: Vec<Step>,
     /// Calls between allocator and driver; `None` for the simulated driver.
     pub segment_events: Option<Vec<SegmentEvent>>,
     /// The segments after the last operation, in address order; `None` if not recorded.
     pub final_segments: Option<Vec<FinalSegment>>,
-    /// Number of blocks that the operations name.
+    /// Number of blocks that the operations refer to.
     pub blocks: u32,
 }
 

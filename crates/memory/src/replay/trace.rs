@@ -80,9 +80,9 @@ fn step(item: Field<'_>, count: usize, names: &mut Names) -> Result<Step, Record
     Ok(Step { operation, counters: counters(item.at(last)?, count)? })
 }
 
-/// Maps a stream number of the trace: 0 is the default stream, n is the nth of PyTorch's own streams.
+/// Reads a stream number of a trace: 0 is the default stream, n is the nth of PyTorch's own streams.
 ///
-/// PyTorch identifies that stream by 32·(n − 1) + 3, which decides the order in which it visits several
+/// PyTorch identifies the nth stream by 32·(n − 1) + 3, which determines the order in which it visits several
 /// streams. It has 32 streams; a larger number is a handle and is kept.
 fn stream(field: Field<'_>) -> Result<Stream, RecordingError> {
     Ok(Stream(match field.unsigned()? {

@@ -1,4 +1,4 @@
-//! The format of vectors: a script per line, `{"op": "a p1 512 0", "ptr": …, "d": [[counter, value], …]}`.
+//! The format of vectors: one script per line, `{"op": "a p1 512 0", "ptr": …, "d": [[counter, value], …]}`.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use crate::pool::PoolId;
 use crate::raw::Stream;
 use crate::statistics::{Metric, PoolKind};
 
-/// Keys of the counters, in the order of their numbers.
+/// Returns the keys of the counters in the order of their numbers.
 fn keys() -> Vec<String> {
     let fields = ["current", "peak", "allocated", "freed"];
     let mut keys = Vec::new();

@@ -8,7 +8,7 @@ const MIB: u64 = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("allocator setting `{key}`: {problem}; allowed: {allowed}")]
 pub struct SettingsError {
-    /// The key, or the text that stands where a key should.
+    /// The key, or the text found where a key is expected.
     pub key: String,
     /// The problem.
     pub problem: String,
@@ -28,8 +28,8 @@ impl Settings {
     /// Returns these settings updated by `text` at run time.
     ///
     /// As in PyTorch, `max_split_size_mb`, `roundup_power2_divisions`, `garbage_collection_threshold` and
-    /// `max_non_split_rounding_mb` go back to their defaults where the text does not name them; the other
-    /// keys keep their values.
+    /// `max_non_split_rounding_mb` return to their defaults if the text does not name them. Other keys keep
+    /// their values.
     ///
     /// # Errors
     /// [`SettingsError`], which names the key and its allowed values.
@@ -37,7 +37,7 @@ impl Settings {
         parse(self, text)
     }
 
-    /// Reads the first variable of [`ENVIRONMENT`] for which `get` returns a value, or else the defaults.
+    /// Parses the first variable of [`ENVIRONMENT`] that `get` finds; without any, returns the defaults.
     pub fn from_environment(get: impl Fn(&str) -> Option<String>) -> Result<Settings, SettingsError> {
         ENVIRONMENT
             .iter()
@@ -120,7 +120,7 @@ impl Value<'_> {
         }
     }
 
-    /// Parses a table of divisions, starting from the result of an earlier list in the same text.
+    /// Parses a table of divisions into `table`, the result of an earlier list in the same text.
     fn divisions(&self, mut table: [u64; 16]) -> Result<[u64; 16], SettingsError> {
         const ALLOWED: &str = "a power of two, or [size:divisions,…,>:divisions] with sizes in MiB that are powers \
 of two and divisions that are 0 or powers of two";
@@ -261,7 +261,7 @@ fn apply(new: &mut Settings, value: &Value<'_>) -> Result<(), SettingsError> {
     Ok(())
 }
 
-/// Handles keys of PyTorch that are checked but change nothing in this allocator.
+/// Checks keys of PyTorch that change nothing in this allocator, and adds a warning for each.
 fn without_meaning(new: &mut Settings, value: &Value<'_>) -> Result<(), SettingsError> {
     let reason = match value.key {
         "release_lock_on_cudamalloc" | "release_lock_on_hipmalloc" => {

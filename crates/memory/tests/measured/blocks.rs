@@ -1,4 +1,4 @@
-//! Splitting, merging and choosing of blocks, and the streams that use them.
+//! Splitting, merging and choosing blocks, and blocks used on several streams.
 
 use memory::{BlockState, Category, Stream, Tag};
 

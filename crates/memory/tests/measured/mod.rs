@@ -24,7 +24,7 @@ pub(crate) fn take_on(allocator: &mut Allocator<Counting>, bytes: u64, stream: u
     allocator.allocate(bytes, Stream(stream), Tag::default()).unwrap().block
 }
 
-/// Asserts counters by key; a bare metric stands for its `.all.current`.
+/// Asserts counters by key; a metric without suffix means its `.all.current`.
 #[track_caller]
 pub(crate) fn expect(allocator: &Allocator<Counting>, counters: &[(&str, i64)]) {
     for (key, expected) in counters {

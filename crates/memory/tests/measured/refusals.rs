@@ -55,7 +55,7 @@ fn out_of_memory_errors_have_every_figure() {
     assert_eq!(figures.requested, 21 * GIB);
 }
 
-/// Advice names a setting only where it would change something.
+/// The error message advises expandable segments only if they are off.
 #[test]
 fn expandable_segments_are_advised_where_they_are_off() {
     for (settings, advised) in [("", true), ("expandable_segments:True", false)] {

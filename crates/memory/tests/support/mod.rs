@@ -10,12 +10,12 @@ use memory::{
 };
 use proptest::prelude::*;
 
-/// A counting device whose calls fail on demand.
+/// A counting device whose calls can be made to fail.
 pub(crate) struct Failing {
     device: Rc<RefCell<Counting>>,
-    /// Calls until the next failure; `None` for never.
+    /// Number of calls until the next failure; `None`: no failure.
     pub(crate) fails_in: Option<u32>,
-    /// Whether the failure is out of memory, for the calls that may return it.
+    /// Whether the failure is out of memory, for calls that can return it.
     pub(crate) out_of_memory: bool,
 }
 
@@ -120,7 +120,7 @@ fn size() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// Generates settings in which each key may be present.
+/// Generates settings, each key optional.
 pub(crate) fn settings() -> impl Strategy<Value = String> {
     let some = |values: &'static [&'static str]| prop::sample::select(values);
     (
@@ -166,7 +166,7 @@ pub(crate) fn operation(failures: bool) -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// An allocator and its live blocks.
+/// An allocator and its allocated blocks.
 pub(crate) struct World {
     pub(crate) allocator: Allocator<Failing>,
     pub(crate) alive: Vec<Allocation>,
@@ -178,7 +178,7 @@ impl World {
         World { allocator, alive: Vec::new() }
     }
 
-    /// Executes one operation. It may fail; the caller checks the state afterwards.
+    /// Executes one operation, which may fail. The caller checks the state afterwards.
     pub(crate) fn apply(&mut self, operation: &Operation) -> Result<(), AllocationError> {
         let allocator = &mut self.allocator;
         match operation {
@@ -220,7 +220,7 @@ impl World {
         Ok(())
     }
 
-    /// The device, which outlives the allocator.
+    /// Returns the device, which outlives the allocator.
     pub(crate) fn device(&self) -> Rc<RefCell<Counting>> {
         Rc::clone(&self.allocator.raw().device)
     }
