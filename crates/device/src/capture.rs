@@ -162,7 +162,7 @@ impl Device {
         Ok(())
     }
 
-    /// Repeats the allocations and frees of `script` up to its first `end` mark, or all remaining ones for
+    /// Repeats the allocations and frees of `script` up to operation number `end`, or all remaining ones for
     /// `None`, as [`memory::Allocator::repeat`] does. They are labelled with the current step.
     pub fn repeat(&self, script: &mut Script, end: Option<usize>) -> Result<()> {
         let step = self.step();

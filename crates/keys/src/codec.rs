@@ -1,16 +1,16 @@
-//! Conversion of written values to values of a field's type.
+//! Conversion of written values to the types of fields.
 
 use crate::takes::Takes;
 use crate::value::Value;
 
-/// The outcome of reading a value.
+/// Outcome of reading a value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reading<T> {
     /// A value that the key accepts.
     Good(T),
     /// A value of the right type that the key does not accept.
     OutOfRange,
-    /// A value of the right type that the key does not accept, for a reason of its own.
+    /// A value of the right type that the key refuses, with the reason.
     Refused(String),
     /// A value of another type.
     WrongType,
@@ -27,7 +27,7 @@ impl<T> Reading<T> {
         }
     }
 
-    /// Converts an accepted value if it fits the other type; otherwise it is out of range.
+    /// Converts an accepted value to another type; a value that does not fit is out of range.
     pub fn try_into<U: TryFrom<T>>(self) -> Reading<U> {
         match self {
             Self::Good(value) => Reading::within(U::try_from(value).ok()),
@@ -37,7 +37,7 @@ impl<T> Reading<T> {
         }
     }
 
-    /// Returns `Good`, or `OutOfRange` for `None`.
+    /// Returns `Good` for a value, and `OutOfRange` for `None`.
     pub fn within(value: Option<T>) -> Self {
         value.map_or(Self::OutOfRange, Self::Good)
     }

@@ -1,4 +1,4 @@
-//! Parsing of a configuration file's text into entries with their lines.
+//! Parsing of a configuration file's text into entries with line numbers.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,14 +12,15 @@ use crate::origin::Origin;
 use crate::table::Table;
 use crate::value::Value;
 
-/// The text of a configuration.
+/// The text of a configuration, with its name for messages.
 #[derive(Clone, Copy, Debug)]
 pub struct Document<'a> {
-    /// The text.
+    /// The text, in TOML.
     pub text: &'a str,
     /// Name of the file, for messages.
     pub name: &'a str,
-    /// Whether the text is the file's, so that messages name lines; other texts are made of other files.
+    /// Whether lines of the text are lines of the file, so that messages name them. False for text generated
+    /// from other files.
     pub has_lines: bool,
 }
 
@@ -30,7 +31,7 @@ impl Document<'_> {
     }
 }
 
-/// The entries of a file, and its sections with their origins.
+/// The entries and sections of a file, with their origins.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
     pub(crate) entries: BTreeMap<&'static str, Entry>,
@@ -64,7 +65,7 @@ pub(crate) fn parse(table: &Table, source: Document<'_>) -> Result<Written> {
     Ok(all)
 }
 
-/// Adds the entries of the section called `section`, and of sections within it, to `entries`.
+/// Adds the entries of the section `section`, and of sections nested in it, to `entries`.
 fn section_entries(
     table: &Table,
     source: Document<'_>,
@@ -96,7 +97,7 @@ fn in_order<'t, 'i>(table: &'t DeTable<'i>) -> Vec<(&'t Spanned<Cow<'i, str>>, &
     entries
 }
 
-/// Returns the line of a byte offset, from 1.
+/// Returns the line number, from 1, of a byte offset.
 fn line_at(text: &str, offset: usize) -> usize {
     text.bytes().take(offset).filter(|byte| *byte == b'\n').count() + 1
 }

@@ -1,11 +1,11 @@
-//! Entries: written values, and how messages show them.
+//! Entries: written values and their text in messages.
 
 use system::quoted::shortened;
 
 use crate::origin::Origin;
 use crate::value::Value;
 
-/// A value as the user wrote it.
+/// A value as written, with its origin.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) value: Value,
@@ -14,7 +14,7 @@ pub(crate) struct Entry {
     pub(crate) origin: Origin,
 }
 
-/// Shortens a value for a message: to one line of readable length.
+/// Shortens a value for a message to one line of readable length.
 pub(crate) fn shorten(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     shortened(&line).into_owned()

@@ -1,14 +1,14 @@
-//! Reasons for refusing a configuration: one sentence each, which begins with the file and line or argument.
+//! Errors of configurations: one sentence each, beginning with the file and line or the argument.
 
 use std::io;
 use std::path::PathBuf;
 
 use crate::origin::Origin;
 
-/// The result of reading a configuration.
+/// Result of reading a configuration.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Reason why a configuration is refused. The text is one sentence with the origin, the key and the value.
+/// Reason why a configuration is refused. Its text is one sentence with the origin, the key and the value.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "messages name their fields")]
 pub enum Error {
@@ -19,25 +19,25 @@ pub enum Error {
     /// An argument of `--set` that is not `section.key=value`.
     #[error("{origin}: write --set section.key=value, such as --set train.steps=100")]
     BadOverride { origin: Origin },
-    /// A section or a key that does not exist.
+    /// A section or key that does not exist.
     #[error("{origin}: unknown {what} {name}{hint}")]
     Unknown {
         origin: Origin,
-        /// `key` or `section`.
+        /// Kind of the unknown name: `key` or `section`.
         what: &'static str,
         name: String,
-        /// The suggested name, or where else to look, with its separator; empty if no name is similar.
+        /// Suggested names or other advice, beginning with its separator; empty if there is none.
         hint: String,
     },
-    /// A former name of a key.
+    /// A key was written by its former name.
     #[error("{origin}: {old} is now {new}{how}")]
     Renamed {
         origin: Origin,
-        /// The former name, with its section.
+        /// The former path, `section.name`.
         old: &'static str,
-        /// The present name, with its section.
+        /// The current path, `section.name`.
         new: &'static str,
-        /// How a value of the old name translates, with its separator; empty if it is unchanged.
+        /// How a value of the old key is translated, beginning with its separator; empty if it is unchanged.
         how: &'static str,
     },
     #[error("{origin}: {section} is a section, not a key: write [{section}] and its keys below")]
@@ -47,16 +47,16 @@ pub enum Error {
     /// A value of the right type that its key does not accept.
     #[error("{origin}: {key} = {value} is not {allowed}")]
     OutOfRange { origin: Origin, key: &'static str, value: String, allowed: String },
-    /// A value of the right type that its key does not accept, for a reason of its own.
+    /// A value of the right type that its key refuses, with the reason.
     #[error("{origin}: {key}: {reason}")]
     Refused { origin: Origin, key: &'static str, reason: String },
-    /// A key that another key's value excludes, such as a key of another kind of model.
+    /// A key that does not apply because of another key's value, such as a key of another model family.
     #[error("{origin}: {key} belongs to {kind_key} = {needed}, and {kind_key} is {kind}")]
     NotApplicable {
         origin: Origin,
         key: &'static str,
         kind_key: &'static str,
-        /// The values of `kind_key` to which this key applies, in quotes.
+        /// Values of `kind_key` to which this key applies, in quotes.
         needed: String,
         kind: String,
     },

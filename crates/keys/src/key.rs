@@ -1,57 +1,59 @@
-//! Keys: everything about a key except the type of its field.
+//! Keys: the definition of a key except the type of its field.
 
 use crate::takes::Takes;
 use crate::value::Value;
 
-/// A key of the configuration: its name, the values that it accepts, its default and what it decides.
+/// A configuration key: its name, accepted values, default, and what its value affects.
 #[derive(Clone, Debug)]
 pub struct Key {
     /// Name of the section.
     pub section: &'static str,
     /// Name of the key within its section.
     pub name: &'static str,
-    /// Path of the key, `section.name`.
+    /// Path of the key, `section.name`, as messages show it.
     pub path: &'static str,
-    /// The lines of the key's documentation.
+    /// Lines of the key's documentation.
     pub doc: &'static [&'static str],
-    /// The values that the key accepts.
+    /// Values that the key accepts.
     pub takes: Takes,
-    /// The value if the key is not written.
+    /// Value of a key that is not written.
     pub default: Default,
-    /// Values of another key to which this key belongs: it is refused with any other.
+    /// Condition on another key; this key is refused unless it holds. `None`: no condition.
     pub only: Option<Only>,
-    /// Whether the value decides a run's losses and weights.
+    /// Whether the value affects a run's losses and weights.
     pub decides_bits: bool,
-    /// Whether a run may be continued with another value; true for all keys that decide no bits.
+    /// Whether a run may be resumed with another value. True for all keys that do not affect losses and
+    /// weights.
     pub may_change: bool,
-    /// Whether the value decides how long a layer of a run takes on a device.
+    /// Whether the value affects how long a layer takes on a device.
     pub decides_times: bool,
-    /// Whether the value is a path of this machine, which may differ on other machines of the job.
+    /// Whether the value is a path on this machine, which may differ on other machines of the job.
     pub is_local: bool,
-    /// Former name of the key.
+    /// Former name of the key, if it was renamed.
     pub renamed: Option<Renamed>,
 }
 
-/// The value of a key that is not written.
+/// Value of a key that is not written.
 #[derive(Clone, Copy, Debug)]
 pub enum Default {
-    /// A value, as TOML.
+    /// A fixed value, in TOML.
     Literal(&'static str),
-    /// A value that follows from other keys, described in words; the key's row has the rule as code.
+    /// A value derived from other keys, described in words; the key's [`Row`](crate::Row) has the rule as
+    /// code.
     Derived(&'static str),
 }
 
-/// The values of another key to which a key belongs.
+/// Condition on another key: it has one of some values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Only {
     /// Path of the other key.
     pub key: &'static str,
-    /// Names of the other key's values.
+    /// Names of the other key's values that satisfy the condition.
     pub is: &'static [&'static str],
 }
 
 impl Only {
-    /// Returns whether `value` of the other key is one of the names.
+    /// Returns whether `value` of the other key satisfies the condition.
     #[must_use]
     pub fn allows(&self, value: &Value) -> bool {
         matches!(value, Value::Text(name) if self.is.contains(&name.as_str()))
@@ -63,7 +65,7 @@ impl Only {
 pub struct Renamed {
     /// The former path, `section.name`.
     pub from: &'static str,
-    /// How a value translates, with its separator; empty if it is unchanged.
+    /// How a value of the old key is translated, beginning with its separator; empty if it is unchanged.
     pub how: &'static str,
 }
 

@@ -1,10 +1,10 @@
 //! Configuration keys: one definition per key, from which everything about it is derived.
 //!
 //! The one idea: a section of the configuration is written once, as a struct whose fields carry their rows
-//! ([`section!`]). A [`Row`] has the field's type, the values that the key accepts, its default, what it
-//! decides, and how it is read and written. The field's doc comment documents the key. The rows give the
-//! typed struct, the refusal of invalid values in one sentence that names key, file and line ([`Error`]), the
-//! suggestion for a misspelt name, the resolved text, and the [`reference()`].
+//! ([`section!`]). A [`Row`] has the field's type, the values that the key accepts, its default, what its
+//! value affects, and how it is read and written. The field's doc comment documents the key. The rows give
+//! the typed struct, the refusal of invalid values in one sentence that names key, file and line ([`Error`]),
+//! the suggestion for a misspelt name, the resolved text, and the [`reference()`].
 //!
 //! This crate contains no keys. `config` and the model families of `nn` define theirs with it, collect them
 //! in a [`Table`], and read a file and the command line through [`RawValues`].

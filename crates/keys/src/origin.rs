@@ -1,15 +1,15 @@
-//! Origins: where values were written.
+//! Origins of values: lines of a file, or arguments of the command line.
 
 use std::fmt;
 
-/// The origin of a value, as messages name it.
+/// Where a value was written, as messages name it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// A line of the configuration file, from 1; no line for a value that is not in the file.
+    /// The configuration file, with the line of the value if it has one.
     File {
-        /// Name of the file as written.
+        /// Name of the file as the user wrote it.
         name: String,
-        /// Number of the line, if any.
+        /// Number of the line, from 1; `None` for a value that is not in the file.
         line: Option<usize>,
     },
     /// An override on the command line.

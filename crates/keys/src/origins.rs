@@ -1,11 +1,11 @@
-//! Origins of a configuration's values, for errors found after the configuration was resolved.
+//! Origins of all values of a configuration, for errors found after it was resolved.
 
 use std::collections::BTreeMap;
 
 use crate::origin::Origin;
 use crate::value::Value;
 
-/// The origins of a configuration's values, by key. They do not affect comparison: any two compare equal.
+/// Origins of a configuration's values, by key. Comparisons ignore them: any two are equal.
 #[derive(Clone, Debug, Default)]
 pub struct Origins {
     name: String,
@@ -15,8 +15,8 @@ pub struct Origins {
 }
 
 impl Origins {
-    /// Creates the origins of values of a file called `name`, each with its text if it is a number, and those
-    /// of the file's sections.
+    /// Creates the origins of the values and sections of a file called `name`. Numbers are kept with their
+    /// text.
     pub(crate) fn new(
         name: &str,
         raw: impl Iterator<Item = (&'static str, Origin, Option<String>)>,
@@ -34,7 +34,7 @@ impl Origins {
         &self.name
     }
 
-    /// Returns `value` of `key` as TOML: the text as written if it is the same number.
+    /// Returns `value` of `key` as TOML. A number that equals the written one keeps its written text.
     #[must_use]
     pub fn as_written(&self, key: &str, value: &Value) -> String {
         let Value::Float(number) = value else { return value.to_string() };
@@ -42,19 +42,19 @@ impl Origins {
         raw.cloned().unwrap_or_else(|| value.to_string())
     }
 
-    /// Returns whether `key` (`section.key`) was written, rather than left to its default.
+    /// Returns whether `key` (`section.key`) was written; otherwise it has its default.
     #[must_use]
     pub fn is_set(&self, key: &str) -> bool {
         self.raw.contains_key(key)
     }
 
-    /// Returns where the section `name` was written in the file, possibly without a key.
+    /// Returns where the section `name` was written in the file, even if it has no keys.
     #[must_use]
     pub fn of_section(&self, name: &str) -> Option<&Origin> {
         self.sections.get(name)
     }
 
-    /// Returns where `key` (`section.key`) was written; the file as a whole if it has its default.
+    /// Returns where `key` (`section.key`) was written; for a default, the file as a whole.
     #[must_use]
     pub fn of(&self, key: &str) -> Origin {
         let file = || Origin::File { name: self.name.clone(), line: None };

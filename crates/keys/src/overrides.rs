@@ -9,7 +9,7 @@ use crate::table::Table;
 use crate::takes::Takes;
 use crate::value::Value;
 
-/// Parses `section.key=value`.
+/// Parses an argument `section.key=value`.
 ///
 /// # Errors
 /// Another form, a key that does not exist.

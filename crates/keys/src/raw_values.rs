@@ -1,4 +1,4 @@
-//! Configured values with their origins: those of the file, overridden by those of the command line.
+//! Configured values with their origins: values of the file, overridden by the command line.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::table::{Table, nearest};
 use crate::takes::{Takes, quoted};
 use crate::value::Value;
 
-/// The values of a file and the command line, with names checked and keys of other kinds removed.
+/// Values of a file and the command line. Names are checked, and keys that do not apply are removed.
 #[derive(Clone, Debug)]
 pub struct RawValues {
     table: Table,
@@ -27,7 +27,7 @@ pub struct RawValues {
     sections: BTreeMap<&'static str, Origin>,
 }
 
-/// A value that is implied by another file.
+/// A value for a key that another file implies.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Implied {
     /// Path of the key, `section.key`.
@@ -39,18 +39,18 @@ pub struct Implied {
 }
 
 impl RawValues {
-    /// Parses the text of the file called `name` in the absolute `directory`, and overrides it by `set`: the
-    /// arguments of `--set`, of which the last for a key wins.
+    /// Parses the text of the file called `name` in the absolute `directory`, then applies the overrides
+    /// `set`, arguments of `--set`. The last override of a key wins.
     ///
     /// # Errors
-    /// Text that is not TOML, names that do not exist, keys of another kind.
+    /// Text that is not TOML, names that do not exist, keys that do not apply.
     pub fn parse(table: &Table, text: &str, name: &str, directory: &Path, set: &[String]) -> Result<Self> {
         let document = Document { text, name, has_lines: true };
         Self::parse_implied(table, document, directory, set, |_| Ok(Vec::new()))
     }
 
-    /// Does the same as [`RawValues::parse`], and adds values for missing keys that `imply` derives from the
-    /// others.
+    /// Parses as [`RawValues::parse`] does, and adds values for missing keys that `imply` derives from the
+    /// other values.
     ///
     /// # Errors
     /// Errors of [`RawValues::parse`] and of `imply`; an implied value whose key does not exist.
@@ -78,8 +78,8 @@ impl RawValues {
         Ok(raw)
     }
 
-    /// Returns the values of a text that was resolved from a file with these origins. Errors then name what
-    /// the user wrote, not lines of that text.
+    /// Replaces the origins of these values, which were parsed from a resolved text, by `origins`. Errors
+    /// then name what the user wrote, not lines of the resolved text.
     #[must_use]
     pub fn written_at(mut self, origins: &Origins) -> Self {
         self.name = origins.name().to_owned();
@@ -91,19 +91,19 @@ impl RawValues {
         self
     }
 
-    /// Returns whether the key at `path` was set.
+    /// Returns whether the key at `path` was written.
     #[must_use]
     pub fn is_set(&self, path: &str) -> bool {
         self.entries.contains_key(path)
     }
 
-    /// Returns whether the value of the key at `path` was set on the command line.
+    /// Returns whether the key at `path` was written on the command line.
     #[must_use]
     pub fn is_override(&self, path: &str) -> bool {
         self.entries.get(path).is_some_and(|entry| entry.origin.is_override())
     }
 
-    /// Returns whether the key at `path` was not set, or to an empty string or list.
+    /// Returns whether the key at `path` was not written, or has an empty string or list.
     #[must_use]
     pub fn is_empty(&self, path: &str) -> bool {
         self.entries.get(path).is_none_or(|entry| match &entry.value {
@@ -113,21 +113,21 @@ impl RawValues {
         })
     }
 
-    /// The absolute directory of the configuration file.
+    /// Returns the absolute directory of the configuration file.
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Returns the absolute directory that a path of the key at `path` is relative to: the current one for a
-    /// value of the command line, else that of the configuration file.
+    /// Returns the absolute directory to which a relative path in the key at `path` refers: the current
+    /// directory for a value of the command line, else the configuration file's.
     #[must_use]
     pub fn directory_of(&self, path: &str) -> PathBuf {
         let current = self.is_override(path).then(std::env::current_dir);
         current.and_then(std::result::Result::ok).unwrap_or_else(|| self.directory.clone())
     }
 
-    /// The origin of every configured value.
+    /// Returns the origins of all configured values.
     #[must_use]
     pub fn origins(&self) -> Origins {
         let raw = self.entries.iter().map(|(key, entry)| {
@@ -138,8 +138,8 @@ impl RawValues {
         Origins::new(&self.name, raw, self.sections.clone())
     }
 
-    /// Returns the origin to name if the values of the keys at `paths` contradict each other: the command
-    /// line before the file, or the whole file if none was set.
+    /// Returns the origin to report if the values of the keys at `paths` contradict each other: the command
+    /// line before the file, or the whole file if none was written.
     #[must_use]
     pub fn origin(&self, paths: &[&str]) -> Origin {
         debug_assert!(paths.iter().all(|path| self.table.find(path).is_some()), "{paths:?} are keys");
@@ -149,7 +149,7 @@ impl RawValues {
         overridden.or_else(|| origins().next()).cloned().unwrap_or_else(file)
     }
 
-    /// Creates the error for contradicting values of the keys at `paths`; `reason` names them.
+    /// Creates the error for contradicting values of the keys at `paths`, which `reason` names.
     #[must_use]
     pub fn conflict(&self, paths: &[&str], reason: String) -> Error {
         Error::Conflict { origin: self.origin(paths), reason }
@@ -200,12 +200,12 @@ impl RawValues {
         }
     }
 
-    /// Reads the value of `key`, configured or default, with `read`.
+    /// Reads the configured or default value of `key` with `read`.
     pub(crate) fn read<T>(&self, key: &Key, read: fn(&Value, &Takes) -> Reading<T>) -> Result<T> {
         read_entry(key, self.entry(key), read)
     }
 
-    /// Reads `value`, which was derived for `key`, with `read`.
+    /// Reads `value`, a derived default of `key`, with `read`.
     pub(crate) fn read_value<T>(
         &self,
         key: &Key,
@@ -215,7 +215,7 @@ impl RawValues {
         read_entry(key, self.unwritten(value), read)
     }
 
-    /// Returns the entry of `key`: configured or its fixed default.
+    /// Returns the entry of `key`: the configured one, or its fixed default.
     fn entry(&self, key: &Key) -> Entry {
         if let Some(entry) = self.entries.get(key.path) {
             return entry.clone();
@@ -231,8 +231,8 @@ impl RawValues {
         Entry { shown: value.to_string(), value, origin: self.origin(&[]) }
     }
 
-    /// Refuses keys that belong to another kind. Keys in the file are dropped silently if the command line
-    /// changed the kind: `--set data.kind=synthetic` must not require an edited file.
+    /// Refuses keys that do not apply. Keys in the file are dropped silently if the command line made them
+    /// inapplicable: `--set data.kind=synthetic` must not require an edited file.
     fn sift(&mut self) -> Result<()> {
         let paths: Vec<&'static str> = self.table.keys().iter().map(|key| key.path).collect();
         for path in paths {

@@ -1,4 +1,4 @@
-//! The reference: tables of keys as text.
+//! The reference: tables of all keys as text.
 
 use std::fmt::Write;
 
@@ -6,10 +6,12 @@ use crate::key::{Default, Key, Only};
 use crate::table::Table;
 use crate::takes::{Takes, quoted};
 
-/// Returns all keys as Markdown: a heading for each section, whose anchor is the section's name, and below it
-/// a table with accepted values, default, whether the value decides the bits of the weights (and may still
-/// change when a run is continued), and meaning. The keys that belong to one value of the key `apart` have a
-/// heading and a table of their own. Begins with links to all headings; ends with a newline.
+/// Returns all keys as Markdown.
+///
+/// Each section has a heading, whose anchor is the section's name, and a table of its keys: accepted values,
+/// default, whether the value affects the weights' bits (and may still change when a run is resumed), and
+/// meaning. Keys that apply to one value of the key `apart` have a heading and a table of their own. The text
+/// begins with links to all headings and ends with a newline.
 #[must_use]
 pub fn reference(table: &Table, apart: &str) -> String {
     let mut links = Vec::new();
@@ -29,7 +31,7 @@ pub fn reference(table: &Table, apart: &str) -> String {
 
 const HEADER: &str = "| key | takes | default | bits | meaning |\n| --- | --- | --- | --- | --- |";
 
-/// Returns the value of the key `apart` to which a key alone belongs.
+/// Returns the value of the key `apart` that `key` requires, if it is exactly one.
 fn kind_of(key: &Key, apart: &str) -> Option<&'static str> {
     match key.only {
         Some(Only { key, is: [kind] }) if key == apart => Some(*kind),
@@ -46,7 +48,8 @@ fn heading(section: &str, apart: &str, kind: Option<&str>) -> (String, String) {
     }
 }
 
-/// Returns a key's line. Lines of tables apart leave out the kind, which stands in the heading.
+/// Returns a key's row of a table. In tables for one value of `apart`, the condition is left out because the
+/// heading states it.
 fn line(key: &Key, is_apart: bool) -> String {
     let default = match key.default {
         Default::Literal(literal) => format!("`{literal}`"),

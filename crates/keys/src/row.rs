@@ -1,4 +1,4 @@
-//! Rows: a key together with how its field is read and written.
+//! Rows: keys with the functions that read and write their fields.
 
 use crate::codec::{self, Reading};
 use crate::error::Result;
@@ -7,10 +7,10 @@ use crate::raw_values::RawValues;
 use crate::takes::{Interval, Takes};
 use crate::value::Value;
 
-/// The definition of a key whose field has type `T`.
+/// Definition of a key whose field has type `T`.
 ///
-/// A new row decides bits, and its default is an empty string until [`Row::default`] or [`Row::derived`] sets
-/// one.
+/// A new row affects losses and weights. Its default is an empty string until [`Row::default`] or
+/// [`Row::derived`] sets another.
 pub struct Row<T> {
     pub(crate) key: Key,
     read: fn(&Value, &Takes) -> Reading<T>,
@@ -26,14 +26,14 @@ impl<T> Row<T> {
         Self { key: Key::new(takes), read, write, rule: None, finish: None }
     }
 
-    /// Sets the value of a key that is not written, as TOML.
+    /// Sets the value of a key that is not written, in TOML.
     #[must_use]
     pub const fn default(mut self, literal: &'static str) -> Self {
         self.key.default = Default::Literal(literal);
         self
     }
 
-    /// Sets a default that follows from other keys: the rule in words and as code.
+    /// Sets a default that is derived from other keys, by the rule in words and as code.
     #[must_use]
     pub const fn derived(mut self, words: &'static str, rule: fn(&RawValues) -> Result<Value>) -> Self {
         self.key.default = Default::Derived(words);
@@ -41,14 +41,14 @@ impl<T> Row<T> {
         self
     }
 
-    /// Refuses the key unless the key at path `key` has one of the values `is`.
+    /// Refuses the key unless the key at path `key` has one of the values named in `is`.
     #[must_use]
     pub const fn only(mut self, key: &'static str, is: &'static [&'static str]) -> Self {
         self.key.only = Some(Only { key, is });
         self
     }
 
-    /// Declares that the value decides neither losses nor weights, so a run may be continued with another
+    /// Declares that the value affects neither losses nor weights, so that a run may be resumed with another
     /// value.
     #[must_use]
     pub const fn any_bits(mut self) -> Self {
@@ -56,36 +56,37 @@ impl<T> Row<T> {
         self.may_change()
     }
 
-    /// Declares that a run may be continued with another value, which decides the bits from there on.
+    /// Declares that a run may be resumed with another value, which affects losses and weights from then on.
     #[must_use]
     pub const fn may_change(mut self) -> Self {
         self.key.may_change = true;
         self
     }
 
-    /// Declares that the value decides how long a layer takes on a device: measured times are valid for this
-    /// value only.
+    /// Declares that the value affects how long a layer takes on a device, so that measured times are valid
+    /// for this value only.
     #[must_use]
     pub const fn decides_times(mut self) -> Self {
         self.key.decides_times = true;
         self
     }
 
-    /// Declares that the value is a path of this machine.
+    /// Declares that the value is a path on this machine.
     #[must_use]
     pub const fn local(mut self) -> Self {
         self.key.is_local = true;
         self
     }
 
-    /// Refuses the former path `from`, naming the present one and, in `how`, how a value translates.
+    /// Sets the former path `from`, which is refused with an error that names the current path and, in `how`,
+    /// how to translate a value.
     #[must_use]
     pub const fn renamed(mut self, from: &'static str, how: &'static str) -> Self {
         self.key.renamed = Some(Renamed { from, how });
         self
     }
 
-    /// Passes the value that was read, or the default, through `finish`, which may read other keys.
+    /// Passes the configured or default value through `finish`, which may read other keys.
     #[must_use]
     pub const fn finish(mut self, finish: fn(T, &RawValues) -> Result<T>) -> Self {
         self.finish = Some(finish);
@@ -108,7 +109,7 @@ impl<T> Row<T> {
         self
     }
 
-    /// The key of this row.
+    /// Returns the key of this row.
     pub const fn key(&self) -> &Key {
         &self.key
     }
@@ -135,7 +136,7 @@ impl<T> Row<T> {
 }
 
 impl Row<u64> {
-    /// Creates a row for an integer, with both bounds included.
+    /// Creates a row for an integer from `least` to `most`, inclusive.
     #[must_use]
     pub const fn integer(least: u64, most: u64) -> Self {
         Self::new(Takes::Integer(least, most), codec::integer, |number| (*number).into())
@@ -143,7 +144,7 @@ impl Row<u64> {
 }
 
 impl Row<u32> {
-    /// Creates a row for a 32-bit integer, with both bounds included.
+    /// Creates a row for a 32-bit integer from `least` to `most`, inclusive.
     #[must_use]
     pub const fn small(least: u32, most: u32) -> Self {
         let takes = Takes::Integer(least as u64, most as u64);
@@ -156,7 +157,7 @@ impl Row<u32> {
 }
 
 impl Row<usize> {
-    /// Creates a row for a count, with both bounds included.
+    /// Creates a row for a count from `least` to `most`, inclusive.
     #[must_use]
     pub const fn count(least: u64, most: u64) -> Self {
         Self::new(
@@ -198,7 +199,7 @@ impl Row<Vec<String>> {
         Self::new(Takes::Texts, codec::texts, |texts| texts.as_slice().into())
     }
 
-    /// Creates a row for a list of strings, or one string for a list of it alone.
+    /// Creates a row for a list of strings. A single string is accepted as a list of one.
     #[must_use]
     pub const fn text_or_texts() -> Self {
         Self::new(Takes::TextOrTexts, codec::texts, |texts| texts.as_slice().into())
@@ -206,7 +207,7 @@ impl Row<Vec<String>> {
 }
 
 impl Row<Vec<usize>> {
-    /// Creates a row for a list of at least `count` integers, each within the bounds.
+    /// Creates a row for a list of at least `count` integers from `least` to `most`, inclusive.
     #[must_use]
     pub const fn counts(count: usize, least: u64, most: u64) -> Self {
         Self::new(Takes::Integers(count, least, most), codec::integers, |counts| counts.as_slice().into())
@@ -214,17 +215,17 @@ impl Row<Vec<usize>> {
 }
 
 impl Row<Vec<f64>> {
-    /// Creates a row for a list of at least one number in an interval.
+    /// Creates a row for a list of one or more numbers in an interval.
     #[must_use]
     pub const fn numbers(interval: Interval) -> Self {
         Self::new(Takes::Numbers(interval), codec::numbers, |numbers| numbers.as_slice().into())
     }
 }
 
-/// Creates a row for the names of some values of an enumeration.
+/// Creates a row for values of an enumeration, written by name.
 ///
-/// `Row::choice!(Type, VALUES)`: `VALUES` is a constant slice or array, and `Type::name` a `const fn` that
-/// takes its argument by value. A third argument replaces that function.
+/// `Row::choice!(Type, VALUES)`: `VALUES` is a constant slice or array, and `Type::name` is a `const fn`
+/// taking `self`. A third argument replaces that function.
 ///
 /// ```
 /// #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,19 +1,19 @@
-//! Sections: structs that are defined together with their rows.
+//! Sections: structs defined together with the rows of their keys.
 
 use crate::error::Result;
 use crate::key::Key;
 use crate::raw_values::RawValues;
 use crate::value::Value;
 
-/// The values of a section's keys.
+/// Access to the values of a section's keys.
 pub trait KeyValues {
-    /// The values of all keys, in the order of [`Section::keys`].
+    /// Returns the values of all keys, in the order of [`Section::keys`].
     fn values(&self) -> Vec<Value>;
 }
 
-/// A section of the configuration, or those of its keys that belong to one kind.
+/// A section of the configuration, or its keys for one value of another key.
 pub trait Section: KeyValues + Sized {
-    /// The keys, in the order of the fields.
+    /// Returns the keys, in the order of the fields.
     fn keys() -> Vec<&'static Key>;
 
     /// Reads all fields.
@@ -23,10 +23,10 @@ pub trait Section: KeyValues + Sized {
     fn read(raw: &RawValues) -> Result<Self>;
 }
 
-/// Defines a section: a struct, the rows of its keys, and [`Section`] and [`KeyValues`] for it.
+/// Defines a section: a struct, the rows of its keys, and its [`Section`] and [`KeyValues`] implementations.
 ///
-/// Each field is `name: Type = row;` after a doc comment, which documents both the field and the key. The
-/// path of a key is a constant named after the field: `Train::steps` is `"train.steps"`.
+/// Each field is written `name: Type = row;` after a doc comment, which documents both the field and the key.
+/// Each key's path is a constant with the field's name: `Train::steps` is `"train.steps"`.
 #[macro_export]
 macro_rules! section {
     (

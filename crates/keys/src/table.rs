@@ -1,34 +1,35 @@
-//! The table of all keys, in the order of the file.
+//! The table of all keys, in the order of configuration files.
 
 use crate::entry::shorten;
 use crate::error::Error;
 use crate::key::{Key, Only};
 use crate::origin::Origin;
 
-/// All existing keys, section by section. Several kinds may have a key with the same path.
+/// All existing keys, section by section. Keys for different values of another key may share a path.
 #[derive(Clone, Debug)]
 pub struct Table {
     keys: Vec<Key>,
     foreign: &'static [&'static [ForeignName]],
 }
 
-/// A name of a key or section in another tool, with the key or section here, or a sentence on what to use.
+/// A name of a key or section in another tool, and its equivalent here: a key, a section, or a sentence of
+/// advice.
 pub type ForeignName = (&'static str, &'static str);
 
-/// Smallest similarity of a suggested name among few.
+/// Minimum similarity, from 0 to 1, of a name suggested from a few.
 const NEAR: f64 = 0.55;
-/// Characters of a name for each letter that may be wrong in it, and the most such letters.
+/// Number of letters of a name for each letter that may be wrong, and the maximum number of wrong letters.
 const PER_MISTAKE: usize = 5;
 const MOST_MISTAKES: usize = 3;
-/// Fewest letters that stand for a word.
+/// Minimum letters of an abbreviated word.
 const FEWEST_LETTERS: usize = 3;
-/// Most letters of a name that is compared with others.
+/// Maximum letters of a name that is compared with others.
 const MOST_LETTERS: usize = 80;
-/// Most sections in which a suggested name occurs.
+/// Maximum number of sections for which keys of one name are suggested.
 const MOST_SECTIONS: usize = 4;
 
 impl Table {
-    /// Creates a table of `keys`; the keys of a section must be adjacent.
+    /// Creates a table of `keys`, in which the keys of a section are adjacent.
     #[must_use]
     pub fn new(keys: Vec<Key>) -> Self {
         Self { keys, foreign: &[] }
@@ -40,7 +41,7 @@ impl Table {
         Self { foreign, ..self }
     }
 
-    /// All keys.
+    /// Returns all keys.
     #[must_use]
     pub fn keys(&self) -> &[Key] {
         &self.keys
@@ -54,7 +55,7 @@ impl Table {
         self.keys.iter().map(|key| key.section).find(|section| *section == name)
     }
 
-    /// Returns all conditions on other keys to which the keys with this path belong.
+    /// Returns the conditions on other keys of all keys with this path.
     pub(crate) fn kinds(&self, path: &str) -> Vec<Only> {
         self.keys.iter().filter(|key| key.path == path).filter_map(|key| key.only).collect()
     }
@@ -83,7 +84,7 @@ impl Table {
         Error::Unknown { origin, what: "key", name: shorten(path), hint }
     }
 
-    /// Returns the keys of all sections with this name, if they are few.
+    /// Returns the paths of keys with this name in any section, if they are few.
     fn moved(&self, name: &str) -> Option<Vec<&'static str>> {
         let mut paths = Vec::new();
         for key in self.keys.iter().filter(|key| key.name == name) {
@@ -94,7 +95,8 @@ impl Table {
         (1..=MOST_SECTIONS).contains(&paths.len()).then_some(paths)
     }
 
-    /// Returns the key that a misspelt path means: one of its section, or of all if that is misspelt too.
+    /// Returns the path of the key that a misspelt path means: in the named section, or in any if the section
+    /// is misspelt too.
     fn misspelt(&self, section: &str, path: &str, name: &str) -> Option<&'static str> {
         let of_section = self.keys.iter().filter(|key| section.is_empty() || key.section == section);
         let own = near_spelling(name, of_section.map(|key| (key.name, key.path)));
@@ -112,18 +114,18 @@ impl Table {
         Error::Unknown { origin, what: "section", name: format!("[{}]", shorten(section)), hint }
     }
 
-    /// Returns the section, key or sentence for a section of another tool.
+    /// Returns the equivalent of another tool's section.
     fn foreign_section(&self, name: &str) -> Option<&'static str> {
         self.foreign(&format!("[{name}]")).or_else(|| self.foreign(name))
     }
 
-    /// Returns the key or sentence for a name of another tool.
+    /// Returns the equivalent of another tool's key or section.
     fn foreign(&self, name: &str) -> Option<&'static str> {
         self.foreign.iter().copied().flatten().find(|(foreign, _)| *foreign == name).map(|(_, here)| *here)
     }
 }
 
-/// Returns the end of an error's sentence: suggested names, or advice in words.
+/// Returns the end of an error's sentence: suggested names, or a sentence of advice.
 fn hint(suggestions: &[&str]) -> String {
     match suggestions {
         [] => String::new(),
@@ -133,8 +135,8 @@ fn hint(suggestions: &[&str]) -> String {
     }
 }
 
-/// Returns the target of the name that `name` misspells: with few wrong letters, or with words cut short. A
-/// name that is only similar may have another meaning.
+/// Returns the target of the name that `name` misspells, by a few wrong letters or abbreviated words. Merely
+/// similar names are not considered, because they may mean something else.
 fn near_spelling<T>(name: &str, names: impl Iterator<Item = (&'static str, T)>) -> Option<T> {
     let letters = name.chars().count();
     if letters > MOST_LETTERS {
@@ -149,14 +151,14 @@ fn near_spelling<T>(name: &str, names: impl Iterator<Item = (&'static str, T)>) 
     all.filter(|(distance, _)| *distance <= mistakes).min_by_key(|(distance, _)| *distance).map(|(_, t)| t)
 }
 
-/// Returns whether each word of `name` begins the word of `other` at its position.
+/// Returns whether `name` abbreviates `other`: each of its words begins the word at the same position.
 fn is_cut_short(name: &str, other: &str) -> bool {
     let [words, whole] = [name, other].map(|text| text.split('_').collect::<Vec<_>>());
     let begins = |(word, whole): (&&str, &&str)| whole.starts_with(word) && word.len() >= FEWEST_LETTERS;
     words.len() == whole.len() && words.iter().zip(&whole).all(begins)
 }
 
-/// Returns the most similar of some names, if any is similar: an example of what there is.
+/// Returns the most similar of `names`, as an example; `None` if none is similar.
 pub fn nearest<'n>(name: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     // The comparison takes time in proportion to the product of the lengths, so long names are cut.
     let name: String = name.chars().take(80).collect();

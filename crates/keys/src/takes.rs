@@ -4,36 +4,36 @@ use std::fmt;
 
 use system::numbers::grouped;
 
-/// The values that a key accepts. Messages and the reference print its `Display` text.
+/// Values that a key accepts. Messages and the reference print its `Display` text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Takes {
-    /// An integer, with both bounds included.
+    /// An integer from the first to the second bound, inclusive.
     Integer(u64, u64),
     /// A number that is finite in single precision.
     Number(Interval),
     /// `true` or `false`.
     Flag,
-    /// One of some names.
+    /// One of these names.
     Choice(&'static [&'static str]),
-    /// One of some names, or an integer with both bounds included.
+    /// One of these names, or an integer within the bounds, inclusive.
     ChoiceOrInteger(&'static [&'static str], u64, u64),
-    /// One of some names, or a list of integers within the bounds.
+    /// One of these names, or a list of integers within the bounds, inclusive.
     ChoiceOrIntegers(&'static [&'static str], u64, u64),
     /// Any string.
     Text,
     /// A list of strings.
     Texts,
-    /// A list of strings, or one string that stands for a list of it alone.
+    /// A list of strings; a single string is accepted as a list of one.
     TextOrTexts,
     /// A list of tables with these keys.
     Tables(&'static [&'static str]),
-    /// A list of at least a number of integers, each within the bounds.
+    /// A list of at least this many integers, each within the bounds, inclusive.
     Integers(usize, u64, u64),
-    /// A list of at least one number in an interval.
+    /// A list of one or more numbers in an interval.
     Numbers(Interval),
 }
 
-/// The interval of a number.
+/// Interval of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interval {
     /// \[0, ∞)
@@ -47,7 +47,7 @@ pub enum Interval {
 }
 
 impl Takes {
-    /// The names among the values; empty if none.
+    /// Returns the names among the values; empty if there are none.
     #[must_use]
     pub fn names(&self) -> &'static [&'static str] {
         match *self {
@@ -58,7 +58,7 @@ impl Takes {
         }
     }
 
-    /// Returns `number` if it lies within the bounds of an integer, or of the integers in a list.
+    /// Returns `number` if it is within the bounds of an integer or of a list's integers.
     pub(crate) fn contains(&self, number: i128) -> Option<u64> {
         let (Self::Integer(least, most)
         | Self::ChoiceOrInteger(_, least, most)
@@ -72,7 +72,7 @@ impl Takes {
 }
 
 impl Interval {
-    /// Returns whether `number` lies in the interval in single precision, in which training computes: there
+    /// Returns whether `number` is in the interval after rounding to f32, in which training computes: there
     /// 1e-60 is zero and 1e60 is infinite.
     pub(crate) fn contains(self, number: f64) -> bool {
         let single = number as f32;
@@ -118,7 +118,7 @@ fn bounds(least: u64, most: u64) -> String {
     format!("from {} to {}", grouped(least), grouped(most))
 }
 
-/// Formats as `"a" or "b"`.
+/// Formats names as `"a" or "b"`.
 pub(crate) fn quoted(names: &[&str]) -> String {
     let quoted: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
     quoted.join(" or ")

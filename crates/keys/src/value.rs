@@ -8,7 +8,8 @@ use toml::de::DeValue;
 /// A value of a configuration file.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// An integer, wider than any key allows so that a range error can show it; even wider ones saturate.
+    /// An integer. The type is wider than any key allows, so that a range error can show it; even wider ones
+    /// saturate.
     Integer(i128),
     /// A floating-point number.
     Float(f64),
@@ -18,9 +19,9 @@ pub enum Value {
     Text(String),
     /// A list.
     List(Vec<Value>),
-    /// A table, its entries in the order of the file.
+    /// A table, with its entries in the order of the file.
     Table(Vec<(String, Value)>),
-    /// A date, named with its article: no key accepts one.
+    /// The name of another TOML type, such as a date, with its article. No key accepts one.
     Other(&'static str),
 }
 
@@ -49,7 +50,7 @@ impl Value {
         }
     }
 
-    /// Returns the name of the value's type with its article, to be printed before the value.
+    /// Returns the name of the value's type with its article, for messages that print it before the value.
     pub(crate) fn type_name(&self) -> &'static str {
         match self {
             Self::Integer(_) => "the integer",

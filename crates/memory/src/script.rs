@@ -30,7 +30,7 @@ impl Script {
     }
 }
 
-/// The end of a recording.
+/// Result of a recording.
 #[derive(Debug)]
 pub enum ScriptEnd {
     /// The work can be repeated.

@@ -12,65 +12,66 @@ use crate::offload::{Extent, Offload, Piece};
 use crate::slot::Slot;
 use crate::state_array::StateArray;
 
-/// A group of parameters before its state is allocated.
+/// Options of a group of parameters, from which its state is allocated.
 #[derive(Clone, Debug)]
 pub struct GroupOptions {
-    /// The rule of the group's updates.
+    /// Rule by which the group is updated.
     pub rule: UpdateRule,
-    /// Factor of the learning rate.
+    /// Factor of the learning rate for this group.
     pub rate_factor: f32,
-    /// How the rule's states are kept.
+    /// Type, rounding and offsets of the rule's states.
     pub states: StateOptions,
-    /// Indices of the group's slots, in increasing order.
+    /// Indices of the group's parameters among all slots, in increasing order.
     pub slots: Vec<usize>,
 }
 
 impl GroupOptions {
-    /// Returns the group of `count` slots, which are all that there are, with states in f32.
+    /// Returns one group of all `count` slots, with f32 states.
     pub fn all(rule: UpdateRule, count: usize) -> Self {
         let states = StateOptions::default();
         GroupOptions { rule, rate_factor: 1.0, states, slots: (0..count).collect() }
     }
 }
 
-/// The two calls of an update.
+/// The two calls that together make an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
-    /// Updates the slots that come first.
+    /// Updates the group's first slots.
     First,
-    /// Updates the others.
+    /// Updates all other slots.
     Rest,
 }
 
-/// Parameters, the rule that updates them, their state, and the tables of the rule's launches.
+/// Parameters with the rule that updates them, their state, and the tables of the rule's launches.
 #[derive(Debug)]
 pub(crate) struct Group {
     rule: UpdateRule,
     rate_factor: f32,
-    /// The type of the rule's states.
+    /// Type of the rule's states.
     dtype: DType,
     members: Vec<Member>,
-    /// Number of members that are updated in the first call.
+    /// Number of members that the first call updates.
     first: usize,
     home: Home,
 }
 
-/// The memory of a group's state.
+/// Memory that holds a group's state.
 #[derive(Debug)]
 enum Home {
-    /// The device, with the device addresses of the tensors of the first call's members, and of the others.
+    /// The device. One table has the addresses of the members of the first call, the other those of the
+    /// second.
     Device([Table; 2]),
-    /// A host pool.
+    /// A host pool, from which each update copies the state to the device and back.
     Host(Offload),
 }
 
-/// Both calls.
+/// Both calls of an update, in order.
 const CALLS: [Call; 2] = [Call::First, Call::Rest];
 
 impl Group {
-    /// Allocates the state of a group, slot by slot, on the device or in the host pool `host`; then the
-    /// tables of its launches, and the buffers of state that is in a pool. The first call updates the slots
-    /// whose index is below `first`.
+    /// Allocates the state of a group, slot by slot, on the device or in the host pool `host`. Then allocates
+    /// the tables of its launches, and with a host pool the buffers on the device. The first call updates
+    /// slots with an index below `first`.
     pub(crate) fn new(
         (device, host): (&Device, Option<&Device>),
         slots: &[Slot],
@@ -94,22 +95,22 @@ impl Group {
         Ok(Group { rule: *rule, rate_factor: *rate_factor, dtype: states.dtype, members, first, home })
     }
 
-    /// Counts an update and computes the coefficients of the group's slots.
+    /// Counts an update and computes the coefficients for the group's slots.
     pub(crate) fn begin(&self, state: &StepState) -> Result<()> {
         state.with_rate_factor(self.rate_factor, || optimizer::begin(&self.rule, state))
     }
 
-    /// Replaces the coefficients of another group by those of this one.
+    /// Replaces another group's coefficients in `state` by the coefficients of this group.
     pub(crate) fn take_turn(&self, state: &StepState) -> Result<()> {
         state.with_rate_factor(self.rate_factor, || optimizer::change_rule(&self.rule, state))
     }
 
-    /// Indices of the group's slots, in order.
+    /// Returns the indices of the group's slots, in order.
     pub(crate) fn slots(&self) -> impl Iterator<Item = usize> {
         self.members.iter().map(|member| member.index)
     }
 
-    /// Returns whether a call updates none of the group's slots.
+    /// Returns whether a call updates no slot of this group.
     pub(crate) fn skips(&self, call: Call) -> bool {
         self.range(call).is_empty()
     }
@@ -121,7 +122,7 @@ impl Group {
         }
     }
 
-    /// Updates the slots of a call in one launch, or in one for each piece of offloaded state. `gradients`
+    /// Updates the slots of a call in one launch, or in one launch per piece of offloaded state. `gradients`
     /// has one tensor for each slot of all groups.
     pub(crate) fn update(&self, call: Call, gradients: &[Tensor], state: &StepState) -> Result<()> {
         let tables = match &self.home {
@@ -144,8 +145,9 @@ impl Group {
         optimizer::update(&piece.table, &self.rule, &items.collect::<Vec<_>>(), state)
     }
 
-    /// Calls `fill` with each master weight that is not the weight itself, or with parts of it: the index of
-    /// its slot, the index of the first element, and a tensor on the device to write.
+    /// Calls `fill(slot, first, tensor)` to fill the master weights that are separate from their weights,
+    /// possibly in several parts. `slot` is the index of the slot, `first` the index of the part's first
+    /// element, and `tensor` the part on the device.
     pub(crate) fn fill_masters<E: From<tensor::TensorError>>(
         &self,
         fill: &mut impl FnMut(usize, usize, &Tensor) -> std::result::Result<(), E>,
@@ -163,7 +165,7 @@ impl Group {
         Ok(())
     }
 
-    /// Rounds the master weights into the weights that are copies of them.
+    /// Rounds each separate master weight into its weight.
     pub(crate) fn round_masters(&self) -> Result<()> {
         let Home::Host(offload) = &self.home else {
             let mut copied = self.members.iter().filter(|member| member.is_copied());
@@ -178,13 +180,13 @@ impl Group {
         Ok(())
     }
 
-    /// The f32 master weight of the group's slot `number`, on the device or in the host pool.
+    /// Returns the f32 master weight of member `number`, on the device or in the host pool.
     pub(crate) fn master(&self, number: usize) -> &Tensor {
         &self.members[number].master
     }
 
-    /// The tensors that are kept for the group's slot `number`, with their names: the master, if it is not
-    /// the weight, then each state, followed by its maxima, if it has any.
+    /// Returns the tensors kept for member `number`, with their names: the master, if separate from the
+    /// weight, then each state, followed by its block maxima if it has 8 bits.
     pub(crate) fn arrays(&self, number: usize) -> impl Iterator<Item = (StateArray, &Tensor)> {
         let member = &self.members[number];
         let name = &member.slot.name;

@@ -1,4 +1,5 @@
-//! Optimizers, the gradient norm, and learning-rate schedules. They know parameters and gradients, not ranks.
+//! Optimizers, the gradient norm, and learning-rate schedules. This crate knows parameters and gradients, but
+//! no ranks.
 //!
 //! The one idea: **everything an update needs is on the device before the update starts**. Learning rate,
 //! norm, clipping factor, skip flag and number of updates are one device tensor, the [`StepState`], so the

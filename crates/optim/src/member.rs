@@ -1,4 +1,4 @@
-//! A slot of a group with its state, and how it is kept.
+//! A parameter of a group with its state.
 
 use device::{Category, DType, Device, Request};
 use tensor::ops::optimizer::{self, Item, Stream, UpdateRule};
@@ -6,39 +6,40 @@ use tensor::{Result, Tensor};
 
 use crate::slot::Slot;
 
-/// How the tensors of [`UpdateRule::states`] are kept.
+/// Type, rounding and offsets of the tensors in [`UpdateRule::states`].
 #[derive(Clone, Debug)]
 pub struct StateOptions {
-    /// f32; bf16, which each update rounds stochastically; or u8 for 8 bits, block by block.
+    /// Type of states: f32; bf16, rounded stochastically at each update; or u8, for 8-bit codes in blocks.
     pub dtype: DType,
-    /// The seed of the random numbers of rounding.
+    /// Seed of the random numbers for stochastic rounding.
     pub seed: u64,
-    /// Index of each slot's first element in its whole parameter; 0 for slots that are not listed.
+    /// Index of each slot's first element in its whole parameter, for shards; 0 for slots that are not
+    /// listed.
     pub firsts: Vec<usize>,
 }
 
 impl Default for StateOptions {
-    /// f32.
+    /// Returns the options for f32 states.
     fn default() -> Self {
         StateOptions { dtype: DType::F32, seed: 0, firsts: Vec::new() }
     }
 }
 
-/// A slot of a group with its state.
+/// A parameter of a group with its state.
 #[derive(Debug)]
 pub(crate) struct Member {
-    /// Index of the slot, and of its gradient.
+    /// Index of the slot and of its gradient among all slots.
     pub(crate) index: usize,
     pub(crate) slot: Slot,
-    /// The f32 master weight, which is updated. An f32 weight is its own master and shares its storage. The
-    /// master of a bf16 weight is a separate tensor, 0 until the caller fills it; each update rounds it into
-    /// the weight.
+    /// The f32 master weight, which updates change. For an f32 weight it is the weight itself, in shared
+    /// storage. For a bf16 weight it is a separate tensor, 0 until the caller fills it; each update rounds it
+    /// into the weight.
     pub(crate) master: Tensor,
-    /// The tensors of [`UpdateRule::states`].
+    /// The states, in the order of [`UpdateRule::states`].
     pub(crate) states: Vec<Tensor>,
-    /// The maxima of their blocks, if they are in 8 bits.
+    /// Largest magnitude of each block of each state, if states have 8 bits.
     pub(crate) maxima: Vec<Tensor>,
-    /// Random numbers that round them.
+    /// Random numbers for the stochastic rounding of states.
     pub(crate) stream: Stream,
 }
 
@@ -74,7 +75,7 @@ impl Member {
         Ok(Member { index, slot: slot.clone(), master, states, maxima, stream })
     }
 
-    /// Number of elements.
+    /// Returns the number of elements of the parameter.
     pub(crate) fn elements(&self) -> usize {
         self.slot.weight.elements()
     }
@@ -84,7 +85,7 @@ impl Member {
         !self.master.shares_storage(&self.slot.weight)
     }
 
-    /// Returns the operands of an update of the whole slot.
+    /// Returns the operands of an update of the whole parameter.
     pub(crate) fn item<'a>(&'a self, gradient: &'a Tensor) -> Item<'a> {
         Item {
             weight: &self.master,

@@ -9,37 +9,38 @@ use tensor::{Result, Tensor};
 
 use crate::slot::Slot;
 
-/// The 2-norm over all parameters. It adds sums of squares over fixed chunks counted from each parameter's
-/// start, in (parameter, chunk) order, so it does not depend on which rank owns which part.
+/// The 2-norm over the gradients of all parameters. Sums of squares over fixed chunks of each parameter are
+/// added in (parameter, chunk) order, so the norm does not depend on which rank owns which shard.
 ///
-/// A rank that has all gradients calls [`GradientNorm::measure`]. A rank that has parts of them calls
+/// A rank with all gradients calls [`GradientNorm::measure`]. A rank with shards of them calls
 /// [`GradientNorm::measure_parts`], receives the chunk sums of the other ranks, and calls
-/// [`GradientNorm::finish`]; both give the same bits.
+/// [`GradientNorm::finish`]. Both give the same bits.
 #[derive(Debug)]
 pub struct GradientNorm {
-    /// One sum for each chunk of every parameter.
+    /// Sum of squares of each chunk of every parameter.
     sums: Tensor,
-    /// Index of each part's first chunk sum; `None` if the gradients are whole.
+    /// Index of each shard's first chunk sum; `None` if the gradients are whole.
     first_sums: Option<Vec<usize>>,
     /// Device addresses of the gradients.
     table: Table,
-    /// The state that receives the norm and the factor.
+    /// Receives the norm and the clipping factor.
     state: StepState,
     max_norm: f32,
-    /// The norm above which the following updates are skipped; 0: none.
+    /// Norm above which the following updates are skipped; 0: no limit.
     skip_above: Cell<f32>,
 }
 
 impl GradientNorm {
-    /// Allocates the parameters' chunk sums and the step state. With `max_norm` 0 the norm is measured but
-    /// nothing is clipped.
+    /// Allocates the chunk sums of all parameters and the step state. With `max_norm` 0 the norm is measured
+    /// but nothing is clipped.
     pub fn new(device: &Device, slots: &[Slot], max_norm: f32) -> Result<Self> {
         let sums = slots.iter().map(|slot| ops::norm::chunks(slot.weight.elements())).sum();
         Self::with(device, sums, None, Table::of_gradients(device, slots.len())?, max_norm)
     }
 
-    /// Does the same for parts of parameters with `sizes` elements. A part is named by the parameter's index
-    /// and the index of the part's first element, a multiple of [`ops::norm::CHUNK`].
+    /// Allocates the chunk sums and the step state for shards of parameters. A shard has `sizes` elements and
+    /// is identified by the parameter's index and the index of its first element, a multiple of
+    /// [`ops::norm::CHUNK`].
     pub fn of_parts(
         device: &Device,
         sizes: &[usize],
@@ -66,20 +67,20 @@ impl GradientNorm {
         Ok(GradientNorm { sums, first_sums, table, state, max_norm, skip_above: Cell::new(0.0) })
     }
 
-    /// Measures `gradients`, one tensor for each parameter in the order of the slots.
+    /// Computes norm and clipping factor of `gradients`, one tensor per parameter in the order of the slots.
     pub fn measure(&self, gradients: &[Tensor]) -> Result<()> {
         ops::norm::measure(&self.table, gradients, &self.sums, self.bounds(), &self.state)
     }
 
-    /// Returns the chunk sums of `gradients`, one tensor for each part, at their indices; all other sums are
-    /// 0.
+    /// Computes the chunk sums of `gradients`, one tensor per shard. Returns all sums; those of other ranks'
+    /// shards are 0.
     pub fn measure_parts(&self, gradients: &[Tensor]) -> Result<&Tensor> {
         let first_sums = self.first_sums.as_deref().unwrap_or_default();
         ops::norm::part_sums(&self.table, gradients, first_sums, &self.sums)?;
         Ok(&self.sums)
     }
 
-    /// Computes norm and factor from the chunk sums, all of which must be present.
+    /// Computes norm and clipping factor from the chunk sums of all parameters.
     pub fn finish(&self) -> Result<()> {
         ops::norm::finish(&self.sums, self.bounds(), &self.state)
     }
@@ -93,7 +94,7 @@ impl GradientNorm {
         NormBounds { clip: self.max_norm, skip: self.skip_above.get() }
     }
 
-    /// The state that holds norm and factor, for [`Optimizer::step`](crate::Optimizer::step).
+    /// Returns the step state with norm and clipping factor, for [`Optimizer::step`](crate::Optimizer::step).
     pub fn state(&self) -> &StepState {
         &self.state
     }

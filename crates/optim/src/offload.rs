@@ -1,8 +1,9 @@
-//! Offloaded state: it is kept in a host pool, and each update brings it to the device and back in pieces.
+//! Offloaded optimizer state, which is kept in a host pool. Each update copies it to the device and back,
+//! piece by piece.
 //!
-//! A piece is the state of some neighbouring elements. One buffer is filled with a piece while another is
-//! updated and a third is emptied. Updates are by element and pieces begin at multiples of
-//! [`ops::norm::CHUNK`](tensor::ops::norm::CHUNK), so bits are those of state on the device.
+//! A piece is the state of consecutive elements. While one buffer is filled with a piece, a second is updated
+//! and a third is copied back. Updates are element-wise and pieces begin at multiples of
+//! [`ops::norm::CHUNK`](tensor::ops::norm::CHUNK), so the bits equal those of state on the device.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -15,90 +16,90 @@ use tensor::{Result, Tensor, TensorError};
 
 use crate::member::Member;
 
-/// Most elements of a piece: copies of so many take much longer than their launches.
+/// Maximum elements of a piece. Copies of this size take much longer than their launches.
 const MOST: usize = 1 << 21;
-/// Number of pieces of a small state, at least where it has as many chunks.
+/// Minimum number of pieces, unless the state has fewer chunks.
 const LEAST_PIECES: usize = 8;
 /// Number of buffers.
 const BUFFERS: usize = 3;
-/// Elements to which tensors in a buffer are aligned: 512 bytes in the smallest type.
+/// Alignment of tensors in a buffer, in elements: 512 bytes in the smallest type.
 const ALIGNMENT: usize = 512;
 
-/// The arrays that a pass over a piece copies in one direction.
+/// Which arrays of a piece are copied in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// None.
+    /// No arrays.
     Nothing,
-    /// Master weights that weights are rounded copies of.
+    /// Master weights that are separate from the weights.
     Masters,
-    /// Weights that are in the pool and rounded copies of their masters, which an update does not read.
+    /// Weights in the pool that are rounded copies of masters, which an update writes without reading.
     Weights,
     /// Master weights and states.
     State,
-    /// All of these.
+    /// Weights, master weights and states.
     All,
 }
 
-/// The pieces of a group's state, and the buffers through which they pass.
+/// The pieces of a group's state, and the device buffers that they are copied through.
 #[derive(Debug)]
 pub(crate) struct Offload {
     device: Device,
     host: Device,
-    /// The pieces of the first call of an update, and of the other.
+    /// Pieces of the first call of an update, and of the second.
     pieces: [Vec<Piece>; 2],
-    /// The event after which each buffer may be filled again.
+    /// Event of each buffer after which it may be filled again.
     emptied: RefCell<Vec<Event>>,
 }
 
-/// A piece of a group's state.
+/// A piece of a group's state: consecutive elements that share a device buffer at a time.
 #[derive(Debug)]
 pub(crate) struct Piece {
-    /// Index of the piece's buffer.
+    /// Index of the buffer that the piece is copied to.
     buffer: usize,
     spans: Vec<Span>,
-    /// Device addresses of the spans' tensors.
+    /// Device addresses of the tensors of all spans.
     pub(crate) table: Table,
 }
 
-/// Neighbouring elements of a slot, with their state in a buffer on the device and in the host pool.
+/// Consecutive elements of one slot, with their state in a device buffer and in the host pool.
 #[derive(Debug)]
 pub(crate) struct Span {
     /// Index of the slot.
     pub(crate) index: usize,
-    /// The elements.
+    /// Range of the elements in the slot.
     pub(crate) range: Range<usize>,
-    /// The elements of the slot's weight, in the buffer if they are in the pool.
+    /// The weights of these elements, in the device buffer if the pool keeps them.
     pub(crate) weight: Tensor,
-    /// Both, if they are in the pool and rounded copies of their masters.
+    /// Buffer and pool tensors of the weights, if the pool keeps them as rounded copies of masters.
     weights: Option<Pair>,
-    /// The master weights, unless these are the weight and that is on the device.
+    /// Buffer and pool tensors of the master weights; `None` if they are the weights and on the device.
     master: Option<Pair>,
     is_copied: bool,
     states: Vec<Tensor>,
     maxima: Vec<Tensor>,
-    /// All of these with their copies in the host pool.
+    /// All tensors of this span that have a copy in the host pool.
     kept: Vec<Pair>,
     decay: bool,
     stream: Stream,
 }
 
-/// A tensor in a buffer and in the host pool.
+/// The same tensor in a device buffer and in the host pool.
 #[derive(Clone, Debug)]
 pub(crate) struct Pair {
     device: Tensor,
     host: Tensor,
 }
 
-/// Elements of a member in a piece, before they have tensors.
+/// Elements of one member in a piece, before tensors are allocated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Cut {
     member: usize,
     range: Range<usize>,
-    /// Index of the first element in the buffer.
+    /// Index of the first element in the device buffer.
     offset: usize,
 }
 
-/// The tensors of a buffer.
+/// The tensors of one device buffer.
 struct Buffer {
     masters: Option<Tensor>,
     weights: Option<Tensor>,
@@ -108,7 +109,7 @@ struct Buffer {
 
 impl Offload {
     /// Allocates the buffers and tables of a group's `members`, whose state is in the pool `host`. The first
-    /// `first` of them have a call of their own.
+    /// call of an update covers the first `first` members.
     pub(crate) fn new(
         (device, host): (&Device, &Device),
         members: &[Member],
@@ -146,7 +147,7 @@ impl Offload {
         Ok(Offload { device: device.clone(), host: host.clone(), pieces, emptied })
     }
 
-    /// Calls `body` for every piece of a call, between copies of its arrays from the host and to it.
+    /// Calls `body` for every piece of a call. Arrays are copied to the device before it and back after it.
     ///
     /// # Errors
     /// Errors of `body`; the driver's.
@@ -164,7 +165,7 @@ impl Offload {
         Ok(())
     }
 
-    /// Copies arrays of a piece to its buffer, for compute work from now on.
+    /// Copies arrays of a piece to its device buffer, before compute work enqueued from now on.
     fn fill(&self, piece: &Piece, extent: Extent) -> Result<()> {
         let emptied = self.emptied.borrow()[piece.buffer].clone();
         self.device.wait(StreamKind::Input, &emptied)?;
@@ -174,7 +175,7 @@ impl Offload {
         Ok(self.device.wait(StreamKind::Compute, &self.device.record(StreamKind::Input)?)?)
     }
 
-    /// Copies arrays of a piece from its buffer, after the compute work so far.
+    /// Copies arrays of a piece from its device buffer to the pool, after the compute work so far.
     fn empty(&self, piece: &Piece, extent: Extent) -> Result<()> {
         self.device.wait(StreamKind::Snapshot, &self.device.record(StreamKind::Compute)?)?;
         for pair in piece.pairs(extent) {
@@ -244,7 +245,7 @@ impl Span {
         })
     }
 
-    /// The master weights in the buffer, if the weight is a rounded copy of them.
+    /// Returns the master weights in the buffer, if they are separate from the weight.
     pub(crate) fn copied(&self) -> Option<&Tensor> {
         self.master.as_ref().filter(|_| self.is_copied).map(|pair| &pair.device)
     }
@@ -285,13 +286,13 @@ impl Buffer {
     }
 }
 
-/// Returns the number of elements of a buffer for a group of `elements` elements.
+/// Returns the number of elements of a device buffer for a group of `elements` elements.
 fn capacity(elements: usize) -> usize {
     (elements / LEAST_PIECES).clamp(CHUNK, MOST).next_multiple_of(CHUNK)
 }
 
-/// Divides members of these lengths, numbered from `first` on, into pieces of at most `capacity` elements.
-/// Only the last part of a member is not a multiple of [`CHUNK`].
+/// Divides members of these lengths into pieces of at most `capacity` elements; the first member has number
+/// `first`. All parts of a member except the last are multiples of [`CHUNK`].
 fn cut(lengths: impl Iterator<Item = usize>, first: usize, capacity: usize) -> Vec<Vec<Cut>> {
     let (mut pieces, mut used): (Vec<Vec<Cut>>, _) = (Vec::new(), capacity);
     for (member, length) in (first..).zip(lengths) {

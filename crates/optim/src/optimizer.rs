@@ -9,24 +9,25 @@ use crate::group::{Call, Group, GroupOptions};
 use crate::slot::Slot;
 use crate::state_array::NamedState;
 
-/// Updates the weights of parameters, group by group.
+/// Updates the weights of parameters, one group after another.
 #[derive(Debug)]
 pub struct Optimizer {
     slots: Vec<Slot>,
     groups: Vec<Group>,
-    /// Group of each slot, and the slot's number in it.
+    /// Group of each slot, and the slot's position in the group.
     members: Vec<(usize, usize)>,
 }
 
 impl Optimizer {
-    /// Allocates zeroed state for every slot, with master weights for slots that are not f32. One rule
-    /// updates all of them.
+    /// Allocates zeroed state for every slot, and master weights for slots that are not f32. One rule updates
+    /// all slots.
     pub fn new(device: &Device, slots: &[Slot], rule: UpdateRule) -> Result<Self> {
         Self::with_groups((device, None), slots, &[GroupOptions::all(rule, slots.len())], 0)
     }
 
     /// Allocates zeroed state group by group, on the device or in a host pool of it.
-    /// [`Optimizer::update_first_slots`] updates the first `first` slots. Results depend on neither.
+    /// [`Optimizer::update_first_slots`] will update the first `first` slots. Results depend on neither
+    /// choice.
     ///
     /// # Errors
     /// Out of memory; a slot that is in no group, or in two.
@@ -52,14 +53,14 @@ impl Optimizer {
         Ok(Optimizer { slots: slots.to_vec(), groups, members })
     }
 
-    /// Updates all slots from `gradients`, one for each slot in order, with the learning rate, gradient
-    /// factor and skip flag in `state`.
+    /// Updates all slots from `gradients`, one per slot in order, with the learning rate, gradient factor and
+    /// skip flag in `state`.
     pub fn step(&self, gradients: &[Tensor], state: &StepState) -> Result<()> {
         self.update_first_slots(gradients, state)?;
         self.update_other_slots(gradients, state)
     }
 
-    /// Updates the first slots; [`Optimizer::update_other_slots`] must follow with the same arguments.
+    /// Updates the first slots. [`Optimizer::update_other_slots`] must follow with the same arguments.
     pub fn update_first_slots(&self, gradients: &[Tensor], state: &StepState) -> Result<()> {
         for (index, group) in self.groups.iter().enumerate() {
             match index {
@@ -72,7 +73,7 @@ impl Optimizer {
         Ok(())
     }
 
-    /// Updates the other slots, which completes the step.
+    /// Updates the remaining slots, which completes the step.
     pub fn update_other_slots(&self, gradients: &[Tensor], state: &StepState) -> Result<()> {
         for group in &self.groups {
             // The coefficients of the only group are in `state` since the first call.
@@ -84,13 +85,14 @@ impl Optimizer {
         Ok(())
     }
 
-    /// The parameters that this optimizer updates.
+    /// Returns the parameters that this optimizer updates.
     pub fn slots(&self) -> &[Slot] {
         &self.slots
     }
 
-    /// Calls `fill` with each master weight that is not the weight itself, or with parts of it: the index of
-    /// its slot, the index of the first element, and a tensor on the device to write.
+    /// Calls `fill(slot, first, tensor)` to fill the master weights that are separate from their weights,
+    /// possibly in several parts. `slot` is the index of the slot, `first` the index of the part's first
+    /// element, and `tensor` the part on the device.
     ///
     /// # Errors
     /// Errors of `fill`; the driver's.
@@ -101,19 +103,19 @@ impl Optimizer {
         self.groups.iter().try_for_each(|group| group.fill_masters(&mut fill))
     }
 
-    /// Rounds the master weights into the weights that are copies of them.
+    /// Rounds each separate master weight into its weight.
     pub fn round_masters(&self) -> Result<()> {
         self.groups.iter().try_for_each(Group::round_masters)
     }
 
-    /// The f32 master weights, in the order of the slots: the weight itself or a separate tensor, in the host
-    /// pool if there is one.
+    /// Returns the f32 master weights in the order of the slots: the weight itself, or a separate tensor,
+    /// which is in the host pool if there is one.
     pub fn masters(&self) -> impl Iterator<Item = &Tensor> {
         self.members.iter().map(|(group, number)| self.groups[*group].master(*number))
     }
 
-    /// All tensors that the optimizer keeps, slot by slot: the master, if it is not the weight, then those of
-    /// the slot's rule.
+    /// Returns all tensors that the optimizer keeps, slot by slot: the master, if separate from the weight,
+    /// then the rule's states.
     pub fn named_state(&self) -> impl Iterator<Item = NamedState<'_>> {
         self.members.iter().enumerate().flat_map(|(slot, (group, number))| {
             let arrays = self.groups[*group].arrays(*number);

@@ -1,4 +1,4 @@
-//! The learning rate as a function of the step.
+//! Learning-rate schedules: the rate as a function of the step.
 
 use std::f64::consts::PI;
 
@@ -9,52 +9,51 @@ pub struct Schedule {
     pub peak: f64,
     /// Number of warm-up steps.
     pub warmup_steps: u64,
-    /// The decay after the warm-up.
+    /// Decay after the warm-up.
     pub decay: Decay,
 }
 
-/// The decay of the rate from its peak.
+/// Decay of the rate from its peak.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decay {
-    /// Half a cosine over `steps` steps, warm-up included, that would reach `minimum` one step after the
-    /// last.
+    /// Half a cosine over `steps` steps, warm-up included. It would reach `minimum` one step after the last.
     Cosine {
-        /// The rate one step after the last.
+        /// Rate that the cosine would reach one step after the last.
         minimum: f64,
         /// Total number of steps.
         steps: u64,
     },
-    /// None.
+    /// No decay.
     Constant,
-    /// None until step `start` or the end of the warm-up, and then a line that would reach `minimum` at step
-    /// `end`, one after the last.
+    /// Constant until step `start` or the end of the warm-up, then linear. The line would reach `minimum` at
+    /// step `end`, one after the last.
     Linear {
-        /// The first step of the line, counted from 0.
+        /// First step of the linear decay, counted from 0.
         start: u64,
-        /// The step after the last.
+        /// Step after the last.
         end: u64,
-        /// The rate at `end`.
+        /// Rate that the line would reach at `end`.
         minimum: f64,
     },
-    /// A factor of `gamma` at each of these steps, counted from 0, as PyTorch's `MultiStepLR`.
+    /// Multiplies the rate by `gamma` at each of these steps, counted from 0, as PyTorch's `MultiStepLR`.
     Milestones {
-        /// The steps.
+        /// Steps at which the rate is multiplied.
         steps: Vec<u64>,
-        /// The factor.
+        /// Factor of the rate.
         gamma: f64,
     },
-    /// A factor of `gamma` after every `step_size` steps, as PyTorch's `StepLR`.
+    /// Multiplies the rate by `gamma` after every `step_size` steps, as PyTorch's `StepLR`.
     Every {
-        /// Steps between factors, at least 1.
+        /// Number of steps between multiplications, at least 1.
         step_size: u64,
-        /// The factor.
+        /// Factor of the rate.
         gamma: f64,
     },
 }
 
 impl Schedule {
-    /// Returns the rate of step `step`, counted from 0. The first of w warm-up steps has peak / w; the first
-    /// step after them has the peak.
+    /// Returns the rate of step `step`, counted from 0. With w warm-up steps, the first has rate peak / w,
+    /// and the first step after them the peak.
     pub fn rate(&self, step: u64) -> f32 {
         if step < self.warmup_steps {
             return (self.peak * (step + 1) as f64 / self.warmup_steps as f64) as f32;
@@ -81,7 +80,7 @@ impl Schedule {
     }
 }
 
-/// `gamma` to a power, 0 where that is below every f32.
+/// Returns `gamma` to the power `count`; 0 if that is below every f32.
 fn power(gamma: f64, count: u64) -> f64 {
     gamma.powi(i32::try_from(count).unwrap_or(i32::MAX))
 }
@@ -111,8 +110,8 @@ mod tests {
         assert_eq!([schedule.rate(0), schedule.rate(7)], [0.5, 0.5]);
     }
 
-    /// The rates after warm-up of `get_linear_schedule_with_warmup`, `get_constant_schedule` and
-    /// `get_wsd_schedule` of transformers, and of a line in a run without a step for it.
+    /// Rates after warm-up of transformers' `get_linear_schedule_with_warmup`, `get_constant_schedule` and
+    /// `get_wsd_schedule`, and of a linear decay that begins at the last step.
     #[test]
     fn lines_fall_to_their_minimum() {
         let line = |start: u64, minimum: f64| Decay::Linear { start, end: 8, minimum };
@@ -133,7 +132,7 @@ mod tests {
         assert_eq!([short.rate(7), short.rate(20), short.rate(21)], [0.4, 1.0, 0.0]);
     }
 
-    /// The rates of `torch.optim.lr_scheduler.MultiStepLR` and `StepLR`.
+    /// Rates of `torch.optim.lr_scheduler.MultiStepLR` and `StepLR`.
     #[test]
     fn steps_multiply_the_rate() {
         let milestones = Decay::Milestones { steps: vec![3, 6], gamma: 0.1 };

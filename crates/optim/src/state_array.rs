@@ -1,4 +1,4 @@
-//! The names and types of the tensors that an optimizer keeps.
+//! Names, types and shapes of the tensors that an optimizer keeps.
 
 use std::ops::Range;
 
@@ -6,24 +6,24 @@ use device::DType;
 use tensor::ops::optimizer::{BLOCK, StateTensor, UpdateRule};
 use tensor::{Shape, Tensor};
 
-/// The name and type of a tensor that an optimizer keeps for a parameter.
+/// Name, type and granularity of a tensor that an optimizer keeps for a parameter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateArray {
-    /// `adamw.first.<parameter>` for a state, `adamw.first_maxima.<parameter>` for the maxima of its blocks.
+    /// Name: `adamw.first.<parameter>` for a state, `adamw.first_maxima.<parameter>` for its block maxima.
     pub name: String,
     /// Element type.
     pub dtype: DType,
-    /// Elements of the parameter for each element of the array: 1, or [`BLOCK`] for maxima.
+    /// Number of parameter elements per element of the array: 1, or [`BLOCK`] for maxima.
     pub per: usize,
 }
 
 impl StateArray {
-    /// Returns the array of a parameter's master weights, which has the parameter's name.
+    /// Returns the array of a parameter's master weights, which is named as the parameter.
     pub fn master(parameter: &str) -> StateArray {
         StateArray { name: parameter.to_owned(), dtype: DType::F32, per: 1 }
     }
 
-    /// Returns the arrays of a state in `dtype`: the state itself and, in 8 bits, its maxima.
+    /// Returns the arrays of a state in `dtype`: the state itself and, for 8 bits, its block maxima.
     fn of(state: &StateTensor, parameter: &str, dtype: DType) -> impl Iterator<Item = StateArray> {
         let own = StateArray { name: format!("{}.{parameter}", state.name), dtype, per: 1 };
         let name = format!("{}_maxima.{parameter}", state.name);
@@ -31,18 +31,18 @@ impl StateArray {
         std::iter::once(own).chain((dtype == DType::U8).then_some(maxima))
     }
 
-    /// Returns all arrays that `rule` keeps for a parameter, with states in `dtype`: f32, bf16, or u8 for 8
-    /// bits.
+    /// Returns all arrays that `rule` keeps for a parameter. `dtype` is the type of states: f32, bf16, or u8
+    /// for 8 bits.
     pub fn all(rule: &UpdateRule, parameter: &str, dtype: DType) -> Vec<StateArray> {
         rule.states().iter().flat_map(|state| StateArray::of(state, parameter, dtype)).collect()
     }
 
-    /// The range of the array's elements for a range of the parameter's.
+    /// Returns the range of the array's elements for a range of the parameter's elements.
     pub fn range(&self, elements: Range<usize>) -> Range<usize> {
         elements.start / self.per..elements.end.div_ceil(self.per)
     }
 
-    /// The shape of the array for a parameter of this shape.
+    /// Returns the shape of the array for a parameter of this shape.
     pub fn shape(&self, parameter: Shape) -> Shape {
         match self.per {
             1 => parameter,
@@ -54,10 +54,10 @@ impl StateArray {
 /// A tensor that the optimizer keeps, with its name.
 #[derive(Clone, Debug)]
 pub struct NamedState<'a> {
-    /// The array that the tensor is, or is a shard of; a master weight has the parameter's name.
+    /// Array to which the tensor, or the whole that it is a shard of, belongs.
     pub array: StateArray,
     /// Index of the tensor's slot.
     pub slot: usize,
-    /// The values.
+    /// The tensor itself.
     pub tensor: &'a Tensor,
 }

@@ -10,8 +10,8 @@ fn values(seed: usize, count: usize) -> Vec<f32> {
     (0..count).map(|index| ((index * 37 + seed * 101) % 97) as f32 / 97.0 - 0.5).collect()
 }
 
-/// Returns the bits of all weights and states after three updates; the first `first` slots have a call of
-/// their own, and state in `states` is in a host pool if `offloads`.
+/// Returns the bits of all weights and states after three updates. The first call updates the first `first`
+/// slots. With `offloads`, states, of type `states`, are in a host pool.
 fn updated(
     rule: UpdateRule,
     dtype: DType,

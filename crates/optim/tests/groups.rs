@@ -1,4 +1,4 @@
-//! Groups of one optimizer give the same bits as an optimizer each.
+//! Groups of one optimizer give the same bits as a separate optimizer for each group.
 
 use device::{Category, DType, Device, DeviceOptions, Request};
 use optim::{GroupOptions, Optimizer, Slot, StateOptions, StepState, UpdateRule};
@@ -7,7 +7,7 @@ use tensor::{Tensor, TensorError};
 const ADAMW: UpdateRule = UpdateRule::AdamW { beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.1 };
 const SGD: UpdateRule = UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.2 };
 const LENGTHS: [usize; 5] = [5, 10_000, 1, 300, 9000];
-/// Slots of each rule.
+/// Slots of each rule's group.
 const MEMBERS: [&[usize]; 2] = [&[0, 3, 4], &[1, 2]];
 
 fn values(seed: usize, count: usize) -> Vec<f32> {
@@ -34,10 +34,10 @@ fn bytes(tensor: &Tensor) -> Vec<u8> {
     bytes
 }
 
-/// Everything that a checkpoint saves of a parameter: name, type, elements for one of the array, and bytes.
+/// Data that a checkpoint saves of an array: name, type, parameter elements per element, and bytes.
 type Saved = (String, DType, usize, Vec<u8>);
 
-/// Makes four updates of `indices`, the third of which is skipped, and returns the state of every slot.
+/// Makes four updates of the slots `indices`, skipping the third, and returns the state of every slot.
 fn updated(
     weights: DType,
     indices: &[usize],

@@ -1,10 +1,9 @@
 //! Counter-based random numbers: Philox 4x32-10.
 //!
-//! A run that must give the same bits on any grid of ranks, and after any restart, cannot use a generator
-//! whose state depends on the order of draws. The one idea: a random number is a pure function of *its
-//! purpose*. The key selects a stream (a seed, a parameter's name); the counter selects a number in it (step,
-//! micro-batch, operator site, element). There is no state to save, send or restore, and recomputation draws
-//! the same numbers again.
+//! A generator whose state depends on the order of draws cannot give the same bits on any grid of ranks and
+//! after any restart. The one idea: a random number is a pure function of *its purpose*. The key selects a
+//! stream (a seed, a parameter's name); the counter selects a number in it (step, micro-batch, operator site,
+//! element). There is no state to save, send or restore, and recomputation draws the same numbers again.
 //!
 //! ```
 //! // The initial values of one parameter: four standard normal numbers for each counter.
@@ -15,18 +14,18 @@
 //! assert_ne!(first, philox::normals(philox::philox4x32(key, [1, 0, 0, 0])));
 //! ```
 //!
-//! Source of the algorithm: J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, *Parallel random
-//! numbers: as easy as 1, 2, 3*, SC 2011.
+//! Source of the algorithm: J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, *Parallel random numbers: as
+//! easy as 1, 2, 3*, SC 2011.
 
 #![forbid(unsafe_code)]
 
-/// The multipliers of the 4x32 round, from table 2 of the paper.
+/// The multipliers of a 4x32 round, from table 2 of the paper.
 const MULTIPLIER: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 /// Increments of a key between rounds: the golden ratio and √3 − 1, as 32-bit fractions.
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 const ROUNDS: u32 = 10;
 
-/// Returns four random words: Philox 4x32 with ten rounds.
+/// Returns four random words, by Philox 4x32 with ten rounds.
 ///
 /// For a fixed `key` this is a bijection of the 128-bit counter, so no block of four words occurs twice in
 /// one stream.
@@ -58,7 +57,7 @@ const fn wide_product(a: u32, b: u32) -> (u32, u32) {
     ((product >> 32) as u32, product as u32)
 }
 
-/// Returns the key of `seed`'s own stream: its low and its high word.
+/// Returns the key of the stream of `seed` itself: its low and its high word.
 #[inline]
 #[must_use]
 pub const fn key_of_seed(seed: u64) -> [u32; 2] {
@@ -67,9 +66,9 @@ pub const fn key_of_seed(seed: u64) -> [u32; 2] {
 
 /// Returns the key of the stream of `name` under `seed`.
 ///
-/// The UTF-8 bytes go through Philox as a compression function, sixteen at a time (Davies–Meyer: the key is
-/// added to the output, so that the chain cannot be inverted). The number of bytes comes last, so that zero
-/// padding cannot make two names equal.
+/// Philox compresses the UTF-8 bytes, sixteen at a time (Davies–Meyer: the key is added to the output, so
+/// that the chain cannot be inverted). The number of bytes comes last, so that zero padding cannot make two
+/// names equal.
 #[must_use]
 pub fn key_of_name(seed: u64, name: &str) -> [u32; 2] {
     let mut key = key_of_seed(seed);
@@ -98,8 +97,9 @@ pub const fn uniform(word: u32) -> f32 {
 
 /// Returns two independent standard normal numbers from two words, by the Box–Muller transform.
 ///
-/// Computed in f64 with `libm`, whose functions are the same code on every machine (the standard library's
-/// depend on the platform), then rounded once to f32. The magnitude is at most √(2·ln 2³²) ≈ 6.66.
+/// The transform is computed in f64 with `libm`, because its functions are the same code on every machine,
+/// unlike the standard library's. Results are rounded once to f32. Their magnitude is at most √(2·ln 2³²) ≈
+/// 6.66.
 #[must_use]
 pub fn normal_pair(a: u32, b: u32) -> [f32; 2] {
     const UNIT: f64 = 1.0 / 4_294_967_296.0;
@@ -183,8 +183,8 @@ mod tests {
         }
     }
 
-    /// Pinned values, because initial weights depend on them; computed by a separate implementation in
-    /// Python.
+    /// Keys are pinned because initial weights depend on them. The expected values come from a separate
+    /// implementation in Python.
     #[test]
     fn keys_of_names_are_pinned_and_differ() {
         let names = ["", "a", "a\0", "b", "weight", "blocks.0.mlp.fc.weight", "blocks.1.mlp.fc.weight"];
