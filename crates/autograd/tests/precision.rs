@@ -38,7 +38,7 @@ impl Operand {
 
     /// Values that bf16 represents, a different pattern for each number.
     fn tensor(&self, shape: &[usize], dtype: DType, number: u32) -> Tensor {
-        let shape = tensor::Shape::of(shape).unwrap();
+        let shape = tensor::Shape::from_dims(shape).unwrap();
         let wave = |i: usize| bf16::from_f32(((i as f32 * 1.7 + number as f32) * 0.7).sin());
         let values: Vec<bf16> = (0..shape.elements()).map(wave).collect();
         let wide: Vec<f32> = values.iter().map(|value| value.to_f32()).collect();

@@ -81,7 +81,7 @@ pub struct SumKernels {
 impl SumKernels {
     /// The kernels of [`tensor::ops::tree`].
     pub const OF_TREES: Self =
-        SumKernels { kernel: TreeKernel::of, blocks: tree::blocks, threads: tree::THREADS };
+        SumKernels { kernel: TreeKernel::find, blocks: tree::blocks, threads: tree::THREADS };
 }
 
 system::names! {

@@ -36,7 +36,7 @@ impl RankTree {
             parts.extend(subtrees(leaves, run));
             first_parts.push(parts.len());
         }
-        Some(RankTree { first_parts, tree: SumTree::of(leaves, parts)? })
+        Some(RankTree { first_parts, tree: SumTree::from_subtrees(leaves, parts)? })
     }
 
     /// Number of ranks.

@@ -128,7 +128,7 @@ impl RunConfig {
     /// Returns whether the value of `key` comes from the model's folder, of which no line of the
     /// configuration tells.
     pub(crate) fn is_of_folder(&self, key: &str) -> bool {
-        let origin = self.origins.of(key);
+        let origin = self.origins.find(key);
         self.origins.is_set(key) && matches!(origin, keys::Origin::File { line: None, .. })
     }
 }

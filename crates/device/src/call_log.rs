@@ -68,7 +68,7 @@ pub enum LoggedCall {
 /// A launch of a kernel in a log.
 #[derive(Clone, Copy, Debug)]
 pub struct LoggedKernel {
-    /// The kernel.
+    /// The launched kernel.
     pub function: Function,
     /// Blocks along each dimension.
     pub grid: [u32; 3],

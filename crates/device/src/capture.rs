@@ -26,7 +26,7 @@ pub struct Graph {
 
 /// A part of a captured step.
 #[derive(Debug)]
-pub enum Piece {
+pub enum CapturedPart {
     /// Calls on the compute stream, as a graph.
     Graph(Graph),
     /// A call between two graphs.
@@ -37,7 +37,7 @@ pub enum Piece {
 #[derive(Debug)]
 pub enum Captured {
     /// The captured parts, in order.
-    Whole(Vec<Piece>),
+    Whole(Vec<CapturedPart>),
     /// The name of a call that cannot be captured, which ended the capture.
     Interrupted(&'static str),
 }
@@ -87,8 +87,8 @@ impl Device {
         }
         self.end_graph()?;
         let piece = |held| match held {
-            Held::Graph(graph) => Piece::Graph(Graph { graph, device: self.clone() }),
-            Held::Call(call) => Piece::Call(RepeatedCall(call)),
+            Held::Graph(graph) => CapturedPart::Graph(Graph { graph, device: self.clone() }),
+            Held::Call(call) => CapturedPart::Call(RepeatedCall(call)),
         };
         Ok(Captured::Whole(self.captures().pieces.take().into_iter().map(piece).collect()))
     }

@@ -88,7 +88,7 @@ impl HostBuffer {
 }
 
 impl Drop for HostBuffer {
-    /// If copies may never end because another rank is lost, the memory is leaked: freeing it would wait in
+    /// Leaks the memory if copies to it may never end because another rank is lost: freeing it would wait in
     /// the driver.
     fn drop(&mut self) {
         if !self.is_filled().unwrap_or(false) {

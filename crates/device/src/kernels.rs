@@ -41,7 +41,7 @@ impl Function {
     }
 
     /// Returns the kernel's instance for elements of `dtype`.
-    pub const fn of(self, dtype: DType) -> Self {
+    pub const fn with_dtype(self, dtype: DType) -> Self {
         Function { dtypes: [Some(dtype), None], ..self }
     }
 
@@ -93,7 +93,7 @@ pub struct NumberedWords {
 impl NumberedWords {
     /// Returns the words of micro-batch `number`.
     #[must_use]
-    pub fn of(&self, number: u64) -> [u32; 2] {
+    pub fn compute(&self, number: u64) -> [u32; 2] {
         (self.function)(self.key, number)
     }
 }
@@ -125,9 +125,9 @@ mod tests {
         let kernel = Function::new(&FAMILY, "cast");
         let table = [
             (kernel, "cast", "cast.cast"),
-            (kernel.of(DType::F16), "cast_f16", "cast.cast for f16"),
+            (kernel.with_dtype(DType::F16), "cast_f16", "cast.cast for f16"),
             (kernel.from_to(DType::F32, DType::Bf16), "cast_f32_bf16", "cast.cast for f32 and bf16"),
-            (kernel.variant(1).of(DType::F32), "cast_f32", "cast.cast for f32"),
+            (kernel.variant(1).with_dtype(DType::F32), "cast_f32", "cast.cast for f32"),
         ];
         for (function, symbol, message) in table {
             assert_eq!(function.symbol(), symbol);
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn no_two_functions_share_a_key() {
         let kernel = Function::new(&FAMILY, "cast");
-        let mut keys: Vec<_> = DType::ALL.iter().map(|dtype| kernel.of(*dtype).key()).collect();
+        let mut keys: Vec<_> = DType::ALL.iter().map(|dtype| kernel.with_dtype(*dtype).key()).collect();
         keys.extend(DType::ALL.iter().map(|dtype| kernel.from_to(DType::F32, *dtype).key()));
         keys.extend([kernel.key(), kernel.variant(1).key()]);
         for (index, key) in keys.iter().enumerate() {

@@ -72,7 +72,7 @@ pub use buffer::{Buffer, Region};
 pub use call_log::{
     CallLog, CopyKind, LoggedCall, LoggedCommunication, LoggedEvent, LoggedKernel, RepeatedCalls,
 };
-pub use capture::{Captured, Graph, Piece};
+pub use capture::{Captured, CapturedPart, Graph};
 pub use context::{ModuleEvent, ModuleObserver, Request};
 pub use convolution::{Convolution, ConvolutionEpilogue, ConvolutionPass, ConvolutionShape};
 pub use description::{Backend, Description, DeviceOptions, Kind};

@@ -31,7 +31,7 @@ pub struct Operand<'a> {
 }
 
 impl<'a> Operand<'a> {
-    /// Returns an operand that is stored as it is used.
+    /// Returns an operand stored without transposition.
     pub fn new(region: Region<'a>, dtype: DType) -> Self {
         Operand { region, dtype, transposed: false, scales: None }
     }

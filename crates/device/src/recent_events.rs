@@ -35,10 +35,10 @@ impl RecentEvents {
         events.push_back(event.clone());
     }
 
-    /// Returns the event with as many later ones on its stream as `of`; `None` if it is not kept.
-    pub(crate) fn find(&self, of: LoggedEvent) -> Option<Event> {
-        let events = self.by_stream[of.stream as usize].borrow();
-        let index = events.len().checked_sub(usize::try_from(of.later).ok()?.checked_add(1)?)?;
+    /// Returns the event with as many later ones on its stream as `logged`; `None` if it is not kept.
+    pub(crate) fn find(&self, logged: LoggedEvent) -> Option<Event> {
+        let events = self.by_stream[logged.stream as usize].borrow();
+        let index = events.len().checked_sub(usize::try_from(logged.later).ok()?.checked_add(1)?)?;
         events.get(index).cloned()
     }
 }

@@ -24,7 +24,7 @@ pub(crate) enum Repeat {
     Record(StreamKind),
     Wait {
         stream: StreamKind,
-        of: LoggedEvent,
+        event: LoggedEvent,
     },
     /// Records the beginning of a wait.
     BeginNote,
@@ -43,7 +43,7 @@ impl fmt::Debug for Repeat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self {
             Repeat::Record(stream) => return write!(f, "Record({stream:?})"),
-            Repeat::Wait { stream, of } => return write!(f, "Wait({stream:?} for {of:?})"),
+            Repeat::Wait { stream, event } => return write!(f, "Wait({stream:?} for {event:?})"),
             Repeat::BeginNote => "BeginNote",
             Repeat::EndNote(_) => "EndNote",
             Repeat::Launch(_) => "Launch",

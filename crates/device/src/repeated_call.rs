@@ -15,7 +15,7 @@ impl RepeatedCall {
     pub fn repeat(&mut self, device: &Device) -> Result<(), Box<dyn Error + Send + Sync>> {
         match &mut self.0 {
             Repeat::Record(stream) => device.record(*stream).map(drop)?,
-            Repeat::Wait { stream, of } => device.wait_again(*stream, *of)?,
+            Repeat::Wait { stream, event } => device.wait_again(*stream, *event)?,
             Repeat::BeginNote => device.begin_note()?,
             Repeat::EndNote(stream) => device.end_note(*stream)?,
             Repeat::Launch(launch) => {

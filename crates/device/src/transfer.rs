@@ -188,7 +188,7 @@ impl Device {
         same_length("copy_from_peer", source.bytes(), target.bytes)?;
         let cuda = self.gpu_or_refuse("copy_from_peer")?;
         self.interrupt_capture("a copy from a peer")?;
-        let copied = cuda.copy_between("from peer", source, PeerAddress::of(target)?, stream);
+        let copied = cuda.copy_between("from peer", source, PeerAddress::from_region(target)?, stream);
         copied.on(self)
     }
 

@@ -90,7 +90,7 @@ impl Trained {
     /// # Errors
     /// A tokenizer that is missing or cannot be read.
     pub(crate) fn tokenizer(&self) -> Result<Tokenizer> {
-        let is_named = self.is_run || self.config.origins.of(Data::tokenizer).is_override();
+        let is_named = self.is_run || self.config.origins.find(Data::tokenizer).is_override();
         let configured = Some(&self.config.tokenizer).filter(|own| is_named && **own != Tokenizer::None);
         let file = || files_in(&self.folders(), &[TOKENIZER]).pop();
         let tokenizer = match configured {

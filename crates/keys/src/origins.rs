@@ -56,7 +56,7 @@ impl Origins {
 
     /// Returns where `key` (`section.key`) was written; for a default, the file as a whole.
     #[must_use]
-    pub fn of(&self, key: &str) -> Origin {
+    pub fn find(&self, key: &str) -> Origin {
         let file = || Origin::File { name: self.name.clone(), line: None };
         self.raw.get(key).cloned().unwrap_or_else(file)
     }

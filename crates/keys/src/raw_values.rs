@@ -85,7 +85,7 @@ impl RawValues {
         self.name = origins.name().to_owned();
         for (path, entry) in &mut self.entries {
             if !entry.origin.is_override() {
-                entry.origin = origins.of(path);
+                entry.origin = origins.find(path);
             }
         }
         self

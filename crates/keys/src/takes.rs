@@ -36,13 +36,13 @@ pub enum Takes {
 /// Interval of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interval {
-    /// \[0, ∞)
+    /// At least 0: \[0, ∞)
     NotNegative,
-    /// (0, ∞)
+    /// Greater than 0: (0, ∞)
     Positive,
-    /// \[0, 1)
+    /// At least 0 and less than 1: \[0, 1)
     Fraction,
-    /// (0, 1)
+    /// Between 0 and 1, both excluded: (0, 1)
     Inside,
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Entry {
 
 impl Entry {
     #[inline]
-    pub(crate) fn of(index: u32, block: &Block) -> Entry {
+    pub(crate) fn from_block(index: u32, block: &Block) -> Entry {
         Entry { size: block.size, order: block.order, address: block.address, block: index }
     }
 

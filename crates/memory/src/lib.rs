@@ -13,7 +13,7 @@
 //! use memory::{Allocator, Category, Settings, Stream, Tag};
 //!
 //! let mut allocator = Allocator::new(Counting::new(1 << 30), Settings::default())?;
-//! let weights = allocator.allocate(4 << 20, Stream(0), Tag::of(Category::Parameter))?;
+//! let weights = allocator.allocate(4 << 20, Stream(0), Tag::with_category(Category::Parameter))?;
 //! let more = allocator.allocate(16 << 20, Stream(0), Tag::default())?;
 //! assert_eq!(allocator.statistics().allocated(), 20 << 20);
 //! assert_eq!(allocator.statistics().reserved(), 20 << 20);

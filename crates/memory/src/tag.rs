@@ -61,7 +61,7 @@ pub struct Tag {
 impl Tag {
     /// Returns a tag with this category and nothing else set.
     #[must_use]
-    pub fn of(category: Category) -> Tag {
+    pub fn with_category(category: Category) -> Tag {
         Tag { category, ..Tag::default() }
     }
 }

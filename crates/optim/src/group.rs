@@ -8,7 +8,7 @@ use tensor::ops::{StepState, Table, cast};
 use tensor::{Result, Tensor};
 
 use crate::member::{Member, StateOptions};
-use crate::offload::{Extent, Offload, Piece};
+use crate::offload::{Extent, Offload, StatePiece};
 use crate::slot::Slot;
 use crate::state_array::StateArray;
 
@@ -101,7 +101,7 @@ impl Group {
     }
 
     /// Replaces another group's coefficients in `state` by the coefficients of this group.
-    pub(crate) fn take_turn(&self, state: &StepState) -> Result<()> {
+    pub(crate) fn replace_coefficients(&self, state: &StepState) -> Result<()> {
         state.with_rate_factor(self.rate_factor, || optimizer::change_rule(&self.rule, state))
     }
 
@@ -128,7 +128,7 @@ impl Group {
         let tables = match &self.home {
             Home::Device(tables) => tables,
             Home::Host(offload) => {
-                let update = |piece: &Piece| self.update_piece(piece, gradients, state);
+                let update = |piece: &StatePiece| self.update_piece(piece, gradients, state);
                 return offload.pass(call as usize, [Extent::State, Extent::All], update);
             }
         };
@@ -137,7 +137,7 @@ impl Group {
         optimizer::update(&tables[call as usize], &self.rule, &items.collect::<Vec<_>>(), state)
     }
 
-    fn update_piece(&self, piece: &Piece, gradients: &[Tensor], state: &StepState) -> Result<()> {
+    fn update_piece(&self, piece: &StatePiece, gradients: &[Tensor], state: &StepState) -> Result<()> {
         let spans = piece.spans().iter().filter_map(|span| Some((span, gradients.get(span.index)?)));
         let parts = spans.map(|(span, gradient)| gradient.view(span.range.start, [span.range.len()]));
         let parts = parts.collect::<Result<Vec<_>>>()?;

@@ -46,14 +46,14 @@ pub(crate) struct Offload {
     device: Device,
     host: Device,
     /// Pieces of the first call of an update, and of the second.
-    pieces: [Vec<Piece>; 2],
+    pieces: [Vec<StatePiece>; 2],
     /// Event of each buffer after which it may be filled again.
     emptied: RefCell<Vec<Event>>,
 }
 
 /// A piece of a group's state: consecutive elements that share a device buffer at a time.
 #[derive(Debug)]
-pub(crate) struct Piece {
+pub(crate) struct StatePiece {
     /// Index of the buffer that the piece is copied to.
     buffer: usize,
     spans: Vec<Span>,
@@ -136,7 +136,7 @@ impl Offload {
             };
             let span = |cut: Cut| Span::new(device, &members[cut.member], &cut, &buffers[buffer]);
             let spans = cuts.into_iter().map(span).collect::<Result<_>>()?;
-            Ok(Piece { buffer, spans, table: table? })
+            Ok(StatePiece { buffer, spans, table: table? })
         };
         let mut of_call = |cuts: Vec<Vec<Cut>>| cuts.into_iter().map(&mut piece).collect::<Result<Vec<_>>>();
         let mut calls = calls.into_iter();
@@ -155,7 +155,7 @@ impl Offload {
         &self,
         call: usize,
         [reads, writes]: [Extent; 2],
-        mut body: impl FnMut(&Piece) -> std::result::Result<(), E>,
+        mut body: impl FnMut(&StatePiece) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         for piece in &self.pieces[call] {
             self.fill(piece, reads)?;
@@ -166,7 +166,7 @@ impl Offload {
     }
 
     /// Copies arrays of a piece to its device buffer, before compute work enqueued from now on.
-    fn fill(&self, piece: &Piece, extent: Extent) -> Result<()> {
+    fn fill(&self, piece: &StatePiece, extent: Extent) -> Result<()> {
         let emptied = self.emptied.borrow()[piece.buffer].clone();
         self.device.wait(StreamKind::Input, &emptied)?;
         for pair in piece.pairs(extent) {
@@ -176,7 +176,7 @@ impl Offload {
     }
 
     /// Copies arrays of a piece from its device buffer to the pool, after the compute work so far.
-    fn empty(&self, piece: &Piece, extent: Extent) -> Result<()> {
+    fn empty(&self, piece: &StatePiece, extent: Extent) -> Result<()> {
         self.device.wait(StreamKind::Snapshot, &self.device.record(StreamKind::Compute)?)?;
         for pair in piece.pairs(extent) {
             pair.device.copy_to_pool(&pair.host, StreamKind::Snapshot)?;
@@ -188,7 +188,7 @@ impl Offload {
     }
 }
 
-impl Piece {
+impl StatePiece {
     pub(crate) fn spans(&self) -> &[Span] {
         &self.spans
     }

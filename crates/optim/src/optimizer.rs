@@ -39,8 +39,8 @@ impl Optimizer {
     ) -> Result<Self> {
         let groups = groups.iter().map(|options| Group::new(devices, slots, options, first));
         let groups = groups.collect::<Result<Vec<_>>>()?;
-        let numbered = |(group, of): (usize, &Group)| {
-            let slots = of.slots().enumerate().map(move |(number, slot)| (slot, (group, number)));
+        let numbered = |(group, members): (usize, &Group)| {
+            let slots = members.slots().enumerate().map(move |(number, slot)| (slot, (group, number)));
             slots.collect::<Vec<_>>()
         };
         let mut members: Vec<_> = groups.iter().enumerate().flat_map(numbered).collect();
@@ -66,7 +66,7 @@ impl Optimizer {
             match index {
                 0 => group.begin(state)?,
                 _ if group.skips(Call::First) => continue,
-                _ => group.take_turn(state)?,
+                _ => group.replace_coefficients(state)?,
             }
             group.update(Call::First, gradients, state)?;
         }
@@ -78,7 +78,7 @@ impl Optimizer {
         for group in &self.groups {
             // The coefficients of the only group are in `state` since the first call.
             if self.groups.len() > 1 {
-                group.take_turn(state)?;
+                group.replace_coefficients(state)?;
             }
             group.update(Call::Rest, gradients, state)?;
         }

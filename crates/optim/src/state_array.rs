@@ -24,7 +24,7 @@ impl StateArray {
     }
 
     /// Returns the arrays of a state in `dtype`: the state itself and, for 8 bits, its block maxima.
-    fn of(state: &StateTensor, parameter: &str, dtype: DType) -> impl Iterator<Item = StateArray> {
+    fn for_state(state: &StateTensor, parameter: &str, dtype: DType) -> impl Iterator<Item = StateArray> {
         let own = StateArray { name: format!("{}.{parameter}", state.name), dtype, per: 1 };
         let name = format!("{}_maxima.{parameter}", state.name);
         let maxima = StateArray { name, dtype: DType::F32, per: BLOCK };
@@ -34,7 +34,7 @@ impl StateArray {
     /// Returns all arrays that `rule` keeps for a parameter. `dtype` is the type of states: f32, bf16, or u8
     /// for 8 bits.
     pub fn all(rule: &UpdateRule, parameter: &str, dtype: DType) -> Vec<StateArray> {
-        rule.states().iter().flat_map(|state| StateArray::of(state, parameter, dtype)).collect()
+        rule.states().iter().flat_map(|state| StateArray::for_state(state, parameter, dtype)).collect()
     }
 
     /// Returns the range of the array's elements for a range of the parameter's elements.

@@ -78,7 +78,7 @@ pub(crate) fn plan_recording(setup: &Setup, rank: usize, events: usize) -> Resul
             return Ok(round.plan);
         }
     }
-    let index = setup.config.origins.of("memory.preallocate");
+    let index = setup.config.origins.find("memory.preallocate");
     Err(PlanError::Refused(format!(
         "{index}: after the start, rank {rank} still requests memory from its driver in each of {ROUNDS} \
          plans, whatever it takes beforehand, so memory.preallocate = true cannot keep its promise here: set \

@@ -84,7 +84,7 @@ impl Profile {
     /// # Errors
     /// As for [`Profile::load`]; a profile of another model, other sizes or another device.
     pub fn of_run(path: &Path, config: &RunConfig, description: &Description) -> Result<Self> {
-        let index = config.origins.of("parallel.profile");
+        let index = config.origins.find("parallel.profile");
         let refused = |what: String| PlanError::Refused(format!("{index}: parallel.profile: {what}"));
         let read = Self::load(path).map_err(|error| refused(error.to_string()))?;
         let path = path.display();

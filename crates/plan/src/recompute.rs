@@ -183,7 +183,7 @@ impl Search<'_> {
         let least = self.lengths().filter_map(needs).min();
         let limit = match self.setup.device.limit_bytes {
             Some(limit) => {
-                let index = self.setup.config.origins.of("memory.limit_bytes");
+                let index = self.setup.config.origins.find("memory.limit_bytes");
                 format!("{index}: memory.limit_bytes = {} is too small", grouped(limit))
             }
             None => "the run does not fit on this device".to_owned(),

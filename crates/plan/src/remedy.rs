@@ -55,7 +55,7 @@ pub fn refusal(setup: &Setup, plans: &Plans, fit: &Fit) -> PlanError {
         Some(Limit { setting, bytes }) => {
             let key =
                 if setup.device.limit_bytes.is_some() { "memory.limit_bytes" } else { "memory.allocator" };
-            let index = setup.config.origins.of(key);
+            let index = setup.config.origins.find(key);
             let rank = fit.rank;
             let needs = grouped(fit.most);
             let allowed = grouped(bytes);

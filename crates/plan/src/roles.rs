@@ -191,7 +191,7 @@ fn is_too_long(error: &PlanError) -> bool {
 }
 
 fn too_long(setup: &Setup, roles: usize) -> PlanError {
-    let index = setup.config.origins.of("train.global_batch_size");
+    let index = setup.config.origins.find("train.global_batch_size");
     let different = match roles {
         1 => "the rank".to_owned(),
         roles => format!("{} ranks with different work", grouped(roles as u64)),

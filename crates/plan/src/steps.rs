@@ -162,7 +162,7 @@ impl Steps {
         if self.aged <= MOST_AGED {
             return Ok(());
         }
-        let index = setup.config.origins.of("memory.allocator");
+        let index = setup.config.origins.find("memory.allocator");
         let most = grouped(MOST_AGED);
         Err(PlanError::Refused(format!(
             "{index}: garbage_collection_threshold releases blocks by their age, so a plan runs every step \

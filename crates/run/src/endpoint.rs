@@ -43,7 +43,7 @@ fn address(config: &RunConfig) -> Result<Option<SocketAddr>> {
 }
 
 fn refused(config: &RunConfig, why: &str) -> RunError {
-    let origin = config.origins.of("telemetry.listen");
+    let origin = config.origins.find("telemetry.listen");
     let text = &config.telemetry.listen;
     RunError::Refused(format!("{origin}: telemetry.listen = {text:?}: {why}"))
 }

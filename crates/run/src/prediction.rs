@@ -29,7 +29,7 @@ fn described(config: &RunConfig) -> Result<Option<PlanDevice>> {
         return Ok(None);
     }
     let refused = |why: &str| {
-        let origin = config.origins.of("telemetry.device");
+        let origin = config.origins.find("telemetry.device");
         RunError::Refused(format!("{origin}: telemetry.device = {name:?}: {why}"))
     };
     let target = match PlanTarget::from_argument(name) {

@@ -86,7 +86,7 @@ impl Resumption {
         if !is_same_corpus(setup, &point.checkpoint)? {
             return Err(RunError::Refused(format!(
                 "{}: data.paths: it is not the text that {} was trained on",
-                setup.config.origins.of("data.paths"),
+                setup.config.origins.find("data.paths"),
                 point.checkpoint.path().display()
             )));
         }
@@ -133,7 +133,7 @@ fn check_steps(config: &RunConfig, checkpoint: &Checkpoint) -> Result<()> {
     if steps < done {
         return Err(RunError::Refused(format!(
             "{}: train.steps = {steps}: {} has done {done} steps already; --step resumes from an earlier one",
-            config.origins.of("train.steps"),
+            config.origins.find("train.steps"),
             checkpoint.path().display()
         )));
     }

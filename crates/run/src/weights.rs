@@ -46,7 +46,7 @@ pub(crate) fn base(config: &RunConfig) -> Result<Option<Arc<dyn Weights>>> {
 /// Errors of reading the folder; other weights there.
 pub(crate) fn base_of(checkpoint: &Checkpoint, config: &RunConfig) -> Result<Option<Arc<dyn Weights>>> {
     let Some(id) = checkpoint.base() else { return Ok(None) };
-    let origin = config.origins.of("model.from");
+    let origin = config.origins.find("model.from");
     let Some(base) = of_folder(config)? else {
         let text = format!("{origin}: {} needs the folder of its model.from", checkpoint.path().display());
         return Err(RunError::Refused(text));
@@ -106,7 +106,7 @@ fn adapters_of_folder(config: &RunConfig) -> Result<Option<Arc<dyn Weights>>> {
 }
 
 fn refused(config: &RunConfig, key: &str, error: &RunError) -> RunError {
-    RunError::Refused(format!("{}: {key}: {error}", config.origins.of(key)))
+    RunError::Refused(format!("{}: {key}: {error}", config.origins.find(key)))
 }
 
 /// The adapters of a configuration, whose matrices are `tensors`, in PEFT's format; `None` without adapters.

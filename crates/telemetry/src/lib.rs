@@ -10,7 +10,7 @@
 //! use telemetry::{DriverAccount, PhaseTimes, RankStatistics, Sources, gather, table::memory_table};
 //!
 //! let mut allocator = Allocator::new(Counting::new(1 << 30), Settings::default())?;
-//! allocator.allocate(4 << 20, Stream(0), Tag::of(Category::Parameter))?;
+//! allocator.allocate(4 << 20, Stream(0), Tag::with_category(Category::Parameter))?;
 //! let sources = Sources {
 //!     statistics: allocator.statistics(),
 //!     live: allocator.category_bytes(),

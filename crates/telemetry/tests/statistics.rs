@@ -20,8 +20,9 @@ fn statistics(rank: usize, host: &str, mebibytes: u64) -> RankStatistics {
 /// Returns the same statistics with bytes of a host pool.
 fn offloading(rank: usize, host: &str, mebibytes: u64, pool: Usage) -> RankStatistics {
     let mut allocator = Allocator::new(Counting::new(1 << 40), Settings::default()).unwrap();
-    allocator.allocate(mebibytes << 20, Stream(0), Tag::of(Category::Parameter)).unwrap();
-    let activation = allocator.allocate(mebibytes << 20, Stream(0), Tag::of(Category::Activation)).unwrap();
+    allocator.allocate(mebibytes << 20, Stream(0), Tag::with_category(Category::Parameter)).unwrap();
+    let activation =
+        allocator.allocate(mebibytes << 20, Stream(0), Tag::with_category(Category::Activation)).unwrap();
     allocator.free(activation.block).unwrap();
     let mut traffic = Traffic::default();
     traffic.record(CallKind::AllReduce, 100, 200);

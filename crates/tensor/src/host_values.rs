@@ -1,6 +1,6 @@
 //! Elements of CPU tensors as f32, for operators that compute in f32 whatever the type of the tensors.
 //!
-//! An f32 tensor is used in place. A half type is widened into a copy on the heap, outside the caching
+//! An f32 tensor is used without a copy. A half type is widened into a copy on the heap, outside the caching
 //! allocator. Results are rounded once, to nearest with ties to even, when the operator is done, as on a GPU.
 
 use std::ops::{Deref, DerefMut};
@@ -70,7 +70,7 @@ impl Tensor {
     }
 }
 
-/// Rounds `values` to `dtype` in place, for an operator that reads its own stored result.
+/// Rounds each of `values` to `dtype`, for an operator that reads its own stored result.
 #[inline(always)]
 pub(crate) fn round_to(dtype: DType, values: &mut [f32]) {
     match dtype {

@@ -11,7 +11,7 @@ pub struct Shape {
 
 impl Shape {
     /// Returns the shape with these sizes; `None` if there are more than four.
-    pub fn of(dims: &[usize]) -> Option<Self> {
+    pub fn from_dims(dims: &[usize]) -> Option<Self> {
         let mut sizes = [1; 4];
         sizes.get_mut(..dims.len())?.copy_from_slice(dims);
         Some(Shape { sizes, rank: dims.len() as u8 })

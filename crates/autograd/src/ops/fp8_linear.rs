@@ -49,7 +49,7 @@ impl Fp8Weight {
     /// Allocates both layouts of `weight`, of a layer whose gradients are cast to `gradients`, E4M3 or E5M2.
     /// Nothing is allocated for a weight without values, whose source provides the layouts.
     pub fn new(weight: &Weight, recipe: Recipe, gradients: DType) -> tensor::Result<Self> {
-        let cast = Cast::new(DType::E4m3, recipe).stored().transposed().of(Category::Parameter);
+        let cast = Cast::new(DType::E4m3, recipe).stored().transposed().with_category(Category::Parameter);
         let sizes = [weight.shape().rows(), weight.shape().columns()];
         let layouts = match weight.handle().is_released() {
             true => Layouts::Missing,
@@ -103,7 +103,7 @@ impl Fp8Weight {
 
     /// The cast of an output's gradient.
     fn gradient_cast(&self) -> Cast {
-        Cast::new(self.0.gradients, self.0.recipe).of(Category::ActivationGradient)
+        Cast::new(self.0.gradients, self.0.recipe).with_category(Category::ActivationGradient)
     }
 
     /// Casts the input of a layer's output.
@@ -113,7 +113,7 @@ impl Fp8Weight {
 
     /// Casts the input of a layer for the gradient of its weight.
     pub(super) fn transposed_input(&self, x: &Tensor) -> tensor::Result<Scaled> {
-        let cast = self.input_cast().transposed().of(Category::ActivationGradient);
+        let cast = self.input_cast().transposed().with_category(Category::ActivationGradient);
         operator::quantise(x, Input::Plain, cast)?.transposed.ok_or_else(missing)
     }
 
@@ -281,7 +281,7 @@ impl Fp8LinearRule {
             return Ok(Some(operator::quantise_with(hidden, DType::E4m3, &factor)?));
         }
         let cast = Cast::new(DType::E4m3, self.layer.copies.0.recipe).transposed();
-        let cast = cast.of(Category::ActivationGradient);
+        let cast = cast.with_category(Category::ActivationGradient);
         Ok(operator::quantise(hidden, Input::Plain, cast)?.transposed)
     }
 }
@@ -310,7 +310,7 @@ impl Rule for Fp8LinearRule {
         let output = only(outputs)?;
         let Fp8Linear { weight, copies, bias, .. } = &self.layer;
         let wanted = wanted[0] || matches!(self.function, Input::Gated(_));
-        let cast = Cast::new(copies.0.gradients, copies.0.recipe).of(Category::ActivationGradient);
+        let cast = Cast::new(copies.0.gradients, copies.0.recipe).with_category(Category::ActivationGradient);
         let cast = if wanted { cast.stored() } else { cast };
         let cast = if weight.is_trained() { cast.transposed() } else { cast };
         let sums = bias.as_ref().is_some_and(Weight::is_trained);

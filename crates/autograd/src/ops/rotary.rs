@@ -2,7 +2,7 @@
 
 use tensor::Tensor;
 use tensor::ops;
-use tensor::ops::rotary::{Angles, Turn};
+use tensor::ops::rotary::{Angles, Rotation};
 
 use super::{autocast, named, only};
 use crate::error::Result;
@@ -45,7 +45,7 @@ pub fn rotary(tape: &Tape, x: Var, heads: usize, rotary: &Rotary) -> Result<Var>
         let [x] = autocast(tape, "rotary", [x])?;
         tape.begin("rotary")?;
         let source = x.source();
-        let turned = ops::rotary::rotate(x.into_tensor(), heads, rotary.angles(), Turn::Forward, false);
+        let turned = ops::rotary::rotate(x.into_tensor(), heads, rotary.angles(), Rotation::Forward, false);
         let turned = named("rotary", turned)?;
         tape.record_one(&[source], turned, || RotaryRule { rotary: rotary.clone(), heads })
     })
@@ -63,6 +63,12 @@ impl Rule for RotaryRule {
     fn backward_input(&mut self, outputs: ValueGradients, _wanted: &[bool]) -> Result<ValueGradients> {
         let gradient = only(outputs)?;
         let Rotary { measures, .. } = self.rotary;
-        Ok(vec![Some(ops::rotary::rotate(gradient, self.heads, self.rotary.angles(), Turn::Back, measures)?)])
+        Ok(vec![Some(ops::rotary::rotate(
+            gradient,
+            self.heads,
+            self.rotary.angles(),
+            Rotation::Backward,
+            measures,
+        )?)])
     }
 }

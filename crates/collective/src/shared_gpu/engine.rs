@@ -93,7 +93,7 @@ impl Engine for Gpu {
         let unsupported = DeviceError::Unsupported { call: "sum over ranks", dtype };
         let (kernel, units, blocks) = if whole {
             let vectors = to.bytes / VECTOR;
-            (TreeKernel::of(dtype, &order), vectors, tree::blocks(vectors, count, multiprocessors))
+            (TreeKernel::find(dtype, &order), vectors, tree::blocks(vectors, count, multiprocessors))
         } else {
             let blocks = tree::element_blocks(elements, multiprocessors);
             (TreeKernel::by_element(dtype, &order), elements, blocks)

@@ -410,7 +410,7 @@ fn values_keep_their_origins() {
         ("parallel.data", "quick.toml"),
         ("optim.clip_norm", "--set optim.clip_norm=2"),
     ] {
-        assert_eq!(changed.origins.of(key).to_string(), origin, "{key}");
+        assert_eq!(changed.origins.find(key).to_string(), origin, "{key}");
     }
     let refused = config.with(&["train.micro_batch_size=7".to_owned()]).unwrap_err().to_string();
     assert!(refused.starts_with("--set train.micro_batch_size=7: "), "{refused}");

@@ -67,7 +67,7 @@ static GPUS: Mutex<Vec<Weak<GpuUse>>> = Mutex::new(Vec::new());
 impl GpuUse {
     /// Returns the usage of GPU `ordinal`, whose context exists. The first rank on it measures before any
     /// rank loads kernels.
-    pub(crate) fn of(ordinal: usize, context: &CudaContext) -> Result<Arc<Self>> {
+    pub(crate) fn measure_gpu(ordinal: usize, context: &CudaContext) -> Result<Arc<Self>> {
         // An entry is complete when it is added, so a poisoned lock still guards correct ones.
         let mut gpus = GPUS.lock().unwrap_or_else(PoisonError::into_inner);
         gpus.retain(|gpu| gpu.strong_count() > 0);

@@ -87,7 +87,7 @@ pub(super) fn multiply(
     workspace: u64,
     stream: driver::sys::CUstream,
 ) -> Result<()> {
-    let key = MatmulKey::of(call);
+    let key = MatmulKey::from_call(call);
     let mut plans = blas.plans.borrow_mut();
     let plan = match plans.entry(key) {
         Entry::Occupied(entry) => entry.into_mut(),

@@ -170,7 +170,7 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    pub(crate) fn of(family: &Family, variant: usize, architecture: &str) -> Self {
+    pub(crate) fn from_source(family: &Family, variant: usize, architecture: &str) -> Self {
         let (major, minor) = compiler_version();
         let mut parts = options(family, variant, architecture);
         parts.extend(family.headers.iter().flat_map(|(name, text)| [*name, *text]).map(str::to_owned));

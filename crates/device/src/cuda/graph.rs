@@ -32,7 +32,7 @@ impl NumberedLaunch {
     fn set_number(&mut self, shift: u64) -> bool {
         let (index, words) = self.numbered;
         let mut changed = false;
-        let words = words.of(words.number.wrapping_add(shift));
+        let words = words.compute(words.number.wrapping_add(shift));
         for (argument, word) in self.arguments.iter_mut().skip(index).zip(words) {
             if let Argument::Word(value) = argument {
                 changed |= *value != word;

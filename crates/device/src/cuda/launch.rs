@@ -136,7 +136,7 @@ impl Launch<'_> {
     /// Adds two 32-bit integers that depend on the micro-batch's number. A kernel has at most one such pair.
     pub fn numbered(mut self, words: NumberedWords) -> Self {
         self.numbered = Some((self.arguments.len(), words));
-        let [first, second] = words.of(words.number);
+        let [first, second] = words.compute(words.number);
         self.u32(first).u32(second)
     }
 

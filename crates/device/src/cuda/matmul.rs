@@ -14,7 +14,7 @@ impl Device {
     /// A device that is not a GPU, operands that do not fit their regions, a combination that cuBLASLt does
     /// not support.
     pub fn matmul(&self, call: &Matmul<'_>) -> crate::Result<()> {
-        let logged = || LoggedCall::Matmul { key: MatmulKey::of(call), work: call.work() };
+        let logged = || LoggedCall::Matmul { key: MatmulKey::from_call(call), work: call.work() };
         if self.logged_call(|| check(call), logged)? {
             return Ok(());
         }

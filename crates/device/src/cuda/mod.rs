@@ -90,7 +90,7 @@ impl Cuda {
     /// round their operands to TF32.
     pub(crate) fn new(ordinal: usize, families: Families, tf32: bool) -> Result<(Self, Description)> {
         let context = CudaContext::new(ordinal).named("cuDevicePrimaryCtxRetain")?;
-        let shared = account::GpuUse::of(ordinal, &context)?;
+        let shared = account::GpuUse::measure_gpu(ordinal, &context)?;
         let events = EventPool::new(&context, false);
         let marks = EventPool::new(&context, true);
         let description = describe(ordinal)?;

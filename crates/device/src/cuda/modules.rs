@@ -55,7 +55,7 @@ pub(crate) fn images(
     let done = AtomicUsize::new(0);
     let image = |(family, variant): &(&'static Family, usize)| {
         let make = || compile(family, *variant, architecture);
-        let cubin = cache.get_or_make(&Key::of(family, *variant, architecture), make)?;
+        let cubin = cache.get_or_make(&Key::from_source(family, *variant, architecture), make)?;
         progress(done.fetch_add(1, Ordering::Relaxed) + 1, wanted.len());
         Ok((*family, *variant, cubin))
     };

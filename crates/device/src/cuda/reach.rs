@@ -258,7 +258,7 @@ pub struct PeerAddress<'a> {
 
 impl<'a> PeerAddress<'a> {
     /// Converts a region of this GPU's own memory.
-    pub(crate) fn of(region: Region<'a>) -> crate::Result<Self> {
+    pub(crate) fn from_region(region: Region<'a>) -> crate::Result<Self> {
         Ok(PeerAddress { address: region.checked_address()?, bytes: region.bytes, memory: PhantomData })
     }
 

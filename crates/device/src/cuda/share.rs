@@ -48,7 +48,7 @@ impl Device {
     /// A region outside its buffer, or memory that this device's allocator does not own.
     pub fn extents(&self, regions: &[Region<'_>]) -> crate::Result<Vec<Extent>> {
         let cuda = self.gpu_or_refuse("extents")?;
-        let allocated = Allocated::of(&cuda.allocated);
+        let allocated = Allocated::lock(&cuda.allocated);
         let mut extents = Vec::new();
         for region in regions {
             let mut at = region.checked_address()?;
@@ -91,11 +91,11 @@ impl Device {
 }
 
 fn extent_at(allocated: &Allocated, at: u64) -> Option<Extent> {
-    let of = |entries: &std::collections::BTreeMap<u64, u64>, is_page| {
+    let find_extent = |entries: &std::collections::BTreeMap<u64, u64>, is_page| {
         let (address, bytes) = entries.range(..=at).next_back()?;
         (at < address + bytes).then_some(Extent { address: *address, bytes: *bytes, is_page })
     };
-    of(&allocated.pages, true).or_else(|| of(&allocated.allocations, false))
+    find_extent(&allocated.pages, true).or_else(|| find_extent(&allocated.allocations, false))
 }
 
 fn reachable(cuda: &Cuda, uuid: [u8; 16]) -> Result<Option<usize>> {

@@ -43,7 +43,7 @@ impl Streams {
     }
 
     /// Returns the driver stream of an allocator's stream handle; for an unknown handle, the compute stream.
-    pub(crate) fn of(&self, stream: memory::Stream) -> sys::CUstream {
+    pub(crate) fn find(&self, stream: memory::Stream) -> sys::CUstream {
         let kind = StreamKind::ALL.into_iter().find(|kind| kind.handle() == stream);
         self.handle(kind.unwrap_or(StreamKind::Compute))
     }

@@ -41,12 +41,12 @@ impl Device {
     pub fn wait(&self, stream: StreamKind, event: &Event) -> Result<()> {
         // CPU and Meta finish each call before the next begins, so a recorded event is always done.
         debug_assert!(event.sequence < self.0.events[event.stream as usize].get());
-        let of = self.logged_event(event);
+        let logged = self.logged_event(event);
         let wait = || {
             self.0.waits_made.set(self.0.waits_made.get() + 1);
-            self.log(|| LoggedCall::Wait { stream, event: of });
+            self.log(|| LoggedCall::Wait { stream, event: logged });
             self.hold(stream, event.point.as_deref())?;
-            Ok(((), Repeat::Wait { stream, of }))
+            Ok(((), Repeat::Wait { stream, event: logged }))
         };
         self.between_graphs(wait)
     }
@@ -62,16 +62,16 @@ impl Device {
         LoggedEvent { stream: event.stream, later: recorded.saturating_sub(event.sequence + 1) }
     }
 
-    /// Makes `stream` wait for the event that has as many later events on its stream as `of` had. Used by
+    /// Makes `stream` wait for the event that has as many later events on its stream as `logged` had. Used by
     /// replays.
-    pub(crate) fn wait_again(&self, stream: StreamKind, of: LoggedEvent) -> Result<()> {
+    pub(crate) fn wait_again(&self, stream: StreamKind, logged: LoggedEvent) -> Result<()> {
         // The newest event is later than one that is no longer known.
-        let point = match self.captures().recent.find(of) {
+        let point = match self.captures().recent.find(logged) {
             Some(event) => event.point,
-            None => self.point(of.stream)?.map(Rc::new),
+            None => self.point(logged.stream)?.map(Rc::new),
         };
-        let sequence = self.0.events[of.stream as usize].get().saturating_sub(of.later + 1);
-        self.wait(stream, &Event { stream: of.stream, sequence, point })
+        let sequence = self.0.events[logged.stream as usize].get().saturating_sub(logged.later + 1);
+        self.wait(stream, &Event { stream: logged.stream, sequence, point })
     }
 
     /// Returns the number of events recorded and of waits between streams so far.

@@ -74,7 +74,7 @@ const ALIGNMENTS: [u32; 3] = [256, 16, 2];
 
 impl MatmulKey {
     /// Returns the key of `call`.
-    pub fn of(call: &Matmul<'_>) -> Self {
+    pub fn from_call(call: &Matmul<'_>) -> Self {
         let residual = match call.epilogue {
             Epilogue::BiasResidualRelu { residual, .. } => residual,
             _ => call.out.region,

@@ -31,7 +31,7 @@ pub struct MatmulTable {
 pub struct TableError {
     /// Line number, from 1.
     pub line: usize,
-    /// The problem.
+    /// Description of the problem.
     pub problem: String,
 }
 

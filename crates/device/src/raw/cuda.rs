@@ -19,7 +19,7 @@ pub(crate) struct Allocated {
 }
 
 impl Allocated {
-    pub(crate) fn of(allocated: &Mutex<Self>) -> MutexGuard<'_, Self> {
+    pub(crate) fn lock(allocated: &Mutex<Self>) -> MutexGuard<'_, Self> {
         // Each change is one map operation, so a poisoned lock still guards correct entries.
         allocated.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -132,7 +132,7 @@ impl RawMemory for CudaMemory {
         let mut reserved = self.shared.reserved();
         // SAFETY: the memory is not read before it is written, which tensors ensure.
         let address = unsafe { result::malloc_sync(bytes as usize) }.map_err(refused)?;
-        Allocated::of(&self.allocated).allocations.insert(address, bytes);
+        Allocated::lock(&self.allocated).allocations.insert(address, bytes);
         *reserved += bytes;
         drop(reserved);
         Ok(self.index(address, bytes))
@@ -144,7 +144,7 @@ impl RawMemory for CudaMemory {
         // SAFETY: the allocator returns the memory of `allocate` once; the driver waits for work that uses
         // it.
         unsafe { result::free_sync(address) }.map_err(refused)?;
-        Allocated::of(&self.allocated).allocations.remove(&address);
+        Allocated::lock(&self.allocated).allocations.remove(&address);
         *reserved -= bytes;
         Ok(())
     }
@@ -191,7 +191,7 @@ impl RawMemory for CudaMemory {
             return Err(refused(error));
         }
         let pages = (address..address + bytes).step_by(page as usize).map(|address| (address, page));
-        Allocated::of(&self.allocated).pages.extend(pages);
+        Allocated::lock(&self.allocated).pages.extend(pages);
         *reserved += bytes;
         Ok(())
     }
@@ -203,7 +203,7 @@ impl RawMemory for CudaMemory {
         result::ctx::synchronize().map_err(refused)?;
         let mut reserved = self.shared.reserved();
         self.unmap_range(address, bytes)?;
-        Allocated::of(&self.allocated).pages.retain(|page, _| !(address..address + bytes).contains(page));
+        Allocated::lock(&self.allocated).pages.retain(|page, _| !(address..address + bytes).contains(page));
         *reserved -= bytes;
         Ok(())
     }
@@ -218,7 +218,7 @@ impl RawMemory for CudaMemory {
         let flags = sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING;
         let event = result::event::create(flags).map_err(refused)?;
         // SAFETY: event and stream are of this context and alive.
-        unsafe { result::event::record(event, self.streams.of(stream)) }.map_err(refused)?;
+        unsafe { result::event::record(event, self.streams.find(stream)) }.map_err(refused)?;
         let id = self.next_event;
         self.next_event += 1;
         self.events.insert(id, Recorded(event));
@@ -260,7 +260,7 @@ impl Drop for CudaMemory {
     fn drop(&mut self) {
         // Errors cannot be handled here: the context is about to be destroyed.
         let _ = self.bind();
-        let Allocated { allocations, pages } = std::mem::take(&mut *Allocated::of(&self.allocated));
+        let Allocated { allocations, pages } = std::mem::take(&mut *Allocated::lock(&self.allocated));
         let mut reserved = self.shared.reserved();
         for (address, bytes) in pages {
             let _ = self.unmap_range(address, bytes);

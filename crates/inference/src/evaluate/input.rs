@@ -62,7 +62,7 @@ pub(super) fn settings(trained: &Trained, options: &EvaluateOptions) -> Result<V
         return Ok(has_order.then_some(in_order).into_iter().collect());
     }
     let base = current_directory()?;
-    let is_decided = !trained.is_run() || config.origins.of(Data::kind).is_override();
+    let is_decided = !trained.is_run() || config.origins.find(Data::kind).is_override();
     let kind = match config.data.kind {
         kind if is_decided => kind,
         // A file that a run on conversations cannot read is refused by its line.

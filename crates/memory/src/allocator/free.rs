@@ -137,7 +137,7 @@ impl<R: RawMemory> Allocator<R> {
         let bytes = other.size;
         if other.mapped {
             let pool = &mut self.pools[other.pool as usize];
-            pool.lists[other.stream as usize].remove(Entry::of(neighbour, other));
+            pool.lists[other.stream as usize].remove(Entry::from_block(neighbour, other));
         } else {
             self.remove_unmapped(neighbour);
         }
@@ -151,12 +151,12 @@ impl<R: RawMemory> Allocator<R> {
         let block = &mut self.blocks[index];
         let pool = &mut self.pools[block.pool as usize];
         block.gc_base = pool.lookups;
-        pool.lists[block.stream as usize].insert(Entry::of(index, block));
+        pool.lists[block.stream as usize].insert(Entry::from_block(index, block));
     }
 
     /// Removes an idle mapped block from its pool.
     pub(super) fn remove_idle(&mut self, index: u32) {
         let block = &self.blocks[index];
-        self.pools[block.pool as usize].lists[block.stream as usize].remove(Entry::of(index, block));
+        self.pools[block.pool as usize].lists[block.stream as usize].remove(Entry::from_block(index, block));
     }
 }

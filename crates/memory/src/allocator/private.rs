@@ -96,7 +96,7 @@ impl<R: RawMemory> Allocator<R> {
     }
 
     /// Returns the idle memory of a private pool without users to the driver, after waiting for its events.
-    /// For the default pool, equals [`Allocator::empty_cache`].
+    /// For the default pool, does the same as [`Allocator::empty_cache`].
     pub fn flush_pool(&mut self, id: PoolId) -> Result<(), AllocationError> {
         self.history.tick();
         self.flush(id)
@@ -107,8 +107,8 @@ impl<R: RawMemory> Allocator<R> {
         self.no_split.insert(id);
         let private = &self.private;
         for pool in &mut self.pools {
-            let of = private.get(pool.private as usize).map_or(PoolId::DEFAULT, |p| p.id);
-            pool.no_split |= of == id;
+            let pool_id = private.get(pool.private as usize).map_or(PoolId::DEFAULT, |p| p.id);
+            pool.no_split |= pool_id == id;
         }
     }
 

@@ -22,7 +22,7 @@ impl<'a> Field<'a> {
         Err(RecordingError::format(format!("`{}` is not {expected}", self.position)))
     }
 
-    pub(super) fn of(&self, key: &'a str) -> Result<Field<'a>, RecordingError> {
+    pub(super) fn get(&self, key: &'a str) -> Result<Field<'a>, RecordingError> {
         match self.value.get(key) {
             Some(value) => Ok(Field { value, position: key }),
             None => Err(RecordingError::format(format!("`{key}` is missing"))),

@@ -79,7 +79,7 @@ impl Recorded {
         }
     }
 
-    /// If the next event satisfies `is_it`, consumes it and returns its address.
+    /// Consumes the next event if it satisfies `is_it`, and returns its address.
     fn advance(&mut self, is_it: impl Fn(&SegmentEvent) -> bool) -> Option<u64> {
         let event = self.left().first().filter(|event| is_it(event))?;
         let address = event.address;

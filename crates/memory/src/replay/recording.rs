@@ -75,7 +75,7 @@ pub enum Operation {
 pub struct Step {
     /// The operation.
     pub operation: Operation,
-    /// The counters after it.
+    /// Values of the counters after the operation, in the order of [`Recording::keys`].
     pub counters: Vec<i64>,
 }
 

@@ -11,14 +11,14 @@ pub(super) fn parse(object: &Value) -> Result<Recording, RecordingError> {
     let root = Field::new(object, "recording");
     let optional = |key: &str| object.get(key).filter(|value| !value.is_null());
     let keys: Vec<String> =
-        root.of("stat_names")?.items()?.map(|f| f.text().map(str::to_owned)).collect::<Result<_, _>>()?;
-    let initial = counters(root.of("initial")?, keys.len())?;
+        root.get("stat_names")?.items()?.map(|f| f.text().map(str::to_owned)).collect::<Result<_, _>>()?;
+    let initial = counters(root.get("initial")?, keys.len())?;
     let mut names = Names::default();
     let mut steps = Vec::new();
-    for item in root.of("ops")?.items()? {
+    for item in root.get("ops")?.items()? {
         steps.push(step(item, keys.len(), &mut names)?);
     }
-    let events = root.of("segment_events")?.items()?.map(segment_event).collect::<Result<_, _>>()?;
+    let events = root.get("segment_events")?.items()?.map(segment_event).collect::<Result<_, _>>()?;
     let segments = optional("final_segments")
         .map(|value| {
             Field::new(value, "final_segments").items()?.map(final_segment).collect::<Result<_, _>>()
@@ -26,10 +26,10 @@ pub(super) fn parse(object: &Value) -> Result<Recording, RecordingError> {
         .transpose()?;
     Ok(Recording {
         name: optional("case").and_then(Value::as_str).unwrap_or_default().to_owned(),
-        settings: root.of("alloc_conf")?.text()?.to_owned(),
+        settings: root.get("alloc_conf")?.text()?.to_owned(),
         limit_fraction: optional("limit_fraction").and_then(Value::as_f64),
         limit_bytes: optional("limit_bytes").and_then(Value::as_u64),
-        total: root.of("total_memory")?.unsigned()?,
+        total: root.get("total_memory")?.unsigned()?,
         keys,
         initial,
         steps,
@@ -106,7 +106,7 @@ fn segment_event(item: Field<'_>) -> Result<SegmentEvent, RecordingError> {
 
 fn final_segment(item: Field<'_>) -> Result<FinalSegment, RecordingError> {
     let mut blocks = Vec::new();
-    for block in item.of("blocks")?.items()? {
+    for block in item.get("blocks")?.items()? {
         let state = match block.at(3)?.text()? {
             "active_allocated" => 'A',
             "active_pending_free" => 'P',
@@ -116,14 +116,14 @@ fn final_segment(item: Field<'_>) -> Result<FinalSegment, RecordingError> {
         blocks.push((block.at(1)?.unsigned()?, block.at(2)?.unsigned()?, state));
     }
     Ok(FinalSegment {
-        address: item.of("address")?.unsigned()?,
-        total_size: item.of("total_size")?.unsigned()?,
-        allocated_size: item.of("allocated_size")?.unsigned()?,
-        active_size: item.of("active_size")?.unsigned()?,
-        requested_size: item.of("requested_size")?.unsigned()?,
-        stream: stream(item.of("stream")?)?,
-        large: item.of("segment_type")?.text()? == "large",
-        expandable: item.of("is_expandable")?.flag()?,
+        address: item.get("address")?.unsigned()?,
+        total_size: item.get("total_size")?.unsigned()?,
+        allocated_size: item.get("allocated_size")?.unsigned()?,
+        active_size: item.get("active_size")?.unsigned()?,
+        requested_size: item.get("requested_size")?.unsigned()?,
+        stream: stream(item.get("stream")?)?,
+        large: item.get("segment_type")?.text()? == "large",
+        expandable: item.get("is_expandable")?.flag()?,
         pool: None,
         blocks,
     })

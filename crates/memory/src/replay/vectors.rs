@@ -44,8 +44,8 @@ fn scenario(object: &Value) -> Result<Recording, RecordingError> {
     let mut now = vec![0i64; keys.len()];
     let mut names = Names::default();
     let mut steps = Vec::new();
-    for item in root.of("ops")?.items()? {
-        for change in item.of("d")?.items()? {
+    for item in root.get("ops")?.items()? {
+        for change in item.get("d")?.items()? {
             let index = change.at(0)?.unsigned()? as usize;
             let Some(counter) = now.get_mut(index) else {
                 return Err(RecordingError::format(format!("there is no counter {index}")));
@@ -54,13 +54,13 @@ fn scenario(object: &Value) -> Result<Recording, RecordingError> {
         }
         steps.push(Step { operation: operation(item, &mut names)?, counters: now.clone() });
     }
-    let segments = root.of("final_segments")?.items()?.map(final_segment).collect::<Result<_, _>>()?;
+    let segments = root.get("final_segments")?.items()?.map(final_segment).collect::<Result<_, _>>()?;
     Ok(Recording {
-        name: root.of("name")?.text()?.to_owned(),
+        name: root.get("name")?.text()?.to_owned(),
         settings: String::new(),
         limit_fraction: None,
         limit_bytes: None,
-        total: root.of("device_total")?.unsigned()?,
+        total: root.get("device_total")?.unsigned()?,
         initial: vec![0; keys.len()],
         keys,
         steps,
@@ -76,7 +76,7 @@ fn stream(number: u64) -> Stream {
 }
 
 fn operation(item: Field<'_>, names: &mut Names) -> Result<Operation, RecordingError> {
-    let line = item.of("op")?.text()?;
+    let line = item.get("op")?.text()?;
     let wrong = || RecordingError::format(format!("`{line}` is not an operation"));
     let (kind, rest) = line.split_once(' ').unwrap_or((line, ""));
     let words: Vec<&str> = rest.split_whitespace().collect();
@@ -90,7 +90,7 @@ fn operation(item: Field<'_>, names: &mut Names) -> Result<Operation, RecordingE
                 id: names.number(word(0)?),
                 bytes: number(1)?,
                 stream: stream(number(2)?),
-                address: if refused { None } else { Some(item.of("ptr")?.unsigned()?) },
+                address: if refused { None } else { Some(item.get("ptr")?.unsigned()?) },
                 message: None,
             }
         }
@@ -117,23 +117,23 @@ fn operation(item: Field<'_>, names: &mut Names) -> Result<Operation, RecordingE
 
 fn final_segment(item: Field<'_>) -> Result<FinalSegment, RecordingError> {
     let mut blocks = Vec::new();
-    for block in item.of("blocks")?.items()? {
+    for block in item.get("blocks")?.items()? {
         let state = block.at(2)?.text()?;
         let Some(state @ ('A' | 'P' | 'I')) = state.chars().next() else {
             return Err(RecordingError::format(format!("`{state}` is not a block state")));
         };
         blocks.push((block.at(0)?.unsigned()?, block.at(1)?.unsigned()?, state));
     }
-    let pool = item.of("pool")?;
+    let pool = item.get("pool")?;
     Ok(FinalSegment {
-        address: item.of("address")?.unsigned()?,
-        total_size: item.of("total_size")?.unsigned()?,
-        allocated_size: item.of("allocated_size")?.unsigned()?,
-        active_size: item.of("active_size")?.unsigned()?,
-        requested_size: item.of("requested_size")?.unsigned()?,
-        stream: Stream(item.of("stream")?.unsigned()?),
-        large: item.of("large")?.flag()?,
-        expandable: item.of("expandable")?.flag()?,
+        address: item.get("address")?.unsigned()?,
+        total_size: item.get("total_size")?.unsigned()?,
+        allocated_size: item.get("allocated_size")?.unsigned()?,
+        active_size: item.get("active_size")?.unsigned()?,
+        requested_size: item.get("requested_size")?.unsigned()?,
+        stream: Stream(item.get("stream")?.unsigned()?),
+        large: item.get("large")?.flag()?,
+        expandable: item.get("expandable")?.flag()?,
         pool: Some(PoolId(pool.at(0)?.unsigned()?, pool.at(1)?.unsigned()?)),
         blocks,
     })

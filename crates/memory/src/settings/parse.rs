@@ -10,7 +10,7 @@ const MIB: u64 = 1 << 20;
 pub struct SettingsError {
     /// The key, or the text found where a key is expected.
     pub key: String,
-    /// The problem.
+    /// Description of the problem.
     pub problem: String,
     /// The allowed values.
     pub allowed: &'static str,

@@ -75,9 +75,9 @@ fn the_smallest_sufficient_block_is_taken() {
 #[test]
 fn peaks_and_sums_are_reset_separately() {
     let mut a = over(GIB, "");
-    let block = a.allocate(10 * MIB, Stream(0), Tag::of(Category::Activation)).unwrap().block;
+    let block = a.allocate(10 * MIB, Stream(0), Tag::with_category(Category::Activation)).unwrap().block;
     a.free(block).unwrap();
-    a.allocate(2 * MIB, Stream(0), Tag::of(Category::Parameter)).unwrap();
+    a.allocate(2 * MIB, Stream(0), Tag::with_category(Category::Parameter)).unwrap();
     expect(&a, &[("allocated_bytes", 2_097_152), ("allocated_bytes.all.peak", 10_485_760)]);
     assert_eq!(a.peak_category_bytes().get(Category::Activation), 10 * MIB);
     assert_eq!(a.peak_category_bytes().get(Category::Parameter), 0);

@@ -183,7 +183,7 @@ impl World {
         let allocator = &mut self.allocator;
         match operation {
             Operation::Allocate(bytes, stream, category) => {
-                let tag = Tag::of(Category::ALL[*category]);
+                let tag = Tag::with_category(Category::ALL[*category]);
                 self.alive.push(allocator.allocate(*bytes, Stream(*stream), tag)?);
             }
             Operation::Free(choice) if !self.alive.is_empty() => {

@@ -36,7 +36,7 @@ pub fn train_as(
     mut options: RunOptions,
 ) -> Result<Option<TrainReport>> {
     if startup.is_in_job() && config.train.halves_micro_batches() {
-        let origin = config.origins.of("train.on_out_of_memory");
+        let origin = config.origins.find("train.on_out_of_memory");
         let text =
             "train.on_out_of_memory = \"halve_micro_batch\" is for ranks of one process, as with --ranks";
         return Err(RunError::Refused(format!("{origin}: {text}")));

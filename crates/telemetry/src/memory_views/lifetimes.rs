@@ -204,13 +204,16 @@ mod tests {
         for (settings, events) in [("", 10_000), ("", 40), ("expandable_segments:True", 10_000)] {
             let mut allocator =
                 Allocator::new(Counting::new(1 << 32), Settings::parse(settings).unwrap()).unwrap();
-            let parameter = allocator.allocate(7 << 20, Stream(0), Tag::of(Category::Parameter)).unwrap();
+            let parameter =
+                allocator.allocate(7 << 20, Stream(0), Tag::with_category(Category::Parameter)).unwrap();
             allocator.record_history(events);
             let mut alive = Vec::new();
             for round in 0..40u64 {
                 let bytes = 700 + (round * 7_919 * 977) % (40 << 20);
                 alive.push(
-                    allocator.allocate(bytes, Stream(round % 2), Tag::of(Category::Activation)).unwrap(),
+                    allocator
+                        .allocate(bytes, Stream(round % 2), Tag::with_category(Category::Activation))
+                        .unwrap(),
                 );
                 if round % 3 == 0 {
                     allocator.free(alive.swap_remove(alive.len() / 2).block).unwrap();

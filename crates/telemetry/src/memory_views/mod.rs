@@ -7,7 +7,7 @@
 //!
 //! let mut allocator = Allocator::new(Counting::new(1 << 30), Settings::default())?;
 //! allocator.record_history(10_000);
-//! let block = allocator.allocate(4 << 20, Stream(0), Tag::of(Category::Activation))?;
+//! let block = allocator.allocate(4 << 20, Stream(0), Tag::with_category(Category::Activation))?;
 //! println!("{}", memory_summary(allocator.statistics(), Summarized::Gpu(0), true));
 //!
 //! let snapshot = allocator.snapshot();

@@ -12,8 +12,8 @@ use crate::step_trace::{MICRO_BATCH, RunPart};
 fn trace(second: u64) -> StepTrace {
     let mut allocator = Allocator::new(Counting::new(1 << 30), Settings::default()).unwrap();
     let module = allocator.intern("h.3.<mlp>");
-    let activation = Tag { module, operator: "linear", ..Tag::of(Category::Activation) };
-    let _weights = allocator.allocate(4 << 20, Stream(0), Tag::of(Category::Parameter)).unwrap();
+    let activation = Tag { module, operator: "linear", ..Tag::with_category(Category::Activation) };
+    let _weights = allocator.allocate(4 << 20, Stream(0), Tag::with_category(Category::Parameter)).unwrap();
     allocator.record_history(1000);
     allocator.mark(RunPart::Step.name(), 7);
     for (number, bytes) in [(0, 1 << 20), (1, second)] {

@@ -11,11 +11,11 @@
 //! use telemetry::step_trace::{RunPart, StepTrace};
 //!
 //! let mut allocator = Allocator::new(Counting::new(1 << 30), Settings::default())?;
-//! let weights = allocator.allocate(4 << 20, Stream(0), Tag::of(Category::Parameter))?;
+//! let weights = allocator.allocate(4 << 20, Stream(0), Tag::with_category(Category::Parameter))?;
 //! allocator.record_history(1000);
 //! allocator.mark(RunPart::Step.name(), 1);
 //! allocator.mark("forward", 0);
-//! let hidden = allocator.allocate(1 << 20, Stream(0), Tag::of(Category::Activation))?;
+//! let hidden = allocator.allocate(1 << 20, Stream(0), Tag::with_category(Category::Activation))?;
 //! allocator.free(hidden.block)?;
 //!
 //! let trace = StepTrace::read(&allocator.snapshot()).ok_or("the history does not go back to the mark")?;

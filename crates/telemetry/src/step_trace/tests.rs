@@ -24,7 +24,8 @@ impl Bench {
     fn new(settings: &str) -> Bench {
         let settings = Settings::parse(settings).unwrap();
         let mut allocator = Allocator::new(Counting::new(1 << 32), settings).unwrap();
-        let weights = allocator.allocate(4 << 20, Stream(0), Tag::of(Category::Parameter)).unwrap();
+        let weights =
+            allocator.allocate(4 << 20, Stream(0), Tag::with_category(Category::Parameter)).unwrap();
         Bench { allocator, weights }
     }
 

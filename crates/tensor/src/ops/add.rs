@@ -54,7 +54,7 @@ pub fn into_on(target: &Tensor, source: &Tensor, stream: StreamKind) -> Result<(
 }
 
 fn on_gpu(a: &Tensor, b: &Tensor, out: &Tensor, stream: StreamKind) -> Result<()> {
-    let kernel = Function::new(&FAMILY, "add").of(out.dtype());
+    let kernel = Function::new(&FAMILY, "add").with_dtype(out.dtype());
     Each { kernel, read: &[a, b], write: out, updates: false, number: None }.launch_on(stream)
 }
 

@@ -18,7 +18,7 @@ pub(crate) const PIECE: usize = 1 << 20;
 pub fn constant(target: &Tensor, value: f32) -> Result<()> {
     check::computed("fill.constant", &[("target", target)])?;
     if target.device().backend() == Backend::Cuda {
-        let kernel = Function::new(&FAMILY, "constant").of(target.dtype());
+        let kernel = Function::new(&FAMILY, "constant").with_dtype(target.dtype());
         return Each { kernel, read: &[], write: target, updates: false, number: Some(value) }.launch();
     }
     in_pieces(target, |_, values| values.fill(value))

@@ -198,7 +198,7 @@ fn launch<'a>(
     let lanes = gpu::lanes(hidden.dtype());
     let vector = width.is_multiple_of(lanes) && gpu::aligned(&[pair, hidden]);
     let items = hidden.elements() / if vector { lanes } else { 1 };
-    let kernel = Function::new(&FAMILY, name).of(hidden.dtype());
+    let kernel = Function::new(&FAMILY, name).with_dtype(hidden.dtype());
     let launch = pair.device().kernel(kernel).write(pair).write(hidden);
     let launch = launch.u32(gpu::word(operator, items)?).u32(gpu::word(operator, width)?);
     let launch = more(launch.u32(u32::from(vector)));

@@ -61,7 +61,13 @@ impl Layout {
     }
 
     /// Calls `visit` with the storage indices of `count` elements from row-major number `first` on, in order.
-    pub(super) fn walk(&self, sizes: &Sizes, first: usize, count: usize, mut visit: impl FnMut(usize)) {
+    pub(super) fn visit_offsets(
+        &self,
+        sizes: &Sizes,
+        first: usize,
+        count: usize,
+        mut visit: impl FnMut(usize),
+    ) {
         let mut index = [0; 4];
         let mut linear = first;
         for axis in (0..4).rev() {

@@ -22,7 +22,7 @@ pub struct ScaleRule {
     pub interval: u32,
 }
 
-/// Adapts the loss scale in `state` to whether the norm of the last update is finite.
+/// Grows or shrinks the loss scale in `state`, depending on whether the norm of the last update is finite.
 pub fn adapt(rule: &ScaleRule, state: &StepState) -> Result<()> {
     let device = state.tensor().device();
     match device.backend() {

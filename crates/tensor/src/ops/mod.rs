@@ -6,6 +6,8 @@
 //! in a workspace. A result depends on the operands alone, because loops are divided by shape and partial
 //! results are joined in order.
 //!
+//! In descriptions, `y (+)= x` means that x is added to y if the call accumulates, and else overwrites it.
+//!
 //! [`Category::Activation`]: device::Category::Activation
 //! [`Category::ActivationGradient`]: device::Category::ActivationGradient
 //! [`Category::Workspace`]: device::Category::Workspace

@@ -81,7 +81,7 @@ pub fn backward_scaled(
         }
         Backend::Cuda => {
             let name = if factor.is_some() { "backward_scaled" } else { "backward" };
-            let kernel = Function::new(&FAMILY, name).of(dtype);
+            let kernel = Function::new(&FAMILY, name).with_dtype(dtype);
             let read: Vec<&Tensor> = [prediction, target].into_iter().chain(factor).collect();
             Each { kernel, read: &read, write: &gradient, updates: false, number: Some(number) }.launch()?;
         }
@@ -124,7 +124,7 @@ fn forward_on_gpu(
     let device = loss.device();
     let count = operands[0].elements();
     let chunks = gpu::word(operator, chunks(count))?;
-    let kernel = Function::new(&FAMILY, "chunks").of(operands[0].dtype());
+    let kernel = Function::new(&FAMILY, "chunks").with_dtype(operands[0].dtype());
     let launch = device.kernel(kernel).read(operands[0]).read(operands[1]).write(workspace).u64(count as u64);
     launch.cost(gpu::bytes(&operands), 3 * count as u64).launch([chunks, 1, 1], gpu::THREADS)?;
     let launch = device.kernel(Function::new(&FAMILY, "mean")).read(workspace).write(loss);

@@ -67,7 +67,7 @@ pub fn chunk_sums(x: &Tensor, sums: &Tensor) -> Result<()> {
         }
         Backend::Cuda => {
             let count = gpu::word(OPERATOR, sums.elements())?;
-            let kernel = Function::new(&FAMILY, "chunk_sums").of(x.dtype());
+            let kernel = Function::new(&FAMILY, "chunk_sums").with_dtype(x.dtype());
             let launch = x.device().kernel(kernel).read(x).write(sums).u64(x.elements() as u64).u32(count);
             let launch = launch.cost(x.bytes() as u64, 2 * x.elements() as u64);
             Ok(launch.launch([count.div_ceil(SUMS_PER_BLOCK), 1, 1], gpu::THREADS)?)
@@ -188,7 +188,7 @@ fn part_sums_on_gpu(
         words.push(gpu::word(operator, *offset)?);
     }
     let dtype = check::gradients(operator, parts.iter())?;
-    let kernel = Function::new(&FAMILY, "part_sums").of(dtype);
+    let kernel = Function::new(&FAMILY, "part_sums").with_dtype(dtype);
     let launch = sums.device().kernel(kernel).read(table.holding(words)?.region()).write(sums);
     let launch = launch.u32(gpu::word(operator, parts.len())?).u32(total);
     let elements: u64 = parts.iter().map(|part| part.elements() as u64).sum();
@@ -226,7 +226,7 @@ fn measure_on_gpu(
     // The counter of finished blocks, which every launch resets to 0.
     words.push(0);
     let dtype = check::gradients(operator, gradients.iter())?;
-    let kernel = Function::new(&FAMILY, "measure").of(dtype);
+    let kernel = Function::new(&FAMILY, "measure").with_dtype(dtype);
     let launch = sums.device().kernel(kernel).write(table.holding(words)?.region());
     let launch = launch.write(sums).write(state.region());
     let launch = launch.u32(gpu::word(operator, gradients.len())?).u32(chunks);

@@ -76,7 +76,7 @@ fn launch(pixels: &Tensor, mean: &[f64], deviation: &[f64], values: &Tensor) -> 
     let count = values.elements();
     let vector = gpu::aligned(&[pixels, values]);
     let each = gpu::THREADS as usize * UNROLL as usize * if vector { LANES } else { 1 };
-    let kernel = Function::new(&FAMILY, "normalise").of(values.dtype());
+    let kernel = Function::new(&FAMILY, "normalise").with_dtype(values.dtype());
     let mut launch = values.device().kernel(kernel).read(pixels).write(values);
     for numbers in [mean, deviation] {
         for channel in 0..MOST_CHANNELS {

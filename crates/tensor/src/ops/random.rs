@@ -128,7 +128,7 @@ fn on_gpu(target: &Tensor, elements: &[Range<usize>], key: [u32; 2], values: &Va
             continue;
         }
         let blocks = gpu::word("random", count.div_ceil(gpu::THREADS as usize))?;
-        let kernel = target.device().kernel(values.function.of(target.dtype()));
+        let kernel = target.device().kernel(values.function.with_dtype(target.dtype()));
         kernel
             .write(target.region().part(drawn * element, count * element))
             .u64(count as u64)

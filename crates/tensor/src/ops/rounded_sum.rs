@@ -77,7 +77,8 @@ fn on_gpu(parts: &[Tensor], bias: Option<&Tensor>, output: &Tensor, stream: Stre
     let elements = output.elements();
     let arrays: Vec<&Tensor> = parts.iter().chain(bias).chain([output]).collect();
     let vector = width.is_multiple_of(VECTOR) && gpu::aligned(&arrays);
-    let kernel = output.device().kernel(Function::new(&FAMILY, "rounded_sum").of(output.dtype())).on(stream);
+    let kernel =
+        output.device().kernel(Function::new(&FAMILY, "rounded_sum").with_dtype(output.dtype())).on(stream);
     let launch = (0..PARTS).fold(kernel, |launch, part| launch.read(parts.get(part)));
     let launch = launch.u32(gpu::word(OPERATOR, parts.len())?).read(bias);
     let each = if vector { VECTOR } else { 1 };

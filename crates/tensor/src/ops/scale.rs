@@ -11,20 +11,20 @@ use crate::{Result, Tensor};
 pub(super) static FAMILY: Family =
     family!("scale", headers: ["elementwise.cuh"], constants: elementwise::CONSTANTS);
 
-/// Multiplies an f32 or bf16 tensor of any shape by `factor`, in place.
+/// Multiplies an f32 or bf16 tensor of any shape by `factor`.
 pub fn in_place(tensor: &Tensor, factor: f32) -> Result<()> {
     check::computed("scale.in_place", &[("tensor", tensor)])?;
     match tensor.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => multiply(tensor, factor),
         Backend::Cuda => {
-            let kernel = Function::new(&FAMILY, "in_place").of(tensor.dtype());
+            let kernel = Function::new(&FAMILY, "in_place").with_dtype(tensor.dtype());
             Each { kernel, read: &[], write: tensor, updates: true, number: Some(factor) }.launch()
         }
     }
 }
 
-/// Multiplies `tensor` in place by `factor`, an f32 tensor of one element on the device.
+/// Multiplies `tensor` by `factor`, an f32 tensor of one element on the device.
 pub fn by(tensor: &Tensor, factor: &Tensor) -> Result<()> {
     check::computed("scale.by", &[("tensor", tensor)])?;
     check::f32s("scale.by", &[("factor", factor)])?;
@@ -36,7 +36,7 @@ pub fn by(tensor: &Tensor, factor: &Tensor) -> Result<()> {
             multiply(tensor, factor)
         }
         Backend::Cuda => {
-            let kernel = Function::new(&FAMILY, "by").of(tensor.dtype());
+            let kernel = Function::new(&FAMILY, "by").with_dtype(tensor.dtype());
             Each { kernel, read: &[&factor], write: tensor, updates: true, number: None }.launch()
         }
     }

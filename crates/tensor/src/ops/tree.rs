@@ -52,7 +52,7 @@ impl TreeKernel {
     /// Returns the kernel that adds tensors of a type in this order, by 16-byte vectors and with addresses
     /// aligned to 16 bytes; `None` if there is none.
     #[must_use]
-    pub fn of(dtype: DType, tree: &SumTree) -> Option<Self> {
+    pub fn find(dtype: DType, tree: &SumTree) -> Option<Self> {
         let parts = tree.parts();
         let is_balanced = tree.is_balanced();
         let name = match parts {
@@ -61,7 +61,7 @@ impl TreeKernel {
             8 if is_balanced => "tree_8",
             _ => return Self::any(dtype, tree, false),
         };
-        let function = Function::new(&FAMILY, name).of(dtype);
+        let function = Function::new(&FAMILY, name).with_dtype(dtype);
         check::DTYPES.contains(&dtype).then_some(TreeKernel { function, parts, order: Order::Balanced })
     }
 
@@ -76,7 +76,7 @@ impl TreeKernel {
         let parts = tree.parts();
         let fits = (1..=MOST_PARTS).contains(&parts) && tree.depth() <= MOST_DEPTH;
         let order = Order::Any { joins: tree.packed(), by_element };
-        let function = Function::new(&FAMILY, "tree_any").of(dtype);
+        let function = Function::new(&FAMILY, "tree_any").with_dtype(dtype);
         (fits && check::DTYPES.contains(&dtype)).then_some(TreeKernel { function, parts, order })
     }
 
@@ -155,7 +155,7 @@ fn on_gpu(target: &Tensor, parts: &[Tensor], tree: &SumTree, stream: StreamKind)
     let dtype = target.dtype();
     let elements = target.elements();
     let by_vector = elements.is_multiple_of(gpu::lanes(dtype)) && gpu::aligned(&all);
-    let kernel = if by_vector { TreeKernel::of(dtype, tree) } else { TreeKernel::by_element(dtype, tree) };
+    let kernel = if by_vector { TreeKernel::find(dtype, tree) } else { TreeKernel::by_element(dtype, tree) };
     if parts.len() < 2 {
         return Ok(false);
     }

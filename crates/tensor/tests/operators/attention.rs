@@ -158,11 +158,11 @@ fn a_gpu_repeats_both_passes_to_the_bit() {
         (DType::Bf16, [2, 1000, 256, 4, 2]),
     ] {
         let size = Size::new(size);
-        let of = |name: &str, shape: [usize; 3]| {
+        let operand = |name: &str, shape: [usize; 3]| {
             typed(&device, dtype, &normal(name, shape.iter().product()), shape)
         };
-        let qkv = Qkv::Packed(of("qkv", size.qkv_shape()));
-        let dy = of("dy", size.output_shape());
+        let qkv = Qkv::Packed(operand("qkv", size.qkv_shape()));
+        let dy = operand("dy", size.output_shape());
         let run = || {
             let (output, logsumexp, gradients) = both(&dy, &qkv, size.heads);
             [&output, &logsumexp, packed(&gradients)].map(bits)
@@ -197,8 +197,8 @@ fn a_gpu_refuses_head_widths_without_a_kernel() {
         for qkv in [whole, apart] {
             match attention::forward(&qkv, heads, Masks::default(), false) {
                 Ok(_) => assert!(fits, "{dtype} {width}"),
-                Err(TensorError::HeadWidth { operator, dtype: of, width: refused, .. }) => {
-                    assert_eq!((operator, of, refused), ("attention.forward", dtype, width));
+                Err(TensorError::HeadWidth { operator, dtype: refused_type, width: refused, .. }) => {
+                    assert_eq!((operator, refused_type, refused), ("attention.forward", dtype, width));
                     assert!(!fits, "{dtype} {width}");
                 }
                 Err(other) => panic!("{other}"),

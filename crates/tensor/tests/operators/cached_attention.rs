@@ -2,7 +2,7 @@ use device::{Category, Device};
 use tensor::ops::attention::{self, Heads, Masks, Qkv, Settings};
 use tensor::ops::cached_attention::{Cache, CachedHeads, CachedValues, forward, store, store_keys};
 use tensor::ops::rearrange;
-use tensor::ops::rotary::{Angles, Turn, rotate};
+use tensor::ops::rotary::{Angles, Rotation, rotate};
 use tensor::{DType, Tensor};
 
 use crate::rotary::table;
@@ -123,7 +123,7 @@ fn heads_rotate_as_before_it() {
                 let head_width = Some(heads.width);
                 let angles = Angles { table: &table, head_width, documents: Some(&documents) };
                 let turned =
-                    rotate(qkv, heads.query + heads.key_value, angles, Turn::Forward, false).unwrap();
+                    rotate(qkv, heads.query + heads.key_value, angles, Rotation::Forward, false).unwrap();
                 assert!(inside == attended(turned, None), "{}: {heads:?}, {columns} columns", case.name());
             }
         }

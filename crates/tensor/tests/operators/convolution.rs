@@ -137,8 +137,8 @@ fn half_gradients(trial: &mut Trial<'_>, sizes: &Sizes) {
 #[test]
 fn operands_that_do_not_fit_are_refused() {
     let case = &devices()[0];
-    let of = |case: &Case, shape: [usize; 4]| -> Tensor { case.operand("t", shape).0 };
-    let x = of(case, [1, 4, 4, 6]);
+    let operand = |case: &Case, shape: [usize; 4]| -> Tensor { case.operand("t", shape).0 };
+    let x = operand(case, [1, 4, 4, 6]);
     let table = [
         ([8, 3, 3, 5], ConvolutionOptions::default(), "6 channels / 1 groups"),
         ([8, 3, 3, 3], options([1, 1], [0, 0], [1, 1], 3), "6 channels / 3 groups"),
@@ -147,7 +147,7 @@ fn operands_that_do_not_fit_are_refused() {
         ([8, 3, 3, 6], options([0, 1], [0, 0], [1, 1], 1), "groups"),
     ];
     for (weight, options, message) in table {
-        let error = convolution::forward(&x, &of(case, weight), &options).unwrap_err().to_string();
+        let error = convolution::forward(&x, &operand(case, weight), &options).unwrap_err().to_string();
         assert!(error.starts_with("convolution.forward: weight has shape"), "{error}");
         assert!(error.contains(message), "{error}");
     }

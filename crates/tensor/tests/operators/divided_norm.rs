@@ -17,15 +17,16 @@ fn parts_are_normalised_by_the_mean_square_of_all() {
     for case in devices() {
         for [rows, width, parts] in SIZES {
             let columns = width * parts;
-            let of = |name: &str, shape: &[usize]| -> (Vec<Tensor>, Vec<Vec<f64>>) {
+            let operand = |name: &str, shape: &[usize]| -> (Vec<Tensor>, Vec<Vec<f64>>) {
                 let part = |part: usize| match *shape {
                     [a, b] => case.operand(&format!("{name} {part}"), [a, b]),
                     _ => case.operand(&format!("{name} {part}"), [width]),
                 };
                 (0..parts).map(part).unzip()
             };
-            let ((x, x_wide), (weight, weight_wide)) = (of("x", &[rows, width]), of("weight", &[width]));
-            let (dy, dy_wide) = of("dy", &[rows, width]);
+            let ((x, x_wide), (weight, weight_wide)) =
+                (operand("x", &[rows, width]), operand("weight", &[width]));
+            let (dy, dy_wide) = operand("dy", &[rows, width]);
             let sums = || Tensor::empty(&case.device, [rows], DType::F32, TEST).unwrap();
             let total = |write: &dyn Fn(usize, &Tensor)| {
                 let total = sums();
@@ -41,8 +42,8 @@ fn parts_are_normalised_by_the_mean_square_of_all() {
             divided_norm::rstd(&rstd, columns, EPSILON).unwrap();
             let saved = |part: usize| Saved { x: &x[part], weight: &weight[part], rstd: &rstd };
             let products = total(&|part, own| divided_norm::products(&dy[part], saved(part), own).unwrap());
-            let all = |of: &dyn Fn(usize, usize) -> f64| -> f64 {
-                (0..parts).flat_map(|part| (0..width).map(move |i| (part, i))).map(|(p, i)| of(p, i)).sum()
+            let all = |term: &dyn Fn(usize, usize) -> f64| -> f64 {
+                (0..parts).flat_map(|part| (0..width).map(move |i| (part, i))).map(|(p, i)| term(p, i)).sum()
             };
             let inverse: Vec<f64> = (0..rows)
                 .map(|row| {
@@ -63,8 +64,8 @@ fn parts_are_normalised_by_the_mean_square_of_all() {
             for part in 0..parts {
                 let y = divided_norm::forward(&x[part], &weight[part], &rstd).unwrap();
                 let dx = divided_norm::backward_input(&dy[part], saved(part), &products, columns).unwrap();
-                let each = |of: &dyn Fn(usize, usize) -> f64| -> Vec<f64> {
-                    (0..rows * width).map(|at| of(at / width, at)).collect()
+                let each = |term: &dyn Fn(usize, usize) -> f64| -> Vec<f64> {
+                    (0..rows * width).map(|at| term(at / width, at)).collect()
                 };
                 let weight = |at: usize| weight_wide[part][at % width];
                 let expected = each(&|row, at| x_wide[part][at] * inverse[row] * weight(at));

@@ -90,8 +90,9 @@ fn refusals_of_rotations_and_gates() {
     let documents = ids(&device, &[0, 2], [1, 2]);
     let heads = Heads::multi(1, 4);
     let at = |table, documents| rotary::Angles { table, head_width: None, documents };
-    let rotate =
-        |x: &Tensor, heads, angles| rotary::rotate(x.clone(), heads, angles, rotary::Turn::Forward, false);
+    let rotate = |x: &Tensor, heads, angles| {
+        rotary::rotate(x.clone(), heads, angles, rotary::Rotation::Forward, false)
+    };
     let norm = |x: &Tensor, heads, query, angles| {
         qk_norm::forward(x, heads, qk_norm::Weights { query, key: &v4 }, angles, 1e-6).map(drop)
     };
@@ -126,16 +127,17 @@ fn refusals_of_rotations_and_gates() {
 #[test]
 fn refusals_of_attention() {
     let device = cpu();
-    let of = |columns| zeros(&device, [1, 2, columns]);
-    let whole = |columns| Qkv::Packed(of(columns));
-    let apart = |[queries, keys, values]: [usize; 3]| Qkv::Separate([of(queries), of(keys), of(values)]);
+    let array = |columns| zeros(&device, [1, 2, columns]);
+    let whole = |columns| Qkv::Packed(array(columns));
+    let apart =
+        |[queries, keys, values]: [usize; 3]| Qkv::Separate([array(queries), array(keys), array(values)]);
     let heads = |query, key_value, width| Heads::grouped(query, key_value, width);
     let forward =
         |qkv: Qkv<Tensor>, heads: Heads| attention::forward(&qkv, heads, Masks::default(), false).map(drop);
     let flat = Qkv::Packed(zeros(&device, [2, 12]));
     let tokens = ids(&device, &[0; 24], [1, 2, 12]);
-    let mixed = Qkv::Separate([of(4), of(2), typed(&device, DType::Bf16, &[0.0; 4], [1, 2, 2])]);
-    let shorter = Qkv::Separate([of(4), zeros(&device, [1, 1, 2]), of(2)]);
+    let mixed = Qkv::Separate([array(4), array(2), typed(&device, DType::Bf16, &[0.0; 4], [1, 2, 2])]);
+    let shorter = Qkv::Separate([array(4), zeros(&device, [1, 1, 2]), array(2)]);
     let backward = |dy: &Tensor, output: &Tensor, logsumexp: &Tensor| {
         attention::backward(dy, &whole(8), output, logsumexp, heads(2, 1, 2), Masks::default(), false)
             .map(drop)
@@ -159,9 +161,9 @@ fn refusals_of_attention() {
         ("attention.forward: keys has", forward(shorter, heads(2, 1, 2))),
         ("attention.forward: values has", forward(apart([4, 2, 4]), heads(2, 1, 2))),
         ("attention.forward: values is bf16, expected f32", forward(mixed, heads(2, 1, 2))),
-        ("attention.backward: dy", backward(&of(2), &of(4), &sums)),
-        ("attention.backward: output", backward(&of(4), &of(2), &sums)),
-        ("attention.backward: logsumexp", backward(&of(4), &of(4), &of(4))),
+        ("attention.backward: dy", backward(&array(2), &array(4), &sums)),
+        ("attention.backward: output", backward(&array(4), &array(2), &sums)),
+        ("attention.backward: logsumexp", backward(&array(4), &array(4), &array(4))),
     ]);
 }
 

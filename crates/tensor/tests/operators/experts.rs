@@ -79,14 +79,14 @@ fn matmuls_of_groups_match_f64() {
             let (dy, dy_wide) = case.operand("dy", [rows, outputs]);
             let (weight, weight_wide) = case.operand("weight", [count * outputs, inputs]);
             let (bias, bias_wide) = case.operand("bias", [count * outputs]);
-            let of = |values: &[f64], columns: usize, rows: &std::ops::Range<usize>| {
+            let group_rows = |values: &[f64], columns: usize, rows: &std::ops::Range<usize>| {
                 values[rows.start * columns..rows.end * columns].to_vec()
             };
             let matrix = |expert: usize| &weight_wide[expert * outputs * inputs..][..outputs * inputs];
             let forward = |bias: Option<&[f64]>| -> Vec<f64> {
                 let of_expert = |(expert, rows)| {
                     let bias = bias.map(|bias| &bias[expert * outputs..][..outputs]);
-                    reference::linear(&of(&x_wide, inputs, rows), matrix(expert), bias, inputs)
+                    reference::linear(&group_rows(&x_wide, inputs, rows), matrix(expert), bias, inputs)
                 };
                 groups.iter().enumerate().flat_map(of_expert).collect()
             };
@@ -98,14 +98,14 @@ fn matmuls_of_groups_match_f64() {
                 let dx = experts::backward_input(&dy, &weight, &routes, dtype).unwrap();
                 let of_expert = |(expert, rows)| {
                     let matrix = transposed(matrix(expert), inputs);
-                    reference::linear(&of(&dy_wide, outputs, rows), &matrix, None, outputs)
+                    reference::linear(&group_rows(&dy_wide, outputs, rows), &matrix, None, outputs)
                 };
                 let expected: Vec<f64> = groups.iter().enumerate().flat_map(of_expert).collect();
                 case.close(&what, &read(&dx), &expected);
             }
             let of_expert = |rows: &std::ops::Range<usize>| {
-                let dy = transposed(&of(&dy_wide, outputs, rows), outputs);
-                let x = transposed(&of(&x_wide, inputs, rows), inputs);
+                let dy = transposed(&group_rows(&dy_wide, outputs, rows), outputs);
+                let x = transposed(&group_rows(&x_wide, inputs, rows), inputs);
                 match rows.is_empty() {
                     true => vec![0.0; outputs * inputs],
                     false => reference::linear(&dy, &x, None, rows.len()),
@@ -168,7 +168,7 @@ fn matmuls_of_groups_in_fp8_match_f64() {
             let (weight, weight_turned) =
                 cast(&case.operand("weight", [count * outputs, inputs]).0, DType::E4m3);
             let (bias, bias_wide) = case.operand("bias", [count * outputs]);
-            let of = |values: &[f64], columns: usize, rows: &std::ops::Range<usize>| {
+            let group_rows = |values: &[f64], columns: usize, rows: &std::ops::Range<usize>| {
                 values[rows.start * columns..rows.end * columns].to_vec()
             };
             for gradients in [DType::E4m3, DType::E5m2] {
@@ -177,10 +177,18 @@ fn matmuls_of_groups_in_fp8_match_f64() {
                     if dtype == case.dtype {
                         let y = experts::fp8::forward(&x, &weight, Some(&bias), &routes, dtype).unwrap();
                         let of_expert = |(expert, rows)| {
-                            let matrix =
-                                of(&values(&weight), inputs, &(expert * outputs..(expert + 1) * outputs));
+                            let matrix = group_rows(
+                                &values(&weight),
+                                inputs,
+                                &(expert * outputs..(expert + 1) * outputs),
+                            );
                             let bias = &bias_wide[expert * outputs..][..outputs];
-                            reference::linear(&of(&values(&x), inputs, rows), &matrix, Some(bias), inputs)
+                            reference::linear(
+                                &group_rows(&values(&x), inputs, rows),
+                                &matrix,
+                                Some(bias),
+                                inputs,
+                            )
                         };
                         let expected: Vec<f64> = groups.iter().enumerate().flat_map(of_expert).collect();
                         case.close(&what, &read(&y), &expected);
@@ -189,7 +197,7 @@ fn matmuls_of_groups_in_fp8_match_f64() {
                     let of_expert = |(expert, rows)| {
                         let own = expert * outputs..(expert + 1) * outputs;
                         let matrix = columns_of(&values(&weight_turned), count * outputs, own);
-                        reference::linear(&of(&values(&dy), outputs, rows), &matrix, None, outputs)
+                        reference::linear(&group_rows(&values(&dy), outputs, rows), &matrix, None, outputs)
                     };
                     let expected: Vec<f64> = groups.iter().enumerate().flat_map(of_expert).collect();
                     case.close(&what, &read(&dx), &expected);
@@ -266,7 +274,7 @@ fn results_of_an_expert_do_not_depend_on_the_rows_of_others() {
         let (own, _) = case.operand("own", [OWN, INPUTS]);
         let (own_dy, _) = case.operand("own dy", [OWN, OUTPUTS]);
         let (weight, _) = case.operand("weight", [3 * OUTPUTS, INPUTS]);
-        // The same rows of expert 1 between others, of which some are infinite.
+        // The same rows of expert 1 between other rows, some of them infinite.
         let run = |before: usize, after: usize| {
             let rows = before + OWN + after;
             let around = |own: &Tensor, columns: usize| {

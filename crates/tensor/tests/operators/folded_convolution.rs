@@ -44,9 +44,9 @@ impl Operands {
 
     /// Returns the norm's weight and bias in `dtype`, and its mean and variance in f32.
     fn parameters(&self, dtype: DType) -> [Tensor; 4] {
-        let of = |dtype, values: &[f32]| typed(self.x.device(), dtype, values, [values.len()]);
+        let vector = |dtype, values: &[f32]| typed(self.x.device(), dtype, values, [values.len()]);
         let [scale, bias, mean, variance] = &self.norm;
-        [of(dtype, scale), of(dtype, bias), of(DType::F32, mean), of(DType::F32, variance)]
+        [vector(dtype, scale), vector(dtype, bias), vector(DType::F32, mean), vector(DType::F32, variance)]
     }
 
     /// Computes the normalised results of the convolution in f64.

@@ -46,9 +46,9 @@ fn model<F: Fp8>(values: &[f32], columns: usize, recipe: Recipe) -> (Vec<f32>, V
         Recipe::Tensorwise => vec![factor(values)],
         Recipe::Rowwise => rows.clone().map(factor).collect(),
     };
-    let of = |row: usize| 1.0 / factors[if factors.len() == 1 { 0 } else { row }];
+    let inverse_factor = |row: usize| 1.0 / factors[if factors.len() == 1 { 0 } else { row }];
     let codes = rows.enumerate().flat_map(|(row, values)| {
-        let scale = of(row);
+        let scale = inverse_factor(row);
         values.iter().map(move |value| F::from_f32(value * scale).to_f32())
     });
     (codes.collect(), factors)
@@ -187,11 +187,11 @@ fn matmuls_multiply_what_the_codes_stand_for() {
             let (dy, _) = case.operand("dy", [rows, outputs]);
             let (bias, bias_wide) = case.operand("bias", [outputs]);
             let cast = |format| Cast::new(format, recipe).stored().transposed();
-            let of =
+            let quantised =
                 |tensor: &Tensor, format| fp8_linear::quantise(tensor, Input::Plain, cast(format)).unwrap();
-            let x8 = of(&x, DType::E4m3);
-            let w8 = of(&weight, DType::E4m3);
-            let dy8 = of(&dy, gradients);
+            let x8 = quantised(&x, DType::E4m3);
+            let w8 = quantised(&weight, DType::E4m3);
+            let dy8 = quantised(&dy, gradients);
             let x_stored = x8.stored.unwrap();
             let x_turned = x8.transposed.unwrap();
             let w_stored = w8.stored.unwrap();
@@ -236,9 +236,10 @@ fn zeros_stay_zeros_and_what_is_not_finite_reaches_every_result() {
             let x = case.tensor(&planted, [64, 32]);
             let (weight, _) = case.operand("weight", [48, 32]);
             let cast = Cast::new(DType::E4m3, recipe).stored();
-            let of = |tensor| fp8_linear::quantise(tensor, Input::Plain, cast).unwrap().stored.unwrap();
-            let x8 = of(&x);
-            let w8 = of(&weight);
+            let quantised =
+                |tensor| fp8_linear::quantise(tensor, Input::Plain, cast).unwrap().stored.unwrap();
+            let x8 = quantised(&x);
+            let w8 = quantised(&weight);
             let y = read(&fp8_linear::forward(&x8, &w8, None, x.shape(), case.dtype).unwrap());
             let what = format!("{recipe:?} {value} {}", case.name());
             if value == 0.0 {

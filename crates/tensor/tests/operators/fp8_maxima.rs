@@ -5,7 +5,7 @@ use device::{E4m3, E5m2};
 use tensor::ops::attention::{self, Heads, Masks, Qkv};
 use tensor::ops::dropout::Mask;
 use tensor::ops::fp8_linear::{self, Cast, Input, Recipe};
-use tensor::ops::rotary::{Angles, Turn};
+use tensor::ops::rotary::{Angles, Rotation};
 use tensor::ops::{Activation, gate, layer_norm, qk_norm, rms_norm, rotary};
 use tensor::{DType, Tensor};
 
@@ -93,7 +93,8 @@ fn rotations_back_measure_whole_rows() {
                 let dy = || case.tensor(&values, [batch, time, columns]);
                 let angles = Angles { table: &table, head_width: None, documents: Some(&first) };
                 let turned = heads.query + heads.key_value;
-                let turn = |measures| rotary::rotate(dy(), turned, angles, Turn::Back, measures).unwrap();
+                let turn =
+                    |measures| rotary::rotate(dy(), turned, angles, Rotation::Backward, measures).unwrap();
                 let gradient = turn(true);
                 let plain = turn(false);
                 assert_eq!(bits(&gradient), bits(&plain), "{what}");

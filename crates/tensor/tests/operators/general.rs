@@ -72,7 +72,8 @@ pub(crate) fn pairs(trial: &mut Trial<'_>) {
             (Pair::Divide, |a, b| a / b),
         ] {
             trial.label(format!("{function:?} {of_a:?} {of_b:?}"));
-            let own = |of: [usize; 3], index: [usize; 3]| [0, 1, 2].map(|axis| index[axis].min(of[axis] - 1));
+            let own =
+                |shape: [usize; 3], index: [usize; 3]| [0, 1, 2].map(|axis| index[axis].min(shape[axis] - 1));
             let value =
                 |index| plain(at(&wide_a, of_a, own(of_a, index)), at(&wide_b, of_b, own(of_b, index)));
             let actual = pointwise::pair(&a, &b, function).unwrap();

@@ -53,11 +53,11 @@ fn a_sum_is_rounded_once_after_its_bias() {
                 let (whole, wide) = &sum;
                 let parts = [whole.clone()];
                 let rounded = rounded_sum::forward(&parts, bias, case.dtype, TEST).unwrap();
-                let of = |index: usize| bias.map_or(0.0, |_| bias_wide[index % width] as f32);
+                let bias_value = |index: usize| bias.map_or(0.0, |_| bias_wide[index % width] as f32);
                 let expected: Vec<f64> = wide
                     .iter()
                     .enumerate()
-                    .map(|(index, sum)| f64::from(case.round(*sum as f32 + of(index))))
+                    .map(|(index, sum)| f64::from(case.round(*sum as f32 + bias_value(index))))
                     .collect();
                 assert_eq!(read(&rounded), expected, "{}", case.name());
                 assert_eq!(rounded.shares_storage(whole), case.dtype == DType::F32 && bias.is_none());
@@ -87,9 +87,9 @@ fn neighbours_are_added_in_pairs_level_by_level() {
             }
             let (bias, bias_wide) = case.operand("bias", [width]);
             let sum = rounded_sum::forward(&arrays, Some(&bias), case.dtype, TEST).unwrap();
-            let of =
+            let tree_sum =
                 |(index, sum): (usize, &f32)| f64::from(case.round(*sum + bias_wide[index % width] as f32));
-            let expected: Vec<f64> = level[0].iter().enumerate().map(of).collect();
+            let expected: Vec<f64> = level[0].iter().enumerate().map(tree_sum).collect();
             assert_eq!(read(&sum), expected, "{} {count} of {rows} x {width}", case.name());
         }
     }
@@ -114,15 +114,16 @@ fn parts_of_a_table_have_the_rows_and_gradients_of_the_whole() {
             let in_parts = case.target("dtable", [vocabulary, width], true);
             let mut sum: Option<Tensor> = None;
             for part in 0..parts {
-                let of = |array: &Tensor| array.view(part * rows * width, [rows, width]).unwrap();
+                let shard = |array: &Tensor| array.view(part * rows * width, [rows, width]).unwrap();
                 let local = embedding::local_tokens(&tokens, part * rows, rows).unwrap();
                 let positions = (part == 0).then_some(&positions);
-                let own = embedding::forward(&local, &of(&table), positions).unwrap();
+                let own = embedding::forward(&local, &shard(&table), positions).unwrap();
                 sum = Some(match sum {
                     Some(sum) => tensor::ops::add::forward(&sum, &own).unwrap(),
                     None => own,
                 });
-                let target = tensor::ops::GradientTarget { tensor: of(&in_parts.tensor), accumulate: true };
+                let target =
+                    tensor::ops::GradientTarget { tensor: shard(&in_parts.tensor), accumulate: true };
                 embedding::backward_weight(&dy, &local, &target, None).unwrap();
             }
             assert_eq!(bits(&sum.unwrap()), bits(&whole), "{}", case.name());
@@ -204,7 +205,7 @@ fn pieces_of_runs_of_classes_have_the_loss_and_gradients_of_whole_runs() {
         let weights: Vec<_> =
             (0..runs).map(|run| case.operand(&format!("weight {run}"), [classes, inputs]).0).collect();
         let run = |number: usize| ClassRun { first: number * classes, vocabulary: classes * runs };
-        let of =
+        let slice_operands =
             |weight: &Tensor| Operands { x: x.clone(), weight: weight.clone(), targets: targets.clone() };
         let scores: Vec<_> = weights
             .iter()
@@ -215,7 +216,7 @@ fn pieces_of_runs_of_classes_have_the_loss_and_gradients_of_whole_runs() {
             for (number, (scores, weight)) in scores.iter().zip(&weights).enumerate() {
                 let own = all.view(number * 3 * rows, [3, rows]).unwrap();
                 match is_in_pieces {
-                    true => statistics_of(&of(weight), run(number), &settings, &own).unwrap(),
+                    true => statistics_of(&slice_operands(weight), run(number), &settings, &own).unwrap(),
                     false => statistics(scores, &targets, run(number), Some(3.0), &own).unwrap(),
                 }
             }
@@ -229,8 +230,15 @@ fn pieces_of_runs_of_classes_have_the_loss_and_gradients_of_whole_runs() {
             linear::backward_weight(scores, &x, &expected, None).unwrap();
             let target = case.target("dweight", [classes, inputs], true);
             let call = (run(number), &settings);
-            let dx =
-                gradients_of(&of(weight), &in_pieces.statistics, call, &factor, true, Some(&target)).unwrap();
+            let dx = gradients_of(
+                &slice_operands(weight),
+                &in_pieces.statistics,
+                call,
+                &factor,
+                true,
+                Some(&target),
+            )
+            .unwrap();
             let of_input = linear::partial_backward_input(scores, weight).unwrap();
             case.close("dx", &read(&dx.unwrap()), &read(&of_input));
             case.close("dweight", &read(&target.tensor), &read(&expected.tensor));

@@ -98,7 +98,8 @@ fn layer(
     // The terms of each sum, with the output's gradients in place of the activation's.
     let by_row = |r: usize| dot(&dy_wide[r * outputs..][..outputs], &dy_wide[r * outputs..][..outputs]);
     let by_output = |o: usize| (0..rows).map(|r| dy_wide[r * outputs + o].powi(2)).sum::<f64>();
-    let row = |w: &[f64], of: usize| dot(&w[of * inputs..][..inputs], &w[of * inputs..][..inputs]);
+    let row =
+        |w: &[f64], output: usize| dot(&w[output * inputs..][..inputs], &w[output * inputs..][..inputs]);
     let dx_terms = (0..outputs).map(|o| by_output(o) * row(&weight_wide, o)).sum::<f64>().sqrt();
     let dweight_terms = (0..rows).map(|r| by_row(r) * row(&x_wide, r)).sum::<f64>().sqrt();
     let dbias_terms = dot(&dy_wide, &dy_wide).sqrt();

@@ -269,7 +269,7 @@ type Left = (Vec<Vec<u32>>, u32);
 fn a_skipped_update_changes_no_weight_and_is_not_counted() {
     for case in devices() {
         for rule in [ADAMW, LION, SGD, MOMENTUM] {
-            // Updates of which the marked ones are skipped, by the flag or by a norm that is not finite.
+            // Updates; the marked ones are skipped, by the flag or by a norm that is not finite.
             let run = |skipped: &[bool], by_norm: Option<f32>| -> Vec<Left> {
                 let parameter = Parameter::new(&case, &rule, 40_001, true, 0.0);
                 let (gradient, _) = case.operand("g", [40_001]);

@@ -12,7 +12,7 @@ const DEVIATION: [f64; MOST_CHANNELS] = [0.229, 0.224, 0.225, 1.0];
 #[test]
 fn levels_are_normalised_in_f64_and_rounded_by_channel() {
     for case in devices() {
-        // Lengths with and without a rest beyond vectors, pixels and blocks, and views that are not aligned.
+        // Lengths that are and are not multiples of vectors, pixels and blocks, and views that are not aligned.
         for (channels, length, offset) in
             [(1, 256, 0), (3, 3 * 32 * 32, 0), (3, 99_999, 0), (3, 70_003, 1), (4, 4 * 333, 3), (2, 1, 0)]
         {
@@ -24,12 +24,12 @@ fn levels_are_normalised_in_f64_and_rounded_by_channel() {
             let mean = &MEAN[..channels];
             let deviation = &DEVIATION[..channels];
             let actual = normalise(&pixels, mean, deviation, case.dtype).unwrap();
-            let of = |(at, level): (usize, &u8)| {
+            let expected_value = |(at, level): (usize, &u8)| {
                 let mean = mean[at % channels];
                 let deviation = deviation[at % channels];
                 case.round(((f64::from(*level) / 255.0 - mean) / deviation) as f32)
             };
-            let expected: Vec<f32> = levels[offset..].iter().enumerate().map(of).collect();
+            let expected: Vec<f32> = levels[offset..].iter().enumerate().map(expected_value).collect();
             let expected = case.tensor(&expected, [length]);
             assert_eq!(bits(&actual), bits(&expected), "{} {channels} {length} {offset}", case.name());
             assert!(read(&actual).iter().all(|value| value.is_finite()));

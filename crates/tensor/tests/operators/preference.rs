@@ -72,12 +72,12 @@ impl Plain {
     /// Returns ln p and the number of tokens of each answer.
     fn scores(&self, losses: &[f64]) -> Vec<[f64; 2]> {
         let time = losses.len() / self.first.len();
-        let of = |(sequence, first): (usize, &usize)| {
+        let score = |(sequence, first): (usize, &usize)| {
             let rows = sequence * time + first..(sequence + 1) * time;
             let own = rows.filter(|row| self.counts[*row]).map(|row| -losses[row]);
             own.fold([0.0, 0.0], |[sum, tokens], score| [sum + score, tokens + 1.0])
         };
-        self.first.iter().enumerate().map(of).collect()
+        self.first.iter().enumerate().map(score).collect()
     }
 
     /// Computes the values of the loss by the formulas.

@@ -1,5 +1,5 @@
 use tensor::Tensor;
-use tensor::ops::rotary::{Angles, Frequencies, Scaling, Turn, rotate};
+use tensor::ops::rotary::{Angles, Frequencies, Rotation, Scaling, rotate};
 
 use crate::reference;
 use crate::support::{Case, devices, read, tensor};
@@ -48,7 +48,7 @@ pub(crate) fn declared(trial: &mut Trial<'_>) {
         let (firsts, list) = documents(trial, batch, time);
         let angles = Angles { table: &table, head_width: None, documents: packed.then_some(&firsts) };
         let (x, x_wide) = trial.operand("x", [batch, time, columns]);
-        let turned = rotate(x.clone(), heads, angles, Turn::Forward, false).unwrap();
+        let turned = rotate(x.clone(), heads, angles, Rotation::Forward, false).unwrap();
         assert!(!turned.shares_storage(&x));
         trial.output("operand in use", &x, || x_wide.clone());
         trial.output("rotated", &turned, || {
@@ -62,11 +62,11 @@ pub(crate) fn declared(trial: &mut Trial<'_>) {
             expected
         });
         let address = x.region().buffer.address();
-        let in_place = rotate(x, heads, angles, Turn::Forward, false).unwrap();
+        let in_place = rotate(x, heads, angles, Rotation::Forward, false).unwrap();
         assert_eq!(in_place.region().buffer.address(), address);
         trial.same("rotated in place", &in_place, &turned);
         // The gradient of a rotation is the inverse rotation.
-        let back = rotate(in_place, heads, angles, Turn::Back, false).unwrap();
+        let back = rotate(in_place, heads, angles, Rotation::Backward, false).unwrap();
         trial.output("rotated back", &back, || x_wide.clone());
         if trial.compares() {
             let rest = |tensor: &Tensor| -> Vec<f64> {
@@ -80,12 +80,12 @@ pub(crate) fn declared(trial: &mut Trial<'_>) {
 
 #[test]
 fn scaled_frequencies_match_their_definitions() {
-    let of =
+    let table_row =
         |scaling: &Scaling| Frequencies { width: 64, theta: 500_000.0, scaling: scaling.clone() }.table(2);
     let angle = |table: &[f32], pair: usize| f64::from(table[64 + 32 + pair]).asin();
-    let plain = of(&Scaling::None);
-    let linear = of(&Scaling::Linear { factor: 4.0 });
-    let llama3 = of(&Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, context: 8192 });
+    let plain = table_row(&Scaling::None);
+    let linear = table_row(&Scaling::Linear { factor: 4.0 });
+    let llama3 = table_row(&Scaling::Llama3 { factor: 8.0, low: 1.0, high: 4.0, context: 8192 });
     for pair in 1..32 {
         let frequency = 500_000f64.powf(-2.0 * pair as f64 / 64.0);
         let close = |actual: f64, expected: f64| (actual / expected - 1.0).abs() < 1e-5;
@@ -102,7 +102,7 @@ fn scaled_frequencies_match_their_definitions() {
 #[test]
 fn frequencies_of_long_contexts_match_their_definitions() {
     let (theta, context, attention) = (10_000.0_f64, 4096_usize, 1.25);
-    let of = |scaling| Frequencies { width: 64, theta, scaling }.table(2);
+    let table = |scaling| Frequencies { width: 64, theta, scaling }.table(2);
     let angle = |table: &[f32], pair: usize| {
         assert_eq!(f64::from(table[pair]), attention, "{pair}");
         f64::from(table[64 + 32 + pair]).atan2(f64::from(table[64 + pair]))
@@ -110,7 +110,7 @@ fn frequencies_of_long_contexts_match_their_definitions() {
     let close = |actual: f64, expected: f64| (actual / expected - 1.0).abs() < 2e-5;
     for truncates in [false, true] {
         let (factor, fast, slow) = (8.0, 32.0, 1.0);
-        let yarn = of(Scaling::Yarn { factor, fast, slow, context, truncates, attention });
+        let yarn = table(Scaling::Yarn { factor, fast, slow, context, truncates, attention });
         let index =
             |turns: f64| 64.0 * (context as f64 / (turns * std::f64::consts::TAU)).ln() / (2.0 * theta.ln());
         let low = index(fast);
@@ -124,7 +124,7 @@ fn frequencies_of_long_contexts_match_their_definitions() {
         }
     }
     let factors: Vec<f64> = (0..32).map(|pair| 1.0 + 0.25 * f64::from(pair)).collect();
-    let long = of(Scaling::LongRope { factors: factors.clone(), attention });
+    let long = table(Scaling::LongRope { factors: factors.clone(), attention });
     for (pair, factor) in factors.iter().enumerate() {
         let expected = theta.powf(-2.0 * pair as f64 / 64.0) / factor;
         assert!(close(angle(&long, pair), expected), "{pair}");
@@ -143,7 +143,7 @@ fn a_part_of_each_head_rotates() {
             let (table, (firsts, list)) = (table(&case, width, time), documents(&case, batch, time));
             let angles = Angles { table: &table, head_width: Some(head_width), documents: Some(&firsts) };
             let (x, x_wide) = case.operand("x", [batch, time, columns]);
-            let turned = rotate(x.clone(), heads, angles, Turn::Forward, false).unwrap();
+            let turned = rotate(x.clone(), heads, angles, Rotation::Forward, false).unwrap();
             let mut expected = x_wide.clone();
             for (row, values) in expected.chunks_mut(columns).enumerate() {
                 for head in values.chunks_mut(head_width).take(heads) {
@@ -153,10 +153,10 @@ fn a_part_of_each_head_rotates() {
                 }
             }
             case.close(&what, &read(&turned), &expected);
-            let back = rotate(turned, heads, angles, Turn::Back, false).unwrap();
+            let back = rotate(turned, heads, angles, Rotation::Backward, false).unwrap();
             case.close(&what, &read(&back), &x_wide);
             let narrow = Angles { head_width: Some(width - 1), ..angles };
-            let refused = rotate(x, heads, narrow, Turn::Forward, false).unwrap_err().to_string();
+            let refused = rotate(x, heads, narrow, Rotation::Forward, false).unwrap_err().to_string();
             assert!(refused.contains("columns, those of a head"), "{refused}");
         }
     }

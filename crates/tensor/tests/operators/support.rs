@@ -275,10 +275,10 @@ pub(crate) fn read(tensor: &Tensor) -> Vec<f64> {
 
 /// Returns the bits of each value of a floating-point tensor.
 pub(crate) fn bits(tensor: &Tensor) -> Vec<u32> {
-    let of = |bytes: &[u8]| bytes.iter().rev().fold(0, |bits, byte| bits << 8 | u32::from(*byte));
+    let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 8 | u32::from(*byte));
     dispatch!(
         tensor.dtype(),
-        T => tensor.to_vec::<T>().unwrap().iter().map(|value| of(bytemuck::bytes_of(value))).collect(),
+        T => tensor.to_vec::<T>().unwrap().iter().map(|value| word(bytemuck::bytes_of(value))).collect(),
         _ => panic!("{} is not floating-point", tensor.dtype()),
     )
 }

@@ -58,7 +58,7 @@ fn parts_that_are_sums_are_added_as_their_leaves_would_be() {
                 parts[0].clone()
             };
             let parts: Vec<Tensor> = runs.iter().map(part).collect();
-            let tree = SumTree::of(leaves, runs).unwrap();
+            let tree = SumTree::from_subtrees(leaves, runs).unwrap();
             let into = parts[parts.len() / 2].clone();
             tree::into_on(&into, &parts, &tree, StreamKind::Compute).unwrap();
             let actual = read(&into);
@@ -102,14 +102,14 @@ fn received_parts_are_added_as_their_leaves_would_be() {
             scratch[elsewhere.start * length..elsewhere.end * length].fill(f32::NAN);
             let scratch = case.tensor(&scratch, [runs.len() * length]);
             let own = case.tensor(&own_values, [own_values.len()]);
-            let view = |of: &Tensor, index: usize| of.view(index * length, [length]).unwrap();
+            let view = |buffer: &Tensor, index: usize| buffer.view(index * length, [length]).unwrap();
             let part = |part: usize| match elsewhere.contains(&part) {
                 true => view(&own, part - elsewhere.start),
                 false => view(&scratch, part),
             };
             let parts: Vec<Tensor> = (0..runs.len()).map(part).collect();
             let into = view(&own, 0);
-            let tree = SumTree::of(leaves, runs).unwrap();
+            let tree = SumTree::from_subtrees(leaves, runs).unwrap();
             tree::into_on(&into, &parts, &tree, StreamKind::Compute).unwrap();
             let actual = read(&into);
             let wrong = (0..length).find(|index| actual[*index] != expected(&case, &wide, *index));

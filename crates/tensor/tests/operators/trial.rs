@@ -160,12 +160,12 @@ impl Trial<'_> {
         function: impl Fn(f64) -> f64 + Sync,
     ) {
         if !self.follow(part, gradient) {
-            let of = |values: &[f64]| -> Vec<f64> { indices.iter().map(|i| values[*i]).collect() };
+            let chosen = |values: &[f64]| -> Vec<f64> { indices.iter().map(|i| values[*i]).collect() };
             // The terms of a derivative may cancel.
-            let actual = of(&read(gradient));
-            let dy = of(dy);
+            let actual = chosen(&read(gradient));
+            let dy = chosen(dy);
             let terms = dot(&dy, &dy).sqrt();
-            self.is_gradient_of_terms(&self.what(part), terms, &actual, &of(x), |x| {
+            self.is_gradient_of_terms(&self.what(part), terms, &actual, &chosen(x), |x| {
                 dy.iter().zip(x).map(|(dy, x)| dy * function(*x)).sum()
             });
         }

@@ -16,7 +16,7 @@ use config::PreferenceLoss;
 
 /// The error of data that `key` names.
 pub(crate) fn refused(config: &RunConfig, key: &'static str, source: data::Error) -> WorkerError {
-    WorkerError::Data { origin: config.origins.of(key), key, source: source.into() }
+    WorkerError::Data { origin: config.origins.find(key), key, source: source.into() }
 }
 
 /// Checks that the files are there, without reading them.

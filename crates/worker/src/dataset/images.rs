@@ -19,7 +19,7 @@ pub(crate) fn open(config: &RunConfig) -> Result<ImageSource> {
     };
     let refused = |source: data::Error| {
         let key = Data::paths;
-        WorkerError::Data { origin: config.origins.of(key), key, source: source.into() }
+        WorkerError::Data { origin: config.origins.find(key), key, source: source.into() }
     };
     let split = ImageSplit::open(&data.base, &data.paths, &data.validation_paths, data.validation_fraction)
         .map_err(refused)?;

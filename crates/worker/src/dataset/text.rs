@@ -26,7 +26,7 @@ pub(super) fn open(config: &RunConfig, scope: DataScope) -> Result<Dataset> {
     // Its tokens are those that a tokenizer makes.
     let is_text = data.kind == DataKind::Text && config.tokenizer != Tokenizer::Bytes;
     let at = |key: &'static str| {
-        let origin = config.origins.of(key);
+        let origin = config.origins.find(key);
         move |source: tokenize::Error| WorkerError::Data { origin, key, source }
     };
     let of_data = |key| move |source: data::Error| at(key)(source.into());

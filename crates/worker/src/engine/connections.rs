@@ -129,7 +129,7 @@ pub(crate) fn share(
         return Ok(false);
     }
     let dtype = config.precision.gradients;
-    let has_kernel = |tree: &RankTree| TreeKernel::of(dtype, tree.tree()).is_some();
+    let has_kernel = |tree: &RankTree| TreeKernel::find(dtype, tree.tree()).is_some();
     let added = |part: &StagePart| part.reduction.rank_tree().is_some_and(has_kernel);
     if !parts.iter().all(added) {
         if groups.world().rank() == 0 {

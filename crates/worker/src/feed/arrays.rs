@@ -56,6 +56,6 @@ fn rounded<T: Float>(values: &[f32]) -> Vec<T> {
 
 /// The extents of an array of the data as a shape of tensors.
 pub(crate) fn shape_of(extents: &[usize]) -> Result<Shape> {
-    Shape::of(extents)
+    Shape::from_dims(extents)
         .ok_or_else(|| WorkerError::Refused(format!("an array of {} dimensions is no tensor", extents.len())))
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use collective::CollectiveError;
-use device::{Device, DeviceError, Piece};
+use device::{CapturedPart, Device, DeviceError};
 use memory::Script;
 
 use crate::error::{Result, WorkerError};
@@ -14,7 +14,7 @@ pub(super) type HostWork = Box<dyn FnMut() -> Result<()>>;
 /// A part of a captured step.
 pub(super) enum Part {
     /// A graph, or a call between graphs.
-    Piece(Piece),
+    Piece(CapturedPart),
     /// Work of the host.
     Host {
         /// Number of the allocator's operations before the work.
@@ -50,8 +50,8 @@ impl CapturedStep {
     /// Number of graphs, and of their calls.
     pub(super) fn sizes(&self) -> (usize, usize) {
         let graphs = self.parts.iter().filter_map(|part| match part {
-            Part::Piece(Piece::Graph(graph)) => Some(graph.calls()),
-            Part::Piece(Piece::Call(_)) | Part::Host { .. } => None,
+            Part::Piece(CapturedPart::Graph(graph)) => Some(graph.calls()),
+            Part::Piece(CapturedPart::Call(_)) | Part::Host { .. } => None,
         });
         graphs.fold((0, 0), |(count, sum), calls| (count + 1, sum + calls))
     }
@@ -72,8 +72,8 @@ impl CapturedStep {
         }
         for part in &mut self.parts {
             match part {
-                Part::Piece(Piece::Graph(graph)) => graph.launch(shift)?,
-                Part::Piece(Piece::Call(call)) => call.repeat(device).map_err(repeated)?,
+                Part::Piece(CapturedPart::Graph(graph)) => graph.launch(shift)?,
+                Part::Piece(CapturedPart::Call(call)) => call.repeat(device).map_err(repeated)?,
                 Part::Host { operations, work } => {
                     device.repeat(&mut self.script, Some(*operations))?;
                     work()?;

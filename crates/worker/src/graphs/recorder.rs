@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use device::{Captured, Device, Piece};
+use device::{Captured, CapturedPart, Device};
 use memory::ScriptEnd;
 
 use super::captured::{CapturedStep, Outcome, Part};
@@ -92,7 +92,7 @@ impl Recorder {
             }
         };
         let flops = self.device.flops() - flops;
-        let has_calls = parts.iter().any(|part| matches!(part, Part::Piece(Piece::Call(_))));
+        let has_calls = parts.iter().any(|part| matches!(part, Part::Piece(CapturedPart::Call(_))));
         if has_calls {
             self.device.join_streams()?;
         }

@@ -129,12 +129,12 @@ impl Blueprint {
         }
         let names = parameters.iter().map(|entry: &Entry| entry.name.as_str());
         config.tuning.check(names, &adapters).map_err(|(key, reason)| {
-            WorkerError::Refused(format!("{}: {key}: {reason}", config.origins.of(key)))
+            WorkerError::Refused(format!("{}: {key}: {reason}", config.origins.find(key)))
         })?;
         if let Some(fp8) = &config.fp8 {
             fp8.check(linear_layers.iter().map(String::as_str)).map_err(|reason| {
                 let key = Precision::fp8_layers;
-                WorkerError::Refused(format!("{}: {key}: {reason}", config.origins.of(key)))
+                WorkerError::Refused(format!("{}: {key}: {reason}", config.origins.find(key)))
             })?;
         }
         let buffers = buffers.finish(|name| by_name.contains_key(name))?;

@@ -88,7 +88,7 @@ impl Setup {
         let capability = placement.description().compute_capability;
         let is_old = placement.description().kind == Kind::Cuda && capability < (8, 0);
         if is_old && config.precision.compute == DType::Bf16 {
-            let (origin, (major, minor)) = (config.origins.of("precision.compute"), capability);
+            let (origin, (major, minor)) = (config.origins.find("precision.compute"), capability);
             let text = format!(
                 "precision.compute = \"bf16\" needs a GPU of compute capability 8.0 or more, and this one \
                  has {major}.{minor}: use \"f16\""
@@ -106,7 +106,7 @@ impl Setup {
             None => config,
         };
         if let Some(reason) = config.overlapping_decay() {
-            let origin = config.origins.of("optim.decay_steps");
+            let origin = config.origins.find("optim.decay_steps");
             return Err(WorkerError::Refused(format!("{origin}: {reason}")).into());
         }
         let settings =
@@ -285,7 +285,7 @@ fn check_fp8(config: &RunConfig, device: &Description) -> Result<()> {
     } else {
         return Ok(());
     };
-    let origin = config.origins.of(Precision::matmul);
+    let origin = config.origins.find(Precision::matmul);
     Err(WorkerError::Refused(format!("{origin}: precision.matmul = \"fp8\" {reason}")))
 }
 
@@ -296,7 +296,7 @@ fn check_sharing(config: &RunConfig, device: &Description) -> Result<()> {
     if device.kind == Kind::Cpu || !config.parallel.shares_gpu() || ranks <= most {
         return Ok(());
     }
-    let origin = config.origins.of(Parallel::ranks_per_device);
+    let origin = config.origins.find(Parallel::ranks_per_device);
     Err(WorkerError::Refused(format!(
         "{origin}: parallel.ranks_per_device = {most} is fewer than the {ranks} ranks of this run, and ranks \
          that share GPUs all share one: set it to {ranks}, or to 1 for a GPU each"

@@ -26,7 +26,7 @@ pub(super) fn count(
 ) -> Result<()> {
     let [rows, classes, each] =
         [scores.shape().rows(), scores.shape().columns(), each].map(|value| gpu::word(operator, value));
-    let kernel = Function::new(&FAMILY, "count").of(scores.dtype());
+    let kernel = Function::new(&FAMILY, "count").with_dtype(scores.dtype());
     let launch = scores.device().kernel(kernel).read(scores).read(targets);
     let launch = launch.write(counts).u32(rows?).u32(classes?).u32(each?);
     let launch = launch.cost(scores.bytes() as u64, 2 * scores.elements() as u64);

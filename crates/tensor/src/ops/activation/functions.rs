@@ -59,7 +59,7 @@ impl Elementary for ReluSquared {
 /// give the same results.
 const STEEPEST: f32 = 87.0;
 
-/// e^−x.
+/// Returns e^−x.
 #[inline(always)]
 fn decay(x: f32) -> f32 {
     exp(if -x > STEEPEST { STEEPEST } else { -x })
@@ -74,7 +74,7 @@ impl Elementary for Silu {
         x / (1.0 + decay(x))
     }
 
-    /// σ + x·σ·(1 − σ), with 1 − σ as e^−x·σ so that nothing cancels.
+    /// Returns dy times the derivative σ + x·σ·(1 − σ). 1 − σ is computed as e^−x·σ so that nothing cancels.
     #[inline(always)]
     fn gradient(dy: f32, x: f32) -> f32 {
         let decay = decay(x);
@@ -96,7 +96,7 @@ impl Elementary for QuickGelu {
         x / (1.0 + decay(Self::STEEPNESS * x))
     }
 
-    /// σ + 1.702·x·σ·(1 − σ), with 1 − σ as in [`Silu`].
+    /// Returns dy times the derivative σ + 1.702·x·σ·(1 − σ), with 1 − σ computed as in [`Silu`].
     #[inline(always)]
     fn gradient(dy: f32, x: f32) -> f32 {
         let decay = decay(Self::STEEPNESS * x);
@@ -113,7 +113,7 @@ const CUBIC: f32 = 0.044_715;
 pub(crate) struct Gelu;
 
 impl Gelu {
-    /// e^−2u.
+    /// Returns e^−2u, where u is the argument of GELU's tanh.
     #[inline(always)]
     fn decay(x: f32) -> f32 {
         decay(TWICE_ROOT * x * (CUBIC * x).mul_add(x, 1.0))
@@ -126,7 +126,8 @@ impl Elementary for Gelu {
         x / (1.0 + Self::decay(x))
     }
 
-    /// σ(2u) + x·σ(2u)·(1 − σ(2u))·2u', with 1 − σ as e^−2u·σ so that nothing cancels.
+    /// Returns dy times the derivative σ(2u) + x·σ(2u)·(1 − σ(2u))·2u'. 1 − σ is computed as e^−2u·σ so that
+    /// nothing cancels.
     #[inline(always)]
     fn gradient(dy: f32, x: f32) -> f32 {
         let decay = Self::decay(x);

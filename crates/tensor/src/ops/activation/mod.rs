@@ -152,14 +152,14 @@ pub(super) fn apply(x: &Tensor, out: &Tensor, activation: Activation) -> Result<
         Backend::Cpu => apply_on_host(&x.values()?, &mut out.values_mut()?, activation),
         Backend::Cuda if activation == Activation::None => out.copy_from(x)?,
         Backend::Cuda => {
-            let kernel = Function::new(&FAMILY, activation.name_of_kernel()).of(out.dtype());
+            let kernel = Function::new(&FAMILY, activation.name_of_kernel()).with_dtype(out.dtype());
             Each { kernel, read: &[x], write: out, updates: false, number: None }.launch()?;
         }
     }
     Ok(())
 }
 
-/// Writes dy · activation' to `out`; without `dy`, multiplies `out` in place.
+/// Writes dy · activation' to `out`; without `dy`, multiplies `out` itself.
 fn apply_gradient(dy: Option<&Tensor>, saved: &Tensor, out: &Tensor, activation: Activation) -> Result<()> {
     match out.device().backend() {
         Backend::Meta => {}
@@ -168,7 +168,7 @@ fn apply_gradient(dy: Option<&Tensor>, saved: &Tensor, out: &Tensor, activation:
             gradient_on_host(dy.as_deref(), &saved.values()?, &mut out.values_mut()?, activation);
         }
         Backend::Cuda => {
-            let kernel = Function::new(&FAMILY, activation.name_of_gradient()).of(out.dtype());
+            let kernel = Function::new(&FAMILY, activation.name_of_gradient()).with_dtype(out.dtype());
             let read = [dy.unwrap_or(out), saved];
             Each { kernel, read: &read, write: out, updates: false, number: None }.launch()?;
         }

@@ -43,7 +43,7 @@ impl Geometry {
         Block { batch, head, first, len: BLOCK.min(self.end() - first) }
     }
 
-    /// Queries, keys or values of a block, `[len, width]`.
+    /// Returns the queries, keys or values of a block, `[len, width]`.
     #[inline(always)]
     fn operand<'a>(&self, qkv: &[&'a [f32]], block: Block, part: usize) -> Matrix<'a> {
         let layout = self.parts[part];
@@ -55,7 +55,7 @@ impl Geometry {
         self.rows(qkv[layout.array], at, self.column(part, block.head), self.width(part), layout.stride)
     }
 
-    /// A block of an array with the output's layout, `[len, width]`.
+    /// Returns the rows of a block in an array with the output's layout, `[len, width]`.
     #[inline(always)]
     fn plain<'a>(&self, x: &'a [f32], block: Block) -> Matrix<'a> {
         let row = (self.row(block), block.len);

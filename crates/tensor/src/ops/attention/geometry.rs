@@ -12,7 +12,7 @@ pub(super) const VALUE: usize = 2;
 
 /// Layout of queries, keys or values.
 #[derive(Clone, Copy)]
-pub(super) struct Part {
+pub(super) struct ArrayLayout {
     /// Index into [`Qkv::arrays`].
     pub(super) array: usize,
     /// First column in the array.
@@ -34,14 +34,18 @@ pub(super) struct Geometry {
     pub(super) heads: Heads,
     pub(super) settings: Settings,
     /// Layouts of queries, keys and values.
-    pub(super) parts: [Part; 3],
+    pub(super) parts: [ArrayLayout; 3],
     /// The operands' type. Attention weights are rounded to it before they are multiplied.
     pub(super) dtype: DType,
 }
 
 impl Geometry {
     /// Checks shapes and types. Returns the sizes and the compute type.
-    pub(super) fn of(operator: &'static str, qkv: &Qkv<Tensor>, settings: Settings) -> Result<(Self, DType)> {
+    pub(super) fn check(
+        operator: &'static str,
+        qkv: &Qkv<Tensor>,
+        settings: Settings,
+    ) -> Result<(Self, DType)> {
         let Settings { heads, .. } = settings;
         let operands: Vec<_> = qkv.names().iter().copied().zip(qkv.arrays()).collect();
         let dtype = check::computed(operator, &operands)?;
@@ -49,16 +53,16 @@ impl Geometry {
         let [query, key, value] = heads.groups_of_columns();
         let (columns, parts): (&[usize], _) = match qkv {
             Qkv::Packed(_) => {
-                let part = |first| Part { array: 0, first, stride: heads.packed_columns() };
+                let part = |first| ArrayLayout { array: 0, first, stride: heads.packed_columns() };
                 (&[heads.packed_columns()], [part(0), part(query), part(query + key)])
             }
             Qkv::Separate(_) => {
-                let part = |array, stride| Part { array, first: 0, stride };
+                let part = |array, stride| ArrayLayout { array, first: 0, stride };
                 (&[query, key, value], [part(0, query), part(1, key), part(2, value)])
             }
             Qkv::Piece { .. } => {
-                let part = |first| Part { array: 1, first, stride: key + value };
-                let queries = Part { array: 0, first: 0, stride: query };
+                let part = |first| ArrayLayout { array: 1, first, stride: key + value };
+                let queries = ArrayLayout { array: 0, first: 0, stride: query };
                 (&[query, key + value], [queries, part(0), part(key)])
             }
         };

@@ -37,27 +37,27 @@ impl Heads {
         self.query / self.key_value.max(1)
     }
 
-    /// Columns of all query heads.
+    /// Returns the columns of all query heads.
     pub fn query_columns(&self) -> usize {
         self.query * self.width
     }
 
-    /// Columns of all key heads.
+    /// Returns the columns of all key heads.
     pub fn key_columns(&self) -> usize {
         self.key_value * self.width
     }
 
-    /// Columns of all value heads.
+    /// Returns the columns of all value heads.
     pub fn value_columns(&self) -> usize {
         self.key_value * self.value_width
     }
 
-    /// Columns of the output.
+    /// Returns the columns of attention's output.
     pub fn output_columns(&self) -> usize {
         self.query * self.value_width
     }
 
-    /// Columns of [`Qkv::Packed`].
+    /// Returns the columns of [`Qkv::Packed`].
     pub fn packed_columns(&self) -> usize {
         self.query_columns() + self.key_columns() + self.value_columns()
     }
@@ -111,7 +111,7 @@ impl<T> Qkv<T> {
         }
     }
 
-    /// Names of [`Qkv::arrays`] in errors and reports.
+    /// Returns the names of [`Qkv::arrays`] in errors and reports.
     pub fn names(&self) -> &'static [&'static str] {
         match self {
             Qkv::Packed(_) => &["qkv"],

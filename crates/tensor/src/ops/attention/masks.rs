@@ -13,7 +13,8 @@ use crate::{Result, Tensor};
 pub struct Masks<'a> {
     /// Start of each token's document, as a position in its sequence: `[batch, time]` u32, at most the
     /// token's own position and never decreasing along a sequence. A token sees nothing before it. `None`:
-    /// all 0. For a piece of sequences, minus the piece's first position, modulo 2³².
+    /// all 0. For queries that are part of a sequence ([`Qkv::Piece`](super::Qkv::Piece)), minus the position
+    /// of the first query, modulo 2³².
     pub documents: Option<&'a Tensor>,
     /// Dropout of the weights after the softmax.
     pub dropout: Option<Mask>,

@@ -60,7 +60,7 @@ pub fn forward(
     measures: bool,
 ) -> Result<Output> {
     const OPERATOR: &str = "attention.forward";
-    let (geometry, dtype) = Geometry::of(OPERATOR, qkv, settings.into())?;
+    let (geometry, dtype) = Geometry::check(OPERATOR, qkv, settings.into())?;
     let heads = geometry.heads;
     masks.check(OPERATOR, geometry)?;
     let device = qkv.arrays()[0].device();
@@ -109,7 +109,7 @@ pub fn backward(
     measures: bool,
 ) -> Result<Qkv<Tensor>> {
     const OPERATOR: &str = "attention.backward";
-    let (geometry, dtype) = Geometry::of(OPERATOR, qkv, settings.into())?;
+    let (geometry, dtype) = Geometry::check(OPERATOR, qkv, settings.into())?;
     let heads = geometry.heads;
     masks.check(OPERATOR, geometry)?;
     let Geometry { batch, time, .. } = geometry;

@@ -37,11 +37,11 @@ mod tests {
     #[test]
     fn widths_are_formatted_and_compared() {
         type Row<'a> = (HeadWidths, &'a str, &'a [usize], &'a [usize]);
-        let of = |step, widest| HeadWidths { step, widest };
+        let widths = |step, widest| HeadWidths { step, widest };
         let table: [Row<'_>; 3] = [
-            (of(1, 256), "up to 256", &[1, 256], &[257]),
-            (of(8, 256), "8, 16, 24, … 256", &[8, 80, 256], &[33, 84, 264]),
-            (of(1, 0), "no width", &[], &[64]),
+            (widths(1, 256), "up to 256", &[1, 256], &[257]),
+            (widths(8, 256), "8, 16, 24, … 256", &[8, 80, 256], &[33, 84, 264]),
+            (widths(1, 0), "no width", &[], &[64]),
         ];
         for (widths, text, has, has_not) in table {
             assert_eq!(widths.to_string(), text);

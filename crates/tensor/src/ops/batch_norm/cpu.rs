@@ -131,7 +131,7 @@ fn normalise(
                     if let Some(residual) = residual {
                         value += residual[at];
                     }
-                    // A comparison lets NaN pass, as a maximum would not.
+                    // A comparison keeps NaN; a maximum would drop it.
                     *y = if affine.relu && value < 0.0 { 0.0 } else { value };
                 }
             },
@@ -148,7 +148,7 @@ enum MaskValues<'a> {
 }
 
 impl<'a> MaskValues<'a> {
-    fn of(saved: &Saved<'a>, weight: &Tensor, rstd: &[f32]) -> Result<Self> {
+    fn read(saved: &Saved<'a>, weight: &Tensor, rstd: &[f32]) -> Result<Self> {
         Ok(match saved.passes {
             Passes::Everywhere => MaskValues::Everywhere,
             Passes::ByOutput(output) => MaskValues::Output(output.values()?),
@@ -219,7 +219,7 @@ pub(super) fn sums(
     let (mean, rstd): (&[f32], &[f32]) = (&mean, &rstd);
     let x = x.values()?;
     let x: &[f32] = &x;
-    let mask = MaskValues::of(&saved, weight, rstd)?;
+    let mask = MaskValues::read(&saved, weight, rstd)?;
     let mask = mask.mask(mean);
     if let Some(masked) = masked {
         if !masked.shares_storage(dy) {
@@ -262,7 +262,7 @@ pub(super) fn input_gradient(
     let rstd = rstd.read::<f32>()?;
     let sums = sums.read::<f32>()?;
     let (mean, rstd, sums): (&[f32], &[f32], &[f32]) = (&mean, &rstd, &sums);
-    let mask = MaskValues::of(&saved, weight, rstd)?;
+    let mask = MaskValues::read(&saved, weight, rstd)?;
     let mask = mask.mask(mean);
     let x = x.values()?;
     let weight = weight.values()?;

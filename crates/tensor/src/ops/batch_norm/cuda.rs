@@ -48,7 +48,7 @@ struct Grid {
 }
 
 impl Grid {
-    fn of(operator: &'static str, x: &Tensor, arrays: &[&Tensor]) -> Result<Self> {
+    fn divide(operator: &'static str, x: &Tensor, arrays: &[&Tensor]) -> Result<Self> {
         let rows = x.shape().rows();
         let channels = x.shape().columns();
         let vector = channels.is_multiple_of(WIDE as usize) && gpu::aligned(arrays);
@@ -105,12 +105,12 @@ pub(super) fn statistics(
     record: Option<&Tensor>,
     workspace: &Tensor,
 ) -> Result<()> {
-    let grid = Grid::of(operator, x, &[x])?;
+    let grid = Grid::divide(operator, x, &[x])?;
     let device = x.device();
-    let launch = device.kernel(Function::new(&FAMILY, "moments").of(x.dtype()));
+    let launch = device.kernel(Function::new(&FAMILY, "moments").with_dtype(x.dtype()));
     let launch = grid.arguments(launch.read(x).write(workspace));
     launch.cost(gpu::bytes(&[x]), 3 * x.elements() as u64).launch(grid.sums(), gpu::THREADS)?;
-    let launch = device.kernel(Function::new(&FAMILY, "statistics").of(x.dtype()));
+    let launch = device.kernel(Function::new(&FAMILY, "statistics").with_dtype(x.dtype()));
     let launch = launch.read(x).read(workspace).write(mean).write(rstd);
     let launch = launch.read(record).u32(grid.rows).u32(grid.channels).u32(grid.runs).f32(epsilon);
     Ok(launch.cost(grid.partial(), grid.partial() / 4).launch(grid.finish(), gpu::THREADS)?)
@@ -129,8 +129,8 @@ pub(super) fn apply(
 ) -> Result<()> {
     let Affine { weight, bias, epsilon, relu } = affine;
     let arrays: Vec<_> = [x, y, weight, bias, mean, spread].into_iter().chain(residual).collect();
-    let grid = Grid::of(operator, x, &arrays)?;
-    let launch = x.device().kernel(Function::new(&FAMILY, "apply").of(x.dtype()));
+    let grid = Grid::divide(operator, x, &arrays)?;
+    let launch = x.device().kernel(Function::new(&FAMILY, "apply").with_dtype(x.dtype()));
     let launch = launch.read(x).read(residual).read(weight).read(bias).read(mean).read(spread).write(y);
     let launch = grid.arguments(launch).f32(if running { epsilon } else { -1.0 }).u32(u32::from(relu));
     let moved = gpu::bytes(&[x, y]) + residual.map_or(0, |residual| residual.bytes() as u64);
@@ -145,7 +145,7 @@ struct Arrays<'a> {
 }
 
 impl<'a> Arrays<'a> {
-    fn of(dy: &'a Tensor, saved: &Saved<'a>) -> Self {
+    fn from_saved(dy: &'a Tensor, saved: &Saved<'a>) -> Self {
         let (output, bias) = match saved.passes {
             Passes::Everywhere => (None, None),
             Passes::ByOutput(output) => (Some(output), None),
@@ -164,7 +164,7 @@ impl<'a> Arrays<'a> {
     ) -> Result<Grid> {
         let channels = [saved.mean, saved.rstd, weight].into_iter().chain(self.bias);
         let all: Vec<_> = self.read.iter().copied().chain(written).chain(channels).collect();
-        Grid::of(operator, saved.x, &all)
+        Grid::divide(operator, saved.x, &all)
     }
 
     /// Begins a launch with the operands that both kernels of backward share.
@@ -176,13 +176,14 @@ impl<'a> Arrays<'a> {
         weight: &'l Tensor,
     ) -> Launch<'l> {
         let Saved { x, mean, rstd, .. } = saved;
-        let launch = x.device().kernel(Function::new(&FAMILY, kernel).of(x.dtype()));
+        let launch = x.device().kernel(Function::new(&FAMILY, kernel).with_dtype(x.dtype()));
         let launch = launch.read(dy).read(self.output).read(*x);
         launch.read(weight).read(self.bias).read(*mean).read(*rstd)
     }
 }
 
-/// Computes what `cpu::sums` does, with partial sums in `workspace`.
+/// Computes sums[0] = Σ g · (x − mean) · rstd and sums[1] = Σ g, where g is `dy` masked by ReLU. Also writes
+/// g to `masked`, which may be `dy`. Partial sums are in `workspace`.
 pub(super) fn sums(
     operator: &'static str,
     dy: &Tensor,
@@ -192,7 +193,7 @@ pub(super) fn sums(
     sums: &Tensor,
     workspace: &Tensor,
 ) -> Result<()> {
-    let arrays = Arrays::of(dy, &saved);
+    let arrays = Arrays::from_saved(dy, &saved);
     let grid = arrays.grid(operator, &saved, weight, masked)?;
     let launch = arrays.operands("gradient_sums", dy, &saved, weight).read(masked);
     let launch = grid.arguments(launch.write(workspace));
@@ -203,7 +204,7 @@ pub(super) fn sums(
     Ok(launch.cost(grid.partial(), grid.partial() / 4).launch(grid.finish(), gpu::THREADS)?)
 }
 
-/// Computes what `cpu::input_gradient` does.
+/// Computes dx = weight · rstd · (g − sums[1] / rows − (x − mean) · rstd · sums[0] / rows). `dx` may be `dy`.
 pub(super) fn input_gradient(
     operator: &'static str,
     dy: &Tensor,
@@ -212,7 +213,7 @@ pub(super) fn input_gradient(
     sums: &Tensor,
     dx: &Tensor,
 ) -> Result<()> {
-    let arrays = Arrays::of(dy, &saved);
+    let arrays = Arrays::from_saved(dy, &saved);
     let grid = arrays.grid(operator, &saved, weight, Some(dx))?;
     let launch = arrays.operands("input_gradient", dy, &saved, weight);
     let launch = grid.arguments(launch.read(sums).write(dx));
@@ -228,7 +229,7 @@ pub(super) fn give(
     bias: &GradientTarget,
 ) -> Result<()> {
     let channels = gpu::word(operator, sums.shape().columns())?;
-    let launch = sums.device().kernel(Function::new(&FAMILY, "add_sums").of(weight.tensor.dtype()));
+    let launch = sums.device().kernel(Function::new(&FAMILY, "add_sums").with_dtype(weight.tensor.dtype()));
     let launch = launch.read(sums).write(&weight.tensor).write(&bias.tensor);
     let launch = launch.u32(channels).u32(u32::from(weight.accumulate)).u32(u32::from(bias.accumulate));
     let moved = gpu::bytes(&[sums, &weight.tensor, &bias.tensor]);

@@ -12,7 +12,7 @@ pub(super) fn runs(rows: usize, channels: usize) -> usize {
     rows.div_ceil(ROWS).min(RUNS).min(ELEMENTS / channels.max(1)).max(1)
 }
 
-/// Bytes of the partial sums: two f32 rows of `channels` for every run.
+/// Returns the bytes of the partial sums: two f32 rows of `channels` for every run.
 pub(super) fn bytes(rows: usize, channels: usize) -> usize {
     2 * 4 * runs(rows, channels) * channels
 }

@@ -3,7 +3,7 @@
 use device::Float;
 use device::parallel::for_pieces;
 
-use super::layout::{BLOCK, BlockCodes, GROUP, GROUP_BYTES, Part};
+use super::layout::{BLOCK, BlockCodes, GROUP, GROUP_BYTES, RowsPart};
 use super::scale_code::scale_code;
 
 /// Elements of a group.
@@ -30,7 +30,7 @@ impl BlockCodes {
     }
 
     /// Decodes group number `index` of a run.
-    fn decode_group(&self, record: &[u8], run: &Part, index: usize, values: &mut [f32]) {
+    fn decode_group(&self, record: &[u8], run: &RowsPart, index: usize, values: &mut [f32]) {
         let first = run.elements.start + index * PIECE;
         let group = self.groups() + (run.first_group + index) * GROUP_BYTES;
         let word = |at: usize| f32::from_le_bytes(std::array::from_fn(|byte| record[at + byte]));

@@ -3,7 +3,7 @@
 use device::{Family, Function};
 
 use super::alphabet::Alphabet;
-use super::layout::{BLOCK, BlockCodes, GROUP, GROUP_BYTES, Part};
+use super::layout::{BLOCK, BlockCodes, GROUP, GROUP_BYTES, RowsPart};
 use crate::ops::gpu;
 use crate::ops::kernels::family;
 use crate::{Result, Tensor};
@@ -25,8 +25,8 @@ pub(super) fn decode(
         Alphabet::Int4 => "decode_int4",
         Alphabet::E4m3 => "decode_e4m3",
     };
-    let kernel = Function::new(&FAMILY, name).of(matrix.dtype());
-    for Part { elements, first_group } in codes.runs() {
+    let kernel = Function::new(&FAMILY, name).with_dtype(matrix.dtype());
+    for RowsPart { elements, first_group } in codes.runs() {
         let count = elements.len();
         let groups = elements.len().div_ceil(BLOCK * GROUP);
         let section = |first: usize, bytes: usize| record.view(first, [bytes]);

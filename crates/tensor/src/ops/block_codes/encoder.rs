@@ -2,7 +2,7 @@
 
 use device::parallel::{CHUNK, for_tasks};
 
-use super::layout::{BLOCK, BlockCodes, GROUP, GROUP_BYTES, Part};
+use super::layout::{BLOCK, BlockCodes, GROUP, GROUP_BYTES, RowsPart};
 use super::scale_code::scale_code;
 
 /// The smallest scale whose reciprocal is finite.
@@ -54,7 +54,7 @@ impl<'a> Encoder<'a> {
         self.record
     }
 
-    fn encode_scales(&mut self, part: &Part) {
+    fn encode_scales(&mut self, part: &RowsPart) {
         let blocks = part.elements.start / BLOCK..part.elements.end / BLOCK;
         let first_code = self.codes.scales() + blocks.start;
         let scales = &self.scales[blocks];

@@ -21,19 +21,19 @@ pub(super) const GROUP_BYTES: usize = 8;
 pub struct BlockCodes {
     alphabet: Alphabet,
     shape: Shape,
-    parts: Vec<Part>,
+    parts: Vec<RowsPart>,
 }
 
 /// Consecutive elements that are grouped independently of other parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct RowsPart {
     /// Range of elements, both ends multiples of [`BLOCK`].
     pub(super) elements: Range<usize>,
     /// Number of groups in earlier parts.
     pub(super) first_group: usize,
 }
 
-impl Part {
+impl RowsPart {
     fn groups(&self) -> usize {
         self.elements.len().div_ceil(BLOCK * GROUP)
     }
@@ -54,7 +54,7 @@ impl BlockCodes {
             if !elements.is_multiple_of(BLOCK) {
                 return Err(elements);
             }
-            let part = Part { elements: first..first + elements, first_group };
+            let part = RowsPart { elements: first..first + elements, first_group };
             (first, first_group) = (first + elements, first_group + part.groups());
             parts.push(part);
         }
@@ -77,13 +77,13 @@ impl BlockCodes {
         self.alphabet
     }
 
-    pub(super) fn parts(&self) -> &[Part] {
+    pub(super) fn parts(&self) -> &[RowsPart] {
         &self.parts
     }
 
     /// Returns the parts, joining neighbours where the last group of the first is full.
-    pub(super) fn runs(&self) -> Vec<Part> {
-        let mut runs: Vec<Part> = Vec::new();
+    pub(super) fn runs(&self) -> Vec<RowsPart> {
+        let mut runs: Vec<RowsPart> = Vec::new();
         for part in &self.parts {
             match runs.last_mut().filter(|run| run.elements.len().is_multiple_of(BLOCK * GROUP)) {
                 Some(run) => run.elements.end = part.elements.end,
@@ -109,7 +109,7 @@ impl BlockCodes {
     /// Returns the length of the record in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let groups: usize = self.parts.iter().map(Part::groups).sum();
+        let groups: usize = self.parts.iter().map(RowsPart::groups).sum();
         (self.groups() + groups * GROUP_BYTES).next_multiple_of(ALIGNMENT)
     }
 }

@@ -20,7 +20,7 @@ pub(super) fn spread(
 ) -> Result<()> {
     let rows = matrix.shape().rows();
     let count = matrix.shape().rows() * block.width;
-    let kernel = Function::new(&FAMILY, "spread").of(matrix.dtype());
+    let kernel = Function::new(&FAMILY, "spread").with_dtype(matrix.dtype());
     let launch = matrix.device().kernel(kernel).read(packed).write(matrix).u32(gpu::word(operator, rows)?);
     let launch = add_block(operator, launch, matrix, block)?.f32(scale);
     let bytes = (count + block.range.len() * block.width) * matrix.dtype().bytes();
@@ -36,7 +36,7 @@ pub(super) fn gather(
     scale: f32,
 ) -> Result<()> {
     let count = block.range.len() * block.width;
-    let kernel = Function::new(&FAMILY, "gather").of(matrix.dtype());
+    let kernel = Function::new(&FAMILY, "gather").with_dtype(matrix.dtype());
     let launch = matrix.device().kernel(kernel).read(matrix).write(&packed.tensor);
     let launch = add_block(operator, launch, matrix, block)?.f32(scale).u32(u32::from(packed.accumulate));
     let passes = if packed.accumulate { 3 } else { 2 };

@@ -10,7 +10,7 @@ use super::cache::{Cache, CachedValues};
 use crate::ops::attention::{Heads, Settings};
 use crate::ops::math::{exp, sum2};
 use crate::ops::pointwise::soft_cap;
-use crate::ops::rotary::Turn;
+use crate::ops::rotary::Rotation;
 use crate::ops::rotary::cpu::{Angles, rotate};
 use crate::{Result, Tensor, TensorError};
 
@@ -93,15 +93,15 @@ pub(super) fn forward(
         let first = settings.window_start(*position);
         let mut weights = vec![0.0; position + 1 - first];
         for (head, (query, out)) in queries.zip(out.chunks_exact_mut(heads.value_width)).enumerate() {
-            let of =
+            let visible_rows =
                 |offset, width| array[offset..][first * width..(position + 1) * width].chunks_exact(width);
             let seen = match kept {
                 CachedValues::Own => {
                     let [keys, values] = offsets(row, head / heads.group(), heads, capacity);
-                    [(of(keys, heads.width), 0), (of(values, heads.value_width), 0)]
+                    [(visible_rows(keys, heads.width), 0), (visible_rows(values, heads.value_width), 0)]
                 }
                 CachedValues::LastOfKeys => {
-                    let keys = of(row * capacity * heads.width, heads.width);
+                    let keys = visible_rows(row * capacity * heads.width, heads.width);
                     [(keys.clone(), 0), (keys, heads.width - heads.value_width)]
                 }
             };
@@ -127,7 +127,7 @@ fn rotated(
 ) -> Result<Vec<f32>> {
     let (mut turned, table, width) = (rows.to_vec(), table.values()?, table.shape().columns());
     let angles = Angles { table: &table, documents: Some(documents), time: 1, width };
-    rotate(&mut turned, columns, [heads.query + heads.key_value, heads.width], angles, Turn::Forward);
+    rotate(&mut turned, columns, [heads.query + heads.key_value, heads.width], angles, Rotation::Forward);
     dispatch!(dtype, T => turned.iter_mut().for_each(|x| *x = T::from_f32(*x).to_f32()), _ => {});
     Ok(turned)
 }

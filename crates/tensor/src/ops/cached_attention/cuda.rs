@@ -64,21 +64,21 @@ pub(super) fn store(
     let Heads { key_value, width, value_width, .. } = heads;
     let first = slot * (heads.key_columns() + heads.value_columns()) * cache.capacity();
     if heads.are_equally_wide() {
-        let part = Part { first, heads: 2 * key_value, width, row: None };
+        let part = CopiedHeads { first, heads: 2 * key_value, width, row: None };
         return store_part(operator, qkv, heads, cache, part);
     }
     let columns = heads.packed_columns();
     let before = heads.query_columns();
-    let keys = Part { first, heads: key_value, width, row: Some([columns, before]) };
+    let keys = CopiedHeads { first, heads: key_value, width, row: Some([columns, before]) };
     store_part(operator, qkv, heads, cache, keys)?;
     let first = first + heads.key_columns() * cache.capacity();
     let before = before + heads.key_columns();
-    let values = Part { first, heads: key_value, width: value_width, row: Some([columns, before]) };
+    let values = CopiedHeads { first, heads: key_value, width: value_width, row: Some([columns, before]) };
     store_part(operator, qkv, heads, cache, values)
 }
 
 /// Heads of equal width to copy into a slot.
-struct Part {
+struct CopiedHeads {
     /// Index of the first element in the cache.
     first: usize,
     heads: usize,
@@ -93,7 +93,7 @@ fn store_part(
     qkv: &Tensor,
     all: Heads,
     cache: &Cache,
-    Part { first, heads, width, row }: Part,
+    CopiedHeads { first, heads, width, row }: CopiedHeads,
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
     let array = cache.array.view(first, [heads, cache.capacity(), width])?;
@@ -101,7 +101,7 @@ fn store_part(
     let vector = vector(all, &[qkv, &array]);
     let lanes = if vector == 1 { gpu::lanes(qkv.dtype()) } else { 1 };
     let items = time * heads * width / lanes;
-    let function = Function::new(&FAMILY, "store").of(qkv.dtype()).variant(variant(all));
+    let function = Function::new(&FAMILY, "store").with_dtype(qkv.dtype()).variant(variant(all));
     let launch = qkv.device().kernel(function).read(qkv).write(&array).u32(word(items)?);
     let launch = launch.u32(word(all.query)?).u32(word(heads)?).u32(word(width)?);
     let launch = launch.u32(word(cache.capacity())?).u32(vector);
@@ -137,7 +137,7 @@ pub(super) fn forward(
     };
     let tiles = word(heads.query / group)?;
     let [query, group, width] = [word(heads.query)?, word(group)?, word(heads.width)?];
-    let kernel = |name| device.kernel(Function::new(&FAMILY, name).of(dtype).variant(variant));
+    let kernel = |name| device.kernel(Function::new(&FAMILY, name).with_dtype(dtype).variant(variant));
     let value_width = word(heads.value_width)?;
     let launch = kernel("chunks").read(qkv).write(&cache.array).read(documents);
     let launch = launch.write(partials).u32(query).u32(group).u32(width).u32(word(capacity)?);

@@ -44,7 +44,7 @@ pub(super) fn forward(
     let scale = if temperature > 0.0 { 1.0 / temperature } else { 0.0 };
     let bytes = (count * vocabulary * logits.dtype().bytes()) as u64;
     let kernel = |name| {
-        let launch = logits.device().kernel(Function::new(&FAMILY, name).of(logits.dtype()));
+        let launch = logits.device().kernel(Function::new(&FAMILY, name).with_dtype(logits.dtype()));
         let (tokens, seen) = seen.unzip();
         launch.read(logits).read(draws).cost(bytes, 0).read(tokens).write(seen)
     };

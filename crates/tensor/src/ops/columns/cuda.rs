@@ -28,7 +28,7 @@ pub(crate) struct Cut {
 }
 
 impl Cut {
-    pub(crate) fn of(operator: &'static str, matrix: &Tensor, aligned: bool) -> Result<Self> {
+    pub(crate) fn divide(operator: &'static str, matrix: &Tensor, aligned: bool) -> Result<Self> {
         let rows = matrix.shape().rows();
         let width = matrix.shape().columns();
         let lanes = gpu::lanes(matrix.dtype());
@@ -46,7 +46,7 @@ impl Cut {
     }
 
     /// Returns the grid over `runs` rows of partial sums, each with `width` columns.
-    pub(crate) fn of_sums(operator: &'static str, runs: usize, width: usize) -> Result<Self> {
+    pub(crate) fn divide_sums(operator: &'static str, runs: usize, width: usize) -> Result<Self> {
         let runs = gpu::word(operator, runs)?;
         let width = gpu::word(operator, width)?;
         Ok(Cut { rows: runs, width, runs, rows_per_run: 1, tiles: width.div_ceil(TILE), vector: false })
@@ -68,7 +68,7 @@ pub(crate) fn finish(
     target: &GradientTarget,
 ) -> Result<()> {
     let region = workspace.region();
-    let kernel = Function::new(family, "columns_finish").of(target.tensor.dtype());
+    let kernel = Function::new(family, "columns_finish").with_dtype(target.tensor.dtype());
     let launch = workspace.device().kernel(kernel);
     let launch = launch.read(region.part(offset, region.bytes - offset)).write(&target.tensor);
     let launch = launch.u32(cut.runs).u32(cut.width).u32(stride).u32(u32::from(target.accumulate));

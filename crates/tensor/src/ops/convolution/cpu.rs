@@ -28,7 +28,7 @@ struct Parts {
 }
 
 impl Parts {
-    fn of(shape: &ConvolutionShape) -> Self {
+    fn from_shape(shape: &ConvolutionShape) -> Self {
         let channels = shape.output[2];
         Parts {
             image: shape.input.iter().product(),
@@ -62,7 +62,7 @@ pub(super) fn forward(
     out: &Tensor,
     workspace: &Tensor,
 ) -> Result<()> {
-    let parts = Parts::of(shape);
+    let parts = Parts::from_shape(shape);
     let residual = biased.and_then(|biased| biased.ending.residual());
     if let Some(residual) = residual {
         out.copy_from(residual)?;
@@ -109,7 +109,7 @@ pub(super) fn backward_input(
     dx: &Tensor,
     workspace: &Tensor,
 ) -> Result<()> {
-    let parts = Parts::of(shape);
+    let parts = Parts::from_shape(shape);
     let dy = dy.values()?;
     let weight = weight.values()?;
     let mut workspace = workspace.write::<f32>()?;
@@ -134,7 +134,7 @@ pub(super) fn backward_weight(
     weight: &GradientTarget,
     workspace: &Tensor,
 ) -> Result<()> {
-    let parts = Parts::of(shape);
+    let parts = Parts::from_shape(shape);
     let dy = dy.values()?;
     let x = x.values()?;
     let mut workspace = workspace.write::<f32>()?;

@@ -34,7 +34,7 @@ pub(in crate::ops) fn forward(
     }
     let output = allocate(operator, x, output_sizes(shape), Category::Activation)?;
     x.device().count_flops(shape.flops());
-    if let Some(unfolded) = Unfolded::of(operator, x.device(), dtype, shape) {
+    if let Some(unfolded) = Unfolded::plan(operator, x.device(), dtype, shape) {
         unfolded.forward(x, weight, Some(biased), &output)?;
         return Ok(output);
     }
@@ -61,14 +61,14 @@ pub(in crate::ops) fn forward(
     Ok(output)
 }
 
-/// Computes y = ending(y + bias) in place, on a GPU.
+/// Overwrites y with ending(y + bias), on a GPU.
 fn finish(operator: &'static str, y: &Tensor, Biased { bias, ending }: Biased<'_>) -> Result<()> {
     let count = gpu::word(operator, y.elements())?;
     let channels = gpu::word(operator, bias.elements())?;
     let residual = ending.residual();
     let arrays: Vec<_> = [y, bias].into_iter().chain(residual).collect();
     let vector = bias.elements().is_multiple_of(WIDE) && gpu::aligned(&arrays);
-    let launch = y.device().kernel(Function::new(&FAMILY, "finish").of(y.dtype()));
+    let launch = y.device().kernel(Function::new(&FAMILY, "finish").with_dtype(y.dtype()));
     let launch = launch.write(y).read(bias).read(residual);
     let launch = launch.u32(channels).u32(count).u32(u32::from(ending.has_relu())).u32(u32::from(vector));
     let moved = gpu::bytes(&[y, y]) + residual.map_or(0, |residual| residual.bytes() as u64);

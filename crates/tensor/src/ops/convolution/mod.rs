@@ -35,7 +35,7 @@ pub fn forward(x: &Tensor, weight: &Tensor, options: &ConvolutionOptions) -> Res
     }
     let output = allocate(OPERATOR, x, output_sizes(&shape), Category::Activation)?;
     x.device().count_flops(shape.flops());
-    if let Some(unfolded) = Unfolded::of(OPERATOR, x.device(), dtype, &shape) {
+    if let Some(unfolded) = Unfolded::plan(OPERATOR, x.device(), dtype, &shape) {
         unfolded.forward(x, weight, None, &output)?;
         return Ok(output);
     }
@@ -119,7 +119,7 @@ pub fn backward_weight(
         return linear::backward_weight(dy, x, &target, None);
     }
     dy.device().count_flops(shape.flops());
-    if let Some(unfolded) = Unfolded::of(OPERATOR, dy.device(), dtype, &shape) {
+    if let Some(unfolded) = Unfolded::plan(OPERATOR, dy.device(), dtype, &shape) {
         return unfolded.backward_weight(dy, x, weight);
     }
     let workspace =

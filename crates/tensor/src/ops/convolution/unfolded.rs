@@ -27,7 +27,7 @@ pub(super) struct Unfolded {
 impl Unfolded {
     /// Returns the plan of an unfolded convolution; `None` unless the device is a GPU, the type a half type,
     /// and the channels few.
-    pub(super) fn of(
+    pub(super) fn plan(
         operator: &'static str,
         device: &Device,
         dtype: DType,
@@ -55,7 +55,7 @@ impl Unfolded {
         if x.device().backend() != Backend::Cuda {
             return Ok(());
         }
-        let kernel = Function::new(&FAMILY, "pad").of(weight.dtype());
+        let kernel = Function::new(&FAMILY, "pad").with_dtype(weight.dtype());
         let launch = x.device().kernel(kernel).read(weight).write(&padded);
         let launch = launch.u32(self.word(self.shape.window())?).u32(self.word(self.columns)?);
         self.launch(launch, padded.elements(), gpu::bytes(&[weight, &padded]))?;
@@ -107,7 +107,7 @@ impl Unfolded {
             let images = self.images.min(batch - first);
             let x = x.view(first * image, [images * image])?;
             let windows = windows.view(0, [images * positions, self.columns])?;
-            let unfold = Function::new(&FAMILY, "unfold").of(x.dtype());
+            let unfold = Function::new(&FAMILY, "unfold").with_dtype(x.dtype());
             let mut launch = x.device().kernel(unfold).read(&x).write(&windows);
             let sizes = [
                 input.as_slice(),

@@ -53,7 +53,7 @@ pub(super) fn forward(
     let row_bytes = vocab * dtype.bytes();
     let is_old = device.description().compute_capability < (8, 0);
     let cached = row_bytes <= if is_old { CACHED_BYTES_BEFORE_SM_80 } else { CACHED_BYTES };
-    let kernel = Function::new(&FAMILY, if cached { "cached" } else { "streamed" }).of(dtype);
+    let kernel = Function::new(&FAMILY, if cached { "cached" } else { "streamed" }).with_dtype(dtype);
     let shared = if cached { row_bytes + SLACK_BYTES } else { 0 };
     let threads = threads(operator, vocab, dtype)?;
     let rows = gpu::word(operator, rows)?;

@@ -83,11 +83,11 @@ pub(super) fn backward_input(
 }
 
 /// Sets the number of every row.
-fn each_row(numbers: &mut [f32], of: impl Fn(usize) -> f32 + Sync) {
+fn each_row(numbers: &mut [f32], compute: impl Fn(usize) -> f32 + Sync) {
     for_pieces(numbers, ROWS, |index, numbers| {
         simd(
             #[inline(always)]
-            || numbers.iter_mut().enumerate().for_each(|(row, number)| *number = of(index * ROWS + row)),
+            || numbers.iter_mut().enumerate().for_each(|(row, number)| *number = compute(index * ROWS + row)),
         );
     });
 }

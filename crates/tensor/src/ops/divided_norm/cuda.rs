@@ -17,7 +17,7 @@ pub(super) fn squares(operator: &'static str, x: &Tensor, sums: &Tensor) -> Resu
 }
 
 pub(super) fn rstd(operator: &'static str, sums: &Tensor, columns: usize, epsilon: f32) -> Result<()> {
-    let kernel = sums.device().kernel(Function::new(&FAMILY, "rstds").of(DType::F32));
+    let kernel = sums.device().kernel(Function::new(&FAMILY, "rstds").with_dtype(DType::F32));
     let rows = gpu::word(operator, sums.elements())?;
     let columns = gpu::word(operator, columns)?;
     let launch = kernel.write(sums).u32(rows).u32(columns).f32(epsilon);
@@ -59,7 +59,7 @@ pub(super) fn backward_input(
 }
 
 fn kernel<'a>(name: &'static str, x: &'a Tensor) -> Launch<'a> {
-    x.device().kernel(Function::new(&FAMILY, name).of(x.dtype()))
+    x.device().kernel(Function::new(&FAMILY, name).with_dtype(x.dtype()))
 }
 
 /// Launches a block per row of `x`. The kernel takes the width of rows, `columns` if present, and whether the

@@ -43,7 +43,7 @@ pub(super) fn forward(
     let rows = sizes.batch * sizes.time;
     let aligned = gpu::aligned(&[table, out]) && positions.is_none_or(|positions| gpu::aligned(&[positions]));
     let vector = sizes.width.is_multiple_of(gpu::lanes(table.dtype())) && aligned;
-    let kernel = Function::new(&FAMILY, "forward").of(table.dtype());
+    let kernel = Function::new(&FAMILY, "forward").with_dtype(table.dtype());
     let launch = out.device().kernel(kernel).read(tokens).read(table).read(positions);
     let launch = launch.write(out).u32(word(rows)?).u32(word(sizes.time)?);
     let launch = launch.u32(word(sizes.vocab)?).u32(word(sizes.width)?).u32(u32::from(vector));
@@ -85,7 +85,7 @@ struct Lists<'a> {
 }
 
 impl<'a> Lists<'a> {
-    fn of(workspace: &'a Tensor, rows: usize, vocab: usize) -> Self {
+    fn divide(workspace: &'a Tensor, rows: usize, vocab: usize) -> Self {
         let mut first = 0;
         let mut take = |words: usize| {
             let region = workspace.region().part(4 * first, 4 * words);
@@ -113,7 +113,7 @@ pub(super) fn table_gradient(
     let word = |size| gpu::word(operator, size);
     let device = dy.device();
     let rows = sizes.batch * sizes.time;
-    let lists = Lists::of(workspace, rows, sizes.vocab);
+    let lists = Lists::divide(workspace, rows, sizes.vocab);
     list(operator, tokens, padding.unwrap_or(NO_PADDING), &lists, sizes)?;
 
     let lanes = gpu::lanes(dy.dtype());

@@ -48,7 +48,7 @@ fn check_tokens(operator: &'static str, tokens: &[u32], vocab: usize) -> Result<
 /// device), out of memory.
 pub fn forward(tokens: &Tensor, table: &Tensor, positions: Option<&Tensor>) -> Result<Tensor> {
     const OPERATOR: &str = "embedding.forward";
-    let sizes = Sizes::of(OPERATOR, tokens, table, positions)?;
+    let sizes = Sizes::check(OPERATOR, tokens, table, positions)?;
     let shape = [sizes.batch, sizes.time, sizes.width];
     let request = Request::new(Category::Activation, OPERATOR);
     let output = Tensor::empty(tokens.device(), shape, table.dtype(), request)?;
@@ -116,7 +116,7 @@ pub fn backward_padded(
     let targets = [Some(("table", table)), positions.map(|positions| ("positions", positions))];
     check::targets(OPERATOR, dtype, &targets.into_iter().flatten().collect::<Vec<_>>())?;
     let position_table = positions.map(|positions| &positions.tensor);
-    let sizes = Sizes::of(OPERATOR, tokens, &table.tensor, position_table)?;
+    let sizes = Sizes::check(OPERATOR, tokens, &table.tensor, position_table)?;
     check::shape(OPERATOR, "dy", dy, [sizes.batch, sizes.time, sizes.width])?;
     let bytes = workspace::backward_weight(tokens.elements(), sizes.vocab);
     let workspace = Tensor::workspace(dy.device(), OPERATOR, bytes)?;
@@ -153,7 +153,7 @@ pub fn backward_positions(dy: &Tensor, positions: &GradientTarget) -> Result<()>
     const OPERATOR: &str = "embedding.backward_positions";
     let dtype = check::computed(OPERATOR, &[("dy", dy)])?;
     check::targets(OPERATOR, dtype, &[("positions", positions)])?;
-    let sizes = Sizes::of_positions(OPERATOR, dy, &positions.tensor)?;
+    let sizes = Sizes::check_positions(OPERATOR, dy, &positions.tensor)?;
     match dy.device().backend() {
         Backend::Meta => Ok(()),
         Backend::Cpu => {

@@ -19,7 +19,7 @@ pub(super) struct Sizes {
 
 impl Sizes {
     /// Checks tokens and tables, and returns their sizes.
-    pub(super) fn of(
+    pub(super) fn check(
         operator: &'static str,
         tokens: &Tensor,
         table: &Tensor,
@@ -45,7 +45,7 @@ impl Sizes {
     }
 
     /// Checks a gradient `[batch, time, width]` and a position table, and returns their sizes.
-    pub(super) fn of_positions(operator: &'static str, dy: &Tensor, positions: &Tensor) -> Result<Self> {
+    pub(super) fn check_positions(operator: &'static str, dy: &Tensor, positions: &Tensor) -> Result<Self> {
         check::rank(operator, "dy", dy, 3)?;
         check::rank(operator, "positions", positions, 2)?;
         let time = dy.shape().dims()[1];

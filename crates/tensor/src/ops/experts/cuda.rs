@@ -27,7 +27,7 @@ pub(crate) static FAMILY_LINEAR: Family = family!("experts_linear", constants: &
 /// Returns the matmul kernel for operands of `dtype` and results of `out`.
 fn linear(names: [&'static str; 2], dtype: DType, out: DType) -> Function {
     let name = names[usize::from(out != dtype)];
-    Function::new(&FAMILY_LINEAR, name).of(dtype)
+    Function::new(&FAMILY_LINEAR, name).with_dtype(dtype)
 }
 
 /// Returns 1 if rows are moved 16 bytes at a time, else 0.
@@ -134,7 +134,7 @@ pub(super) fn gather(operator: &'static str, x: &Tensor, routes: &Routes, gather
     if gathered.elements() == 0 {
         return Ok(());
     }
-    let launch = x.device().kernel(Function::new(&FAMILY, "gather").of(x.dtype()));
+    let launch = x.device().kernel(Function::new(&FAMILY, "gather").with_dtype(x.dtype()));
     let launch = launch.read(x).read(&routes.sources).write(gathered);
     let launch = launch.u32(slots).u32(word(columns)?).u32(word(routes.per_token())?);
     let launch = launch.u32(vector(columns, &[x, gathered])).cost(2 * gathered.bytes() as u64, 0);
@@ -159,7 +159,7 @@ pub(super) fn sum(
         Some(half) => ("combine_wide", half),
         None => ("combine", y.dtype()),
     };
-    let launch = y.device().kernel(Function::new(&FAMILY, name).of(dtype));
+    let launch = y.device().kernel(Function::new(&FAMILY, name).with_dtype(dtype));
     let launch = launch.read(y).read(bias).read(&routes.slots);
     let launch = launch.read(&routes.choices).read(&routes.weights).write(out);
     let launch = launch.u32(rows).u32(word(columns)?).u32(word(routes.per_token())?);
@@ -176,7 +176,7 @@ pub(super) fn weigh(operator: &'static str, hidden: &Tensor, routes: &Routes) ->
     if hidden.elements() == 0 {
         return Ok(());
     }
-    let launch = hidden.device().kernel(Function::new(&FAMILY, "weigh").of(hidden.dtype()));
+    let launch = hidden.device().kernel(Function::new(&FAMILY, "weigh").with_dtype(hidden.dtype()));
     let launch = launch.write(hidden).read(&routes.weights).read(&routes.sources);
     let launch = launch.u32(slots).u32(gpu::word(operator, columns)?).u32(vector(columns, &[hidden]));
     let launch = launch.cost(2 * hidden.bytes() as u64, hidden.elements() as u64);
@@ -195,7 +195,7 @@ pub(super) fn gate_dot(
     if slots == 0 {
         return Ok(());
     }
-    let launch = pair.device().kernel(Function::new(&FAMILY, gate.dot_kernel()).of(pair.dtype()));
+    let launch = pair.device().kernel(Function::new(&FAMILY, gate.dot_kernel()).with_dtype(pair.dtype()));
     let launch = launch.read(pair).read(hidden).write(products);
     let launch = gate.add_to(launch.u32(slots).u32(columns));
     let launch = launch.cost(gpu::bytes(&[pair, hidden]), 4 * hidden.elements() as u64);
@@ -216,7 +216,7 @@ pub(super) fn weight_gradients(
         return Ok(());
     }
     let (dtype, columns) = biases.map_or((DType::F32, 0), |(dy, _)| (dy.dtype(), dy.shape().columns()));
-    let launch = of_slots.device().kernel(Function::new(&FAMILY, "weight_gradients").of(dtype));
+    let launch = of_slots.device().kernel(Function::new(&FAMILY, "weight_gradients").with_dtype(dtype));
     let launch = launch.read(of_slots).read(biases.map(|(dy, _)| dy));
     let launch = launch.read(biases.map(|(_, bias)| bias)).read(&routes.slots);
     let launch = launch.read(&routes.choices).write(gradients);
@@ -249,7 +249,7 @@ pub(super) fn spread(
     scale: f32,
     matrix: &Tensor,
 ) -> Result<()> {
-    let launch = packed.device().kernel(Function::new(&FAMILY, "spread").of(packed.dtype()));
+    let launch = packed.device().kernel(Function::new(&FAMILY, "spread").with_dtype(packed.dtype()));
     let launch = launch.read(packed).write(matrix);
     let launch = of_parts(operator, launch, packed, parts)?.f32(scale);
     Ok(launch.launch(element_blocks(operator, packed.elements())?, gpu::THREADS)?)
@@ -264,7 +264,7 @@ pub(super) fn collect(
     packed: &GradientTarget,
 ) -> Result<()> {
     let target = &packed.tensor;
-    let launch = matrix.device().kernel(Function::new(&FAMILY, "collect").of(matrix.dtype()));
+    let launch = matrix.device().kernel(Function::new(&FAMILY, "collect").with_dtype(matrix.dtype()));
     let launch = launch.read(matrix).write(target);
     let launch = of_parts(operator, launch, target, parts)?.f32(scale).u32(u32::from(packed.accumulate));
     Ok(launch.launch(element_blocks(operator, target.elements())?, gpu::THREADS)?)
@@ -328,7 +328,7 @@ pub(in crate::ops) fn router_weight(
     let each = router_rows(all_rows);
     let [rows, experts, inputs] = [word(all_rows)?, word(dy.shape().columns())?, word(x.shape().columns())?];
     let count = word(all_rows.div_ceil(each))?;
-    let launch = device.kernel(Function::new(&FAMILY_LINEAR, "router_weight").of(x.dtype()));
+    let launch = device.kernel(Function::new(&FAMILY_LINEAR, "router_weight").with_dtype(x.dtype()));
     let launch = launch.read(dy).read(x).write(parts).u32(rows).u32(word(each)?).u32(experts).u32(inputs);
     let grid = [inputs.div_ceil(TILE), experts.div_ceil(TILE), count];
     launch.cost(gpu::bytes(&[dy, x]), 0).launch(grid, gpu::THREADS)?;

@@ -37,8 +37,8 @@ pub fn backward(pair: &Tensor, hidden: &Tensor, routes: &Routes, gate: Gate) -> 
         let columns = hidden.shape().columns();
         let output = hidden.values()?;
         let rows = output.chunks_exact(columns).zip(output_gradient.chunks_exact(columns));
-        for (gradient, (output, of)) in gradients.write::<f32>()?.iter_mut().zip(rows) {
-            *gradient = math::sum2(output, of, |output, of| output * of);
+        for (gradient, (output, hidden)) in gradients.write::<f32>()?.iter_mut().zip(rows) {
+            *gradient = math::sum2(output, hidden, |output, hidden| output * hidden);
         }
         drop(output);
         weigh(OPERATOR, hidden, routes)?;

@@ -25,27 +25,27 @@ pub(crate) static FAMILY: Family = family!(
 
 /// Returns the names of an input's kernels: whole maximum, maxima of rows and columns, cast.
 fn names(input: Input) -> [&'static str; 3] {
-    macro_rules! of {
+    macro_rules! kernels {
         ($kind:literal) => {
             [concat!($kind, "_maximum"), concat!($kind, "_outer_maxima"), concat!($kind, "_cast")]
         };
     }
     match input {
-        Input::Plain => of!("plain"),
-        Input::Activated(Activation::None) => of!("identity"),
-        Input::Activated(Activation::Relu) => of!("relu"),
-        Input::Activated(Activation::ReluSquared) => of!("relu_squared"),
-        Input::Activated(Activation::Silu) => of!("silu"),
-        Input::Activated(Activation::Gelu) => of!("gelu"),
-        Input::Activated(Activation::GeluErf) => of!("gelu_erf"),
-        Input::Activated(Activation::QuickGelu) => of!("quick_gelu"),
-        Input::Gated(Activation::None) => of!("identity_gate"),
-        Input::Gated(Activation::Relu) => of!("relu_gate"),
-        Input::Gated(Activation::ReluSquared) => of!("relu_squared_gate"),
-        Input::Gated(Activation::Silu) => of!("silu_gate"),
-        Input::Gated(Activation::Gelu) => of!("gelu_gate"),
-        Input::Gated(Activation::GeluErf) => of!("gelu_erf_gate"),
-        Input::Gated(Activation::QuickGelu) => of!("quick_gelu_gate"),
+        Input::Plain => kernels!("plain"),
+        Input::Activated(Activation::None) => kernels!("identity"),
+        Input::Activated(Activation::Relu) => kernels!("relu"),
+        Input::Activated(Activation::ReluSquared) => kernels!("relu_squared"),
+        Input::Activated(Activation::Silu) => kernels!("silu"),
+        Input::Activated(Activation::Gelu) => kernels!("gelu"),
+        Input::Activated(Activation::GeluErf) => kernels!("gelu_erf"),
+        Input::Activated(Activation::QuickGelu) => kernels!("quick_gelu"),
+        Input::Gated(Activation::None) => kernels!("identity_gate"),
+        Input::Gated(Activation::Relu) => kernels!("relu_gate"),
+        Input::Gated(Activation::ReluSquared) => kernels!("relu_squared_gate"),
+        Input::Gated(Activation::Silu) => kernels!("silu_gate"),
+        Input::Gated(Activation::Gelu) => kernels!("gelu_gate"),
+        Input::Gated(Activation::GeluErf) => kernels!("gelu_erf_gate"),
+        Input::Gated(Activation::QuickGelu) => kernels!("quick_gelu_gate"),
     }
 }
 
@@ -67,7 +67,7 @@ pub(super) fn measure(call: &Call<'_>, words: &Tensor) -> Result<()> {
     let x = call.x;
     let word = |size| gpu::word(call.operator, size);
     words.zero()?;
-    let kernel = |name| x.device().kernel(Function::new(&FAMILY, name).of(x.dtype()));
+    let kernel = |name| x.device().kernel(Function::new(&FAMILY, name).with_dtype(x.dtype()));
     let cost = (x.bytes() as u64, x.elements() as u64);
     match call.recipe {
         Recipe::Tensorwise => {
@@ -113,11 +113,11 @@ pub(super) fn cast(call: &Call<'_>, maxima: Option<&Tensor>, output: &Quantised)
 pub(super) fn finish_sums(operator: &'static str, sums: &Tensor, bias: &GradientTarget) -> Result<()> {
     let runs = sums.shape().rows();
     let width = sums.shape().columns();
-    let cut = Cut::of_sums(operator, runs, width)?;
+    let cut = Cut::divide_sums(operator, runs, width)?;
     columns::finish(&FAMILY, sums, 0, &cut, cut.width, bias)
 }
 
-/// Computes dy = dy · activation' in place, with the largest magnitude in `cells`. `dy` has a multiple of
+/// Overwrites dy with dy · activation', and writes the largest magnitude to `cells`. `dy` has a multiple of
 /// [`GROUP`] elements.
 pub(super) fn backward_activation(
     dy: &Tensor,
@@ -126,7 +126,7 @@ pub(super) fn backward_activation(
     cells: &Tensor,
 ) -> Result<()> {
     let groups = dy.elements() / GROUP;
-    let kernel = Function::new(&FAMILY, activation.name_of_gradient()).of(dy.dtype());
+    let kernel = Function::new(&FAMILY, activation.name_of_gradient()).with_dtype(dy.dtype());
     let launch = dy.device().kernel(kernel).read(saved).write(dy).write(cells);
     let launch = launch.u64(groups as u64).u32(u32::from(gpu::aligned(&[dy, saved])));
     let launch = launch.cost(3 * dy.bytes() as u64, 8 * dy.elements() as u64);

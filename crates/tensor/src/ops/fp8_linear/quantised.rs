@@ -83,7 +83,7 @@ impl Cast {
 
     /// Returns this cast with memory of `category`.
     #[must_use]
-    pub fn of(self, category: Category) -> Self {
+    pub fn with_category(self, category: Category) -> Self {
         Cast { category, ..self }
     }
 }

@@ -16,7 +16,7 @@ pub(super) fn forward(
     heads: LatentHeads,
     packed: &Tensor,
 ) -> Result<()> {
-    let launch = packed.device().kernel(Function::new(&FAMILY, "pack").of(packed.dtype()));
+    let launch = packed.device().kernel(Function::new(&FAMILY, "pack").with_dtype(packed.dtype()));
     let launch = launch.read(queries).read(keys_values).read(rotated).write(packed);
     launch_rows(operator, launch, heads, [queries, keys_values, rotated, packed])
 }
@@ -27,7 +27,7 @@ pub(super) fn backward(
     heads: LatentHeads,
     [queries, keys_values, rotated]: &[Tensor; 3],
 ) -> Result<()> {
-    let launch = dy.device().kernel(Function::new(&FAMILY, "unpack").of(dy.dtype())).read(dy);
+    let launch = dy.device().kernel(Function::new(&FAMILY, "unpack").with_dtype(dy.dtype())).read(dy);
     let launch = launch.write(queries).write(keys_values).write(rotated);
     launch_rows(operator, launch, heads, [queries, keys_values, rotated, dy])
 }

@@ -134,8 +134,8 @@ pub(super) fn sum_bias(
     workspace: &Tensor,
     bias: &GradientTarget,
 ) -> Result<()> {
-    let cut = Cut::of(operator, dy, gpu::aligned(&[dy]))?;
-    let kernel = Function::new(&FAMILY, "bias_sums").of(dy.dtype());
+    let cut = Cut::divide(operator, dy, gpu::aligned(&[dy]))?;
+    let kernel = Function::new(&FAMILY, "bias_sums").with_dtype(dy.dtype());
     let launch = dy.device().kernel(kernel).read(dy).write(workspace);
     let launch = launch.u32(cut.rows).u32(cut.width).u32(cut.rows_per_run).u32(u32::from(cut.vector));
     let cost = dy.bytes() as u64;

@@ -23,7 +23,7 @@ pub struct Output {
 }
 
 /// Computes a linear layer and its activation for `x [.., in]`, `weight [out, in]`, `bias [out]`, all f32 or
-/// all bf16, giving `[.., out]`. ReLU is applied in place. If backward needs the activation's input, it is
+/// all bf16, giving `[.., out]`. ReLU overwrites the sums. If backward needs the activation's input, it is
 /// allocated before the output.
 pub fn forward(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, activation: Activation) -> Result<Output> {
     const OPERATOR: &str = "linear.forward";

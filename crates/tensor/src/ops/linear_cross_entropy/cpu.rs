@@ -2,7 +2,7 @@
 
 use device::parallel::{for_tasks, simd};
 
-use super::piece::{Piece, Settings};
+use super::piece::{Settings, VocabularySlice};
 use super::statistics::Statistics;
 use crate::ops::cross_entropy::{IGNORED, Mean};
 use crate::ops::math::{exp, max, sum};
@@ -31,8 +31,13 @@ fn capped(x: f32, cap: f32) -> f32 {
 
 /// Adds the scores of one vocabulary slice to the rows' statistics. After the last slice, turns the targets'
 /// scores into losses.
-pub(super) fn join(scores: &Tensor, targets: &Tensor, statistics: &Statistics, piece: Piece) -> Result<()> {
-    let Piece { first, classes, soft_cap: cap, .. } = piece;
+pub(super) fn join(
+    scores: &Tensor,
+    targets: &Tensor,
+    statistics: &Statistics,
+    piece: VocabularySlice,
+) -> Result<()> {
+    let VocabularySlice { first, classes, soft_cap: cap, .. } = piece;
     let scores = scores.values()?;
     let targets = targets.read::<u32>()?;
     let mut state = statistics.rows.values_mut()?;
@@ -114,11 +119,11 @@ pub(super) fn gradient(
     scores: &Tensor,
     targets: &Tensor,
     statistics: &Statistics,
-    piece: Piece,
+    piece: VocabularySlice,
     settings: &Settings,
     factor: &Tensor,
 ) -> Result<()> {
-    let Piece { first, classes, soft_cap: cap, .. } = piece;
+    let VocabularySlice { first, classes, soft_cap: cap, .. } = piece;
     let factor = factor.reshape([1])?.values()?[0];
     let of_mean = match &statistics.weights {
         Some(_) => 0.0,

@@ -2,7 +2,7 @@
 
 use device::{Family, Function};
 
-use super::piece::{Piece, Settings};
+use super::piece::{Settings, VocabularySlice};
 use super::statistics::Statistics;
 use crate::ops::cross_entropy::IGNORED;
 use crate::ops::cross_entropy::cuda::{MOST_THREADS, mean_loss, threads};
@@ -23,10 +23,10 @@ pub(super) fn join(
     scores: &Tensor,
     targets: &Tensor,
     statistics: &Statistics,
-    piece: Piece,
+    piece: VocabularySlice,
 ) -> Result<()> {
     let [maxima, sums, losses] = [statistics.part(0)?, statistics.part(1)?, statistics.part(2)?];
-    let kernel = Function::new(&FAMILY, "join").of(scores.dtype());
+    let kernel = Function::new(&FAMILY, "join").with_dtype(scores.dtype());
     let launch = scores.device().kernel(kernel).read(scores).read(targets);
     let launch = launch.write(&maxima).write(&sums).write(&losses);
     let [first, classes] = [gpu::word(operator, piece.first)?, gpu::word(operator, piece.classes)?];
@@ -67,13 +67,13 @@ pub(super) fn gradient(
     scores: &Tensor,
     targets: &Tensor,
     statistics: &Statistics,
-    piece: Piece,
+    piece: VocabularySlice,
     settings: &Settings,
     factor: &Tensor,
 ) -> Result<()> {
     let maxima = statistics.part(0)?;
     let sums = statistics.part(1)?;
-    let kernel = Function::new(&FAMILY, "gradient").of(scores.dtype());
+    let kernel = Function::new(&FAMILY, "gradient").with_dtype(scores.dtype());
     let launch = scores.device().kernel(kernel).write(scores).read(targets);
     let launch = launch.read(&maxima).read(&sums).read(&statistics.counted).read(statistics.weights.as_ref());
     let launch = launch.read(factor).u32(gpu::word(operator, piece.first)?);

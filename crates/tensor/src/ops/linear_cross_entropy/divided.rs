@@ -3,7 +3,7 @@
 
 use device::{Backend, Category, DType, Request};
 
-use super::piece::{Piece, pieces};
+use super::piece::{VocabularySlice, pieces};
 use super::{Gradients, Operands, Settings, Statistics, cpu, cuda};
 use crate::ops::cross_entropy::Mean;
 use crate::ops::{GradientTarget, check};
@@ -19,18 +19,22 @@ pub struct ClassRun {
 }
 
 impl ClassRun {
-    fn piece(self, scores: &Tensor, soft_cap: Option<f32>) -> Piece {
+    fn piece(self, scores: &Tensor, soft_cap: Option<f32>) -> VocabularySlice {
         let ClassRun { first, vocabulary } = self;
         let classes = scores.shape().columns();
         let soft_cap = soft_cap.unwrap_or(0.0);
-        Piece { first, classes, vocabulary, is_fresh: true, is_last: false, soft_cap }
+        VocabularySlice { first, classes, vocabulary, is_fresh: true, is_last: false, soft_cap }
     }
 
     /// Returns the slices of the run, each with its first class in the run.
-    fn pieces(self, operands: &Operands, settings: &Settings) -> impl Iterator<Item = (usize, Piece)> {
+    fn pieces(
+        self,
+        operands: &Operands,
+        settings: &Settings,
+    ) -> impl Iterator<Item = (usize, VocabularySlice)> {
         pieces(operands.weight.shape().rows(), settings).map(move |piece| {
             let ClassRun { first, vocabulary } = self;
-            (piece.first, Piece { first: first + piece.first, vocabulary, is_last: false, ..piece })
+            (piece.first, VocabularySlice { first: first + piece.first, vocabulary, is_last: false, ..piece })
         })
     }
 }

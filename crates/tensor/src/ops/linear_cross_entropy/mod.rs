@@ -15,7 +15,7 @@ use std::ops::Range;
 use device::{Backend, Category, DType, Request};
 
 pub use piece::Settings;
-use piece::{Piece, pieces};
+use piece::{VocabularySlice, pieces};
 pub use statistics::Statistics;
 
 use super::cross_entropy::Mean;
@@ -145,7 +145,7 @@ fn join(
     operator: &'static str,
     (x, operands): (&Tensor, &Operands),
     statistics: &Statistics,
-    pieces: impl Iterator<Item = (usize, Piece)>,
+    pieces: impl Iterator<Item = (usize, VocabularySlice)>,
 ) -> Result<()> {
     for (first, piece) in pieces {
         let weight = rows_of(&operands.weight, first..first + piece.classes)?;
@@ -175,7 +175,7 @@ impl Gradients<'_> {
         &self,
         operator: &'static str,
         (x, operands): (&Tensor, &Operands),
-        pieces: impl Iterator<Item = (usize, Piece)>,
+        pieces: impl Iterator<Item = (usize, VocabularySlice)>,
     ) -> Result<Option<Tensor>> {
         let request = Request::new(Category::ActivationGradient, operator);
         let sum = match self.input {
@@ -203,7 +203,7 @@ impl Gradients<'_> {
         operator: &'static str,
         (x, operands): (&Tensor, &Operands),
         matrix: &Tensor,
-        piece: Piece,
+        piece: VocabularySlice,
     ) -> Result<Tensor> {
         let Gradients { statistics, settings, factor, .. } = *self;
         let targets = &operands.targets;

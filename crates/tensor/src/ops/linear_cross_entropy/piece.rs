@@ -15,7 +15,7 @@ pub struct Settings {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Piece {
+pub(super) struct VocabularySlice {
     pub(super) first: usize,
     pub(super) classes: usize,
     pub(super) vocabulary: usize,
@@ -27,14 +27,14 @@ pub(super) struct Piece {
 }
 
 /// Returns the slices of the vocabulary, in the order of their classes.
-pub(super) fn pieces(vocabulary: usize, settings: &Settings) -> impl Iterator<Item = Piece> {
+pub(super) fn pieces(vocabulary: usize, settings: &Settings) -> impl Iterator<Item = VocabularySlice> {
     let most = vocabulary.div_ceil(settings.pieces.max(1)).next_multiple_of(PIECE_STEP);
     let soft_cap = settings.soft_cap.unwrap_or(0.0);
     let piece = move |first| {
         let classes = most.min(vocabulary - first);
         let is_fresh = first == 0;
         let is_last = first + classes == vocabulary;
-        Piece { first, classes, vocabulary, is_fresh, is_last, soft_cap }
+        VocabularySlice { first, classes, vocabulary, is_fresh, is_last, soft_cap }
     };
     (0..vocabulary).step_by(most).map(piece)
 }

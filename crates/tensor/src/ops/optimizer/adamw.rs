@@ -3,7 +3,7 @@
 
 use device::Float;
 
-use super::piece::Piece;
+use super::piece::UpdateOperands;
 use crate::ops::step_state::Coefficients;
 
 #[derive(Clone, Copy)]
@@ -36,7 +36,7 @@ pub(super) fn coefficients(c: Constants, learning_rate: f32, count: u32, factor:
 
 /// Updates weights and both moments: the running means of gradients and of squared gradients.
 #[inline(always)]
-pub(super) fn update<G: Float>(piece: Piece<'_, G>, c: &Coefficients) {
+pub(super) fn update<G: Float>(piece: UpdateOperands<'_, G>, c: &Coefficients) {
     let [factor, keep, take1, beta2, take2, root_correction, epsilon, step_size] = *c;
     let keep = if piece.decay { keep } else { 1.0 };
     let [first, second] = piece.states;

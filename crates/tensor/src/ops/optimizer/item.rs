@@ -8,16 +8,16 @@ use crate::Tensor;
 /// One parameter, or a shard of one, with its state. All tensors have the same number of elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Item<'a> {
-    /// The weight, f32; updated in place.
+    /// The weight, f32; updated.
     pub weight: &'a Tensor,
     /// The weight's gradient: f32 or a half type, one type for all items.
     pub gradient: &'a Tensor,
-    /// States in the order of [`UpdateRule::states`](super::UpdateRule::states), updated in place: all f32,
+    /// States in the order of [`UpdateRule::states`](super::UpdateRule::states), updated: all f32,
     /// all bf16, or all u8 (8-bit codes).
     pub states: &'a [Tensor],
-    /// Largest magnitude of every block of each 8-bit state, f32, updated in place; empty for other states.
+    /// Largest magnitude of every block of each 8-bit state, f32, updated; empty for other states.
     pub maxima: &'a [Tensor],
-    /// Copy of the weight in a half type for computing, updated in place; `None`: no copy.
+    /// Copy of the weight in a half type for computing, updated; `None`: no copy.
     pub compute: Option<&'a Tensor>,
     /// Whether weight decay applies to this parameter.
     pub decay: bool,

@@ -3,7 +3,7 @@
 
 use device::Float;
 
-use super::piece::Piece;
+use super::piece::UpdateOperands;
 use crate::ops::step_state::Coefficients;
 
 /// Returns the coefficients of every update, computed in f64 and rounded once: factor, keep, learning_rate,
@@ -22,7 +22,7 @@ pub(super) fn coefficients(
 /// Updates weights and the running mean of gradients, the rule's only state. If a weight's direction is 0,
 /// only its decay is applied.
 #[inline(always)]
-pub(super) fn update<G: Float>(piece: Piece<'_, G>, c: &Coefficients) {
+pub(super) fn update<G: Float>(piece: UpdateOperands<'_, G>, c: &Coefficients) {
     let [factor, keep, learning_rate, beta1, take1, beta2, take2, _] = *c;
     let keep = if piece.decay { keep } else { 1.0 };
     let [momentum, _] = piece.states;

@@ -4,7 +4,7 @@
 pub(super) const MOST_STATES: usize = 2;
 
 /// Elements of one parameter with their gradients and states, all slices of one length.
-pub(super) struct Piece<'a, G> {
+pub(super) struct UpdateOperands<'a, G> {
     pub(super) weight: &'a mut [f32],
     pub(super) gradient: &'a [G],
     /// The rule's states in order; unused slices are empty.

@@ -7,9 +7,9 @@ use philox::{key_of_name, philox4x32};
 use super::piece::MOST_STATES;
 use crate::ops::norm;
 
-/// Random numbers for rounding one parameter's states. They are functions of the parameter's name, the
-/// element's index in the whole parameter, and the number of the update, so they are the same on every grid
-/// and after a restart.
+/// Random numbers for rounding one parameter's states. They depend on the parameter's name, the element's
+/// index in the whole parameter, and the number of the update. So they are the same on every grid and after a
+/// restart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stream {
     /// First word of the Philox key.

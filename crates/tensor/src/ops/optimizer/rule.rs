@@ -3,7 +3,7 @@
 use device::Float;
 
 use super::item::Storage;
-use super::piece::Piece;
+use super::piece::UpdateOperands;
 use super::{adamw, lion, sgd};
 use crate::ops::step_state::Coefficients;
 
@@ -122,7 +122,7 @@ impl UpdateRule {
 
     /// Updates the elements of `piece` on the CPU.
     #[inline(always)]
-    pub(super) fn update<G: Float>(&self, piece: Piece<'_, G>, coefficients: &Coefficients) {
+    pub(super) fn update<G: Float>(&self, piece: UpdateOperands<'_, G>, coefficients: &Coefficients) {
         match self {
             UpdateRule::AdamW { .. } => adamw::update(piece, coefficients),
             UpdateRule::Lion { .. } => lion::update(piece, coefficients),

@@ -3,7 +3,7 @@
 
 use device::Float;
 
-use super::piece::Piece;
+use super::piece::UpdateOperands;
 use crate::ops::step_state::Coefficients;
 
 /// Returns the coefficients of update `count`, from 1: factor, learning_rate, momentum, weight_decay, first.
@@ -20,7 +20,7 @@ pub(super) fn coefficients(
 }
 
 #[inline(always)]
-pub(super) fn update<G: Float>(piece: Piece<'_, G>, c: &Coefficients) {
+pub(super) fn update<G: Float>(piece: UpdateOperands<'_, G>, c: &Coefficients) {
     let [factor, learning_rate, _, weight_decay, ..] = *c;
     let weight_decay = if piece.decay { weight_decay } else { 0.0 };
     for (weight, gradient) in piece.weight.iter_mut().zip(piece.gradient) {
@@ -30,7 +30,7 @@ pub(super) fn update<G: Float>(piece: Piece<'_, G>, c: &Coefficients) {
 
 /// Updates weights and the velocity, the rule's only state.
 #[inline(always)]
-pub(super) fn update_with_momentum<G: Float>(piece: Piece<'_, G>, c: &Coefficients) {
+pub(super) fn update_with_momentum<G: Float>(piece: UpdateOperands<'_, G>, c: &Coefficients) {
     let [factor, learning_rate, momentum, weight_decay, first, ..] = *c;
     let weight_decay = if piece.decay { weight_decay } else { 0.0 };
     let [velocity, _] = piece.states;

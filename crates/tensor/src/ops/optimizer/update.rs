@@ -5,7 +5,7 @@ use device::{Backend, DType, Float, Function, ReadGuard, WriteGuard, bf16, dispa
 
 use super::item::{Item, Storage};
 use super::listing::{self, FAMILY};
-use super::piece::Piece;
+use super::piece::UpdateOperands;
 use super::quantised;
 use super::rule::UpdateRule;
 use crate::ops::{StepState, Table, cast, check, gpu};
@@ -115,7 +115,7 @@ fn on_gpu(
 ) -> Result<()> {
     let listing = listing::list(rule.operator(), table, items)?;
     let storage = items.first().map_or(Storage::Single, Item::storage);
-    let kernel = Function::new(&FAMILY, rule.update_kernel(storage)).of(gradients);
+    let kernel = Function::new(&FAMILY, rule.update_kernel(storage)).with_dtype(gradients);
     let launch = state.tensor().device().kernel(kernel);
     let launch = launch.read(listing.table).read(state.region()).u32(listing.count);
     Ok(launch.cost(listing.bytes, 0).launch([listing.blocks, 1, 1], gpu::THREADS)?)
@@ -127,7 +127,7 @@ fn on_host<G: Float>(rule: &UpdateRule, items: &[Item<'_>], state: &StepState) -
         return copy_weights(items);
     }
     let coefficients = words.coefficients();
-    let mut guards = items.iter().map(Guards::<G>::of).collect::<Result<Vec<_>>>()?;
+    let mut guards = items.iter().map(Guards::<G>::lock).collect::<Result<Vec<_>>>()?;
     let mut tasks = Vec::new();
     for (guards, item) in guards.iter_mut().zip(items) {
         let mut states: Vec<_> = guards.states.iter_mut().map(|state| state.chunks_mut(CHUNK)).collect();
@@ -135,10 +135,10 @@ fn on_host<G: Float>(rule: &UpdateRule, items: &[Item<'_>], state: &StepState) -
         tasks.extend(values.map(|(weight, gradient)| {
             let mut states = states.iter_mut().map(|chunks| chunks.next().unwrap_or_default());
             let states = std::array::from_fn(|_| states.next().unwrap_or_default());
-            Piece { weight, gradient, states, decay: item.decay }
+            UpdateOperands { weight, gradient, states, decay: item.decay }
         }));
     }
-    for_tasks(tasks, |piece: Piece<'_, G>| {
+    for_tasks(tasks, |piece: UpdateOperands<'_, G>| {
         simd(
             #[inline(always)]
             || rule.update(piece, &coefficients),
@@ -174,7 +174,7 @@ fn on_host_rounded<G: Float>(rule: &UpdateRule, items: &[Item<'_>], state: &Step
             let mut wide: Vec<Vec<f32>> = states.iter().map(widened).collect();
             let mut slices = wide.iter_mut().map(Vec::as_mut_slice);
             let wide_states = std::array::from_fn(|_| slices.next().unwrap_or_default());
-            rule.update(Piece { weight, gradient, states: wide_states, decay }, &coefficients);
+            rule.update(UpdateOperands { weight, gradient, states: wide_states, decay }, &coefficients);
             for (number, (wide, rounded)) in wide.iter().zip(&mut states).enumerate() {
                 stream.round(wide, rounded, start, number, update);
             }
@@ -214,7 +214,7 @@ fn on_host_quantised<G: Float>(rule: &UpdateRule, items: &[Item<'_>], state: &St
             }
             let mut slices = wide.iter_mut().map(Vec::as_mut_slice);
             let wide_states = std::array::from_fn(|_| slices.next().unwrap_or_default());
-            rule.update(Piece { weight, gradient, states: wide_states, decay }, &coefficients);
+            rule.update(UpdateOperands { weight, gradient, states: wide_states, decay }, &coefficients);
             for (number, ((codes, maxima), wide)) in states.iter_mut().zip(&wide).enumerate() {
                 code(number).encode(wide, codes, maxima);
             }
@@ -238,7 +238,7 @@ struct Guards<'a, G> {
 }
 
 impl<'a, G: Float> Guards<'a, G> {
-    fn of(item: &Item<'a>) -> Result<Self> {
+    fn lock(item: &Item<'a>) -> Result<Self> {
         Ok(Guards {
             weight: item.weight.write()?,
             gradient: item.gradient.read()?,

@@ -16,13 +16,13 @@ pub(crate) static FAMILY: Family = family!(
 );
 
 pub(super) fn forward(x: &Tensor, out: &Tensor, function: Pointwise) -> Result<()> {
-    let kernel = Function::new(&FAMILY, function.name()).of(out.dtype());
+    let kernel = Function::new(&FAMILY, function.name()).with_dtype(out.dtype());
     let number = Some(function.number());
     Each { kernel, read: &[x], write: out, updates: false, number }.launch()
 }
 
 pub(super) fn backward(dy: &Tensor, x: &Tensor, dx: &Tensor, function: Pointwise) -> Result<()> {
-    let kernel = Function::new(&FAMILY, function.slope_name()).of(dx.dtype());
+    let kernel = Function::new(&FAMILY, function.slope_name()).with_dtype(dx.dtype());
     let number = Some(function.number());
     Each { kernel, read: &[dy, x], write: dx, updates: false, number }.launch()
 }
@@ -38,7 +38,7 @@ pub(super) fn pair(
     if count == 0 {
         return Ok(());
     }
-    let kernel = Function::new(&FAMILY, function.name()).of(out.dtype());
+    let kernel = Function::new(&FAMILY, function.name()).with_dtype(out.dtype());
     let launch = out.device().kernel(kernel).read(a).read(b).write(out);
     let launch = add_sizes(operator, launch, &sizes(out.shape()))?;
     let launch = add_layout(add_layout(launch, &of_a), &of_b).u64(count as u64);

@@ -75,11 +75,11 @@ pub fn pair(a: &Tensor, b: &Tensor, function: Pair) -> Result<Tensor> {
             let (a, b): (&[f32], &[f32]) = (&a, &b);
             for_pieces(&mut output.values_mut()?, CHUNK, |index, out| {
                 let mut left = out.iter_mut();
-                of_a.walk(&sizes, index * CHUNK, left.len(), |offset| {
+                of_a.visit_offsets(&sizes, index * CHUNK, left.len(), |offset| {
                     left.next().into_iter().for_each(|out| *out = a[offset]);
                 });
                 let mut right = out.iter_mut();
-                of_b.walk(&sizes, index * CHUNK, right.len(), |offset| {
+                of_b.visit_offsets(&sizes, index * CHUNK, right.len(), |offset| {
                     right.next().into_iter().for_each(|out| *out = function.value(*out, b[offset]));
                 });
             });

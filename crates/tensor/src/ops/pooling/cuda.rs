@@ -20,7 +20,14 @@ pub(super) fn pool(
     out: &Tensor,
     shape: &WindowShape,
 ) -> Result<()> {
-    launch(operator, Function::new(&FAMILY, kernel).of(out.dtype()), operands, out, out.elements(), shape)
+    launch(
+        operator,
+        Function::new(&FAMILY, kernel).with_dtype(out.dtype()),
+        operands,
+        out,
+        out.elements(),
+        shape,
+    )
 }
 
 /// Returns the bytes of the workspace of [`maximum_backward`]: the 16-bit position of each window's largest
@@ -42,9 +49,9 @@ pub(super) fn maximum_backward(
     if size > MOST_PLACES {
         return Err(TensorError::TooLarge { operator, size });
     }
-    let find = Function::new(&FAMILY, "positions").of(x.dtype());
+    let find = Function::new(&FAMILY, "positions").with_dtype(x.dtype());
     launch(operator, find, &[x], positions, dy.elements(), shape)?;
-    let gather = Function::new(&FAMILY, "maximum_backward").of(x.dtype());
+    let gather = Function::new(&FAMILY, "maximum_backward").with_dtype(x.dtype());
     launch(operator, gather, &[dy, positions], dx, dx.elements(), shape)
 }
 

@@ -2,9 +2,11 @@
 
 use crate::Tensor;
 
-/// Number of values of a loss: the loss, the share of pairs whose chosen answer has the higher reward, the
-/// mean difference of rewards, the mean rewards of chosen and of rejected answers, and the part of the loss
-/// that is a mean over targets.
+/// Number of values of a loss.
+///
+/// In order: the loss; the share of pairs whose chosen answer has the higher reward; the mean difference of
+/// rewards; the mean rewards of chosen and of rejected answers; the part of the loss that is a mean over
+/// targets.
 pub const VALUES: usize = 6;
 
 /// Losses and targets of sequences in pairs: chosen, then rejected.

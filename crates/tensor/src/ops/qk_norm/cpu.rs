@@ -8,7 +8,7 @@ use super::workspace;
 use crate::host_values::Values;
 use crate::ops::attention::Heads;
 use crate::ops::rms_norm::cpu::{row_gradient, rstd as reciprocal};
-use crate::ops::rotary::{self, Turn, cpu::rotate_head};
+use crate::ops::rotary::{self, Rotation, cpu::rotate_head};
 use crate::{Result, Tensor};
 
 /// Operands in the host's memory.
@@ -95,12 +95,12 @@ impl Rows<'_> {
     #[inline(always)]
     fn forward_row(&self, row: usize, epsilon: f32, output: &mut [f32], rstd: &mut [f32]) {
         output.copy_from_slice(&self.qkv[row * output.len()..][..output.len()]);
-        let angles = self.angles.of(row);
+        let angles = self.angles.row(row);
         for (head, (values, rstd)) in output.chunks_exact_mut(self.heads.width).zip(rstd).enumerate() {
             *rstd = reciprocal(values, epsilon);
             let weight = self.weights[self.kind(head)];
             values.iter_mut().zip(weight).for_each(|(value, weight)| *value *= *rstd * weight);
-            rotate_head(values, angles, Turn::Forward);
+            rotate_head(values, angles, Rotation::Forward);
         }
     }
 
@@ -134,10 +134,10 @@ impl Rows<'_> {
         let width = self.heads.width;
         let x = &self.qkv[row * gradient.len()..][..gradient.len()];
         let rstd = &rstd[row * self.normed()..][..self.normed()];
-        let angles = self.angles.of(row);
+        let angles = self.angles.row(row);
         let heads = gradient.chunks_exact_mut(width).zip(x.chunks_exact(width)).zip(rstd);
         for (head, ((gradient, x), rstd)) in heads.enumerate() {
-            rotate_head(gradient, angles, Turn::Back);
+            rotate_head(gradient, angles, Rotation::Backward);
             let kind = self.kind(head);
             let sums = &mut sums[kind * width..][..width];
             for ((sum, dy), x) in sums.iter_mut().zip(&*gradient).zip(x) {

@@ -31,7 +31,7 @@ struct Lanes {
 }
 
 impl Lanes {
-    fn of(operator: &'static str, qkv: &Tensor, width: usize, tensors: &[&Tensor]) -> Result<Self> {
+    fn choose(operator: &'static str, qkv: &Tensor, width: usize, tensors: &[&Tensor]) -> Result<Self> {
         let half = width / 2;
         let lanes = gpu::lanes(qkv.dtype());
         let vector = half.is_multiple_of(lanes) && half / lanes <= WARP && gpu::aligned(tensors);
@@ -56,7 +56,7 @@ pub(super) fn forward(
     let rows = qkv.shape().rows();
     let time = qkv.shape().dims()[1];
     let Weights { query, key } = weights;
-    let lanes = Lanes::of(operator, qkv, heads.width, &[qkv, query, key, angles.table, &result.output])?;
+    let lanes = Lanes::choose(operator, qkv, heads.width, &[qkv, query, key, angles.table, &result.output])?;
     let launch = kernel(qkv.device(), "forward", qkv.dtype()).read(qkv).read(query).read(key);
     let launch = read_angles(launch, angles).write(&result.output).write(&result.rstd);
     let launch = launch.u32(word(rows)?).u32(word(time)?).u32(word(heads.query)?);
@@ -84,7 +84,7 @@ pub(super) fn backward_input(
     let rows = qkv.shape().rows();
     let time = qkv.shape().dims()[1];
     let Weights { query, key } = weights;
-    let lanes = Lanes::of(operator, qkv, heads.width, &[qkv, query, key, angles.table, gradient])?;
+    let lanes = Lanes::choose(operator, qkv, heads.width, &[qkv, query, key, angles.table, gradient])?;
     let launch = kernel(qkv.device(), "backward", qkv.dtype()).read(gradient).read(qkv);
     let launch = launch.read(rstd).read(query).read(key);
     let launch = read_angles(launch, angles).write(gradient).write(sums);
@@ -103,7 +103,7 @@ pub(super) fn backward_weight(
 ) -> Result<()> {
     let runs = sums.shape().rows();
     let width = sums.shape().columns() / 2;
-    let cut = Cut::of_sums(operator, runs, width)?;
+    let cut = Cut::divide_sums(operator, runs, width)?;
     for (part, target) in targets.into_iter().enumerate() {
         columns::finish(&FAMILY, sums, part * width * DType::F32.bytes(), &cut, 2 * cut.width, target)?;
     }
@@ -111,5 +111,5 @@ pub(super) fn backward_weight(
 }
 
 fn kernel<'a>(device: &'a Device, name: &'static str, dtype: DType) -> device::cuda::Launch<'a> {
-    device.kernel(Function::new(&FAMILY, name).of(dtype))
+    device.kernel(Function::new(&FAMILY, name).with_dtype(dtype))
 }

@@ -21,7 +21,7 @@ pub(super) fn copy(
     if count == 0 {
         return Ok(());
     }
-    let kernel = Function::new(&FAMILY, "copy").of(out.dtype());
+    let kernel = Function::new(&FAMILY, "copy").with_dtype(out.dtype());
     let launch = out.device().kernel(kernel).read(x).write(out);
     let launch = add_layout(add_layout(add_sizes(operator, launch, &sizes)?, &from), &to).u64(count as u64);
     let launch = launch.cost(2 * (count * out.dtype().bytes()) as u64, 0);

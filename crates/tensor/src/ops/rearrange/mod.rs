@@ -121,9 +121,9 @@ fn copy(operator: &'static str, sizes: Sizes, x: (&Tensor, Layout), out: (&Tenso
             for first in (0..count).step_by(CHUNK) {
                 let length = CHUNK.min(count - first);
                 held.clear();
-                x.1.walk(&sizes, first, length, |offset| held.push(values[offset]));
+                x.1.visit_offsets(&sizes, first, length, |offset| held.push(values[offset]));
                 let mut next = held.iter();
-                out.1.walk(&sizes, first, length, |offset| {
+                out.1.visit_offsets(&sizes, first, length, |offset| {
                     target[offset] = next.next().copied().unwrap_or(0.0)
                 });
             }

@@ -23,7 +23,7 @@ pub(super) fn forward(
         Reduction::Sum => "sum",
         Reduction::Maximum => "maximum",
     };
-    let kernel = Function::new(&FAMILY, name).of(out.dtype());
+    let kernel = Function::new(&FAMILY, name).with_dtype(out.dtype());
     let launch = out.device().kernel(kernel).read(x).write(out);
     let launch = launch.u64(cut.results as u64).u64(cut.count as u64).u64(cut.inner as u64);
     let threads = if cut.inner == 1 { cut.results * WARP } else { cut.results };
@@ -45,7 +45,7 @@ pub(super) fn backward_maximum(
     if blocks == 0 {
         return Ok(());
     }
-    let kernel = Function::new(&FAMILY, "to_largest").of(dx.dtype());
+    let kernel = Function::new(&FAMILY, "to_largest").with_dtype(dx.dtype());
     let launch = dx.device().kernel(kernel).read(dy).read(x).read(y);
     let launch = launch.write(dx).u64(cut.results as u64).u64(cut.count as u64);
     let launch = launch.u64(cut.inner as u64).cost(gpu::bytes(&[dy, x, y, dx]), x.elements() as u64);

@@ -25,7 +25,7 @@ impl Cut {
     ///
     /// # Errors
     /// No such dimension, or a dimension without elements.
-    pub(super) fn of(operator: &'static str, x: &Tensor, axis: usize) -> Result<(Self, Shape)> {
+    pub(super) fn at_axis(operator: &'static str, x: &Tensor, axis: usize) -> Result<(Self, Shape)> {
         let dims = x.shape();
         let dims = dims.dims();
         let missing = || check::wrong(operator, "x", x, format!("a dimension {axis}"));

@@ -19,7 +19,7 @@ use cut::Cut;
 pub fn forward(x: &Tensor, axis: usize, reduction: Reduction) -> Result<Tensor> {
     const OPERATOR: &str = "reduce.forward";
     let dtype = check::computed(OPERATOR, &[("x", x)])?;
-    let (cut, shape) = Cut::of(OPERATOR, x, axis)?;
+    let (cut, shape) = Cut::at_axis(OPERATOR, x, axis)?;
     let output = Tensor::empty(x.device(), shape, dtype, Request::new(Category::Activation, OPERATOR))?;
     match x.device().backend() {
         Backend::Meta => {}
@@ -47,7 +47,7 @@ pub fn forward(x: &Tensor, axis: usize, reduction: Reduction) -> Result<Tensor> 
 pub fn backward_maximum(dy: &Tensor, x: &Tensor, y: &Tensor, axis: usize) -> Result<Tensor> {
     const OPERATOR: &str = "reduce.backward_maximum";
     let dtype = check::computed(OPERATOR, &[("dy", dy), ("x", x), ("y", y)])?;
-    let (cut, shape) = Cut::of(OPERATOR, x, axis)?;
+    let (cut, shape) = Cut::at_axis(OPERATOR, x, axis)?;
     check::shape(OPERATOR, "y", y, shape)?;
     check::shape(OPERATOR, "dy", dy, shape)?;
     let dx = x.like(dtype, Request::new(Category::ActivationGradient, OPERATOR))?;

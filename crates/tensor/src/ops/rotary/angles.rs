@@ -20,19 +20,19 @@ pub struct Angles<'a> {
 
 /// The direction of a rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum Rotation {
     /// Rotation by the angles: the forward pass.
     Forward,
     /// Rotation by the negative angles: the gradient.
-    Back,
+    Backward,
 }
 
-impl Turn {
+impl Rotation {
     /// Returns the category of the result's memory.
     pub(super) fn category(self) -> Category {
         match self {
-            Turn::Forward => Category::Activation,
-            Turn::Back => Category::ActivationGradient,
+            Rotation::Forward => Category::Activation,
+            Rotation::Backward => Category::ActivationGradient,
         }
     }
 }

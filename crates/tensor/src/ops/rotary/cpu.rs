@@ -2,7 +2,7 @@
 
 use device::parallel::{for_pieces, simd};
 
-use super::angles::Turn;
+use super::angles::Rotation;
 use crate::ops::rows;
 
 /// Cosines and sines for every row.
@@ -19,7 +19,7 @@ pub(in crate::ops) struct Angles<'a> {
 impl<'a> Angles<'a> {
     /// Returns the cosines and the sines of a row.
     #[inline(always)]
-    pub(in crate::ops) fn of(&self, row: usize) -> (&'a [f32], &'a [f32]) {
+    pub(in crate::ops) fn row(&self, row: usize) -> (&'a [f32], &'a [f32]) {
         let first = self.documents.map_or(0, |documents| documents[row]);
         let position = ((row % self.time) as u32).wrapping_sub(first) as usize;
         self.table[position * self.width..][..self.width].split_at(self.width / 2)
@@ -32,7 +32,7 @@ pub(in crate::ops) fn rotate(
     columns: usize,
     [heads, head_width]: [usize; 2],
     angles: Angles<'_>,
-    turn: Turn,
+    rotation: Rotation,
 ) {
     let per_task = rows::per_task(columns);
     for_pieces(x, per_task * columns, |index, x| {
@@ -40,9 +40,9 @@ pub(in crate::ops) fn rotate(
             #[inline(always)]
             || {
                 for (row, x) in x.chunks_exact_mut(columns).enumerate() {
-                    let at = angles.of(index * per_task + row);
+                    let at = angles.row(index * per_task + row);
                     for head in x.chunks_exact_mut(head_width).take(heads) {
-                        rotate_head(&mut head[..angles.width], at, turn);
+                        rotate_head(&mut head[..angles.width], at, rotation);
                     }
                 }
             },
@@ -51,11 +51,11 @@ pub(in crate::ops) fn rotate(
 }
 
 #[inline(always)]
-pub(in crate::ops) fn rotate_head(head: &mut [f32], (cosines, sines): (&[f32], &[f32]), turn: Turn) {
+pub(in crate::ops) fn rotate_head(head: &mut [f32], (cosines, sines): (&[f32], &[f32]), rotation: Rotation) {
     let (low, high) = head.split_at_mut(cosines.len());
-    let sign = match turn {
-        Turn::Forward => 1.0,
-        Turn::Back => -1.0,
+    let sign = match rotation {
+        Rotation::Forward => 1.0,
+        Rotation::Backward => -1.0,
     };
     for (((low, high), cosine), sine) in low.iter_mut().zip(high).zip(cosines).zip(sines) {
         let a = *low;

@@ -3,7 +3,7 @@
 use device::cuda::Launch;
 use device::{Family, Function};
 
-use super::angles::{Angles, Turn};
+use super::angles::{Angles, Rotation};
 use crate::ops::kernels::family;
 use crate::ops::{elementwise, gpu};
 use crate::{Result, Tensor};
@@ -11,14 +11,14 @@ use crate::{Result, Tensor};
 pub(crate) static FAMILY: Family =
     family!("rotary", headers: ["maximum.cuh", "rotary.cuh"], constants: elementwise::MEASURING_CONSTANTS);
 
-/// Rotates the first `heads` heads of the rows of `x`, in place. A backward rotation also measures the
-/// largest magnitude, if `x` carries one.
+/// Overwrites the first `heads` heads of the rows of `x` with their rotation. A backward rotation also
+/// measures the largest magnitude, if `x` carries one.
 pub(super) fn rotate(
     operator: &'static str,
     x: &Tensor,
     heads: usize,
     angles: Angles<'_>,
-    turn: Turn,
+    rotation: Rotation,
 ) -> Result<()> {
     let width = angles.table.shape().columns();
     let rows = x.shape().rows();
@@ -31,19 +31,19 @@ pub(super) fn rotate(
     let each = if vector { lanes } else { 1 };
     let items = items / each;
     let rest = if x.maxima().is_some() { (columns - heads * head_width) / each } else { 0 };
-    let name = match turn {
-        Turn::Forward => "rotate",
-        Turn::Back => "rotate_back",
+    let name = match rotation {
+        Rotation::Forward => "rotate",
+        Rotation::Backward => "rotate_back",
     };
     let word = |size| gpu::word(operator, size);
-    let launch = x.device().kernel(Function::new(&FAMILY, name).of(x.dtype())).write(x);
+    let launch = x.device().kernel(Function::new(&FAMILY, name).with_dtype(x.dtype())).write(x);
     let launch = read_angles(launch, angles).u32(word(items)?).u32(word(x.shape().dims()[1])?);
     let launch = launch.u32(word(heads)?).u32(word(width)?).u32(word(head_width)?).u32(word(columns)?);
     let launch = launch.u32(u32::from(vector));
     let turned = (rows * heads * width) as u64;
-    let launch = match turn {
-        Turn::Forward => launch,
-        Turn::Back => launch.u32(word(rest)?).u32(word(rows * rest)?).write(x.maxima()),
+    let launch = match rotation {
+        Rotation::Forward => launch,
+        Rotation::Backward => launch.u32(word(rest)?).u32(word(rows * rest)?).write(x.maxima()),
     };
     let blocks = (items + rows * rest).div_ceil((gpu::THREADS * elementwise::UNROLL) as usize);
     let launch = launch.cost(2 * turned * x.dtype().bytes() as u64, 3 * turned);

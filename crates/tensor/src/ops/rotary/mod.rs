@@ -7,7 +7,7 @@ pub(super) mod cpu;
 pub(crate) mod cuda;
 mod frequencies;
 
-pub use angles::{Angles, Turn};
+pub use angles::{Angles, Rotation};
 pub use frequencies::{Frequencies, Scaling};
 
 use device::{Backend, Request};
@@ -22,7 +22,13 @@ pub(super) use angles::{check_angles, check_documents};
 ///
 /// # Errors
 /// Shapes or types that do not agree, more positions than the table has, an odd head width, out of memory.
-pub fn rotate(x: Tensor, heads: usize, angles: Angles<'_>, turn: Turn, measures: bool) -> Result<Tensor> {
+pub fn rotate(
+    x: Tensor,
+    heads: usize,
+    angles: Angles<'_>,
+    rotation: Rotation,
+    measures: bool,
+) -> Result<Tensor> {
     const OPERATOR: &str = "rotary.rotate";
     check::computed(OPERATOR, &[("x", &x)])?;
     let width = check_angles(OPERATOR, &x, angles)?;
@@ -30,8 +36,8 @@ pub fn rotate(x: Tensor, heads: usize, angles: Angles<'_>, turn: Turn, measures:
     if heads * head_width > x.shape().columns() {
         return Err(check::wrong(OPERATOR, "x", &x, format!("at least {} columns", heads * head_width)));
     }
-    let request = Request::new(turn.category(), OPERATOR);
-    let measures = measures && turn == Turn::Back && width == head_width;
+    let request = Request::new(rotation.category(), OPERATOR);
+    let measures = measures && rotation == Rotation::Backward && width == head_width;
     let x = gpu::with_cells(x.into_unique(request)?, measures, request)?;
     match x.device().backend() {
         Backend::Meta => {}
@@ -41,9 +47,9 @@ pub fn rotate(x: Tensor, heads: usize, angles: Angles<'_>, turn: Turn, measures:
             check_documents(OPERATOR, documents.as_deref(), time)?;
             let table = angles.table.values()?;
             let read = cpu::Angles { table: &table, documents: documents.as_deref(), time, width };
-            cpu::rotate(&mut x.values_mut()?, x.shape().columns(), [heads, head_width], read, turn);
+            cpu::rotate(&mut x.values_mut()?, x.shape().columns(), [heads, head_width], read, rotation);
         }
-        Backend::Cuda => cuda::rotate(OPERATOR, &x, heads, angles, turn)?,
+        Backend::Cuda => cuda::rotate(OPERATOR, &x, heads, angles, rotation)?,
     }
     Ok(x)
 }

@@ -27,8 +27,9 @@ pub fn sum_loads(counts: &Tensor, sums: &Tensor) -> Result<()> {
     }
 }
 
-/// Adds `rate` to the correction of each expert, `[experts]` f32, whose load, `[experts]` u32, is below the
-/// mean, and subtracts it where the load is above (Wang et al., *Auxiliary-Loss-Free Load Balancing*, 2024).
+/// Adds `rate` to the correction of each expert whose load is below the mean, and subtracts it where the load
+/// is above (Wang et al., *Auxiliary-Loss-Free Load Balancing*, 2024). `correction` is `[experts]` f32,
+/// `loads` `[experts]` u32.
 pub fn move_correction(correction: &Tensor, loads: &Tensor, rate: f32) -> Result<()> {
     const OPERATOR: &str = "routing.move_correction";
     check::f32s(OPERATOR, &[("correction", correction)])?;

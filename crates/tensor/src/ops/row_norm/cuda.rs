@@ -55,7 +55,7 @@ impl Forward<'_> {
         let parameters: Vec<&Tensor> = self.parameters.iter().copied().flatten().collect();
         let aligned = gpu::aligned(&[x, output]) && gpu::aligned(&parameters) && gpu::aligned(&more);
         let form = form(x.shape().columns(), x.dtype(), aligned, self.settings.block_per_row);
-        let kernel = Function::new(self.family, form.forward).of(x.dtype());
+        let kernel = Function::new(self.family, form.forward).with_dtype(x.dtype());
         let launch = x.device().kernel(kernel).read(*x);
         let (branch, sum) = self.residual.unzip();
         let launch = launch.read(branch);
@@ -75,7 +75,7 @@ impl BackwardInput<'_> {
         let more: Vec<&Tensor> = self.dsum.into_iter().collect();
         let aligned = gpu::aligned(&[dy, x, weight, dx]) && gpu::aligned(&more);
         let form = form(x.shape().columns(), x.dtype(), aligned, false);
-        let kernel = Function::new(self.family, form.backward).of(x.dtype());
+        let kernel = Function::new(self.family, form.backward).with_dtype(x.dtype());
         let launch = x.device().kernel(kernel).read(*dy).read(self.dsum).read(*x).read(*weight);
         let launch = statistics.iter().fold(launch, |launch, statistic| launch.read(*statistic));
         let launch = add_sizes(operator, launch.write(*dx), x)?.read(dx.maxima());
@@ -88,8 +88,8 @@ impl BackwardInput<'_> {
 impl BackwardWeight<'_> {
     pub(in crate::ops) fn launch(&self, operator: &'static str) -> Result<()> {
         let Self { dy, x, statistics, workspace, .. } = self;
-        let cut = Cut::of(operator, dy, gpu::aligned(&[dy, x]))?;
-        let kernel = Function::new(self.family, "weight_sums").of(dy.dtype());
+        let cut = Cut::divide(operator, dy, gpu::aligned(&[dy, x]))?;
+        let kernel = Function::new(self.family, "weight_sums").with_dtype(dy.dtype());
         let launch = dy.device().kernel(kernel).read(*dy).read(*x);
         let launch = statistics.iter().fold(launch, |launch, statistic| launch.read(*statistic));
         let launch = launch.write(*workspace);

@@ -53,7 +53,9 @@ pub(super) fn check_saved(
     check::computed(operator, &[("x", x), ("dy", dy)])?;
     check::f32s(operator, statistics)?;
     check::shape(operator, "dy", dy, x.shape())?;
-    statistics.iter().try_for_each(|(name, of)| check::shape(operator, name, of, [x.shape().rows()]))
+    statistics
+        .iter()
+        .try_for_each(|(name, statistic)| check::shape(operator, name, statistic, [x.shape().rows()]))
 }
 
 /// Checks the branch of a residual addition, and allocates the sum.

@@ -56,7 +56,7 @@ pub(super) fn forward(
         }
     };
 
-    let kernel = Function::new(&FAMILY, "soft_cross_entropy").of(dtype);
+    let kernel = Function::new(&FAMILY, "soft_cross_entropy").with_dtype(dtype);
     let launch = device.kernel(kernel).write(scores).read(targets).read(counted).write(workspace);
     let launch = launch.u32(gpu::word(operator, classes)?).u32(each);
     let launch = launch.f32(call.smoothing).f32(call.mean.scale).u32(u32::from(call.gradient));

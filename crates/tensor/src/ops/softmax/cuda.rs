@@ -22,7 +22,7 @@ pub(super) fn backward(operator: &'static str, dy: &Tensor, y: &Tensor, dx: &Ten
 fn launch(operator: &'static str, name: &'static str, read: &[&Tensor], write: &Tensor) -> Result<()> {
     let rows = write.shape().rows();
     let columns = write.shape().columns();
-    let launch = write.device().kernel(Function::new(&FAMILY, name).of(write.dtype()));
+    let launch = write.device().kernel(Function::new(&FAMILY, name).with_dtype(write.dtype()));
     let launch = read.iter().fold(launch, |launch, operand| launch.read(*operand));
     let launch = launch.write(write).u64(rows as u64).u64(columns as u64);
     let launch = launch.cost(gpu::bytes(read) + write.bytes() as u64, 4 * write.elements() as u64);

@@ -37,7 +37,7 @@ pub fn subtrees(leaves: usize, range: Range<usize>) -> impl Iterator<Item = Rang
 /// ```
 /// use tensor::ops::tree::SumTree;
 /// // Three parts: leaves 0 and 1 together, then 2, then 3.
-/// let tree = SumTree::of(4, [0..2, 2..3, 3..4]).unwrap();
+/// let tree = SumTree::from_subtrees(4, [0..2, 2..3, 3..4]).unwrap();
 /// assert_eq!(tree.joins(), [0, 0, 2]); // part 2 completes (2 + 3), and that the sum of all
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl SumTree {
 
     /// Returns the order for parts that are subtrees of the tree over `leaves` leaves, from left to right;
     /// `None` if they do not cover the leaves.
-    pub fn of(leaves: usize, parts: impl IntoIterator<Item = Range<usize>>) -> Option<Self> {
+    pub fn from_subtrees(leaves: usize, parts: impl IntoIterator<Item = Range<usize>>) -> Option<Self> {
         let mut all = Vec::new();
         let mut next = 0;
         for part in parts {
@@ -165,7 +165,7 @@ mod tests {
                 let bound = |run: usize| run * (leaves / runs) + run.min(leaves % runs);
                 let parts: Vec<_> =
                     (0..runs).flat_map(|run| subtrees(leaves, bound(run)..bound(run + 1))).collect();
-                let tree = SumTree::of(leaves, parts.clone()).unwrap();
+                let tree = SumTree::from_subtrees(leaves, parts.clone()).unwrap();
                 assert_eq!(sum(&tree, parts.into_iter().map(defined).collect()), defined(0..leaves));
                 assert!(tree.depth() <= 1 + usize::BITS as usize - leaves.leading_zeros() as usize);
             }
@@ -178,7 +178,7 @@ mod tests {
             for each in (0..=leaves.ilog2()).map(|power| 1 << power) {
                 let runs = (0..leaves / each).map(|run| run * each..(run + 1) * each);
                 assert!(runs.clone().all(|run| subtrees(leaves, run.clone()).eq([run])));
-                assert!(SumTree::of(leaves, runs).unwrap().is_balanced());
+                assert!(SumTree::from_subtrees(leaves, runs).unwrap().is_balanced());
             }
         }
     }
@@ -188,9 +188,9 @@ mod tests {
         for ends in [&[][..], &[2], &[3, 4], &[4, 5], &[1, 3, 4]] {
             let first = |index: usize| if index == 0 { 0 } else { ends[index - 1] };
             let parts = ends.iter().enumerate().map(|(index, end)| first(index)..*end);
-            assert_eq!(SumTree::of(4, parts), None, "{ends:?}");
+            assert_eq!(SumTree::from_subtrees(4, parts), None, "{ends:?}");
         }
-        assert_eq!(SumTree::of(4, [0..1, 2..4]), None);
-        assert!(!SumTree::of(4, [0..2, 2..3, 3..4]).unwrap().is_balanced());
+        assert_eq!(SumTree::from_subtrees(4, [0..1, 2..4]), None);
+        assert!(!SumTree::from_subtrees(4, [0..2, 2..3, 3..4]).unwrap().is_balanced());
     }
 }

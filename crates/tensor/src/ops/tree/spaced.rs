@@ -56,7 +56,7 @@ pub(super) fn add(target: &Tensor, parts: &[Tensor], tree: &SumTree, stream: Str
     let device = target.device();
     let most = BLOCKS * device.description().multiprocessors.max(1);
     let blocks = elements.div_ceil(THREADS as usize).min(most as usize) as u32;
-    let mut launch = device.kernel(Function::new(&FAMILY, "spaced_tree").of(dtype)).on(stream);
+    let mut launch = device.kernel(Function::new(&FAMILY, "spaced_tree").with_dtype(dtype)).on(stream);
     launch = launch.read(&parts[anchor]).u64(stride);
     for part in &parts[elsewhere.clone()] {
         launch = launch.read(part);
@@ -101,7 +101,7 @@ mod tests {
         let request = Request::new(Category::Other, "test");
         let [buffer, own] = [100 * 8, 40 * 8]
             .map(|elements| Tensor::empty(&device, [elements], DType::F32, request).unwrap());
-        let view = |of: &Tensor, part: usize| of.view(part * 8, [8]).unwrap();
+        let view = |buffer: &Tensor, part: usize| buffer.view(part * 8, [8]).unwrap();
         for own_parts in [0..0, 0..1, 1..2, 40..72, 99..100, 68..100] {
             let part = |part: usize| match own_parts.contains(&part) {
                 true => view(&own, 2 * (part - own_parts.start) % 40),

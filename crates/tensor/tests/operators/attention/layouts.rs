@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Separate operands give the same bits as packed ones.
+/// Tests that separate operands give the same bits as packed ones.
 pub(super) fn separate(
     trial: &mut Trial<'_>,
     size: &Size,
@@ -12,8 +12,8 @@ pub(super) fn separate(
 ) {
     let [queries, keys, values] = split(values, size);
     let [query, key_value, _] = size.columns();
-    let of = |values: &[f32], columns| trial.tensor(values, [size.batch, size.time, columns]);
-    let apart = Qkv::Separate([of(&queries, query), of(&keys, key_value), of(&values, key_value)]);
+    let array = |values: &[f32], columns| trial.tensor(values, [size.batch, size.time, columns]);
+    let apart = Qkv::Separate([array(&queries, query), array(&keys, key_value), array(&values, key_value)]);
     let (apart_output, apart_logsumexp, apart_gradients) = both(dy, &apart, size.heads);
     trial.same("output of separate operands", &apart_output, output);
     trial.same("logsumexp of separate operands", &apart_logsumexp, logsumexp);
@@ -27,7 +27,7 @@ pub(super) fn separate(
     }
 }
 
-/// Query heads that share a key and value head give the same results as with a copy for each.
+/// Tests that query heads sharing a key and value head give the same results as with a copy for each.
 pub(super) fn shared(
     case: &Case,
     size: &Size,

@@ -119,9 +119,9 @@ pub(super) fn sizes(case: &Case) -> Vec<Size> {
     let sizes: Vec<[usize; 5]> = match (case.device.is_cuda_like(), case.dtype) {
         (false, _) => SIZES.to_vec(),
         (true, DType::Bf16 | DType::F16) => {
-            let of =
+            let sizes_of_width =
                 |width| TIMES.map(|[batch, time, query, key_value]| [batch, time, width, query, key_value]);
-            [32, 64, 96, 128].into_iter().flat_map(of).chain(PADDED_SIZES).collect()
+            [32, 64, 96, 128].into_iter().flat_map(sizes_of_width).chain(PADDED_SIZES).collect()
         }
         (true, _) => SIZES.into_iter().chain(WIDE_SIZES).collect(),
     };

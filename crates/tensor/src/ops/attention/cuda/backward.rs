@@ -135,13 +135,13 @@ impl<'a> Backward<'a> {
 
     /// Adds the words that receive the largest magnitudes of the gradients that this kernel computes.
     fn measured<'b>(&self, launch: Launch<'b>, owner: Owner) -> Launch<'b> {
-        let of = |part: usize| {
+        let maxima = |part: usize| {
             let array = self.call.geometry.parts[part].array;
             self.gradients.arrays()[array].maxima()
         };
         match owner {
-            Owner::Query => launch.write(of(QUERY)),
-            Owner::KeyValue => launch.write(of(KEY)).write(of(VALUE)),
+            Owner::Query => launch.write(maxima(QUERY)),
+            Owner::KeyValue => launch.write(maxima(KEY)).write(maxima(VALUE)),
         }
     }
 

@@ -28,7 +28,7 @@ pub(super) enum Form {
 
 impl Form {
     /// Returns the kernels for a type and heads, or `None` if none is compiled.
-    fn of(dtype: DType, heads: Heads, needs: Needs) -> Option<Self> {
+    fn choose(dtype: DType, heads: Heads, needs: Needs) -> Option<Self> {
         let Needs { general, sinks, pairs, hopper, .. } = needs;
         let Heads { width, value_width, .. } = heads;
         let is_even = heads.are_equally_wide();
@@ -44,7 +44,7 @@ impl Form {
                 Some(Form::F32 { sizes, variant: before + sizes })
             }
             DType::Bf16 | DType::F16 => {
-                let any = Half::of(dtype, heads, needs)?;
+                let any = Half::choose(dtype, heads, needs)?;
                 let own = HOPPER_FORWARD.iter().position(|variant| variant.width as usize == width);
                 Some(match own.filter(|_| hopper && is_even).zip(hopper::backward(width, dtype, pairs)) {
                     Some((forward, backward)) => Form::Hopper { forward, backward, any },
@@ -65,7 +65,7 @@ fn form(operator: &'static str, dtype: DType, heads: Heads, needs: Needs) -> Res
     let supported = widths(dtype);
     let width = if supported.has(heads.width) { heads.value_width } else { heads.width };
     let refused = || TensorError::HeadWidth { operator, dtype, width, supported: supported.to_string() };
-    Form::of(dtype, heads, needs).ok_or_else(refused)
+    Form::choose(dtype, heads, needs).ok_or_else(refused)
 }
 
 /// Arguments that the launches of one call share.
@@ -151,7 +151,7 @@ impl<'a> Call<'a> {
     }
 
     pub(super) fn kernel(&self, family: &'static Family, variant: usize, name: &'static str) -> Launch<'a> {
-        self.device.kernel(Function::new(family, name).of(self.dtype).variant(variant))
+        self.device.kernel(Function::new(family, name).with_dtype(self.dtype).variant(variant))
     }
 
     /// Returns the memory of queries, keys and values (or of their gradients), each from its first element.
@@ -211,12 +211,12 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Grid with a block for every `rows` queries of each of `heads` heads.
+    /// Returns the grid with one block for every `rows` queries of each of `heads` heads.
     pub(super) fn grid(&self, rows: u32, heads: u32) -> [u32; 3] {
         [self.time.div_ceil(rows), heads, self.batch]
     }
 
-    /// Grid with a block for every `rows` keys up to the last query.
+    /// Returns the grid with one block for every `rows` keys, up to the last query.
     pub(super) fn grid_of_keys(&self, rows: u32, heads: u32) -> [u32; 3] {
         [(self.first + self.time).div_ceil(rows), heads, self.batch]
     }
@@ -236,7 +236,8 @@ pub(super) fn hopper_threads(consumers: u32) -> u32 {
     128 * (1 + consumers)
 }
 
-/// Bytes of shared memory of an f32 kernel with `tiles` tiles of operands and one of scores.
+/// Returns the bytes of shared memory of an f32 kernel that holds `tiles` tiles of operands and one of
+/// scores.
 pub(super) fn f32_shared(tiles: u32, F32Variant { width, tile }: F32Variant) -> u32 {
     4 * (tiles * tile * (width + 4) + tile * (tile + 4))
 }

@@ -15,7 +15,7 @@ pub(super) const WIDTHS: [u32; 4] = [32, 64, 96, 128];
 pub(super) struct Padded {
     /// Columns of tiles.
     pub(super) width: u32,
-    /// Whether the variant supports capped scores, sinks and pieces of sequences.
+    /// Whether the variant supports capped scores, sinks, and queries that are part of a sequence.
     pub(super) general: bool,
 }
 
@@ -168,10 +168,10 @@ pub(crate) static FAMILY_WIDE: Family = family!(
     ],
 );
 
-/// Macro of the variants in f16.
+/// Macro that selects f16 instead of bf16.
 const IN_F16: (&str, u32) = ("HALF_IS_F16", 1);
-/// Macro of the variants for capped scores, sinks and pieces of sequences. They follow the variants without
-/// it.
+/// Macro of the variants for capped scores, sinks, and queries that are part of a sequence. They follow the
+/// variants without it.
 const GENERAL: (&str, u32) = ("GENERAL", 1);
 
 pub(super) type Macro = (&'static str, u32);

@@ -36,11 +36,11 @@ fn in_f16(dtype: DType, count: usize) -> usize {
 
 impl Half {
     /// Returns the kernels for a type and heads, or `None` if none is compiled.
-    pub(super) fn of(dtype: DType, heads: Heads, needs: Needs) -> Option<Self> {
+    pub(super) fn choose(dtype: DType, heads: Heads, needs: Needs) -> Option<Self> {
         let Needs { general, sinks, large, .. } = needs;
         let width = heads.width;
         if !heads.are_equally_wide() {
-            return Half::of_values(dtype, heads, large);
+            return Half::choose_for_values(dtype, heads, large);
         }
         if let Some(index) = WIDTHS.iter().position(|one| *one as usize == width && !sinks) {
             let variant = index + in_f16(dtype, WIDTHS.len()) + if general { 2 * WIDTHS.len() } else { 0 };
@@ -69,7 +69,7 @@ impl Half {
     }
 
     /// Returns the kernels for values and keys of different widths, or `None` if none is compiled.
-    fn of_values(dtype: DType, heads: Heads, large: bool) -> Option<Self> {
+    fn choose_for_values(dtype: DType, heads: Heads, large: bool) -> Option<Self> {
         let widths = [heads.width, heads.value_width];
         let widest = heads.width.max(heads.value_width);
         if widths.iter().any(|width| !width.is_multiple_of(WIDTH_STEP)) {

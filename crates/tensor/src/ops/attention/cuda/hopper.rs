@@ -10,7 +10,8 @@ use crate::ops::kernels::family;
 const FIRST: usize = 2;
 /// Macro of the variants for windows. They follow the causal variants: bf16, then f16.
 const WINDOWED: Macro = ("WINDOWED", 1);
-/// Macro of the variants for pieces of sequences. They follow the windowed variants: bf16, then f16.
+/// Macro of the variants for queries that are part of a sequence. They follow the windowed variants: bf16,
+/// then f16.
 const PIECE: Macro = ("PIECE", 1);
 /// Macro of the variants with dropout, the last ones: bf16, then f16.
 const DROPPED: Macro = ("DROPPED", 1);
@@ -25,7 +26,7 @@ pub(super) enum Pairs {
     Causal,
     /// Every query with the keys in its window.
     Windowed,
-    /// The queries of a piece of a sequence, each with the keys up to its own position.
+    /// The queries of a part of a sequence, each with the keys up to its own position.
     OfPiece,
     /// As `Causal`, with dropout of the weights.
     Dropped,

@@ -5,7 +5,7 @@ use super::hopper::Pairs;
 /// Properties of a call and its device that select kernels.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Needs {
-    /// Whether scores are capped, or the queries are a piece of a sequence.
+    /// Whether scores are capped, or the queries are only part of a sequence.
     pub(super) general: bool,
     pub(super) sinks: bool,
     /// Pairs of queries and keys, for Hopper's kernels.

@@ -20,7 +20,7 @@ pub(super) fn gradients(
 ) -> Result<()> {
     let word = |size| gpu::word(operator, size);
     let [batch, time] = [dy.shape().dims()[0], dy.shape().dims()[1]];
-    let launch = dy.device().kernel(Function::new(&FAMILY, "gradients").of(dy.dtype()));
+    let launch = dy.device().kernel(Function::new(&FAMILY, "gradients").with_dtype(dy.dtype()));
     let launch = launch.write(sums).read(dy).read(output);
     let launch = launch.read(logsumexp).read(sinks).u32(word(batch)?).u32(word(time)?);
     let launch = launch.u32(word(heads.query)?).u32(word(heads.value_width)?);
@@ -32,7 +32,7 @@ pub(super) fn gradients(
 pub(super) fn accumulate(operator: &'static str, sums: &Tensor, target: &GradientTarget) -> Result<()> {
     let count = gpu::word(operator, sums.elements())?;
     let adds = u32::from(target.accumulate);
-    let launch = sums.device().kernel(Function::new(&FAMILY, "accumulate").of(target.tensor.dtype()));
+    let launch = sums.device().kernel(Function::new(&FAMILY, "accumulate").with_dtype(target.tensor.dtype()));
     let launch = launch.write(&target.tensor).read(sums).u32(count).u32(adds);
     let bytes = gpu::bytes(&[sums, &target.tensor]);
     Ok(launch.cost(bytes, 0).launch([count.div_ceil(THREADS), 1, 1], THREADS)?)

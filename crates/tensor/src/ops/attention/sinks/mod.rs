@@ -49,7 +49,7 @@ pub fn sink_gradients(
     Ok(sums)
 }
 
-/// Computes the gradients on the host. Sequences have `time` rows.
+/// Computes the gradients of sinks on the host. Sequences have `time` rows.
 fn on_host(
     [dy, output, logsumexp, sinks]: [&[f32]; 4],
     [rows, time]: [usize; 2],
