@@ -25,7 +25,7 @@ const BUFFERS: usize = 3;
 /// Alignment of tensors in a buffer, in elements: 512 bytes in the smallest type.
 const ALIGNMENT: usize = 512;
 
-/// Which arrays of a piece are copied in one direction.
+/// The arrays of a piece that a pass copies in one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
     /// No arrays.

@@ -12,7 +12,7 @@ const DEVIATION: [f64; MOST_CHANNELS] = [0.229, 0.224, 0.225, 1.0];
 #[test]
 fn levels_are_normalised_in_f64_and_rounded_by_channel() {
     for case in devices() {
-        // Lengths that are and are not multiples of vectors, pixels and blocks, and views that are not aligned.
+        // Lengths that are and are not multiples of vectors, pixels and blocks; views that are not aligned.
         for (channels, length, offset) in
             [(1, 256, 0), (3, 3 * 32 * 32, 0), (3, 99_999, 0), (3, 70_003, 1), (4, 4 * 333, 3), (2, 1, 0)]
         {

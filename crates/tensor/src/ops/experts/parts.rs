@@ -1,4 +1,4 @@
-//! Which parts of experts' outputs have low-rank adapters.
+//! The parts of experts' outputs that have low-rank adapters.
 
 /// The equal parts of each expert's outputs that have a low-rank adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
