@@ -87,7 +87,7 @@ impl Device {
     }
 
     /// Starts timing work that the caller enqueues on `stream` without this device's methods. A running
-    /// profile records it from here to [`Span::end`].
+    /// profile records it from here to `Span::end`.
     pub fn span(&self, stream: StreamKind, family: &'static str, name: &'static str) -> Span<'_> {
         let begin = |cuda: &Cuda| {
             cuda.timed(cuda.streams.handle(stream), family, || name.to_owned(), Work::default())
