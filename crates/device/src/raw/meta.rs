@@ -36,11 +36,11 @@ pub(crate) struct MetaMemory {
 /// How a memory is related to the device's page tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// The device's memory, which contains them.
+    /// The device's memory, which contains the page tables.
     Has,
-    /// Pinned memory, which enlarges them.
+    /// Pinned memory, which enlarges the page tables.
     Needs,
-    /// Other host memory, which does not affect them.
+    /// Other host memory, which does not affect the page tables.
     None,
 }
 

@@ -1,4 +1,4 @@
-//! Counting on the host.
+//! Top-1 and top-5 counts on the host.
 
 use device::Float;
 use device::parallel::map;

@@ -1,4 +1,4 @@
-//! Decoding on the host.
+//! Decoding of records on the host.
 
 use device::Float;
 use device::parallel::for_pieces;

@@ -1,4 +1,4 @@
-//! Folding on the host.
+//! Folding of a norm into a convolution on the host.
 
 use device::parallel::for_pieces;
 
