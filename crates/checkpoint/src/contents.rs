@@ -1,4 +1,4 @@
-//! The data that all checkpoints of a run share.
+//! Data stored in every checkpoint of a run.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,25 +6,24 @@ use std::sync::{Arc, OnceLock};
 
 use crate::corpus_mark::CorpusMark;
 
-/// The data that all checkpoints of a run share.
+/// Data stored in every checkpoint of a run.
 #[derive(Clone)]
 pub struct Contents {
-    /// Number of checkpoints to keep, the newest ones.
+    /// Number of newest checkpoints to keep.
     pub keep: u64,
-    /// The settings that decide the bits, by key, as TOML.
+    /// The settings that affect results, by key, each value as TOML.
     pub configuration: BTreeMap<String, String>,
-    /// Versions of the libraries that compute.
+    /// Versions of the libraries used for computing.
     pub libraries: String,
-    /// Called before each checkpoint, on the thread that writes it, to sync the files that a resumed run
-    /// expects.
+    /// Called before each checkpoint, on the writing thread, to sync the files that a resumed run expects.
     pub before: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
     /// Identifier of the frozen parameters' weights, if checkpoints omit them.
     pub base: Option<String>,
-    /// The corpus; none for synthetic data.
+    /// The corpus; `None` for synthetic data.
     pub corpus: Option<CorpusMark>,
-    /// SHA-256 of the scores of the reference model, once they are known; unset where the loss needs none.
+    /// SHA-256 of the reference model's scores, once known; unset if the loss has no reference model.
     pub reference_sha256: Arc<OnceLock<String>>,
-    /// Steps, in the order of the data, whose samples the run leaves out, in ascending order.
+    /// Steps whose samples the run skips, as indices in data order, ascending.
     pub left_out: Vec<u64>,
 }
 

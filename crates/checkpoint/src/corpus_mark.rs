@@ -1,4 +1,4 @@
-//! The corpus of a run, as recorded in a manifest.
+//! The identity of a run's corpus, as recorded in a manifest.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,11 +6,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CorpusMark {
-    /// Tokens in all files.
+    /// Total number of tokens in all files.
     pub tokens: u64,
-    /// The latest modification of a file, in seconds since 1970.
+    /// Latest modification time of the files, in seconds since 1970.
     pub modified: i64,
-    /// SHA-256 of pieces at fixed offsets, in hexadecimal.
+    /// SHA-256 of samples at fixed offsets, in hexadecimal.
     pub samples_sha256: String,
     /// SHA-256 of the whole corpus, if configured.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! Writing of a checkpoint's files: each rank writes its own arrays, rank 0 the index and the manifest.
+//! Writes a checkpoint's files: each rank writes its own arrays, rank 0 also the index and the manifest.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -21,10 +21,10 @@ use crate::manifest::{FileDigest, LossScale, MANIFEST, Manifest, STATE};
 use crate::snapshot::{FileNumber, Snapshot};
 use crate::validations::Validations;
 
-/// The files of arrays, by name.
+/// Size and hash of each file of arrays, by file name.
 pub(crate) type Files = BTreeMap<String, FileDigest>;
 
-/// The destination of a run's checkpoints and, on rank 0, the data that they share.
+/// The directory of a run's checkpoints and, on rank 0, the data stored in each of them.
 #[derive(Clone, Debug)]
 pub(crate) struct Destination {
     pub(crate) directory: Directory,
@@ -35,10 +35,10 @@ pub(crate) struct Destination {
 pub(crate) struct Step {
     pub(crate) step: u64,
     pub(crate) validations: Validations,
-    /// The last of `validations` is of this state and has the lowest loss.
+    /// Whether the last of `validations` is of this state and has the lowest loss.
     pub(crate) is_best: bool,
     pub(crate) began: Instant,
-    /// Norms of the last steps' gradients, as far as a run depends on them.
+    /// Gradient norms of the last steps, if spike limits depend on them.
     pub(crate) gradient_norms: Vec<Option<f32>>,
 }
 
@@ -47,11 +47,11 @@ impl Destination {
         self.directory.step(step.step)
     }
 
-    /// Writes the file of this rank under the temporary name, and syncs it. Returns its name and digest; none
-    /// for a rank that writes nothing.
+    /// Writes this rank's file under a temporary name, and syncs it. Returns its name and digest; empty for a
+    /// rank that writes nothing.
     ///
     /// # Errors
-    /// A file that cannot be written; a copy of the state that failed or `is_abandoned`.
+    /// The file cannot be written, the copy of the state failed, or `is_abandoned` was set.
     pub(crate) fn write_file(
         &self,
         snapshot: &Snapshot,
@@ -81,9 +81,9 @@ impl Destination {
         Ok(Files::from([(name, digest)]))
     }
 
-    /// Completes the checkpoint whose `files` have been written: writes index and manifest, renames it, links
-    /// it as the best if it is, and deletes the oldest beyond those to keep. Does nothing on ranks other than
-    /// rank 0.
+    /// Completes the checkpoint whose `files` have been written: writes index and manifest, renames the
+    /// directory, links it as `best` if it is, and deletes the oldest checkpoints. Does nothing on ranks
+    /// other than 0.
     pub(crate) fn complete(&self, snapshot: &Snapshot, step: &Step, files: Result<Files>) -> Result<()> {
         let Some(contents) = &self.contents else { return files.map(drop) };
         let temporary = self.directory.temporary(step.step);
@@ -118,19 +118,19 @@ impl Destination {
         Ok(())
     }
 
-    /// Returns the error of a checkpoint without the data that it needs.
+    /// Returns the error for a checkpoint that lacks data.
     fn unready(&self, step: &Step, what: String) -> CheckpointError {
         CheckpointError::Thread { path: self.path(step), what }
     }
 
-    /// Deletes what was written of a checkpoint that is not completed.
+    /// Deletes the files of an incomplete checkpoint.
     pub(crate) fn discard(&self, step: &Step) {
         // The first error matters; there may be nothing to delete.
         let _ = fs::remove_dir_all(self.directory.temporary(step.step));
     }
 }
 
-/// Makes the temporary directory, which another rank may have made if this one writes not the only file.
+/// Creates the temporary directory. Unless this rank writes the only file, another rank may have created it.
 fn make_temporary(path: &Path, is_only: bool) -> Result<()> {
     match fs::create_dir(path) {
         Err(error) if !is_only && error.kind() == ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
@@ -141,7 +141,7 @@ fn make_temporary(path: &Path, is_only: bool) -> Result<()> {
 /// Checks that the files of all ranks are in the directory.
 ///
 /// # Errors
-/// One that is not, as of a rank on a host with other storage.
+/// A file is missing, for example because a rank's host uses other storage.
 fn check_present(directory: &Path, files: &Files) -> Result<()> {
     for (name, digest) in files {
         let path = directory.join(name);
@@ -155,7 +155,7 @@ fn check_present(directory: &Path, files: &Files) -> Result<()> {
     Ok(())
 }
 
-/// Writes the index, if there are several files, and the manifest.
+/// Writes the manifest, and the index if there are several files.
 fn describe(
     directory: &Path,
     index: Option<&Index>,

@@ -1,4 +1,4 @@
-//! The directory of a run's checkpoints: names, listing, deletion.
+//! The directory of a run's checkpoints: file names, listing, deletion.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -13,26 +13,26 @@ use crate::error::{CheckpointError, Result};
 use crate::manifest::MANIFEST;
 use crate::reader::{Checkpoint, Share};
 
-/// Name of the directory of checkpoints in a run directory.
+/// Name of the checkpoints directory in a run directory.
 const CHECKPOINTS: &str = "checkpoints";
-/// Name of the link to the checkpoint with the lowest validation loss, in that directory.
+/// Name of the link in that directory to the checkpoint with the lowest validation loss.
 const BEST: &str = "best";
 
 /// The directory `RUN_DIR/checkpoints`.
 #[derive(Clone, Debug)]
 pub struct Directory {
     path: PathBuf,
-    /// The process of rank 0, in the names of temporary files.
+    /// Process id of rank 0, used in the names of temporary files.
     process: u32,
 }
 
 impl Directory {
     /// Returns the directory of the run in `run_dir`, which need not exist.
-    pub fn of(run_dir: &Path) -> Self {
+    pub fn in_run(run_dir: &Path) -> Self {
         Self::written_by(run_dir, std::process::id())
     }
 
-    /// Returns the directory of the run in `run_dir`, whose rank 0 is `process`.
+    /// Returns the directory of the run in `run_dir`, where `process` is rank 0's process id.
     pub(crate) fn written_by(run_dir: &Path, process: u32) -> Self {
         Directory { path: run_dir.join(CHECKPOINTS), process }
     }
@@ -46,17 +46,17 @@ impl Directory {
         }
     }
 
-    /// Path of the checkpoint after `step` steps.
+    /// Returns the path of the checkpoint after `step` steps.
     pub(crate) fn step(&self, step: u64) -> PathBuf {
         self.path.join(format!("step-{step:06}"))
     }
 
-    /// Path of a checkpoint while it is written or deleted. Nothing is read there.
+    /// Returns the path of a checkpoint while it is written or deleted. Nothing is read there.
     pub(crate) fn temporary(&self, step: u64) -> PathBuf {
         self.path.join(format!(".step-{step:06}.tmp-{}", self.process))
     }
 
-    /// Returns every checkpoint with its step, oldest first; none if the directory is missing.
+    /// Returns (step, path) of every checkpoint, oldest first; empty if the directory is missing.
     pub(crate) fn list(&self) -> Result<Vec<(u64, PathBuf)>> {
         let mut checkpoints = Vec::new();
         for (name, path) in self.entries()? {
@@ -81,7 +81,7 @@ impl Directory {
     /// Returns the newest checkpoint, verified; `None` if there is none.
     ///
     /// # Errors
-    /// The newest is damaged; the error names the newest intact one.
+    /// The newest checkpoint is damaged; the error names the newest intact one.
     pub(crate) fn newest(&self, share: Share) -> Result<Option<Checkpoint>> {
         let mut all = self.list()?;
         let Some((_, newest)) = all.pop() else { return Ok(None) };
@@ -95,7 +95,7 @@ impl Directory {
         }
     }
 
-    /// Makes the link `best` point to the checkpoint after `step` steps.
+    /// Points the link `best` to the checkpoint after `step` steps.
     pub(crate) fn name_best(&self, step: u64) -> Result<()> {
         let path = self.step(step);
         let link = self.path.join(BEST);
@@ -106,7 +106,7 @@ impl Directory {
         sync_directory(&self.path)
     }
 
-    /// Deletes all checkpoints but the newest `keep`, of which the best may be one, and the best.
+    /// Deletes all checkpoints except the newest `keep` and the best.
     pub(crate) fn retain(&self, keep: u64) -> Result<()> {
         let all = self.list()?;
         let best = fs::read_link(self.path.join(BEST)).ok();
@@ -116,7 +116,7 @@ impl Directory {
         surplus.try_for_each(|(step, path)| self.delete(*step, path))
     }
 
-    /// Deletes the checkpoints of the steps that pass a filter.
+    /// Deletes the checkpoints whose step passes `filter`.
     pub(crate) fn delete_those(&self, filter: impl Fn(u64) -> bool) -> Result<()> {
         let all = self.list()?;
         all.iter().filter(|(step, _)| filter(*step)).try_for_each(|(step, path)| self.delete(*step, path))
@@ -130,8 +130,8 @@ impl Directory {
         Ok(fs::remove_dir_all(&temporary).context(&temporary, "delete it")?)
     }
 
-    /// Moves the checkpoints of steps after `step` to a new directory in this one, where nothing reads or
-    /// deletes them. Returns that directory; `None` if there are none.
+    /// Moves the checkpoints after `step` to a new subdirectory, where nothing reads or deletes them. Returns
+    /// it; `None` if there are none.
     pub fn set_aside_after(&self, step: u64) -> std::result::Result<Option<PathBuf>, CheckpointError> {
         let mut later = self.list()?;
         later.retain(|(there, _)| *there > step);
@@ -185,10 +185,10 @@ fn sync_directory(path: &Path) -> Result<()> {
     Ok(synced.context(path, "bring it to the disk")?)
 }
 
-/// Returns the complete checkpoints of a run with their steps, oldest first. They are not verified:
+/// Returns (step, path) of a run's complete checkpoints, oldest first. They are not verified;
 /// [`Checkpoint::open`] does that.
 pub fn list(run_dir: &Path) -> std::result::Result<Vec<(u64, PathBuf)>, CheckpointError> {
-    Directory::of(run_dir).list()
+    Directory::in_run(run_dir).list()
 }
 
 /// Returns the newest complete checkpoint of a run, verified; `None` if there is none.
@@ -199,24 +199,24 @@ pub fn newest(run_dir: &Path) -> std::result::Result<Option<Checkpoint>, Checkpo
     newest_share(run_dir, Share::ALL)
 }
 
-/// Returns the checkpoint of [`newest`], of which this process verifies a share.
+/// Returns the newest checkpoint, as [`newest`] does. This process verifies only its share of the files.
 pub fn newest_share(
     run_dir: &Path,
     share: Share,
 ) -> std::result::Result<Option<Checkpoint>, CheckpointError> {
-    Directory::of(run_dir).newest(share)
+    Directory::in_run(run_dir).newest(share)
 }
 
-/// Returns a complete checkpoint, verified. `path` is the checkpoint itself, or a run, of which it returns
-/// the checkpoint of step `step`, by default the newest.
+/// Returns a complete checkpoint, verified. `path` is a checkpoint, or a run directory with the checkpoint of
+/// `step` (default: the newest).
 ///
 /// # Errors
-/// A checkpoint that does not exist or is damaged.
+/// The checkpoint does not exist or is damaged.
 pub fn find(path: &Path, step: Option<u64>) -> std::result::Result<Checkpoint, CheckpointError> {
     find_share(path, step, Share::ALL)
 }
 
-/// Returns the checkpoint of [`find`], of which this process verifies a share.
+/// Returns a checkpoint, as [`find`] does. This process verifies only its share of the files.
 pub fn find_share(
     path: &Path,
     step: Option<u64>,
@@ -255,7 +255,7 @@ fn step_of(name: &str) -> Option<u64> {
     digits?.parse().ok()
 }
 
-/// Returns the run directory to which a path of [`find`] belongs.
+/// Returns the run directory of a `path` that [`find`] accepts.
 pub fn run_of(path: &Path) -> PathBuf {
     let run = path.parent().filter(|parent| parent.file_name() == Some(OsStr::new(CHECKPOINTS)));
     let run = run.filter(|_| path.join(MANIFEST).exists()).and_then(Path::parent);

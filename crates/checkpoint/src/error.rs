@@ -6,7 +6,7 @@ use system::file_error::FileError;
 
 pub(crate) type Result<T> = std::result::Result<T, CheckpointError>;
 
-/// Error of a checkpoint that is refused, or that could not be written. Every message names the path.
+/// Error of a checkpoint that was refused or could not be written. Every message names the path.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "messages name their fields")]
 pub enum CheckpointError {
@@ -23,13 +23,13 @@ pub enum CheckpointError {
     /// A run has no checkpoint, or none of the requested step.
     #[error("{}: it holds no checkpoint{}", path.display(), advice_on_steps(*step, there))]
     Missing { path: PathBuf, step: Option<u64>, there: Vec<u64> },
-    /// A run has no checkpoint with the lowest validation loss.
+    /// A run keeps no checkpoint with the lowest validation loss.
     #[error(
         "{}: it keeps no best checkpoint: train with checkpoint.keep_best = true and train.validate_every",
         path.display()
     )]
     NoBest { path: PathBuf },
-    /// The checkpoint belongs to a run whose settings give other weights.
+    /// The checkpoint belongs to a run with other result-affecting settings.
     #[error("{}: {what}", path.display())]
     OtherRun { path: PathBuf, what: String },
     /// An operation of the file system failed.

@@ -1,9 +1,9 @@
-//! The safetensors format, as far as checkpoints need it: named arrays of any element type, written and read
-//! in pieces.
+//! The part of the safetensors format that checkpoints use: named arrays of any element type, written and
+//! read in chunks.
 //!
-//! Eight bytes of header length, little-endian; a JSON object of name → type, shape and range of bytes,
-//! padded with spaces to a multiple of eight; the arrays, one after another, little-endian.
-//! <https://github.com/huggingface/safetensors>
+//! A file has eight bytes with the header's length (little-endian), then a JSON object of name → type, shape
+//! and byte range, padded with spaces to a multiple of eight. The little-endian arrays follow one after
+//! another. <https://github.com/huggingface/safetensors>
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -25,9 +25,9 @@ use crate::manifest::FileDigest;
 
 /// Name of the array of losses.
 pub(crate) const LOSSES: &str = "run.losses";
-/// Bytes that are hashed, written or read at a time; a multiple of every element's size.
+/// Chunk size for hashing, writing and reading, in bytes; a multiple of every element's size.
 const PIECE: usize = 1 << 18;
-/// The most bytes of a header: the limit of other readers of the format.
+/// Maximum size of a header in bytes, the same as in other readers of the format.
 const MOST_HEADER: u64 = 100_000_000;
 
 // Arrays are copied as bytes between memory and files, which are little-endian.
@@ -49,7 +49,7 @@ impl Entry {
     }
 }
 
-/// The name of an element type in the format, such as `BF16`.
+/// Returns the name of an element type in the format, such as `BF16`.
 pub(crate) fn type_name(dtype: DType) -> String {
     dtype.name().to_uppercase()
 }
@@ -58,9 +58,9 @@ pub(crate) fn dtype_of(name: &str) -> Option<DType> {
     DType::ALL.iter().copied().find(|dtype| type_name(*dtype) == name)
 }
 
-/// Writes `parts`, together the arrays of all entries one after another, and syncs the file; hashes them at
-/// the same time, which takes as long as a fast disk. `written` receives the number of bytes after each
-/// piece. Returns the digest of the written bytes.
+/// Writes and syncs a file. `parts`, joined, are the arrays of all entries in order. Hashing runs
+/// concurrently, because it takes as long as writing to a fast disk. `written` receives the number of bytes
+/// after each chunk. Returns the size and hash of the file.
 pub(crate) fn write(
     path: &Path,
     entries: &[Entry],
@@ -85,7 +85,7 @@ pub(crate) fn write(
     })
 }
 
-/// Returns the bytes that are hashed or written at a time.
+/// Splits the parts into chunks for hashing and writing.
 fn pieces<'a>(parts: &'a [&'a [u8]]) -> impl Iterator<Item = &'a [u8]> {
     parts.iter().flat_map(|part| part.chunks(PIECE))
 }
@@ -122,7 +122,7 @@ fn header(entries: &[Entry]) -> Vec<u8> {
     header
 }
 
-/// Returns the size and hash of a file, which it reads once.
+/// Reads a file once and returns its size and hash.
 pub(crate) fn digest_of(path: &Path) -> Result<FileDigest> {
     let mut file = input::open(path).context(path, "open it")?;
     let mut digest = Sha256::new();
@@ -147,7 +147,7 @@ pub(crate) fn digest_of(path: &Path) -> Result<FileDigest> {
     }
 }
 
-/// Reads the header of a file: its arrays in the order of their bytes, and the position of the first.
+/// Reads the header of a file. Returns its arrays in byte order, and the file offset of the first.
 pub(crate) fn read_header(path: &Path) -> Result<(Vec<Entry>, u64)> {
     let mut file = input::open(path).context(path, "open it")?;
     let mut length = [0; 8];
@@ -166,7 +166,8 @@ pub(crate) fn read_header(path: &Path) -> Result<(Vec<Entry>, u64)> {
     Ok((entries, 8 + length))
 }
 
-/// Returns the arrays of a header in order, which must fill the following `bytes` without gap or overlap.
+/// Parses a header. Returns its arrays in byte order; they must fill the following `bytes` bytes without gap
+/// or overlap.
 fn entries_of(header: &[u8], bytes: u64) -> std::result::Result<Vec<Entry>, String> {
     #[derive(serde::Deserialize)]
     struct Described {
@@ -220,8 +221,8 @@ impl<'a> OpenFile<'a> {
         Ok(OpenFile { path, file, bytes: Vec::new() })
     }
 
-    /// Passes the bytes of `elements` elements of `size` bytes from byte `position` on to `take`, piece by
-    /// piece, each with the index of its first element.
+    /// Reads `elements` elements of `size` bytes each from file offset `position`, and passes them to `take`
+    /// in chunks. Each chunk comes with the index of its first element.
     pub(crate) fn read<E: From<CheckpointError>>(
         &mut self,
         position: u64,
@@ -250,7 +251,7 @@ impl<'a> OpenFile<'a> {
 mod tests {
     use super::*;
 
-    /// A header of arrays, each a name, elements of f32 and its range.
+    /// Encodes a header of f32 arrays, each as (name, elements, byte range).
     fn header_of(arrays: &[(&str, u64, [u64; 2])]) -> Vec<u8> {
         let entry = |(name, elements, range): &(&str, u64, [u64; 2])| {
             let entry = json!({ "dtype": "F32", "shape": [elements], "data_offsets": range });

@@ -1,8 +1,7 @@
-//! States that the hosts of a job have in memory: which of them is complete, and the files that hosts copy
-//! from each other.
+//! States in the memory of a job's hosts: which are complete, and which files the hosts copy from each other.
 //!
-//! A state is complete if the hosts that are left have all its files ([`missing`]); then each copies those
-//! that it lacks ([`add_piece`]).
+//! A state is complete if the remaining hosts together have all its files ([`missing`]). Each host then
+//! copies the files it lacks ([`add_piece`]).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -15,18 +14,18 @@ use crate::directory::{Directory, list};
 use crate::error::CheckpointError;
 use crate::manifest::{MANIFEST, Manifest};
 
-/// A state of which a host has files.
+/// A state of which a host has some files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostState {
-    /// Number of steps done.
+    /// Number of steps completed.
     pub step: u64,
     /// Identifier of the state.
     pub id: String,
-    /// Every file of the state, with its bytes on this host; `None` where the host lacks it.
+    /// Every file of the state, with its size in bytes on this host; `None` if this host lacks it.
     pub files: Vec<(String, Option<u64>)>,
 }
 
-/// Returns the states of which a host has files, oldest first. Damaged ones are left out.
+/// Returns the states of which a host has files, oldest first. Damaged states are skipped.
 pub fn host_states(directory: &Path) -> Vec<HostState> {
     let all = list(directory).unwrap_or_default();
     let read = |(step, path): (u64, PathBuf)| {
@@ -54,14 +53,14 @@ pub struct Copied {
     pub name: String,
     /// Number of bytes.
     pub bytes: u64,
-    /// Index of a host that has it.
+    /// Index of a host that has the file.
     pub from: usize,
-    /// Indices of hosts that lack it.
+    /// Indices of the hosts that lack the file.
     pub to: Vec<usize>,
 }
 
-/// Returns the newest state that hosts with these states have together, and the files that some of them lack;
-/// `None` if no state is complete.
+/// Returns the newest state that the hosts hold together, with the files that some of them lack; `None` if no
+/// state is complete.
 pub fn missing(hosts: &[Vec<HostState>]) -> Option<(u64, Vec<Copied>)> {
     let mut states: Vec<_> = hosts.iter().flatten().collect();
     states.sort_by_key(|state| std::cmp::Reverse(state.step));
@@ -83,14 +82,14 @@ fn copies(hosts: &[Vec<HostState>], state: &HostState) -> Option<Vec<Copied>> {
     Some(all.into_iter().filter(|copied| !copied.to.is_empty()).collect())
 }
 
-/// Reads `bytes` bytes of a file of the state of step `step` from `offset` on.
+/// Reads `bytes` bytes at `offset` from a file of the state of step `step`.
 pub fn read_piece(
     directory: &Path,
     step: u64,
     name: &str,
     (offset, bytes): (u64, usize),
 ) -> std::result::Result<Vec<u8>, CheckpointError> {
-    let path = Directory::of(directory).step(step).join(name);
+    let path = Directory::in_run(directory).step(step).join(name);
     let read = || -> std::io::Result<Vec<u8>> {
         let mut file = File::open(&path)?;
         file.seek(SeekFrom::Start(offset))?;
@@ -101,14 +100,14 @@ pub fn read_piece(
     Ok(read().context(&path, "read it")?)
 }
 
-/// Appends a piece at `offset` to a file of the state of step `step`.
+/// Appends `piece`, whose first byte is at `offset`, to a file of the state of step `step`.
 pub fn add_piece(
     directory: &Path,
     step: u64,
     name: &str,
     (offset, piece): (u64, &[u8]),
 ) -> std::result::Result<(), CheckpointError> {
-    let state = Directory::of(directory).step(step);
+    let state = Directory::in_run(directory).step(step);
     let path = state.join(name);
     let write = || -> std::io::Result<()> {
         fs::create_dir_all(&state)?;
@@ -123,7 +122,7 @@ pub fn add_piece(
 mod tests {
     use super::{Copied, HostState, missing};
 
-    /// A state of three files, of which a host has those of `has`.
+    /// A state with the files a, b and m. The host has the files named in `has`.
     fn state(step: u64, id: &str, has: &str) -> HostState {
         let file = |name: char| (name.to_string(), has.contains(name).then_some(7));
         HostState { step, id: id.to_owned(), files: ['a', 'b', 'm'].map(file).to_vec() }

@@ -1,5 +1,5 @@
 //! The file `state.safetensors.index.json`: the files of a checkpoint that several ranks wrote, and the
-//! elements of every array that each of them holds.
+//! elements of each array in each file.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,21 +17,20 @@ use crate::format::{LOSSES, dtype_of, type_name};
 use crate::manifest::FileDigest;
 
 pub(crate) const INDEX: &str = "state.safetensors.index.json";
-/// The most bytes of the file.
+/// Maximum size of the file in bytes.
 const MOST_BYTES: u64 = 1 << 30;
 
-/// Neighbouring elements of an array in one of the files: (index of the file, first element, number of
-/// elements).
-pub type Part = (usize, usize, usize);
+/// A contiguous range of an array's elements in one file: (file index, first element, number of elements).
+pub type FileRange = (usize, usize, usize);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct IndexedArray {
-    /// Element type, as in the files.
+    /// Element type, named as in the files.
     dtype: String,
     pub(crate) shape: Vec<usize>,
-    /// In the order of their bytes within each file.
-    pub(crate) parts: Vec<Part>,
+    /// Ranges of elements, in byte order within each file.
+    pub(crate) parts: Vec<FileRange>,
 }
 
 /// The arrays of a checkpoint and the files that hold them. Every element is in exactly one file.
@@ -43,14 +42,14 @@ pub struct Index {
 }
 
 impl Index {
-    /// Returns the index of a checkpoint of `files` files, without arrays.
+    /// Returns an index without arrays for a checkpoint of `files` files.
     pub fn new(files: usize) -> Self {
         let files = (0..files).map(|number| file_name(number, files)).collect();
         Index { files, arrays: BTreeMap::new() }
     }
 
-    /// Adds an array whose elements are in `parts`.
-    pub fn add(&mut self, name: String, dtype: DType, shape: &[usize], parts: Vec<Part>) {
+    /// Adds an array whose elements are stored in `parts`.
+    pub fn add(&mut self, name: String, dtype: DType, shape: &[usize], parts: Vec<FileRange>) {
         let array = IndexedArray { dtype: type_name(dtype), shape: shape.to_vec(), parts };
         self.arrays.insert(name, array);
     }
@@ -61,7 +60,7 @@ impl Index {
         self.add(LOSSES.to_owned(), DType::F32, &[losses], parts);
     }
 
-    /// Writes the file in `directory` and syncs it.
+    /// Writes the index file in `directory` and syncs it.
     pub(crate) fn write(&self, directory: &Path) -> Result<FileDigest> {
         let path = directory.join(INDEX);
         let (text, digest) = self.encode();
@@ -80,7 +79,7 @@ impl Index {
         (text, digest)
     }
 
-    /// Reads the file in `directory`.
+    /// Reads the index file in `directory`.
     pub(crate) fn read(directory: &Path) -> Result<Self> {
         let path = directory.join(INDEX);
         let text = input::read(&path, MOST_BYTES).context(&path, "read it")?;
@@ -99,7 +98,7 @@ impl IndexedArray {
         dtype_of(&self.dtype)
     }
 
-    /// Checks that every element is in one of `files` files, once.
+    /// Checks that every element is stored exactly once, in one of `files` files.
     fn check(&self, files: usize) -> std::result::Result<(), String> {
         if self.dtype().is_none() {
             return Err(format!("its type {} is not known", self.dtype));
@@ -124,7 +123,7 @@ impl IndexedArray {
     }
 }
 
-/// Returns the name of a file of arrays, where `number` counts from 0 to `files`.
+/// Returns the name of array file `number`, counted from 0, of `files`.
 pub(crate) fn file_name(number: usize, files: usize) -> String {
     format!("state-{:05}-of-{files:05}.safetensors", number + 1)
 }
@@ -135,7 +134,7 @@ mod tests {
 
     #[test]
     fn every_element_is_in_one_file() {
-        let table: [(&[Part], Option<&str>); 7] = [
+        let table: [(&[FileRange], Option<&str>); 7] = [
             (&[(0, 0, 6)], None),
             (&[(1, 4, 2), (0, 0, 4)], None),
             (&[(0, 0, 4)], Some("its files have 4 elements of the shape [2, 3]")),

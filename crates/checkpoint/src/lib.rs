@@ -43,7 +43,7 @@ pub use corpus_mark::CorpusMark;
 pub use directory::{Directory, best, find, find_share, list, newest, newest_share, run_of};
 pub use error::CheckpointError;
 pub use host_states::{Copied, HostState, add_piece, host_states, missing, read_piece};
-pub use index::{Index, Part};
+pub use index::{FileRange, Index};
 pub use manifest::LossScale;
 pub use memory::{FileOfState, IncomingFiles, MemoryWriter, Reported};
 pub use reader::{Checkpoint, Share, Target};

@@ -16,12 +16,12 @@ use crate::corpus_mark::CorpusMark;
 use crate::error::{CheckpointError, Result};
 use crate::validations::Validations;
 
-/// The format of checkpoints that this version writes and reads.
+/// Version number of the checkpoint format that is written and read.
 const FORMAT: u64 = 1;
-/// The most bytes of the file.
+/// Maximum size of the file in bytes.
 const MOST_BYTES: u64 = 16 << 20;
 pub(crate) const MANIFEST: &str = "manifest.json";
-/// The name of the file of arrays, if there is one of all arrays.
+/// File name of the arrays if one file holds them all.
 pub(crate) const STATE: &str = "state.safetensors";
 
 /// Size and hash of a file.
@@ -38,11 +38,11 @@ impl FileDigest {
     }
 }
 
-/// A dynamic loss scale, to the bit.
+/// A dynamic loss scale, bit-exact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LossScale {
-    /// The bits of the scale, an f32.
+    /// The bits of the scale as an f32.
     pub scale_bits: u32,
     /// Updates since the scale last changed.
     pub good_steps: u32,
@@ -54,53 +54,53 @@ pub struct LossScale {
 pub(crate) struct Manifest {
     format: u64,
     pub(crate) version: String,
-    /// Versions of the libraries that computed; absent in checkpoints of earlier versions.
+    /// Versions of the libraries used for computing; absent in checkpoints of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) libraries: Option<String>,
     pub(crate) step: u64,
-    /// Updates that the optimizer had made; absent if every step made one.
+    /// Number of updates the optimizer made; absent if every step made one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     updates: Option<u32>,
-    /// The loss scale; absent without one.
+    /// The loss scale; absent if the run has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) loss_scale: Option<LossScale>,
-    /// The settings that decide the bits, each as TOML.
+    /// The settings that affect results, by key, each value as TOML.
     pub(crate) configuration: BTreeMap<String, String>,
-    /// SHA-256 of the whole corpus, in checkpoints of versions before the corpus mark.
+    /// SHA-256 of the whole corpus, in checkpoints of versions without `corpus`.
     pub(crate) corpus_sha256: Option<String>,
     /// The corpus; absent for synthetic data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) corpus: Option<CorpusMark>,
     /// Mean loss of the last validation.
     validation_loss: Option<f64>,
-    /// Steps done before that validation; absent before the first and in checkpoints of earlier versions.
+    /// Steps completed before that validation; absent before the first, and in checkpoints of earlier
+    /// versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     validation_step: Option<u64>,
-    /// Identifier of the weights of frozen parameters, which are not in the checkpoint; absent where they
-    /// are.
+    /// Identifier of the frozen parameters' weights if the checkpoint omits them; otherwise absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) base: Option<String>,
     /// The lowest validation loss; absent before the first validation and in checkpoints of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     best_validation_loss: Option<f64>,
-    /// Validations after that one; absent if it is.
+    /// Number of validations after the one with the lowest loss; absent if zero.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     validations_since_best: Option<u64>,
-    /// Norms of the last steps' gradients, null for those that do not count; absent if nothing depends on
+    /// Gradient norms of the last steps, null for spikes and non-finite norms; absent if nothing depends on
     /// them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) gradient_norms: Vec<Option<f32>>,
-    /// SHA-256 of the scores of the reference model; absent where the loss needs none and in checkpoints of
-    /// earlier versions.
+    /// SHA-256 of the reference model's scores; absent if the loss has no reference model, and in checkpoints
+    /// of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) reference_sha256: Option<String>,
-    /// Steps, in the order of the data, whose samples the run had left out; absent if there were none and in
+    /// Steps whose samples the run skipped, as indices in data order; absent if there were none, and in
     /// checkpoints of earlier versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) left_out: Vec<u64>,
-    /// Digests of the checkpoint's other files, by name.
+    /// Size and hash of the checkpoint's other files, by name.
     files: BTreeMap<String, FileDigest>,
-    /// SHA-256 of this manifest, without indentation and with this field empty.
+    /// SHA-256 of this manifest, serialized without indentation and with this field empty.
     manifest_sha256: String,
 }
 
@@ -137,32 +137,32 @@ impl Manifest {
         manifest
     }
 
-    /// Adds the norms of the last steps' gradients.
+    /// Adds the gradient norms of the last steps.
     pub(crate) fn with_gradient_norms(mut self, norms: &[Option<f32>]) -> Self {
         self.gradient_norms = norms.to_vec();
         self.manifest_sha256 = self.digest();
         self
     }
 
-    /// Returns the hash of all fields but the hash itself. Texts that parse to the same values have the same
-    /// hash.
+    /// Returns the hash over all fields except the hash itself. Texts that parse to the same values have the
+    /// same hash.
     fn digest(&self) -> String {
         let bare = Manifest { manifest_sha256: String::new(), ..self.clone() };
         // Serializing numbers, strings and maps of strings does not fail.
         hexadecimal(&Sha256::digest(serde_json::to_vec(&bare).unwrap_or_default()))
     }
 
-    /// The manifest's hash, which depends on every byte of the checkpoint.
+    /// Returns the manifest's hash, which depends on every byte of the checkpoint.
     pub(crate) fn id(&self) -> &str {
         &self.manifest_sha256
     }
 
-    /// Updates that the optimizer had made.
+    /// Returns the number of updates the optimizer made.
     pub(crate) fn updates(&self) -> u64 {
         self.updates.map_or(self.step, u64::from)
     }
 
-    /// The validations of the run up to the checkpoint.
+    /// Returns the validations of the run up to the checkpoint.
     pub(crate) fn validations(&self) -> Validations {
         let since_best = self.validations_since_best.unwrap_or(0);
         Validations {
@@ -199,7 +199,7 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Returns whether all arrays are in the file [`STATE`].
+    /// Returns whether the file [`STATE`] holds all arrays.
     pub(crate) fn is_single(&self) -> bool {
         self.files.len() <= 1
     }
@@ -208,12 +208,12 @@ impl Manifest {
         self.files.keys().map(String::as_str)
     }
 
-    /// Compares the current size of the file at `path` with the one in the manifest.
+    /// Checks the current size of the file at `path` against the manifest.
     pub(crate) fn check_size(&self, path: &Path, bytes: u64) -> Result<()> {
         check_size(path, bytes, self.written(path)?)
     }
 
-    /// Compares `digest`, the current one of the file at `path`, with the one in the manifest.
+    /// Checks `digest`, the current size and hash of the file at `path`, against the manifest.
     pub(crate) fn check_file(&self, path: &Path, digest: &FileDigest) -> Result<()> {
         let written = self.written(path)?;
         check_size(path, digest.bytes, written)?;
@@ -246,7 +246,7 @@ mod tests {
 
     use super::*;
 
-    /// Writes a manifest of 5 steps, and returns the number of updates read from it.
+    /// Writes a manifest of 5 steps, and returns the number of updates read back.
     fn updates_read(written: Option<u32>) -> u64 {
         let files = BTreeMap::from([(STATE.to_owned(), FileDigest::new(0, Sha256::new()))]);
         let contents = Contents {

@@ -1,7 +1,8 @@
-//! States in the memory of hosts: checkpoints of which each host has the files of its own ranks, in a
-//! directory of a file system in memory, which outlives the ranks' processes.
+//! Checkpoints in the memory of hosts. Each host stores the files of its own ranks in a file system in
+//! memory, which outlives the ranks' processes.
 //!
-//! A host's directory holds `checkpoints/step-NNNNNN/` as a run does, with index and manifest of all files.
+//! A host's directory contains `checkpoints/step-NNNNNN/`, as a run directory does, with the index and
+//! manifest of all files.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -29,15 +30,15 @@ use crate::writer::files_of;
 /// Thread that writes this rank's file.
 type Thread = JoinHandle<(Snapshot, Result<Files>)>;
 
-/// The index and the manifest of a state, as text.
+/// The index and manifest of a state, as file contents.
 #[derive(Debug, Serialize, Deserialize)]
 struct Description {
     index: Option<String>,
     manifest: String,
 }
 
-/// Writes a rank's part of the states in memory, on a separate thread. Calls in turn:
-/// [`MemoryWriter::begin`], [`MemoryWriter::write`], [`MemoryWriter::report`] on all ranks,
+/// Writes a rank's part of the states in memory on a separate thread. The calls in order:
+/// [`MemoryWriter::begin`], [`MemoryWriter::write`] and [`MemoryWriter::report`] on all ranks,
 /// [`MemoryWriter::describe`] on rank 0, and [`MemoryWriter::publish`] on one rank of each host.
 #[derive(Debug)]
 pub struct MemoryWriter {
@@ -49,10 +50,10 @@ pub struct MemoryWriter {
     neighbour: Option<Neighbour>,
 }
 
-/// Sends a file to the neighbouring host.
+/// Function that sends a file to the neighbouring host.
 type Send = dyn Fn(&FileOfState<'_>) -> io::Result<()> + std::marker::Send + Sync;
 
-/// The neighbouring host, which has a copy of this rank's files.
+/// The neighbouring host, which keeps a copy of this rank's files.
 #[derive(Clone)]
 struct Neighbour(Arc<Send>);
 
@@ -62,10 +63,10 @@ impl std::fmt::Debug for Neighbour {
     }
 }
 
-/// A file of a state that is being written.
+/// A file of a state in memory.
 #[derive(Clone, Copy, Debug)]
 pub struct FileOfState<'a> {
-    /// Number of steps done.
+    /// Number of steps completed.
     pub step: u64,
     /// Name of the file.
     pub name: &'a str,
@@ -75,15 +76,15 @@ pub struct FileOfState<'a> {
     pub path: &'a Path,
 }
 
-/// The directory of a host, to which other hosts send files.
+/// A host's directory that stores files sent by other hosts.
 #[derive(Clone, Debug)]
 pub struct IncomingFiles(Directory);
 
 impl IncomingFiles {
-    /// Stores a file of the state of step `step`.
+    /// Stores the file `name` of `bytes` bytes, of the state of step `step`.
     ///
     /// # Errors
-    /// A name that no file of a state has; another number of bytes; a file that cannot be written.
+    /// No file of a state has this name, `from` ends early, or the file cannot be written.
     pub fn store(&self, (step, name, bytes): (u64, &str, u64), from: &mut dyn Read) -> io::Result<()> {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
         if !(name.starts_with("state") && name.bytes().all(allowed)) {
@@ -97,8 +98,8 @@ impl IncomingFiles {
 }
 
 impl MemoryWriter {
-    /// Returns the writer of a rank to its host's directory. `process` is the process of rank 0, and
-    /// `contents` are rank 0's.
+    /// Returns a rank's writer to its host's directory. `process` is the process id of rank 0; `contents` is
+    /// set only on rank 0.
     pub fn new(directory: &Path, process: u32, contents: Option<Contents>) -> Self {
         let is_first = contents.is_some();
         let destination = Destination { directory: Directory::written_by(directory, process), contents };
@@ -106,19 +107,19 @@ impl MemoryWriter {
         MemoryWriter { destination, is_first, spare, work: None, is_abandoned, neighbour: None }
     }
 
-    /// Deletes the states of steps after `step`, from which the run goes on: their files are not complete, or
+    /// Deletes the states after `step`, the step from which the run continues. They are incomplete or
     /// damaged, and the run reaches these steps again. One rank of each host calls this.
     pub fn forget_after(&self, step: u64) -> Result<()> {
         self.destination.directory.delete_those(|there| there > step)
     }
 
-    /// Returns the store of files that other hosts send to this one.
+    /// Returns the store for files that other hosts send to this one.
     pub fn incoming(&self) -> IncomingFiles {
         IncomingFiles(self.destination.directory.clone())
     }
 
-    /// Sends a copy of every file with `send` on the writing thread. A state whose copy fails is kept without
-    /// it.
+    /// Sends a copy of every file with `send`, on the writing thread. If sending fails, the state is kept
+    /// without the copy.
     pub fn set_neighbour(
         &mut self,
         send: impl Fn(&FileOfState<'_>) -> io::Result<()> + std::marker::Send + Sync + 'static,
@@ -126,23 +127,23 @@ impl MemoryWriter {
         self.neighbour = Some(Neighbour(Arc::new(send)));
     }
 
-    /// Takes back a snapshot that is not to be written.
+    /// Takes back a snapshot that will not be written, to reuse its memory.
     pub fn discard_snapshot(&mut self, snapshot: Snapshot) {
         self.spare = snapshot;
     }
 
-    /// Provides `memory` for snapshots, which otherwise is allocated for the first one.
+    /// Provides the memory for snapshots. Without it, the first snapshot allocates the memory.
     pub fn set_memory(&mut self, memory: HostBuffer) {
         self.spare.set_memory(memory);
     }
 
-    /// Returns whether this rank's thread is at work.
+    /// Returns whether this rank's thread is still writing.
     pub fn is_working(&self) -> bool {
         let thread = self.work.as_ref().and_then(|(_, thread)| thread.as_ref());
         thread.is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Returns whether a state has been begun and not been reported; the same on all ranks.
+    /// Returns whether a state was begun but not yet reported. All ranks return the same.
     pub fn is_unreported(&self) -> bool {
         self.work.is_some()
     }
@@ -154,7 +155,7 @@ impl MemoryWriter {
         snapshot
     }
 
-    /// Starts to write the state after `step` steps.
+    /// Starts writing the state after `step` steps.
     pub fn write(
         &mut self,
         snapshot: Snapshot,
@@ -187,8 +188,8 @@ impl MemoryWriter {
         self.work = Some((step, thread));
     }
 
-    /// Waits for this rank's file. Returns its report, for rank 0, and the state, which [`Self::describe`]
-    /// and [`Self::publish`] take.
+    /// Waits for this rank's file. Returns its report, which is sent to rank 0, and the state for
+    /// [`Self::describe`] and [`Self::publish`].
     pub fn report(&mut self) -> (Vec<u8>, Option<Reported>) {
         let Some((step, thread)) = self.work.take() else { return (Vec::new(), None) };
         let joined = thread.map(JoinHandle::join);
@@ -202,10 +203,11 @@ impl MemoryWriter {
         (serde_json::to_vec(&written).unwrap_or_default(), Some(Reported { step, snapshot }))
     }
 
-    /// Returns the index and the manifest of a state from the reports of all ranks, on rank 0.
+    /// Builds the index and the manifest of a state from the reports of all ranks, on rank 0. Returns both,
+    /// encoded.
     ///
     /// # Errors
-    /// A rank without its file.
+    /// A rank did not write its file.
     pub fn describe(&self, reported: &Reported, reports: &[Vec<u8>]) -> Result<Vec<u8>> {
         let Reported { step, snapshot } = reported;
         let path = self.destination.path(step);
@@ -227,7 +229,8 @@ impl MemoryWriter {
         Ok(serde_json::to_vec(&description).unwrap_or_default())
     }
 
-    /// Gives a state its name on this host, with rank 0's `description`, and deletes the others.
+    /// Renames a state to its final name on this host, with rank 0's `description`, and deletes all other
+    /// states.
     pub fn publish(&self, reported: &Reported, description: &[u8]) -> Result<()> {
         let directory = &self.destination.directory;
         let step = reported.step.step;
@@ -244,18 +247,18 @@ impl MemoryWriter {
         directory.delete_those(|other| other != step)
     }
 
-    /// Reuses the memory of a state that is published or lost.
+    /// Takes back the memory of a state that was published or discarded.
     pub fn end(&mut self, reported: Reported) {
         self.spare = reported.snapshot;
     }
 
-    /// Deletes what this host has of a state that is not published.
+    /// Deletes this host's files of an unpublished state.
     pub fn discard(&self, reported: &Reported) {
         self.destination.discard(&reported.step);
     }
 }
 
-/// Sends the files that this rank has written of a state.
+/// Sends the files that this rank has written for a state.
 fn send_files(destination: &Destination, step: u64, files: &Files, send: &Send) {
     for (name, digest) in files {
         let path = destination.directory.temporary(step).join(name);
@@ -266,7 +269,7 @@ fn send_files(destination: &Destination, step: u64, files: &Files, send: &Send) 
     }
 }
 
-/// A failing run abandons a state that it copies.
+/// Dropped in a failing run, it abandons a state that is still being copied.
 impl Drop for MemoryWriter {
     fn drop(&mut self) {
         self.is_abandoned.store(true, Ordering::Relaxed);
@@ -277,7 +280,7 @@ impl Drop for MemoryWriter {
     }
 }
 
-/// A state whose files ranks have reported.
+/// A state for which this rank has reported its file.
 #[derive(Debug)]
 pub struct Reported {
     step: Step,

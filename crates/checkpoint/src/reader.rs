@@ -1,4 +1,4 @@
-//! Reading a checkpoint, which is verified as a whole before any of it is used.
+//! Reads checkpoints. A checkpoint is verified as a whole before any of it is used.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::manifest::{LossScale, Manifest, STATE};
 use crate::state_files::{Ranges, StateFiles};
 use crate::validations::Validations;
 
-/// The tensor into which an array of a checkpoint, or its part from element `first` on, is read.
+/// A tensor to be filled from a checkpoint's array, or from its elements from `first` on.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// The array's name.
@@ -24,22 +24,24 @@ pub struct Target {
     pub dtype: DType,
     /// Shape of the whole array.
     pub shape: Shape,
-    /// The first element to read.
+    /// Index of the first element to read.
     pub first: usize,
-    /// The destination, as long as the part. Elements are converted if it has another floating-point type.
+    /// The destination, whose number of elements decides how many are read. Elements are converted if its
+    /// floating-point type differs.
     pub tensor: Tensor,
 }
 
 impl Target {
-    /// Returns a target that reads all of the array `name`, of type `dtype`, into `tensor`.
+    /// Returns a target that reads the whole array `name` of type `dtype` into `tensor`.
     pub fn whole(name: String, dtype: DType, tensor: Tensor) -> Self {
         Target { name, dtype, shape: tensor.shape(), first: 0, tensor }
     }
 
-    /// Writes a piece of the array, where `at` is its first element counted from [`Target::first`].
+    /// Writes a chunk of the array to the tensor. `at` is the index of its first element, counted from
+    /// [`Target::first`].
     ///
     /// # Errors
-    /// A piece beyond the tensor, types that do not convert.
+    /// The chunk exceeds the tensor, or the types do not convert.
     pub fn take(&self, at: usize, piece: &[u8]) -> std::result::Result<(), TensorError> {
         let target = self.tensor.view(at, [piece.len() / self.dtype.bytes()])?;
         if self.dtype == target.dtype() {
@@ -60,7 +62,7 @@ impl Target {
     }
 }
 
-/// Returns the values of elements of type `dtype`; `None` for a type that is not floating-point.
+/// Converts elements of type `dtype` to f32; `None` for a type that is not floating-point.
 fn widened(dtype: DType, piece: &[u8]) -> Option<Vec<f32>> {
     let words = || piece.as_chunks().0.iter();
     Some(match dtype {
@@ -71,7 +73,7 @@ fn widened(dtype: DType, piece: &[u8]) -> Option<Vec<f32>> {
     })
 }
 
-/// The part of a checkpoint's files that one of several processes verifies.
+/// Selects the files of a checkpoint that one of several processes verifies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// Index of this process.
@@ -81,7 +83,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// All files.
+    /// The share of a single process: all files.
     pub const ALL: Share = Share { index: 0, of: 1 };
 
     fn has(self, file: usize) -> bool {
@@ -89,8 +91,8 @@ impl Share {
     }
 }
 
-/// A complete, verified checkpoint: every byte has been read and compared with its hash, by this process or
-/// by those that opened the checkpoint with it.
+/// A complete, verified checkpoint. Every byte has been compared with its hash, by this process or by another
+/// one that verified its own share.
 #[derive(Clone, Debug)]
 pub struct Checkpoint {
     path: PathBuf,
@@ -102,13 +104,13 @@ impl Checkpoint {
     /// Reads and verifies the checkpoint in `path`.
     ///
     /// # Errors
-    /// A file that is missing, truncated or corrupted, by name.
+    /// A file, named in the error, is missing, truncated or corrupted.
     pub fn open(path: &Path) -> std::result::Result<Self, CheckpointError> {
         Self::open_share(path, Share::ALL)
     }
 
-    /// Reads the checkpoint in `path` and verifies its share of the files' hashes, and the sizes of all.
-    /// Several processes together verify every byte, each once.
+    /// Reads the checkpoint in `path`. Verifies the sizes of all files, and the hashes of this process's
+    /// share. Processes with all shares verify every byte once.
     pub fn open_share(path: &Path, share: Share) -> std::result::Result<Self, CheckpointError> {
         let manifest = Manifest::read(path)?;
         check_files(path, &manifest, share)?;
@@ -123,69 +125,70 @@ impl Checkpoint {
         Ok(Checkpoint { path: path.to_owned(), manifest, state })
     }
 
-    /// The checkpoint's directory.
+    /// Returns the checkpoint's directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The checkpoint's unique identifier.
+    /// Returns the checkpoint's unique identifier.
     pub fn id(&self) -> &str {
         self.manifest.id()
     }
 
-    /// Number of steps done when the checkpoint was taken.
+    /// Returns the number of steps completed when the checkpoint was taken.
     pub fn step(&self) -> u64 {
         self.manifest.step
     }
 
-    /// Updates that the optimizer had made, at most one per step.
+    /// Returns the number of updates the optimizer made, at most one per step.
     pub fn updates(&self) -> u32 {
         u32::try_from(self.manifest.updates()).unwrap_or(u32::MAX)
     }
 
-    /// The loss scale; `None` if the run had none.
+    /// Returns the loss scale; `None` if the run has none.
     pub fn loss_scale(&self) -> Option<LossScale> {
         self.manifest.loss_scale
     }
 
-    /// The version of Plimsoll that wrote the checkpoint.
+    /// Returns the version of Plimsoll that wrote the checkpoint.
     pub fn version(&self) -> &str {
         &self.manifest.version
     }
 
-    /// The versions of the libraries that computed; `None` in checkpoints of versions that did not write
-    /// them.
+    /// Returns the versions of the libraries used for computing; `None` in checkpoints of versions that did
+    /// not record them.
     pub fn libraries(&self) -> Option<&str> {
         self.manifest.libraries.as_deref()
     }
 
-    /// The settings that decide the bits, by key, as TOML.
+    /// Returns the settings that affect results, by key, each value as TOML.
     pub fn configuration(&self) -> &BTreeMap<String, String> {
         &self.manifest.configuration
     }
 
-    /// The corpus; `None` for synthetic data and in checkpoints of earlier versions.
+    /// Returns the corpus; `None` for synthetic data and in checkpoints of earlier versions.
     pub fn corpus(&self) -> Option<&CorpusMark> {
         self.manifest.corpus.as_ref()
     }
 
-    /// SHA-256 of the whole corpus in hexadecimal, in checkpoints of earlier versions.
+    /// Returns the SHA-256 of the whole corpus in hexadecimal, recorded only by earlier versions.
     pub fn corpus_sha256(&self) -> Option<&str> {
         self.manifest.corpus_sha256.as_deref()
     }
 
-    /// Identifier of the weights of frozen parameters, which are not in the checkpoint; `None` if they are.
+    /// Returns the identifier of the frozen parameters' weights if the checkpoint omits them; otherwise
+    /// `None`.
     pub fn base(&self) -> Option<&str> {
         self.manifest.base.as_deref()
     }
 
-    /// SHA-256 of the scores of the reference model; `None` where the loss needs none and in checkpoints of
-    /// versions that did not write it.
+    /// Returns the SHA-256 of the reference model's scores; `None` if the loss has no reference model, and in
+    /// checkpoints of versions that did not record it.
     pub fn reference_sha256(&self) -> Option<&str> {
         self.manifest.reference_sha256.as_deref()
     }
 
-    /// Steps, in the order of the data, whose samples the run had left out, in ascending order.
+    /// Returns the steps whose samples the run skipped, as indices in data order, ascending.
     pub fn left_out(&self) -> &[u64] {
         &self.manifest.left_out
     }
@@ -200,10 +203,10 @@ impl Checkpoint {
         self.state.names()
     }
 
-    /// Returns the element type and the shape of an array.
+    /// Returns the element type and shape of an array.
     ///
     /// # Errors
-    /// There is none of this name.
+    /// There is no array of this name.
     pub fn layout(&self, name: &str) -> std::result::Result<(DType, &[usize]), CheckpointError> {
         self.state.array(name).map(|array| (array.dtype, &array.shape[..]))
     }
@@ -211,7 +214,7 @@ impl Checkpoint {
     /// Returns the bytes of all elements of an array.
     ///
     /// # Errors
-    /// There is none of this name; its file cannot be read.
+    /// There is no array of this name, or its file cannot be read.
     pub fn bytes(&self, name: &str) -> std::result::Result<Vec<u8>, CheckpointError> {
         let array = self.state.array(name)?;
         let mut bytes = Vec::new();
@@ -222,13 +225,13 @@ impl Checkpoint {
         Ok(bytes)
     }
 
-    /// Norms of the last steps' gradients, `None` for those that do not count; empty if the run did not
-    /// depend on them.
+    /// Returns the gradient norms of the last steps, `None` for spikes and non-finite norms; empty if nothing
+    /// depended on them.
     pub fn gradient_norms(&self) -> &[Option<f32>] {
         &self.manifest.gradient_norms
     }
 
-    /// The validations of the run before the checkpoint.
+    /// Returns the validations of the run up to the checkpoint.
     pub fn validations(&self) -> Validations {
         self.manifest.validations()
     }
@@ -248,12 +251,12 @@ impl Checkpoint {
         Ok(losses)
     }
 
-    /// Reads arrays into the tensors of `targets`, piece by piece, and no other bytes. Arrays of half types
-    /// are widened for f32 targets.
+    /// Reads arrays into the tensors of `targets`, in chunks, and reads no other bytes. Elements of other
+    /// floating-point types are converted.
     ///
     /// # Errors
-    /// An array that is missing or has another type or shape, found before its tensor is written; the file
-    /// cannot be read.
+    /// An array is missing or has another type or shape, which is found before its tensor is written; or the
+    /// file cannot be read.
     pub fn load<E: From<CheckpointError> + From<TensorError>>(
         &self,
         targets: impl Iterator<Item = Target>,
@@ -278,8 +281,8 @@ impl Checkpoint {
     }
 }
 
-/// Compares the files of a checkpoint with its manifest: the sizes of all, the hashes of a share. The index,
-/// which every process reads, is verified by each.
+/// Checks the files of a checkpoint against its manifest: the sizes of all, the hashes of this process's
+/// share. Every process verifies the index, because each reads it.
 fn check_files(path: &Path, manifest: &Manifest, share: Share) -> Result<()> {
     if manifest.is_single() {
         return check_file(&path.join(STATE), manifest, share.has(0));
@@ -290,7 +293,7 @@ fn check_files(path: &Path, manifest: &Manifest, share: Share) -> Result<()> {
     Ok(())
 }
 
-/// Compares a file with the manifest: its size first, because a file of another size needs no reading.
+/// Checks a file against the manifest: first its size, then its hash if `is_hashed`.
 fn check_file(path: &Path, manifest: &Manifest, is_hashed: bool) -> Result<()> {
     let metadata = std::fs::metadata(path).context(path, "open it")?;
     manifest.check_size(path, metadata.len())?;

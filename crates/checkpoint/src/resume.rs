@@ -2,13 +2,13 @@
 
 use crate::reader::Checkpoint;
 
-/// A checkpoint from which a run resumes, with its losses.
+/// A checkpoint from which a run resumes, with the losses up to it.
 #[derive(Clone, Debug)]
 pub struct ResumePoint {
     /// The checkpoint.
     pub checkpoint: Checkpoint,
-    /// The loss of every step before it.
+    /// Loss of every step up to the checkpoint.
     pub losses: Vec<f32>,
-    /// The damage of newer checkpoints that were passed over, in a sentence each.
+    /// One sentence for each newer checkpoint that was skipped because it is damaged.
     pub damaged_newer: Vec<String>,
 }

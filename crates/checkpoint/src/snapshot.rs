@@ -1,4 +1,4 @@
-//! A copy of a rank's part of a run's state on the host, from which a checkpoint is written.
+//! A host copy of a rank's part of the training state, from which a checkpoint is written.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,20 +11,20 @@ use crate::format::{Entry, LOSSES};
 use crate::index::Index;
 use crate::manifest::LossScale;
 
-/// Interval at which the writing thread asks whether the device has filled the memory.
+/// Interval at which the writing thread checks whether the device has filled the memory.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Named arrays on the host, in memory that a device may be filling and the next snapshot reuses.
+/// Named arrays in host memory, which a device may still be filling. The next snapshot reuses the memory.
 ///
-/// Everything is added before [`Snapshot::fit`] provides the memory, into which the bytes are then copied.
+/// All arrays are added before [`Snapshot::fit`] provides the memory; their bytes are then copied into it.
 #[derive(Debug, Default)]
 pub struct Snapshot {
     pub(crate) entries: Vec<Entry>,
-    /// The arrays one after another, then the counters.
+    /// The arrays one after another, followed by the counters.
     memory: HostBuffer,
-    /// Bytes of the arrays in `memory`.
+    /// Total bytes of the arrays in `memory`.
     arrays: usize,
-    /// The losses as bytes, and the number of bytes of the arrays before them.
+    /// The bytes of the losses, and the number of array bytes before them.
     losses: (Vec<u8>, usize),
     counters: Counters,
     /// The file that this rank writes.
@@ -33,25 +33,26 @@ pub struct Snapshot {
     pub(crate) index: Option<Index>,
 }
 
-/// The counters of the optimizer behind the arrays of a snapshot.
+/// Whether the optimizer's counters follow the arrays of a snapshot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Counters {
-    /// There are none: no update has been made.
+    /// No counters, because no update was made.
     #[default]
     Absent,
-    /// There are, and the loss scale counts if `has_loss_scale`.
+    /// Counters; the loss scale among them is valid if `has_loss_scale`.
     Present { has_loss_scale: bool },
 }
 
-/// Bytes of the counters: number of updates, loss scale, updates since it last changed.
+/// Bytes of the counters, three u32: number of updates, loss scale, updates since the scale last changed.
 const COUNTER_BYTES: usize = 3 * size_of::<u32>();
 
-/// The file that a rank writes.
+/// Identifies the file that a rank writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum FileNumber {
     #[default]
     Only,
-    /// One of several, counted from 0, and their number; `None` for a rank that writes nothing.
+    /// One of several files: its index from 0 and their number. The index is `None` for a rank that writes
+    /// nothing.
     OneOf(Option<usize>, usize),
 }
 
@@ -62,7 +63,8 @@ impl Snapshot {
         *self = Snapshot { memory, ..Snapshot::default() };
     }
 
-    /// Adds an array. Returns the offset of its bytes in the memory. Counters are added last.
+    /// Adds an array. Returns the offset of its bytes in the memory. All arrays must be added before the
+    /// counters.
     pub fn add(&mut self, name: String, dtype: DType, shape: &[usize]) -> usize {
         let start = self.arrays;
         let bytes = dtype.bytes() * shape.iter().product::<usize>();
@@ -71,15 +73,15 @@ impl Snapshot {
         start
     }
 
-    /// Adds the loss of each of `steps` steps, once. [`Snapshot::set_losses`] provides them, which may come
-    /// from the device later than this.
+    /// Adds the array of `steps` losses, once. [`Snapshot::set_losses`] sets the values, which may leave the
+    /// device later.
     pub fn add_losses(&mut self, steps: usize) {
         let bytes = vec![0; steps * size_of::<f32>()];
         self.push(LOSSES.to_owned(), DType::F32, &[steps], self.arrays, bytes.len());
         self.losses = (bytes, self.arrays);
     }
 
-    /// Provides the losses that were added; nothing if none were, as on other ranks than the first.
+    /// Sets the values of the losses; does nothing if none were added, as on ranks other than 0.
     pub fn set_losses(&mut self, losses: &[f32]) {
         let (targets, _) = self.losses.0.as_chunks_mut();
         targets.iter_mut().zip(losses).for_each(|(target, loss)| *target = loss.to_le_bytes());
@@ -90,15 +92,15 @@ impl Snapshot {
         self.entries.push(Entry { name, dtype, shape: shape.to_vec(), bytes });
     }
 
-    /// Adds the optimizer's counters, three words: the number of updates that it has made, and the bits of
-    /// the loss scale with the number of updates since it last changed, which count if the run has a loss
-    /// scale. Returns the offset of their bytes in the memory.
+    /// Adds the optimizer's counters, three u32: its number of updates, the bits of the loss scale, and the
+    /// updates since the scale last changed. The last two are valid if `has_loss_scale`. Returns the offset
+    /// of their bytes in the memory.
     pub fn add_counters(&mut self, has_loss_scale: bool) -> usize {
         self.counters = Counters::Present { has_loss_scale };
         self.arrays
     }
 
-    /// Makes this one of `files` files, counted from 0; `None`: this rank writes nothing.
+    /// Sets which of `files` files this rank writes, counted from 0; `None` if it writes nothing.
     pub fn set_file(&mut self, number: Option<usize>, files: usize) {
         self.file = FileNumber::OneOf(number, files);
     }
@@ -108,14 +110,14 @@ impl Snapshot {
         self.index = Some(index);
     }
 
-    /// Bytes that the arrays and counters take in memory.
+    /// Returns the bytes that the arrays and counters need in memory.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.arrays + if self.counters == Counters::Absent { 0 } else { COUNTER_BYTES }
     }
 
-    /// Replaces the memory by `allocate` of the number of bytes that are missing in it, unless it suffices.
-    /// Returns the memory, into which the arrays and counters are to be copied.
+    /// Replaces the memory if it is too small; `allocate` receives the number of bytes needed. Returns the
+    /// memory, into which the caller copies arrays and counters.
     pub fn fit(&mut self, allocate: impl FnOnce(usize) -> HostBuffer) -> &mut HostBuffer {
         let bytes = self.memory_bytes();
         if self.memory.len() < bytes {
@@ -133,7 +135,7 @@ impl Snapshot {
     /// Waits until the device has filled the memory.
     ///
     /// # Errors
-    /// Errors of the device; `is_abandoned`.
+    /// The device failed, or `is_abandoned` was set.
     pub(crate) fn wait(&self, is_abandoned: &AtomicBool) -> Result<(), String> {
         while !self.memory.is_filled().map_err(|error| error.to_string())? {
             if is_abandoned.load(Ordering::Relaxed) {
@@ -144,7 +146,8 @@ impl Snapshot {
         Ok(())
     }
 
-    /// The bytes of all arrays in order, in three parts, of which the second is the losses.
+    /// Returns the bytes of all arrays in order, in three parts: before the losses, the losses, after the
+    /// losses.
     pub(crate) fn parts(&self) -> Result<[&[u8]; 3], String> {
         let (losses, before) = &self.losses;
         let (before, after) = self.bytes(0..self.arrays)?.split_at(*before);
@@ -156,7 +159,7 @@ impl Snapshot {
         all.get(range).ok_or_else(|| "its memory was not provided".to_owned())
     }
 
-    /// The number of updates that the optimizer has made, and the loss scale of a run that has one.
+    /// Returns the optimizer's number of updates, and its loss scale if it has one.
     pub(crate) fn counters(&self) -> Result<(u32, Option<LossScale>), String> {
         let Counters::Present { has_loss_scale } = self.counters else { return Ok((0, None)) };
         let (words, _) = self.bytes(self.arrays..self.arrays + COUNTER_BYTES)?.as_chunks::<4>();

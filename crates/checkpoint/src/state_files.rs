@@ -1,4 +1,4 @@
-//! The arrays of a checkpoint: one file of all, or several files with an index.
+//! The arrays of a checkpoint, in one file or in several files with an index.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,14 +11,14 @@ use crate::format::{self, Entry, OpenFile};
 use crate::index::{INDEX, Index, IndexedArray};
 use crate::manifest::{Manifest, STATE};
 
-/// Neighbouring elements of an array in a file.
+/// A contiguous range of an array's elements in a file.
 #[derive(Clone, Debug)]
 struct Stored {
-    /// Index of the first element in the whole array.
+    /// Index of the first element within the whole array.
     first: usize,
     elements: usize,
     file: usize,
-    /// Position of the first element's bytes in the file.
+    /// File offset of the first element in bytes.
     position: u64,
 }
 
@@ -26,7 +26,7 @@ struct Stored {
 pub(crate) struct StoredArray {
     pub(crate) dtype: DType,
     pub(crate) shape: Vec<usize>,
-    /// In the order of the elements.
+    /// The ranges of the array, in element order.
     parts: Vec<Stored>,
 }
 
@@ -36,7 +36,7 @@ impl StoredArray {
     }
 }
 
-/// The files of a checkpoint's arrays.
+/// The files that hold a checkpoint's arrays.
 #[derive(Clone, Debug)]
 pub(crate) struct StateFiles {
     list: PathBuf,
@@ -45,7 +45,7 @@ pub(crate) struct StateFiles {
 }
 
 impl StateFiles {
-    /// Reads the list of arrays in `directory`, whose files have been compared with `manifest`.
+    /// Opens the arrays in `directory`, whose files have been checked against `manifest`.
     pub(crate) fn open(directory: &Path, manifest: &Manifest) -> Result<Self> {
         if !manifest.is_single() {
             let index = Index::read(directory)?;
@@ -82,7 +82,7 @@ impl StateFiles {
         Ok(StateFiles { list, files, arrays })
     }
 
-    /// The file that lists the arrays, for messages.
+    /// Returns the path of the file that lists the arrays, for messages.
     pub(crate) fn list(&self) -> &Path {
         &self.list
     }
@@ -101,7 +101,7 @@ impl StateFiles {
     }
 }
 
-/// The arrays in one of several files.
+/// The header of one of several files.
 struct Header {
     entries: BTreeMap<String, Entry>,
     data: u64,
@@ -115,7 +115,7 @@ impl Header {
     }
 }
 
-/// Returns the positions of an array's parts, which follow one another in each file.
+/// Locates the ranges of an array, which are contiguous in each file.
 fn located(name: &str, array: &IndexedArray, headers: &[Header]) -> std::result::Result<StoredArray, String> {
     let wrong = || format!("{name} is not in the files as it says");
     let dtype = array.dtype().ok_or_else(wrong)?;
@@ -140,7 +140,7 @@ fn located(name: &str, array: &IndexedArray, headers: &[Header]) -> std::result:
     Ok(StoredArray { dtype, shape: array.shape.clone(), parts })
 }
 
-/// Reads ranges of arrays, with one file open at a time.
+/// Reads ranges of arrays. Keeps one file open at a time.
 pub(crate) struct Ranges<'a> {
     files: &'a StateFiles,
     open: Option<(usize, OpenFile<'a>)>,
@@ -151,8 +151,8 @@ impl<'a> Ranges<'a> {
         Ranges { files, open: None }
     }
 
-    /// Passes the bytes of the range `elements` of an array to `take`, piece by piece, each with the index of
-    /// its first element in the range. Reads no other bytes.
+    /// Reads the range `elements` of an array, and passes it to `take` in chunks. Each chunk comes with the
+    /// index of its first element within the range. Reads no other bytes.
     pub(crate) fn read<E: From<CheckpointError>>(
         &mut self,
         array: &StoredArray,

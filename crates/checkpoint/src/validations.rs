@@ -1,11 +1,11 @@
-//! The validations of a run.
+//! Summary of a run's validations.
 
-/// The validations of a run up to some step.
+/// Summary of a run's validations up to some step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Validations {
     /// Mean loss of the last validation.
     pub last: Option<f64>,
-    /// Steps done before the last validation; `None` in checkpoints of earlier versions.
+    /// Steps completed before the last validation; `None` in checkpoints of earlier versions.
     pub step: Option<u64>,
     /// The lowest validation loss.
     pub best: Option<f64>,

@@ -1,7 +1,7 @@
-//! Writing checkpoints during training: one thread of each rank, one checkpoint at a time.
+//! Writes checkpoints during training, on one thread of each rank and one checkpoint at a time.
 //!
-//! A single file is written and published by one thread of rank 0. Of several, each rank writes its own; when
-//! the threads of all ranks have ended, the ranks exchange their reports ([`Writer::report`]), and rank 0
+//! If there is one file, a thread of rank 0 writes and publishes it. If there are several, each rank writes
+//! its own. Once all threads have finished, the ranks exchange their reports ([`Writer::report`]), and rank 0
 //! publishes the checkpoint on a thread ([`Writer::complete`]).
 
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::error::{CheckpointError, Result};
 use crate::snapshot::{FileNumber, Snapshot};
 use crate::validations::Validations;
 
-/// Result of a rank's file, on the wire.
+/// A rank's written files or its error, as sent to rank 0.
 type Report = std::result::Result<Files, String>;
 
 type Thread<T> = JoinHandle<(Snapshot, Result<T>)>;
@@ -28,11 +28,11 @@ type Thread<T> = JoinHandle<(Snapshot, Result<T>)>;
 /// A checkpoint that is being written.
 #[derive(Debug)]
 enum Work {
-    /// A thread completes the checkpoint.
+    /// A thread that completes the checkpoint.
     Completion { path: PathBuf, thread: Thread<()> },
-    /// A thread writes this rank's file, one of several, unless it is abandoned.
+    /// A thread that writes this rank's file, one of several, unless abandoned.
     File { step: Step, is_abandoned: Arc<AtomicBool>, thread: Thread<Files> },
-    /// This rank's file has been reported; rank 0 waits for the reports of all.
+    /// This rank has reported its file; rank 0 waits for all reports.
     Reported { step: Step, snapshot: Snapshot },
 }
 
@@ -43,18 +43,18 @@ pub struct Writer {
     /// Memory of the last written snapshot, for the next one.
     spare: Snapshot,
     work: Option<Work>,
-    /// The error of the last checkpoint if a thread did not start or panicked.
+    /// The error of the last checkpoint, if a thread could not be started or panicked.
     failed: Option<CheckpointError>,
-    /// Whether a checkpoint of several files has been begun and not been reported.
+    /// Whether a checkpoint of several files was begun but not yet reported.
     is_unreported: bool,
-    /// Norms of the last steps' gradients for the next checkpoint.
+    /// Gradient norms of the last steps, for the next checkpoint.
     gradient_norms: Vec<Option<f32>>,
 }
 
 impl Writer {
     /// Returns the writer of rank 0 for the run in `run_dir`.
     pub fn new(run_dir: &Path, contents: Contents) -> Self {
-        let directory = Directory::of(run_dir);
+        let directory = Directory::in_run(run_dir);
         // A killed process may have published a new checkpoint without deleting the oldest.
         if let Err(error) = directory.retain(contents.keep) {
             tracing::warn!("an old checkpoint is still there: {error}");
@@ -62,7 +62,7 @@ impl Writer {
         Self::with(Destination { directory, contents: Some(contents) })
     }
 
-    /// Returns the writer of another rank than rank 0, which runs in process `process`.
+    /// Returns the writer of a rank other than 0. `process` is rank 0's process id.
     pub fn beside(run_dir: &Path, process: u32) -> Self {
         Self::with(Destination { directory: Directory::written_by(run_dir, process), contents: None })
     }
@@ -78,7 +78,7 @@ impl Writer {
         }
     }
 
-    /// Returns whether this rank's thread is at work, without waiting.
+    /// Returns whether this rank's thread is still writing, without waiting.
     pub fn is_working(&self) -> bool {
         match &self.work {
             Some(Work::Completion { thread, .. }) => !thread.is_finished(),
@@ -87,8 +87,8 @@ impl Writer {
         }
     }
 
-    /// Returns whether a checkpoint of several files has been begun and not been reported. The answer is the
-    /// same on all ranks.
+    /// Returns whether a checkpoint of several files was begun but not yet reported. All ranks return the
+    /// same.
     pub fn is_unreported(&self) -> bool {
         self.is_unreported
     }
@@ -99,7 +99,7 @@ impl Writer {
     }
 
     /// Waits for the checkpoint being written and returns an empty snapshot to fill. If that checkpoint
-    /// failed, it is a warning: the next one replaces it.
+    /// failed, logs a warning, because the next one replaces it.
     pub fn begin(&mut self) -> Snapshot {
         if let Err(error) = self.finish() {
             tracing::warn!("a checkpoint was not written: {error}");
@@ -109,23 +109,23 @@ impl Writer {
         snapshot
     }
 
-    /// Takes back a snapshot that is not to be written.
+    /// Takes back a snapshot that will not be written, to reuse its memory.
     pub fn discard_snapshot(&mut self, snapshot: Snapshot) {
         self.spare = snapshot;
     }
 
-    /// Provides `memory` for snapshots, which otherwise is allocated for the first one.
+    /// Provides the memory for snapshots. Without it, the first snapshot allocates the memory.
     pub fn set_memory(&mut self, memory: HostBuffer) {
         self.spare.set_memory(memory);
     }
 
-    /// Sets the norms of the last steps' gradients that the next checkpoint keeps.
+    /// Sets the gradient norms of the last steps, for the next checkpoint.
     pub fn set_gradient_norms(&mut self, norms: Vec<Option<f32>>) {
         self.gradient_norms = norms;
     }
 
-    /// Starts to write the state after `step` steps. `is_best`: the last of `validations` is of this state
-    /// and has the lowest loss.
+    /// Starts writing the state after `step` steps. `is_best`: whether the last of `validations` is of this
+    /// state and has the lowest loss.
     pub fn write(&mut self, snapshot: Snapshot, step: u64, validations: Validations, is_best: bool) {
         let gradient_norms = std::mem::take(&mut self.gradient_norms);
         let step = Step { step, validations, is_best, began: Instant::now(), gradient_norms };
@@ -157,7 +157,7 @@ impl Writer {
         self.work = self.completion(&step, write);
     }
 
-    /// Waits for this rank's file and returns its report, for rank 0.
+    /// Waits for this rank's file and returns its report, which is sent to rank 0.
     pub fn report(&mut self) -> Vec<u8> {
         self.is_unreported = false;
         let report: Report = match self.work.take() {
@@ -187,7 +187,7 @@ impl Writer {
         written.map_err(|error| error.to_string())
     }
 
-    /// Starts to complete, on rank 0, the checkpoint whose files the ranks have reported.
+    /// Starts to complete, on rank 0, the checkpoint whose files all ranks have reported.
     pub fn complete(&mut self, reports: &[Vec<u8>]) {
         let Some(Work::Reported { step, snapshot }) = self.work.take() else { return };
         let files = files_of(&self.destination.path(&step), reports);
@@ -227,7 +227,8 @@ impl Writer {
         }
     }
 
-    /// Waits for the checkpoint being written. One of several files that has not been reported is abandoned.
+    /// Waits for the checkpoint being written. A checkpoint of several files that was not reported is
+    /// abandoned.
     pub fn finish(&mut self) -> std::result::Result<(), CheckpointError> {
         if let Some(error) = self.failed.take() {
             return Err(error);
@@ -260,7 +261,7 @@ impl Writer {
     }
 }
 
-/// A failing run still completes the checkpoint being written, if it is a single file.
+/// Dropped in a failing run, it still completes a checkpoint of a single file.
 impl Drop for Writer {
     fn drop(&mut self) {
         if let Err(error) = self.finish() {
@@ -269,10 +270,10 @@ impl Drop for Writer {
     }
 }
 
-/// Returns the files in the reports of all ranks.
+/// Merges the reports of all ranks into the list of files.
 ///
 /// # Errors
-/// The first failure in the order of the ranks.
+/// The first failure in rank order.
 pub(crate) fn files_of(path: &Path, reports: &[Vec<u8>]) -> Result<Files> {
     let mut files = Files::new();
     for (rank, report) in reports.iter().enumerate() {

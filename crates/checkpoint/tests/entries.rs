@@ -1,4 +1,4 @@
-//! Entries of checkpoints: arrays of every element type are restored as written, and mismatches are named.
+//! Arrays of every element type are restored as written, and errors name mismatches.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ fn shared() -> Contents {
     }
 }
 
-/// A checkpoint after one step with these arrays and one loss.
+/// Writes and opens a checkpoint after one step, with these arrays and one loss.
 fn checkpoint(run_dir: &Path, arrays: &[Written]) -> Checkpoint {
     std::fs::write(run_dir.join("metrics.jsonl"), "").unwrap();
     let mut writer = Writer::new(run_dir, shared());
@@ -121,8 +121,8 @@ fn every_element_type_is_restored_to_the_bit() {
     assert_eq!(types, [Dtype::F32, Dtype::F32, Dtype::U32, Dtype::BF16, Dtype::F16, Dtype::U8]);
 }
 
-/// A part of an array is read into a tensor of its length, and f32 is rounded to a shorter floating-point
-/// type.
+/// A range of an array can be read into a shorter tensor, and f32 values are rounded to its narrower
+/// floating-point type.
 #[test]
 fn parts_are_read_and_masters_are_rounded() {
     let values = [1.0f32, 1.003_906_3, -2.5, 65_536.0];
@@ -163,7 +163,7 @@ fn mismatches_are_one_sentence_and_change_nothing() {
     }
 }
 
-/// Earlier versions wrote files of f32 arrays only.
+/// Files of f32 arrays have the layout that earlier versions wrote.
 #[test]
 fn f32_arrays_have_the_layout_of_earlier_versions() {
     let directory = tempfile::tempdir().unwrap();
@@ -179,8 +179,8 @@ fn f32_arrays_have_the_layout_of_earlier_versions() {
     assert_eq!(state(&checkpoint), expected);
 }
 
-/// The writers of three ranks, of which the last writes no array. Rank 0 has elements 0 to 2 and 5 of the
-/// array `w`, rank 1 the others.
+/// Returns the writers of three ranks. Rank 0 has elements 0 to 2 and 5 of the array `w`, rank 1 the others,
+/// and rank 2 writes nothing.
 fn three_writers(run_dir: &Path) -> Vec<Writer> {
     let mut writers = vec![Writer::new(run_dir, shared())];
     writers.extend((1..3).map(|_| Writer::beside(run_dir, std::process::id())));
@@ -206,7 +206,7 @@ fn three_writers(run_dir: &Path) -> Vec<Writer> {
     writers
 }
 
-/// Reports the files of all writers to the first. Returns the result of each.
+/// Reports the files of all writers to the first, and completes the checkpoint. Returns each writer's result.
 fn complete(writers: &mut [Writer]) -> Vec<Result<(), String>> {
     let reports: Vec<_> = writers.iter_mut().map(Writer::report).collect();
     writers[0].complete(&reports);
@@ -237,7 +237,7 @@ fn a_read_touches_only_the_files_of_its_range() {
     }
 }
 
-/// A checkpoint that a rank cannot write, or whose ranks end before they report, is absent.
+/// A checkpoint is not published if a rank cannot write its file, or if the ranks end before they report.
 #[test]
 fn a_checkpoint_without_the_file_of_every_rank_is_absent() {
     let directory = tempfile::tempdir().unwrap();
@@ -274,8 +274,8 @@ fn a_checkpoint_without_the_file_of_every_rank_is_absent() {
     assert_eq!(newest(&run_dir).unwrap().unwrap().step(), 1);
 }
 
-/// Arrays before and after the losses keep their order, and the counters behind them reach the manifest. The
-/// memory serves every snapshot that it can hold.
+/// Arrays before and after the losses keep their order, and the counters reach the manifest. Snapshots that
+/// fit reuse the same memory.
 #[test]
 fn losses_and_counters_are_written_with_the_arrays() {
     let directory = tempfile::tempdir().unwrap();

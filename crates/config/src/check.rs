@@ -1,4 +1,4 @@
-//! Checks between keys.
+//! Checks between keys of different sections.
 
 use data::{OrderKind, Tokenizer};
 use device::DType;
@@ -24,10 +24,10 @@ use crate::sections::{
     Checkpoint, Data, LoraSection, Memory, ModelSection, Optim, Parallel, Precision, Scaler, Train,
 };
 
-/// The most micro-batches of a step.
+/// Maximum number of micro-batches per step.
 const MOST_MICRO_BATCHES: usize = 1 << 20;
 
-/// Refuses the first values that contradict each other.
+/// Checks all values against each other. Returns an error for the first contradiction.
 pub(crate) fn check(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     check_model(raw, config)?;
     check_data(raw, config)?;
@@ -80,7 +80,7 @@ pub(crate) fn check(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     check_emptied_cache(raw, config, &settings)
 }
 
-/// Refuses settings of adapters without a rank. A rank of 0 that is written turns adapters off.
+/// Refuses adapter settings without a rank. Setting the rank to 0 turns adapters off and is accepted.
 fn check_adapters(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let LoraSection { rank, alpha, dropout, targets, base, .. } = &config.lora;
     let LoraSection { scaling, rank_pattern, alpha_pattern, b_learning_rate, train_also, .. } = &config.lora;
@@ -103,7 +103,7 @@ fn check_adapters(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     Err(raw.conflict(&[key], reason))
 }
 
-/// Checks that nothing contradicts an emptied cache.
+/// Checks that no setting contradicts `memory.empty_cache_every`.
 fn check_emptied_cache(
     raw: &RawValues,
     config: &RunConfig,
@@ -127,7 +127,7 @@ fn check_emptied_cache(
     Ok(())
 }
 
-/// Checks that the types of values go together, and that the loss scale can grow and shrink.
+/// Checks that the types of `[precision]` are compatible, and that the loss scale can grow and shrink.
 fn check_precision(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let (Precision { compute, gradients, .. }, scaler) = (&config.precision, &config.scaler);
     if *gradients != DType::F32 && gradients != compute {
@@ -162,7 +162,7 @@ fn check_precision(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks the model's sizes, and that the data has the kind of examples that it learns from.
+/// Checks the model's sizes, and that the data has the kind of examples the model learns from.
 fn check_model(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let kind = config.data.kind.name();
     let is_files = config.data.kind != DataKind::Synthetic;
@@ -199,7 +199,7 @@ fn check_model(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     config.model.check(raw, &conditions)
 }
 
-/// Checks that there are files, and that a text has a tokenizer.
+/// Checks that data files are named, and that text has a tokenizer.
 fn check_data(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let Data { paths, mixture, .. } = &config.data;
     if !mixture.is_empty() && !paths.is_empty() {
@@ -258,7 +258,7 @@ fn check_groups(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     }
 }
 
-/// Checks that a step is a number of whole micro-batches.
+/// Checks that a step consists of whole micro-batches.
 fn check_batch(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let Train { micro_batch_size: micro, global_batch_size: global, .. } = config.train;
     let default = |path| if raw.is_set(path) { "" } else { " (its default)" };
@@ -284,8 +284,7 @@ fn check_batch(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     Err(raw.conflict(&[Train::global_batch_size, Train::micro_batch_size], reason))
 }
 
-/// Checks that a step which runs out of memory can be repeated with smaller micro-batches of the same
-/// samples.
+/// Checks that a step that runs out of memory can be repeated with smaller micro-batches of the same samples.
 fn check_repetition(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     if !config.train.halves_micro_batches() {
         return Ok(());
@@ -305,7 +304,7 @@ fn check_repetition(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     Err(raw.conflict(&[Train::on_out_of_memory, other], reason))
 }
 
-/// Checks that a run that goes back after a spike keeps checkpoints.
+/// Checks that a run with `train.on_spike = "rewind"` keeps checkpoints.
 fn check_spikes(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     if config.train.on_spike != OnSpike::Rewind || config.checkpoint.is_kept() {
         return Ok(());
@@ -314,7 +313,8 @@ fn check_spikes(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     Err(raw.conflict(&[Train::on_spike, Checkpoint::minutes], reason.to_owned()))
 }
 
-/// Checks that states in memory are kept beside checkpoints, from which a job goes on after losing hosts.
+/// Checks that a run that keeps states in memory also keeps checkpoints, which a job needs after losing
+/// hosts.
 fn check_memory_steps(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     if config.checkpoint.memory_steps == 0 || config.checkpoint.is_kept() {
         return Ok(());
@@ -365,13 +365,13 @@ fn check_lanes(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the micro-batches in words: `the 4 micro-batches of train.global_batch_size = 32`.
+/// Formats the number of micro-batches: `the 4 micro-batches of train.global_batch_size = 32`.
 fn micro_batches_in_words(config: &RunConfig) -> String {
     let count = grouped(config.train.micro_batches() as u64);
     format!("the {count} micro-batches of train.global_batch_size = {}", config.train.global_batch_size)
 }
 
-/// Checks that the layers divide into stages, and that the schedule accepts the number of micro-batches.
+/// Checks that the layers divide over the stages, and that the schedule accepts the number of micro-batches.
 fn check_pipeline(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let parallel = &config.parallel;
     if parallel.pipeline == 1 {

@@ -1,11 +1,11 @@
-//! Checks of the keys that divide sequences among ranks.
+//! Checks of context parallelism, which divides sequences over ranks.
 
 use keys::{Error, RawValues};
 
 use crate::run_config::RunConfig;
 use crate::sections::{Parallel, Train};
 
-/// Checks that sequences can be divided in pieces, and the pieces among ranks.
+/// Checks that sequences divide into `context_lanes` pieces, and the pieces over ranks.
 pub(crate) fn check_context_lanes(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let ranks = config.parallel.context;
     let lanes = config.parallel.context_lanes;
@@ -52,8 +52,8 @@ pub(crate) fn check_context_lanes(raw: &RawValues, config: &RunConfig) -> Result
     Ok(())
 }
 
-/// Checks that ranks that share sequences can share state: their parts of a lane's gradient are then parts of
-/// the tree of lanes.
+/// Checks that context ranks can shard state: their parts of a lane's gradient must be subtrees of the tree
+/// of lanes.
 fn check_shared_state(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let parallel = &config.parallel;
     let parts = config.parallel.gradient_parts();

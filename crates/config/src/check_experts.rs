@@ -1,11 +1,11 @@
-//! Checks of the keys that balance the loads of experts.
+//! Checks of the keys that balance the load of experts.
 
 use keys::{Error, RawValues};
 
 use crate::run_config::RunConfig;
 use crate::sections::{ModelSection, Train};
 
-/// Refuses keys that balance loads of experts that the model does not have.
+/// Refuses keys that balance the load of experts if the model has none.
 pub(crate) fn check_experts(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let experts = config.model.experts();
     let losses = [

@@ -1,4 +1,4 @@
-//! Checks of the keys of images.
+//! Checks of the keys for image data.
 
 use keys::{Error, RawValues};
 use nn::Examples;
@@ -7,7 +7,7 @@ use crate::choices::DataKind;
 use crate::run_config::RunConfig;
 use crate::sections::{Data, ModelSection, Train};
 
-/// Checks the settings of images against the model's.
+/// Checks the image settings against the model's.
 pub(crate) fn check_images(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let Examples::Images { channels, .. } = config.model.examples() else {
         if config.train.label_smoothing > 0.0 {

@@ -1,4 +1,4 @@
-//! Checks of what is offloaded to host memory.
+//! Checks of the keys that offload data to host memory.
 
 use keys::{Error, RawValues};
 
@@ -6,8 +6,7 @@ use crate::choices::{OffloadPolicy, RecomputePolicy};
 use crate::run_config::RunConfig;
 use crate::sections::{Memory, Optim, Parallel};
 
-/// Refuses activations in host memory that nothing recomputes from, and weights there where an update needs
-/// them on the device.
+/// Refuses to offload activations without recomputation, or weights whose update needs them on the device.
 pub(crate) fn check_offload(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let memory = &config.memory;
     if memory.offload == OffloadPolicy::Activations && memory.recompute == RecomputePolicy::None {

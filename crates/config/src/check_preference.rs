@@ -1,4 +1,4 @@
-//! Checks of the keys of preference tuning.
+//! Checks of the keys of preference training.
 
 use keys::{Error, RawValues};
 
@@ -6,8 +6,7 @@ use crate::choices::{DataKind, PreferenceLoss};
 use crate::run_config::RunConfig;
 use crate::sections::{Data, Parallel, Preference};
 
-/// Refuses settings of another loss of pairs than the one chosen, and grids on which no rank has a whole
-/// answer.
+/// Refuses settings that belong to another preference loss, and grids on which no rank has a whole answer.
 pub(crate) fn check_preference(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     if config.data.kind != DataKind::Preference {
         return Ok(());

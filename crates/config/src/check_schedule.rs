@@ -1,4 +1,4 @@
-//! Checks of the length of a run, and of the steps at which its learning rate changes.
+//! Checks of a run's length and its learning-rate schedule.
 
 use keys::{Error, RawValues};
 
@@ -6,7 +6,7 @@ use crate::choices::{DataKind, ScheduleName};
 use crate::run_config::RunConfig;
 use crate::sections::{Data, Optim, Train};
 
-/// Checks that the steps of a run are stated once, and when its learning rate changes.
+/// Checks that a run's length is set by one key only, and the steps of its learning-rate schedule.
 pub(crate) fn check_schedule(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     check_length(raw, config)?;
     check_warmup(raw)?;
@@ -57,7 +57,7 @@ fn check_warmup(raw: &RawValues) -> Result<(), Error> {
 }
 
 impl RunConfig {
-    /// Returns a sentence if warm-up and decay of a schedule with both take more steps than the run has.
+    /// Returns a warning if the warm-up and decay steps of a schedule overlap.
     #[must_use]
     pub fn overlapping_decay(&self) -> Option<String> {
         let Optim { schedule, warmup_steps, decay_steps, .. } = self.optim;

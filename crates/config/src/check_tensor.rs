@@ -1,4 +1,4 @@
-//! Checks of the keys that divide layers among ranks.
+//! Checks of tensor parallelism, which divides layers over ranks.
 
 use keys::{Error, RawValues};
 
@@ -6,7 +6,7 @@ use crate::lanes::divisors_around;
 use crate::run_config::RunConfig;
 use crate::sections::{Parallel, Train};
 
-/// Checks that the lanes of layers can be divided among ranks, and the model among lanes.
+/// Checks that the model divides into `tensor_lanes`, and these lanes over ranks.
 pub(crate) fn check_tensor_lanes(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let ranks = config.parallel.tensor;
     let lanes = config.parallel.tensor_lanes;

@@ -1,4 +1,4 @@
-//! Checks of the keys of validation.
+//! Checks of the keys for validation.
 
 use keys::{Error, RawValues};
 
@@ -6,7 +6,7 @@ use crate::choices::DataKind;
 use crate::run_config::RunConfig;
 use crate::sections::{Checkpoint, Data, Train};
 
-/// Refuses data that needs validation without it, and keys that compare validations that there are not.
+/// Refuses data that needs validation but has none, and keys that depend on validations that never happen.
 pub(crate) fn check_validation(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     let Train { patience, validate_every, .. } = config.train;
     if patience > 0 && validate_every == 0 {

@@ -1,4 +1,4 @@
-//! Enumerations of keys' values that no crate below defines.
+//! Enumerations of key values that no lower crate defines.
 
 use std::path::PathBuf;
 
@@ -7,18 +7,18 @@ use nn::Alphabet;
 use serde::{Serialize, Serializer};
 
 system::names! {
-    /// The source of micro-batches.
+    /// The kind of training data.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum DataKind {
         /// Text files.
         Text = "text",
-        /// Files of token numbers.
+        /// Files of token ids.
         Tokens = "tokens",
         /// Conversations in files of JSON lines.
         Chat = "chat",
-        /// Pairs of answers in files of JSON lines, the one preferred to the other.
+        /// Pairs of a preferred and a rejected answer, in JSON lines.
         Preference = "preference",
-        /// Images and their classes.
+        /// Images with class labels.
         Images = "images",
         /// A random number generator, for benchmarks and planning.
         Synthetic = "synthetic",
@@ -26,7 +26,7 @@ system::names! {
 }
 
 system::names! {
-    /// The loss of pairs of answers.
+    /// The loss function for preference pairs.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum PreferenceLoss {
         /// Direct preference optimisation.
@@ -39,22 +39,22 @@ system::names! {
 }
 
 system::names! {
-    /// The storage of the frozen matrices beside adapters.
+    /// Storage type of the frozen weight matrices that have adapters.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum LoraBase {
-        /// The compute type.
+        /// The compute type, `precision.compute`.
         Compute = "compute",
-        /// 4 bits: quantiles of a normal distribution.
+        /// 4-bit NormalFloat: quantiles of a normal distribution.
         Nf4 = "nf4",
-        /// 4 bits: integers.
+        /// 4-bit integers.
         Int4 = "int4",
-        /// 8 bits: E4M3.
+        /// 8-bit floating point, E4M3.
         Fp8 = "fp8",
     }
 }
 
 impl LoraBase {
-    /// The codes; `None` for the compute type.
+    /// Returns the quantization codes; `None` for the compute type.
     #[must_use]
     pub fn alphabet(self) -> Option<Alphabet> {
         match self {
@@ -67,13 +67,13 @@ impl LoraBase {
 }
 
 system::names! {
-    /// The kind of an optimizer. Its parameters are separate keys, so `optim::Kind`, which holds them, is
-    /// built after all of them have been read.
+    /// The kind of optimizer. `optim::Kind`, which also holds the hyperparameters, is built once all keys
+    /// have been read.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum OptimKind {
         /// Adam with decoupled weight decay.
         AdamW = "adamw",
-        /// The sign of a running mean of gradients.
+        /// Lion: the sign of a running mean of gradients.
         Lion = "lion",
         /// Stochastic gradient descent with momentum.
         Sgd = "sgd",
@@ -81,21 +81,21 @@ system::names! {
 }
 
 system::names! {
-    /// The mean that a step's loss over tokens is, where not all tokens are targets.
+    /// How a step's loss is averaged if some tokens are not targets.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum LossMean {
         /// The sum over the step's targets, divided by their number.
         Targets = "targets",
-        /// The mean of the micro-batches' means.
+        /// The mean of the micro-batches' mean losses.
         MicroBatches = "micro-batches",
     }
 }
 
 system::names! {
-    /// The activations that are in host memory between forward and backward.
+    /// Selects the activations kept in host memory between forward and backward.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum OffloadPolicy {
-        /// None.
+        /// No activations.
         None = "none",
         /// The inputs of recomputed layers or segments.
         Activations = "activations",
@@ -103,42 +103,42 @@ system::names! {
 }
 
 system::names! {
-    /// The decay of the learning rate after the warm-up.
+    /// The shape of the learning rate after warm-up.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum ScheduleName {
-        /// Half a cosine.
+        /// Half a cosine, from the full rate to the minimum.
         Cosine = "cosine",
-        /// A line.
+        /// A straight line, from the full rate to the minimum.
         Linear = "linear",
-        /// None.
+        /// Constant.
         Constant = "constant",
-        /// None until the last steps, and a line in them: warm-up, stable, decay.
+        /// Warm-up, stable, decay: constant, then a straight line down in the last steps.
         Wsd = "wsd",
-        /// A factor at some steps.
+        /// Multiplied by a factor at certain steps.
         Step = "step",
     }
 }
 
 system::names! {
-    /// The type of an optimizer's moments and velocities.
+    /// Storage type of the optimizer's moments and velocities.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum StateType {
         /// f32.
         F32 = "f32",
         /// bf16, rounded stochastically.
         Bf16 = "bf16",
-        /// 8 bits with the largest magnitude of every block.
+        /// 8-bit codes, scaled by the largest magnitude of each block.
         EightBit = "8bit",
     }
 }
 
 system::names! {
-    /// The type of the operands of linear layers' matmuls.
+    /// Operand type of the matmuls of linear layers.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum MatmulPrecision {
-        /// The compute type.
+        /// The compute type, `precision.compute`.
         Compute = "compute",
-        /// FP8.
+        /// FP8 (E4M3).
         Fp8 = "fp8",
     }
 }
@@ -148,11 +148,11 @@ system::names! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Overlap {
         /// The fastest of the others: late in backward if GPUs of one host sum through peer access, or after
-        /// backward if the optimizer state is sharded there too; otherwise as buckets fill.
+        /// backward if they also shard the optimizer state; elsewhere as buckets fill.
         Auto = "auto",
         /// As each bucket fills.
         On = "on",
-        /// From late in backward on.
+        /// Late in backward.
         Late = "late",
         /// After backward.
         Off = "off",
@@ -160,68 +160,68 @@ system::names! {
 }
 
 system::names! {
-    /// The type of the weights that operators hold.
+    /// Type of the weights that operators read.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum WeightType {
-        /// The compute type; half types have f32 masters beside them.
+        /// The compute type; half types have f32 master weights in addition.
         Compute = "compute",
-        /// f32, cast where an operator computes in half precision.
+        /// f32, cast by operators that compute in half precision.
         F32 = "f32",
     }
 }
 
 system::names! {
-    /// Use of CUDA graphs for steps.
+    /// Whether steps are captured in CUDA graphs.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum Graphs {
-        /// Where a step can be captured.
+        /// Steps are captured if possible.
         Auto = "auto",
-        /// Always; a step that cannot be captured is refused.
+        /// Every step is captured; one that cannot be is an error.
         On = "on",
-        /// Never.
+        /// Steps are never captured.
         Off = "off",
     }
 }
 
 system::names! {
-    /// Reaction of a run to a step whose gradient norm is far above recent ones.
+    /// The action after a step whose gradient norm is far above recent ones.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum OnSpike {
-        /// The step updates the weights as any other.
+        /// Update the weights as usual.
         Ignore = "ignore",
-        /// The run ends.
+        /// End the run.
         Stop = "stop",
-        /// The step updates nothing.
+        /// Skip the update.
         Skip = "skip",
-        /// The run goes back to its last checkpoint and leaves out the step's samples.
+        /// Restart from the last checkpoint and skip the step's samples.
         Rewind = "rewind",
     }
 }
 
 system::names! {
-    /// Reaction of a run to a step for which a device's memory did not suffice.
+    /// The action after a step that runs out of device memory.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum OnOutOfMemory {
-        /// The run ends.
+        /// End the run.
         Stop = "stop",
-        /// The run halves the micro-batches and repeats the step.
+        /// Halve the micro-batches and repeat the step.
         HalveMicroBatch = "halve_micro_batch",
     }
 }
 
-/// The partition of a model's layers over the stages of a pipeline.
+/// How a model's layers are divided over pipeline stages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PartitionPolicy {
-    /// The partition with the fastest slowest stage.
+    /// The partition whose slowest stage is fastest.
     Fastest,
-    /// The partition with the lowest largest peak.
+    /// The partition whose largest memory peak is smallest.
     Smallest,
-    /// The number of layers in each stage.
+    /// Explicit number of layers in each stage.
     Layers(Vec<usize>),
 }
 
 impl PartitionPolicy {
-    /// The policies that have a name.
+    /// Names of the policies other than explicit numbers.
     pub const NAMES: &'static [&'static str] = &["fastest", "smallest"];
 
     pub(crate) fn read(value: &Value, takes: &Takes) -> Reading<Self> {
@@ -244,21 +244,21 @@ impl PartitionPolicy {
     }
 }
 
-/// The layers that discard their activations and recompute them in backward.
+/// Selects the layers that discard their activations and recompute them in backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecomputePolicy {
     /// No layer.
     None,
     /// Each layer separately.
     Block,
-    /// The layers in this many segments.
+    /// All layers, in this number of segments.
     Segments(usize),
-    /// The cheapest choice that fits, which planning finds and which then replaces this value.
+    /// The cheapest policy that fits in memory. Planning finds it and replaces this value.
     Auto,
 }
 
 impl RecomputePolicy {
-    /// The policies that have a name.
+    /// Names of the policies other than numbers of segments.
     pub const NAMES: &'static [&'static str] = &["none", "block", "auto"];
 
     pub(crate) fn read(value: &Value, takes: &Takes) -> Reading<Self> {
@@ -294,7 +294,7 @@ impl Serialize for RecomputePolicy {
     }
 }
 
-/// Reads a string as a path; the empty string is none.
+/// Reads a string as a path; the empty string is read as `None`.
 pub(crate) fn read_path(value: &Value, _: &Takes) -> Reading<Option<PathBuf>> {
     match value {
         Value::Text(text) => Reading::Good(Some(PathBuf::from(text)).filter(|_| !text.is_empty())),

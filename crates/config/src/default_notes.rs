@@ -1,11 +1,11 @@
-//! Sentences about defaults whose values depend on the kind of run.
+//! Messages about defaults that depend on the kind of run.
 
 use crate::choices::DataKind;
 use crate::lanes::default_lanes;
 use crate::run_config::RunConfig;
 use crate::sections::{Optim, Parallel, Train};
 
-/// The keys with a default of their own in fine-tuning.
+/// The keys with other defaults in fine-tuning.
 const OF_FINE_TUNING: [&str; 8] = [
     Optim::learning_rate,
     Optim::warmup_ratio,
@@ -18,14 +18,15 @@ const OF_FINE_TUNING: [&str; 8] = [
 ];
 
 impl RunConfig {
-    /// Returns the sentences about defaults whose values depend on the kind of run: those of fine-tuning, and
-    /// one lane where no grid is written.
+    /// Returns messages about defaults that depend on the kind of run: fine-tuning, and one lane if no grid
+    /// is configured.
     #[must_use]
     pub fn default_notes(&self) -> Vec<String> {
         self.fine_tuning_note().into_iter().chain(self.lane_note()).collect()
     }
 
-    /// Returns the setting with which a run of one lane has the bits of runs on grids, in a sentence.
+    /// Returns a message with the value of `parallel.lanes` that gives a one-lane run the bits of runs on
+    /// grids.
     fn lane_note(&self) -> Option<String> {
         let lanes = default_lanes(self.train.micro_batches() as u64);
         let is_default = !self.origins.is_set(Parallel::lanes) && self.parallel.lanes == 1;
@@ -38,7 +39,7 @@ impl RunConfig {
         })
     }
 
-    /// Returns the defaults that the run has because it is one of fine-tuning, in a sentence.
+    /// Returns a message with the defaults that apply because the run is fine-tuning.
     fn fine_tuning_note(&self) -> Option<String> {
         let is_of_tokens = !matches!(self.data.kind, DataKind::Images | DataKind::Synthetic);
         self.model.weights().filter(|_| is_of_tokens)?;

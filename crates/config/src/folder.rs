@@ -1,4 +1,4 @@
-//! The keys of `[model]` and `[lora]` implied by a Hugging Face folder.
+//! Reads the keys of `[model]` and `[lora]` that a Hugging Face folder implies.
 
 use std::path::Path;
 
@@ -11,19 +11,19 @@ use crate::hub::how_to_download;
 use crate::run_config::RunConfig;
 use crate::sections::{Data, LoraSection, ModelSection};
 
-/// The name of the configuration file in a folder.
+/// File name of the configuration in a model folder.
 pub(crate) const CONFIG: &str = "config.json";
-/// The name of the configuration file in a folder of adapters.
+/// File name of the configuration in an adapter folder.
 const ADAPTER_CONFIG: &str = "adapter_config.json";
-/// The most bytes of that file.
+/// Maximum size of a configuration file in bytes.
 const MOST_CONFIG: u64 = 1 << 24;
-/// The key of the tokens of a sequence.
+/// The key for the number of tokens in a sequence.
 pub(crate) const CONTEXT: &str = "model.context";
-/// The key of families with dropout.
+/// The dropout key of families that have dropout.
 const DROPOUT: &str = "model.dropout";
 
-/// Returns the family and sizes implied by the folder of `model.from`. A configuration in which all of them
-/// are written does not need the folder.
+/// Returns the model family and sizes that the folder of `model.from` implies. The folder is not read if all
+/// of them are configured.
 pub(crate) fn implied(raw: &RawValues, families: &Families) -> Result<Vec<Implied>, Error> {
     let from = raw.text(ModelSection::from)?;
     if from.is_empty() || is_complete(raw, families)? {
@@ -60,8 +60,8 @@ pub(crate) fn implied(raw: &RawValues, families: &Families) -> Result<Vec<Implie
     Ok(std::iter::once(kind).chain(values).map(implied).collect())
 }
 
-/// Returns the key that would tie the head of the model in `folder` to its embedding, from which the folder's
-/// head differs: both are kept, as in transformers.
+/// Returns the key that ties the output head to the embedding, if the folder ties them but stores a head that
+/// differs. As in transformers, both are then kept.
 fn key_of_own_head(
     folder: &Path,
     translation: &HuggingFaceConfig,
@@ -77,8 +77,8 @@ fn key_of_own_head(
     }
 }
 
-/// Returns the sentences about settings of the model's folder that the configuration does not follow: those
-/// that are unknown, a head that is not tied, and dropout of preferences.
+/// Returns messages about settings of the model's folder that the run does not follow: unknown settings, a
+/// head that is not tied, and dropout in preference training.
 pub(crate) fn notes(config: &RunConfig) -> Option<Vec<String>> {
     let folder = config.model.folder()?;
     let families = config.model.families();
@@ -117,7 +117,7 @@ pub(crate) fn notes(config: &RunConfig) -> Option<Vec<String>> {
     Some(notes)
 }
 
-/// Returns a sentence if preferences are trained without the dropout that the folder of `lora.from` states.
+/// Returns a message if preference training ignores the dropout configured in the folder of `lora.from`.
 pub(crate) fn adapters_note(config: &RunConfig) -> Option<String> {
     let path = config.lora.from.as_ref()?.join(ADAPTER_CONFIG);
     if config.data.kind != DataKind::Preference || !config.is_of_folder(LoraSection::dropout) {
@@ -136,7 +136,7 @@ fn without_dropout(file: &Path, key: &str, dropout: f64) -> String {
     )
 }
 
-/// Returns the tokens in a sequence that the model in `folder` was made for, if its config.json tells.
+/// Returns the context length in tokens that the folder's `config.json` states; `None` if it states none.
 pub(crate) fn context_of(folder: &Path, families: &Families) -> Option<u64> {
     let config = read(&folder.join(CONFIG)).ok()?;
     let (_, translation) = family(&config, families).ok()?;
@@ -180,8 +180,8 @@ pub(crate) fn adapters_implied(raw: &RawValues) -> Result<Vec<Implied>, Error> {
     Ok(values.into_iter().map(implied).collect())
 }
 
-/// Returns `reason`, for which the file at `path` cannot be read, with how to download the folder called
-/// `name` if it may be one on Hugging Face's hub.
+/// Returns `reason`, why the file at `path` cannot be read. If `name` may be a model on Hugging Face's hub,
+/// appends how to download it.
 fn with_hub(reason: String, path: &Path, name: &str) -> String {
     match how_to_download(name).filter(|_| !path.exists()) {
         Some(advice) => format!("{reason}; {advice}"),
@@ -202,7 +202,7 @@ fn read(path: &Path) -> Result<FolderConfig, String> {
     FolderConfig::parse(&text)
 }
 
-/// Returns the family that implements the folder's model, with its translation.
+/// Returns the family of the folder's model, and how it translates the folder's configuration.
 fn family<'a>(
     config: &FolderConfig,
     families: &'a Families,

@@ -1,4 +1,4 @@
-//! Sentences about a run and the folder of its model.
+//! Messages about differences between a run and its model's folder.
 
 use crate::choices::DataKind;
 use crate::folder;
@@ -6,8 +6,8 @@ use crate::run_config::RunConfig;
 use crate::sections::LoraSection;
 
 impl RunConfig {
-    /// Returns the sentences about settings in the `config.json` of the model's folder that the run does not
-    /// follow: settings that no key corresponds to, which are ignored, and those that other settings replace.
+    /// Returns messages about settings in the folder's `config.json` that the run does not follow: unknown
+    /// settings, which are ignored, and overridden ones.
     #[must_use]
     pub fn folder_notes(&self) -> Vec<String> {
         let mut notes = folder::notes(self).unwrap_or_default();
@@ -15,7 +15,7 @@ impl RunConfig {
         notes
     }
 
-    /// Returns a sentence if sequences are longer than those that the model of `model.from` was made for.
+    /// Returns a message if sequences are longer than the context length of the model in `model.from`.
     #[must_use]
     pub fn context_advice(&self) -> Option<String> {
         let folder = self.model.folder()?;
@@ -31,7 +31,7 @@ impl RunConfig {
         })
     }
 
-    /// Returns a sentence if the file has a section for adapters and nothing makes any.
+    /// Returns a warning if the file has a section `[lora]` but no key that enables adapters.
     #[must_use]
     pub fn adapters_warning(&self) -> Option<String> {
         let origin = self.origins.of_section("lora")?;
@@ -43,7 +43,7 @@ impl RunConfig {
         })
     }
 
-    /// Returns a sentence if preferences are trained with dropout, which their reference does not have.
+    /// Returns a warning if preference training uses dropout, which its reference model does not.
     #[must_use]
     pub fn dropout_warning(&self) -> Option<String> {
         if self.data.kind != DataKind::Preference {

@@ -1,8 +1,8 @@
-//! Names of models on Hugging Face's hub, from which nothing is downloaded.
+//! Recognises names of models on Hugging Face's hub. Nothing is downloaded.
 
 use std::path::Path;
 
-/// Models that are known without the name of their owner, with the owner.
+/// Models commonly named without their owner, with the owner.
 const WITHOUT_OWNER: &[(&str, &str)] = &[
     ("gpt2", "openai-community"),
     ("gpt2-medium", "openai-community"),
@@ -11,11 +11,12 @@ const WITHOUT_OWNER: &[(&str, &str)] = &[
     ("distilgpt2", "distilbert"),
 ];
 
-/// The most bytes of a model's name, with its owner.
+/// Maximum length of a model's name with its owner, in bytes.
 const MOST_BYTES: usize = 200;
 
-/// Returns how to download the model that `name` may mean on Hugging Face's hub, as `meta-llama/Llama-3.2-1B`
-/// does; `None` if a file or folder has this name, a folder that of its owner, or no model can have it.
+/// Returns how to download the model called `name`, such as `meta-llama/Llama-3.2-1B`, from Hugging Face's
+/// hub. `None` if no model can have this name, if a file or folder has it, or if a folder is named like the
+/// model's owner.
 ///
 /// ```
 /// let advice = config::how_to_download("meta-llama/Llama-3.2-1B").unwrap();

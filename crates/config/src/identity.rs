@@ -1,4 +1,4 @@
-//! The settings that decide the bits of a run, and those that decide its times.
+//! Compares settings that affect a run's results, and settings that affect only its speed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,21 +10,21 @@ use crate::run_config::RunConfig;
 use crate::sections::{Data, Parallel, Preference, Train};
 use crate::table::table;
 
-/// A bit-deciding setting that differs from the one in a checkpoint.
+/// A setting that affects results and differs from a checkpoint's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The setting, as `section.key`.
     pub key: String,
     /// Value in the checkpoint, as TOML; `None` if the checkpoint has no such setting.
     pub from: Option<String>,
-    /// Value in the configuration, as TOML; `None` if it does not apply there.
+    /// Value in the configuration, as TOML; `None` if the key does not apply.
     pub to: Option<String>,
-    /// Whether a resumed run may have another value.
+    /// Whether a resumed run may change the setting.
     pub allowed: bool,
 }
 
 impl Change {
-    /// Returns both values: `64 here, 32 in the checkpoint`.
+    /// Formats both values: `64 here, 32 in the checkpoint`.
     #[must_use]
     pub fn values(&self) -> String {
         let shown = |value: &Option<String>| value.clone().unwrap_or_else(|| "absent".to_owned());
@@ -32,26 +32,26 @@ impl Change {
     }
 }
 
-/// The values of a key in two configurations, as TOML.
+/// A key's values in two configurations, as TOML.
 #[derive(Default)]
 struct SidesOfKey {
     values: [Option<String>; 2],
-    /// Values without paths of this machine.
+    /// The values without paths of this machine.
     portable: [Option<String>; 2],
     decides_bits: bool,
 }
 
 impl RunConfig {
-    /// Returns the settings that decide the losses and weights of a run, by `section.key`, as TOML.
+    /// Returns the settings that affect losses and weights, by `section.key`, as TOML.
     ///
-    /// The contents of the data have their own hash, so `data.paths` are not among the settings.
+    /// `data.paths` is not among them, because the contents of the data have their own hash.
     #[must_use]
     pub fn identity(&self) -> BTreeMap<String, String> {
         self.settings_where(|key| key.decides_bits)
     }
 
-    /// Returns the settings that differ from `there`, the identity of a checkpoint, in the order of their
-    /// names. A setting missing there, because an earlier version wrote it, has its default.
+    /// Returns the settings that differ from `there`, a checkpoint's [`identity`](Self::identity), sorted by
+    /// name. A setting that an earlier version did not write has its default.
     #[must_use]
     pub fn changes_since(&self, there: &BTreeMap<String, String>) -> Vec<Change> {
         let here = self.identity();
@@ -71,9 +71,9 @@ impl RunConfig {
         paths.into_iter().filter_map(change).collect()
     }
 
-    /// Returns the keys whose values differ from those of `other`, in the order of their names: each with
-    /// both values as TOML (`None` where the key does not apply), and whether it decides bits. Tokenizers are
-    /// compared by content, since each run has its own copy; paths of a mixture decide no bits.
+    /// Returns the keys whose values differ from those of `other`, sorted by name, as (key, both values as
+    /// TOML, whether it affects results). A value is `None` if the key does not apply. Tokenizers are
+    /// compared by content, because each run has its own copy. The paths of a mixture do not affect results.
     #[must_use]
     pub fn differences_from(&self, other: &Self) -> Vec<(String, [Option<String>; 2], bool)> {
         let mut keys: BTreeMap<&str, SidesOfKey> = BTreeMap::new();
@@ -98,8 +98,8 @@ impl RunConfig {
         differing.map(entry).collect()
     }
 
-    /// Returns the paths of the keys whose value is not their default, apart from defaults that follow from
-    /// other keys.
+    /// Returns the keys whose value differs from their default. Defaults that depend on other keys are not
+    /// compared.
     #[must_use]
     pub fn non_defaults(&self) -> BTreeSet<&'static str> {
         let differs = |(key, value): &(Key, Value)| {
@@ -108,8 +108,8 @@ impl RunConfig {
         self.settings().into_iter().filter(differs).map(|(key, _)| key.path).collect()
     }
 
-    /// Returns those of [`RunConfig::changes_since`] with which other weights of the same names cannot be
-    /// used: settings of the model and the tokenizer that a resumed run may not change.
+    /// Returns the [`RunConfig::changes_since`] that make a checkpoint's weights unusable: changes to the
+    /// model or tokenizer that a resumed run may not make.
     #[must_use]
     pub fn model_changes_since(&self, there: &BTreeMap<String, String>) -> Vec<Change> {
         let of_model = |key: &str| key.starts_with("model.") || key == Data::tokenizer;
@@ -118,18 +118,17 @@ impl RunConfig {
         changes
     }
 
-    /// Returns the settings that decide how long a layer of a run takes on a device, by `section.key`, as
-    /// TOML.
+    /// Returns the settings that affect the time of a layer on a device, by `section.key`, as TOML.
     #[must_use]
     pub fn timing(&self) -> BTreeMap<String, String> {
         self.settings_where(|key| key.decides_times)
     }
 
-    /// Returns `sets`, each `section.key=value`, with `parallel.profile` unset if they change a layer's
-    /// times.
+    /// Returns the overrides `sets`, each `section.key=value`. Unsets `parallel.profile` if they change the
+    /// times of layers.
     ///
     /// # Errors
-    /// Values that are wrong or contradict others.
+    /// A value is invalid or contradicts another.
     pub fn with_profile_of(&self, mut sets: Vec<String>) -> Result<Vec<String>, Error> {
         if self.parallel.profile.is_some() && self.with(&sets)?.timing() != self.timing() {
             sets.push(format!("{}=", Parallel::profile));
@@ -143,8 +142,9 @@ impl RunConfig {
     }
 }
 
-/// Returns `key is a here and b there` for each setting that differs; empty if none does. `there` may be of a
-/// version with other names of keys, or without a key whose default here is what that version did.
+/// Returns a list of `key is a here and b there` for each setting that differs; empty if none does. `there`
+/// may come from an earlier version with other key names, or without keys whose default here matches its
+/// behaviour.
 pub fn differences(here: &BTreeMap<String, String>, there: &BTreeMap<String, String>) -> String {
     let there = &with_present_names(there.clone());
     let table = table(Families::registered());
@@ -158,8 +158,8 @@ pub fn differences(here: &BTreeMap<String, String>, there: &BTreeMap<String, Str
     all.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns whether a setting has the same value, as TOML, here and there, however its number is written. A
-/// missing one has its default.
+/// Returns whether two values of a setting, as TOML, are equal, however a number is written. A missing value
+/// is the default.
 fn is_equal(key: Option<&Key>, here: Option<&str>, there: Option<&str>) -> bool {
     let default = key.and_then(|key| match key.default {
         Default::Literal(literal) => Some(literal),
@@ -174,9 +174,10 @@ fn is_equal(key: Option<&Key>, here: Option<&str>, there: Option<&str>) -> bool 
     }
 }
 
-/// Returns an identity under the current names of its keys, with those that did not exist and whose default
-/// is not what a run did then. The renamed bit-deciding keys are the batch sizes; that of a step was counted
-/// in micro-batches. Where not all tokens were targets, the loss was the mean of micro-batches' means.
+/// Converts an identity of an earlier version to the current key names. Keys that did not exist are set if
+/// that version behaved differently from their default. Renamed keys are the batch sizes; a step's size was
+/// counted in micro-batches. The loss was the mean of the micro-batches' means if some tokens were not
+/// targets.
 fn with_present_names(mut identity: BTreeMap<String, String>) -> BTreeMap<String, String> {
     let count = |key: &str| identity.get(key).and_then(|value| value.parse::<u64>().ok());
     let micro_batch = count("train.micro_batch");

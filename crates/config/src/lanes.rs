@@ -1,9 +1,9 @@
-//! Numbers of lanes: any that divide the micro-batches of a step, by default a power of two.
+//! Number of lanes: any divisor of the micro-batches per step, by default a power of two.
 
-/// The most lanes by default.
+/// Maximum default number of lanes.
 const MOST_DEFAULT_LANES: u64 = 8;
 
-/// Returns the largest power of two, at most 8, that divides the micro-batches of a step.
+/// Returns the largest power of two up to 8 that divides the number of micro-batches per step.
 pub(crate) fn default_lanes(micro_batches: u64) -> u64 {
     power_of_two_divisors(micro_batches).take_while(|lanes| *lanes <= MOST_DEFAULT_LANES).last().unwrap_or(1)
 }
@@ -15,12 +15,12 @@ pub(crate) fn power_of_two_divisors(number: u64) -> impl Iterator<Item = u64> {
         .take_while(move |power| number.is_multiple_of(*power) && *power <= number)
 }
 
-/// Returns the smallest divisor of `number` that is at least `least`, if there is one.
+/// Returns the smallest divisor of `number` that is at least `least`; `None` if there is none.
 pub(crate) fn divisor_from(least: usize, number: usize) -> Option<usize> {
     (least..=number).find(|candidate| number.is_multiple_of(*candidate))
 }
 
-/// Returns the divisors of `number` nearest to `near`, which is none, in words: `4 or 6`.
+/// Formats the divisors of `number` next to `near`, which does not divide it: `4 or 6`.
 pub(crate) fn divisors_around(near: usize, number: usize) -> String {
     let below = (1..=near.min(number)).rev().find(|candidate| number.is_multiple_of(*candidate));
     let both = below.into_iter().chain(divisor_from(near, number));

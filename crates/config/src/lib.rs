@@ -81,8 +81,8 @@ pub use settled::{SampleLengths, SizedContext};
 
 use nn::Families;
 
-/// Returns every key as Markdown: a heading and a table for each section and, in `[model]`, for each family.
-/// Ends with a newline.
+/// Returns every key as Markdown: a heading and a table for each section, and for each family within
+/// `[model]`. Ends with a newline.
 ///
 /// ```
 /// let table = config::reference();
@@ -93,8 +93,7 @@ pub fn reference() -> String {
     keys::reference(&table::table(Families::registered()), ModelSection::kind)
 }
 
-/// Returns every key with its meaning and default, as a configuration file in which all of them are commented
-/// out.
+/// Returns a configuration file with every key at its default, commented out, with its documentation.
 #[must_use]
 pub fn defaults() -> String {
     keys::defaults(&table::table(Families::registered()))

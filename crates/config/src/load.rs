@@ -1,4 +1,4 @@
-//! Reading a configuration: from a file, from text, or with other values.
+//! Loads a configuration from a file or text, or derives one with other values.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,14 +17,14 @@ use crate::sections::{
 use crate::table::table;
 use crate::tokenizer;
 
-/// The most bytes of a configuration file.
+/// Maximum size of a configuration file in bytes.
 const MOST_BYTES: u64 = 4 << 20;
-/// The name of the built-in configuration in messages.
+/// Name of the built-in configuration in messages.
 const QUICKSTART: &str = "the built-in quickstart";
 
 impl RunConfig {
-    /// Reads a file. `overrides` are the arguments of `--set`, each `section.key=value`; the last of a key
-    /// takes precedence.
+    /// Loads a file. `overrides` are the arguments of `--set`, each `section.key=value`; if a key occurs
+    /// twice, the last is used.
     pub fn load(path: &Path, overrides: &[String]) -> Result<Self, Error> {
         let unreadable = |source| Error::Unreadable { path: path.to_path_buf(), source };
         let text = system::input::read_text(path, MOST_BYTES).map_err(unreadable)?;
@@ -33,13 +33,13 @@ impl RunConfig {
         Self::parse(&text, &path.to_string_lossy(), directory, overrides)
     }
 
-    /// Reads the text of a file called `name` in messages, in the absolute `directory`, to which its paths
-    /// are relative. Those of `overrides` are relative to the current directory.
+    /// Parses the text of a file, which messages call `name`. Its paths are relative to the absolute
+    /// `directory`; paths in `overrides` are relative to the current directory.
     pub fn parse(text: &str, name: &str, directory: &Path, overrides: &[String]) -> Result<Self, Error> {
         Self::parse_with(Families::registered(), text, name, directory, overrides)
     }
 
-    /// [`RunConfig::parse`] with the models of `families`.
+    /// Parses like [`RunConfig::parse`], with the model families of `families`.
     pub fn parse_with(
         families: &'static Families,
         text: &str,
@@ -50,8 +50,8 @@ impl RunConfig {
         Self::of_document(families, Document { text, name, has_lines: true }, directory, overrides)
     }
 
-    /// [`RunConfig::parse`] of a text that is not the contents of the file called `name`, so that messages
-    /// name no lines.
+    /// Parses like [`RunConfig::parse`], for text that is not the contents of the file `name`: messages name
+    /// no lines.
     pub fn parse_made(text: &str, name: &str, directory: &Path, overrides: &[String]) -> Result<Self, Error> {
         let document = Document { text, name, has_lines: false };
         Self::of_document(Families::registered(), document, directory, overrides)
@@ -69,7 +69,7 @@ impl RunConfig {
         Self::of_values(families, &raw)
     }
 
-    /// Reads all sections, and checks the values against each other.
+    /// Reads all sections, and checks their values against each other.
     fn of_values(families: &'static Families, raw: &RawValues) -> Result<Self, Error> {
         let mut data = Data::read(raw)?;
         if data.kind == DataKind::Tokens && !raw.is_set(Data::tokenizer) {
@@ -85,7 +85,7 @@ impl RunConfig {
             .map_err(|reason| raw.conflict(&[Train::freeze], format!("{}: {reason}", Train::freeze)))?;
         let model = ModelConfig::read(raw, families, tokenizer.vocabulary())?;
         let lora = LoraSection::read(raw)?;
-        let adapters = lora.of(model.hugging_face().as_ref());
+        let adapters = lora.adapters(model.hugging_face().as_ref());
         let adapters = adapters.map_err(|(key, reason)| raw.conflict(&[key], format!("{key}: {reason}")))?;
         let tuning = tuning.with_lora(adapters);
         let precision = Precision::read(raw)?;
@@ -114,12 +114,12 @@ impl RunConfig {
         Ok(config)
     }
 
-    /// Returns the built-in configuration: a small GPT on the text of Plimsoll itself, by bytes, over two
-    /// ranks. The paths are relative to the source tree from which it was built; if that does not exist, to
-    /// the source tree around the current directory, or else to the current directory.
+    /// Returns the built-in configuration: a small byte-level GPT on the text of Plimsoll itself, over two
+    /// ranks. Paths are relative to the source tree of the build. If that does not exist, they are relative
+    /// to the source tree around the current directory, or else to the current directory.
     ///
     /// # Errors
-    /// A wrong override; a current directory that cannot be read.
+    /// An override is invalid, or the current directory cannot be read.
     pub fn quickstart(overrides: &[String]) -> Result<Self, Error> {
         let text = include_str!("../../../launch/configs/quickstart.toml");
         let unreadable = |source| Error::Unreadable { path: PathBuf::from("."), source };
@@ -133,7 +133,7 @@ impl RunConfig {
     /// Returns the configuration with other values for some keys, each as `section.key=value`.
     ///
     /// # Errors
-    /// Values that are wrong or contradict others.
+    /// A value is invalid or contradicts another.
     pub fn with(&self, overrides: &[String]) -> Result<Self, Error> {
         let families = self.model.families();
         // A resolved configuration contains its directory.

@@ -1,15 +1,15 @@
-//! `[[data.mixture]]`: the sources of a mixture.
+//! `[[data.mixture]]`: the sources of mixed training data.
 
 use keys::{Reading, Takes, Value, nearest};
 
-/// A source of a mixture of data.
+/// A source of mixed training data.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MixtureSource {
-    /// Files and globs.
+    /// Files and globs of training data.
     pub paths: Vec<String>,
-    /// Files and globs that are held out for validation; by default the end of `paths`.
+    /// Files and globs for validation; by default, the end of `paths`.
     pub validation_paths: Vec<String>,
-    /// Share of the sequences, relative to the weights of other sources.
+    /// Relative share of the training sequences.
     pub weight: f64,
 }
 
@@ -35,8 +35,11 @@ impl MixtureSource {
         }
     }
 
-    /// Reads a source. Errors, in a sentence: a key that is unknown, missing or of another type; no path; an
-    /// invalid weight.
+    /// Reads a source.
+    ///
+    /// # Errors
+    /// A sentence about a key that is unknown, missing or of another type, missing paths, or an invalid
+    /// weight.
     fn read(entries: &[(String, Value)]) -> Result<Self, String> {
         let list = |key: &str, value: &Value| {
             texts(value).ok_or_else(|| format!("{key} = {value} is not a list of strings"))
@@ -76,7 +79,7 @@ pub(crate) fn value(sources: &Vec<MixtureSource>) -> Value {
     Value::List(sources.iter().map(MixtureSource::value).collect())
 }
 
-/// Returns the weights alone, which decide the bits of a run; the corpora have their own hash.
+/// Returns only the weights, which affect a run's results; the corpora have hashes of their own.
 pub(crate) fn weights(sources: &[MixtureSource]) -> Value {
     Value::List(sources.iter().map(|source| source.weight.into()).collect())
 }

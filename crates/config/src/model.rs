@@ -1,4 +1,4 @@
-//! `[model]`: the model that is trained.
+//! `[model]`: the model to train.
 
 use std::ops::Deref;
 use std::path::Path;
@@ -9,10 +9,10 @@ use nn::{Families, Family, ModelSpec};
 
 use crate::sections::ModelSection;
 
-/// The default vocabulary is a multiple of this, which makes matmuls fast on every GPU.
+/// The default vocabulary is a multiple of this, because such matmuls are fast on every GPU.
 const VOCABULARY_MULTIPLE: usize = 128;
 
-/// The model that is trained: its family and its sizes.
+/// The model to train: its family and sizes.
 #[derive(Clone, Debug)]
 pub struct ModelConfig {
     section: ModelSection,
@@ -22,7 +22,7 @@ pub struct ModelConfig {
 }
 
 impl ModelConfig {
-    /// Reads `[model]`. `tokens` is the number of tokens that the configured tokenizer has.
+    /// Reads `[model]`. `tokens` is the vocabulary size of the configured tokenizer.
     pub(crate) fn read(raw: &RawValues, families: &'static Families, tokens: usize) -> Result<Self, Error> {
         // The table of keys has the default family and the names of all.
         let section = ModelSection { kind: raw.text(ModelSection::kind)?, ..ModelSection::read(raw)? };
@@ -50,25 +50,25 @@ impl ModelConfig {
         self.family.name()
     }
 
-    /// The folder of the initial weights; `None` if they are random.
+    /// Returns the folder with the initial weights; `None` if they are random.
     #[must_use]
     pub fn weights(&self) -> Option<&Path> {
         self.section.from.as_deref().filter(|_| !self.section.from_config)
     }
 
-    /// The folder of the sizes.
+    /// Returns the folder that implies the model's sizes; `None` without `model.from`.
     #[must_use]
     pub fn folder(&self) -> Option<&Path> {
         self.section.from.as_deref()
     }
 
-    /// Returns whether the folder of the initial weights may have fewer tokens than the model.
+    /// Returns whether the model may have more tokens than the folder with its initial weights.
     #[must_use]
     pub fn resizes_vocabulary(&self) -> bool {
         self.section.resize_vocabulary
     }
 
-    /// The keys that every family has.
+    /// Returns the keys of `[model]` that every family has.
     pub(crate) fn section(&self) -> &ModelSection {
         &self.section
     }
@@ -77,12 +77,12 @@ impl ModelConfig {
         self.families
     }
 
-    /// The keys of the family, each with its value.
+    /// Returns the family's keys, each with its value.
     pub fn pairs(&self) -> impl Iterator<Item = (&'static Key, Value)> {
         self.family.keys().into_iter().zip(self.spec.values())
     }
 
-    /// The value of the family's key `path`, if it has that key.
+    /// Returns the value of the family's key `path`; `None` if it has no such key.
     pub(crate) fn value(&self, path: &str) -> Option<Value> {
         self.pairs().find(|(key, _)| key.path == path).map(|(_, value)| value)
     }

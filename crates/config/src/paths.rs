@@ -1,11 +1,11 @@
-//! Keys that name files.
+//! Resolves the paths in keys that name files.
 
 use std::path::{Component, Path, PathBuf};
 
 use data::Tokenizer;
 use keys::{Error, RawValues, Reading, Takes, Value};
 
-/// The name of a tokenizer's file in a folder of Hugging Face.
+/// File name of the tokenizer in a Hugging Face folder.
 pub(crate) const TOKENIZER: &str = "tokenizer.json";
 
 pub(crate) fn read(value: &Value, _: &Takes) -> Reading<PathBuf> {
@@ -20,7 +20,8 @@ pub(crate) fn value(path: &PathBuf) -> Value {
     path.to_string_lossy().into_owned().into()
 }
 
-/// Returns the absolute path of the file or folder at `key`, if one is named; errors call it `what`.
+/// Returns the absolute path of the file or folder at `key`; `None` if the key is empty. Errors call it
+/// `what`.
 pub(crate) fn file(
     written: Option<PathBuf>,
     raw: &RawValues,
@@ -31,7 +32,8 @@ pub(crate) fn file(
     in_utf8(raw, key, what, normal_path(&raw.directory_of(key).join(written))).map(Some)
 }
 
-/// Returns the name of a tokenizer, or the absolute path of its file: of a folder, the file in it.
+/// Returns the name of a built-in tokenizer, or the absolute path of a tokenizer file, which may be inside
+/// the named folder.
 pub(crate) fn tokenizer(written: String, raw: &RawValues, key: &str) -> Result<String, Error> {
     if Tokenizer::NAMES.contains(&written.as_str()) {
         return Ok(written);
@@ -43,7 +45,7 @@ pub(crate) fn tokenizer(written: String, raw: &RawValues, key: &str) -> Result<S
     Ok(in_utf8(raw, key, "tokenizer", path)?.to_string_lossy().into_owned())
 }
 
-/// Returns the path of the tokenizer in the folder that `key` names, if there is one.
+/// Returns the path of the tokenizer in the folder named by `key`; `None` if there is none.
 pub(crate) fn tokenizer_in(raw: &RawValues, key: &str) -> Result<Option<String>, Error> {
     let from = raw.text(key)?;
     if from.is_empty() {
@@ -54,10 +56,10 @@ pub(crate) fn tokenizer_in(raw: &RawValues, key: &str) -> Result<Option<String>,
     Ok(file.symlink_metadata().is_ok().then(|| file.to_string_lossy().into_owned()))
 }
 
-/// Returns `path`.
+/// Returns `path` unchanged.
 ///
 /// # Errors
-/// A path that cannot be written in a configuration.
+/// The path is not UTF-8 and so cannot be written in a configuration.
 pub(crate) fn in_utf8(raw: &RawValues, key: &str, what: &str, path: PathBuf) -> Result<PathBuf, Error> {
     match path.to_str() {
         Some(_) => Ok(path),
@@ -68,7 +70,7 @@ pub(crate) fn in_utf8(raw: &RawValues, key: &str, what: &str, path: PathBuf) -> 
     }
 }
 
-/// Returns the path without `.` and `..`, resolved by name only, without following links.
+/// Returns the path with `.` and `..` resolved by name only, without following links.
 #[must_use]
 pub fn normal_path(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();

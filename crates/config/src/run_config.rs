@@ -22,66 +22,66 @@ use crate::table::table;
 
 /// A validated configuration with every default filled in.
 ///
-/// It is made only by [`RunConfig::load`] and similar functions, and never changed.
+/// It is created by [`RunConfig::load`] and similar functions.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct RunConfig {
-    /// The model that is trained.
+    /// The model to train.
     pub model: ModelConfig,
-    /// The data that it is trained on.
+    /// The training data.
     pub data: Data,
-    /// The tokenizer that `data.tokenizer` names.
+    /// The tokenizer named by `data.tokenizer`.
     pub tokenizer: Tokenizer,
-    /// Length of the run, and its batches.
+    /// Length of the run, batch sizes and other settings of training.
     pub train: Train,
-    /// Low-rank adapters.
+    /// Settings of low-rank adapters.
     pub lora: LoraSection,
-    /// The parameters that are trained, which follow from `train.freeze` and `[lora]`.
+    /// The selection of trained parameters, derived from `train.freeze` and `[lora]`.
     pub tuning: Arc<Tuning>,
-    /// The linear layers that multiply in FP8, which follow from `[precision]`, if any do.
+    /// The linear layers that multiply in FP8, derived from `[precision]`; `None` if none do.
     pub fp8: Option<Arc<Fp8Layers>>,
     /// The optimizer and its learning rate.
     pub optim: Optim,
-    /// Distribution of the work over ranks.
+    /// How the work is distributed over ranks.
     pub parallel: Parallel,
-    /// The types of values.
+    /// The types of weights, activations and gradients.
     pub precision: Precision,
-    /// The loss of pairs of answers.
+    /// The loss function for preference pairs.
     pub preference: Preference,
-    /// The loss scale of f16.
+    /// The dynamic loss scale for f16.
     pub scaler: Scaler,
-    /// The caching allocator, and the activations that are kept for backward.
+    /// The caching allocator, recomputation and offloading.
     pub memory: Memory,
-    /// Reports of progress.
+    /// Progress reports and metrics.
     pub telemetry: Telemetry,
-    /// Checkpoints.
+    /// Intervals and number of checkpoints.
     pub checkpoint: Checkpoint,
-    /// Where each value was written.
+    /// Where each value was written, for messages.
     pub origins: Origins,
 }
 
 impl RunConfig {
-    /// Ranks in the whole grid.
+    /// Returns the number of ranks in the grid.
     #[must_use]
     pub fn world_size(&self) -> usize {
         self.parallel.grid().world_size()
     }
 
-    /// The replicas that run the micro-batches of a training step: contiguous runs of lanes, or lanes in turn
-    /// if gradients are summed in shards.
+    /// Returns which replica runs each micro-batch of a training step: contiguous lanes per replica, or lanes
+    /// in turn if gradients are sharded.
     #[must_use]
     pub fn training_assignment(&self) -> Assignment {
         self.assignment(1)
     }
 
-    /// The ranks that add up the gradients of a step's lanes. A lane of ranks that share sequences and state
-    /// has a part for each of them, which add up like lanes.
+    /// Returns which rank adds up the gradients of each lane. If context ranks share state, a lane has one
+    /// part for each of them, and parts are added like lanes.
     #[must_use]
     pub fn reduction_assignment(&self) -> Assignment {
         self.assignment(self.parallel.gradient_parts())
     }
 
-    /// The assignment of lanes in `parts` parts, each on a rank of its own.
+    /// Assigns lanes of `parts` parts each; every part has its own rank.
     fn assignment(&self, parts: usize) -> Assignment {
         let Parallel { lanes, data, .. } = self.parallel;
         let group = self.parallel.owners() / self.parallel.gradient_parts() * parts;
@@ -92,31 +92,32 @@ impl RunConfig {
         assignment.with_lanes_of(self.train.micro_batches() / lanes)
     }
 
-    /// The replicas that run the micro-batches of a validation, in turn.
+    /// Returns which replica runs each micro-batch of a validation: replicas in turn.
     #[must_use]
     pub fn validation_assignment(&self) -> Assignment {
         self.in_turn(self.validation_micro_batches() as usize)
     }
 
-    /// Returns whether there is validation data: files of it, or a part of the others.
+    /// Returns whether there is validation data: separate files, or a held-out fraction.
     #[must_use]
     pub fn validates(&self) -> bool {
         self.data.validation_fraction > 0.0 || !self.data.validation_paths.is_empty()
     }
 
-    /// Number of micro-batches of a validation; 0 without validation data.
+    /// Returns the number of micro-batches per validation; 0 without validation data.
     #[must_use]
     pub fn validation_micro_batches(&self) -> u64 {
         if self.validates() { self.train.validation_micro_batches } else { 0 }
     }
 
-    /// Returns whether weights come and go by block: each rank keeps a shard of them, or host memory does.
+    /// Returns whether weights are fetched for each block, because ranks shard them or host memory holds
+    /// them.
     #[must_use]
     pub fn gathers_weights(&self) -> bool {
         self.parallel.shards_weights() || self.memory.offload_weights
     }
 
-    /// Number of ranks that share the weights between their uses.
+    /// Returns the number of ranks that shard the weights between uses; 1 if each holds all.
     #[must_use]
     pub fn weight_owners(&self) -> usize {
         if self.parallel.shards_weights() { self.parallel.owners() } else { 1 }
@@ -127,31 +128,32 @@ impl RunConfig {
         if self.parallel.shards_weights() { assignment.padded() } else { assignment }
     }
 
-    /// Returns whether checkpoints leave out frozen weights, because the folder of `model.from` has them.
+    /// Returns whether checkpoints omit frozen weights, because the folder of `model.from` has them.
     #[must_use]
     pub fn leaves_out_frozen(&self) -> bool {
         !self.tuning.trains_all() && self.model.weights().is_some()
     }
 
-    /// The replicas that compute the scores of `micro_batches` micro-batches of pairs, in turn.
+    /// Returns which replica computes the reference scores of each of `micro_batches` micro-batches of pairs:
+    /// replicas in turn.
     #[must_use]
     pub fn pairs_assignment(&self, micro_batches: usize) -> Assignment {
         self.in_turn(micro_batches)
     }
 
-    /// Sequences or images of a micro-batch: two for each pair of answers.
+    /// Returns the rows of a micro-batch: sequences or images, two for each preference pair.
     #[must_use]
     pub fn micro_batch_rows(&self) -> usize {
         self.train.micro_batch_size * self.rows_of_sample()
     }
 
-    /// Sequences or images of a sample, of which batches are a number.
+    /// Returns the rows per sample: 2 for a preference pair, otherwise 1.
     #[must_use]
     pub fn rows_of_sample(&self) -> usize {
         if self.data.kind == DataKind::Preference { 2 } else { 1 }
     }
 
-    /// Returns whether the data has tokens that are no targets: of questions, padding, or ignored ones.
+    /// Returns whether some tokens are not targets: prompts, padding, or ignored tokens.
     #[must_use]
     pub fn ignores_targets(&self) -> bool {
         match self.data.kind {
@@ -162,15 +164,15 @@ impl RunConfig {
         }
     }
 
-    /// Returns whether losses are means over the targets of all micro-batches, whose number must be known
-    /// before the first; else all micro-batches weigh alike, since they have as many targets or are to.
+    /// Returns whether losses are means over the targets of all micro-batches, so that their number must be
+    /// known before the first one runs. Otherwise all micro-batches have equal weight.
     #[must_use]
     pub fn means_over_targets(&self) -> bool {
         self.ignores_targets() && self.train.loss_mean == LossMean::Targets
     }
 
-    /// Returns whether sequences end in padding of which the losses and loads of experts have no part, so
-    /// that passes know which rows are tokens.
+    /// Returns whether passes must know which rows are padding, because padding is excluded from the loss and
+    /// from expert loads.
     #[must_use]
     pub fn masks_padding(&self) -> bool {
         let pads =
@@ -180,26 +182,26 @@ impl RunConfig {
         pads && balances && loss_mean == LossMean::Targets
     }
 
-    /// Layers of the model, which are divided over a pipeline's stages.
+    /// Returns the number of layers of the model, which are divided over pipeline stages.
     #[must_use]
     pub fn layers(&self) -> usize {
         self.model.layers()
     }
 
-    /// Stages of the model; one for a single rank.
+    /// Returns the number of pipeline stages; 1 on a single rank.
     #[must_use]
     pub fn stages(&self) -> usize {
         let Shape { ranks, chunks, .. } = self.pipeline_shape();
         ranks * chunks
     }
 
-    /// Ranks, stages of a rank, and micro-batches of the pipeline that has most, the first.
+    /// Returns the pipeline shape of the first replica, which runs the most micro-batches.
     #[must_use]
     pub fn pipeline_shape(&self) -> Shape {
         self.pipeline_shape_of(0)
     }
 
-    /// Ranks, stages of a rank, and micro-batches of a replica's pipeline.
+    /// Returns the pipeline shape of a replica: ranks, stages per rank, and micro-batches.
     #[must_use]
     pub fn pipeline_shape_of(&self, replica: usize) -> Shape {
         let Parallel { pipeline, chunks, .. } = self.parallel;
@@ -207,22 +209,23 @@ impl RunConfig {
         Shape { ranks: pipeline, chunks, micro_batches: self.training_assignment().count(replica) }
     }
 
-    /// The token with which documents begin, if any: `data.separator`, or the tokenizer's.
+    /// Returns the token that begins documents: `data.separator`, or else the tokenizer's; `None` if there is
+    /// none.
     #[must_use]
     pub fn separator(&self) -> Option<u32> {
         self.data.separator.or_else(|| self.tokenizer.separator())
     }
 
-    /// The token of `tokenizer` with which a text begins, if any: `data.separator`, or the tokenizer's. Bytes
-    /// have none of their own, because any byte may be part of a text.
+    /// Returns the token that begins a text: `data.separator`, or else that of `tokenizer`; `None` if there
+    /// is none. The byte tokenizer has none, because any byte may be part of a text.
     #[must_use]
     pub fn text_start(&self, tokenizer: &Tokenizer) -> Option<u32> {
         let own = || tokenizer.separator().filter(|_| *tokenizer != Tokenizer::Bytes);
         self.data.separator.or_else(own)
     }
 
-    /// The tokens of `tokenizer` that end a text: the one that precedes the next document, which is
-    /// [`RunConfig::text_start`], and its own for the end of a text, which comes first.
+    /// Returns the tokens that end a text: the end token of `tokenizer`, then [`RunConfig::text_start`],
+    /// which precedes the next document.
     #[must_use]
     pub fn text_ends(&self, tokenizer: &Tokenizer) -> Vec<u32> {
         let start = self.text_start(tokenizer);
@@ -230,8 +233,8 @@ impl RunConfig {
         end.into_iter().chain(start).collect()
     }
 
-    /// Returns the configuration with the number of steps that `train.epochs` decides if an epoch has so many
-    /// sequences or images, and with the defaults that follow from it.
+    /// Returns the configuration with the steps that `train.epochs` implies for an epoch of `sequences`
+    /// sequences or images, and with the defaults that depend on the steps.
     #[must_use]
     pub fn with_epoch_of(mut self, sequences: u64) -> Self {
         let Some(steps) = self.train.steps_of_epochs(sequences) else { return self };
@@ -248,7 +251,8 @@ impl RunConfig {
         self
     }
 
-    /// The schedule of a run; on one rank each micro-batch ends before the next begins, which is 1F1B there.
+    /// Returns the pipeline schedule. On one rank it is 1F1B, because each micro-batch ends before the next
+    /// begins.
     #[must_use]
     pub fn schedule_kind(&self) -> ScheduleKind {
         match self.parallel.pipeline {
@@ -257,28 +261,28 @@ impl RunConfig {
         }
     }
 
-    /// Returns the resolved configuration as TOML, with every key that applies. It parses to an equal value
-    /// in any directory. Numbers are written as configured, such as `3e-4`.
+    /// Formats the resolved configuration as TOML, with every key that applies. It parses to an equal value
+    /// in any directory. Numbers keep the configured spelling, such as `3e-4`.
     #[must_use]
     pub fn to_toml(&self) -> String {
         self.as_written(self.settings())
     }
 
-    /// Returns the text of settings, with numbers as written.
+    /// Formats settings as TOML, with numbers in the configured spelling.
     fn as_written(&self, settings: Vec<(Key, Value)>) -> String {
         render(settings, |key, value| self.origins.as_written(key.path, value))
     }
 
-    /// Returns the section `name` of [`RunConfig::to_toml`]: its heading and its keys.
+    /// Formats the section `name` as in [`RunConfig::to_toml`]: its heading and its keys.
     #[must_use]
     pub fn section_toml(&self, name: &str) -> String {
         let settings = self.settings().into_iter().filter(|(key, _)| key.section == name);
         render(settings, |_, value| value.to_string())
     }
 
-    /// Returns the SHA-256 of the resolved text in hexadecimal, without this machine's paths (`data.base` and
-    /// `parallel.profile`), so that ranks on machines with other paths have the same. The data has its own
-    /// fingerprint, and the partition is compared by its stages.
+    /// Returns a hexadecimal SHA-256 of the resolved configuration without this machine's paths (`data.base`,
+    /// `parallel.profile`), so that ranks on different machines can compare it. The data has its own hash,
+    /// and the partition is compared by its stages.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         let settings = self.portable_settings().into_iter().filter(|(key, _)| !key.is_local);
@@ -286,8 +290,8 @@ impl RunConfig {
         hexadecimal(&Sha256::digest(text))
     }
 
-    /// Returns the resolved configuration as TOML, with tokenizer and chat template in files beside it where
-    /// they are listed.
+    /// Formats the resolved configuration as TOML. `tokenizer` and `chat_template`, if set, replace the paths
+    /// of these files by files beside the configuration.
     #[must_use]
     pub fn to_toml_beside(&self, tokenizer: Option<&str>, chat_template: Option<&str>) -> String {
         let files = [(Data::tokenizer, tokenizer), (Data::chat_template, chat_template)];
@@ -301,7 +305,7 @@ impl RunConfig {
         self.as_written(settings)
     }
 
-    /// Returns [`RunConfig::settings`] with the tokenizer's identity in place of its path, and only the
+    /// Returns [`RunConfig::settings`] with the tokenizer's identity instead of its path, and only the
     /// weights of a mixture.
     pub(crate) fn portable_settings(&self) -> Vec<(Key, Value)> {
         let mut settings = self.settings();
@@ -315,7 +319,7 @@ impl RunConfig {
         settings
     }
 
-    /// Returns every key that applies, with its value, in the order of the file.
+    /// Returns every key that applies with its value, in file order.
     pub(crate) fn settings(&self) -> Vec<(Key, Value)> {
         let mut values: BTreeMap<&str, Value> = BTreeMap::new();
         values.extend(pairs(self.model.section()));
@@ -342,7 +346,7 @@ fn pairs<S: Section>(section: &S) -> impl Iterator<Item = (&'static str, Value)>
     S::keys().into_iter().map(|key| key.path).zip(section.values())
 }
 
-/// Returns the text of settings, each value as `show` writes it.
+/// Formats settings as TOML, each value by `show`.
 fn render(settings: impl IntoIterator<Item = (Key, Value)>, show: impl Fn(&Key, &Value) -> String) -> String {
     let mut text = String::new();
     let mut section = "";

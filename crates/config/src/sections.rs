@@ -1,4 +1,4 @@
-//! The sections of the configuration: every key is one row of its section's file.
+//! The sections of the configuration. Every key is one row in its section's file.
 
 mod checkpoint;
 mod data;
@@ -26,5 +26,5 @@ pub use scaler::Scaler;
 pub use telemetry::Telemetry;
 pub use train::Train;
 
-/// The largest integer that TOML guarantees.
+/// The largest integer that TOML guarantees to support.
 const MOST: u64 = i64::MAX as u64;

@@ -1,4 +1,4 @@
-//! Defaults that the device and the data of a run decide.
+//! Defaults that depend on the device and the data of a run.
 
 use std::fmt;
 
@@ -12,23 +12,23 @@ use crate::folder::{self, CONTEXT};
 use crate::run_config::RunConfig;
 use crate::sections::{Parallel, Precision};
 
-/// The oldest GPUs with matmuls in bf16.
+/// Minimum compute capability with bf16 matmuls.
 const BF16_FROM: (u32, u32) = (8, 0);
-/// Sequences sized by the data are a multiple of so many tokens, which makes matmuls fast on every GPU.
+/// Context lengths chosen by the data are a multiple of this, because such matmuls are fast on every GPU.
 const CONTEXT_MULTIPLE: usize = 64;
-/// The most tokens of a sequence sized by the data, the default of LLaMA-Factory.
+/// Maximum context length chosen by the data, the default of LLaMA-Factory.
 const MOST_CONTEXT: usize = 2048;
 
-/// Lengths of the samples of a run, in the tokens of a sequence that holds one.
+/// Lengths of a run's samples, in tokens of a sequence that holds one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleLengths {
     /// Number of samples.
     pub samples: usize,
-    /// Tokens of the longest.
+    /// Tokens in the longest sample.
     pub longest: usize,
 }
 
-/// The choice of `model.context` by the data.
+/// The context length chosen by the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizedContext {
     context: usize,
@@ -49,8 +49,8 @@ impl fmt::Display for SizedContext {
 }
 
 impl RunConfig {
-    /// Returns the configuration for ranks on such a device: where `precision.compute` is not written, a GPU
-    /// that has it computes in bf16. A configuration that other keys hold to f32 stays as it is.
+    /// Returns the configuration with the device's default for `precision.compute`: bf16 on a GPU that
+    /// supports it, unless the key or other keys that need f32 are configured.
     #[must_use]
     pub fn on_device(self, device: &Description) -> Self {
         let has_bf16 = device.kind == Kind::Cuda && device.compute_capability >= BF16_FROM;
@@ -60,17 +60,17 @@ impl RunConfig {
         self.with_default(&[format!("{} = \"{}\"", Precision::compute, DType::Bf16)]).unwrap_or(self)
     }
 
-    /// Returns whether the samples decide `model.context`: it is not written, and they are conversations or
-    /// pairs of answers.
+    /// Returns whether the samples decide `model.context`: the key is not configured, and the data is
+    /// conversations or pairs.
     #[must_use]
     pub fn is_sized_by_data(&self) -> bool {
         let has_samples = matches!(self.data.kind, DataKind::Chat | DataKind::Preference);
         has_samples && !self.is_written(CONTEXT) && matches!(self.model.examples(), Examples::Tokens { .. })
     }
 
-    /// Returns the configuration with sequences that hold the longest sample, rounded up to a multiple of 64
-    /// tokens, at most 2,048 and at most those that the folder's model is made for; and the choice in words.
-    /// The table of positions keeps its rows.
+    /// Returns the configuration with a context that holds the longest sample, and a description of the
+    /// choice. The context is rounded up to a multiple of 64 tokens, and limited to 2,048 and to the context
+    /// of the folder's model. The table of positions keeps its size.
     #[must_use]
     pub fn sized_by(self, lengths: SampleLengths) -> (Self, Option<SizedContext>) {
         let mut context = lengths.longest.next_multiple_of(CONTEXT_MULTIPLE).min(MOST_CONTEXT);
@@ -86,8 +86,8 @@ impl RunConfig {
         (sized, Some(SizedContext { context, lengths, noun }))
     }
 
-    /// The most tokens of a text that the model continues: those that its folder was made for, if these are
-    /// more than the sequences of the run.
+    /// Returns the maximum length in tokens of a text to continue: the context of the run, or of its folder's
+    /// model if that is longer.
     #[must_use]
     pub fn longest_text(&self) -> usize {
         let folder = self.model.folder();
@@ -96,8 +96,8 @@ impl RunConfig {
         of_folder.map_or(context, |tokens| context.max(tokens as usize))
     }
 
-    /// Returns the configuration of a run that goes on where one with the configuration `earlier` has ended:
-    /// defaults that device, data and grid decide stay as they were.
+    /// Returns the configuration for continuing a run of the configuration `earlier`: defaults that depend on
+    /// device, data and grid keep their values.
     #[must_use]
     pub fn continuing(self, earlier: &Self) -> Self {
         let own = self.settings();
@@ -113,20 +113,20 @@ impl RunConfig {
         continued.unwrap_or(self)
     }
 
-    /// Returns whether the file or the command line has `key`.
+    /// Returns whether the file or the command line sets `key`.
     fn is_written(&self, key: &str) -> bool {
         self.origins.is_set(key) && !self.is_of_folder(key)
     }
 
-    /// Returns the configuration with other defaults of keys that are not written; `None` if they contradict
-    /// others.
+    /// Returns the configuration with other defaults for keys that are not configured; `None` if they
+    /// contradict other keys.
     fn with_default(&self, settings: &[String]) -> Option<Self> {
         let changed = self.with(settings).ok()?;
         Some(Self { origins: self.origins.clone(), ..changed })
     }
 
-    /// Returns whether the value of `key` comes from the model's folder, of which no line of the
-    /// configuration tells.
+    /// Returns whether the value of `key` comes from the model's folder, and not from a line of the
+    /// configuration.
     pub(crate) fn is_of_folder(&self, key: &str) -> bool {
         let origin = self.origins.find(key);
         self.origins.is_set(key) && matches!(origin, keys::Origin::File { line: None, .. })

@@ -1,4 +1,4 @@
-//! The table of all keys: the sections, and the keys of every family of models.
+//! The table of all keys: those of the sections, and of every model family.
 
 use keys::{Default, Key, Only, Section, Table, Takes};
 use nn::Families;
@@ -9,11 +9,11 @@ use crate::sections::{
     Telemetry, Train,
 };
 
-/// All keys, section by section.
+/// Builds the table of all keys, section by section.
 pub(crate) fn table(families: &'static Families) -> Table {
     let of_tokens = Only { key: ModelSection::kind, is: families.names_of_tokens() };
     // `model.kind` takes the names of the families.
-    let mut keys: Vec<Key> = of::<ModelSection>()
+    let mut keys: Vec<Key> = section_keys::<ModelSection>()
         .map(|key| match key.path {
             ModelSection::kind => Key {
                 takes: Takes::Choice(families.names()),
@@ -29,17 +29,21 @@ pub(crate) fn table(families: &'static Families) -> Table {
         let only = Some(Only { key: ModelSection::kind, is: std::slice::from_ref(name) });
         keys.extend(family.keys().into_iter().map(|key| Key { only, decides_times: true, ..key.clone() }));
     }
-    keys.extend(of::<Data>().map(|key| match key.path {
+    keys.extend(section_keys::<Data>().map(|key| match key.path {
         Data::tokenizer => Key { only: Some(of_tokens), ..key },
         _ => key,
     }));
-    keys.extend(of::<Preference>());
-    keys.extend(of::<Train>().chain(of::<LoraSection>()).chain(of::<Optim>()));
-    keys.extend(of::<Parallel>().chain(of::<Precision>()).chain(of::<Scaler>()));
-    keys.extend(of::<Memory>().chain(of::<Telemetry>()).chain(of::<Checkpoint>()));
+    keys.extend(section_keys::<Preference>());
+    keys.extend(section_keys::<Train>().chain(section_keys::<LoraSection>()).chain(section_keys::<Optim>()));
+    keys.extend(
+        section_keys::<Parallel>().chain(section_keys::<Precision>()).chain(section_keys::<Scaler>()),
+    );
+    keys.extend(
+        section_keys::<Memory>().chain(section_keys::<Telemetry>()).chain(section_keys::<Checkpoint>()),
+    );
     Table::new(keys).with_foreign(FOREIGN)
 }
 
-fn of<S: Section>() -> impl Iterator<Item = Key> {
+fn section_keys<S: Section>() -> impl Iterator<Item = Key> {
     S::keys().into_iter().cloned()
 }

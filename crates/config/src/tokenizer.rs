@@ -1,4 +1,4 @@
-//! The tokenizer of a configuration: opened, or found beside token shards.
+//! Opens the tokenizer of a configuration, or finds it beside token shards.
 
 use data::Tokenizer;
 use keys::{Error, RawValues};
@@ -6,12 +6,12 @@ use keys::{Error, RawValues};
 use crate::hub::how_to_download;
 use crate::sections::Data;
 
-/// Returns the name of the tokenizer that made the data's first shards, if files beside them tell.
+/// Returns the name of the tokenizer recorded beside the data's first shards; `None` if none is recorded.
 pub(crate) fn of_shards(data: &Data) -> Option<String> {
     Tokenizer::beside_shards(&data.base, first_paths(data)?)
 }
 
-/// Returns the token before each document of the data's first shards, if files beside them tell.
+/// Returns the separator token recorded beside the data's first shards; `None` if none is recorded.
 pub(crate) fn separator_of_shards(data: &Data) -> Option<u32> {
     Tokenizer::separator_of_shards(&data.base, first_paths(data)?)
 }
@@ -24,7 +24,7 @@ fn first_paths(data: &Data) -> Option<&[String]> {
 /// Opens the tokenizer of this name.
 ///
 /// # Errors
-/// A tokenizer that is missing, or a file that is none.
+/// The tokenizer is missing, or its file is invalid.
 pub(crate) fn open(name: &str, raw: &RawValues) -> Result<Tokenizer, Error> {
     Tokenizer::from_name(name).map_err(|error| {
         let missing = matches!(error, data::Error::Missing { .. });

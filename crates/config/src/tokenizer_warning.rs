@@ -1,4 +1,4 @@
-//! The comparison of the tokenizer with that of the model's folder.
+//! Compares the tokenizer with that of the model's folder.
 
 use data::Tokenizer;
 use nn::Examples;
@@ -8,12 +8,12 @@ use crate::choices::DataKind;
 use crate::paths::TOKENIZER;
 use crate::run_config::RunConfig;
 
-/// The most tokens by which a small vocabulary is commonly padded.
+/// Maximum number of tokens by which a small vocabulary is commonly padded.
 const MOST_PADDING: usize = 256;
 
 impl RunConfig {
-    /// Returns a sentence if the tokens of the data are probably not those that the model of `model.from` has
-    /// learnt: its folder has another tokenizer, or none and a much larger vocabulary.
+    /// Returns a warning if the model of `model.from` probably learnt other tokens: its folder has another
+    /// tokenizer, or none and a much larger vocabulary.
     #[must_use]
     pub fn tokenizer_warning(&self) -> Option<String> {
         let makes_tokens = !matches!(self.data.kind, DataKind::Images | DataKind::Synthetic);
@@ -51,12 +51,12 @@ impl RunConfig {
     }
 }
 
-/// Returns whether two tokenizers have the same file, or the same text for every token.
+/// Returns whether two tokenizers come from the same file, or decode every token to the same text.
 fn is_same(one: &Tokenizer, other: &Tokenizer) -> bool {
     one.identity() == other.identity() || one.vocabulary() == other.vocabulary() && has_all(one, other)
 }
 
-/// Returns whether `one` has every token of `other` under the same number.
+/// Returns whether `one` has every token of `other` under the same id.
 fn has_all(one: &Tokenizer, other: &Tokenizer) -> bool {
     let spelling = |tokenizer: &Tokenizer, token: usize| tokenizer.decode(&[token as u32]);
     one.vocabulary() >= other.vocabulary()

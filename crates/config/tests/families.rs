@@ -1,4 +1,4 @@
-//! A model family defined by another crate.
+//! A test with a model family defined in another crate.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in tests, a panic is the report of a failure")]
 
 use std::path::Path;
@@ -14,9 +14,9 @@ use config::RunConfig;
 section! {
     /// The sizes of a stack of equal linear layers.
     pub struct StackSizes = "model" {
-        /// Linear layers.
+        /// Number of linear layers.
         layers: usize = Row::count(1, 100).default("3");
-        /// Values between them.
+        /// Width of the activations between layers.
         side: usize = Row::count(1, 1000).default("16");
     }
 }

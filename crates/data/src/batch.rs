@@ -5,18 +5,18 @@ use crate::Error;
 /// The values of a host array, row-major.
 #[derive(Clone, Debug, PartialEq)]
 pub enum HostData {
-    /// Token numbers, class numbers.
+    /// Token ids or class indices.
     U32(Vec<u32>),
-    /// Real numbers, as of measurements.
+    /// Real numbers.
     F32(Vec<f32>),
-    /// Values of pixels.
+    /// Pixel values.
     U8(Vec<u8>),
-    /// None: a plan knows the array by its shape alone.
+    /// No values: in a plan, an array has only a shape and this type.
     Shape(HostType),
 }
 
 impl HostData {
-    /// Name of the values' type.
+    /// Returns the name of the values' type.
     fn name(&self) -> &'static str {
         match self {
             HostData::U32(_) => "u32",
@@ -26,7 +26,7 @@ impl HostData {
         }
     }
 
-    /// Type of the values.
+    /// Returns the type of the values.
     #[must_use]
     pub fn values(&self) -> HostType {
         match self {
@@ -38,7 +38,7 @@ impl HostData {
     }
 }
 
-/// A dense array on the host, with as many values as the product of `shape`, the last axis fastest.
+/// A dense row-major array on the host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostArray {
     /// Extents, outermost first.
@@ -54,7 +54,7 @@ impl Default for HostArray {
 }
 
 impl HostArray {
-    /// The values as token numbers.
+    /// Returns the values as token ids.
     ///
     /// # Errors
     /// [`Error::WrongType`] if they are not `u32`.
@@ -65,7 +65,7 @@ impl HostArray {
         }
     }
 
-    /// The values as measurements.
+    /// Returns the values as real numbers.
     ///
     /// # Errors
     /// [`Error::WrongType`] if they are not `f32`.
@@ -76,7 +76,7 @@ impl HostArray {
         }
     }
 
-    /// The values as pixels.
+    /// Returns the values as pixels.
     ///
     /// # Errors
     /// [`Error::WrongType`] if they are not `u8`.
@@ -87,8 +87,8 @@ impl HostArray {
         }
     }
 
-    /// Makes this an array of `u32` with these extents, keeping the memory if it is one already, and returns
-    /// its values (not cleared). The product must have been checked.
+    /// Makes this an array of `u32` with these extents and returns its values, which are not cleared. Reuses
+    /// the memory if it already holds `u32`. The caller must have checked the product of the extents.
     pub(crate) fn reset_u32(&mut self, extents: &[usize]) -> &mut [u32] {
         let values = self.reset_shape(extents);
         if !matches!(self.data, HostData::U32(_)) {
@@ -103,7 +103,7 @@ impl HostArray {
         }
     }
 
-    /// [`Self::reset_u32`] for `f32`.
+    /// Like [`Self::reset_u32`], for `f32`.
     pub(crate) fn reset_f32(&mut self, extents: &[usize]) -> &mut [f32] {
         let values = self.reset_shape(extents);
         if !matches!(self.data, HostData::F32(_)) {
@@ -118,7 +118,7 @@ impl HostArray {
         }
     }
 
-    /// [`Self::reset_u32`] for `u8`.
+    /// Like [`Self::reset_u32`], for `u8`.
     pub(crate) fn reset_u8(&mut self, extents: &[usize]) -> &mut [u8] {
         let values = self.reset_shape(extents);
         if !matches!(self.data, HostData::U8(_)) {
@@ -133,7 +133,7 @@ impl HostArray {
         }
     }
 
-    /// Makes this a copy of `other`, keeping the memory if it has the same type.
+    /// Makes this a copy of `other`. Reuses the memory if the types are equal.
     pub(crate) fn copy_from(&mut self, other: &Self) {
         match &other.data {
             HostData::U32(values) => self.reset_u32(&other.shape).copy_from_slice(values),
@@ -167,16 +167,18 @@ pub struct MicroBatch {
     pub inputs: HostArray,
     /// Targets.
     pub targets: HostArray,
-    /// The position in its sequence at which each token's document begins, in the inputs' shape, if sequences
-    /// contain several documents.
+    /// For each token, the position in its sequence at which its document begins, in the inputs' shape;
+    /// `None` if sequences hold one document each.
     pub documents: Option<HostArray>,
-    /// Marks of the inputs, in their shape, if the source has them: 1 for a token, 0 for padding.
+    /// 1 for each input that is a token, 0 for padding, in the inputs' shape; `None` if the source does not
+    /// mark tokens.
     pub tokens: Option<HostArray>,
-    /// The pairs, if sequences are pairs of answers.
+    /// The pairs, if the sequences are preference pairs.
     pub pairs: Option<PairArrays>,
 }
 
-/// Marks the first tokens of each row of `context` inputs, of which there are as many as `lengths` says.
+/// Marks the first `lengths` inputs of each row as tokens and the others as padding; a row has `context`
+/// inputs.
 pub(crate) fn mark_tokens(
     tokens: &mut Option<HostArray>,
     [rows, context]: [usize; 2],
@@ -190,49 +192,50 @@ pub(crate) fn mark_tokens(
     }
 }
 
-/// Pairs of answers: sequences 2n and 2n + 1 are pair n's chosen and rejected answer after the same prompt.
+/// Preference pairs: sequences 2n and 2n + 1 are the chosen and the rejected answer of pair n, after the same
+/// prompt.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PairArrays {
-    /// The position of the first target of each sequence's answer, u32 \[sequences\].
+    /// Position of the first target of each sequence's answer, u32 \[sequences\].
     pub answers: HostArray,
-    /// The number of each pair among all of the source.
+    /// Index of each pair among all pairs of the source.
     pub numbers: Vec<u64>,
 }
 
-/// The type of the values of an array.
+/// The type of an array's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostType {
-    /// Token and class numbers.
+    /// Token ids and class indices.
     U32,
-    /// Measurements.
+    /// Real numbers.
     F32,
-    /// Values of pixels.
+    /// Pixel values.
     U8,
 }
 
-/// Extents and type of an array of every micro-batch of a source.
+/// Extents and type of an array.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArrayShape {
-    /// Extents, outermost first: sequences or samples, then those of one.
+    /// Extents, outermost first. The first is the number of sequences or samples.
     pub extents: Vec<usize>,
     /// Type of the values.
     pub values: HostType,
 }
 
 impl ArrayShape {
-    /// An array of token or class numbers.
+    /// Returns the shape of an array of token ids or class indices.
     #[must_use]
     pub fn of_u32(extents: impl Into<Vec<usize>>) -> Self {
         Self { extents: extents.into(), values: HostType::U32 }
     }
 
-    /// An array of measurements.
+    /// Returns the shape of an array of real numbers.
     #[must_use]
     pub fn of_f32(extents: impl Into<Vec<usize>>) -> Self {
         Self { extents: extents.into(), values: HostType::F32 }
     }
 
-    /// An array of pixels.
+    /// Returns the shape of an array of pixels.
     #[must_use]
     pub fn of_u8(extents: impl Into<Vec<usize>>) -> Self {
         Self { extents: extents.into(), values: HostType::U8 }
@@ -253,7 +256,7 @@ impl ArrayShape {
     }
 }
 
-/// Shapes of the arrays of every micro-batch of a source.
+/// Shapes of the arrays in every micro-batch of a source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchShape {
     /// Shape of the inputs.
@@ -270,14 +273,14 @@ impl BatchShape {
         BatchShape { inputs: tokens.clone(), targets: tokens }
     }
 
-    /// Bytes of both arrays.
+    /// Returns the total bytes of inputs and targets.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.inputs.bytes().saturating_add(self.targets.bytes())
     }
 }
 
-/// Returns the number of values in a `rows` × `columns` array, if it fits in memory.
+/// Returns the number of values in a `rows` × `columns` array. Fails if it is zero or does not fit in memory.
 pub(crate) fn checked_shape(rows: usize, columns: usize) -> Result<usize, Error> {
     rows.checked_mul(columns)
         .filter(|values| *values > 0 && *values <= isize::MAX as usize / size_of::<u32>())

@@ -1,8 +1,8 @@
-//! A bigram model of bytes: the loss that a language model must beat.
+//! A bigram model over bytes, whose loss a language model must beat.
 
 const BYTES: usize = 256;
 
-/// Weight of the unigram counts against the bigram counts, in occurrences.
+/// Weight of the unigram probability relative to the bigram counts, as a number of occurrences.
 const PRIOR: f64 = 1.0;
 
 /// Counts of each byte after each other byte in a text.
@@ -24,12 +24,12 @@ const PRIOR: f64 = 1.0;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Bigrams {
-    /// Row a, column b.
+    /// Pair counts: the first byte selects the row, the second the column.
     pairs: Vec<u64>,
     rows: Vec<u64>,
     bytes: Vec<u64>,
     total: u64,
-    /// The last counted byte.
+    /// The byte counted last.
     last: Option<u8>,
 }
 
@@ -43,7 +43,7 @@ impl Default for Bigrams {
 }
 
 impl Bigrams {
-    /// Counts the next bytes of a text, including the pair across the border of two calls.
+    /// Counts the next bytes of a text, including the pair that spans two calls.
     pub fn count(&mut self, text: impl IntoIterator<Item = u8>) {
         for byte in text {
             if let Some(before) = self.last.replace(byte) {
@@ -55,7 +55,7 @@ impl Bigrams {
         }
     }
 
-    /// The probability of `byte` after `previous`, never 0.
+    /// Returns the probability of `byte` after `previous`; never 0.
     #[must_use]
     pub fn probability(&self, previous: u8, byte: u8) -> f64 {
         let alone = (self.bytes[usize::from(byte)] as f64 + 1.0) / (self.total as f64 + BYTES as f64);
@@ -63,7 +63,7 @@ impl Bigrams {
         (together + PRIOR * alone) / (self.rows[usize::from(previous)] as f64 + PRIOR)
     }
 
-    /// The sum of −ln p over all bytes of a sequence but the first, in nats.
+    /// Returns the sum of −ln p, in nats, over all bytes of a sequence except the first.
     #[must_use]
     pub fn surprise(&self, sequence: &[u8]) -> f64 {
         sequence.windows(2).map(|pair| -libm::log(self.probability(pair[0], pair[1]))).sum()

@@ -1,4 +1,4 @@
-//! Recognition of what a file contains, by its first object.
+//! Recognises what a file contains from its first object.
 
 use std::path::Path;
 
@@ -8,21 +8,21 @@ use crate::Error;
 use crate::chat::ChatFormat;
 use crate::records::{Record, first_byte, first_record};
 
-/// Extensions of files of JSON.
+/// Extensions of JSON files.
 const JSON: [&str; 4] = ["json", "jsonl", "ndjson", "jsonlines"];
-/// Extensions of compressed files, before which another one stands.
+/// Extensions of compressed files, which follow another extension.
 const PACKED: [&str; 3] = ["gz", "zst", "zstd"];
 
-/// The contents of a file of text, JSON or Parquet, plain or compressed.
+/// Contents of a text, JSON or Parquet file, plain or compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileContents {
-    /// Text that is no JSON.
+    /// Text that is not JSON.
     Text,
     /// Conversations, of any [`ChatFormat`].
     Conversations,
-    /// Pairs of answers, of which one is preferred.
+    /// Preference pairs.
     Pairs,
-    /// Questions of multiple choice.
+    /// Multiple-choice questions.
     Questions,
     /// Objects with a string `text`.
     Texts,
@@ -31,12 +31,12 @@ pub enum FileContents {
 }
 
 impl FileContents {
-    /// Returns the contents of `path` as its first object shows. Text whose name says that it is JSON is
+    /// Recognises the contents of `path` from its first object. Text in a file with a JSON extension is
     /// [`FileContents::Json`].
     ///
     /// # Errors
-    /// A file that cannot be read, or of a kind that is not.
-    pub fn of(path: &Path) -> Result<Self, Error> {
+    /// The file cannot be read, or its format is not supported.
+    pub fn from_file(path: &Path) -> Result<Self, Error> {
         let by_name = if is_json(path) { Self::Json } else { Self::Text };
         match first_byte(path)? {
             None | Some(b'{' | b'[') => {}
@@ -65,7 +65,7 @@ impl FileContents {
     }
 }
 
-/// Returns whether a file's name says that it is JSON.
+/// Returns whether a file has a JSON extension, ignoring an extension for compression.
 fn is_json(path: &Path) -> bool {
     let extension = |path: &Path| path.extension()?.to_str().map(str::to_ascii_lowercase);
     let is_packed = extension(path).is_some_and(|extension| PACKED.contains(&extension.as_str()));
@@ -100,9 +100,9 @@ mod tests {
         ] {
             let path = directory.path().join(name);
             std::fs::write(&path, text).unwrap();
-            assert_eq!(FileContents::of(&path).unwrap(), expected, "{name}: {text:?}");
+            assert_eq!(FileContents::from_file(&path).unwrap(), expected, "{name}: {text:?}");
         }
-        assert!(FileContents::of(directory.path()).is_err());
-        assert!(FileContents::of(&directory.path().join("missing")).is_err());
+        assert!(FileContents::from_file(directory.path()).is_err());
+        assert!(FileContents::from_file(&directory.path().join("missing")).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! A corpus: any number of files, read as one sequence of tokens.
+//! A corpus: files read as one sequence of tokens.
 
 use crate::data_file::DataFile;
 use crate::encoding::{self, Encoding};
@@ -11,23 +11,22 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use system::numbers::hexadecimal;
 
-/// Bytes read at once when a file is read completely.
+/// Number of bytes read at once when a whole file is read.
 const BLOCK: usize = 1 << 20;
 
-/// Files as one sequence of tokens: texts, each byte a token, or token shards.
+/// Files read as one sequence of tokens: text, where each byte is a token, or token shards.
 ///
 /// Files are read by position and never copied as a whole, so a corpus may be larger than memory, and opening
-/// it reads headers only. If a file is written or truncated while the corpus is open, the next read of it is
-/// an error.
+/// it reads only headers. If a file is written or truncated while the corpus is open, its next read fails.
 #[derive(Debug)]
 pub struct Corpus {
-    parts: Vec<Part>,
+    parts: Vec<CorpusFile>,
     length: u64,
 }
 
 #[derive(Debug)]
-struct Part {
-    /// Position of the first token in the corpus.
+struct CorpusFile {
+    /// Position of the first token within the corpus.
     start: u64,
     tokens: u64,
     encoding: Encoding,
@@ -40,8 +39,8 @@ enum Bytes {
     Owned(Vec<u8>),
 }
 
-impl Part {
-    /// Fills `out` with the bytes of tokens from token `from` of the part.
+impl CorpusFile {
+    /// Fills `out` with the bytes of tokens, starting at token `from` of the file.
     fn read_bytes(&self, from: u64, out: &mut [u8]) -> Result<(), Error> {
         let offset = self.encoding.offset() + from * self.encoding.width() as u64;
         match &self.bytes {
@@ -65,13 +64,13 @@ impl Part {
 }
 
 impl Corpus {
-    /// Opens the text files that `patterns` name, relative to `base`: sorted by path for any order of the
-    /// patterns, each file once, concatenated without separators. Empty files are skipped, but a pattern that
-    /// matches only empty files is an error.
+    /// Opens the text files matched by `patterns`, relative to `base`. They are sorted by path, each included
+    /// once, and concatenated without separators. Empty files are skipped, but a pattern that matches only
+    /// empty files is an error.
     ///
     /// # Errors
-    /// No pattern; a glob that is invalid or matches no file; a file that is missing, not regular or
-    /// unreadable; a pattern whose files are all empty. Each names the pattern or the path.
+    /// There is no pattern; a glob is invalid or matches no file; a file is missing, not regular or
+    /// unreadable; or all files of a pattern are empty. Each error names the pattern or path.
     pub fn open(base: &Path, patterns: &[String]) -> Result<Self, Error> {
         let mut opened: HashMap<PathBuf, DataFile> = HashMap::new();
         let mut all = Vec::new();
@@ -95,21 +94,21 @@ impl Corpus {
         Self::join(parts.filter(|file| file.len() > 0).map(|file| {
             let tokens = file.len();
             let encoding = Encoding::Bytes;
-            Part { start: 0, tokens, encoding, bytes: Bytes::File(file) }
+            CorpusFile { start: 0, tokens, encoding, bytes: Bytes::File(file) }
         }))
     }
 
-    /// Opens the token shards that `patterns` name, as [`Corpus::open`] does texts. Each file's format is
-    /// determined by its header.
+    /// Opens the token shards matched by `patterns`, as [`Corpus::open`] does texts. Each file's header
+    /// determines its format.
     ///
     /// # Errors
-    /// Errors of [`Corpus::open`]; [`Error::BadShard`] names a file with a wrong header, a wrong length, or
-    /// no token.
+    /// Errors of [`Corpus::open`]; [`Error::BadShard`] names a file with an invalid header, an invalid
+    /// length, or no tokens.
     pub fn open_shards(base: &Path, patterns: &[String]) -> Result<Self, Error> {
         let parts = files::files(base, patterns)?.into_iter().map(|path| {
             let file = DataFile::open(&path)?;
             let (encoding, tokens) = encoding::recognise(&file)?;
-            Ok(Part { start: 0, tokens, encoding, bytes: Bytes::File(file) })
+            Ok(CorpusFile { start: 0, tokens, encoding, bytes: Bytes::File(file) })
         });
         Self::join(parts.collect::<Result<Vec<_>, Error>>()?)
     }
@@ -121,45 +120,46 @@ impl Corpus {
     pub fn in_memory(bytes: Vec<u8>) -> Result<Self, Error> {
         let tokens = bytes.len() as u64;
         let encoding = Encoding::Bytes;
-        let part = (tokens > 0).then_some(Part { start: 0, tokens, encoding, bytes: Bytes::Owned(bytes) });
+        let part =
+            (tokens > 0).then_some(CorpusFile { start: 0, tokens, encoding, bytes: Bytes::Owned(bytes) });
         Self::join(part)
     }
 
-    fn join(parts: impl IntoIterator<Item = Part>) -> Result<Self, Error> {
+    fn join(parts: impl IntoIterator<Item = CorpusFile>) -> Result<Self, Error> {
         let mut corpus = Self { parts: Vec::new(), length: 0 };
         for part in parts {
             let length = corpus.length.checked_add(part.tokens).ok_or(Error::TooLong)?;
-            corpus.parts.push(Part { start: std::mem::replace(&mut corpus.length, length), ..part });
+            corpus.parts.push(CorpusFile { start: std::mem::replace(&mut corpus.length, length), ..part });
         }
         if corpus.parts.is_empty() { Err(Error::NoPaths) } else { Ok(corpus) }
     }
 
-    /// Tokens in all files together. Never zero.
+    /// Returns the number of tokens in all files; never zero.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a corpus is never empty: opening refuses it")]
     pub fn len(&self) -> u64 {
         self.length
     }
 
-    /// The files with at least one token, in corpus order.
+    /// Returns the files with at least one token, in corpus order.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
-        self.parts.iter().filter_map(Part::path)
+        self.parts.iter().filter_map(CorpusFile::path)
     }
 
-    /// The latest modification of a file, in seconds since 1970; 0 in memory.
+    /// Returns the latest modification time of the files, in seconds since 1970; 0 in memory.
     #[must_use]
     pub fn modified(&self) -> i64 {
-        let modified = |part: &Part| match &part.bytes {
+        let modified = |part: &CorpusFile| match &part.bytes {
             Bytes::File(file) => file.modified(),
             Bytes::Owned(_) => 0,
         };
         self.parts.iter().map(modified).max().unwrap_or(0)
     }
 
-    /// Checks that the files of texts are plain: a compressed one, or Parquet, has no text of its own.
+    /// Checks that text files are neither compressed nor Parquet.
     ///
     /// # Errors
-    /// One that is not, by its first bytes; a file that cannot be read.
+    /// The first bytes of a file show that it is, or a file cannot be read.
     pub fn check_plain(&self) -> Result<(), Error> {
         for part in self.parts.iter().filter(|part| part.encoding == Encoding::Bytes) {
             let mut first = [0; 8];
@@ -176,15 +176,15 @@ impl Corpus {
         Ok(())
     }
 
-    /// Positions of the first token of each file, in corpus order.
+    /// Returns the position of each file's first token, in corpus order.
     pub fn starts(&self) -> impl Iterator<Item = u64> {
         self.parts.iter().map(|part| part.start)
     }
 
-    /// Fills `out` with the tokens from position `start`.
+    /// Fills `out` with the tokens from position `start` on.
     ///
     /// # Errors
-    /// [`Error::BeyondCorpus`] if there are fewer; a file that was changed or cannot be read.
+    /// [`Error::BeyondCorpus`] if there are fewer; a file has changed or cannot be read.
     pub fn read(&self, start: u64, out: &mut [u32]) -> Result<(), Error> {
         let mut buffer = Vec::new();
         let mut rest = out;
@@ -198,7 +198,7 @@ impl Corpus {
         Ok(())
     }
 
-    /// Returns the file with the token at `position`, and the token's index in it.
+    /// Returns the file that contains the token at `position`, and the token's index in the file.
     pub(crate) fn locate(&self, position: u64) -> (PathBuf, u64) {
         let after = self.parts.partition_point(|part| part.start <= position);
         match self.parts.get(after.saturating_sub(1)) {
@@ -207,11 +207,15 @@ impl Corpus {
         }
     }
 
-    /// The parts that hold `count` tokens from `start`, each with the range in it.
+    /// Returns the files that hold `count` tokens from `start` on, each with the range of tokens in it.
     ///
     /// # Errors
-    /// Too few tokens.
-    fn pieces(&self, start: u64, count: usize) -> Result<impl Iterator<Item = (&Part, Range<u64>)>, Error> {
+    /// There are too few tokens.
+    fn pieces(
+        &self,
+        start: u64,
+        count: usize,
+    ) -> Result<impl Iterator<Item = (&CorpusFile, Range<u64>)>, Error> {
         let end = start.checked_add(count as u64).filter(|end| *end <= self.length);
         let end = end.ok_or(Error::BeyondCorpus { start, count, tokens: self.length })?;
         let first = self.parts.partition_point(|part| part.start <= start).saturating_sub(1);
@@ -220,8 +224,9 @@ impl Corpus {
             .map(move |part| (part, start.saturating_sub(part.start)..(end - part.start).min(part.tokens))))
     }
 
-    /// Returns the SHA-256 in hexadecimal of all tokens in corpus order, as the files encode them, without
-    /// names, headers and borders of files. Reads the whole corpus once, in blocks, and logs its progress.
+    /// Returns the hexadecimal SHA-256 of all tokens in corpus order, as the files encode them. Names,
+    /// headers and file boundaries are not included. Reads the whole corpus once, in blocks, and logs
+    /// progress.
     pub fn fingerprint(&self) -> Result<String, Error> {
         let mut hash = Sha256::new();
         let mut block = vec![0; BLOCK];
@@ -241,7 +246,7 @@ impl Corpus {
         Ok(hexadecimal(&hash.finalize()))
     }
 
-    /// Calls `see` with the tokens of `range` in order, in blocks.
+    /// Passes the tokens of `range` to `see` in order, in blocks.
     pub fn scan(&self, range: Range<u64>, mut see: impl FnMut(&[u32])) -> Result<(), Error> {
         let mut block = vec![0; BLOCK.min(usize::try_from(range.end - range.start).unwrap_or(BLOCK))];
         let mut from = range.start;

@@ -1,11 +1,11 @@
-//! A few micro-batches again and again, for benchmarks that are not to measure their source.
+//! Repeats a few micro-batches, for benchmarks that should not measure the data source.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 use crate::{BatchShape, Error, MicroBatch, MicroBatchId, Normalisation, Source};
 
-/// The first micro-batches of a source in turn, for training and for validation, each of which is read once.
+/// Cycles through the first micro-batches of a source, for training and for validation. Each is read once.
 pub struct CycledSource {
     source: Arc<dyn Source>,
     training: Vec<OnceLock<MicroBatch>>,
@@ -13,7 +13,7 @@ pub struct CycledSource {
 }
 
 impl CycledSource {
-    /// Cycles through the first `count` micro-batches of `source`, at least one.
+    /// Returns a source that cycles through the first `count` micro-batches of `source`, at least one.
     #[must_use]
     pub fn new(source: Arc<dyn Source>, count: usize) -> Self {
         let none = vec![OnceLock::new(); count.max(1)];
@@ -22,7 +22,7 @@ impl CycledSource {
     }
 }
 
-/// Fills `out` with micro-batch `number` of those in turn, which `read` reads the first time.
+/// Fills `out` with micro-batch `number` of the cycle. `read` reads it the first time.
 fn turn(
     first: &[OnceLock<MicroBatch>],
     number: u64,

@@ -7,17 +7,17 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Files that a process keeps open between reads. Others are opened for each read: a corpus may have more
-/// files than a process may open (1,024 by default on Linux).
+/// Maximum number of files that a process keeps open between reads. Further files are opened for each read,
+/// because a corpus may have more files than a process may open (1,024 by default on Linux).
 const KEPT_OPEN: usize = 512;
 
-/// The number of files kept open now.
+/// Number of files currently kept open.
 static OPEN: AtomicUsize = AtomicUsize::new(0);
 
 /// A regular file that must not change after it was opened.
 ///
-/// A read beyond its end, or after it was written, is an error. The file is not mapped, so truncating it
-/// cannot end the process.
+/// Reading beyond its end, or after it was modified, is an error. The file is not memory-mapped, so
+/// truncating it cannot end the process.
 #[derive(Debug)]
 pub(crate) struct DataFile {
     path: PathBuf,
@@ -25,23 +25,23 @@ pub(crate) struct DataFile {
     open_file: Option<OpenFile>,
 }
 
-/// Metadata of an unchanged file.
+/// Metadata by which a change of the file is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Mark {
     inode: u64,
     length: u64,
-    /// Seconds and nanoseconds.
+    /// Modification time in seconds and nanoseconds.
     modified: (i64, i64),
 }
 
 impl Mark {
-    fn of(metadata: &Metadata) -> Self {
+    fn from_metadata(metadata: &Metadata) -> Self {
         let modified = (metadata.mtime(), metadata.mtime_nsec());
         Self { inode: metadata.ino(), length: metadata.len(), modified }
     }
 }
 
-/// A file that stays open, counted in [`OPEN`].
+/// A file that stays open, included in [`OPEN`].
 #[derive(Debug)]
 struct OpenFile(File);
 
@@ -64,7 +64,7 @@ impl DataFile {
     /// Opens a file.
     ///
     /// # Errors
-    /// A file that is missing, not regular, unreadable, or a pointer of git-lfs, by its path.
+    /// The file, named by its path, is missing, not regular, unreadable, or a git-lfs pointer.
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let unreadable = |source: io::Error| match source.kind() {
             io::ErrorKind::NotFound => Error::Missing { path: path.to_path_buf() },
@@ -77,7 +77,7 @@ impl DataFile {
             return Err(Error::NotAFile { path: path.to_path_buf(), what });
         }
         let file = system::input::open(path).map_err(unreadable)?;
-        let mark = Mark::of(&file.metadata().map_err(unreadable)?);
+        let mark = Mark::from_metadata(&file.metadata().map_err(unreadable)?);
         Ok(Self { path: path.to_path_buf(), mark, open_file: OpenFile::new(file) })
     }
 
@@ -85,7 +85,7 @@ impl DataFile {
         &self.path
     }
 
-    /// The time at which the file was last modified, in seconds since 1970.
+    /// Returns the modification time in seconds since 1970.
     pub(crate) fn modified(&self) -> i64 {
         self.mark.modified.0
     }
@@ -94,19 +94,19 @@ impl DataFile {
         self.mark.length
     }
 
-    /// Returns all bytes of a file of at most `most`.
+    /// Reads a whole file of at most `most` bytes.
     ///
     /// # Errors
-    /// [`Error::Unreadable`], also for a longer file, of which nothing is read.
+    /// [`Error::Unreadable`], also for a longer file, which is not read.
     pub(crate) fn read_whole(&self, most: u64) -> Result<Vec<u8>, Error> {
         let unreadable = |source| Error::Unreadable { path: self.path.clone(), source };
         system::input::read(&self.path, most).map_err(unreadable)
     }
 
-    /// Fills `out` with the bytes from `offset`.
+    /// Fills `out` with the bytes from `offset` on.
     ///
     /// # Errors
-    /// [`Error::Changed`] if the file was changed after opening, or ends earlier; [`Error::Unreadable`].
+    /// [`Error::Changed`] if the file was modified after opening or ends too early; [`Error::Unreadable`].
     pub(crate) fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), Error> {
         let unreadable = |source| Error::Unreadable { path: self.path.clone(), source };
         let opened;
@@ -117,7 +117,7 @@ impl DataFile {
                 &opened
             }
         };
-        let now = Mark::of(&file.metadata().map_err(unreadable)?);
+        let now = Mark::from_metadata(&file.metadata().map_err(unreadable)?);
         let changed =
             || Error::Changed { path: self.path.clone(), before: self.mark.length, now: now.length };
         if now != self.mark {

@@ -1,4 +1,4 @@
-//! The formats of token files, determined by their headers.
+//! Formats of token files, recognised by their headers.
 
 use std::cmp::Ordering;
 
@@ -8,33 +8,33 @@ use system::stand_in;
 use crate::Error;
 use crate::data_file::DataFile;
 
-/// Bytes of the header of an llm.c shard: 256 integers of 32 bits.
+/// Bytes in the header of an llm.c shard: 256 integers of 32 bits.
 pub const HEADER_BYTES: usize = 1024;
 
-/// The header of a format: its magic number and version.
+/// The magic number and version in a format's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The first integer of the file.
     pub magic: u32,
-    /// The second.
+    /// The second integer of the file.
     pub version: u32,
 }
 
-/// The encoding of tokens in a file: little-endian, without gaps.
+/// How a file encodes tokens: little-endian, without gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Encoding {
-    /// Each byte of a text is a token.
+    /// Text, in which each byte is a token.
     Bytes,
-    /// 16 bits a token and no header: nanoGPT's `train.bin`.
+    /// 16 bits per token, no header: nanoGPT's `train.bin`.
     Raw16,
-    /// 16 bits a token after a header: llm.c's and modded-nanogpt's shards.
+    /// 16 bits per token after a header: llm.c's and modded-nanogpt's shards.
     Shard16,
-    /// 32 bits a token after a header: llm.c's shards of vocabularies beyond 16 bits.
+    /// 32 bits per token after a header: llm.c's shards for vocabularies beyond 16 bits.
     Shard32,
 }
 
 impl Encoding {
-    /// Bytes of a token.
+    /// Returns the bytes per token.
     #[must_use]
     pub const fn width(self) -> usize {
         match self {
@@ -44,7 +44,7 @@ impl Encoding {
         }
     }
 
-    /// The header with which files begin, if any.
+    /// Returns the header that files begin with; `None` without one.
     #[must_use]
     pub const fn header(self) -> Option<Header> {
         match self {
@@ -54,12 +54,12 @@ impl Encoding {
         }
     }
 
-    /// Position of the first token in a file, in bytes.
+    /// Returns the file offset of the first token in bytes.
     pub(crate) const fn offset(self) -> u64 {
         if self.header().is_some() { HEADER_BYTES as u64 } else { 0 }
     }
 
-    /// Writes the tokens of `bytes` to `out`. Both have the same number of tokens.
+    /// Decodes the tokens in `bytes` to `out`, which has one element per token.
     pub(crate) fn decode(self, bytes: &[u8], out: &mut [u32]) {
         match self {
             Self::Bytes => out.iter_mut().zip(bytes).for_each(|(token, byte)| *token = u32::from(*byte)),
@@ -78,7 +78,8 @@ impl Encoding {
 /// Returns the encoding of a token file, and its number of tokens.
 ///
 /// # Errors
-/// A header of another format, a count that contradicts the file's length, half a token, no token.
+/// The header has another format, the count contradicts the file's length, the file ends within a token, or
+/// there are no tokens.
 pub(crate) fn recognise(file: &DataFile) -> Result<(Encoding, u64), Error> {
     let refused = |reason: String| Error::BadShard { path: file.path().to_path_buf(), reason };
     let mut start = [0; 16];
@@ -135,8 +136,8 @@ fn is_counted(length: u64, count: u32) -> bool {
     tokens.into_iter().any(|bytes| bytes > 0 && length == HEADER_BYTES as u64 + bytes)
 }
 
-/// Returns whether two integers look like magic number and version of llm.c's files: a date of the years 2023
-/// to 2029, and a small number.
+/// Returns whether two integers look like magic number and version of an llm.c file: a date from 2023 to
+/// 2029, and a small number.
 fn is_magic(magic: u32, version: u32) -> bool {
     (20_230_101..=20_291_231).contains(&magic) && version <= 16
 }

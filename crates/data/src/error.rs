@@ -1,11 +1,11 @@
-//! Errors of data; each names the pattern, the path or the figures.
+//! Errors of data. Each message names the pattern, path or sizes.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use system::numbers::grouped;
 
-/// Error of this crate. Its text is one sentence, which includes the cause if there is one.
+/// Error of this crate. The message is one sentence, which includes the cause if there is one.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "messages name their fields")]
 pub enum Error {
@@ -21,22 +21,22 @@ pub enum Error {
     #[error("{path} is {what}, not a regular file")]
     NotAFile {
         path: PathBuf,
-        /// Kind of the file, with its article.
+        /// Kind of the file, with an article.
         what: &'static str,
     },
-    /// The operating system refuses to open, to examine or to read a file.
+    /// The operating system refuses to open, examine or read a file.
     #[error("{path} cannot be read: {source}")]
     Unreadable { path: PathBuf, source: io::Error },
     /// A chat template that cannot be used.
     #[error("{path}: {reason}")]
     Template { path: PathBuf, reason: String },
-    /// A file of another kind than its reader's.
+    /// A file is of another kind than its reader expects.
     #[error("{path}: {reason}")]
     WrongFile { path: PathBuf, reason: String },
     #[error("{path}:{line}: {reason}")]
     BadConversation {
         path: PathBuf,
-        /// Number of the line, from 1.
+        /// Line number, from 1.
         line: u64,
         reason: String,
     },
@@ -44,7 +44,7 @@ pub enum Error {
     NoConversations { path: PathBuf },
     #[error("{path} has no pair of answers")]
     NoPairs { path: PathBuf },
-    /// A file whose lines are all left out.
+    /// All lines of a file are invalid and were skipped.
     #[error(
         "{path}: nothing is left of it: {} of its lines are invalid, the first one is {first}",
         grouped(*count)
@@ -52,10 +52,10 @@ pub enum Error {
     NothingLeft {
         path: PathBuf,
         count: u64,
-        /// The error of the first invalid line.
+        /// Error of the first invalid line.
         first: String,
     },
-    /// Conversations, or pairs of answers, of a split without an answer near enough to the start.
+    /// No conversation or pair of a split has an answer within the length of a sequence.
     #[error(
         "the training or the validation split has no answer within the {context} tokens of a sequence: it takes \
          one of each, and by default the last ones are the validation split"
@@ -63,22 +63,22 @@ pub enum Error {
     NoAnswers { context: usize },
     #[error("{path} was changed while it was read: it had {} bytes and has {}", grouped(*before), grouped(*now))]
     Changed { path: PathBuf, before: u64, now: u64 },
-    /// A path or glob whose files are all empty.
+    /// A path or glob matches only empty files.
     #[error("'{pattern}' has no text")]
     Empty {
-        /// The path or glob as it was written.
+        /// The path or glob as configured.
         pattern: String,
     },
-    /// A file of tokens whose header or length is wrong.
+    /// A token file has an invalid header or length.
     #[error("{path} is no token shard that can be read: {reason}")]
     BadShard { path: PathBuf, reason: String },
-    /// An invalid question of multiple choice.
+    /// An invalid multiple-choice question.
     #[error("{path}, {unit} {number}: {reason}")]
     BadQuestion {
         path: PathBuf,
-        /// Name of a thing that is counted: a line, or a question.
+        /// Name of the unit that `number` counts: a line, or a question.
         unit: &'static str,
-        /// The number, from 1.
+        /// Number of the line or question, from 1.
         number: usize,
         reason: String,
     },
@@ -91,7 +91,7 @@ pub enum Error {
         position: u64,
         token: u32,
         vocabulary: usize,
-        /// How the model gets the token, if that is known.
+        /// Advice on how to give the model this token, if known.
         advice: &'static str,
     },
     #[error("documents begin with token {separator}, which is not below the vocabulary of {vocabulary}")]
@@ -102,7 +102,7 @@ pub enum Error {
     /// No shard is long enough for sequential order.
     #[error("in sequential order one micro-batch needs a file with {needed} tokens, and none has as many")]
     NoMicroBatch {
-        /// Sequences · context + 1.
+        /// Number of tokens needed: sequences · context + 1.
         needed: usize,
     },
     #[error("the corpus has more bytes than this machine can address")]
@@ -114,7 +114,7 @@ pub enum Error {
         grouped(*needed)
     )]
     TooShort {
-        /// `training` or `validation`.
+        /// The split: `training` or `validation`.
         split: &'static str,
         tokens: u64,
         total: u64,
@@ -126,20 +126,20 @@ pub enum Error {
     BadShape { rows: usize, columns: usize },
     #[error("the validation fraction {fraction} is not between 0 and 1, both excluded")]
     BadFraction { fraction: f64 },
-    /// A mixture without sources, or with an invalid weight.
+    /// A mixture has no sources, or an invalid weight.
     #[error(
         "the weights {weights:?} make no mixture: each is finite, above 0, and at least 1/65536 of their sum"
     )]
     BadWeights { weights: Vec<f64> },
-    /// A vocabulary of no tokens, or of more than 2³² tokens.
+    /// The vocabulary has no tokens, or more than 2³².
     #[error("a vocabulary of {vocabulary} tokens is invalid")]
     BadVocabulary { vocabulary: usize },
     #[error("{path}: {reason}")]
     BadImages { path: PathBuf, reason: String },
-    /// An image that cannot be decoded, or whose class the model does not have.
+    /// An image cannot be decoded, or the model does not have its class.
     #[error("{name} is no image that can be used: {reason}")]
     BadImage {
-        /// The file, and the record in it if it has several.
+        /// The file, and the record in it if there are several.
         name: String,
         reason: String,
     },
@@ -148,7 +148,7 @@ pub enum Error {
     #[error("there is no image {index}: there are {count}")]
     NoSuchImage {
         index: u64,
-        /// Number of images, counted from 0.
+        /// Number of images.
         count: u64,
     },
     #[error("the images have {folders} folders of classes, and the model has {classes} classes")]
@@ -158,13 +158,13 @@ pub enum Error {
          and {deviation} deviations"
     )]
     BadChannels { channels: usize, mean: usize, deviation: usize },
-    /// No class, or more than 2³² of them.
+    /// There is no class, or there are more than 2³².
     #[error("{classes} classes of images are invalid")]
     BadClasses { classes: usize },
     #[error("there is no validation micro-batch {index}: there are {count}")]
     NoSuchValidation {
         index: u64,
-        /// Number of micro-batches, counted from 0.
+        /// Number of micro-batches.
         count: u64,
     },
     #[error("the data has no pairs of answers")]
@@ -173,14 +173,14 @@ pub enum Error {
     WrongType { held: &'static str, wanted: &'static str },
     #[error("{path} is no tokenizer.json: {reason}")]
     BadTokenizer { path: PathBuf, reason: String },
-    /// A file beside a tokenizer that states something wrong about its tokens.
+    /// A file beside a tokenizer contradicts its tokens.
     #[error("{path}: {reason}")]
     BadTokenizerFile { path: PathBuf, reason: String },
     #[error("the text cannot be tokenized: {reason}")]
     NotEncoded { reason: String },
 }
 
-/// A directory as a message names it; an empty path is the current directory.
+/// Formats a directory for a message; an empty path is the current directory.
 fn shown(directory: &Path) -> std::path::Display<'_> {
     if directory.as_os_str().is_empty() { Path::new(".").display() } else { directory.display() }
 }

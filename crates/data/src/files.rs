@@ -1,4 +1,4 @@
-//! Expansion of paths and globs to a list of files, in the same order on every machine.
+//! Expands paths and globs to a list of files, in the same order on every machine.
 
 use crate::Error;
 use glob::{MatchOptions, Pattern};
@@ -6,10 +6,10 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-/// Returns the files that paths and globs name, relative to `base`: sorted by path, each once.
+/// Returns the files matched by paths and globs relative to `base`, sorted by path, each once.
 ///
 /// # Errors
-/// No pattern; a glob that is wrong or matches no file.
+/// There is no pattern, or a glob is invalid or matches no file.
 pub fn files(base: &Path, patterns: &[String]) -> Result<Vec<PathBuf>, Error> {
     if patterns.is_empty() {
         return Err(Error::NoPaths);
@@ -21,11 +21,11 @@ pub fn files(base: &Path, patterns: &[String]) -> Result<Vec<PathBuf>, Error> {
     Ok(sorted_once(all))
 }
 
-/// Returns the files that one pattern names: sorted, of any type, at least one.
+/// Returns the files matched by one pattern: at least one, sorted, of any type.
 ///
-/// An existing path is used as it is, even if it contains `*`, `?` or `[`. Otherwise these make it a glob, in
-/// which `**` spans directories and, as in a shell, a leading dot must be written. A glob never matches a
-/// name that is not UTF-8.
+/// An existing path is used literally, even if it contains `*`, `?` or `[`. Otherwise these make it a glob,
+/// in which `**` spans directories. As in a shell, a leading dot must be written explicitly. A glob never
+/// matches a name that is not UTF-8.
 pub(crate) fn matching(base: &Path, pattern: &str) -> Result<Vec<PathBuf>, Error> {
     let literal = base.join(pattern);
     if !pattern.contains(['*', '?', '[']) || fs::symlink_metadata(&literal).is_ok() {
@@ -62,7 +62,7 @@ pub(crate) fn matching(base: &Path, pattern: &str) -> Result<Vec<PathBuf>, Error
     Ok(files)
 }
 
-/// Returns a pattern for the files of `pattern`, which is relative to `base`, that is relative to nothing.
+/// Converts a pattern relative to `base` to an absolute pattern.
 #[must_use]
 pub fn absolute(base: &Path, pattern: &str) -> String {
     let literal = base.join(pattern);
@@ -72,7 +72,7 @@ pub fn absolute(base: &Path, pattern: &str) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// Returns all files, sorted by path, each once: of two names of one file, the first is kept.
+/// Sorts files by path and removes duplicates. Of two names for the same file, the first is kept.
 pub(crate) fn sorted_once(mut files: Vec<PathBuf>) -> Vec<PathBuf> {
     files.sort_unstable();
     let mut seen = HashSet::new();
@@ -80,7 +80,7 @@ pub(crate) fn sorted_once(mut files: Vec<PathBuf>) -> Vec<PathBuf> {
     files
 }
 
-/// Returns the path without `.` components, so that `a.txt` and `./a.txt` are sorted as one.
+/// Returns the path without `.` components, so that `a.txt` and `./a.txt` compare equal.
 fn tidy(path: &Path) -> PathBuf {
     path.components().filter(|part| *part != Component::CurDir).collect()
 }

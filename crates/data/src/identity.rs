@@ -1,30 +1,30 @@
-//! The identity of a corpus, computed without reading all of it.
+//! Identifies a corpus without reading all of it.
 
 use sha2::{Digest, Sha256};
 use system::numbers::hexadecimal;
 
 use crate::{Corpus, Error};
 
-/// Number of pieces of a corpus that are hashed.
+/// Number of samples that are hashed.
 const SAMPLES: u64 = 64;
-/// Tokens in a piece.
+/// Number of tokens per sample.
 const SAMPLE: u64 = 16_384;
 
-/// The size of a corpus, the modification time of its files, and a hash of pieces at fixed positions: the
-/// start, the end and evenly between them. A corpus of at most 1,048,576 tokens is hashed completely.
+/// Identity of a corpus: its size, the modification time of its files, and a hash of samples from the start,
+/// the end and evenly in between. A corpus of up to 1,048,576 tokens is hashed completely.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CorpusIdentity {
-    /// Tokens in all files.
+    /// Total number of tokens in all files.
     pub tokens: u64,
-    /// The latest modification of a file, in seconds since 1970; 0 in memory.
+    /// Latest modification time of the files, in seconds since 1970; 0 in memory.
     pub modified: i64,
-    /// SHA-256 of the pieces in hexadecimal, each token as a u32, little-endian.
+    /// Hexadecimal SHA-256 of the samples, each token as a little-endian u32.
     pub samples_sha256: String,
 }
 
 impl CorpusIdentity {
-    /// Reads the pieces of a corpus.
-    pub fn of(corpus: &Corpus) -> Result<Self, Error> {
+    /// Reads the samples of a corpus and returns its identity.
+    pub fn from_corpus(corpus: &Corpus) -> Result<Self, Error> {
         let mut digest = Sha256::new();
         for (start, count) in pieces(corpus.len(), SAMPLES, SAMPLE) {
             corpus.scan(start..start + count, |tokens| {
@@ -37,9 +37,9 @@ impl CorpusIdentity {
 }
 
 impl CorpusIdentity {
-    /// Reads the pieces of several corpora, which in their order have one identity.
+    /// Returns one identity for several corpora in this order.
     pub(crate) fn of_all<'a>(corpora: impl Iterator<Item = &'a Corpus>) -> Result<Self, Error> {
-        let mut all = corpora.map(Self::of).collect::<Result<Vec<_>, _>>()?;
+        let mut all = corpora.map(Self::from_corpus).collect::<Result<Vec<_>, _>>()?;
         if all.len() == 1 {
             return Ok(all.remove(0));
         }
@@ -52,8 +52,8 @@ impl CorpusIdentity {
     }
 }
 
-/// Start and length of at most `count` pieces of `size` among `all`, spread evenly from the first to the
-/// last; one piece of all if it is not longer than they are.
+/// Returns (start, length) of up to `count` samples of `size` out of `all`, evenly spread from the first to
+/// the last. If `all` is not larger than their total, returns one sample of everything.
 pub(crate) fn pieces(all: u64, count: u64, size: u64) -> Vec<(u64, u64)> {
     if all <= count * size {
         return vec![(0, all)];
@@ -79,19 +79,20 @@ mod tests {
 
     #[test]
     fn a_change_in_a_piece_or_in_the_length_changes_the_identity() {
-        let of = |bytes: Vec<u8>| CorpusIdentity::of(&Corpus::in_memory(bytes).unwrap()).unwrap();
+        let identity_of =
+            |bytes: Vec<u8>| CorpusIdentity::from_corpus(&Corpus::in_memory(bytes).unwrap()).unwrap();
         let text: Vec<u8> = (0..2_000_000_u32).map(|index| (index % 251) as u8).collect();
         let changed = |offset: usize| {
             let mut text = text.clone();
             text[offset] ^= 1;
-            of(text)
+            identity_of(text)
         };
-        let identity = of(text.clone());
-        assert_eq!(of(text.clone()), identity);
+        let identity = identity_of(text.clone());
+        assert_eq!(identity_of(text.clone()), identity);
         for offset in [0, 16_383, 1_999_999] {
             assert_ne!(changed(offset), identity, "{offset}");
         }
         assert_eq!(changed(16_384), identity, "between two pieces");
-        assert_ne!(of(text[..1_999_999].to_vec()).tokens, identity.tokens);
+        assert_ne!(identity_of(text[..1_999_999].to_vec()).tokens, identity.tokens);
     }
 }

@@ -1,4 +1,4 @@
-//! The source of each sequence of a mixture.
+//! Assigns each sequence of a mixture to a source.
 
 use crate::Error;
 use crate::permutation::Permutation;
@@ -9,21 +9,22 @@ const BLOCK: u64 = 1 << 16;
 
 /// A mixture of sources by weight, as a pure function of the seed and a sequence's number.
 ///
-/// Of every 65,536 sequences each source provides its share, rounded by the largest remainder, in an order
-/// that a keyed permutation determines for each block. So a source's share of a longer range is its weight to
-/// within 1/65,536 and the chance of one block. Sources that are read in order alternate evenly instead.
+/// In every block of 65,536 sequences, each source provides its share, rounded by the largest remainder. A
+/// keyed permutation determines the order within each block. So over a longer range, a source's share equals
+/// its weight to within 1/65,536 and the random variation of one block. Sources that are read in order
+/// alternate evenly instead.
 #[derive(Clone, Debug)]
 pub struct Mixture {
     key: [u32; 2],
-    /// Sequences of a block before each source's, and the total.
+    /// Number of sequences in a block before those of each source, and finally the total.
     borders: Vec<u64>,
 }
 
 impl Mixture {
-    /// A mixture of sources with these weights.
+    /// Returns a mixture of sources with these weights.
     ///
     /// # Errors
-    /// [`Error::BadWeights`] unless all are finite and above 0, and none so small that its source never
+    /// [`Error::BadWeights`] if a weight is not finite, not above 0, or so small that its source never
     /// occurs.
     pub fn new(seed: u64, weights: &[f64]) -> Result<Self, Error> {
         let shares = shares(weights, BLOCK);
@@ -38,7 +39,7 @@ impl Mixture {
         Ok(Self { key: key_of_name(seed, "data.mixture"), borders: [0].into_iter().chain(sums).collect() })
     }
 
-    /// The source of sequence `sequence`, and the number of the sequence in that source.
+    /// Returns the source of sequence `sequence`, and the sequence's number within that source.
     #[must_use]
     pub fn locate(&self, sequence: u128) -> (usize, u128) {
         if self.borders.len() == 2 {
@@ -53,8 +54,8 @@ impl Mixture {
         (source, block * u128::from(share) + u128::from(slot - first))
     }
 
-    /// Does [`Mixture::locate`] for sources that are read in order: the numbers of each source increase,
-    /// and its sequences are spread evenly, without the seed.
+    /// Like [`Mixture::locate`], for sources that are read in order: the numbers within each source increase,
+    /// and its sequences are spread evenly, independently of the seed.
     #[must_use]
     pub fn place_in_order(&self, sequence: u128) -> (usize, u128) {
         // Each source takes its share of what the earlier sources left.
@@ -73,8 +74,8 @@ impl Mixture {
     }
 }
 
-/// Divides `total` by weights into whole numbers: the largest remainders are rounded up, the first of equal
-/// ones.
+/// Divides `total` by weights into whole numbers. Largest remainders are rounded up; of equal ones, the
+/// first.
 pub(crate) fn shares(weights: &[f64], total: u64) -> Vec<u64> {
     let sum: f64 = weights.iter().sum();
     let exact: Vec<f64> = weights.iter().map(|weight| weight / sum * total as f64).collect();

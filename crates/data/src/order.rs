@@ -1,14 +1,14 @@
-//! The order of training: the start in the tokens of each numbered sequence.
+//! The order of training: maps each numbered sequence to its start among the tokens.
 
 use crate::permutation::Permutation;
 use philox::{key_of_name, philox4x32};
 use std::ops::Range;
 
-/// The counter word from which the epoch's offset is drawn; the permutation's rounds count from 0.
+/// Counter word from which an epoch's offset is drawn. The permutation's rounds are counted from 0.
 const OFFSET: u32 = u32::MAX;
 
 system::names! {
-    /// The names of orders.
+    /// The available orders.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub enum OrderKind {
         /// Every epoch in a different random order.
@@ -21,32 +21,32 @@ system::names! {
 /// The position of a sequence in training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// Number of the epoch, from 0.
+    /// Epoch, from 0.
     pub epoch: u64,
-    /// Index of the sequence in this epoch, from 0.
+    /// Index of the sequence within the epoch, from 0.
     pub index: u64,
-    /// Position of the window's first token in the training tokens; its last is `context` tokens later.
+    /// Index, among the training tokens, of the window's first token; its last is `context` tokens later.
     pub start: u64,
 }
 
-/// The order in which the windows of a text are trained on, over all epochs, as a pure function.
+/// A shuffled order of the windows of a text over all epochs, as a pure function.
 ///
-/// A window is `context` + 1 tokens: the inputs, and the same shifted by one as targets. Each epoch divides
-/// the text into windows from its own start offset, each window beginning with the last token of the one
-/// before, and takes all of them in its own permuted order. Within an epoch no token is a target twice. An
+/// A window has `context` + 1 tokens: the inputs, and the same shifted by one as targets. Each epoch divides
+/// the text into windows from its own start offset and visits all of them in its own permuted order. Each
+/// window begins with the last token of the previous one. Within an epoch no token is a target twice. An
 /// epoch omits at most 2·`context` tokens, different ones in each epoch.
 #[derive(Clone, Copy, Debug)]
 pub struct Shuffled {
     key: [u32; 2],
     context: u64,
     windows: u64,
-    /// Tokens that an epoch omits, and the largest shift of its start.
+    /// Number of tokens that an epoch omits, which is also the largest shift of its start.
     slack: u64,
 }
 
 impl Shuffled {
     /// Returns the order of windows over `tokens` tokens. Without a whole window (fewer than `context` + 1
-    /// tokens, a context of 0) every position is 0.
+    /// tokens, or a context of 0) every position is 0.
     #[must_use]
     pub fn new(seed: u64, tokens: u64, context: u64) -> Self {
         let context = context.max(1);
@@ -56,13 +56,13 @@ impl Shuffled {
         Self { key: key_of_name(seed, "data.order"), context, windows, slack }
     }
 
-    /// Windows in an epoch.
+    /// Returns the number of windows per epoch.
     #[must_use]
     pub fn windows(&self) -> u64 {
         self.windows
     }
 
-    /// Position of sequence `sequence`, counted from 0 over all epochs.
+    /// Returns the position of sequence `sequence`, counted from 0 over all epochs.
     #[must_use]
     pub fn position(&self, sequence: u128) -> Position {
         let windows = u128::from(self.windows);
@@ -73,7 +73,7 @@ impl Shuffled {
         Position { epoch, index, start: self.offset(epoch) + window * self.context }
     }
 
-    /// Start of the first window of an epoch: uniform over the tokens not covered by windows.
+    /// Returns the start of an epoch's first window, uniform over the tokens not covered by windows.
     fn offset(&self, epoch: u64) -> u64 {
         let words = philox4x32(self.key, [0, OFFSET, epoch as u32, (epoch >> 32) as u32]);
         let random = u64::from(words[0]) | u64::from(words[1]) << 32;
@@ -82,10 +82,10 @@ impl Shuffled {
     }
 }
 
-/// The order of llm.c and modded-nanogpt on one process: the micro-batches of each shard from its first token
-/// on, each as one run of tokens, shard by shard.
+/// The order of llm.c and modded-nanogpt on one process: shard by shard, and in each shard micro-batch after
+/// micro-batch of consecutive tokens.
 ///
-/// A window begins with the last token of the one before. The tokens at the end of a shard that fill no whole
+/// A window begins with the last token of the previous one. Tokens at the end of a shard that do not fill a
 /// micro-batch are omitted.
 #[derive(Clone, Debug)]
 pub struct Sequential {
@@ -100,13 +100,14 @@ pub struct Sequential {
 struct ShardRun {
     /// Position of the shard's first token.
     start: u64,
-    /// Number of micro-batches before it in an epoch.
+    /// Number of micro-batches in an epoch before this shard's.
     before: u64,
 }
 
 impl Sequential {
-    /// Returns the order over `shards`, ranges of positions, of micro-batches of `micro_batch` sequences.
-    /// `None` if no shard has a whole micro-batch: `micro_batch` · `context` + 1 tokens.
+    /// Returns the order over `shards`, which are ranges of token positions, in micro-batches of
+    /// `micro_batch` sequences. `None` if no shard has a whole micro-batch of `micro_batch` · `context` + 1
+    /// tokens.
     #[must_use]
     pub fn new(shards: &[Range<u64>], context: u64, micro_batch: u64) -> Option<Self> {
         let tokens = context.checked_mul(micro_batch).filter(|tokens| *tokens > 0)?;
@@ -121,13 +122,13 @@ impl Sequential {
         (order.micro_batches > 0).then_some(order)
     }
 
-    /// Windows in an epoch.
+    /// Returns the number of windows per epoch.
     #[must_use]
     pub fn windows(&self) -> u64 {
         self.micro_batches * self.micro_batch
     }
 
-    /// Position of sequence `sequence`, counted from 0 over all epochs.
+    /// Returns the position of sequence `sequence`, counted from 0 over all epochs.
     #[must_use]
     pub fn position(&self, sequence: u128) -> Position {
         let windows = u128::from(self.windows());
@@ -139,8 +140,8 @@ impl Sequential {
     }
 }
 
-/// Start of sequence `index` of `count` validation sequences in a split of `tokens` tokens: spread evenly
-/// from the split's first token to its last, the same for every seed.
+/// Returns the start of validation sequence `index` of `count` in a split of `tokens` tokens. The sequences
+/// are spread evenly from the split's first token to its last, and are the same for every seed.
 pub(crate) fn validation_start(index: u64, count: u64, tokens: u64, context: u64) -> u64 {
     let last = u128::from(tokens.saturating_sub(context).saturating_sub(1));
     let steps = u128::from(count.saturating_sub(1).max(1));

@@ -1,4 +1,4 @@
-//! Sequences of whole documents.
+//! Packs whole documents into sequences.
 
 use crate::permutation::Permutation;
 use crate::progress::Progress;
@@ -7,25 +7,25 @@ use crate::{Error, Position};
 use philox::key_of_name;
 use std::iter::Sum;
 
-/// One packed sequence: a run of tokens.
+/// One packed sequence: a contiguous run of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pack {
-    /// Position of the first token.
+    /// Position of its first token.
     pub(crate) start: u64,
     /// Number of tokens, at most the context.
     pub(crate) tokens: u32,
 }
 
-/// Figures of a packing.
+/// Statistics of packing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PackingFigures {
-    /// Documents.
+    /// Number of documents.
     pub documents: u64,
-    /// Documents longer than a sequence, which are cut.
+    /// Number of documents longer than a sequence, which are cut.
     pub longer: u64,
-    /// Sequences.
+    /// Number of sequences.
     pub sequences: u64,
-    /// Tokens in the sequences, without padding.
+    /// Number of tokens in the sequences, without padding.
     pub tokens: u64,
 }
 
@@ -40,9 +40,9 @@ impl Sum for PackingFigures {
     }
 }
 
-/// The packed sequences of a slice. A document begins with the separator; a sequence contains consecutive
-/// documents as long as they fit whole, and then padding. A document longer than a sequence fills its own
-/// sequences, and its rest is treated as a document.
+/// The packed sequences of a slice. A document begins with the separator. A sequence contains as many
+/// consecutive whole documents as fit, and then padding. A document longer than a sequence fills sequences of
+/// its own; what remains is packed like a document.
 #[derive(Clone, Debug)]
 pub(crate) struct Packing {
     key: [u32; 2],
@@ -51,7 +51,7 @@ pub(crate) struct Packing {
 }
 
 impl Packing {
-    /// Packs `slice` into sequences of `context` tokens. Reads all of it, and logs its progress.
+    /// Packs `slice` into sequences of `context` tokens. Reads all of it, and logs progress.
     pub(crate) fn new(seed: u64, slice: &Slice, separator: u32, context: usize) -> Result<Self, Error> {
         let mut packer = Packer::new(slice.range.start, context as u64);
         let mut position = slice.range.start;
@@ -77,14 +77,14 @@ impl Packing {
         self.packs.len() as u64
     }
 
-    /// The pack at `index`; the last one beyond it.
+    /// Returns the pack at `index`, or the last one if `index` is too large.
     pub(crate) fn pack(&self, index: u64) -> Pack {
         let last = self.packs.len().saturating_sub(1);
         let index = usize::try_from(index).unwrap_or(usize::MAX).min(last);
         self.packs.get(index).copied().unwrap_or(Pack { start: 0, tokens: 0 })
     }
 
-    /// Position of sequence `sequence` over all epochs, each shuffled, and its pack.
+    /// Returns the position of sequence `sequence`, counted over all shuffled epochs, and its pack.
     pub(crate) fn position(&self, sequence: u128) -> (Position, Pack) {
         let count = self.len().max(1);
         let epoch = (sequence / u128::from(count)) as u64;
@@ -94,13 +94,13 @@ impl Packing {
     }
 }
 
-/// A packing under construction.
+/// Builds a packing.
 #[derive(Debug)]
 struct Packer {
     context: u64,
     packs: Vec<Pack>,
     figures: PackingFigures,
-    /// Start of the current pack, and of the current document.
+    /// Start positions of the current pack and of the current document.
     pack: u64,
     document: u64,
 }
@@ -111,7 +111,7 @@ impl Packer {
         Self { context, packs: Vec::new(), figures, pack: start, document: start }
     }
 
-    /// Adds the document that ends before `end` to the pack, or to a new one.
+    /// Adds the document that ends before `end` to the current pack, or to a new one.
     fn end_document(&mut self, end: u64) {
         if end == self.document {
             return;
@@ -130,7 +130,7 @@ impl Packer {
         self.document = end;
     }
 
-    /// Ends the pack at the start of the current document.
+    /// Ends the current pack before the current document.
     fn end_pack(&mut self) {
         if self.document > self.pack {
             self.packs.push(Pack { start: self.pack, tokens: (self.document - self.pack) as u32 });

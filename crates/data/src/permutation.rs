@@ -11,24 +11,25 @@ use philox::philox4x32;
 #[derive(Clone, Copy, Debug)]
 pub struct Permutation {
     count: u64,
-    /// Bits in the upper and in the lower half.
+    /// Number of bits in the upper and in the lower half.
     bits: [u32; 2],
     key: [u32; 2],
     tweak: u64,
 }
 
-/// Rounds that change a half, alternately. Four already hide the order statistically, and eight cost little.
+/// Number of rounds, which change the halves alternately. Four already hide the order statistically, and
+/// eight cost little.
 const ROUNDS: u32 = 8;
 
 impl Permutation {
-    /// The permutation of 0..`count` for `key` and `tweak`, for instance the epoch.
+    /// Returns the permutation of 0..`count` for `key` and `tweak`, for example the epoch.
     #[must_use]
     pub fn new(count: u64, key: [u32; 2], tweak: u64) -> Self {
         let bits = u64::BITS - count.saturating_sub(1).leading_zeros();
         Self { count, bits: [bits / 2, bits - bits / 2], key, tweak }
     }
 
-    /// Index of sample `number` among `count`, where each epoch has another permutation.
+    /// Returns the index of sample `number` among `count`. Each epoch has another permutation.
     #[must_use]
     pub fn in_epochs(count: u64, key: [u32; 2], number: u128) -> u64 {
         // After 2⁶⁴ epochs the orders repeat.
@@ -37,7 +38,7 @@ impl Permutation {
         Permutation::new(count, key, epoch).at(index)
     }
 
-    /// Image of `index`. An index that is not below the count maps to itself.
+    /// Returns the image of `index`. An index that is not below the count maps to itself.
     #[must_use]
     pub fn at(&self, index: u64) -> u64 {
         if index >= self.count {

@@ -8,44 +8,44 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 use system::fail_point;
 
-/// Time after which a read that is waited for is reported; each further report comes after twice as long.
+/// Time after which waiting for a read is logged. The time doubles for each further message.
 const SLOW: Duration = Duration::from_secs(2);
-/// Interval at which a wait calls the function of [`Prefetcher::while_waiting`].
+/// Interval at which a wait calls the function set by [`Prefetcher::while_waiting`].
 const TURN: Duration = Duration::from_millis(50);
 
-/// A request to the thread that reads, with a micro-batch to fill.
+/// A request to the reading thread, with a micro-batch to fill.
 type Request = (MicroBatchId, MicroBatch);
 /// The micro-batch of a request, filled unless reading failed.
 type Answer = (MicroBatch, Result<(), Error>);
 
 /// Reads the micro-batches of a source before they are needed.
 ///
-/// [`Prefetcher::get`] learns which micro-batch is needed and which follow. A thread reads at most `depth`
-/// of these while the caller works. The micro-batches equal those that the caller would read, and an error
-/// is returned by the call that needs the micro-batch. Dropping does not wait for the thread.
+/// [`Prefetcher::get`] receives the micro-batch that is needed and those that follow. A thread reads up to
+/// `depth` of them while the caller works. The micro-batches equal those that the caller would read itself,
+/// and an error is returned by the call that needs the micro-batch. Dropping does not wait for the thread.
 pub struct Prefetcher {
     source: Arc<dyn Source>,
     depth: usize,
     thread: Option<Thread>,
-    /// Requests that are not answered yet, oldest first.
+    /// Unanswered requests, oldest first.
     requested: VecDeque<MicroBatchId>,
     spare: Vec<MicroBatch>,
-    /// The micro-batch in `batch`.
+    /// Identifier of the micro-batch in `batch`.
     held: Option<MicroBatchId>,
     batch: MicroBatch,
-    /// Called at times while a read is waited for.
+    /// Called repeatedly while waiting for a read.
     on_wait: Option<Box<dyn Fn()>>,
 }
 
-/// The ends of the channels to the thread that reads.
+/// The channels to and from the reading thread.
 struct Thread {
     requests: Sender<Request>,
     answers: Receiver<Answer>,
 }
 
 impl Prefetcher {
-    /// Creates a prefetcher of `depth` micro-batches; with 0, each is read when it is needed. The thread
-    /// starts with the first read, and not at all if reading takes no time.
+    /// Creates a prefetcher of `depth` micro-batches. With 0, each is read when it is needed. The thread
+    /// starts with the first read, unless reading takes no time.
     #[must_use]
     pub fn new(source: Arc<dyn Source>, depth: usize) -> Self {
         let depth = if source.takes_time() { depth } else { 0 };
@@ -58,14 +58,13 @@ impl Prefetcher {
         Self { source, depth, thread, requested, spare, held, batch, on_wait }
     }
 
-    /// Returns the prefetcher with a function that it calls on the caller's thread while a read is waited
-    /// for, several times a second.
+    /// Sets a function that is called on the caller's thread several times a second while waiting for a read.
     #[must_use]
     pub fn while_waiting(self, call: impl Fn() + 'static) -> Self {
         Self { on_wait: Some(Box::new(call)), ..self }
     }
 
-    /// Returns the most micro-batches that a prefetcher of `depth` keeps in memory.
+    /// Returns the maximum number of micro-batches that a prefetcher of `depth` keeps in memory.
     #[must_use]
     pub const fn micro_batches(depth: usize) -> usize {
         // Besides those ahead: the one in use, and the next one while it is waited for.
@@ -78,7 +77,7 @@ impl Prefetcher {
         self.held == Some(id)
     }
 
-    /// Returns a micro-batch when it has been read, and requests those of `next`.
+    /// Returns a micro-batch once it has been read, and requests those in `next`.
     pub fn get(
         &mut self,
         id: MicroBatchId,
@@ -121,7 +120,8 @@ impl Prefetcher {
         }
     }
 
-    /// Requests those of `ids` that are not requested yet; `ids` begin with those that are.
+    /// Requests the micro-batches of `ids` that are not requested yet. `ids` must begin with those already
+    /// requested.
     fn request(&mut self, ids: impl Iterator<Item = MicroBatchId>) {
         if self.thread.is_none() && self.source.takes_time() {
             self.thread = Thread::start(Arc::clone(&self.source));
@@ -135,7 +135,7 @@ impl Prefetcher {
         }
     }
 
-    /// Waits for the answer to the oldest request, which is `id`; `None` if no thread answers.
+    /// Waits for the answer to the oldest request, whose micro-batch is `id`; `None` if the thread has ended.
     fn wait(&self, id: MicroBatchId) -> Option<Answer> {
         let thread = self.thread.as_ref()?;
         let began = Instant::now();
@@ -171,7 +171,7 @@ fn read(source: &dyn Source, id: MicroBatchId, out: &mut MicroBatch) -> Result<(
 }
 
 impl Thread {
-    /// Starts a thread that reads; `None` if the system refuses one.
+    /// Starts a reading thread; `None` if the system refuses to.
     fn start(source: Arc<dyn Source>) -> Option<Self> {
         let (requests, requested) = channel::<Request>();
         let (answer, answers) = channel();

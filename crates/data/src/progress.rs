@@ -1,12 +1,12 @@
-//! Progress of reading a corpus, in lines of the log.
+//! Logs the progress of reading a corpus.
 
 use system::numbers::grouped;
 use system::pace::Pace;
 
-/// The amount from which reading may take so long that its first line comes at once.
+/// Reads of at least this many units log a first line at once, because they may take long.
 const LONG: u64 = 8 << 20;
 
-/// Reports how far a long read is: at its start, and then at times.
+/// Logs the progress of a long read, at its start and then at intervals.
 #[derive(Debug)]
 pub(crate) struct Progress {
     doing: &'static str,
@@ -16,7 +16,8 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Begins a read of `all` units, as in `packing documents` of so many `tokens`.
+    /// Begins a read of `all` units. `doing` and `unit` are its name and unit, such as `packing documents`
+    /// and `tokens`.
     pub(crate) fn begin(doing: &'static str, all: u64, unit: &'static str) -> Self {
         if all >= LONG {
             tracing::info!("{doing}: reading all {} {unit}", grouped(all));
@@ -24,7 +25,7 @@ impl Progress {
         Self { doing, unit, all, pace: Pace::of_files() }
     }
 
-    /// Reports that `done` units have been read, if it is time to.
+    /// Logs that `done` units have been read, if a message is due.
     pub(crate) fn reached(&self, done: u64) {
         if self.pace.is_due() {
             let Self { doing, unit, all, .. } = self;

@@ -1,16 +1,16 @@
-//! All tokens of some slices, for evaluation: sequences that follow each other, the last of each file as
-//! short as it is.
+//! All tokens of some slices as consecutive sequences, for evaluation. The last sequence of each file may be
+//! shorter.
 
 use std::ops::Range;
 
 use crate::{ArrayShape, BatchShape, Error, IGNORED, MicroBatch, Slice, Source};
 
-/// Slices of corpora as validation micro-batches of whole sequences and their rests, which are filled up with
-/// targets that do not count.
+/// Slices of corpora as validation micro-batches of consecutive sequences. Short sequences are padded with
+/// ignored targets.
 #[derive(Clone, Debug)]
 pub struct Sequences {
     slices: Vec<Slice>,
-    /// By row: the slice, and the positions of its inputs.
+    /// For each row, the index of the slice and the positions of its inputs.
     rows: Vec<(usize, Range<u64>)>,
     micro_batch: usize,
     context: usize,
@@ -18,10 +18,11 @@ pub struct Sequences {
 }
 
 impl Sequences {
-    /// Sequences of `context` tokens below `vocabulary`, `micro_batch` in each.
+    /// Returns sequences of `context` tokens, which are below `vocabulary`, with `micro_batch` sequences per
+    /// micro-batch.
     ///
     /// # Errors
-    /// Sizes of 0; slices without a token and its target.
+    /// A size is 0, or no slice has two tokens.
     pub fn new(
         slices: Vec<Slice>,
         micro_batch: usize,

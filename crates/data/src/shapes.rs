@@ -1,4 +1,4 @@
-//! The shapes of micro-batches whose data is not read, for plans.
+//! Shapes of micro-batches whose data is not read, for plans.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ impl MicroBatch {
     }
 }
 
-/// The micro-batches of a source by their shapes alone, whose arrays have no values. Reads no data.
+/// A source that provides only the shapes of another source's micro-batches. Reads no data.
 #[derive(Clone)]
 pub struct Shapes {
     source: Arc<dyn Source>,
@@ -124,7 +124,7 @@ impl Source for Shapes {
     }
 }
 
-/// The shapes of micro-batches of tokens, of data that is not opened.
+/// A source that provides only the shapes of token micro-batches, for data that is not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenShapes {
     micro_batch: usize,
@@ -135,10 +135,11 @@ pub struct TokenShapes {
 }
 
 impl TokenShapes {
-    /// Micro-batches of `micro_batch` sequences of `context` tokens; `masks`: with the starts of documents.
+    /// Returns micro-batches of `micro_batch` sequences of `context` tokens. `masks`: whether they include
+    /// the starts of documents.
     ///
     /// # Errors
-    /// Sizes that are zero or too large.
+    /// A size is zero or too large.
     pub fn new(
         [micro_batch, context]: [usize; 2],
         validation_micro_batches: u64,
@@ -148,7 +149,7 @@ impl TokenShapes {
         Ok(Self { micro_batch, context, validation_micro_batches, masks, pairs: None })
     }
 
-    /// Returns the same micro-batches as `pairs` pairs of answers.
+    /// Returns the same micro-batches with `pairs` preference pairs.
     #[must_use]
     pub fn of_pairs(self, pairs: u64) -> Self {
         Self { pairs: Some(pairs), ..self }

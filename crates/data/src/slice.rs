@@ -7,27 +7,27 @@ use std::sync::Arc;
 /// A range of a corpus.
 #[derive(Clone, Debug)]
 pub struct Slice {
-    /// The tokens.
+    /// The corpus.
     pub corpus: Arc<Corpus>,
-    /// Positions of the range.
+    /// Token positions of the range in the corpus.
     pub range: Range<u64>,
 }
 
 impl Slice {
-    /// Returns all of a corpus.
+    /// Returns the range of a whole corpus.
     #[must_use]
     pub fn all(corpus: Arc<Corpus>) -> Self {
         let range = 0..corpus.len();
         Self { corpus, range }
     }
 
-    /// Tokens in the range.
+    /// Returns the number of tokens in the range.
     #[must_use]
     pub fn tokens(&self) -> u64 {
         self.range.end - self.range.start
     }
 
-    /// The positions of each file in the range.
+    /// Returns the positions of each file within the range.
     pub(crate) fn shards(&self) -> Vec<Range<u64>> {
         let starts: Vec<u64> = self.corpus.starts().collect();
         let ends = starts.iter().skip(1).copied().chain([self.corpus.len()]);
@@ -36,7 +36,7 @@ impl Slice {
     }
 }
 
-/// The tokens of training and validation.
+/// Training and validation tokens.
 #[derive(Clone, Debug)]
 pub struct Split {
     /// The training tokens.
@@ -60,10 +60,10 @@ impl Split {
         Ok(Self { training, validation: Slice { corpus, range: border..total } })
     }
 
-    /// Checks that both parts have a sequence of `context` tokens with its targets.
+    /// Checks that both splits have at least `context` + 1 tokens.
     ///
     /// # Errors
-    /// [`Error::TooShort`] names the part.
+    /// [`Error::TooShort`] names the split.
     pub(crate) fn check(&self, context: usize) -> Result<(), Error> {
         let needed = (context as u64).saturating_add(1);
         for (split, part) in [("training", &self.training), ("validation", &self.validation)] {

@@ -6,14 +6,14 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The number of a micro-batch of a source.
+/// Identifies a micro-batch of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MicroBatchId {
-    /// One of [`Source::train`].
+    /// Number of a micro-batch of [`Source::train`].
     Training(u64),
-    /// One of [`Source::validation`].
+    /// Index of a micro-batch of [`Source::validation`].
     Validation(u64),
-    /// One of [`Source::pairs_in_order`].
+    /// Index of a micro-batch of [`Source::pairs_in_order`].
     Pairs(u64),
 }
 
@@ -27,7 +27,7 @@ impl fmt::Display for MicroBatchId {
     }
 }
 
-/// Reads a micro-batch, and returns the number of its targets that are not [`IGNORED`].
+/// Reads a micro-batch, and returns how many of its targets are not [`IGNORED`].
 pub(crate) fn read_targets<S: Source + ?Sized>(source: &S, id: MicroBatchId) -> Result<u64, Error> {
     let mut batch = MicroBatch::default();
     source.read(id, &mut batch)?;
@@ -55,32 +55,33 @@ pub(crate) fn shape_in_step(
 /// shapes already, nothing is allocated.
 pub trait Source: Send + Sync {
     /// Fills `out` with training micro-batch `number`, counted from the start of training over all ranks:
-    /// micro-batch m of step s is number s · (micro-batches in a step) + m.
+    /// micro-batch m of step s has the number s · (micro-batches per step) + m.
     fn train(&self, number: u64, out: &mut MicroBatch) -> Result<(), Error>;
 
-    /// Fills `out` with validation micro-batch `index`: the same at every validation and for every seed, from
-    /// data that training never sees.
+    /// Fills `out` with validation micro-batch `index`, from data that training never sees. It is the same at
+    /// every validation and for every seed.
     ///
     /// # Errors
     /// [`Error::NoSuchValidation`] if `index` is not below [`Source::validation_micro_batches`].
     fn validation(&self, index: u64, out: &mut MicroBatch) -> Result<(), Error>;
 
-    /// Number of pairs of answers, if sequences are pairs: of training, then of validation.
+    /// Returns the number of preference pairs, training pairs first, then validation pairs; `None` for other
+    /// data.
     fn pairs(&self) -> Option<u64> {
         None
     }
 
-    /// Fills `out` with the pairs of answers from `index` times those of a micro-batch on, in the order of
-    /// their numbers; after the last comes the first.
+    /// Fills `out` with preference pairs in order of their numbers, from pair `index` · (pairs per
+    /// micro-batch) on. After the last pair, it starts over with the first.
     ///
     /// # Errors
-    /// A source without pairs.
+    /// The source has no pairs.
     fn pairs_in_order(&self, index: u64, out: &mut MicroBatch) -> Result<(), Error> {
         let _ = (index, out);
         Err(Error::NotOfPairs)
     }
 
-    /// Fills `out` with a micro-batch of training, of validation or of all pairs.
+    /// Fills `out` with a training, validation or pairs micro-batch.
     fn read(&self, id: MicroBatchId, out: &mut MicroBatch) -> Result<(), Error> {
         match id {
             MicroBatchId::Training(number) => self.train(number, out),
@@ -89,16 +90,16 @@ pub trait Source: Send + Sync {
         }
     }
 
-    /// Number of targets of a micro-batch over whose losses a mean is made: those that are not
-    /// [`IGNORED`](crate::IGNORED). Reads the micro-batch, unless the source knows their number.
+    /// Returns the number of targets in a micro-batch that are not [`IGNORED`](crate::IGNORED). Reads the
+    /// micro-batch, unless the source knows the number.
     ///
     /// # Errors
-    /// As for [`Source::read`]; targets that are no tokens.
+    /// As for [`Source::read`], or the targets are not tokens.
     fn targets(&self, id: MicroBatchId) -> Result<u64, Error> {
         read_targets(self, id)
     }
 
-    /// Number of inputs of a micro-batch that are tokens, and not padding.
+    /// Returns the number of inputs in a micro-batch that are tokens instead of padding.
     fn tokens(&self, id: MicroBatchId) -> Result<u64, Error> {
         let mut batch = MicroBatch::default();
         self.read(id, &mut batch)?;
@@ -109,18 +110,18 @@ pub trait Source: Send + Sync {
         }
     }
 
-    /// Returns the file that holds the first token of a micro-batch, if there are files.
+    /// Returns the file that contains the first token of a micro-batch; `None` if there are no files.
     fn file_of(&self, id: MicroBatchId) -> Option<PathBuf> {
         let _ = id;
         None
     }
 
-    /// Returns whether reading a micro-batch takes time, so that reading ahead pays.
+    /// Returns whether reading a micro-batch takes time, so that prefetching is useful.
     fn takes_time(&self) -> bool {
         true
     }
 
-    /// Returns whether micro-batches contain the starts of documents ([`MicroBatch::documents`]).
+    /// Returns whether micro-batches include the starts of documents ([`MicroBatch::documents`]).
     fn packs_documents(&self) -> bool {
         false
     }
@@ -142,32 +143,32 @@ pub trait Source: Send + Sync {
         None
     }
 
-    /// Sequences or images of an epoch of training; `None` if the data has no end.
+    /// Returns the number of sequences or images per training epoch; `None` if the data has no end.
     fn training_sequences(&self) -> Option<u64> {
         None
     }
 
-    /// The part of the positions of training sequences that holds tokens, and not padding.
+    /// Returns the fraction of training positions that hold tokens instead of padding.
     fn token_share(&self) -> f64 {
         1.0
     }
 
-    /// Sequences or images of the held-out data; `None` if they are not counted.
+    /// Returns the number of held-out sequences or images; `None` if unknown.
     fn held_out_sequences(&self) -> Option<u64> {
         None
     }
 
-    /// Returns the number of classes if each target is the class of a whole sample, whose share of correct
-    /// predictions validation counts.
+    /// Returns the number of classes if each target is the class of a sample, for which validation measures
+    /// accuracy; otherwise `None`.
     fn classes(&self) -> Option<usize> {
         None
     }
 
-    /// Returns the normalisation of inputs that are pixels.
+    /// Returns the normalisation of pixel inputs; `None` for other inputs.
     fn normalisation(&self) -> Option<&Normalisation> {
         None
     }
 
-    /// Number of validation micro-batches.
+    /// Returns the number of validation micro-batches.
     fn validation_micro_batches(&self) -> u64;
 }

@@ -1,4 +1,4 @@
-//! One sequence of tokens divided into windows, in an order.
+//! Divides one sequence of tokens into windows, in a training order.
 
 use crate::Error;
 use crate::order::{OrderKind, Position, Sequential, Shuffled, validation_start};
@@ -6,16 +6,16 @@ use crate::packing::{Packing, PackingFigures};
 use crate::slice::Slice;
 use crate::token_options::{Documents, TokenOptions};
 
-/// A run of tokens: the inputs of one sequence.
+/// A contiguous run of tokens: the inputs of one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
-    /// Position of the first token in the corpus.
+    /// Position of its first token in the corpus.
     pub(crate) start: u64,
     /// Number of tokens, at most the context.
     pub(crate) tokens: usize,
 }
 
-/// The sequences of a slice, in an order.
+/// The training sequences of a slice, in order.
 #[derive(Clone, Debug)]
 pub(crate) struct Stream {
     slice: Slice,
@@ -31,10 +31,10 @@ enum Order {
 }
 
 impl Stream {
-    /// Divides `slice`.
+    /// Divides `slice` into sequences.
     ///
     /// # Errors
-    /// No shard has a whole micro-batch; packing cannot read the data.
+    /// No shard has a whole micro-batch, or packing cannot read the data.
     pub(crate) fn new(slice: &Slice, options: &TokenOptions) -> Result<Self, Error> {
         let TokenOptions { context, micro_batch, seed, order, documents, .. } = *options;
         let order = match (order, documents) {
@@ -66,7 +66,7 @@ impl Stream {
         }
     }
 
-    /// Position of a training sequence, counted over all epochs, and its tokens.
+    /// Returns the position of a training sequence, counted over all epochs, and its tokens.
     pub(crate) fn training(&self, sequence: u128) -> (Position, Run) {
         let whole = |position: Position| (position, Run { start: position.start, tokens: self.context });
         match &self.order {
@@ -82,7 +82,7 @@ impl Stream {
         }
     }
 
-    /// Sequences of a validation of the whole slice, without overlap.
+    /// Returns the number of non-overlapping sequences in a validation of the whole slice.
     pub(crate) fn validation_sequences(&self) -> u64 {
         match &self.order {
             Order::Shuffled(order) => order.windows(),
@@ -91,8 +91,8 @@ impl Stream {
         }
     }
 
-    /// The tokens of validation sequence `row` of `rows`: spread evenly over the slice, the same for every
-    /// seed; in sequential order consecutively from the first, as llm.c reads them.
+    /// Returns the tokens of validation sequence `row` of `rows`, the same for every seed. Sequences are
+    /// spread evenly over the slice; in sequential order they are consecutive from its start, as in llm.c.
     pub(crate) fn validation(&self, row: u64, rows: u64) -> Run {
         let tokens = self.slice.tokens();
         let context = self.context as u64;

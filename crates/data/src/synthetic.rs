@@ -1,35 +1,35 @@
-//! Micro-batches from a random number generator: for benchmarks, plans and tests.
+//! Micro-batches from a random number generator, for benchmarks, plans and tests.
 
 use crate::batch::checked_shape;
 use crate::images::pattern::{self, Pattern, fill_pattern};
 use crate::{ArrayShape, BatchShape, Error, MicroBatch, Normalisation, Source};
 use philox::{key_of_name, normals, philox4x32};
 
-/// Content of synthetic micro-batches.
+/// The kind of synthetic data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyntheticKind {
     /// Sequences of independent, uniform tokens; a target is the token after its input. Nothing can be
-    /// learned: the loss stays at ln(vocabulary).
+    /// learnt: the loss stays at ln(vocabulary).
     Tokens {
-        /// Number of tokens.
+        /// Number of token ids.
         vocabulary: usize,
-        /// Input tokens in a sequence.
+        /// Number of input tokens per sequence.
         context: usize,
     },
     /// Independent standard normal inputs, and targets that are a smooth function of them, the same in every
     /// run: target j = sin(x\[j mod n\] + x\[(j + 1) mod n\]). A model can learn it.
     Regression {
-        /// Values in an input, n.
+        /// Number of input values per sample, n.
         inputs: usize,
-        /// Values in a target.
+        /// Number of target values per sample.
         outputs: usize,
     },
-    /// Square images of classes, each a wave of its own under noise, which a model can learn. An image is a
-    /// function of its number, so it does not depend on the size of micro-batches.
+    /// Square images of classes, which a model can learn: each class is a wave pattern under noise. An image
+    /// is a function of its number, so it does not depend on the micro-batch size.
     Images {
-        /// Values of a pixel.
+        /// Values per pixel.
         channels: usize,
-        /// Height and width.
+        /// Height and width in pixels.
         size: usize,
         /// Number of classes.
         classes: usize,
@@ -39,30 +39,30 @@ pub enum SyntheticKind {
 /// Options of synthetic micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyntheticOptions {
-    /// Content.
+    /// The kind of data.
     pub kind: SyntheticKind,
-    /// Sequences or samples in a micro-batch.
+    /// Sequences or samples per micro-batch.
     pub micro_batch: usize,
-    /// Seed of training micro-batches; validation does not depend on it.
+    /// Seed of the training micro-batches; validation does not depend on it.
     pub seed: u64,
     /// Number of validation micro-batches.
     pub validation_micro_batches: u64,
 }
 
-/// Micro-batches drawn from Philox by their number. Tokens are `u32` of shape \[micro_batch, context\]; a
-/// regression has `f32` of shapes \[micro_batch, inputs\] and \[micro_batch, outputs\]; images are `u8`
-/// \[micro_batch, size, size, channels\] and their classes `u32` \[micro_batch\].
+/// Generates micro-batches with Philox from their number. Tokens are `u32` \[micro_batch, context\]. A
+/// regression has `f32` \[micro_batch, inputs\] and \[micro_batch, outputs\]. Images are `u8` \[micro_batch,
+/// size, size, channels\] with classes `u32` \[micro_batch\].
 #[derive(Clone, Debug)]
 pub struct SyntheticSource {
     options: SyntheticOptions,
-    /// Of images.
+    /// Normalisation of synthetic images.
     normalisation: Normalisation,
     train_key: [u32; 2],
     validation_key: [u32; 2],
 }
 
 impl SyntheticSource {
-    /// A source with these options.
+    /// Returns a source with these options.
     ///
     /// # Errors
     /// [`Error::BadShape`], [`Error::BadVocabulary`].
@@ -111,7 +111,7 @@ impl SyntheticSource {
     }
 }
 
-/// The random blocks of one micro-batch: the counter is (block, micro-batch number).
+/// The random blocks of one micro-batch, drawn with the counter (block, micro-batch number).
 #[derive(Clone, Copy)]
 struct Blocks {
     key: [u32; 2],

@@ -2,39 +2,40 @@
 
 use crate::order::OrderKind;
 
-/// Target of a token that does not count in the loss.
+/// Target that the loss ignores.
 pub const IGNORED: u32 = u32::MAX;
 
 /// Options for cutting tokens into micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TokenOptions {
-    /// Input tokens in a sequence.
+    /// Number of input tokens per sequence.
     pub context: usize,
-    /// Sequences in a micro-batch.
+    /// Number of sequences per micro-batch.
     pub micro_batch: usize,
-    /// Seed of the order of training.
+    /// Seed for the order of training.
     pub seed: u64,
     /// The order of training.
     pub order: OrderKind,
-    /// Validation micro-batches, spread over the validation tokens; they overlap if there are more than fit.
+    /// Number of validation micro-batches, spread over the validation tokens. They overlap if there are more
+    /// than fit.
     pub validation_micro_batches: u64,
-    /// The vocabulary size; all tokens are below it.
+    /// The vocabulary size; all token ids must be below it.
     pub vocabulary: usize,
-    /// The treatment of documents; `None`: a corpus is one text.
+    /// How documents are handled; `None` treats a corpus as one text.
     pub documents: Option<Documents>,
-    /// The token that does not count in the loss as a target.
+    /// A token that the loss ignores if it is the target.
     pub ignored: Option<u32>,
 }
 
-/// The treatment of documents.
+/// How documents are handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Documents {
-    /// The token with which a document begins.
+    /// The token that begins a document.
     pub separator: u32,
-    /// Whether sequences are filled with whole documents.
+    /// Whether sequences are packed with whole documents.
     pub packs: bool,
-    /// Whether micro-batches contain the starts of documents.
+    /// Whether micro-batches include the starts of documents, to mask attention.
     pub masks: bool,
-    /// Whether micro-batches say which inputs are tokens.
+    /// Whether micro-batches mark which inputs are tokens.
     pub marks_tokens: bool,
 }

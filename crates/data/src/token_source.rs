@@ -1,4 +1,4 @@
-//! Micro-batches of tokens.
+//! Provides micro-batches of tokens.
 
 mod figures;
 
@@ -17,22 +17,22 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use system::numbers::hexadecimal;
 
-/// The way to a vocabulary as large as the tokenizer's.
+/// Advice for a tokenizer with more tokens than the model.
 const MORE_ROWS: &str = ": the tokenizer has more, for which model.resize_vocabulary = true adds rows to the embedding of model.from";
-/// Tokens at the start of a corpus that are compared with the vocabulary when it is opened.
+/// Number of tokens at the start of a corpus that are checked against the vocabulary when it is opened.
 const LOOKED_AT: u64 = 4096;
 
-/// A source of a mixture.
+/// One source of a mixture.
 #[derive(Clone, Debug)]
 pub struct Component {
-    /// The tokens of training and validation.
+    /// Training and validation tokens of the source.
     pub split: Split,
-    /// The source's share, relative to those of others.
+    /// Weight of the source relative to others.
     pub weight: f64,
 }
 
-/// Corpora as micro-batches: inputs and targets are `u32` of shape \[micro_batch, context\], where a target
-/// is the token after its input.
+/// Provides corpora as micro-batches. Inputs and targets are `u32` \[micro_batch, context\], and a target is
+/// the token after its input.
 #[derive(Debug)]
 pub struct TokenSource {
     mixture: Mixture,
@@ -43,22 +43,22 @@ pub struct TokenSource {
     training_bytes_per_token: OnceLock<Option<f64>>,
 }
 
-/// A component divided into sequences.
+/// A mixture's source, divided into sequences.
 #[derive(Debug)]
 struct Cut {
     split: Split,
     training: Stream,
     validation: Stream,
-    /// Number of validation sequences before its own, and of its own.
+    /// Number of validation sequences before its own, and number of its own.
     validated: (u64, u64),
 }
 
 impl TokenSource {
-    /// Divides corpora into sequences; packing reads all of them.
+    /// Divides corpora into sequences. Packing reads all of them.
     ///
     /// # Errors
-    /// No component, or an invalid weight; a size that is zero or too large; a split too short for one
-    /// sequence, or in sequential order for a micro-batch; a token beyond the vocabulary near the start.
+    /// There is no component, or a weight is invalid; a size is zero or too large; a split is too short for
+    /// one sequence, or in sequential order for a micro-batch; a token near the start exceeds the vocabulary.
     pub fn new(
         components: Vec<Component>,
         tokenizer: Tokenizer,
@@ -84,8 +84,8 @@ impl TokenSource {
         Ok(source)
     }
 
-    /// Compares the first tokens of each split with the vocabulary, or all of them if the tokenizer has more
-    /// tokens than the model: the data may have none of those.
+    /// Checks the first tokens of each split against the vocabulary. If the tokenizer has more tokens than
+    /// the model, checks all, because the data may still use none of the others.
     fn check_vocabulary(&self) -> Result<(), Error> {
         let is_larger = self.tokenizer.vocabulary() > self.options.vocabulary;
         let mut tokens = vec![0; LOOKED_AT as usize];
@@ -110,13 +110,13 @@ impl TokenSource {
         }
     }
 
-    /// Tokenizer of the corpora.
+    /// Returns the tokenizer of the corpora.
     #[must_use]
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
     }
 
-    /// The tokens of training and validation of each component.
+    /// Returns the training and validation tokens of each component.
     pub fn splits(&self) -> impl Iterator<Item = &Split> {
         self.components.iter().map(|cut| &cut.split)
     }
@@ -125,34 +125,34 @@ impl TokenSource {
         self.splits().flat_map(|split| [&split.training, &split.validation])
     }
 
-    /// Figures of packing the training tokens, over all components; `None` if documents are not packed.
+    /// Returns statistics of packing the training tokens, over all components; `None` if documents are not
+    /// packed.
     #[must_use]
     pub fn packing(&self) -> Option<PackingFigures> {
         let figures = self.components.iter().map(|cut| cut.training.packing());
         figures.sum::<Option<PackingFigures>>()
     }
 
-    /// Sequences in one epoch of all components.
+    /// Returns the number of sequences in one epoch of all components.
     #[must_use]
     pub fn windows(&self) -> u64 {
         self.components.iter().map(|cut| cut.training.sequences()).sum()
     }
 
-    /// Sequences of the validation of each component, without overlap: in sequential order all that follow
-    /// each other.
+    /// Returns the number of non-overlapping validation sequences of each component.
     #[must_use]
     pub fn validation_sequences(&self) -> Vec<u64> {
         self.components.iter().map(|cut| cut.validation.validation_sequences()).collect()
     }
 
-    /// Component, and position in its training, of row `row` of micro-batch `number`.
+    /// Returns (component, position in its training order) of row `row` in micro-batch `number`.
     #[must_use]
     pub fn position(&self, number: u64, row: usize) -> (usize, Position) {
         let (component, sequence) = self.locate(number, row);
         (component, self.components[component].training.training(sequence).0)
     }
 
-    /// Component, and number of the sequence in it, of row `row` of micro-batch `number`.
+    /// Returns (component, number of the sequence in it) of row `row` in micro-batch `number`.
     fn locate(&self, number: u64, row: usize) -> (usize, u128) {
         let sequence = u128::from(number) * self.options.micro_batch as u128 + row as u128;
         match self.options.order {
@@ -161,12 +161,12 @@ impl TokenSource {
         }
     }
 
-    /// The identity of the training tokens.
+    /// Returns the identity of the training tokens.
     pub fn identity(&self) -> Result<CorpusIdentity, Error> {
         CorpusIdentity::of_all(self.splits().map(|split| &*split.training.corpus))
     }
 
-    /// The SHA-256 of the training tokens, which it reads completely.
+    /// Reads all training tokens and returns their SHA-256.
     pub fn fingerprint(&self) -> Result<String, Error> {
         let each = self.splits().map(|split| split.training.corpus.fingerprint());
         let each = each.collect::<Result<Vec<_>, _>>()?;
@@ -176,14 +176,14 @@ impl TokenSource {
         }
     }
 
-    /// The component and the tokens of row `row` of training micro-batch `number`.
+    /// Returns (component, tokens) of row `row` in training micro-batch `number`.
     fn training_row(&self, number: u64, row: usize) -> (&Cut, Run) {
         let (component, sequence) = self.locate(number, row);
         let cut = &self.components[component];
         (cut, cut.training.training(sequence).1)
     }
 
-    /// The validation sequence `row` over all components: the component, and the tokens in its corpus.
+    /// Returns (component, tokens in its corpus) of validation sequence `row`, counted over all components.
     fn validation_row(&self, row: u64) -> (&Cut, Run) {
         let own = self.components.partition_point(|cut| cut.validated.0 + cut.validated.1 <= row);
         let cut = &self.components[own.min(self.components.len() - 1)];
@@ -191,10 +191,10 @@ impl TokenSource {
         (cut, cut.validation.validation(row.saturating_sub(before), count))
     }
 
-    /// Fills `out` with the tokens from `start`.
+    /// Fills `out` with the tokens from `start` on.
     ///
     /// # Errors
-    /// Errors of reading, and a token beyond the vocabulary.
+    /// Reading fails, or a token exceeds the vocabulary.
     fn read_tokens(&self, slice: &Slice, start: u64, out: &mut [u32]) -> Result<(), Error> {
         slice.corpus.read(start, out)?;
         let vocabulary = self.options.vocabulary;
@@ -211,8 +211,8 @@ impl TokenSource {
         }
     }
 
-    /// Fills the window of one row with the tokens of `run` and the following one, as far as they exist, then
-    /// with the separator. Returns the number of inputs among them.
+    /// Fills the window of one row with the tokens of `run` and the one after it, as far as they exist, and
+    /// then with the separator. Returns the number of inputs read.
     fn window(&self, slice: &Slice, run: Run, window: &mut [u32]) -> Result<usize, Error> {
         let inputs = run.tokens.min(window.len() - 1);
         let there = (inputs as u64 + 1).min(slice.range.end - run.start) as usize;
@@ -222,7 +222,7 @@ impl TokenSource {
         Ok(inputs)
     }
 
-    /// Fills `out`, whose row `row` is `run_of_row(row)` of a slice.
+    /// Fills `out` with the runs that `run_of_row` returns for each row.
     fn fill<'a>(
         &self,
         out: &mut MicroBatch,

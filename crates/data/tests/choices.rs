@@ -1,4 +1,4 @@
-//! Questions with several endings, from both kinds of files, and as micro-batches.
+//! Tests of multiple-choice questions, from both file formats and as micro-batches.
 
 use crate::common::{byte_level, sentence_pieces, tokenizer};
 use data::{ChoiceSource, Ending, IGNORED, MicroBatch, Question, Questions, Source, TextLengths, Tokenizer};
@@ -20,7 +20,7 @@ fn read_with(name: &str, bytes: &[u8], tokenizer: &Tokenizer) -> Result<Question
     Questions::read(&path, tokenizer).map_err(|error| error.to_string())
 }
 
-/// A file as llm.c writes it: a header, and an example of two endings.
+/// Builds a file as llm.c writes it: a header, and an example with two endings.
 fn eval_file(edit: impl Fn(&mut Vec<u32>, &mut Vec<u16>)) -> Vec<u8> {
     let mut header = vec![0; 256];
     header[..4].copy_from_slice(&[20_240_522, 1, 1, 24]);
@@ -188,7 +188,7 @@ fn labels_are_numbers_or_letters() {
     assert_eq!(question(&letters, &Tokenizer::Bytes).unwrap().label, 1);
 }
 
-/// A file that is larger than memory is refused before anything is allocated.
+/// A file larger than memory is refused before anything is allocated.
 #[test]
 fn endless_questions_and_tokenizers_are_refused_at_once() {
     let directory = tempfile::tempdir().unwrap();

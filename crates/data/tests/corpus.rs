@@ -1,4 +1,4 @@
-//! Corpora of real files.
+//! Tests of corpora of real files.
 
 use data::{Corpus, Error};
 use proptest::prelude::*;
@@ -124,7 +124,7 @@ fn the_fingerprint_is_the_sha256_of_the_text_for_any_division() {
     }
 }
 
-/// A sparse file of 1 TiB: opening and reading anywhere must take neither memory nor time.
+/// Opening and reading a sparse file of 1 TiB anywhere takes neither memory nor time.
 #[test]
 fn a_corpus_larger_than_memory_is_read_at_any_position() {
     use std::io::{Seek, SeekFrom, Write};
@@ -189,7 +189,7 @@ fn a_file_that_changes_while_it_is_open_is_an_error_that_names_it() {
     assert_eq!(text(&corpus), "abcdhi");
 }
 
-/// More files than a process may keep open by default.
+/// A corpus can have more files than a process may keep open by default.
 #[test]
 fn a_corpus_may_have_thousands_of_files() {
     let directory = TempDir::new().unwrap();

@@ -1,11 +1,11 @@
-//! Decoding of whole texts and of tokens that come one by one, as `tokenizers` decodes them.
+//! Whole texts and incremental tokens are decoded as by the library `tokenizers`.
 
 use crate::common::{added, byte_level, sentence_pieces, tokenizer};
 use data::{TextStream, Tokenizer};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// The text of tokens that come one by one after others.
+/// Decodes tokens one by one after the tokens `before`.
 fn streamed(tokenizer: &Tokenizer, before: &[u32], tokens: &[u32]) -> String {
     let mut stream = TextStream::new(tokenizer, before);
     let mut text: String = tokens.iter().map(|token| stream.push(tokenizer, *token)).collect();
@@ -13,7 +13,7 @@ fn streamed(tokenizer: &Tokenizer, before: &[u32], tokens: &[u32]) -> String {
     text
 }
 
-/// The numbers of tokens with these texts.
+/// Returns the ids of the tokens with these texts.
 fn numbers(tokenizer: &Tokenizer, texts: &[&str]) -> Vec<u32> {
     texts.iter().map(|text| tokenizer.token(text).unwrap()).collect()
 }
@@ -22,7 +22,7 @@ fn pieces() -> Tokenizer {
     tokenizer(&sentence_pieces(&["the", "sky"], &[]), &[])
 }
 
-/// As newer tokenizers of Llama 2's kind have it, whose decoder is `Metaspace`.
+/// A tokenizer as of newer models like Llama 2, with the decoder `Metaspace`.
 fn metaspace() -> Tokenizer {
     let mut described = sentence_pieces(&["the", "sky"], &[]);
     described["normalizer"] = Value::Null;
@@ -32,7 +32,7 @@ fn metaspace() -> Tokenizer {
     tokenizer(&described, &[])
 }
 
-/// As BERT has it, whose words are joined by spaces.
+/// A tokenizer as of BERT, whose words are joined by spaces.
 fn word_pieces() -> Tokenizer {
     let vocabulary = ["[UNK]", "the", "sky", "##s", "is", "."];
     let numbered = vocabulary.iter().enumerate().map(|(number, text)| ((*text).to_owned(), number.into()));
@@ -65,7 +65,7 @@ fn bytes_of_a_character_make_it_in_any_tokens() {
     }
 }
 
-/// A decoder removes the space that encoding puts before a text, but none within it.
+/// A decoder removes the space that encoding puts in front of a text, but none within the text.
 #[test]
 fn a_continuation_keeps_its_first_space() {
     let mark = "\u{2581}";
@@ -94,7 +94,7 @@ fn a_continuation_keeps_its_first_space() {
     assert_eq!(streamed(&words, &[], &tokens[1..]), "is the.");
 }
 
-/// The texts of `Tokenizer.decode` of tokenizers 0.22.
+/// Texts equal those of `Tokenizer.decode` of tokenizers 0.22.
 #[test]
 fn whole_texts_are_those_of_the_library() {
     let pieces = pieces();
@@ -115,7 +115,7 @@ fn whole_texts_are_those_of_the_library() {
 }
 
 proptest! {
-    /// No order of bytes panics, and the texts together are the text of all.
+    /// No sequence of bytes panics, and incremental texts together equal the whole text.
     #[test]
     fn texts_that_come_in_parts_are_the_text(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
         let pieces = pieces();

@@ -1,11 +1,11 @@
-//! The conversations or pairs that are held out for validation.
+//! Tests of holding out conversations or pairs for validation.
 
 use data::{
     Answered, ChatOptions, ChatSource, Conversation, Error, HoldOut, Pair, PairOptions, PairSource, Source,
     ValidationSplit,
 };
 
-/// Files of 5, 1, 0 and 4 numbers, counted up.
+/// Files with 5, 1, 0 and 4 consecutive numbers.
 fn files() -> Vec<Vec<u32>> {
     vec![(0..5).collect(), vec![5], Vec::new(), (6..10).collect()]
 }
@@ -31,7 +31,7 @@ fn each_split_holds_out_its_share_once() {
     }
 }
 
-/// A random sample depends on the seed alone, not on the borders of files.
+/// A random sample depends only on the seed, not on file boundaries.
 #[test]
 fn a_shuffled_split_is_a_sample_by_the_seed() {
     let held_out = |seed, files| {
@@ -53,7 +53,7 @@ fn a_shuffled_split_is_a_sample_by_the_seed() {
     assert!((4..22).contains(&early), "{:?}", of_seeds[0]);
 }
 
-/// Without micro-batches of validation nothing needs to be held out; with some, it is refused.
+/// Without validation micro-batches nothing needs to be held out; with some, an empty split is an error.
 #[test]
 fn a_source_without_validation_needs_no_held_out_part() {
     let conversation = Conversation { tokens: vec![1, 2], answers: vec![false, true] };

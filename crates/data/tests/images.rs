@@ -1,4 +1,4 @@
-//! Images: CIFAR's files and folders of classes, samples by number, and validation.
+//! Tests of images: CIFAR files and class folders, samples by number, validation.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use std::process::Command;
 use data::{Crop, IGNORED, ImageOptions, ImageSource, ImageSplit, MicroBatch, Normalisation, SHARES, Source};
 use tempfile::TempDir;
 
-/// Samples are the images themselves.
+/// Options without augmentation: samples are the images themselves.
 const PLAIN: fn() -> ImageOptions = || ImageOptions {
     channels: 3,
     size: 32,
@@ -26,10 +26,10 @@ const PLAIN: fn() -> ImageOptions = || ImageOptions {
     skip_invalid: false,
     mixup: 0.0,
 };
-/// Values of an image.
+/// Number of values per image.
 const IMAGE: usize = 32 * 32 * 3;
 
-/// Writes records of CIFAR: image `number` has class `number % classes` and the values of [`value`].
+/// Writes CIFAR records: image `number` has the class `number % classes` and the pixels of [`value`].
 fn write_cifar(path: &Path, numbers: std::ops::Range<usize>, labels: usize, classes: usize) {
     let mut bytes = Vec::new();
     for number in numbers {
@@ -42,7 +42,7 @@ fn write_cifar(path: &Path, numbers: std::ops::Range<usize>, labels: usize, clas
     fs::write(path, bytes).unwrap();
 }
 
-/// The value of a channel of a pixel; the first pixel's tells the image.
+/// Returns the value of a pixel's channel. The first pixel encodes the image's number.
 fn value(number: usize, x: usize, y: usize, channel: usize) -> u8 {
     match (x, y) {
         (0, 0) => [number % 256, number / 256, 9][channel] as u8,
@@ -50,7 +50,7 @@ fn value(number: usize, x: usize, y: usize, channel: usize) -> u8 {
     }
 }
 
-/// A folder of CIFAR-10 with 30 training and 10 test images, of 10 classes.
+/// Creates a CIFAR-10 folder with 30 training and 10 test images of 10 classes.
 fn cifar() -> TempDir {
     let folder = TempDir::new().unwrap();
     write_cifar(&folder.path().join("data_batch_1.bin"), 0..20, 1, 10);
@@ -80,7 +80,7 @@ fn validate(source: &ImageSource, index: u64) -> MicroBatch {
     batch
 }
 
-/// Pixels and class of each sample of a micro-batch without mixtures.
+/// Returns pixels and class of each sample in a micro-batch without mixup.
 fn samples(batch: &MicroBatch) -> Vec<(Vec<f32>, u32)> {
     let each = batch.inputs.shape[1..].iter().product();
     let levels: Vec<f32> = batch.inputs.pixels().unwrap().iter().map(|level| f32::from(*level)).collect();
@@ -88,7 +88,7 @@ fn samples(batch: &MicroBatch) -> Vec<(Vec<f32>, u32)> {
     pixels.zip(batch.targets.tokens().unwrap().iter().copied()).collect()
 }
 
-/// The number that the first pixel tells.
+/// Returns the image's number, encoded in its first pixel.
 fn number(pixels: &[f32]) -> usize {
     pixels[0].round() as usize + 256 * pixels[1].round() as usize
 }
@@ -213,7 +213,8 @@ fn write_png(path: &Path, width: u32, height: u32, colour: [u8; 3]) {
     encoder.write_header().unwrap().write_image_data(&pixels).unwrap();
 }
 
-/// A folder with `train` and `val` of the classes bird (red) and cat (green), some nested, of several sizes.
+/// Creates a folder with `train` and `val` of the classes bird (red) and cat (green), some nested, of several
+/// sizes.
 fn folders() -> TempDir {
     let folder = TempDir::new().unwrap();
     for (part, count) in [("train", 6), ("val", 2)] {

@@ -1,4 +1,4 @@
-//! Corpora, tokenizers, orders and images.
+//! Tests of corpora, tokenizers, orders and images.
 #![allow(
     clippy::panic,
     clippy::print_stderr,

@@ -1,4 +1,4 @@
-//! Micro-batches that are read ahead.
+//! Tests of prefetching.
 
 use data::MicroBatchId::{Training, Validation};
 use data::{BatchShape, Component, Corpus, Error, MicroBatch, MicroBatchId, OrderKind, Prefetcher};
@@ -16,7 +16,7 @@ fn synthetic() -> SyntheticSource {
     SyntheticSource::new(options).unwrap()
 }
 
-/// A source that does `act` with every number before it reads.
+/// A source that calls `act` with every number before it reads.
 struct Watched<F> {
     source: SyntheticSource,
     act: F,
@@ -103,7 +103,7 @@ fn the_end_of_what_follows_is_the_end_of_reading() {
     assert_eq!(read.iter().collect::<Vec<_>>(), [0, 1, 2]);
 }
 
-/// A read that never ends, as from a file server that is gone.
+/// Dropping does not wait for a read that never ends, for example from an unreachable file server.
 #[test]
 fn dropping_does_not_wait_for_a_read() {
     let (sender, began): (Sender<u64>, Receiver<u64>) = channel();
@@ -159,8 +159,8 @@ fn tokens(path: &Path) -> Arc<TokenSource> {
     Arc::new(TokenSource::new(vec![component], Tokenizer::None, &options).unwrap())
 }
 
-/// An error is returned when its micro-batch is needed, with the file's name, and earlier micro-batches are
-/// read.
+/// A read error is returned when its micro-batch is needed, with the file's name; earlier micro-batches are
+/// still read.
 #[test]
 fn errors_come_where_the_micro_batch_is_needed() {
     let directory = tempfile::tempdir().unwrap();

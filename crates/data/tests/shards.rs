@@ -1,4 +1,4 @@
-//! Token shards in the formats of nanoGPT and llm.c.
+//! Tests of token shards in the formats of nanoGPT and llm.c.
 
 use data::{
     Component, Corpus, Error, MicroBatch, OrderKind, Source, Split, TokenOptions, TokenSource, Tokenizer,
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// An llm.c header: 256 integers of 32 bits, three of which are used.
+/// Builds an llm.c header: 256 integers of 32 bits, three of them used.
 fn header(magic: u32, version: u32, count: u32) -> Vec<u8> {
     let mut words = vec![0_u32; 256];
     words[..3].copy_from_slice(&[magic, version, count]);
@@ -126,8 +126,8 @@ fn a_token_beyond_the_vocabulary_is_named_with_its_position() {
     assert!(refused.to_string().ends_with("token 99 at position 99 is not below the vocabulary of 99"));
 }
 
-/// llm.c's `dataloader_next_batch` on one process: rows of a batch are consecutive, batches too, and the rest
-/// of a shard is skipped.
+/// Order equals that of llm.c's `dataloader_next_batch` on one process: rows and batches are consecutive, and
+/// tokens at the end of a shard are skipped.
 #[test]
 fn sequential_order_matches_llm_c() {
     let directory = TempDir::new().unwrap();
@@ -158,7 +158,7 @@ fn sequential_order_matches_llm_c() {
     assert_eq!(validated, [(500, 504), (508, 512)]);
 }
 
-/// Bytes that this process has read from files until now.
+/// Returns the number of bytes that this process has read from files so far.
 fn read_bytes() -> u64 {
     let counters = fs::read_to_string("/proc/self/io").unwrap();
     counters.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
@@ -183,7 +183,7 @@ fn twenty_gigabytes_open_without_being_read() {
     assert_eq!(source.splits().next().unwrap().training.tokens(), 9_900_000_000);
 }
 
-/// Documents of 1, 2, … tokens after the separator 0, each filled with its number, repeatedly.
+/// Builds documents of 0 to 6 tokens after the separator 0, in which all tokens of a document are equal.
 fn documents(count: u16) -> Vec<u8> {
     raw((1..=count).flat_map(|n| [0].into_iter().chain(std::iter::repeat_n(n % 9 + 1, usize::from(n % 7)))))
 }

@@ -1,5 +1,5 @@
-//! Special tokens and added tokens, from every file that states them. The expected values are those of
-//! transformers 5.24, whose `AutoTokenizer` read the same folders.
+//! Tests of special and added tokens, from every file that defines them. Expected values come from
+//! `AutoTokenizer` of transformers 5.24 on the same folders.
 
 use crate::common::{added, byte_level, open, sentence_pieces, tokenizer, write};
 use data::{Error, SpecialTokens, Tokenizer};
@@ -11,7 +11,7 @@ const TEXT: &str = "<|endoftext|>";
 const CONFIG: &str = "tokenizer_config.json";
 const MAP: &str = "special_tokens_map.json";
 
-/// A configuration with these keys, of a class without special tokens of its own.
+/// A configuration with these keys, for a class without default special tokens.
 fn config(keys: Value) -> (&'static str, Value) {
     let mut config = json!({"tokenizer_class": "PreTrainedTokenizerFast"});
     config.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
@@ -22,7 +22,7 @@ fn object(text: &str) -> Value {
     json!({"content": text, "lstrip": false, "normalized": false, "rstrip": false, "single_word": false})
 }
 
-/// A list of added tokens by number.
+/// A list of added tokens by id.
 fn numbered(tokens: &[(usize, &str)]) -> Value {
     let entry = |(number, text): &(usize, &str)| {
         let mut token = object(text);
@@ -32,9 +32,9 @@ fn numbered(tokens: &[(usize, &str)]) -> Value {
     Value::Object(tokens.iter().map(entry).collect())
 }
 
-/// Files by name.
+/// (file name, contents) of the files in a folder.
 type Files<'a> = Vec<(&'a str, Value)>;
-/// Special tokens by name, the number of tokens, and the tokens of a text.
+/// Expected (special tokens by name, vocabulary size, tokens of a text).
 type Expected<'a> = (&'a [(&'a str, &'a str)], usize, &'a [u32]);
 
 #[test]

@@ -1,4 +1,4 @@
-//! Micro-batches from a generator.
+//! Tests of synthetic micro-batches.
 
 use std::sync::Arc;
 
@@ -121,7 +121,7 @@ fn levels(batch: &MicroBatch) -> Vec<f32> {
     batch.inputs.pixels().unwrap().iter().map(|level| f32::from(*level)).collect()
 }
 
-/// The nearest mean of training images, over each class, finds the class of most validation images.
+/// Classifying by the nearest class mean of training images is right for most validation images.
 #[test]
 fn classes_of_synthetic_images_can_be_told_apart() {
     let classes = 4;

@@ -1,4 +1,4 @@
-//! Chat templates: the texts that they make, as transformers make them, and the answers in these.
+//! Tests of chat templates: their texts equal those of transformers, and answers are found in them.
 
 use std::fs;
 
@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 const CHATML: &str = "{% for message in messages %}\n{{ '<|im_start|>' + message['role'] + '\\n' + \
                       message['content'].strip() + '<|im_end|>' + '\\n' }}{% endfor %}\n{% if \
                       add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
-/// Qwen3's own template, which writes the reasoning of the last turn alone.
+/// Qwen3's own template, which writes only the reasoning of the last turn.
 const QWEN3: &str = include_str!("templates/qwen3.jinja");
-/// As DeepSeek R1 has it: the assistant is asked to reason, and its reasoning is dropped.
+/// A template as of DeepSeek R1, which prompts for reasoning and drops it from earlier turns.
 const REASONING: &str = "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}<U>{{ m.content }}\
                          {% else %}<A>{{ m.content.split('</think>')[-1] }}{{ eos_token }}{% endif %}{% endfor %}\
                          {% if add_generation_prompt %}<A><think>\n{% endif %}";
-/// As newer ones of Mistral have it: the system's words are in the last message of the user.
+/// A template as of newer Mistral models, which puts the system message into the user's last message.
 const LAST: &str = "{{ bos_token }}{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == 'user' %}\
                     {% set ns.last = loop.index0 %}{% endif %}{% endfor %}{% for m in messages %}\
                     {% if m.role == 'user' %}[INST] {% if loop.index0 == ns.last %}Be brief.\n\n{% endif %}\
@@ -35,7 +35,7 @@ fn read(text: &str, tokenizer: &Tokenizer) -> Result<ChatTemplate, data::Error> 
     ChatTemplate::of_file(&file, tokenizer)
 }
 
-/// The text of a conversation and its answers.
+/// Returns the text of a conversation, and its answers.
 fn rendered(text: &str, messages: &Value) -> Result<(String, Vec<String>), String> {
     let (text, ranges) =
         template(text).unwrap().render(messages.as_array().unwrap(), &TemplateInput::default())?;
@@ -65,7 +65,7 @@ fn answers_are_what_the_assistant_adds_or_what_the_template_marks() {
     assert_eq!(answers, ["2</s>", "4</s>"]);
 }
 
-/// Marks are in macros and loops too, and are never characters of a text.
+/// Marks also work in macros and loops, and never equal a character of the text.
 #[test]
 fn marks_are_none_of_the_characters_of_a_conversation() {
     let marked = "{% macro answer(text) %}{% generation %}{{ text }}!{% endgeneration %}{% endmacro %}\
@@ -82,7 +82,7 @@ fn marks_are_none_of_the_characters_of_a_conversation() {
     }
 }
 
-/// Templates that write earlier messages differently from the last ones.
+/// Answers are found even if templates write earlier messages differently from the last ones.
 #[test]
 fn answers_are_found_in_the_text_of_the_whole_conversation() {
     let call = json!({"role": "assistant", "content": "", "tool_calls": [
@@ -193,7 +193,7 @@ fn one_of_several_templates_is_taken_by_its_name() {
     }
 }
 
-/// The texts of `apply_chat_template` of transformers 5.24.
+/// Values are formatted as by `apply_chat_template` of transformers 5.24.
 #[test]
 fn values_are_written_as_python_writes_them() {
     let messages = json!([{

@@ -1,4 +1,4 @@
-//! Micro-batches of text as pure functions of their number.
+//! Micro-batches of text are pure functions of their number.
 
 use data::{
     Bigrams, Component, Corpus, Error, MicroBatch, OrderKind, Source, Split, TokenOptions, TokenSource,
@@ -18,7 +18,7 @@ const OPTIONS: TokenOptions = TokenOptions {
     ignored: None,
 };
 
-/// A text in which every run of a few bytes occurs once, so that a row identifies its position.
+/// Builds a text in which every run of a few bytes occurs once, so that a row identifies its position.
 fn numbers(length: usize) -> Vec<u8> {
     let mut text: Vec<u8> = (0_u32..).flat_map(|n| format!("{n:04};").into_bytes()).take(length).collect();
     text.truncate(length);
@@ -273,7 +273,7 @@ proptest! {
     }
 }
 
-/// Each source is read in its own order, independent of the others.
+/// Each source of a sequential mixture is read in its own order, independently of the others.
 #[test]
 fn a_sequential_mixture_reads_each_source_in_order() {
     let text = numbers(3000);
@@ -292,7 +292,7 @@ fn a_sequential_mixture_reads_each_source_in_order() {
     assert!(next[0] > 2 * next[1] && next[1] > 0, "{next:?}");
 }
 
-/// The mean length of training tokens, and sequences of a validation without overlap.
+/// Tests the mean bytes per training token, and the number of non-overlapping validation sequences.
 #[test]
 fn texts_have_a_length_in_bytes_and_a_number_of_sequences() {
     let text = numbers(4000);

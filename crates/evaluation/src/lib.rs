@@ -34,15 +34,15 @@ pub struct Evaluator {
     models: Vec<StageWeights>,
 }
 
-/// A stage's model, with the rank's parts of its weights if those are sharded.
+/// A stage's model, with this rank's shards of its weights if weights are sharded.
 type StageWeights = (Box<dyn Model>, Option<WeightUnits>);
 
 impl Evaluator {
-    /// Builds this rank's stages, has the allocator reserve what passes need, and reads the weights, if there
-    /// are any: a plan has none.
+    /// Builds this rank's stages, reserves the memory that passes need, and reads the weights. A plan has no
+    /// weights.
     ///
     /// # Errors
-    /// Out of memory, weights that cannot be read or that belong to another model.
+    /// Memory runs out, or weights cannot be read or belong to another model.
     pub fn new(setup: &Setup, communicator: Communicator, weights: Option<&dyn Weights>) -> Result<Self> {
         let config = &setup.config;
         let device = setup.device(communicator.rank())?;
@@ -64,36 +64,36 @@ impl Evaluator {
         Ok(evaluator)
     }
 
-    /// Returns the result of each validation micro-batch of the setup's data, in order; equal on every rank.
-    /// Calls `on_losses` with the number of this rank's losses so far, where it has the model's end.
+    /// Returns the results of all validation micro-batches in order, equal on every rank. If this rank has
+    /// the last stage, calls `on_losses` with the number of its losses so far.
     pub fn losses(&mut self, on_losses: &mut dyn FnMut(usize)) -> Result<Losses> {
         let own = self.passes(None, on_losses)?;
         let assignment = self.engine.setup.config.validation_assignment();
         results::of_all(&mut self.engine.groups, &own, &assignment)
     }
 
-    /// Returns whether this rank has the model's end, and so losses.
+    /// Returns whether this rank has the last stage, and so computes losses.
     pub fn has_losses(&self) -> bool {
         let grid = &self.engine.grid;
         grid.coordinate(Axis::Pipeline) + 1 == grid.size(Axis::Pipeline)
     }
 
-    /// Number of micro-batches that this rank's replica runs.
+    /// Returns the number of micro-batches that this rank's replica runs.
     pub fn own_micro_batches(&self) -> u64 {
         self.engine.own_micro_batches()
     }
 
-    /// Number of micro-batches that were replayed from CUDA graphs.
+    /// Returns the number of micro-batches that were replayed from CUDA graphs.
     pub fn replayed_micro_batches(&self) -> u64 {
         self.engine.replayed_micro_batches()
     }
 
-    /// The device of this rank.
+    /// Returns this rank's device.
     pub fn device(&self) -> &Device {
         &self.engine.device
     }
 
-    /// The results of this rank's micro-batches, at most `most`, where the model ends.
+    /// Returns the results of this rank's micro-batches, at most `most`; empty unless it has the last stage.
     fn passes(&mut self, most: Option<usize>, on_losses: &mut dyn FnMut(usize)) -> Result<Losses> {
         for units in self.models.iter().filter_map(|(_, units)| units.as_ref()) {
             units.begin(WalkKind::Forward, &self.engine.groups.divided(Axis::Data)?.within)?;
@@ -102,7 +102,8 @@ impl Evaluator {
         Ok(self.engine.losses(models, most, Some(on_losses))?.0)
     }
 
-    /// Rehearses one micro-batch where the allocator has a driver. In a plan this is all.
+    /// Runs one micro-batch, if memory comes from a driver, so that its memory is reserved. A plan does
+    /// nothing else.
     fn rehearse(&mut self) -> Result<()> {
         if !self.engine.device.is_cuda_like() && !self.engine.device.is_meta() {
             return Ok(());

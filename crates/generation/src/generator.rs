@@ -1,4 +1,4 @@
-//! A rank that generates text, step by step.
+//! One rank of text generation, step by step.
 
 use checkpoint::Target;
 use collective::{Axis, Communicator, GridGroups, RankGrid};
@@ -17,22 +17,22 @@ use crate::options::GeneratorOptions;
 use crate::passes::Passes;
 use crate::stage::OwnStage;
 
-/// Rows that a GPU computes in a step, of which each sequence has one. Its time is that of reading the
-/// weights.
+/// Number of rows, one per sequence, that a GPU computes in a step. Up to this number, a step takes only the
+/// time to read the weights.
 const GPU_ROWS: usize = 64;
-/// The same on a CPU.
+/// Number of rows that a CPU computes in a step.
 const CPU_ROWS: usize = 8;
 
-/// Bytes of what a [`Generator`] holds and of its peaks.
+/// Memory of a [`Generator`] in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct GeneratorBytes {
-    /// Weights of this rank's stages.
+    /// Bytes of the weights of this rank's stages.
     pub weights: u64,
-    /// Keys and values of this rank's layers.
+    /// Bytes of the cached keys and values of this rank's layers.
     pub cache: u64,
-    /// The most that was allocated.
+    /// Peak allocated bytes.
     pub peak_allocated: u64,
-    /// The most that was reserved.
+    /// Peak reserved bytes.
     pub peak_reserved: u64,
 }
 
@@ -40,28 +40,27 @@ pub struct GeneratorBytes {
 pub struct Generator {
     options: GeneratorOptions,
     pub(crate) passes: Passes,
-    /// Tokens, documents and draws of a step: `[2 + DRAW_ROWS, rows]` u32.
+    /// Input of a step: token, document and draw of each row, `[2 + DRAW_ROWS, rows]` u32.
     pub(crate) state: Tensor,
-    /// Tokens that each slot's sequence has, a bit each, where a penalty asks for them.
+    /// Bit set of the tokens in each slot's sequence; `None` without a repetition penalty.
     seen: Option<Tensor>,
-    /// The next token of each slot's sequence: `[slots]` u32.
+    /// Next token of each slot's sequence: `[slots]` u32.
     chosen: Tensor,
-    /// The CUDA graph of the pass over all rows and the choice of their tokens.
+    /// CUDA graph of the pass over all rows and the choice of their tokens.
     pub(crate) graphs: StepGraphs,
 }
 
 impl Generator {
-    /// Sequences that a replica on a device like this generates at once, at most.
+    /// Returns the maximum number of sequences that a replica generates at once.
     pub fn most_slots(is_gpu: bool) -> usize {
         if is_gpu { GPU_ROWS } else { CPU_ROWS }
     }
 
-    /// Builds this rank's stages and caches, has the allocator reserve what generating needs, and reads the
-    /// weights, if there are any: a plan has none.
+    /// Builds this rank's stages and caches, reserves the memory that generating needs, and reads the
+    /// weights. A plan has no weights.
     ///
     /// # Errors
-    /// A model that takes no tokens, out of memory, weights that cannot be read or that belong to another
-    /// model.
+    /// The model takes no tokens, memory runs out, or weights cannot be read or belong to another model.
     pub fn new(
         setup: &Setup,
         communicator: Communicator,
@@ -102,7 +101,7 @@ impl Generator {
         Ok(generator)
     }
 
-    /// Bytes so far.
+    /// Returns the memory used so far.
     pub fn bytes(&self) -> GeneratorBytes {
         let statistics = self.passes.engine.device.statistics();
         GeneratorBytes {
@@ -113,7 +112,7 @@ impl Generator {
         }
     }
 
-    /// Bytes of weights that a step reads: all but a table of tokens that the head does not use.
+    /// Returns the bytes of weights that a step reads: all except a token table that the head does not use.
     pub fn weight_bytes_read(&self) -> u64 {
         let vocabulary = self.passes.vocabulary;
         let parameters = self.passes.stages.iter().flat_map(|stage| stage.model.parameters().list());
@@ -125,29 +124,29 @@ impl Generator {
         self.bytes().weights - tables.iter().skip(1).sum::<u64>()
     }
 
-    /// Number of steps so far whose pass over all rows was replayed from a CUDA graph.
+    /// Returns the number of steps whose pass was replayed from a CUDA graph.
     pub fn replayed_steps(&self) -> u64 {
         self.graphs.replays()
     }
 
-    /// The device of this rank.
+    /// Returns this rank's device.
     pub fn device(&self) -> &Device {
         &self.passes.engine.device
     }
 
-    /// The groups of this rank, and the channel between the hosts of all ranks.
+    /// Returns this rank's process groups, and the control channel between all ranks.
     pub fn groups(&mut self) -> &mut GridGroups {
         &mut self.passes.engine.groups
     }
 
-    /// Computes the next token of every sequence. `replicas` has the lines of each replica: entry i of one is
-    /// that of slot i, `None` for a slot without one. Returns the tokens of all replicas, on every rank, a
-    /// list of slots each; those of slots without a sequence mean nothing. All ranks call it with the same
-    /// lines; it waits for the device once, to read four bytes for each slot.
+    /// Computes the next token of every sequence. `replicas` has one list per replica with an entry for each
+    /// slot, `None` for an empty slot. Returns the tokens of all replicas on every rank, a list of slots
+    /// each; tokens of empty slots are meaningless. All ranks must call this with the same lines. Waits for
+    /// the device once, to read four bytes per slot.
     ///
     /// # Errors
-    /// More lines than slots, a line longer than the capacity, lines of another number of replicas, a failure
-    /// of a rank or of the transport.
+    /// There are more lines than slots, a line exceeds the capacity, the number of replicas differs, or a
+    /// rank or the transport fails.
     pub fn step(&mut self, replicas: &[Vec<Option<Line<'_>>>]) -> Result<Vec<Vec<u32>>> {
         let own = self.passes.engine.grid.coordinate(Axis::Data);
         let lines = replicas.get(own).filter(|_| replicas.len() == self.passes.engine.grid.size(Axis::Data));
@@ -170,7 +169,7 @@ impl Generator {
         Ok((0..self.passes.engine.grid.size(Axis::Data)).map(of_replica).collect())
     }
 
-    /// The tokens of this replica's slots where this rank has the model's end; elsewhere none.
+    /// Returns the tokens of this replica's slots if this rank has the last stage; otherwise empty.
     fn chosen(&mut self, lines: &[Option<Line<'_>>], most: usize) -> Result<Vec<u32>> {
         let rows = self.state.shape().columns();
         self.state.set(&lines::state(lines, rows))?;
@@ -188,7 +187,7 @@ impl Generator {
         Ok(if has_end { self.chosen.to_vec::<u32>()? } else { Vec::new() })
     }
 
-    /// Chooses the next token of each slot from the logits, if there are any. Returns whether there are.
+    /// Chooses the next token of each slot from the logits. Returns whether there are logits.
     pub(crate) fn choose(&self, logits: Option<Tensor>) -> Result<bool> {
         let Some(logits) = logits else { return Ok(false) };
         let rows = self.state.shape().columns();
@@ -199,7 +198,7 @@ impl Generator {
         Ok(true)
     }
 
-    /// Marks the tokens of new sequences as seen.
+    /// Sets the bits of the tokens in new sequences, for the repetition penalty.
     fn see(&mut self, lines: &[Option<Line<'_>>]) -> Result<()> {
         let Some(seen) = &self.seen else { return Ok(()) };
         let words = seen.shape().columns();
@@ -211,7 +210,7 @@ impl Generator {
         Ok(())
     }
 
-    /// Rehearses the longest step, before there are weights.
+    /// Runs the longest step once before weights are loaded, so that its memory is reserved.
     fn rehearse(&mut self) -> Result<()> {
         let real = self.passes.engine.begin_rehearsal()?;
         let longest = vec![0; self.options.longest.clamp(1, self.options.capacity)];
@@ -225,16 +224,16 @@ impl Generator {
         self.passes.engine.end_rehearsal(real, ran)
     }
 
-    /// The grid of ranks.
+    /// Returns the grid of ranks.
     pub fn grid(&self) -> &RankGrid {
         &self.passes.engine.grid
     }
 
-    /// Overwrites this rank's parts of the parameter or buffer `name`, of which there may be none, with the
-    /// bytes of an array of type `dtype`.
+    /// Overwrites this rank's parts of the parameter or buffer `name` with an array's `bytes` of type
+    /// `dtype`. Does nothing if this rank has no part.
     ///
     /// # Errors
-    /// Types that do not convert.
+    /// The types do not convert.
     pub fn set_array(&self, name: &str, dtype: DType, bytes: &[u8]) -> Result<()> {
         for OwnStage { model, .. } in &self.passes.stages {
             for parameter in model.parameters().list().iter().filter(|parameter| parameter.name == name) {

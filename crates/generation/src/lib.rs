@@ -1,10 +1,10 @@
-//! One rank that generates text: its stages, their caches of keys and values, and the choice of tokens.
+//! One rank that generates text: its stages, their key-value caches, and the choice of tokens.
 //!
-//! The one idea: **a text does not depend on what is generated beside it.**
-//! A step computes the next token of every sequence. All arrays have sizes that do not depend on how many
-//! sequences there are, nor how long they are: a row's matmuls are those of any other number of rows, so that
-//! all sequences are independent. Whatever differs from step to step is in the step's
-//! state on the device, so that a GPU's calls for all rows can be captured and replayed (`train.graphs`).
+//! The one idea: **a text does not depend on the texts generated in the same batch.** A step computes the
+//! next token of every sequence. Array sizes depend neither on the number of sequences nor on their lengths,
+//! and each row's matmul is the same for any number of rows, so sequences are independent. Everything that
+//! differs between steps is data on the device, so that a GPU can capture and replay the step
+//! (`train.graphs`).
 
 mod generator;
 mod lines;

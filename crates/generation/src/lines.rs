@@ -1,27 +1,27 @@
-//! The sequences of a step, and the words about them on the device.
+//! The sequences of a step, and their encoding for the device.
 
 use tensor::ops::choose::DRAW_ROWS;
 
 use crate::options::GeneratorOptions;
 use worker::{Result, WorkerError};
 
-/// A sequence whose next token is computed.
+/// A sequence for which to compute the next token.
 #[derive(Clone, Copy, Debug)]
 pub struct Line<'a> {
-    /// Tokens so far, at least one, that the model sees.
+    /// The tokens so far, at least one.
     pub tokens: &'a [u32],
-    /// Whether the tokens before the last have not been computed in steps before: they are computed at once.
+    /// Whether the tokens before the last must be computed first, because earlier steps did not.
     pub is_new: bool,
-    /// For a slot's new text, all tokens that a penalty applies to.
+    /// For a new text in a slot, all tokens that a repetition penalty applies to.
     pub seen: Option<&'a [u32]>,
-    /// Number of the draw.
+    /// Index of the random draw.
     pub number: u32,
-    /// Key of the draws.
+    /// Key of the random draws.
     pub key: [u32; 2],
 }
 
 impl Line<'_> {
-    /// A bit for each token of the text before the last one, which the device adds itself.
+    /// Returns the bit set of the text's tokens before the last. The device adds the last one itself.
     pub(crate) fn seen_bits(&self, words: usize) -> Vec<u32> {
         let mut bits = vec![0; words];
         for token in self.seen.into_iter().flatten() {
@@ -33,7 +33,7 @@ impl Line<'_> {
     }
 }
 
-/// Refuses lines that the slots do not hold.
+/// Checks that the lines fit the slots and their capacity.
 pub(crate) fn check(lines: &[Option<Line<'_>>], options: GeneratorOptions) -> Result<()> {
     let fits = |line: &Line<'_>| (1..=options.capacity).contains(&line.tokens.len());
     if lines.len() <= options.slots && lines.iter().flatten().all(fits) {
@@ -43,8 +43,8 @@ pub(crate) fn check(lines: &[Option<Line<'_>>], options: GeneratorOptions) -> Re
     Err(WorkerError::Refused(format!("a step takes at most {slots} sequences of 1 to {capacity} tokens")))
 }
 
-/// The state of a step: by row the last token, minus its position, the number of the draw, and the key. Rows
-/// without a sequence have zeros: their token is computed at position 0, which the next sequence overwrites.
+/// Encodes the input of a step: for each row its last token, minus its position, the index of the draw, and
+/// the key. Empty rows are zero: their token is computed at position 0, which the next sequence overwrites.
 pub(crate) fn state(lines: &[Option<Line<'_>>], rows: usize) -> Vec<u32> {
     let mut words = vec![0; (2 + DRAW_ROWS) * rows];
     for (row, line) in lines.iter().enumerate() {

@@ -5,13 +5,13 @@ use tensor::ops::choose::Choice;
 /// Options of a [`Generator`](crate::Generator).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GeneratorOptions {
-    /// Sequences at once on each replica of the model, at most
+    /// Number of sequences generated at once on each replica, at most
     /// [`Generator::most_slots`](crate::Generator::most_slots).
     pub slots: usize,
-    /// Tokens of a sequence, at most the model's context.
+    /// Maximum number of tokens per sequence, at most the model's context.
     pub capacity: usize,
-    /// Tokens of a sequence when it is first computed, or computed anew, at most.
+    /// Maximum number of tokens computed at once when a sequence starts or is recomputed.
     pub longest: usize,
-    /// The choice of tokens.
+    /// How tokens are chosen.
     pub choice: Choice,
 }

@@ -1,4 +1,4 @@
-//! Passes of a step through all stages, of which each rank computes its own.
+//! Forward passes through all pipeline stages. Each rank computes its own stages.
 
 use autograd::{CachedPass, Pass, Tape, Var};
 use collective::Axis;
@@ -13,18 +13,18 @@ use crate::stage::{OwnStage, no_stage};
 use worker::engine::Engine;
 use worker::{Result, WorkerError};
 
-/// Use of the caches by a pass.
+/// How a pass uses the key-value caches.
 #[derive(Clone, Copy)]
 enum Use<'a> {
-    /// Fills a slot.
+    /// Fills the cache of this slot.
     Fill(usize),
-    /// Extends every slot, with these documents.
+    /// Extends the cache of every slot by one token. The tensor has the document of each row.
     Extend(&'a Tensor),
-    /// Nothing.
+    /// Uses no cache.
     Ignore,
 }
 
-/// The stages of this rank, and its connections to the ranks of others.
+/// This rank's stages, and its connections to the ranks of other stages.
 pub(crate) struct Passes {
     pub(crate) engine: Engine,
     pub(crate) vocabulary: usize,
@@ -32,12 +32,12 @@ pub(crate) struct Passes {
 }
 
 impl Passes {
-    /// Returns whether the model keeps keys and values of tokens.
+    /// Returns whether the model caches keys and values of tokens.
     pub(crate) fn has_caches(&self) -> bool {
         self.engine.setup.config.model.cached_heads().is_some()
     }
 
-    /// Number of passes for the lines of a replica before or beside the one over all rows.
+    /// Returns the number of passes needed by a replica's lines, apart from the pass over all rows.
     pub(crate) fn count(&self, lines: &[Option<Line<'_>>]) -> usize {
         match self.has_caches() {
             true => lines.iter().filter(|line| fill(line).is_some()).count(),
@@ -45,8 +45,8 @@ impl Passes {
         }
     }
 
-    /// Fills the slots of new lines with all tokens but the last. `most` is the largest [`Passes::count`] of
-    /// all replicas.
+    /// Fills the slots of new lines with all tokens but the last. `most` is the maximum of [`Passes::count`]
+    /// over replicas.
     pub(crate) fn fill(&mut self, lines: &[Option<Line<'_>>], most: usize) -> Result<()> {
         for (slot, line) in lines.iter().enumerate() {
             if let Some(before) = fill(line) {
@@ -57,8 +57,8 @@ impl Passes {
         self.idle(WalkKind::Fill, most.saturating_sub(self.count(lines)))
     }
 
-    /// The logits after the last token of every line, `[rows, 1, vocabulary]`, where this rank has the
-    /// model's end: extends the slots by the tokens of `state`. No call depends on the lines.
+    /// Extends all slots by the tokens of `state`. Returns the logits after each line's last token, `[rows,
+    /// 1, vocabulary]`, if this rank has the last stage. Its device calls do not depend on the lines.
     pub(crate) fn extend(&mut self, state: &Tensor) -> Result<Option<Tensor>> {
         let rows = state.shape().columns();
         let inputs = state.view(0, [rows, 1])?;
@@ -66,8 +66,8 @@ impl Passes {
         self.pass(&inputs, Use::Extend(&documents))
     }
 
-    /// The logits of a model without caches, as [`Passes::extend`] has them: each line's tokens are computed
-    /// again, by themselves. `most` is the largest [`Passes::count`] of all replicas.
+    /// Computes the logits of [`Passes::extend`] for a model without caches: each line's tokens are
+    /// recomputed in a pass of their own. `most` is the maximum of [`Passes::count`] over replicas.
     pub(crate) fn logits_of_all(
         &mut self,
         rows: usize,
@@ -98,7 +98,7 @@ impl Passes {
         Ok(Tensor::from_host(&self.engine.device, tokens, [1, tokens.len()], Category::Input)?)
     }
 
-    /// Gathers weights for `count` passes of other replicas, of which this one has none.
+    /// Joins the weight gathers of `count` passes that other replicas run and this one does not.
     fn idle(&self, kind: WalkKind, count: usize) -> Result<()> {
         for units in self.stages.iter().filter_map(|stage| stage.units.as_ref()) {
             let group = self.engine.groups.divided(Axis::Data)?.within;
@@ -107,13 +107,13 @@ impl Passes {
         Ok(())
     }
 
-    /// Releases gathered weights, which may have changed.
+    /// Releases gathered weights, because they may have changed.
     pub(crate) fn outdate(&self) {
         self.stages.iter().filter_map(|stage| stage.units.as_ref()).for_each(WeightUnits::outdate);
     }
 
-    /// One pass of `inputs [rows, time]` through all stages, of which each rank computes its own: the result
-    /// of the last one, where it is this rank's.
+    /// Runs one pass of `inputs [rows, time]` through all stages, each rank computing its own. Returns the
+    /// last stage's output, if this rank has it.
     fn pass(&mut self, inputs: &Tensor, uses: Use<'_>) -> Result<Option<Tensor>> {
         let kind = if matches!(uses, Use::Fill(_)) { WalkKind::Fill } else { WalkKind::Forward };
         for units in self.stages.iter().filter_map(|stage| stage.units.as_ref()) {
@@ -127,13 +127,13 @@ impl Passes {
     }
 }
 
-/// The tokens of a new sequence that fill its slot before the last token extends it, if there are some.
+/// Returns the tokens to fill a new sequence's slot with: all but the last. `None` if there are none.
 fn fill<'a>(line: &Option<Line<'a>>) -> Option<&'a [u32]> {
     let (_, before) = line.filter(|line| line.is_new)?.tokens.split_last()?;
     (!before.is_empty()).then_some(before)
 }
 
-/// The inputs and the result of one pass.
+/// The inputs and the output of one pass.
 struct PassFeed<'a> {
     stages: &'a [OwnStage],
     inputs: &'a Tensor,

@@ -1,31 +1,31 @@
-//! Decode steps that are captured in CUDA graphs, and replayed: the pass over all rows, and the choice of
-//! tokens. Before it, the step's state is copied to the device and slots are filled; after it, the tokens are
-//! copied to the host.
+//! Captures decode steps in CUDA graphs and replays them. A graph has the pass over all rows and the choice
+//! of tokens. Before it, the step's input is copied to the device and slots are filled; after it, the tokens
+//! are copied to the host.
 
 use crate::generator::Generator;
 use worker::Result;
-use worker::graphs::{Course, Outcome};
+use worker::graphs::{Outcome, StepMode};
 
 impl Generator {
-    /// Extends all slots by a token and chooses the next ones: from the step's graph if it has been captured.
-    /// Returns whether this rank has the model's end.
+    /// Extends all slots by a token and chooses the next ones, replaying the step's graph if it was captured.
+    /// Returns whether this rank has the last stage.
     pub(crate) fn extend(&mut self) -> Result<bool> {
         let device = self.device().clone();
         match self.graphs.next(&device, 0, device.refuses_capture()) {
-            Course::Plain => self.compute(),
-            Course::Recorded => self.record(),
-            Course::Replayed => self.replay(),
+            StepMode::Plain => self.compute(),
+            StepMode::Recorded => self.record(),
+            StepMode::Replayed => self.replay(),
         }
     }
 
-    /// Makes the calls of [`Generator::extend`].
+    /// Makes the device calls of [`Generator::extend`].
     fn compute(&mut self) -> Result<bool> {
         let logits = self.passes.extend(&self.state)?;
         self.choose(logits)
     }
 
-    /// Makes the calls while they are captured, and if that fails makes them again: the keys and values that
-    /// they write are those of the same positions, and nothing else that they read changes.
+    /// Makes the device calls while capturing them. If capturing fails, makes them again, which is safe: the
+    /// same keys and values are overwritten, and no other input changes.
     fn record(&mut self) -> Result<bool> {
         match self.try_record() {
             Ok((has_end, captured)) => self.graphs.keep(0, captured).map(|()| has_end),

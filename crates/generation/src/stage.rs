@@ -1,4 +1,4 @@
-//! A stage of this rank with its caches.
+//! One of this rank's stages, with its key-value caches.
 
 use std::rc::Rc;
 
@@ -11,13 +11,13 @@ use worker::build;
 use worker::engine::Engine;
 use worker::{Result, WorkerError};
 
-/// A stage of this rank.
+/// One of this rank's pipeline stages.
 pub(crate) struct OwnStage {
     pub(crate) number: usize,
     pub(crate) model: Box<dyn Model>,
-    /// The rank's parts of the weights, if those are sharded.
+    /// This rank's shards of the weights, if weights are sharded.
     pub(crate) units: Option<WeightUnits>,
-    /// A cache for each lane of each layer; none for a model that cannot have them.
+    /// A cache for each lane of each layer; empty if the model has none.
     pub(crate) caches: Rc<[Cache]>,
 }
 
@@ -40,7 +40,7 @@ impl OwnStage {
         Ok(OwnStage { number, model, units, caches })
     }
 
-    /// Bytes of the weights that this rank holds between their uses.
+    /// Returns the bytes of weights that this rank holds between uses.
     pub(crate) fn weight_bytes(&self) -> u64 {
         let whole = || self.model.parameters().list().iter().map(|parameter| parameter.weight.bytes()).sum();
         self.units.as_ref().map_or_else(whole, WeightUnits::bytes) as u64
@@ -51,7 +51,7 @@ impl OwnStage {
     }
 }
 
-/// The error of a stage without what it needs.
+/// Returns the error for a stage without its input.
 pub(crate) fn no_stage() -> WorkerError {
     WorkerError::Refused("a stage has no input".to_owned())
 }

@@ -1,4 +1,4 @@
-//! Tensors that a folder holds a second time, as a head that is tied to the table of embeddings.
+//! Tensors stored twice in a folder, such as an output head tied to the token embeddings.
 
 use std::path::Path;
 
@@ -9,18 +9,19 @@ use crate::error::Result;
 use crate::folder::Folder;
 use crate::tensor_file::StoredTensor;
 
-/// Elements that are compared at a time.
+/// Number of elements compared at a time.
 const PIECE: usize = 1 << 18;
 
-/// Returns whether the folder at `path` holds a head that differs from the table of embeddings. Reads both.
+/// Returns whether the folder at `path` stores an output head that differs from the token embeddings. Reads
+/// both.
 ///
 /// # Errors
-/// Errors of [`Folder::open`]; a file that cannot be read.
+/// Errors of [`Folder::open`], or a file cannot be read.
 pub fn has_own_head(path: &Path, tied: &TiedHead) -> Result<bool> {
     differs(&Folder::open(path)?, (tied.head, tied.embedding), tied.prefix)
 }
 
-/// Returns whether a folder holds both tensors with other values.
+/// Returns whether a folder stores both tensors and their values differ.
 pub(crate) fn differs(folder: &Folder, (copy, of): (&str, &str), prefix: &str) -> Result<bool> {
     match (folder.find(copy, prefix), folder.find(of, prefix)) {
         (Some((_, copy)), Some((_, of))) => Ok(copy.shape() != of.shape() || !is_equal(copy, of)?),

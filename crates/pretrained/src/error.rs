@@ -13,7 +13,7 @@ pub type Result<T> = std::result::Result<T, PretrainedError>;
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "messages name their fields")]
 pub enum PretrainedError {
-    /// The operating system refused.
+    /// An operation of the file system failed.
     #[error(transparent)]
     File(#[from] FileError),
     /// The folder or one of its files is invalid.

@@ -1,4 +1,4 @@
-//! A folder: the tensors of one file, or of the files that its index names.
+//! A model folder: its tensors, stored in one file or in several files with an index.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -12,20 +12,20 @@ use system::numbers::hexadecimal;
 use crate::error::{PretrainedError, Result};
 use crate::tensor_file::{StoredTensor, add_tensors};
 
-/// The name of the configuration in a folder.
+/// File name of the configuration in a model folder.
 pub const CONFIG: &str = "config.json";
-/// The name of the configuration in a folder of adapters.
+/// File name of the configuration in an adapter folder.
 pub const ADAPTER_CONFIG: &str = "adapter_config.json";
-/// The file of all matrices of adapters.
+/// File name of the adapters' tensors.
 pub(crate) const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";
-/// The file of all tensors.
+/// File name of the tensors if one file holds them all.
 pub(crate) const WEIGHTS: &str = "model.safetensors";
-/// The most bytes of an index.
+/// Maximum size of an index in bytes.
 const MOST_INDEX: u64 = 100_000_000;
-/// The index of several files of tensors.
+/// File name of the index if several files hold the tensors.
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
-/// A folder whose headers have been read.
+/// A folder whose file headers have been read.
 #[derive(Clone, Debug)]
 pub struct Folder {
     path: PathBuf,
@@ -36,8 +36,8 @@ impl Folder {
     /// Reads the headers of a folder's files.
     ///
     /// # Errors
-    /// No such files; headers that do not describe their files byte for byte; an index that names other
-    /// tensors than the files contain.
+    /// There are no such files, a header does not match its file's length, or the index does not match the
+    /// files' tensors.
     pub fn open(path: &Path) -> Result<Self> {
         let mut tensors = BTreeMap::new();
         let whole = path.join(WEIGHTS);
@@ -62,7 +62,7 @@ impl Folder {
         Ok(Folder { path: path.to_owned(), tensors })
     }
 
-    /// Reads the header of the file of a folder of adapters.
+    /// Reads the header of an adapter folder's file.
     pub fn open_adapters(path: &Path) -> Result<Self> {
         let mut tensors = BTreeMap::new();
         let file = path.join(ADAPTER_WEIGHTS);
@@ -74,27 +74,27 @@ impl Folder {
         Ok(Folder { path: path.to_owned(), tensors })
     }
 
-    /// The folder's path.
+    /// Returns the folder's path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// All tensors by name.
+    /// Returns all tensors by name.
     #[must_use]
     pub fn tensors(&self) -> &BTreeMap<String, StoredTensor> {
         &self.tensors
     }
 
-    /// Returns the tensor called `name`, without `prefix` in the folder of a model without its head.
+    /// Returns the tensor called `name`. The folder of a model without a head stores it without `prefix`.
     pub(crate) fn find(&self, name: &str, prefix: &str) -> Option<(&str, &StoredTensor)> {
         let short = || self.tensors.get_key_value(name.strip_prefix(prefix)?);
         let entry = self.tensors.get_key_value(name).or_else(short);
         entry.map(|(name, tensor)| (name.as_str(), tensor))
     }
 
-    /// Returns the SHA-256, in hexadecimal, of names, types and shapes of all tensors, and of the first
-    /// elements of each.
+    /// Returns a hexadecimal SHA-256 over the names, types and shapes of all tensors and the first elements
+    /// of each.
     pub(crate) fn fingerprint(&self) -> Result<String> {
         let mut digest = Sha256::new();
         for (name, tensor) in &self.tensors {
@@ -109,8 +109,8 @@ impl Folder {
     }
 }
 
-/// Returns the end of a sentence about a folder that lacks the file `wanted`: the weights in another format
-/// that it has, and how to convert them; nothing if it has none.
+/// Returns text to append to an error about the missing file `wanted`: the weights in another format that the
+/// folder has, and how to convert them. Empty if it has none.
 fn other_format(path: &Path, wanted: &str) -> String {
     let names = || {
         let entries = std::fs::read_dir(path).into_iter().flatten().filter_map(|entry| entry.ok());
@@ -143,10 +143,10 @@ fn other_format(path: &Path, wanted: &str) -> String {
     }
 }
 
-/// Returns the file of each tensor that an index names.
+/// Reads an index. Returns the file name of each tensor.
 ///
 /// # Errors
-/// Text that is no index, a file that is not in the folder itself.
+/// The text is not an index, or names a file outside the folder.
 fn read_index(path: &Path) -> Result<BTreeMap<String, String>> {
     let refused = |what: String| PretrainedError::refused(path, what);
     let text = input::read_text(path, MOST_INDEX).context(path, "read it")?;

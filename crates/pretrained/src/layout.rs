@@ -1,4 +1,4 @@
-//! Comparison of a folder's tensors with a model's.
+//! Compares a folder's tensors with a model's.
 
 use std::collections::BTreeSet;
 
@@ -9,11 +9,11 @@ use crate::error::{PretrainedError, Result};
 use crate::folder::Folder;
 use crate::resized::is_shorter;
 
-/// Checks that a folder has all tensors of a model in their shapes, and no others. With `resizes`, tables may
-/// have rows for fewer tokens.
+/// Checks that a folder has all tensors of a model in their shapes, and no others. With `resizes`, token
+/// tables may have fewer rows.
 ///
 /// # Errors
-/// The first that is missing, of another shape or unexpected, by name.
+/// The name of the first tensor that is missing, unexpected or of another shape.
 pub(crate) fn check(folder: &Folder, model: &HuggingFaceModel, resizes: bool) -> Result<()> {
     let refused = |what: String| PretrainedError::refused(folder.path(), what);
     let mut used = BTreeSet::new();
@@ -51,7 +51,7 @@ pub(crate) fn check(folder: &Folder, model: &HuggingFaceModel, resizes: bool) ->
     }
 }
 
-/// Names some of a list: `a, b and 7 more`; `None` for an empty one.
+/// Formats the start of a list: `a, b and 7 more`; `None` if it is empty.
 fn some_of(names: &[&str]) -> Option<String> {
     const SHOWN: usize = 3;
     let shown = names.get(..names.len().min(SHOWN)).filter(|shown| !shown.is_empty())?.join(", ");

@@ -1,4 +1,4 @@
-//! Reading the tensors of a folder into parameters or their shards.
+//! Reads the tensors of a folder into parameters or their shards.
 
 use std::fs::File;
 use std::ops::Range;
@@ -11,12 +11,12 @@ use system::file_error::FileContext;
 use crate::error::Result;
 use crate::tensor_file::StoredTensor;
 
-/// Elements read at a time if the file has them in the parameter's order.
+/// Number of elements read at a time if the file stores them in the parameter's order.
 const PIECE: usize = 1 << 18;
-/// Elements of a transposed matrix held at a time, for few reads of long runs.
+/// Number of elements of a transposed matrix held at a time. Large, so that reads are few and contiguous.
 const BLOCK: usize = 1 << 22;
 
-/// Reads the part of `target` that `tensor` covers from `stored`.
+/// Reads `stored` into the elements of `target` that `tensor` covers.
 pub(crate) fn load(tensor: &FolderTensor, stored: &StoredTensor, target: &Target) -> Result<()> {
     let [rows, columns] = tensor.rows_and_columns();
     let first = tensor.first_row * columns;
@@ -52,8 +52,8 @@ pub(crate) fn load(tensor: &FolderTensor, stored: &StoredTensor, target: &Target
 
 type Put<'a> = &'a mut dyn FnMut(usize, &[f32]) -> Result<()>;
 
-/// Passes a range of the elements of the matrices of a tensor, each stored as its transpose, to `put`, each
-/// piece with the index of its first element.
+/// Reads a range of elements of matrices that are stored transposed, and passes them to `put` in chunks. Each
+/// chunk comes with the index of its first element.
 fn each_transposed(
     tensor: &FolderTensor,
     stored: &StoredTensor,
@@ -83,7 +83,7 @@ fn each_transposed(
     Ok(())
 }
 
-/// [`each_transposed`] of one matrix, of which a few rows are held at a time.
+/// Does the work of [`each_transposed`] for one matrix, a few rows at a time.
 fn transposed(
     stored: &StoredTensor,
     file: &File,

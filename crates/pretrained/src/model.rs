@@ -1,4 +1,4 @@
-//! A folder with the model that it holds.
+//! A folder checked against the model that it contains.
 
 use std::path::Path;
 
@@ -13,10 +13,10 @@ use crate::folder::{ADAPTER_CONFIG, Folder};
 use crate::resized::{Means, is_shorter};
 use crate::{layout, load};
 
-/// The most bytes of a configuration of adapters.
+/// Maximum size of an adapter configuration in bytes.
 const MOST_CONFIG: u64 = 1 << 24;
 
-/// A folder whose tensors are those of a model, checked by name and shape.
+/// A folder whose tensors have been checked against a model's by name and shape.
 #[derive(Clone, Debug)]
 pub struct PretrainedModel {
     folder: Folder,
@@ -29,21 +29,21 @@ impl PretrainedModel {
     /// Opens the folder at `path` as `model`.
     ///
     /// # Errors
-    /// Errors of [`Folder::open`]; a tensor that is missing, of another shape or unexpected, by name.
+    /// Errors of [`Folder::open`], or the name of a tensor that is missing, unexpected or of another shape.
     pub fn open(path: &Path, model: HuggingFaceModel) -> Result<Self> {
-        Self::of(Folder::open(path)?, model, false)
+        Self::from_folder(Folder::open(path)?, model, false)
     }
 
-    /// Opens the folder at `path` as `model`, which may have more tokens: the rows that the folder lacks are
-    /// the mean of those that it has.
+    /// Opens the folder at `path` as `model`, which may have more tokens than the folder. Missing rows are
+    /// filled with the mean of the stored rows.
     pub fn open_resized(path: &Path, model: HuggingFaceModel) -> Result<Self> {
-        Self::of(Folder::open(path)?, model, true)
+        Self::from_folder(Folder::open(path)?, model, true)
     }
 
-    /// Opens the folder of adapters at `path` as `adapters`.
+    /// Opens the adapter folder at `path` as `adapters`.
     ///
     /// # Errors
-    /// As [`PretrainedModel::open`]; a configuration of other adapters, by its keys.
+    /// As for [`PretrainedModel::open`], or the keys of a configuration that describes other adapters.
     pub fn open_adapters(path: &Path, adapters: HuggingFaceModel) -> Result<Self> {
         let config = path.join(ADAPTER_CONFIG);
         if config.exists() {
@@ -51,10 +51,10 @@ impl PretrainedModel {
             let text = input::read_text(&config, MOST_CONFIG).context(&config, "read it")?;
             AdapterConfig::parse(&text).map_err(refused)?;
         }
-        Self::of(Folder::open_adapters(path)?, adapters, false)
+        Self::from_folder(Folder::open_adapters(path)?, adapters, false)
     }
 
-    fn of(folder: Folder, model: HuggingFaceModel, resizes: bool) -> Result<Self> {
+    fn from_folder(folder: Folder, model: HuggingFaceModel, resizes: bool) -> Result<Self> {
         layout::check(&folder, &model, resizes)?;
         for copy in &model.copies {
             if differs(&folder, *copy, model.prefix)? {
@@ -66,17 +66,17 @@ impl PretrainedModel {
             }
         }
         let id = folder.fingerprint()?;
-        let means = Means::of(&model);
+        let means = Means::from_model(&model);
         Ok(PretrainedModel { folder, model, means, id })
     }
 
-    /// The folder.
+    /// Returns the folder.
     #[must_use]
     pub fn folder(&self) -> &Folder {
         &self.folder
     }
 
-    /// An identifier of names, types, shapes and first elements of the tensors.
+    /// Returns a hash of the tensors' names, types, shapes and first elements.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
@@ -88,10 +88,10 @@ impl PretrainedModel {
         self.model.tensors.iter().any(|tensor| tensor.parameter == name)
     }
 
-    /// Fills the targets that are parameters of the model, or shards of them, and skips others.
+    /// Fills the targets that are parameters of the model or shards of them, and skips others.
     ///
     /// # Errors
-    /// A file that cannot be read; a parameter of another shape.
+    /// A file cannot be read, or a parameter has another shape.
     pub fn load(&self, targets: &mut dyn Iterator<Item = Target>) -> Result<()> {
         for target in targets {
             self.fill(&target)?;

@@ -1,4 +1,5 @@
-//! Tables of tokens with more rows than a folder has: the others are the mean of its rows.
+//! Token tables with more rows than a folder stores. Missing rows are filled with the mean of the stored
+//! rows.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -11,14 +12,14 @@ use crate::error::Result;
 use crate::load;
 use crate::tensor_file::StoredTensor;
 
-/// Rows that are read at a time.
+/// Number of rows read at a time.
 const ROWS: usize = 256;
 
-/// Mean rows of the tables of a model, by name, which are computed when they are needed.
+/// Mean row of each token table, by tensor name, computed on first use.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Means(Arc<BTreeMap<&'static str, OnceLock<Vec<f32>>>>);
 
-/// Returns whether `stored` may be `tensor` of a model with fewer tokens.
+/// Returns whether `stored` has the layout of `tensor` in a model with fewer tokens.
 pub(crate) fn is_shorter(tensor: &FolderTensor, stored: &StoredTensor, model: &HuggingFaceModel) -> bool {
     let is_table = model.tables.contains(&tensor.name.as_str());
     match (stored.shape(), &tensor.shape[..]) {
@@ -28,12 +29,13 @@ pub(crate) fn is_shorter(tensor: &FolderTensor, stored: &StoredTensor, model: &H
 }
 
 impl Means {
-    /// Creates the means of the tables of a model.
-    pub(crate) fn of(model: &HuggingFaceModel) -> Self {
+    /// Creates the means of a model's token tables, not yet computed.
+    pub(crate) fn from_model(model: &HuggingFaceModel) -> Self {
         Means(Arc::new(model.tables.iter().map(|name| (*name, OnceLock::new())).collect()))
     }
 
-    /// Reads the part of `target` that `tensor` covers from `stored`, a table with fewer rows.
+    /// Reads `stored`, a table with fewer rows, into the elements of `target` that `tensor` covers, and fills
+    /// missing rows.
     pub(crate) fn load(&self, tensor: &FolderTensor, stored: &StoredTensor, target: &Target) -> Result<()> {
         let shorter = FolderTensor { shape: stored.shape().to_vec(), ..tensor.clone() };
         load::load(&shorter, stored, target)?;
@@ -54,7 +56,7 @@ impl Means {
         Ok(())
     }
 
-    /// Returns the mean of the rows of a table, added up in f64 from the first on.
+    /// Returns the mean row of a table, summed in f64 from the first row on.
     fn mean(&self, tensor: &FolderTensor, stored: &StoredTensor) -> Result<Vec<f32>> {
         let cell = self.0.get(tensor.name.as_str());
         if let Some(mean) = cell.and_then(OnceLock::get) {

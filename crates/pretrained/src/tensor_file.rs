@@ -1,4 +1,4 @@
-//! A safetensors file: its header, checked against its length, and ranges of its tensors.
+//! A safetensors file: its header, checked against the file's length, and access to ranges of its tensors.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,29 +16,29 @@ use system::stand_in;
 
 use crate::error::{PretrainedError, Result};
 
-/// The most bytes of a header: the limit of other readers of the format.
+/// Maximum size of a header in bytes, the same as in other readers of the format.
 const MOST_HEADER: u64 = 100_000_000;
-/// Bytes of the header's length at the start of the file.
+/// Bytes of the length field at the start of the file.
 const LENGTH: u64 = 8;
 
-/// A tensor in a file.
+/// A tensor stored in a file.
 #[derive(Clone, Debug)]
 pub struct StoredTensor {
     file: Arc<PathBuf>,
     dtype: DType,
     shape: Vec<usize>,
-    /// Byte of the file at which its elements begin.
+    /// File offset of its first element in bytes.
     start: u64,
 }
 
 impl StoredTensor {
-    /// The type of the elements: f32, f16 or bf16, or u32 for a 64-bit count.
+    /// Returns the type of the elements: f32, f16 or bf16, or u32 for a 64-bit count.
     #[must_use]
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The tensor's shape.
+    /// Returns the tensor's shape.
     #[must_use]
     pub fn shape(&self) -> &[usize] {
         &self.shape
@@ -48,7 +48,7 @@ impl StoredTensor {
         &self.file
     }
 
-    /// Reads a range of elements of the tensor into `values`, of the same length.
+    /// Reads a range of elements into `values`, converted to f32.
     pub(crate) fn read(&self, file: &File, elements: Range<usize>, values: &mut [f32]) -> Result<()> {
         let mut bytes = vec![0; self.dtype.bytes() * elements.len()];
         let start = self.start + (self.dtype.bytes() * elements.start) as u64;
@@ -62,10 +62,10 @@ impl StoredTensor {
         Ok(())
     }
 
-    /// Reads a count.
+    /// Reads a count stored as a 64-bit integer.
     ///
     /// # Errors
-    /// A negative one, or one that does not fit 32 bits.
+    /// The count is negative or does not fit in 32 bits.
     pub(crate) fn read_count(&self, file: &File) -> Result<u32> {
         let mut bytes = [0; 8];
         file.read_exact_at(&mut bytes, self.start).context(&self.file, "read it")?;
@@ -82,8 +82,8 @@ fn widen<const N: usize>(bytes: &[u8], values: &mut [f32], of: impl Fn([u8; N]) 
 /// Reads the header of the file at `path` and adds its tensors to `tensors`.
 ///
 /// # Errors
-/// A header that does not describe the file byte for byte; an unsupported type; a name that another file has
-/// too.
+/// The header does not match the file's length, a type is unsupported, or another file has the same tensor
+/// name.
 pub(crate) fn add_tensors(path: PathBuf, tensors: &mut BTreeMap<String, StoredTensor>) -> Result<()> {
     let (header, data) = read_header(&path)?;
     let path = Arc::new(path);
@@ -102,7 +102,7 @@ pub(crate) fn add_tensors(path: PathBuf, tensors: &mut BTreeMap<String, StoredTe
     Ok(())
 }
 
-/// Returns the header and the byte at which the tensors begin.
+/// Returns the header, and the file offset in bytes at which the tensors begin.
 fn read_header(path: &Path) -> Result<(Metadata, u64)> {
     let refused = |what: String| PretrainedError::refused(path, what);
     let mut file = system::input::open(path).context(path, "open it")?;

@@ -1,4 +1,4 @@
-//! Writing a folder, tensor by tensor.
+//! Writes a model folder, tensor by tensor.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -19,10 +19,10 @@ use tensor::{Shape, Tensor, TensorError};
 use crate::error::{PretrainedError, Result};
 use crate::folder::{ADAPTER_CONFIG, ADAPTER_WEIGHTS, CONFIG, INDEX, WEIGHTS};
 
-/// Elements that are rounded at a time.
+/// Number of elements rounded at a time.
 const PIECE: usize = 1 << 18;
 
-/// Reads the arrays of targets, under the names of the model's parameters.
+/// Function that fills targets, which are named like the model's parameters.
 pub type Load<'a> = &'a dyn Fn(&mut dyn Iterator<Item = Target>) -> Result<()>;
 
 /// The kind of a folder.
@@ -35,7 +35,7 @@ pub enum FolderKind {
 }
 
 impl FolderKind {
-    /// The names of the files of tensors and of the configuration.
+    /// Returns the file names of the tensors and the configuration.
     fn names(self) -> [&'static str; 2] {
         match self {
             FolderKind::Model => [WEIGHTS, CONFIG],
@@ -44,31 +44,31 @@ impl FolderKind {
     }
 }
 
-/// The contents of a folder to be written.
+/// Contents of a folder to write.
 pub struct Export<'a> {
     /// The folder's kind.
     pub kind: FolderKind,
-    /// The tensors, and the configuration.
+    /// Description of the model's tensors and its configuration.
     pub model: HuggingFaceModel,
-    /// The shape of a parameter.
+    /// Returns the shape of a parameter by name.
     pub shape: &'a dyn Fn(&str) -> Option<Shape>,
     /// Type of the written elements: f32, f16 or bf16.
     pub dtype: DType,
-    /// The text of the configuration, if the model came with one.
+    /// Text of the configuration, if the model was read with one; otherwise it is generated.
     pub config: Option<String>,
-    /// Files to copy, for example of a tokenizer.
+    /// Files to copy into the folder, for example of a tokenizer.
     pub files: Vec<PathBuf>,
-    /// Names and contents of further files.
+    /// (name, contents) of further files to write.
     pub contents: Vec<(&'static str, Vec<u8>)>,
-    /// The most bytes of tensors in one file, unless a single tensor has more. A larger model has several
-    /// files and an index.
+    /// Maximum bytes of tensors in one file; only a single larger tensor may exceed it. Larger models are
+    /// split over several files with an index.
     pub most_bytes: u64,
 }
 
-/// Writes the folder `path`, which must not exist. It is renamed to `path` when it is complete.
+/// Writes the folder `path`, which must not exist. The folder appears under this name once it is complete.
 ///
 /// # Errors
-/// A folder that exists, a file that cannot be written, weights that cannot be read.
+/// The folder exists, a file cannot be written, or weights cannot be read.
 pub fn write_folder(path: &Path, export: Export<'_>, load: Load<'_>) -> Result<()> {
     let folder = OutputFolder::create(path).context(path, "write it")?;
     write_files(folder.directory(), &export, load)?;
@@ -92,7 +92,7 @@ fn write_files(path: &Path, export: &Export<'_>, load: Load<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Returns the configuration as transformers write it: sorted, with an indent of two.
+/// Formats the configuration as transformers does: sorted keys, an indent of two.
 fn config_text(export: &Export<'_>) -> String {
     let mut config = export.model.config.clone();
     let name = match export.dtype {
@@ -107,7 +107,7 @@ fn config_text(export: &Export<'_>) -> String {
     pretty(Value::Object(config))
 }
 
-/// Writes the tensors into one file, or into several and their index.
+/// Writes the tensors to one file, or to several files with an index.
 fn write_weights(path: &Path, export: &Export<'_>, load: Load<'_>) -> Result<()> {
     let shards = shards(export);
     let [_, _, ..] = shards[..] else {
@@ -132,7 +132,7 @@ fn write_weights(path: &Path, export: &Export<'_>, load: Load<'_>) -> Result<()>
     Ok(written.context(&index, "write it")?)
 }
 
-/// Returns the tensors of each file, in order.
+/// Divides the tensors over files, in order.
 fn shards<'a>(export: &'a Export<'_>) -> Vec<Vec<&'a FolderTensor>> {
     let (mut shards, mut bytes): (Vec<Vec<&FolderTensor>>, u64) = (Vec::new(), 0);
     for tensor in &export.model.tensors {
@@ -153,7 +153,7 @@ fn elements(tensor: &FolderTensor) -> usize {
     tensor.shape.iter().product()
 }
 
-/// Returns the text of a JSON value with an indent of two.
+/// Formats a JSON value with an indent of two.
 fn pretty(value: Value) -> String {
     // A map of JSON values can always be written.
     serde_json::to_string_pretty(&value).unwrap_or_default() + "\n"
@@ -183,13 +183,13 @@ fn write_tensors<'a>(
     Ok(fs::set_permissions(path, permissions).context(path, "set its permissions")?)
 }
 
-/// A tensor whose elements are read when they are written.
+/// A tensor whose elements are read only when they are written.
 struct LazyTensor<'a> {
     tensor: &'a FolderTensor,
     export: &'a Export<'a>,
     load: Load<'a>,
     device: &'a Device,
-    /// The first error, which the format's writer cannot return.
+    /// The first error, stored here because the safetensors writer cannot return it.
     failure: &'a RefCell<Option<PretrainedError>>,
 }
 
@@ -249,7 +249,7 @@ impl LazyTensor<'_> {
         Ok(bytes)
     }
 
-    /// Passes elements in the parameter's order to `take` in that of the folder, piece by piece.
+    /// Converts elements from the parameter's order to the folder's, and passes them to `take` in chunks.
     fn each_piece(&self, values: &[f32], take: &mut dyn FnMut(&[f32])) {
         if !self.tensor.transposed {
             return values.chunks(PIECE).for_each(take);
@@ -266,7 +266,7 @@ impl LazyTensor<'_> {
         }
     }
 
-    /// The elements in the parameter's order.
+    /// Reads the elements in the parameter's order.
     fn read(&self, dtype: DType) -> Result<Tensor> {
         let FolderTensor { parameter, first_row, .. } = self.tensor;
         let [rows, columns] = self.tensor.rows_and_columns();

@@ -1,4 +1,4 @@
-//! Waiting for a disk while answering the other ranks, which take a silent rank for dead.
+//! Disk work on a separate thread, while the rank keeps answering the others so that they do not time out.
 
 use collective::ControlChannel;
 use system::threads;
@@ -6,11 +6,11 @@ use worker::state::answering::wait_together;
 
 use crate::error::{Result, RunError};
 
-/// Runs `work`, which may wait for a disk, on a separate thread while this rank answers the others, which all
-/// call this, with work or without. Returns the result of `work`.
+/// Runs `work`, which may wait for a disk, on a separate thread, and answers the other ranks until every rank
+/// is done. Returns the result of `work`. Every rank must call this, also one without work.
 ///
 /// # Errors
-/// Errors of the transport; no thread.
+/// The transport fails, or the thread cannot be started.
 pub(crate) fn while_answering<T: Send + 'static>(
     control: &mut dyn ControlChannel,
     work: Option<impl FnOnce() -> T + Send + 'static>,

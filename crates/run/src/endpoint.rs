@@ -1,4 +1,4 @@
-//! The address at which a run serves its figures to Prometheus.
+//! The Prometheus endpoint of a run.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
@@ -11,14 +11,14 @@ use crate::error::{Result, RunError};
 /// Checks `telemetry.listen` before anything is allocated.
 ///
 /// # Errors
-/// Text that is no address, an address that other hosts reach without `telemetry.listen_publicly`, one that
-/// is in use or not of this host.
+/// The text is not an address; other hosts can reach the address and `telemetry.listen_publicly` is off; the
+/// address is in use or belongs to another host.
 pub(crate) fn check(config: &RunConfig) -> Result<()> {
     let Some(address) = address(config)? else { return Ok(()) };
     TcpListener::bind(address).map(drop).map_err(|error| refused(config, &error.to_string()))
 }
 
-/// Opens the endpoint of the run in `run_dir`; `None` without an address.
+/// Opens the endpoint for the run in `run_dir`; `None` if no address is configured.
 pub(crate) fn open(config: &RunConfig, run_dir: &Path) -> Result<Option<Endpoint>> {
     let Some(address) = address(config)? else { return Ok(None) };
     let name = run_dir.file_name().unwrap_or(run_dir.as_os_str()).to_string_lossy();

@@ -1,4 +1,4 @@
-//! Errors of a run: why it did not start, or failed.
+//! Errors that prevent a run from starting or end it.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ use worker::{WorkerError, is_out_of_memory};
 /// Result type of a run.
 pub type Result<T> = std::result::Result<T, RunError>;
 
-/// Error of a run that was refused or that failed.
+/// An error that prevented a run from starting or ended it.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The configuration is wrong.
@@ -34,26 +34,26 @@ pub enum RunError {
     /// A rank of this process failed.
     #[error(transparent)]
     Worker(#[from] WorkerError),
-    /// A rank failed, and with it the run.
+    /// A rank failed, which ended the run.
     #[error("rank {rank} failed: {reason}")]
     Rank {
         /// The rank that failed first.
         rank: usize,
-        /// Error of the rank.
+        /// The rank's error message.
         reason: String,
     },
-    /// A rank failed, and with it the run: which rank, where and why, and the last status of every rank.
+    /// A rank failed, which ended the run. The text is the failure report with the last status of every rank.
     #[error("{0}")]
     Failed(String),
-    /// Another process of the job found the error.
+    /// Another process of the job failed.
     #[error("{text}")]
     Elsewhere {
         /// The exit status of that process.
         status: u8,
-        /// The error, with its rank and host.
+        /// The error message, with the process's rank and host.
         text: String,
     },
-    /// Another process of the job prints the error, so that this one prints nothing.
+    /// Another process of the job prints the error; this one prints nothing.
     #[error("another rank prints the error")]
     Reported {
         /// The exit status of all processes.
@@ -65,7 +65,7 @@ pub enum RunError {
         /// The allocation that failed.
         #[source]
         source: Box<RunError>,
-        /// The files with the state of the allocator.
+        /// Paths of the files that describe the allocator's state.
         left: String,
     },
     /// A checkpoint is refused.
@@ -74,43 +74,44 @@ pub enum RunError {
     /// Training is done, but its last checkpoint could not be written.
     #[error("the last checkpoint was not written: {0}")]
     Unsaved(#[source] CheckpointError),
-    /// A loss or gradient norm was not finite in the allowed number of consecutive steps.
+    /// The loss or gradient norm was not finite in too many consecutive steps.
     #[error("{lost}; {}", last_checkpoint(checkpoint.as_deref()))]
     NonFinite {
-        /// The last of these steps.
+        /// The last step with a non-finite loss or norm.
         lost: NonFinite,
-        /// The last checkpoint, of an earlier step.
+        /// The last checkpoint before these steps.
         checkpoint: Option<PathBuf>,
     },
-    /// The gradient norm of a step was a spike, at which the run was to end.
+    /// A gradient norm spike ended the run, as configured.
     #[error("{spike}; {}", last_checkpoint(checkpoint.as_deref()))]
     Spike {
-        /// The step, its norm and the recent ones, in words.
+        /// Description of the step, its gradient norm and recent norms.
         spike: String,
-        /// The last checkpoint, of an earlier step.
+        /// The last checkpoint before the spike.
         checkpoint: Option<PathBuf>,
     },
-    /// The gradient norm of a step was a spike; [`train`](crate::train) goes on from the last checkpoint
-    /// without its samples.
+    /// A step had a gradient norm spike. [`train`](crate::train) restarts from the last checkpoint and skips
+    /// its samples.
     #[error("{spike}; started again with --resume, the run leaves out its samples")]
     Rewound {
         /// The run directory.
         run_dir: PathBuf,
-        /// The step, its norm and the recent ones, in words.
+        /// Description of the step, its gradient norm and recent norms.
         spike: String,
     },
-    /// The run was stopped early, and no weights are kept: before the first step, or as configured.
+    /// The run stopped early without saving weights: either before its first step, or because checkpoints are
+    /// off.
     #[error("{}", no_checkpoint(*steps))]
     NoCheckpoint {
         /// Steps done.
         steps: u64,
     },
-    /// A step ran out of memory; [`train`](crate::train) repeats it with smaller micro-batches.
+    /// A step ran out of memory; [`train`](crate::train) retries it with smaller micro-batches.
     #[error("{reason}")]
     Repeatable {
         /// The run directory.
         run_dir: PathBuf,
-        /// The error of the step.
+        /// The step's error message.
         reason: String,
     },
     /// A file of the run could not be written.
@@ -125,8 +126,8 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// Exit status of the program: 2 if the command line, configuration or data is wrong, 1 if the run
-    /// failed.
+    /// Returns the exit status of the program: 2 if the command line, configuration or data is wrong, 1 if
+    /// the run failed.
     pub fn exit_status(&self) -> u8 {
         match self {
             RunError::Config(_) | RunError::Refused(_) | RunError::Checkpoint(_) => 2,
@@ -137,21 +138,21 @@ impl RunError {
         }
     }
 
-    /// Returns the refusal of an input file that cannot be read, or is damaged.
+    /// Returns the error for an input file that cannot be read or is damaged.
     pub fn unreadable(path: &Path, source: impl std::fmt::Display) -> Self {
         RunError::Refused(format!("{}: cannot read it: {source}", path.display()))
     }
 
-    /// Returns whether a device ran out of memory or reached its limit.
+    /// Returns whether a device ran out of memory or reached its memory limit.
     pub fn is_out_of_memory(&self) -> bool {
         is_out_of_memory(self)
     }
 }
 
-/// An error on which the processes of a job can agree.
+/// An error that the processes of a job can report together.
 pub trait JobError: std::fmt::Display + From<RunError> {
-    /// Exit status of the program: 2 if the command line, configuration or data is wrong, 1 if something
-    /// failed.
+    /// Returns the exit status of the program: 2 if the command line, configuration or data is wrong, 1 if
+    /// something failed.
     fn exit_status(&self) -> u8;
 
     /// Returns whether another process prints the error.
@@ -168,7 +169,7 @@ impl JobError for RunError {
     }
 }
 
-/// Converts errors of the crates below the worker by way of the worker's.
+/// Implements `From` for errors of lower crates by converting them to [`WorkerError`] first.
 macro_rules! from_below {
     ($($source:ty),* $(,)?) => {
         $(impl From<$source> for RunError {

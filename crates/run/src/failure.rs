@@ -1,4 +1,4 @@
-//! The report of a failed run: which rank, where and why, and the last status of every rank.
+//! The failure report of a run: which rank failed, where and why, and the last status of every rank.
 
 use std::any::Any;
 use std::fmt::{Display, Write as _};
@@ -15,10 +15,10 @@ use telemetry::units::bytes;
 
 use telemetry::status::{Record, State};
 
-/// The file of the report in `logs`, which the rank that created it prints.
+/// File name of the report in `logs`. The rank that created the file prints it.
 pub const REPORT: &str = "failure.txt";
 
-/// The most bytes of the report that are read.
+/// Maximum bytes read of a report.
 const MOST_BYTES: u64 = 16 << 20;
 
 /// A rank that failed.
@@ -28,18 +28,18 @@ pub struct Lost {
     pub rank: usize,
     /// The rank's host, used if its status file is missing.
     pub host: String,
-    /// The error.
+    /// The error message.
     pub reason: String,
 }
 
 impl Lost {
-    /// Returns a failed rank of this process.
+    /// Returns the failure of a rank in this process.
     pub fn here(rank: usize, reason: String) -> Self {
         Lost { rank, host: host_name(), reason }
     }
 }
 
-/// Removes the reports of an earlier attempt in the same directory.
+/// Removes failure reports that an earlier attempt left in `logs`.
 pub fn forget(logs: &Path) {
     for entry in std::fs::read_dir(logs).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -51,7 +51,8 @@ pub fn forget(logs: &Path) {
     }
 }
 
-/// Writes the report, and returns it; `None` if another rank has written one. The first line is one sentence.
+/// Writes the report and returns it; `None` if another rank has already written one. Its first line is one
+/// sentence.
 pub fn report(logs: &Path, ranks: usize, lost: &Lost) -> Option<String> {
     let path = logs.join(REPORT);
     // `create_new` never follows a link.
@@ -67,7 +68,7 @@ pub fn report(logs: &Path, ranks: usize, lost: &Lost) -> Option<String> {
     Some(text)
 }
 
-/// Returns the first line of the report, if there is one.
+/// Returns the first line of the report; `None` if there is no report.
 pub(crate) fn reported(logs: &Path) -> Option<String> {
     let text = system::input::read_text(&logs.join(REPORT), MOST_BYTES).ok()?;
     text.lines().next().map(str::to_owned)
@@ -99,7 +100,7 @@ fn describe(logs: &Path, ranks: usize, Lost { rank, host, reason }: &Lost) -> St
     text
 }
 
-/// Returns a rank in words, with its stages if there are several.
+/// Formats a rank, with its stages if there are several.
 fn named(rank: usize, stage: &str) -> String {
     if stage.is_empty() { format!("rank {rank}") } else { format!("rank {rank} ({stage})") }
 }
@@ -124,13 +125,13 @@ fn line(record: &Record) -> String {
     )
 }
 
-/// Writes PyTorch's table and snapshot of the allocator of a rank that ran out of memory. Returns in words
-/// what it holds beside the step that was abandoned, their paths or why they could not be written, and what
-/// was found `before`, which explains the failure.
+/// Writes the allocator's table and snapshot, in PyTorch's formats, for a rank that ran out of memory.
+/// Returns a text with the remaining allocations and the two paths, or why a file could not be written.
+/// `before` is put in front, because it explains the failure.
 pub fn memory_of(device: &Device, rank: usize, logs: &Path, before: &[String]) -> String {
     let (table, snapshot) = device.with_allocator(|allocator| {
-        let of = summarized(device, rank);
-        (memory_summary(allocator.statistics(), of, false), allocator.snapshot())
+        let name = summarized(device, rank);
+        (memory_summary(allocator.statistics(), name, false), allocator.snapshot())
     });
     let file = |ending: &str| logs.join(format!("rank-{rank}.{ending}"));
     let written = atomic_write(&file("oom.txt"), table.as_bytes())
@@ -146,7 +147,7 @@ pub fn memory_of(device: &Device, rank: usize, logs: &Path, before: &[String]) -
     format!("{used}{left}{before}")
 }
 
-/// The name of a rank's device in the allocator's table.
+/// Returns the name of the rank's device in the allocator's table.
 pub(crate) fn summarized(device: &Device, rank: usize) -> Summarized {
     let number = u32::try_from(rank).unwrap_or(u32::MAX);
     if device.description().kind == Kind::Cuda { Summarized::Gpu(number) } else { Summarized::Host(number) }

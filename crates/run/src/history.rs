@@ -1,4 +1,4 @@
-//! The history of a run's steps.
+//! Losses, validations and other results of the steps of a run.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,27 +9,27 @@ use checkpoint::Validations;
 use telemetry::{ExpertLoads, RankStep};
 use worker::{Accuracy, PreferenceFigures, Setup, StepMemory, StepScalars, Validation, build};
 
-/// A completed step, as rank 0 reports it.
+/// Results of a completed step, as rank 0 reports them.
 #[derive(Clone, Debug)]
 pub(crate) struct StepReport {
-    /// The step, from 0.
+    /// Index of the step, from 0.
     pub(crate) step: u64,
     pub(crate) scalars: StepScalars,
     pub(crate) learning_rate: f32,
-    /// Time from the end of the step before to the end of this one; `None` for the first step, which warms
-    /// up, and on a GPU for a step after a validation or a checkpoint, which began on an idle device.
+    /// Time since the previous step ended. `None` for the first step, which warms up, and on a GPU for a step
+    /// after a validation or checkpoint, which starts on an idle device.
     pub(crate) duration: Option<Duration>,
-    /// The validation after the step, if there was one.
+    /// The validation after the step, if it had one.
     pub(crate) validation: Option<Validation>,
-    /// Steps of the run so far whose update was skipped; `None` without a loss scale.
+    /// Number of updates skipped in the run so far; `None` without a loss scale.
     pub(crate) skipped_steps: Option<u64>,
-    /// Memory of this rank.
+    /// Memory use of this rank.
     pub(crate) memory: StepMemory,
-    /// The spike of its gradient norm, if it was one.
+    /// The gradient norm spike of this step, if it was one.
     pub(crate) spike: Option<Spike>,
-    /// Records of all ranks, on rank 0 after steps that are reported in full; otherwise none.
+    /// Records of all ranks. Filled on rank 0 in steps with a full report, otherwise empty.
     pub(crate) ranks: Vec<RankStep>,
-    /// Loads of experts, on rank 0 after the same steps, if there are experts.
+    /// Load of each expert. Filled on rank 0 in steps with a full report, if the model has experts.
     pub(crate) expert_loads: Vec<ExpertLoads>,
 }
 
@@ -51,61 +51,60 @@ impl fmt::Display for NonFinite {
     }
 }
 
-/// Why steps are repeated by another session.
+/// Why another session repeats steps.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Repetition {
-    /// The step after the last ran out of memory; it is repeated with smaller micro-batches.
+    /// A step ran out of memory; it is retried with smaller micro-batches.
     Halved(String),
-    /// The gradient norm of a step was a spike; the run goes back to its last checkpoint.
+    /// A step had a gradient norm spike; training restarts from the last checkpoint.
     Rewound(String),
 }
 
-/// The history of a run's steps, equal on all ranks except for times.
+/// Results of a run's steps. Equal on all ranks, except for times.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     /// Steps completed by earlier processes.
     pub(crate) first: u64,
     /// Steps completed, including those of earlier processes.
     pub(crate) steps: u64,
-    /// One loss per completed step.
+    /// Loss of each completed step.
     pub(crate) losses: Vec<f32>,
-    /// The validations.
+    /// Losses of the validations.
     pub(crate) validations: Validations,
-    /// The accuracy of the last validation in this session, of images.
+    /// Accuracy in this session's last validation, for image models.
     pub(crate) accuracy: Option<Accuracy>,
-    /// The figures of the last validation in this session, of pairs of answers.
+    /// Preference figures in this session's last validation, for pairs of answers.
     pub(crate) preference: Option<PreferenceFigures>,
-    /// Whether the last validation is of the last step, has the lowest loss, and is to be kept.
+    /// Whether the last step was validated with the lowest loss so far and its state is to be kept.
     pub(crate) is_best: bool,
-    /// Steps whose duration is known, and those durations.
+    /// Number of steps with a known duration, and the sum of these durations.
     pub(crate) timed_steps: u64,
     pub(crate) seconds: f64,
-    /// Whether the run was stopped before the last step.
+    /// Whether the run stopped before its last step.
     pub(crate) interrupted: bool,
-    /// The signal that stopped it.
+    /// The signal that stopped the run.
     pub(crate) stopped_by: StopSignal,
-    /// Why the run goes on in another session, which repeats steps.
+    /// Why another session repeats steps; `None` if none does.
     pub(crate) repeats: Option<Repetition>,
     /// Recent gradient norms.
     pub(crate) norms: Norms,
-    /// The spike that ended the session.
+    /// The gradient norm spike that ended the session.
     pub(crate) spike: Option<Spike>,
-    /// Steps whose update was skipped to try a smaller loss scale, including those of earlier processes;
-    /// `None` without a loss scale.
+    /// Number of updates skipped because gradients overflowed, including those of earlier processes; `None`
+    /// without a loss scale.
     pub(crate) skipped_steps: Option<u64>,
-    /// Number of latest consecutive steps with a loss or norm that is not finite, without skipped ones.
+    /// Number of consecutive steps up to now with a non-finite loss or norm. Skipped updates are excluded.
     nonfinite_steps: u64,
-    /// The number of such steps that ends the run.
+    /// Value of `nonfinite_steps` that ends the run.
     most_nonfinite_steps: u64,
     /// The last step, if its loss or norm was not finite.
     last_nonfinite: Option<NonFinite>,
-    /// The step that ended the run because its loss or norm was not finite, or the last one of a run that
-    /// ended with such a step, whose state is not saved.
+    /// The step whose non-finite loss or norm ended the run, or made its last state unfit to be saved.
     pub(crate) lost: Option<NonFinite>,
 }
 
 impl History {
-    /// Returns an empty history, or that of the checkpoint from which the run continues.
+    /// Returns the history at the start of a session: empty, or restored from the checkpoint.
     pub(crate) fn begin(setup: &Setup) -> Self {
         // Meta computes no losses.
         let most_nonfinite_steps = match setup.placement.is_meta() {
@@ -138,12 +137,12 @@ impl History {
         }
     }
 
-    /// Returns the number of skipped steps including a step with `scalars`.
+    /// Returns the number of skipped updates after a step with these scalars.
     pub(crate) fn skipped_with(&self, scalars: &StepScalars) -> Option<u64> {
         self.skipped_steps.map(|steps| steps + u64::from(scalars.is_skipped()))
     }
 
-    /// Returns whether the last step ended the session: its loss or norm was not finite, or its norm a spike.
+    /// Returns whether the last step ended the session, by a non-finite loss or norm or by a spike.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.is_some() || self.spike.is_some()
     }
@@ -164,19 +163,19 @@ impl History {
         }
     }
 
-    /// Notes whether the run stops before its last step, and the signal that asked for it.
+    /// Records whether the run stops before its last step, and which signal requested it.
     pub(crate) fn stop(&mut self, stops: bool, signal: StopSignal) {
         (self.interrupted, self.stopped_by) = (stops, if stops { signal } else { StopSignal::default() });
     }
 
-    /// Ends the history of a run that computes: its last state is lost if it is not finite, because it may
-    /// not be saved.
+    /// Ends the history. A last step with a non-finite loss or norm becomes [`lost`](History::lost), because
+    /// its state must not be saved.
     pub(crate) fn end(&mut self) {
         self.lost = self.lost.or(self.last_nonfinite);
     }
 
-    /// Returns whether loss and norm of the last step are finite, or its update was skipped, so that the
-    /// state may be saved.
+    /// Returns whether the state may be saved: the last step's loss and norm are finite, or its update was
+    /// skipped.
     pub(crate) fn is_finite(&self) -> bool {
         self.nonfinite_steps == 0
     }

@@ -1,4 +1,4 @@
-//! A clean early end: all ranks finish the current step, and its results are written.
+//! A request to end the run early: all ranks finish the current step and write its results.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -14,30 +14,30 @@ use crate::stop_signal::{STOPPING, StopSignal};
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt {
     raised: Arc<AtomicBool>,
-    /// The signal that raised it; 0: none.
+    /// Number of the signal that raised the request; 0 if none did.
     signal: Arc<AtomicU8>,
-    /// Whether the last step is done, and its results are being written.
+    /// Whether the last step is done and its results are being written.
     is_ending: Arc<AtomicBool>,
-    /// Whether the run is being prepared: it has written nothing, and a signal ends the process.
+    /// Whether the run is still being prepared and has written nothing, so that a signal ends the process.
     is_preparing: Arc<AtomicBool>,
     after: Option<u64>,
 }
 
 impl Interrupt {
-    /// Returns a request that takes effect when a session has done `steps` steps.
+    /// Returns a request that takes effect after `steps` steps of a session.
     #[must_use]
     pub fn after(steps: u64) -> Self {
         Interrupt { after: Some(steps), ..Interrupt::default() }
     }
 
-    /// Asks the run to stop after the current step.
+    /// Requests a stop after the current step.
     pub fn raise(&self) {
         self.raised.store(true, Ordering::Relaxed);
     }
 
-    /// The signal that asked the run to stop.
+    /// Returns the signal that raised the request.
     pub(crate) fn signal(&self) -> StopSignal {
-        StopSignal::of(self.signal.load(Ordering::Relaxed))
+        StopSignal::from_number(self.signal.load(Ordering::Relaxed))
     }
 
     /// Returns whether a stop was requested.
@@ -45,26 +45,28 @@ impl Interrupt {
         self.raised.load(Ordering::Relaxed)
     }
 
-    /// Says that the run is prepared: from now on, a signal lets it finish its step.
+    /// Marks the end of preparation: from now on, a signal lets the current step finish.
     pub(crate) fn end_preparation(&self) {
         self.is_preparing.store(false, Ordering::Relaxed);
     }
 
-    /// Says that no step follows.
+    /// Marks the end of the last step.
     pub(crate) fn end_steps(&self) {
         self.is_ending.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether a session that has done `steps` steps is to stop.
+    /// Returns whether a session must stop after `steps` steps.
     pub(crate) fn is_due(&self, steps: u64) -> bool {
         self.is_raised() || self.after.is_some_and(|after| steps >= after)
     }
 
-    /// Sets the request at SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGUSR1, which Slurm's `--signal` and
-    /// `mpirun` forward. While the run is being prepared, for example tokenizes its corpus, a signal ends the
-    /// process. `alone`: whether this process is not a rank of a job; then a second signal ends it.
-    /// A rank of a job may get one signal from several senders, and one from a launcher that ends it because
-    /// another rank has died, so it prints nothing before all agree.
+    /// Raises the request at SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGUSR1, which Slurm's `--signal` and
+    /// `mpirun` forward. During preparation, for example while a corpus is tokenized, a signal ends the
+    /// process.
+    ///
+    /// `alone`: whether this process is not a rank of a job; then a second signal ends it. A rank of a job
+    /// may receive one signal from several senders. The signal may also come from a launcher that ends the
+    /// job because a rank died. So a rank prints nothing until all ranks agree.
     pub(crate) fn on_signals(&self, alone: bool) -> Result<()> {
         self.is_preparing.store(true, Ordering::Relaxed);
         let refused = |error| RunError::Refused(format!("signals cannot be handled: {error}"));
@@ -86,7 +88,7 @@ impl Interrupt {
                     (true, true) => system::exit::exit(128 + signal),
                     (true, false) => continue,
                     (false, _) => {
-                        interrupt.signal.store(StopSignal::of(signal).number(), Ordering::Relaxed);
+                        interrupt.signal.store(StopSignal::from_number(signal).number(), Ordering::Relaxed);
                         interrupt.raise();
                     }
                 }
@@ -101,15 +103,16 @@ impl Interrupt {
     }
 }
 
-/// Makes a write beyond the process's file size limit (`ulimit -f`) an error with the file's name instead of
-/// a signal that ends the process.
+/// Makes a write beyond the process's file size limit (`ulimit -f`) fail with an error instead of a signal
+/// that ends the process.
 pub fn heed_limits() -> Result<()> {
     let refused = |error| RunError::Refused(format!("signals cannot be handled: {error}"));
     // If the signal is handled, the write fails; the flag is unused.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).map(drop).map_err(refused)
 }
 
-/// Returns the signals that this process has ignored since its start; none if the system does not tell.
+/// Returns the signals that this process has ignored since its start; empty if the system does not provide
+/// them.
 fn ignored_signals() -> Vec<i32> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -58,7 +58,7 @@ pub mod weights;
 
 use system::readers::Reader;
 
-/// The keys of the files of other programs that this crate reads.
+/// Readers of other programs' files in this crate, with the keys they accept.
 pub const READERS: &[&Reader] = &[&HOSTFILE];
 
 pub use checkpoint::{best as best_step, run_of};

@@ -1,4 +1,4 @@
-//! States in host memory during a run, on every rank.
+//! Training states kept in host memory during a run.
 
 use checkpoint::{Contents, MemoryWriter, Snapshot};
 use collective::ControlChannel;
@@ -12,15 +12,15 @@ use crate::history::History;
 use crate::memory_states;
 use crate::neighbours;
 
-/// Takes a rank's part of the states that the job's hosts keep in memory.
+/// Copies a rank's part of the training state to host memory.
 #[derive(Debug)]
 pub(crate) struct MemorySaver {
     writer: MemoryWriter,
-    /// The state whose copies have been enqueued.
+    /// The snapshot whose copies have been enqueued.
     taken: Option<Snapshot>,
-    /// Receives the copies for this host, on its first rank.
+    /// Receives the neighbouring host's copies, on the first rank of this host.
     _receiver: Option<Receiver>,
-    /// Whether this is the first rank of its host, which publishes the host's states.
+    /// Whether this rank is the first of its host and publishes the host's states.
     is_first_of_host: bool,
     /// Whether a failure has been logged.
     is_reported: bool,
@@ -28,10 +28,11 @@ pub(crate) struct MemorySaver {
 
 impl MemorySaver {
     /// Returns this rank's saver; `None` if the run keeps no states in memory, or no process restarts its
-    /// job. `process` is the process of rank 0, and `contents` are rank 0's. All ranks call this.
+    /// job. `process` is the process id of rank 0 and `contents` comes from rank 0. Every rank must call
+    /// this.
     ///
     /// # Errors
-    /// Errors of the transport; no file system in memory, or one from which nothing can be deleted.
+    /// The transport fails, or the host has no usable file system in memory.
     pub(crate) fn shared(
         setup: &Setup,
         (process, contents): (u32, Option<Contents>),
@@ -71,7 +72,7 @@ impl MemorySaver {
         }))
     }
 
-    /// Allocates this rank's memory for copies, on a separate thread. All ranks call this.
+    /// Allocates this rank's memory for copies on a separate thread. Every rank must call this.
     pub(crate) fn prepare(&mut self, worker: &mut Worker) -> Result<()> {
         let bytes = worker.snapshot_bytes()?;
         let allocate = worker.device().host_memory();
@@ -80,17 +81,17 @@ impl MemorySaver {
         Ok(())
     }
 
-    /// Returns whether this rank's thread is copying.
+    /// Returns whether this rank's thread is still copying.
     pub(crate) fn is_working(&self) -> bool {
         self.writer.is_working()
     }
 
-    /// Returns whether a state has been begun and is not published; all ranks agree.
+    /// Returns whether a state was begun but not yet published. All ranks return the same.
     pub(crate) fn is_unreported(&self) -> bool {
         self.writer.is_unreported()
     }
 
-    /// Starts to copy this rank's part of the state after `steps` steps. Does not wait for the device.
+    /// Starts copying this rank's part of the state after `steps` steps. Does not wait for the device.
     pub(crate) fn take(&mut self, worker: &mut Worker, steps: u64) -> Result<()> {
         let mut snapshot = self.writer.begin();
         worker.take_snapshot(&mut snapshot, steps)?;
@@ -98,8 +99,8 @@ impl MemorySaver {
         Ok(())
     }
 
-    /// Starts to write the state that was taken, with its losses, or drops it without them. All ranks call
-    /// this.
+    /// Starts writing the copied state with the losses of `history`; discards it if `history` is `None`.
+    /// Every rank must call this.
     pub(crate) fn write(&mut self, history: Option<&History>) {
         let Some(mut snapshot) = self.taken.take() else { return };
         let Some(history) = history else { return self.writer.discard_snapshot(snapshot) };
@@ -107,7 +108,7 @@ impl MemorySaver {
         self.writer.write(snapshot, (history.steps, history.validations), history.norms.kept());
     }
 
-    /// Publishes the state whose files all ranks have written, on every host. All ranks call this.
+    /// Publishes on every host the state that all ranks have finished writing. Every rank must call this.
     pub(crate) fn report(&mut self, control: &mut dyn ControlChannel) -> Result<()> {
         let (own, reported) = self.writer.report();
         let reports = control.gather(0, &own)?;
@@ -132,7 +133,7 @@ impl MemorySaver {
         Ok(())
     }
 
-    /// Logs once that a state was not kept.
+    /// Logs, at most once, that a state was not kept.
     fn warn(&mut self, what: &str) {
         if !std::mem::replace(&mut self.is_reported, true) {
             tracing::warn!("a state is not kept in memory: {what}");

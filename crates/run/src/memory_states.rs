@@ -1,7 +1,7 @@
-//! States in the memory of a job's hosts, from which the job starts again without a disk.
+//! States in the memory of a job's hosts, from which a job restarts without reading a disk.
 //!
-//! Each host has a directory of the job in a file system in memory. The process that restarts the job names
-//! and removes it.
+//! Each host has a directory for the job in a file system in memory. The process that restarts the job names
+//! the directory and removes it.
 
 use std::path::{Path, PathBuf};
 
@@ -14,14 +14,14 @@ use telemetry::host_name;
 use crate::error::{Result, RunError};
 use crate::startup::Startup;
 
-/// The environment variable with the name of the job's directory, which outlives its starts.
+/// Name of the environment variable that holds the name of the job's directory, which outlives single starts.
 pub(crate) const VARIABLE: &str = "PLIMSOLL_MEMORY";
-/// File system in memory.
+/// Mount point of the file system in memory.
 const MEMORY: &str = "/dev/shm";
-/// Bytes of a file that travel at once.
+/// Chunk size for sending a file, in bytes.
 const PIECE: u64 = 16 << 20;
 
-/// Returns the directory of the job named `name` on this machine.
+/// Returns the directory on this machine for the job named `name`.
 pub(crate) fn root(name: &str) -> Option<PathBuf> {
     let is_plain = |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
     Some(name).filter(|name| is_plain(name) && !name.is_empty()).map(|name| Path::new(MEMORY).join(name))
@@ -32,10 +32,10 @@ pub(crate) fn of_process() -> Option<PathBuf> {
     Some(root(&std::env::var(VARIABLE).ok()?)?.join(host_name()))
 }
 
-/// Makes this host's directory, for this user alone.
+/// Creates this host's directory, which only this user can read.
 ///
 /// # Errors
-/// No file system in memory.
+/// There is no file system in memory.
 pub(crate) fn make(directory: &Path) -> Result<()> {
     let failed = |source| RunError::File { path: directory.to_owned(), source };
     let parent = directory.parent().unwrap_or(Path::new(MEMORY));
@@ -51,29 +51,29 @@ pub(crate) fn remove(directory: &Path) {
     }
 }
 
-/// Returns the step of the newest state in the memory of this machine, complete or not; 0 if there is none.
+/// Returns the step of the newest state in this machine's memory, complete or not; 0 if there is none.
 pub(crate) fn newest(root: &Path) -> u64 {
     let hosts = std::fs::read_dir(root).into_iter().flatten().flatten();
     let steps = hosts.flat_map(|host| host_states(&host.path())).map(|state| state.step);
     steps.max().unwrap_or(0)
 }
 
-/// A state that this host has.
+/// A state found in this host's memory.
 #[derive(Clone, Debug)]
 pub(crate) struct InMemory {
-    /// The state, of which the processes of this host have verified a share each.
+    /// The state. The processes of this host have each verified a share of its files.
     pub(crate) checkpoint: Checkpoint,
 }
 
-/// Completes on every host, in its `directory`, the newest state that the hosts of this job have together,
-/// and returns it. All ranks call this.
+/// Finds the newest state that the hosts of this job hold together, and copies missing files until every host
+/// has all in its `directory`. Returns that state. Every rank must call this.
 ///
 /// # Errors
-/// Errors of the job and of files in memory.
+/// Communication or access to files in memory fails.
 pub(crate) fn complete(startup: &mut Startup, directory: &Path) -> Result<Option<InMemory>> {
     if startup.local().0 == 0 {
         // What killed ranks left.
-        let _ = Directory::of(directory).tidy(u64::MAX);
+        let _ = Directory::in_run(directory).tidy(u64::MAX);
     }
     let own = Host { name: host_name(), states: host_states(directory) };
     let hosts = of_ranks(startup.of_all(&serde_json::to_string(&own).unwrap_or_default())?);
@@ -93,14 +93,14 @@ pub(crate) fn complete(startup: &mut Startup, directory: &Path) -> Result<Option
     Ok(opened.ok().map(|checkpoint| InMemory { checkpoint }))
 }
 
-/// The states of a host, as one of its ranks sees them.
+/// A host's states, as one of its ranks reports them.
 #[derive(serde::Serialize, serde::Deserialize)]
 struct Host {
     name: String,
     states: Vec<HostState>,
 }
 
-/// Returns the hosts of all ranks, each with its first rank.
+/// Groups the reports of all ranks by host. Returns each host with its first rank.
 fn of_ranks(all: Vec<String>) -> Vec<(Host, usize)> {
     let mut hosts: Vec<(Host, usize)> = Vec::new();
     for (rank, text) in all.iter().enumerate() {

@@ -1,7 +1,8 @@
-//! The steps of a run as `metrics.jsonl` has them, read line by line.
+//! Reads the steps of a run from `metrics.jsonl`, line by line.
 
 use std::io::{Error, ErrorKind};
 use std::path::Path;
+use std::task::Poll;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -14,33 +15,33 @@ use crate::error::{Result, RunError};
 use crate::prediction::Comparison;
 use crate::run_directory::METRICS;
 
-/// Most bytes of a line: the records of some ten thousand ranks.
+/// Maximum length of a line in bytes: the records of some ten thousand ranks.
 const MOST_LINE: u64 = 64 << 20;
-/// Most steps that are read, each of which takes about 200 bytes of memory.
+/// Maximum number of steps read. Each takes about 200 bytes of memory.
 const MOST_STEPS: usize = 4_000_000;
 
-/// Number of steps whose time is known, and their seconds.
+/// (number of timed steps, total seconds).
 pub(crate) type Timed = (usize, f64);
 
-/// The steps of a run.
+/// The steps of a run, read from `metrics.jsonl`.
 #[derive(Debug, Default)]
 pub(crate) struct MetricsHistory {
     pub(crate) points: Vec<StepPoint>,
     pub(crate) timed: Timed,
-    /// The last loads of experts, and their step.
+    /// Step of the last expert loads, and these loads.
     pub(crate) expert_loads: (u64, Vec<ExpertLoads>),
-    /// How the last steps with records of all ranks were slower than predicted, in a sentence.
+    /// A sentence about how the last fully recorded steps were slower than predicted.
     pub(crate) slowdown: Option<String>,
-    /// Number of complete lines that are no line of a step, and are left out.
+    /// Number of complete lines that do not parse as a step and are skipped.
     damaged: u64,
 }
 
 impl MetricsHistory {
-    /// Reads the metrics of the run in `run_dir`, whose steps are compared with `prediction`; none if there
-    /// is no file. The incomplete line of a killed run is left out.
+    /// Reads the metrics of the run in `run_dir` and compares its steps with `prediction`; empty if there is
+    /// no file. An incomplete last line, left by a killed run, is skipped.
     ///
     /// # Errors
-    /// A file that cannot be read, or is too large.
+    /// The file cannot be read, or is too large.
     pub(crate) fn read(run_dir: &Path, prediction: Option<&Prediction>) -> Result<Self> {
         let path = run_dir.join(METRICS);
         let failed = |source| RunError::unreadable(&path, source);
@@ -79,7 +80,7 @@ impl MetricsHistory {
         if let Some(comparison) = comparison {
             let ranks = line.get("ranks").map(Vec::<RankStep>::deserialize);
             let ranks = ranks.transpose().ok().flatten().unwrap_or_default();
-            if let Some(slowdown) = comparison.add(seconds, &ranks) {
+            if let Poll::Ready(slowdown) = comparison.add(seconds, &ranks) {
                 self.slowdown = slowdown.map(|slowdown| capitalized(&slowdown.to_string()));
             }
         }
@@ -98,7 +99,7 @@ impl MetricsHistory {
         });
     }
 
-    /// Returns how many lines are left out, in a sentence; `None` if none are.
+    /// Returns a sentence with the number of skipped lines; `None` if there are none.
     pub(crate) fn damage(&self, run_dir: &Path) -> Option<String> {
         let lines = || counted(self.damaged, "line");
         let verb = if self.damaged == 1 { "is" } else { "are" };
@@ -107,7 +108,7 @@ impl MetricsHistory {
     }
 }
 
-/// Returns a text as a sentence.
+/// Returns `text` as a sentence: capitalized, with a full stop.
 fn capitalized(text: &str) -> String {
     format!("{}{}.", text[..1].to_uppercase(), &text[1..])
 }

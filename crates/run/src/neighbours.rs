@@ -1,7 +1,7 @@
 //! Copies of a host's states in the memory of its neighbour.
 //!
-//! The first rank of each host receives the copies of the host before it. Files travel on the threads that
-//! write them, so that no step waits.
+//! The first rank of each host receives the copies of the preceding host. The threads that write files also
+//! send them, so no step waits.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,26 +15,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
 
-/// The addresses at which a host receives copies.
+/// The network addresses at which a host receives copies.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Address {
     host: String,
     addresses: Vec<IpAddr>,
-    /// 0: the host receives nothing.
+    /// The TCP port; 0 if the host receives nothing.
     port: u16,
 }
 
 impl Address {
-    /// Returns where the host may be reached, its own addresses first.
-    fn all(&self) -> Vec<SocketAddr> {
+    /// Returns all socket addresses of the host, its own IP addresses first and then those resolved from its
+    /// name.
+    fn socket_addresses(&self) -> Vec<SocketAddr> {
         let own = self.addresses.iter().map(|address| SocketAddr::new(*address, self.port));
         let named = (self.host.as_str(), self.port).to_socket_addrs().into_iter().flatten();
         own.chain(named).collect()
     }
 }
 
-/// Connects `writer`, of a rank on `host`, with the neighbouring host. Returns the receiver of the copies for
-/// this host, if this rank has it. All ranks call this.
+/// Connects the `writer` of a rank on `host` to the neighbouring host. Returns the receiver of copies for
+/// this host on the rank that owns it. Every rank must call this.
 pub(crate) fn connect(
     writer: &mut MemoryWriter,
     (host, is_first): (&str, bool),
@@ -67,8 +68,8 @@ fn receive(writer: &MemoryWriter, host: &str, secret: Secret) -> Option<Receiver
         .ok()
 }
 
-/// Stores a file named `HOST/STEP/FILE`, if it is for this host: others may have an address of the same
-/// number.
+/// Stores a file named `HOST/STEP/FILE`. Files for another host, which may have an address of the same
+/// number, are dropped.
 fn store(
     incoming: &IncomingFiles,
     (own, name): (&str, &str),
@@ -88,6 +89,6 @@ fn store(
 
 fn send(next: &Address, secret: &Secret, file: &FileOfState<'_>) -> io::Result<()> {
     let name = format!("{}/{}/{}", next.host, file.step, file.name);
-    copies::send(&next.all(), secret, (&name, file.bytes), || File::open(file.path))
+    copies::send(&next.socket_addresses(), secret, (&name, file.bytes), || File::open(file.path))
         .map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", next.host)))
 }

@@ -1,5 +1,5 @@
-//! The newest intact state of a job that is started again by itself. Nobody watches such a job, so it passes
-//! over a damaged checkpoint with a message; a run that a user resumes is refused instead.
+//! The newest intact state of a job that restarts automatically. No user watches such a job, so a damaged
+//! checkpoint is skipped with a message. A run that a user resumes is refused instead.
 
 use std::path::Path;
 
@@ -10,20 +10,20 @@ use crate::error::{Result, RunError};
 use crate::memory_states::InMemory;
 use crate::startup::Startup;
 
-/// The state from which all ranks of a job go on.
+/// The state from which all ranks of a job continue.
 #[derive(Clone, Debug)]
 pub(crate) struct NewestIntact {
-    /// The state, of which this process has verified a share.
+    /// The state. This process has verified a share of its files.
     pub(crate) checkpoint: Checkpoint,
-    /// The damage of newer checkpoints, in a sentence each.
+    /// One sentence for each newer checkpoint that is damaged.
     pub(crate) damage: Vec<String>,
 }
 
-/// Returns the newest state of the run in `run_dir`, or in the `memory` of the job's hosts, that is intact;
-/// `None` if there is none at all. All ranks call this, and verify a share of the files each.
+/// Returns the newest intact state of the run, from `run_dir` or from the `memory` of the job's hosts; `None`
+/// if there is no state at all. Every rank must call this, and each verifies a share of the files.
 ///
 /// # Errors
-/// Every state is damaged; a directory that cannot be listed; errors of the job.
+/// Every state is damaged, a directory cannot be listed, or communication fails.
 pub(crate) fn find(
     startup: &mut Startup,
     run_dir: &Path,
@@ -53,7 +53,7 @@ pub(crate) fn find(
     }
 }
 
-/// Opens a checkpoint on all ranks, or returns the reason why one of them could not.
+/// Opens a checkpoint on all ranks. Returns the reason if one of them could not.
 fn open_together(
     startup: &mut Startup,
     run_dir: &Path,

@@ -1,4 +1,4 @@
-//! The choice of a device for each rank, from the request and the present devices.
+//! Chooses a device for each rank from the request and the available devices.
 
 use collective::GridShape;
 use device::Description;
@@ -9,22 +9,23 @@ use crate::startup::Startup;
 use config::RunConfig;
 use worker::setup::placement::{DeviceChoice, Gpus, Placement, describe};
 
-/// The devices of a run's ranks, and the reason for the choice.
+/// The devices chosen for a run's ranks, with the reason.
 #[derive(Debug)]
 pub struct ChosenPlacement {
     /// The devices.
     pub placement: Placement,
-    /// The reason for the choice, in a sentence.
+    /// A sentence that explains the choice.
     pub reason: String,
 }
 
 impl ChosenPlacement {
-    /// Chooses the devices of the ranks: a GPU each, or one that they share if the configuration says so. If
-    /// there are fewer GPUs than configured ranks, and neither a launcher nor `--ranks` set their number, one
-    /// rank does all the work on one GPU, in the same lanes and so with the same bits.
+    /// Chooses the devices of the ranks: one GPU each, or one shared GPU if so configured. If there are fewer
+    /// GPUs than configured ranks, and neither a launcher nor `--ranks` sets their number, one rank does all
+    /// the work on one GPU. It uses the same lanes, so results have the same bits.
     ///
     /// # Errors
-    /// A requested device that is absent; more ranks than GPUs; ranks of several processes that share a GPU.
+    /// The requested device is absent; there are more ranks than GPUs; ranks of several processes would share
+    /// a GPU.
     pub fn find(
         choice: DeviceChoice,
         config: &mut RunConfig,
@@ -56,8 +57,8 @@ impl ChosenPlacement {
             })?,
         };
         let shares = config.parallel.shares_gpu();
-        let asked = Asked { shares, ..Asked::of(config.world_size(), startup, ranks) };
-        let there = There {
+        let asked = GpuRequest { shares, ..GpuRequest::from_startup(config.world_size(), startup, ranks) };
+        let there = HostGpus {
             gpus: gpus.len(),
             shown_by_launcher: std::env::var_os("CUDA_VISIBLE_DEVICES").is_some(),
             nccl: collective::nccl::is_there(),
@@ -66,11 +67,11 @@ impl ChosenPlacement {
     }
 }
 
-/// The request for GPUs.
+/// Request for GPUs by the ranks on this host.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct GpuRequest {
     world_size: usize,
-    /// In a job: this rank's index among those of its host, and their number.
+    /// In a job: this rank's index on its host, and the number of ranks there. `None` outside a job.
     job: Option<(usize, usize)>,
     /// Whether the command line sets the number of ranks.
     threads: bool,
@@ -78,34 +79,34 @@ struct Asked {
     shares: bool,
 }
 
-impl Asked {
-    fn of(world_size: usize, startup: &Startup, ranks: Option<usize>) -> Self {
+impl GpuRequest {
+    fn from_startup(world_size: usize, startup: &Startup, ranks: Option<usize>) -> Self {
         let job = startup.is_in_job().then(|| startup.local());
-        Asked { world_size, job, threads: ranks.is_some(), shares: false }
+        GpuRequest { world_size, job, threads: ranks.is_some(), shares: false }
     }
 }
 
-/// The GPUs of this host.
+/// The GPUs available on this host.
 #[derive(Clone, Copy, Debug)]
-struct There {
+struct HostGpus {
     gpus: usize,
-    /// Whether the environment selects the GPUs that this process sees.
+    /// Whether the environment restricts which GPUs this process sees.
     shown_by_launcher: bool,
     nccl: bool,
 }
 
-/// The GPUs of this process's ranks.
+/// Assignment of GPUs to this process's ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Choice {
-    /// One for each.
+    /// One GPU for each rank, by ordinal.
     Each(Vec<usize>),
-    /// The first one for all.
+    /// The first GPU, shared by all ranks.
     Shared,
     /// One rank does all the work, for this reason.
     One(&'static str),
 }
 
-fn choose(asked: &Asked, there: &There) -> Result<Choice> {
+fn choose(asked: &GpuRequest, there: &HostGpus) -> Result<Choice> {
     let world_size = asked.world_size;
     if world_size == 1 {
         return Ok(Choice::Each(vec![0]));
@@ -188,15 +189,17 @@ mod tests {
 
     #[test]
     fn every_rank_has_a_gpu_or_one_rank_does_all_or_the_run_is_refused() {
-        let there = |gpus: usize| There { gpus, shown_by_launcher: false, nccl: true };
+        let there = |gpus: usize| HostGpus { gpus, shown_by_launcher: false, nccl: true };
         let alone =
-            |world_size: usize, threads: bool| Asked { world_size, job: None, threads, shares: false };
-        let job =
-            |world_size: usize, local: (usize, usize)| Asked { job: Some(local), ..alone(world_size, false) };
-        let shared = |asked: Asked| Asked { shares: true, ..asked };
+            |world_size: usize, threads: bool| GpuRequest { world_size, job: None, threads, shares: false };
+        let job = |world_size: usize, local: (usize, usize)| GpuRequest {
+            job: Some(local),
+            ..alone(world_size, false)
+        };
+        let shared = |asked: GpuRequest| GpuRequest { shares: true, ..asked };
         let each = |ordinals: &[usize]| Some(Choice::Each(ordinals.to_vec()));
-        let shown = There { shown_by_launcher: true, ..there(1) };
-        let without = There { nccl: false, ..there(4) };
+        let shown = HostGpus { shown_by_launcher: true, ..there(1) };
+        let without = HostGpus { nccl: false, ..there(4) };
         for (asked, there, expected, message) in [
             (alone(1, false), there(1), each(&[0]), ""),
             (alone(4, false), there(4), each(&[0, 1, 2, 3]), ""),
@@ -224,11 +227,11 @@ mod tests {
                 }
             }
         }
-        let one = choose(&alone(2, false), &There { nccl: false, ..there(2) }).unwrap();
+        let one = choose(&alone(2, false), &HostGpus { nccl: false, ..there(2) }).unwrap();
         assert!(matches!(one, Choice::One(why) if why.contains("NCCL")));
     }
 
-    /// The choice by launched processes, on two hosts of two GPUs and two ranks each.
+    /// Runs the choice in launched processes on two hosts, each with two GPUs and two ranks.
     #[cfg(feature = "mpi")]
     #[test]
     fn ranks_of_each_host_begin_at_its_first_gpu() {
@@ -255,8 +258,8 @@ mod tests {
     #[ignore = "one process of a job that another test starts"]
     fn one_rank() {
         let startup = Startup::begin().unwrap();
-        let there = There { gpus: 2, shown_by_launcher: false, nccl: true };
-        let choice = choose(&Asked::of(4, &startup, None), &there).unwrap();
+        let there = HostGpus { gpus: 2, shown_by_launcher: false, nccl: true };
+        let choice = choose(&GpuRequest::from_startup(4, &startup, None), &there).unwrap();
         println!("rank {} gets {choice:?}", startup.rank());
         startup.into_job().unwrap().finish().unwrap();
     }

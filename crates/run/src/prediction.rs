@@ -1,7 +1,8 @@
-//! The prediction of a run's step, made at the start, and its comparison with the steps.
+//! Prediction of a run's step time, made at the start and compared with measured steps.
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::task::Poll;
 
 use collective::Axis;
 use config::RunConfig;
@@ -11,18 +12,18 @@ use worker::{Placement, Setup};
 
 use crate::error::{Result, RunError};
 
-/// Fewest timed steps that are compared with the prediction.
+/// Minimum number of timed steps before comparing with the prediction.
 const FEWEST_STEPS: usize = 3;
 
 /// Checks `telemetry.device` before anything is allocated.
 ///
 /// # Errors
-/// An unknown name, a file that cannot be read or is invalid, a description of a CPU.
+/// The name is unknown, the file cannot be read or is invalid, or the description is of a CPU.
 pub fn check(config: &RunConfig) -> Result<()> {
     described(config).map(drop)
 }
 
-/// Returns the device that the configuration names; `None` if it names none.
+/// Returns the device named by `telemetry.device`; `None` if it is empty.
 fn described(config: &RunConfig) -> Result<Option<PlanDevice>> {
     let name = &config.telemetry.device;
     if name.is_empty() {
@@ -46,8 +47,8 @@ fn described(config: &RunConfig) -> Result<Option<PlanDevice>> {
     Ok(Some(device))
 }
 
-/// Predicts a step of the run and keeps the prediction in `run_dir`. An earlier session's prediction is
-/// removed if there is none. A failure is logged, and ends no run.
+/// Predicts the step time and writes the prediction to `run_dir`, or removes an earlier session's file if
+/// there is none. A failure is logged and does not end the run.
 pub(crate) fn predict(setup: &Setup, run_dir: &Path) -> Option<Prediction> {
     let predicted = predicted(setup).and_then(|prediction| {
         match &prediction {
@@ -62,11 +63,11 @@ pub(crate) fn predict(setup: &Setup, run_dir: &Path) -> Option<Prediction> {
     })
 }
 
-/// Returns the predicted time of a setup's step; `None` if its device is not described, or a step has too
-/// many passes.
+/// Predicts the time of a setup's step; `None` if its device has no description, or a step has too many
+/// passes.
 ///
 /// # Errors
-/// An unknown or invalid `telemetry.device`; errors of planning.
+/// `telemetry.device` is unknown or invalid, or planning fails.
 pub fn predicted_step(setup: &Setup) -> Result<Option<StepTime>> {
     let Some(device) = device(setup)? else { return Ok(None) };
     let config = &setup.config;
@@ -90,8 +91,8 @@ fn predicted(setup: &Setup) -> Result<Option<Prediction>> {
     Ok(Some(prediction))
 }
 
-/// Returns the device of the predictions: the one that the configuration names, or else the run's GPU if it
-/// is described.
+/// Returns the device to predict for: the configured one, or else the run's GPU if a description of it
+/// exists.
 fn device(setup: &Setup) -> Result<Option<PlanDevice>> {
     if let Some(device) = described(&setup.config)? {
         return Ok(Some(device));
@@ -108,7 +109,7 @@ fn device(setup: &Setup) -> Result<Option<PlanDevice>> {
     Ok(Some(device))
 }
 
-/// Returns a predicted time as the files of a run have it.
+/// Converts a predicted time to the format of the run's files.
 fn prediction(config: &RunConfig, time: &StepTime) -> Result<Prediction> {
     let grid = config.parallel.grid();
     let stage = |rank| Ok(grid.seen_from(rank)?.coordinate(Axis::Pipeline));
@@ -130,8 +131,8 @@ fn prediction(config: &RunConfig, time: &StepTime) -> Result<Prediction> {
     })
 }
 
-/// Returns the parts of a step as the phases that runs measure. A wait for the host is part of the phase in
-/// which it occurs, mostly of a pass.
+/// Converts the predicted parts of a step to the phases that runs measure, in seconds. A wait for the host is
+/// added to the phase in which it occurs, usually a pass.
 fn phases(parts: &StepParts) -> BTreeMap<String, f64> {
     let passes = parts.forward_seconds + parts.backward_seconds;
     let with_host = |seconds: f64| match passes > 0.0 {
@@ -150,11 +151,11 @@ fn phases(parts: &StepParts) -> BTreeMap<String, f64> {
     Phase::ALL.into_iter().map(|phase| (phase.name().to_owned(), seconds(phase))).collect()
 }
 
-/// Compares the steps of a session with their prediction.
+/// Compares the step times of a session with the prediction.
 #[derive(Debug)]
 pub(crate) struct Comparison {
     pub(crate) prediction: Prediction,
-    /// Seconds of the steps that have not been compared.
+    /// Seconds of the steps not yet compared.
     recent: Vec<f64>,
 }
 
@@ -163,16 +164,16 @@ impl Comparison {
         Comparison { prediction, recent: Vec::new() }
     }
 
-    /// Adds a step with the records of all ranks, if there are any. Returns the comparison of the steps so
-    /// far, if there are records and enough steps: how they are slow, or `None`.
-    pub(crate) fn add(&mut self, seconds: Option<f64>, ranks: &[RankStep]) -> Option<Option<Slowdown>> {
+    /// Adds a step and, if there are any, the records of all ranks. Pending until there are records and
+    /// enough timed steps; then the slowdown of the steps so far, if they are slow.
+    pub(crate) fn add(&mut self, seconds: Option<f64>, ranks: &[RankStep]) -> Poll<Option<Slowdown>> {
         self.recent.extend(seconds);
         if ranks.is_empty() || self.recent.len() < FEWEST_STEPS {
-            return None;
+            return Poll::Pending;
         }
         let mut recent = std::mem::take(&mut self.recent);
         recent.sort_by(f64::total_cmp);
-        let median = recent.get(recent.len() / 2)?;
-        Some(self.prediction.slowdown(*median, ranks))
+        let Some(median) = recent.get(recent.len() / 2) else { return Poll::Pending };
+        Poll::Ready(self.prediction.slowdown(*median, ranks))
     }
 }

@@ -1,4 +1,4 @@
-//! One rank of a run, from start to end.
+//! Runs one rank from start to end.
 
 use std::time::{Duration, Instant};
 
@@ -31,9 +31,9 @@ use worker::Placement;
 use worker::agreed_hash;
 use worker::{Setup, Start, Worker, WorkerError};
 
-/// Longest preparation of kernels that is not logged; cached kernels take less.
+/// Kernel preparation shorter than this is not logged; cached kernels take less.
 const QUIET_PREPARATION: Duration = Duration::from_millis(500);
-/// Time between two logs of a preparation's progress.
+/// Interval between progress messages while kernels are compiled.
 const PREPARATION_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The results of a rank. All ranks have the same history; rank 0 also has the summary and the sample.
@@ -43,13 +43,13 @@ pub(crate) struct Outcome {
     /// The summary, on rank 0.
     pub(crate) summary: Option<Summary>,
     pub(crate) sample: Option<Sample>,
-    /// Differences of all ranks from their plans, on rank 0.
+    /// Differences between each rank's memory and its plan, on rank 0.
     pub(crate) findings: Vec<Findings>,
-    /// The error of the last checkpoint, if it could not be written.
+    /// The error that prevented the last checkpoint from being written.
     pub(crate) unsaved: Option<CheckpointError>,
 }
 
-/// Runs one rank from start to end, with a status file.
+/// Runs one rank from start to end, and keeps its status file up to date.
 pub(crate) fn run_rank(
     setup: &Setup,
     mut communicator: Communicator,
@@ -98,7 +98,7 @@ pub(crate) fn run_rank(
     })
 }
 
-/// Compiles the kernels that are not cached, and logs the progress if it takes long.
+/// Compiles the kernels that are not cached, and logs progress if it takes long.
 pub fn prepare_kernels(setup: &Setup) -> Result<()> {
     let Placement::Cuda(gpus) = &setup.placement else { return Ok(()) };
     let first = gpus.ordinals.first().copied().unwrap_or(0);
@@ -166,7 +166,8 @@ fn train_rank(
     Ok(Outcome { history, summary, sample, findings, unsaved })
 }
 
-/// Trains. Returns the history, rank 0's files, and what writes this rank's part of the last checkpoint.
+/// Trains. Returns the history, rank 0's files, and the saver that writes this rank's part of the last
+/// checkpoint.
 fn train(
     worker: &mut Worker,
     options: &RunOptions,
@@ -203,15 +204,15 @@ fn train(
     })
 }
 
-/// Waits until every rank has written its file of the last checkpoint, which rank 0 then completes.
+/// Waits until every rank has written its file of the last checkpoint; rank 0 then completes the checkpoint.
 fn report_files(saver: Option<&mut Saver>, worker: &mut Worker) -> Result<()> {
     saver.map_or(Ok(()), |saver| saver.report(worker.control()))
 }
 
-/// Writes this rank's traces and, if configured, views of its memory. All ranks call this.
+/// Writes this rank's traces and, if configured, charts of its memory. Every rank must call this.
 fn write_views(worker: &mut Worker, directory: &RunDirectory) -> Result<()> {
     let wanted = worker.setup().config.memory.history > 0 && !worker.device().is_meta();
-    let views = if wanted { views::of(worker) } else { Vec::new() };
+    let views = if wanted { views::memory_views(worker) } else { Vec::new() };
     let traces = worker.written_traces()?;
     let run_dir = directory.path().to_owned();
     let write = move || -> Result<()> {

@@ -1,6 +1,7 @@
-//! `reference_scores.safetensors` in a run directory: ln p of every answer by the model as it was before the
-//! first step, of each pair of the chosen and of the rejected one. A run computes them once, and reads them
-//! when it is resumed. Checkpoints have their hash, because they decide every later step.
+//! `reference_scores.safetensors` in a run directory: ln p of every answer under the reference model, which
+//! is the model before the first step. Each pair has the score of its chosen and of its rejected answer. A
+//! run computes the scores once, and reads them when it resumes. Checkpoints store their hash, because every
+//! later step depends on them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,17 +19,17 @@ use crate::error::{Result, RunError};
 use telemetry::step_trace::RunPart;
 use worker::{Setup, Worker, build};
 
-/// The name of the file in a run directory.
+/// File name in the run directory.
 pub(crate) const FILE: &str = "reference_scores.safetensors";
-/// The most bytes of the file beside its scores.
+/// Maximum size of the file in bytes, not counting its scores.
 const MOST_HEADER: u64 = 1 << 20;
-/// The name of its array.
+/// Name of the array of scores in the file.
 const ARRAY: &str = "scores";
 
-/// Computes the scores of all answers, and writes them to the run directory. All ranks call this.
+/// Computes the scores of all answers, and writes them to the run directory. Every rank must call this.
 ///
 /// # Errors
-/// Errors of the passes; a file that cannot be written.
+/// A pass fails, or the file cannot be written.
 pub(crate) fn score(worker: &mut Worker, run_dir: &Path) -> Result<()> {
     worker.score_reference()?;
     worker.check_plan(RunPart::Reference, 0)?;
@@ -41,11 +42,12 @@ pub(crate) fn score(worker: &mut Worker, run_dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Adds to the setup of a run that resumes from `checkpoint` the scores in its run directory, if its loss
+/// Reads the scores from the directory of a run that resumes from `checkpoint` into its setup, if the loss
 /// needs them.
 ///
 /// # Errors
-/// A file that is missing, cannot be read, has the scores of other answers, or other scores than the run had.
+/// The file is missing or cannot be read, belongs to other answers, or has other scores than the checkpoint's
+/// run.
 pub(crate) fn read(setup: &mut Setup, run_dir: &Path, checkpoint: &Checkpoint) -> Result<()> {
     if !build::objective(&setup.config).is_some_and(|objective| objective.has_reference()) {
         return Ok(());
@@ -79,14 +81,14 @@ pub(crate) fn read(setup: &mut Setup, run_dir: &Path, checkpoint: &Checkpoint) -
     Ok(())
 }
 
-/// Returns the hash by which a checkpoint knows the scores: SHA-256 over their bits, little-endian.
+/// Returns the hash of the scores that a checkpoint stores: SHA-256 over their little-endian bits.
 pub(crate) fn sha256(scores: &[f32]) -> String {
     let mut digest = Sha256::new();
     scores.iter().for_each(|score| digest.update(score.to_le_bytes()));
     hexadecimal(&digest.finalize())
 }
 
-/// The identity of the answers.
+/// Returns the SHA-256 of the answers; empty if the dataset has none.
 fn identity(setup: &Setup) -> Result<String> {
     Ok(setup.dataset.mark()?.map_or_else(String::new, |mark| mark.samples_sha256.clone()))
 }
@@ -104,7 +106,7 @@ fn write(path: &Path, setup: &Setup, scores: &Arc<[f32]>) -> Result<()> {
     Ok(atomic_write(path, &bytes)?)
 }
 
-/// Returns the scores of a file, and the identity of their answers.
+/// Parses a file. Returns its scores and the hash of the answers they belong to.
 fn parse(bytes: &[u8]) -> Option<(Vec<f32>, String)> {
     let (length, rest) = bytes.split_first_chunk::<8>()?;
     let length = usize::try_from(u64::from_le_bytes(*length)).ok()?;

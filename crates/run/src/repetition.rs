@@ -1,20 +1,21 @@
-//! The repetition of a step that ran out of memory, with smaller micro-batches.
+//! Retries a step that ran out of memory with smaller micro-batches.
 
 use config::RunConfig;
 
 use crate::error::{Result, RunError};
 
-/// Returns whether a step that runs out of memory is repeated from the last checkpoint: where ranks
-/// communicate within passes, those that wait for the one that failed cannot save the state before the step.
+/// Returns whether a step that ran out of memory is repeated from the last checkpoint, not from the state
+/// before it. Needed where ranks communicate within passes: ranks that wait for the failed one cannot save
+/// their state.
 pub(crate) fn is_from_checkpoint(config: &RunConfig) -> bool {
     config.train.halves_micro_batches() && config.parallel.shards_gradients()
 }
 
-/// Returns the configuration with micro-batches of half the size and the same samples in each step and each
-/// validation, and says so.
+/// Returns the configuration with half the micro-batch size and the same samples in each step and validation,
+/// and logs the change.
 ///
 /// # Errors
-/// A micro-batch of an odd size, with `reason`, for which memory did not suffice.
+/// The micro-batch size is odd; the message includes `reason`, the out-of-memory error.
 pub(crate) fn halved(config: &RunConfig, reason: &str) -> Result<RunConfig> {
     let size = config.train.micro_batch_size;
     let lanes = config.parallel.lanes;

@@ -1,7 +1,9 @@
-//! Rank 0's part of the training loop: progress, metrics and checkpoints.
+//! Rank 0's reports during training: progress, metrics and checkpoints.
 
+use std::cell::OnceCell;
 use std::path::Path;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use checkpoint::CheckpointError;
@@ -35,24 +37,25 @@ use crate::utc::rfc3339;
 #[derive(Debug)]
 pub(crate) struct RunFiles {
     metrics: MetricsWriter,
-    /// The hashes of steps, if any are taken.
+    /// Writes tensor hashes of steps, if configured.
     hashes: Option<MetricsWriter>,
     tensorboard: Option<TensorBoardWriter>,
-    /// Serves figures to Prometheus.
+    /// Serves metrics to Prometheus.
     endpoint: Option<Endpoint>,
     /// Rank 0's saver, until training begins.
     saver: Option<Saver>,
     sessions: Sessions,
     spikes: SpikeFile,
-    /// Work of a step, if the devices' rate is known.
+    /// FLOPs and tokens of a step, if the device's peak rate is known.
     work: Option<StepWork>,
     /// The comparison with the predicted step, if there is one.
     comparison: Option<Comparison>,
 }
 
 impl RunFiles {
-    /// Opens the files; in a resumed run, lines of steps that are repeated are removed. `loaded`: the time of
-    /// reading the state; `predicts`: whether a step is predicted.
+    /// Opens the files. In a resumed run, lines of steps that will be repeated are removed.
+    ///
+    /// `loaded`: time taken to read the state. `predicts`: whether step times are predicted.
     ///
     /// # Errors
     /// A file or the data cannot be read or written.
@@ -84,12 +87,12 @@ impl RunFiles {
         Ok(RunFiles { metrics, hashes, tensorboard, endpoint, saver, sessions, spikes, work, comparison })
     }
 
-    /// Returns rank 0's saver, once.
+    /// Takes rank 0's saver; `None` if already taken.
     pub(crate) fn take_saver(&mut self) -> Option<Saver> {
         self.saver.take()
     }
 
-    /// Waits for the checkpoint from which a step is repeated, which `saver` writes.
+    /// Finishes the files before steps are repeated, and waits for the checkpoint that `saver` writes.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -127,7 +130,7 @@ impl RunFiles {
     }
 }
 
-/// Waits until the figures of all steps are written.
+/// Waits until the metrics of all steps are written.
 ///
 /// # Errors
 /// A file cannot be written.
@@ -141,14 +144,14 @@ fn finish(
     Ok(tensorboard.map_or(Ok(()), TensorBoardWriter::finish)?)
 }
 
-/// Rank 0's observer: progress on the terminal, a line of `metrics.jsonl` for every step.
+/// Rank 0's observer of steps: prints progress, and writes a line of `metrics.jsonl` for every step.
 pub(crate) struct Reporter {
     progress: Option<Progress>,
     files: RunFiles,
     saver: Option<Saver>,
     tokens: f64,
-    /// Mean bytes per training token, if tokens consist of bytes; `None`: not read yet.
-    bytes_per_token: Option<Option<f64>>,
+    /// Mean bytes per training token, if tokens consist of bytes. Set when first needed.
+    bytes_per_token: OnceCell<Option<f64>>,
     /// Whether slow steps have been reported.
     has_warned: bool,
 }
@@ -164,30 +167,31 @@ impl Reporter {
             files,
             saver,
             tokens,
-            bytes_per_token: None,
+            bytes_per_token: OnceCell::new(),
             has_warned: false,
         }
     }
 
-    /// Returns the mean bytes per training token. Unreadable data is an error of the step that needs it.
-    fn bytes_per_token(&mut self, tokens: Option<&Arc<TokenSource>>) -> Option<f64> {
+    /// Returns the mean bytes per training token; `None` if the data has none or cannot be read. Unreadable
+    /// data raises its error in the step that needs it.
+    fn bytes_per_token(&self, tokens: Option<&Arc<TokenSource>>) -> Option<f64> {
         let read = || tokens.and_then(|tokens| tokens.training_bytes_per_token().ok().flatten());
-        *self.bytes_per_token.get_or_insert_with(read)
+        *self.bytes_per_token.get_or_init(read)
     }
 
-    /// Compares a step with the predicted one, and reports slow steps once. Returns the predicted seconds, if
-    /// the step was timed on a device.
+    /// Compares a step with the prediction, and warns once if steps are slow. Returns the predicted seconds,
+    /// if the step was timed.
     fn predicted(&mut self, seconds: Option<f64>, report: &StepReport) -> Option<f64> {
         let comparison = self.files.comparison.as_mut()?;
-        let slowdown = comparison.add(seconds, &report.ranks).flatten();
-        if let Some(slowdown) = slowdown.filter(|_| !self.has_warned) {
+        let compared = comparison.add(seconds, &report.ranks);
+        if let (Poll::Ready(Some(slowdown)), false) = (compared, self.has_warned) {
             tracing::warn!(step = report.step + 1, "{slowdown}");
             self.has_warned = true;
         }
         seconds.and(Some(comparison.prediction.step_seconds))
     }
 
-    /// Ends the progress.
+    /// Ends the progress display. Returns the files and the saver.
     pub(crate) fn into_files(self) -> (RunFiles, Option<Saver>) {
         if let Some(progress) = self.progress {
             progress.finish();
@@ -196,13 +200,14 @@ impl Reporter {
     }
 }
 
-/// Returns a loss in nats per byte, if a token has `bytes` bytes and not one.
+/// Converts a loss in nats per token to nats per byte; `None` if tokens are single bytes or their size is
+/// unknown.
 fn loss_per_byte(loss: f64, bytes: Option<f64>) -> Option<f64> {
     bytes.filter(|bytes| *bytes != 1.0).map(|bytes| loss / bytes)
 }
 
-/// Returns the bytes allocated after a step, and their peak in it, each of the rank with the most. Between
-/// records of all ranks, this is rank 0.
+/// Returns the bytes allocated after a step and their peak during it, each the maximum over ranks. Without
+/// records of all ranks, both are rank 0's.
 fn most_memory(report: &StepReport) -> [u64; 2] {
     let StepMemory { now, step_peak, .. } = report.memory;
     let ranks = || report.ranks.iter();
@@ -212,13 +217,14 @@ fn most_memory(report: &StepReport) -> [u64; 2] {
     ]
 }
 
-/// Returns the figures of pairs of answers by name.
+/// Returns the preference figures as (name, value) pairs, each name with `prefix`.
 fn named(prefix: &str, figures: Option<PreferenceFigures>) -> Vec<(String, serde_json::Value)> {
     let named = figures.into_iter().flat_map(|figures| figures.named());
     named.map(|(name, figure)| (format!("{prefix}{name}"), figure.into())).collect()
 }
 
-/// Logs the results of a validation after step `step`, counted from 1, and returns them by name.
+/// Logs the results of a validation after step `step`, counted from 1, and returns them as (name, value)
+/// pairs.
 fn validated(worker: &Worker, step: u64, validation: Validation) -> Result<Vec<(String, serde_json::Value)>> {
     let Validation { loss, accuracy, preference } = validation;
     let is_computed = !worker.device().is_meta();
@@ -334,7 +340,7 @@ impl Observer for Reporter {
     }
 }
 
-/// The observer of the other ranks, which writes their parts of checkpoints.
+/// The observer of steps on all ranks but 0, which writes their parts of checkpoints.
 pub(crate) struct Silent(pub(crate) Option<Saver>);
 
 impl Observer for Silent {

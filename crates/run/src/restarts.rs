@@ -1,5 +1,5 @@
-//! Restarts of a job: it is started under its launcher, and when a rank or a host is lost, again from the
-//! newest checkpoint, on the hosts that answer and with a grid that fits them.
+//! Restarts of a job. When a rank or a host is lost, the job starts again from its newest checkpoint, on the
+//! hosts that still answer and with a grid that fits them.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -34,46 +34,46 @@ use hosts::{Answers, Host, Hosts};
 use memory::MemoryOfJob;
 use stops::Stops;
 
-/// Time in which enough hosts must answer.
+/// Time limit for enough hosts to answer.
 const HOSTS_ANSWER: Duration = Duration::from_secs(300);
-/// Interval between two questions to hosts that do not answer.
+/// Interval between two queries of hosts that do not answer.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 
-/// A job that is restarted.
+/// A job that is restarted after failures.
 #[derive(Debug)]
 pub struct RestartedJob {
-    /// The way in which ranks are started.
+    /// How ranks are started.
     pub launcher: JobLauncher,
     /// Options of the launcher.
     pub launcher_options: Vec<OsString>,
     /// The program of a rank.
     pub program: PathBuf,
-    /// Arguments of every rank of the first start, `train` first.
+    /// Arguments of every rank at the first start, `train` first.
     pub arguments: Vec<OsString>,
-    /// Arguments of later starts, which resume the run.
+    /// Arguments of every rank at later starts, which resume the run.
     pub arguments_to_resume: Vec<OsString>,
     /// The run directory.
     pub run_dir: PathBuf,
     /// The configuration.
     pub config: RunConfig,
-    /// The devices.
+    /// Devices and options for planning the grid.
     pub plan: PlanOptions,
-    /// Number of failures in a row without a new checkpoint that ends the job.
+    /// Number of consecutive failures without a new checkpoint that ends the job.
     pub most_failures: u64,
-    /// Whether the job takes hosts that answer again, after the next checkpoint.
+    /// Whether the job adds hosts that answer again, after the next checkpoint.
     pub grows: bool,
 }
 
 impl RestartedJob {
-    /// Runs the job until training is complete or is stopped, or until it fails too often. Returns the exit
+    /// Runs the job until training is complete or stopped, or until it fails too often. Returns the exit
     /// status.
     ///
     /// # Errors
-    /// Launcher options that cannot be read; no grid for the hosts that answer; a launcher that does not
-    /// start; too many failures.
+    /// Launcher options cannot be read, no grid fits the hosts that answer, the launcher does not start, or
+    /// there are too many failures.
     pub fn run(&self) -> Result<u8> {
-        let stops = Stops::hear()?;
-        let hosts = Hosts::of(self.launcher, &self.launcher_options, self.config.world_size())?;
+        let stops = Stops::listen()?;
+        let hosts = Hosts::from_options(self.launcher, &self.launcher_options, self.config.world_size())?;
         let keeps_states = self.config.checkpoint.memory_steps > 0;
         let memory = MemoryOfJob::new(keeps_states.then(|| hosts.clone()));
         let mut restarts = Restarts { job: self, hosts, memory, stops, failures: 0, newest: 0, cause: None };
@@ -88,11 +88,11 @@ struct Restarts<'a> {
     hosts: Hosts,
     memory: MemoryOfJob,
     stops: Stops,
-    /// Failures in a row without a new checkpoint or state in memory.
+    /// Consecutive failures without a new checkpoint or state in memory.
     failures: u64,
-    /// Step of the newest one at the last failure.
+    /// Step of the newest checkpoint or state in memory at the last failure.
     newest: u64,
-    /// The cause of the next start, if it is not the first.
+    /// The cause of the next start; `None` for the first.
     cause: Option<Cause>,
 }
 
@@ -129,11 +129,11 @@ impl Restarts<'_> {
         self.job.run_dir.join("logs")
     }
 
-    /// Returns the hosts that answer and the grid for them, once there are enough; `None` if the job was
-    /// stopped meanwhile.
+    /// Waits until enough hosts answer. Returns them with a grid that fits; `None` if the job was stopped
+    /// meanwhile.
     ///
     /// # Errors
-    /// Too few hosts for a long time; a grid that does not fit.
+    /// Too few hosts answer within the limit, or no grid fits.
     fn grid_of_hosts(&self) -> Result<Option<(Answers, Continuation)>> {
         let began = Instant::now();
         let mut is_announced = false;
@@ -166,7 +166,7 @@ impl Restarts<'_> {
         Ok(continuation(&self.job.config, &self.job.plan, slots)?)
     }
 
-    /// Names the hosts that do not answer, the grid if it is smaller than configured, and the restart.
+    /// Prints which hosts do not answer, the grid if it is smaller than configured, and the restart.
     fn announce(&self, answers: &Answers, grid: &Continuation) {
         if let Some(warning) = warning(answers, grid, self.job.config.world_size()) {
             terminal::say(&format!("plimsoll: warning: {warning}"));
@@ -205,10 +205,10 @@ impl Restarts<'_> {
         })
     }
 
-    /// Counts a failure for this reason, which it returns.
+    /// Adds a failure to the count, and returns its reason.
     ///
     /// # Errors
-    /// Too many in a row without a new checkpoint; a failure that comes again at every start.
+    /// Too many failures in a row without a new checkpoint, or a failure that recurs at every start.
     fn count(&mut self, reason: String, ending: Option<&Ending>) -> Result<String> {
         let newest = self.newest_checkpoint();
         self.failures = if newest > self.newest { 0 } else { self.failures + 1 };
@@ -236,14 +236,15 @@ impl Restarts<'_> {
         newest(&self.job.run_dir).max(self.memory.newest())
     }
 
-    /// Returns the ending of the last session, if it is not one of the `before` sessions of earlier starts.
+    /// Returns how the last session ended; `None` if it is one of the first `before` sessions, which belong
+    /// to earlier starts.
     fn ending_of_session(&self, before: usize) -> Option<Ending> {
         sessions::all(&self.job.run_dir).drain(..).skip(before).last().map(|session| session.ending)
     }
 }
 
-/// Returns a sentence about hosts that do not answer, or about a grid that is smaller than the configured one
-/// of `configured` ranks; `None` if there is nothing to say.
+/// Returns a warning about hosts that do not answer, or about a grid smaller than the `configured` number of
+/// ranks; `None` if neither is the case.
 fn warning(answers: &Answers, grid: &Continuation, configured: usize) -> Option<String> {
     let silent = match answers.silent.is_empty() {
         true => None,
@@ -261,7 +262,7 @@ fn warning(answers: &Answers, grid: &Continuation, configured: usize) -> Option<
     ))
 }
 
-/// Returns whether this process is a rank of a job that another process starts again after a failure.
+/// Returns whether this process is a rank of a job that another process restarts after a failure.
 pub(crate) fn is_restarted() -> bool {
     processes::is_of_job()
 }
@@ -271,15 +272,15 @@ fn newest(run_dir: &Path) -> u64 {
     list(run_dir).ok().and_then(|all| all.last().map(|(step, _)| *step)).unwrap_or(0)
 }
 
-/// The question to hosts, after each checkpoint of a job on fewer ranks than configured.
+/// Queries silent hosts after each checkpoint of a job on fewer ranks than configured.
 struct Growth {
-    /// Step of the checkpoint after which the hosts were last asked.
+    /// Step of the checkpoint after which the hosts were last queried.
     asked_at: u64,
     asking: Option<std::thread::JoinHandle<Vec<Host>>>,
 }
 
 impl Growth {
-    /// Returns the hosts that answer, once after each new checkpoint.
+    /// Starts a query after each new checkpoint. Returns the hosts that answered, once it is finished.
     fn is_due(&mut self, run_dir: &Path, hosts: &Hosts) -> Option<Vec<Host>> {
         if let Some(asking) = self.asking.take_if(|asking| asking.is_finished()) {
             return asking.join().ok();

@@ -1,5 +1,5 @@
-//! The source of a run's first state: a checkpoint from which it resumes, or weights of another run. They are
-//! found and compared with the configuration before anything is written or allocated.
+//! Finds a run's initial state: a checkpoint to resume from, or weights of another run. It is compared with
+//! the configuration before anything is written or allocated.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,27 +16,29 @@ use device::Description;
 use telemetry::{hashes, metrics};
 use worker::{Setup, Start};
 
-/// The checkpoint found by `--resume` in the run directory, which is still unchanged.
+/// The checkpoint found by `--resume` in the run directory, which is not modified yet.
 #[derive(Debug)]
 pub(crate) struct Resumption {
-    /// `None` for a process that does not write the shared files, and for a directory that does not exist
-    /// yet.
+    /// Lock of the run directory. `None` in a process that does not write the shared files, or if the
+    /// directory does not exist yet.
     pub(crate) lock: Option<RunLock>,
-    /// `None` if the run starts at its beginning.
+    /// The checkpoint; `None` if the run starts from the beginning.
     pub(crate) point: Option<Arc<ResumePoint>>,
-    /// The directory of the run.
+    /// The run directory.
     run_dir: PathBuf,
 }
 
 impl Resumption {
-    /// Finds the checkpoint from which to resume, the newest or that of `--step`, verifies it and compares it
-    /// with `config`. `owns`: whether this process writes the run's shared files. The processes of a job
-    /// verify a `share` of the checkpoint each; those that are started again have `found` one together.
+    /// Finds the checkpoint to resume from, the newest or that of `--step`, verifies it and compares it with
+    /// `config`.
+    ///
+    /// `owns`: whether this process writes the run's shared files. Each process of a job verifies its `share`
+    /// of the checkpoint. In a restarted job, `found` is the state that all processes chose together.
     ///
     /// # Errors
-    /// No directory; one that is in use, or holds a run that ended without a checkpoint; a checkpoint that is
-    /// damaged or of another run.
-    pub(crate) fn look(
+    /// There is no directory; it is in use, or holds a run that ended without a checkpoint; the checkpoint is
+    /// damaged or belongs to another run.
+    pub(crate) fn find(
         config: &RunConfig,
         options: &RunOptions,
         owns: bool,
@@ -73,10 +75,10 @@ impl Resumption {
         Ok(Resumption { lock, point, run_dir })
     }
 
-    /// Makes `setup` resume from the checkpoint.
+    /// Sets `setup` to resume from the checkpoint.
     ///
     /// # Errors
-    /// Other data; the device Meta.
+    /// The data differs, or the device is Meta.
     pub(crate) fn apply(&self, setup: &mut Setup) -> Result<()> {
         let Some(point) = &self.point else { return Ok(()) };
         if setup.placement.is_meta() {
@@ -97,10 +99,10 @@ impl Resumption {
     }
 }
 
-/// Checks the files of lines that the resumed run continues.
+/// Checks the line-based files that the resumed run appends to.
 ///
 /// # Errors
-/// One that cannot be read, or has a line that is too long.
+/// A file cannot be read, or has a line that is too long.
 fn check_lines(run_dir: &Path) -> Result<()> {
     let check = |file: &str| metrics::check(&run_dir.join(file));
     [METRICS, hashes::FILE]
@@ -112,7 +114,7 @@ fn check_lines(run_dir: &Path) -> Result<()> {
 /// Checks the settings of a resumed run.
 ///
 /// # Errors
-/// Settings that may not change; fewer steps than the checkpoint has done.
+/// A setting changed that may not, or the run has fewer steps than the checkpoint.
 fn check_settings(config: &RunConfig, checkpoint: &Checkpoint) -> Result<()> {
     let mut changes = config.changes_since(checkpoint.configuration());
     let may_halve =
@@ -126,7 +128,7 @@ fn check_settings(config: &RunConfig, checkpoint: &Checkpoint) -> Result<()> {
     if config.train.epochs > 0.0 { Ok(()) } else { check_steps(config, checkpoint) }
 }
 
-/// Checks that a run has at least the steps that its checkpoint has done.
+/// Checks that a run has at least as many steps as its checkpoint.
 fn check_steps(config: &RunConfig, checkpoint: &Checkpoint) -> Result<()> {
     let steps = config.train.steps;
     let done = checkpoint.step();
@@ -140,7 +142,7 @@ fn check_steps(config: &RunConfig, checkpoint: &Checkpoint) -> Result<()> {
     Ok(())
 }
 
-/// The beginning of a sentence that [`listed`] ends.
+/// Returns the start of an error message that [`listed`] completes.
 fn cannot_change(changes: &[Change]) -> String {
     match changes {
         [only] => format!("{} cannot change", only.key),
@@ -158,11 +160,11 @@ fn listed(changes: &[Change]) -> String {
     }
 }
 
-/// Returns the weights that `--from` names: a checkpoint, or a run with checkpoints, of which this process
-/// verifies a `share`.
+/// Returns the weights named by `--from`: a checkpoint, or a run with checkpoints. This process verifies a
+/// `share` of its files.
 ///
 /// # Errors
-/// None found; one that is damaged or of another model.
+/// No checkpoint is found, or it is damaged or belongs to another model.
 pub(crate) fn weights_from(
     path: &Path,
     step: Option<u64>,
@@ -197,10 +199,10 @@ pub(crate) fn weights_from(
     Ok(Start::Weights(weights::complete(checkpoint, config)?))
 }
 
-/// Checks the settings of the weights' model and tokenizer.
+/// Checks that the model and tokenizer settings equal the checkpoint's.
 ///
 /// # Errors
-/// Some differ.
+/// Some settings differ.
 pub fn check_model(config: &RunConfig, checkpoint: &Checkpoint) -> Result<()> {
     let changes = config.model_changes_since(checkpoint.configuration());
     if changes.is_empty() {
@@ -211,15 +213,15 @@ pub fn check_model(config: &RunConfig, checkpoint: &Checkpoint) -> Result<()> {
     Err(CheckpointError::OtherRun { path: checkpoint.path().to_owned(), what }.into())
 }
 
-/// Returns the bit-deciding settings that have changed since the checkpoint of a resumed run.
+/// Returns the settings that affect results and changed since the checkpoint of a resumed run.
 pub(crate) fn changes(setup: &Setup) -> Vec<Change> {
     setup
         .resumed()
         .map_or_else(Vec::new, |point| setup.config.changes_since(point.checkpoint.configuration()))
 }
 
-/// Returns, in sentences, the differences of program and libraries from those that wrote the checkpoint of a
-/// resumed run: bits may differ from there on.
+/// Returns a sentence for each version (program, libraries) that differs from the one that wrote the
+/// checkpoint of a resumed run. Bits may differ from there on.
 fn other_software(checkpoint: &Checkpoint, description: &Description) -> Vec<String> {
     let here = [("Plimsoll", env!("CARGO_PKG_VERSION")), ("the libraries", description.libraries.as_str())];
     let there = [Some(checkpoint.version()), checkpoint.libraries()];
@@ -230,8 +232,8 @@ fn other_software(checkpoint: &Checkpoint, description: &Description) -> Vec<Str
     here.into_iter().zip(there).filter_map(differs).collect()
 }
 
-/// Returns whether the data is that of a checkpoint: of the same size, with the same hash of pieces, and of
-/// the whole corpus if both have one. Modification times may differ.
+/// Returns whether the data is the checkpoint's: the same size, the same hash of samples, and of the whole
+/// corpus if both have one. Modification times may differ.
 fn is_same_corpus(setup: &Setup, checkpoint: &Checkpoint) -> Result<bool> {
     let (Some(here), Some(there)) = (setup.dataset.mark()?, checkpoint.corpus()) else {
         // Earlier versions hashed the whole corpus.
@@ -242,8 +244,8 @@ fn is_same_corpus(setup: &Setup, checkpoint: &Checkpoint) -> Result<bool> {
     Ok(here.tokens == there.tokens && same_hashes)
 }
 
-/// Returns a warning if files of the data have been modified since the checkpoint although no hashed piece
-/// differs.
+/// Returns a warning if data files were modified since the checkpoint and only samples of them could be
+/// compared.
 fn other_times(setup: &Setup, checkpoint: &Checkpoint) -> Option<String> {
     let here = setup.dataset.mark().ok()??;
     let there = checkpoint.corpus()?;
@@ -254,14 +256,14 @@ fn other_times(setup: &Setup, checkpoint: &Checkpoint) -> Option<String> {
     })
 }
 
-/// Returns what the user of a resumed run should know, in a sentence each.
+/// Returns warnings for the user of a resumed run, one sentence each.
 pub(crate) fn warnings(setup: &Setup, point: &ResumePoint) -> Vec<String> {
     let software = other_software(&point.checkpoint, &setup.placement.description());
     let damaged_newer = point.damaged_newer.iter().cloned();
     damaged_newer.chain(software).chain(other_times(setup, &point.checkpoint)).collect()
 }
 
-/// Logs the start of the run, and what has changed since the checkpoint.
+/// Logs the start of the run and the settings that changed since the checkpoint.
 pub(crate) fn announce(setup: &Setup, options: &RunOptions, run_dir: &Path) {
     match &setup.start {
         Start::Resumed(point) => {

@@ -1,4 +1,4 @@
-//! The directory of a run, in which one process at a time trains.
+//! The directory of a run, in which only one process at a time trains.
 
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -15,20 +15,20 @@ use config::RunConfig;
 use data::{FileTokenizer, Tokenizer};
 use worker::Setup;
 
-/// The resolved configuration in a run directory.
+/// File name of the resolved configuration.
 pub(crate) const CONFIG: &str = "config.toml";
-/// The lines of its steps.
+/// File name of the metrics, one line per step.
 pub(crate) const METRICS: &str = "metrics.jsonl";
-/// The copy of the run's tokenizer there, if it is a file.
+/// File name of the copied tokenizer, if the run's tokenizer is a file.
 const TOKENIZER: &str = "tokenizer.json";
-/// The chat template there.
+/// File name of the copied chat template.
 const CHAT_TEMPLATE: &str = "chat_template.jinja";
-/// The directories there that hold nothing but files of runs.
+/// Subdirectories that contain only files written by runs.
 const DIRECTORIES: [&str; 3] = ["logs", "memory", "traces"];
-/// The most bytes of a chat template.
+/// Maximum size of a chat template, in bytes.
 const MOST_TEMPLATE: u64 = 16 << 20;
 
-/// A lock on a run directory, held until it is dropped or the process ends in any way.
+/// A lock on a run directory, held until it is dropped or the process ends.
 #[derive(Debug)]
 pub(crate) struct RunLock {
     path: PathBuf,
@@ -66,7 +66,7 @@ impl RunLock {
 /// Checks that `path` is a directory or does not exist.
 ///
 /// # Errors
-/// Anything else.
+/// The path is anything else.
 fn check_directory(path: &Path) -> Result<()> {
     if path.exists() && !path.is_dir() {
         return Err(RunError::Refused(format!("--run-dir {}: it is a file", path.display())));
@@ -74,11 +74,11 @@ fn check_directory(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Creates a directory below `runs` for a run called `name`, with the time in its name, and a number if
-/// another run began in the same second.
+/// Creates a directory below `runs`, named after the run and the current time. A number is appended if
+/// another run started in the same second.
 ///
 /// # Errors
-/// A directory that cannot be created.
+/// The directory cannot be created.
 fn new_directory(name: &str) -> Result<PathBuf> {
     let unusable = |path: &Path, error: std::io::Error| {
         RunError::Refused(format!("{}: the run's directory cannot be created: {error}", path.display()))
@@ -99,11 +99,11 @@ fn new_directory(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The files of a run.
+/// An open run directory.
 #[derive(Clone, Debug)]
 pub(crate) struct RunDirectory {
     lock: Arc<RunLock>,
-    /// The summary of the resumed step, which stays that of the run if no step is added.
+    /// Summary written at the resumed step. It is restored if this session adds no step.
     earlier_summary: Option<Arc<Vec<u8>>>,
 }
 
@@ -111,7 +111,7 @@ impl RunDirectory {
     /// Creates the directory and writes the resolved configuration.
     ///
     /// # Errors
-    /// A directory that already holds a run.
+    /// The directory already holds a run.
     pub(crate) fn create(config: &RunConfig, chosen: Option<PathBuf>, name: &str) -> Result<Self> {
         let Some(path) = chosen else { return Self::begin(config, RunLock::take(&new_directory(name)?)?) };
         check_directory(&path)?;
@@ -145,7 +145,7 @@ impl RunDirectory {
         // of the run.
         let later = setup
             .resumed()
-            .map(|point| checkpoint::Directory::of(&path).set_aside_after(point.checkpoint.step()));
+            .map(|point| checkpoint::Directory::in_run(&path).set_aside_after(point.checkpoint.step()));
         if let Some(aside) = later.transpose()?.flatten() {
             tracing::info!("later checkpoints are now in {}", aside.display());
         }
@@ -155,7 +155,7 @@ impl RunDirectory {
         Ok(RunDirectory { earlier_summary, ..Self::begin(&setup.config, lock)? })
     }
 
-    /// Returns the directory that rank 0, another process, has opened.
+    /// Returns the directory that rank 0 opened in another process, without a lock.
     pub(crate) fn of_rank_zero(path: PathBuf) -> Self {
         RunDirectory { lock: Arc::new(RunLock { path, _held: None }), earlier_summary: None }
     }
@@ -183,12 +183,12 @@ impl RunDirectory {
         self.lock.path()
     }
 
-    /// Returns the text of the summary that the resumed step had, if there is one.
+    /// Returns the text of the summary written at the resumed step, if there is one.
     pub(crate) fn earlier_summary(&self) -> Option<Arc<Vec<u8>>> {
         self.earlier_summary.clone()
     }
 
-    /// The directory of the logs.
+    /// Returns the directory of the logs.
     pub(crate) fn logs(&self) -> PathBuf {
         self.path().join("logs")
     }
@@ -199,13 +199,13 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     system::input::read(path, MOST_TEMPLATE).map_err(unreadable)
 }
 
-/// Deletes files that killed processes left in a run's directory, which this process has locked.
+/// Deletes files that killed processes left in a run directory. This process must hold its lock.
 pub(crate) fn tidy(setup: &Setup, run_dir: &Path) -> Result<()> {
-    checkpoint::Directory::of(run_dir).tidy(setup.config.checkpoint.keep)?;
+    checkpoint::Directory::in_run(run_dir).tidy(setup.config.checkpoint.keep)?;
     remove_temporaries(run_dir)
 }
 
-/// Deletes the temporary files of killed processes in a run's directory, which this process has locked.
+/// Deletes temporary files that killed processes left in a run directory. This process must hold its lock.
 fn remove_temporaries(run_dir: &Path) -> Result<()> {
     let own = [CONFIG, METRICS, "sessions.json", "summary.json", reference::FILE, TOKENIZER];
     for file in own.into_iter().chain(FileTokenizer::BESIDE) {

@@ -19,15 +19,15 @@ use config::RunConfig;
 use plan::{memory_tiles, subtitle};
 use worker::setup::blueprint;
 
-/// Figures of a rank in `summary.json`, in the order of [`RankMemory::figures`].
+/// Keys of a rank's memory statistics in `summary.json`, in the order of [`RankMemory::figures`].
 const FIGURES: [&str; 4] =
     ["allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "peak_reserved_bytes"];
 
-/// Reads the files of a run so far; a run that has not ended has no summary and no traces. With `others`, the
-/// page also has the learning curves of all runs.
+/// Builds the report page of a run. A run in progress has no summary and no traces. With `others`, the page
+/// also shows the learning curves of all runs.
 ///
 /// # Errors
-/// A directory without a run, an invalid file in it.
+/// A directory has no run, or a file in it is invalid.
 pub fn report_run(run_dir: &Path, others: &[PathBuf]) -> Result<Report> {
     let all = std::iter::once(run_dir).chain(others.iter().map(PathBuf::as_path));
     let curves = if others.is_empty() { Vec::new() } else { all.map(curve).collect::<Result<_>>()? };
@@ -76,7 +76,7 @@ fn curve(run_dir: &Path) -> Result<Curve> {
     Ok(Curve { name: name_of(run_dir), history: MetricsHistory::read(run_dir, None)?.points })
 }
 
-/// Returns the median times of each rank's phases, and of its step.
+/// Returns the median phase times and step time of each rank.
 fn phases(summary: &Value) -> Vec<PhaseRow> {
     let ranks = summary["ranks"].as_array().map(Vec::as_slice).unwrap_or_default();
     let time = |entry: &Value, name: &str| entry[format!("median_{name}_microseconds")].as_u64();
@@ -92,7 +92,7 @@ fn phases(summary: &Value) -> Vec<PhaseRow> {
 /// Returns the configuration of the run in `run_dir`, with `overrides` as for [`RunConfig::load`].
 ///
 /// # Errors
-/// No run; errors of a configuration.
+/// There is no run, or its configuration is invalid.
 pub fn configuration_of(run_dir: &Path, overrides: &[String]) -> Result<RunConfig> {
     let path = run_dir.join(CONFIG);
     if !path.exists() {
@@ -102,7 +102,7 @@ pub fn configuration_of(run_dir: &Path, overrides: &[String]) -> Result<RunConfi
     Ok(RunConfig::load(&path, overrides)?)
 }
 
-/// The most bytes of a file that is read as a whole.
+/// Maximum size of a file that is read whole, in bytes.
 const MOST_BYTES: u64 = 256 << 20;
 
 /// Returns a file's text; `None` if there is no such file.
@@ -160,10 +160,10 @@ fn tiles(
             note: format!("{} bytes", grouped(capacity)),
         });
     }
-    let of = config.train.steps;
+    let steps = config.train.steps;
     if let Some(last) = history.last() {
         let value = grouped(last.step);
-        tiles.push(Tile { name: "Steps", value, note: format!("of {}", grouped(of)) });
+        tiles.push(Tile { name: "Steps", value, note: format!("of {}", grouped(steps)) });
         if let Some(loss) = last.loss {
             let validated = history.iter().rev().find(|point| point.validation_loss.is_some());
             let note = validated.and_then(|point| {
@@ -237,7 +237,8 @@ fn notices(ranks: &[RankMemory], history: &[StepPoint], summary: Option<&Value>)
     notices
 }
 
-/// The schedule of a pipeline with passes of equal length: their durations are not recorded.
+/// Returns a picture of the pipeline schedule, with all passes equally long because their durations are not
+/// recorded.
 fn schedule(config: &RunConfig) -> Result<Option<SchedulePicture>> {
     if config.parallel.pipeline == 1 {
         return Ok(None);

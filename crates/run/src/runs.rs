@@ -1,4 +1,4 @@
-//! The runs below a directory: `plimsoll runs`.
+//! `plimsoll runs`: a list of the runs below a directory.
 
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
@@ -15,34 +15,34 @@ use crate::run_report::configuration_of;
 use crate::sessions::{self, Ending};
 use crate::summary::SUMMARY;
 
-/// The state and results of a run so far.
+/// State and results of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ListedRun {
     /// Directory of the run. In JSON, bytes that are not UTF-8 are replaced.
     #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
-    /// How its last session ended: `complete`, `stopped`, `failed`, `killed`, `not finite`; `running`; or
-    /// `not begun`.
+    /// State of the last session: `complete`, `stopped`, `failed`, `killed`, `not finite`, `running` or `not
+    /// begun`.
     pub state: &'static str,
     /// Time at which its first session began, in UTC.
     pub started: Option<String>,
-    /// Steps done.
+    /// Steps completed.
     pub steps: u64,
-    /// Steps of its configuration.
+    /// Number of steps configured.
     pub of_steps: u64,
     /// Loss of the last step, if finite.
     pub loss: Option<f64>,
     /// The lowest validation loss.
     pub best_validation_loss: Option<f64>,
-    /// Tokens (or samples) per second: of the last session, or of the last step of one that has not ended.
+    /// Tokens (or samples) per second: in the last session, or in the last step of a session in progress.
     pub tokens_per_second: Option<f64>,
-    /// The largest peak of the allocated bytes of a rank.
+    /// Peak allocated bytes, the maximum over ranks.
     pub peak_allocated_bytes: Option<u64>,
-    /// Numbers of ranks along the axes of the grid, as in `2 × 4`.
+    /// Size of each grid axis, as in `2 × 4`.
     pub grid: String,
-    /// SHA-256 of the weights after the last step of a session that has ended.
+    /// SHA-256 of the final weights; `None` before a session has ended.
     pub weights_sha256: Option<String>,
-    /// The reason why its files cannot be read.
+    /// Why the run's files cannot be read.
     pub error: Option<String>,
 }
 
@@ -50,10 +50,11 @@ fn as_text<S: Serializer>(path: &Path, serializer: S) -> std::result::Result<S::
     serializer.collect_str(&path.display())
 }
 
-/// Returns the runs in `directory`: itself if it is a run, or else those directly below it, by name.
+/// Lists `directory` itself if it is a run, or else the runs directly below it, sorted by name. A run whose
+/// files cannot be read is listed with the reason.
 ///
 /// # Errors
-/// A directory that cannot be listed. A run whose files cannot be read is listed with the reason.
+/// The directory cannot be listed.
 pub fn list_runs(directory: &Path) -> Result<Vec<ListedRun>> {
     let unreadable = |error: std::io::Error| {
         RunError::Refused(format!("{}: it cannot be listed: {error}", directory.display()))
@@ -117,7 +118,7 @@ fn read(path: &Path) -> Result<ListedRun> {
     })
 }
 
-/// Returns whether a process trains in the run directory.
+/// Returns whether a process is training in the run directory.
 #[must_use]
 pub fn is_training(path: &Path) -> bool {
     let Ok(directory) = File::open(path) else { return false };

@@ -1,4 +1,4 @@
-//! The sample at the end of a run.
+//! Generation of the sample text at the end of a run.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ type Draw = dyn Fn(&mut Worker) -> Result<Option<Sample>> + Send + Sync;
 /// A prompt and its continuation.
 pub type Sample = (String, String);
 
-/// A function that draws a sample from the model of each rank after the last step. All ranks call it; rank 0
-/// has the sample, unless the model makes no text.
+/// Generates a sample from the model after the last step. Every rank calls it; only rank 0 receives the
+/// sample, and none does if the model generates no text.
 #[derive(Clone)]
 pub struct Sampler(Arc<Draw>);
 

@@ -1,4 +1,4 @@
-//! Checkpoints during a run, on every rank.
+//! Saves checkpoints during a run, on every rank.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -16,36 +16,36 @@ use crate::history::History;
 use crate::memory_saver::MemorySaver;
 use crate::reference;
 
-/// Takes and writes a rank's part of the checkpoints of a run.
+/// Copies and writes a rank's part of the checkpoints of a run.
 #[derive(Debug)]
 pub(crate) struct Saver {
     writer: Writer,
-    /// The state whose copies have been enqueued.
+    /// The snapshot whose copies have been enqueued.
     taken: Option<Snapshot>,
-    /// Whether this is rank 0, which decides by time, logs and completes checkpoints.
+    /// Whether this is rank 0, which triggers timed checkpoints, logs, and completes checkpoints.
     is_first: bool,
-    /// Longest time between two checkpoints; `None`: any.
+    /// Interval of timed checkpoints; `None` if they are off.
     every: Option<Duration>,
-    /// The start of the last checkpoint, or of the run.
+    /// Time at which the last checkpoint, or else the run, began.
     last: Instant,
-    /// Whether the delay of a checkpoint has been logged.
+    /// Whether a delayed checkpoint has been logged.
     is_reported: bool,
-    /// Contents of rank 0's checkpoints beside the state, for states in memory.
+    /// Contents of rank 0's checkpoints other than the state, for states in memory.
     contents: Option<Contents>,
-    /// The hash of the reference model's scores in all of rank 0's checkpoints.
+    /// Hash of the reference model's scores, stored in all checkpoints. Set on rank 0.
     reference_sha256: Arc<OnceLock<String>>,
-    /// Takes states that are kept in memory, if the job keeps some.
+    /// Saves states in host memory; `None` if the job keeps none.
     memory: Option<MemorySaver>,
-    /// The longest time for which a checkpoint held up the steps on the host.
+    /// The longest time in which a checkpoint blocked training on the host.
     longest_stall: Option<Duration>,
 }
 
 impl Saver {
-    /// Returns rank 0's saver of the run in `run_dir`, which first syncs its metrics by `metrics`; `None` if
-    /// the run keeps no checkpoints, or computes nothing.
+    /// Returns rank 0's saver for the run in `run_dir`. Before each checkpoint it syncs the metrics file with
+    /// `metrics`. `None` if the run keeps no checkpoints or computes nothing.
     ///
     /// # Errors
-    /// Data that cannot be read.
+    /// The data cannot be read.
     pub(crate) fn new(setup: &Setup, run_dir: &Path, metrics: MetricsSync) -> Result<Option<Self>> {
         let config = &setup.config;
         if !is_kept(setup) {
@@ -72,7 +72,7 @@ impl Saver {
         Ok(Some(Saver { is_first, every, contents, reference_sha256, ..Self::with(writer) }))
     }
 
-    /// Returns on all ranks their saver, that of rank 0 from `first`. All ranks call this.
+    /// Returns each rank's saver; rank 0's is `first`. Every rank must call this.
     pub(crate) fn shared(
         setup: &Setup,
         run_dir: &Path,
@@ -93,7 +93,7 @@ impl Saver {
         Ok(Some(saver))
     }
 
-    /// Allocates this rank's memory for checkpoints, on a separate thread. All ranks call this.
+    /// Allocates this rank's memory for checkpoints on a separate thread. Every rank must call this.
     pub(crate) fn prepare(&mut self, worker: &mut Worker) -> Result<()> {
         let bytes = worker.snapshot_bytes()?;
         let allocate = worker.device().host_memory();
@@ -119,7 +119,7 @@ impl Saver {
         }
     }
 
-    /// Sets the scores of the reference model that all checkpoints are to know by their hash.
+    /// Sets the reference scores, whose hash all checkpoints store.
     pub(crate) fn set_reference(&self, scores: &[f32]) {
         if self.is_first {
             // Scores are set once, before the first checkpoint.
@@ -127,7 +127,7 @@ impl Saver {
         }
     }
 
-    /// Returns whether a checkpoint is due by time.
+    /// Returns whether a timed checkpoint is due.
     pub(crate) fn is_due(&self) -> bool {
         self.every.is_some_and(|every| self.last.elapsed() >= every)
     }
@@ -137,23 +137,24 @@ impl Saver {
         self.writer.is_busy()
     }
 
-    /// Returns whether this rank's thread is writing.
+    /// Returns whether this rank's thread is still writing.
     pub(crate) fn is_working(&self) -> bool {
         self.writer.is_working()
     }
 
-    /// Returns whether the ranks have to report their files of a checkpoint; all ranks agree.
+    /// Returns whether a checkpoint was begun whose files the ranks have not yet reported as written. All
+    /// ranks return the same.
     pub(crate) fn is_unreported(&self) -> bool {
         self.writer.is_unreported()
     }
 
-    /// Returns whether this rank's thread is copying a state in memory.
+    /// Returns whether this rank's thread is still copying a state to host memory.
     pub(crate) fn is_copying(&self) -> bool {
         self.memory.as_ref().is_some_and(MemorySaver::is_working)
     }
 
-    /// Starts to copy this rank's part of the state after `steps` steps to host memory, unless the last copy
-    /// goes on. All ranks call this, and then [`Saver::write_in_memory`].
+    /// Starts copying this rank's part of the state after `steps` steps to host memory, unless the previous
+    /// copy is still running. Every rank must call this, and then [`Saver::write_in_memory`].
     pub(crate) fn take_in_memory(&mut self, worker: &mut Worker, steps: u64) -> Result<()> {
         let began = Instant::now();
         let memory = self.memory.as_mut().filter(|memory| !memory.is_unreported());
@@ -162,19 +163,19 @@ impl Saver {
         Ok(())
     }
 
-    /// Starts to keep the state that [`Saver::take_in_memory`] took, with its losses, or drops it without
-    /// them.
+    /// Starts keeping the state copied by [`Saver::take_in_memory`] with the losses of `history`; discards it
+    /// if `history` is `None`.
     pub(crate) fn write_in_memory(&mut self, history: Option<&History>) {
         self.memory.iter_mut().for_each(|memory| memory.write(history));
     }
 
-    /// Publishes a state in memory that all ranks have copied, if there is one. All ranks call this.
+    /// Publishes a state in memory once all ranks have copied it. Every rank must call this.
     pub(crate) fn publish_in_memory(&mut self, control: &mut dyn ControlChannel) -> Result<()> {
         let unreported = self.memory.as_mut().filter(|memory| memory.is_unreported());
         unreported.map_or(Ok(()), |memory| memory.report(control))
     }
 
-    /// Logs once that a checkpoint due after `step` steps waits for the one being written.
+    /// Logs, at most once, that the checkpoint due after `step` steps waits for the one being written.
     pub(crate) fn put_off(&mut self, step: u64) {
         if self.is_first && !std::mem::replace(&mut self.is_reported, true) {
             tracing::warn!(
@@ -184,10 +185,10 @@ impl Saver {
         }
     }
 
-    /// Starts to copy this rank's part of the state after `steps` steps, when the checkpoint before has been
-    /// written; if that failed, it is a warning, because this one replaces it. Does not wait for the device.
-    /// With `is_last`, no step follows that the wait for the disk would hold up. All ranks call this, and
-    /// then [`Saver::write`].
+    /// Waits until the previous checkpoint is written, then starts copying this rank's part of the state
+    /// after `steps` steps. Does not wait for the device. If the previous checkpoint failed, logs a warning,
+    /// because this one replaces it. With `is_last`, the wait is not recorded as a stall, because no step
+    /// follows. Every rank must call this, and then [`Saver::write`].
     pub(crate) fn take(&mut self, worker: &mut Worker, steps: u64, is_last: bool) -> Result<()> {
         let mut began = Instant::now();
         self.settle(worker.control())?;
@@ -201,8 +202,8 @@ impl Saver {
         Ok(())
     }
 
-    /// Starts to write the state that [`Saver::take`] took, with its losses, or drops it without them. All
-    /// ranks call this.
+    /// Starts writing the state copied by [`Saver::take`] with the losses of `history`; discards it if
+    /// `history` is `None`. Every rank must call this.
     pub(crate) fn write(&mut self, history: Option<&History>) {
         let Some(mut snapshot) = self.taken.take() else { return };
         let Some(history) = history else { return self.writer.discard_snapshot(snapshot) };
@@ -212,8 +213,8 @@ impl Saver {
         self.last = Instant::now();
     }
 
-    /// Waits until all ranks have written their files of a checkpoint, and lets rank 0 start to complete it.
-    /// All ranks call this.
+    /// Waits until all ranks have written their files of a checkpoint. Rank 0 then starts to complete it.
+    /// Every rank must call this.
     pub(crate) fn report(&mut self, control: &mut dyn ControlChannel) -> Result<()> {
         if !self.writer.is_unreported() {
             return Ok(());
@@ -226,12 +227,12 @@ impl Saver {
         Ok(())
     }
 
-    /// Returns the longest time for which a checkpoint held up the steps; `None` if none was taken.
+    /// Returns the longest time in which a checkpoint blocked training; `None` if no checkpoint was taken.
     pub(crate) fn longest_stall(&self) -> Option<Duration> {
         self.longest_stall
     }
 
-    /// Waits until no checkpoint is being written. All ranks call this.
+    /// Waits until no checkpoint is being written on any rank. Every rank must call this.
     fn settle(&mut self, control: &mut dyn ControlChannel) -> Result<()> {
         self.report(control)?;
         Ok(wait_together(control, &mut || !self.writer.is_busy())?)
@@ -240,13 +241,13 @@ impl Saver {
     /// Waits for the checkpoint being written.
     ///
     /// # Errors
-    /// A checkpoint that could not be written.
+    /// The checkpoint could not be written.
     pub(crate) fn finish(&mut self) -> std::result::Result<(), CheckpointError> {
         self.writer.finish()
     }
 }
 
-/// Returns whether the run keeps checkpoints, and computes something to keep.
+/// Returns whether the run keeps checkpoints and has a state to save.
 fn is_kept(setup: &Setup) -> bool {
     let checkpoint = &setup.config.checkpoint;
     (checkpoint.is_kept() || checkpoint.keep_best) && !setup.placement.is_meta()

@@ -20,21 +20,21 @@ use crate::stop_signal::StopSignal;
 use planned::Calendar;
 use worker::{StepMemory, Validation, Worker, WorkerError};
 
-/// An observer of training.
+/// Receives the results of training steps.
 pub(crate) trait Observer {
     fn step(&mut self, worker: &Worker, report: &StepReport) -> Result<()>;
 
     /// Writes the hashes of a step.
     fn hashes(&mut self, hashes: &HashedStep) -> Result<()>;
 
-    /// Returns what takes this rank's part of checkpoints; `None` if the run keeps none.
+    /// Returns this rank's saver; `None` if the run keeps no checkpoints.
     fn saver(&self) -> Option<&Saver>;
 
-    /// As [`Observer::saver`].
+    /// Returns this rank's saver mutably.
     fn saver_mut(&mut self) -> Option<&mut Saver>;
 }
 
-/// Trains to the last step, to the step at which the ranks agree to stop, or to a loss that is not finite.
+/// Trains until the last step, an agreed stop, or a loss that is not finite.
 pub(crate) fn run(
     worker: &mut Worker,
     interrupt: &Interrupt,
@@ -59,15 +59,15 @@ struct Training<'a> {
     calendar: Calendar,
     history: History,
     clock: Clock,
-    /// The last step, if its scalars have not been read: they are read after the next one has been enqueued,
-    /// so that the device never waits for the host.
+    /// The last step, if its scalars are still on the device. They are read after the next step has been
+    /// enqueued, so that the device never waits for the host.
     unread: Option<Unread>,
-    /// Whether a checkpoint is due and has not been taken.
+    /// Whether a checkpoint is due but not yet taken.
     due: bool,
 }
 
 impl Training<'_> {
-    /// Returns whether the ranks agree to stop before the first step, if any step is left.
+    /// Returns whether the ranks agree to stop before the first step. False if no step remains.
     fn stops_at_start(&mut self) -> Result<bool> {
         let is_left = self.history.first < self.calendar.steps;
         let is_due = self.interrupt.is_due(0);
@@ -81,8 +81,8 @@ impl Training<'_> {
         Ok(stops)
     }
 
-    /// Returns whether the run had ended before its last step when its checkpoint was written, so that no
-    /// step is left.
+    /// Returns whether the run had already stopped early when its checkpoint was written, so that no step
+    /// remains.
     fn has_ended_early(&self) -> bool {
         let History { steps, validations, .. } = &self.history;
         let has_ended =
@@ -109,7 +109,8 @@ impl Training<'_> {
         Ok(())
     }
 
-    /// Processes a step and what is due after it. Breaks if it is the last.
+    /// Completes step `step` with the validation, checkpoint and stop that are due after it. Breaks if it was
+    /// the last.
     fn step(&mut self, step: u64) -> Result<ControlFlow<()>> {
         let span = step_span(step + 1).entered();
         self.worker.skip_above(self.history.norms.limit(step));
@@ -140,7 +141,7 @@ impl Training<'_> {
         self.end_step(step, &agreed)
     }
 
-    /// Runs a step, after the repetition of a micro-batch if the step is verified.
+    /// Runs a step. If the step is to be verified, repeats one of its micro-batches first and compares.
     fn verified_step(&mut self, step: u64) -> std::result::Result<(), WorkerError> {
         if self.calendar.verifies(step) {
             self.worker.repeat_micro_batch(step)?;
@@ -149,7 +150,7 @@ impl Training<'_> {
         self.worker.step(step)
     }
 
-    /// Reads the scalars of the last step, if that has not been done.
+    /// Reads the scalars of the last step from the device, if not done yet.
     fn read_last(&mut self) -> Result<()> {
         match self.unread.take() {
             Some(unread) => unread.read(self.worker, &mut self.history, self.observer),
@@ -157,7 +158,7 @@ impl Training<'_> {
         }
     }
 
-    /// Validates if that is due after `step`.
+    /// Validates if a validation is due after `step`.
     fn validate_after(&mut self, step: u64) -> Result<Option<Validation>> {
         self.history.is_best = false;
         if !self.calendar.validates_after(step) {
@@ -173,7 +174,7 @@ impl Training<'_> {
         Ok(Some(validation))
     }
 
-    /// Exchanges with all ranks what is due after `step`.
+    /// Exchanges requests to stop, the state of checkpoints, and records with all ranks after `step`.
     fn agree_after(&mut self, step: u64) -> Result<Agreement> {
         let done = step + 1;
         let first = self.history.first;
@@ -200,7 +201,7 @@ impl Training<'_> {
         Ok(agreed)
     }
 
-    /// Takes a checkpoint if one is due and can be taken. Breaks if the step is the last.
+    /// Takes a checkpoint if one is due and possible. Breaks if the step is the last.
     fn end_step(&mut self, step: u64, agreed: &Agreement) -> Result<ControlFlow<()>> {
         let checkpoint = &self.worker.setup().config.checkpoint;
         let waits = checkpoint.wait;
@@ -228,8 +229,8 @@ impl Training<'_> {
         })
     }
 
-    /// Saves the state, when the last checkpoint has been written. Returns whether it is one that may be
-    /// saved: it is finite.
+    /// Saves the state once the last checkpoint has been written. Returns whether the state was finite;
+    /// otherwise it is discarded.
     fn save(&mut self, is_last: bool) -> Result<bool> {
         // The copies are enqueued behind the step, so that the device does not wait for the host.
         if let Some(saver) = self.observer.saver_mut() {
@@ -242,7 +243,7 @@ impl Training<'_> {
         Ok(is_finite)
     }
 
-    /// Keeps the state in memory, unless it is not finite.
+    /// Keeps the state in host memory, unless it is not finite.
     fn keep_in_memory(&mut self) -> Result<()> {
         if let Some(saver) = self.observer.saver_mut() {
             saver.take_in_memory(self.worker, self.history.steps)?;
@@ -254,7 +255,8 @@ impl Training<'_> {
         Ok(())
     }
 
-    /// Reads the scalars of the last step, whose loss is part of its state. Returns whether that is finite.
+    /// Reads the scalars of the last step, whose loss is saved with the state. Returns whether the state is
+    /// finite.
     fn read_finite(&mut self) -> Result<bool> {
         self.read_last()?;
         Ok(!self.history.is_lost() && self.history.is_finite())
@@ -264,7 +266,7 @@ impl Training<'_> {
     /// micro-batches.
     ///
     /// # Errors
-    /// `error` if that state is not finite, so that it may not be saved.
+    /// `error`, if the state is not finite and so must not be saved.
     fn leave_to_repeat(&mut self, error: WorkerError) -> Result<()> {
         self.read_last()?;
         if !self.history.is_finite() {
@@ -291,7 +293,7 @@ impl Training<'_> {
     }
 }
 
-/// Returns a sentence about a resumed run that had ended early, after `steps` steps.
+/// Returns a message for resuming a run that had already ended early, after `steps` steps.
 pub(crate) fn nothing_is_left(steps: u64, since_best: u64) -> String {
     format!(
         "nothing is left to do: the run ended early after step {steps}, when {} had no lower loss \
@@ -300,12 +302,12 @@ pub(crate) fn nothing_is_left(steps: u64, since_best: u64) -> String {
     )
 }
 
-/// Durations of steps.
+/// Measures step durations.
 struct Clock {
     began: Instant,
-    /// Whether the step in flight began on an idle device.
+    /// Whether the current step began on an idle device.
     is_idle: bool,
-    /// Whether the device is still busy with a step that began on an idle device.
+    /// Whether the host enqueues steps ahead of the device, as on a GPU.
     is_ahead: bool,
 }
 
@@ -314,7 +316,8 @@ impl Clock {
         Clock { began: Instant::now(), is_idle: false, is_ahead }
     }
 
-    /// Ends a step and begins the next. Returns the duration, if it is meaningful.
+    /// Ends a step and begins the next. Returns the step's duration; `None` if it began on an idle device and
+    /// the host runs ahead, because the device is then still busy.
     fn lap(&mut self) -> Option<Duration> {
         let elapsed = std::mem::replace(&mut self.began, Instant::now()).elapsed();
         let idle = std::mem::replace(&mut self.is_idle, false);
@@ -361,33 +364,33 @@ impl Unread {
     }
 }
 
-/// Agreement of all ranks after a step: each flag is true if it is on any rank.
+/// Flags exchanged by all ranks after a step; each is true if any rank sets it.
 struct Agreement {
     /// All ranks end after this step.
     stop: bool,
-    /// The signal that asked a rank to stop.
+    /// The signal that requested the stop.
     signal: StopSignal,
     save_is_due: bool,
     /// A checkpoint is being written.
     is_saving: bool,
-    /// A thread is writing it.
+    /// A thread is still writing its file of the checkpoint.
     is_working: bool,
-    /// A thread is copying a state in memory.
+    /// A thread is still copying a state to host memory.
     is_copying: bool,
-    /// The records of all ranks, on rank 0 if there are any.
+    /// Records of all ranks, on rank 0 in steps that record.
     records: Records,
 }
 
-/// The records of all ranks.
+/// Records of all ranks for one step.
 #[derive(Default)]
 struct Records {
     ranks: Vec<RankStep>,
-    /// Loads of experts, by layer.
+    /// Load of each expert, one entry per layer.
     expert_loads: Vec<ExpertLoads>,
 }
 
 impl Records {
-    fn of(records: impl Iterator<Item = telemetry::Result<RankRecord>>) -> telemetry::Result<Self> {
+    fn from_ranks(records: impl Iterator<Item = telemetry::Result<RankRecord>>) -> telemetry::Result<Self> {
         let mut all = Records::default();
         for record in records {
             let RankRecord { figures, expert_loads } = record?;
@@ -399,12 +402,12 @@ impl Records {
     }
 }
 
-/// Number of flags at the beginning of a message, before the number of a signal.
+/// Number of flags at the start of a message, before the signal's number.
 const FLAGS: usize = 5;
 
 impl Agreement {
-    /// Exchanges the flags of all ranks; their records, which either all ranks give or none, travel in the
-    /// same messages.
+    /// Exchanges the flags of all ranks. The same messages carry the ranks' records, which either all ranks
+    /// pass or none.
     fn reach(
         control: &mut dyn ControlChannel,
         (stop, signal): (bool, StopSignal),
@@ -433,8 +436,8 @@ impl Agreement {
             RankRecord::decode(rank, flags.get(FLAGS + 1..).unwrap_or_default())
         };
         let signals = all.iter().filter_map(|flags| flags.get(FLAGS).copied());
-        let signal = signals.map(StopSignal::of).max().unwrap_or_default();
-        let records = Records::of(records.map(read))?;
+        let signal = signals.map(StopSignal::from_number).max().unwrap_or_default();
+        let records = Records::from_ranks(records.map(read))?;
         let save_is_due = any(1);
         let is_saving = any(2);
         let is_working = any(3);

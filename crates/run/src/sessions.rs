@@ -1,4 +1,4 @@
-//! `sessions.json` in a run directory: a record of each process that trained there.
+//! `sessions.json` in a run directory: a record of each process that trained the run.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -20,10 +20,10 @@ use crate::error::{Result, RunError};
 use crate::history::Repetition;
 use crate::{failure, resume, utc};
 
-/// The most bytes of the file that are read.
+/// Maximum bytes read of the file.
 const MOST_BYTES: u64 = 64 << 20;
 
-/// The outcome of a session: one process's part of a run.
+/// How a session ended. A session is one process's part of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Ending {
@@ -35,39 +35,39 @@ pub(crate) enum Ending {
     Interrupted,
     /// A loss or gradient norm was not finite.
     NonFinite,
-    /// The gradient norm of a step was a spike, at which the run was to end.
+    /// A gradient norm spike ended the run, as configured.
     Spike,
-    /// The gradient norm of a step was a spike; the next session goes back to the last checkpoint.
+    /// A step had a gradient norm spike; the next session restarts from the last checkpoint.
     Rewound,
     /// A step ran out of memory; the next session repeats it with smaller micro-batches.
     OutOfMemory,
     /// Ended with this error.
     Failed(String),
-    /// Ended without recording the end: the process was killed, or the machine stopped.
+    /// The session recorded no end: the process was killed, or the machine stopped.
     Lost,
 }
 
 /// Results of a session that ended with a summary.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Results {
-    /// Steps done at the end of the session, including those of earlier sessions.
+    /// Steps completed at the end of the session, including those of earlier sessions.
     steps: u64,
     /// Tokens (or samples) per second over all ranks.
     tokens_per_second: f64,
-    /// The largest peak of a rank.
+    /// Peak allocated bytes, the maximum over ranks.
     peak_allocated_bytes: u64,
-    /// The largest peak of a rank.
+    /// Peak reserved bytes, the maximum over ranks.
     peak_reserved_bytes: u64,
     wall_seconds: f64,
-    /// Seconds of reading the state before the first step, on rank 0; absent if nothing was read.
+    /// Seconds taken to read the state before the first step, on rank 0; absent if nothing was read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     load_seconds: Option<f64>,
-    /// The longest time for which a checkpoint held up the steps, on rank 0; absent without checkpoints.
+    /// The longest time in which a checkpoint blocked training, on rank 0; absent without checkpoints.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     longest_save_stall_seconds: Option<f64>,
 }
 
-/// A bit-deciding setting whose value changed at the start of the session.
+/// A setting that affects results and changed at the start of the session.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Changed {
     from: Option<String>,
@@ -79,14 +79,14 @@ struct Changed {
 struct Restarted {
     /// Number of the restart in its job, from 1.
     number: u64,
-    /// Why the session before ended.
+    /// Why the previous session ended.
     cause: String,
-    /// Steps that had been done and are done again.
+    /// Number of completed steps that this session has to repeat.
     steps_repeated: u64,
-    /// Seconds from the last sign of life of the lost rank until the first step was done.
+    /// Seconds from the lost rank's last report until the first step of this session was done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     seconds_to_next_step: Option<f64>,
-    /// Seconds from there until the repeated steps were done.
+    /// Seconds from the lost rank's last report until the repeated steps were done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     seconds_lost: Option<f64>,
 }
@@ -102,25 +102,25 @@ pub(crate) struct Session {
     device_model: String,
     libraries: String,
     grid: GridSizes,
-    /// Steps done by earlier sessions.
+    /// Steps completed by earlier sessions.
     after_step: u64,
-    /// Sequences or samples in a micro-batch; absent in records of earlier versions.
+    /// Sequences or samples per micro-batch; absent in records of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     micro_batch_size: Option<usize>,
-    /// The checkpoint or folder of the initial weights.
+    /// The checkpoint or model folder of the initial weights.
     weights_from: Option<String>,
-    /// Bit-deciding settings that changed, by key: bits may differ after `after_step`.
+    /// Changed settings that affect results, by key: bits may differ after `after_step`.
     changed: BTreeMap<String, Changed>,
     /// Differences from the software that wrote the checkpoint: bits may differ after `after_step`.
     warnings: Vec<String>,
-    /// The restart, if the job was started again by itself.
+    /// The restart that began this session, if the job restarted automatically.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     restart: Option<Restarted>,
     results: Option<Results>,
 }
 
 impl Restarted {
-    fn of(cause: &Cause, first_step: u64) -> Self {
+    fn from_cause(cause: &Cause, first_step: u64) -> Self {
         Restarted {
             number: cause.restart,
             cause: cause.reason.clone(),
@@ -143,7 +143,8 @@ impl Restarted {
 }
 
 impl Ending {
-    /// The name of a session's end; a session without one was killed, unless its process still trains.
+    /// Returns the state of a session as a word. A session without a recorded end is `killed`, unless its
+    /// process still trains.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Ending::Running | Ending::Lost => "killed",
@@ -166,7 +167,8 @@ impl Session {
             ended => ended.name().to_owned(),
         };
         let from = grouped(self.after_step);
-        let of = |text: &dyn Fn(&Results) -> String| self.results.as_ref().map_or_else(String::new, text);
+        let result_text =
+            |text: &dyn Fn(&Results) -> String| self.results.as_ref().map_or_else(String::new, text);
         let steps = self.results.as_ref().map_or_else(
             || format!("after {from}"),
             |results| format!("{from} to {}", grouped(results.steps)),
@@ -175,9 +177,9 @@ impl Session {
             ending,
             steps,
             self.grid.to_string(),
-            of(&|results| format!("{} {unit}", grouped(results.tokens_per_second.round() as u64))),
-            of(&|results| bytes(results.peak_allocated_bytes)),
-            of(&|results| duration(results.wall_seconds)),
+            result_text(&|results| format!("{} {unit}", grouped(results.tokens_per_second.round() as u64))),
+            result_text(&|results| bytes(results.peak_allocated_bytes)),
+            result_text(&|results| duration(results.wall_seconds)),
             self.host.clone(),
         ];
         let value = |value: &Option<String>| value.clone().unwrap_or_else(|| "none".to_owned());
@@ -191,22 +193,22 @@ impl Session {
     }
 }
 
-/// The records of a run directory, the last of which is this process's.
+/// The records of a run directory. The last is this process's.
 #[derive(Debug)]
 pub(crate) struct Sessions {
     path: PathBuf,
     all: Vec<Session>,
     began: Instant,
-    /// Time of reading the state before the first step, if any was read.
+    /// Time taken to read the state before the first step, if one was read.
     loaded: Option<Duration>,
-    /// The cause of the restart that began this session, until the steps that it repeats are done.
+    /// The cause of the restart that began this session, until the repeated steps are done.
     cause: Option<Cause>,
     /// The thread that writes the file during training.
     writing: Option<JoinHandle<()>>,
 }
 
 impl Sessions {
-    /// Adds a record of the starting session, which has read its state in the time `loaded`.
+    /// Adds a record for the starting session. `loaded` is the time taken to read its state.
     ///
     /// # Errors
     /// The file cannot be read or written.
@@ -247,7 +249,7 @@ impl Sessions {
             },
             changed,
             warnings,
-            restart: cause.as_ref().map(|cause| Restarted::of(cause, setup.first_step())),
+            restart: cause.as_ref().map(|cause| Restarted::from_cause(cause, setup.first_step())),
             results: None,
         });
         let sessions = Sessions { path, all, began: Instant::now(), loaded, cause, writing: None };
@@ -255,8 +257,8 @@ impl Sessions {
         Ok(sessions)
     }
 
-    /// Records that `steps` steps are done, if that says what a restart has cost. The file is written by a
-    /// separate thread; an error of the write is ignored, because the end of the session is written too.
+    /// Records the cost of a restart when `steps` completes its first step or its repeated steps. A separate
+    /// thread writes the file. A write error is ignored, because the end of the session is written too.
     pub(crate) fn step(&mut self, steps: u64) {
         let Some(cause) = &self.cause else { return };
         let Some(restart) = self.all.last_mut().and_then(|session| session.restart.as_mut()) else { return };
@@ -283,7 +285,8 @@ impl Sessions {
         let _ = self.writing.take().map(JoinHandle::join);
     }
 
-    /// Completes the record of this session, of whose checkpoints one held up the steps for `longest_stall`.
+    /// Completes the record of this session. `longest_stall` is the longest time in which a checkpoint
+    /// blocked training.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -307,7 +310,7 @@ impl Sessions {
         self.close(ending, Some(results))
     }
 
-    /// Completes the record of a session whose last steps are repeated by the next one.
+    /// Completes the record of a session whose last steps the next one repeats.
     ///
     /// # Errors
     /// The file cannot be written.
@@ -343,7 +346,7 @@ impl Sessions {
     }
 }
 
-/// Completes the record of a failed session. An error of the write is ignored, because the failure is
+/// Completes the record of a failed session. A write error is ignored, because the failure itself is
 /// reported.
 pub(crate) fn fail(run_dir: &Path, error: &RunError) {
     let path = run_dir.join("sessions.json");
@@ -361,19 +364,19 @@ pub(crate) fn fail(run_dir: &Path, error: &RunError) {
     }
 }
 
-/// Returns the records of a run for its page; none of a file that is missing or cannot be read. `unit` is
-/// that of throughputs.
+/// Returns the records of a run for its report page; empty if the file is missing or unreadable. `unit` is
+/// the unit of throughput.
 pub(crate) fn rows(run_dir: &Path, unit: &str) -> Vec<SessionRow> {
     all(run_dir).iter().map(|session| session.row(unit)).collect()
 }
 
-/// Returns the records of a run; none of a file that is missing or cannot be read.
+/// Returns the records of a run; empty if the file is missing or unreadable.
 pub(crate) fn all(run_dir: &Path) -> Vec<Session> {
     let text = input::read(&run_dir.join("sessions.json"), MOST_BYTES).unwrap_or_default();
     serde_json::from_slice(&text).unwrap_or_default()
 }
 
-/// Reads the records; none if there is no file. A damaged file is moved aside with a warning.
+/// Reads the records; empty if there is no file. A damaged file is renamed with a warning.
 fn read(path: &Path) -> Result<Vec<Session>> {
     let failed = |source| RunError::File { path: path.to_owned(), source };
     let sessions = match input::read(path, MOST_BYTES) {

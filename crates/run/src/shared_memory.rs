@@ -1,4 +1,4 @@
-//! The memories that the processes of a job share: each host's, and those of control groups.
+//! Memory that processes of a job share: the memory of each host and the limits of control groups.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::Result;
 use crate::startup::Startup;
 
-/// A bound of a process, on the wire.
+/// A memory limit of a process, as sent between ranks.
 #[derive(Serialize, Deserialize)]
 struct Bound {
     bytes: u64,
@@ -17,8 +17,8 @@ struct Bound {
     identity: String,
 }
 
-/// Returns the memories that this job's processes share, on all ranks; none for a process without a job. All
-/// ranks call this.
+/// Returns the memories shared by this job's processes, on all ranks; empty outside a job. Every rank must
+/// call this.
 pub(crate) fn find(startup: &mut Startup) -> Result<Vec<SharedMemory>> {
     if !startup.is_in_job() {
         return Ok(Vec::new());
@@ -33,7 +33,7 @@ pub(crate) fn find(startup: &mut Startup) -> Result<Vec<SharedMemory>> {
     Ok(by_identity(bounds, &startup.hosts()))
 }
 
-/// Returns each memory with the ranks that share it, by the bounds and the host of every rank.
+/// Groups the limits of all ranks by memory. Returns each memory with the ranks that share it.
 fn by_identity(bounds: Vec<Vec<Bound>>, hosts: &[String]) -> Vec<SharedMemory> {
     let mut memories: BTreeMap<String, SharedMemory> = BTreeMap::new();
     for (rank, bounds) in bounds.into_iter().enumerate() {

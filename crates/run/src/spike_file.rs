@@ -1,6 +1,6 @@
-//! `spikes.json` in a run directory: the steps whose gradient norm was a spike, and what was done. It decides
-//! which samples a run leaves out, so each entry has a hash over itself and those before it, and checkpoints
-//! have the steps that were left out.
+//! `spikes.json` in a run directory: the steps with a gradient norm spike, and the action taken. The file
+//! decides which samples a run skips, so each entry has a hash over itself and all earlier entries.
+//! Checkpoints store the skipped steps.
 
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -14,21 +14,21 @@ use telemetry::run_files::atomic_write;
 use crate::error::{Result, RunError};
 use crate::spikes::Spike;
 
-/// The name of the file in a run directory.
+/// File name in the run directory.
 pub(crate) const FILE: &str = "spikes.json";
-/// The most bytes of the file that are read.
+/// Maximum bytes read of the file.
 const MOST_BYTES: u64 = 64 << 20;
 
 /// A spike in the file, as JSON.
 type Entry = Map<String, Value>;
 
-/// The key of an entry's hash: SHA-256 over the hash of the entry before and the entry without its own.
+/// The key of an entry's hash: SHA-256 over the previous entry's hash and the entry without this key.
 const HASH: &str = "sha256";
 
-/// Returns the spikes that a run has met, none if there is no file, and whether they have hashes.
+/// Reads the spikes of a run, and whether their hashes were verified. Empty if there is no file.
 ///
 /// # Errors
-/// A file that cannot be read or parsed; an entry with another hash than it had when it was written.
+/// The file cannot be read or parsed, or an entry does not match its hash.
 fn read(run_dir: &Path) -> Result<(Vec<Spike>, bool)> {
     let path = run_dir.join(FILE);
     let text = match input::read(&path, MOST_BYTES) {
@@ -46,10 +46,10 @@ fn read(run_dir: &Path) -> Result<(Vec<Spike>, bool)> {
     Ok((spikes, is_verified))
 }
 
-/// Compares the hashes of all entries; returns whether they have some. Earlier versions wrote none.
+/// Checks the hashes of all entries. Returns whether there are any; earlier versions wrote none.
 ///
 /// # Errors
-/// An entry that has changed, or lacks its hash.
+/// An entry has changed or lacks its hash.
 fn check_hashes(path: &Path, entries: &[Entry]) -> Result<bool> {
     if entries.iter().all(|entry| !entry.contains_key(HASH)) {
         return Ok(entries.is_empty());
@@ -75,7 +75,7 @@ fn hash(before: &str, bare: &Entry) -> String {
     hexadecimal(&digest.finalize())
 }
 
-/// Returns the text of a file with these spikes.
+/// Encodes these spikes as the text of a file.
 fn text_of(spikes: &[Spike]) -> serde_json::Result<Vec<u8>> {
     let mut before = String::new();
     let mut entries = Vec::new();
@@ -98,11 +98,11 @@ fn refused(path: &Path, what: &str) -> RunError {
     ))
 }
 
-/// Returns the steps, in the order of the data, whose samples a run leaves out, in ascending order.
-/// `before` are those that it had left out by the checkpoint from which it resumes.
+/// Returns the steps whose samples the run skips, as indices in data order, ascending. `before` has the steps
+/// that the resumed checkpoint's run had already skipped.
 ///
 /// # Errors
-/// As for [`read`]; a step of `before` that is missing.
+/// As for [`read`]; or a step of `before` is missing.
 pub(crate) fn left_out(run_dir: &Path, before: &[u64]) -> Result<Vec<u64>> {
     let (spikes, is_verified) = read(run_dir)?;
     if !is_verified {
@@ -133,8 +133,8 @@ pub(crate) struct SpikeFile {
 }
 
 impl SpikeFile {
-    /// Opens the file of a run that goes on after `steps` steps, without decisions of later steps but those
-    /// that left out samples.
+    /// Opens the file of a run that continues after `steps` steps. Spikes of later steps are dropped, unless
+    /// their samples are skipped.
     pub(crate) fn open(run_dir: &Path, steps: u64) -> Result<Self> {
         let (mut all, _) = read(run_dir)?;
         all.retain(|spike| spike.rewinds() || spike.step <= steps);
@@ -144,7 +144,7 @@ impl SpikeFile {
     /// Adds a spike.
     ///
     /// # Errors
-    /// The file could not be written before.
+    /// An earlier write failed.
     pub(crate) fn add(&mut self, spike: &Spike) -> Result<()> {
         self.finish()?;
         self.all.push(spike.clone());

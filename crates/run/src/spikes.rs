@@ -1,16 +1,17 @@
-//! Spikes of the gradient norm: the limit of a step's norm, and the decision about a step above it.
+//! Gradient norm spikes: the limit for a step's norm, and the action for a step above it.
 //!
-//! Decisions depend on norms only, which have the same bits on every grid. A step's norm is known on the host
-//! after the next step has been enqueued, so a limit follows from the norms up to two steps before.
+//! Decisions depend only on norms, which have the same bits on every grid. The host reads a step's norm after
+//! it has enqueued the next step, so a limit depends on the norms up to two steps before.
 
 use std::collections::VecDeque;
 
 use config::{OnSpike, Train};
 use serde::{Deserialize, Serialize};
 
-/// Steps after which a norm has a limit: norms of later ones may not be known on the host.
+/// Number of steps between a step and the last norm that its limit depends on; later norms may not have
+/// reached the host.
 const LAG: u64 = 2;
-/// Fewest norms from which a limit follows.
+/// Minimum number of norms for computing a limit.
 const LEAST_NORMS: usize = 8;
 
 /// A step whose gradient norm was above its limit.
@@ -19,24 +20,24 @@ const LEAST_NORMS: usize = 8;
 pub(crate) struct Spike {
     /// The step, from 1.
     pub(crate) step: u64,
-    /// Index of its samples in the order of the data, in steps from 0.
+    /// Index of its samples in data order, counted in steps from 0.
     pub(crate) samples: u64,
     pub(crate) gradient_norm: f32,
     /// Mean of the recent norms.
     pub(crate) mean: f64,
     /// Standard deviation of the recent norms.
     pub(crate) deviation: f64,
-    /// The decision, a value of `train.on_spike`.
+    /// The action taken, a value of `train.on_spike`.
     pub(crate) action: String,
 }
 
 impl Spike {
-    /// Returns whether the run goes back and leaves out the step's samples.
+    /// Returns whether the run restarts from a checkpoint and skips the step's samples.
     pub(crate) fn rewinds(&self) -> bool {
         self.action == OnSpike::Rewind.name()
     }
 
-    /// Returns whether the session ends.
+    /// Returns whether the spike ends the session.
     pub(crate) fn ends(&self) -> bool {
         self.action != OnSpike::Skip.name()
     }
@@ -58,13 +59,13 @@ struct Recent {
     deviation: f64,
 }
 
-/// The recent gradient norms of a run, and the limits that follow from them.
+/// The recent gradient norms of a run, and the limits computed from them.
 #[derive(Clone, Debug)]
 pub(crate) struct Norms {
     action: OnSpike,
     deviations: f64,
     window: usize,
-    /// Norms of the last steps; `None` for spikes and norms that are not finite.
+    /// Norms of the last steps, oldest first; `None` for spikes and non-finite norms.
     norms: VecDeque<Option<f32>>,
     /// Number of steps so far.
     steps: u64,
@@ -77,7 +78,7 @@ impl Default for Norms {
 }
 
 impl Norms {
-    /// Returns the norms after `steps` steps, the last of which had `norms`.
+    /// Restores the state after `steps` steps; `norms` are the norms of the last ones.
     pub(crate) fn new(train: &Train, steps: u64, norms: &[Option<f32>]) -> Self {
         let action = train.on_spike;
         let deviations = train.spike_deviations;
@@ -90,12 +91,13 @@ impl Norms {
         }
     }
 
-    /// Returns the norms to keep in a checkpoint; none if nothing depends on them.
+    /// Returns the norms to store in a checkpoint; empty if spikes are ignored.
     pub(crate) fn kept(&self) -> Vec<Option<f32>> {
         self.norms.iter().copied().collect()
     }
 
-    /// Returns the norm above which step `step`, counted from 0, is a spike; 0 without limits.
+    /// Returns the norm above which step `step`, counted from 0, is a spike: 0 if spikes are ignored,
+    /// infinity while there are too few norms.
     pub(crate) fn limit(&self, step: u64) -> f32 {
         match self.recent(step) {
             _ if self.action == OnSpike::Ignore => 0.0,
@@ -104,8 +106,8 @@ impl Norms {
         }
     }
 
-    /// Mean and deviation of the norms of a window that ends [`LAG`] steps before `step`, if there are
-    /// enough.
+    /// Returns mean and standard deviation of the norms in the window that ends [`LAG`] steps before `step`;
+    /// `None` if there are too few.
     fn recent(&self, step: u64) -> Option<Recent> {
         let first = self.steps - self.norms.len() as u64;
         let last = (step + 1).checked_sub(LAG)?;
@@ -121,7 +123,8 @@ impl Norms {
         Some(Recent { mean, deviation: variance.sqrt() })
     }
 
-    /// Adds the norm of the next step, whose samples have this index. Returns the spike, if it is one.
+    /// Adds the norm of the next step. `samples` is the index of its samples. Returns the spike, if the norm
+    /// exceeds its limit.
     pub(crate) fn add(&mut self, norm: f32, samples: u64) -> Option<Spike> {
         if self.action == OnSpike::Ignore {
             return None;

@@ -1,11 +1,11 @@
-//! Time that the parts of a rank's start take.
+//! Durations of the parts of a rank's start-up.
 
 use std::time::{Duration, Instant};
 
-/// Shorter parts are not named.
+/// Parts shorter than this are not listed.
 const NAMED: Duration = Duration::from_millis(5);
 
-/// Times the parts of a start, one after the other.
+/// Measures the consecutive parts of a start-up.
 #[derive(Debug)]
 pub(crate) struct StartTimes {
     began: Instant,
@@ -26,7 +26,7 @@ impl StartTimes {
         self.parts.push((part, last.elapsed()));
     }
 
-    /// The whole time with its parts, as in `0.94 s: device 0.31 s, model 0.63 s`.
+    /// Formats the total time with its parts, as in `0.94 s: device 0.31 s, model 0.63 s`.
     pub(crate) fn in_words(&self) -> String {
         let named = self.parts.iter().filter(|(_, time)| *time >= NAMED);
         let parts: Vec<String> =

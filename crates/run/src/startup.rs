@@ -1,7 +1,7 @@
-//! The start of a run: joining a launcher's job, and agreeing with its other processes.
+//! Start-up of a process: joining a launcher's job, and agreeing with its other processes.
 //!
-//! An error that all processes find is printed once, by rank 0, and all of them end with its status; an error
-//! that only some find is printed by rank 0 too, with the rank and host that found it.
+//! Rank 0 prints each error once. If all processes find the error, all exit with its status. If only some
+//! find it, the message names the rank and host.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -36,11 +36,11 @@ pub struct Startup {
 }
 
 impl Startup {
-    /// Joins the job to which this process belongs, if a launcher started it: `mpirun`, `srun`, or one that
-    /// sets RANK, WORLD_SIZE and MASTER_ADDR, such as `torchrun`. Called once, on the process's first thread.
+    /// Joins the job of this process, if it was started by `mpirun`, `srun`, or a launcher that sets RANK,
+    /// WORLD_SIZE and MASTER_ADDR, such as `torchrun`. Must be called once, on the process's first thread.
     ///
     /// # Errors
-    /// Ranks that do not find each other; an MPI launcher, but a build without MPI.
+    /// Ranks do not find each other, or an MPI launcher started a build without MPI.
     pub fn begin() -> Result<Self> {
         let environment = Environment::of_process();
         if let Some(warning) = environment.warning()? {
@@ -52,40 +52,40 @@ impl Startup {
         Ok(Startup { job })
     }
 
-    /// Returns the number of processes in this process's job, if a launcher started it.
+    /// Returns the number of processes in this process's job; `None` if no launcher started it.
     #[must_use]
     pub fn launched() -> Option<usize> {
         Launcher::of_process().ok().flatten().map(|launcher| launcher.processes())
     }
 
-    /// Returns the rank that a launcher has numbered this process with, if one has.
+    /// Returns the rank that a launcher assigned to this process; `None` without a launcher.
     #[must_use]
     pub fn launched_rank() -> Option<usize> {
         Environment::of_process().rank()
     }
 
-    /// Returns the startup of a process without a job.
+    /// Returns the start-up of a process outside a job.
     pub fn alone() -> Self {
         Startup { job: None }
     }
 
-    /// This process's rank; 0 for a process alone.
+    /// Returns this process's rank; 0 outside a job.
     pub fn rank(&self) -> usize {
         self.job.as_ref().map_or(0, Job::rank)
     }
 
-    /// The share of this process in what the processes of its job do together.
+    /// Returns this process's share of work that the job's processes divide among them.
     pub fn share(&self) -> Share {
         let alone = Share::ALL;
         self.job.as_ref().map_or(alone, |job| Share { index: job.rank(), of: job.size() })
     }
 
-    /// This rank's index among those of its host, and their number.
+    /// Returns (this rank's index on its host, number of ranks on the host).
     pub(crate) fn local(&self) -> (usize, usize) {
         self.job.as_ref().map_or((0, 1), Job::local)
     }
 
-    /// Names of the hosts of all ranks; empty for a process without a job.
+    /// Returns the host name of each rank; empty outside a job.
     #[must_use]
     pub fn hosts(&self) -> Vec<String> {
         let of_job = |job: &Job| (0..job.size()).map(|rank| job.host(rank)).collect();
@@ -98,16 +98,15 @@ impl Startup {
         self.job.is_some()
     }
 
-    /// Returns the form of the ranks.
+    /// Returns whether ranks are threads or processes.
     pub(crate) fn rank_form(&self) -> RankForm {
         self.job.as_ref().map_or(RankForm::Threads, |job| RankForm::Processes { mpi: job.has_mpi() })
     }
 
-    /// Calls `body` as this rank of the job, and ends with all others; does nothing for a process without a
-    /// job.
+    /// Calls `body` as this rank of the job, and waits for all others to end; does nothing outside a job.
     ///
     /// # Errors
-    /// Errors of `body`, here or on another rank.
+    /// `body` fails, here or on another rank.
     pub fn run_job(
         self,
         body: impl FnOnce(&World, Communicator) -> std::result::Result<(), String>,
@@ -115,11 +114,11 @@ impl Startup {
         self.job.map_or(Ok(()), |job| job.run_plain(body))
     }
 
-    /// Runs `body` as this rank of the job, and ends with all others; `None`, without calling it, for a
-    /// process without a job.
+    /// Calls `body` as this rank of the job, and waits for all others to end. Returns `None` without calling
+    /// it outside a job.
     ///
     /// # Errors
-    /// Errors of the first rank that failed.
+    /// The error of the first rank that failed.
     pub fn run_in_job<T, E: Display>(
         self,
         timeout_seconds: u64,
@@ -130,21 +129,21 @@ impl Startup {
         job.run(timeout_seconds, body).map(Some).map_err(failed)
     }
 
-    /// Ends with all other ranks of the job.
+    /// Waits for all other ranks of the job to end.
     ///
     /// # Errors
-    /// Errors of the first rank that failed.
+    /// The error of the first rank that failed.
     pub fn finish(self) -> Result<()> {
         let failed = |Lost { rank, reason, .. }| RunError::Rank { rank, reason };
         self.job.map_or(Ok(()), |job| job.finish().map_err(failed))
     }
 
-    /// Returns the communicator and the rest of the job; `None` for a process without one.
+    /// Returns the job; `None` outside a job.
     pub(crate) fn into_job(self) -> Option<Job> {
         self.job
     }
 
-    /// Returns on all ranks the run directory that rank 0 has opened.
+    /// Returns, on all ranks, the run directory opened by rank 0.
     pub(crate) fn share_directory(&mut self, opened: Option<RunDirectory>) -> Result<RunDirectory> {
         let absolute = |opened: &RunDirectory| std::path::absolute(opened.path()).ok();
         let path = opened.as_ref().and_then(absolute).map(|path| digits_of(&path));
@@ -159,24 +158,24 @@ impl Startup {
         }
     }
 
-    /// Returns rank 0's text on all ranks.
+    /// Returns rank 0's `mine` on all ranks.
     pub(crate) fn of_rank_zero(&mut self, mine: String) -> Result<String> {
         let Some(job) = &mut self.job else { return Ok(mine) };
-        Ok(job.all(&mine)?.into_iter().next().unwrap_or_default())
+        Ok(job.all_gather_text(&mine)?.into_iter().next().unwrap_or_default())
     }
 
-    /// Returns the texts of all ranks.
+    /// Returns the texts of all ranks, in rank order.
     pub(crate) fn of_all(&mut self, mine: &str) -> Result<Vec<String>> {
         let Some(job) = &mut self.job else { return Ok(vec![mine.to_owned()]) };
-        job.all(mine)
+        job.all_gather_text(mine)
     }
 
-    /// Replaces `message` on all ranks by that of rank `root`.
+    /// Replaces `message` on all ranks by the message of rank `root`.
     pub(crate) fn broadcast(&mut self, root: usize, message: &mut Vec<u8>) -> Result<()> {
         self.job.as_mut().map_or(Ok(()), |job| job.broadcast(root, message))
     }
 
-    /// Returns the request to stop that signals set.
+    /// Returns a stop request that signals raise.
     ///
     /// # Errors
     /// The system refuses to handle signals.
@@ -189,8 +188,8 @@ impl Startup {
     /// Returns `mine` if no rank has an error.
     ///
     /// # Errors
-    /// `mine` for a process without a job; in a job, that some rank has an error, which rank 0 has printed by
-    /// then.
+    /// Outside a job, the error of `mine`. In a job, that some rank has an error, which rank 0 has already
+    /// printed.
     pub fn agree<T, E: JobError>(&mut self, mine: std::result::Result<T, E>) -> std::result::Result<T, E> {
         let Some(job) = &mut self.job else { return mine };
         let (agreed, ends) = job.agree(mine);
@@ -210,7 +209,7 @@ impl Startup {
     /// Checks that the job has the configured number of ranks.
     ///
     /// # Errors
-    /// Another number, or `--ranks` in addition.
+    /// The number differs, or `--ranks` is set as well.
     pub fn check_ranks(&self, config: &RunConfig, threads: Option<usize>) -> Result<()> {
         let world_size = config.world_size();
         let grid = format!("the configuration has {}", config.parallel.grid_in_words());
@@ -238,7 +237,8 @@ impl Startup {
     pub fn check_same(&mut self, setup: &Setup, options: &str) -> Result<()> {
         let Some(job) = &mut self.job else { return Ok(()) };
         let own = Facts::of_setup(setup, options)?;
-        let all: Vec<Facts> = job.all(&own.encode())?.iter().map(|text| Facts::decode(text)).collect();
+        let all: Vec<Facts> =
+            job.all_gather_text(&own.encode())?.iter().map(|text| Facts::decode(text)).collect();
         let Some(first) = all.first() else { return Ok(()) };
         let different = |(rank, facts): (usize, &Facts)| Some((rank, first.difference(facts)?));
         match all.iter().enumerate().find_map(different) {
@@ -252,12 +252,12 @@ impl Startup {
     }
 }
 
-/// Returns the bytes of a path as hexadecimal digits: a path need not be text.
+/// Encodes a path in hexadecimal, because a path need not be valid UTF-8.
 fn digits_of(path: &Path) -> String {
     hexadecimal(path.as_os_str().as_bytes())
 }
 
-/// Returns the path of such digits.
+/// Decodes a path from hexadecimal.
 fn path_of(digits: &str) -> PathBuf {
     let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
     PathBuf::from(OsString::from_vec(digits.as_bytes().chunks(2).filter_map(byte).collect()))

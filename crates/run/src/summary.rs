@@ -14,7 +14,7 @@ use crate::history::History;
 /// Name of the file.
 pub(crate) const SUMMARY: &str = "summary.json";
 
-/// Returns the summary of a run with its history.
+/// Builds the summary of a run.
 pub(crate) fn summarize(
     setup: &Setup,
     history: &History,
@@ -90,10 +90,10 @@ pub(crate) fn of_step(step: u64, run_dir: &Path) -> Option<Vec<u8>> {
     (summary.steps == step).then_some(text)
 }
 
-/// Removes the summary, which a run in progress does not have.
+/// Removes the summary at the start of a run, because a run in progress has none.
 ///
 /// # Errors
-/// A summary that cannot be removed.
+/// The summary cannot be removed.
 pub(crate) fn remove(run_dir: &Path) -> Result<()> {
     let path = run_dir.join(SUMMARY);
     match std::fs::remove_file(&path) {
@@ -118,8 +118,8 @@ pub(crate) fn write(summary: &Summary, run_dir: &Path) -> Result<()> {
     Ok(summary.write(&run_dir.join(SUMMARY))?)
 }
 
-/// Returns the summary of the run that `setup` resumes, if no step of it is left and the summary records its
-/// last one.
+/// Returns the summary of the run that `setup` resumes, if the run is complete and the summary is of its last
+/// step.
 pub(crate) fn of_complete_run(setup: &Setup, run_dir: &Path) -> Option<Summary> {
     let checkpoint = &setup.resumed()?.checkpoint;
     let steps = checkpoint.step();

@@ -1,4 +1,4 @@
-//! The results of a run, as files and in words.
+//! The results of a run, as data and as text.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -28,50 +28,49 @@ pub struct TrainReport {
     pub summary: Summary,
     /// The run directory.
     pub run_dir: PathBuf,
-    /// Mean loss over the held-out data, in the last validation.
+    /// Mean loss over the held-out data in the last validation.
     pub validation_loss: Option<f64>,
-    /// Steps done before the last validation, fewer than those of the run if it was stopped.
+    /// Steps completed before the last validation; fewer than the run's steps if it was stopped.
     pub validation_step: Option<u64>,
-    /// Shares of validation images whose class was the best, and among the best five.
+    /// Top-1 and top-5 accuracy on validation images, from 0 to 1.
     pub validation_accuracy: Option<[f64; 2]>,
-    /// Bytes of text per validation target, if tokens consist of bytes.
+    /// Mean bytes of text per validation target, if tokens consist of bytes.
     pub bytes_per_token: Option<f64>,
-    /// Bytes of text per training target, if tokens consist of bytes.
+    /// Mean bytes of text per training target, if tokens consist of bytes.
     pub training_bytes_per_token: Option<f64>,
     /// Loss of a smoothed bigram model on the same data, in nats per byte.
     pub bigram_entropy: Option<f64>,
-    /// The fine-tuned model, if the run started with the weights of a folder.
+    /// The fine-tuned model, if the run started from a model folder.
     pub tuned: Option<TunedModel>,
-    /// Whether the text has tables of memory and time.
+    /// Whether the text includes tables of memory and time.
     pub shows_tables: bool,
-    /// The sample, if the run has a sampler and its model makes text.
+    /// The sample text, if the run has a sampler and its model generates text.
     pub sample: Option<Sample>,
-    /// The ranks whose four figures differ from the plan; `None` without a plan, or if the run ended before
-    /// it may have reached its peaks.
+    /// Ranks whose memory statistics differ from the plan. `None` without a plan, or if the run ended before
+    /// it could reach its peaks.
     pub unplanned: Option<Vec<usize>>,
-    /// The first difference of each rank's memory from its plan.
+    /// The first difference between each rank's memory and its plan.
     pub divergences: Vec<Divergence>,
-    /// Allocations of a step's graph that outlived the step.
+    /// Allocations made in a step's graph that were not freed by the end of the step.
     pub outlived: Vec<Outlived>,
     /// The statistics of every rank.
     pub ranks: Vec<RankStatistics>,
     /// Whether the run was stopped early.
     pub interrupted: bool,
-    /// The signal that stopped it.
+    /// The signal that stopped the run.
     pub stopped_by: StopSignal,
-    /// Predicted tokens (or samples) per second, if a step was predicted.
+    /// Predicted tokens (or samples) per second, if the step time was predicted.
     pub predicted_tokens_per_second: Option<f64>,
-    /// Unit of its throughput: tokens/s or samples/s.
+    /// Unit of throughput: tokens/s or samples/s.
     pub unit: &'static str,
-    /// Unit of its losses, with a space before it; empty if they have none.
+    /// Unit of losses, with a leading space; empty if they have none.
     pub loss_unit: &'static str,
 }
 
-/// Returns the report of a run on rank 0.
+/// Builds the report of a run on rank 0.
 ///
 /// # Errors
-/// A loss that was not finite, a last checkpoint that could not be written, an early end that kept no
-/// weights.
+/// A loss was not finite, the last checkpoint could not be written, or an early end kept no weights.
 pub(crate) fn report(
     setup: &Setup,
     outcomes: Vec<Outcome>,
@@ -122,7 +121,7 @@ pub(crate) fn report(
         bytes_per_token: bytes(TokenSource::bytes_per_token).flatten(),
         training_bytes_per_token: bytes(TokenSource::training_bytes_per_token).flatten(),
         bigram_entropy: bigram_entropy.flatten(),
-        tuned: TunedModel::of(setup, directory.path()),
+        tuned: TunedModel::from_run(setup, directory.path()),
         shows_tables: true,
         sample,
         unplanned,
@@ -138,19 +137,19 @@ pub(crate) fn report(
     })
 }
 
-/// Returns the predicted throughput of the run in `run_dir`. The run is complete: a missing file is no
-/// failure.
+/// Returns the predicted throughput of the run in `run_dir`. A missing file is no error, because the run is
+/// already complete.
 fn predicted(run_dir: &Path) -> Option<f64> {
     Prediction::read(run_dir).ok().flatten().map(|prediction| prediction.tokens_per_second)
 }
 
 impl TrainReport {
-    /// Returns the report of a run that was already complete, from its summary.
+    /// Builds the report of a run that was already complete, from its summary.
     pub(crate) fn of_record(setup: &Setup, summary: Summary, run_dir: PathBuf) -> Self {
         let share = |key: &str| summary.more.get(key).and_then(serde_json::Value::as_f64);
         let entries = |key: &str| summary.more.get(key).cloned().unwrap_or_default();
         TrainReport {
-            tuned: TunedModel::of(setup, &run_dir),
+            tuned: TunedModel::from_run(setup, &run_dir),
             shows_tables: true,
             run_dir,
             validation_loss: share("validation_loss"),

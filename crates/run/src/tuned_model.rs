@@ -1,4 +1,4 @@
-//! The model of a fine-tuning run, at its end: where it is, and the commands that use it.
+//! The fine-tuned model at the end of a run: its path, and the commands to use it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,14 +12,14 @@ pub struct TunedModel {
     run_dir: PathBuf,
     checkpoint: PathBuf,
     has_adapters: bool,
-    /// Whether it answers messages.
+    /// Whether the model is a chat model.
     is_chat: bool,
 }
 
 impl TunedModel {
-    /// Returns the model of a run with the weights of a folder; `None` for other runs, and where no
-    /// checkpoint was kept.
-    pub(crate) fn of(setup: &Setup, run_dir: &Path) -> Option<Self> {
+    /// Returns the fine-tuned model of a run; `None` if the run did not start from a model folder or kept no
+    /// checkpoint.
+    pub(crate) fn from_run(setup: &Setup, run_dir: &Path) -> Option<Self> {
         let config: &RunConfig = &setup.config;
         config.model.weights()?;
         let (_, checkpoint) = checkpoint::list(run_dir).ok()?.pop()?;

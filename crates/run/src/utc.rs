@@ -19,7 +19,7 @@ fn civil(time: SystemTime) -> [i64; 6] {
     [year, month, day, seconds / 3600, seconds % 3600 / 60, seconds % 60]
 }
 
-/// Formats a time for a name, as `20261120-081500`.
+/// Formats a time for use in file names, as `20261120-081500`.
 pub(crate) fn compact(time: SystemTime) -> String {
     let [year, month, day, hours, minutes, seconds] = civil(time);
     format!("{year:04}{month:02}{day:02}-{hours:02}{minutes:02}{seconds:02}")

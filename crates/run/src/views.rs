@@ -1,4 +1,4 @@
-//! Views of a rank's memory for browsers and PyTorch's viewers: `memory/rank-N.*` in the run directory.
+//! Reports of a rank's memory for browsers and PyTorch's viewers: `memory/rank-N.*` in the run directory.
 
 use std::path::Path;
 
@@ -9,20 +9,20 @@ use crate::error::{Result, RunError};
 use crate::failure::summarized;
 use worker::Worker;
 
-/// A file of a view.
+/// A file with a memory report.
 pub(crate) struct View {
     name: String,
     bytes: Vec<u8>,
 }
 
-/// Returns the rank's table (`.txt`), its snapshot for PyTorch's memory viewer (`.pickle`) and a picture for
-/// a browser (`.html`).
-pub(crate) fn of(worker: &Worker) -> Vec<View> {
+/// Returns the rank's memory table (`.txt`), its snapshot for PyTorch's memory viewer (`.pickle`) and a chart
+/// for browsers (`.html`).
+pub(crate) fn memory_views(worker: &Worker) -> Vec<View> {
     let rank = worker.grid().rank();
-    let of = summarized(worker.device(), rank);
+    let name = summarized(worker.device(), rank);
     let (table, snapshot) = worker.device().with_allocator(|allocator| {
         let fragmentation = allocator.fragmentation();
-        let mut table = memory_summary(allocator.statistics(), of, false);
+        let mut table = memory_summary(allocator.statistics(), name, false);
         table += &format!(
             "reserved over allocated {:.4}\ninactive split bytes {}\nbytes lost to rounding {}\n\
              largest idle block {}\n",
@@ -41,10 +41,10 @@ pub(crate) fn of(worker: &Worker) -> Vec<View> {
     ]
 }
 
-/// Writes views.
+/// Writes the files to `run_dir`.
 ///
 /// # Errors
-/// A file that cannot be written.
+/// A file cannot be written.
 pub(crate) fn write(views: &[View], run_dir: &Path) -> Result<()> {
     if views.is_empty() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The sources of weights: Hugging Face folders, PEFT folders, and checkpoints.
+//! Sources of weights: Hugging Face folders, PEFT folders, and checkpoints.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,10 +13,11 @@ use worker::{Layered, Start, Weights};
 
 use crate::error::{Result, RunError};
 
-/// Returns the start of a run without a checkpoint: the folders of `model.from` and `lora.from`.
+/// Returns the initial state of a run without a checkpoint: the folders of `model.from` and `lora.from`, or
+/// drawn weights.
 ///
 /// # Errors
-/// Errors of reading the folders.
+/// The folders cannot be read.
 pub(crate) fn start(config: &RunConfig) -> Result<Start> {
     Ok(of_folders(config)?.map_or(Start::Drawn, Start::Weights))
 }
@@ -24,7 +25,7 @@ pub(crate) fn start(config: &RunConfig) -> Result<Start> {
 /// Returns the weights in the folders of `model.from` and `lora.from`; `None` if neither is set.
 ///
 /// # Errors
-/// Errors of reading the folders.
+/// The folders cannot be read.
 pub fn of_folders(config: &RunConfig) -> Result<Option<Arc<dyn Weights>>> {
     Ok(match (adapters_of_folder(config)?, of_folder(config)?) {
         (Some(adapters), folder) => Some(Arc::new(Layered::new(adapters, folder))),
@@ -32,18 +33,18 @@ pub fn of_folders(config: &RunConfig) -> Result<Option<Arc<dyn Weights>>> {
     })
 }
 
-/// The weights of frozen parameters that checkpoints leave out: those of `model.from`.
+/// Returns the weights of `model.from` if checkpoints leave out frozen parameters; otherwise `None`.
 ///
 /// # Errors
-/// Errors of reading the folder.
+/// The folder cannot be read.
 pub(crate) fn base(config: &RunConfig) -> Result<Option<Arc<dyn Weights>>> {
     if config.leaves_out_frozen() { of_folder(config) } else { Ok(None) }
 }
 
-/// Returns the weights that a checkpoint omits.
+/// Returns the weights that a checkpoint omits; `None` if it omits none.
 ///
 /// # Errors
-/// Errors of reading the folder; other weights there.
+/// The folder cannot be read, or has other weights.
 pub(crate) fn base_of(checkpoint: &Checkpoint, config: &RunConfig) -> Result<Option<Arc<dyn Weights>>> {
     let Some(id) = checkpoint.base() else { return Ok(None) };
     let origin = config.origins.find("model.from");
@@ -61,10 +62,10 @@ pub(crate) fn base_of(checkpoint: &Checkpoint, config: &RunConfig) -> Result<Opt
     Ok(Some(base))
 }
 
-/// Returns a checkpoint with the weights that it omits.
+/// Returns a checkpoint combined with the weights that it omits.
 ///
 /// # Errors
-/// Errors of reading the folder; other weights there.
+/// The folder cannot be read, or has other weights.
 pub fn complete(checkpoint: Checkpoint, config: &RunConfig) -> Result<Arc<dyn Weights>> {
     Ok(match base_of(&checkpoint, config)? {
         None => Arc::new(checkpoint),
@@ -72,10 +73,10 @@ pub fn complete(checkpoint: Checkpoint, config: &RunConfig) -> Result<Arc<dyn We
     })
 }
 
-/// Opens a folder as the model of a configuration.
+/// Opens a Hugging Face folder as the configured model.
 ///
 /// # Errors
-/// A family without such folders; tensors of another model.
+/// The model family has no such folders, or the tensors belong to another model.
 pub fn open(path: &Path, config: &RunConfig) -> Result<PretrainedModel> {
     let Some(model) = config.model.hugging_face() else {
         let text = format!("transformers have no model like this model.kind = \"{}\"", config.model.kind());
@@ -87,14 +88,14 @@ pub fn open(path: &Path, config: &RunConfig) -> Result<PretrainedModel> {
     })
 }
 
-/// The weights that `model.from` names.
+/// Opens the weights in `model.from`; `None` if it is not set.
 fn of_folder(config: &RunConfig) -> Result<Option<Arc<dyn Weights>>> {
     let Some(path) = config.model.weights() else { return Ok(None) };
     let weights = open(path, config).map_err(|error| refused(config, "model.from", &error))?;
     Ok(Some(Arc::new(weights)))
 }
 
-/// The adapters that `lora.from` names.
+/// Opens the adapters in `lora.from`; `None` if it is not set.
 fn adapters_of_folder(config: &RunConfig) -> Result<Option<Arc<dyn Weights>>> {
     let Some(path) = &config.lora.from else { return Ok(None) };
     let Some(model) = adapters(config, whole(config)?.parameters().adapters().tensors()) else {
@@ -109,7 +110,7 @@ fn refused(config: &RunConfig, key: &str, error: &RunError) -> RunError {
     RunError::Refused(format!("{}: {key}: {error}", config.origins.find(key)))
 }
 
-/// The adapters of a configuration, whose matrices are `tensors`, in PEFT's format; `None` without adapters.
+/// Describes the configured adapters in PEFT's format; `tensors` are their matrices. `None` without adapters.
 pub fn adapters(config: &RunConfig, tensors: &[FolderTensor]) -> Option<HuggingFaceModel> {
     let base = config.model.folder().and_then(Path::to_str);
     let model = config.model.hugging_face();
@@ -117,18 +118,18 @@ pub fn adapters(config: &RunConfig, tensors: &[FolderTensor]) -> Option<HuggingF
     Some(config.tuning.lora()?.folder(tensors, base, is_transposed))
 }
 
-/// The whole model on Meta, for names and shapes.
+/// Builds the unsharded model on Meta, for its names and shapes.
 ///
 /// # Errors
-/// Sizes of which no model can be built.
+/// No model can be built with these sizes.
 pub fn whole(config: &RunConfig) -> Result<Box<dyn Model>> {
     whole_in(config, Shards::ONE)
 }
 
-/// The whole model on Meta in shards, all of which are here.
+/// Builds the model on Meta with all tensor-parallel shards in this process.
 ///
 /// # Errors
-/// Sizes of which no model can be built.
+/// No model can be built with these sizes.
 pub fn whole_in_shards(config: &RunConfig) -> Result<Box<dyn Model>> {
     let all = config.parallel.layer_shards().all;
     whole_in(config, Shards { all, here: all })

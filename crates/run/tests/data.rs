@@ -61,7 +61,7 @@ pack_documents = true
 document_mask = true
 "#;
 
-/// A directory with two texts, a tokenizer trained on them, and shards.
+/// Creates a directory with two texts, a tokenizer trained on them, and token shards.
 fn workplace() -> TempDir {
     let directory = TempDir::new().unwrap();
     let at = |name: &str| directory.path().join(name);
@@ -148,7 +148,7 @@ fn the_checkpoint_with_the_lowest_validation_loss_is_kept_as_the_best() {
     assert!(fs::read_link(&best).unwrap().to_str().unwrap().starts_with("step-"));
 }
 
-/// The best checkpoint is kept beside the latest ones only if it is not among them.
+/// The best checkpoint is kept in addition to the latest ones only if it is not among them.
 #[test]
 fn as_many_checkpoints_as_configured_are_kept_and_the_best() {
     let index = workplace();
@@ -175,7 +175,8 @@ fn a_run_ends_when_the_validation_loss_no_longer_falls() {
     assert!(run_dir.join("checkpoints/step-000006").exists());
 }
 
-/// Epochs decide the steps by the size of the data, on every grid, and a resumed run may have more of them.
+/// `train.epochs` and the size of the data decide the number of steps, on every grid, and a resumed run may
+/// have more epochs.
 #[test]
 fn epochs_decide_the_steps() {
     let index = workplace();
@@ -207,7 +208,7 @@ fn epochs_decide_the_steps() {
     assert!(refused.to_string().contains("has done") && refused.exit_status() == 2, "{refused}");
 }
 
-/// A run with a rate that falls at its end goes on from before that as if it had been longer.
+/// A run resumed from before its learning-rate decay computes the same bits as a longer run.
 #[test]
 fn a_run_goes_on_from_before_its_decay() {
     let index = workplace();
@@ -231,8 +232,8 @@ fn a_run_goes_on_from_before_its_decay() {
     assert_eq!(bits(&resumed), bits(&long));
 }
 
-/// The report of a run that was stopped between validations names the step of the last one, also if no step
-/// is added.
+/// The report of a run stopped between validations names the step of the last validation, also if a resumed
+/// run adds no step.
 #[test]
 fn a_validation_loss_of_an_earlier_step_is_reported_with_it() {
     let index = workplace();
@@ -267,7 +268,7 @@ fn evaluated(model: &Path, sets: &[String]) -> Evaluation {
     inference::evaluate(Startup::alone(), &options).unwrap().unwrap()
 }
 
-/// Every held-out token counts once, for any weights of training.
+/// Evaluation includes every held-out token exactly once, whatever the mixture weights of training.
 #[test]
 fn a_run_on_a_mixture_is_evaluated_on_all_that_its_sources_held_out() {
     let index = workplace();
@@ -286,7 +287,7 @@ fn a_run_on_a_mixture_is_evaluated_on_all_that_its_sources_held_out() {
     assert!((all.loss - sum / all.tokens as f64).abs() < 1e-5, "{all} {each:?}");
 }
 
-/// Padding does not count, and every token of a document does.
+/// Evaluation ignores padding and includes every token of a packed document.
 #[test]
 fn a_run_on_packed_documents_is_evaluated_on_every_token_of_them() {
     let index = workplace();
@@ -298,7 +299,7 @@ fn a_run_on_packed_documents_is_evaluated_on_every_token_of_them() {
     assert!((evaluation.loss - report.validation_loss.unwrap()).abs() < 0.5, "{evaluation} {report}");
 }
 
-/// Every step has its loss in nats per byte if tokens have several bytes.
+/// Every step reports its loss in nats per byte if tokens have several bytes.
 #[test]
 fn training_losses_are_a_token_and_a_byte() {
     let index = workplace();
@@ -320,7 +321,7 @@ fn training_losses_are_a_token_and_a_byte() {
     assert!(!metrics.contains("loss_per_byte"));
 }
 
-/// Each recipe states its result and the source of it, and trains on any text.
+/// Each recipe states its result with a source, and trains on any text.
 #[test]
 fn recipes_say_what_they_reach_and_train() {
     let index = workplace();

@@ -1,4 +1,4 @@
-//! Encoding of units to tokens, on all cores.
+//! Encodes units of text to tokens, on all cores.
 
 use crate::error::{Error, Result};
 use crate::job::{Format, Job};
@@ -9,19 +9,19 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, IgnoredAny, MapAccess
 use std::borrow::Cow;
 use std::fmt;
 
-/// The tokens of a unit.
+/// An encoded unit of text.
 #[derive(Debug)]
 pub(crate) struct Encoded {
     pub(crate) tokens: Vec<u32>,
     pub(crate) bytes: u64,
-    /// Whether a part could not be tokenized and was omitted.
+    /// Whether the unit was skipped because it could not be tokenized.
     pub(crate) is_skipped: bool,
 }
 
 /// Encodes units, in order.
 ///
 /// # Errors
-/// The first that cannot be encoded, unless invalid ones are skipped.
+/// The first unit that cannot be encoded, unless invalid units are skipped.
 pub(crate) fn encode_all(job: &Job, units: &[Unit]) -> Result<Vec<Encoded>> {
     let encoded: Vec<Result<Encoded>> = units.par_iter().map(|unit| encode(job, unit)).collect();
     encoded.into_iter().collect()
@@ -58,7 +58,7 @@ fn encode_text(tokenizer: &Tokenizer, text: &[u8]) -> std::result::Result<Vec<u3
     tokenizer.encode(text).map_err(|error| error.to_string())
 }
 
-/// Returns the string at `key` of a line of JSON, as Python reads it.
+/// Returns the string at `key` of a line of JSON, parsed as Python parses it.
 pub(crate) fn text_of(line: &[u8], key: &str) -> std::result::Result<String, String> {
     let line = line.trim_ascii_end();
     let text = match find_text(line, key) {
@@ -75,12 +75,12 @@ fn find_text(line: &[u8], key: &str) -> serde_json::Result<Option<String>> {
     Ok(text)
 }
 
-/// Returns the message of an error without its line, which is always 1.
+/// Formats an error without its line number, which is always 1.
 fn within_line(error: &serde_json::Error) -> String {
     error.to_string().replace(" at line 1 column ", " at column ")
 }
 
-/// Finds one string in an object without storing the rest.
+/// Deserializes the string at one key of an object without storing the other values.
 struct TextAt<'a>(&'a str);
 
 impl<'de> DeserializeSeed<'de> for TextAt<'_> {

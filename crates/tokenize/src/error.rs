@@ -1,4 +1,4 @@
-//! Errors of tokenizing; each names the file.
+//! Errors of tokenizing; each message names the file.
 
 use std::io;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub enum Error {
     #[error("{}{}: {reason}", path.display(), line.map(|line| format!(":{line}")).unwrap_or_default())]
     Invalid {
         path: PathBuf,
-        /// The line of JSON lines, or the row of Parquet, from 1.
+        /// Line of a JSON lines file, or row of a Parquet file, from 1.
         line: Option<u64>,
         reason: String,
     },
@@ -31,7 +31,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns whether the error is due to the command line or the data instead of the machine.
+    /// Returns whether the command line or the data caused the error, and not the machine.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         use io::ErrorKind as Kind;

@@ -1,4 +1,4 @@
-//! Input files as units: text, JSON lines and Parquet, plain or compressed.
+//! Reads input files as units: text, JSON lines and Parquet, plain or compressed.
 
 use crate::error::{Error, Result};
 use crate::job::{HeldOut, Job};
@@ -6,7 +6,7 @@ use crate::kind::{Kind, extension};
 #[cfg(feature = "parquet")]
 use crate::parquet_file;
 use crate::progress::BytesRead;
-use crate::text::{self, Division, Piece};
+use crate::text::{self, Division, TextPiece};
 use crate::unit::{Content, Unit};
 use data::{FileContents, TextError, Tokenizer};
 use flate2::read::MultiGzDecoder;
@@ -17,17 +17,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use system::file_error::{FileContext, FileError};
 
-/// Bytes read ahead of decompression and of lines.
+/// Buffer size for reading files, in bytes.
 const BUFFER: usize = 1 << 18;
 
-/// Returns the error of a file whose reader is an optional feature.
+/// Returns the error for a file whose format needs a feature that this build lacks.
 fn left_out(path: &Path) -> Error {
     Error::Invalid { path: path.to_path_buf(), line: None, reason: data::LEFT_OUT.to_owned() }
 }
 
-/// Warns of a file that is read as text and contains JSON.
+/// Warns if a file contains JSON but its name makes it read as text.
 fn warn_of_json(path: &Path) {
-    if FileContents::of(path).is_ok_and(|contents| contents != FileContents::Text) {
+    if FileContents::from_file(path).is_ok_and(|contents| contents != FileContents::Text) {
         tracing::warn!(
             "{}: it is JSON, whose keys and braces are tokens too, because its name says text: with the name \
              .jsonl the texts of a key are tokenized",
@@ -36,16 +36,16 @@ fn warn_of_json(path: &Path) {
     }
 }
 
-/// The units of a job's files, in order.
+/// Reads the units of a job's files, in order.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     job: &'a Job,
     read: &'a BytesRead,
-    /// Documents of JSON lines and Parquet read so far.
+    /// Number of JSON lines and Parquet documents read so far.
     documents: u64,
 }
 
-/// Receives units until it returns false.
+/// Callback that receives units until it returns false.
 pub(crate) type Take<'a> = &'a mut dyn FnMut(Unit) -> bool;
 
 impl<'a> Reader<'a> {
@@ -53,11 +53,11 @@ impl<'a> Reader<'a> {
         Self { job, read, documents: 0 }
     }
 
-    /// Calls `take` with every unit.
+    /// Passes every unit to `take`.
     pub(crate) fn run(mut self, take: Take<'_>) -> Result<()> {
         self.check_readers()?;
         for path in &self.job.files {
-            let kind = if self.job.is_plain_text { Kind::Text } else { Kind::of(path) };
+            let kind = if self.job.is_plain_text { Kind::Text } else { Kind::from_name(path) };
             if kind == Kind::Text && !self.job.is_plain_text {
                 warn_of_json(path);
             }
@@ -73,7 +73,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Refuses files whose readers this program was built without, before anything is read.
+    /// Returns an error, before anything is read, if a file needs a feature that this build lacks.
     fn check_readers(&self) -> Result<()> {
         let needs_feature = |path: &&PathBuf| matches!(extension(path), "parquet" | "zst");
         match self.job.files.iter().find(needs_feature) {
@@ -99,7 +99,7 @@ impl<'a> Reader<'a> {
         };
         let mut input = self.open(path, self.read)?;
         for (length, is_validation) in [(border, false), (u64::MAX, true)] {
-            let mut unit = |Piece { bytes, starts_document }| {
+            let mut unit = |TextPiece { bytes, starts_document }| {
                 let content = Content::Text(bytes);
                 let path = Arc::clone(&shared);
                 take(Unit { content, path, line: None, starts_document, is_validation })
@@ -133,7 +133,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Opens a file, decompressed according to its name. The file's own bytes are counted in `read`.
+    /// Opens a file, decompressing it as its extension says. `read` counts the bytes of the file itself.
     fn open<'r>(&self, path: &Path, read: &'r BytesRead) -> Result<Box<dyn Read + 'r>> {
         let file = system::input::open(path).context(path, "open it")?;
         let mut buffered = BufReader::with_capacity(BUFFER, Counted { file, read });
@@ -179,7 +179,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Returns a whole document, for validation if the generator draws it.
+    /// Makes a unit of a whole document, and draws at random whether it is held out for validation.
     fn document(&mut self, content: Content, path: &Arc<Path>, line: u64) -> Unit {
         let number = self.documents;
         self.documents += 1;
@@ -195,7 +195,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A file whose bytes are counted as they are read.
+/// A file that counts its bytes as they are read.
 #[derive(Debug)]
 struct Counted<'a> {
     file: File,

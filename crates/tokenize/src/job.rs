@@ -1,4 +1,4 @@
-//! A tokenizing job and its options.
+//! Options of tokenizing a corpus.
 
 use crate::error::{Error, Result};
 use crate::kind::Kind;
@@ -11,30 +11,30 @@ use std::path::PathBuf;
 use system::file_error::FileContext;
 use system::numbers::hexadecimal;
 
-/// Default number of tokens in a shard, as in llm.c's and modded-nanogpt's shards of FineWeb.
+/// Default number of tokens per shard, as in llm.c's and modded-nanogpt's shards of FineWeb.
 const SHARD_TOKENS: u64 = 100_000_000;
-/// The most tokens that the header of a shard can count.
+/// Maximum number of tokens that a shard's header can store.
 const MOST_SHARD_TOKENS: u64 = i32::MAX as u64;
-/// The largest vocabulary that 16 bits can represent.
+/// Maximum vocabulary of 16-bit tokens.
 const MOST_OF_16_BITS: usize = 1 << 16;
 
 /// The format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Format {
-    /// Shards with llm.c's header: `train_000000.bin`, `val_000000.bin`.
+    /// llm.c's shards with headers: `train_000000.bin`, `val_000000.bin`.
     LlmC,
     /// nanoGPT's `train.bin` and `val.bin`: 16-bit tokens without a header.
     NanoGpt,
 }
 
-/// The part of the tokens that is held out for validation.
+/// Selects the tokens held out for validation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub enum HeldOut {
-    /// Nothing.
+    /// No tokens are held out.
     Nothing,
-    /// A fraction: the last characters of a text, and of other files documents drawn by a generator.
+    /// This fraction: of a text, its last characters; of other files, documents drawn at random.
     Fraction(f64),
-    /// This many tokens, the first ones.
+    /// The first tokens, this many.
     Tokens(u64),
     /// The first shard.
     Shard,
@@ -43,7 +43,7 @@ pub enum HeldOut {
 /// A corpus and the options of its tokenization.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// The files, in the order of their tokens.
+    /// The input files, in order.
     pub files: Vec<PathBuf>,
     /// The tokenizer.
     pub tokenizer: Tokenizer,
@@ -51,35 +51,34 @@ pub struct Job {
     pub output: PathBuf,
     /// The format of the output.
     pub format: Format,
-    /// The most tokens of a shard.
+    /// Maximum number of tokens per shard.
     pub shard_tokens: u64,
-    /// The key of JSON lines, or the column of Parquet, that holds the text.
+    /// Key of JSON lines or column of Parquet that contains the text.
     pub text_key: String,
-    /// The part that is held out for validation.
+    /// Selects the tokens held out for validation.
     pub held_out: HeldOut,
-    /// The token before each document.
+    /// The token written before each document.
     pub separator: Option<u32>,
-    /// Whether documents may follow each other without a separator.
+    /// Whether documents may be concatenated without a separator.
     pub joins_documents: bool,
-    /// The text that ends a document within a text file; without it, a file is a document.
+    /// Text that ends a document within a text file; if unset, each file is one document.
     pub document_end: Option<String>,
-    /// Whether all files are plain text, regardless of their names.
+    /// Whether to read all files as plain text, whatever their names.
     pub is_plain_text: bool,
-    /// Whether invalid input is counted and omitted instead of refused.
+    /// Whether to skip and count invalid input instead of failing.
     pub skip_invalid: bool,
-    /// Whether the record of the output has the hash of the training tokens, which takes reading them once
-    /// more.
+    /// Whether to record a hash of the training tokens, which reads them once more.
     pub has_hash: bool,
-    /// Whether progress is shown on standard error.
+    /// Whether to show progress on standard error.
     pub show_progress: bool,
 }
 
 impl Job {
-    /// Returns a job with the defaults: llm.c's format, shards of 100 million tokens, nothing held out, the
-    /// tokenizer's own separator.
+    /// Returns a job with default options: llm.c's format, shards of 100 million tokens, nothing held out,
+    /// the tokenizer's own separator.
     ///
     /// # Errors
-    /// No file; no tokenizer.
+    /// There is no file or no tokenizer.
     pub fn new(files: Vec<PathBuf>, tokenizer: Tokenizer, output: PathBuf) -> Result<Self> {
         if files.is_empty() {
             return Err(data::Error::NoPaths.into());
@@ -134,10 +133,10 @@ impl Job {
         Err(Error::Refused(reason))
     }
 
-    /// Returns whether the output has documents that follow each other. nanoGPT's own scripts write no
-    /// separator before a text file.
+    /// Returns whether documents need a separator. nanoGPT's own scripts write none before a single text
+    /// file.
     fn separates(&self) -> bool {
-        let is_text = |path: &PathBuf| self.is_plain_text || Kind::of(path) == Kind::Text;
+        let is_text = |path: &PathBuf| self.is_plain_text || Kind::from_name(path) == Kind::Text;
         let has_several = self.files.len() > 1 || self.document_end.is_some();
         !self.files.iter().all(is_text) || has_several && self.format == Format::LlmC
     }
@@ -150,8 +149,8 @@ impl Job {
         }
     }
 
-    /// Returns a hexadecimal SHA-256 of everything that determines the output, with the files by path, length
-    /// and modification time.
+    /// Returns a hexadecimal SHA-256 of everything that determines the output. Files are identified by path,
+    /// length and modification time.
     pub(crate) fn fingerprint(&self) -> Result<String> {
         let mut text = format!(
             "{} {:?} {} {:?} {:?} {:?} {:?} {} {}\n",

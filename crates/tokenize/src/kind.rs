@@ -1,8 +1,8 @@
-//! Kinds of input files, by their names.
+//! Kinds of input files, recognised by name.
 
 use std::path::Path;
 
-/// The kind of a file, by its name.
+/// The kind of an input file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Text,
@@ -11,7 +11,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    pub(crate) fn of(path: &Path) -> Self {
+    pub(crate) fn from_name(path: &Path) -> Self {
         let plain = match extension(path) {
             "gz" | "zst" => path.with_extension(""),
             _ => path.to_path_buf(),
@@ -24,7 +24,7 @@ impl Kind {
     }
 }
 
-/// The end of a file's name, after the last dot.
+/// Returns the extension of a file's name, empty if it has none.
 pub(crate) fn extension(path: &Path) -> &str {
     path.extension().and_then(|extension| extension.to_str()).unwrap_or_default()
 }

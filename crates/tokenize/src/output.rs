@@ -1,4 +1,4 @@
-//! The directory of a job's output, or of its unfinished output beside it.
+//! The output directory of a job, complete or unfinished.
 
 use crate::error::{Error, Result};
 use crate::job::{HeldOut, Job};
@@ -10,54 +10,54 @@ use std::path::{Path, PathBuf};
 use system::file_error::FileContext;
 use system::output::sync_parent;
 
-/// The record of a job in its output.
+/// File name of the job's record in its output.
 const RECORD: &str = "tokens.json";
 const TRAINING: &str = "train_*.bin";
-/// The copy of the tokenizer beside the tokens.
+/// File name of the tokenizer's copy in the output.
 const TOKENIZER: &str = "tokenizer.json";
 
-/// Counts of a job's results.
+/// Numbers of tokens, documents and bytes of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
-    /// Tokens of training.
+    /// Number of training tokens.
     pub training_tokens: u64,
-    /// Tokens of validation.
+    /// Number of validation tokens.
     pub validation_tokens: u64,
-    /// Documents.
+    /// Number of documents.
     pub documents: u64,
-    /// Bytes of text.
+    /// Bytes of input text.
     pub bytes: u64,
-    /// Documents and pieces omitted because they are invalid.
+    /// Number of invalid documents and pieces that were skipped.
     pub skipped: u64,
 }
 
-/// The progress of a job, as recorded.
+/// The recorded progress of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
-    /// [`Job::fingerprint`].
+    /// The job's [`Job::fingerprint`].
     job: String,
     tokenizer: String,
-    /// The token before each document.
+    /// The token written before each document.
     #[serde(default)]
     separator: Option<u32>,
-    /// Number of units in the shards.
+    /// Number of units written to the shards.
     units: u64,
     training: Reached,
     validation: Reached,
     counts: Counts,
-    /// SHA-256 of the training tokens, as [`Corpus::fingerprint`] returns it; absent while the job runs, if
-    /// it was not asked for, and in the output of earlier versions.
+    /// SHA-256 of the training tokens, as [`Corpus::fingerprint`] returns it. Absent while the job runs,
+    /// without [`Job::has_hash`], and in the output of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     training_sha256: Option<String>,
 }
 
-/// A job's unfinished output: the directory `OUTPUT.partial`, to which one process at a time writes.
+/// A job's unfinished output in the directory `OUTPUT.partial`, to which one process at a time writes.
 #[derive(Debug)]
 pub(crate) struct Output {
     directory: PathBuf,
     _lock: File,
     record: Record,
-    /// Number of first tokens that are held out.
+    /// Number of tokens at the start of the corpus that are held out.
     first: u64,
     training: Shards,
     validation: Shards,
@@ -65,17 +65,17 @@ pub(crate) struct Output {
 
 #[derive(Debug)]
 pub(crate) enum OutputState {
-    /// The job was done earlier.
+    /// The job's output is already complete.
     Whole(Counts),
-    /// The job is to be started or continued.
+    /// The job must be started or continued.
     Partial(Box<Output>),
 }
 
 impl Output {
-    /// Opens the output of `job`, after waiting for another process with the same job.
+    /// Opens the output of `job`. Waits if another process runs the same job.
     ///
     /// # Errors
-    /// A directory with other contents.
+    /// The directory has other contents.
     pub(crate) fn open(job: &Job) -> Result<OutputState> {
         let fingerprint = job.fingerprint()?;
         if let Some(counts) = whole(job, &fingerprint)? {
@@ -111,7 +111,7 @@ impl Output {
         Ok(OutputState::Partial(Box::new(output)))
     }
 
-    /// Number of units already in the shards.
+    /// Returns the number of units already written to the shards.
     pub(crate) fn units(&self) -> u64 {
         self.record.units
     }
@@ -120,7 +120,8 @@ impl Output {
         self.training.reached().total + self.validation.reached().total
     }
 
-    /// Appends the tokens of a unit of `bytes` bytes of text, and counts a document if one began in it.
+    /// Appends the tokens of a unit with `bytes` bytes of text. Adds one document to the counts if
+    /// `starts_document`.
     pub(crate) fn append(
         &mut self,
         tokens: &[u32],
@@ -140,13 +141,13 @@ impl Output {
         Ok(())
     }
 
-    /// Counts an omitted unit.
+    /// Adds one skipped unit to the counts.
     pub(crate) fn skip(&mut self) {
         self.record.units += 1;
         self.record.counts.skipped += 1;
     }
 
-    /// Records the progress, from which a killed job continues.
+    /// Records the progress, from which a killed job can continue.
     pub(crate) fn save(&mut self) -> Result<()> {
         self.training.sync()?;
         self.validation.sync()?;
@@ -185,8 +186,8 @@ impl Output {
     }
 }
 
-/// Returns the record before the first unit. If the first shard is held out, training begins with the next
-/// number, as in llm.c's shards of FineWeb.
+/// Returns the record of a job that has not begun. If the first shard is held out, training shards are
+/// numbered from 1, as in llm.c's shards of FineWeb.
 fn start(job: &Job) -> Record {
     let shard = u64::from(job.held_out == HeldOut::Shard);
     Record { training: Reached { shard, ..Reached::default() }, ..Record::default() }
@@ -198,10 +199,10 @@ fn partial(output: &Path) -> PathBuf {
     name.into()
 }
 
-/// Returns the counts of the output if it is this job's.
+/// Returns the counts of a complete output if it belongs to this job; `None` if there is none.
 ///
 /// # Errors
-/// Other contents.
+/// The directory has other contents.
 fn whole(job: &Job, fingerprint: &str) -> Result<Option<Counts>> {
     let is_empty = match fs::read_dir(&job.output) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -217,11 +218,11 @@ fn whole(job: &Job, fingerprint: &str) -> Result<Option<Counts>> {
     }
 }
 
-/// Opens the training tokens of an output, and compares them with their hash in its record. Returns also
-/// whether there is one.
+/// Opens the training tokens of an output, and compares them with the hash in its record. Also returns
+/// whether the record has a hash.
 ///
 /// # Errors
-/// Shards that are missing or damaged.
+/// Shards are missing or damaged.
 pub fn open_verified(directory: &Path) -> Result<(Corpus, bool)> {
     let corpus = Corpus::open_shards(directory, &[TRAINING.to_owned()])?;
     let Some(written) = read_record(directory)?.and_then(|record| record.training_sha256) else {
@@ -238,10 +239,10 @@ pub fn open_verified(directory: &Path) -> Result<(Corpus, bool)> {
     Ok((corpus, true))
 }
 
-/// The most bytes of a record.
+/// Maximum size of a record in bytes.
 const MOST_RECORD: u64 = 64 << 20;
 
-/// Returns the record in `directory`; `None` if there is none, or if it cannot be parsed.
+/// Reads the record in `directory`; `None` if it is missing or cannot be parsed.
 fn read_record(directory: &Path) -> Result<Option<Record>> {
     let path = directory.join(RECORD);
     match system::input::read(&path, MOST_RECORD) {

@@ -1,4 +1,4 @@
-//! Reading one text column of a Parquet file.
+//! Reads one text column of a Parquet file.
 
 use crate::error::{Error, Result};
 use crate::progress::BytesRead;
@@ -12,10 +12,11 @@ use std::fs::File;
 use std::path::Path;
 use system::file_error::FileContext;
 
-/// Rows read at once.
+/// Number of rows read at once.
 const ROWS: usize = 256;
 
-/// Calls `take` with the column `name` of each row, until it returns false. A row without a value is invalid.
+/// Passes the column `name` of each row to `take`, until it returns false. A row without a value is passed as
+/// invalid.
 pub(crate) fn read(
     path: &Path,
     name: &str,
@@ -44,7 +45,7 @@ pub(crate) fn read(
     Ok(true)
 }
 
-/// Returns the index of the column, and the definition level of present values.
+/// Returns the index of the column, and the definition level at which its values are present.
 fn find(file: &SerializedFileReader<File>, name: &str) -> std::result::Result<(usize, i16), String> {
     let schema = file.metadata().file_metadata().schema_descr();
     let names = || schema.columns().iter().map(|column| format!("\"{}\"", column.path().string()));

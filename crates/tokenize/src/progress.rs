@@ -1,4 +1,5 @@
-//! Progress in bytes read, with tokens per second and the remaining time: a bar on a terminal, else lines.
+//! Shows progress in bytes read, with tokens per second and the remaining time: as a bar on a terminal,
+//! otherwise as lines.
 
 use indicatif::{HumanBytes, HumanDuration, ProgressBar, ProgressStyle};
 use std::cell::Cell;
@@ -7,9 +8,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The bytes from which a job may take so long that its first line comes at once.
+/// Jobs of at least this many bytes print a first line at once, because they may take long.
 const LONG: u64 = 1 << 20;
-/// Time between two lines where there is no terminal.
+/// Interval between two lines without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// The progress of a job, on standard error.
@@ -18,11 +19,11 @@ pub(crate) struct Progress {
     bar: ProgressBar,
     total_bytes: u64,
     began: Instant,
-    /// Time of the last line, where lines are written.
+    /// Time at which the last line was written; `None` on a terminal.
     last_line: Option<Cell<Instant>>,
 }
 
-/// Bytes read from the input files, counted by the reading thread.
+/// Bytes read from the input files, updated by the reading thread.
 #[derive(Debug, Default)]
 pub(crate) struct BytesRead(AtomicU64);
 
@@ -37,7 +38,7 @@ impl BytesRead {
 }
 
 impl Progress {
-    /// Begins a job on so many bytes; `output`: the directory that it makes.
+    /// Begins the progress of a job on `total_bytes` bytes that writes the directory `output`.
     pub(crate) fn new(total_bytes: u64, is_shown: bool, output: &Path) -> Self {
         if is_shown && total_bytes >= LONG {
             let total = HumanBytes(total_bytes);

@@ -1,4 +1,4 @@
-//! Running a job.
+//! Runs a tokenizing job.
 
 use crate::encode::encode_all;
 use crate::error::{Error, Result};
@@ -10,19 +10,19 @@ use crate::unit::Unit;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-/// Bytes of text encoded together, on all cores.
+/// Bytes of text in a batch, which is encoded together on all cores.
 const BATCH: usize = 8 << 20;
-/// Batches read ahead.
+/// Number of batches read ahead.
 const AHEAD: usize = 2;
-/// Time between two records of the progress.
+/// Interval between two records of the progress.
 const SAVE_EVERY: Duration = Duration::from_secs(5);
 
-/// Tokenizes the files of `job` into its output directory, or continues a killed process's work. The
-/// directory appears when it is complete. If it exists and belongs to the same job, nothing is done.
+/// Tokenizes the files of `job` into its output directory, or continues the work of a killed process. The
+/// directory appears once it is complete. If it already exists and belongs to the same job, nothing is done.
 ///
 /// # Errors
-/// Options that contradict each other; an output directory with other contents; files that are unreadable or
-/// contain invalid input; no tokens.
+/// Options contradict each other, the output directory has other contents, files are unreadable or contain
+/// invalid input, or there are no tokens.
 pub fn tokenize(job: &Job) -> Result<Counts> {
     job.check()?;
     let mut output = match Output::open(job)? {
@@ -48,7 +48,7 @@ pub fn tokenize(job: &Job) -> Result<Counts> {
     output.publish(job)
 }
 
-/// Sends the units of the files from number `skip` on, in batches.
+/// Sends the units of the files in batches, without the first `skip` units.
 fn send(reader: Reader<'_>, skip: u64, batches: &SyncSender<Vec<Unit>>) -> Result<()> {
     let mut batch = Vec::new();
     let mut bytes = 0;

@@ -1,4 +1,4 @@
-//! Writing shards.
+//! Writes shards of tokens.
 
 use crate::error::Result;
 use crate::job::Format;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use system::file_error::FileContext;
 use system::output::open_own;
 
-/// The end of one split's shards.
+/// How far the shards of a split have been written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Reached {
     /// Index of the last shard.
@@ -25,14 +25,14 @@ pub(crate) struct Shards {
     name: &'static str,
     format: Format,
     encoding: Encoding,
-    /// The most tokens of a shard.
+    /// Maximum number of tokens per shard.
     limit: u64,
     reached: Reached,
     open: Option<BufWriter<File>>,
 }
 
 impl Shards {
-    /// Returns the shards called `name` in `directory`, continued at `reached`: anything beyond is truncated.
+    /// Continues the shards named `name` in `directory` from `reached`. Anything after it is truncated.
     pub(crate) fn resume(
         directory: &Path,
         name: &'static str,
@@ -129,7 +129,7 @@ impl Shards {
         Ok(())
     }
 
-    /// Syncs the appended tokens, and the header that counts them, to the disk.
+    /// Syncs the appended tokens to the disk, and the header with their number.
     pub(crate) fn sync(&mut self) -> Result<()> {
         let path = self.path(self.reached.shard);
         let header = self.encoding.header();

@@ -1,18 +1,19 @@
-//! Division of texts into units: documents, and pieces of long ones.
+//! Divides texts into units: documents, and pieces of long documents.
 
 use crate::error::Result;
 use std::io::Read;
 use std::path::Path;
 use system::file_error::FileContext;
 
-/// Bytes read at once.
+/// Number of bytes read at once.
 const BLOCK: usize = 1 << 20;
-/// Length from which a piece ends at the next possible cut.
+/// Minimum length of a piece in bytes; it ends at the next possible cut.
 pub(crate) const PIECE: usize = 1 << 18;
-/// Bytes at the end of the buffer in which no cut is searched: a space and one character.
+/// Bytes at the end of the buffer in which no cut is searched, because a cut needs a space and a complete
+/// character.
 const TAIL: usize = 5;
 
-/// The rules for dividing a text.
+/// Rules for dividing a text.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Division<'a> {
     pub(crate) document_end: Option<&'a [u8]>,
@@ -21,19 +22,19 @@ pub(crate) struct Division<'a> {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct TextPiece {
     pub(crate) bytes: Vec<u8>,
     pub(crate) starts_document: bool,
 }
 
-/// Calls `take` with the pieces of `input` up to `length` bytes; the borders do not depend on the sizes of
-/// reads. Ends early if `take` returns false.
+/// Divides the first `length` bytes of `input` into pieces and passes them to `take`. Where pieces end does
+/// not depend on the sizes of reads. Stops if `take` returns false.
 pub(crate) fn divide(
     path: &Path,
     input: &mut dyn Read,
     length: u64,
     division: Division<'_>,
-    take: &mut dyn FnMut(Piece) -> bool,
+    take: &mut dyn FnMut(TextPiece) -> bool,
 ) -> Result<bool> {
     let mut input = input.take(length);
     let mut pending = Vec::new();
@@ -45,7 +46,10 @@ pub(crate) fn divide(
             let rest = pending.split_off(border.at);
             let bytes = std::mem::replace(&mut pending, rest);
             searched = 0;
-            if !take(Piece { bytes, starts_document: std::mem::replace(&mut starts_document, border.ends) }) {
+            if !take(TextPiece {
+                bytes,
+                starts_document: std::mem::replace(&mut starts_document, border.ends),
+            }) {
                 return Ok(false);
             }
         }
@@ -60,12 +64,12 @@ pub(crate) fn divide(
     }
     // As when splitting a string, the last end is followed by one more document, which may be empty.
     match starts_document || !pending.is_empty() {
-        true => Ok(take(Piece { bytes: pending, starts_document })),
+        true => Ok(take(TextPiece { bytes: pending, starts_document })),
         false => Ok(true),
     }
 }
 
-/// Fills `out`, or as much of it as the input has.
+/// Reads until `out` is full or the input ends. Returns the number of bytes read.
 fn fill(input: &mut dyn Read, out: &mut [u8]) -> std::io::Result<usize> {
     let mut filled = 0;
     while filled < out.len() {
@@ -79,14 +83,14 @@ fn fill(input: &mut dyn Read, out: &mut [u8]) -> std::io::Result<usize> {
     Ok(filled)
 }
 
-/// The end of the first piece of a text.
+/// The end of the first piece in a text.
 #[derive(Clone, Copy, Debug)]
 struct Border {
     at: usize,
     ends: bool,
 }
 
-/// Returns the first border in `text`, whose first `searched` bytes have none.
+/// Returns the first end of a piece in `text`. Its first `searched` bytes contain none.
 fn border(text: &[u8], searched: &mut usize, division: Division<'_>) -> Option<Border> {
     let end = division.document_end.and_then(|end| {
         let from = searched.saturating_sub(end.len());
@@ -101,8 +105,8 @@ fn border(text: &[u8], searched: &mut usize, division: Division<'_>) -> Option<B
     }
 }
 
-/// Returns the first position at or after `from` at which a text may be cut: before a single space, or after
-/// a single line feed, between two characters that are no space.
+/// Returns the first offset at or after `from` where a text may be cut: before a single space, or after a
+/// single line feed, between two non-space characters.
 fn cut(text: &[u8], from: usize) -> Option<usize> {
     // The characters on both sides must be complete.
     let last = text.len().checked_sub(TAIL)?;
@@ -120,20 +124,20 @@ fn is_visible(character: Option<char>) -> bool {
     character.is_some_and(|character| !character.is_whitespace())
 }
 
-/// The character that ends before `at`; `None` if there is none.
+/// Returns the character that ends before `at`; `None` if there is none.
 fn char_before(text: &[u8], at: usize) -> Option<char> {
     let before = &text[at.saturating_sub(4)..at];
     (1..=before.len())
         .find_map(|count| std::str::from_utf8(&before[before.len() - count..]).ok()?.chars().next())
 }
 
-/// The character that begins at `at`; `None` if there is none.
+/// Returns the character that begins at `at`; `None` if there is none.
 fn char_after(text: &[u8], at: usize) -> Option<char> {
     let after = &text[at..(at + 4).min(text.len())];
     (1..=after.len()).find_map(|count| std::str::from_utf8(&after[..count]).ok()?.chars().next())
 }
 
-/// Returns the byte offset of character ⌊count · (1 − `fraction`)⌋ of a text; of its bytes if `in_bytes`.
+/// Returns the byte offset of character ⌊count · (1 − `fraction`)⌋ of a text, or of that byte if `in_bytes`.
 /// `open` opens the text from its start.
 pub(crate) fn split_at<'a>(
     path: &Path,
@@ -166,7 +170,7 @@ pub(crate) fn split_at<'a>(
     Ok(offset)
 }
 
-/// Calls `see` with the blocks of `input` until it returns false.
+/// Passes the blocks of `input` to `see` until it returns false.
 fn each_block(path: &Path, input: &mut dyn Read, see: &mut dyn FnMut(&[u8]) -> bool) -> Result<()> {
     let mut block = vec![0; BLOCK];
     loop {
@@ -182,7 +186,7 @@ mod tests {
     use super::*;
     use data::Tokenizer;
 
-    fn pieces(text: &[u8], division: Division<'_>) -> Vec<Piece> {
+    fn pieces(text: &[u8], division: Division<'_>) -> Vec<TextPiece> {
         let mut pieces = Vec::new();
         let mut take = |piece| {
             pieces.push(piece);

@@ -1,4 +1,4 @@
-//! Training a byte-level byte-pair encoding.
+//! Trains a byte-level byte-pair encoding.
 
 use crate::error::{Error, Result};
 use crate::input::Reader;
@@ -16,19 +16,19 @@ use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, Tokenizer as Trained};
 
-/// The token that goes before each document.
+/// The token written before each document.
 const SEPARATOR: &str = "<|endoftext|>";
-/// The smallest vocabulary: the bytes, each of which is a token, and the separator.
+/// Minimum vocabulary size: one token per byte, and the separator.
 const LEAST: usize = 257;
-/// Pieces of text read ahead.
+/// Number of pieces of text read ahead.
 const AHEAD: usize = 64;
 
-/// Trains a tokenizer of `vocabulary` tokens on the text of `files`, like GPT-2's: pieces by its pattern,
-/// each byte a token, pairs merged by frequency, and `<|endoftext|>`. Returns its `tokenizer.json`, and the
-/// number of its tokens, which is smaller if the text has fewer pairs.
+/// Trains a tokenizer of `vocabulary` tokens on the text of `files`. As in GPT-2, text is split by its
+/// pattern, every byte is a token, and the most frequent pairs are merged; `<|endoftext|>` is added. Returns
+/// its `tokenizer.json`, and its number of tokens, which is smaller if the text has fewer pairs.
 ///
 /// # Errors
-/// Errors of [`check_vocabulary`]; files that are unreadable or no text.
+/// Errors of [`check_vocabulary`], or a file is unreadable or not text.
 pub fn trained_tokenizer(files: Vec<PathBuf>, vocabulary: usize, text_key: &str) -> Result<(String, usize)> {
     check_vocabulary(vocabulary)?;
     // The tokenizer of bytes, so that the reader returns the text itself, in pieces that end at spaces.
@@ -50,10 +50,11 @@ pub fn trained_tokenizer(files: Vec<PathBuf>, vocabulary: usize, text_key: &str)
     Ok((json, tokenizer.get_vocab_size(true)))
 }
 
-/// Writes [`trained_tokenizer`] to `output`, a new file, and returns the number of its tokens.
+/// Trains a tokenizer with [`trained_tokenizer`] and writes it to `output`, a new file. Returns its number of
+/// tokens.
 ///
 /// # Errors
-/// Errors of [`trained_tokenizer`]; a file that exists or cannot be written.
+/// Errors of [`trained_tokenizer`], or the file exists or cannot be written.
 pub fn train_tokenizer(
     files: Vec<PathBuf>,
     vocabulary: usize,
@@ -68,10 +69,10 @@ pub fn train_tokenizer(
     Ok(tokens)
 }
 
-/// Checks the number of tokens of a tokenizer to be trained.
+/// Checks the vocabulary size of a tokenizer to be trained.
 ///
 /// # Errors
-/// Fewer than 257.
+/// The size is less than 257.
 pub fn check_vocabulary(vocabulary: usize) -> Result<()> {
     match vocabulary < LEAST {
         true => {

@@ -1,4 +1,4 @@
-//! Units of text, which are encoded at once.
+//! Units of text. A unit is encoded by one call.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub(crate) struct Unit {
     pub(crate) content: Content,
     pub(crate) path: Arc<Path>,
-    /// The line of JSON lines, or the row of Parquet, from 1; `None` for text.
+    /// Line of a JSON lines file, or row of a Parquet file, from 1; `None` for text.
     pub(crate) line: Option<u64>,
     pub(crate) starts_document: bool,
     /// Whether the unit is held out for validation.
@@ -20,7 +20,7 @@ pub(crate) enum Content {
     Text(Vec<u8>),
     /// A line of JSON that contains the text.
     JsonLine(Vec<u8>),
-    /// The reason why the unit could not be read.
+    /// The unit could not be read, for this reason.
     #[cfg_attr(not(feature = "parquet"), expect(dead_code, reason = "only rows of Parquet lack text"))]
     Invalid(String),
 }

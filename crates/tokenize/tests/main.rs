@@ -1,4 +1,4 @@
-//! Tokenizing of files, compared with Python.
+//! Tests of tokenizing files, some against Python.
 #![allow(clippy::print_stderr, clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
 mod python;

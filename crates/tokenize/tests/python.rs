@@ -1,5 +1,4 @@
-//! Comparisons with numpy and with the tokenizers package of Python, each skipped by name if it is not
-//! installed.
+//! Comparisons with Python's numpy and tokenizers packages. Each is skipped if the package is not installed.
 
 use data::Tokenizer;
 use std::fs;
@@ -8,7 +7,7 @@ use std::process::Command;
 use tempfile::TempDir;
 use tokenize::{Format, HeldOut, Job, tokenize, train_tokenizer};
 
-/// Runs `script` in `directory`; returns false, with a message, if Python does not have `module`.
+/// Runs `script` in `directory`. Returns false, with a message, if Python lacks `module`.
 fn python(module: &str, directory: &Path, script: &str) -> bool {
     let python = std::env::var("PLIMSOLL_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let has = Command::new(&python).args(["-c", &format!("import {module}")]).output();
@@ -25,7 +24,8 @@ fn text() -> String {
     include_str!("python.rs").repeat(20)
 }
 
-/// The writers of nanoGPT (`prepare.py`) and llm.c (`data_common.py`), in a few lines.
+/// Shards equal those written with numpy by short versions of nanoGPT's `prepare.py` and llm.c's
+/// `data_common.py`.
 #[test]
 fn shards_equal_those_written_by_numpy() {
     let directory = TempDir::new().unwrap();

@@ -1,4 +1,4 @@
-//! Tokenizing files of every kind.
+//! Tests of tokenizing files of every kind.
 
 use data::{Corpus, Tokenizer};
 use flate2::Compression;
@@ -11,7 +11,7 @@ use system::skipped::{self, Need};
 use tempfile::TempDir;
 use tokenize::{Counts, Error, Format, HeldOut, Job, tokenize, train_tokenizer};
 
-/// Documents of different lengths, some with characters of several bytes.
+/// Generates documents of different lengths, some with multi-byte characters.
 fn documents(count: usize) -> Vec<String> {
     let word = |n: usize| ["the", "quick", "brown", "fox\n", "é", "世界", "12", "dog's"][n % 8];
     let document = |n: usize| (0..n % 37).map(|i| format!(" {}", word(n * 7 + i * i))).collect::<String>();
@@ -67,7 +67,7 @@ fn job(directory: &Path, files: &[(&str, Vec<u8>)]) -> Job {
     Job::new(files.iter().map(write).collect(), Tokenizer::Gpt2, directory.join("out")).unwrap()
 }
 
-/// The files of a directory by name, without the job's record.
+/// Reads the `.bin` files of a directory, sorted by name.
 fn contents(directory: &Path) -> Vec<(String, Vec<u8>)> {
     let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<PathBuf> =
@@ -136,7 +136,7 @@ fn the_bytes_do_not_depend_on_the_number_of_threads() {
     }
 }
 
-/// The state after a kill: a record of the units in the shards, and shards that are longer.
+/// Simulates a kill: the record has fewer units than the shards contain.
 #[test]
 fn a_killed_job_continues_after_its_record() {
     const DONE: usize = 900;
@@ -231,7 +231,7 @@ fn invalid_input_is_refused_by_name_or_counted() {
     assert!(refused.ends_with("it has no column \"body\"; there is \"id\", \"text\""), "{refused}");
 }
 
-/// The splits of nanoGPT's and llm.c's scripts for one text.
+/// A single text is split into training and validation tokens as by nanoGPT's and llm.c's scripts.
 #[test]
 fn one_text_is_split_as_by_nanogpt_and_llm_c() {
     let text = documents(900).join("\n\n");
@@ -266,8 +266,8 @@ fn one_text_is_split_as_by_nanogpt_and_llm_c() {
     assert!(contents(&llmc.output) == files);
 }
 
-/// The counts of nanoGPT's `data/shakespeare/prepare.py` and llm.c's `dev/data/tinyshakespeare.py`, on the
-/// text that `PLIMSOLL_TINYSHAKESPEARE` names: it is not part of this project.
+/// Numbers of tokens equal those of nanoGPT's `data/shakespeare/prepare.py` and llm.c's
+/// `dev/data/tinyshakespeare.py`. The text is not part of this project; `PLIMSOLL_TINYSHAKESPEARE` names it.
 #[test]
 fn tinyshakespeare_has_the_counts_of_the_projects_own_scripts() {
     let Some(text) = std::env::var_os("PLIMSOLL_TINYSHAKESPEARE") else {

@@ -1,4 +1,5 @@
-//! Records of a rank's steps: status, phases, hooks, hashes, verification and the comparison with the plan.
+//! Records of a rank's steps: status, phase times, hooks, hashes, verification and the comparison
+//! with the plan.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -23,17 +24,17 @@ use crate::verification::Verification;
 
 /// Records of a rank's steps.
 pub(crate) struct Bookkeeping {
-    /// The driver's account of the device.
+    /// Memory that the driver reports as used, by cause.
     pub(crate) account: Account,
     /// Times of the phases of steps.
     pub(crate) phases: Phases,
-    /// Times at which the parts of the last step's actions began, if a benchmark asks for them.
+    /// Times at which each part of the last step's actions began, recorded only for benchmarks.
     pub(crate) marks: Option<Rc<RefCell<Marks>>>,
-    /// The time at which the last of these parts ended.
+    /// Time at which the last of these parts ended.
     pub(crate) passes_ended: Option<Mark>,
-    /// Calls the hook that sees every step.
+    /// Calls the step hook.
     pub(crate) moments: Moments,
-    /// Reads the load of the rank's GPU.
+    /// Reads the GPU's utilisation.
     pub(crate) gpu: Option<GpuMonitor>,
     /// The rank's status file.
     pub(crate) status: Status,
@@ -41,16 +42,16 @@ pub(crate) struct Bookkeeping {
     pub(crate) watch: Watch,
     /// Observers of the operators of training steps.
     pub(crate) observers: Vec<Rc<dyn Observer>>,
-    /// Hashes of the tensors of steps, if something looks at them.
+    /// Hashes of the tensors of steps, if hashes or a tensor hook are configured.
     pub(crate) hashes: Option<TensorHashes>,
-    /// Records micro-batches that are verified, if there are verifications.
+    /// Records verified micro-batches, if verification is configured.
     pub(crate) verification: Option<Verification>,
-    /// Totals of the micro-batches that the executor has skipped.
+    /// Totals of the repeated micro-batches that the executor skipped.
     pub(crate) skipped: Skipped,
 }
 
 impl Bookkeeping {
-    /// Returns the records of a rank before its first step, and the slots of verifications.
+    /// Creates the records before the first step. Allocates the memory for verification.
     pub(crate) fn new(engine: &Engine, planned: Option<Arc<PlannedParts>>) -> Result<Self> {
         let Engine { setup, device, grid, recorder, .. } = engine;
         let config = &setup.config;

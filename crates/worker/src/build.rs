@@ -1,4 +1,4 @@
-//! Construction of model and optimizer from the configuration.
+//! Builds model, optimizer options and schedules from the configuration.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use tensor::ops::preference::{self, Objective};
 use crate::dataset::Dataset;
 use crate::error::Result;
 
-/// The loss of pairs of answers, if the data is pairs.
+/// Returns the loss function for preference pairs; `None` for other data.
 pub fn objective(config: &RunConfig) -> Option<Objective> {
     let Preference { loss, beta, label_smoothing, lambda } = config.preference;
     let [beta, label_smoothing, lambda] = [beta, label_smoothing, lambda].map(|value| value as f32);
@@ -25,21 +25,22 @@ pub fn objective(config: &RunConfig) -> Option<Objective> {
     })
 }
 
-/// Values of a micro-batch's loss: that of pairs of answers has figures.
+/// Returns the number of values that a micro-batch's loss consists of: 1, or more for preference pairs, which
+/// add figures.
 pub fn loss_values(config: &RunConfig) -> usize {
     objective(config).map_or(1, |_| preference::VALUES)
 }
 
-/// Builds the layers of `stage` on `device`, with all weights of a rank of `grid`, even if those are sharded.
+/// Builds the layers of `stage` on `device` with all weights of a rank of `grid`, even if ranks shard them.
 ///
 /// # Errors
-/// Sizes of which no model can be built, out of memory.
+/// No model can be built with these sizes, or memory runs out.
 pub fn model(config: &RunConfig, device: &Device, grid: RankGrid, stage: &Stage) -> Result<Box<dyn Model>> {
     build_in(empty_parameters(config, device, grid), config, stage)
 }
 
-/// Builds the layers of `stage` on `device`, with the weights that a rank of `grid` holds between their uses,
-/// which are parts of units if weights are sharded, or are in the pool `host` if they are offloaded.
+/// Builds the layers of `stage` on `device` with the weights that a rank of `grid` holds between uses: its
+/// shards if weights are sharded, in the pool `host` if they are offloaded.
 pub fn sharded_model(
     config: &RunConfig,
     (device, host): (&Device, Option<&Device>),
@@ -69,13 +70,14 @@ fn build_in(parameters: Parameters, config: &RunConfig, stage: &Stage) -> Result
     Ok(config.model.build(parameters, stage, recompute(config))?)
 }
 
-/// The casts of operands; `None` if weights are in the compute type.
+/// Returns which operands autocast converts; `None` if weights are in the compute type.
 pub fn autocast(config: &RunConfig) -> Option<Arc<Autocast>> {
     let table = || Autocast { half: config.precision.compute, table: config.model.autocast() };
     config.precision.is_autocast().then(|| Arc::new(table()))
 }
 
-/// The end of a bucket of gradients: that of a unit of weights, if those are gathered.
+/// Returns where a bucket of gradients ends: with a unit of weights if weights are gathered, otherwise by
+/// size.
 pub fn bucket_end(config: &RunConfig) -> BucketEnd {
     match config.gathers_weights() {
         true => BucketEnd::Unit,
@@ -88,12 +90,12 @@ pub fn bucket_layout(config: &RunConfig, parameters: &Parameters) -> BucketLayou
     BucketLayout::of(parameters, config.precision.gradients, bucket_end(config), config.parallel.replicas())
 }
 
-/// Returns the parts of a stage's weights on all ranks that share them between their uses.
+/// Returns the shards of a stage's weights on all ranks that share them.
 pub fn weight_layout(config: &RunConfig, parameters: &Parameters) -> WeightLayout {
     WeightLayout::new(parameters, &bucket_layout(config, parameters), config.weight_owners())
 }
 
-/// The layers of a stage that are recomputed; none while `"auto"` is unresolved.
+/// Returns which layers of a stage are recomputed; none while `memory.recompute = "auto"` is unresolved.
 fn recompute(config: &RunConfig) -> Recompute {
     let layers = match config.memory.recompute_layers {
         0 => usize::MAX,
@@ -106,7 +108,7 @@ fn recompute(config: &RunConfig) -> Recompute {
     }
 }
 
-/// Creates the host pool of what a rank offloads, if the configuration offloads something.
+/// Creates the host memory pool for offloaded data; `None` if nothing is offloaded.
 ///
 /// # Errors
 /// Errors of [`Device::host_pool`].
@@ -115,7 +117,7 @@ pub fn host_pool(device: &Device, config: &RunConfig) -> Result<Option<Device>> 
     Ok(if offloads { Some(device.host_pool()?) } else { None })
 }
 
-/// The type of the tensors that the optimizer's rule keeps.
+/// Returns the storage type of the optimizer's state.
 pub fn state_dtype(config: &RunConfig) -> DType {
     match config.optim.state {
         config::StateType::F32 => DType::F32,
@@ -124,7 +126,7 @@ pub fn state_dtype(config: &RunConfig) -> DType {
     }
 }
 
-/// The rule of the loss scale; `None` for types that need none.
+/// Returns how the loss scale adapts; `None` for types without a loss scale.
 pub fn scale_rule(config: &RunConfig) -> Option<ScaleRule> {
     let config::Scaler { growth_factor, backoff_factor, growth_interval, .. } = config.scaler;
     (config.precision.compute == DType::F16).then(|| ScaleRule {
@@ -134,7 +136,7 @@ pub fn scale_rule(config: &RunConfig) -> Option<ScaleRule> {
     })
 }
 
-/// The learning-rate schedule.
+/// Returns the learning-rate schedule.
 pub fn schedule(config: &RunConfig) -> Schedule {
     let optim = &config.optim;
     let steps = config.train.steps;
@@ -153,12 +155,13 @@ pub fn schedule(config: &RunConfig) -> Schedule {
     Schedule { peak: optim.learning_rate, warmup_steps: optim.warmup_steps, decay }
 }
 
-/// Tokens in a step without padding, over all ranks, in the mean; samples for a model without tokens.
+/// Returns the mean number of tokens per step over all ranks, without padding; for models without tokens,
+/// samples.
 pub fn tokens_per_step(config: &RunConfig, dataset: &Dataset) -> u64 {
     (positions_per_step(config) as f64 * dataset.token_share()).round() as u64
 }
 
-/// Positions of the sequences of a step, over all ranks; samples for a model without tokens.
+/// Returns the number of sequence positions per step over all ranks; for models without tokens, samples.
 pub fn positions_per_step(config: &RunConfig) -> u64 {
     (config.train.global_batch_size * config.rows_of_sample() * config.model.examples().units()) as u64
 }

@@ -18,20 +18,20 @@ use config::Origin;
 /// Result type of a worker.
 pub type Result<T> = std::result::Result<T, WorkerError>;
 
-/// Beginning of the report of silent corruption.
+/// First words of a silent corruption report.
 pub const CORRUPTION: &str = "silent corruption";
 
-/// Error of a rank that was refused or that failed.
+/// Error of a rank.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
-    /// The data is wrong.
+    /// The training data is invalid.
     #[error("{origin}: {key}: {source}")]
     Data {
-        /// The origin in the configuration.
+        /// Where the configuration names the data.
         origin: Origin,
-        /// The key that names the data.
+        /// The configuration key that names the data.
         key: &'static str,
-        /// The error of the data.
+        /// The error in the data.
         #[source]
         source: tokenize::Error,
     },
@@ -41,44 +41,44 @@ pub enum WorkerError {
     /// The command line, the environment or the machine does not allow this run.
     #[error("{0}")]
     Refused(String),
-    /// A hook of the caller failed.
+    /// A user's hook failed.
     #[error("a hook: {0}")]
     Hook(Box<dyn std::error::Error + Send + Sync>),
-    /// A rank failed, and with it the run.
+    /// A rank failed, which ended the run.
     #[error("rank {rank} failed: {reason}")]
     Rank {
-        /// The first rank.
+        /// The rank that failed first.
         rank: usize,
-        /// Error of the rank.
+        /// The rank's error message.
         reason: String,
     },
-    /// A worker failed in a step.
+    /// A rank failed in a step.
     #[error("step {}, micro-batch {micro_batch}: {source}", step + 1)]
     Step {
-        /// The step, from 0; the message counts from 1.
+        /// Index of the step, from 0; the message counts from 1.
         step: u64,
-        /// The micro-batch of the step, over all ranks, from 0.
+        /// Index of the micro-batch in the step, over all ranks, from 0.
         micro_batch: u64,
         /// The error.
         #[source]
         source: Box<WorkerError>,
     },
-    /// Memory did not suffice for a step, and no rank has changed its state: the step can be repeated.
+    /// A step ran out of memory before any rank changed its state, so that it can be repeated.
     #[error("step {}, rank {rank}: {reason}", step + 1)]
     Repeatable {
-        /// The step, from 0; the message counts from 1.
+        /// Index of the step, from 0; the message counts from 1.
         step: u64,
         /// The first rank that ran out of memory.
         rank: usize,
-        /// Reason of the first rank.
+        /// The error message of that rank.
         reason: String,
     },
-    /// Two runs of a micro-batch differ, and no rank has changed its state.
+    /// Two runs of the same micro-batch differ. No rank has changed its state.
     #[error("{CORRUPTION} in step {}: {report}", step + 1)]
     Corruption {
-        /// The step, from 0; the message counts from 1.
+        /// Index of the step, from 0; the message counts from 1.
         step: u64,
-        /// The ranks, the operator and the hashes, in words.
+        /// Description of the ranks, the operator and the hashes.
         report: String,
     },
     /// The model could not be built or run.
@@ -131,7 +131,8 @@ impl From<PlannedError> for WorkerError {
 }
 
 impl WorkerError {
-    /// Exit status of the program: 2 if the command line, configuration or data is wrong, 1 if a rank failed.
+    /// Returns the exit status of the program: 2 if the command line, configuration or data is wrong, 1 if a
+    /// rank failed.
     pub fn exit_status(&self) -> u8 {
         match self {
             WorkerError::Data { .. } | WorkerError::Refused(_) => 2,
@@ -142,7 +143,7 @@ impl WorkerError {
         }
     }
 
-    /// Returns the number of tokens of data that is shorter than a sequence, if that is the error.
+    /// Returns the number of tokens if the error is that data is shorter than a sequence; otherwise `None`.
     pub fn tokens_of_short_data(&self) -> Option<usize> {
         match self {
             WorkerError::Data {
@@ -161,13 +162,13 @@ impl WorkerError {
         }
     }
 
-    /// Returns whether a device ran out of memory or reached its limit.
+    /// Returns whether a device ran out of memory or reached its memory limit.
     pub fn is_out_of_memory(&self) -> bool {
         is_out_of_memory(self)
     }
 }
 
-/// Returns whether `error` has a device at its root that ran out of memory or reached its limit.
+/// Returns whether the root cause of `error` is a device that ran out of memory or reached its memory limit.
 pub fn is_out_of_memory(error: &(dyn std::error::Error + 'static)) -> bool {
     let chain = std::iter::successors(Some(error), |error| error.source());
     chain.into_iter().any(|error| matches!(error.downcast_ref(), Some(AllocationError::OutOfMemory(_))))

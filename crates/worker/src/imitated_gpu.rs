@@ -1,4 +1,4 @@
-//! Setups of runs on a Meta device that imitates a GPU.
+//! Test setups on a Meta device that imitates a GPU.
 #![allow(clippy::unwrap_used, reason = "in tests, a panic is the report of a failure")]
 
 use std::path::Path;
@@ -12,8 +12,7 @@ use crate::error::WorkerError;
 use crate::setup::Setup;
 use crate::setup::placement::Placement;
 
-/// Returns the setup of a model in equal stages, one for each pipeline rank, with a long history of its
-/// allocator.
+/// Builds the setup of a model in equal stages, one for each pipeline rank, with a long allocator history.
 pub(crate) fn setup(text: &str, sets: &[&str]) -> Setup {
     let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
     vision::register().unwrap();

@@ -1,4 +1,4 @@
-//! The results of a step: loss, norm and loss scale, read from the device one step later.
+//! The results of a step, loss, gradient norm and loss scale, which are read from the device one step later.
 
 use config::RunConfig;
 use device::{Category, DType, Device, HostCopy, Request};
@@ -15,9 +15,9 @@ pub struct StepScalars {
     pub loss: f32,
     /// Norm of the summed gradient before clipping.
     pub gradient_norm: f32,
-    /// Factor of the loss in the step; `None` without a loss scale.
+    /// The loss scale in the step; `None` without one.
     pub loss_scale: Option<f32>,
-    /// Figures of the step's pairs of answers, if the data is pairs.
+    /// Preference figures of the step; `None` for other data.
     pub preference: Option<PreferenceFigures>,
 }
 
@@ -28,8 +28,8 @@ impl StepScalars {
         self.loss_scale.is_some() && !self.gradient_norm.is_finite()
     }
 
-    /// Returns whether loss or norm is not finite, and a smaller loss scale cannot be the remedy: the loss
-    /// itself is not finite, or the scale is below 1 already.
+    /// Returns whether loss or gradient norm is not finite and a smaller loss scale cannot help, because the
+    /// loss itself is not finite or the scale is already below 1.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         if self.is_skipped() && self.loss_scale.is_some_and(|scale| scale >= 1.0) {
@@ -39,11 +39,11 @@ impl StepScalars {
     }
 }
 
-/// The results of the last two steps, by parity of the step.
+/// The results of the last two steps, indexed by the parity of the step.
 pub(crate) struct StepResults {
     /// Loss, gradient norm and loss scale.
     pub(crate) scalars: [Tensor; 2],
-    /// Copies of `scalars` to the host that are in flight.
+    /// Copies of `scalars` to the host in progress.
     pub(crate) reading: [Option<HostCopy<f32>>; 2],
 }
 

@@ -1,4 +1,4 @@
-//! The norm of gradients, the optimizer and its schedules on one rank.
+//! Updates the parameters of one rank: gradient norm, optimizer and schedules.
 
 use std::rc::Rc;
 
@@ -11,19 +11,19 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::stages::{ModelNorm, optimizer};
 
-/// Everything that updates a rank's parameters.
+/// The state of a rank's parameter updates.
 pub(crate) struct Update {
     pub(crate) norm: Rc<ModelNorm>,
     pub(crate) optimizer: Optimizer,
-    /// The host pool of what is offloaded, if something is.
+    /// The host pool for offloaded data; `None` if nothing is offloaded.
     pub(crate) host: Option<Device>,
     pub(crate) schedule: Schedule,
-    /// The rule of the loss scale, if there is one.
+    /// How the loss scale adapts; `None` without one.
     pub(crate) scale_rule: Option<ScaleRule>,
 }
 
 impl Update {
-    /// Allocates the optimizer's state, and that of the norm.
+    /// Allocates the state of the optimizer and of the gradient norm.
     pub(crate) fn new(engine: &Engine, parts: &[StagePart], host: Option<Device>) -> Result<Self> {
         let Engine { setup, device, grid, .. } = engine;
         let config = &setup.config;

@@ -1,4 +1,4 @@
-//! Data: files, templates, packing.
+//! Other trainers' names for keys of data: files, templates, packing.
 
 use keys::ForeignName;
 

@@ -1,4 +1,4 @@
-//! Batches, steps, epochs, validations.
+//! Other trainers' names for keys of batches, steps, epochs and validations.
 
 use keys::ForeignName;
 

@@ -1,9 +1,9 @@
-//! Names of keys in other trainers: nanoGPT, Hugging Face's Trainer, TRL, PEFT, axolotl, LLaMA-Factory,
-//! unsloth, DeepSpeed, torchtitan, Megatron-LM and Lightning.
+//! Names of configuration keys in other trainers: nanoGPT, Hugging Face's Trainer, TRL, PEFT, axolotl,
+//! LLaMA-Factory, unsloth, DeepSpeed, torchtitan, Megatron-LM and Lightning.
 //!
-//! Each name stands with the equivalent key or section, or with a sentence about what to use instead, if a
-//! value has another meaning or there is no such key. A name is a key's, with its section if its meaning
-//! depends on it; in brackets it is a section's.
+//! Each name is paired with the equivalent key or section. If there is none, or its values mean something
+//! else, it is paired with a sentence of advice. A name is that of a key, with its section if the meaning
+//! depends on it; a name in brackets is that of a section.
 
 mod data;
 mod length;
@@ -15,12 +15,12 @@ mod tuning;
 
 use keys::ForeignName;
 
-/// All names, by subject.
+/// All names, grouped by subject.
 pub(crate) const FOREIGN: &[&[ForeignName]] =
     &[length::NAMES, optim::NAMES, model::NAMES, data::NAMES, parallel::NAMES, tuning::NAMES, output::NAMES];
 
-/// Returns the equivalent of a key of another trainer: the key here, or a sentence about what to use instead.
-/// A name that has its section before it, as in `optimizer.type`, is found with and without it.
+/// Returns the equivalent of a key of another trainer: the key here, or a sentence with advice. A name with
+/// its section, as in `optimizer.type`, is also found without it.
 ///
 /// ```
 /// assert_eq!(config::foreign_key("lora_r"), Some("lora.rank"));

@@ -1,4 +1,4 @@
-//! Models: sizes, folders, precision, attention.
+//! Other trainers' names for keys of models: sizes, folders, precision, attention.
 
 use keys::ForeignName;
 

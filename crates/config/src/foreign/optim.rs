@@ -1,4 +1,4 @@
-//! The optimizer and its learning rate.
+//! Other trainers' names for keys of the optimizer and its learning rate.
 
 use keys::ForeignName;
 

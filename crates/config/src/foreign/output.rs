@@ -1,4 +1,4 @@
-//! Checkpoints, logs, files.
+//! Other trainers' names for keys of checkpoints, logs and files.
 
 use keys::ForeignName;
 

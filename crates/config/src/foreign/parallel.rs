@@ -1,4 +1,4 @@
-//! Ranks, shards, memory.
+//! Other trainers' names for keys of ranks, shards and memory.
 
 use keys::ForeignName;
 

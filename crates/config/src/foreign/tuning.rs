@@ -1,4 +1,4 @@
-//! Adapters and preferences.
+//! Other trainers' names for keys of adapters and preference training.
 
 use keys::ForeignName;
 

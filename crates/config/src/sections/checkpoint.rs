@@ -5,30 +5,30 @@ use keys::{Interval, Row, section};
 use super::MOST;
 
 section! {
-    /// `[checkpoint]`: what is saved during a run.
+    /// `[checkpoint]`: which states a run saves.
     pub struct Checkpoint = "checkpoint" {
-        /// Steps between checkpoints; 0: by time only. There is one after the last step, also of a run that
-        /// is stopped, unless `minutes` is 0 too: then nothing is kept.
+        /// Steps between checkpoints; 0: by time only. The last step is also saved, even in a run that is
+        /// stopped, unless `minutes` is 0 too: then no checkpoints are kept.
         every: u64 = Row::integer(0, MOST).default("0").any_bits();
         /// Minutes of training between checkpoints; 0: by steps only.
         minutes: f64 = Row::number(Interval::NotNegative).default("10").any_bits();
-        /// Whether training waits for the last checkpoint where the next one is due, so that none is late;
-        /// without it, the next one is put off until the last one is on the disk.
+        /// If the last checkpoint is still being written when the next one is due: wait for it (true), or
+        /// delay the next one and continue training (false).
         wait: bool = Row::flag().default("false").any_bits();
-        /// Checkpoints that are kept, the latest.
+        /// Number of latest checkpoints to keep.
         keep: u64 = Row::integer(1, MOST).default("2").any_bits();
-        /// Steps between states that are kept in host memory, where no disk is waited for; 0: none. A job
-        /// that is restarted (`launch/mpirun --restarts`) goes on from the newest one that the hosts which
-        /// answer have together, or else from the newest checkpoint. Without restarts it has no effect.
+        /// Steps between states kept in host memory, which wait for no disk; 0: none. A job that is restarted
+        /// (`launch/mpirun --restarts`) continues from the newest state that the answering hosts hold
+        /// together, or else from the newest checkpoint. Without restarts the key has no effect.
         memory_steps: u64 = Row::integer(0, MOST).default("0").any_bits();
-        /// Also save and keep the state with the lowest validation loss, as `checkpoints/best`: one
-        /// checkpoint beside the latest, unless it is among them.
+        /// Also keep the state with the lowest validation loss, as `checkpoints/best`, in addition to the
+        /// latest checkpoints.
         keep_best: bool = Row::flag().default("false").any_bits();
     }
 }
 
 impl Checkpoint {
-    /// Returns whether a run keeps checkpoints.
+    /// Returns whether a run keeps checkpoints by steps or time.
     #[must_use]
     pub fn is_kept(&self) -> bool {
         self.every > 0 || self.minutes > 0.0

@@ -9,52 +9,53 @@ use crate::choices::{LoraBase, path_value, read_path};
 use crate::paths;
 
 section! {
-    /// `[lora]`: low-rank adapters, which are trained beside a frozen model.
+    /// `[lora]`: low-rank adapters, trained on top of a frozen model.
     pub struct LoraSection = "lora" {
-        /// A folder of adapters in PEFT's format, relative to the configuration: settings that are not
-        /// written come from its adapter_config.json, and the initial values from its safetensors.
+        /// An adapter folder in PEFT's format, relative to the configuration file. Settings that are not
+        /// configured come from its adapter_config.json, the initial values from its safetensors.
         from: Option<PathBuf> = Row::new(Takes::Text, read_path, path_value)
             .default("\"\"")
             .any_bits()
             .local()
             .finish(|path, raw| paths::file(path, raw, LoraSection::from, "folder of adapters"));
-        /// The rank of the adapters; 0: there are none.
+        /// The rank of the adapters; 0: no adapters.
         rank: usize = Row::count(0, MOST_EXTENT).default("0");
-        /// The factor of an adapter is `alpha` / `rank`, unless `scaling` is "rslora".
+        /// The numerator of the adapters' scaling factor, which `scaling` defines.
         alpha: f64 = Row::number(Interval::NotNegative).derived("the rank", |raw| {
             Ok((raw.integer(LoraSection::rank)? as f64).into())
         });
-        /// The factor of an adapter: `alpha` divided by the rank, or by its square root (rsLoRA).
+        /// The adapters' scaling factor: `alpha` divided by the rank, or by its square root (rsLoRA).
         scaling: LoraScaling = choice!(LoraScaling, LoraScaling::ALL).default("\"alpha/rank\"");
-        /// Ranks of single modules, such as "q_proj=32" or "*.layers.0.*=8": names as in `targets`, of which
-        /// the first that matches decides.
+        /// Ranks of individual modules, such as "q_proj=32" or "*.layers.0.*=8". Names are written as in
+        /// `targets`; the first match is used.
         rank_pattern: Vec<String> = Row::text_or_texts().default("[]");
-        /// Values of `alpha` of single modules, as `rank_pattern` has ranks.
+        /// Values of `alpha` of individual modules, written as in `rank_pattern`.
         alpha_pattern: Vec<String> = Row::text_or_texts().default("[]");
-        /// The learning rate of the matrices B, as a multiple of `optim.learning_rate`: LoRA+, whose authors
-        /// recommend 16.
+        /// The learning rate of the B matrices as a multiple of `optim.learning_rate`. LoRA+ uses this; its
+        /// authors recommend 16.
         b_learning_rate: f64 = Row::number(Interval::Positive).default("1");
-        /// The probability of dropout of an adapter's input.
+        /// Dropout probability of the adapters' inputs.
         dropout: f64 = Row::number(Interval::Fraction).default("0");
-        /// The linear layers with an adapter: names of modules or their ends, as PEFT takes them, such as
-        /// "q_proj" or "c_attn", globs of names, or "all-linear".
+        /// The linear layers that get an adapter: names of modules or their endings, as in PEFT, such as
+        /// "q_proj" or "c_attn"; globs of names; or "all-linear".
         targets: Vec<String> = Row::text_or_texts().default("[\"all-linear\"]");
-        /// Modules that are trained wholly, without adapters: names as in `targets`, or of modules around
-        /// them, such as "embed_tokens" or "lm_head". PEFT's `modules_to_save`.
+        /// Modules trained in full, without adapters: names as in `targets`, or of enclosing modules, such as
+        /// "embed_tokens" or "lm_head". PEFT's `modules_to_save`.
         train_also: Vec<String> = Row::text_or_texts().default("[]");
-        /// The storage of the frozen matrices of linear layers but the head: in `precision.compute`, or in
-        /// codes that each use decodes, with 8-bit scales of blocks of 64 elements: bitsandbytes' NF4 with
-        /// double quantisation, 4-bit integers, or E4M3.
+        /// The storage of the frozen matrices of linear layers, except the head: `precision.compute`, or
+        /// quantized codes that each use decodes. The codes are bitsandbytes' NF4 with double quantisation,
+        /// 4-bit integers, or E4M3, with an 8-bit scale for each block of 64 elements.
         base: LoraBase = choice!(LoraBase, LoraBase::ALL).default("\"compute\"").decides_times();
     }
 }
 
 impl LoraSection {
-    /// The adapters of a model, as Hugging Face's format has it if it does; `None` for rank 0.
+    /// Returns the adapters of a model, with module names of Hugging Face's format if the model has one;
+    /// `None` for rank 0.
     ///
     /// # Errors
-    /// The key of wrong names or values, and a sentence.
-    pub(crate) fn of(
+    /// The key with an invalid name or value, and a sentence about it.
+    pub(crate) fn adapters(
         &self,
         model: Option<&HuggingFaceModel>,
     ) -> Result<Option<Lora>, (&'static str, String)> {

@@ -12,28 +12,28 @@ use crate::fine_tuning;
 section! {
     /// `[optim]`: the optimizer and its learning rate.
     pub struct Optim = "optim" {
-        /// AdamW; Lion, whose one moment is half of AdamW's bytes and which wants a learning rate 3 to 10
-        /// times lower; or stochastic gradient descent with momentum.
+        /// AdamW; Lion, which has one moment instead of two and needs a learning rate 3 to 10 times lower; or
+        /// stochastic gradient descent with momentum.
         kind: OptimKind = choice!(OptimKind, OptimKind::ALL).default("\"adamw\"").decides_times();
-        /// The type of moments and velocity. bf16 takes half the bytes; each update rounds it up or down at
-        /// random, with the same random numbers on every grid. 8bit takes a quarter: 256 fractions of the
-        /// largest magnitude of every block of 256 elements. Master weights stay f32.
+        /// Storage type of moments and velocity. "bf16" takes half the bytes; updates are rounded
+        /// stochastically, with the same random numbers on every grid. "8bit" takes a quarter: one of 256
+        /// fractions of the largest magnitude in each block of 256 elements. Master weights stay f32.
         state: StateType = choice!(StateType, StateType::ALL).default("\"f32\"").decides_times();
-        /// Keeps moments, and master weights that are not the weights themselves, in host memory, which is
-        /// pinned for a GPU. Each update brings them to the device and back in pieces; the bits are the same.
+        /// Keeps moments and separate master weights in host memory, pinned for a GPU. Each update copies
+        /// them to the device and back in chunks. The bits are the same.
         offload: bool = Row::flag()
             .derived("as `memory.offload_weights`", |raw| Ok(raw.flag(Memory::offload_weights)?.into()))
             .any_bits();
-        /// The highest learning rate, at the end of warm-up.
+        /// The maximum learning rate, reached at the end of warm-up.
         learning_rate: f64 = Row::number(Interval::Positive)
             .derived(
                 "1e-3; in fine-tuning 2e-5, of adapters 2e-4, and on pairs of answers 1e-6 and 5e-6",
                 |raw| Ok(default_learning_rate(raw)?.into()),
             )
             .may_change();
-        /// The learning rate after warm-up: it falls along half a cosine, or a line, to the last step; it is
-        /// constant; it is constant and falls along a line in the last `decay_steps` (wsd: warm-up, stable,
-        /// decay); or it is multiplied by `gamma` at some steps.
+        /// The learning rate after warm-up. "cosine" and "linear" decrease it until the last step; "constant"
+        /// keeps it; "wsd" (warm-up, stable, decay) keeps it and decreases it linearly in the last
+        /// `decay_steps`; "step" multiplies it by `gamma` at certain steps.
         schedule: ScheduleName =
             choice!(ScheduleName, ScheduleName::ALL).default("\"cosine\"").may_change();
         /// Steps after which the learning rate is multiplied by `gamma`, in increasing order.
@@ -46,31 +46,31 @@ section! {
             })
             .only(Optim::schedule, &["step"])
             .may_change();
-        /// The factor of the learning rate.
+        /// The factor that multiplies the learning rate.
         gamma: f64 =
             Row::number(Interval::Inside).default("0.1").only(Optim::schedule, &["step"]).may_change();
-        /// Steps at the end in which the learning rate falls. A run that is resumed from a step before them
-        /// with more `train.steps` goes on at the full rate.
+        /// Steps at the end in which the learning rate decreases. A run resumed from an earlier step with
+        /// more `train.steps` continues at the full rate.
         decay_steps: u64 = Row::integer(1, MOST)
             .derived("a tenth of `train.steps`, rounded up", |raw| {
                 Ok(Optim::default_decay_steps(raw.integer(Train::steps)?).into())
             })
             .only(Optim::schedule, &["wsd"])
             .may_change();
-        /// The learning rate that a cosine or a line reaches one step after the last.
+        /// The learning rate that "cosine" or "linear" would reach one step after the last.
         min_learning_rate: f64 = Row::number(Interval::NotNegative)
             .derived("a tenth of `learning_rate` for a cosine, else 0; in fine-tuning 0", |raw| {
                 Ok(default_min_learning_rate(raw)?.into())
             })
             .only(Optim::schedule, &["cosine", "linear", "wsd"])
             .may_change();
-        /// Steps in which the learning rate rises linearly.
+        /// Steps at the start in which the learning rate rises linearly.
         warmup_steps: u64 = Row::integer(0, MOST).default("20").may_change().finish(|written, raw| {
             let ratio = default_warmup_ratio(raw)?;
             Ok(if ratio > 0.0 { Optim::ratio_of(ratio, raw.integer(Train::steps)?) } else { written })
         });
-        /// The share of the steps in which the learning rate rises, which decides `warmup_steps` where it is
-        /// above 0, rounded up. A file has one of both.
+        /// The fraction of the steps in which the learning rate rises, rounded up. If above 0, it sets
+        /// `warmup_steps`. A file may set only one of the two.
         warmup_ratio: f64 = Row::number(Interval::Fraction)
             .derived("0; in fine-tuning 0.03, unless `warmup_steps` is written", |raw| {
                 Ok(default_warmup_ratio(raw)?.into())
@@ -83,31 +83,31 @@ section! {
                 Ok(fine_tuning::number(raw, Optim::weight_decay, 0.0, 0.1)?.into())
             })
             .may_change();
-        /// Whether weight decay applies to norms and biases too.
+        /// Whether weight decay also applies to norms and biases.
         decay_norms: bool = Row::flag()
             .derived("true for SGD, as in PyTorch; else false", |raw| {
                 Ok((raw.text(Optim::kind)? == OptimKind::Sgd.name()).into())
             })
             .may_change();
-        /// The norm that the gradient is clipped to; 0: no clipping.
+        /// Maximum gradient norm, to which larger gradients are scaled; 0: no clipping.
         clip_norm: f64 = Row::number(Interval::NotNegative).default("1.0").may_change();
-        /// Decay of the gradient's running mean; in Lion, its weight in an update's direction.
+        /// Decay rate of the gradient's running mean; in Lion, the mean's weight in the update direction.
         beta1: f64 = Row::number(Interval::Fraction).default("0.9").only(Optim::kind, &["adamw", "lion"]);
-        /// Decay of the squared gradient's running mean; in Lion, of the gradient's.
+        /// Decay rate of the squared gradient's running mean; in Lion, of the gradient's running mean.
         beta2: f64 = Row::number(Interval::Fraction)
             .derived("0.95 for AdamW, in fine-tuning 0.999; 0.99 for Lion", |raw| {
                 let is_lion = raw.text(Optim::kind)? == OptimKind::Lion.name();
                 Ok(if is_lion { 0.99 } else { fine_tuning::number(raw, Optim::beta2, 0.999, 0.95)? }.into())
             })
             .only(Optim::kind, &["adamw", "lion"]);
-        /// Added to the denominator of the update.
+        /// Small number added to the denominator of the update.
         epsilon: f64 = Row::number(Interval::Positive).default("1e-8").only(Optim::kind, &["adamw"]);
-        /// The fraction of the velocity that an update keeps.
+        /// The momentum factor: the fraction of the velocity that an update keeps.
         momentum: f64 = Row::number(Interval::Fraction).default("0.9").only(Optim::kind, &["sgd"]);
     }
 }
 
-/// Returns the highest learning rate.
+/// Returns the default maximum learning rate.
 fn default_learning_rate(raw: &RawValues) -> Result<f64, Error> {
     let has_adapters = raw.integer(LoraSection::rank)? > 0 || !raw.is_empty(LoraSection::from);
     let tuned = match (fine_tuning::has_kind(raw, DataKind::Preference)?, has_adapters) {
@@ -119,14 +119,14 @@ fn default_learning_rate(raw: &RawValues) -> Result<f64, Error> {
     fine_tuning::number(raw, Optim::learning_rate, tuned, 1e-3)
 }
 
-/// Returns the learning rate at the end of a cosine or a line.
+/// Returns the default learning rate at the end of "cosine" or "linear".
 fn default_min_learning_rate(raw: &RawValues) -> Result<f64, Error> {
     let is_cosine = raw.text(Optim::schedule)? == ScheduleName::Cosine.name();
     let tenth = if is_cosine { default_learning_rate(raw)? / 10.0 } else { 0.0 };
     fine_tuning::number(raw, Optim::min_learning_rate, 0.0, tenth)
 }
 
-/// Returns the share of the steps in which the rate rises; 0 if `optim.warmup_steps` is their number.
+/// Returns the default fraction of steps in warm-up; 0 if `optim.warmup_steps` is set instead.
 fn default_warmup_ratio(raw: &RawValues) -> Result<f64, Error> {
     let has_steps = raw.is_override(Optim::warmup_steps) && !raw.is_override(Optim::warmup_ratio);
     let is_number = has_steps || raw.is_set(Optim::warmup_steps) && !raw.is_set(Optim::warmup_ratio);
@@ -134,17 +134,17 @@ fn default_warmup_ratio(raw: &RawValues) -> Result<f64, Error> {
 }
 
 impl Optim {
-    /// Steps between multiplications by `gamma` in a run of `steps`, if they are not written.
+    /// Returns the default number of steps between multiplications by `gamma` in a run of `steps`.
     pub(crate) fn default_step_size(steps: u64) -> u64 {
         steps.div_ceil(3)
     }
 
-    /// Returns a share of `steps`, rounded up.
+    /// Returns the number of steps in a fraction `ratio` of `steps`, rounded up.
     pub(crate) fn ratio_of(ratio: f64, steps: u64) -> u64 {
         (ratio * steps as f64).ceil() as u64
     }
 
-    /// Steps in which the rate of a run of `steps` falls at its end, if they are not written.
+    /// Returns the default number of decay steps at the end of a run of `steps`.
     pub(crate) fn default_decay_steps(steps: u64) -> u64 {
         steps.div_ceil(10)
     }

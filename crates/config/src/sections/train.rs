@@ -7,17 +7,17 @@ use super::MOST;
 use crate::choices::{DataKind, Graphs, LossMean, OnOutOfMemory, OnSpike};
 use crate::fine_tuning;
 
-/// The most steps of a run.
+/// Maximum number of steps of a run.
 const MOST_STEPS: u64 = 1 << 40;
 
 section! {
-    /// `[train]`: how long, and in which portions.
+    /// `[train]`: length, batch sizes and other settings of training.
     pub struct Train = "train" {
-        /// Optimizer steps.
+        /// Number of optimizer steps.
         steps: u64 = Row::integer(1, MOST_STEPS).default("300").may_change();
-        /// Epochs over the training data, which decide `steps` where they are above 0: the sequences or
-        /// images of so many epochs over `global_batch_size`, rounded up. A file has one of both, and so has
-        /// the command line, which takes precedence.
+        /// Epochs over the training data. If above 0, they set `steps`: the number of sequences or images in
+        /// all epochs divided by `global_batch_size`, rounded up. A file may set only one of the two, and so
+        /// may the command line, which takes precedence.
         epochs: f64 = Row::number(Interval::NotNegative).derived(
             "0; in fine-tuning on conversations 3 and on pairs of answers 1, unless `steps` is written",
             |raw| Ok(default_epochs(raw)?.into()),
@@ -30,7 +30,7 @@ section! {
             .derived("8; in fine-tuning 2", |raw| Ok(default_micro_batch_size(raw)?.into()))
             .decides_times()
             .renamed("train.micro_batch", "");
-        /// Sequences, samples or images in one step, over all ranks: a multiple of `micro_batch_size`.
+        /// Sequences, samples or images per step, over all ranks: a multiple of `micro_batch_size`.
         global_batch_size: usize = Row::count(1, MOST_EXTENT << 20)
             .derived("32; in fine-tuning 8, or the next multiple of `micro_batch_size`", |raw| {
                 Ok(default_global_batch_size(raw)?.into())
@@ -39,77 +39,78 @@ section! {
                 "train.micro_batches",
                 ", in sequences or samples: train.micro_batches × train.micro_batch",
             );
-        /// The seed of initial weights and of the order of the data.
+        /// The random seed for initial weights and the order of the data.
         seed: u64 = Row::integer(0, MOST).default("1");
-        /// The loss of a step or a validation where not all tokens are targets (conversations, ORPO, padding
-        /// of packed documents, `data.ignore`): "targets": the sum over its targets, divided by their number;
-        /// "micro-batches": the mean of the means of its micro-batches, in which a target weighs more where
-        /// there are few, as until version 0.1. A run from that time is resumed with "micro-batches".
+        /// How the loss of a step or validation is averaged if some tokens are not targets (conversations,
+        /// ORPO, packed documents, `data.ignore`). "targets": the sum over all targets, divided by their
+        /// number. "micro-batches": the mean of the micro-batches' means, which weights targets more in
+        /// micro-batches with few of them, as versions up to 0.1 did. Resume a run of such a version with
+        /// "micro-batches".
         loss_mean: LossMean = choice!(LossMean, LossMean::ALL).default("\"targets\"");
         /// The part of each target's probability that is spread evenly over all classes in training, as
         /// PyTorch's `label_smoothing`; for images.
         label_smoothing: f64 = Row::number(Interval::Fraction).default("0");
-        /// Factor of a loss that balances the loads of experts, for each layer experts · Σ f · P over experts
-        /// with the share f of the choices of a micro-batch and the mean score P, as in Switch Transformers
-        /// and transformers' `router_aux_loss_coef`, where f is larger by `experts_per_token`. It changes
-        /// gradients, and is not part of the loss that is reported.
+        /// Factor of an auxiliary loss that balances the load of experts. For each layer it is experts · Σ f
+        /// · P, summed over experts, where f is the expert's fraction of a micro-batch's choices and P its
+        /// mean score. As in Switch Transformers; in transformers' `router_aux_loss_coef`, f is larger by a
+        /// factor of `experts_per_token`. It changes gradients, but the reported loss does not include it.
         balance_loss: f64 = Row::number(Interval::NotNegative).default("0");
-        /// Factor of a loss that keeps the outputs of routers small, for each layer the mean square of their
-        /// log-sum-exp, as in ST-MoE. It is not part of the loss that is reported. Padding of conversations,
-        /// pairs and packed documents is no part of it, of `balance_loss`, and of loads.
+        /// Factor of an auxiliary loss that keeps router outputs small: for each layer, the mean square of
+        /// their log-sum-exp, as in ST-MoE. The reported loss does not include it. Padding is excluded from
+        /// it, from `balance_loss`, and from expert loads.
         router_z_loss: f64 = Row::number(Interval::NotNegative).default("0");
-        /// Change of the corrections of experts after each step, up for those with fewer tokens than the
-        /// mean, down for those with more, as in DeepSeek-V3, which has 0.001; 0: they stay as they are.
+        /// Step size of the experts' bias corrections: after each step, raised for experts with fewer tokens
+        /// than the mean and lowered for those with more, as in DeepSeek-V3, which uses 0.001. 0: corrections
+        /// stay constant.
         correction_rate: f64 = Row::number(Interval::NotNegative).default("0");
-        /// Globs of the names of parameters that are not trained, such as "wte.*" or "h.[0-5].*": they have
-        /// no gradient, no master weight and no optimizer state.
+        /// Globs of the names of parameters to freeze, such as "wte.*" or "h.[0-5].*". Frozen parameters have
+        /// no gradient, master weight or optimizer state.
         freeze: Vec<String> = Row::texts().default("[]");
         /// Steps between validations; 0: only after the last step.
         validate_every: u64 = Row::integer(0, MOST).default("0").any_bits();
-        /// Successive steps with a loss or gradient norm that is not finite after which a run ends. A
-        /// gradient whose norm is not finite updates nothing.
+        /// Number of consecutive steps with a non-finite loss or gradient norm after which a run ends. A step
+        /// with a non-finite gradient norm does not update the weights.
         max_nonfinite_steps: u64 = Row::integer(1, MOST).default("1").any_bits();
-        /// Validations without a lower loss after which the run ends; 0: it does all steps.
+        /// Number of validations without a lower loss after which the run ends; 0: never.
         patience: u64 = Row::integer(0, MOST).default("0").any_bits();
-        /// After a step that runs out of memory: "stop" ends the run; "halve_micro_batch" halves
+        /// The action if a step runs out of memory: "stop" ends the run; "halve_micro_batch" halves
         /// `micro_batch_size`, doubles the number of micro-batches, and repeats the step with the same
-        /// samples, from ZeRO stage 2 on from the last checkpoint. Ranks of one process, without a pipeline;
-        /// gradients are summed after backward.
+        /// samples. From ZeRO stage 2 on, it repeats from the last checkpoint. It needs ranks of one process
+        /// without a pipeline, and sums gradients after backward.
         on_out_of_memory: OnOutOfMemory =
             choice!(OnOutOfMemory, OnOutOfMemory::ALL).default("\"stop\"").any_bits();
-        /// After a step whose gradient norm is more than `spike_deviations` standard deviations above the
-        /// mean of recent ones, and whose update is left out: "stop" ends the run, "skip" goes on with the
-        /// next step, and "rewind" goes back to the last checkpoint and leaves out the step's samples.
-        /// "ignore": there is no limit. The decisions are the same on every grid, and listed in spikes.json.
+        /// The action if a step's gradient norm is more than `spike_deviations` standard deviations above the
+        /// mean of recent ones. "ignore": no limit. Otherwise the update is skipped; then "stop" ends the
+        /// run, "skip" continues with the next step, and "rewind" restarts from the last checkpoint and skips
+        /// the step's samples. Decisions are the same on every grid, and are listed in spikes.json.
         on_spike: OnSpike = choice!(OnSpike, OnSpike::ALL).default("\"ignore\"").may_change();
-        /// Standard deviations above the mean from which a gradient norm is a spike.
+        /// Number of standard deviations above the mean from which a gradient norm is a spike.
         spike_deviations: f64 = Row::number(Interval::Positive).default("6").may_change()
             .only(Train::on_spike, &["stop", "skip", "rewind"]);
-        /// Steps whose norms give mean and deviation: those up to two steps before, without spikes. There is
-        /// no limit before 8 of them.
+        /// Number of steps over which mean and standard deviation are computed, up to two steps before the
+        /// current one and without spikes. There is no limit until 8 norms are known.
         spike_window: usize = Row::count(2, 1 << 16).default("128").may_change()
             .only(Train::on_spike, &["stop", "skip", "rewind"]);
-        /// Use of CUDA graphs on a GPU: after the first steps the calls of a step are captured once, and
-        /// later steps launch them together, which saves most of the host's time; the calls between ranks
-        /// are made again one by one. "auto": where no rank offloads and each has a GPU of its own; a log
-        /// line says why a step is not captured. "on": such a step is refused. "off": every step makes its
-        /// calls one by one, which a process needs that runs another job on the same GPU at the same time.
-        /// The steps in which `sample` draws tokens and the micro-batches of validations and of `eval` are
-        /// captured too, and make their calls if that fails. No bit and no byte of a plan depends on it; the
-        /// driver's memory for graphs counts as warm-up.
+        /// Whether to use CUDA graphs on a GPU: after the first steps, a step's calls are captured once and
+        /// later launched together, which saves most of the host's time. Calls between ranks are still made
+        /// one by one. "auto": if no rank offloads and each has its own GPU; a log line states why a step is
+        /// not captured. "on": a step that cannot be captured is refused. "off": every call is made one by
+        /// one, which is needed if another job's process uses the same GPU. Generation in `sample` and the
+        /// micro-batches of validations and of `eval` are captured too, and fall back to single calls. Bits
+        /// and planned bytes do not depend on it; the driver's memory for graphs is part of warm-up.
         graphs: Graphs = choice!(Graphs, Graphs::ALL).default("\"auto\"").any_bits();
-        /// Steps between verifications; 0: none. Before every such step each data-parallel rank runs a
-        /// micro-batch of another one, or if there is none of its own, and the results of all operators are
-        /// compared with those of the step. A difference ends the run and names ranks, GPUs and operator. No
-        /// bit of the run changes.
+        /// Steps between verified steps; 0: none. Before such a step, each data-parallel rank repeats a
+        /// micro-batch of another rank, or its own if it is alone. The results of all operators are compared
+        /// with the step's. A difference ends the run and names ranks, GPUs and operator. The bits of the run
+        /// stay the same.
         verify_every: u64 = Row::integer(0, MOST).default("0").any_bits();
-        /// Micro-batches in a validation, over all ranks. Of images and conversations, those beyond the last
-        /// are empty.
+        /// Number of micro-batches per validation, over all ranks. For images and conversations,
+        /// micro-batches beyond the data are empty.
         validation_micro_batches: u64 = Row::integer(1, 1 << 20).default("8").any_bits();
     }
 }
 
-/// Returns the epochs; 0 if `steps` is the length of the run.
+/// Returns the default epochs; 0 if `steps` sets the length of the run.
 fn default_epochs(raw: &RawValues) -> Result<f64, Error> {
     if raw.is_set(Train::steps) && !raw.is_set(Train::epochs) {
         return Ok(0.0);
@@ -124,7 +125,7 @@ fn default_epochs(raw: &RawValues) -> Result<f64, Error> {
     fine_tuning::number(raw, Train::epochs, tuned, 0.0)
 }
 
-/// Returns the sequences of a micro-batch.
+/// Returns the default number of sequences per micro-batch.
 pub(crate) fn default_micro_batch_size(raw: &RawValues) -> Result<u64, Error> {
     let global = raw.is_set(Train::global_batch_size).then(|| raw.integer(Train::global_batch_size));
     let tuned = match global.transpose()? {
@@ -134,7 +135,7 @@ pub(crate) fn default_micro_batch_size(raw: &RawValues) -> Result<u64, Error> {
     fine_tuning::integer(raw, Train::micro_batch_size, tuned, 8)
 }
 
-/// Returns the sequences of a step.
+/// Returns the default number of sequences per step.
 pub(crate) fn default_global_batch_size(raw: &RawValues) -> Result<u64, Error> {
     let micro = raw.is_set(Train::micro_batch_size).then(|| raw.integer(Train::micro_batch_size));
     let micro = micro.transpose()?.unwrap_or(1).max(1);
@@ -142,14 +143,14 @@ pub(crate) fn default_global_batch_size(raw: &RawValues) -> Result<u64, Error> {
 }
 
 impl Train {
-    /// Micro-batches in a step, over all ranks.
+    /// Returns the number of micro-batches per step, over all ranks.
     #[must_use]
     pub fn micro_batches(&self) -> usize {
         self.global_batch_size / self.micro_batch_size
     }
 
-    /// Returns the steps that `epochs` over `sequences` training sequences or images take; `None` if `steps`
-    /// is their number, or if there is no sequence.
+    /// Returns the number of steps for `epochs` over `sequences` training sequences or images; `None` if
+    /// `steps` sets the length or there are no sequences.
     #[must_use]
     pub fn steps_of_epochs(&self, sequences: u64) -> Option<u64> {
         let steps = (self.epochs * sequences as f64 / self.global_batch_size as f64).ceil();

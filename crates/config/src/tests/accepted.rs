@@ -1,4 +1,4 @@
-//! Accepted configurations, and their values.
+//! Tests of valid configurations and their values.
 
 use collective::{Axis, GridShape};
 
@@ -320,7 +320,7 @@ fn every_key_is_known_to_decide_bits_or_not() {
     assert_eq!(elsewhere.identity(), parse(LEAST, &["parallel.lanes=4"]).unwrap().identity());
 }
 
-/// Commands that use a trained model on another grid keep the other keys of its configuration.
+/// Commands that use a trained model on another grid keep `parallel.shard` only if it divides the new grid.
 #[test]
 fn groups_that_do_not_divide_a_new_grid_end() {
     let groups = ["parallel.data=4", "parallel.shard=2", "parallel.zero_stage=3"];
@@ -332,7 +332,7 @@ fn groups_that_do_not_divide_a_new_grid_end() {
     }
 }
 
-/// A checkpoint of a version with other names of keys belongs to the same run, and changes are still found.
+/// A checkpoint of a version with other key names belongs to the same run, and changes are still found.
 #[test]
 fn an_identity_under_earlier_names_of_keys_is_understood() {
     let sets = ["train.micro_batch_size=10", "train.global_batch_size=80"];
@@ -353,8 +353,8 @@ fn an_identity_under_earlier_names_of_keys_is_understood() {
     assert_eq!(earlier("20", "4"), ["train.micro_batch_size: 10 here, 20 in the checkpoint"]);
 }
 
-/// Steps, learning rate, weight decay and clipping may change when a run is resumed; settings that decide the
-/// bits of every step may not; a key missing in an earlier version has its default.
+/// A resumed run may change steps, learning rate, weight decay and clipping, but no setting that affects
+/// every step. A key that an earlier version lacked has its default.
 #[test]
 fn some_keys_that_decide_bits_may_change() {
     let here = parse(LEAST, &[]).unwrap().identity();
@@ -381,7 +381,7 @@ fn some_keys_that_decide_bits_may_change() {
     assert_eq!(parse(LEAST, &["optim.clip_norm=2"]).unwrap().changes_since(&earlier).len(), 1);
 }
 
-/// The corpora of a mixture have their own hash, so its paths decide no bits.
+/// Paths of a mixture do not affect results, because its corpora have their own hash.
 #[test]
 fn differences_say_what_decides_bits() {
     let mixture = |source: &str| {
@@ -398,7 +398,7 @@ fn differences_say_what_decides_bits() {
     assert_eq!(first.differences_from(&first), []);
 }
 
-/// Errors after a change of some keys name the lines that the user wrote.
+/// Errors after a change of some keys still name the lines that the user wrote.
 #[test]
 fn values_keep_their_origins() {
     let config = parse(&format!("{LEAST}[train]\nsteps = 5\n"), &["train.seed=7"]).unwrap();

@@ -1,4 +1,4 @@
-//! Keys of adapters, and their values.
+//! Tests of the keys of adapters.
 
 use super::super::*;
 use super::*;

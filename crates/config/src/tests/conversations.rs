@@ -1,8 +1,9 @@
-//! Keys of conversations: packing, what is learnt, and what is held out.
+//! Tests of the keys of conversations: packing, trained tokens, held-out records.
 
 use super::*;
 
-/// The parts of conversations that are learnt, as written and as a configuration shows them.
+/// `data.train_on` accepts names and lists of roles in any order, and the resolved configuration shows them
+/// in one form.
 #[test]
 fn roles_are_read_in_any_order() {
     let text = "[data]\nkind = \"chat\"\npaths = [\"a\"]\n";

@@ -1,10 +1,10 @@
-//! Paths of the file and of the command line, tokenizers of folders and of shards, names on a hub.
+//! Tests of paths in files and on the command line, tokenizers of folders and shards, and names on a hub.
 
 use super::*;
 use data::Tokenizer;
 use std::fs;
 
-/// A directory with a folder `model` that has a tokenizer, and folders of shards with and without one.
+/// Creates a model folder with a tokenizer, and folders of shards with and without one.
 fn workplace() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     for folder in ["model", "shards", "built-in", "bare"] {
@@ -63,7 +63,7 @@ fn shards_have_the_tokenizer_beside_them() {
     }
 }
 
-/// A run that began before its shards had a tokenizer goes on with one.
+/// A run that began before its shards had a tokenizer can continue with one.
 #[test]
 fn tokens_may_get_a_tokenizer_later() {
     let directory = workplace();

@@ -1,15 +1,15 @@
-//! Defaults that the kind of run, its device and its data decide.
+//! Tests of defaults that depend on the kind of run, its device and its data.
 
 use super::*;
 use crate::SampleLengths;
 use device::{DType, Description, Kind};
 
-/// A folder of a model with a tokenizer of bytes.
+/// Returns a model folder with a byte tokenizer.
 fn folder() -> &'static str {
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden/models/llama")
 }
 
-/// A configuration that fine-tunes on data of `kind`.
+/// Builds a configuration that fine-tunes on data of `kind`.
 fn tuned(kind: &str, keys: &str) -> RunConfig {
     let text =
         format!("[model]\nfrom = {:?}\n[data]\nkind = \"{kind}\"\npaths = [\"a.jsonl\"]\n{keys}", folder());

@@ -1,4 +1,4 @@
-//! The configuration through its public interface.
+//! Tests of the configuration through its public interface.
 
 mod accepted;
 mod adapters;
@@ -20,7 +20,7 @@ use std::path::Path;
 /// The smallest valid configuration file.
 const LEAST: &str = "[data]\npaths = [\"a.txt\"]\n";
 
-/// Returns all families, among them that of images.
+/// Returns all model families, including the one for images.
 fn families() -> &'static Families {
     vision::register().unwrap();
     Families::registered()
@@ -32,7 +32,7 @@ fn parse(text: &str, overrides: &[&str]) -> Result<RunConfig, ConfigError> {
     RunConfig::parse(text, "quick.toml", Path::new("/base"), &overrides)
 }
 
-/// All keys that exist.
+/// Returns all existing keys.
 fn all_keys() -> Vec<Key> {
     super::table::table(families()).keys().to_vec()
 }

@@ -1,4 +1,4 @@
-//! Keys of what is in host memory.
+//! Tests of the keys that offload data to host memory.
 
 use super::*;
 

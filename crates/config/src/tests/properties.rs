@@ -1,4 +1,4 @@
-//! Properties of all texts and configurations.
+//! Property tests over generated texts and configurations.
 
 use super::super::*;
 use super::*;
@@ -10,7 +10,7 @@ fn float() -> impl Strategy<Value = f64> {
 }
 
 prop_compose! {
-    /// Valid overrides.
+    /// Generates valid overrides.
     fn good()(
         gpt in any::<bool>(), text in any::<bool>(), sgd in any::<bool>(),
         layers in 1_usize..100, heads in 1_usize..20, head in 1_usize..100, context in 1_usize..2000,

@@ -1,11 +1,11 @@
-//! Invalid input: the exact sentence for each.
+//! Tests of invalid input, each with its exact error message.
 
 mod combinations;
 mod context;
 
 use super::*;
 
-/// Asserts that each text of a table is refused with the sentence beside it.
+/// Asserts that each text of a table is refused with the message beside it.
 fn assert_refused(table: &[(&str, &str)]) {
     for (text, expected) in table {
         assert_eq!(refusal(text, &[]), *expected);

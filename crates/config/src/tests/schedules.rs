@@ -1,8 +1,8 @@
-//! Learning-rate schedules, and the steps of epochs.
+//! Tests of learning-rate schedules, and of steps set by epochs.
 
 use super::*;
 
-/// The rates of a schedule and the steps of epochs, and what follows from them.
+/// Each schedule has its own defaults, and epochs set the number of steps.
 #[test]
 fn schedules_have_their_own_defaults() {
     for (schedule, minimum) in [("cosine", 0.1), ("linear", 0.0), ("wsd", 0.0)] {
@@ -23,7 +23,7 @@ fn schedules_have_their_own_defaults() {
     );
 }
 
-/// Warm-up and decay fit into the run if one of them is written; by default both are short.
+/// An explicit warm-up or decay must fit into the run with the other; the defaults are always short enough.
 #[test]
 fn warm_up_and_decay_do_not_overlap() {
     fn wsd<'a>(sets: &[&'a str]) -> Vec<&'a str> {
@@ -61,7 +61,7 @@ fn warm_up_and_decay_do_not_overlap() {
     assert!(epochs.with_epoch_of(32 * 410).overlapping_decay().unwrap().contains("the 410 steps of the run"));
 }
 
-/// Steps and epochs in one file, or on one command line, contradict each other; the command line takes
+/// Setting both steps and epochs in one file, or on one command line, is an error; the command line takes
 /// precedence over the file.
 #[test]
 fn steps_and_epochs_are_stated_once() {

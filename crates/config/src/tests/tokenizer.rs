@@ -1,11 +1,11 @@
-//! The default of `data.tokenizer`, and warnings of one that is not the model's.
+//! Tests of the default of `data.tokenizer`, and of the warning about a tokenizer that is not the model's.
 
 use super::*;
 use data::Tokenizer;
 use std::fs;
 use tempfile::TempDir;
 
-/// A folder of a GPT-2 with 768 tokens.
+/// Creates a folder of a GPT-2 with 768 tokens.
 fn folder() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/models/gpt2/config.json");
@@ -14,7 +14,7 @@ fn folder() -> TempDir {
     directory
 }
 
-/// The configuration of a file in `directory` that trains on from the folder.
+/// Builds a configuration in `directory` that fine-tunes the folder's model.
 fn tuned(directory: &TempDir, overrides: &[&str]) -> RunConfig {
     let text = format!("[model]\nfrom = \"./model\"\n{LEAST}");
     let overrides: Vec<String> = overrides.iter().map(ToString::to_string).collect();

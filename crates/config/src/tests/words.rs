@@ -1,4 +1,4 @@
-//! Words of other tools: refused with ours.
+//! Tests of other tools' names for keys, which are refused with the equivalent here.
 
 use super::*;
 
@@ -111,7 +111,7 @@ fn words_of_other_tools_are_refused_with_ours() {
     }
 }
 
-/// A suggestion is a misspelt name, not one that is merely similar.
+/// Suggestions are made for misspelt names only, not for merely similar ones.
 #[test]
 fn suggestions_have_the_meaning_of_the_name() {
     for (text, hint) in [
@@ -140,7 +140,7 @@ fn suggestions_have_the_meaning_of_the_name() {
     }
 }
 
-/// Names of other trainers lead to keys that there are.
+/// Advice about other trainers' names refers only to existing keys.
 #[test]
 fn advice_names_keys_that_exist() {
     let keys = all_keys();

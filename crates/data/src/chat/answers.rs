@@ -1,28 +1,29 @@
-//! Finding messages in the text of a conversation.
+//! Finds the messages in the rendered text of a conversation.
 
 use serde_json::Value;
 use std::ops::Range;
 
-use super::renderer::Part;
+use super::renderer::MessagePrefix;
 
-/// Renders parts of some messages.
-pub(super) type Render<'a> = &'a dyn Fn(&[Value], Vec<Part>) -> Result<Vec<String>, String>;
+/// Function that renders the text of parts of a conversation.
+pub(super) type Render<'a> = &'a dyn Fn(&[Value], Vec<MessagePrefix>) -> Result<Vec<String>, String>;
 
-/// Returns the text of a conversation and the byte range of each of the messages `chosen`, in increasing
-/// order: what the message adds to the text before it. An answer of the assistant begins after the words that
-/// ask for it. Where the text of the whole conversation is another one there, as that of templates that drop
-/// earlier reasoning, a range is the text of its message in the whole, and of its end.
+/// Returns the text of a conversation and the byte ranges of the messages `chosen`, in increasing order. The
+/// range of a message is the text it adds to the messages before it. An assistant's answer begins after the
+/// generation prompt. If the whole conversation is rendered differently there, because the template for
+/// example drops earlier reasoning, the range is the message's text in the whole.
 ///
 /// # Errors
-/// Messages that the template refuses; one that is not found, with `advice`. The error is a sentence.
+/// A sentence: the template refuses the messages, or a message is not found; then with `advice`.
 pub(super) fn find(
     render: Render<'_>,
     messages: &[Value],
     chosen: &[usize],
     advice: &str,
 ) -> Result<(String, Vec<Range<usize>>), String> {
-    let parts = chosen.iter().flat_map(|index| [before(messages, *index), Some(Part::text(index + 1))]);
-    let parts = parts.flatten().chain([Part::text(messages.len())]).collect();
+    let parts =
+        chosen.iter().flat_map(|index| [before(messages, *index), Some(MessagePrefix::text(index + 1))]);
+    let parts = parts.flatten().chain([MessagePrefix::text(messages.len())]).collect();
     let mut texts = render(messages, parts)?;
     let whole = texts.pop().unwrap_or_default();
     let mut texts = texts.into_iter();
@@ -47,13 +48,13 @@ pub(super) fn find(
     Ok((whole, ranges))
 }
 
-/// The text before a message; `None` before a first one that is not the assistant's, since templates may
-/// refuse a conversation without messages.
-fn before(messages: &[Value], index: usize) -> Option<Part> {
+/// Returns the part before a message. `None` before a first message that is not the assistant's, because
+/// templates may refuse an empty conversation.
+fn before(messages: &[Value], index: usize) -> Option<MessagePrefix> {
     match role(&messages[index]) {
-        "assistant" => Some(Part::question(index)),
+        "assistant" => Some(MessagePrefix::question(index)),
         _ if index == 0 => None,
-        _ => Some(Part::text(index)),
+        _ => Some(MessagePrefix::text(index)),
     }
 }
 
@@ -61,8 +62,8 @@ fn role(message: &Value) -> &str {
     message["role"].as_str().unwrap_or_default()
 }
 
-/// Returns the range of message `index` in the text of all messages, found by putting another text into its
-/// stead. `before` is the text of the messages before it, with the words after which the assistant answers.
+/// Returns the byte range of message `index` in the text of all messages, found by rendering with another
+/// text in its place. `before` is the text of the earlier messages with the generation prompt.
 fn in_whole(
     render: Render<'_>,
     messages: &[Value],
@@ -76,7 +77,7 @@ fn in_whole(
     };
     let mut changed = messages.to_vec();
     changed[index]["content"] = other.clone().into();
-    let texts = render(&changed, vec![Part::text(messages.len()), Part::text(index + 1)])?;
+    let texts = render(&changed, vec![MessagePrefix::text(messages.len()), MessagePrefix::text(index + 1)])?;
     let around = |text: &str| {
         let (start, end) = text.split_once(&*other)?;
         (!end.contains(&*other)).then(|| [start.to_owned(), end.to_owned()])
@@ -107,7 +108,7 @@ fn in_whole(
     Ok((start <= end).then_some(start..end))
 }
 
-/// Number of bytes with which both texts begin.
+/// Returns the length in bytes of the common beginning of both texts.
 fn common_start(one: &str, other: &str) -> usize {
     let same = one.chars().zip(other.chars()).take_while(|(one, other)| one == other);
     same.map(|(character, _)| character.len_utf8()).sum()

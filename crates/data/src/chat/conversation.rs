@@ -1,4 +1,4 @@
-//! Conversations in files, as tokens.
+//! Reads conversations from files as tokens.
 
 use super::dialogue::{Dialogue, Learnt};
 use super::figures::Figures;
@@ -16,7 +16,7 @@ use system::fail_point;
 use system::numbers::grouped;
 use system::pace::Pace;
 
-/// The bytes of files from which reading may take so long that its first line comes at once.
+/// Files of at least this many bytes log a first line at once, because reading may take long.
 const LONG: u64 = 1 << 20;
 
 /// A conversation as tokens.
@@ -24,7 +24,7 @@ const LONG: u64 = 1 << 20;
 pub struct Conversation {
     /// All tokens.
     pub tokens: Vec<u32>,
-    /// Whether each token is learnt, as those of answers are, and so counts in the loss as a target.
+    /// For each token, whether it is trained on, that is, part of the loss when it is the target.
     pub answers: Vec<bool>,
 }
 
@@ -33,28 +33,28 @@ pub struct Conversation {
 pub struct ChatReading<'a> {
     /// The format of the files.
     pub format: ChatFormat,
-    /// The template that gives messages their text, or the reason why there is none.
+    /// The chat template for messages, or the error that explains why there is none.
     pub template: Result<&'a ChatTemplate, &'a Error>,
     /// The tokenizer.
     pub tokenizer: &'a Tokenizer,
-    /// Number of tokens that the model has.
+    /// Vocabulary size of the model.
     pub vocabulary: usize,
-    /// The tokens that are learnt.
+    /// Selects the tokens to train on.
     pub train_on: &'a TrainOn,
-    /// Whether invalid lines are counted and left out.
+    /// Whether to skip and count invalid lines instead of failing.
     pub skip_invalid: bool,
 }
 
 impl ChatReading<'_> {
-    /// Reads the conversations of `files`: objects of a [`ChatFormat`] in JSON lines, lists or Parquet, plain
-    /// or compressed. Tokens are those of the whole text, special ones where the template writes them; one
-    /// that joins a range that is learnt with the text around it is learnt. Empty lines are skipped. Logs its
-    /// progress, and at the end what it read and left out. Returns the conversations of each file.
+    /// Reads the conversations of `files`: JSON lines, JSON lists or Parquet in a [`ChatFormat`], plain or
+    /// compressed. The whole text is tokenized at once, and special tokens are recognised where the template
+    /// writes them. A token that overlaps a range to train on belongs to it. Skips empty lines. Logs
+    /// progress, and finally what was read and skipped. Returns the conversations of each file.
     ///
     /// # Errors
-    /// A line that is no conversation, that the template refuses or of which nothing is learnt, by file and
-    /// line, unless such lines are left out; messages without a template; a token beyond the vocabulary;
-    /// files without a conversation.
+    /// A line, named with its file, is not a conversation, is refused by the template, or has nothing to
+    /// train on (unless invalid lines are skipped). Or messages have no template, a token exceeds the
+    /// vocabulary, or a file has no conversation.
     pub fn read(&self, files: &[PathBuf]) -> Result<Vec<Vec<Conversation>>, Error> {
         let mut figures = Figures::default();
         let mut invalid = InvalidLines::new(self.skip_invalid);
@@ -96,11 +96,11 @@ impl ChatReading<'_> {
         }
     }
 
-    /// Returns the conversation of a record with its line; `None` if its masks leave it out.
+    /// Returns the conversation of a record with its line; `None` if none of its answers is trained on.
     ///
     /// # Errors
-    /// A record that is no conversation, that the template refuses or of which nothing is learnt; messages
-    /// without a template.
+    /// The record is not a conversation, is refused by the template or has nothing to train on; or its
+    /// messages have no template.
     fn conversation(
         &self,
         path: &Path,
@@ -138,10 +138,10 @@ impl ChatReading<'_> {
     }
 }
 
-/// Reads the conversations of a file before their rendering, as [`ChatReading`] does in any format.
+/// Reads the conversations of a file, in any format, without rendering them.
 ///
 /// # Errors
-/// An object that is no conversation or has no messages, by file and line; a file without one.
+/// An object, named with file and line, is not a conversation or has no messages; or the file has none.
 pub fn read_messages(path: &Path) -> Result<Vec<Dialogue>, Error> {
     let mut conversations = Vec::new();
     each_record(path, |record| {
@@ -160,7 +160,7 @@ pub fn read_messages(path: &Path) -> Result<Vec<Dialogue>, Error> {
     }
 }
 
-/// The error of messages without a template, which is the one of looking for it.
+/// Converts the error of the search for a template, for messages that need one.
 fn missing(error: &Error) -> Error {
     match error {
         Error::Template { path, reason } => Error::Template { path: path.clone(), reason: reason.clone() },
@@ -168,16 +168,17 @@ fn missing(error: &Error) -> Error {
     }
 }
 
-/// Returns a text of which the answer is learnt, or all.
+/// Returns a conversation of a prompt and its answer, in which only the answer is trained on, or everything
+/// if `learns_all`.
 fn after(Answered { tokens, answer }: Answered, learns_all: bool) -> Conversation {
     let first = if learns_all { 0 } else { answer };
     Conversation { answers: (0..tokens.len()).map(|index| index >= first).collect(), tokens }
 }
 
-/// Returns the tokens of messages in their template's text.
+/// Renders messages with their template and returns their tokens.
 ///
 /// # Errors
-/// Messages that the template refuses, or that cannot be found in its text.
+/// The template refuses the messages, or they are not found in its text.
 fn rendered(
     dialogue: &Dialogue,
     learnt: &Learnt,

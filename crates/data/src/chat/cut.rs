@@ -1,24 +1,25 @@
-//! Figures of conversations or pairs of answers that are longer than a sequence.
+//! Statistics of conversations or preference pairs longer than a sequence.
 
 use std::ops::AddAssign;
 
 use system::numbers::grouped;
 
-/// Answers that end beyond a sequence, or begin there.
+/// Statistics of answers that exceed a sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CutFigures {
-    /// Conversations, or pairs of answers.
+    /// Number of conversations or pairs.
     pub all: usize,
-    /// Conversations or pairs of which the end of an answer is cut.
+    /// Number of conversations or pairs with an answer that was cut.
     pub cut: usize,
-    /// Tokens of answers that are cut off these.
+    /// Number of answer tokens that were cut off.
     pub cut_tokens: usize,
-    /// Conversations without an answer within a sequence, and pairs without both, which are left out.
+    /// Number of conversations without any answer within a sequence, and of pairs lacking one, which are
+    /// skipped.
     pub left_out: usize,
 }
 
 impl CutFigures {
-    /// Counts one that is kept or left out, of which so many tokens of answers are beyond a sequence.
+    /// Adds a conversation or pair that is kept or skipped, with `cut` answer tokens beyond a sequence.
     pub(super) fn add(&mut self, is_kept: bool, cut: usize) {
         self.all += 1;
         if !is_kept {
@@ -29,8 +30,8 @@ impl CutFigures {
         }
     }
 
-    /// Returns the figures in a line of the log, of `noun` in sequences of `context` tokens; `None` if
-    /// nothing is cut.
+    /// Formats the statistics as a log line about `noun` in sequences of `context` tokens; `None` if nothing
+    /// was cut.
     #[must_use]
     pub fn sentence(&self, noun: &str, context: usize) -> Option<String> {
         let Self { all, cut, cut_tokens, left_out } = *self;

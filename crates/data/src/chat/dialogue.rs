@@ -1,45 +1,45 @@
-//! A conversation before its rendering: messages, and what else a chat template is called with.
+//! A conversation before rendering: messages, and the other arguments of a chat template.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use system::quoted::shortened;
 
-/// Names that a template is called with in any case.
+/// Names of variables that every template receives.
 const RESERVED: [&str; 4] = ["messages", "tools", "documents", "add_generation_prompt"];
 
-/// Messages with the other arguments of their template.
+/// Messages, with the other arguments of a chat template.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Dialogue {
-    /// Objects with `role` and `content`.
+    /// JSON objects with `role` and `content`.
     pub messages: Vec<Value>,
-    /// The other arguments.
+    /// The other arguments of the template.
     pub input: TemplateInput,
 }
 
-/// Arguments of a chat template beside the messages.
+/// Arguments of a chat template other than the messages.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TemplateInput {
     /// Descriptions of the functions that an assistant may call.
     pub tools: Option<Vec<Value>>,
-    /// Values of further variables, by name.
+    /// Further variables, by name.
     pub variables: Map<String, Value>,
 }
 
-/// The part of a conversation that is learnt.
+/// Selects the part of a conversation to train on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Learnt {
-    /// Messages: whether each is learnt, and `None` for those of roles that are not.
+    /// For each message, whether it is trained on; `None` for roles that never are.
     Messages(Vec<Option<bool>>),
-    /// All after so many first ones.
+    /// All messages after this number of first messages.
     After(usize),
 }
 
 impl TemplateInput {
-    /// Reads `tools` and `chat_template_kwargs` of an object, which may be JSON in a string.
+    /// Reads `tools` and `chat_template_kwargs` of an object. Both may be JSON within a string.
     ///
     /// # Errors
-    /// Other values, in a sentence.
-    pub(super) fn of(object: &Map<String, Value>) -> Result<Self, String> {
+    /// A sentence about an invalid value.
+    pub(super) fn from_object(object: &Map<String, Value>) -> Result<Self, String> {
         let tools = match unpacked(object, "tools")? {
             None => None,
             Some(Value::Array(tools)) if tools.iter().all(Value::is_object) => Some(tools),
@@ -59,12 +59,12 @@ impl TemplateInput {
     }
 }
 
-/// Refuses an object of texts with what only messages take.
+/// Refuses keys that only conversations of messages accept, in an object of texts.
 ///
 /// # Errors
-/// Tools or variables of a template, in a sentence.
+/// A sentence about tools or template variables.
 pub(super) fn check_unused(object: &Map<String, Value>) -> Result<(), String> {
-    match TemplateInput::of(object)? == TemplateInput::default() {
+    match TemplateInput::from_object(object)? == TemplateInput::default() {
         true => Ok(()),
         false => {
             Err("its \"tools\" or \"chat_template_kwargs\" belong to messages, and it has texts".to_owned())
@@ -72,7 +72,7 @@ pub(super) fn check_unused(object: &Map<String, Value>) -> Result<(), String> {
     }
 }
 
-/// Returns the value of a key, parsed if it is a string; `None` if it is absent, null or empty text.
+/// Returns the value at a key, parsed if it is a string; `None` if it is absent, null or an empty string.
 fn unpacked(object: &Map<String, Value>, key: &str) -> Result<Option<Value>, String> {
     match object.get(key) {
         None | Some(Value::Null) => Ok(None),

@@ -1,4 +1,4 @@
-//! Figures of what was read from files of conversations or pairs, and what was left out, for the log.
+//! Statistics of records that were read from conversation or pair files, and of skipped ones, for the log.
 
 use std::collections::BTreeMap;
 
@@ -8,31 +8,31 @@ use system::tally::Tally;
 use super::dialogue::Learnt;
 use super::format::ChatFormat;
 
-/// Counts of formats, keys that are not read, and messages that are not learnt.
+/// Counts of formats, ignored keys, and messages that are not trained on.
 #[derive(Debug, Default)]
 pub(super) struct Figures {
     formats: BTreeMap<ChatFormat, u64>,
     unread: Tally,
-    /// Answers that are not learnt in conversations with others that are.
+    /// Answers that are not trained on, in conversations with others that are.
     masked: u64,
-    /// Conversations of which no answer is learnt.
+    /// Conversations without any answer to train on.
     unlearnt: u64,
 }
 
 impl Figures {
-    /// Counts an object of a format.
+    /// Counts an object of this format, with its ignored keys.
     pub(super) fn add(&mut self, format: ChatFormat, unread: &[String]) {
         *self.formats.entry(format).or_default() += 1;
         self.add_unread(unread);
     }
 
-    /// Counts keys that are not read.
+    /// Counts ignored keys.
     pub(super) fn add_unread(&mut self, unread: &[String]) {
         self.unread.add_all(unread.iter().map(String::as_str));
     }
 
-    /// Counts the masked answers of a conversation, and returns whether all its answers are masked, so that
-    /// it is left out.
+    /// Counts the masked answers of a conversation. Returns whether all its answers are masked, so that it is
+    /// skipped.
     pub(super) fn leaves_out(&mut self, learnt: &Learnt) -> bool {
         let Learnt::Messages(masks) = learnt else { return false };
         let answers: Vec<bool> = masks.iter().copied().flatten().collect();
@@ -45,7 +45,7 @@ impl Figures {
         leaves_out
     }
 
-    /// Logs the figures: formats in one line, and what is left out in another.
+    /// Logs the statistics: the formats in one line, skipped data in another.
     pub(super) fn log(&self, noun: &str) {
         let formats = self.formats.iter();
         let formats: Vec<String> =

@@ -1,4 +1,4 @@
-//! Formats of conversations, and the objects of each as one [`Example`].
+//! Formats of conversations, which are all parsed to [`Example`].
 
 use serde_json::{Map, Value, json};
 use system::quoted::shortened;
@@ -12,47 +12,47 @@ use super::train_on::{Role, TrainOn};
 use crate::records::Record;
 
 system::names! {
-    /// A format of the objects in files of conversations.
+    /// The format of conversations in a file.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub enum ChatFormat {
-        /// The one that each object shows by its keys.
+        /// Detected from the keys of each object.
         Auto = "auto",
         /// OpenAI's: `messages` with `role` and `content`.
         Messages = "messages",
         /// ShareGPT's: `conversations` with `from` and `value`.
         ShareGpt = "sharegpt",
-        /// Alpaca's: `instruction`, `input` and `output`, as messages.
+        /// Alpaca's: `instruction`, `input` and `output`, converted to messages.
         Alpaca = "alpaca",
-        /// Alpaca's, as the text of its paper, which needs no chat template.
+        /// Alpaca's, formatted as the prompt text of its paper, without a chat template.
         AlpacaPrompt = "alpaca_prompt",
-        /// TRL's: `prompt` and `completion`, texts or lists of messages.
+        /// TRL's: `prompt` and `completion`, as texts or lists of messages.
         Completion = "completion",
     }
 }
 
-/// A conversation before its rendering.
+/// A conversation before rendering.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Example {
-    /// Messages for the chat template, and which of them are learnt.
+    /// Messages for the chat template, and which of them are trained on.
     Dialogue(Dialogue, Learnt),
-    /// A text, and the one that is learnt after it.
+    /// A prompt, and the text to train on after it.
     Texts { prompt: String, completion: String },
 }
 
-/// An object that was read.
+/// A parsed object.
 #[derive(Debug)]
 pub(super) struct Parsed {
     pub(super) example: Example,
     pub(super) format: ChatFormat,
-    /// Names of keys that are not read.
+    /// Names of ignored keys.
     pub(super) unread: Vec<String>,
 }
 
 impl ChatFormat {
-    /// Returns the format of an object by its keys.
+    /// Detects the format of an object from its keys.
     ///
     /// # Errors
-    /// Keys of several formats or of none, in a sentence.
+    /// A sentence about keys of several formats or of none.
     pub fn detect(object: &Map<String, Value>) -> Result<Self, String> {
         let has = |key: &str| object.get(key).is_some_and(|value| !value.is_null() && *value != json!(""));
         let mut found = Vec::new();
@@ -91,11 +91,10 @@ impl ChatFormat {
         }
     }
 
-    /// Returns the conversation of an object, of which `train_on` is learnt.
+    /// Parses an object to a conversation. `train_on` selects what is trained on.
     ///
     /// # Errors
-    /// An object of another format, with a refused key, or with a value that is none of the format's; texts
-    /// of which nothing is learnt; in a sentence.
+    /// A sentence: the object has another format, a refused key or an invalid value, or nothing to train on.
     pub(super) fn parse(self, record: &Record, train_on: &TrainOn) -> Result<Parsed, String> {
         let object = &record.values;
         let format = if self == Self::Auto { Self::detect(object)? } else { self };
@@ -129,10 +128,10 @@ impl ChatFormat {
     }
 }
 
-/// Checks the keys of an object, and returns those that are not read.
+/// Checks the keys of an object, and returns the ignored ones.
 ///
 /// # Errors
-/// A refused key; a number that is not finite, or half of a surrogate pair, in a key that is read.
+/// A key is refused, or a key that is read has a non-finite number or half a surrogate pair.
 pub(crate) fn check_keys(reader: &Reader, record: &Record) -> Result<Vec<String>, String> {
     let is_read =
         |key: &&String| reader.key(key).is_some_and(|listed| listed.treatment() != Treatment::Ignored);
@@ -144,7 +143,7 @@ pub(crate) fn check_keys(reader: &Reader, record: &Record) -> Result<Vec<String>
     Ok(reader.check(&record.values)?.into_iter().map(str::to_owned).collect())
 }
 
-/// Returns a conversation of messages after the `system` of its object.
+/// Returns a conversation of messages. The object's `system`, if any, is put in front.
 fn of_messages(
     object: &Map<String, Value>,
     mut messages: Vec<Value>,
@@ -165,13 +164,13 @@ fn of_messages(
         }
     }
     let learnt = learnt(&messages, train_on)?;
-    Ok(Example::Dialogue(Dialogue { messages, input: TemplateInput::of(object)? }, learnt))
+    Ok(Example::Dialogue(Dialogue { messages, input: TemplateInput::from_object(object)? }, learnt))
 }
 
-/// Returns a text and the one after it, which counts as the assistant's.
+/// Returns a conversation of a prompt and its completion, which is treated as the assistant's.
 ///
 /// # Errors
-/// Arguments of a template; roles without the assistant.
+/// The object has template arguments, or `train_on` excludes the assistant.
 fn of_texts(
     object: &Map<String, Value>,
     prompt: String,
@@ -205,7 +204,7 @@ fn completion(object: &Map<String, Value>, train_on: &TrainOn) -> Result<Example
                 TrainOn::Answers => Learnt::After(prompt.len()),
                 _ => learnt(&messages, train_on)?,
             };
-            Ok(Example::Dialogue(Dialogue { messages, input: TemplateInput::of(object)? }, learnt))
+            Ok(Example::Dialogue(Dialogue { messages, input: TemplateInput::from_object(object)? }, learnt))
         }
         _ => Err("its \"prompt\" and \"completion\" are not both texts or both lists of messages".to_owned()),
     }
@@ -218,7 +217,7 @@ fn no_list(format: ChatFormat) -> String {
     )
 }
 
-/// The sentence about an object of no format.
+/// Returns the error message for an object without a known format.
 fn no_format(object: &Map<String, Value>) -> String {
     const MOST: usize = 8;
     let mut keys: Vec<String> =

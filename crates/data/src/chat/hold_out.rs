@@ -1,11 +1,11 @@
-//! The conversations or pairs of answers that are held out for validation.
+//! Selects the conversations or preference pairs that are held out for validation.
 
 use philox::key_of_name;
 
 use crate::permutation::Permutation;
 
 system::names! {
-    /// The part of the data that is held out for validation.
+    /// Selects the conversations or pairs held out for validation.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub enum ValidationSplit {
         /// The end of all files together.
@@ -18,20 +18,20 @@ system::names! {
     }
 }
 
-/// A rule by which conversations or pairs are held out.
+/// How conversations or pairs are held out.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HoldOut {
-    /// The part that is held out.
+    /// Selects the part to hold out.
     pub split: ValidationSplit,
-    /// The share of all, from 0 to below 1, rounded up to a whole number.
+    /// The fraction to hold out, at least 0 and below 1. The resulting number is rounded up.
     pub fraction: f64,
-    /// Seed of a random sample.
+    /// Seed of the random sample.
     pub seed: u64,
 }
 
 impl HoldOut {
-    /// Divides the contents of files into training and validation, both in the order of the files. A file of
-    /// which the end is held out keeps at least one for training.
+    /// Divides the contents of files into training and validation, both in file order. With
+    /// [`ValidationSplit::PerFile`], every file keeps at least one for training.
     #[must_use]
     pub fn split<T>(&self, files: Vec<Vec<T>>) -> (Vec<T>, Vec<T>) {
         let mut training = Vec::new();
@@ -57,7 +57,7 @@ impl HoldOut {
         (training, validation)
     }
 
-    /// Number that is held out of `all`.
+    /// Returns how many of `all` are held out.
     fn count(&self, all: usize) -> usize {
         ((all as f64 * self.fraction).ceil() as usize).min(all)
     }

@@ -1,4 +1,4 @@
-//! Invalid lines of files of conversations or pairs, which end the reading or are left out.
+//! Handles invalid lines of conversation or pair files: they are errors, or are skipped and counted.
 
 use std::path::Path;
 
@@ -6,17 +6,17 @@ use system::numbers::grouped;
 
 use crate::Error;
 
-/// Number of invalid lines that the log names.
+/// Maximum number of invalid lines that are logged individually.
 const NAMED: u64 = 3;
 
-/// Invalid lines: refused, or counted and left out.
+/// Counts invalid lines that are skipped, or returns them as errors.
 #[derive(Debug)]
 pub(super) struct InvalidLines {
     skips: bool,
     count: u64,
-    /// Number of invalid lines in the present file.
+    /// Number of invalid lines in the current file.
     in_file: u64,
-    /// Error of the first invalid line in the present file.
+    /// Error of the first invalid line in the current file.
     first: Option<String>,
 }
 
@@ -25,10 +25,10 @@ impl InvalidLines {
         Self { skips, count: 0, in_file: 0, first: None }
     }
 
-    /// Returns a value that was read from a line; `None` if the line is invalid and left out.
+    /// Returns the value read from a line; `None` if the line is invalid and skipped.
     ///
     /// # Errors
-    /// An invalid line that is not left out; other errors.
+    /// The line is invalid and invalid lines are not skipped, or another error occurred.
     pub(super) fn pass<T>(&mut self, read: Result<T, Error>) -> Result<Option<T>, Error> {
         match read {
             Ok(value) => Ok(Some(value)),
@@ -45,10 +45,10 @@ impl InvalidLines {
         }
     }
 
-    /// Ends a file of which `kept` conversations or pairs are left.
+    /// Ends a file with `kept` valid conversations or pairs.
     ///
     /// # Errors
-    /// A file of which nothing is left because of invalid lines.
+    /// No line is valid.
     pub(super) fn end_file(&mut self, path: &Path, kept: usize) -> Result<(), Error> {
         let count = std::mem::take(&mut self.in_file);
         let first = self.first.take();
@@ -58,7 +58,7 @@ impl InvalidLines {
         }
     }
 
-    /// Logs the number of lines that were left out, if there are any.
+    /// Logs the number of skipped lines, if there are any.
     pub(super) fn log(&self, noun: &str) {
         if self.count > 0 {
             let lines = if self.count == 1 { "line is" } else { "lines are" };
@@ -67,7 +67,7 @@ impl InvalidLines {
     }
 }
 
-/// The error of a line that is invalid for `reason`.
+/// Returns the error of a line that is invalid for `reason`.
 pub(super) fn bad_line(path: &Path, line: u64, reason: String) -> Error {
     Error::BadConversation { path: path.to_path_buf(), line, reason }
 }

@@ -1,4 +1,4 @@
-//! The engine of chat templates, with limits on steps and text.
+//! The Jinja engine for chat templates, with limits on steps and text size.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -11,16 +11,16 @@ use super::dialogue::TemplateInput;
 use super::marks::{MARKS, Marks};
 use super::python::{JsonOptions, write_json, write_text};
 
-/// The name of the template within its environment.
+/// Name of the template in its Jinja environment.
 const NAME: &str = "chat";
-/// Most instructions of the engine for one text; a message takes about a hundred.
+/// Maximum number of engine instructions per text; a message takes about a hundred.
 const MOST_STEPS: u64 = 10_000_000;
-/// Most bytes of one text.
+/// Maximum size of a text in bytes.
 const MOST_TEXT: usize = 128 << 20;
-/// Most spaces by which `tojson` indents.
+/// Maximum number of spaces by which `tojson` indents.
 const MOST_INDENT: usize = 64;
 
-/// A compiled template with the special tokens that it may name.
+/// A compiled template, with the special tokens it may refer to.
 #[derive(Debug)]
 pub(super) struct Jinja {
     environment: Environment<'static>,
@@ -28,10 +28,10 @@ pub(super) struct Jinja {
 }
 
 impl Jinja {
-    /// Compiles `text`.
+    /// Compiles a template.
     ///
     /// # Errors
-    /// The reason why the text is no template.
+    /// The text is not a valid template.
     pub(super) fn new(text: String, special: Vec<(String, String)>) -> Result<Self, String> {
         let mut environment = Environment::new();
         environment.set_trim_blocks(true);
@@ -48,11 +48,11 @@ impl Jinja {
         Ok(Self { environment, special })
     }
 
-    /// Returns the text of `messages`; `prompts`: with the words after which the assistant answers; `marks`:
-    /// with these around the answers.
+    /// Renders `messages` as text. `prompts`: whether to append the generation prompt. `marks`: characters to
+    /// put around the answers.
     ///
     /// # Errors
-    /// Messages that the template refuses, too many steps, too long a text; the reason.
+    /// The template refuses the messages, takes too many steps, or writes too long a text.
     pub(super) fn render(
         &self,
         messages: &[serde_json::Value],
@@ -94,14 +94,14 @@ fn print(output: &mut Output<'_>, _: &State<'_, '_>, value: &Value) -> Result<()
     write_text(value, output).map_err(|_| Error::new(ErrorKind::WriteFailure, "a value cannot be printed"))
 }
 
-/// The filter `string`: the text of a value, as Python writes it.
+/// The filter `string`: converts a value to text as Python does.
 fn to_text(value: &Value) -> Result<String, Error> {
     let mut text = Bounded::default();
     let written = write_text(value, &mut text);
     text.finish(written)
 }
 
-/// The filter `tojson` of transformers, which has the options of `json.dumps` and its order of them.
+/// The filter `tojson` of transformers, with the options of `json.dumps` in the same order.
 fn to_json(value: &Value, listed: Rest<Value>, named: Kwargs) -> Result<String, Error> {
     const NAMES: [&str; 4] = ["ensure_ascii", "indent", "separators", "sort_keys"];
     if listed.len() > NAMES.len() {
@@ -138,7 +138,7 @@ fn separator_texts(separators: &Value) -> Result<[String; 2], Error> {
     })
 }
 
-/// Returns the text of an indent: a text, or a number of spaces.
+/// Converts an indent, a text or a number of spaces, to text.
 fn indent_text(indent: &Value) -> Result<String, Error> {
     let refused = |what: String| {
         let text = format!("tojson indents by at most {MOST_INDENT} spaces, not {what}");
@@ -155,7 +155,7 @@ fn indent_text(indent: &Value) -> Result<String, Error> {
     if text.len() > MOST_INDENT { Err(refused(grouped(text.len() as u64))) } else { Ok(text) }
 }
 
-/// Text within the limit.
+/// A text buffer of limited size.
 #[derive(Default)]
 struct Bounded {
     bytes: Vec<u8>,
@@ -163,7 +163,7 @@ struct Bounded {
 }
 
 impl Bounded {
-    /// Returns the text after writing it.
+    /// Returns the text, or an error if writing failed.
     fn finish(self, written: fmt::Result) -> Result<String, Error> {
         let failed = |what| Error::new(ErrorKind::BadSerialization, what);
         if self.is_full {

@@ -1,13 +1,13 @@
-//! The keys of conversations and of pairs of answers: known, ignored and refused.
+//! The keys of conversation and pair records, each accepted, ignored or refused.
 
 use system::readers::{FileKey, Reader, Unlisted};
 
-/// Values of a weight that weigh a whole record as others.
+/// Values of a weight that have no effect, because they weight a whole record like others.
 const WHOLE: &[&str] = &["1", "true", "[]"];
-/// Values of an absent text or list.
+/// Values that mean an absent text or list.
 const NOTHING: &[&str] = &["\"\"", "[]"];
 
-/// The keys of every record of conversations or of pairs of answers.
+/// The keys accepted in every conversation or pair record.
 pub(crate) const RECORD: Reader = Reader {
     of: "Every record of conversations or preferences",
     keys: &[
@@ -70,7 +70,7 @@ pub(crate) const RECORD: Reader = Reader {
     unlisted: Unlisted::Other("Each format below says what happens to other keys."),
 };
 
-/// The keys of a record of messages.
+/// The keys accepted in a record of messages.
 pub(crate) const MESSAGES: Reader = Reader {
     of: "A conversation of format messages",
     keys: &[
@@ -156,7 +156,7 @@ pub(crate) const MESSAGE: Reader = Reader {
     ),
 };
 
-/// The keys of a record of ShareGPT's layout.
+/// The keys accepted in a record of ShareGPT's format.
 pub(crate) const SHARE_GPT: Reader = Reader {
     of: "A conversation of format sharegpt",
     keys: MESSAGES.keys,
@@ -164,7 +164,7 @@ pub(crate) const SHARE_GPT: Reader = Reader {
     unlisted: Unlisted::Counted,
 };
 
-/// The keys of a message of ShareGPT's layout.
+/// The keys accepted in a message of ShareGPT's format.
 pub(crate) const TURN: Reader = Reader {
     of: "A message of format sharegpt",
     keys: &[
@@ -184,7 +184,7 @@ pub(crate) const TURN: Reader = Reader {
     unlisted: Unlisted::Counted,
 };
 
-/// The keys of a record of Alpaca's layout.
+/// The keys accepted in a record of Alpaca's format.
 pub(crate) const ALPACA: Reader = Reader {
     of: "A conversation of format alpaca or alpaca_prompt",
     keys: &[
@@ -222,7 +222,7 @@ pub(crate) const ALPACA: Reader = Reader {
     unlisted: Unlisted::Counted,
 };
 
-/// The keys of a prompt with its completion.
+/// The keys accepted in a record of prompt and completion.
 pub(crate) const COMPLETION: Reader = Reader {
     of: "A conversation of format completion",
     keys: &[
@@ -248,7 +248,7 @@ pub(crate) const COMPLETION: Reader = Reader {
     unlisted: Unlisted::Counted,
 };
 
-/// The keys of a pair of answers.
+/// The keys accepted in a preference pair.
 pub(crate) const PAIR: Reader = Reader {
     of: "A pair of answers",
     keys: &[

@@ -1,4 +1,4 @@
-//! Layouts of conversations as messages: ShareGPT's, Alpaca's, and lists of OpenAI's.
+//! Converts formats of conversations to messages: ShareGPT's, Alpaca's, and lists in OpenAI's format.
 
 use serde_json::{Map, Value, json};
 use system::quoted::shortened;
@@ -6,9 +6,9 @@ use system::readers::Treatment;
 
 use super::keys::{MESSAGE, TURN};
 
-/// Keys of the lists of messages.
+/// Keys whose value is a list of messages.
 pub(super) const LISTS: [&str; 3] = ["messages", "conversations", "conversation"];
-/// Names of speakers in ShareGPT's layout, with their roles.
+/// Names of speakers in ShareGPT's format, with their roles.
 const SPEAKERS: &[(&str, &str)] = &[
     ("human", "user"),
     ("user", "user"),
@@ -25,19 +25,19 @@ const SPEAKERS: &[(&str, &str)] = &[
     ("function", "tool"),
     ("observation", "tool"),
 ];
-/// The speaker of an answer that calls a function.
+/// Speaker of an answer that calls a function.
 const CALL: &str = "function_call";
-/// Sentences of Alpaca's paper before an instruction without and with an input.
+/// Introductory sentences in Alpaca's paper for an instruction without and with an input.
 const PREFACES: [&str; 2] = [
     "Below is an instruction that describes a task. Write a response that appropriately completes the request.",
     "Below is an instruction that describes a task, paired with an input that provides further context. Write a \
      response that appropriately completes the request.",
 ];
 
-/// Returns the list of messages of an object, and its key; `None` without one.
+/// Returns the list of messages of an object with its key; `None` without one.
 ///
 /// # Errors
-/// Several lists, or one without a message.
+/// There are several lists, or the list is empty.
 pub(super) fn list_of(object: &Map<String, Value>) -> Result<Option<(&'static str, &[Value])>, String> {
     let mut lists = LISTS.into_iter().filter_map(|key| Some((key, object.get(key)?.as_array()?)));
     let Some((key, list)) = lists.next() else { return Ok(None) };
@@ -48,10 +48,10 @@ pub(super) fn list_of(object: &Map<String, Value>) -> Result<Option<(&'static st
     }
 }
 
-/// Returns a message of ShareGPT's layout with `role` and `content`, and its keys that are not read.
+/// Converts a message of ShareGPT's format to `role` and `content`. Also returns its ignored keys.
 ///
 /// # Errors
-/// An unknown speaker, a refused key or a call that is none, in a sentence.
+/// A sentence about an unknown speaker, a refused key or an invalid function call.
 pub(super) fn turn(number: usize, turn: &Value) -> Result<(Value, Vec<&str>), String> {
     let Some(keys) = turn.as_object() else { return Err(format!("message {number} is no object")) };
     let unread = TURN.check(keys).map_err(|reason| format!("message {number}: {reason}"))?;
@@ -85,7 +85,7 @@ pub(super) fn turn(number: usize, turn: &Value) -> Result<(Value, Vec<&str>), St
     Ok((Value::Object(message), unread))
 }
 
-/// Returns the calls that a text describes: an object with `name` and `arguments`, or a list of them.
+/// Parses the function calls in a text: an object with `name` and `arguments`, or a list of them.
 fn calls(number: usize, value: &Value) -> Result<Value, String> {
     let parsed = value.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
     let calls = match parsed {
@@ -102,10 +102,10 @@ fn calls(number: usize, value: &Value) -> Result<Value, String> {
     }
 }
 
-/// Returns the messages of an instruction with its earlier ones.
+/// Returns the messages of an Alpaca record, with its earlier exchanges.
 ///
 /// # Errors
-/// Values that are no texts, in a sentence.
+/// A sentence about a value that is not a text.
 pub(super) fn alpaca(object: &Map<String, Value>) -> Result<Vec<Value>, String> {
     let [instruction, input, output] = ["instruction", "input", "output"].map(|key| text(object, key));
     let instruction = instruction?;
@@ -136,13 +136,13 @@ pub(super) fn alpaca(object: &Map<String, Value>) -> Result<Vec<Value>, String> 
     Ok(messages)
 }
 
-/// The sentence about a history of another form.
+/// Error message for an invalid history.
 const HISTORY: &str = "its \"history\" is no list of pairs of texts, [[question, answer], …]";
 
-/// Returns the prompt of Alpaca's paper for an instruction, and its answer.
+/// Returns the prompt of Alpaca's paper for an instruction, and the answer.
 ///
 /// # Errors
-/// Values that are no texts, and earlier exchanges, in a sentence.
+/// A sentence about a value that is not a text, or about earlier exchanges.
 pub(super) fn alpaca_prompt(object: &Map<String, Value>) -> Result<(String, String), String> {
     if object.get("history").is_some_and(|history| !history.is_null() && *history != json!([])) {
         return Err("its \"history\" has no form in a prompt: data.format = \"alpaca\" takes it".to_owned());
@@ -157,10 +157,10 @@ pub(super) fn alpaca_prompt(object: &Map<String, Value>) -> Result<(String, Stri
     Ok((prompt, text(object, "output")?.to_owned()))
 }
 
-/// Returns the text of a key; empty if it is absent or null.
+/// Returns the text at a key; empty if it is absent or null.
 ///
 /// # Errors
-/// Another value, in a sentence.
+/// A sentence about a value that is not a text.
 pub(super) fn text<'a>(object: &'a Map<String, Value>, key: &str) -> Result<&'a str, String> {
     match object.get(key) {
         None | Some(Value::Null) => Ok(""),

@@ -1,4 +1,4 @@
-//! The ranges of a conversation's text that are learnt.
+//! Finds the ranges of a conversation's text that are trained on.
 
 use std::ops::Range;
 
@@ -6,10 +6,10 @@ use super::dialogue::{Dialogue, Learnt};
 use super::template::ChatTemplate;
 use super::train_on::TrainOn;
 
-/// Returns the text of a conversation and its byte ranges that are learnt.
+/// Renders a conversation. Returns its text and the byte ranges to train on.
 ///
 /// # Errors
-/// Messages that the template refuses, or that cannot be found in its text. The error is a sentence.
+/// A sentence: the template refuses the messages, or they are not found in its text.
 pub(super) fn render(
     dialogue: &Dialogue,
     learnt: &Learnt,
@@ -44,18 +44,18 @@ pub(super) fn render(
     }
 }
 
-/// Returns the ranges of a text of `length` bytes that lie between some others, which are in order.
+/// Returns the ranges of a text of `length` bytes outside the ordered `ranges`.
 fn outside(ranges: &[Range<usize>], length: usize) -> Vec<Range<usize>> {
     let starts = [0].into_iter().chain(ranges.iter().map(|range| range.end));
     let ends = ranges.iter().map(|range| range.start).chain([length]);
     starts.zip(ends).filter(|(start, end)| start < end).map(|(start, end)| start..end).collect()
 }
 
-/// Returns the ranges of the answers that are learnt. A template's answers belong to the messages of the
-/// assistant in their order.
+/// Returns the ranges of the answers that are trained on. `answers` correspond in order to the assistant's
+/// messages.
 ///
 /// # Errors
-/// More or fewer answers than messages where some of these are not learnt.
+/// The numbers of answers and messages differ, and some messages are not trained on.
 fn learnt_answers(learnt: &[bool], answers: Vec<Range<usize>>) -> Result<Vec<Range<usize>>, String> {
     if !learnt.contains(&false) {
         return Ok(answers);

@@ -1,16 +1,16 @@
-//! Marks around the answers of a rendered text, where the template has `{% generation %}`.
+//! Marks around the answers in a rendered text, for templates with `{% generation %}`.
 
 use std::ops::Range;
 
-/// Two characters before and after an answer.
+/// The characters before and after an answer.
 pub(super) type Marks = [char; 2];
 
-/// Names of the marks in a template. They are empty where no marks are asked for.
+/// Names of the marks' variables in a template. They are empty if no marks are requested.
 pub(super) const MARKS: [&str; 2] = ["plimsoll_answer_start", "plimsoll_answer_end"];
-/// Characters without a meaning, of which two are marks that no text of a conversation has.
+/// Private-use characters; two that occur in no text of a conversation serve as marks.
 const CANDIDATES: Range<u32> = 0xF_0000..0xF_FFFE;
 
-/// Replaces `{% generation %}` and `{% endgeneration %}` by marks, and returns whether there are some.
+/// Replaces `{% generation %}` and `{% endgeneration %}` by marks. Returns whether there were any.
 pub(super) fn with_marks(text: &str) -> (String, bool) {
     let mut rest = text;
     let mut marked = String::new();
@@ -39,14 +39,15 @@ pub(super) fn with_marks(text: &str) -> (String, bool) {
     (marked, is_marked)
 }
 
-/// Returns two characters that are in none of the texts; `None` if they have all of them.
+/// Returns two characters that occur in none of the texts; `None` if all candidates occur.
 pub(super) fn unused(texts: &[&str]) -> Option<Marks> {
     let is_unused = |mark: &char| !texts.iter().any(|text| text.contains(*mark));
     let mut unused = CANDIDATES.filter_map(char::from_u32).filter(is_unused);
     Some([unused.next()?, unused.next()?])
 }
 
-/// Removes the marks of a rendered text, and returns the ranges between them; `None` if they are not pairs.
+/// Removes the marks from a rendered text, and returns the ranges between them; `None` if they are not
+/// paired.
 pub(super) fn without_marks(text: &str, marks: Marks) -> Option<(String, Vec<Range<usize>>)> {
     let mut plain = String::with_capacity(text.len());
     let mut answers = Vec::new();

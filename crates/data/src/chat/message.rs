@@ -1,4 +1,4 @@
-//! Messages of a conversation: their keys, texts and masks.
+//! Checks messages of a conversation: keys, text and masks.
 
 use serde_json::{Map, Value};
 use system::quoted::shortened;
@@ -7,7 +7,7 @@ use super::dialogue::Learnt;
 use super::keys::MESSAGE;
 use super::train_on::TrainOn;
 
-/// Keys of a message that say whether it is learnt, with the value that does.
+/// Keys that decide whether a message is trained on, with the value that means yes.
 pub(super) const MASKS: [(&str, bool); 7] = [
     ("weight", true),
     ("train", true),
@@ -18,13 +18,13 @@ pub(super) const MASKS: [(&str, bool); 7] = [
     ("masked", false),
 ];
 
-/// Roles of answers in other programs, in small letters.
+/// Names that other programs use for the assistant's role, in lower case.
 const OTHER_ANSWERERS: [&str; 8] = ["assistant", "gpt", "chatgpt", "model", "bot", "bard", "bing", "ai"];
 
-/// Checks a message, and returns it with a text as its content: a list of texts becomes one.
+/// Checks a message, and returns it with a single text as content; a list of texts is joined.
 ///
 /// # Errors
-/// A message without role or text, and refused keys; in a sentence.
+/// A sentence about a missing role or text, or a refused key.
 pub(super) fn checked(number: usize, message: &Value) -> Result<Value, String> {
     let wrong = |reason: String| format!("message {number}: {reason}");
     let Some(keys) = message.as_object() else { return Err(format!("message {number} is no object")) };
@@ -56,10 +56,10 @@ fn with_content(message: &Map<String, Value>, text: String) -> Map<String, Value
     message
 }
 
-/// Returns the text of a content that is a list of texts, one after the other.
+/// Joins the texts of a content that is a list.
 ///
 /// # Errors
-/// A part that is no text, in a sentence.
+/// A sentence about a part that is not a text.
 fn text_of(parts: &[Value]) -> Result<String, String> {
     let text = |part: &Value| match (part, part["type"].as_str()) {
         (Value::String(text), _) => Ok(text.clone()),
@@ -81,14 +81,14 @@ fn text_of(parts: &[Value]) -> Result<String, String> {
     parts.iter().map(text).collect()
 }
 
-/// The sentence about a mask within a message.
+/// Error message for a mask within a message.
 const PART_MASKED: &str =
     "a part of its \"content\" is not to be learnt, and a message is learnt whole or not: split it";
 
-/// Returns whether a message is learnt, as its keys say; `None` if they say nothing.
+/// Returns whether a message's keys say that it is trained on; `None` if they do not say.
 ///
 /// # Errors
-/// Another value than yes or no, and keys that contradict each other; in a sentence.
+/// A sentence about a value other than yes or no, or about contradictory keys.
 fn mask(message: &Value) -> Result<Option<bool>, String> {
     let mut found: Option<(&str, bool)> = None;
     for (key, learns) in MASKS {
@@ -114,10 +114,10 @@ fn mask(message: &Value) -> Result<Option<bool>, String> {
     Ok(found.map(|(_, mask)| mask))
 }
 
-/// Returns the messages that are learnt: those of the trained roles, but for those whose keys say otherwise.
+/// Returns which messages are trained on: those of the trained roles, unless their keys say otherwise.
 ///
 /// # Errors
-/// Masks that contradict each other, and one by which a message of another role would be learnt.
+/// Masks contradict each other, or a mask selects a message of another role.
 pub(super) fn learnt(messages: &[Value], train_on: &TrainOn) -> Result<Learnt, String> {
     let mut learnt = Vec::new();
     for (number, message) in (1..).zip(messages) {
@@ -137,10 +137,10 @@ pub(super) fn learnt(messages: &[Value], train_on: &TrainOn) -> Result<Learnt, S
     Ok(Learnt::Messages(learnt))
 }
 
-/// Refuses messages that are not learnt among those that are learnt as a whole, and others that are.
+/// Refuses messages whose mask contradicts `is_learnt`, which applies to all of them.
 ///
 /// # Errors
-/// A mask that says otherwise, in a sentence.
+/// A sentence about the contradicting mask.
 pub(super) fn check_masks(messages: &[Value], is_learnt: bool) -> Result<(), String> {
     for (number, message) in (1..).zip(messages) {
         let wrong = |reason: String| format!("message {number}: {reason}");

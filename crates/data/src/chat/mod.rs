@@ -1,4 +1,5 @@
-//! Conversations: JSON objects of messages, rendered by a chat template, of which the answers are learnt.
+//! Conversations: JSON objects of messages that a chat template renders as text, and of which the answers are
+//! trained on.
 
 mod answers;
 mod conversation;

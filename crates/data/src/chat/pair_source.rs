@@ -1,4 +1,4 @@
-//! Micro-batches of pairs of answers.
+//! Provides micro-batches of preference pairs.
 
 use super::cut::CutFigures;
 use super::pairs::{Answered, Pair};
@@ -14,25 +14,25 @@ use system::numbers::hexadecimal;
 /// Options for cutting pairs into micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PairOptions {
-    /// Input tokens in a sequence.
+    /// Number of input tokens per sequence.
     pub context: usize,
-    /// Pairs in a micro-batch.
+    /// Number of pairs per micro-batch.
     pub micro_batch: usize,
-    /// Seed of the order of training.
+    /// Seed for the order of training.
     pub seed: u64,
-    /// Validation micro-batches.
+    /// Number of validation micro-batches.
     pub validation_micro_batches: u64,
-    /// Whether the tokens of prompts with chosen answers are targets too.
+    /// Whether the prompt tokens before chosen answers are targets too.
     pub learns_prompts: bool,
-    /// Whether micro-batches say which inputs are tokens.
+    /// Whether micro-batches mark which inputs are tokens.
     pub marks_tokens: bool,
     /// Pairs of a step, if those of like lengths are in the same step.
     pub groups: Option<usize>,
 }
 
-/// Pairs of answers as micro-batches of twice as many sequences: each prompt with its chosen answer, then
-/// with the rejected one. A target is the token after its input. Sequences are padded at the end; the end of
-/// a longer answer is cut. Pairs are numbered, those of training first.
+/// Provides preference pairs as micro-batches of two sequences per pair: the prompt with the chosen answer,
+/// then with the rejected one. A target is the token after its input. Sequences are padded at the end, and
+/// longer ones are cut. Training pairs are numbered before validation pairs.
 #[derive(Debug)]
 pub struct PairSource {
     options: PairOptions,
@@ -44,11 +44,11 @@ pub struct PairSource {
 }
 
 impl PairSource {
-    /// Cuts pairs into sequences. A pair with an answer that begins beyond `context` tokens is left out.
-    /// Without validation micro-batches there may be no validation pair.
+    /// Cuts pairs to sequences of `context` tokens. Pairs with an answer that begins beyond that are skipped.
+    /// There may be no validation pair if there are no validation micro-batches.
     ///
     /// # Errors
-    /// Sizes that are zero or too large; a split of which nothing is left.
+    /// A size is zero or too large, or no pair of a split is left.
     pub fn new(training: Vec<Pair>, validation: Vec<Pair>, options: PairOptions) -> Result<Self, Error> {
         checked_shape(2 * options.micro_batch, options.context)?;
         let key = key_of_name(options.seed, "data.order");
@@ -66,13 +66,13 @@ impl PairSource {
         Ok(Self { options, key, training, validation, cut, lengths })
     }
 
-    /// Training and validation pairs that are longer than a sequence.
+    /// Returns statistics of training and validation pairs that are longer than a sequence.
     #[must_use]
     pub fn cut(&self) -> [CutFigures; 2] {
         self.cut
     }
 
-    /// Number of training tokens, and SHA-256 of all pairs.
+    /// Returns the number of training tokens, and the SHA-256 of all pairs.
     #[must_use]
     pub fn identity(&self) -> (u64, String) {
         let mut digest = Sha256::new();
@@ -90,13 +90,13 @@ impl PairSource {
         (tokens, hexadecimal(&digest.finalize()))
     }
 
-    /// Number of pairs, of training and of validation.
+    /// Returns the total number of training and validation pairs.
     #[must_use]
     pub fn count(&self) -> usize {
         self.training.len() + self.validation.len()
     }
 
-    /// Number of the pair at `index` of a micro-batch.
+    /// Returns the number of the pair at `index` in a micro-batch.
     fn number(&self, id: MicroBatchId, index: usize) -> usize {
         let first = |micro_batch: u64| micro_batch as usize * self.options.micro_batch + index;
         match id {
@@ -149,7 +149,7 @@ impl PairSource {
     }
 }
 
-/// Cuts the ends of sequences of more than `context` inputs, and leaves out pairs that then lack an answer.
+/// Cuts sequences to `context` inputs, and skips pairs that then lack an answer.
 fn cut(mut pairs: Vec<Pair>, context: usize) -> (Vec<Pair>, CutFigures) {
     let window = context + 1;
     let mut figures = CutFigures::default();
@@ -190,7 +190,7 @@ impl Source for PairSource {
         Ok(())
     }
 
-    /// Counts targets of chosen answers with their prompts, the only ones that are learnt.
+    /// Counts the targets of chosen answers with their prompts, the only ones in a cross-entropy.
     fn targets(&self, id: MicroBatchId) -> Result<u64, Error> {
         let numbers = (0..self.options.micro_batch).map(|pair| self.number(id, pair));
         let chosen = numbers.filter_map(|number| self.pair(number)).map(|pair| &pair.chosen);

@@ -1,4 +1,4 @@
-//! Pairs of answers in files of JSON, as tokens.
+//! Reads preference pairs from JSON or Parquet files as tokens.
 
 use super::dialogue::{TemplateInput, check_unused};
 use super::figures::Figures;
@@ -14,16 +14,16 @@ use std::path::{Path, PathBuf};
 use system::numbers::grouped;
 use system::pace::Pace;
 
-/// A prompt and an answer as tokens.
+/// A prompt with an answer, as tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answered {
-    /// All tokens.
+    /// All tokens of prompt and answer.
     pub tokens: Vec<u32>,
-    /// The index of the answer's first token.
+    /// Index of the answer's first token.
     pub answer: usize,
 }
 
-/// Two answers to the same prompt, of which the first is preferred.
+/// Two answers to the same prompt, the first of which is preferred.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pair {
     /// The prompt with the chosen answer.
@@ -32,29 +32,29 @@ pub struct Pair {
     pub rejected: Answered,
 }
 
-/// Options for reading pairs of answers.
+/// Options for reading preference pairs.
 #[derive(Clone, Copy, Debug)]
 pub struct PairReading<'a> {
-    /// The template that gives messages their text, or the reason why there is none.
+    /// The chat template for messages, or the error that explains why there is none.
     pub template: Result<&'a ChatTemplate, &'a Error>,
     /// The tokenizer.
     pub tokenizer: &'a Tokenizer,
-    /// Number of tokens that the model has.
+    /// Vocabulary size of the model.
     pub vocabulary: usize,
-    /// Whether invalid lines are counted and left out.
+    /// Whether to skip and count invalid lines instead of failing.
     pub skip_invalid: bool,
 }
 
 impl PairReading<'_> {
-    /// Reads the pairs of `files`: objects in JSON lines, lists or Parquet, plain or compressed, with
-    /// `chosen` and `rejected`, and with `prompt` or answers that begin with it, as texts or as lists of
-    /// messages. A text ends with the tokenizer's token for that. Tokens are those of prompt and answer
-    /// together, and one that joins both belongs to the answer. Empty lines are skipped. Logs its progress.
-    /// Returns the pairs of each file.
+    /// Reads the preference pairs of `files`: JSON lines, JSON lists or Parquet, plain or compressed. A
+    /// record has `chosen` and `rejected`, as texts or lists of messages, and either `prompt` or answers that
+    /// begin with the prompt. A text ends with the tokenizer's end token. Prompt and answer are tokenized
+    /// together; a token that spans both belongs to the answer. Skips empty lines. Logs progress. Returns the
+    /// pairs of each file.
     ///
     /// # Errors
-    /// A line that is no pair, or that the template refuses, by file and line, unless such lines are left
-    /// out; messages without a template; a token beyond the vocabulary; files without a pair.
+    /// A line, named with its file, is not a pair or is refused by the template (unless invalid lines are
+    /// skipped). Or messages have no template, a token exceeds the vocabulary, or a file has no pair.
     pub fn read(&self, files: &[PathBuf]) -> Result<Vec<Vec<Pair>>, Error> {
         let mut figures = Figures::default();
         let mut invalid = InvalidLines::new(self.skip_invalid);
@@ -93,7 +93,7 @@ impl PairReading<'_> {
         }
     }
 
-    /// Returns whether a record has messages, and there is no template for them.
+    /// Returns whether a record has messages but there is no template for them.
     fn lacks_template(&self, record: &Record) -> bool {
         self.template.is_err() && record.values.get("chosen").is_some_and(Value::is_array)
     }
@@ -101,7 +101,7 @@ impl PairReading<'_> {
     /// Returns the pair of a record with its line.
     ///
     /// # Errors
-    /// A record that is no pair, that the template refuses or that lacks an answer.
+    /// The record is not a pair, is refused by the template, or lacks an answer.
     fn pair(&self, path: &Path, record: &Record, figures: &mut Figures) -> Result<(u64, Pair), Error> {
         let refused = |reason| bad_line(path, record.line, reason);
         figures.add_unread(&check_keys(&PAIR, record).map_err(refused)?);
@@ -112,7 +112,7 @@ impl PairReading<'_> {
     }
 }
 
-/// Returns the pair of an object, and the keys that its template does not read.
+/// Returns the pair of an object, and the keys that its template ignores.
 fn pair(
     record: &Record,
     template: Result<&ChatTemplate, &Error>,
@@ -133,7 +133,7 @@ fn pair(
         (None | Some(Value::Array(_) | Value::String(_)), Value::Array(chosen), Value::Array(rejected)) => {
             check_prompt(prompt, [chosen, rejected])?;
             let prompt = prompt.and_then(Value::as_array);
-            let input = TemplateInput::of(object)?;
+            let input = TemplateInput::from_object(object)?;
             let template = template.map_err(ToString::to_string)?;
             of_messages(prompt, [chosen, rejected], &input, (template, tokenizer))
         }
@@ -159,11 +159,11 @@ fn of_texts(
     Ok(Pair { chosen: answered(chosen)?, rejected: answered(rejected)? })
 }
 
-/// Returns the tokens of a prompt and its answer: they begin with the tokens that the tokenizer puts before a
-/// text, and end with its token for that, also where the texts spell them out.
+/// Tokenizes a prompt and its answer. The tokenizer's prefix tokens are put in front and its end token
+/// behind, even if the texts already spell them out.
 ///
 /// # Errors
-/// A text that cannot be encoded, a tokenizer without a token that ends texts.
+/// A text cannot be encoded, or the tokenizer has no end token.
 pub(super) fn answered_text(prompt: &str, answer: &str, tokenizer: &Tokenizer) -> Result<Answered, String> {
     let special = tokenizer.special_tokens();
     let Some(end) = special.end else {
@@ -184,18 +184,20 @@ pub(super) fn answered_text(prompt: &str, answer: &str, tokenizer: &Tokenizer) -
     Ok(answered)
 }
 
-/// Bytes of the prompt with which two texts begin, without a last space, which belongs to the answers.
+/// Returns the length in bytes of the prompt with which two texts begin. A final space is left to the
+/// answers.
 fn common_text(one: &str, other: &str) -> usize {
     let same = one.chars().zip(other.chars()).take_while(|(one, other)| one == other);
     let common = same.map(|(character, _)| character.len_utf8()).sum();
     common - usize::from(common < one.len() && one[..common].ends_with(' '))
 }
 
-/// Checks the prompt beside two conversations. A text there is a message with which both begin, once more, as
-/// in UltraFeedback's file.
+/// Checks a `prompt` beside two conversations. If it is a text, it must repeat a message with which both
+/// begin, as in UltraFeedback.
 ///
 /// # Errors
-/// A text that is in no such message, and messages with which the answers begin too; in a sentence.
+/// A sentence: no common message has this text, or `prompt` is messages and the answers also begin with
+/// common messages.
 fn check_prompt(prompt: Option<&Value>, answers: [&Vec<Value>; 2]) -> Result<(), String> {
     match prompt {
         Some(Value::String(text)) if !text.trim().is_empty() => {
@@ -228,12 +230,12 @@ fn check_prompt(prompt: Option<&Value>, answers: [&Vec<Value>; 2]) -> Result<(),
     }
 }
 
-/// The number of messages with which both conversations begin.
+/// Returns the number of messages with which both conversations begin.
 fn common_messages([one, other]: [&Vec<Value>; 2]) -> usize {
     one.iter().zip(other).take_while(|(one, other)| one == other).count()
 }
 
-/// Returns a pair of messages, and the keys that the template does not read.
+/// Returns a pair of messages, and the keys that the template ignores.
 fn of_messages(
     prompt: Option<&Vec<Value>>,
     answers: [&Vec<Value>; 2],
@@ -259,7 +261,7 @@ fn of_messages(
     Ok((pair, template.unread_keys(messages, input)))
 }
 
-/// Returns the tokens of a text whose answer begins at byte `start`.
+/// Tokenizes a text whose answer begins at byte `start`.
 fn encoded(text: &str, start: usize, tokenizer: &Tokenizer) -> Result<Answered, String> {
     let spans = tokenizer.encode_spans(text).map_err(|error| error.to_string())?;
     let answer = spans.iter().position(|(_, span)| span.end > start).unwrap_or(spans.len());

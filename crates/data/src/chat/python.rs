@@ -1,19 +1,19 @@
-//! Values as Python writes them, which is what chat templates expect.
+//! Formats values as Python does, which chat templates expect.
 
 use minijinja::value::{Value, ValueKind};
 use std::fmt::{Result, Write};
 
-/// The most lists and objects that contain each other.
+/// Maximum nesting depth of lists and objects.
 const MOST_DEPTH: usize = 200;
 
 /// The options of `json.dumps`.
 #[derive(Clone, Debug)]
 pub(super) struct JsonOptions {
-    /// Whether characters beyond ASCII are written as escapes.
+    /// Whether to escape characters beyond ASCII.
     pub(super) ensure_ascii: bool,
-    /// The indent of a line; `None`: all is on one line.
+    /// The indent per level; `None` writes everything on one line.
     pub(super) indent: Option<String>,
-    /// The texts between items, and between a key and its value.
+    /// The separators between items, and between a key and its value.
     pub(super) separators: [String; 2],
     pub(super) sort_keys: bool,
 }
@@ -21,7 +21,7 @@ pub(super) struct JsonOptions {
 /// Writes `value` as `json.dumps` does.
 ///
 /// # Errors
-/// A value that is no JSON, and errors of the writer.
+/// The value cannot be JSON, or the writer fails.
 pub(super) fn write_json(
     value: &Value,
     options: &JsonOptions,
@@ -55,7 +55,7 @@ pub(super) fn write_json(
     }
 }
 
-/// Writes the items of a list or an object between brackets.
+/// Writes the items of a list or object between brackets.
 fn write_items<I, W: Write>(
     [open, close]: [&str; 2],
     items: &[I],
@@ -83,7 +83,7 @@ fn write_items<I, W: Write>(
     text.write_str(close)
 }
 
-/// Returns keys, as texts, and values of a map.
+/// Returns the entries of a map, with keys as text.
 fn entries(map: &Value) -> std::result::Result<Vec<(String, Value)>, std::fmt::Error> {
     let mut entries = Vec::new();
     for key in map.try_iter().map_err(|_| std::fmt::Error)? {
@@ -189,7 +189,7 @@ fn write_repr_text(string: &str, text: &mut impl Write) -> Result {
     text.write_char(quote)
 }
 
-/// Writes a number; `special` are the names of what is none, of infinity and of its negative.
+/// Writes a number. `special` are the spellings of NaN, infinity and negative infinity.
 fn write_number(number: &Value, special: [&str; 3], text: &mut impl Write) -> Result {
     if number.is_integer() {
         return write!(text, "{number}");
@@ -223,7 +223,7 @@ mod tests {
         text
     }
 
-    /// The texts of `json.dumps` in Python 3.11.
+    /// Output equals that of `json.dumps` in Python 3.11.
     #[test]
     fn json_is_that_of_python() {
         let plain = JsonOptions {
@@ -268,7 +268,7 @@ mod tests {
         );
     }
 
-    /// The texts of `str` in Python 3.11.
+    /// Output equals that of `str` in Python 3.11.
     #[test]
     fn text_is_that_of_python() {
         for (value, expected) in [

@@ -1,4 +1,4 @@
-//! Rendering of chat templates in a confined process: templates come with downloaded models.
+//! Renders chat templates in a confined process, because templates come with downloaded models.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
@@ -11,22 +11,22 @@ use super::dialogue::TemplateInput;
 use super::jinja::Jinja;
 use super::marks::Marks;
 
-/// The task of confined processes that render chat templates.
+/// The confined task that renders chat templates.
 pub const CHAT_TASK: Task = Task { name: "chat-template", start: serve };
 
-/// A text that is asked for.
+/// A text to render: the first messages of a conversation.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct Part {
-    /// The number of first messages.
+pub(super) struct MessagePrefix {
+    /// Number of messages to render, from the first on.
     pub(super) messages: usize,
-    /// Whether the words follow after which the assistant answers.
+    /// Whether the generation prompt follows.
     pub(super) prompts: bool,
-    /// Marks around the answers, if the template has `{% generation %}`.
+    /// Characters to put around answers, for a template with `{% generation %}`.
     pub(super) marks: Option<Marks>,
 }
 
-impl Part {
-    /// The text of the first messages, with the words after which the assistant answers.
+impl MessagePrefix {
+    /// Returns a request for the first messages with the generation prompt.
     pub(super) fn question(messages: usize) -> Self {
         Self { messages, prompts: true, marks: None }
     }
@@ -36,7 +36,7 @@ impl Part {
     }
 }
 
-/// A template, its special tokens, and where it is rendered.
+/// Renders a template, in this or a confined process.
 #[derive(Debug)]
 pub(super) struct Renderer {
     opening: Opening,
@@ -45,13 +45,13 @@ pub(super) struct Renderer {
 
 #[derive(Debug)]
 enum Engine {
-    /// In this process, which starts no others.
+    /// Renders in this process, because this program starts no confined processes.
     Here(Jinja),
-    /// In a process that has compiled the template; `None` after the end of one.
+    /// A confined process that has compiled the template; `None` after one has ended.
     Confined(Mutex<Option<Confined>>),
 }
 
-/// The first request to a process.
+/// The first message to a process: the template to compile.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Opening {
     template: String,
@@ -61,17 +61,17 @@ struct Opening {
 #[derive(Serialize, Deserialize)]
 enum Request {
     Open(Opening),
-    Render(Vec<Value>, TemplateInput, Vec<Part>),
+    Render(Vec<Value>, TemplateInput, Vec<MessagePrefix>),
 }
 
-/// The answer: the texts of a request, or the reason why there are none.
+/// The rendered texts, or why there are none.
 type Answer = Result<Vec<String>, String>;
 
 impl Renderer {
     /// Compiles a template.
     ///
     /// # Errors
-    /// The reason why the text is no template.
+    /// The text is not a valid template.
     pub(super) fn new(template: String, special: Vec<(String, String)>) -> Result<Self, String> {
         let opening = Opening { template, special };
         let engine = match open(&opening) {
@@ -81,12 +81,17 @@ impl Renderer {
         Ok(Self { opening, engine })
     }
 
-    /// Returns the texts of `parts`.
+    /// Renders the texts of `parts`.
     ///
     /// # Errors
-    /// Messages that the template refuses, or a template that takes too much memory or time; the reason, in
-    /// words whose subject is the template.
-    pub(super) fn texts(&self, messages: &[Value], input: &TemplateInput, parts: Vec<Part>) -> Answer {
+    /// The template refuses the messages, or takes too much memory or time. The reason is a phrase about the
+    /// template.
+    pub(super) fn texts(
+        &self,
+        messages: &[Value],
+        input: &TemplateInput,
+        parts: Vec<MessagePrefix>,
+    ) -> Answer {
         let process = match &self.engine {
             Engine::Here(jinja) => return texts(jinja, messages, input, &parts),
             Engine::Confined(process) => process,
@@ -102,7 +107,7 @@ impl Renderer {
     }
 }
 
-/// Starts a process that has compiled a template; `None` if this program starts none.
+/// Starts a process and compiles the template there; `None` if this program starts no confined processes.
 fn open(opening: &Opening) -> Option<Result<Confined, String>> {
     let process = Confined::start(CHAT_TASK.name)?;
     let started = process.map_err(|error| format!("no process can be started to render it: {error}"));
@@ -112,10 +117,10 @@ fn open(opening: &Opening) -> Option<Result<Confined, String>> {
     }))
 }
 
-/// Returns a process's answer.
+/// Sends a request to a process and returns its answer.
 ///
 /// # Errors
-/// The reason why the process has ended.
+/// The process has ended, for this reason.
 fn ask(process: &mut Confined, request: &Request) -> Result<Answer, String> {
     let request = serde_json::to_vec(request).map_err(|error| error.to_string())?;
     let answer = process.ask(&request)?;
@@ -142,7 +147,7 @@ fn answer(jinja: &mut Option<Jinja>, request: &[u8]) -> Answer {
     }
 }
 
-fn texts(jinja: &Jinja, messages: &[Value], input: &TemplateInput, parts: &[Part]) -> Answer {
+fn texts(jinja: &Jinja, messages: &[Value], input: &TemplateInput, parts: &[MessagePrefix]) -> Answer {
     let first = |count: usize| &messages[..count.min(messages.len())];
     parts.iter().map(|part| jinja.render(first(part.messages), input, part.prompts, part.marks)).collect()
 }

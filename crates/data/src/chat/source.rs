@@ -1,4 +1,4 @@
-//! Micro-batches of conversations.
+//! Provides micro-batches of conversations.
 
 use super::conversation::Conversation;
 use super::cut::CutFigures;
@@ -17,28 +17,28 @@ use system::numbers::hexadecimal;
 /// Options for cutting conversations into micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChatOptions {
-    /// Input tokens in a sequence.
+    /// Number of input tokens per sequence.
     pub context: usize,
-    /// Sequences in a micro-batch.
+    /// Number of sequences per micro-batch.
     pub micro_batch: usize,
-    /// Seed of the order of training.
+    /// Seed for the order of training.
     pub seed: u64,
-    /// Validation micro-batches.
+    /// Number of validation micro-batches.
     pub validation_micro_batches: u64,
-    /// Whether validation begins again after its last sequence; otherwise sequences beyond it are empty.
+    /// Whether validation starts over after its last sequence; otherwise further sequences are empty.
     pub repeats_validation: bool,
-    /// Whether a sequence holds as many whole conversations as fit, or one.
+    /// Whether a sequence holds as many whole conversations as fit, instead of one.
     pub packs: bool,
     /// Whether attention stays within a conversation.
     pub masks: bool,
-    /// Whether micro-batches say which inputs are tokens.
+    /// Whether micro-batches mark which inputs are tokens.
     pub marks_tokens: bool,
     /// Sequences of a step, if those of like lengths are in the same step.
     pub groups: Option<usize>,
 }
 
-/// Conversations as micro-batches: a target is the token after its input where that belongs to an answer, and
-/// else [`IGNORED`]. Sequences are padded at the end; the end of a longer conversation is cut.
+/// Provides conversations as micro-batches. A target is the token after its input if that token is trained
+/// on, and otherwise [`IGNORED`]. Sequences are padded at the end, and longer conversations are cut.
 #[derive(Debug)]
 pub struct ChatSource {
     options: ChatOptions,
@@ -48,23 +48,23 @@ pub struct ChatSource {
     lengths: Option<Arc<StepLengths>>,
 }
 
-/// Conversations with the sequences that consist of them.
+/// Conversations, grouped into sequences.
 #[derive(Debug)]
 struct Rows {
     conversations: Vec<Conversation>,
-    /// The conversations of each sequence.
+    /// The range of conversations in each sequence.
     rows: Vec<Range<usize>>,
-    /// Number of targets of each sequence.
+    /// Number of targets in each sequence.
     targets: Vec<u64>,
     cut: CutFigures,
 }
 
 impl ChatSource {
-    /// Cuts conversations into sequences. A conversation without an answer within `context` tokens is left
-    /// out. Without validation micro-batches there may be no validation conversation.
+    /// Cuts conversations to sequences of `context` tokens. Conversations without an answer within that are
+    /// skipped. There may be no validation conversation if there are no validation micro-batches.
     ///
     /// # Errors
-    /// Sizes that are zero or too large; a split of which nothing is left.
+    /// A size is zero or too large, or no conversation of a split is left.
     pub fn new(
         training: Vec<Conversation>,
         validation: Vec<Conversation>,
@@ -84,19 +84,19 @@ impl ChatSource {
         Ok(Self { options, key, training, validation, lengths })
     }
 
-    /// Number of training conversations, and of the sequences that they make.
+    /// Returns the number of training conversations, and of the sequences they form.
     #[must_use]
     pub fn training(&self) -> (usize, usize) {
         (self.training.conversations.len(), self.training.rows.len())
     }
 
-    /// Training and validation conversations that are longer than a sequence.
+    /// Returns statistics of training and validation conversations that are longer than a sequence.
     #[must_use]
     pub fn cut(&self) -> [CutFigures; 2] {
         [self.training.cut, self.validation.cut]
     }
 
-    /// Number of training tokens, and SHA-256 of them and of which belong to answers.
+    /// Returns the number of training tokens, and a SHA-256 over them and the mask of trained tokens.
     #[must_use]
     pub fn identity(&self) -> (u64, String) {
         let mut digest = Sha256::new();
@@ -112,7 +112,7 @@ impl ChatSource {
         (tokens, hexadecimal(&digest.finalize()))
     }
 
-    /// Index of the sequence that is row `row` of training micro-batch `number`.
+    /// Returns the index of the sequence in row `row` of training micro-batch `number`.
     fn training_row(&self, number: u64, row: usize) -> Option<usize> {
         let sequence = u128::from(number) * self.options.micro_batch as u128 + row as u128;
         Some(match &self.lengths {
@@ -121,7 +121,8 @@ impl ChatSource {
         })
     }
 
-    /// Index of the sequence that is row `row` of validation micro-batch `index`; `None` for an empty one.
+    /// Returns the index of the sequence in row `row` of validation micro-batch `index`; `None` for an empty
+    /// row.
     fn validation_row(&self, index: u64, row: usize) -> Option<usize> {
         let sequence = index as usize * self.options.micro_batch + row;
         let all = self.validation.rows.len();
@@ -187,17 +188,17 @@ impl Rows {
         Self { targets: targets.collect(), conversations, rows, cut }
     }
 
-    /// Number of tokens of a sequence, of which the last may be a target alone.
+    /// Returns the number of tokens in a sequence, including a last one that is only a target.
     fn length(&self, row: Option<usize>) -> usize {
         self.of_row(row).iter().map(|conversation| conversation.tokens.len()).sum()
     }
 
-    /// The conversations of a sequence; none of an empty one.
+    /// Returns the conversations of a sequence; empty for an empty one.
     fn of_row(&self, row: Option<usize>) -> &[Conversation] {
         row.map_or(&[], |row| &self.conversations[self.rows[row].clone()])
     }
 
-    /// Fills one sequence, and where each token's conversation begins.
+    /// Fills one sequence, and if requested the position at which each token's conversation begins.
     fn fill(&self, row: Option<usize>, input: &mut [u32], target: &mut [u32], starts: Option<&mut [u32]>) {
         let own = self.of_row(row);
         let tokens = || own.iter().flat_map(|conversation| &conversation.tokens).copied();
@@ -321,7 +322,7 @@ mod tests {
     use crate::source::read_targets;
     use crate::{IGNORED, MicroBatch, MicroBatchId, Source};
 
-    /// A conversation of a question and an answer, with tokens that count up.
+    /// A conversation of a question and an answer, with consecutive token ids from `first` on.
     fn conversation(first: u32, question: usize, answer: usize) -> Conversation {
         let count = question + answer;
         let tokens = (first..).take(count).collect();
@@ -397,7 +398,8 @@ mod tests {
         assert_eq!(packed.tokens(MicroBatchId::Training(0)).unwrap(), 7);
     }
 
-    /// Four sequences of which two exist: two are empty, or validation begins again.
+    /// Validation contains each sequence once; further rows are empty, or start over with
+    /// `repeats_validation`.
     #[test]
     fn validation_has_each_sequence_once_unless_it_repeats() {
         let all = vec![conversation(10, 2, 2), conversation(20, 1, 2)];

@@ -1,56 +1,56 @@
-//! Chat templates: Jinja texts that turn messages into the text that a model is trained on.
+//! Chat templates: Jinja templates that convert messages to the text a model is trained on.
 
 use super::answers;
 use super::dialogue::TemplateInput;
 use super::marks::{unused, with_marks, without_marks};
 use super::message::MASKS;
-use super::renderer::{Part, Renderer};
+use super::renderer::{MessagePrefix, Renderer};
 use crate::{Error, Tokenizer};
 use serde_json::{Value, json};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The file of a template alone.
+/// File name of a separate template.
 const TEMPLATE: &str = "chat_template.jinja";
-/// The configuration of a tokenizer, which may contain its template.
+/// File name of a tokenizer's configuration, which may contain a template.
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
-/// The folder of templates with names.
+/// Folder name of further, named templates.
 const NAMED: &str = "additional_chat_templates";
-/// The name of a template for conversations with tools.
+/// Name of the template for conversations with tools.
 const TOOL_USE: &str = "tool_use";
-/// The most bytes of these files.
+/// Maximum size of these files in bytes.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// A chat template with the special tokens that it may name. Rendering is bounded in steps, time, memory and
-/// text.
+/// A chat template, with the special tokens it may refer to. Rendering is limited in steps, time, memory and
+/// text size.
 #[derive(Clone, Debug)]
 pub struct ChatTemplate {
     path: PathBuf,
     text: Arc<str>,
     renderer: Arc<Renderer>,
-    /// Whether the template itself marks answers, by `{% generation %}`.
+    /// Whether the template marks answers with `{% generation %}`.
     marks_answers: bool,
-    /// Whether it writes whole messages, whatever their keys.
+    /// Whether the template writes whole messages, including unknown keys.
     writes_all_keys: bool,
-    /// Whether another template of the folder is for conversations with tools.
+    /// Whether the folder has another template for conversations with tools.
     has_tool_use: bool,
 }
 
 impl ChatTemplate {
-    /// Reads the template in `file`, which may name the special tokens of `tokenizer`.
+    /// Reads the template in `file`, which may refer to the special tokens of `tokenizer`.
     ///
     /// # Errors
-    /// A file that cannot be read, or whose text is no template.
+    /// The file cannot be read, or is not a valid template.
     pub fn of_file(file: &Path, tokenizer: &Tokenizer) -> Result<Self, Error> {
         Self::new(file, &read(file)?, tokenizer)
     }
 
-    /// Reads the template in the first of some folders that has one, which may name the special tokens of
-    /// `tokenizer`: `chat_template.jinja`, or `chat_template` of `tokenizer_config.json`.
+    /// Reads the template of the first folder that has one, in `chat_template.jinja` or in `chat_template` of
+    /// `tokenizer_config.json`. It may refer to the special tokens of `tokenizer`.
     ///
     /// # Errors
-    /// No template there; one that cannot be read.
+    /// No folder has a template, or it cannot be read.
     pub fn of_folders(folders: &[&Path], tokenizer: &Tokenizer) -> Result<Self, Error> {
         for folder in folders {
             if let Some(template) = Self::of_folder(folder, tokenizer)? {
@@ -84,8 +84,8 @@ impl ChatTemplate {
         Ok(read.map(|read| Self { has_tool_use: named(TOOL_USE).is_some(), ..read }))
     }
 
-    /// Returns the keys of messages, and what else the template is called with, that its text does not name,
-    /// so that they change nothing.
+    /// Returns the keys of messages and other arguments that the template's text does not mention, so that
+    /// they have no effect.
     pub(super) fn unread_keys<'a>(
         &self,
         messages: impl Iterator<Item = &'a Value>,
@@ -131,11 +131,11 @@ impl ChatTemplate {
         })
     }
 
-    /// Returns the text of a conversation and the byte ranges of its answers: those that the template marks
-    /// by `{% generation %}`, or else what the messages of the assistant add to the text.
+    /// Renders a conversation. Returns its text and the byte ranges of its answers: those marked by `{%
+    /// generation %}`, or else the text that the assistant's messages add.
     ///
     /// # Errors
-    /// Messages that the template refuses; answers that are not found. The error is a sentence.
+    /// A sentence: the template refuses the messages, or answers are not found.
     pub fn render(
         &self,
         messages: &[serde_json::Value],
@@ -152,11 +152,11 @@ impl ChatTemplate {
         }
     }
 
-    /// Returns the text of a conversation and the byte ranges of the messages `chosen`: what each adds to the
-    /// text, whatever the template marks.
+    /// Renders a conversation. Returns its text and the byte ranges of the messages `chosen`: the text that
+    /// each adds, whatever the template marks.
     ///
     /// # Errors
-    /// Messages that the template refuses or that are not found. The error is a sentence.
+    /// A sentence: the template refuses the messages, or they are not found.
     pub(super) fn render_messages(
         &self,
         messages: &[serde_json::Value],
@@ -177,7 +177,7 @@ impl ChatTemplate {
         answers::find(&render, messages, chosen, advice)
     }
 
-    /// Returns the text of a conversation and the ranges that the template marks.
+    /// Renders a conversation. Returns its text and the ranges that the template marks.
     fn marked(
         &self,
         messages: &[serde_json::Value],
@@ -187,16 +187,17 @@ impl ChatTemplate {
         // Marks that no text has, and that change nothing else.
         let written = serde_json::to_string(&(messages, input)).map_err(|error| error.to_string())?;
         let marks = unused(&[&self.text, &written]).ok_or_else(lost)?;
-        let plain = Part::text(messages.len());
-        let texts = self.texts(messages, input, vec![Part { marks: Some(marks), ..plain }, plain])?;
+        let plain = MessagePrefix::text(messages.len());
+        let texts =
+            self.texts(messages, input, vec![MessagePrefix { marks: Some(marks), ..plain }, plain])?;
         without_marks(&texts[0], marks).filter(|(text, _)| *text == texts[1]).ok_or_else(lost)
     }
 
-    /// Returns the text of messages, the first `prompt` of which are answered by the others, and the byte at
-    /// which the answer begins: where the text first differs from that of the prompt alone.
+    /// Renders messages of which the first `prompt` are the prompt. Returns the text and the byte at which
+    /// the answer begins: where the text first differs from the rendered prompt.
     ///
     /// # Errors
-    /// Messages that the template refuses.
+    /// The template refuses the messages.
     pub(super) fn answered(
         &self,
         messages: &[serde_json::Value],
@@ -204,18 +205,18 @@ impl ChatTemplate {
         prompt: usize,
     ) -> Result<(String, usize), String> {
         let question = if prompt > 0 { self.question(&messages[..prompt], input)? } else { String::new() };
-        let text = self.one_text(messages, input, Part::text(messages.len()))?;
+        let text = self.one_text(messages, input, MessagePrefix::text(messages.len()))?;
         let same = text.chars().zip(question.chars()).take_while(|(one, other)| one == other);
         let start = same.map(|(character, _)| character.len_utf8()).sum();
         Ok((text, start))
     }
 
-    /// Returns the text of messages, after which the assistant answers.
+    /// Renders messages with the generation prompt, for the assistant to answer.
     pub fn question(&self, messages: &[serde_json::Value], input: &TemplateInput) -> Result<String, String> {
-        self.one_text(messages, input, Part::question(messages.len()))
+        self.one_text(messages, input, MessagePrefix::question(messages.len()))
     }
 
-    /// Returns the white space before an answer and the text after it, without the white space around that;
+    /// Returns the white space before an answer, and the text after it without surrounding white space.
     /// `None` if the template refuses a short conversation.
     #[must_use]
     pub fn around_answer(&self) -> Option<[String; 2]> {
@@ -223,8 +224,8 @@ impl ChatTemplate {
         let messages =
             [json!({"role": "user", "content": "question"}), json!({"role": "assistant", "content": ANSWER})];
         let input = TemplateInput::default();
-        let question = self.one_text(&messages[..1], &input, Part::question(1)).ok()?;
-        let text = self.one_text(&messages, &input, Part::text(2)).ok()?;
+        let question = self.one_text(&messages[..1], &input, MessagePrefix::question(1)).ok()?;
+        let text = self.one_text(&messages, &input, MessagePrefix::text(2)).ok()?;
         let (start, end) = text.rsplit_once(ANSWER)?;
         let space = start.strip_prefix(&*question).filter(|space| space.trim().is_empty());
         Some([space.unwrap_or_default().to_owned(), end.trim().to_owned()])
@@ -234,17 +235,17 @@ impl ChatTemplate {
         &self,
         messages: &[serde_json::Value],
         input: &TemplateInput,
-        part: Part,
+        part: MessagePrefix,
     ) -> Result<String, String> {
         self.texts(messages, input, vec![part]).map(|mut texts| texts.remove(0))
     }
 
-    /// Returns the texts of `parts` of the messages, as many as `parts`.
+    /// Renders each of `parts` of the messages.
     pub(super) fn texts(
         &self,
         messages: &[serde_json::Value],
         input: &TemplateInput,
-        parts: Vec<Part>,
+        parts: Vec<MessagePrefix>,
     ) -> Result<Vec<String>, String> {
         if self.has_tool_use && input.tools.as_ref().is_some_and(|tools| !tools.is_empty()) {
             return Err(format!(
@@ -258,13 +259,13 @@ impl ChatTemplate {
     }
 }
 
-/// Returns whether a template writes whole messages, whatever their keys.
+/// Returns whether a template writes whole messages, including unknown keys.
 fn writes_all_keys(text: &str) -> bool {
     let text: String = text.split_whitespace().collect();
     [".items()", "|items", "message|tojson", "messages|tojson"].iter().any(|part| text.contains(part))
 }
 
-/// Returns whether a key of a message is read whatever the template names.
+/// Returns whether a key of a message is always read, whatever the template mentions.
 fn is_read_before(key: &str) -> bool {
     matches!(key, "role" | "content") || MASKS.iter().any(|(name, _)| *name == key)
 }
@@ -274,7 +275,7 @@ fn read(path: &Path) -> Result<String, Error> {
     system::input::read_text(path, MOST_BYTES).map_err(unreadable)
 }
 
-/// The contents of a `tokenizer_config.json`; nothing where there is none.
+/// Reads a `tokenizer_config.json`; null if there is none.
 fn config(path: &Path) -> Result<serde_json::Value, Error> {
     if !path.is_file() {
         return Ok(serde_json::Value::Null);

@@ -1,4 +1,4 @@
-//! The tokens of a conversation that are targets of the loss.
+//! Selects the tokens of a conversation that are trained on.
 
 use std::fmt;
 
@@ -8,24 +8,24 @@ system::names! {
     pub enum Role {
         /// Instructions before the conversation.
         System = "system",
-        /// The person who asks.
+        /// The human side of the conversation.
         User = "user",
-        /// The model.
+        /// The model's side of the conversation.
         Assistant = "assistant",
         /// The result of a function that the assistant called.
         Tool = "tool",
     }
 }
 
-/// The tokens of a conversation that are targets of the loss.
+/// Selects the tokens of a conversation to train on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TrainOn {
-    /// Answers: what the template marks by `{% generation %}`, or else the messages of the assistant.
+    /// Answers: those marked by the template's `{% generation %}`, or else the assistant's messages.
     #[default]
     Answers,
     /// All tokens after the first.
     All,
-    /// The messages of some roles, in the order of [`Role::ALL`] and each once.
+    /// Messages of these roles, each listed once, in the order of [`Role::ALL`].
     Roles(Vec<Role>),
 }
 
@@ -33,7 +33,7 @@ impl TrainOn {
     /// Names of the values that are not lists.
     pub const NAMES: [&str; 2] = ["answers", "all"];
 
-    /// Returns the value of a name.
+    /// Returns the value with this name; `None` if there is none.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         match name {
@@ -43,7 +43,7 @@ impl TrainOn {
         }
     }
 
-    /// Returns the value of a list of roles; `None` if one is unknown or the list is empty.
+    /// Returns the value for a list of roles; `None` if a role is unknown or the list is empty.
     #[must_use]
     pub fn of_roles<'a>(names: impl IntoIterator<Item = &'a str>) -> Option<Self> {
         let role = |name: &str| Role::ALL.into_iter().find(|role| role.name() == name);
@@ -53,7 +53,7 @@ impl TrainOn {
         (!roles.is_empty()).then_some(Self::Roles(roles))
     }
 
-    /// Returns whether messages of a role are learnt.
+    /// Returns whether messages of a role are trained on.
     pub(super) fn learns(&self, role: &str) -> bool {
         match self {
             Self::Answers => role == Role::Assistant.name(),
@@ -63,7 +63,7 @@ impl TrainOn {
     }
 }
 
-/// Formats as the value of a configuration: `"all"` or `["user", "tool"]`.
+/// Formats the value as in a configuration: `"all"` or `["user", "tool"]`.
 impl fmt::Display for TrainOn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,24 +1,23 @@
-//! Tokens of contexts and endings, as lm-evaluation-harness makes them.
+//! Tokenizes contexts and endings as lm-evaluation-harness does.
 
 use crate::Tokenizer;
 
-/// A context whose endings are encoded with it: a token may join the end of one with the start of the other,
-/// and belongs to the ending.
+/// A context with which endings are tokenized together. A token that spans both belongs to the ending.
 pub(super) struct Context<'a> {
     tokenizer: &'a Tokenizer,
-    /// The text, without white space at its end.
+    /// The text without trailing white space.
     text: &'a str,
-    /// The white space at the end of the context, with which endings begin.
+    /// The trailing white space of the context, which is moved to the endings.
     space: &'a str,
-    /// The tokens of the text, or the one that stands for an empty text.
+    /// The tokens of the text, or a single token that represents an empty text.
     pub(super) tokens: Vec<u32>,
 }
 
 impl<'a> Context<'a> {
-    /// Encodes a context.
+    /// Tokenizes a context.
     ///
     /// # Errors
-    /// A text that cannot be encoded; an empty one for a tokenizer without a token for it.
+    /// The text cannot be encoded, or is empty and the tokenizer has no token for that.
     pub(super) fn new(text: &'a str, tokenizer: &'a Tokenizer) -> Result<Self, String> {
         let (text, space) = text.split_at(text.trim_end_matches(is_space).len());
         let mut context = Self { tokenizer, text, space, tokens: Vec::new() };
@@ -32,8 +31,8 @@ impl<'a> Context<'a> {
         Ok(context)
     }
 
-    /// Returns the tokens of an ending, which follows the context after a space: those of both together after
-    /// as many as the context has.
+    /// Returns the tokens of an ending, which follows the context after a space: the tokens of both together,
+    /// without as many as the context has.
     pub(super) fn ending(&self, ending: &str) -> Result<Vec<u32>, String> {
         let ending = format!("{} {ending}", self.space);
         let (mut tokens, context) = match self.text {
@@ -47,8 +46,8 @@ impl<'a> Context<'a> {
         Ok(tokens.split_off(context.min(tokens.len())))
     }
 
-    /// Returns the tokens of a text, after those that the tokenizer puts before one unless it spells out the
-    /// first of them.
+    /// Tokenizes a text. The tokenizer's prefix tokens are put in front, unless the text already begins with
+    /// the first of them.
     fn whole(&self, text: &str) -> Result<Vec<u32>, String> {
         let special = self.tokenizer.special_tokens();
         let has_start = special.prefix.and_then(|prefix| self.tokenizer.spelling(prefix));
@@ -60,7 +59,7 @@ impl<'a> Context<'a> {
     }
 }
 
-/// Returns the token that stands for an empty context.
+/// Returns the token that represents an empty context.
 fn empty(tokenizer: &Tokenizer) -> Result<u32, String> {
     tokenizer.special_tokens().prefix.ok_or_else(|| {
         format!(
@@ -70,13 +69,13 @@ fn empty(tokenizer: &Tokenizer) -> Result<u32, String> {
     })
 }
 
-/// Returns the tokens of a text in which special tokens may be spelled out.
+/// Tokenizes a text, in which special tokens may be spelled out.
 fn encode(tokenizer: &Tokenizer, text: &str) -> Result<Vec<u32>, String> {
     let spans = tokenizer.encode_spans(text).map_err(|error| error.to_string())?;
     Ok(spans.into_iter().map(|(token, _)| token).collect())
 }
 
-/// Returns whether a character is white space for Python.
+/// Returns whether Python considers a character white space.
 fn is_space(character: char) -> bool {
     character.is_whitespace() || matches!(character, '\u{1C}'..='\u{1F}')
 }

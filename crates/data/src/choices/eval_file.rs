@@ -1,11 +1,11 @@
-//! Evaluation files of llm.c: a header of 256 words, then examples of 16-bit numbers.
+//! Parses evaluation files of llm.c: a header of 256 words, then examples of 16-bit numbers.
 
 use super::question::{Ending, Parsed, Question, check};
 
 const MAGIC: u32 = 20_240_522;
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 1024;
-/// The number with which every example begins.
+/// The number that begins every example.
 const START: u16 = u16::MAX;
 
 /// The unread numbers of an example.
@@ -21,7 +21,7 @@ impl<'a> Rest<'a> {
         Ok(u16::from_le_bytes(*first))
     }
 
-    /// Reads a count, and as many tokens.
+    /// Reads a count, and then this many tokens.
     fn tokens(&mut self) -> Result<Vec<u32>, (usize, String)> {
         (0..self.number()?).map(|_| self.number().map(u32::from)).collect()
     }

@@ -1,4 +1,4 @@
-//! Questions as JSON lines.
+//! Reads multiple-choice questions from JSON lines, JSON lists or Parquet.
 
 use std::path::Path;
 
@@ -12,10 +12,10 @@ use crate::{Error, Tokenizer};
 use system::readers::{FileKey, Reader, Unlisted};
 use system::tally::Tally;
 
-/// Values of an absent text or list.
+/// Values that mean an absent text or list.
 const NOTHING: &[&str] = &["\"\"", "[]"];
 
-/// The keys of a question.
+/// The keys accepted in a question.
 pub(crate) const QUESTION: Reader = Reader {
     of: "A question of multiple choice",
     keys: &[
@@ -48,10 +48,10 @@ pub(crate) const QUESTION: Reader = Reader {
     unlisted: Unlisted::Counted,
 };
 
-/// Reads the questions of JSON lines, a list or Parquet.
+/// Reads the questions of JSON lines, a JSON list or Parquet.
 ///
 /// # Errors
-/// A file that cannot be read; a line that is no question.
+/// The file cannot be read, or a line is not a question.
 pub(super) fn read(path: &Path, tokenizer: &Tokenizer) -> Result<Vec<Question>, Error> {
     let mut questions = Vec::new();
     let mut unread = Tally::default();
@@ -101,10 +101,10 @@ fn question(
     check(Question { context: context.tokens, endings, label }, number)
 }
 
-/// Returns the index of an ending: a number from 0 on, which some files write as a text, or its letter.
+/// Parses a label to the index of an ending: a number from 0, possibly in a string, or a letter.
 ///
 /// # Errors
-/// No label; a letter that is the text of another ending.
+/// There is no label, or it is a letter that is also the text of another ending.
 fn label(label: Option<&Value>, endings: &[&str]) -> Result<usize, String> {
     let missing = "it has no \"label\", the number of an ending from 0 on or its letter from A on".to_owned();
     let number = label.and_then(|label| match label {

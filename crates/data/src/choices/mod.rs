@@ -1,4 +1,4 @@
-//! Multiple choice: questions with several endings, of which a model finds one the likeliest.
+//! Multiple-choice questions. A model answers with the ending it finds most likely.
 
 mod encode;
 mod eval_file;
@@ -16,25 +16,25 @@ use system::numbers::hexadecimal;
 use crate::data_file::DataFile;
 use crate::{ArrayShape, BatchShape, Error, IGNORED, MicroBatch, Source, Tokenizer};
 
-/// The most bytes of a file of questions.
+/// Maximum size of a file of questions in bytes.
 const MOST_BYTES: u64 = 1 << 30;
 
-/// Questions of a file.
+/// The questions of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Questions {
-    /// The questions in their order.
+    /// The questions in file order.
     pub questions: Vec<Question>,
-    /// The SHA-256 of the file.
+    /// SHA-256 of the file.
     pub sha256: String,
 }
 
 impl Questions {
-    /// Reads an evaluation file of llm.c (`.bin`), whose tokens are those of GPT-2, or JSON lines, a
-    /// list or Parquet with the keys `context` or `ctx`, `endings` and `label`, whose endings follow the
-    /// context after a space. Their tokens are those of lm-evaluation-harness.
+    /// Reads an evaluation file of llm.c (`.bin`), with GPT-2's tokens, or JSON lines, a JSON list or Parquet
+    /// with the keys `context` or `ctx`, `endings` and `label`. Endings follow the context after a space.
+    /// Text is tokenized as by lm-evaluation-harness.
     ///
     /// # Errors
-    /// A file that cannot be read; [`Error::BadQuestion`] names the first invalid line or example.
+    /// The file cannot be read; [`Error::BadQuestion`] names the first invalid line or example.
     pub fn read(path: &Path, tokenizer: &Tokenizer) -> Result<Self, Error> {
         let bytes = DataFile::open(path)?.read_whole(MOST_BYTES)?;
         let is_eval_file = path.extension().is_some_and(|extension| extension == "bin");
@@ -50,26 +50,26 @@ impl Questions {
         Ok(Questions { questions, sha256: hexadecimal(&Sha256::digest(&bytes)) })
     }
 
-    /// Tokens of the longest context with an ending.
+    /// Returns the number of tokens in the longest context with an ending.
     #[must_use]
     pub fn longest(&self) -> usize {
         self.lengths().max().unwrap_or(0)
     }
 
-    /// Tokens of the longest ending.
+    /// Returns the number of tokens in the longest ending.
     #[must_use]
     pub fn longest_ending(&self) -> usize {
         let endings = self.questions.iter().flat_map(|question| &question.endings);
         endings.map(|ending| ending.tokens.len()).max().unwrap_or(0)
     }
 
-    /// The number of endings that have more tokens with their context.
+    /// Returns how many endings, with their context, have more than `tokens` tokens.
     #[must_use]
     pub fn longer_than(&self, tokens: usize) -> usize {
         self.lengths().filter(|length| *length > tokens).count()
     }
 
-    /// Tokens of each ending with its context.
+    /// Returns the number of tokens of each ending with its context.
     fn lengths(&self) -> impl Iterator<Item = usize> {
         self.questions.iter().flat_map(|question| {
             question.endings.iter().map(|ending| question.context.len() + ending.tokens.len())
@@ -77,21 +77,21 @@ impl Questions {
     }
 }
 
-/// Questions as validation micro-batches: each is one context with one ending, filled up to a length. Only
-/// the ending's tokens are targets. A longer one loses its first tokens.
+/// Questions as validation micro-batches. Each is one context with one ending, padded to a fixed length. Only
+/// the ending's tokens are targets. Longer rows lose their first tokens.
 #[derive(Clone, Debug)]
 pub struct ChoiceSource {
     questions: Vec<Question>,
-    /// Indices of question and ending of every micro-batch.
+    /// (question index, ending index) of every micro-batch.
     rows: Vec<(usize, usize)>,
     context: usize,
 }
 
 impl ChoiceSource {
-    /// Rows of `context` tokens.
+    /// Returns a source with rows of `context` tokens.
     ///
     /// # Errors
-    /// An ending that is longer, or rows without tokens.
+    /// An ending is longer than that, or `context` is 0.
     pub fn new(questions: Vec<Question>, context: usize) -> Result<Self, Error> {
         let endings = |(index, question): (usize, &Question)| {
             (0..question.endings.len()).map(|ending| (index, ending)).collect::<Vec<_>>()
@@ -105,7 +105,7 @@ impl ChoiceSource {
         Ok(ChoiceSource { questions, rows, context })
     }
 
-    /// The tokens of a row, and how many of them are the context's.
+    /// Returns the tokens of a row, and the number of them that belong to the context.
     fn tokens(&self, row: usize) -> (impl Iterator<Item = u32>, usize) {
         let (question, ending) = self.rows[row];
         let Question { context, endings, .. } = &self.questions[question];

@@ -1,6 +1,6 @@
-//! A question with several endings.
+//! A multiple-choice question.
 
-/// A context and its endings.
+/// A context with several possible endings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Question {
     /// Tokens before the endings, at least one.
@@ -16,20 +16,20 @@ pub struct Question {
 pub struct Ending {
     /// Tokens, at least one.
     pub tokens: Vec<u32>,
-    /// The lengths of its text, if the file has texts.
+    /// The lengths of its text, if the file contains texts.
     pub lengths: Option<TextLengths>,
 }
 
-/// Lengths of an ending's text, without the space before it.
+/// Lengths of an ending's text, without the leading space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextLengths {
-    /// Characters.
+    /// Number of characters.
     pub characters: usize,
-    /// Bytes.
+    /// Number of bytes in UTF-8.
     pub bytes: usize,
 }
 
-/// Questions, or the error with its line or example from 1.
+/// The questions, or (line or example from 1, error).
 pub(super) type Parsed = Result<Vec<Question>, (usize, String)>;
 
 /// Refuses a question that cannot be scored.

@@ -1,4 +1,4 @@
-//! The part of an image that a sample shows, drawn by the sample's number.
+//! Crops images. Random crops depend on the sample's number.
 
 use philox::{philox4x32, uniform};
 
@@ -6,16 +6,16 @@ use super::options::{Crop, ImageOptions};
 use super::picture::{Picture, Window};
 use super::resize::scaled;
 
-/// Rectangles that are drawn before the largest in the centre is taken.
+/// Number of random rectangles tried before the largest central one is used.
 const ATTEMPTS: u32 = 10;
-/// Area of a random rectangle, as a fraction of the image.
+/// Minimum and maximum area of a random rectangle, as a fraction of the image.
 const AREA: [f64; 2] = [0.08, 1.0];
-/// Width over height of a random rectangle.
+/// Minimum and maximum ratio of width to height of a random rectangle.
 const RATIO: [f64; 2] = [3.0 / 4.0, 4.0 / 3.0];
-/// The part of an image's shorter side that validation shows.
+/// Fraction of an image's shorter side used in validation.
 const CENTER: f64 = 224.0 / 256.0;
 
-/// Random words of one sample.
+/// Random numbers for one sample.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Draws {
     pub(super) key: [u32; 2],
@@ -24,19 +24,19 @@ pub(super) struct Draws {
 }
 
 impl Draws {
-    /// Block `block` of four words.
+    /// Returns block `block` of four random words.
     pub(super) fn words(&self, block: u32) -> [u32; 4] {
         philox4x32(self.key, [block, 0, self.sample as u32, (self.sample >> 32) as u32])
     }
 
-    /// A number below `count` from one word.
+    /// Maps a random word to a number below `count`.
     fn below(word: u32, count: usize) -> usize {
         // The high word of the product scales 32 random bits to the count.
         ((u64::from(word) * count as u64) >> 32) as usize
     }
 }
 
-/// Returns the sample of a training image; `None` if it cannot be scaled.
+/// Crops and flips a training image; `None` if it cannot be scaled.
 pub(super) fn training(image: Picture, options: &ImageOptions, draws: Draws) -> Option<Picture> {
     let size = options.size;
     let crop = match options.crop {
@@ -60,8 +60,8 @@ pub(super) fn training(image: Picture, options: &ImageOptions, draws: Draws) -> 
     Some(sample)
 }
 
-/// Returns the centre of an image: all of one that has the size; else the shorter side is scaled to 256/224
-/// of the size. `None` if it cannot be scaled.
+/// Returns the central square of an image. An image of exactly `size` is returned unchanged; otherwise its
+/// shorter side is first scaled to 256/224 of `size`. `None` if it cannot be scaled.
 pub(super) fn centered(image: Picture, size: usize) -> Option<Picture> {
     if image.is_square(size) {
         return Some(image);
@@ -72,7 +72,7 @@ pub(super) fn centered(image: Picture, size: usize) -> Option<Picture> {
     scaled(&image, Window { left, top, width: side, height: side }, size, size)
 }
 
-/// Draws the rectangle of torchvision's `RandomResizedCrop`.
+/// Draws a rectangle as torchvision's `RandomResizedCrop` does.
 fn rectangle(image: &Picture, draws: Draws) -> Window {
     let width = image.width;
     let height = image.height;

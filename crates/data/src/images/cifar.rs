@@ -1,4 +1,4 @@
-//! CIFAR's binary files: records of one or two labels and 32 × 32 pixels, channel by channel.
+//! Reads CIFAR's binary files: records of one or two labels and 32 × 32 pixels, channel by channel.
 
 use std::path::{Path, PathBuf};
 
@@ -8,18 +8,18 @@ use crate::data_file::DataFile;
 
 /// Height and width of an image.
 const SIDE: usize = 32;
-/// Values of an image.
+/// Number of pixel values of an image.
 const PIXELS: usize = 3 * SIDE * SIDE;
 
 #[derive(Debug)]
 pub(super) struct CifarFile {
     file: DataFile,
-    /// Bytes before the pixels, of which the last is the class: 1 in CIFAR-10, 2 in CIFAR-100.
+    /// Number of label bytes before the pixels; the last is the class. 1 in CIFAR-10, 2 in CIFAR-100.
     labels: usize,
     pub(super) records: u64,
 }
 
-/// Returns the training files of a folder of CIFAR, and its test files, if it is one.
+/// Returns the training and test files of a CIFAR folder; `None` if the folder is not one.
 pub(super) fn in_folder(folder: &Path) -> Option<(Vec<PathBuf>, Vec<PathBuf>)> {
     let named = |name: &str| Some(folder.join(name)).filter(|path| path.is_file());
     let batches: Vec<PathBuf> =
@@ -31,10 +31,10 @@ pub(super) fn in_folder(folder: &Path) -> Option<(Vec<PathBuf>, Vec<PathBuf>)> {
 }
 
 impl CifarFile {
-    /// Opens a file, whose format its size tells.
+    /// Opens a file. Its size determines the format.
     ///
     /// # Errors
-    /// A file that cannot be read, or whose size is of neither format.
+    /// The file cannot be read, or its size fits neither format.
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
         let file = DataFile::open(path)?;
         let fits = |labels: usize| file.len() > 0 && file.len().is_multiple_of((labels + PIXELS) as u64);
@@ -59,7 +59,7 @@ impl CifarFile {
         self.file.path()
     }
 
-    /// Size and modification time, to detect a changed file.
+    /// Returns size and modification time, by which a change is detected.
     pub(super) fn mark(&self) -> (u64, i64) {
         (self.file.len(), self.file.modified())
     }
@@ -67,7 +67,7 @@ impl CifarFile {
     /// Reads an image and its class.
     ///
     /// # Errors
-    /// A file that was changed or cannot be read; a class that is not below `classes`.
+    /// The file has changed or cannot be read, or the class is not below `classes`.
     pub(super) fn read(&self, record: u64, classes: usize) -> Result<(Picture, u32), Error> {
         let mut bytes = vec![0; self.labels + PIXELS];
         self.file.read_at(record * bytes.len() as u64, &mut bytes)?;

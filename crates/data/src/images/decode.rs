@@ -1,4 +1,4 @@
-//! Decoding of JPEG and PNG files.
+//! Decodes JPEG and PNG files.
 
 use std::io::Cursor;
 
@@ -15,7 +15,7 @@ const PNG: [u8; 8] = [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n'];
 /// First bytes of a JPEG file.
 const JPEG: [u8; 3] = [0xff, 0xd8, 0xff];
 
-/// Decodes a file by its first bytes, whatever its name.
+/// Decodes a file. Its first bytes, not its name, determine the format.
 pub(super) fn decode(bytes: &[u8], channels: usize) -> Result<Picture, String> {
     if bytes.starts_with(&PNG) {
         decode_png(bytes).map(|picture| picture.with_channels(channels))
@@ -64,7 +64,7 @@ fn decode_png(bytes: &[u8]) -> Result<Picture, String> {
     whole(Picture { width, height, channels: colours, pixels })
 }
 
-/// Checks that there is a value for every pixel.
+/// Checks that the picture has a value for every pixel and channel.
 fn whole(picture: Picture) -> Result<Picture, String> {
     let values = picture.width * picture.height * picture.channels;
     match values > 0 && picture.pixels.len() == values {

@@ -1,4 +1,4 @@
-//! Folders of JPEG and PNG files: a folder for each class.
+//! Lists and reads folders of JPEG and PNG files, with a subfolder for each class.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,27 +14,27 @@ use super::decode::decode;
 use super::picture::{Picture, invalid};
 use crate::Error;
 
-/// Names of files that are read, without the dot and in lower case.
+/// Extensions of image files, in lower case and without the dot.
 const EXTENSIONS: [&str; 3] = ["jpg", "jpeg", "png"];
-/// Most bytes of a file.
+/// Maximum size of an image file in bytes.
 const MOST_BYTES: u64 = 1 << 30;
-/// Folders within folders that are followed.
+/// Maximum depth of nested folders.
 const MOST_DEPTH: usize = 16;
-/// The silence before the first report of a listing, and the time between reports.
+/// Time before the first progress message of a listing, and between messages.
 const QUIET: Duration = Duration::from_secs(1);
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// A file and the number of its class.
+/// An image file with its class index.
 #[derive(Debug)]
 pub(super) struct ImageFile {
     pub(super) path: Box<Path>,
     class: u32,
 }
 
-/// Returns the names of a folder's subfolders, without hidden ones, sorted.
+/// Returns the names of a folder's subfolders, sorted, without hidden ones.
 ///
 /// # Errors
-/// A folder that cannot be read; a name that is not UTF-8.
+/// The folder cannot be read, or a name is not UTF-8.
 pub(super) fn subfolders(folder: &Path) -> Result<Vec<String>, Error> {
     let folders = entries(folder)?.into_iter().filter(|path| path.is_dir());
     let name = |path: PathBuf| match path.file_name().and_then(|name| name.to_str()) {
@@ -44,7 +44,7 @@ pub(super) fn subfolders(folder: &Path) -> Result<Vec<String>, Error> {
     folders.map(name).collect()
 }
 
-/// Returns the paths in a folder, without hidden ones, sorted.
+/// Returns the paths in a folder, sorted, without hidden ones.
 fn entries(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let unreadable = |source| Error::Unreadable { path: folder.to_path_buf(), source };
     let mut paths = Vec::new();
@@ -58,13 +58,12 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(paths)
 }
 
-/// Returns the files of folders with a subfolder for each class, in an order that does not depend on the file
-/// system. `names` are the classes that are known already; without any, they are the subfolders' names.
-/// Files that are not read are counted in a line of the log.
+/// Returns the image files in folders with a subfolder for each class, in an order that does not depend on
+/// the file system. `names` are the class names if known; otherwise they are set to the subfolders' names.
+/// Logs the number of ignored files.
 ///
 /// # Errors
-/// A folder that cannot be read or has no image; a subfolder that is none of the classes; a class without an
-/// image where the classes are numbered.
+/// A folder cannot be read or has no image, a subfolder is not a known class, or a class has no image.
 pub(super) fn files(folders: &[PathBuf], names: &mut Vec<String>) -> Result<Vec<ImageFile>, Error> {
     let mut by_class: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
     let mut listing = Listing::new();
@@ -99,8 +98,8 @@ pub(super) fn files(folders: &[PathBuf], names: &mut Vec<String>) -> Result<Vec<
     Ok(of_class.collect())
 }
 
-/// Checks that every class has an image, because the others would have other numbers without it, and that its
-/// first one is no pointer to a file.
+/// Checks that every class has an image, because other classes would otherwise be renumbered, and that its
+/// first file is not a git-lfs pointer.
 fn check_classes(folders: &[PathBuf], by_class: &BTreeMap<String, Vec<PathBuf>>) -> Result<(), Error> {
     for (name, files) in by_class {
         let Some(first) = files.first() else {
@@ -126,10 +125,10 @@ fn check_classes(folders: &[PathBuf], by_class: &BTreeMap<String, Vec<PathBuf>>)
     Ok(())
 }
 
-/// The listing of folders, which on a slow disk takes long and then reports its progress.
+/// Lists folders, with progress messages if a slow disk makes it take long.
 struct Listing {
     images: u64,
-    /// Files of other kinds, by extension, and files that are in no class.
+    /// Ignored files: by extension, or because they are outside the class folders.
     unread: Tally,
     pace: Pace,
 }
@@ -139,7 +138,7 @@ impl Listing {
         Self { images: 0, unread: Tally::default(), pace: Pace::new(QUIET, INTERVAL) }
     }
 
-    /// Adds the images in a folder and the folders in it.
+    /// Adds the images in a folder and its subfolders to `files`.
     fn walk(&mut self, folder: &Path, files: &mut Vec<PathBuf>, depth: usize) -> Result<(), Error> {
         if self.pace.is_due() {
             tracing::info!("listing images: {} before {}", grouped(self.images), folder.display());
@@ -160,7 +159,7 @@ impl Listing {
         Ok(())
     }
 
-    /// Counts the images that are beside the folders of classes.
+    /// Counts images that lie beside the class folders.
     fn add_loose(&mut self, folder: &Path) -> Result<(), Error> {
         for path in entries(folder)?.iter().filter(|path| is_image(path) && !path.is_dir()) {
             self.unread.add(&format!("{} outside of the classes", kind_of(path)));
@@ -169,7 +168,7 @@ impl Listing {
     }
 }
 
-/// Returns the kind of a file by its name.
+/// Returns the kind of a file, from its extension.
 fn kind_of(path: &Path) -> String {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some(extension) => format!(".{}", extension.to_ascii_lowercase()),
@@ -190,7 +189,7 @@ impl ImageFile {
     /// Reads and decodes an image.
     ///
     /// # Errors
-    /// A file that cannot be read; one that is not regular, or whose contents are no image.
+    /// The file cannot be read, is not regular, or is not an image.
     pub(super) fn read(&self, channels: usize) -> Result<(Picture, u32), Error> {
         let invalid = |reason: String| invalid(&self.path.display().to_string(), reason);
         let bytes =
@@ -205,7 +204,7 @@ impl ImageFile {
         Ok((decode(&bytes, channels).map_err(invalid)?, self.class))
     }
 
-    /// Returns whether the path is no link to nothing.
+    /// Returns whether the path is not a dangling link.
     fn leads_to_a_file(&self) -> bool {
         self.path.exists() || fs::symlink_metadata(&self.path).is_err()
     }

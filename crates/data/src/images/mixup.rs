@@ -1,23 +1,23 @@
-//! Mixup: samples that are mixtures of two images and of their classes (Zhang and others 2018).
+//! Mixup: samples that blend two images and their classes (Zhang and others, 2018).
 
 use philox::{normal_pair, uniform};
 
 use super::augment::Draws;
 
-/// The share of a sample's own image is a number of parts of this many.
+/// Denominator of a share: the weight of a sample's own image is a number of parts out of this many.
 pub const SHARES: u32 = 1 << 16;
 
-/// The first block of a sample's words for its share; those before are for its crop.
+/// First block of random words used for a sample's share; earlier blocks are used for its crop.
 const FIRST_BLOCK: u32 = 1 << 16;
-/// Attempts of the rejection method, of which each succeeds with a probability of more than 0.95.
+/// Maximum attempts of the rejection method. Each succeeds with a probability above 0.95.
 const ATTEMPTS: u32 = 64;
 
-/// Returns the number of the sample with which `sample` is mixed: pairs do not depend on micro-batches.
+/// Returns the number of the sample with which `sample` is blended. Pairs do not depend on micro-batches.
 pub(super) fn partner(sample: u64) -> u64 {
     sample ^ 1
 }
 
-/// Draws the share of the sample's own image from Beta(`alpha`, `alpha`), in parts of [`SHARES`].
+/// Draws the weight of the sample's own image from Beta(`alpha`, `alpha`), in parts of [`SHARES`].
 pub(super) fn share(alpha: f64, draws: Draws) -> u32 {
     let [own, other] = [0, ATTEMPTS].map(|block| log_gamma(alpha, draws, FIRST_BLOCK + block));
     // g₁ / (g₁ + g₂) from the logarithms, which are finite for every alpha.
@@ -25,7 +25,7 @@ pub(super) fn share(alpha: f64, draws: Draws) -> u32 {
     (share * f64::from(SHARES)).round() as u32
 }
 
-/// Draws the logarithm of a number of Gamma(`alpha`, 1). Source: G. Marsaglia, W. Tsang, *A simple method for
+/// Draws the logarithm of a Gamma(`alpha`, 1) variate. Source: G. Marsaglia, W. Tsang, *A simple method for
 /// generating gamma variables*, 2000, for alpha + 1, times a uniform number to the power 1/alpha.
 fn log_gamma(alpha: f64, draws: Draws, first: u32) -> f64 {
     let d = alpha + 1.0 - 1.0 / 3.0;
@@ -45,7 +45,7 @@ fn log_gamma(alpha: f64, draws: Draws, first: u32) -> f64 {
     libm::log(d)
 }
 
-/// Replaces `own` by the mixture with `other`, each value rounded to the nearest.
+/// Replaces `own` by its blend with `other`, each value rounded to nearest.
 pub(super) fn mix(own: &mut [u8], other: &[u8], share: u32) {
     for (own, other) in own.iter_mut().zip(other) {
         let mixed = u32::from(*own) * share + u32::from(*other) * (SHARES - share);

@@ -1,8 +1,8 @@
 //! Images and their classes: CIFAR's binary files, and folders of JPEG and PNG files by class.
 //!
-//! A sample is a function of its number: the order, the crop, the flip and the mixture are drawn by counter,
-//! so that samples are the same on every grid, for every size of micro-batches, and after a resume. Pixels
-//! stay 8 bits a value: whoever computes with them normalises them.
+//! A sample is a function of its number: order, crop, flip and mixup are drawn with counter-based random
+//! numbers. So samples are the same on every grid, for every micro-batch size, and after a resume. Pixels
+//! stay 8-bit values; the device normalises them.
 
 mod augment;
 mod cifar;

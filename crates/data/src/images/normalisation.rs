@@ -1,10 +1,10 @@
-//! Numbers by which a model's pixels are normalised.
+//! Parameters for normalising pixels.
 
-/// The normalisation of pixels: value = (level / 255 − mean) / deviation, as torchvision's `Normalize`.
+/// Normalisation of pixels: value = (level / 255 − mean) / deviation, as torchvision's `Normalize`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Normalisation {
-    /// Mean that is subtracted, of each channel or of all.
+    /// Mean to subtract: one for each channel, or one for all.
     pub mean: Vec<f64>,
-    /// Standard deviation that is divided by, as many.
+    /// Standard deviation to divide by: one for each channel, or one for all.
     pub deviation: Vec<f64>,
 }

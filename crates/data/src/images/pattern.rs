@@ -1,24 +1,24 @@
-//! Synthetic images: each class is a wave of its own, each image adds noise.
+//! Synthetic images: each class has its own wave pattern, and each image adds noise.
 
 use philox::{key_of_name, philox4x32};
 use rayon::prelude::*;
 
 use crate::{MicroBatch, Normalisation};
 
-/// Values of a channel of a pixel.
+/// Number of levels of a pixel's channel.
 const LEVELS: usize = 256;
-/// The most periods of a wave over an image, in each direction.
+/// Maximum number of wave periods across an image, in each direction.
 const MOST_PERIODS: u32 = 4;
-/// The bits of noise in a value, and of the wave.
+/// Bit mask of the noise in a value; also the largest value of the wave.
 const NOISE: u8 = 0x7f;
 
-/// Synthetic images of one stream.
+/// Generates the synthetic images of one stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pattern {
-    /// Key of the stream: training or validation.
+    /// Random key of the stream: training or validation.
     pub(crate) key: [u32; 2],
     pub(crate) channels: usize,
-    /// Height and width.
+    /// Height and width in pixels.
     pub(crate) size: usize,
     pub(crate) classes: u64,
 }
@@ -30,8 +30,8 @@ impl Pattern {
         ((u64::from(word) * self.classes) >> 32) as u32
     }
 
-    /// Fills `pixels`, size × size × channels, with image `number`: half the range for the wave of its class,
-    /// half for noise.
+    /// Fills `pixels`, size × size × channels, with image `number`. Half of the value range is the wave of
+    /// its class, half is noise.
     pub(crate) fn draw(&self, number: u64, pixels: &mut [u8]) {
         let number_words = [number as u32, (number >> 32) as u32];
         for (block, values) in (0_u32..).zip(pixels.chunks_mut(16)) {
@@ -54,12 +54,12 @@ impl Pattern {
 
 /// The wave of a class, the same in every stream and run.
 struct Wave {
-    /// One period.
+    /// One period of the sine, as levels.
     sine: [u8; LEVELS],
-    /// Advance along a row and along a column, in steps of the period modulo [`LEVELS`].
+    /// Phase advance per pixel along a row and along a column, in steps of the period modulo [`LEVELS`].
     across: usize,
     down: usize,
-    /// Offset of each channel modulo four.
+    /// Phase offset of each channel; channel indices are taken modulo four.
     phases: [u8; 4],
 }
 
@@ -86,12 +86,12 @@ impl Wave {
     }
 }
 
-/// Normalises values to (level − 127) / 64, exact in f32.
+/// Returns the normalisation (level − 127) / 64, which is exact in f32.
 pub(crate) fn normalisation() -> Normalisation {
     Normalisation { mean: vec![f64::from(NOISE) / 255.0], deviation: vec![64.0 / 255.0] }
 }
 
-/// Fills `out` with micro-batch `number`, whose first image is number · `rows`, on all cores.
+/// Fills `out` with micro-batch `number`, whose first image has the number `number` · `rows`, on all cores.
 pub(crate) fn fill_pattern(pattern: Pattern, number: u64, rows: usize, out: &mut MicroBatch) {
     let Pattern { channels, size, .. } = pattern;
     let first = number.wrapping_mul(rows as u64);

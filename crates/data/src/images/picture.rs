@@ -2,10 +2,10 @@
 
 use crate::Error;
 
-/// The longest side of an image that is decoded.
+/// Maximum width and height of a decoded image, in pixels.
 pub(super) const MOST_SIDE: usize = 1 << 14;
 
-/// An image of 8 bits a value, \[height, width, channels\].
+/// An image with 8 bits per value, \[height, width, channels\].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Picture {
     pub(super) width: usize,
@@ -23,7 +23,7 @@ pub(super) struct Window {
     pub(super) height: usize,
 }
 
-/// The name of an image in messages, and the reason for which it is invalid.
+/// Returns the error of an invalid image called `name`.
 pub(super) fn invalid(name: &str, reason: impl ToString) -> Error {
     Error::BadImage { name: name.to_owned(), reason: reason.to_string() }
 }
@@ -33,7 +33,7 @@ impl Picture {
         self.width == size && self.height == size
     }
 
-    /// Returns the image with its columns in reverse order.
+    /// Mirrors the image horizontally.
     pub(super) fn mirror(&mut self) {
         let channels = self.channels;
         for row in self.pixels.chunks_exact_mut(self.width * channels) {
@@ -44,8 +44,8 @@ impl Picture {
         }
     }
 
-    /// Returns the square of `size` whose first pixel is at `left`, `top` of the image with a black border of
-    /// `padding` pixels.
+    /// Returns the square of side `size` whose top left pixel is (`left`, `top`) in the image with a black
+    /// border of `padding` pixels.
     pub(super) fn padded_window(&self, size: usize, padding: usize, left: usize, top: usize) -> Self {
         let channels = self.channels;
         let mut pixels = vec![0; size * size * channels];
@@ -64,7 +64,7 @@ impl Picture {
         Self { width: size, height: size, channels, pixels }
     }
 
-    /// Returns the image with `channels` values a pixel: colours from grey, or their luminance.
+    /// Converts the image to `channels` values per pixel: grey to colour, or colour to luminance.
     pub(super) fn with_channels(self, channels: usize) -> Self {
         let pixels = match (self.channels, channels) {
             (1, 3) => self.pixels.iter().flat_map(|grey| [*grey; 3]).collect(),
@@ -75,7 +75,7 @@ impl Picture {
     }
 }
 
-/// Luminance by ITU-R BT.601, as Pillow computes it.
+/// Returns the luminance by ITU-R BT.601, as Pillow computes it.
 fn luminance(pixel: &[u8]) -> u8 {
     let weighted = |index: usize, weight: u32| u32::from(pixel[index]) * weight;
     ((weighted(0, 19_595) + weighted(1, 38_470) + weighted(2, 7_471) + 0x8000) >> 16) as u8

@@ -1,4 +1,4 @@
-//! Scaling of images with an antialiased bilinear filter, as Pillow's.
+//! Scales images with an antialiased bilinear filter, as Pillow does.
 
 use fast_image_resize::images::{TypedImage, TypedImageRef};
 use fast_image_resize::pixels::U8x3;
@@ -6,11 +6,10 @@ use fast_image_resize::{FilterType, ResizeAlg, ResizeOptions, Resizer};
 
 use super::picture::{Picture, Window};
 
-/// Channels of the one type of pixel that is scaled, since the library's code for a type is large.
+/// Number of channels of the only pixel type that is scaled, because the library's code per type is large.
 const CHANNELS: usize = 3;
 
-/// Returns the window of an image, scaled to `width` × `height`; `None` if the window is not within the
-/// image.
+/// Returns a window of an image scaled to `width` × `height`; `None` if the window exceeds the image.
 pub(super) fn scaled(from: &Picture, window: Window, width: usize, height: usize) -> Option<Picture> {
     if from.channels == CHANNELS {
         let pixels = in_color(from, &from.pixels, window, (width, height))?;

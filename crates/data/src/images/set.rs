@@ -1,4 +1,4 @@
-//! A set of images, by number.
+//! A numbered set of images.
 
 use std::path::{Path, PathBuf};
 
@@ -9,19 +9,19 @@ use super::folders::ImageFile;
 use super::picture::Picture;
 use crate::Error;
 
-/// Images and their classes, by number.
+/// A numbered set of images with classes.
 #[derive(Debug)]
 pub(super) enum ImageSet {
-    /// Records of CIFAR's files, in their order.
+    /// Records of CIFAR files, in file order.
     Cifar(Vec<CifarFile>),
     Files(Vec<ImageFile>),
 }
 
 impl ImageSet {
-    /// Opens CIFAR's files.
+    /// Opens CIFAR files.
     ///
     /// # Errors
-    /// One that is not of CIFAR's formats, or cannot be read.
+    /// A file does not have CIFAR's format, or cannot be read.
     pub(super) fn of_cifar(paths: &[PathBuf]) -> Result<Self, Error> {
         Ok(Self::Cifar(paths.iter().map(|path| CifarFile::open(path)).collect::<Result<_, _>>()?))
     }
@@ -33,7 +33,7 @@ impl ImageSet {
         }
     }
 
-    /// Returns the file that holds image `index`.
+    /// Returns the file that contains image `index`.
     pub(super) fn path(&self, index: u64) -> Option<&Path> {
         match self {
             Self::Cifar(files) => position(files, index).map(|(file, _)| file.path()),
@@ -41,10 +41,10 @@ impl ImageSet {
         }
     }
 
-    /// Reads image `index` with `channels` values a pixel, and its class.
+    /// Reads image `index` with `channels` values per pixel, and its class.
     ///
     /// # Errors
-    /// A file that cannot be read; an image that cannot be decoded, or whose class is not below `classes`.
+    /// The file cannot be read, the image cannot be decoded, or its class is not below `classes`.
     pub(super) fn read(&self, index: u64, channels: usize, classes: usize) -> Result<(Picture, u32), Error> {
         let read = match self {
             Self::Cifar(files) => position(files, index).map(|(file, record)| {
@@ -56,7 +56,7 @@ impl ImageSet {
         read.unwrap_or(Err(Error::NoSuchImage { index, count: self.len() }))
     }
 
-    /// Adds the names, classes and sizes of the images to a hash.
+    /// Feeds the names, classes and sizes of the images to a hash.
     pub(super) fn hash(&self, hash: &mut Sha256) {
         match self {
             Self::Cifar(files) => files.iter().for_each(|file| hash.update(format!("{:?};", file.mark()))),
@@ -69,7 +69,7 @@ impl ImageSet {
     }
 }
 
-/// Returns the file and the record in it of image `index`.
+/// Returns the file that contains image `index`, and the index of its record there.
 fn position(files: &[CifarFile], index: u64) -> Option<(&CifarFile, u64)> {
     let mut record = index;
     for file in files {

@@ -1,4 +1,4 @@
-//! Micro-batches of images.
+//! Provides micro-batches of images.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -12,13 +12,13 @@ use super::mixup::{self, SHARES};
 use super::normalisation::Normalisation;
 use super::options::ImageOptions;
 use super::picture::{Picture, invalid};
-use super::split::{ImageSplit, Part};
+use super::split::{ImageSplit, ImageSubset};
 use crate::batch::checked_shape;
 use crate::{ArrayShape, BatchShape, Error, IGNORED, MicroBatch, MicroBatchId, Permutation, Source};
 
-/// Micro-batches of images, decoded on all cores. Inputs are `u8` \[images, size, size, channels\]; targets
-/// `u32` \[images\], or \[images, 3\] with mixup: the class, the other class, and the first one's share of
-/// [`SHARES`].
+/// Provides micro-batches of images, decoded on all cores. Inputs are `u8` \[images, size, size, channels\].
+/// Targets are `u32` \[images\], or with mixup \[images, 3\]: the class, the other class, and the first one's
+/// share out of [`SHARES`].
 #[derive(Debug)]
 pub struct ImageSource {
     split: ImageSplit,
@@ -26,21 +26,21 @@ pub struct ImageSource {
     normalisation: Normalisation,
     order_key: [u32; 2],
     augment_key: [u32; 2],
-    /// Names of the images that were skipped.
+    /// Names of the images skipped so far.
     skipped: Mutex<BTreeSet<String>>,
 }
 
-/// A sample: its pixels, \[size, size, channels\], and its targets.
+/// A sample: its pixels \[size, size, channels\], and its targets.
 struct Sample {
     pixels: Vec<u8>,
     target: u32,
 }
 
 impl ImageSource {
-    /// A source of the images of `split`.
+    /// Returns a source for the images of `split`.
     ///
     /// # Errors
-    /// Options that contradict each other or the images: sizes of 0, more classes than the model has.
+    /// A size is 0, options contradict each other, or the images have more classes than the model.
     pub fn new(split: ImageSplit, options: ImageOptions) -> Result<Self, Error> {
         let ImageOptions { channels, size, classes, .. } = options;
         checked_shape(options.micro_batch, size.saturating_mul(size).saturating_mul(channels))?;
@@ -64,25 +64,25 @@ impl ImageSource {
         })
     }
 
-    /// The images.
+    /// Returns the training and validation images.
     #[must_use]
     pub fn split(&self) -> &ImageSplit {
         &self.split
     }
 
-    /// Number of images that were skipped so far because they could not be decoded.
+    /// Returns the number of images skipped so far because they could not be decoded.
     #[must_use]
     pub fn skipped(&self) -> usize {
         self.skipped.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// Index in the training images of sample `sample`, counted over all epochs.
+    /// Returns the index, within the training images, of sample `sample`, which is counted over all epochs.
     fn index(&self, sample: u64) -> u64 {
         let count = self.split.training.len();
         Permutation::new(count, self.order_key, sample / count).at(sample % count)
     }
 
-    /// Returns sample `sample` before it is mixed.
+    /// Returns sample `sample` before mixup.
     fn training_sample(&self, sample: u64) -> Result<Sample, Error> {
         let draws = Draws { key: self.augment_key, sample };
         self.sample(&self.split.training, self.index(sample), |image| training(image, &self.options, draws))
@@ -97,10 +97,10 @@ impl ImageSource {
         self.sample(&self.split.validation, index, |image| centered(image, size))
     }
 
-    /// Reads an image, or the next one that can be decoded if invalid ones are skipped.
+    /// Reads image `index`, or the next decodable one if invalid images are skipped. `show` crops it.
     fn sample(
         &self,
-        part: &Part,
+        part: &ImageSubset,
         index: u64,
         show: impl Fn(Picture) -> Option<Picture>,
     ) -> Result<Sample, Error> {
@@ -125,7 +125,7 @@ impl ImageSource {
         }
     }
 
-    /// Names an invalid image once.
+    /// Logs an invalid image, once per image.
     fn note(&self, error: &Error) {
         let text = error.to_string();
         let mut skipped = self.skipped.lock().unwrap_or_else(PoisonError::into_inner);
@@ -143,7 +143,7 @@ impl ImageSource {
         if self.options.mixup > 0.0 { vec![rows, self.targets()] } else { vec![rows] }
     }
 
-    /// Writes the samples, of which `share` gives each one's share and partner.
+    /// Writes the samples to `out`. Each is (sample, class of its partner, its own share).
     fn write(&self, samples: &[(Sample, u32, u32)], out: &mut MicroBatch) {
         let ImageOptions { channels, size, micro_batch, .. } = self.options;
         let inputs = out.inputs.reset_u8(&[micro_batch, size, size, channels]);
@@ -156,7 +156,7 @@ impl ImageSource {
         }
     }
 
-    /// Mixes each sample of `range` with its partner.
+    /// Blends each of `count` samples, from `first` on, with its partner.
     fn mixed(&self, first: u64, count: u64) -> Result<Vec<(Sample, u32, u32)>, Error> {
         // Whole pairs, of which those at the ends may reach beyond the micro-batch.
         let begin = first & !1;
@@ -175,7 +175,7 @@ impl ImageSource {
     }
 }
 
-/// Reads samples on all cores.
+/// Reads a range of samples on all cores.
 fn read_all(
     samples: std::ops::Range<u64>,
     read: impl Fn(u64) -> Result<Sample, Error> + Sync + Send,
@@ -184,7 +184,7 @@ fn read_all(
     read.into_iter().collect()
 }
 
-/// Samples that are not mixed.
+/// Returns samples without mixup, each with the full share.
 fn whole(samples: Vec<Sample>) -> Vec<(Sample, u32, u32)> {
     let alone = |sample: Sample| {
         let target = sample.target;

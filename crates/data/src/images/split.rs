@@ -14,22 +14,22 @@ use super::{cifar, folders};
 use crate::files::matching;
 use crate::{Error, Permutation};
 
-/// Names of subfolders that hold validation images beside a folder `train`.
+/// Names of subfolders with validation images beside a folder `train`.
 const HELD_OUT: [&str; 3] = ["val", "validation", "test"];
-/// Names of parts of a set of images, in small letters, which are hardly names of classes.
+/// Names of dataset splits in lower case, which are unlikely to be class names.
 const SPLITS: [&str; 8] = ["train", "training", "val", "valid", "validation", "test", "testing", "dev"];
 
-/// Training and validation images, none in both.
+/// Disjoint training and validation images.
 #[derive(Debug)]
 pub struct ImageSplit {
-    pub(super) training: Part,
-    pub(super) validation: Part,
+    pub(super) training: ImageSubset,
+    pub(super) validation: ImageSubset,
     classes: usize,
 }
 
-/// Some images of a set, in a fixed random order, so that few of them show all classes.
+/// A subset of an image set in a fixed random order, so that a few images show all classes.
 #[derive(Clone, Debug)]
-pub(super) struct Part {
+pub(super) struct ImageSubset {
     set: Arc<ImageSet>,
     order: Permutation,
     first: u64,
@@ -42,12 +42,13 @@ enum Paths {
 }
 
 impl ImageSplit {
-    /// Opens the images that `paths` name, relative to `base`: CIFAR's files, a folder of them, or folders
-    /// with a subfolder for each class, which may stand in a subfolder `train` beside `val`. Validation
-    /// images are those of `validation_paths`; else those that the folder has apart; else `fraction` of all.
+    /// Opens the images named by `paths`, relative to `base`: CIFAR's files, a folder of them, or folders
+    /// with a subfolder for each class, which may be in a subfolder `train` beside `val`. Validation uses
+    /// `validation_paths` if set, or else the validation folder beside the training one, or else `fraction`
+    /// of all images.
     ///
     /// # Errors
-    /// Paths without images; files that cannot be read; fewer than one image for training or validation.
+    /// A path has no images, a file cannot be read, or there is no image for training or validation.
     pub fn open(
         base: &Path,
         paths: &[String],
@@ -65,12 +66,12 @@ impl ImageSplit {
         let (training, validation) = match beside {
             Some(validation) => {
                 let count = validation.len();
-                (Part::new(training, 0, all), Part::new(Arc::new(validation), 0, count))
+                (ImageSubset::new(training, 0, all), ImageSubset::new(Arc::new(validation), 0, count))
             }
             None => {
                 let held_out = ((all as f64 * fraction).ceil() as u64).min(all);
                 let rest = all - held_out;
-                (Part::new(Arc::clone(&training), 0, rest), Part::new(training, rest, held_out))
+                (ImageSubset::new(Arc::clone(&training), 0, rest), ImageSubset::new(training, rest, held_out))
             }
         };
         for (part, what) in [(&training, "training"), (&validation, "validation")] {
@@ -81,25 +82,25 @@ impl ImageSplit {
         Ok(Self { training, validation, classes: names.len() })
     }
 
-    /// Number of training images.
+    /// Returns the number of training images.
     #[must_use]
     pub fn training_images(&self) -> u64 {
         self.training.count
     }
 
-    /// Number of validation images.
+    /// Returns the number of validation images.
     #[must_use]
     pub fn validation_images(&self) -> u64 {
         self.validation.count
     }
 
-    /// Number of classes that have a folder; 0 for CIFAR's files, which have numbers.
+    /// Returns the number of class folders; 0 for CIFAR's files, whose classes are numbers.
     #[must_use]
     pub fn classes(&self) -> usize {
         self.classes
     }
 
-    /// Returns a SHA-256 over the names, classes and sizes of all images, in hexadecimal.
+    /// Returns a hexadecimal SHA-256 over the names, classes and sizes of all images.
     #[must_use]
     pub fn identity(&self) -> String {
         let mut hash = Sha256::new();
@@ -111,10 +112,10 @@ impl ImageSplit {
     }
 }
 
-/// Sorts paths into files of CIFAR and folders.
+/// Sorts paths into CIFAR files and folders.
 ///
 /// # Errors
-/// Both, or a path that does not exist.
+/// Both occur, or a path does not exist.
 fn named(base: &Path, patterns: &[String]) -> Result<Paths, Error> {
     let mut all = Vec::new();
     for pattern in patterns {
@@ -165,7 +166,7 @@ fn of_folder(folder: &Path) -> Result<Paths, Error> {
     Ok(Paths::Folders { training: vec![folder.join("train")], validation })
 }
 
-/// Opens the images of training and, if they are apart, of validation.
+/// Opens the training images, and the validation images if they are stored separately.
 fn opened(paths: Paths, names: &mut Vec<String>) -> Result<(ImageSet, Option<ImageSet>), Error> {
     let apart = |paths: &[PathBuf], open: &mut dyn FnMut(&[PathBuf]) -> Result<ImageSet, Error>| {
         Some(paths).filter(|paths| !paths.is_empty()).map(open).transpose()
@@ -183,7 +184,7 @@ fn opened(paths: Paths, names: &mut Vec<String>) -> Result<(ImageSet, Option<Ima
     }
 }
 
-impl Part {
+impl ImageSubset {
     fn new(set: Arc<ImageSet>, first: u64, count: u64) -> Self {
         let order = Permutation::new(set.len(), key_of_name(0, "data.images.split"), 0);
         Self { set, order, first, count }
@@ -193,7 +194,7 @@ impl Part {
         self.count
     }
 
-    /// Returns the file that holds image `index`.
+    /// Returns the file that contains image `index`.
     pub(super) fn path(&self, index: u64) -> Option<PathBuf> {
         self.set.path(self.order.at(self.first + index)).map(Path::to_path_buf)
     }

@@ -1,32 +1,32 @@
-//! The objects of JSON text: one on each line, or all in one list.
+//! Reads the objects of JSON text, with one object per line or all in one list.
 
 use std::io::{self, BufRead, Read};
 use std::ops::ControlFlow;
 
 use super::list::{List, MOST_OBJECT};
 
-/// The mark of UTF-8 with which some programs begin a text.
+/// The byte order mark of UTF-8, with which some programs begin a text.
 pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
-/// A text that could not be read to its end.
+/// Why a text could not be read to its end.
 #[derive(Debug)]
 pub enum TextError {
     /// The file could not be read.
     Unreadable(io::Error),
-    /// The text is neither lines nor a list.
+    /// The text is neither JSON lines nor a JSON list.
     Invalid {
-        /// The line, from 1.
+        /// Line number, from 1.
         line: u64,
-        /// The fault, in a sentence.
+        /// A sentence about the error.
         reason: &'static str,
     },
 }
 
-/// Calls `take` with the text of every object in `text` and the line on which it begins, from 1, until it
-/// breaks: the lines that are not empty, or the elements of a list. A byte order mark is skipped.
+/// Passes the text of every object to `take` with the line on which it begins, from 1, until `take` breaks.
+/// Objects are the non-empty lines, or the elements of a list. A byte order mark is skipped.
 ///
 /// # Errors
-/// Errors of reading; a list without an end.
+/// Reading fails, or a list does not end.
 pub fn each_object<B>(
     text: &mut dyn BufRead,
     mut take: impl FnMut(u64, &[u8]) -> ControlFlow<B>,

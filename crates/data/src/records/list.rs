@@ -1,11 +1,11 @@
-//! The elements of a JSON list, which is read piece by piece.
+//! Splits a JSON list, read in chunks, into its elements.
 
 use std::ops::ControlFlow;
 
-/// The most bytes of an object.
+/// Maximum size of an object in bytes.
 pub(super) const MOST_OBJECT: u64 = 64 << 20;
 
-/// The line and the reason of a text that is no list.
+/// (line, reason) of an invalid list.
 type Fault = (u64, &'static str);
 
 /// A list that is being read.
@@ -16,7 +16,7 @@ pub(super) struct List {
     in_string: bool,
     is_escaped: bool,
     is_closed: bool,
-    /// The text of the current element so far, and the line on which it begins.
+    /// Text of the current element so far, and the line on which it begins.
     element: Option<(Vec<u8>, u64)>,
 }
 
@@ -25,8 +25,8 @@ impl List {
         Self { line, depth: 0, in_string: false, is_escaped: false, is_closed: false, element: None }
     }
 
-    /// Reads more of the text, and calls `each` with the text of every element that ends in it and the line
-    /// on which that begins. Breaks as `each` does.
+    /// Reads more of the text. Passes each element that ends in it to `each`, with the line on which it
+    /// begins. Breaks when `each` does.
     pub(super) fn feed<B>(
         &mut self,
         text: &[u8],
@@ -58,7 +58,7 @@ impl List {
         ControlFlow::Continue(Ok(()))
     }
 
-    /// Follows strings and brackets.
+    /// Updates the state of strings and brackets by one byte.
     fn step(&mut self, byte: u8) {
         match byte {
             _ if self.is_escaped => self.is_escaped = false,
@@ -77,7 +77,7 @@ impl List {
     /// Checks that the list is complete.
     ///
     /// # Errors
-    /// The last line of a list without an end.
+    /// The last line of a list that does not end.
     pub(super) fn end(self) -> Result<(), Fault> {
         if self.is_closed { Ok(()) } else { Err((self.line, "the list has no end")) }
     }

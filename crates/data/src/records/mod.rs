@@ -1,4 +1,4 @@
-//! Objects of files: JSON lines, one JSON list, or the rows of Parquet; plain or compressed.
+//! Reads objects from files: JSON lines, one JSON list, or the rows of Parquet; plain or compressed.
 
 mod lines;
 mod list;
@@ -27,10 +27,10 @@ pub use python::python_text;
 pub(crate) use record::Record;
 pub use unpack::{LEFT_OUT, packing};
 
-/// Calls `each` with every object of a file.
+/// Passes every object of a file to `each`.
 ///
 /// # Errors
-/// A file that cannot be read, a line that is no object, a list without an end, and those of `each`.
+/// The file cannot be read, a line is not an object, a list does not end, or `each` fails.
 pub(crate) fn each_record(
     path: &Path,
     mut each: impl FnMut(Record) -> Result<(), Error>,
@@ -38,10 +38,10 @@ pub(crate) fn each_record(
     each_line(path, |record| each(record?))
 }
 
-/// Calls `each` with every object of a file, and with the error of every line or element that is none.
+/// Passes every object of a file to `each`, and an error for every line or element that is not an object.
 ///
 /// # Errors
-/// A file that cannot be read, a list without an end, and those of `each`.
+/// The file cannot be read, a list does not end, or `each` fails.
 pub(crate) fn each_line(
     path: &Path,
     mut each: impl FnMut(Result<Record, Error>) -> Result<(), Error>,
@@ -63,16 +63,16 @@ pub(crate) fn first_record(path: &Path) -> Result<Option<Record>, Error> {
 /// it has none.
 ///
 /// # Errors
-/// A file that cannot be read, a first line that is no object.
+/// The file cannot be read, or its first line is not an object.
 pub fn first_object(path: &Path) -> Result<Option<Map<String, Value>>, Error> {
     Ok(first_record(path)?.map(|record| record.values))
 }
 
-/// Returns the first byte of a text that is no space; `None` if there is none near its start, and for
-/// Parquet.
+/// Returns the first byte of a text that is not white space; `None` for Parquet, or if there is none near the
+/// start.
 ///
 /// # Errors
-/// A file that cannot be read, or of a kind that is not.
+/// The file cannot be read, or its format is not supported.
 pub(crate) fn first_byte(path: &Path) -> Result<Option<u8>, Error> {
     let Contents::Text(mut text) = Contents::open(path)? else { return Ok(None) };
     let unreadable = |source| Error::Unreadable { path: path.to_path_buf(), source };

@@ -1,4 +1,4 @@
-//! The rows of a Parquet file as JSON objects.
+//! Reads the rows of a Parquet file as JSON objects.
 
 use std::fs::File;
 use std::ops::ControlFlow;
@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::record::{Record, Take};
 use crate::Error;
 
-/// Calls `take` with every row. Empty fields are left out, as in JSON.
+/// Passes every row to `take`. Null fields are left out, as in JSON.
 pub(super) fn read(path: &Path, file: File, take: Take<'_>) -> ControlFlow<Result<(), Error>> {
     let wrong = |error: ParquetError| {
         let reason = format!("it is no Parquet file that can be read: {error}");
@@ -40,7 +40,7 @@ fn object(row: &Row) -> Map<String, Value> {
     columns.filter(|(_, value)| !value.is_null()).collect()
 }
 
-/// Returns the value of a field; bytes that are no text are null.
+/// Converts a field to JSON; bytes that are not UTF-8 become null.
 fn value(field: &Field) -> Value {
     match field {
         Field::Null => Value::Null,

@@ -1,23 +1,23 @@
-//! JSON as Python's `json` reads it: with NaN, Infinity and halves of surrogate pairs, which serde_json
+//! Parses JSON as Python's `json` does, with NaN, Infinity and halves of surrogate pairs, which serde_json
 //! refuses.
 
 use serde_json::{Map, Value};
 
-/// The replacements of two readings, which show the values that contain something replaced.
+/// Two sets of replacements. Values that differ between the two readings contain something replaced.
 const FIRST: Replacements = Replacements { number: b"null", surrogate: b"\\ufffd" };
 const SECOND: Replacements = Replacements { number: b"true", surrogate: b"\\ufffe" };
 
-/// The texts that stand for what JSON does not have.
+/// Replacements for what JSON does not allow.
 #[derive(Clone, Copy)]
 struct Replacements {
-    /// For a number that is not finite.
+    /// Replaces a non-finite number.
     number: &'static [u8],
-    /// For half of a surrogate pair.
+    /// Replaces half of a surrogate pair.
     surrogate: &'static [u8],
 }
 
-/// An object, and its keys whose values contain a number that is not finite or half of a surrogate pair,
-/// which are replaced by null and U+FFFD.
+/// An object, with the keys whose values contain a non-finite number or half a surrogate pair. These are
+/// replaced by null and U+FFFD.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Object {
     pub(crate) values: Map<String, Value>,
@@ -28,7 +28,7 @@ impl Object {
     /// Parses an object.
     ///
     /// # Errors
-    /// Text that neither JSON nor Python has, or that is no object, in a sentence.
+    /// A sentence: the text is invalid in both JSON and Python, or is not an object.
     pub(crate) fn parse(text: &[u8]) -> Result<Self, String> {
         match serde_json::from_slice(text) {
             Ok(value) => Ok(Self { values: object(value)?, unreadable: Vec::new() }),
@@ -44,8 +44,8 @@ impl Object {
     }
 }
 
-/// Returns the string at `key` of an object that Python reads and JSON does not allow, if it has the key;
-/// `None` if the text is no such object.
+/// Returns the string at `key` of an object that Python accepts and JSON does not, if it has the key; `None`
+/// for other text.
 #[must_use]
 pub fn python_text(text: &[u8], key: &str) -> Option<Result<Option<String>, String>> {
     repaired(text, FIRST)?;
@@ -69,7 +69,8 @@ fn object(value: Value) -> Result<Map<String, Value>, String> {
     }
 }
 
-/// The sentence about a line that is no JSON. Its line in the text is 1 or misleading, and left out.
+/// Returns the error message for a line that is not JSON. The parser's line number is left out, because it is
+/// always 1 or misleading.
 fn sentence(error: &serde_json::Error) -> String {
     if error.is_eof() {
         return "it is no JSON object: it does not end on its line".to_owned();
@@ -79,7 +80,7 @@ fn sentence(error: &serde_json::Error) -> String {
     format!("it is no JSON: {text} at column {}", error.column())
 }
 
-/// Replaces numbers that are not finite and halves of surrogate pairs; `None` if there is neither.
+/// Replaces non-finite numbers and halves of surrogate pairs; `None` if there are none.
 fn repaired(text: &[u8], by: Replacements) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -103,7 +104,8 @@ fn repaired(text: &[u8], by: Replacements) -> Option<Vec<u8>> {
     is_repaired.then_some(out)
 }
 
-/// Returns the length of the escape with which `text` begins, and what replaces half of a surrogate pair.
+/// Returns the length of the escape at the start of `text`, and the replacement if it is half a surrogate
+/// pair.
 fn escape<'a>(text: &[u8], replacement: &'a [u8]) -> (usize, Option<&'a [u8]>) {
     let unit = |text: &[u8]| {
         let digits = text.strip_prefix(b"\\u")?.get(..4)?;
@@ -120,8 +122,8 @@ fn escape<'a>(text: &[u8], replacement: &'a [u8]) -> (usize, Option<&'a [u8]>) {
     }
 }
 
-/// Returns the length of the number or name with which `text` begins, and what replaces one that is not
-/// finite.
+/// Returns the length of the number or name at the start of `text`, and the replacement if it is a non-finite
+/// number.
 fn word<'a>(text: &[u8], replacement: &'a [u8]) -> (usize, Option<&'a [u8]>) {
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
     let length = text.iter().take_while(|byte| is_part(byte)).count();

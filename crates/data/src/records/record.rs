@@ -9,12 +9,12 @@ use crate::Error;
 /// An object of a file.
 #[derive(Debug)]
 pub(crate) struct Record {
-    /// The line on which it begins, or the row of Parquet, from 1.
+    /// Line on which it begins, or row of Parquet, from 1.
     pub(crate) line: u64,
     pub(crate) values: Map<String, Value>,
-    /// Keys whose values contain a number that is not finite or half of a surrogate pair.
+    /// Keys whose values contain a non-finite number or half a surrogate pair.
     pub(crate) unreadable: Vec<String>,
 }
 
-/// Receives records, and the errors of lines that are no object, until it breaks.
+/// Receives records, and errors for lines that are not objects, until it breaks.
 pub(crate) type Take<'a> = &'a mut dyn FnMut(Result<Record, Error>) -> ControlFlow<Result<(), Error>>;

@@ -1,4 +1,4 @@
-//! Files of text as bytes, decompressed as their first bytes tell.
+//! Opens text files as bytes. Their first bytes determine whether they are decompressed.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Cursor, Read};
@@ -9,11 +9,11 @@ use system::{input, stand_in};
 
 use crate::Error;
 
-/// Bytes that are looked at to find a file's kind.
+/// Number of bytes examined to determine a file's kind.
 const FIRST: u64 = 512;
-/// Bytes that are read at once.
+/// Number of bytes read at once.
 const BUFFER: usize = 1 << 18;
-/// The beginnings of files that are no plain text, with their names.
+/// First bytes of files that are not plain text, with the names of their formats.
 const KINDS: [(&[u8], &str); 9] = [
     (GZIP, "compressed by gzip"),
     (ZSTANDARD, "compressed by Zstandard"),
@@ -29,7 +29,7 @@ const GZIP: &[u8] = &[0x1F, 0x8B];
 const ZSTANDARD: &[u8] = &[0x28, 0xB5, 0x2F, 0xFD];
 const PARQUET: &[u8] = b"PAR1";
 
-/// Returns the kind of a file with these first bytes, as in "a zip archive", if it is no plain text.
+/// Returns the format of a file with these first bytes, as in "a zip archive"; `None` for plain text.
 #[must_use]
 pub fn packing(first: &[u8]) -> Option<&'static str> {
     KINDS.iter().find(|(start, _)| first.starts_with(start)).map(|(_, name)| *name)
@@ -37,7 +37,7 @@ pub fn packing(first: &[u8]) -> Option<&'static str> {
 
 /// The contents of an open file.
 pub(crate) enum Contents {
-    /// Text, or what compressed text unpacks to.
+    /// Text, decompressed if needed.
     Text(Box<dyn BufRead>),
     Parquet(File),
 }
@@ -46,7 +46,7 @@ impl Contents {
     /// Opens a file.
     ///
     /// # Errors
-    /// A file that cannot be read or is of a kind that is not.
+    /// The file cannot be read, or its format is not supported.
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let unreadable = |source| Error::Unreadable { path: path.to_path_buf(), source };
         let file = input::open(path).map_err(unreadable)?;
@@ -67,23 +67,23 @@ impl Contents {
     }
 }
 
-/// A file whose first bytes tell if it is compressed.
+/// A file, decompressed if its first bytes show that it is compressed.
 enum Unpacked {
     Plain(Box<dyn Read>),
     Text(Box<dyn Read>),
 }
 
-/// Reads the first bytes of `file`, and returns them with the rest.
+/// Reads the first bytes of `file`. Returns them, and the reader of the following bytes.
 fn first_bytes<R: Read + 'static>(mut file: R) -> std::io::Result<(Vec<u8>, Box<dyn Read>)> {
     let mut first = Vec::new();
     file.by_ref().take(FIRST).read_to_end(&mut first)?;
     Ok((first, Box::new(file)))
 }
 
-/// Returns the bytes that a file with these first ones unpacks to.
+/// Returns a file's contents, decompressed according to its `first` bytes.
 ///
 /// # Errors
-/// Compression that is not built, in a sentence.
+/// A sentence about a compression that this build lacks.
 fn decompressed(first: &[u8], rest: Box<dyn Read>) -> Result<Unpacked, String> {
     let whole = || Cursor::new(first.to_vec());
     if first.starts_with(GZIP) {
@@ -111,6 +111,6 @@ fn zstandard(_packed: Box<dyn Read>) -> Result<Box<dyn Read>, String> {
     Err(LEFT_OUT.to_owned())
 }
 
-/// The sentence about files whose readers are an optional feature.
+/// Error message for files whose readers are an optional feature.
 pub const LEFT_OUT: &str = "this program was built without the readers of Parquet and Zstandard: build with \
                             `--features parquet`, or install the wheel, which has them";

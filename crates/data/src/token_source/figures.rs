@@ -1,4 +1,4 @@
-//! Figures for comparison with losses: the entropy of a bigram model, bytes per token.
+//! Reference figures for losses: the entropy of a bigram model, and bytes per token.
 
 use super::TokenSource;
 use crate::bigram::Bigrams;
@@ -8,19 +8,20 @@ use crate::token_options::IGNORED;
 use crate::{Error, MicroBatch, MicroBatchId, Source, Tokenizer};
 use std::sync::OnceLock;
 
-/// Pieces of the training split that the bigram model counts, and the tokens in each: a megabyte in all.
+/// (number of samples, tokens per sample) of the training split that the bigram model counts: a megabyte in
+/// all.
 const COUNTED: (u64, u64) = (64, 16_384);
-/// Most validation tokens on which the bigram model is evaluated.
+/// Maximum number of validation tokens on which the bigram model is evaluated.
 const JUDGED: u64 = 4 << 20;
-/// Training tokens whose mean length is taken for that of all, and the most micro-batches of them.
+/// Number of training tokens from which the mean length of a token is estimated.
 const SAMPLED: usize = 1 << 20;
 const MOST_SAMPLES: usize = 256;
 
 impl TokenSource {
-    /// The entropy of the validation targets under a bigram model of the training split ([`Bigrams`]), in
-    /// nats per byte: the loss of a model that sees one byte only, on the targets of validation. It counts
-    /// the training split, or a megabyte spread evenly over a long one. `None` unless tokens are bytes of one
-    /// text, and if validation reads more than four megabytes.
+    /// Returns the entropy of the validation targets under a bigram model of the training split
+    /// ([`Bigrams`]), in nats per byte. This is the loss of a model that sees only one byte. The model counts
+    /// the training split, or a megabyte spread evenly over a long one. `None` unless tokens are bytes of a
+    /// single text, or if validation reads more than four megabytes.
     pub fn bigram_entropy(&self) -> Result<Option<f64>, Error> {
         let ([cut], Tokenizer::Bytes, None) =
             (self.components.as_slice(), &self.tokenizer, self.options.documents)
@@ -48,22 +49,22 @@ impl TokenSource {
         Ok(Some(sum / count as f64))
     }
 
-    /// Mean bytes of text per validation target that counts; `None` if tokens do not consist of bytes. The
-    /// first call reads the validation data.
+    /// Returns the mean bytes of text per validation target that is not ignored; `None` if tokens do not
+    /// consist of bytes. The first call reads the validation data.
     pub fn bytes_per_token(&self) -> Result<Option<f64>, Error> {
         let all = 0..self.options.validation_micro_batches;
         self.bytes_per_target(&self.bytes_per_token, all.map(MicroBatchId::Validation))
     }
 
-    /// Mean bytes of text per training target that counts, over the first micro-batches of training, about a
-    /// million tokens; `None` if tokens do not consist of bytes. The first call reads them.
+    /// Returns the mean bytes of text per training target that is not ignored, over about the first million
+    /// tokens; `None` if tokens do not consist of bytes. The first call reads them.
     pub fn training_bytes_per_token(&self) -> Result<Option<f64>, Error> {
         let tokens = self.options.micro_batch.saturating_mul(self.options.context);
         let count = (SAMPLED / tokens).clamp(1, MOST_SAMPLES) as u64;
         self.bytes_per_target(&self.training_bytes_per_token, (0..count).map(MicroBatchId::Training))
     }
 
-    /// Mean bytes of text per target of `ids` that counts, unless `cell` has it already.
+    /// Returns the mean bytes of text per target of `ids` that is not ignored. `cell` caches the result.
     fn bytes_per_target(
         &self,
         cell: &OnceLock<Option<f64>>,

@@ -1,4 +1,4 @@
-//! The tokenizer of token shards, by the files beside them.
+//! Finds the tokenizer of token shards from the files beside them.
 
 use crate::files::files;
 use serde_json::Value;
@@ -7,15 +7,15 @@ use std::path::Path;
 use super::Tokenizer;
 use super::file::TOKENIZER;
 
-/// The record that `plimsoll tokenize` leaves beside its shards.
+/// File name of the record that `plimsoll tokenize` writes beside its shards.
 const RECORD: &str = "tokens.json";
-/// The most bytes of a record.
+/// Maximum size of a record in bytes.
 const MOST_RECORD: u64 = 64 << 20;
 
 impl Tokenizer {
-    /// Returns the name, for [`Tokenizer::from_name`], of the tokenizer that made the first of some shards:
-    /// the tokenizer.json beside it, or the built-in one in the record of `plimsoll tokenize`. `None` if
-    /// there is neither, or no shard.
+    /// Returns the name, for [`Tokenizer::from_name`], of the tokenizer that made the first shard: the
+    /// tokenizer.json beside it, or a built-in tokenizer named in the record of `plimsoll tokenize`. `None`
+    /// if there is neither, or no shard.
     #[must_use]
     pub fn beside_shards(base: &Path, patterns: &[String]) -> Option<String> {
         let shards = files(base, patterns).ok()?;
@@ -29,8 +29,8 @@ impl Tokenizer {
         Self::NAMES.contains(&name).then(|| name.to_owned())
     }
 
-    /// Returns the token before each document of some shards, as the record of `plimsoll tokenize` beside the
-    /// first of them says; `None` without such a record.
+    /// Returns the separator token recorded by `plimsoll tokenize` beside the first shard; `None` without a
+    /// record.
     #[must_use]
     pub fn separator_of_shards(base: &Path, patterns: &[String]) -> Option<u32> {
         let shards = files(base, patterns).ok()?;
@@ -39,7 +39,7 @@ impl Tokenizer {
     }
 }
 
-/// Returns the record of `plimsoll tokenize` in a folder, if there is one.
+/// Returns the record of `plimsoll tokenize` in a folder; `None` if there is none.
 fn record(folder: &Path) -> Option<Value> {
     serde_json::from_slice(&system::input::read(&folder.join(RECORD), MOST_RECORD).ok()?).ok()
 }

@@ -1,6 +1,6 @@
-//! Special tokens that classes of tokenizers in transformers have by default.
+//! Default special tokens of tokenizer classes in transformers.
 
-/// The class that transformers take for a `model_type` if no file names one.
+/// The tokenizer class that transformers uses for a `model_type` if no file names one.
 const CLASSES: &[(&str, &[&str])] = &[
     ("CodeLlamaTokenizer", &["code_llama"]),
     ("CohereTokenizer", &["cohere", "cohere2"]),
@@ -63,13 +63,13 @@ const END_OF_TEXT: &[(&str, &str)] =
 const QWEN: &[(&str, &str)] =
     &[("eos_token", "<|endoftext|>"), ("unk_token", "<|endoftext|>"), ("pad_token", "<|endoftext|>")];
 
-/// Returns the class of tokenizers that goes with a `model_type`.
+/// Returns the tokenizer class for a `model_type`.
 pub(super) fn class_of(model_type: &str) -> Option<&'static str> {
     CLASSES.iter().find(|(_, types)| types.contains(&model_type)).map(|(class, _)| *class)
 }
 
-/// Returns the special tokens of a class by name, also of its older name with `Fast` at the end; none of
-/// classes without defaults.
+/// Returns the default special tokens of a class by name; empty if it has none. Accepts the class's name with
+/// `Fast` at the end.
 pub(super) fn tokens_of(class: &str) -> &'static [(&'static str, &'static str)] {
     let name = class.strip_suffix("Fast").unwrap_or(class);
     TOKENS.iter().find(|(class, _)| *class == name).map_or(&[], |(_, tokens)| *tokens)

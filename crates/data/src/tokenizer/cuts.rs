@@ -1,10 +1,10 @@
-//! Texts that may be cut at a space without changing their tokens.
+//! Recognises tokenizers whose texts can be cut at a space without changing their tokens.
 
 use serde_json::Value;
 use tokenizers::AddedToken;
 
-/// Alternatives of patterns that match white space alone, or other text with at most one space before it and
-/// line ends after it. So no match has a single space after a visible character.
+/// Alternatives of a regular expression that match only white space, or else other text with at most one
+/// leading space and trailing line ends. No match has a single space after a visible character.
 const HARMLESS: &[&str] = &[
     // Contractions.
     "'s",
@@ -58,11 +58,11 @@ const HARMLESS: &[&str] = &[
     EVERY_SPACE,
 ];
 
-/// The alternative by which a match begins at every space after a visible character.
+/// An alternative by which a match begins at every space after a visible character.
 const EVERY_SPACE: &str = r"\s+";
 
-/// Returns whether a tokenizer is byte-level, splits a text at spaces, adds none before its text and changes
-/// none; `described` is its `tokenizer.json`, and `added` are its added tokens.
+/// Returns whether texts can be cut at spaces: the tokenizer is byte-level, splits at spaces, and neither
+/// adds nor changes spaces. `described` is its `tokenizer.json`, and `added` are its added tokens.
 pub(super) fn cuts_at_spaces<'a>(described: &Value, mut added: impl Iterator<Item = &'a AddedToken>) -> bool {
     let normalizer = &described["normalizer"];
     let keeps_spaces = normalizer.is_null() || normalizer["type"] == "NFC";
@@ -72,14 +72,14 @@ pub(super) fn cuts_at_spaces<'a>(described: &Value, mut added: impl Iterator<Ite
     });
     let stages = stages(&described["pre_tokenizer"]);
     let is_byte_level = stages.iter().any(|stage| stage["type"] == "ByteLevel");
-    let splits = stages.iter().map(|stage| Split::of(stage)).collect::<Option<Vec<_>>>();
+    let splits = stages.iter().map(|stage| Split::from_stage(stage)).collect::<Option<Vec<_>>>();
     keeps_spaces
         && finds_no_space
         && is_byte_level
         && splits.is_some_and(|all| all.contains(&Split::AtSpaces))
 }
 
-/// The stages of a pre-tokenizer, each of which divides the pieces of the one before it.
+/// Returns the stages of a pre-tokenizer. Each divides the pieces of the previous one.
 fn stages(pre_tokenizer: &Value) -> Vec<&Value> {
     match pre_tokenizer["pretokenizers"].as_array() {
         Some(stages) => stages.iter().flat_map(|stage| self::stages(stage)).collect(),
@@ -87,18 +87,18 @@ fn stages(pre_tokenizer: &Value) -> Vec<&Value> {
     }
 }
 
-/// The division of a text by a stage, of which no piece has a space after another character.
+/// How a stage divides a text. No resulting piece has a space after another character, unless noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Split {
     /// A piece begins at every single space between visible characters.
     AtSpaces,
-    /// Pieces may have spaces that another stage divides.
+    /// Pieces may contain spaces, which another stage divides.
     Elsewhere,
 }
 
 impl Split {
-    /// Returns the division by a stage; `None` if it is not known.
-    fn of(stage: &Value) -> Option<Self> {
+    /// Returns how a stage divides a text; `None` if the stage is unknown.
+    fn from_stage(stage: &Value) -> Option<Self> {
         match stage["type"].as_str()? {
             "ByteLevel" if stage["add_prefix_space"] == true => None,
             "ByteLevel" if stage["use_regex"] == false => Some(Self::Elsewhere),
@@ -116,7 +116,7 @@ impl Split {
     }
 }
 
-/// Returns the alternatives of a pattern, with line ends as escapes.
+/// Splits a regular expression into its alternatives, with line ends as escapes.
 fn alternatives(pattern: &str) -> Vec<String> {
     let mut all = vec![String::new()];
     let mut depth = 0_usize;

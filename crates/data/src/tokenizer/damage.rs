@@ -1,11 +1,11 @@
-//! Faults of a `tokenizer.json` that the library accepts.
+//! Detects errors in a `tokenizer.json` that the library accepts.
 
 use serde_json::Value;
 
-/// One more than the largest number of a token. The largest vocabularies have some hundred thousand.
+/// Maximum number of token ids. The largest vocabularies have some hundred thousand.
 const MOST_TOKENS: usize = 1 << 24;
 
-/// Checks the parts of a `tokenizer.json` of which the library would make random tokens, or panic.
+/// Checks for parts of a `tokenizer.json` that would make the library return random tokens or panic.
 pub(super) fn check(described: &Value) -> Result<(), String> {
     let dropout = &described["model"]["dropout"];
     if dropout.as_f64().is_some_and(|dropout| dropout != 0.0) {
@@ -19,10 +19,10 @@ pub(super) fn check(described: &Value) -> Result<(), String> {
     }
 }
 
-/// Checks the largest number of a token.
+/// Checks the largest token id.
 ///
 /// # Errors
-/// A number that no vocabulary has, in a sentence.
+/// A sentence about an id beyond any vocabulary.
 pub(super) fn check_number(largest: u32) -> Result<(), String> {
     match (largest as usize) < MOST_TOKENS {
         true => Ok(()),
@@ -30,7 +30,7 @@ pub(super) fn check_number(largest: u32) -> Result<(), String> {
     }
 }
 
-/// Returns a special token that the pieces of a post-processor name and its list does not have.
+/// Returns a special token that a post-processor uses but does not define; `None` if there is none.
 fn missing_token(processor: &Value) -> Option<&str> {
     if let Some(processors) = processor["processors"].as_array() {
         return processors.iter().find_map(missing_token);

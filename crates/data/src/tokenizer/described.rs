@@ -1,17 +1,17 @@
-//! The built-in tokenizers as a `tokenizer.json`, which other programs load.
+//! Writes the built-in tokenizers as a `tokenizer.json` for other programs.
 
 use super::gpt2;
 use super::token_bytes::is_own_character;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
-/// Returns the file of the vocabulary of bytes.
+/// Returns the `tokenizer.json` of the byte tokenizer.
 pub(super) fn bytes() -> Value {
     let vocabulary = (0..=u8::MAX).map(|byte| (spelled(&[byte]), byte.into())).collect();
     described(vocabulary, Vec::new(), json!([]))
 }
 
-/// Returns the file of GPT-2's tokenizer.
+/// Returns the `tokenizer.json` of GPT-2's tokenizer.
 pub(super) fn gpt2() -> Value {
     let tokens: Vec<Vec<u8>> = (0..gpt2::END_OF_TEXT).map(gpt2::bytes_of).collect();
     let numbers: HashMap<&[u8], usize> =
@@ -43,7 +43,7 @@ fn described(vocabulary: Map<String, Value>, merges: Vec<Value>, added: Value) -
     })
 }
 
-/// Returns the two tokens that make a token when they are merged: what earlier merges leave of its bytes.
+/// Returns the two tokens that are merged to make a token: what earlier merges leave of its bytes.
 fn parts<'a>(bytes: &'a [u8], token: usize, numbers: &HashMap<&[u8], usize>) -> [&'a [u8]; 2] {
     // Ends of the parts.
     let mut ends: Vec<usize> = (1..=bytes.len()).collect();
@@ -60,8 +60,8 @@ fn parts<'a>(bytes: &'a [u8], token: usize, numbers: &HashMap<&[u8], usize>) -> 
     [&bytes[..ends[0]], &bytes[ends[0]..]]
 }
 
-/// Returns bytes as the characters that byte-level tokenizers write for them: printable ones for themselves,
-/// and those from U+0100 on for the others.
+/// Spells bytes as byte-level tokenizers do: printable ones as themselves, the others as characters from
+/// U+0100 on.
 fn spelled(bytes: &[u8]) -> String {
     let character = |byte: &u8| match is_own_character(*byte) {
         true => char::from(*byte),

@@ -1,4 +1,4 @@
-//! Special tokens and added tokens, from all files that state them, merged as transformers merge them.
+//! Collects special and added tokens from all files that define them, merged as transformers does.
 
 use crate::Error;
 use serde_json::{Map, Value};
@@ -8,35 +8,35 @@ use super::class_defaults::tokens_of;
 use super::folder::{ADDED, CONFIGURATION, GENERATION, SPECIAL, TokenizerFolder};
 use super::keys::TOKENIZER_CONFIG;
 
-/// Names of special tokens that every tokenizer may have.
+/// Names of special tokens that any tokenizer may have.
 const NAMES: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
-/// Lists of special tokens without names; the second is the older one.
+/// Keys of lists of unnamed special tokens; the second is an older name.
 const LISTS: [&str; 2] = ["extra_special_tokens", "additional_special_tokens"];
-/// The list of added tokens by number.
+/// Key of the added tokens by id.
 const DECODER: &str = "added_tokens_decoder";
 
-/// Special tokens and added tokens of a tokenizer.
+/// Special and added tokens of a tokenizer.
 #[derive(Debug, Default)]
 pub(super) struct Description {
-    /// Special tokens by name, as chat templates may name them.
+    /// Special tokens by the names that chat templates may use.
     pub(super) named: Vec<(String, AddedToken)>,
-    /// Tokens to add to those of `tokenizer.json`, or whose properties differ there, in order.
+    /// Tokens, in order, that are missing in `tokenizer.json` or have other properties there.
     pub(super) added: Vec<AddedToken>,
-    /// Whether special tokens that a prompt spells out are text.
+    /// Whether special tokens that a prompt spells out are encoded as plain text.
     pub(super) splits_special: bool,
-    /// The first token of generated texts, by number.
+    /// Id of the first token of generated texts.
     pub(super) first: Option<u32>,
-    /// The tokens that end generated texts, by number.
+    /// Ids of the tokens that end generated texts.
     pub(super) ends: Vec<u32>,
 }
 
 impl Description {
-    /// Merges the files of a folder. `known` are the added tokens of its `tokenizer.json`, and `has` tells
-    /// which texts are tokens there.
+    /// Merges the files of a folder. `known` are the added tokens of its `tokenizer.json`; `has` returns
+    /// whether a text is a token there.
     ///
     /// # Errors
-    /// A file that is no JSON object, or whose tokens are no tokens, by its name and key.
+    /// A file is not a JSON object, or has an invalid token; the error names file and key.
     pub(super) fn read(
         folder: &TokenizerFolder,
         known: &[AddedToken],
@@ -86,7 +86,7 @@ impl Description {
     }
 }
 
-/// Special tokens with names and without.
+/// Special tokens with and without names.
 #[derive(Default)]
 struct Names {
     named: Vec<(String, AddedToken)>,
@@ -103,7 +103,7 @@ impl Names {
         }
     }
 
-    /// Takes the special tokens that a file states; a later file replaces those of an earlier one.
+    /// Adds the special tokens of a file; a later file overrides earlier ones.
     fn merge(&mut self, file: &Map<String, Value>) -> Result<(), String> {
         for (name, value) in file {
             let is_token = NAMES.contains(&&**name)
@@ -141,7 +141,7 @@ impl Names {
         Ok(())
     }
 
-    /// Returns the tokens of an `added_tokens.json` in the order of their numbers.
+    /// Returns the tokens of an `added_tokens.json` in order of their ids.
     fn numbered(&self, file: &Map<String, Value>) -> Result<Vec<AddedToken>, String> {
         let named = self.named.iter().map(|(_, token)| token);
         let special: Vec<&str> = named.chain(&self.extra).map(|token| token.content.as_str()).collect();
@@ -154,7 +154,7 @@ impl Names {
         Ok(tokens.into_iter().map(|(_, token)| token).collect())
     }
 
-    /// Gives named tokens the properties that they have as added tokens.
+    /// Copies the properties of added tokens to the named special tokens.
     fn take_properties(&mut self, numbered: &[AddedToken]) {
         for (_, token) in &mut self.named {
             if let Some(same) = numbered.iter().find(|other| other.content == token.content) {
@@ -163,7 +163,7 @@ impl Names {
         }
     }
 
-    /// Returns the tokens that a tokenizer with the added tokens `known` lacks: those with numbers, then
+    /// Returns the tokens that a tokenizer with the added tokens `known` lacks: first tokens with ids, then
     /// special ones.
     fn to_add(&self, known: &[AddedToken], numbered: Vec<AddedToken>) -> Vec<AddedToken> {
         let mut added: Vec<_> = numbered.into_iter().filter(|token| !known.contains(token)).collect();
@@ -179,7 +179,7 @@ impl Names {
     }
 }
 
-/// Returns the tokens of an `added_tokens_decoder` in the order of their numbers.
+/// Returns the tokens of an `added_tokens_decoder` in order of their ids.
 fn numbered(decoder: &Value) -> Result<Vec<AddedToken>, String> {
     let entries = decoder.as_object().ok_or_else(|| format!("{DECODER} is no object"))?;
     let mut tokens = Vec::new();
@@ -192,7 +192,7 @@ fn numbered(decoder: &Value) -> Result<Vec<AddedToken>, String> {
     Ok(tokens.into_iter().map(|(_, token)| token).collect())
 }
 
-/// Returns the token of a text, or of an object with `content` and properties.
+/// Parses a token: a string, or an object with `content` and properties.
 fn token(value: &Value, is_special: bool) -> Result<AddedToken, String> {
     if let Some(text) = value.as_str() {
         return Ok(AddedToken::from(text, is_special));

@@ -1,4 +1,4 @@
-//! Tokenizers described by a `tokenizer.json` and the files beside it.
+//! Tokenizers defined by a `tokenizer.json` and the files beside it.
 
 use crate::Error;
 use crate::data_file::DataFile;
@@ -22,29 +22,29 @@ use super::token_bytes::{TokenBytes, VocabularyToken};
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 const MOST_BYTES: u64 = 512 << 20;
 
-/// Tokenizers that this process has loaded, because a plan reads a configuration many times.
+/// Tokenizers that this process has loaded, kept because a plan reads a configuration many times.
 static LOADED: Mutex<Vec<Arc<FileTokenizer>>> = Mutex::new(Vec::new());
 
-/// A tokenizer of Hugging Face's library, read from its `tokenizer.json` and the files beside it.
+/// A tokenizer of Hugging Face's library, loaded from its `tokenizer.json` and the files beside it.
 #[derive(Debug)]
 pub struct FileTokenizer {
     path: PathBuf,
     name: String,
     json: Vec<u8>,
     sha256: String,
-    /// SHA-256 of all that decides the tokens of a text.
+    /// SHA-256 of everything that affects tokenization.
     identity: String,
     folder: TokenizerFolder,
     special: SpecialTokens,
     special_numbers: BTreeSet<u32>,
-    /// Takes special tokens that a text spells out for text.
+    /// Encodes special tokens that a text spells out as plain text.
     tokenizer: tokenizers::Tokenizer,
-    /// Knows them, and adds nothing to a text.
+    /// Recognises special tokens that a text spells out. Adds no tokens to a text.
     with_special: OnceLock<tokenizers::Tokenizer>,
     splits_special: bool,
     vocabulary: usize,
     decoder: Value,
-    /// `None`: the library decodes.
+    /// Bytes of each token; `None` if the library must decode.
     token_bytes: OnceLock<Option<TokenBytes>>,
     is_byte_level: bool,
     cuts_at_spaces: bool,
@@ -60,11 +60,12 @@ impl FileTokenizer {
     /// Names of the files beside a `tokenizer.json` that belong to it.
     pub const BESIDE: [&str; 5] = BESIDE;
 
-    /// Reads the file, or that of a folder. An earlier call for the same contents gives the same tokenizer.
+    /// Loads a tokenizer file, or the one in a folder. Returns the same tokenizer as an earlier call with the
+    /// same contents.
     ///
     /// # Errors
-    /// A file that is missing or unreadable; [`Error::BadTokenizer`] if it is no tokenizer;
-    /// [`Error::BadTokenizerFile`] for a file beside it.
+    /// A file is missing or unreadable; [`Error::BadTokenizer`] if it is not a tokenizer;
+    /// [`Error::BadTokenizerFile`] for an invalid file beside it.
     pub(super) fn load(path: &Path) -> Result<Arc<Self>, Error> {
         // A folder of the file's own name is not the folder that has it.
         let is_parent = path.is_dir() && !path.ends_with(TOKENIZER);
@@ -136,14 +137,14 @@ impl FileTokenizer {
         })
     }
 
-    /// The bytes of the file.
+    /// Returns the bytes of the `tokenizer.json`.
     #[must_use]
     pub fn json(&self) -> &[u8] {
         &self.json
     }
 
-    /// The files that belong to the tokenizer and were beside it, by name. With them and [`Self::json`] in
-    /// another folder, the tokenizer is the same there.
+    /// Returns (name, contents) of the files beside it that belong to the tokenizer. Copied to another folder
+    /// together with [`Self::json`], they give the same tokenizer.
     #[must_use]
     pub fn beside(&self) -> &[(&'static str, Vec<u8>)] {
         &self.folder.files
@@ -195,7 +196,7 @@ impl FileTokenizer {
         Ok(processed.get_ids().to_vec())
     }
 
-    /// Encodes a text in which special tokens may be spelled out, with the bytes of each token.
+    /// Encodes a text in which special tokens may be spelled out, with the byte range of each token.
     fn encode_special(&self, text: &str) -> Result<Encoding, Error> {
         let tokenizer = self.with_special.get_or_init(|| {
             let mut tokenizer = self.tokenizer.clone();
@@ -206,7 +207,7 @@ impl FileTokenizer {
         tokenizer.encode(text, false).map_err(not_encoded)
     }
 
-    /// The bytes of tokens; `None` if the decoder does not work token by token.
+    /// Returns the bytes of each token; `None` if the decoder does not work token by token.
     pub(super) fn token_bytes(&self) -> Option<&TokenBytes> {
         let bytes = self.token_bytes.get_or_init(|| {
             let added = self.tokenizer.get_added_tokens_decoder();
@@ -219,7 +220,7 @@ impl FileTokenizer {
         bytes.as_ref()
     }
 
-    /// Decodes by the library; tokens beyond the vocabulary become U+FFFD.
+    /// Decodes with the library; ids beyond the vocabulary become U+FFFD.
     pub(super) fn decode_by_library(&self, tokens: &[u32]) -> String {
         let unknown = |token: &u32| self.tokenizer.id_to_token(*token).is_none();
         let mut text = String::new();

@@ -1,4 +1,4 @@
-//! The files beside a `tokenizer.json` that belong to it.
+//! Reads the files beside a `tokenizer.json` that belong to it.
 
 use crate::Error;
 use crate::data_file::DataFile;
@@ -8,33 +8,33 @@ use std::path::{Path, PathBuf};
 use super::class_defaults::class_of;
 
 pub(super) const CONFIGURATION: &str = "tokenizer_config.json";
-/// Special tokens by name, in older folders.
+/// File name of special tokens by name, in older folders.
 pub(super) const SPECIAL: &str = "special_tokens_map.json";
-/// Numbers of added tokens, in older folders.
+/// File name of added tokens' ids, in older folders.
 pub(super) const ADDED: &str = "added_tokens.json";
-/// Settings for generating text.
+/// File name of settings for generation.
 pub(super) const GENERATION: &str = "generation_config.json";
-/// Files beside a tokenizer that belong to it.
+/// Names of the files beside a tokenizer that belong to it.
 pub(super) const BESIDE: [&str; 5] = [CONFIGURATION, SPECIAL, ADDED, GENERATION, "chat_template.jinja"];
-/// The configuration of a model, which may name the class of its tokenizer.
+/// File name of the model's configuration, which may name the tokenizer class.
 const MODEL: &str = "config.json";
-/// The most bytes of such a file.
+/// Maximum size of such a file in bytes.
 const MOST_BYTES: u64 = 16 << 20;
 
 /// The files beside a tokenizer.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct TokenizerFolder {
     path: PathBuf,
-    /// Names and contents of the files that belong to the tokenizer. [`CONFIGURATION`] names the class of the
-    /// tokenizer, also if only the model's configuration does so.
+    /// (name, contents) of the files that belong to the tokenizer. [`CONFIGURATION`] names the tokenizer
+    /// class, even if it was only in the model's configuration.
     pub(super) files: Vec<(&'static str, Vec<u8>)>,
 }
 
 impl TokenizerFolder {
-    /// Reads the files beside the `tokenizer` that exist.
+    /// Reads the existing files beside `tokenizer`.
     ///
     /// # Errors
-    /// A file that cannot be read or is too long, a configuration that is no JSON object.
+    /// A file cannot be read or is too long, or a configuration is not a JSON object.
     pub(super) fn read(tokenizer: &Path) -> Result<Self, Error> {
         let mut folder =
             Self { path: tokenizer.parent().unwrap_or(Path::new("")).to_owned(), files: Vec::new() };
@@ -51,10 +51,10 @@ impl TokenizerFolder {
         self.path.join(name)
     }
 
-    /// Returns the object in a file; an empty one where there is no such file.
+    /// Returns the JSON object in a file; empty if there is no such file.
     ///
     /// # Errors
-    /// A file that is no JSON object.
+    /// The file is not a JSON object.
     pub(super) fn object(&self, name: &str) -> Result<Map<String, Value>, Error> {
         match self.files.iter().find(|(file, _)| *file == name) {
             Some((_, contents)) => object(&self.path_of(name), contents),
@@ -62,7 +62,8 @@ impl TokenizerFolder {
         }
     }
 
-    /// Writes the class of the tokenizer into its configuration if only the model's configuration implies it.
+    /// Adds the tokenizer class to the tokenizer's configuration, if only the model's configuration implies
+    /// it.
     fn name_class(&mut self) -> Result<(), Error> {
         const CLASS: &str = "tokenizer_class";
         let mut configuration = self.object(CONFIGURATION)?;
@@ -87,7 +88,7 @@ impl TokenizerFolder {
 /// Reads a JSON object; `None` if there is no such file.
 ///
 /// # Errors
-/// A file that cannot be read or is no JSON object.
+/// The file cannot be read, or is not a JSON object.
 pub(super) fn read_object(path: &Path) -> Result<Option<Map<String, Value>>, Error> {
     read_file(path)?.map(|contents| object(path, &contents)).transpose()
 }
@@ -95,7 +96,7 @@ pub(super) fn read_object(path: &Path) -> Result<Option<Map<String, Value>>, Err
 /// Reads a file; `None` if there is none.
 ///
 /// # Errors
-/// A file that cannot be read or is too long, a folder, a link to nowhere.
+/// The file cannot be read or is too long, or the path is a folder or a dangling link.
 fn read_file(path: &Path) -> Result<Option<Vec<u8>>, Error> {
     if path.symlink_metadata().is_err() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! GPT-2's tokenizer, whose table is part of the program.
+//! GPT-2's tokenizer. Its table is part of the program.
 
 use crate::Error;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tiktoken_rs::{CoreBPE, r50k_base_singleton};
 
 pub(super) const VOCABULARY: usize = 50_257;
-/// The token `<|endoftext|>`, the last.
+/// Id of `<|endoftext|>`, the last token.
 pub(super) const END_OF_TEXT: u32 = 50_256;
 pub(super) const SEPARATOR: &str = "<|endoftext|>";
 
@@ -20,7 +20,7 @@ pub(super) fn encode(text: &str) -> Result<Vec<u32>, Error> {
     encoded.map_err(|_| Error::NotEncoded { reason: "its regular expression reached its limit".to_owned() })
 }
 
-/// Encodes a text in which `<|endoftext|>` may be spelled out, with the bytes of each token.
+/// Encodes a text in which `<|endoftext|>` may be spelled out, with the byte range of each token.
 pub(super) fn encode_spans(text: &str) -> Result<Vec<(u32, Range<usize>)>, Error> {
     let mut spans: Vec<(u32, Range<usize>)> = Vec::new();
     for (index, part) in text.split(SEPARATOR).enumerate() {
@@ -50,7 +50,7 @@ pub(super) fn byte_lengths() -> Vec<u32> {
     (0..END_OF_TEXT).map(|token| bytes_of(token).len() as u32).chain([0]).collect()
 }
 
-/// Returns the bytes of a token; none of an unknown one.
+/// Returns the bytes of a token; empty for an unknown id.
 pub(super) fn bytes_of(token: u32) -> Vec<u8> {
     table().decode_bytes(&[token]).unwrap_or_default()
 }

@@ -1,8 +1,8 @@
-//! The keys of the files beside a `tokenizer.json`.
+//! Keys accepted in the files beside a `tokenizer.json`.
 
 use system::readers::{FileKey, Reader, Unlisted};
 
-/// Keys of `tokenizer_config.json`.
+/// Keys accepted in `tokenizer_config.json`.
 pub(crate) const TOKENIZER_CONFIG: Reader = Reader {
     of: "`tokenizer_config.json`",
     keys: &[
@@ -73,7 +73,7 @@ pub(crate) const TOKENIZER_CONFIG: Reader = Reader {
     unlisted: Unlisted::Counted,
 };
 
-/// Keys of `special_tokens_map.json`, which older folders have.
+/// Keys accepted in `special_tokens_map.json`, which older folders have.
 pub(crate) const SPECIAL_TOKENS_MAP: Reader = Reader {
     of: "`special_tokens_map.json`",
     keys: &[
@@ -91,7 +91,7 @@ pub(crate) const SPECIAL_TOKENS_MAP: Reader = Reader {
     ),
 };
 
-/// Keys of `generation_config.json`.
+/// Keys accepted in `generation_config.json`.
 pub(crate) const GENERATION_CONFIG: Reader = Reader {
     of: "`generation_config.json`",
     keys: &[

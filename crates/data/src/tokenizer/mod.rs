@@ -1,4 +1,4 @@
-//! Conversion of text to token numbers and back.
+//! Converts text to token ids and back.
 
 mod beside;
 mod class_defaults;
@@ -27,14 +27,14 @@ pub use text_stream::TextStream;
 
 use token_bytes::Start;
 
-/// Tokens of the vocabulary of bytes.
+/// Vocabulary size of the byte tokenizer.
 const BYTES: usize = 256;
 
-/// A tokenizer. Its token numbers are below [`Tokenizer::vocabulary`].
+/// A tokenizer. Its token ids are below [`Tokenizer::vocabulary`].
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Tokenizer {
-    /// The unknown tokenizer of token shards, whose tokens have no text.
+    /// Unknown tokenizer of token shards that are never converted to text.
     None,
     /// Each byte is a token: a vocabulary of 256, for any file.
     Bytes,
@@ -45,15 +45,15 @@ pub enum Tokenizer {
 }
 
 impl Tokenizer {
-    /// The names of built-in tokenizers.
+    /// Names of the built-in tokenizers.
     pub const NAMES: &'static [&'static str] = &["none", "bytes", "gpt2"];
 
     /// Returns the tokenizer called `name` in a configuration: one of [`Tokenizer::NAMES`], or the path of a
-    /// `tokenizer.json` or of its folder.
+    /// `tokenizer.json` or its folder.
     ///
     /// # Errors
-    /// [`Error::BadTokenizer`] names a file that is no tokenizer, and [`Error::BadTokenizerFile`] one beside
-    /// it that is wrong; a file that is missing or unreadable.
+    /// A file is missing or unreadable; [`Error::BadTokenizer`] names a file that is not a tokenizer,
+    /// [`Error::BadTokenizerFile`] an invalid file beside it.
     pub fn from_name(name: &str) -> Result<Self, Error> {
         match name {
             "none" => Ok(Self::None),
@@ -63,7 +63,7 @@ impl Tokenizer {
         }
     }
 
-    /// The tokenizer's name for [`Tokenizer::from_name`].
+    /// Returns the tokenizer's name for [`Tokenizer::from_name`].
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
@@ -74,8 +74,8 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the tokenizer's identity, independent of its file's location: the name, or the SHA-256 of the
-    /// file and of the tokens that files beside it add.
+    /// Returns the tokenizer's identity, independent of its location: the name if built-in, or else the
+    /// SHA-256 of the file and of tokens added by files beside it.
     #[must_use]
     pub fn identity(&self) -> String {
         match self {
@@ -84,7 +84,8 @@ impl Tokenizer {
         }
     }
 
-    /// The tokenizer's `tokenizer.json`, as it was read or for a built-in one; `None` for an unknown one.
+    /// Returns the tokenizer's `tokenizer.json`, as read, or generated for a built-in one; `None` for
+    /// [`Tokenizer::None`].
     #[must_use]
     pub fn json(&self) -> Option<Vec<u8>> {
         match self {
@@ -95,7 +96,7 @@ impl Tokenizer {
         }
     }
 
-    /// The text of a token, as a file of special tokens names it.
+    /// Returns the text of a token as written in a file of special tokens; `None` if it has none.
     #[must_use]
     pub fn spelling(&self, token: u32) -> Option<String> {
         match self {
@@ -105,10 +106,10 @@ impl Tokenizer {
         }
     }
 
-    /// Refuses tokens that a model of `vocabulary` tokens does not have.
+    /// Refuses tokens beyond a model's `vocabulary`.
     ///
     /// # Errors
-    /// The first such token, in a sentence with the way to it.
+    /// A sentence about the first such token, with advice.
     pub fn check_tokens(&self, tokens: &[u32], vocabulary: usize) -> Result<(), String> {
         let Some(token) = tokens.iter().find(|token| **token as usize >= vocabulary) else { return Ok(()) };
         let known = (*token as usize) < self.vocabulary();
@@ -121,7 +122,7 @@ impl Tokenizer {
         Err(format!("token {token}{text} is not among the {vocabulary} of the model{advice}"))
     }
 
-    /// Number of tokens: one more than the largest token; 0 if it is not known.
+    /// Returns the vocabulary size, one more than the largest token id; 0 if unknown.
     #[must_use]
     pub fn vocabulary(&self) -> usize {
         match self {
@@ -132,10 +133,10 @@ impl Tokenizer {
         }
     }
 
-    /// The special tokens, and where texts begin and end.
+    /// Returns the special tokens, which also mark where texts begin and end.
     #[must_use]
     pub fn special_tokens(&self) -> &SpecialTokens {
-        /// Bytes have no special token, but NUL is in no text.
+        /// The byte tokenizer has no special token, but NUL occurs in no text.
         static BYTES: LazyLock<SpecialTokens> = LazyLock::new(|| SpecialTokens {
             separator: Some(0),
             prefix: Some(0),
@@ -160,19 +161,20 @@ impl Tokenizer {
         }
     }
 
-    /// The token that precedes a document, if any: NUL for bytes, `<|endoftext|>` for GPT-2.
+    /// Returns the token that precedes a document: NUL for bytes, `<|endoftext|>` for GPT-2; `None` if there
+    /// is none.
     #[must_use]
     pub fn separator(&self) -> Option<u32> {
         self.special_tokens().separator
     }
 
-    /// The token that ends a text that a model answers with, if any.
+    /// Returns the token that ends a model's answer; `None` if there is none.
     #[must_use]
     pub fn end(&self) -> Option<u32> {
         self.special_tokens().end
     }
 
-    /// Returns whether a token is special: it stands for no part of a text.
+    /// Returns whether a token is special, that is, not part of the text.
     #[must_use]
     pub fn is_special(&self, token: u32) -> bool {
         match self {
@@ -182,7 +184,7 @@ impl Tokenizer {
         }
     }
 
-    /// The token written as `text`.
+    /// Returns the token whose text is `text`; `None` if there is none.
     #[must_use]
     pub fn token(&self, text: &str) -> Option<u32> {
         match self {
@@ -193,11 +195,11 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the tokens of a text; none for [`Tokenizer::None`]. A special token that is spelled out in the
-    /// text is encoded as text.
+    /// Encodes a text; empty for [`Tokenizer::None`]. Special tokens spelled out in the text are encoded as
+    /// plain text.
     ///
     /// # Errors
-    /// [`Error::NotEncoded`] for a text that the tokenizer refuses.
+    /// [`Error::NotEncoded`] if the tokenizer refuses the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, Error> {
         match self {
             Self::None => Ok(Vec::new()),
@@ -207,8 +209,8 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the tokens of a text that a model is to continue, as transformers encode it: with the tokens
-    /// that the tokenizer puts around a text, and special tokens where the text spells them out.
+    /// Encodes a text for a model to continue, as transformers does: with the tokens that the tokenizer puts
+    /// around a text, and with special tokens that the text spells out.
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, Error> {
         match self {
             Self::File(file) => file.encode_prompt(text),
@@ -216,8 +218,8 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the tokens of a text in which special tokens may be spelled out, as in a chat template, and
-    /// the bytes of the text that each stands for.
+    /// Encodes a text in which special tokens may be spelled out, as chat templates do. Returns each token
+    /// with its byte range in the text.
     pub fn encode_spans(&self, text: &str) -> Result<Vec<(u32, Range<usize>)>, Error> {
         match self {
             Self::None => Ok(Vec::new()),
@@ -227,8 +229,8 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the text of some tokens, for printing: invalid UTF-8, and tokens beyond the vocabulary, become
-    /// U+FFFD. [`Tokenizer::None`] returns their numbers.
+    /// Decodes tokens to text for printing. Invalid UTF-8 and ids beyond the vocabulary become U+FFFD.
+    /// [`Tokenizer::None`] prints the ids.
     #[must_use]
     pub fn decode(&self, tokens: &[u32]) -> String {
         match self {
@@ -242,7 +244,7 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the bytes of a token's text; `None` if the tokens before it may change them.
+    /// Returns the bytes of a token's text; `None` if they depend on the tokens before it.
     fn token_bytes(&self, token: u32) -> Option<Cow<'_, [u8]>> {
         // It occurs in no UTF-8 text.
         const NO_TEXT: &[u8] = &[0xFF];
@@ -255,7 +257,7 @@ impl Tokenizer {
         })
     }
 
-    /// The change of a text's start by the decoder.
+    /// Returns how the decoder changes the start of a text.
     fn start_of_text(&self) -> Start {
         match self {
             Self::File(file) => file.token_bytes().map_or(Start::Kept, token_bytes::TokenBytes::start),
@@ -263,7 +265,8 @@ impl Tokenizer {
         }
     }
 
-    /// Bytes of text of every token, 0 for special ones; `None` if tokens do not consist of bytes.
+    /// Returns the number of text bytes of every token, 0 for special ones; `None` if tokens do not consist
+    /// of bytes.
     #[must_use]
     pub fn byte_lengths(&self) -> Option<Vec<u32>> {
         match self {
@@ -274,8 +277,8 @@ impl Tokenizer {
         }
     }
 
-    /// Returns whether a text may be cut before a single space between two visible characters without
-    /// changing its tokens, which holds for byte-level tokenizers that split a text at spaces first.
+    /// Returns whether a text can be cut before a single space between two visible characters without
+    /// changing its tokens. True for byte-level tokenizers that first split at spaces.
     #[must_use]
     pub fn cuts_at_spaces(&self) -> bool {
         match self {

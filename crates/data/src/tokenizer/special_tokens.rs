@@ -1,4 +1,4 @@
-//! The special tokens of a tokenizer and their uses.
+//! The special tokens of a tokenizer, and their uses.
 
 use crate::Error;
 use std::path::Path;
@@ -7,7 +7,7 @@ use tokenizers::{Encoding, Token};
 use super::description::{Description, token_numbers};
 use super::folder::read_object;
 
-/// Tokens that commonly precede a document, the likeliest first, for tokenizers whose files name none.
+/// Tokens that commonly precede a document, most likely first, for tokenizers whose files name none.
 const STARTS: [&str; 9] = [
     "<|begin_of_text|>",
     "<|endoftext|>",
@@ -20,7 +20,7 @@ const STARTS: [&str; 9] = [
     "[CLS]",
 ];
 
-/// Tokens that commonly end a text, likewise.
+/// Tokens that commonly end a text, most likely first, for tokenizers whose files name none.
 const ENDS: [&str; 7] = [
     "<|end_of_text|>",
     "<|endoftext|>",
@@ -31,20 +31,20 @@ const ENDS: [&str; 7] = [
     "[SEP]",
 ];
 
-/// The special tokens of a tokenizer: one description, which is asked wherever a text begins or ends.
+/// The special tokens of a tokenizer, used wherever a text begins or ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpecialTokens {
-    /// Special tokens by name, with their texts, as chat templates may name them.
+    /// (name, text) of special tokens, by the names that chat templates may use.
     pub named: Vec<(String, String)>,
     /// The token before a document: `bos_token`, or else `eos_token`.
     pub separator: Option<u32>,
-    /// The token that stands for an empty text where another text follows: `bos_token`, or else `eos_token`.
+    /// The token that represents an empty text before another one: `bos_token`, or else `eos_token`.
     pub prefix: Option<u32>,
-    /// The token at the end of an answer, and of a text that a model has finished: `eos_token`.
+    /// The token at the end of an answer or of generated text: `eos_token`.
     pub end: Option<u32>,
-    /// Tokens that the tokenizer puts before a text.
+    /// Tokens that the tokenizer puts in front of a text.
     pub before_text: Vec<u32>,
-    /// Tokens that end generated texts, as `generation_config.json` beside the tokenizer lists them.
+    /// Tokens that end generated texts, listed in `generation_config.json` beside the tokenizer.
     pub generation_ends: Vec<u32>,
 }
 
@@ -76,11 +76,11 @@ impl SpecialTokens {
         }
     }
 
-    /// Returns the tokens that end generated texts by `eos_token_id` of a `generation_config.json` or of a
-    /// model's `config.json`; none if there is no such file or it names none.
+    /// Returns the tokens that end generated texts, from `eos_token_id` of a `generation_config.json` or a
+    /// model's `config.json`; empty if there is no such file or key.
     ///
     /// # Errors
-    /// A file that cannot be read or is no JSON object, and values that are no tokens.
+    /// The file cannot be read or is not a JSON object, or the values are not token ids.
     pub fn generation_ends_in(file: &Path) -> Result<Vec<u32>, Error> {
         let Some(config) = read_object(file)? else { return Ok(Vec::new()) };
         token_numbers(config.get("eos_token_id")).map_err(|reason| Error::BadTokenizerFile {
@@ -89,7 +89,7 @@ impl SpecialTokens {
         })
     }
 
-    /// The text of a special token, such as `bos_token`.
+    /// Returns the text of the special token called `name`, such as `bos_token`; `None` if there is none.
     #[must_use]
     pub fn text(&self, name: &str) -> Option<&str> {
         self.named.iter().find(|(own, _)| own == name).map(|(_, text)| text.as_str())

@@ -81,7 +81,7 @@ fn folders_and_links_instead_of_files_are_refused_by_name() {
     }
 }
 
-/// Tokens of tiktoken's `get_encoding("gpt2")` in Python.
+/// Tokens equal those of tiktoken's `get_encoding("gpt2")` in Python.
 #[test]
 fn gpt2_gives_the_tokens_of_tiktoken() {
     let table: [(&str, &[u32]); 4] = [
@@ -98,7 +98,7 @@ fn gpt2_gives_the_tokens_of_tiktoken() {
     assert_eq!(Tokenizer::Gpt2.byte_lengths().unwrap()[31373], 5);
 }
 
-/// The longest runs on which a regular expression might give up.
+/// Very long runs of a character, on which a regular expression might give up, are encoded.
 #[test]
 fn gpt2_takes_any_text() {
     for character in [" ", "a", "é"] {

@@ -1,25 +1,24 @@
-//! Text from tokens that come one by one.
+//! Decodes text incrementally, token by token.
 
 use super::Tokenizer;
 use super::token_bytes::Start;
 
-/// The text of tokens that come one by one, in whole characters.
+/// Decodes text incrementally, in whole characters.
 ///
-/// Texts of tokens depend on their bytes alone, so they are together [`Tokenizer::decode`] of all tokens.
+/// The returned texts, concatenated, equal [`Tokenizer::decode`] of all tokens.
 #[derive(Clone, Debug)]
 pub struct TextStream {
-    /// Bytes of a character that is not complete yet.
+    /// Bytes of an incomplete character.
     pending: Vec<u8>,
-    /// Whether no token with text has come.
+    /// Whether no token with text has been added yet.
     is_start: bool,
-    /// Bytes that the decoder may still remove from the start.
+    /// Number of bytes that the decoder may still remove from the start.
     to_strip: usize,
     library: LibraryText,
 }
 
 impl TextStream {
-    /// Starts a text, or its continuation after the tokens `before`, which keeps the space that it begins
-    /// with.
+    /// Starts a text, or the continuation of a text with the tokens `before`, which keeps its leading space.
     #[must_use]
     pub fn new(tokenizer: &Tokenizer, before: &[u32]) -> Self {
         let is_start = before.iter().all(|token| tokenizer.is_special(*token));
@@ -31,7 +30,7 @@ impl TextStream {
         Self { pending: Vec::new(), is_start, to_strip, library: LibraryText::new(before) }
     }
 
-    /// Adds a token, and returns the text that is complete now.
+    /// Adds a token, and returns the text that is now complete.
     pub fn push(&mut self, tokenizer: &Tokenizer, token: u32) -> String {
         let Some(bytes) = tokenizer.token_bytes(token) else {
             return self.library.push(tokenizer, token);
@@ -56,13 +55,13 @@ impl TextStream {
         self.take_complete()
     }
 
-    /// Returns the rest of the text when no more tokens come.
+    /// Returns the remaining text after the last token.
     pub fn finish(&mut self, tokenizer: &Tokenizer) -> String {
         let rest = std::mem::take(&mut self.pending);
         String::from_utf8_lossy(&rest).into_owned() + &self.library.finish(tokenizer)
     }
 
-    /// Takes the whole characters from the pending bytes; bytes that are none become U+FFFD.
+    /// Removes the complete characters from the pending bytes and returns them. Invalid bytes become U+FFFD.
     fn take_complete(&mut self) -> String {
         let mut text = String::new();
         let mut rest = &*self.pending;
@@ -87,15 +86,16 @@ impl TextStream {
     }
 }
 
-/// Text of a decoder for which tokens depend on each other: what each adds to the text of the last ones.
+/// Decodes incrementally if tokens depend on each other, by comparing the texts before and after each token.
 #[derive(Clone, Debug)]
 struct LibraryText {
-    /// The last tokens, of which the text of the first `shown` is returned or was there before.
+    /// The last tokens. The text of the first `shown` has already been returned or belongs to the text
+    /// before.
     tokens: Vec<u32>,
     shown: usize,
 }
 
-/// Tokens before a continuation of which its text may depend.
+/// Number of preceding tokens on which the text of a continuation may depend.
 const NEIGHBOURS: usize = 16;
 
 impl LibraryText {
@@ -121,7 +121,7 @@ impl LibraryText {
         text
     }
 
-    /// The text that the tokens add to that of the first `shown`.
+    /// Returns the text that the tokens add to that of the first `shown`.
     fn added(&self, tokenizer: &Tokenizer) -> String {
         let before = tokenizer.decode(&self.tokens[..self.shown]);
         let all = tokenizer.decode(&self.tokens);

@@ -1,28 +1,28 @@
-//! The bytes of a tokenizer's tokens, which make text whatever tokens characters are divided into.
+//! The bytes of a tokenizer's tokens, from which text is decoded even if a character spans several tokens.
 
 use serde_json::Value;
 
-/// The character that stands for a space in tokens of SentencePiece.
+/// The character that represents a space in SentencePiece tokens.
 const SPACE: char = '\u{2581}';
 
-/// The bytes of every token, as the decoder of a `tokenizer.json` makes text of them.
+/// The bytes of every token, as the decoder of a `tokenizer.json` produces them.
 #[derive(Debug)]
 pub(super) struct TokenBytes {
     bytes: Vec<u8>,
-    /// The end of each token's bytes; `None` of numbers that are no token.
+    /// End offset of each token's bytes.
     ends: Vec<usize>,
     is_token: Vec<bool>,
     start: Start,
 }
 
-/// The change of a text's start by a decoder: encoding has put a space there.
+/// How a decoder changes the start of a text, where encoding added a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Start {
-    /// None.
+    /// No change.
     Kept,
-    /// At most so many bytes of this value are removed from the text.
+    /// At most this many bytes with this value are removed.
     Strips(u8, usize),
-    /// All spaces of the first token are removed that stand for [`SPACE`] or another character.
+    /// All spaces written as [`SPACE`], or as another configured character, are removed from the first token.
     WithoutSpaces,
 }
 
@@ -32,8 +32,8 @@ pub(super) struct VocabularyToken {
 }
 
 impl TokenBytes {
-    /// Returns the bytes of `tokens`, in order, by the `decoder` of a `tokenizer.json`; `None` if its decoder
-    /// does not work token by token.
+    /// Returns the bytes of `tokens`, in id order, for the `decoder` of a `tokenizer.json`; `None` if it does
+    /// not decode token by token.
     pub(super) fn new(
         decoder: &Value,
         tokens: impl Iterator<Item = Option<VocabularyToken>>,
@@ -52,7 +52,7 @@ impl TokenBytes {
         Some(Self { bytes, ends, is_token, start })
     }
 
-    /// Returns the bytes of a token; `None` of a number that is no token.
+    /// Returns the bytes of a token; `None` for an id without a token.
     pub(super) fn get(&self, token: u32) -> Option<&[u8]> {
         let index = token as usize;
         self.is_token.get(index).filter(|is_token| **is_token)?;
@@ -60,24 +60,25 @@ impl TokenBytes {
         Some(&self.bytes[start..self.ends[index]])
     }
 
-    /// The change of a text's start.
+    /// Returns how the decoder changes the start of a text.
     pub(super) fn start(&self) -> Start {
         self.start
     }
 }
 
-/// A step of a decoder that changes each token for itself.
+/// A step of a decoder, which changes each token independently.
 enum Step {
-    /// Characters stand for bytes.
+    /// Converts byte-level characters to bytes.
     ByteLevel,
     Replace(String, String),
-    /// `<0xE2>` is a byte.
+    /// Converts tokens like `<0xE2>` to a byte.
     ByteFallback,
-    /// Removes at most so many of a character from both ends of a token.
+    /// Removes up to these numbers of a character from the start and end of a token.
     Strip(char, [usize; 2]),
 }
 
-/// Returns the steps of a decoder and the change of a text's start; `None` if tokens depend on each other.
+/// Returns the steps of a decoder, and how it changes the start of a text; `None` if tokens depend on each
+/// other.
 fn steps(decoder: &Value) -> Option<(Vec<Step>, Start)> {
     let one = std::slice::from_ref(decoder);
     let listed = match decoder["type"].as_str()? {
@@ -124,7 +125,7 @@ fn steps(decoder: &Value) -> Option<(Vec<Step>, Start)> {
     Some((steps, start))
 }
 
-/// Returns the bytes of a token. Those of an added token are its text's, which no step takes for bytes.
+/// Returns the bytes of a token. An added token keeps its text, which no step converts.
 fn bytes_of(token: VocabularyToken, steps: &[Step]) -> Vec<u8> {
     let VocabularyToken { mut text, is_added } = token;
     for step in steps {
@@ -146,7 +147,7 @@ fn bytes_of(token: VocabularyToken, steps: &[Step]) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// The byte of `<0xE2>`.
+/// Parses a token like `<0xE2>` to its byte.
 fn fallback(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
     (digits.len() == 2).then(|| u8::from_str_radix(digits, 16).ok()).flatten()
@@ -163,7 +164,7 @@ fn stripped(text: &str, content: char, [first, last]: [usize; 2]) -> &str {
     rest
 }
 
-/// Returns whether a byte's character in byte-level tokens is its own.
+/// Returns whether byte-level tokenizers spell a byte as the character of the same number.
 pub(super) fn is_own_character(byte: u8) -> bool {
     matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF)
 }

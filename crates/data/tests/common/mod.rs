@@ -1,4 +1,4 @@
-//! Folders of tokenizers.
+//! Builds tokenizer folders for tests.
 #![allow(
     dead_code,
     clippy::unwrap_used,
@@ -11,7 +11,7 @@ use std::path::Path;
 use data::Tokenizer;
 use serde_json::{Map, Value, json};
 
-/// A `tokenizer.json` whose tokens are bytes, those of `merges`, and then special tokens.
+/// Builds a `tokenizer.json` whose tokens are the bytes, the `merges`, and then special tokens.
 pub(crate) fn byte_level(merges: &[[&str; 2]], special: &[&str]) -> Value {
     let mut described: Value = serde_json::from_slice(&Tokenizer::Bytes.json().unwrap()).unwrap();
     let vocabulary = described["model"]["vocab"].as_object_mut().unwrap();
@@ -26,7 +26,7 @@ pub(crate) fn byte_level(merges: &[[&str; 2]], special: &[&str]) -> Value {
     described
 }
 
-/// An added token as `tokenizer.json` has it.
+/// Builds an added token's entry in `tokenizer.json`.
 pub(crate) fn added(number: usize, text: &str, special: bool) -> Value {
     json!({
         "id": number, "content": text, "single_word": false, "lstrip": false, "rstrip": false,
@@ -34,8 +34,8 @@ pub(crate) fn added(number: usize, text: &str, special: bool) -> Value {
     })
 }
 
-/// A `tokenizer.json` as Llama 2 has it: `<unk>`, `<s>`, `</s>`, bytes, the mark for a space, visible
-/// characters of ASCII, and then `words` after the mark. Texts begin with `<s>` and end with `ends`.
+/// Builds a `tokenizer.json` like Llama 2's: `<unk>`, `<s>`, `</s>`, bytes, the mark for a space, visible
+/// ASCII characters, and then `words` after the mark. Texts begin with `<s>` and end with `ends`.
 pub(crate) fn sentence_pieces(words: &[&str], ends: &[&str]) -> Value {
     let mut vocabulary = Map::new();
     let mut add = |text: String| {

@@ -1,4 +1,4 @@
-//! Formats of messages and answers, found by the keys of each object or named.
+//! Tests of conversation formats, detected from an object's keys or configured.
 
 use data::{ChatFormat, ChatReading, Error, TrainOn, read_messages};
 use serde_json::{Value, json};
@@ -26,7 +26,7 @@ fn every_format_is_the_same_conversation() {
     }
 }
 
-/// Each object, the text of its conversation, and what is learnt.
+/// Each kind of object is read as its program writes it: text of the conversation, and trained parts.
 #[test]
 fn objects_are_read_as_their_programs_write_them() {
     let part = |text: &str| json!({"type": "text", "text": text});
@@ -95,14 +95,14 @@ fn a_named_format_takes_no_other() {
     let two = json!({"instruction": "q", "input": "i", "output": "a", "messages": [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}]});
     std::fs::write(&path, two.to_string()).unwrap();
     let read = |format| read_file(&path, format, &template()).map(|all| texts(&all[0]).0);
-    let of = |text: &str| Ok::<_, String>(text.to_owned());
+    let good = |text: &str| Ok::<_, String>(text.to_owned());
     let read_text = |format| read(format).map_err(|error| error.to_string());
-    assert_eq!(read_text(ChatFormat::Messages), of("<user>1</><assistant>2</>"));
-    assert_eq!(read_text(ChatFormat::Alpaca), of("<user>q\n\ni</><assistant>a</>"));
+    assert_eq!(read_text(ChatFormat::Messages), good("<user>1</><assistant>2</>"));
+    assert_eq!(read_text(ChatFormat::Alpaca), good("<user>q\n\ni</><assistant>a</>"));
     let prompt = "Below is an instruction that describes a task, paired with an input that provides further context. \
                   Write a response that appropriately completes the request.\n\n### Instruction:\nq\n\n### \
                   Input:\ni\n\n### Response:\na\0";
-    assert_eq!(read_text(ChatFormat::AlpacaPrompt), of(prompt));
+    assert_eq!(read_text(ChatFormat::AlpacaPrompt), good(prompt));
     for (format, expected) in [
         (
             ChatFormat::Auto,

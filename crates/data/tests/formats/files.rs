@@ -1,4 +1,4 @@
-//! Kinds of files: JSON as Python writes it, and compressed files.
+//! Tests of file kinds: JSON as Python writes it, and compressed files.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! Invalid lines, which are refused or left out.
+//! Tests of invalid lines, which are refused or skipped.
 
 use std::fs;
 
@@ -76,7 +76,7 @@ fn conversations_that_the_template_refuses_are_left_out() {
     }
 }
 
-/// Templates that are missing, and tokens that the model lacks, are no faults of a line.
+/// A missing template or an unknown token is an error even if invalid lines are skipped.
 #[test]
 fn faults_of_the_settings_are_refused_anyway() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,10 +1,10 @@
-//! Messages that are not learnt.
+//! Tests of messages that are masked from training.
 
 use serde_json::{Value, json};
 
 use super::{read, texts};
 
-/// A conversation whose first and second answers have these keys.
+/// Builds a conversation whose first and second answers have these keys.
 fn masked(first: &Value, second: &Value) -> String {
     let message = |role: &str, content: &str, keys: &Value| {
         let mut message = json!({"role": role, "content": content});

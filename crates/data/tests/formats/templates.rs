@@ -1,5 +1,5 @@
-//! Arguments of chat templates: tools, variables, and messages with calls. The texts are those of
-//! transformers 5.24's `apply_chat_template`.
+//! Arguments of chat templates: tools, variables, and messages with calls. Texts equal those of
+//! `apply_chat_template` of transformers 5.24.
 
 use data::{ChatFormat, ChatTemplate, Tokenizer, read_messages};
 use serde_json::{Value, json};
@@ -12,7 +12,7 @@ const TEMPLATE: &str = r#"{%- if tools %}{{- '<tools>' }}{%- for tool in tools %
 {%- if style is defined %}{{- '~' + style }}{%- endif %}{{- '</>' }}{%- endfor %}
 {%- if add_generation_prompt %}{{- '<assistant>' }}{%- endif %}"#;
 
-/// A conversation that calls a tool, with further keys.
+/// Builds a conversation that calls a tool, with further keys.
 fn conversation(keys: &Value) -> Value {
     let call = json!({"type": "function", "function": {"name": "sum", "arguments": {"b": 2, "a": 1}}});
     let mut object = json!({"messages": [

@@ -1,4 +1,4 @@
-//! The tokens that are learnt: answers, all, or the messages of some roles.
+//! Tests of which tokens are trained on: answers, all, or the messages of some roles.
 
 use data::{ChatFormat, ChatReading, ChatTemplate, Tokenizer, TrainOn};
 use serde_json::{Value, json};
@@ -6,13 +6,13 @@ use std::fs;
 
 use super::{reading, template, texts};
 
-/// Results of tools in one turn, whose end the last one has, as Qwen's templates write them.
+/// A template that writes several tool results as one turn, as Qwen's templates do.
 const TOOLS: &str = "{% for m in messages %}{% if m.role == 'tool' %}\
                      {% if loop.first or messages[loop.index0 - 1].role != 'tool' %}<user>{% endif %}\
                      [{{ m.content }}]{% if loop.last or messages[loop.index0 + 1].role != 'tool' %}</>{% endif %}\
                      {% else %}<{{ m.role }}>{{ m.content }}</>{% endif %}{% endfor %}\
                      {% if add_generation_prompt %}<assistant>{% endif %}";
-/// Marks around answers without their end.
+/// A template that marks answers without their end token.
 const MARKED: &str = "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}\
                       {{ m.content }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}</>{% endfor %}\
                       {% if add_generation_prompt %}<assistant>{% endif %}";
@@ -25,7 +25,7 @@ fn message(role: &str, content: &str) -> Value {
     json!({"role": role, "content": content})
 }
 
-/// Reads one object, and returns what is learnt.
+/// Reads one object, and returns the text that is trained on.
 fn learnt_by(object: &Value, reading: ChatReading<'_>) -> Result<String, String> {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("c.jsonl");
@@ -79,7 +79,7 @@ fn messages_of_chosen_roles_are_learnt() {
     }
 }
 
-/// Other formats, by their texts or as messages.
+/// Formats without messages are trained on by their answers, or whole.
 #[test]
 fn texts_are_learnt_as_answers_or_whole() {
     let texts = json!({"prompt": "qr", "completion": "a"});

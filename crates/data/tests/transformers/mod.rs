@@ -1,4 +1,4 @@
-//! Prompts and conversations as transformers encode them; skipped by name without Python's transformers.
+//! Prompts and conversations are encoded as by transformers. Skipped without Python's transformers.
 
 use std::fs;
 use std::path::Path;
@@ -8,8 +8,8 @@ use data::{ChatFormat, ChatReading, ChatTemplate, TemplateInput, Tokenizer, Trai
 use serde_json::{Value, json};
 use system::skipped::{self, Need};
 
-/// Makes tokenizers, templates and the expected tokens in `directory`; `None`, with a message, without
-/// Python.
+/// Writes tokenizers, templates and expected tokens to `directory`, with Python. `None`, with a message,
+/// without Python.
 fn expected(directory: &Path, conversations: &Path) -> Option<Value> {
     let python = std::env::var("PLIMSOLL_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let lacks = |module: &&str| {

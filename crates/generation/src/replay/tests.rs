@@ -1,5 +1,5 @@
-//! Captured decode steps on Meta, whose graphs are empty: a replayed step leaves every counter, peak and
-//! event of the allocator as the step itself does.
+//! Captured decode steps on Meta, where graphs are empty: a replayed step leaves every counter, peak and
+//! event of the allocator as the computed step does.
 
 use std::path::Path;
 
@@ -19,15 +19,15 @@ const GPT: &str =
 const LLAMA: &str = "[model]\nkind = \"llama\"\nlayers = 2\nheads = 4\nkey_value_heads = 2\nwidth = 64\n\
                      context = 32\nvocabulary = 100\n";
 
-/// Models, with settings that decide what a step allocates, and penalties of repetition.
+/// Models with settings that affect a step's allocations, and repetition penalties.
 const CASES: &[(&str, &[&str], f32)] = &[
     (GPT, &[], 1.0),
     (GPT, &["precision.compute=bf16", "memory.allocator=backend:native"], 1.5),
     (LLAMA, &["precision.compute=bf16", "memory.allocator=max_split_size_mb:20"], 1.0),
     (LLAMA, &["model.experts=4", "lora.rank=4", "precision.compute=bf16"], 1.2),
 ];
-/// Lengths of the texts in three slots at each step; a text is new if the step before had none, or not one
-/// shorter by a token.
+/// Lengths of the texts in three slots at each step. A text is new unless the previous step had it one token
+/// shorter.
 const STEPS: &[[usize; 3]] = &[
     [5, 0, 1],
     [6, 0, 2],
@@ -41,7 +41,7 @@ const STEPS: &[[usize; 3]] = &[
     [0, 5, 23],
 ];
 
-/// Returns the setup of a model on a Meta device that imitates a GPU, with a long history of its allocator.
+/// Returns a setup on a Meta device that imitates a GPU, with a long allocator history.
 fn setup(text: &str, sets: &[&str]) -> Setup {
     let sets: Vec<_> = sets.iter().map(|set| (*set).to_owned()).collect();
     let config = RunConfig::parse(text, "test.toml", Path::new("/"), &sets).unwrap();
@@ -64,7 +64,7 @@ fn generator(text: &str, sets: &[&str], penalty: f32, captures: bool) -> Generat
     generator
 }
 
-/// Makes a step, and returns its tokens, the figures after it, and the digest of its allocations and frees.
+/// Makes a step. Returns its tokens, the statistics after it, and a digest of its allocations and frees.
 fn step(generator: &mut Generator, number: usize) -> (Vec<Vec<u32>>, String, u64) {
     let before = number.checked_sub(1).map_or([0; 3], |before| STEPS[before]);
     let tokens = [7; 32];

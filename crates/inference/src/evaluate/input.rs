@@ -135,7 +135,7 @@ fn kind_of(patterns: &[String], base: &Path) -> Result<DataKind> {
     let files = data::files(base, patterns).unwrap_or_default();
     let mut kinds = Vec::new();
     for file in files {
-        kinds.push(match FileContents::of(&file) {
+        kinds.push(match FileContents::from_file(&file) {
             Ok(FileContents::Conversations) => DataKind::Chat,
             Ok(FileContents::Pairs) => DataKind::Preference,
             Ok(FileContents::Questions) => {

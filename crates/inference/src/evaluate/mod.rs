@@ -100,7 +100,7 @@ pub fn evaluate(mut startup: Startup, options: &EvaluateOptions) -> Result<Optio
         Ok(losses)
     };
     let Some(all) = on_ranks(startup, &shared, body)? else { return Ok(None) };
-    if let Validation { loss, accuracy: Some(accuracy), .. } = Validation::of(&all) {
+    if let Validation { loss, accuracy: Some(accuracy), .. } = Validation::from_losses(&all) {
         return Ok(Some(Evaluation {
             model,
             data,

@@ -1,4 +1,4 @@
-//! Loss, gradients and ten steps of the recorded models, compared with transformers in float64.
+//! Loss, gradients and ten training steps of the recorded models, compared with transformers in float64.
 
 use device::DType;
 use nn::{Input, Model};
@@ -8,11 +8,11 @@ use tensor::Tensor;
 
 use super::support::{MODELS, batch, by_parameter, config, devices, expected, folder, layout, load, pass};
 
-/// Largest relative distances in f32: of a loss, of a gradient's norm, of the loss in a later step.
+/// Maximum relative errors in f32: of the loss, of a gradient's norm, of the loss in a later step.
 const LOSS: f64 = 1e-6;
 const NORM: f64 = 1e-4;
 const LATER: f64 = 1e-4;
-/// Largest relative distance of a loss in half precision.
+/// Maximum relative error of a loss in half precision.
 const ROUGH: f64 = 1e-2;
 
 fn distance(actual: f64, expected: &Value) -> f64 {

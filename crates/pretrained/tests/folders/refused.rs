@@ -1,4 +1,4 @@
-//! Folders that are refused, by name.
+//! Invalid folders are refused with an error that names the reason.
 
 use std::fs;
 use std::path::Path;
@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use super::round_trip::shard;
 use super::support::{config, folder, open};
 
-/// Makes a copy of the recorded `gpt2` with a changed configuration.
+/// Copies the recorded `gpt2` folder with a changed configuration.
 fn copy(to: &Path, change: impl FnOnce(&mut Value)) {
     copy_of("gpt2", to, change);
 }
 
-/// Makes a copy of a recorded folder with a changed configuration.
+/// Copies a recorded folder with a changed configuration.
 fn copy_of(name: &str, to: &Path, change: impl FnOnce(&mut Value)) {
     let from = folder(name);
     fs::copy(from.join("model.safetensors"), to.join("model.safetensors")).unwrap();
@@ -152,7 +152,7 @@ fn unsupported_configurations_of_llamas_are_refused() {
     }
 }
 
-/// Settings of other families are accepted where they have no effect, and unknown ones are named.
+/// Settings of other families are accepted if they have no effect, and errors name unknown settings.
 #[test]
 fn settings_without_an_effect_are_accepted() {
     let directory = tempfile::tempdir().unwrap();
@@ -177,7 +177,7 @@ fn settings_without_an_effect_are_accepted() {
     assert!(config(directory.path()).unwrap().folder_notes()[0].ends_with(" more characters"));
 }
 
-/// A family's own values stand for settings that a folder leaves out.
+/// Settings that a folder omits default to the family's own values.
 #[test]
 fn absent_settings_have_the_values_of_the_family() {
     type Change = fn(&mut serde_json::Map<String, Value>);
@@ -219,7 +219,8 @@ fn absent_settings_have_the_values_of_the_family() {
     }
 }
 
-/// `rope_theta`, `rope_scaling` and `torch_dtype` mean the same as `rope_parameters` and `dtype`.
+/// Both spellings, `rope_theta`, `rope_scaling`, `torch_dtype` and `rope_parameters`, `dtype`, have the same
+/// meaning.
 #[test]
 fn both_dialects_mean_the_same() {
     let values = |name: &str, change: fn(&mut Value)| {
@@ -250,7 +251,7 @@ fn both_dialects_mean_the_same() {
     assert_eq!(values("qwen3", |_| {}), values("qwen3", older));
 }
 
-/// `rope_theta` in `rope_scaling` counts, as in transformers; settings in both dialects must agree.
+/// `rope_theta` within `rope_scaling` is used, as in transformers; contradictory settings are refused.
 #[test]
 fn rotary_settings_that_disagree_are_refused() {
     let llama3 = json!({
@@ -457,7 +458,7 @@ fn wrong_indices_are_refused() {
     );
 }
 
-/// Weights in other formats are named with the way to convert them.
+/// Weights in other formats are refused with a message that explains how to convert them.
 #[test]
 fn weights_in_other_formats_are_refused_with_the_way_to_convert_them() {
     let convert = "save_pretrained('FOLDER')\"` writes model.safetensors beside it";

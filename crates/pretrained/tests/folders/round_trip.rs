@@ -1,4 +1,4 @@
-//! Reading and writing folders.
+//! Folders that are read and written again.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -105,7 +105,7 @@ fn shards_and_all_types_give_the_same_weights() {
     }
 }
 
-/// Divides the one file of `from` into `count` files with an index in `to`.
+/// Splits the single tensor file of `from` into `count` files with an index in `to`.
 pub(crate) fn shard(from: &Path, to: &Path, count: usize) {
     fs::create_dir(to).unwrap();
     fs::copy(from.join("config.json"), to.join("config.json")).unwrap();

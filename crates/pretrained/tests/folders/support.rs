@@ -1,4 +1,4 @@
-//! The recorded folders, as models on a device.
+//! Loads the recorded folders as models on a device.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use pretrained::PretrainedModel;
 use serde_json::Value;
 use tensor::{Tensor, ops};
 
-/// The recorded models of supported families.
+/// Names of the recorded models, one or more of each supported family.
 pub(crate) const MODELS: &[&str] = &[
     "gpt2",
     "llama",
@@ -31,18 +31,18 @@ pub(crate) const MODELS: &[&str] = &[
     "families/smollm3",
 ];
 
-/// The folder of a recorded model.
+/// Returns the folder of a recorded model.
 pub(crate) fn folder(name: &str) -> PathBuf {
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden");
     if name.contains('/') { golden.join(name) } else { golden.join("models").join(name) }
 }
 
-/// The results of transformers in float64.
+/// Reads the results that transformers computed in float64.
 pub(crate) fn expected(name: &str) -> Value {
     serde_json::from_slice(&std::fs::read(folder(name).join("expected.json")).unwrap()).unwrap()
 }
 
-/// The configuration implied by a folder.
+/// Builds the configuration that a folder implies.
 pub(crate) fn config(folder: &Path) -> Result<RunConfig, String> {
     let text = format!("[model]\nfrom = {:?}\n[data]\nkind = \"synthetic\"\n", folder.display().to_string());
     RunConfig::parse(&text, "test.toml", Path::new("/"), &[]).map_err(|error| error.to_string())
@@ -57,7 +57,7 @@ pub(crate) fn open(folder: &Path) -> Result<PretrainedModel, String> {
     PretrainedModel::open(folder, layout(&config(folder)?)).map_err(|error| error.to_string())
 }
 
-/// A model on `device` with a folder's weights.
+/// Builds a model on `device` with a folder's weights.
 pub(crate) fn load(folder: &Path, device: &Device, dtype: DType) -> Box<dyn Model> {
     let config = config(folder).unwrap();
     let stage = Stage::whole(config.layers());
@@ -66,19 +66,19 @@ pub(crate) fn load(folder: &Path, device: &Device, dtype: DType) -> Box<dyn Mode
     model
 }
 
-/// Fills the parameters of a model, or of a stage of it.
+/// Fills the parameters of a model or of one of its stages.
 pub(crate) fn fill(model: &dyn Model, weights: &PretrainedModel) {
     let whole = |p: &nn::Parameter| Target::whole(p.name.clone(), DType::F32, p.weight.tensor().unwrap());
     weights.load(&mut model.parameters().list().iter().map(whole)).unwrap();
 }
 
-/// The tokens for transformers: a header of 1024 bytes, then 16-bit words.
+/// Reads the tokens used with transformers: a header of 1024 bytes, then 16-bit words.
 pub(crate) fn tokens(name: &str) -> Vec<u32> {
     let bytes = std::fs::read(folder(name).join("tokens.bin")).unwrap();
     bytes[1024..].as_chunks().0.iter().map(|word| u32::from(u16::from_le_bytes(*word))).collect()
 }
 
-/// All sequences as one batch: inputs and targets.
+/// Returns all sequences as one batch: inputs and targets.
 pub(crate) fn batch(name: &str, device: &Device) -> [Tensor; 2] {
     let tokens = tokens(name);
     let expected = expected(name);
@@ -89,7 +89,7 @@ pub(crate) fn batch(name: &str, device: &Device) -> [Tensor; 2] {
         .map(|part| Tensor::from_host(device, part, shape, Category::Input).unwrap())
 }
 
-/// Loss and gradients of one batch.
+/// Computes loss and gradients of one batch.
 pub(crate) fn pass(model: &dyn Model, [inputs, targets]: &[Tensor; 2]) -> (f32, Gradients) {
     let tape = Tape::new(inputs.device(), Mode::Train);
     let logits = model.forward(&tape, Input::Batch(inputs.clone())).unwrap();
@@ -100,7 +100,7 @@ pub(crate) fn pass(model: &dyn Model, [inputs, targets]: &[Tensor; 2]) -> (f32, 
     (value, gradients)
 }
 
-/// The gradient of each parameter: the sum over its uses, in order.
+/// Returns each parameter's gradient, summed over its uses in order.
 pub(crate) fn by_parameter(model: &dyn Model, gradients: &Gradients) -> Vec<Tensor> {
     let mut sums: Vec<Option<Tensor>> = vec![None; model.parameters().list().len()];
     for used in model.parameters().uses() {
@@ -113,7 +113,7 @@ pub(crate) fn by_parameter(model: &dyn Model, gradients: &Gradients) -> Vec<Tens
     sums.into_iter().map(Option::unwrap).collect()
 }
 
-/// The host, and a GPU where there is one.
+/// Returns the CPU, and a GPU if there is one.
 pub(crate) fn devices() -> Vec<Device> {
     let options = DeviceOptions::default();
     let mut devices = vec![Device::cpu(0, &options).unwrap()];

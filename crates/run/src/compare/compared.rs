@@ -18,11 +18,12 @@ pub struct ComparedRun {
     pub path: PathBuf,
     /// Configuration of the run.
     pub config: RunConfig,
-    /// Summary of the run, if it has ended.
+    /// Summary of the run; `None` if it has not ended.
     pub summary: Option<Summary>,
-    /// Steps of the run.
+    /// Loss and gradient norm of each step.
     pub history: Vec<StepPoint>,
-    /// How many lines of its metrics are damaged and left out, in a sentence; `None` if none are.
+    /// A sentence with the number of damaged lines in its metrics, which are skipped; `None` if there are
+    /// none.
     pub damage: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! `plimsoll compare`: whether two runs are the same computation, and where they part.
+//! `plimsoll compare`: whether two runs computed the same bits, and where they first differ.
 
 mod compared;
 mod rerun;
@@ -19,54 +19,55 @@ pub use compared::ComparedRun;
 pub use rerun::{Rerun, RerunOptions};
 pub use settings::Difference;
 
-/// Columns of a learning curve in a terminal.
+/// Width of a learning curve in terminal columns.
 const COLUMNS: usize = 60;
 
 /// Options of [`compare`].
 #[derive(Clone, Debug, Default)]
 pub struct CompareOptions {
-    /// Train both runs again from their nearest checkpoints, with hashes of every step, to find the operator.
+    /// If set, train both runs again from their nearest checkpoints with every step hashed, to find the
+    /// operator.
     pub rerun: Option<RerunOptions>,
-    /// A hook for each rerun.
+    /// A tensor hook for each rerun.
     pub hooks: [Option<TensorHook>; 2],
 }
 
-/// The step in whose loss or gradient norm two runs first differ.
+/// The first step whose loss or gradient norm differs between two runs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct MetricsParting {
     /// The step, from 1.
     pub step: u64,
-    /// The losses.
+    /// Loss in each run.
     pub losses: [Option<f64>; 2],
-    /// The gradient norms.
+    /// Gradient norm in each run.
     pub gradient_norms: [Option<f64>; 2],
 }
 
 /// The result of [`compare`].
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// The runs.
+    /// The two runs.
     pub runs: [ComparedRun; 2],
-    /// Settings that differ.
+    /// Configuration keys whose values differ.
     pub settings: Vec<Difference>,
-    /// Device, libraries and version, where they differ.
+    /// Differing device, libraries and version.
     pub software: Vec<Difference>,
     /// Comparison of hashes; `None` if no step is hashed in both runs.
     pub hashes: Option<HashComparison>,
-    /// The first step with another loss or gradient norm.
+    /// The first step whose loss or gradient norm differs; `None` if all are equal.
     pub metrics: Option<MetricsParting>,
-    /// The number of steps in both metrics.
+    /// Number of steps that both metrics files have.
     pub steps: usize,
-    /// The hashes of all weights at the end; `None` if a run has not ended or has done more steps.
+    /// SHA-256 of the final weights of each run; `None` if a run has not ended or the step counts differ.
     pub weights: Option<[String; 2]>,
-    /// The rerun, if asked for.
+    /// Result of the rerun, if `CompareOptions::rerun` was set.
     pub rerun: Option<Rerun>,
 }
 
 /// Compares the runs in two directories.
 ///
 /// # Errors
-/// A directory without a run, a file that cannot be read, those of a rerun.
+/// A directory has no run, a file cannot be read, or a rerun fails.
 pub fn compare(directories: [&Path; 2], options: CompareOptions) -> Result<Comparison> {
     let [first, second] = directories.map(ComparedRun::read);
     let runs = [first?, second?];
@@ -91,14 +92,14 @@ pub fn compare(directories: [&Path; 2], options: CompareOptions) -> Result<Compa
     Ok(comparison)
 }
 
-/// Returns the hashes of all weights of runs that have done as many steps.
+/// Returns the final weight hashes of two finished runs with equal step counts.
 fn weights(runs: &[ComparedRun; 2]) -> Option<[String; 2]> {
     let [first, second] = [runs[0].summary.as_ref()?, runs[1].summary.as_ref()?];
-    let of = |summary: &Summary| summary.weights_sha256.clone();
-    (first.steps == second.steps).then(|| [of(first), of(second)])
+    let hash = |summary: &Summary| summary.weights_sha256.clone();
+    (first.steps == second.steps).then(|| [hash(first), hash(second)])
 }
 
-/// Returns the first step of both runs whose loss or gradient norm differs, and the number of steps in both.
+/// Returns the first step whose loss or gradient norm differs, and the number of steps that both runs have.
 fn metrics(runs: &[ComparedRun; 2]) -> (Option<MetricsParting>, usize) {
     let [first, second] = [&runs[0].history, &runs[1].history];
     let pairs = || {
@@ -117,20 +118,21 @@ fn metrics(runs: &[ComparedRun; 2]) -> (Option<MetricsParting>, usize) {
 }
 
 impl Comparison {
-    /// Returns whether nothing that was compared differs in a bit.
+    /// Returns whether everything that was compared is bit-identical.
     #[must_use]
     pub fn is_same(&self) -> bool {
         let weights = self.weights.as_ref().is_none_or(|[first, second]| first == second);
         self.parting().is_none() && self.metrics.is_none() && weights
     }
 
-    /// The first array in which the runs differ, in the hashes of the runs.
+    /// Returns the first array whose hash differs.
     #[must_use]
     pub fn parting(&self) -> Option<&Parting> {
         self.hashes.as_ref()?.parting.as_ref()
     }
 
-    /// Returns the last step known to be equal, and the first known to differ, or else the last of both runs.
+    /// Returns (last step known to be equal, first step known to differ). Without a difference, the second is
+    /// the last step of both runs.
     fn parted_within(&self) -> (u64, u64) {
         let ends = self.runs.each_ref().map(|run| run.history.last().map_or(1, |point| point.step));
         let by_hashes = self.parting().map(|parting| (parting.last_equal.unwrap_or(0), parting.step));
@@ -142,7 +144,7 @@ impl Comparison {
         (equal.min(last.saturating_sub(1)), last)
     }
 
-    /// Returns the finding, in a sentence each.
+    /// Returns the findings, one sentence per entry.
     #[must_use]
     pub fn findings(&self) -> Vec<String> {
         let mut findings = Vec::new();
@@ -186,7 +188,7 @@ impl Comparison {
         findings
     }
 
-    /// Returns a page with the findings, all differences and both learning curves.
+    /// Returns a report page with the findings, all differences and both learning curves.
     #[must_use]
     pub fn page(&self) -> Report {
         let names = self.runs.each_ref().map(|run| run.path.display().to_string());
@@ -212,7 +214,7 @@ impl Comparison {
         }
     }
 
-    /// Returns the learning curves of both runs, for a terminal.
+    /// Draws the learning curves of both runs for a terminal.
     #[must_use]
     pub fn curves(&self) -> Vec<String> {
         let losses = self

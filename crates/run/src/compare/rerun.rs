@@ -1,4 +1,4 @@
-//! Short reruns of two runs, with hashes of every step, to find the operator in which they part.
+//! Short reruns of two runs with every step hashed, to find the first operator whose result differs.
 
 use std::fmt;
 use std::fs;
@@ -19,7 +19,7 @@ use crate::reference;
 use crate::run_report::configuration_of;
 use crate::spike_file;
 
-/// Settings of a rerun: everything is hashed, and nothing else is written.
+/// Configuration overrides of a rerun: everything is hashed, and nothing else is written.
 const SETTINGS: [&str; 7] = [
     "telemetry.hashes=1",
     "checkpoint.every=0",
@@ -33,18 +33,18 @@ const SETTINGS: [&str; 7] = [
 /// Options of a rerun.
 #[derive(Clone, Debug)]
 pub struct RerunOptions {
-    /// An existing directory in which the reruns get directories `a` and `b`.
+    /// An existing directory, in which the reruns write to `a` and `b`.
     pub directory: PathBuf,
 }
 
 /// The result of two reruns.
 #[derive(Clone, Debug, Serialize)]
 pub struct Rerun {
-    /// Number of steps done before the first repeated step, in each run: the step of its checkpoint.
+    /// Step of the checkpoint from which each run was repeated.
     pub after: [u64; 2],
-    /// The last repeated step.
+    /// The last step repeated.
     pub last: u64,
-    /// Comparison of all hashes.
+    /// Comparison of the reruns' hashes.
     pub hashes: HashComparison,
 }
 
@@ -68,10 +68,10 @@ impl fmt::Display for Rerun {
     }
 }
 
-/// Trains both runs again, from their nearest checkpoints of at most `equal` steps to step `last`.
+/// Trains both runs again to step `last`, each from its newest checkpoint that is not after step `equal`.
 ///
 /// # Errors
-/// Errors of a run; a directory that cannot be written.
+/// A rerun fails, or its directory cannot be written.
 pub(super) fn run(
     runs: &[ComparedRun; 2],
     (equal, last): (u64, u64),
@@ -88,8 +88,8 @@ pub(super) fn run(
     Ok(Rerun { after, last, hashes: hashes::compare(&hashed[0], &hashed[1]) })
 }
 
-/// Trains `run` again in `directory` from its newest checkpoint of at most `equal` steps to step `last`.
-/// Returns the steps of that checkpoint.
+/// Trains `run` again in `directory` to step `last`, from its newest checkpoint that is not after step
+/// `equal`. Returns the checkpoint's step.
 fn again(
     run: &ComparedRun,
     directory: &Path,

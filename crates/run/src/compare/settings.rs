@@ -1,4 +1,4 @@
-//! Settings and software in which two runs differ.
+//! Differences between two runs' configurations and software.
 
 use std::fmt;
 
@@ -7,17 +7,17 @@ use serde::Serialize;
 use system::input;
 use telemetry::run_files::Summary;
 
-/// The most bytes of a chat template.
+/// Maximum size of a chat template, in bytes.
 const MOST_TEMPLATE: u64 = 16 << 20;
 
-/// A setting, or a fact about a run, that differs between two runs.
+/// A configuration key or software property whose value differs between two runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
     /// Name, as `section.key`.
     pub name: String,
-    /// The values, if the run has one.
+    /// The value in each run; `None` if the run has none.
     pub values: [Option<String>; 2],
-    /// Whether it decides losses and weights.
+    /// Whether the setting can change losses and weights.
     pub decides_bits: bool,
 }
 
@@ -30,7 +30,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Returns the keys whose values differ. Chat templates are compared by content, since each run has its own
+/// Returns the keys whose values differ. Chat templates are compared by content, because each run has its own
 /// copy.
 pub(super) fn of_configurations(configs: [&RunConfig; 2]) -> Vec<Difference> {
     let template = |config: &RunConfig| input::read(config.data.chat_template.as_ref()?, MOST_TEMPLATE).ok();
@@ -41,7 +41,7 @@ pub(super) fn of_configurations(configs: [&RunConfig; 2]) -> Vec<Difference> {
     differences.map(|(name, values, decides_bits)| Difference { name, values, decides_bits }).collect()
 }
 
-/// Returns the differences of device, libraries, version and grid of runs that have a summary.
+/// Returns the differences in device, libraries, version and grid; empty if a run has no summary.
 pub(super) fn of_software(summaries: [&Option<Summary>; 2]) -> Vec<Difference> {
     let [Some(first), Some(second)] = summaries else { return Vec::new() };
     let text = |summary: &Summary, key: &str| summary.more.get(key)?.as_str().map(str::to_owned);

@@ -1,5 +1,5 @@
-//! Everything on which the processes of a run agree before its ranks start, in order: the state to resume,
-//! data and settings, what is recomputed, the planned memory, the run directory.
+//! The agreement of a run's processes before its ranks start, in order: the state to resume, data and
+//! settings, recomputation, planned memory, and the run directory.
 
 use std::sync::Arc;
 
@@ -21,26 +21,26 @@ use crate::shared_memory;
 use crate::startup::Startup;
 use crate::train_report::TrainReport;
 
-/// A run whose ranks can start.
+/// A run that is ready to start its ranks.
 pub(super) struct Launch {
     pub(super) setup: Setup,
     pub(super) directory: RunDirectory,
-    /// The plans of all ranks, on rank 0.
+    /// Memory plans of all ranks on rank 0; empty elsewhere.
     pub(super) plans: Plans,
 }
 
 /// The result of the agreement.
 pub(super) enum Agreed {
-    /// Ranks start.
+    /// The ranks can start.
     Train(Box<Launch>),
-    /// No step of the run is left; rank 0 has its report.
+    /// The run to resume is already complete. Rank 0 has its report.
     Complete(Option<Box<TrainReport>>),
 }
 
-/// Agrees with the other processes of the job.
+/// Runs every step of the agreement with the other processes of the job.
 ///
 /// # Errors
-/// Errors of any process; a run that does not fit.
+/// Any process fails, or the run does not fit in memory.
 pub(super) fn reach(startup: &mut Startup, config: RunConfig, options: &RunOptions) -> Result<Agreed> {
     let found = find_state(startup, options)?;
     startup.begins("open its data and what it goes on from");
@@ -67,7 +67,7 @@ pub(super) fn reach(startup: &mut Startup, config: RunConfig, options: &RunOptio
     Ok(Agreed::Train(Box::new(Launch { setup, directory, plans })))
 }
 
-/// Finds the newest intact state of a run that its launcher has restarted.
+/// Finds the newest intact state of a run that its launcher restarted.
 fn find_state(startup: &mut Startup, options: &RunOptions) -> Result<Option<NewestIntact>> {
     startup.begins("complete the states in memory");
     let memory = match memory_states::of_process().filter(|_| options.resume) {
@@ -84,7 +84,7 @@ fn find_state(startup: &mut Startup, options: &RunOptions) -> Result<Option<Newe
     }
 }
 
-/// Lets rank 0 choose what is computed again in backward.
+/// Chooses on rank 0 which activations to recompute, and shares the choice.
 fn settle_recompute(startup: &mut Startup, setup: Setup) -> Result<Setup> {
     startup.begins("choose what is computed again");
     let settled = if startup.rank() == 0 { recompute::settle(setup) } else { Ok(setup) };
@@ -93,8 +93,8 @@ fn settle_recompute(startup: &mut Startup, setup: Setup) -> Result<Setup> {
     Ok(recompute::adopt(setup, &chosen)?)
 }
 
-/// Plans the memory of ranks. Returns the setup with the plans of this process's ranks, and on rank 0 the
-/// plans of all.
+/// Plans the ranks' memory. Returns the setup with the plans of this process's ranks, and on rank 0 also all
+/// plans.
 fn plan(startup: &mut Startup, setup: Setup, options: &RunOptions) -> Result<(Setup, Plans)> {
     startup.begins("plan its memory");
     let shared = match setup.placement {
@@ -111,7 +111,7 @@ fn plan(startup: &mut Startup, setup: Setup, options: &RunOptions) -> Result<(Se
     Ok((setup.expecting(expected), plans))
 }
 
-/// Opens the run directory on rank 0, and tells the others.
+/// Opens the run directory on rank 0, and sends its path to the other ranks.
 fn share_directory(
     startup: &mut Startup,
     setup: &Setup,

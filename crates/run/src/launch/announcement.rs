@@ -1,4 +1,4 @@
-//! The settings of a run and its planned memory, in its log.
+//! Log lines that state a run's settings and planned memory.
 
 use config::{RecomputePolicy, RunConfig};
 use nn::Examples;
@@ -9,7 +9,7 @@ use super::agreement::Launch;
 use crate::options::RunOptions;
 use crate::resume;
 
-/// Returns the relation of vocabulary and tokenizer in words, if the vocabulary is larger.
+/// Describes how the model's vocabulary exceeds the tokenizer's; `None` if it does not.
 fn vocabulary_in_words(config: &RunConfig) -> Option<String> {
     let Examples::Tokens { vocabulary, .. } = config.model.examples() else { return None };
     let name = config.tokenizer.name();

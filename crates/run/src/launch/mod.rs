@@ -1,4 +1,4 @@
-//! The launch of a run: from a validated configuration to ranks, and to one report.
+//! Launches a run: from a validated configuration to running ranks and one report.
 
 mod agreement;
 mod announcement;
@@ -21,15 +21,17 @@ use crate::train_report::{TrainReport, report};
 use agreement::{Agreed, Launch};
 
 /// Trains in this process. Errors with exit status 2 occur before anything is allocated or written; a failed
-/// rank ends the run. On GPUs, call it for one run at a time: the kernels of two can stop each other.
+/// rank ends the run. On GPUs, call it for one run at a time, because kernels of two concurrent runs can
+/// block each other.
 pub fn train(config: RunConfig, options: RunOptions) -> Result<TrainReport> {
     train_as(Startup::alone(), config, options)?.ok_or(RunError::Reported { status: 0 })
 }
 
-/// Trains in this process, which may be a rank of a job. `None` on ranks other than 0, which has the report.
+/// Trains in this process, which may be a rank of a job. Returns the report on rank 0, and `None` on the
+/// others.
 ///
 /// # Errors
-/// As for [`train`]; one rank of a job has the error to be printed.
+/// As for [`train`]. Only one rank of a job returns the error that is to be printed.
 pub fn train_as(
     startup: Startup,
     mut config: RunConfig,
@@ -58,7 +60,7 @@ pub fn train_as(
     }
 }
 
-/// Trains until the end of the run, or until a step is to be repeated with smaller micro-batches
+/// Trains until the run ends, or until a step must be repeated with other settings
 /// ([`RunError::Repeatable`]).
 fn train_once(mut startup: Startup, config: RunConfig, options: &RunOptions) -> Result<Option<TrainReport>> {
     if let Some(log) = options.log.as_ref().filter(|_| startup.is_in_job()) {
@@ -100,7 +102,7 @@ fn train_once(mut startup: Startup, config: RunConfig, options: &RunOptions) -> 
 /// Returns the report of a run on rank 0, and the signal that stopped it.
 ///
 /// # Errors
-/// A step to be repeated.
+/// A step must be repeated.
 fn conclude(
     launch: &Launch,
     outcomes: Vec<Outcome>,

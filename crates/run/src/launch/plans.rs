@@ -1,4 +1,4 @@
-//! The plans of a run's ranks, and whether they fit.
+//! Memory plans of a run's ranks, and the check that they fit.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use worker::{Placement, Setup};
 use crate::error::Result;
 use crate::startup::Startup;
 
-/// Returns on rank 0 the plans of all ranks, and on every process the plans of its own ranks, found at the
-/// same time.
+/// Plans all ranks on rank 0, while each other process plans its own ranks. Returns all plans (rank 0 only)
+/// and the expected memory of this process's ranks.
 pub(super) fn plan_ranks(
     startup: &Startup,
     setup: &Setup,
@@ -27,10 +27,10 @@ pub(super) fn plan_ranks(
     Ok((plans, expected))
 }
 
-/// Returns the plan of every rank of a job whose processes share these memories.
+/// Plans every rank of a job whose hosts have these shared memories.
 ///
 /// # Errors
-/// Errors of the run; a run that does not fit, with the nearest that would.
+/// Planning fails, or the run does not fit; the message then proposes the nearest run that would.
 fn plan_that_fits(startup: &Startup, setup: &Setup, shared: Vec<SharedMemory>) -> Result<Plans> {
     let plans = plan_all(setup)?;
     // On Meta no host memory is used, and the ranks of a job may be on several hosts.

@@ -1,4 +1,5 @@
-//! The preparation that a process of a run makes alone: checks, data, and the state to go on from.
+//! The part of start-up that each process does alone: checks, opening the data, and finding the state to
+//! resume.
 
 use std::path::{Path, PathBuf};
 
@@ -24,7 +25,7 @@ use crate::summary;
 use crate::train_report::TrainReport;
 use crate::weights;
 
-/// Checks what a process can check alone, and opens the data.
+/// Checks the settings that need no other process, and opens the data and the state to resume.
 pub(super) fn prepare(
     startup: &Startup,
     mut config: RunConfig,
@@ -57,8 +58,8 @@ pub(super) fn prepare(
         config.data.cache = token_cache(run_dir);
     }
     let share = startup.share();
-    let look = || Resumption::look(&config, options, startup.rank() == 0, (share, found));
-    let resumption = options.resume.then(look).transpose()?;
+    let find = || Resumption::find(&config, options, startup.rank() == 0, (share, found));
+    let resumption = options.resume.then(find).transpose()?;
     let continues = resumption.as_ref().is_some_and(|resumption| resumption.point.is_some());
     let start = match &options.from {
         _ if continues => Start::Drawn,
@@ -82,17 +83,17 @@ pub(super) fn prepare(
     Ok((setup, resumption))
 }
 
-/// Returns the directory of cached tokens: beside the run directory, where other runs find them, or in it if
-/// its parent cannot be written.
+/// Returns the directory of the token cache: beside the run directory, where other runs find it, or inside it
+/// if its parent is read-only.
 fn token_cache(run_dir: &Path) -> PathBuf {
     let beside = run_dir.parent().unwrap_or(Path::new("")).join(dataset::CACHE);
     if output::is_writable(&beside) { beside } else { run_dir.join(dataset::CACHE) }
 }
 
-/// Returns on rank 0 the steps whose samples the run leaves out, in the order of the data, as words.
+/// Returns a list of the steps whose samples the run skips, in data order; empty except on rank 0.
 ///
 /// # Errors
-/// A file of spikes that cannot be read, or lacks some that the checkpoint's run had met.
+/// The file of spikes cannot be read, or lacks spikes of the run that wrote the checkpoint.
 pub(super) fn left_out(setup: &Setup, options: &RunOptions, first: bool) -> Result<String> {
     let run_dir = options.run_dir.as_deref().filter(|_| first && options.resume);
     let before = setup.resumed().map_or(&[][..], |point| point.checkpoint.left_out());
@@ -100,7 +101,7 @@ pub(super) fn left_out(setup: &Setup, options: &RunOptions, first: bool) -> Resu
     Ok(steps.iter().map(u64::to_string).collect::<Vec<_>>().join(" "))
 }
 
-/// Returns the report of the run to be resumed if no step of it is left, and leaves its record unchanged.
+/// Returns the report of the run to resume if it is already complete, and leaves its record unchanged.
 ///
 /// # Errors
 /// Files left by killed processes cannot be deleted.
@@ -121,10 +122,10 @@ pub(super) fn complete(setup: &Setup, options: &RunOptions) -> Result<Option<Tra
     Ok(Some(TrainReport::of_record(setup, summary, run_dir.to_owned())))
 }
 
-/// Opens the directory of the run: a new one, or that of the run to be resumed.
+/// Opens the run directory, a new one or the resumed run's.
 ///
 /// # Errors
-/// A directory that cannot be created or written.
+/// The directory cannot be created or written.
 pub(super) fn open_directory(
     setup: &Setup,
     options: &RunOptions,

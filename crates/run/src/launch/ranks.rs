@@ -1,4 +1,4 @@
-//! The ranks of this process, from start to end.
+//! Starts the ranks of this process and waits for them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -80,7 +80,7 @@ pub(super) fn run<T>(
     conclude(outcomes.map_err(|lost| lost_rank(directory, world_size, in_job, &lost))?)
 }
 
-/// Reports that a rank failed, unless another rank has.
+/// Writes the failure report, unless another rank has written it, and returns the error to raise.
 fn lost_rank(directory: &RunDirectory, world_size: usize, in_job: bool, lost: &Lost) -> RunError {
     match failure::report(&directory.logs(), world_size, lost) {
         Some(report) if in_job => {

@@ -1,4 +1,4 @@
-//! One start of a job: its launcher's process, what ends it, and the processes that are left of it.
+//! One start of a job: the launcher's process, its end, and the removal of processes that outlive it.
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -17,25 +17,25 @@ use crate::error::{Result, RunError};
 use crate::failure;
 use crate::memory_states;
 
-/// Interval at which the launcher is looked at.
+/// Interval between checks of the launcher.
 const LOOK: Duration = Duration::from_millis(20);
-/// Time in which a launcher must go on that was stopped, or end after a rank's report of a failure.
+/// Time limit for a stopped launcher to continue, or for a launcher to end after a rank reported a failure.
 const LAUNCHER_ENDS: Duration = Duration::from_secs(5);
-/// Time in which ranks without a launcher end by themselves, and report why.
+/// Time limit for ranks without a launcher to end by themselves and report why.
 const RANKS_END: Duration = Duration::from_secs(2);
 
-/// The end of a job's start.
+/// How a start of a job ended.
 #[derive(Debug, PartialEq)]
 pub(super) enum Ended {
     /// All ranks ended without an error.
     Done,
-    /// All ranks ended without an error, because they were asked to make room for a larger grid.
+    /// All ranks ended without an error after a request, so that the job can restart on a larger grid.
     ToGrow,
-    /// The user stopped the job, which ended with this status.
+    /// The user stopped the job, which ended with this exit status.
     Stopped(u8),
     /// The command line, configuration or data is wrong.
     Refused,
-    /// The launcher ended in this way.
+    /// The launcher or a rank failed, for this reason.
     Failed(String),
 }
 
@@ -44,14 +44,14 @@ pub(super) enum Ended {
 pub(super) struct Attempt {
     launcher: Child,
     name: String,
-    /// The value of [`processes::VARIABLE`] in its processes.
+    /// The value of [`processes::VARIABLE`] in the job's processes.
     id: String,
     logs: PathBuf,
     started: SystemTime,
-    /// Signals that have been forwarded.
+    /// Number of signals forwarded so far.
     forwarded: usize,
     to_grow: bool,
-    /// The time at which the launcher was first seen stopped, or not to end.
+    /// Time at which the launcher was first seen stopped or stuck.
     hangs_since: Option<Instant>,
     /// Whether this process has killed the launcher.
     is_killed: bool,
@@ -60,8 +60,8 @@ pub(super) struct Attempt {
 }
 
 impl Attempt {
-    /// Starts the launcher in a process group of its own, so that a terminal's signals reach it from here
-    /// only.
+    /// Starts the launcher in its own process group, so that a terminal's signals reach it only through this
+    /// process.
     ///
     /// # Errors
     /// The launcher does not start.
@@ -103,11 +103,11 @@ impl Attempt {
         })
     }
 
-    /// Waits until the job has ended and nothing of it is left on this host. Asks the ranks to end after
-    /// their step once `grows` returns true.
+    /// Waits until the job has ended and none of its processes is left on this host. Once `grows` returns
+    /// true, the ranks are asked to end after their step.
     ///
     /// # Errors
-    /// The system does not tell how the launcher ended.
+    /// The system does not report how the launcher ended.
     pub(super) fn wait(mut self, stops: &Stops, mut grows: impl FnMut() -> bool) -> Result<Ended> {
         let status = loop {
             let unknown = |error| RunError::Refused(format!("{}: its end is unknown: {error}", self.name));
@@ -129,7 +129,7 @@ impl Attempt {
         Ok(self.ended(status))
     }
 
-    /// Forwards signals to stop: the first ends the job after the current step, the second at once.
+    /// Forwards stop signals: the first ends the job after the current step, the second at once.
     fn forward(&mut self, signals: usize) {
         if signals > 0 && self.forwarded == 0 {
             terminal::say("plimsoll: stopping after this step; once more to stop at once");
@@ -147,7 +147,8 @@ impl Attempt {
         processes::signal("USR1", &asked);
     }
 
-    /// Returns whether the launcher is stopped, or does not end although a rank has reported a failure.
+    /// Returns whether the launcher has been stopped or stuck for too long. It is stuck if it still runs
+    /// after a rank's failure report.
     fn hangs(&mut self) -> bool {
         let is_stopped = processes::state(self.launcher.id()) == Some('T');
         if !(is_stopped || self.has_report()) {
@@ -163,14 +164,16 @@ impl Attempt {
         written.is_ok_and(|written| written >= self.started)
     }
 
-    /// Returns the first line of the ranks' report, or else the launcher's end.
+    /// Returns the first line of the ranks' failure report, or else `launcher`, a text about the launcher's
+    /// end.
     fn reason(&self, launcher: String) -> String {
         let reported =
             Some(&self.logs).filter(|_| self.has_report()).and_then(|logs| failure::reported(logs));
         reported.unwrap_or(launcher)
     }
 
-    /// Waits for processes of this host that outlive the launcher, and kills them.
+    /// Waits for processes of this job on this host that outlive the launcher, and kills them after a time
+    /// limit.
     fn end_what_is_left(&self) {
         let began = Instant::now();
         while !processes::of_job(&self.id).is_empty() {

@@ -1,4 +1,4 @@
-//! A process that ends a job whose restarting process was killed.
+//! A guard process that ends a job if the restarting process is killed.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -7,8 +7,9 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use system::terminal;
 
-/// Reads the launcher's process group and a word. The end of the input before the word is the death of the
-/// process that writes: the group is terminated, after 5 s killed, and the states in memory are deleted.
+/// Shell script of the guard. It reads the launcher's process group and then a word. If the input ends before
+/// the word, the writer has died: the group is terminated, killed after 5 s, and the states in memory are
+/// deleted.
 const SCRIPT: &str = r#"
 trap '' HUP INT TERM
 read -r group || exit 0
@@ -25,7 +26,7 @@ kill -s KILL -- "-$group"
 pub(super) struct Guard(Option<(Child, ChildStdin)>);
 
 impl Guard {
-    /// Starts the guard, which deletes the directory `states`.
+    /// Starts the guard. `states`: the directory of states in memory to delete.
     pub(super) fn start(states: Option<&Path>) -> Self {
         let mut command = Command::new("sh");
         command.args(["-c", SCRIPT, "guard"]).arg(states.unwrap_or(Path::new("")));
@@ -38,7 +39,7 @@ impl Guard {
         }))
     }
 
-    /// Names the launcher, which leads a process group.
+    /// Sends the guard the launcher's process id, which is also its process group.
     pub(super) fn watch(&mut self, launcher: u32) {
         self.write(&format!("{launcher}\n"));
     }

@@ -1,4 +1,4 @@
-//! Files and options that name hosts, as Open MPI's mpirun reads them.
+//! Parses hosts in files and options as Open MPI's mpirun does.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use system::readers::{FileKey, Reader, Unlisted};
 use super::named_host::{NamedHost, Slots};
 use crate::error::{Result, RunError};
 
-/// The most bytes of a file of hosts.
+/// Maximum bytes read of a file of hosts.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// The keys of a line of a file of hosts.
+/// The keys accepted in a line of a file of hosts.
 pub const HOSTFILE: Reader = Reader {
     of: "A line of a hostfile, under `--restarts`",
     keys: &[
@@ -46,12 +46,12 @@ pub const HOSTFILE: Reader = Reader {
     unlisted: Unlisted::Refused,
 };
 
-/// Returns the hosts of a file with a host a line, as `name`, `name slots=4` or `name:4`. A host that several
-/// lines name takes the ranks of all of them. One that a single line names without a number takes as many
-/// ranks as it has processor cores.
+/// Reads the hosts of a file with one host per line, as `name`, `name slots=4` or `name:4`. If several lines
+/// name a host, their ranks add up. A host named once without a number takes as many ranks as it has
+/// processor cores.
 ///
 /// # Errors
-/// A file that cannot be read; a line that mpirun would not read either, or that names a user.
+/// The file cannot be read, mpirun would refuse a line, or a line names a user.
 pub(super) fn in_file(path: &Path) -> Result<Vec<NamedHost>> {
     let text =
         system::input::read_text(path, MOST_BYTES).map_err(|error| RunError::unreadable(path, error))?;
@@ -67,11 +67,11 @@ pub(super) fn in_file(path: &Path) -> Result<Vec<NamedHost>> {
     Ok(hosts)
 }
 
-/// Returns the hosts of `--host`, each as `name`, `name:4` or `name:auto`. Each mention without a number is
+/// Parses the hosts of `--host`, each as `name`, `name:4` or `name:auto`. Each mention without a number adds
 /// one rank.
 ///
 /// # Errors
-/// A host that mpirun would not start on, in a sentence.
+/// A sentence about a host that mpirun would refuse.
 pub(super) fn in_option(text: &str) -> std::result::Result<Vec<NamedHost>, String> {
     let mut hosts: Vec<NamedHost> = Vec::new();
     for word in text.split(',') {
@@ -89,13 +89,13 @@ pub(super) fn in_option(text: &str) -> std::result::Result<Vec<NamedHost>, Strin
     Ok(hosts)
 }
 
-/// A line's mention of a host.
+/// A host in a line of a file, with its number of ranks.
 struct Mention {
     name: String,
     slots: Option<usize>,
 }
 
-/// Returns the host of a line; `None` for an empty line or a comment.
+/// Parses the host of a line; `None` for an empty line or a comment.
 fn mention_in_line(line: &str) -> std::result::Result<Option<Mention>, String> {
     let line = ["#", "//"].iter().fold(line, |line, comment| line.split(comment).next().unwrap_or_default());
     // Spaces may stand around the sign.
@@ -123,7 +123,7 @@ fn mention_in_line(line: &str) -> std::result::Result<Option<Mention>, String> {
     Ok(Some(Mention { name: name.to_owned(), slots: slots.or(most) }))
 }
 
-/// Adds a mention to the hosts of the lines before it.
+/// Adds a mention to the hosts found in earlier lines.
 fn merge(hosts: &mut Vec<NamedHost>, mention: Mention) -> std::result::Result<(), String> {
     let Mention { name, slots } = mention;
     let Some(host) = hosts.iter_mut().find(|host| host.name == name) else {
@@ -140,7 +140,7 @@ fn merge(hosts: &mut Vec<NamedHost>, mention: Mention) -> std::result::Result<()
     Ok(())
 }
 
-/// Splits `name:slots`.
+/// Splits `name:slots` into the name and the text of its slots.
 fn named(word: &str) -> std::result::Result<(&str, Option<&str>), String> {
     let (name, slots) = match word.split_once(':') {
         Some((name, slots)) if !slots.contains(':') => (name, Some(slots)),
@@ -173,7 +173,7 @@ mod tests {
         NamedHost { name: name.to_owned(), slots }
     }
 
-    /// The hosts on which mpirun of Open MPI 4.1 starts with these files, or their refusals.
+    /// Expects the hosts on which mpirun of Open MPI 4.1 starts with these files, or its refusals.
     #[test]
     fn files_are_read_as_mpirun_reads_them() {
         use Slots::{Cores, Count};

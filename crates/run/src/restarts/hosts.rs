@@ -1,8 +1,9 @@
-//! The hosts of a job, which of them answer, and the launcher's command on some of them.
+//! The hosts of a job: a query for those that answer, and the launcher's command for a selection.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::Command;
+use std::task::Poll;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -15,17 +16,17 @@ use super::question::Question;
 use crate::error::{Result, RunError};
 use telemetry::host_name;
 
-/// Time in which a host must answer.
+/// Time limit for a host to answer.
 const ANSWER: Duration = Duration::from_secs(10);
-/// Interval at which the answers are looked for.
+/// Polling interval for answers.
 const LOOK: Duration = Duration::from_millis(20);
-/// The most ranks of a host.
+/// Maximum number of ranks on a host.
 const MOST_RANKS: u64 = 1 << 20;
 
-/// A way to start ranks on hosts.
+/// How ranks are started on hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobLauncher {
-    /// Open MPI's `mpirun`, or another with its options.
+    /// Open MPI's `mpirun`, or a launcher with the same options.
     Mpirun,
     /// Slurm's `srun`, inside an allocation.
     Srun,
@@ -33,19 +34,19 @@ pub enum JobLauncher {
     Threads,
 }
 
-/// A host that answers, and the number of ranks that it takes.
+/// A host that answers, and the number of ranks it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Host {
     pub(super) name: String,
     pub(super) slots: usize,
 }
 
-/// The answers of a job's hosts.
+/// Split of a job's hosts into answering and silent ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Answers {
     /// The hosts that answer.
     pub(super) hosts: Vec<Host>,
-    /// The names of those that do not.
+    /// Names of the hosts that do not answer.
     pub(super) silent: Vec<String>,
 }
 
@@ -53,21 +54,21 @@ pub(super) struct Answers {
 #[derive(Clone, Debug)]
 pub(super) struct Hosts {
     launcher: JobLauncher,
-    /// Each with whether it is this host. None: this host alone, which no option names.
+    /// Each named host, and whether it is this host. If empty, this host runs all ranks.
     named: Vec<(NamedHost, bool)>,
-    /// Ranks that this host takes, if no host is named.
+    /// Number of ranks on this host if no host is named.
     slots: usize,
-    /// The launcher's options without those about hosts and numbers of ranks.
+    /// The launcher's options, without those that select hosts or numbers of ranks.
     options: Vec<OsString>,
 }
 
 impl Hosts {
-    /// Reads the launcher's options, or the variables of Slurm's allocation. Without hosts among them, this
-    /// host takes `ranks` ranks.
+    /// Reads hosts from the launcher's options, or from the variables of Slurm's allocation. If none are
+    /// named, this host takes `ranks` ranks.
     ///
     /// # Errors
-    /// An option without its value, or of no launcher; another number of ranks; hosts that cannot be read.
-    pub(super) fn of(launcher: JobLauncher, options: &[OsString], ranks: usize) -> Result<Self> {
+    /// An option is unknown or lacks its value, it asks for another number of ranks, or hosts cannot be read.
+    pub(super) fn from_options(launcher: JobLauncher, options: &[OsString], ranks: usize) -> Result<Self> {
         let hosts = Hosts { launcher, named: Vec::new(), slots: ranks, options: Vec::new() };
         if launcher == JobLauncher::Srun {
             return Ok(Hosts { options: options.to_vec(), ..hosts.with(allocated(ranks)?) });
@@ -109,7 +110,7 @@ impl Hosts {
         Hosts { named: named.into_iter().zip(own).collect(), ..self }
     }
 
-    /// Returns which hosts answer.
+    /// Queries all hosts at once. Returns which of them answer.
     pub(super) fn answers(&self) -> Answers {
         if self.named.is_empty() {
             return Answers {
@@ -119,25 +120,26 @@ impl Hosts {
         }
         let mut asked: Vec<_> = self.named.iter().map(|(host, is_own)| self.ask(host, *is_own)).collect();
         let began = Instant::now();
-        let mut answers: Vec<Option<Option<usize>>> = vec![None; asked.len()];
-        while answers.contains(&None) && began.elapsed() < ANSWER {
+        let mut answers = vec![Poll::Pending; asked.len()];
+        while answers.contains(&Poll::Pending) && began.elapsed() < ANSWER {
             for (question, answer) in asked.iter_mut().zip(&mut answers) {
-                *answer = answer.or_else(|| question.answer());
+                *answer = question.answer();
             }
             sleep(LOOK);
         }
         asked.iter_mut().for_each(Question::end);
         let mut all = Answers::default();
         for ((host, _), answer) in self.named.iter().zip(answers) {
-            match answer.flatten() {
-                Some(slots) => all.hosts.push(Host { name: host.name.clone(), slots }),
-                None => all.silent.push(host.name.clone()),
+            match answer {
+                Poll::Ready(Some(slots)) => all.hosts.push(Host { name: host.name.clone(), slots }),
+                Poll::Ready(None) | Poll::Pending => all.silent.push(host.name.clone()),
             }
         }
         all
     }
 
-    /// Returns the command that starts `ranks` ranks of `program` on these hosts; its arguments follow.
+    /// Returns the command that starts `ranks` ranks of `program` on these hosts. The caller appends the
+    /// program's arguments.
     pub(super) fn command(&self, program: &Path, hosts: &[Host], ranks: usize) -> Command {
         let names = || hosts.iter().map(|host| host.name.as_str()).collect::<Vec<_>>().join(",");
         match self.launcher {
@@ -162,7 +164,7 @@ impl Hosts {
         }
     }
 
-    /// Deletes a directory on the other hosts that answer.
+    /// Deletes a directory on the other hosts, where they answer.
     pub(super) fn remove(&self, directory: &Path) {
         let others = self.named.iter().filter(|(_, is_own)| !is_own);
         let remove = |(host, _): &(NamedHost, bool)| {
@@ -172,13 +174,13 @@ impl Hosts {
         };
         let mut removing: Vec<_> = others.map(remove).collect();
         let began = Instant::now();
-        while removing.iter_mut().any(|removal| removal.answer().is_none()) && began.elapsed() < ANSWER {
+        while removing.iter_mut().any(|removal| removal.answer().is_pending()) && began.elapsed() < ANSWER {
             sleep(LOOK);
         }
         removing.iter_mut().for_each(Question::end);
     }
 
-    /// Asks a host how many ranks it takes.
+    /// Starts a query for the number of ranks that a host takes.
     fn ask(&self, host: &NamedHost, is_own: bool) -> Question {
         match (host.slots, is_own) {
             (Slots::Count(slots), true) => Question::Answered(Some(slots)),
@@ -196,7 +198,7 @@ impl Hosts {
         }
     }
 
-    /// Returns the start of a command on another host.
+    /// Returns a command prefix that runs its arguments on another host.
     fn command_on(&self, host: &str) -> Command {
         let mut command = match self.launcher {
             JobLauncher::Mpirun | JobLauncher::Threads => agent(),
@@ -213,10 +215,10 @@ impl Hosts {
     }
 }
 
-/// Checks the number of ranks that a launcher's option asks for.
+/// Checks the number of ranks in a launcher's option.
 ///
 /// # Errors
-/// Another number than the configured `ranks`.
+/// The number differs from the configured `ranks`.
 fn check_ranks(option: &str, value: &str, ranks: usize) -> Result<()> {
     if value.trim().parse() == Ok(ranks) {
         return Ok(());
@@ -227,10 +229,10 @@ fn check_ranks(option: &str, value: &str, ranks: usize) -> Result<()> {
     )))
 }
 
-/// Returns the hosts of files and of the option `--host`, which picks among those of files.
+/// Combines the hosts of files with the option `--host`, which selects from the files' hosts.
 ///
 /// # Errors
-/// A host that mpirun would not start on; one that no file names.
+/// mpirun would refuse a host, or no file names it.
 fn of_both(in_files: Vec<NamedHost>, in_options: &str) -> Result<Vec<NamedHost>> {
     if in_options.is_empty() {
         return Ok(in_files);
@@ -246,7 +248,7 @@ fn of_both(in_files: Vec<NamedHost>, in_options: &str) -> Result<Vec<NamedHost>>
     Ok(picked)
 }
 
-/// Returns the start of a command on another host, by the agent with which Open MPI reaches it.
+/// Returns the remote shell command with which Open MPI reaches another host, `ssh` by default.
 fn agent() -> Command {
     let named = environment::text("OMPI_MCA_plm_rsh_agent").unwrap_or_else(|| "ssh".to_owned());
     let mut words = named.split(':').next().unwrap_or("ssh").split_whitespace();
@@ -259,11 +261,11 @@ fn agent() -> Command {
     command
 }
 
-/// Returns the hosts of Slurm's allocation, which share `ranks` ranks equally if it does not say how many
-/// each takes.
+/// Returns the hosts of Slurm's allocation. They share `ranks` ranks equally if Slurm sets no number for
+/// each.
 ///
 /// # Errors
-/// No allocation.
+/// There is no allocation.
 fn allocated(ranks: usize) -> Result<Vec<NamedHost>> {
     let refused = || {
         RunError::Refused(
@@ -327,7 +329,7 @@ mod tests {
             (&["--hostfile", file, "--host", "node2.invalid:auto"], vec![named("node2.invalid", 2)], &[]),
         ] {
             let options: Vec<OsString> = options.iter().map(OsString::from).collect();
-            let hosts = Hosts::of(JobLauncher::Mpirun, &options, 4).unwrap();
+            let hosts = Hosts::from_options(JobLauncher::Mpirun, &options, 4).unwrap();
             let read: Vec<_> = hosts.named.iter().map(|(host, is_own)| (host.clone(), *is_own)).collect();
             let expected: Vec<_> = expected.into_iter().map(|host| (host, false)).collect();
             assert_eq!(read, expected, "{options:?}");
@@ -342,16 +344,16 @@ mod tests {
             (&["--hostfile", "missing"], "missing: cannot read it"),
         ] {
             let options: Vec<OsString> = options.iter().map(OsString::from).collect();
-            let refused = Hosts::of(JobLauncher::Mpirun, &options, 4).unwrap_err();
+            let refused = Hosts::from_options(JobLauncher::Mpirun, &options, 4).unwrap_err();
             assert!(refused.exit_status() == 2 && refused.to_string().contains(words), "{refused}");
         }
     }
 
-    /// A host that is this one is not asked over the network, however it is called.
+    /// This host is recognised under all its names and is not queried over the network.
     #[test]
     fn this_host_answers_itself() {
         let own = ["localhost", "LOCALHOST", "127.0.0.1", "127.0.0.2", &host_name()].join(":2,") + ":2";
-        let hosts = Hosts::of(JobLauncher::Mpirun, &["--host".into(), own.into()], 4).unwrap();
+        let hosts = Hosts::from_options(JobLauncher::Mpirun, &["--host".into(), own.into()], 4).unwrap();
         assert!(hosts.named.iter().all(|(_, is_own)| *is_own), "{hosts:?}");
         let answers = hosts.answers();
         assert!(answers.silent.is_empty() && answers.hosts.iter().all(|host| host.slots == 2), "{answers:?}");
@@ -361,20 +363,20 @@ mod tests {
     fn a_command_names_the_hosts_that_answer() {
         let options: Vec<OsString> =
             ["--host", "a.invalid:2,b.invalid:2", "-x", "A", "-n", "4"].map(OsString::from).to_vec();
-        let hosts = Hosts::of(JobLauncher::Mpirun, &options, 4).unwrap();
+        let hosts = Hosts::from_options(JobLauncher::Mpirun, &options, 4).unwrap();
         let program = Path::new("plimsoll");
         let command = hosts.command(program, &[host("b.invalid", 2)], 2);
         let words: Vec<_> = command.get_args().map(|word| word.to_str().unwrap()).collect();
         assert_eq!(words, ["-x", "A", "--host", "b.invalid:2", "-n", "2", "plimsoll"]);
-        let alone = Hosts::of(JobLauncher::Mpirun, &[], 4).unwrap();
+        let alone = Hosts::from_options(JobLauncher::Mpirun, &[], 4).unwrap();
         assert_eq!(alone.answers().hosts.iter().map(|host| host.slots).sum::<usize>(), 4);
         let command = alone.command(program, &alone.answers().hosts, 3);
         let words: Vec<_> = command.get_args().map(OsStr::to_owned).collect();
         assert_eq!(words, ["-n", "3", "plimsoll"]);
-        let threads = Hosts::of(JobLauncher::Threads, &[], 4).unwrap();
+        let threads = Hosts::from_options(JobLauncher::Threads, &[], 4).unwrap();
         let command = threads.command(program, &threads.answers().hosts, 4);
         assert!(command.get_program() == "plimsoll" && command.get_args().next().is_none());
-        let refused = Hosts::of(JobLauncher::Threads, &options, 4).unwrap_err();
+        let refused = Hosts::from_options(JobLauncher::Threads, &options, 4).unwrap_err();
         assert!(refused.to_string().starts_with("--host: with threads"), "{refused}");
     }
 }

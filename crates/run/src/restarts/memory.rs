@@ -1,4 +1,4 @@
-//! The states in the memory of a job's hosts, as the process sees them that restarts the job.
+//! The states in the memory of a job's hosts, as seen by the process that restarts the job.
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -6,17 +6,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::hosts::Hosts;
 use crate::memory_states;
 
-/// The directories of a job's states in memory, which are deleted with this value.
+/// The directories of a job's states in memory. Dropping the value deletes them.
 #[derive(Debug)]
 pub(super) struct MemoryOfJob {
     name: String,
     directory: Option<PathBuf>,
-    /// The hosts, if they keep states.
+    /// The hosts that keep states; `None` if the job keeps none.
     hosts: Option<Hosts>,
 }
 
 impl MemoryOfJob {
-    /// Returns the directories of a job, which the ranks on `hosts` make if they keep states in memory.
+    /// Chooses a name for the job's directories. If `hosts` is set, the ranks there create them.
     pub(super) fn new(hosts: Option<Hosts>) -> Self {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let name = format!("plimsoll-{}-{}", std::process::id(), since_1970.as_nanos());
@@ -24,12 +24,12 @@ impl MemoryOfJob {
         MemoryOfJob { name, directory, hosts }
     }
 
-    /// The name of the directory, which ranks need.
+    /// Returns the directory's name, which is passed to ranks.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// The directory on this machine.
+    /// Returns the directory on this machine.
     pub(super) fn directory(&self) -> Option<&Path> {
         self.directory.as_deref()
     }

@@ -1,17 +1,17 @@
-//! Hosts as a user names them, and the number of ranks that they take.
+//! Hosts as a user names them, and the number of ranks they take.
 
 use std::path::Path;
 
 /// The number of ranks that a host takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slots {
-    /// So many.
+    /// This number.
     Count(usize),
     /// As many as it has processor cores.
     Cores,
 }
 
-/// A host that the user names.
+/// A host named by the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NamedHost {
     pub(super) name: String,
@@ -19,7 +19,7 @@ pub(super) struct NamedHost {
 }
 
 impl Slots {
-    /// Returns the sum.
+    /// Returns the sum; `Cores` if either side is.
     pub(super) fn and(self, other: Slots) -> Slots {
         match (self, other) {
             (Slots::Count(one), Slots::Count(more)) => Slots::Count(one + more),
@@ -27,7 +27,7 @@ impl Slots {
         }
     }
 
-    /// Returns the smaller number, where both are known.
+    /// Returns the smaller number, or the known one if only one is known.
     pub(super) fn at_most(self, other: Slots) -> Slots {
         match (self, other) {
             (Slots::Count(one), Slots::Count(other)) => Slots::Count(one.min(other)),
@@ -36,13 +36,13 @@ impl Slots {
     }
 }
 
-/// The files of Linux from which [`cores`] follow.
+/// Linux files that [`cores`] parses.
 pub(super) const CORE_FILES: [&str; 2] = ["/proc/self/status", "/proc/cpuinfo"];
-/// The most bytes of them.
+/// Maximum bytes read of each of these files.
 pub(super) const MOST_BYTES: u64 = 16 << 20;
 
-/// Returns the number of processor cores that a process may use, by the text of [`CORE_FILES`]: as mpirun
-/// counts them, without the further threads of a core. At least 1.
+/// Returns the number of processor cores that a process may use, from the concatenated text of
+/// [`CORE_FILES`]. Counts as mpirun does, without a core's additional hardware threads. At least 1.
 pub(super) fn cores(text: &str) -> usize {
     let field = |line: &str, name: &str| {
         let (key, value) = line.split_once(':')?;
@@ -52,11 +52,15 @@ pub(super) fn cores(text: &str) -> usize {
     let is_allowed = |number: usize| allowed.as_ref().is_none_or(|list| is_in(list, number));
     let mut cores: Vec<(String, String)> = Vec::new();
     for block in text.split("\n\n") {
-        let of = |name: &str| block.lines().find_map(|line| field(line, name));
-        let Some(number) = of("processor").and_then(|number| number.parse::<usize>().ok()) else { continue };
+        let value = |name: &str| block.lines().find_map(|line| field(line, name));
+        let Some(number) = value("processor").and_then(|number| number.parse::<usize>().ok()) else {
+            continue;
+        };
         // Processors without these fields are a core each.
-        let core =
-            (of("physical id").unwrap_or_default(), of("core id").unwrap_or_else(|| number.to_string()));
+        let core = (
+            value("physical id").unwrap_or_default(),
+            value("core id").unwrap_or_else(|| number.to_string()),
+        );
         if is_allowed(number) && !cores.contains(&core) {
             cores.push(core);
         }
@@ -64,13 +68,13 @@ pub(super) fn cores(text: &str) -> usize {
     cores.len().max(1)
 }
 
-/// Returns the cores of this host.
+/// Returns the number of usable cores of this host.
 pub(super) fn own_cores() -> usize {
     let read = |file: &str| system::input::read_text(Path::new(file), MOST_BYTES).unwrap_or_default();
     cores(&CORE_FILES.map(read).concat())
 }
 
-/// Returns whether a list as `0-3,8` has this number.
+/// Returns whether a list of ranges like `0-3,8` contains `number`.
 fn is_in(list: &str, number: usize) -> bool {
     let is_in_range = |range: &str| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));

@@ -1,4 +1,4 @@
-//! Names and addresses of this host.
+//! Recognises names and addresses of this host.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use collective::tcp::is_of_this_host;
 use system::threads;
 use telemetry::host_name;
 
-/// Time in which a name is looked up.
+/// Time limit for looking up a name.
 const LOOK_UP: Duration = Duration::from_secs(2);
 
-/// Returns of each name or address whether it is this host's. They are looked up side by side.
+/// Returns, for each name or address, whether it belongs to this host. All are looked up concurrently.
 pub(super) fn are_own<'a>(names: impl Iterator<Item = &'a str>) -> Vec<bool> {
     let own = host_name();
     let start = |name: &str| {

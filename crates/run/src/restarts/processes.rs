@@ -1,17 +1,17 @@
-//! The processes of this host that belong to one start of a job.
+//! Finds the processes on this host that belong to one start of a job.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// The environment variable that all processes of a job's start have, with a value of its own for each.
+/// Name of an environment variable of all processes in a job's start. Its value is unique to the start.
 pub(super) const VARIABLE: &str = "PLIMSOLL_JOB";
 
-/// Returns whether this process belongs to a job that another process starts again after a failure.
+/// Returns whether this process belongs to a job that another process restarts after a failure.
 pub(super) fn is_of_job() -> bool {
     std::env::var_os(VARIABLE).is_some()
 }
 
-/// Returns the processes whose [`VARIABLE`] has this value.
+/// Returns the ids of processes whose [`VARIABLE`] has this value.
 pub(super) fn of_job(value: &str) -> Vec<u32> {
     let wanted = format!("{VARIABLE}={value}");
     let belongs = |process: &u32| {
@@ -19,15 +19,15 @@ pub(super) fn of_job(value: &str) -> Vec<u32> {
         environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
             && !matches!(state(*process), None | Some('Z' | 'X'))
     };
-    all().into_iter().filter(belongs).collect()
+    process_ids().into_iter().filter(belongs).collect()
 }
 
-fn all() -> Vec<u32> {
+fn process_ids() -> Vec<u32> {
     let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// Returns those of [`of_job`] that run this program.
+/// Returns the ids among [`of_job`] whose executable is this program.
 pub(super) fn ranks_of_job(value: &str) -> Vec<u32> {
     let program = |process: &str| std::fs::read_link(Path::new("/proc").join(process).join("exe")).ok();
     let own = program("self");
@@ -37,8 +37,8 @@ pub(super) fn ranks_of_job(value: &str) -> Vec<u32> {
         .collect()
 }
 
-/// Returns the ranks and their launcher, each once: with threads the launcher is itself the rank, and takes a
-/// second request to stop for one to stop at once.
+/// Adds the launcher to the ranks, unless it is one: with threads, the launcher is the rank, and a second
+/// signal would stop it at once.
 pub(super) fn with_launcher(mut ranks: Vec<u32>, launcher: u32) -> Vec<u32> {
     if !ranks.contains(&launcher) {
         ranks.push(launcher);
@@ -46,13 +46,13 @@ pub(super) fn with_launcher(mut ranks: Vec<u32>, launcher: u32) -> Vec<u32> {
     ranks
 }
 
-/// Returns the state of a process, as `T` for stopped; `None` if it is gone.
+/// Returns the state of a process, for example `T` for stopped; `None` if it is gone.
 pub(super) fn state(process: u32) -> Option<char> {
     let stat = std::fs::read_to_string(Path::new("/proc").join(process.to_string()).join("stat")).ok()?;
     stat.rsplit_once(')')?.1.trim_start().chars().next()
 }
 
-/// Sends a signal to processes, some of which may have ended.
+/// Sends a signal to processes. Processes that have ended are ignored.
 pub(super) fn signal(name: &str, processes: &[u32]) {
     if processes.is_empty() {
         return;

@@ -1,25 +1,26 @@
-//! Questions to hosts: commands that run there.
+//! Queries of hosts, by commands that run there.
 
 use std::fmt;
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
+use std::task::Poll;
 use std::thread::JoinHandle;
 
 use system::threads;
 
 use super::named_host::MOST_BYTES;
 
-/// Makes a number of a command's output.
+/// Parses a command's output into a number.
 type Understand = Box<dyn Fn(&str) -> usize>;
 
-/// A question to a host, whose answer is a number.
+/// A query of a host, answered by a number.
 pub(super) enum Question {
-    /// The answer; `None` if the host does not answer.
+    /// The answer; `None` if the host did not answer.
     Answered(Option<usize>),
-    /// The process that asks.
+    /// The command is still running.
     Asked {
         process: Child,
-        /// Reads the output, so that the process never waits for a reader.
+        /// Thread that reads the output, so that the command never blocks on a full pipe.
         output: Option<JoinHandle<String>>,
         understand: Understand,
     },
@@ -35,12 +36,12 @@ impl fmt::Debug for Question {
 }
 
 impl Question {
-    /// Starts a command that answers with `answer` if it succeeds.
+    /// Starts a command. If it succeeds, the answer is `answer`.
     pub(super) fn asked(command: Command, answer: usize) -> Self {
         Self::start(command, Stdio::null(), Box::new(move |_| answer))
     }
 
-    /// Starts a command, of whose output `understand` makes the answer.
+    /// Starts a command. `understand` parses the answer from its output.
     pub(super) fn read(command: Command, understand: impl Fn(&str) -> usize + 'static) -> Self {
         Self::start(command, Stdio::piped(), Box::new(understand))
     }
@@ -60,27 +61,27 @@ impl Question {
         Question::Asked { process, output, understand }
     }
 
-    /// Returns the answer, `Some(None)` if the host gives none; `None` if that is not known yet.
-    pub(super) fn answer(&mut self) -> Option<Option<usize>> {
+    /// Returns the answer once the command has ended; `Ready(None)` if the host did not answer.
+    pub(super) fn answer(&mut self) -> Poll<Option<usize>> {
         let (process, output, understand) = match self {
-            Question::Answered(answer) => return Some(*answer),
+            Question::Answered(answer) => return Poll::Ready(*answer),
             Question::Asked { process, output, understand } => (process, output, understand),
         };
         let succeeded = match process.try_wait() {
-            Ok(None) => return None,
+            Ok(None) => return Poll::Pending,
             Ok(Some(status)) => status.success(),
             Err(_) => false,
         };
         if succeeded && output.as_ref().is_some_and(|output| !output.is_finished()) {
-            return None;
+            return Poll::Pending;
         }
         let text = output.take().filter(|_| succeeded).and_then(|output| output.join().ok());
         let answer = succeeded.then(|| understand(&text.unwrap_or_default()));
         *self = Question::Answered(answer);
-        Some(answer)
+        Poll::Ready(answer)
     }
 
-    /// Ends the process that asks.
+    /// Kills the command if it still runs.
     pub(super) fn end(&mut self) {
         if let Question::Asked { process, .. } = self {
             // A process that has ended cannot be killed.

@@ -1,4 +1,4 @@
-//! Requests to stop that reach the process that restarts a job.
+//! Counts stop signals sent to the process that restarts a job.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,17 +9,17 @@ use system::threads;
 use crate::error::{Result, RunError};
 use crate::stop_signal::{STOPPING, StopSignal};
 
-/// The signals to stop so far.
+/// The stop signals received so far.
 #[derive(Clone, Debug)]
 pub(super) struct Stops {
     count: Arc<AtomicUsize>,
-    /// The first one; 0: none.
+    /// Number of the first signal; 0 if none came.
     first: Arc<AtomicUsize>,
 }
 
 impl Stops {
-    /// Starts to count SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGUSR1.
-    pub(super) fn hear() -> Result<Self> {
+    /// Starts counting SIGINT (Ctrl-C), SIGTERM, SIGHUP and SIGUSR1.
+    pub(super) fn listen() -> Result<Self> {
         let refused = |error| RunError::Refused(format!("signals cannot be handled: {error}"));
         let mut signals = Signals::new(STOPPING).map_err(refused)?;
         let stops = Stops { count: Arc::default(), first: Arc::default() };
@@ -41,8 +41,8 @@ impl Stops {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Returns the exit status of a job that the first signal has stopped after a step.
+    /// Returns the exit status of a job that the first signal stopped after a step.
     pub(super) fn status(&self) -> u8 {
-        StopSignal::of(self.first.load(Ordering::Relaxed)).status()
+        StopSignal::from_number(self.first.load(Ordering::Relaxed)).status()
     }
 }

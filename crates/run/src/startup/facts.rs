@@ -1,4 +1,4 @@
-//! Properties of a run that must be equal on all its ranks.
+//! Properties of a run that must be equal on all ranks.
 
 use checkpoint::CorpusMark;
 use device::Kind;
@@ -10,18 +10,18 @@ use crate::error::Result;
 #[derive(Debug, PartialEq)]
 pub(super) struct Facts {
     version: String,
-    /// Options of the command line.
+    /// Command-line options.
     options: String,
     device: String,
     corpus: String,
-    /// Settings of the allocator, whose default follows from the limits of a process.
+    /// Settings of the allocator, whose default depends on the process's memory limits.
     allocator: String,
-    /// The state before the first step.
+    /// The initial state: drawn, from weights, or from a checkpoint.
     start: String,
     fingerprint: String,
-    /// Layers of every stage.
+    /// Number of layers in every stage.
     partition: String,
-    /// The whole configuration, to name the setting that differs.
+    /// The whole configuration, used to name a setting that differs.
     configuration: String,
 }
 
@@ -61,7 +61,7 @@ impl Facts {
         Facts { version, options, device, corpus, allocator, start, fingerprint, partition, configuration }
     }
 
-    /// Returns the first property that differs on another rank.
+    /// Returns a sentence about the first property that differs from `other`; `None` if all are equal.
     pub(super) fn difference(&self, other: &Facts) -> Option<String> {
         let is = |what: &str, mine: &str, theirs: &str| {
             (mine != theirs).then(|| format!("{what}, {theirs} and not {mine},"))
@@ -85,7 +85,7 @@ impl Facts {
             .or_else(|| is("partition into stages of layers", &self.partition, &other.partition))
     }
 
-    /// Returns the first key that has different values in the two configurations.
+    /// Returns the first configuration line that differs from `other`.
     fn different_line(&self, other: &Facts) -> String {
         // Paths may differ between hosts.
         let is_location =
@@ -101,13 +101,14 @@ impl Facts {
     }
 }
 
-/// Identity of a corpus on any host, where modification times may differ.
+/// Describes a corpus by its size and hash. Modification times are left out, because they may differ between
+/// hosts.
 fn corpus_facts(mark: &CorpusMark) -> String {
     let hash = mark.sha256.as_ref().unwrap_or(&mark.samples_sha256);
     format!("of {} tokens, {hash}", mark.tokens)
 }
 
-/// The hardware and software for which equal weights are promised: the device's model and its libraries.
+/// Describes the hardware and software that must match for equal weights: the device model and its libraries.
 /// Hosts without GPUs may differ.
 fn device_facts(setup: &Setup) -> String {
     let description = setup.placement.description();

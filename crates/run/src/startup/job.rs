@@ -14,13 +14,13 @@ use crate::error::{JobError, Result, RunError};
 use crate::failure::{self, Lost};
 use crate::startup::launcher::{Environment, Launcher};
 
-/// Seconds that a rank may be silent before the configured timeout is known.
+/// Seconds a rank may be silent before the configured timeout is known.
 const START_SECONDS: u64 = 60;
-/// Seconds in which all ranks must start that TCP connects: containers may start minutes apart.
+/// Seconds within which all ranks must connect over TCP; containers may start minutes apart.
 const CONNECT_SECONDS: u64 = 300;
-/// Interval at which the watching thread checks the processes of this host.
+/// Interval at which the watching thread checks the other processes on this host.
 const LOOK: Duration = Duration::from_millis(100);
-/// Time for a rank that finds another one dead to report it and end by itself.
+/// Time left to a rank that finds another one dead to report it and end by itself.
 const OWN_WORDS: Duration = Duration::from_millis(500);
 
 /// This process as a rank of its job.
@@ -34,7 +34,7 @@ impl Job {
     /// Joins the job that the launcher started.
     ///
     /// # Errors
-    /// MPI or TCP does not start; a launcher of MPI, but a build without it.
+    /// MPI or TCP does not start, or an MPI launcher started a build without MPI.
     pub(crate) fn join(launcher: Launcher) -> Result<Option<Self>> {
         let start_seconds = Environment::of_process().start_seconds()?;
         let wait = |default: u64| Duration::from_secs(start_seconds.unwrap_or(default));
@@ -66,7 +66,7 @@ impl Job {
         matches!(self.world.transport(), Transport::Mpi { .. })
     }
 
-    /// This rank's index among those of its host, and their number.
+    /// Returns (this rank's index on its host, number of ranks on the host).
     pub(crate) fn local(&self) -> (usize, usize) {
         self.world.local()
     }
@@ -80,24 +80,24 @@ impl Job {
         self.world.set_doing(Some(doing));
     }
 
-    /// Gathers a text from every rank.
-    pub(crate) fn all(&mut self, mine: &str) -> Result<Vec<String>> {
+    /// Gathers a text from every rank, in rank order.
+    pub(crate) fn all_gather_text(&mut self, mine: &str) -> Result<Vec<String>> {
         let all = self.communicator.control.all_gather(mine.as_bytes())?;
         Ok(all.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect())
     }
 
-    /// Replaces `message` on all ranks by that of rank `root`.
+    /// Replaces `message` on all ranks by the message of rank `root`.
     pub(crate) fn broadcast(&mut self, root: usize, message: &mut Vec<u8>) -> Result<()> {
         Ok(self.communicator.control.broadcast(root, message)?)
     }
 
-    /// Returns the agreed result, and whether all ranks end here.
+    /// Agrees with all ranks on a result. Also returns whether all ranks must end now.
     pub(crate) fn agree<T, E: JobError>(
         &mut self,
         mine: std::result::Result<T, E>,
     ) -> (std::result::Result<T, E>, bool) {
         let printed = mine.as_ref().err().map(|error| format!("{} {error}", error.exit_status()));
-        let all = match self.all(printed.as_deref().unwrap_or_default()) {
+        let all = match self.all_gather_text(printed.as_deref().unwrap_or_default()) {
             Ok(all) => all,
             Err(error) => return (Err(error.into()), false),
         };
@@ -116,8 +116,8 @@ impl Job {
         (Err(error.into()), true)
     }
 
-    /// Starts a thread that ends this process when another one of this host has died: the worker may be in a
-    /// long computation, and a launcher waits only about a second.
+    /// Starts a thread that ends this process when another process of the job on this host has died. The
+    /// worker itself may be in a long computation, and a launcher waits only about a second.
     pub(crate) fn watch(&self, logs: &Path) -> Result<()> {
         let processes = self.world.processes();
         let logs = logs.to_owned();
@@ -142,7 +142,7 @@ impl Job {
         threads::spawn("watch", watch).map(drop).map_err(refused)
     }
 
-    /// Runs this rank.
+    /// Runs `body` as this rank.
     ///
     /// # Errors
     /// The first rank that failed, this one or another.
@@ -167,7 +167,7 @@ impl Job {
         Err(lost(&world, world.failure().unwrap_or(own)))
     }
 
-    /// Runs work other than training.
+    /// Runs `body`, which is work other than training.
     ///
     /// # Errors
     /// The first rank that failed.
@@ -187,7 +187,7 @@ impl Job {
         ended.map_err(|Lost { rank, reason, .. }| RunError::Rank { rank, reason })
     }
 
-    /// Ends with all other ranks.
+    /// Waits for all other ranks to end.
     pub(crate) fn finish(self) -> std::result::Result<(), Lost> {
         let Job { world, communicator } = self;
         drop(communicator);
@@ -195,7 +195,8 @@ impl Job {
     }
 }
 
-/// Joins over TCP: all ranks must connect within the first time, and none may then be silent for the second.
+/// Joins over TCP. All ranks must connect within `connect`; after that, none may be silent for longer than
+/// `silence`.
 fn over_tcp(member: &Member, [connect, silence]: [Duration; 2]) -> Result<(World, Communicator)> {
     let (world, communicator) = tcp::start(member, connect).map_err(|error| match error {
         tcp::StartError::Refused(why) => RunError::Refused(why),
@@ -223,7 +224,7 @@ fn over_mpi(processes: usize, silence: Duration) -> Result<Option<(World, Commun
     )))
 }
 
-/// Refuses a job that a build with MPI could join. A launcher of one process starts a world of one.
+/// Returns an error for a job that only a build with MPI could join. A launcher with one process needs none.
 #[cfg(not(feature = "mpi"))]
 fn over_mpi(processes: usize, _: Duration) -> Result<Option<(World, Communicator)>> {
     if processes == 1 {
@@ -256,7 +257,7 @@ mod tests {
 
     use super::*;
 
-    /// A panicking rank fails, and the other ranks receive its message.
+    /// A panic in one rank ends the job, and the other ranks report its message.
     #[test]
     fn a_panic_ends_the_job() {
         let directory = tempfile::tempdir().unwrap();

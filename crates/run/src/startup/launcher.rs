@@ -1,4 +1,4 @@
-//! The launcher that started this process, found in its environment.
+//! Detects the launcher that started this process from its environment variables.
 
 use std::ops::RangeInclusive;
 
@@ -7,51 +7,51 @@ use system::environment;
 
 use crate::error::{Result, RunError};
 
-/// Port of rank 0 if no variable gives one, as torchrun's.
+/// Default port of rank 0, the same as torchrun's.
 const PORT: u64 = 29500;
-/// The secret that the ranks of a job prove to each other.
+/// Name of the variable with the secret by which ranks of a job authenticate each other.
 const SECRET: &str = "PLIMSOLL_SECRET";
-/// Port of rank 0 instead of the launcher's.
+/// Name of the variable that overrides rank 0's port.
 const OWN_PORT: &str = "PLIMSOLL_PORT";
-/// Seconds in which all ranks must start.
+/// Name of the variable with the seconds within which all ranks must start.
 const START_SECONDS: &str = "PLIMSOLL_START_SECONDS";
-/// The number of ranks of this process's host.
+/// Name of the variable with the number of ranks on this host.
 const LOCAL_SIZE: &str = "LOCAL_WORLD_SIZE";
-/// Name or address of rank 0's host.
+/// Name of the variable with the host name or address of rank 0.
 const ADDRESS: &str = "MASTER_ADDR";
-/// The ranks that a variable can number.
+/// Maximum number of ranks accepted from a variable.
 const MOST_RANKS: u64 = 1 << 20;
-/// The ports of a host.
+/// Valid port numbers.
 const PORTS: RangeInclusive<u64> = 1..=65_535;
-/// The seconds that a wait can take: 30 years.
+/// Valid timeouts in seconds, up to 30 years.
 const SECONDS: RangeInclusive<u64> = 1..=1_000_000_000;
 
-/// A launcher of this process and of others.
+/// The launcher that started this process.
 #[derive(Clone, Debug)]
 pub(crate) enum Launcher {
-    /// An MPI launcher, or Slurm's with PMI, and its number of processes.
+    /// An MPI launcher, or Slurm with PMI, and its number of processes.
     Mpi(usize),
     /// A launcher that sets RANK, WORLD_SIZE and MASTER_ADDR, such as torchrun.
     Variables(Member),
 }
 
-/// The environment of a process.
+/// The environment variables of a process.
 pub(crate) struct Environment<'a> {
     pub(crate) variable: &'a dyn Fn(&str) -> Option<String>,
-    /// Whether this build can join an MPI launcher's job.
+    /// Whether this build can join an MPI job.
     pub(crate) has_mpi: bool,
 }
 
 impl Launcher {
-    /// Returns the launcher of this process, if it has one.
+    /// Returns the launcher of this process; `None` if there is none.
     ///
     /// # Errors
-    /// Variables with values that no launcher sets.
+    /// A variable has a value that no launcher sets.
     pub(crate) fn of_process() -> Result<Option<Self>> {
         Environment::of_process().launcher()
     }
 
-    /// The number of processes in the job.
+    /// Returns the number of processes in the job.
     pub(crate) fn processes(&self) -> usize {
         match self {
             Launcher::Mpi(processes) => *processes,
@@ -65,8 +65,9 @@ impl Environment<'_> {
         Environment { variable: &environment::text, has_mpi: cfg!(feature = "mpi") }
     }
 
-    /// Returns the launcher. A launcher within another one's job takes precedence: torchrun's variables are
-    /// its own, and those of an MPI launcher count if RANK and WORLD_SIZE do not repeat them.
+    /// Returns the launcher. A launcher started within another one's job takes precedence. torchrun's
+    /// variables are always its own. An MPI launcher's variables are used if RANK and WORLD_SIZE disagree
+    /// with them or are unset.
     fn launcher(&self) -> Result<Option<Launcher>> {
         let mpi = self.mpi_processes();
         let is_of_torchrun = self.text("TORCHELASTIC_RUN_ID").is_some();
@@ -79,7 +80,7 @@ impl Environment<'_> {
         }
     }
 
-    /// Returns this process's rank by the variables of its launcher.
+    /// Returns this process's rank from its launcher's variables.
     pub(crate) fn rank(&self) -> Option<usize> {
         match self.launcher().ok()?? {
             Launcher::Variables(member) => Some(member.rank),
@@ -89,11 +90,10 @@ impl Environment<'_> {
         }
     }
 
-    /// Returns a warning about a launcher whose variables are incomplete, so that its processes would each
-    /// run alone.
+    /// Returns a warning if a launcher's variables are incomplete, so that each process would run alone.
     ///
     /// # Errors
-    /// A rank or number of ranks that is no number.
+    /// A rank or number of ranks is not a number.
     pub(crate) fn warning(&self) -> Result<Option<String>> {
         if self.mpi_processes().is_some() || self.rank_and_size().is_some() {
             return Ok(None);
@@ -112,20 +112,20 @@ impl Environment<'_> {
         )))
     }
 
-    /// Checks the variables of this program's own that a process without a job does not use.
+    /// Checks Plimsoll's own variables in a process outside a job, which does not use them.
     ///
     /// # Errors
-    /// Values that a process of a job refuses.
+    /// A value is invalid.
     pub(crate) fn check_own(&self) -> Result<()> {
         self.start_seconds()?;
         self.checked(OWN_PORT, PORTS)?;
         self.secret().map(drop)
     }
 
-    /// Returns the seconds in which all ranks must start, if the user sets them.
+    /// Returns the seconds within which all ranks must start; `None` if not set.
     ///
     /// # Errors
-    /// Another value than a number of seconds.
+    /// The value is not a valid number of seconds.
     pub(crate) fn start_seconds(&self) -> Result<Option<u64>> {
         self.checked(START_SECONDS, SECONDS)
     }
@@ -138,39 +138,38 @@ impl Environment<'_> {
         self.text(name).and_then(|value| value.trim().parse().ok())
     }
 
-    /// Returns a number that must be one of `range`.
+    /// Returns the variable's number, which must lie in `range`.
     ///
     /// # Errors
-    /// Another text.
+    /// The text is anything else.
     fn checked(&self, name: &str, range: RangeInclusive<u64>) -> Result<Option<u64>> {
         let parsed = |text: String| environment::number(name, &text, range);
         self.text(name).map(parsed).transpose().map_err(RunError::Refused)
     }
 
-    /// Returns a number of ranks, or of one rank from `least` on.
+    /// Returns a variable's number of ranks or rank index, at least `least`.
     ///
     /// # Errors
-    /// Another text.
+    /// The text is anything else.
     fn ranks(&self, name: &str, least: u64) -> Result<Option<usize>> {
         let ranks = self.checked(name, least..=MOST_RANKS)?;
         Ok(ranks.and_then(|ranks| usize::try_from(ranks).ok()))
     }
 
-    /// Returns the number of processes that an MPI launcher started, if one did: Open MPI's, MPICH's and
-    /// others with PMI, or Slurm's. Inside a Slurm job, whose steps have their own tasks, the variables of an
-    /// MPI launcher take precedence.
+    /// Returns the number of processes started by an MPI launcher (Open MPI, MPICH and others with PMI) or by
+    /// Slurm. Within a Slurm step, the MPI launcher's variables take precedence.
     fn mpi_processes(&self) -> Option<usize> {
         self.number("OMPI_COMM_WORLD_SIZE").or_else(|| self.number("PMI_SIZE")).or_else(|| self.slurm_tasks())
     }
 
-    /// Returns the number of tasks of a Slurm step with several.
+    /// Returns the number of tasks of a Slurm step; `None` if there is only one.
     fn slurm_tasks(&self) -> Option<usize> {
         let tasks = self.text("SLURM_STEP_ID").and_then(|_| self.number("SLURM_STEP_NUM_TASKS"));
         tasks.filter(|tasks| *tasks > 1)
     }
 
-    /// Returns the names of the variables with rank, number of ranks and local rank, if there are such and
-    /// rank 0 has an address. A build without MPI takes Slurm's.
+    /// Returns the names of the variables for rank, world size and local rank, if rank 0's address is set. A
+    /// build without MPI accepts Slurm's variables.
     fn rank_and_size(&self) -> Option<[&'static str; 3]> {
         self.text("MASTER_ADDR")?;
         if self.text("RANK").is_some() && self.text("WORLD_SIZE").is_some() {
@@ -180,10 +179,12 @@ impl Environment<'_> {
         is_slurm.then_some(["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"])
     }
 
-    /// Returns whether an MPI launcher started this process inside the job of the variables.
+    /// Returns whether an MPI launcher started this process, inside a job described by these variables.
     fn is_within_mpi(&self, [rank, size, _]: &[&str; 3]) -> bool {
-        let of = |size_name: &str, rank_name: &str| Some((self.number(size_name)?, self.number(rank_name)));
-        let mpi = of("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK").or_else(|| of("PMI_SIZE", "PMI_RANK"));
+        let numbers =
+            |size_name: &str, rank_name: &str| Some((self.number(size_name)?, self.number(rank_name)));
+        let mpi = numbers("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
+            .or_else(|| numbers("PMI_SIZE", "PMI_RANK"));
         mpi.is_some_and(|mpi| Some(mpi.0) != self.number(size) || mpi.1 != self.number(rank))
     }
 
@@ -226,10 +227,10 @@ impl Environment<'_> {
         secret.map_err(|why| RunError::Refused(format!("{SECRET}: {why}")))
     }
 
-    /// Returns the name or address of rank 0's host, which need not exist yet.
+    /// Returns the host name or address of rank 0; the host need not exist yet.
     ///
     /// # Errors
-    /// A text that no host is called.
+    /// The text cannot be a host name.
     fn address(&self) -> Result<String> {
         let text = self.text(ADDRESS).unwrap_or_default();
         let address = text.trim();
@@ -246,7 +247,7 @@ impl Environment<'_> {
         )))
     }
 
-    /// Returns rank 0's port. At MASTER_PORT itself, torchrun listens while its processes run.
+    /// Returns rank 0's port. If torchrun itself listens at MASTER_PORT, another port is used.
     fn port(&self) -> Result<u16> {
         let in_use = self.text("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value == "True");
         let port = match self.checked(OWN_PORT, PORTS)? {
@@ -259,8 +260,8 @@ impl Environment<'_> {
     }
 }
 
-/// Returns whether a host can have this name: words of letters, digits, hyphens and underscores with periods
-/// between them.
+/// Returns whether `text` can be a host name: words of letters, digits, hyphens and underscores, separated by
+/// periods.
 fn is_name(text: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     let is_word = |word: &str| (1..=63).contains(&word.len()) && word.bytes().all(allowed);

@@ -1,4 +1,4 @@
-//! Construction of the sources of conversations and of pairs of answers from the configuration.
+//! Opens conversations and preference pairs as configured.
 
 use std::path::Path;
 
@@ -14,15 +14,15 @@ use super::read_ahead::{ReadAhead, Split};
 use crate::error::{Result, WorkerError};
 use config::PreferenceLoss;
 
-/// The error of data that `key` names.
+/// Returns the error for invalid data that the key `key` names.
 pub(crate) fn refused(config: &RunConfig, key: &'static str, source: data::Error) -> WorkerError {
     WorkerError::Data { origin: config.origins.find(key), key, source: source.into() }
 }
 
-/// Checks that the files are there, without reading them.
+/// Checks that the data files exist, without reading them.
 ///
 /// # Errors
-/// Names and globs without a file, with their key; a model of other examples.
+/// No file matches the paths of a key, or the model takes other examples.
 pub(crate) fn check_files(config: &RunConfig) -> Result<()> {
     let data = &config.data;
     sizes(config)?;
@@ -34,10 +34,10 @@ pub(crate) fn check_files(config: &RunConfig) -> Result<()> {
     Ok(())
 }
 
-/// Vocabulary and context of the model.
+/// Returns the model's vocabulary and context.
 ///
 /// # Errors
-/// A model of other examples.
+/// The model takes other examples.
 fn sizes(config: &RunConfig) -> Result<(usize, usize)> {
     match config.model.examples() {
         Examples::Tokens { vocabulary, context } => Ok((vocabulary, context)),
@@ -48,10 +48,10 @@ fn sizes(config: &RunConfig) -> Result<(usize, usize)> {
     }
 }
 
-/// The chat template of the run.
+/// Reads the chat template of the run.
 ///
 /// # Errors
-/// None beside the tokenizer; one that cannot be read.
+/// There is none beside the tokenizer, or it cannot be read.
 fn template(config: &RunConfig) -> std::result::Result<ChatTemplate, data::Error> {
     match &config.data.chat_template {
         Some(file) => ChatTemplate::of_file(file, &config.tokenizer),
@@ -68,10 +68,11 @@ fn template(config: &RunConfig) -> std::result::Result<ChatTemplate, data::Error
     }
 }
 
-/// The chat template of the run, or the reason why there is none, which matters if messages need it.
+/// Reads the chat template of the run, or returns why there is none, which is an error only if messages need
+/// it.
 ///
 /// # Errors
-/// One that `data.chat_template` names and that cannot be read.
+/// The template named by `data.chat_template` cannot be read.
 fn optional_template(config: &RunConfig) -> Result<std::result::Result<ChatTemplate, data::Error>> {
     match template(config) {
         Err(source) if config.data.chat_template.is_some() => {
@@ -81,7 +82,7 @@ fn optional_template(config: &RunConfig) -> Result<std::result::Result<ChatTempl
     }
 }
 
-/// Warns in one line of what is longer than a sequence.
+/// Logs one warning about records that are longer than a sequence.
 fn warn_of_cut(config: &RunConfig, [training, validation]: [CutFigures; 2], noun: &str) {
     let mut all = validation;
     if config.data.validation_paths != config.data.paths {
@@ -92,11 +93,11 @@ fn warn_of_cut(config: &RunConfig, [training, validation]: [CutFigures; 2], noun
     }
 }
 
-/// Reads the files of training and of validation with `read`; without files of validation, a part of those of
-/// training is held out.
+/// Reads training and validation files with `read`. Without validation files, a part of the training records
+/// is held out.
 ///
 /// # Errors
-/// Errors of `read`, with their key.
+/// Errors of `read`, with the key that names the data.
 fn split<T: Clone>(
     config: &RunConfig,
     read: impl Fn(&[String]) -> std::result::Result<Vec<Vec<T>>, data::Error>,
@@ -123,12 +124,12 @@ fn split<T: Clone>(
     Ok(hold_out.split(training))
 }
 
-/// Conversations whose lengths were asked for.
+/// Conversations that were read to determine their lengths.
 static CONVERSATIONS: ReadAhead<Conversation> = ReadAhead::new();
-/// Pairs whose lengths were asked for.
+/// Preference pairs that were read to determine their lengths.
 static PAIRS: ReadAhead<Pair> = ReadAhead::new();
 
-/// The settings that decide which samples are read, and their tokens.
+/// Returns the settings that determine which samples are read and how they are tokenized.
 fn settings(config: &RunConfig) -> Result<String> {
     let (vocabulary, _) = sizes(config)?;
     let data = config.section_toml("data");
@@ -136,10 +137,10 @@ fn settings(config: &RunConfig) -> Result<String> {
     Ok(format!("{data}{vocabulary} {} {seed}", config.tokenizer.identity()))
 }
 
-/// Reads the conversations of a configuration.
+/// Reads the configured conversations.
 ///
 /// # Errors
-/// Wrong data, with its key; a model of other examples.
+/// The data is invalid, or the model takes other examples.
 fn read(config: &RunConfig) -> Result<Split<Conversation>> {
     let data = &config.data;
     let template = optional_template(config)?;
@@ -155,10 +156,10 @@ fn read(config: &RunConfig) -> Result<Split<Conversation>> {
     split(config, |paths| reading.read(&data::files(&data.base, paths)?))
 }
 
-/// Reads the conversations of a configuration, and returns their lengths.
+/// Reads the configured conversations, keeps them for opening, and returns their lengths.
 ///
 /// # Errors
-/// Wrong data, with its key; a model of other examples.
+/// The data is invalid, or the model takes other examples.
 pub(crate) fn lengths(config: &RunConfig) -> Result<SampleLengths> {
     let samples = read(config)?;
     let lengths = longest(&samples, |conversation| conversation.tokens.len());
@@ -166,10 +167,10 @@ pub(crate) fn lengths(config: &RunConfig) -> Result<SampleLengths> {
     Ok(lengths)
 }
 
-/// Reads the pairs of answers of a configuration, and returns the lengths of their answers.
+/// Reads the configured preference pairs, keeps them for opening, and returns the lengths of their answers.
 ///
 /// # Errors
-/// Wrong data, with its key; a model of other examples.
+/// The data is invalid, or the model takes other examples.
 pub(crate) fn pair_lengths(config: &RunConfig) -> Result<SampleLengths> {
     let samples = read_of_pairs(config)?;
     let lengths = longest(&samples, |pair| pair.chosen.tokens.len().max(pair.rejected.tokens.len()));
@@ -177,16 +178,17 @@ pub(crate) fn pair_lengths(config: &RunConfig) -> Result<SampleLengths> {
     Ok(SampleLengths { samples: 2 * lengths.samples, ..lengths })
 }
 
-/// The lengths of samples with `tokens` tokens, of which the last is a target alone.
+/// Returns the number of samples and the positions that the longest needs. A sample of n tokens needs n - 1,
+/// because its last token is only a target.
 fn longest<T>((training, validation): &Split<T>, tokens: impl Fn(&T) -> usize) -> SampleLengths {
     let longest = training.iter().chain(validation).map(tokens).max().unwrap_or(0);
     SampleLengths { samples: training.len() + validation.len(), longest: longest.saturating_sub(1).max(1) }
 }
 
-/// Opens the conversations of a configuration.
+/// Opens the configured conversations.
 ///
 /// # Errors
-/// Wrong data, with its key; a model of other examples.
+/// The data is invalid, or the model takes other examples.
 pub(crate) fn open(config: &RunConfig) -> Result<ChatSource> {
     let data = &config.data;
     let train = &config.train;
@@ -236,7 +238,7 @@ fn lengths_in_words(source: &dyn Source, context: usize) -> String {
 /// Reads the pairs of answers of a configuration. Only messages need a chat template.
 ///
 /// # Errors
-/// Wrong data, with its key; a model of other examples.
+/// The data is invalid, or the model takes other examples.
 fn read_of_pairs(config: &RunConfig) -> Result<Split<Pair>> {
     let template = optional_template(config)?;
     let (vocabulary, _) = sizes(config)?;
@@ -250,10 +252,10 @@ fn read_of_pairs(config: &RunConfig) -> Result<Split<Pair>> {
     split(config, |paths| reading.read(&data::files(&data.base, paths)?))
 }
 
-/// Opens the pairs of answers of a configuration.
+/// Opens the configured preference pairs.
 ///
 /// # Errors
-/// Wrong data, with its key; a model of other examples.
+/// The data is invalid, or the model takes other examples.
 pub(crate) fn open_pairs(config: &RunConfig) -> Result<PairSource> {
     let data = &config.data;
     let train = &config.train;

@@ -1,4 +1,4 @@
-//! Construction of the source of images from the configuration.
+//! Opens image data as configured.
 
 use config::{Data, RunConfig};
 use data::{ImageOptions, ImageSource, ImageSplit};
@@ -7,10 +7,10 @@ use telemetry::units::grouped;
 
 use crate::error::{Result, WorkerError};
 
-/// Opens the images of a configuration.
+/// Opens the configured images.
 ///
 /// # Errors
-/// Wrong data, with its key; a model of other examples.
+/// The data is invalid, or the model takes other examples.
 pub(crate) fn open(config: &RunConfig) -> Result<ImageSource> {
     let data = &config.data;
     let train = &config.train;

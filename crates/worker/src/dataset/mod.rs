@@ -1,4 +1,4 @@
-//! The data of a run, opened as its configuration says.
+//! Opens the data of a run as configured.
 
 mod conversations;
 mod images;
@@ -14,10 +14,10 @@ use nn::Examples;
 use crate::error::Result;
 pub use source::{CACHE, DataScope, Dataset, SampleSizes};
 
-/// Returns the lengths of the samples that decide `model.context`, which reads them; `None` if they do not.
+/// Reads the samples and returns their lengths if they decide `model.context`; otherwise `None`.
 ///
 /// # Errors
-/// Wrong data, with its key.
+/// The data is invalid; the error names the key.
 pub fn sample_lengths(config: &RunConfig) -> Result<Option<SampleLengths>> {
     match config.data.kind {
         _ if !config.is_sized_by_data() => Ok(None),
@@ -26,10 +26,10 @@ pub fn sample_lengths(config: &RunConfig) -> Result<Option<SampleLengths>> {
     }
 }
 
-/// Opens the data of a configuration.
+/// Opens the configured data.
 ///
 /// # Errors
-/// Wrong data, with its key.
+/// The data is invalid; the error names the key.
 pub fn open(config: &RunConfig, scope: DataScope) -> Result<Dataset> {
     let data = &config.data;
     let train = &config.train;

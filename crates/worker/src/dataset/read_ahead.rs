@@ -1,25 +1,25 @@
-//! Samples that were read to find their lengths, kept until the data is opened.
+//! Keeps samples that were read to determine their lengths until the data is opened.
 
 use std::sync::{Mutex, PoisonError};
 
-/// Samples of training and of validation.
+/// (training samples, validation samples).
 pub(super) type Split<T> = (Vec<T>, Vec<T>);
 
-/// The samples that were read last, with the settings by which they were read, for the next reader of them.
+/// The samples read last, with the settings that determined them.
 pub(super) struct ReadAhead<T>(Mutex<Option<(String, Split<T>)>>);
 
 impl<T> ReadAhead<T> {
-    /// Returns a store without samples.
+    /// Returns an empty store.
     pub(super) const fn new() -> Self {
         Self(Mutex::new(None))
     }
 
-    /// Keeps samples that were read by `settings`.
+    /// Stores samples that were read with `settings`.
     pub(super) fn keep(&self, settings: String, samples: Split<T>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((settings, samples));
     }
 
-    /// Returns the samples of `settings`, and keeps them no longer.
+    /// Removes and returns the samples that were read with `settings`; `None` if there are none.
     pub(super) fn take(&self, settings: &str) -> Option<Split<T>> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.take_if(|(other, _)| other == settings).map(|(_, samples)| samples)

@@ -1,4 +1,4 @@
-//! The shapes of micro-batches of tokens, for a plan that reads none.
+//! Shapes of token micro-batches, for a plan that reads no data.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use data::TokenShapes;
 
 use super::source::Dataset;
 
-/// The shapes of micro-batches of tokens.
+/// Returns a dataset with only the shapes of token micro-batches.
 ///
 /// # Errors
-/// Sizes that are too large.
+/// The sizes are too large.
 pub(super) fn token_shapes(config: &RunConfig, masks: bool) -> std::result::Result<Dataset, data::Error> {
     let sizes = [config.micro_batch_rows(), config.model.examples().units()];
     let shapes = TokenShapes::new(sizes, config.validation_micro_batches(), masks)?;
@@ -21,8 +21,8 @@ pub(super) fn token_shapes(config: &RunConfig, masks: bool) -> std::result::Resu
     Ok(Dataset::of_source(Arc::new(shapes)))
 }
 
-/// Pairs of answers in a plan that does not read them: so many micro-batches on each replica that more would
-/// repeat them.
+/// Returns the number of preference pairs that a plan assumes without reading them. With more, micro-batches
+/// only repeat.
 fn planned_pairs(config: &RunConfig) -> u64 {
     (4 * config.parallel.data * config.train.micro_batch_size) as u64
 }

@@ -1,4 +1,4 @@
-//! The data of a run: its source of micro-batches, and the mark of its corpus.
+//! The data of a run: its source of micro-batches, and the identity of its corpus.
 
 use std::sync::{Arc, OnceLock};
 
@@ -10,22 +10,22 @@ use data::{
 };
 use telemetry::units::grouped;
 
-/// The directory beside runs that caches tokenized text.
+/// Name of the token cache directory, beside runs.
 pub const CACHE: &str = ".tokens";
 
-/// The part of a configuration's data that is opened.
+/// How much of the configured data is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataScope {
-    /// All of it, to be trained on: text is tokenized, documents are packed, conversations are rendered.
+    /// Everything needed for training: text is tokenized, documents are packed, conversations are rendered.
     All,
-    /// The files and the shapes of micro-batches, which a plan needs: nothing that takes long is read.
+    /// The files and the shapes of micro-batches, for a plan. Nothing that takes long is read.
     Shapes,
 }
 
 /// The sizes of samples, for plans that read no data.
 #[derive(Clone, Debug)]
 pub struct SampleSizes {
-    /// The part of the positions of training sequences that holds tokens, and not padding.
+    /// Returns the fraction of training positions that hold tokens instead of padding.
     token_share: f64,
     /// The lengths of training sequences by step, if they differ.
     lengths: Option<Arc<StepLengths>>,
@@ -34,14 +34,14 @@ pub struct SampleSizes {
 /// The data of a run.
 #[derive(Clone)]
 pub struct Dataset {
-    /// Source of micro-batches by index.
+    /// The source of micro-batches by index.
     pub source: Arc<dyn Source>,
     /// The token source; `None` for synthetic data.
     pub tokens: Option<Arc<TokenSource>>,
     mark: Arc<OnceLock<CorpusMark>>,
-    /// Whether the corpus mark contains a hash of the whole corpus.
+    /// Whether the corpus identity contains a hash of the whole corpus.
     is_hashed: bool,
-    /// The part of the positions of sequences that holds tokens, where a plan knows it.
+    /// The fraction of sequence positions that hold tokens, if a plan knows it.
     token_share: Option<f64>,
 }
 
@@ -52,19 +52,19 @@ impl Dataset {
         Dataset { source, tokens, mark: Arc::default(), is_hashed, token_share: None }
     }
 
-    /// The same corpus by other micro-batches.
+    /// Returns the same corpus with another source of micro-batches.
     #[must_use]
     pub fn through(self, source: Arc<dyn Source>) -> Self {
         Dataset { source, ..self }
     }
 
-    /// The part of the positions of training sequences that holds tokens, and not padding.
+    /// Returns the fraction of training positions that hold tokens instead of padding.
     #[must_use]
     pub fn token_share(&self) -> f64 {
         self.token_share.unwrap_or_else(|| self.source.token_share())
     }
 
-    /// Data that is neither tokens of a corpus nor identified by a mark.
+    /// Returns a dataset without a corpus of tokens or a corpus identity.
     pub fn of_source(source: Arc<dyn Source>) -> Self {
         Dataset { source, tokens: None, mark: Arc::default(), is_hashed: false, token_share: None }
     }
@@ -98,7 +98,7 @@ impl Dataset {
         Self::of_source(Arc::new(source))
     }
 
-    /// Returns the shapes of its micro-batches, which ranks on Meta read.
+    /// Returns a source with only the shapes of the micro-batches, for ranks on Meta.
     #[must_use]
     pub fn shapes(&self) -> Shapes {
         Shapes::new(Arc::clone(&self.source))
@@ -140,8 +140,8 @@ impl Dataset {
         }
     }
 
-    /// Bytes of host memory for the micro-batches of a rank that prefetches `prefetch` of them, for training
-    /// and, if there is validation data, again for that.
+    /// Returns the bytes of host memory for the micro-batches of a rank that reads `prefetch` of them ahead,
+    /// for training and, if there is validation data, also for validation.
     pub fn micro_batch_bytes(&self, prefetch: usize, marks_tokens: bool) -> u64 {
         let arrays = self.source.shape().bytes();
         // Borders of documents, and marks of tokens, are an array like the inputs each.
@@ -151,11 +151,11 @@ impl Dataset {
         bytes.saturating_mul(walks * Prefetcher::micro_batches(prefetch) as u64)
     }
 
-    /// Returns the mark that identifies the corpus; `None` for synthetic data. The first call reads a few
-    /// megabytes, with `data.full_hash` the whole corpus.
+    /// Returns the identity of the corpus; `None` for synthetic data. The first call reads a few megabytes,
+    /// or the whole corpus with `data.full_hash`.
     ///
     /// # Errors
-    /// A file that was changed or cannot be read.
+    /// A file has changed or cannot be read.
     pub fn mark(&self) -> std::result::Result<Option<&CorpusMark>, data::Error> {
         if let Some(mark) = self.mark.get() {
             return Ok(Some(mark));
@@ -167,10 +167,10 @@ impl Dataset {
         Ok(Some(self.mark.get_or_init(|| mark)))
     }
 
-    /// Computes the SHA-256 of the whole corpus, which it reads; `None` for synthetic data.
+    /// Reads the whole corpus and returns its SHA-256; `None` for synthetic data.
     ///
     /// # Errors
-    /// A file that was changed or cannot be read.
+    /// A file has changed or cannot be read.
     pub fn sha256(&self) -> std::result::Result<Option<String>, data::Error> {
         let Some(tokens) = &self.tokens else { return Ok(None) };
         let count = tokens.splits().map(|split| split.training.corpus.len()).sum();

@@ -1,4 +1,4 @@
-//! Construction of the sources of text and of tokens from the configuration.
+//! Opens text and token data as configured.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use super::shapes::token_shapes;
 use super::source::{CACHE, DataScope, Dataset};
 use crate::error::{Result, WorkerError};
 
-/// Opens files of text or tokens.
+/// Opens the configured text or token files.
 ///
 /// # Errors
-/// Wrong data, with its key.
+/// The data is invalid; the error names the key.
 pub(super) fn open(config: &RunConfig, scope: DataScope) -> Result<Dataset> {
     let data = &config.data;
     let train = &config.train;
@@ -81,7 +81,8 @@ pub(super) fn open(config: &RunConfig, scope: DataScope) -> Result<Dataset> {
     Ok(Dataset::of_tokens(source, data.full_hash))
 }
 
-/// Opens text files as the tokenizer's output, which is cached by content; for shapes alone, as their bytes.
+/// Opens text files as tokens, which are cached by the text's content. With `DataScope::Shapes`, opens their
+/// bytes.
 fn text_corpus(
     config: &RunConfig,
     patterns: &[String],
@@ -124,13 +125,13 @@ fn text_corpus(
     Ok(corpus)
 }
 
-/// Texts that were warned of: an evaluation opens its data several times.
+/// Texts for which a warning was printed, because an evaluation opens its data several times.
 static WARNED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
-/// Warns of a text that consists of JSON, whose keys and braces are tokens too.
+/// Warns if a text consists of JSON, whose keys and braces become tokens too.
 fn warn_of_json(text: &Corpus) {
     let instead = |path: &Path| {
-        Some(match FileContents::of(path).ok()? {
+        Some(match FileContents::from_file(path).ok()? {
             FileContents::Text => return None,
             FileContents::Conversations => "data.kind = \"chat\" takes them as conversations",
             FileContents::Pairs => "data.kind = \"preference\" takes them as pairs of answers",

@@ -14,8 +14,8 @@ use tensor::ops::tree::{self, TreeKernel};
 use crate::error::{Result, WorkerError};
 use config::RunConfig;
 
-/// Connects the GPUs of all ranks, or the ranks that share one, and those along each axis of the grid. Ranks
-/// on the host are already connected.
+/// Connects all ranks over their GPUs, shared or not, and along each axis of the grid. Ranks on the CPU are
+/// already connected.
 pub(crate) fn connect(
     mut communicator: Communicator,
     device: &Device,
@@ -34,7 +34,7 @@ pub(crate) fn connect(
     device.connecting(|| divided(communicator, config, grid))
 }
 
-/// Splits off the groups of a grid, and those of the ranks that share state.
+/// Splits off the process groups of a grid, and the group of ranks that share state.
 pub(crate) fn divided(communicator: Communicator, config: &RunConfig, grid: RankGrid) -> Result<GridGroups> {
     let mut groups = GridGroups::new(communicator, grid)?;
     if let [Axis::Data, others @ ..] = config.parallel.replica_axes()
@@ -48,10 +48,11 @@ pub(crate) fn divided(communicator: Communicator, config: &RunConfig, grid: Rank
     Ok(groups)
 }
 
-/// Makes the connections for all communication of a step, so that nothing is connected or loaded later, and
-/// records their device memory. `parts` are the rank's stages;
-/// `peer_access`: whether ranks along [`Axis::Data`] access each other's memory. Returns whether those ranks
-/// can send each other any tensors, without a new connection.
+/// Establishes the connections for all communication of a step, so that nothing is connected or loaded later,
+/// and records their device memory.
+///
+/// `parts` are the rank's stages. `peer_access`: whether ranks along [`Axis::Data`] can access each other's
+/// memory. Returns whether these ranks can send each other any tensor without a new connection.
 pub(crate) fn warm_up(
     groups: &mut GridGroups,
     device: &Device,
@@ -86,8 +87,8 @@ pub(crate) fn warm_up(
     Ok(has_peers || !device.is_cuda_like())
 }
 
-/// Returns the collectives of ranks that share layers or sequences: rows and statistics, or keys and values,
-/// are gathered, and sums exchanged.
+/// Returns the collectives of tensor or context parallelism along `axis`: gathers of rows, statistics, keys
+/// and values, and exchanges for sums.
 fn shared_uses(grid: &RankGrid, axis: Axis) -> Vec<Collective<()>> {
     match grid.size(axis) {
         1 => Vec::new(),
@@ -100,8 +101,8 @@ fn shares_gpu(device: &Device, config: &RunConfig) -> bool {
     device.is_cuda_like() && config.parallel.shares_gpu()
 }
 
-/// Returns whether the ranks that sum gradients are on one of the hosts whose `peers` GPUs have access to
-/// each other's memory.
+/// Returns whether all ranks that sum gradients are on one host. A host has `peers` GPUs with access to each
+/// other's memory.
 fn are_peers(groups: &GridGroups, config: &RunConfig, peers: usize) -> bool {
     let group = groups.grid().group_over(config.parallel.replica_axes()).ranks;
     let host = |rank: &usize| rank.checked_div(peers);
@@ -109,8 +110,8 @@ fn are_peers(groups: &GridGroups, config: &RunConfig, peers: usize) -> bool {
     first.is_some() && group.iter().all(|rank| host(rank) == first)
 }
 
-/// Gives the GPUs of one host that hold the same `parts` access to each other's memory, through which they
-/// then sum and gather. Logs the reason if they cannot. Returns whether they have access.
+/// Enables peer access between GPUs of one host that hold the same `parts`. They then sum and gather through
+/// it. Logs the reason if they cannot. Returns whether peer access is enabled.
 pub(crate) fn share(
     groups: &mut GridGroups,
     device: &Device,

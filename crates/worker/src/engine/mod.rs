@@ -1,4 +1,4 @@
-//! The engine of a rank: device, transports and executor, which training, evaluation and generation share.
+//! The engine of a rank: device, transports and executor, shared by training, evaluation and generation.
 
 pub(crate) mod connections;
 
@@ -31,38 +31,38 @@ use crate::setup::Setup;
 use crate::validation::results::{Evaluated, Losses};
 use crate::validation::{Evaluation, Passes};
 
-/// One rank without its models.
+/// One rank's device, transports and executor, without its models.
 pub struct Engine {
     /// The setup that all ranks share.
     pub setup: Setup,
-    /// The grid, with the rank's coordinates.
+    /// The grid, with this rank's coordinates.
     pub grid: RankGrid,
-    /// The rank's device.
+    /// This rank's device.
     pub device: Device,
-    /// The process groups of the rank.
+    /// This rank's process groups.
     pub groups: GridGroups,
-    /// Runs the rank's list of the schedule.
+    /// Runs this rank's actions of the pipeline schedule.
     pub executor: Executor,
-    /// Captures steps, evaluated micro-batches and decode steps.
+    /// Captures steps, evaluated micro-batches and decode steps as CUDA graphs.
     pub recorder: Recorder,
-    /// Whether data-parallel ranks are connected to send each other any tensors. GPUs of one host that access
-    /// each other's memory are not, nor are GPUs that sum whole gradients in the library's order.
+    /// Whether data-parallel ranks are connected to send each other any tensor. False for GPUs with peer
+    /// access, and for GPUs that sum unsharded gradients in NCCL's order.
     pub(crate) has_peers: bool,
-    /// The memory of inputs that are pixels, on ranks with the first stage.
+    /// Device buffer for pixel inputs, on ranks with the first stage.
     pub(crate) pixels: Option<Rc<PixelBuffer>>,
-    /// The host memory of activations, if they are offloaded.
+    /// Host memory for offloaded activations; `None` if they are not offloaded.
     pub(crate) offload: Option<Offload>,
-    /// The scores of the answers of all pairs by the reference model, once they are known.
+    /// ln p of all answers under the reference model, once computed.
     pub(crate) reference: Option<Arc<[f32]>>,
-    /// The evaluated micro-batches, after the first evaluation of several.
+    /// Captured evaluation, after the first evaluation of several micro-batches.
     pub(crate) evaluation: Option<Evaluation>,
 }
 
 impl Engine {
-    /// Connects a rank to the others of its grid.
+    /// Connects a rank to the other ranks of its grid.
     ///
     /// # Errors
-    /// A grid other than the communicator's; a failed connection.
+    /// The grid's size differs from the communicator's, or a connection fails.
     pub fn connect(device: Device, setup: &Setup, communicator: Communicator) -> Result<Self> {
         let grid = grid_of(&setup.config, &communicator)?;
         let groups = connections::connect(communicator, &device, &setup.config, grid)?;
@@ -93,15 +93,15 @@ impl Engine {
         })
     }
 
-    /// The numbers of this rank's stages, in order.
+    /// Returns the indices of this rank's stages, in order.
     pub fn stages(&self) -> impl Iterator<Item = usize> + '_ {
         self.setup.blueprint.stages_of(self.grid.coordinate(Axis::Pipeline))
     }
 
-    /// Makes the connections of passes that train nothing, so that nothing is connected or loaded later.
+    /// Establishes the connections for passes without training, so that nothing is connected or loaded later.
     ///
     /// # Errors
-    /// A failed connection.
+    /// A connection fails.
     pub fn warm_up(&mut self) -> Result<()> {
         let device = &self.device;
         let config = &self.setup.config;
@@ -109,13 +109,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Allocates the memory of inputs that are pixels, on ranks with the first stage.
+    /// Allocates the buffer for pixel inputs, on ranks with the first stage.
     pub fn allocate_pixels(&mut self) -> Result<()> {
         self.pixels = PixelBuffer::of_stages(&self.device, &*self.setup.dataset.source, self.stages())?;
         Ok(())
     }
 
-    /// Returns the arrays of the micro-batches of a walk, of which passes on pairs of answers make `pairs`.
+    /// Returns the uploader for these micro-batches' arrays. `pairs` is the work of passes on preference
+    /// pairs.
     pub(crate) fn arrays(&self, batches: &MicroBatches, pairs: Option<PairWork>) -> BatchArrays {
         let config = &self.setup.config;
         BatchArrays {
@@ -125,20 +126,20 @@ impl Engine {
             dtype: config.precision.weight_dtype(),
             batches: batches.clone(),
             pixels: self.pixels.clone(),
-            pieces: ContextPieces::of(config, &self.grid),
+            pieces: ContextPieces::from_config(config, &self.grid),
             pairs,
             last_stage: config.stages() - 1,
             shares: None,
         }
     }
 
-    /// The micro-batches of a step whose data this rank needs, in order.
+    /// Returns the indices of a step's micro-batches whose data this rank needs, in order.
     pub(crate) fn data_order(&self) -> Vec<usize> {
         let Setup { config, dataset, .. } = &self.setup;
         self.executor.data_order(dataset.source.packs_documents() || config.masks_padding())
     }
 
-    /// Returns a reader of micro-batches.
+    /// Returns a prefetching reader of micro-batches.
     pub(crate) fn prefetcher(&mut self) -> Prefetcher {
         batches::prefetcher(&self.setup, &mut self.groups)
     }
@@ -147,7 +148,7 @@ impl Engine {
     /// `on_losses` with the number of losses so far. Losses exist on ranks with the last stage.
     ///
     /// # Errors
-    /// Errors of passes and of data.
+    /// A pass fails, or data cannot be read.
     pub fn losses(
         &mut self,
         models: Vec<&dyn Model>,
@@ -156,7 +157,7 @@ impl Engine {
     ) -> Result<(Losses, Skipped)> {
         let config = Arc::clone(&self.setup.config);
         let numbers = Numbers::validation(&config, &self.grid);
-        let pairs = PairWork::of(&config, self.reference.as_ref());
+        let pairs = PairWork::from_config(&config, self.reference.as_ref());
         let has_figures = pairs.is_some();
         let (evaluated, skipped) = self.evaluate(models, (numbers.clone(), pairs, most), on_losses)?;
         let targets = match config.means_over_targets() && !self.device.is_meta() {
@@ -166,19 +167,19 @@ impl Engine {
         Ok((Losses::new(evaluated, has_figures, targets), skipped))
     }
 
-    /// Number of validation micro-batches of this rank's replica.
+    /// Returns the number of validation micro-batches of this rank's replica.
     #[must_use]
     pub fn own_micro_batches(&self) -> u64 {
         Numbers::validation(&self.setup.config, &self.grid).count() as u64
     }
 
-    /// Number of evaluated micro-batches so far that were replayed from CUDA graphs.
+    /// Returns how many evaluated micro-batches were replayed from CUDA graphs.
     #[must_use]
     pub fn replayed_micro_batches(&self) -> u64 {
         self.evaluation.as_ref().map_or(0, Evaluation::replays)
     }
 
-    /// Numbers of targets of the first `count` micro-batches of a walk.
+    /// Returns the number of targets in each of the first `count` micro-batches.
     fn targets(&self, numbers: &Numbers, count: usize) -> Result<Vec<u32>> {
         let source = &self.setup.dataset.source;
         let targets = (0..count).map(|index| source.targets(numbers.id(index)));
@@ -186,11 +187,11 @@ impl Engine {
         Ok(targets.map(|count| count.map(narrowed)).collect::<std::result::Result<_, _>>()?)
     }
 
-    /// Computes ln p of each answer of this rank's micro-batches of pairs, at most `most`, with its `models`.
+    /// Computes ln p of each answer in this rank's micro-batches of pairs, at most `most`, with its `models`.
     /// Calls `on_scores` with the number of micro-batches so far. Scores exist on ranks with the last stage.
     ///
     /// # Errors
-    /// Errors of passes and of data.
+    /// A pass fails, or data cannot be read.
     pub(crate) fn scores(
         &mut self,
         models: Vec<&dyn Model>,
@@ -203,7 +204,7 @@ impl Engine {
         Ok((evaluated.values, skipped))
     }
 
-    /// Evaluates this rank's micro-batches of some numbers, at most so many.
+    /// Evaluates this rank's micro-batches with these numbers, at most `most`.
     fn evaluate(
         &mut self,
         models: Vec<&dyn Model>,
@@ -239,21 +240,21 @@ impl Engine {
         Ok((feed.results.all()?, skipped))
     }
 
-    /// Replaces the transports by ones that only count, and returns the real ones.
+    /// Replaces the transports by counting ones, which transfer nothing, and returns the real ones.
     ///
     /// While ranks wait for each other on their devices, no driver may be called: with ranks as threads of
-    /// one process, both could wait forever. Therefore the allocator reserves the memory of passes
-    /// beforehand, in a rehearsal on undefined values, whose results are discarded.
+    /// one process, both could wait forever. So a rehearsal on undefined values, whose results are discarded,
+    /// first makes the allocator reserve the memory that passes need.
     pub fn begin_rehearsal(&mut self) -> Result<GridGroups> {
         let counted = Communicator::counted(self.grid.rank(), self.grid.world_size());
         let counted = connections::divided(counted, &self.setup.config, self.grid)?;
         Ok(std::mem::replace(&mut self.groups, counted))
     }
 
-    /// Ends a rehearsal with result `ran`. No rank continues while another one still calls its driver.
+    /// Ends a rehearsal with its result `ran`. No rank continues while another may still call its driver.
     ///
     /// # Errors
-    /// Errors of the rehearsal, out of memory included, and of the transport.
+    /// The rehearsal failed, for example out of memory, or the transport fails.
     pub fn end_rehearsal<T>(&mut self, real: GridGroups, ran: Result<T>) -> Result<()> {
         self.groups = real;
         ran?;
@@ -265,10 +266,10 @@ impl Engine {
     }
 }
 
-/// The grid as seen by a rank.
+/// Returns the grid as seen by this rank.
 ///
 /// # Errors
-/// A grid other than the communicator's.
+/// The grid's size differs from the communicator's.
 fn grid_of(config: &RunConfig, communicator: &Communicator) -> Result<RankGrid> {
     let grid = config.parallel.grid().seen_from(communicator.rank())?;
     if communicator.world_size() != grid.world_size() {

@@ -1,4 +1,4 @@
-//! Arrays of micro-batches as tensors.
+//! Copies arrays of micro-batches to tensors.
 
 use data::{ArrayShape, HostArray, HostData, HostType};
 use device::parallel::{CHUNK, for_pieces};
@@ -7,8 +7,8 @@ use tensor::{Shape, Tensor};
 
 use crate::error::{Result, WorkerError};
 
-/// Allocates a tensor for arrays of a shape, with floating-point values in `dtype`. Pixels stay what they
-/// are.
+/// Allocates a tensor for an array of this shape. Floating-point values have type `dtype`; integers and
+/// pixels keep their type.
 pub(crate) fn allocate(device: &Device, array: &ArrayShape, dtype: DType) -> Result<Tensor> {
     let dtype = match array.values {
         HostType::F32 => dtype,
@@ -18,10 +18,10 @@ pub(crate) fn allocate(device: &Device, array: &ArrayShape, dtype: DType) -> Res
     Ok(Tensor::for_host(device, shape_of(&array.extents)?, dtype, Category::Input)?)
 }
 
-/// Copies an array of a micro-batch to memory that [`allocate`] returned for its shape.
+/// Copies an array of a micro-batch to `to`, which [`allocate`] returned for its shape.
 ///
 /// # Errors
-/// An array of another size; the device's.
+/// The array has another size, or the device fails.
 pub(crate) fn fill(device: &Device, array: &HostArray, dtype: DType, to: Region<'_>) -> Result<()> {
     match &array.data {
         HostData::U32(values) => device.copy_from_host(values, to)?,
@@ -45,7 +45,7 @@ pub(crate) fn upload(device: &Device, array: &HostArray, dtype: DType) -> Result
     Ok(tensor)
 }
 
-/// Returns values rounded to another type.
+/// Rounds values to another floating-point type.
 fn rounded<T: Float>(values: &[f32]) -> Vec<T> {
     let mut rounded = vec![T::from_f32(0.0); values.len()];
     for_pieces(&mut rounded, CHUNK, |index, piece| {
@@ -54,7 +54,7 @@ fn rounded<T: Float>(values: &[f32]) -> Vec<T> {
     rounded
 }
 
-/// The extents of an array of the data as a shape of tensors.
+/// Converts the extents of a host array to a tensor shape.
 pub(crate) fn shape_of(extents: &[usize]) -> Result<Shape> {
     Shape::from_dims(extents)
         .ok_or_else(|| WorkerError::Refused(format!("an array of {} dimensions is no tensor", extents.len())))

@@ -1,4 +1,4 @@
-//! The arrays of a walk's micro-batches on the device.
+//! Copies the arrays of micro-batches to the device.
 
 use std::rc::Rc;
 
@@ -18,7 +18,7 @@ use crate::dataset::Dataset;
 use crate::error::Result;
 use crate::graphs::Recorder;
 
-/// Copies the arrays of a walk's micro-batches to the device.
+/// Copies the arrays of a schedule's micro-batches to the device.
 pub(crate) struct BatchArrays {
     pub(crate) device: Device,
     pub(crate) recorder: Recorder,
@@ -26,15 +26,15 @@ pub(crate) struct BatchArrays {
     /// Type of floating-point inputs and targets.
     pub(crate) dtype: DType,
     pub(crate) batches: MicroBatches,
-    /// The memory of inputs that are pixels.
+    /// Buffer for pixel inputs; `None` for other inputs.
     pub(crate) pixels: Option<Rc<PixelBuffer>>,
-    /// The pieces of sequences that are here, if sequences are computed in pieces.
+    /// Sequence shards of this rank, if sequences are split over context lanes.
     pub(crate) pieces: Option<ContextPieces>,
-    /// The work of passes on pairs of answers, if the data is pairs.
+    /// Work of passes on preference pairs; `None` for other data.
     pub(crate) pairs: Option<PairWork>,
-    /// The stage that computes losses.
+    /// Index of the stage that computes losses.
     pub(crate) last_stage: usize,
-    /// The shares in the loss of the pieces of the micro-batch whose targets were asked for last.
+    /// Loss weight of each sequence shard, computed with the targets.
     pub(crate) shares: Option<Vec<f32>>,
 }
 
@@ -65,7 +65,7 @@ impl BatchArrays {
         Ok(tensor)
     }
 
-    /// Returns the inputs of a micro-batch.
+    /// Returns the inputs of a micro-batch on the device.
     pub(crate) fn inputs(&self, micro_batch: usize) -> Result<Tensor> {
         if let Some(pieces) = &self.pieces {
             return self.batches.read(micro_batch, |batch| pieces.upload(&self.device, &batch.inputs));
@@ -76,7 +76,7 @@ impl BatchArrays {
         }
     }
 
-    /// Returns inputs that are pixels.
+    /// Returns pixel inputs on the device, normalised.
     fn pixel_inputs(&self, pixels: &Rc<PixelBuffer>, micro_batch: usize) -> Result<Tensor> {
         let buffer = Rc::clone(pixels);
         let batches = self.batches.clone();
@@ -87,7 +87,7 @@ impl BatchArrays {
         Ok(inputs)
     }
 
-    /// Returns the targets of a micro-batch.
+    /// Returns the targets of a micro-batch on the device.
     pub(crate) fn targets(&mut self, micro_batch: usize) -> Result<Tensor> {
         let Some(pieces) = &self.pieces else {
             let shape = self.shape(micro_batch)?.targets;
@@ -100,7 +100,7 @@ impl BatchArrays {
         Ok(targets)
     }
 
-    /// Returns the arrays of a pass of a micro-batch.
+    /// Returns the pass settings of a micro-batch, with its arrays on the device.
     pub(crate) fn pass(&mut self, action: Action, token_count: Option<&Tensor>) -> Result<Pass> {
         let pass = match self.pieces.clone() {
             Some(pieces) => self.pass_of_pieces(&pieces, action.micro_batch)?,
@@ -111,7 +111,7 @@ impl BatchArrays {
         Ok(Pass { preference, tokens, ..pass })
     }
 
-    /// Returns a pass of whole sequences or samples.
+    /// Returns the pass settings for whole sequences or samples.
     fn pass_of_whole(&self, micro_batch: usize) -> Result<Pass> {
         let source = &self.dataset.source;
         let copy =
@@ -120,7 +120,7 @@ impl BatchArrays {
         Ok(Pass { documents, ..Pass::default() })
     }
 
-    /// Returns a pass of sequences in pieces.
+    /// Returns the pass settings for sequence shards.
     fn pass_of_pieces(&mut self, pieces: &ContextPieces, micro_batch: usize) -> Result<Pass> {
         let shares = self.shares.take();
         let trains = self.batches.numbers()?.trains();
@@ -135,7 +135,8 @@ impl BatchArrays {
         Ok(Pass { pieces: Some(pieces), ..Pass::default() })
     }
 
-    /// The pairs of answers of a pass through the stage of `action`, if that is the last.
+    /// Returns the preference pairs for a pass through the stage of `action`; `None` unless it is the last
+    /// stage.
     fn preference(&self, action: Action) -> Result<Option<PreferencePass>> {
         match self.pairs.as_ref().filter(|_| action.stage == self.last_stage) {
             Some(pairs) => self.batches.read(action.micro_batch, |batch| pairs.upload(&self.device, batch)),
@@ -143,7 +144,7 @@ impl BatchArrays {
         }
     }
 
-    /// The rows of a micro-batch that are tokens, of `count` in the step.
+    /// Returns which rows of a micro-batch are tokens. `count` is the number of tokens in the step.
     fn token_rows(&self, micro_batch: usize, count: &Tensor) -> Result<TokenRows> {
         let shape = self.shape(micro_batch)?.inputs;
         let mask = match &self.pieces {

@@ -1,4 +1,4 @@
-//! The micro-batches of a walk through the schedule, on the host.
+//! Micro-batches on the host, as a pass over the schedule reads them.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,61 +10,61 @@ use super::numbers::Numbers;
 use crate::error::{Result, WorkerError};
 use crate::setup::Setup;
 
-/// Returns the reader of a rank's micro-batches. While it waits for one, the rank is not taken for dead.
+/// Returns the reader of a rank's micro-batches. While it waits for data, the rank's watchdog is paused.
 pub(crate) fn prefetcher(setup: &Setup, groups: &mut GridGroups) -> Prefetcher {
     let watch = groups.control().watch();
     Prefetcher::new(setup.source(), setup.config.data.prefetch).while_waiting(move || watch.delay())
 }
 
-/// The micro-batches of a walk. Clones share them, and so does the host work of a captured step, which reads
-/// those of the walk in which it is replayed.
+/// The micro-batches of the current pass over the schedule. Clones share them. Host work of a captured step
+/// reads the micro-batches of the step in which it is replayed.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MicroBatches(Rc<RefCell<Option<Walk>>>);
 
-/// A walk through the schedule.
+/// State of one pass over the schedule.
 #[derive(Debug)]
 struct Walk {
     data: Prefetcher,
     numbers: Numbers,
-    /// The micro-batches that are loaded, in their order ([`Executor::data_order`]).
+    /// Indices of the micro-batches to load, in order ([`Executor::data_order`]).
     ///
     /// [`Executor::data_order`]: parallel::pipeline::Executor::data_order
     order: Rc<[usize]>,
-    /// Number of micro-batches that were loaded.
+    /// Number of micro-batches loaded so far.
     loaded: usize,
-    /// The index of the present micro-batch less that of the captured one, in a replay.
+    /// In a replay, the index of the current micro-batch minus that of the captured one; otherwise 0.
     shift: usize,
 }
 
 impl MicroBatches {
-    /// Begins a walk whose micro-batches `data` reads; `order` lists those that are loaded.
+    /// Begins a pass over the schedule. `data` reads the micro-batches; `order` lists the indices to load.
     pub(crate) fn begin(&self, data: Prefetcher, numbers: Numbers, order: &Rc<[usize]>) {
         *self.0.borrow_mut() = Some(Walk { data, numbers, order: Rc::clone(order), loaded: 0, shift: 0 });
     }
 
-    /// Begins the next walk, whose micro-batches follow those of the last.
+    /// Begins the next pass, whose micro-batches follow those of the last one.
     pub(crate) fn follow(&self, numbers: Numbers) {
         if let Some(walk) = &mut *self.0.borrow_mut() {
             (walk.numbers, walk.loaded, walk.shift) = (numbers, 0, 0);
         }
     }
 
-    /// Ends the reading of micro-batches.
+    /// Stops reading micro-batches.
     pub(crate) fn end(&self) {
         *self.0.borrow_mut() = None;
     }
 
-    /// Lets the host work of micro-batch `captured` be that of `micro_batch`.
+    /// Makes host work that was captured for micro-batch `captured` read `micro_batch`.
     pub(crate) fn replace(&self, captured: usize, micro_batch: usize) {
         if let Some(walk) = &mut *self.0.borrow_mut() {
             walk.shift = micro_batch.wrapping_sub(captured);
         }
     }
 
-    /// Returns the numbers of the walk's micro-batches.
+    /// Returns the numbers of the current micro-batches.
     ///
     /// # Errors
-    /// No walk has begun.
+    /// No pass has begun.
     pub(crate) fn numbers(&self) -> Result<Numbers> {
         self.0.borrow().as_ref().map(|walk| walk.numbers.clone()).ok_or_else(no_walk)
     }
@@ -82,7 +82,7 @@ impl MicroBatches {
     /// Passes a micro-batch, which was read ahead, to `read`.
     ///
     /// # Errors
-    /// Data that cannot be read; errors of `read`.
+    /// Data cannot be read, or `read` fails.
     pub(crate) fn read<T>(
         &self,
         micro_batch: usize,

@@ -1,4 +1,4 @@
-//! The first micro-batch on a device, and the settings of passes of micro-batches.
+//! The first micro-batch on a device, with its pass settings.
 
 use autograd::Pass;
 use config::RunConfig;
@@ -20,18 +20,18 @@ pub struct Uploaded {
     pub inputs: Tensor,
     /// Targets.
     pub targets: Tensor,
-    /// Settings shared by the micro-batch's passes.
+    /// Settings of the micro-batch's passes.
     pub pass: Pass,
 }
 
-/// Returns the first micro-batch of `source`.
+/// Reads the first micro-batch of `source` and copies it to the device.
 ///
 /// # Errors
-/// Data that cannot be read; the device's.
+/// Data cannot be read, or the device fails.
 pub fn first(config: &RunConfig, source: &dyn Source, device: &Device) -> Result<Uploaded> {
     let mut batch = MicroBatch::default();
     source.train(0, &mut batch)?;
-    let pieces = ContextPieces::of(config, &config.parallel.grid().seen_from(0)?);
+    let pieces = ContextPieces::from_config(config, &config.parallel.grid().seen_from(0)?);
     let uploaded = match pieces {
         Some(pieces) => in_pieces(source, device, &pieces, &batch)?,
         None => whole(config, source, device, &batch)?,
@@ -39,7 +39,7 @@ pub fn first(config: &RunConfig, source: &dyn Source, device: &Device) -> Result
     Ok(Uploaded { pass: Pass { autocast: build::autocast(config), ..uploaded.pass }, ..uploaded })
 }
 
-/// Returns a micro-batch of whole sequences or samples.
+/// Copies a micro-batch of whole sequences or samples to the device.
 fn whole(config: &RunConfig, source: &dyn Source, device: &Device, batch: &MicroBatch) -> Result<Uploaded> {
     let dtype = config.precision.weight_dtype();
     let pixels = PixelBuffer::new(device, source)?;
@@ -48,14 +48,14 @@ fn whole(config: &RunConfig, source: &dyn Source, device: &Device, batch: &Micro
         None => upload(device, &batch.inputs, dtype)?,
     };
     let targets = upload(device, &batch.targets, dtype)?;
-    let pairs = PairWork::of(config, None);
+    let pairs = PairWork::from_config(config, None);
     let preference = pairs.map(|pairs| pairs.upload(device, batch)).transpose()?.flatten();
     let documents = batch.documents.as_ref().map(|documents| upload(device, documents, DType::F32));
     let pass = Pass { preference, documents: documents.transpose()?, ..Pass::default() };
     Ok(Uploaded { inputs, targets, pass })
 }
 
-/// Returns a micro-batch of sequences in pieces.
+/// Copies this rank's sequence shards of a micro-batch to the device.
 fn in_pieces(
     source: &dyn Source,
     device: &Device,

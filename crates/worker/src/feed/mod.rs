@@ -1,5 +1,4 @@
-//! A rank's side of a pipeline schedule: its micro-batches on the device, the settings of passes, and their
-//! observers.
+//! A rank's input to the pipeline executor: micro-batches on the device, pass settings, and observers.
 
 pub(crate) mod arrays;
 pub(crate) mod batch_arrays;
@@ -24,12 +23,12 @@ use observation::Observation;
 use results::Results;
 use settings::PassSettings;
 
-/// The feed of one walk through the schedule.
+/// The input of one pass over the schedule.
 pub(crate) struct WorkerFeed<'a> {
     pub(crate) arrays: BatchArrays,
     pub(crate) settings: PassSettings,
     pub(crate) observation: Observation,
-    /// Results of evaluated micro-batches.
+    /// Collects the results of evaluated micro-batches.
     pub(crate) results: Results<'a>,
 }
 

@@ -1,4 +1,4 @@
-//! Numbers of the micro-batches that a rank runs.
+//! Assigns global numbers to the micro-batches that a rank runs.
 
 use std::sync::Arc;
 
@@ -8,24 +8,24 @@ use data::MicroBatchId;
 use parallel::data::Assignment;
 use planned::samples_of;
 
-/// The numbers of the micro-batches of one walk through the schedule, and of those of later walks.
+/// Numbers of the micro-batches in one pass over the schedule, such as a training step, and in later passes.
 #[derive(Clone, Debug)]
 pub(crate) struct Numbers {
-    /// Creates an identifier from a number: of training, or of validation.
+    /// Creates an identifier for training, validation or pairs from a number.
     id: fn(u64) -> MicroBatchId,
     assignment: Assignment,
     /// The replica that this rank belongs to.
     replica: usize,
-    /// Index of the walk, and number of walks whose micro-batches follow each other.
+    /// Index of this pass, and total number of passes. For training, a pass is a step.
     walk: u64,
     walks: u64,
-    /// Walks in the order of the data whose micro-batches are left out, in ascending order.
+    /// Passes in data order whose micro-batches are skipped, ascending.
     left_out: Arc<Vec<u64>>,
 }
 
 impl Numbers {
-    /// Returns the numbers of training step `step`, which those of later steps follow. The samples of the
-    /// steps `left_out` are used by none.
+    /// Returns the numbers of training step `step` and later ones. The samples of the steps `left_out` are
+    /// skipped.
     pub(crate) fn training(config: &RunConfig, grid: &RankGrid, step: u64, left_out: &Arc<Vec<u64>>) -> Self {
         Numbers {
             id: MicroBatchId::Training,
@@ -37,7 +37,7 @@ impl Numbers {
         }
     }
 
-    /// Returns the numbers of another replica, without those of later walks.
+    /// Returns the numbers of another replica, for this pass only.
     pub(crate) fn of_replica(self, replica: usize) -> Self {
         Numbers { replica, walks: self.walk + 1, ..self }
     }
@@ -54,35 +54,35 @@ impl Numbers {
         }
     }
 
-    /// Returns the numbers of `micro_batches` micro-batches of pairs of answers in their order.
+    /// Returns the numbers for scoring `micro_batches` micro-batches of preference pairs.
     pub(crate) fn pairs(config: &RunConfig, grid: &RankGrid, micro_batches: usize) -> Self {
         let assignment = config.pairs_assignment(micro_batches);
         Numbers { id: MicroBatchId::Pairs, assignment, ..Numbers::validation(config, grid) }
     }
 
-    /// Returns whether the micro-batches are those of training.
+    /// Returns whether these are training micro-batches.
     pub(crate) fn trains(&self) -> bool {
         matches!((self.id)(0), MicroBatchId::Training(_))
     }
 
-    /// Number of micro-batches of this replica in one walk.
+    /// Returns the number of micro-batches of this replica per pass.
     pub(crate) fn count(&self) -> usize {
         self.assignment.count(self.replica)
     }
 
-    /// Returns whether this replica's micro-batch `index` belongs to it: a padded assignment adds one of
-    /// another replica, whose results nobody uses.
+    /// Returns whether micro-batch `index` counts for this replica. A padded assignment adds a micro-batch of
+    /// another replica, whose results are ignored.
     pub(crate) fn is_own(&self, index: usize) -> bool {
         let assignment = &self.assignment;
         index < assignment.lanes_of(self.replica) * assignment.micro_batches_per_lane()
     }
 
-    /// Returns the number within the walk of this replica's micro-batch `index`.
+    /// Returns the number, within this pass over all replicas, of this replica's micro-batch `index`.
     pub(crate) fn in_walk(&self, index: usize) -> u64 {
         self.assignment.number(self.replica, index) as u64
     }
 
-    /// Index of the walk: of training, the step from 0.
+    /// Returns the index of this pass; in training, the step from 0.
     pub(crate) fn walk(&self) -> u64 {
         self.walk
     }
@@ -92,13 +92,13 @@ impl Numbers {
         self.id_in(self.walk, index)
     }
 
-    /// Returns the identifier of this replica's micro-batch `index` in another walk.
+    /// Returns the identifier of this replica's micro-batch `index` in pass `walk`.
     fn id_in(&self, walk: u64, index: usize) -> MicroBatchId {
         let before = samples_of(walk, &self.left_out).saturating_mul(self.assignment.total() as u64);
         (self.id)(before.saturating_add(self.in_walk(index)))
     }
 
-    /// Returns the identifiers of the walk's micro-batches of all replicas.
+    /// Returns the identifiers of this pass's micro-batches on all replicas.
     pub(crate) fn all_ids(&self) -> impl Iterator<Item = MicroBatchId> {
         let id = self.id;
         let all = self.assignment.total() as u64;
@@ -106,7 +106,7 @@ impl Numbers {
         (0..all).map(move |number| id(before.saturating_add(number)))
     }
 
-    /// Returns the number, over all walks, of this replica's micro-batch `index`.
+    /// Returns the number, over all passes and replicas, of this replica's micro-batch `index`.
     pub(crate) fn number(&self, index: usize) -> u64 {
         match self.id(index) {
             MicroBatchId::Training(number)
@@ -115,7 +115,8 @@ impl Numbers {
         }
     }
 
-    /// Returns the identifiers from entry `from` of `order`, a list of indices, to the end of the last walk.
+    /// Returns the identifiers of micro-batches still to be read: from position `from` of `order` in this
+    /// pass, to the end of the last pass.
     pub(crate) fn following<'a>(
         &'a self,
         order: &'a [usize],

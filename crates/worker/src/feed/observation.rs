@@ -1,4 +1,4 @@
-//! Observers of the passes of a walk: phases, hooks, hashes and verification.
+//! Observers of passes: phases, hooks, hashes and verification.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,33 +16,33 @@ use crate::observers::tensor_hashes::TensorHashes;
 use crate::phases::Phases;
 use crate::verification::{Verification, VerifiedGradients};
 
-/// The times at which the parts of a step's actions began.
+/// Times at which the parts of a step's actions began.
 pub(crate) type Marks = Vec<(Action, ActionPart, Mark)>;
 
-/// Observers of the passes of a walk.
+/// Observers of the passes over a schedule.
 pub(crate) struct Observation {
     device: Device,
     phases: Phases,
-    /// True for the passes of a step, whose phases are timed.
+    /// Whether the passes belong to a training step, whose phases are timed.
     pub(crate) is_step: bool,
-    /// Times at which the parts of actions began, if a benchmark asks for them.
+    /// Times at which the parts of actions began; recorded only for benchmarks.
     pub(crate) marks: Option<Rc<RefCell<Marks>>>,
-    /// The hook that sees every step, if there is one.
+    /// Calls the step hook, if there is one.
     pub(crate) moments: Option<Moments>,
-    /// Names of the parameters by stage and use, for the hook.
+    /// Names of the parameters by stage and use, for the step hook.
     pub(crate) names: BTreeMap<usize, Vec<String>>,
     /// Observers of all operators.
     pub(crate) observers: Vec<Rc<dyn Observer>>,
-    /// Hashes of the operators' results.
+    /// Hashes the operators' results, if configured.
     pub(crate) hashes: Option<TensorHashes>,
-    /// Records the micro-batch that is verified, if there is one.
+    /// Records the micro-batch being verified, if there is one.
     pub(crate) verification: Option<Verification>,
-    /// The last action that began.
+    /// The action that began last.
     at: Option<Action>,
 }
 
 impl Observation {
-    /// Returns the observation of a walk outside of steps, which nothing but `phases` observes.
+    /// Returns the observation of passes outside steps, with only `phases`.
     pub(crate) fn new(device: &Device, phases: &Phases) -> Self {
         Observation {
             device: device.clone(),
@@ -58,7 +58,7 @@ impl Observation {
         }
     }
 
-    /// The last action that began.
+    /// Returns the action that began last.
     pub(crate) fn action(&self) -> Option<Action> {
         self.at
     }
@@ -92,20 +92,20 @@ impl Observation {
         Ok(())
     }
 
-    /// Ends a pass.
+    /// Ends a pass, and calls the step hook.
     pub(crate) fn leave(&self, action: Action) {
         let is_forward = action.kind == ActionKind::Forward;
         self.tell(if is_forward { Moment::AfterForward } else { Moment::AfterBackward });
     }
 
-    /// Tells the hook of a moment of the present pass.
+    /// Calls the step hook for a moment of the current pass.
     fn tell(&self, moment: Moment<'_>) {
         if let Some(moments) = &self.moments {
             moments.at(moment, self.at.map(|at| (at.stage, at.micro_batch)));
         }
     }
 
-    /// Returns the observers of a pass of micro-batch `number` through `stage`.
+    /// Returns the observers for the pass of micro-batch `number` through `stage`.
     pub(crate) fn of_pass(&self, stage: usize, number: u64) -> Observers {
         // A bit that a test inverts is inverted before others see it.
         let verified = self.verification.as_ref().and_then(|verified| verified.of_stage(stage, number));
@@ -113,8 +113,8 @@ impl Observation {
         Observers::new(verified.into_iter().chain(self.observers.iter().cloned()).chain(hashes))
     }
 
-    /// Returns the observer of the gradients of the present pass, if something observes them. `number`
-    /// returns the number of a micro-batch; `reduces`: the gradients are reduced over ranks.
+    /// Returns the observer of the current pass's gradients; `None` if nothing observes them. `number`
+    /// returns the number of a micro-batch. `reduces`: whether the gradients are reduced over ranks.
     pub(crate) fn of_gradients(
         &self,
         number: impl FnOnce(usize) -> Option<u64>,
@@ -131,16 +131,16 @@ impl Observation {
     }
 }
 
-/// Observes the gradients of a pass: verification, phases and the hook.
+/// Observes the gradients of a pass for verification, phases and the step hook.
 struct ObservedGradients<'a> {
     observation: &'a Observation,
-    /// True if the host adds gradients up itself, which counts as reduction.
+    /// Whether the host itself adds up gradients, which is timed as reduction.
     is_exposed: bool,
     verified: Option<VerifiedGradients>,
 }
 
 impl ObservedGradients<'_> {
-    /// Enters a phase if the host adds gradients up.
+    /// Enters a phase, if the host itself adds up gradients.
     fn enter(&self, phase: Phase) -> autograd::Result<()> {
         if !self.is_exposed {
             return Ok(());

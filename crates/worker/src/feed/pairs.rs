@@ -1,4 +1,4 @@
-//! The pairs of answers of a walk: what its passes do with them.
+//! Preference pairs of a micro-batch: what passes compute from them.
 
 use std::sync::Arc;
 
@@ -12,24 +12,24 @@ use crate::build;
 use crate::error::Result;
 use crate::feed::arrays::upload;
 
-/// The work of passes on pairs of answers.
+/// Uploads preference pairs for passes, which compute their loss or only ln p of each answer.
 #[derive(Clone, Debug)]
 pub(crate) struct PairWork {
-    /// The loss of pairs; `None`: passes compute ln p of each answer.
+    /// The loss function; `None` to compute only ln p of each answer.
     objective: Option<Objective>,
-    /// The scores of the answers of all pairs by the reference model, two for each pair; `None` before they
-    /// are computed, when no pass has a meaning.
+    /// ln p of all answers under the reference model, two for each pair; `None` before they are computed,
+    /// when losses are meaningless.
     reference: Option<Arc<[f32]>>,
 }
 
 impl PairWork {
-    /// Passes that learn from pairs, or measure their loss; `None` for other data.
-    pub(crate) fn of(config: &RunConfig, reference: Option<&Arc<[f32]>>) -> Option<Self> {
+    /// Returns the work of passes that train on pairs or evaluate their loss; `None` for other data.
+    pub(crate) fn from_config(config: &RunConfig, reference: Option<&Arc<[f32]>>) -> Option<Self> {
         let reference = reference.cloned();
         build::objective(config).map(|objective| PairWork { objective: Some(objective), reference })
     }
 
-    /// Passes that compute ln p of each answer.
+    /// The work of passes that compute only ln p of each answer.
     pub(crate) const SCORES: Self = PairWork { objective: None, reference: None };
 
     fn has_reference(&self) -> bool {

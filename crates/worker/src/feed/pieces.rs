@@ -1,4 +1,4 @@
-//! The pieces of sequences that a rank computes, and their arrays.
+//! The sequence shards that a context-parallel rank computes, and their arrays.
 
 use autograd::{Piece, Pieces};
 use collective::{Axis, RankGrid};
@@ -10,20 +10,20 @@ use tensor::Tensor;
 use crate::error::{Result, WorkerError};
 use crate::feed::arrays::upload;
 
-/// The pieces of sequences that a rank computes.
+/// The sequence shards that a rank computes.
 #[derive(Clone, Debug)]
 pub(crate) struct ContextPieces {
-    /// Number of pieces of a sequence.
+    /// Number of shards per sequence.
     all: usize,
-    /// Numbers of those that are here, in the order in which they are computed.
+    /// Indices of this rank's shards, in the order in which they are computed.
     here: Vec<usize>,
-    /// Whether ranks with other pieces add up gradients and losses as those with other lanes do.
+    /// Whether gradients and losses of context ranks are added in the same tree as those of lanes.
     joins_lanes: bool,
 }
 
 impl ContextPieces {
-    /// Returns the pieces of a rank; `None` if sequences are whole.
-    pub(crate) fn of(config: &RunConfig, grid: &RankGrid) -> Option<Self> {
+    /// Returns the shards of a rank; `None` if sequences are not split.
+    pub(crate) fn from_config(config: &RunConfig, grid: &RankGrid) -> Option<Self> {
         let all = config.parallel.context_lanes;
         let each = all / grid.size(Axis::Context).max(1);
         let dealt = Pieces::dealt(all).into_iter();
@@ -32,8 +32,8 @@ impl ContextPieces {
         (all > 1).then_some(ContextPieces { all, here, joins_lanes })
     }
 
-    /// Shape of the pieces that are here of an array `[sequences, time]`: `[pieces · sequences, time of a
-    /// piece]`.
+    /// Returns the shape of this rank's shards of an array `[sequences, time]`: `[shards · sequences, time of
+    /// a shard]`.
     fn shape(&self, array: &ArrayShape) -> Result<ArrayShape> {
         let [sequences, time] = extents(&array.extents)?;
         if !time.is_multiple_of(self.all) {
@@ -44,7 +44,7 @@ impl ContextPieces {
         Ok(ArrayShape { extents, values: array.values })
     }
 
-    /// The values of the pieces that are here.
+    /// Returns the values of this rank's shards of an array.
     fn values(&self, array: &HostArray) -> Result<HostArray> {
         let all = ArrayShape { extents: array.shape.clone(), values: array.data.values() };
         let [_, time] = extents(&array.shape)?;
@@ -63,12 +63,12 @@ impl ContextPieces {
         Ok(HostArray { shape, data: HostData::U32(values) })
     }
 
-    /// Copies the pieces that are here of an array of tokens to the device.
+    /// Copies this rank's shards of a token array to the device.
     pub(crate) fn upload(&self, device: &Device, array: &HostArray) -> Result<Tensor> {
         upload(device, &self.values(array)?, DType::F32)
     }
 
-    /// Returns each piece's part of the tokens that count for the loss.
+    /// Returns, for each shard, its fraction of the targets that are not ignored.
     pub(crate) fn shares(&self, targets: &HostArray) -> Result<Vec<f32>> {
         let [_, time] = extents(&targets.shape)?;
         if let HostData::Shape(_) = targets.data {
@@ -85,9 +85,9 @@ impl ContextPieces {
         Ok(self.here.iter().map(|number| of_piece(number) as f32).collect())
     }
 
-    /// Returns the pieces of a pass over sequences of shape `inputs`. `documents` are those of whole
-    /// sequences, if they hide each other; `shares` those of the loss, which only the last stage needs;
-    /// `trains` says that the pass is one of training.
+    /// Returns the shards for a pass over sequences of shape `inputs`. `documents` has the document starts of
+    /// whole sequences, if attention is masked by documents. `shares` are the loss weights, needed only by
+    /// the last stage. `trains`: whether the pass is a training pass.
     pub(crate) fn of_pass(
         &self,
         device: &Device,
@@ -110,8 +110,7 @@ impl ContextPieces {
         Ok(Pieces { all: self.all, here, sums_over_ranks, masks_documents })
     }
 
-    /// The starts of the documents of the tokens that are here, less the first position of their piece,
-    /// modulo 2³².
+    /// Returns the start of each token's document, relative to the first position of its shard, modulo 2³².
     fn starts(&self, inputs: &ArrayShape, documents: Option<&HostArray>) -> Result<HostArray> {
         let mut starts = match documents {
             Some(documents) => self.values(documents)?,
@@ -132,7 +131,7 @@ impl ContextPieces {
     }
 }
 
-/// The numbers of sequences and of tokens in each.
+/// Returns (number of sequences, tokens per sequence).
 fn extents(extents: &[usize]) -> Result<[usize; 2]> {
     extents.try_into().map_err(|_| {
         let text = "parallel.context_lanes divides sequences of tokens, and examples are none";

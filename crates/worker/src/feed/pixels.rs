@@ -1,4 +1,4 @@
-//! Pixels on their way to the device: copied while the device computes, and normalised there.
+//! Copies pixels to the device while it computes, and normalises them there.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,18 +11,18 @@ use tensor::ops::pixels;
 use crate::error::Result;
 use crate::feed::arrays::shape_of;
 
-/// A rank's memory for the pixels of one micro-batch, \[images, height, width, channels\] of u8, held through
-/// the run: the next micro-batch is copied into it as soon as this one has been normalised.
+/// A rank's device buffer for the pixels of one micro-batch, \[images, height, width, channels\] of u8, kept
+/// throughout the run. The next micro-batch is copied into it as soon as the current one has been normalised.
 #[derive(Debug)]
 pub(crate) struct PixelBuffer {
     pixels: Tensor,
     normalisation: Normalisation,
-    /// The end of the work that reads the pixels.
+    /// Event after the last work that reads the pixels.
     read: RefCell<Event>,
 }
 
 impl PixelBuffer {
-    /// Allocates the memory of a source of pixels; `None` for inputs of other types.
+    /// Allocates the buffer for a source of pixels; `None` for inputs of other types.
     pub(crate) fn new(device: &Device, source: &dyn Source) -> Result<Option<Rc<Self>>> {
         let ArrayShape { extents, values } = source.shape().inputs;
         let (HostType::U8, Some(normalisation)) = (values, source.normalisation()) else {
@@ -34,7 +34,7 @@ impl PixelBuffer {
         Ok(Some(Rc::new(PixelBuffer { pixels, normalisation: normalisation.clone(), read })))
     }
 
-    /// [`PixelBuffer::new`] on a rank with these stages, of which the first takes the inputs.
+    /// Allocates the buffer on a rank with these stages, if they include the first; otherwise `None`.
     pub(crate) fn of_stages(
         device: &Device,
         source: &dyn Source,
@@ -43,11 +43,11 @@ impl PixelBuffer {
         if stages.any(|stage| stage == 0) { Self::new(device, source) } else { Ok(None) }
     }
 
-    /// Enqueues the copy of `pixels`, which may change after the call, and returns them normalised, in
+    /// Enqueues the copy of `pixels`, which the caller may change afterwards. Returns them normalised, as
     /// `dtype`.
     ///
     /// # Errors
-    /// An array of another type or size; the device's.
+    /// The array has another type or size, or the device fails.
     pub(crate) fn upload(&self, pixels: &HostArray, dtype: DType) -> Result<Tensor> {
         self.fill(pixels)?;
         let values = self.normalised(dtype)?;
@@ -55,10 +55,11 @@ impl PixelBuffer {
         Ok(values)
     }
 
-    /// Enqueues the copy of `pixels`, which may change after the call. Compute waits for it.
+    /// Enqueues the copy of `pixels`, which the caller may change afterwards. The compute stream waits for
+    /// it.
     ///
     /// # Errors
-    /// An array of another type or size; the device's.
+    /// The array has another type or size, or the device fails.
     pub(crate) fn fill(&self, pixels: &HostArray) -> Result<()> {
         let device = self.pixels.device();
         device.wait(StreamKind::Input, &self.read.borrow())?;
@@ -70,13 +71,13 @@ impl PixelBuffer {
         Ok(())
     }
 
-    /// Returns the pixels that the buffer holds, normalised; [`PixelBuffer::end_read`] must follow.
+    /// Returns the buffer's pixels normalised. The caller must then call [`PixelBuffer::end_read`].
     pub(crate) fn normalised(&self, dtype: DType) -> Result<Tensor> {
         let Normalisation { mean, deviation } = &self.normalisation;
         Ok(pixels::normalise(&self.pixels, mean, deviation, dtype)?)
     }
 
-    /// Lets the next copy start after the work enqueued so far.
+    /// Allows the next copy to start after the work enqueued so far.
     pub(crate) fn end_read(&self) -> Result<()> {
         self.read.replace(self.pixels.device().record(StreamKind::Compute)?);
         Ok(())

@@ -1,4 +1,4 @@
-//! Results of evaluated micro-batches on their way to the host.
+//! Copies the results of evaluated micro-batches to the host.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -12,35 +12,35 @@ use crate::error::Result;
 use crate::graphs::Recorder;
 use crate::validation::results::Evaluated;
 
-/// The results of a micro-batch on their way to the host.
+/// Results of a micro-batch that are being copied to the host.
 struct Coming {
     loss: HostCopy<f32>,
     counts: Option<HostCopy<u32>>,
 }
 
-/// Micro-batches whose results may be on their way while the device computes the next one.
+/// Maximum number of micro-batches whose results may still be in transit while the device computes.
 const MOST_COMING: usize = 2;
 
-/// Results of a walk that have arrived, and that are still being copied. Clones share them.
+/// Results of an evaluation, both arrived and in transit. Clones share them.
 #[derive(Clone, Default)]
 pub(crate) struct Arriving(Rc<RefCell<State>>);
 
 #[derive(Default)]
 struct State {
-    /// Results that have arrived, in the order of this rank's micro-batches.
+    /// Results that have arrived, in micro-batch order.
     arrived: Evaluated,
     /// Results still being copied to the host.
     coming: VecDeque<Coming>,
 }
 
 impl Arriving {
-    /// Begins a walk, without results yet; `counts`: with those of classes that are found, too.
+    /// Begins an evaluation without results. `counts`: whether classification counts are collected too.
     pub(crate) fn begin(&self, counts: bool) {
         let arrived = Evaluated { values: Vec::new(), counts: counts.then(Vec::new) };
         self.0.replace(State { arrived, coming: VecDeque::new() });
     }
 
-    /// Starts to copy a loss to the host, with the counts of its prediction.
+    /// Starts copying a loss, and the classification counts if there are any, to the host.
     fn copy(&self, device: &Device, loss: &OutlivingRegion, counts: Option<&OutlivingRegion>) -> Result<()> {
         let counts = counts.map(|counts| device.begin_copy_to_host(counts.region())).transpose()?;
         let loss = device.begin_copy_to_host(loss.region())?;
@@ -53,14 +53,14 @@ impl Arriving {
         self.0.borrow().arrived.counts.is_some()
     }
 
-    /// Number of losses that have arrived.
+    /// Returns the number of losses that have arrived.
     fn count(&self) -> usize {
         self.0.borrow().arrived.values.len()
     }
 }
 
 impl State {
-    /// Waits until the results of at most `most` micro-batches are on their way.
+    /// Waits until the results of at most `most` micro-batches are still in transit.
     fn wait(&mut self, most: usize) -> Result<()> {
         while self.coming.len() > most {
             let Some(Coming { loss, counts }) = self.coming.pop_front() else { return Ok(()) };
@@ -73,21 +73,21 @@ impl State {
     }
 }
 
-/// Receives the results of a walk's passes.
+/// Receives the results of evaluation passes.
 pub(crate) struct Results<'a> {
     device: Device,
     recorder: Recorder,
     arriving: Arriving,
-    /// The counts of the prediction whose loss comes next.
+    /// Classification counts of the micro-batch whose loss comes next.
     counted: Option<Tensor>,
-    /// Number of losses reported to `on_losses`.
+    /// Number of losses already reported to `on_losses`.
     reported: usize,
-    /// Called with the number of losses after each.
+    /// Called with the number of losses, once for each loss.
     on_losses: Option<&'a mut dyn FnMut(usize)>,
 }
 
 impl<'a> Results<'a> {
-    /// Returns the receiver of the results of a walk, which go to `arriving`.
+    /// Returns a receiver that collects results in `arriving`.
     pub(crate) fn new(
         device: &Device,
         recorder: &Recorder,
@@ -100,7 +100,7 @@ impl<'a> Results<'a> {
         Results { device, recorder, arriving, counted: None, reported: 0, on_losses }
     }
 
-    /// Counts what a prediction has found, if classes are counted.
+    /// Computes classification counts of a prediction, if they are collected.
     pub(crate) fn predicted(&mut self, prediction: &Tensor, targets: &Tensor) -> Result<()> {
         if self.arriving.counts_classes() {
             self.counted = Some(accuracy::count(prediction, targets)?);
@@ -108,7 +108,7 @@ impl<'a> Results<'a> {
         Ok(())
     }
 
-    /// Starts to copy a loss to the host, with the counts of its prediction.
+    /// Starts copying a loss to the host, with the classification counts of its micro-batch.
     pub(crate) fn loss(&mut self, loss: &Tensor) -> Result<()> {
         let counted = self.counted.take();
         let counts = counted.as_ref().map(|counted| counted.region().outlive());
@@ -120,7 +120,7 @@ impl<'a> Results<'a> {
         Ok(())
     }
 
-    /// Reports the losses that have arrived.
+    /// Reports the losses that have arrived since the last call.
     pub(crate) fn report(&mut self) {
         let arrived = self.arriving.count();
         if let Some(on_losses) = &mut self.on_losses {
@@ -129,7 +129,7 @@ impl<'a> Results<'a> {
         self.reported = arrived;
     }
 
-    /// Returns all results, in the order of this rank's micro-batches. Waits for the device.
+    /// Returns all results in micro-batch order. Waits for the device.
     pub(crate) fn all(mut self) -> Result<Evaluated> {
         loop {
             let mut state = self.arriving.0.borrow_mut();

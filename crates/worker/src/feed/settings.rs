@@ -1,4 +1,4 @@
-//! Settings that the passes of a walk share.
+//! Settings shared by all passes over a schedule.
 
 use std::sync::Arc;
 
@@ -7,25 +7,25 @@ use autograd::{LossScale, Offload, Pass};
 use tensor::Tensor;
 use tensor::ops::routing::Balance;
 
-/// Settings that the passes of a walk share.
+/// Settings shared by all passes over a schedule.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PassSettings {
     pub(crate) autocast: Option<Arc<Autocast>>,
     pub(crate) label_smoothing: f32,
-    /// Factors of the losses that balance loads of experts, if there are any.
+    /// Factors of the auxiliary losses that balance expert loads; `None` without any.
     pub(crate) balance: Option<Balance>,
-    /// The factor of the loss, if there is one.
+    /// The loss scale; `None` without one.
     pub(crate) loss_scale: Option<LossScale>,
-    /// The number of targets of the step, if its loss is a mean over them.
+    /// The step's number of targets; `None` unless the loss is a mean over them.
     pub(crate) target_count: Option<Tensor>,
-    /// The number of tokens of the step, if passes are to know which rows are tokens.
+    /// The step's number of tokens; `None` unless passes must know which rows are padding.
     pub(crate) token_count: Option<Tensor>,
-    /// The host memory of activations, if they are offloaded.
+    /// Host memory for offloaded activations; `None` if they are not offloaded.
     pub(crate) offload: Option<Offload>,
 }
 
 impl PassSettings {
-    /// Returns `pass` with these settings.
+    /// Returns `pass` with these settings applied.
     pub(crate) fn of_pass(&self, pass: Pass) -> Pass {
         let PassSettings { autocast, label_smoothing, balance, loss_scale, target_count, offload, .. } =
             self.clone();

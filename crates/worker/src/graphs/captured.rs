@@ -1,4 +1,4 @@
-//! A step that has been captured, and its replay.
+//! A captured step and its replay.
 
 use std::fmt;
 
@@ -8,60 +8,60 @@ use memory::Script;
 
 use crate::error::{Result, WorkerError};
 
-/// Work of the host within a step, which every replay of the step does again.
+/// Host work within a step, which every replay runs again.
 pub(super) type HostWork = Box<dyn FnMut() -> Result<()>>;
 
 /// A part of a captured step.
-pub(super) enum Part {
+pub(super) enum ReplayedPart {
     /// A graph, or a call between graphs.
     Piece(CapturedPart),
-    /// Work of the host.
+    /// Host work.
     Host {
-        /// Number of the allocator's operations before the work.
+        /// Number of allocator operations before the work.
         operations: usize,
         work: HostWork,
     },
 }
 
-impl fmt::Debug for Part {
+impl fmt::Debug for ReplayedPart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Part::Piece(piece) => piece.fmt(f),
-            Part::Host { operations, .. } => write!(f, "Host({operations})"),
+            ReplayedPart::Piece(piece) => piece.fmt(f),
+            ReplayedPart::Host { operations, .. } => write!(f, "Host({operations})"),
         }
     }
 }
 
-/// A captured step.
+/// A step captured as CUDA graphs.
 #[derive(Debug)]
 pub struct CapturedStep {
-    pub(super) parts: Vec<Part>,
-    /// True if there are calls between graphs.
+    pub(super) parts: Vec<ReplayedPart>,
+    /// Whether there are calls between graphs.
     pub(super) has_calls: bool,
-    /// The allocator's operations.
+    /// Allocations and frees of the step.
     pub(super) script: Script,
     /// FLOPs of the step's matmuls.
     pub(super) flops: u64,
-    /// Number of the step's first micro-batch.
+    /// Number of the step's first micro-batch when it was captured.
     pub(super) first_number: u64,
 }
 
 impl CapturedStep {
-    /// Number of graphs, and of their calls.
+    /// Returns the number of graphs, and the total number of calls in them.
     pub(super) fn sizes(&self) -> (usize, usize) {
         let graphs = self.parts.iter().filter_map(|part| match part {
-            Part::Piece(CapturedPart::Graph(graph)) => Some(graph.calls()),
-            Part::Piece(CapturedPart::Call(_)) | Part::Host { .. } => None,
+            ReplayedPart::Piece(CapturedPart::Graph(graph)) => Some(graph.calls()),
+            ReplayedPart::Piece(CapturedPart::Call(_)) | ReplayedPart::Host { .. } => None,
         });
         graphs.fold((0, 0), |(count, sum), calls| (count + 1, sum + calls))
     }
 
-    /// Replays the step as one whose first micro-batch is `first_number`: launches its graphs, does the
-    /// host's work again, and repeats the calls between graphs and the allocator's operations. `is_next`:
-    /// whether nothing happened since the step before.
+    /// Replays the step with `first_number` as the number of its first micro-batch: launches the graphs, runs
+    /// the host work, and repeats the calls between graphs and the allocator's operations. `is_next`: whether
+    /// nothing else was enqueued since the previous step.
     ///
     /// # Errors
-    /// Errors of the host's work, the driver's, the allocator's.
+    /// Host work, the driver or the allocator fails.
     pub(super) fn replay(&mut self, device: &Device, (first_number, is_next): (u64, bool)) -> Result<()> {
         let shift = first_number.wrapping_sub(self.first_number);
         if self.has_calls {
@@ -72,9 +72,9 @@ impl CapturedStep {
         }
         for part in &mut self.parts {
             match part {
-                Part::Piece(CapturedPart::Graph(graph)) => graph.launch(shift)?,
-                Part::Piece(CapturedPart::Call(call)) => call.repeat(device).map_err(repeated)?,
-                Part::Host { operations, work } => {
+                ReplayedPart::Piece(CapturedPart::Graph(graph)) => graph.launch(shift)?,
+                ReplayedPart::Piece(CapturedPart::Call(call)) => call.repeat(device).map_err(repeated)?,
+                ReplayedPart::Host { operations, work } => {
                     device.repeat(&mut self.script, Some(*operations))?;
                     work()?;
                 }
@@ -89,7 +89,7 @@ impl CapturedStep {
     }
 }
 
-/// Returns the error of a call that was made again.
+/// Converts the error of a repeated call.
 fn repeated(error: Box<dyn std::error::Error + Send + Sync>) -> WorkerError {
     let error = match error.downcast::<CollectiveError>() {
         Ok(error) => return WorkerError::from(*error),
@@ -101,6 +101,6 @@ fn repeated(error: Box<dyn std::error::Error + Send + Sync>) -> WorkerError {
     }
 }
 
-/// A captured step; `None` if a later one may be replayed but not this one, whose memory grew; or the reason
-/// why steps cannot be replayed.
+/// The result of a capture: `Some(step)`; `None` if this step cannot be replayed because its memory grew, but
+/// a later one may; or an error that states why steps cannot be replayed.
 pub type Outcome = std::result::Result<Option<CapturedStep>, String>;

@@ -1,15 +1,15 @@
-//! Captured steps: the calls of a step of training, of an evaluated micro-batch or of decoding as CUDA
-//! graphs, with the host's work between them, and the calls between ranks.
+//! CUDA graphs of training steps, evaluated micro-batches and decode steps, with the host work and the calls
+//! between ranks that occur between graphs.
 //!
-//! A step is captured while it runs: each graph is launched as soon as it ends, before the next work of the
-//! host (`Recorder::host`). A replayed step does that work again, launches the graphs, and repeats the
-//! allocator's operations ([`memory::Script`]), so that counters, peaks and traces are those of any other
-//! step.
+//! A step is captured while it runs: each graph is launched as soon as it ends, before the next host work
+//! (`Recorder::host`). A replayed step runs the host work again, launches the graphs, and repeats the
+//! allocator's operations ([`memory::Script`]), so that counters, peaks and traces are the same as in any
+//! other step.
 //!
-//! Work of other streams between graphs is enqueued again, with its events and waits. All of it ends within
-//! the step, so that a replay needs no event of the step before; weights that travel after a step are waited
-//! for where the captured step waited, if nothing else happened in between (`StepGraphs::is_next`), and
-//! else before the step.
+//! Work on other streams between graphs is enqueued again, with its events and waits. All of it ends within
+//! the step, so a replay needs no event of the previous step. Weights gathered after a step are waited for
+//! where the captured step waited if nothing else was enqueued in between (`StepGraphs::is_next`), and
+//! otherwise before the step.
 
 mod captured;
 mod recorder;
@@ -22,46 +22,47 @@ use crate::error::{Result, WorkerError};
 pub use captured::{CapturedStep, Outcome};
 pub use recorder::Recorder;
 
-/// Captures after which a step is no longer captured again: its memory has other addresses each time.
+/// Maximum number of captures. After that, steps run call by call, because their memory has other addresses
+/// each time.
 const MOST_CAPTURES: u32 = 16;
 
-/// Steps of one kind that a rank has captured.
+/// Captures and replays one kind of step on a rank.
 #[derive(Debug)]
 pub struct StepGraphs {
-    /// Name of the steps in messages, in plural.
+    /// Name of the steps in messages, plural.
     name: &'static str,
     choice: Graphs,
-    /// Whether no step is captured from now on.
+    /// Whether no further steps are captured.
     refused: bool,
     /// The captured steps, each with the tokens of its sequences.
     captured: Vec<(usize, CapturedStep)>,
-    /// Digest of the blocks before the last step.
+    /// Digest of the allocator's blocks before the last step.
     before: Option<u64>,
     captures: u32,
     replays: u64,
-    /// The device's number of events and waits after the last step.
+    /// Number of stream events and waits on the device after the last step.
     stream_calls: Option<u64>,
-    /// The last reason that the log has.
+    /// The last logged reason for not capturing.
     logged: Option<String>,
 }
 
 /// How a step runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Course {
-    /// Call by call.
+pub enum StepMode {
+    /// By making its calls one by one.
     Plain,
-    /// Call by call, while it is captured.
+    /// By making its calls one by one while they are captured.
     Recorded,
-    /// From its graphs.
+    /// By replaying its graphs.
     Replayed,
 }
 
 impl StepGraphs {
-    /// Returns the state before the first of a rank's steps on `device`, which messages call `name`.
-    /// `never`: a reason why they are not captured, if there is one.
+    /// Returns the state before the first step on `device`. Messages call the steps `name`. `never`: a reason
+    /// why they cannot be captured, if there is one.
     ///
     /// # Errors
-    /// A `choice` that demands graphs of steps that are not captured.
+    /// `choice` requires graphs, but the steps cannot be captured.
     pub fn new(
         name: &'static str,
         choice: Graphs,
@@ -92,7 +93,7 @@ impl StepGraphs {
         Ok(graphs)
     }
 
-    /// Captures steps on Meta too, where their graphs are empty.
+    /// Enables capturing on Meta too, where graphs are empty.
     pub fn capture_on_meta(&mut self) {
         self.refused = false;
     }
@@ -102,7 +103,7 @@ impl StepGraphs {
         !self.refused
     }
 
-    /// Number of replayed steps.
+    /// Returns the number of replayed steps.
     #[must_use]
     pub fn replays(&self) -> u64 {
         self.replays
@@ -110,21 +111,21 @@ impl StepGraphs {
 
     /// Returns how the next step runs, with sequences of `length` tokens. `reason`: one why it cannot be
     /// captured, if there is one; an empty one is not logged.
-    pub fn next(&mut self, device: &Device, length: usize, reason: Option<&'static str>) -> Course {
+    pub fn next(&mut self, device: &Device, length: usize, reason: Option<&'static str>) -> StepMode {
         if self.refused {
-            return Course::Plain;
+            return StepMode::Plain;
         }
         let digest = device.with_allocator(|allocator| allocator.digest_of_blocks());
         // A step that takes memory from the driver cannot be captured; the next begins with other blocks.
         let is_steady = self.before.replace(digest) == Some(digest);
         if let Some(reason) = reason {
             self.log(reason);
-            return Course::Plain;
+            return StepMode::Plain;
         }
         let is_captured = |(other, _): &(usize, CapturedStep)| *other == length;
         if let Some(index) = self.captured.iter().position(is_captured) {
             if self.captured[index].1.script.fits(digest) {
-                return Course::Replayed;
+                return StepMode::Replayed;
             }
             self.captured.remove(index);
         }
@@ -133,15 +134,15 @@ impl StepGraphs {
             self.log("its memory has other addresses each time");
         }
         // Weights that something else has waited for since the last step would not be waited for.
-        if self.refused || !is_steady || !self.is_next(device) { Course::Plain } else { Course::Recorded }
+        if self.refused || !is_steady || !self.is_next(device) { StepMode::Plain } else { StepMode::Recorded }
     }
 
-    /// Ends a step.
+    /// Marks the end of a step.
     pub(crate) fn end_step(&mut self, device: &Device) {
         self.stream_calls = Some(device.stream_calls());
     }
 
-    /// Returns whether streams have waited for nothing since the last step.
+    /// Returns whether no stream has waited for an event since the last step.
     pub(crate) fn is_next(&self, device: &Device) -> bool {
         self.stream_calls.is_none_or(|calls| calls == device.stream_calls())
     }
@@ -178,7 +179,7 @@ impl StepGraphs {
         Ok(())
     }
 
-    /// Captures no step from now on, for a reason that `is_logged`.
+    /// Stops capturing steps for `reason`, which is logged if `is_logged`.
     fn refuse(&mut self, reason: &str, is_logged: bool) -> Result<()> {
         self.refused = true;
         if self.choice == Graphs::On {
@@ -193,7 +194,7 @@ impl StepGraphs {
         Ok(())
     }
 
-    /// Logs why steps are not captured, once in succession.
+    /// Logs why steps are not captured, unless the last message had the same reason.
     fn log(&mut self, reason: &str) {
         if self.choice != Graphs::Off && !reason.is_empty() && self.logged.as_deref() != Some(reason) {
             tracing::info!("{} are not captured in CUDA graphs: {reason}", self.name);

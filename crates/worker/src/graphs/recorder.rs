@@ -1,4 +1,4 @@
-//! The capture of a step while it runs.
+//! Captures a step while it runs.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -6,33 +6,33 @@ use std::rc::Rc;
 use device::{Captured, CapturedPart, Device};
 use memory::ScriptEnd;
 
-use super::captured::{CapturedStep, Outcome, Part};
+use super::captured::{CapturedStep, Outcome, ReplayedPart};
 use crate::error::Result;
 
-/// Captures steps while they run, and does the host's work in them. Clones share the capture.
+/// Captures steps while they run, and runs host work within them. Clones share the capture.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     device: Device,
     capture: Rc<RefCell<Option<Capture>>>,
 }
 
-/// The capture of the present step.
+/// The capture of the current step.
 #[derive(Debug)]
 struct Capture {
-    parts: Vec<Part>,
-    /// The first call that could not be captured; the rest of the step is not captured.
+    parts: Vec<ReplayedPart>,
+    /// The first call that could not be captured, after which capturing stopped.
     interrupted: Option<&'static str>,
-    /// FLOPs before the step.
+    /// The device's FLOP count before the step.
     flops: u64,
 }
 
 impl Recorder {
-    /// Returns a recorder of the steps of a rank on `device`.
+    /// Returns a recorder for the steps of a rank on `device`.
     pub(crate) fn new(device: &Device) -> Self {
         Recorder { device: device.clone(), capture: Rc::default() }
     }
 
-    /// Starts to capture.
+    /// Starts capturing.
     pub fn start(&self) -> Result<()> {
         self.device.begin_capture()?;
         self.device.with_allocator(|allocator| allocator.begin_script());
@@ -41,11 +41,11 @@ impl Recorder {
         Ok(())
     }
 
-    /// Does work of the host, which is not captured, after launching the calls before it. Replays do it
-    /// again: it uses handles of what the step works on, and memory at the same addresses.
+    /// Runs host work, which is not captured, after launching the calls before it. Every replay runs it
+    /// again, so it must own handles of everything it uses, at unchanged addresses.
     ///
     /// # Errors
-    /// Errors of the work; the driver's.
+    /// The work or the driver fails.
     pub(crate) fn host(&self, mut work: impl FnMut() -> Result<()> + 'static) -> Result<()> {
         if !self.end_graph()? {
             return work();
@@ -53,26 +53,26 @@ impl Recorder {
         let operations = self.device.with_allocator(|allocator| allocator.script_length());
         work()?;
         if let Some(capture) = &mut *self.capture.borrow_mut() {
-            capture.parts.push(Part::Host { operations, work: Box::new(work) });
+            capture.parts.push(ReplayedPart::Host { operations, work: Box::new(work) });
         }
         Ok(self.device.begin_capture()?)
     }
 
-    /// Ends the present graph. Returns whether the step is still captured.
+    /// Ends the current graph. Returns whether the step is still being captured.
     fn end_graph(&self) -> Result<bool> {
         let mut capture = self.capture.borrow_mut();
         let Some(capture) = capture.as_mut().filter(|capture| capture.interrupted.is_none()) else {
             return Ok(false);
         };
         match self.device.end_capture()? {
-            Captured::Whole(pieces) => capture.parts.extend(pieces.into_iter().map(Part::Piece)),
+            Captured::Whole(pieces) => capture.parts.extend(pieces.into_iter().map(ReplayedPart::Piece)),
             Captured::Interrupted(call) => capture.interrupted = Some(call),
         }
         Ok(capture.interrupted.is_none())
     }
 
-    /// Ends the capture of a step whose first micro-batch is `first_number`. The step has been enqueued
-    /// whatever the result.
+    /// Ends the capture of a step. `first_number` is the number of its first micro-batch. The step has been
+    /// enqueued, whatever the result.
     pub fn finish(&self, first_number: u64) -> Result<Outcome> {
         self.end(first_number).inspect_err(|_| self.abandon())
     }
@@ -92,14 +92,14 @@ impl Recorder {
             }
         };
         let flops = self.device.flops() - flops;
-        let has_calls = parts.iter().any(|part| matches!(part, Part::Piece(CapturedPart::Call(_))));
+        let has_calls = parts.iter().any(|part| matches!(part, ReplayedPart::Piece(CapturedPart::Call(_))));
         if has_calls {
             self.device.join_streams()?;
         }
         Ok(Ok(Some(CapturedStep { parts, has_calls, script, flops, first_number })))
     }
 
-    /// Ends the capture after an error of the step, whose calls since the host's last work are lost.
+    /// Ends the capture after an error of the step. Calls since the last host work are discarded.
     pub fn abandon(&self) {
         if let Some(Capture { flops, .. }) = self.capture.take() {
             self.device.abandon_capture();

@@ -1,13 +1,12 @@
-//! Reasons for which work of a configuration is not captured in CUDA graphs: training steps, decode steps and
-//! evaluated micro-batches.
+//! Reasons why a configuration's training steps, decode steps or evaluated micro-batches cannot be captured
+//! in CUDA graphs.
 
 use config::{Graphs, OffloadPolicy, OnSpike, RunConfig};
 
-/// Most micro-batches of a step that is captured: every one has launches of its own in the graphs, whose
-/// memory is the driver's.
+/// Maximum number of micro-batches in a captured step. The graphs contain the launches of each, and the
+/// driver needs memory for them.
 const MOST_MICRO_BATCHES: usize = 64;
-/// Returns a reason for which training steps of a configuration are not captured in CUDA graphs, if there is
-/// one. It holds on every GPU.
+/// Returns why a configuration's training steps cannot be captured on any GPU; `None` if they can.
 #[must_use]
 pub fn never_captured(config: &RunConfig) -> Option<&'static str> {
     let offloads = config.optim.offload || config.memory.offload != OffloadPolicy::None;
@@ -24,7 +23,7 @@ pub fn never_captured(config: &RunConfig) -> Option<&'static str> {
     turned_off(config).or_else(|| first_that_holds(&reasons))
 }
 
-/// Returns a reason for which decode steps of a configuration are not captured, if there is one.
+/// Returns why a configuration's decode steps cannot be captured; `None` if they can.
 #[must_use]
 pub fn never_captured_decoding(config: &RunConfig) -> Option<&'static str> {
     let reasons = [
@@ -35,7 +34,7 @@ pub fn never_captured_decoding(config: &RunConfig) -> Option<&'static str> {
     turned_off(config).or_else(|| first_that_holds(&reasons))
 }
 
-/// Returns a reason for which evaluated micro-batches of a configuration are not captured, if there is one.
+/// Returns why a configuration's evaluated micro-batches cannot be captured; `None` if they can.
 pub(crate) fn never_captured_evaluation(config: &RunConfig) -> Option<&'static str> {
     let parallel = &config.parallel;
     let offloads = config.optim.offload || config.memory.offload != OffloadPolicy::None;
@@ -51,7 +50,7 @@ pub(crate) fn never_captured_evaluation(config: &RunConfig) -> Option<&'static s
     turned_off(config).or_else(|| first_that_holds(&reasons))
 }
 
-/// Returns the reason of a configuration that wants no captured steps.
+/// Returns the reason if the configuration turns CUDA graphs off.
 fn turned_off(config: &RunConfig) -> Option<&'static str> {
     (config.train.graphs == Graphs::Off).then_some("train.graphs is \"off\"")
 }

@@ -1,22 +1,22 @@
-//! Memory that the driver reports as used on a rank's device, divided into its causes.
+//! Memory that the driver reports as used on a rank's device, by cause.
 
 use device::Device;
 use telemetry::DriverAccount;
 
 use crate::error::Result;
 
-/// Readings after each of the first two steps; during the first one, libraries still load modules.
+/// Memory readings after each of the first two steps. Libraries still load modules during the first.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
     steps: u32,
-    /// Bytes used after the first step beyond context, modules and allocator.
+    /// Bytes used after the first step in addition to context, modules and allocator.
     warm_up: i64,
-    /// The same bytes after the second step.
+    /// Bytes used after the second step in addition to context, modules and allocator.
     second: i64,
 }
 
 impl Account {
-    /// Returns whether the next step is one of those after which a reading is taken.
+    /// Returns whether a reading is due after the next step.
     pub(crate) fn reads_next(&self) -> bool {
         self.steps < 2
     }
@@ -35,14 +35,13 @@ impl Account {
         Ok(())
     }
 
-    /// Counts bytes that the driver has taken for CUDA graphs, after the first two steps, as those of the
-    /// warm-up.
+    /// Adds bytes that the driver took for CUDA graphs after the first two steps to the warm-up.
     pub(crate) fn add_warm_up(&mut self, bytes: i64) {
         self.warm_up += bytes;
         self.second += bytes;
     }
 
-    /// Returns the current account; all zeros without a driver.
+    /// Returns the used memory by cause; all zeros without a driver.
     pub(crate) fn close(&self, device: &Device) -> Result<DriverAccount> {
         let Some(ledger) = device.ledger()? else { return Ok(DriverAccount::default()) };
         let positive = |bytes: i64| u64::try_from(bytes).unwrap_or(0);

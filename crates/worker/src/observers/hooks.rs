@@ -1,4 +1,4 @@
-//! User code around the model, and user code that sees every step.
+//! User code that wraps the model, and user code called at moments of every step.
 
 use std::cell::Cell;
 use std::fmt;
@@ -11,8 +11,8 @@ use nn::Model;
 
 type Wrap = dyn Fn(Box<dyn Model>) -> Box<dyn Model> + Send + Sync;
 
-/// A function that every rank applies to its stage of the model before training, to observe or change the
-/// values in it. The plan applies it too, so that its memory is planned.
+/// A function that wraps each rank's stage of the model before training, to observe or change values. The
+/// plan applies it too, so that its memory is planned.
 #[derive(Clone)]
 pub struct ModelHook(Arc<Wrap>);
 
@@ -23,7 +23,7 @@ impl ModelHook {
         ModelHook(Arc::new(wrap))
     }
 
-    /// Returns `model` with a hook's code around it, if there is a hook.
+    /// Wraps `model` with the hook; without one, returns it unchanged.
     pub(crate) fn around(hook: Option<&Self>, model: Box<dyn Model>) -> Box<dyn Model> {
         match hook {
             Some(hook) => (hook.0)(model),
@@ -38,30 +38,30 @@ impl fmt::Debug for ModelHook {
     }
 }
 
-/// A moment of a training step, as the host enqueues it.
+/// A moment of a training step, in the order in which the host enqueues work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment<'a> {
-    /// Before the forward pass of a micro-batch through a stage; its inputs are on the device.
+    /// Before the forward pass of a micro-batch through a stage, with its inputs on the device.
     BeforeForward,
-    /// After it, with the loss on the last stage.
+    /// After the forward pass, with the loss on the last stage.
     AfterForward,
-    /// Before the backward pass of a micro-batch through a stage, or half of it.
+    /// Before the backward pass, or half of it, of a micro-batch through a stage.
     BeforeBackward,
-    /// After it.
+    /// After the backward pass or its half.
     AfterBackward,
-    /// Before the norm of the gradients, clipping and the update.
+    /// Before the gradient norm, clipping and the update.
     BeforeUpdate,
     /// After the update.
     AfterUpdate,
-    /// Before a module with this path, such as `h.3.mlp`, in either pass.
+    /// Before the module with this path, such as `h.3.mlp`, in a forward or backward pass.
     BeforeModule(&'a str),
-    /// After it.
+    /// After the module with this path.
     AfterModule(&'a str),
     /// The gradient of the parameter with this name has been enqueued for a micro-batch.
     Gradient(&'a str),
 }
 
-/// A moment of a step on one rank, with the allocator's counters.
+/// A moment of a step on one rank, with the allocator's statistics.
 #[derive(Clone, Copy, Debug)]
 pub struct StepMoment<'a> {
     /// The moment.
@@ -70,16 +70,16 @@ pub struct StepMoment<'a> {
     pub rank: usize,
     /// The step, from 1.
     pub step: u64,
-    /// Pipeline stage and micro-batch by its index among the rank's, of the passes; `None` in an update.
+    /// (pipeline stage, index of the micro-batch among this rank's); `None` during the update.
     pub pass: Option<(usize, usize)>,
-    /// Counters of the rank's allocator.
+    /// Statistics of the rank's allocator.
     pub counters: &'a Statistics,
 }
 
 type Hear = dyn Fn(&StepMoment<'_>) + Send + Sync;
 
-/// A function that every rank calls at each [`Moment`] of its training steps. It runs on the rank's thread
-/// and delays it; it changes nothing of the run.
+/// A function called at each [`Moment`] of a rank's training steps. It runs on the rank's thread and delays
+/// it, but cannot change results.
 #[derive(Clone)]
 pub struct StepHook(Arc<Hear>);
 
@@ -96,7 +96,7 @@ impl fmt::Debug for StepHook {
     }
 }
 
-/// Calls a rank's hook, if it has one.
+/// Calls a rank's step hook, if it has one.
 #[derive(Clone, Debug)]
 pub(crate) struct Moments {
     hook: Option<StepHook>,
@@ -107,7 +107,7 @@ pub(crate) struct Moments {
 }
 
 impl Moments {
-    /// Returns the caller of `hook`, which from now on also hears of the device's modules.
+    /// Returns the caller of `hook`, which is also called for the device's modules from now on.
     pub(crate) fn new(hook: Option<StepHook>, device: &Device) -> Self {
         let hook = hook.filter(|_| !device.is_meta());
         let moments =
@@ -134,13 +134,13 @@ impl Moments {
         })
     }
 
-    /// Begins or ends a training step.
+    /// Marks the beginning or the end of a training step.
     pub(crate) fn train(&self, is_training: bool) {
         self.is_training.set(is_training);
         self.pass.set(None);
     }
 
-    /// Calls the hook in a step, for the pass of `pass` if it is set.
+    /// Calls the hook, if within a training step. `pass` is the stage and micro-batch.
     pub(crate) fn at(&self, moment: Moment<'_>, pass: Option<(usize, usize)>) {
         if self.is_training.get() {
             self.pass.set(pass);

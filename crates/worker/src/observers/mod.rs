@@ -1,4 +1,4 @@
-//! Observers of a rank's steps: user code, times, hashes, and the driver's account of memory.
+//! Observers of a rank's steps: user hooks, times, hashes, and the driver's memory by cause.
 
 pub(crate) mod account;
 pub(crate) mod hooks;

@@ -1,4 +1,4 @@
-//! Times, bytes and FLOPs of the operators of steps, measured between marks around each call.
+//! Measures time, bytes and FLOPs of operators, by marks around each call.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,17 +12,17 @@ use tensor::Tensor;
 
 use crate::error::Result;
 
-/// A measured point in a step.
+/// A point in a step at which times and memory are measured.
 #[derive(Debug)]
 struct Point {
     kind: Kind,
     mark: Mark,
     host: Instant,
-    /// Bytes of all allocations so far.
+    /// Total bytes of all allocations so far.
     allocated: u64,
-    /// Bytes in use.
+    /// Bytes currently allocated.
     in_use: u64,
-    /// Bytes reserved from the driver.
+    /// Bytes currently reserved from the driver.
     reserved: u64,
     flops: u64,
 }
@@ -31,15 +31,15 @@ struct Point {
 enum Kind {
     Begin(Call),
     End,
-    /// A phase begins; `None` after the last one of a step.
+    /// A phase begins; `None` at the end of a step.
     Phase(Option<Phase>),
 }
 
-/// Bytes in use and reserved at a time in microseconds.
+/// (time in microseconds, [allocated bytes, reserved bytes]).
 pub type MemoryPoint = (f64, [u64; 2]);
 
-/// Measures every operator of a worker's steps. Each moment of a step belongs to one span: to the innermost
-/// call, or to the phase outside all calls; so the spans' own times add up to the steps.
+/// Measures every operator of a worker's steps. Each moment of a step belongs to exactly one span: the
+/// innermost call, or the phase outside all calls. So the spans' exclusive times add up to the steps.
 #[derive(Clone, Debug)]
 pub struct OperatorTimer(Rc<State>);
 
@@ -54,7 +54,7 @@ impl OperatorTimer {
         OperatorTimer(Rc::new(State { device: device.clone(), points: RefCell::default() }))
     }
 
-    /// Marks the beginning of a phase, or the end of a step.
+    /// Marks the beginning of a phase, or with `None` the end of a step.
     pub(crate) fn phase(&self, phase: Option<Phase>) -> Result<()> {
         Ok(self.point(Kind::Phase(phase))?)
     }
@@ -72,19 +72,19 @@ impl OperatorTimer {
         Ok(())
     }
 
-    /// Returns the spans of all steps since the last call, in order, and the memory at their ends; times
-    /// count from `zero`. Waits for the device.
+    /// Returns the spans of all steps since the last call, in order, and the memory at their ends. Times are
+    /// relative to `zero`. Waits for the device.
     pub fn take(&self, zero: &Mark) -> Result<(Vec<OperatorSpan>, Vec<MemoryPoint>)> {
         self.0.device.synchronize()?;
         let points = self.0.points.take();
-        let mut walk = Walk { timer: self, zero, spans: Vec::new(), open: Vec::new(), phase: None };
+        let mut builder = SpanBuilder { timer: self, zero, spans: Vec::new(), open: Vec::new(), phase: None };
         for (index, point) in points.iter().enumerate() {
-            walk.enter(point)?;
+            builder.enter(point)?;
             if let Some(next) = points.get(index + 1) {
-                walk.pass(point, next)?;
+                builder.pass(point, next)?;
             }
         }
-        let spans = walk.spans;
+        let spans = builder.spans;
         let memory = |point: &Point| Ok((microseconds(zero, &point.mark)?, [point.in_use, point.reserved]));
         Ok((spans, points.iter().map(memory).collect::<Result<_>>()?))
     }
@@ -104,18 +104,18 @@ impl Observer for OperatorTimer {
     }
 }
 
-/// The spans of the points so far.
-struct Walk<'a> {
+/// Builds spans from measured points.
+struct SpanBuilder<'a> {
     timer: &'a OperatorTimer,
     zero: &'a Mark,
     spans: Vec<OperatorSpan>,
-    /// Indices of the calls that have begun and not ended.
+    /// Indices of the spans of calls that have not ended, outermost first.
     open: Vec<usize>,
     phase: Option<Phase>,
 }
 
-impl Walk<'_> {
-    /// Begins or ends a call or a phase.
+impl SpanBuilder<'_> {
+    /// Begins or ends the span of a call or a phase.
     fn enter(&mut self, point: &Point) -> Result<()> {
         match point.kind {
             Kind::Begin(call) => {
@@ -142,7 +142,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Adds what happened between two points to the innermost call, or to the phase.
+    /// Adds the time and memory between two points to the innermost call, or else to the phase.
     fn pass(&mut self, point: &Point, next: &Point) -> Result<()> {
         let own = point.mark.until(&next.mark)?.unwrap_or_default();
         let index = match (self.open.last(), self.phase) {

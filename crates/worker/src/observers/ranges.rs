@@ -1,10 +1,10 @@
-//! Ranges of operators for tools such as Nsight Systems.
+//! Shows operators as ranges in tools such as Nsight Systems.
 
 use autograd::{Call, Direction, Observer, ObserverError};
 use device::nvtx;
 use tensor::Tensor;
 
-/// An observer that makes each call a range named after its operator.
+/// An observer that opens a range named after the operator for each call.
 #[derive(Debug)]
 pub(crate) struct OperatorRanges;
 

@@ -1,7 +1,7 @@
-//! Hashes of a step's tensors, for the comparison of runs, and a hook that sees each of these tensors.
+//! Hashes of a step's tensors, for comparing runs, and the user hook that sees these tensors.
 //!
 //! The hash of a sharded tensor is the sum of its shards' hashes ([`tensor::ops::hash`]). Tensors are copied
-//! to the host where they are hashed: a hashed step waits for its device.
+//! to the host to be hashed, so a hashed step waits for its device.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -19,16 +19,16 @@ use tensor::ops::hash;
 
 use crate::error::{Result, WorkerError};
 
-/// A tensor of a step at the moment at which it has been computed.
+/// Identifies a tensor of a step, which has just been computed.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorSite<'a> {
     /// The rank.
     pub rank: usize,
     /// The step, from 1.
     pub step: u64,
-    /// Part of the step.
+    /// The part of the step.
     pub section: Section,
-    /// Number of the micro-batch in the run, for activations and their gradients.
+    /// Index of the micro-batch in the run, for activations and their gradients.
     pub micro_batch: Option<u64>,
     /// Path of the module.
     pub module: &'a str,
@@ -42,13 +42,13 @@ pub(crate) type Seen = std::result::Result<(), ObserverError>;
 type See = dyn Fn(&TensorSite<'_>, &Tensor) -> Seen + Send + Sync;
 
 /// A function that sees, in every training step, the tensors that `telemetry.hashes` hashes: weights and
-/// optimizer state before the step, outputs and input gradients of operators, summed gradients. It may change
-/// their values, as a fault of the hardware would; a hook that only reads changes no bit.
+/// optimizer state before the step, outputs and input gradients of operators, and summed gradients. It may
+/// change their values to simulate a hardware fault; a hook that only reads changes no bit.
 #[derive(Clone)]
 pub struct TensorHook(Arc<See>);
 
 impl TensorHook {
-    /// Returns a hook that calls `see`, whose error ends the run.
+    /// Returns a hook that calls `see`. An error of `see` ends the run.
     pub fn new(see: impl Fn(&TensorSite<'_>, &Tensor) -> Seen + Send + Sync + 'static) -> Self {
         TensorHook(Arc::new(see))
     }
@@ -60,13 +60,12 @@ impl fmt::Debug for TensorHook {
     }
 }
 
-/// Position of an array among those of a step: its section, micro-batch, stage, shard and number there. Ranks
-/// whose arrays have the same position hold copies of the same array, or shards of it that begin at other
-/// elements.
+/// Sort key of an array within a step: (section, micro-batch, stage, shard, index). Ranks with arrays of the
+/// same key hold copies of one array, or shards of it that begin at different elements.
 pub(crate) type Order = (Section, u64, u64, u64, u64);
 
-/// The shards of activations that a rank computes: its coordinate and the size of the axes over which ranks
-/// share layers and sequences.
+/// Identifies the shard of activations that a rank computes: (coordinate, size) along the tensor and context
+/// axes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ActivationShard {
     tensor: (usize, usize),
@@ -74,7 +73,7 @@ pub(crate) struct ActivationShard {
 }
 
 impl ActivationShard {
-    /// Returns the shard of a rank that computes whole activations.
+    /// The shard of a rank that computes whole activations.
     pub(crate) const WHOLE: Self = ActivationShard { tensor: (0, 1), context: (0, 1) };
 
     /// Returns the shard of a rank.
@@ -84,8 +83,8 @@ impl ActivationShard {
         ActivationShard { tensor, context }
     }
 
-    /// Returns the number of a call's shard, and its name after the name of an array. A call of one piece of
-    /// sequences has the same number and name on every grid.
+    /// Returns the number of a call's shard, and the text appended to array names. For one sequence shard,
+    /// both are the same on every grid.
     fn of_call(self, call: &Call) -> (u64, String) {
         let (context, of_context) = match (call.piece, self.context) {
             (Some(piece), _) => (1 + piece as u64, format!(", piece {piece}")),
@@ -101,11 +100,11 @@ impl ActivationShard {
     }
 }
 
-/// The hash of an array, or of a shard of it.
+/// The hash of an array or of one shard.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Part {
+struct HashedShard {
     order: Order,
-    /// The array, without its hash.
+    /// The description of the array; its hash is not set.
     array: HashedArray,
     /// Index of the shard's first element.
     start: usize,
@@ -115,22 +114,22 @@ struct Part {
 struct State {
     device: Device,
     shard: ActivationShard,
-    /// Steps between hashed steps; 0: none is hashed.
+    /// Steps between hashed steps; 0: no step is hashed.
     every: u64,
     hook: Option<TensorHook>,
     /// The step, from 1.
     step: Cell<u64>,
-    parts: RefCell<Vec<Part>>,
-    /// Paths of modules.
+    parts: RefCell<Vec<HashedShard>>,
+    /// Module paths by label.
     modules: RefCell<BTreeMap<Label, String>>,
 }
 
-/// Hashes the tensors of a worker's steps, and shows them to its hook.
+/// Hashes the tensors of a worker's steps, and shows them to the user's hook.
 #[derive(Clone)]
 pub(crate) struct TensorHashes(Rc<State>);
 
 impl TensorHashes {
-    /// Returns the hashes of every `every`th step of a rank; `None` if nothing looks at tensors.
+    /// Returns the hasher of every `every`th step of a rank; `None` if there is neither hashing nor a hook.
     pub(crate) fn new(
         (device, grid): (&Device, &RankGrid),
         every: u64,
@@ -155,13 +154,13 @@ impl TensorHashes {
         self.0.every > 0 && self.0.step.get().is_multiple_of(self.0.every)
     }
 
-    /// Returns an observer of a pass through `stage`.
+    /// Returns an observer that hashes the results of a pass through `stage`.
     pub(crate) fn of_stage(&self, stage: usize) -> Rc<dyn Observer> {
         stage_observer(self.clone(), stage, self.0.shard)
     }
 
-    /// Hashes an array named `name` of the parameter `of`, or of a part of it: `tensor` is the shard from
-    /// element `start` on. The part's number and `order` order the arrays of a section.
+    /// Hashes the array `name` of the parameter `of` or of its shard. `tensor` has the elements from `start`
+    /// on. `part` and `order` sort the arrays of a section.
     pub(crate) fn array(
         &self,
         section: Section,
@@ -201,13 +200,13 @@ impl TensorHashes {
         }
         if self.is_hashed() {
             let hash = hash::of_part(tensor, start)?;
-            self.0.parts.borrow_mut().push(Part { order, array, start, hash });
+            self.0.parts.borrow_mut().push(HashedShard { order, array, start, hash });
         }
         Ok(())
     }
 
-    /// Returns the hashes of the step that has just run, on rank 0, if it is a hashed one. All ranks call
-    /// this.
+    /// Returns, on rank 0, the hashes of the step that has just run; `None` if it was not hashed. Every rank
+    /// must call this.
     pub(crate) fn gather(&self, control: &mut dyn ControlChannel) -> Result<Option<HashedStep>> {
         if !self.is_hashed() {
             return Ok(None);
@@ -220,7 +219,7 @@ impl TensorHashes {
         };
         let own = serde_json::to_vec(&own).map_err(|error| unreadable(control.rank(), error))?;
         let Some(all) = control.gather(0, &own)? else { return Ok(None) };
-        let decode = |(rank, bytes): (usize, &Vec<u8>)| -> Result<Vec<Part>> {
+        let decode = |(rank, bytes): (usize, &Vec<u8>)| -> Result<Vec<HashedShard>> {
             serde_json::from_slice(bytes).map_err(|error| unreadable(rank, error))
         };
         let ranks = all.iter().enumerate().map(decode).collect::<Result<Vec<_>>>()?;
@@ -228,12 +227,12 @@ impl TensorHashes {
     }
 }
 
-/// Joins the shards of all ranks' arrays, in the order of the computation. Copies of a shard that differ from
-/// the first rank's are logged, and change the array's hash.
-fn joined(step: u64, ranks: Vec<Vec<Part>>) -> Vec<HashedArray> {
+/// Merges the hashes of all ranks, in the order of the computation. If copies of a shard differ from the
+/// first rank's, logs it and changes the array's hash.
+fn joined(step: u64, ranks: Vec<Vec<HashedShard>>) -> Vec<HashedArray> {
     let mut arrays: BTreeMap<Order, (HashedArray, BTreeMap<usize, u64>)> = BTreeMap::new();
     for (rank, parts) in ranks.into_iter().enumerate() {
-        for Part { order, array, start, hash } in parts {
+        for HashedShard { order, array, start, hash } in parts {
             let (entry, shards) = arrays.entry(order).or_insert_with(|| (array, BTreeMap::new()));
             let first = *shards.entry(start).or_insert(hash);
             if first != hash {
@@ -254,7 +253,7 @@ pub(crate) trait SeeArray {
     /// Returns the path of a module.
     fn module(&self, label: Label) -> String;
 
-    /// Receives an array, without its hash, and its tensor.
+    /// Receives an array's description, without a hash, and its tensor.
     fn see(&self, order: Order, array: HashedArray, tensor: &Tensor) -> Seen;
 }
 
@@ -268,8 +267,8 @@ impl SeeArray for TensorHashes {
     }
 }
 
-/// Returns an observer of a pass through `stage` that shows the results of its operators, which are those of
-/// `shard`, to `seer`.
+/// Returns an observer of a pass through `stage` that passes operators' results to `seer`. `shard` is the
+/// shard that this rank computes.
 pub(crate) fn stage_observer(
     seer: impl SeeArray + 'static,
     stage: usize,
@@ -283,18 +282,17 @@ pub(crate) fn module_name(device: &Device, label: Label) -> String {
     device.with_allocator(|allocator| allocator.labels().name(label).to_owned())
 }
 
-/// Follows the passes of one micro-batch through one stage.
+/// Observes the passes of one micro-batch through one stage.
 struct StageArrays<S> {
     seer: S,
     stage: u64,
     shard: ActivationShard,
-    /// Number of tensors seen of each section and shard.
+    /// Number of tensors seen so far, by section and shard.
     calls: RefCell<BTreeMap<(Section, u64), u64>>,
 }
 
 impl<S> StageArrays<S> {
-    /// Returns the position of a call's next result in its shard; `None` for a call whose results are those
-    /// of others.
+    /// Returns the sort key of a call's next result; `None` if other calls already cover its results.
     fn order(&self, call: &Call, shard: u64) -> Option<Order> {
         // Backward passes through the stages in reverse.
         let (section, stage) = match call.direction {
@@ -331,7 +329,7 @@ impl<S: SeeArray> Observer for StageArrays<S> {
     }
 }
 
-/// Returns an array without its hash.
+/// Returns an array's description without a hash.
 pub(crate) fn array(
     section: Section,
     micro_batch: Option<u64>,
@@ -355,7 +353,7 @@ mod tests {
 
     #[test]
     fn shards_of_all_ranks_are_joined() {
-        let part = |order: u64, start, hash| Part {
+        let part = |order: u64, start, hash| HashedShard {
             order: (Section::Weights, 0, 0, 0, order),
             array: array(Section::Weights, None, "m", "", "m.weight"),
             start,

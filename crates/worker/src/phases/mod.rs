@@ -1,5 +1,5 @@
-//! Times and memory of the phases of a step. Times are measured by marks in the device's work and read after
-//! the step, so that nothing waits.
+//! Times and memory of the phases of a step. Times come from marks in the device's work that are read after
+//! the step, so nothing waits.
 
 mod phase_memory;
 
@@ -19,12 +19,12 @@ use crate::graphs::Recorder;
 use crate::observers::operator_timer::OperatorTimer;
 use crate::phases::phase_memory::PhaseMemory;
 
-/// An enqueued step: the phases that it entered, with the times, and its end.
+/// An enqueued step: the phases entered with their start marks, and the end mark.
 type Enqueued = (Vec<(Phase, Mark)>, Mark);
 
-/// Times the phases of a worker's steps: [`Phases::begin`], [`Phases::enter`] for each phase in turn,
-/// [`Phases::end`]. Nothing is timed on Meta. The first step, which warms up, is counted only while there is
-/// no other. Clones share the times.
+/// Times the phases of a worker's steps. The calls: [`Phases::begin`], [`Phases::enter`] for each phase in
+/// turn, [`Phases::end`]. Nothing is timed on Meta. The first step, which warms up, is included only while it
+/// is the only one. Clones share the times.
 #[derive(Clone, Debug)]
 pub struct Phases {
     device: Device,
@@ -35,33 +35,33 @@ pub struct Phases {
 #[derive(Debug)]
 struct State {
     device: Device,
-    /// The phase that is being enqueued.
+    /// The phase being enqueued.
     now: Option<Phase>,
-    /// The step being enqueued: each phase that it entered, with the time.
+    /// The step being enqueued: each phase entered with its start mark.
     current: Vec<(Phase, Mark)>,
     /// Enqueued steps whose times have not been read.
     unread: VecDeque<Enqueued>,
-    /// Steps that have been read, while their positions are kept.
+    /// All steps read since [`Phases::keep`]; `None` before.
     history: Option<Vec<Enqueued>>,
     first: Option<PhaseCounter>,
     counter: PhaseCounter,
-    /// The timer of operators, if they are timed, which times each phase outside them.
+    /// The operator timer, which also times each phase outside operators; `None` if operators are not timed.
     timer: Option<OperatorTimer>,
-    /// The phase as a range of a tool, if one is attached. It may begin inside an operator.
+    /// The phase as a range for an attached profiler. It may begin inside an operator.
     range: Option<Range>,
-    /// Number of steps read since the last record, and the time of each phase in all of them.
+    /// Number of steps read since the last record, and the total time of each phase.
     recent: (u32, [Duration; Phase::ALL.len()]),
     memory: PhaseMemory,
 }
 
 impl Phases {
-    /// Returns a timer of the steps of a rank, which `recorder` captures.
+    /// Returns a timer of a rank's steps. `recorder` captures the steps.
     pub(crate) fn new(device: &Device, recorder: &Recorder) -> Self {
         let state = Rc::new(RefCell::new(State::new(device)));
         Phases { device: device.clone(), recorder: recorder.clone(), state }
     }
 
-    /// Tells `timer` of every phase from now on; `None`: no longer.
+    /// Sets or removes the operator timer, which is called at every phase.
     pub(crate) fn set_timer(&self, timer: Option<OperatorTimer>) {
         self.state.borrow_mut().timer = timer;
     }
@@ -71,13 +71,13 @@ impl Phases {
         self.state.borrow().timer.is_some()
     }
 
-    /// Begins a step, in the phase of its inputs. Discards a step that did not end, and marks between steps.
+    /// Begins a step, in the phase of its inputs. Discards an unfinished step, and marks made between steps.
     pub fn begin(&self) -> Result<()> {
         self.state.borrow_mut().begin()?;
         self.enter(Phase::Inputs)
     }
 
-    /// Enters `phase`, which may occur several times in a step, and marks it in the allocator's history.
+    /// Enters `phase` and marks it in the allocator's history. A step may enter a phase several times.
     pub fn enter(&self, phase: Phase) -> Result<()> {
         if self.state.borrow().now == Some(phase) {
             return Ok(());
@@ -88,7 +88,7 @@ impl Phases {
         self.recorder.host(move || state.borrow_mut().enter(phase))
     }
 
-    /// Enters the phase of a pass, and logs its beginning also if the pass before it was in the same phase.
+    /// Enters the phase of a pass. Logs its beginning even if the previous pass was in the same phase.
     pub fn enter_pass(&self, phase: Phase) -> Result<()> {
         if self.state.borrow().now == Some(phase) {
             self.device.log(|| LoggedCall::Section(phase.name()));
@@ -96,14 +96,14 @@ impl Phases {
         self.enter(phase)
     }
 
-    /// Marks the beginning of a stage in the allocator's history; before the first call, it is the first
+    /// Marks the beginning of a stage in the allocator's history. Before the first call, it is the first
     /// stage.
     pub fn stage(&self, stage: usize) {
         self.device.with_allocator(|allocator| allocator.mark(STAGE, stage as u64));
     }
 
-    /// Marks the beginning of a micro-batch in the allocator's history, by its index among the rank's in the
-    /// step.
+    /// Marks the beginning of a micro-batch in the allocator's history. `number` is its index among the
+    /// rank's in the step.
     pub fn micro_batch(&self, number: usize) {
         self.device.with_allocator(|allocator| allocator.mark(MICRO_BATCH, number as u64));
     }
@@ -123,18 +123,18 @@ impl Phases {
         self.state.borrow_mut().memory.end_validation();
     }
 
-    /// Peaks of allocated and reserved bytes in the last step.
+    /// Returns the peaks of allocated and reserved bytes in the last step.
     pub(crate) fn last_peak(&self) -> Usage {
         self.state.borrow().memory.last_peak()
     }
 
-    /// Returns the record of the steps since the last call. Times are those of steps that the device has
+    /// Returns the record of the steps since the last call. Its times are those of steps that the device has
     /// finished.
     pub(crate) fn record(&self) -> Result<RankStep> {
         self.state.borrow_mut().record()
     }
 
-    /// Discards all times: the next step is the first that counts.
+    /// Discards all times; measurement starts over with the next step.
     pub fn restart(&self) {
         let fresh = State { first: Some(PhaseCounter::default()), ..State::new(&self.device) };
         self.state.replace(fresh);
@@ -145,7 +145,7 @@ impl Phases {
         self.state.borrow_mut().times()
     }
 
-    /// Keeps the position of every phase from now on, for [`Phases::spans`]. Waits for the device.
+    /// Keeps the times of every phase from now on, for [`Phases::spans`]. Waits for the device.
     pub fn keep(&self) -> Result<()> {
         let mut state = self.state.borrow_mut();
         state.read_all()?;
@@ -153,7 +153,7 @@ impl Phases {
         Ok(())
     }
 
-    /// Returns begin and end of every phase since [`Phases::keep`], counted from `zero`. Waits for the
+    /// Returns the start and end of every phase since [`Phases::keep`], relative to `zero`. Waits for the
     /// device.
     pub fn spans(&self, zero: &Mark) -> Result<Vec<(Phase, Duration, Duration)>> {
         let mut state = self.state.borrow_mut();
@@ -197,7 +197,7 @@ impl State {
         Ok(())
     }
 
-    /// Enters a phase that is not the present one.
+    /// Enters a phase other than the current one.
     fn enter(&mut self, phase: Phase) -> Result<()> {
         self.note_waits();
         self.now = Some(phase);
@@ -215,8 +215,8 @@ impl State {
         Ok(())
     }
 
-    /// Splits the phase at the points where compute waited for weights still being gathered or for exchanges
-    /// within layers. A wait for inputs is a part of their phase.
+    /// Splits the current phase where compute waited for weights being gathered or for exchanges within
+    /// layers. A wait for inputs stays part of the input phase.
     fn note_waits(&mut self) {
         let Some(now) = self.now.filter(|_| !self.device.is_meta()) else { return };
         let waits = self.device.take_waits();
@@ -273,7 +273,7 @@ impl State {
         self.read()
     }
 
-    /// Reads the times of the finished steps, in order.
+    /// Reads the times of the steps that have finished, in order.
     fn read(&mut self) -> Result<()> {
         while let Some((marks, end)) = self.unread.front() {
             let Some(step) = times(marks, end)? else { return Ok(()) };
@@ -291,7 +291,7 @@ impl State {
     }
 }
 
-/// Returns the time of a step in each phase; `None` if it has not finished.
+/// Returns the time a step spent in each phase; `None` if it has not finished.
 fn times(marks: &[(Phase, Mark)], end: &Mark) -> Result<Option<[Duration; Phase::ALL.len()]>> {
     let mut times = [Duration::ZERO; Phase::ALL.len()];
     // The last part is read first: if it has ended, all have.

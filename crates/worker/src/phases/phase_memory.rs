@@ -1,11 +1,11 @@
-//! The memory of a rank's steps by phase. The host allocates while it enqueues, so the figures are known when
-//! a step has been enqueued, whatever the device has done by then.
+//! Memory of a rank's steps by phase. The host allocates while it enqueues, so the figures are known once a
+//! step is enqueued, before the device has run it.
 
 use device::Device;
 use memory::Usage;
 use telemetry::{Phase, PhaseFigures, RankStep, VALIDATION};
 
-/// Figures of the phases that a step has entered.
+/// Memory figures of each phase that a step has entered.
 type Figures = [Option<PhaseFigures>; Phase::ALL.len()];
 
 /// A completed step.
@@ -16,11 +16,11 @@ struct Step {
     figures: Figures,
 }
 
-/// Measures the memory of each phase of a step, and keeps the step with the highest peak until it is taken.
+/// Measures the memory of each phase of a step. Keeps the step with the highest peak until it is taken.
 #[derive(Debug)]
 pub(crate) struct PhaseMemory {
     device: Device,
-    /// The phase that is being enqueued; `None` between steps.
+    /// The phase being enqueued; `None` between steps.
     now: Option<Phase>,
     current: Figures,
     /// Peaks of the last completed step.
@@ -41,13 +41,13 @@ impl PhaseMemory {
         }
     }
 
-    /// Begins a step, and discards one that did not end.
+    /// Begins a step, and discards an unfinished one.
     pub(crate) fn begin(&mut self) {
         (self.now, self.current) = (None, Figures::default());
         self.lap();
     }
 
-    /// Leaves the present phase for `phase`.
+    /// Leaves the current phase and enters `phase`.
     pub(crate) fn enter(&mut self, phase: Phase) {
         let now = self.leave();
         self.now = Some(phase);
@@ -68,13 +68,13 @@ impl PhaseMemory {
         }
     }
 
-    /// Begins a validation.
+    /// Begins to measure a validation.
     pub(crate) fn begin_validation(&mut self) {
         let (_, now) = self.lap();
         self.validation.get_or_insert_with(|| PhaseFigures::begin(now));
     }
 
-    /// Ends the validation.
+    /// Ends measuring a validation.
     pub(crate) fn end_validation(&mut self) {
         let (peak, now) = self.lap();
         if let Some(validation) = &mut self.validation {
@@ -82,7 +82,7 @@ impl PhaseMemory {
         }
     }
 
-    /// Peaks of the last completed step.
+    /// Returns the peaks of the last completed step.
     pub(crate) fn last_peak(&self) -> Usage {
         self.last
     }
@@ -114,12 +114,12 @@ impl PhaseMemory {
         record
     }
 
-    /// Returns the peaks since the last call, and the present usage.
+    /// Returns the peaks since the last call, and the current usage.
     fn lap(&self) -> (Usage, Usage) {
         self.device.with_allocator(|allocator| (allocator.take_recent_peak(), allocator.usage()))
     }
 
-    /// Leaves the present phase, and returns the present usage.
+    /// Leaves the current phase, and returns the current usage.
     fn leave(&mut self) -> Usage {
         let (peak, now) = self.lap();
         if let Some(figures) = self.now.take().and_then(|phase| self.current[phase.index()].as_mut()) {

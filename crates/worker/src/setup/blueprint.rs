@@ -1,5 +1,5 @@
-//! The whole model of a run, stage by stage, determined by building every stage on Meta. Every rank knows all
-//! stages and holds its own.
+//! Description of the whole model of a run, obtained by building every stage on Meta. Every rank knows all
+//! stages, and holds only its own.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,73 +19,73 @@ use crate::setup::buffers::{BufferEntry, BufferList};
 use crate::setup::crossings;
 use config::{Precision, RunConfig};
 
-/// A parameter of the whole model.
+/// A parameter of the whole model, or one of the shards that a rank holds of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     /// The parameter's name.
     pub name: String,
-    /// The parts that ranks hold.
+    /// How the parameter is sharded over ranks.
     pub sharding: Sharding,
-    /// Number of the shard among those of a rank. A rank has an entry for each of its parts.
+    /// Index of the shard among those of a rank. Each shard that a rank holds has its own entry.
     pub shard: usize,
-    /// Type of the compute weights; of a parameter in codes, which has a record of bytes, U8.
+    /// Type of the compute weights; U8 for a quantized parameter, which is stored as bytes.
     pub dtype: DType,
-    /// Number of the whole parameter's values.
+    /// Number of elements of the whole parameter.
     pub elements: usize,
     /// Whether the parameter is trained.
     pub trained: bool,
-    /// The stages that hold the parameter, each with the parameter's index there. Hash, norm and checkpoints
-    /// use the first one's copy; a tied copy has its own uses.
+    /// (stage, index in the stage) of every stage that holds the parameter. The hash, the norm and
+    /// checkpoints use the first; the others are tied copies, with uses of their own.
     pub holders: Vec<(usize, usize)>,
 }
 
 impl Entry {
-    /// Shape of the whole parameter.
+    /// Returns the shape of the whole parameter.
     pub fn shape(&self) -> Shape {
         self.sharding.whole()
     }
 
-    /// Elements of a part's gradient: 0 for a frozen parameter.
+    /// Returns the number of elements in a shard's gradient: 0 for a frozen parameter.
     fn gradient_elements(&self) -> usize {
         if self.trained { self.sharding.shape().elements() } else { 0 }
     }
 }
 
-/// The model, divided into stages.
+/// The whole model, divided into stages.
 #[derive(Clone, Debug)]
 pub struct Blueprint {
-    /// The grid, for rank 0.
+    /// The grid as seen by rank 0.
     grid: RankGrid,
     /// The layers of each stage.
     pub stages: Vec<Stage>,
-    /// The actions of all ranks of a pipeline in a step, for the replica with the most micro-batches.
+    /// The actions of all pipeline ranks in a step, for the replica with the most micro-batches.
     pub schedule: Arc<Schedule>,
-    /// Every parameter, in the order of the whole model, which is that of the stages.
+    /// Every parameter, in the order of the stages.
     pub parameters: Vec<Entry>,
     /// Every buffer, in the order of the stages.
     pub buffers: Vec<BufferEntry>,
-    /// Index in `parameters` of each parameter of each stage.
+    /// For each stage, the index in `parameters` of each of its parameters.
     indices: Vec<Vec<usize>>,
     layer_shards: Shards,
-    /// Indices in `parameters` of all parts that a rank has of each whole parameter, in order.
+    /// For each whole parameter, the indices in `parameters` of all shards that a rank holds, in order.
     wholes: Vec<Vec<usize>>,
-    /// By entry of `parameters`, the index in `gradient_sizes` of the whole parameter's first part.
+    /// For each entry of `parameters`, the index in `gradient_sizes` of the whole parameter's first shard.
     first_gradients: Vec<usize>,
     /// The activation that each stage sends to the next.
     pub crossings: Vec<Crossing>,
-    /// The shards of each stage's optimizer state over its data-parallel ranks.
+    /// For each stage, how its optimizer state is sharded over data-parallel ranks.
     shards: Vec<OptimizerShards>,
-    /// The buckets of each stage's gradients.
+    /// For each stage, the buckets of its gradients.
     buckets: Vec<BucketLayout>,
-    /// The parts of each stage's weights on its data-parallel ranks, if those are sharded.
+    /// For each stage, how its weights are sharded over data-parallel ranks; `None` if they are not.
     weights: Vec<Option<WeightLayout>>,
 }
 
 impl Blueprint {
-    /// Builds the model of a run on devices like `description`, with `hook` around it.
+    /// Builds the model of a run on devices like `description`, wrapped by `hook`.
     ///
     /// # Errors
-    /// Sizes of which no model can be built, data that cannot be read, buffers of one name with different
+    /// No model can be built with these sizes, data cannot be read, or buffers of one name have different
     /// types or shapes.
     pub fn new(
         config: &RunConfig,
@@ -172,7 +172,7 @@ impl Blueprint {
         })
     }
 
-    /// Returns the schedule of a replica of `config`.
+    /// Returns the pipeline schedule of a replica of `config`.
     pub fn schedule_of(&self, config: &RunConfig, replica: usize) -> Result<Arc<Schedule>> {
         if config.pipeline_shape_of(replica) == config.pipeline_shape() {
             return Ok(Arc::clone(&self.schedule));
@@ -180,30 +180,29 @@ impl Blueprint {
         Ok(Arc::new(schedule_of(config, replica)?))
     }
 
-    /// Returns the index in the whole model of a stage's parameter, and whether this stage's copy is the
-    /// first.
+    /// Returns the index in `parameters` of a stage's parameter, and whether this stage holds its first copy.
     pub fn find(&self, stage: usize, parameter: usize) -> Option<(usize, bool)> {
         let position = *self.indices.get(stage)?.get(parameter)?;
         Some((position, self.parameters.get(position)?.holders.first() == Some(&(stage, parameter))))
     }
 
-    /// The stages of a rank of the pipeline, in order.
+    /// Returns the stages of pipeline rank `rank`, in order.
     pub fn stages_of(&self, rank: usize) -> impl Iterator<Item = usize> {
         self.layout().stages_of(rank)
     }
 
-    /// The assignment of stages to the pipeline's ranks.
+    /// Returns the assignment of stages to pipeline ranks.
     pub fn layout(&self) -> StageLayout {
         StageLayout { ranks: self.grid.size(Axis::Pipeline), stages: self.stages.len() }
     }
 
-    /// The stages of a rank of the world, in order; none for a rank outside the grid.
+    /// Returns the stages of world rank `rank`, in order; empty for a rank outside the grid.
     fn stages_of_world_rank(&self, rank: usize) -> impl Iterator<Item = usize> {
         let grid = self.grid.seen_from(rank).ok();
         grid.into_iter().flat_map(|grid| self.stages_of(grid.coordinate(Axis::Pipeline)))
     }
 
-    /// The stages of a rank of the world, in words; empty if the model is one stage.
+    /// Formats the stages of world rank `rank`; empty if the model is one stage.
     pub fn in_words(&self, rank: usize) -> String {
         let own: Vec<_> = self.stages_of_world_rank(rank).map(|stage| stage.to_string()).collect();
         match (&*own, self.stages.len()) {
@@ -213,7 +212,7 @@ impl Blueprint {
         }
     }
 
-    /// The stages of a rank of the world with their layers, from 0, such as `0: 0-5, 2: 12-17`.
+    /// Formats the stages of world rank `rank` with their layers, counted from 0, such as `0: 0-5, 2: 12-17`.
     pub fn layers_in_words(&self, rank: usize) -> String {
         let stage = |number: usize| {
             let layers = &self.stages[number].layers;
@@ -222,50 +221,52 @@ impl Blueprint {
         self.stages_of_world_rank(rank).map(stage).collect::<Vec<_>>().join(", ")
     }
 
-    /// Number of layers of each stage, such as `13, 12, 12, 11`.
+    /// Formats the number of layers of each stage, such as `13, 12, 12, 11`.
     pub fn layers_of_stages(&self) -> String {
         let counts = self.stages.iter().map(|stage| stage.layers.len().to_string());
         counts.collect::<Vec<_>>().join(", ")
     }
 
-    /// Indices of all parts that a rank has of each whole parameter, in the order of the whole model.
+    /// Returns, for each whole parameter, the indices in `parameters` of all shards that a rank holds.
     pub fn wholes(&self) -> &[Vec<usize>] {
         &self.wholes
     }
 
-    /// The first part of each whole parameter, in order.
+    /// Returns the first entry of each whole parameter, in order.
     fn first_parts(&self) -> impl Iterator<Item = &Entry> {
         self.wholes.iter().map(|parts| &self.parameters[parts[0]])
     }
 
-    /// Elements of every whole parameter, in order.
+    /// Returns the number of elements of each whole parameter, in order.
     pub fn sizes(&self) -> Vec<usize> {
         self.first_parts().map(|entry| entry.elements).collect()
     }
 
-    /// Elements of every part of every parameter's gradient, in order: 0 for a frozen one. The norm adds in
-    /// this order.
+    /// Returns the number of elements in each shard of each parameter's gradient, in order; 0 for frozen
+    /// parameters. The gradient norm adds in this order.
     pub fn gradient_sizes(&self) -> Vec<usize> {
         let parts = |entry: &Entry| vec![entry.gradient_elements(); entry.sharding.parts()];
         self.first_parts().flat_map(parts).collect()
     }
 
-    /// Index in [`Blueprint::gradient_sizes`] of the part of parameter `index` that a rank of `grid` holds.
+    /// Returns the index in [`Blueprint::gradient_sizes`] of the shard of parameter `index` that a rank of
+    /// `grid` holds.
     pub fn gradient_index(&self, index: usize, grid: &RankGrid) -> usize {
         self.first_gradients[index] + self.part(index, grid)
     }
 
-    /// Number of the part of parameter `index` that a rank of `grid` holds, of all parts of the parameter.
+    /// Returns the index, among all shards of parameter `index`, of the one that a rank of `grid` holds.
     pub fn part(&self, index: usize, grid: &RankGrid) -> usize {
         self.parameters[index].sharding.part(|axis| self.coordinate(index, grid, axis))
     }
 
-    /// Index along `axis` of the part of parameter `index` that a rank of `grid` holds.
+    /// Returns the coordinate along `axis` of the shard of parameter `index` that a rank of `grid` holds.
     pub fn coordinate(&self, index: usize, grid: &RankGrid, axis: Axis) -> usize {
         self.layer_shards.coordinate(grid, self.parameters[index].shard, axis)
     }
 
-    /// The name of a part of parameter `index` on a rank of `grid`: with its number if there are several.
+    /// Returns the name of the shard of parameter `index` on a rank of `grid`. It includes the shard's number
+    /// if there are several.
     pub fn part_name(&self, index: usize, grid: &RankGrid) -> String {
         let entry = &self.parameters[index];
         match entry.sharding.parts() {
@@ -274,32 +275,34 @@ impl Blueprint {
         }
     }
 
-    /// The parts of a stage's weights on data-parallel ranks; `None` if every rank has all of them.
+    /// Returns how a stage's weights are sharded over data-parallel ranks; `None` if every rank has all of
+    /// them.
     pub fn weights(&self, stage: usize) -> Option<&WeightLayout> {
         self.weights[stage].as_ref()
     }
 
-    /// The buckets of a stage's gradients.
+    /// Returns the buckets of a stage's gradients.
     pub fn buckets(&self, stage: usize) -> &BucketLayout {
         &self.buckets[stage]
     }
 
-    /// The shards of a stage's optimizer state over data-parallel ranks.
+    /// Returns how a stage's optimizer state is sharded over data-parallel ranks.
     pub fn shards(&self, stage: usize) -> &OptimizerShards {
         &self.shards[stage]
     }
 }
 
-/// More bytes than any model needs: here the model must not run out of memory.
+/// Memory limit in bytes that no model reaches, because building the description must not fail for lack of
+/// memory.
 const PLENTY: u64 = 1 << 60;
 
-/// Returns a Meta device like `description`, with more memory.
+/// Returns a Meta device like `description`, with practically unlimited memory.
 pub fn meta(description: &Description) -> Result<Device> {
     let description = Description { total_bytes: PLENTY, ..description.clone() };
     Ok(Device::meta(0, description, &DeviceOptions::default())?)
 }
 
-/// Adds the parameters of a stage.
+/// Adds a stage's parameters to the list.
 fn add(parameters: &mut Vec<Entry>, by_name: &mut ByName, stage: usize, model: &dyn Model) {
     for (number, parameter) in model.parameters().list().iter().enumerate() {
         let shards = by_name.entry(parameter.name.clone()).or_default();
@@ -316,10 +319,10 @@ fn add(parameters: &mut Vec<Entry>, by_name: &mut ByName, stage: usize, model: &
     }
 }
 
-/// Indices of entries by name and shard.
+/// Index of each entry, by name and shard.
 type ByName = BTreeMap<String, BTreeMap<usize, usize>>;
 
-/// Returns the indices of the parts of each whole parameter, in the order of their first parts.
+/// Groups the entries by whole parameter, in the order of their first shards.
 fn wholes(parameters: &[Entry]) -> Vec<Vec<usize>> {
     let mut wholes = Vec::<Vec<usize>>::new();
     let mut by_name = BTreeMap::new();
@@ -333,7 +336,7 @@ fn wholes(parameters: &[Entry]) -> Vec<Vec<usize>> {
     wholes
 }
 
-/// Returns by entry the number of parts of all whole parameters before its own.
+/// Returns, for each entry, the number of shards of all whole parameters before its own.
 fn first_gradients(parameters: &[Entry], wholes: &[Vec<usize>]) -> Vec<usize> {
     let mut firsts = vec![0; parameters.len()];
     let mut before = 0;
@@ -350,7 +353,7 @@ fn divide(config: &RunConfig, model: &dyn Model, layout: &BucketLayout) -> Optim
     OptimizerShards::new(stage, model.parameters(), layout, owners, 0)
 }
 
-/// Returns the pipeline schedule of the replica with the most micro-batches, the first.
+/// Returns the pipeline schedule of the first replica, which runs the most micro-batches.
 pub fn schedule(config: &RunConfig) -> Result<Schedule> {
     schedule_of(config, 0)
 }

@@ -1,4 +1,4 @@
-//! The buffers of the whole model, known to every rank and held by the ranks of their stage.
+//! The buffers of the whole model. Every rank knows them, and the ranks of a stage hold its buffers.
 
 use std::collections::BTreeMap;
 
@@ -17,12 +17,12 @@ pub struct BufferEntry {
     pub dtype: DType,
     /// Shape.
     pub shape: Shape,
-    /// The stage whose buffer is saved, and the buffer's index there. Other stages with a buffer of this name
-    /// hold copies.
+    /// (stage, index in the stage) of the buffer that is saved. Other stages with a buffer of this name hold
+    /// copies.
     pub holder: (usize, usize),
 }
 
-/// The buffers of the stages added so far, in the order of the stages.
+/// Collects the buffers of stages, in stage order.
 #[derive(Debug, Default)]
 pub(crate) struct BufferList {
     entries: Vec<BufferEntry>,
@@ -33,7 +33,7 @@ impl BufferList {
     /// Adds the buffers of a stage.
     ///
     /// # Errors
-    /// A buffer whose name another stage uses with another type or shape.
+    /// Another stage has a buffer of the same name with another type or shape.
     pub(crate) fn add(&mut self, stage: usize, model: &dyn Model) -> Result<()> {
         for (number, buffer) in model.buffers().iter().enumerate() {
             let name = buffer.name().to_owned();
@@ -64,7 +64,7 @@ impl BufferList {
     /// Returns the buffers.
     ///
     /// # Errors
-    /// One that has a parameter's name.
+    /// A buffer has a parameter's name.
     pub(crate) fn finish(self, is_parameter: impl Fn(&str) -> bool) -> Result<Vec<BufferEntry>> {
         match self.entries.iter().find(|entry| is_parameter(&entry.name)) {
             Some(entry) => {

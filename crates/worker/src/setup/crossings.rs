@@ -1,4 +1,4 @@
-//! The tensors that cross the cuts between the stages of a pipeline.
+//! Activations sent between the stages of a pipeline.
 
 use autograd::{Mode, Tape};
 use collective::{Communicator, GridGroups, RankGrid};
@@ -10,8 +10,8 @@ use crate::dataset::Dataset;
 use crate::error::Result;
 use crate::feed::first_batch;
 
-/// Returns the outputs of a stage that is not the last, in training and in evaluation, from those of the
-/// stage before.
+/// Computes the outputs of a stage other than the last, in training and in evaluation, from the previous
+/// stage's outputs `before`.
 pub(crate) fn outputs(
     config: &RunConfig,
     dataset: &Dataset,

@@ -35,7 +35,7 @@ pub struct Setup {
     pub config: Arc<RunConfig>,
     /// The devices of the ranks.
     pub placement: Placement,
-    /// The reason for these devices, in a sentence.
+    /// A sentence that explains the choice of devices.
     pub reason: String,
     /// The allocator's settings and limit.
     pub device: DeviceOptions,
@@ -43,42 +43,41 @@ pub struct Setup {
     pub dataset: Dataset,
     /// The model's stages.
     pub blueprint: Arc<Blueprint>,
-    /// The source of the state before the first step.
+    /// The initial state: drawn, from weights, or from a checkpoint.
     pub start: Start,
-    /// The weights of frozen parameters, which checkpoints then leave out; `None` if these contain all, and
-    /// in plans, which open no folder.
+    /// The weights of frozen parameters that checkpoints omit. `None` if checkpoints include them, and in
+    /// plans, which open no folder.
     pub base: Option<Arc<dyn Weights>>,
-    /// Whether checkpoints leave out frozen weights. A run that begins with a checkpoint's weights does not,
-    /// whatever its configuration says.
+    /// Whether checkpoints omit frozen weights. Always false in a run that starts from a checkpoint's
+    /// weights.
     pub leaves_out_frozen: bool,
-    /// The scores of the answers of all pairs by the reference model, two for each pair, if the run has them
-    /// from its start.
+    /// ln p of all answers under the reference model, two for each pair, if known at the start.
     pub reference: Option<Arc<[f32]>>,
-    /// Steps, in the order of the data, whose samples are left out, in ascending order.
+    /// Steps whose samples are skipped, as indices in data order, ascending.
     pub left_out: Arc<Vec<u64>>,
-    /// The hook around the model.
+    /// The hook that wraps the model.
     pub hook: Option<ModelHook>,
     /// The hook that sees tensors.
     pub tensor_hook: Option<TensorHook>,
-    /// The hook that sees every step.
+    /// The hook called at moments of every step.
     pub step_hook: Option<StepHook>,
-    /// Least number of allocator events that every rank records.
+    /// Minimum number of allocator events that every rank records.
     pub history: usize,
-    /// Limits of a plan's work; `None` in a run.
+    /// Limits on the work of planning; `None` in a run.
     pub plan_work: Option<PlanWork>,
-    /// In a plan, the memory that its rank reserves before anything else.
+    /// In a plan, the segments that a rank reserves before anything else.
     pub preallocation: Arc<Vec<Preallocation>>,
-    /// The plans with which ranks are compared.
+    /// The plans with which the ranks are compared.
     pub planned: Arc<Expected>,
 }
 
 impl Setup {
-    /// Opens the data of a configuration, as much of it as `scope` says, and calls `divide` to divide the
+    /// Opens the data of a configuration as far as `scope` requires, and calls `divide` to partition the
     /// layers into stages. Allocator settings come from the configuration, or else from the environment
     /// ([`memory::ENVIRONMENT`]).
     ///
     /// # Errors
-    /// Wrong data or allocator settings, with their key; those of `divide`.
+    /// Data or allocator settings are invalid, or `divide` fails. The message names the key.
     pub fn new<E: From<WorkerError>>(
         config: RunConfig,
         placement: Placement,
@@ -138,7 +137,7 @@ impl Setup {
         })
     }
 
-    /// Returns the setup with a hook around the model, if there is one.
+    /// Returns the setup with the model wrapped by `hook`, if there is one.
     ///
     /// # Errors
     /// Errors of [`Setup::partitioned`].
@@ -150,10 +149,10 @@ impl Setup {
         Setup { hook, ..self }.partitioned(stages)
     }
 
-    /// Returns the setup with other stages.
+    /// Returns the setup with another partition into stages.
     ///
     /// # Errors
-    /// Stages of which no model can be built, buffers of one name with different types or shapes.
+    /// No model can be built with these stages, or buffers of one name have different types or shapes.
     pub fn partitioned(self, stages: Vec<Stage>) -> Result<Self> {
         let description = self.placement.description();
         let hook = self.hook.as_ref();
@@ -161,13 +160,13 @@ impl Setup {
         Ok(Setup { blueprint: Arc::new(blueprint), ..self })
     }
 
-    /// Returns the setup with the plans with which the ranks of this process are compared.
+    /// Returns the setup with plans with which the ranks of this process are compared.
     pub fn expecting(self, planned: Expected) -> Self {
         let events = planned.values().map(|parts| parts.events_to_keep()).max();
         Setup { history: events.unwrap_or(UNPLANNED_EVENTS), planned: Arc::new(planned), ..self }
     }
 
-    /// Returns the source of the micro-batches that ranks read: on Meta, of their shapes alone.
+    /// Returns the source of micro-batches for ranks; on Meta, it only has their shapes.
     #[must_use]
     pub fn source(&self) -> Arc<dyn Source> {
         match self.placement {
@@ -182,20 +181,20 @@ impl Setup {
         Calendar::new(&self.config).with_lengths(self.dataset.source.lengths(), &self.left_out)
     }
 
-    /// The first step to run, counted from 0.
+    /// Returns the index of the first step to run, from 0.
     pub fn first_step(&self) -> u64 {
         self.resumed().map_or(0, |point| point.checkpoint.step())
     }
 
-    /// Number of micro-batches of all pairs of answers.
+    /// Returns the number of micro-batches in all preference pairs.
     #[must_use]
     pub fn pair_micro_batches(&self) -> usize {
         let pairs = self.dataset.source.pairs().unwrap_or_default() as usize;
         pairs.div_ceil(self.config.train.micro_batch_size)
     }
 
-    /// Number of micro-batches of which a data-parallel replica computes the scores of answers by the
-    /// reference model; 0 if the loss needs none.
+    /// Returns the number of micro-batches that a data-parallel replica scores with the reference model; 0 if
+    /// the loss has none.
     #[must_use]
     pub fn reference_micro_batches(&self, replica: usize) -> usize {
         let objective = build::objective(&self.config);
@@ -205,7 +204,7 @@ impl Setup {
         }
     }
 
-    /// The checkpoint from which the run continues, if any.
+    /// Returns the checkpoint from which the run continues; `None` if it does not.
     pub fn resumed(&self) -> Option<&ResumePoint> {
         match &self.start {
             Start::Resumed(point) => Some(point),
@@ -216,23 +215,23 @@ impl Setup {
     /// Opens the device of a rank.
     ///
     /// # Errors
-    /// Settings that the allocator refuses.
+    /// The allocator refuses its settings.
     pub fn device(&self, rank: usize) -> Result<Device> {
         self.placement.device(rank, &self.device)
     }
 
-    /// Returns the setup on Meta, with memory counted as on its own devices.
+    /// Returns the setup on Meta devices that count memory as the setup's own devices would.
     pub fn on_meta(&self) -> Self {
         Setup { placement: Placement::Meta(self.placement.description()), ..self.clone() }
     }
 }
 
-/// Default allocator settings: those that reserve least beyond the allocated bytes, on every device (see
-/// `benches/notes/allocator.md`).
+/// Default allocator settings, chosen because they reserve the least beyond the allocated bytes on every
+/// device (see `benches/notes/allocator.md`).
 pub const DEFAULT_ALLOCATOR: &str = "expandable_segments:True";
 
-/// Default allocator settings under a limit on addresses, which expandable segments would exceed: segments of
-/// a fixed size.
+/// Default allocator settings if address space is limited: segments of fixed size, because expandable
+/// segments would exceed the limit.
 const DEFAULT_UNDER_ADDRESS_LIMIT: &str = "expandable_segments:False";
 
 fn default_allocator(kind: Kind) -> &'static str {
@@ -240,8 +239,8 @@ fn default_allocator(kind: Kind) -> &'static str {
     if limited { DEFAULT_UNDER_ADDRESS_LIMIT } else { DEFAULT_ALLOCATOR }
 }
 
-/// Refuses expandable segments, set by `setting`, where a limit on addresses is the capacity of the host: a
-/// segment reserves addresses for more than all of the capacity.
+/// Refuses expandable segments, set by `setting`, if an address space limit bounds the host's memory: each
+/// segment reserves more addresses than that.
 fn check_addresses(settings: memory::Settings, kind: Kind, setting: &str) -> Result<memory::Settings> {
     let capacity = HostCapacity::of_process();
     let limit = AddressLimit::of_process().filter(|limit| limit.bytes == capacity.bytes);
@@ -256,13 +255,13 @@ fn check_addresses(settings: memory::Settings, kind: Kind, setting: &str) -> Res
     )))
 }
 
-/// The least compute capability with FP8 matmuls, of Ada.
+/// Minimum compute capability with FP8 matmuls (Ada).
 const FP8_CAPABILITY: (u32, u32) = (8, 9);
 
-/// The major compute capability with matmuls of groups in FP8, of Hopper.
+/// Major compute capability with grouped FP8 matmuls (Hopper).
 const FP8_EXPERTS_MAJOR: u32 = 9;
 
-/// Refuses FP8 on a GPU without it, or that would not compute in bf16.
+/// Refuses FP8 on a GPU that does not support it, or without bf16.
 fn check_fp8(config: &RunConfig, device: &Description) -> Result<()> {
     if config.fp8.is_none() || device.kind == Kind::Cpu {
         return Ok(());

@@ -15,15 +15,15 @@ pub enum DeviceChoice {
     Cpu,
     /// GPUs.
     Cuda,
-    /// No device: memory is counted and nothing is computed.
+    /// No device: memory is counted, but nothing is computed.
     Meta,
 }
 
 impl DeviceChoice {
-    /// Parses the name on the command line.
+    /// Parses a device name from the command line.
     ///
     /// # Errors
-    /// Another name.
+    /// The name is unknown.
     pub fn from_name(name: &str) -> Result<Self> {
         match name {
             "auto" => Ok(DeviceChoice::Auto),
@@ -45,26 +45,26 @@ pub enum Placement {
     Cpu,
     /// GPUs of this host.
     Cuda(Gpus),
-    /// No device, with memory counted as the described device would.
+    /// No device; memory is counted as on the described device.
     Meta(Description),
 }
 
-/// The GPUs of this process's ranks.
+/// The GPUs assigned to this process's ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gpus {
     /// The first rank of this process.
     pub first_rank: usize,
-    /// The GPU of each rank of this process, from the first on.
+    /// The GPU ordinal of each rank of this process, in rank order.
     pub ordinals: Vec<usize>,
     /// Description of the first GPU.
     pub description: Description,
 }
 
 impl Placement {
-    /// Returns GPU `ordinal` for one rank.
+    /// Returns the placement of one rank on GPU `ordinal`.
     ///
     /// # Errors
-    /// The reason why it cannot be used.
+    /// The GPU cannot be used.
     pub fn one_gpu(ordinal: usize) -> Result<Self> {
         Ok(Placement::Cuda(Gpus { first_rank: 0, ordinals: vec![ordinal], description: describe(ordinal)? }))
     }
@@ -72,7 +72,7 @@ impl Placement {
     /// Opens the device of `rank`.
     ///
     /// # Errors
-    /// Settings that the allocator refuses; a GPU that does not start.
+    /// The allocator refuses its settings, or the GPU does not start.
     pub fn device(&self, rank: usize, options: &DeviceOptions) -> Result<Device> {
         Ok(match self {
             Placement::Cpu => Device::cpu(rank, options)?,
@@ -83,7 +83,7 @@ impl Placement {
         })
     }
 
-    /// Returns the same device for the only rank of a world.
+    /// Returns a placement with only the device of `rank`, for a world of one rank.
     pub fn alone(&self, rank: usize) -> Self {
         match self {
             Placement::Cuda(gpus) => {
@@ -93,7 +93,7 @@ impl Placement {
         }
     }
 
-    /// Description of the ranks' device, or of the imitated one.
+    /// Returns the description of the ranks' device, or of the imitated device.
     pub fn description(&self) -> Description {
         match self {
             Placement::Cpu => Description::host(),
@@ -107,7 +107,7 @@ impl Placement {
         self.backend() == Backend::Meta
     }
 
-    /// Backend of the ranks' devices.
+    /// Returns the backend of the ranks' devices.
     pub fn backend(&self) -> Backend {
         match self {
             Placement::Cpu => Backend::Cpu,
@@ -116,14 +116,14 @@ impl Placement {
         }
     }
 
-    /// Name of the backend, as in `summary.json`.
+    /// Returns the name of the backend, as in `summary.json`.
     pub fn name(&self) -> &'static str {
         self.backend().name()
     }
 }
 
 impl Gpus {
-    /// The GPU of `rank`.
+    /// Returns the GPU ordinal of `rank`.
     pub fn ordinal_of(&self, rank: usize) -> usize {
         let index = rank.saturating_sub(self.first_rank);
         self.ordinals.get(index).copied().unwrap_or(0)
@@ -133,7 +133,7 @@ impl Gpus {
 /// Describes GPU `ordinal`.
 ///
 /// # Errors
-/// No such GPU.
+/// There is no such GPU.
 pub fn describe(ordinal: usize) -> Result<Description> {
     cuda::describe(ordinal).map_err(|error| WorkerError::Refused(error.to_string()))
 }

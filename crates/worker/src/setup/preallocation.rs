@@ -1,7 +1,7 @@
-//! Memory that a rank reserves before anything else (`memory.preallocate`).
+//! Memory reserved before anything else (`memory.preallocate`).
 //!
-//! It reserves what the plan holds at its end, pool by pool and stream by stream, so that a run finds all it
-//! needs among its allocator's idle blocks and requests nothing more from the driver.
+//! It reserves what the plan holds at its end, for each pool and stream. So a run finds all memory among its
+//! allocator's idle blocks, and requests nothing more from the driver.
 
 use device::{Category, DType, Device, Request};
 use memory::SMALL_SIZE;
@@ -10,8 +10,8 @@ use tensor::Tensor;
 
 use crate::error::Result;
 
-/// Returns what the allocator lacks of these segments: those without an equal one that it holds, less the
-/// beginnings of expandable ones.
+/// Returns the segments that the allocator does not hold yet. An expandable segment is reduced by the part
+/// already held.
 fn lacking(device: &Device, segments: &[Preallocation]) -> Vec<Preallocation> {
     let mut lacking = segments.to_vec();
     let mut held = Preallocation::of(device);
@@ -31,9 +31,8 @@ fn lacking(device: &Device, segments: &[Preallocation]) -> Vec<Preallocation> {
     lacking
 }
 
-/// Makes the allocator reserve these segments, less those that it has; they are idle afterwards, and the
-/// peaks start anew. On the host every page is written, because the system allocates pages when they are
-/// written.
+/// Makes the allocator reserve the missing ones of these segments. They are idle afterwards, and peaks are
+/// reset. On the CPU every page is written, because the system allocates pages on first write.
 pub(crate) fn take(device: &Device, segments: &[Preallocation]) -> Result<()> {
     let mut held = Vec::new();
     for Preallocation { stream, small, bytes } in lacking(device, segments) {

@@ -1,4 +1,4 @@
-//! The source of a run's state before its first step; no other code decides it.
+//! The initial state of a run, before its first step.
 
 use std::fmt;
 use std::path::Path;
@@ -10,9 +10,9 @@ use pretrained::PretrainedModel;
 
 use crate::error::{Result, WorkerError};
 
-/// Arrays of weights by name from outside the run.
+/// A source of named weight arrays from outside the run.
 pub trait Weights: fmt::Debug + Send + Sync {
-    /// Returns an identifier of these weights, which must be equal on all ranks.
+    /// Returns an identifier of these weights; it must be equal on all ranks.
     fn id(&self) -> &str;
 
     /// Returns the path, for messages and records.
@@ -21,16 +21,15 @@ pub trait Weights: fmt::Debug + Send + Sync {
     /// Returns whether there is an array of this name.
     fn has(&self, name: &str) -> bool;
 
-    /// Returns whether the array of this name is a record of codes instead of values.
+    /// Returns whether the array of this name is stored quantized, as bytes instead of values.
     fn has_record(&self, _name: &str) -> bool {
         false
     }
 
-    /// Reads the arrays of `targets`: this rank's part of every parameter and buffer of its stages, under the
-    /// names of the model.
+    /// Reads the arrays of `targets`, which are this rank's parts of its stages' parameters and buffers.
     ///
     /// # Errors
-    /// An array that is missing or of another shape, by name; an unreadable file.
+    /// An array, named in the error, is missing or has another shape, or a file is unreadable.
     fn load(&self, targets: &mut dyn Iterator<Item = Target>) -> Result<()>;
 }
 
@@ -74,7 +73,7 @@ impl Weights for PretrainedModel {
     }
 }
 
-/// Weights in two parts: adapters or other trained parameters, and the model that they belong to.
+/// Weights in two layers: adapters or other trained parameters, on top of the base model's.
 #[derive(Clone, Debug)]
 pub struct Layered {
     first: Arc<dyn Weights>,
@@ -83,15 +82,15 @@ pub struct Layered {
 }
 
 impl Layered {
-    /// Takes arrays from `first`, and those that it lacks from `base`.
+    /// Reads each array from `first`, or from `base` if `first` lacks it.
     pub fn new(first: Arc<dyn Weights>, base: Option<Arc<dyn Weights>>) -> Self {
         let ids = std::iter::once(&first).chain(&base).map(|weights| weights.id());
         let id = ids.collect::<Vec<_>>().join("+");
         Layered { first, base, id }
     }
 
-    /// The weights that have the array `name`.
-    fn of(&self, name: &str) -> &dyn Weights {
+    /// Returns the layer that has the array `name`.
+    fn find_layer(&self, name: &str) -> &dyn Weights {
         let base = self.base.as_ref().filter(|base| !self.first.has(name) && base.has(name));
         &**base.unwrap_or(&self.first)
     }
@@ -111,26 +110,26 @@ impl Weights for Layered {
     }
 
     fn has_record(&self, name: &str) -> bool {
-        self.of(name).has_record(name)
+        self.find_layer(name).has_record(name)
     }
 
     fn load(&self, targets: &mut dyn Iterator<Item = Target>) -> Result<()> {
         for target in targets {
-            self.of(&target.name).load(&mut std::iter::once(target))?;
+            self.find_layer(&target.name).load(&mut std::iter::once(target))?;
         }
         Ok(())
     }
 }
 
-/// The source of the state before the first step.
+/// The source of a run's initial state.
 #[derive(Clone, Debug, Default)]
 pub enum Start {
-    /// Random initial weights from `train.seed`; the optimizer's state is 0.
+    /// Random weights from `train.seed`; the optimizer's state is zero.
     #[default]
     Drawn,
-    /// Weights and buffers are read; everything else is as at the start of any run.
+    /// Weights and buffers are read; everything else starts as with random weights.
     Weights(Arc<dyn Weights>),
-    /// All state is read from a checkpoint of the same run.
+    /// The entire state is read from a checkpoint of the same run.
     Resumed(Arc<ResumePoint>),
 }
 

@@ -1,4 +1,4 @@
-//! The stages of a rank: models and gradient buckets, and the norm of all gradients.
+//! The stages of a rank: models, gradient buckets, and the norm of all gradients.
 
 pub mod optimizer;
 
@@ -19,8 +19,8 @@ use config::{Overlap, RunConfig};
 /// Fraction of backward after which `parallel.overlap = "late"` starts to sum gradients.
 const LATE: f64 = 0.6;
 
-/// Builds the models of `stages`, then their gradient buckets, for a rank of `grid`. The second device is the
-/// host pool of what is offloaded.
+/// Builds the models of `stages` and then their gradient buckets, for a rank of `grid`. The second device is
+/// the host pool for offloaded data.
 pub fn build(
     (device, host): (&Device, Option<&Device>),
     config: &RunConfig,
@@ -56,15 +56,16 @@ pub fn build(
     Ok(parts)
 }
 
-/// Number of ranks that count the loads of experts for different tokens, and the index of this one.
+/// Returns the number of ranks that count expert loads for different tokens, and the index of this rank among
+/// them.
 fn load_rank(grid: &RankGrid) -> (usize, usize) {
     let axes = [Axis::Data, Axis::Context];
     (grid.shape().size_over(&axes), grid.coordinate_over(&axes))
 }
 
-/// Fraction of backward at which ranks start to sum gradients. With peer access (`direct`), a late start
-/// leaves the links between GPUs asleep (they stay awake for 50 ms after a transfer), which leaves power for
-/// matmuls; and a sum in peer memory delays the matmuls by about its own duration.
+/// Returns the fraction of backward at which ranks start to sum gradients. With peer access (`direct`), a
+/// late start lets the links between GPUs sleep, which leaves power for matmuls; after a transfer they stay
+/// awake for 50 ms. A sum in peer memory also delays matmuls by about its own duration.
 pub fn reduce_from(config: &RunConfig, direct: bool) -> f64 {
     if config.train.halves_micro_batches() {
         // Ranks agree that memory suffices before they communicate.
@@ -79,19 +80,19 @@ pub fn reduce_from(config: &RunConfig, direct: bool) -> f64 {
     }
 }
 
-/// The norm of the whole model's gradient, of which a rank may hold a part.
+/// The norm of the whole model's gradient, of which a rank may hold only a part.
 #[derive(Debug)]
 pub struct ModelNorm {
-    /// The norm, and the scale for clipping.
+    /// Computes the norm and the scale for clipping.
     pub norm: GradientNorm,
-    /// The gradients that this rank contributes; `None` if every rank has all of them.
+    /// The gradients whose squares this rank sums; `None` if every rank has all gradients.
     pub parts: Option<Vec<Tensor>>,
-    /// Whether this rank contributes to the sum: among ranks with equal gradients, only the first does.
+    /// Whether this rank contributes to the sum. Among ranks with equal gradients, only the first does.
     pub counts: bool,
 }
 
 impl ModelNorm {
-    /// Returns the norm for a rank of `grid` that holds `parts`.
+    /// Returns the norm for a rank of `grid` with the stages `parts`.
     pub fn new(
         device: &Device,
         config: &RunConfig,

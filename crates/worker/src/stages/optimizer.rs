@@ -1,4 +1,4 @@
-//! The optimizer of a rank: its groups of parameters, and its construction.
+//! The optimizer of a rank: its parameter groups, and its construction.
 
 use config::{OptimKind, RunConfig};
 use device::{DType, Device};
@@ -11,19 +11,19 @@ use tensor::Shape;
 use crate::build;
 use crate::error::Result;
 
-/// A group of parameters that one rule updates.
+/// A group of parameters with the same update rule and options.
 struct Group {
     rule: UpdateRule,
-    /// Factor of the learning rate.
+    /// Multiplier of the learning rate.
     rate_factor: f32,
-    /// Type of the rule's states.
+    /// Storage type of the optimizer state.
     states: DType,
-    /// Returns whether the group takes a parameter of this name and shape.
+    /// Returns whether the group includes a parameter of this name and shape.
     takes: fn(&str, Shape) -> bool,
 }
 
-/// Returns the groups of a configuration; no other code decides them. A parameter belongs to the first group
-/// that takes it, and the last group takes all.
+/// Returns the parameter groups of a configuration. A parameter belongs to the first group that takes it; the
+/// last group takes all.
 fn groups(config: &RunConfig) -> Vec<Group> {
     let rule = update_rule(config);
     let states = build::state_dtype(config);
@@ -43,14 +43,14 @@ fn group_of(groups: &[Group], parameter: &str, shape: Shape) -> usize {
 }
 
 impl Group {
-    /// Returns the group without slots; `firsts` has the index of each slot's first element.
+    /// Returns the options of the group, without slots. `firsts` has the index of each slot's first element.
     fn options(&self, config: &RunConfig, firsts: &[usize]) -> GroupOptions {
         let states = StateOptions { dtype: self.states, seed: config.train.seed, firsts: firsts.to_vec() };
         GroupOptions { rule: self.rule, rate_factor: self.rate_factor, states, slots: Vec::new() }
     }
 }
 
-/// The rule of the configured optimizer.
+/// Returns the update rule of the configured optimizer.
 fn update_rule(config: &RunConfig) -> UpdateRule {
     let optim = &config.optim;
     let weight_decay = optim.weight_decay as f32;
@@ -68,16 +68,16 @@ fn update_rule(config: &RunConfig) -> UpdateRule {
     }
 }
 
-/// Returns the arrays that the optimizer keeps for a parameter beside its master weights.
+/// Returns the state arrays that the optimizer keeps for a parameter, other than its master weights.
 pub fn state_arrays(config: &RunConfig, parameter: &str, shape: Shape) -> Vec<StateArray> {
     let groups = groups(config);
     let group = &groups[group_of(&groups, parameter, shape)];
     StateArray::all(&group.rule, parameter, group.states)
 }
 
-/// Builds the optimizer of this rank's shards of the parameters, stage by stage, with the initial master
-/// weights. If the optimizer state is sharded, its first call updates the shards of the group that the next
-/// forward pass needs first. The second device is the host pool of what is offloaded.
+/// Builds the optimizer for this rank's shards of the parameters, stage by stage, with the initial master
+/// weights. If the optimizer state is sharded, the first update call covers the group that the next forward
+/// pass needs first. The second device is the host pool for offloaded data.
 pub fn build(
     (device, host): (&Device, Option<&Device>),
     config: &RunConfig,
@@ -112,7 +112,8 @@ pub fn build(
     Ok(optimizer)
 }
 
-/// Number of this rank's shards up to the last one in the first group of weights to be gathered.
+/// Returns the number of this rank's shards up to the last one in the group of weights that is gathered
+/// first.
 fn first_pieces(reduction: &GradientReduction) -> usize {
     let group = reduction.weight_groups().first().filter(|_| reduction.shards().is_sharded());
     let Some(last) = group.and_then(|group| group.iter().max()) else { return 0 };

@@ -1,4 +1,4 @@
-//! Waiting for a disk while answering the other ranks, which take a silent rank for dead.
+//! Answers to other ranks during a wait for a disk, so that this rank is not considered dead.
 
 use std::time::{Duration, Instant};
 
@@ -6,10 +6,10 @@ use collective::ControlChannel;
 
 use crate::error::Result;
 
-/// The shortest and the longest time between two answers.
+/// Minimum and maximum time between two answers.
 const PAUSES: [Duration; 2] = [Duration::from_micros(200), Duration::from_millis(100)];
 
-/// Returns when `is_done` on all ranks, which all call this.
+/// Returns once `is_done` returns true on all ranks. Every rank must call this.
 pub fn wait_together(control: &mut dyn ControlChannel, is_done: &mut dyn FnMut() -> bool) -> Result<()> {
     let mut pause = PAUSES[0];
     while !are_all_done(control, is_done())? {
@@ -24,8 +24,8 @@ fn are_all_done(control: &mut dyn ControlChannel, own: bool) -> Result<bool> {
     Ok(all.iter().all(|done| done.first() == Some(&1)))
 }
 
-/// The answers of a rank between the pieces of work that waits for a disk. All ranks have some, and end them
-/// with [`Answers::finish`].
+/// Answers other ranks between pieces of disk work. All ranks must create one, and end with
+/// [`Answers::finish`].
 pub(crate) struct Answers<'a> {
     control: &'a mut dyn ControlChannel,
     last: Instant,
@@ -37,7 +37,8 @@ impl<'a> Answers<'a> {
         Answers { control, last: Instant::now(), failed: Ok(()) }
     }
 
-    /// Answers the others, if the last answer was some time ago. Its error is that of the end.
+    /// Answers the other ranks, if the last answer is old enough. An error is returned by
+    /// [`Answers::finish`].
     pub(crate) fn answer(&mut self) {
         if self.last.elapsed() >= PAUSES[1] && self.failed.is_ok() {
             self.failed = are_all_done(self.control, false).map(|_| ());
@@ -45,7 +46,7 @@ impl<'a> Answers<'a> {
         }
     }
 
-    /// Returns when all ranks call this.
+    /// Returns once all ranks have called this.
     pub(crate) fn finish(self) -> Result<()> {
         self.failed?;
         wait_together(self.control, &mut || true)

@@ -1,4 +1,4 @@
-//! Collection of arrays on rank 0, over the control channel in messages of bounded length.
+//! Gathers arrays on rank 0, over the control channel, in messages of bounded length.
 
 use collective::ControlChannel;
 use tensor::Tensor;
@@ -8,8 +8,8 @@ use crate::state::{Array, PIECE, Source};
 use crate::worker::Worker;
 
 impl Array {
-    /// Collects the bytes of all elements on the host of rank 0, in `whole`, which other ranks neither read
-    /// nor write. All ranks call this with the same arrays in the same order.
+    /// Gathers the bytes of all elements in `whole` on rank 0; other ranks ignore `whole`. Every rank must
+    /// call this with the same arrays in the same order.
     pub fn bring(&self, worker: &mut Worker, whole: &mut [u8]) -> Result<()> {
         let rank = worker.grid().rank();
         for lane in 0..self.own.len() {
@@ -32,14 +32,14 @@ impl Array {
         Ok(())
     }
 
-    /// Number of messages until the longest part of ranks other than 0 has been sent.
+    /// Returns the number of messages needed for the longest part on ranks other than 0.
     fn rounds(&self, sources: &[&Source]) -> usize {
         let others = sources.iter().filter(|source| source.rank != 0);
         let elements = |source: &&Source| source.runs.iter().map(|run| run.elements).sum::<usize>();
         (self.dtype.bytes() * others.map(elements).max().unwrap_or(0)).div_ceil(PIECE)
     }
 
-    /// Reads piece `round` of a tensor, which is empty beyond its end.
+    /// Reads chunk `round` of a tensor; empty beyond its end.
     fn read_piece(&self, tensor: &Tensor, round: usize, piece: &mut Vec<u8>) -> Result<()> {
         let size = self.dtype.bytes();
         let start = round * PIECE;
@@ -73,7 +73,7 @@ impl Array {
         Ok(())
     }
 
-    /// Copies piece `round` of the bytes of a part's tensor to the runs of the whole.
+    /// Copies chunk `round` of a source's bytes to its elements in `whole`.
     fn distribute(&self, piece: &[u8], round: usize, source: &Source, whole: &mut [u8]) {
         let first = round * PIECE / self.dtype.bytes();
         let end = first + piece.len() / self.dtype.bytes();

@@ -13,15 +13,15 @@ use crate::error::{Result, WorkerError};
 use crate::state::{self, Array};
 use crate::worker::Worker;
 
-/// Number of elements in a copy to the host.
+/// Number of elements copied to the host at a time.
 const PIECE: usize = 1 << 18;
 
-/// Returns the SHA-256, in hexadecimal, over the parameters sorted by the bytes of their names: for each its
-/// name in UTF-8, then its f32 master weights, little-endian. All ranks call this and get the result. Copies
-/// to the host piece by piece, and allocates nothing on the device.
+/// Returns the hexadecimal SHA-256 of the weights, on every rank. Parameters are sorted by the bytes of their
+/// names. For each, the hash covers its name in UTF-8 and its f32 master weights, little-endian. Every rank
+/// must call this. Copies to the host in chunks, and allocates nothing on the device.
 ///
 /// # Errors
-/// Weights that should be equal on several ranks differ, named with the first such rank.
+/// Weights differ between ranks that should hold the same; names the first such rank.
 pub fn agreed_hash(worker: &mut Worker) -> Result<String> {
     let masters = state::masters(worker)?;
     let one_stage = worker.grid().size(Axis::Pipeline) == 1;
@@ -38,12 +38,12 @@ pub fn agreed_hash(worker: &mut Worker) -> Result<String> {
     let [stage, tensor_rank] = [Axis::Pipeline, Axis::Tensor].map(|axis| worker.grid().coordinate(axis));
     let all = weights_in_use(worker)?;
     let is_divided = |parameter: &nn::Parameter| parameter.sharding.is_divided_along(Axis::Tensor);
-    let of = |divided: bool| {
+    let hash = |divided: bool| {
         let chosen = all.iter().filter(|(parameter, _)| is_divided(parameter) == divided);
         weights_sha256(chosen.map(|(parameter, tensor)| (parameter.name.as_str(), tensor)))
     };
     let divided = format!("stage.{stage}.{index}.{tensor_rank}");
-    let mut hashes = vec![(format!("stage.{stage}.{index}"), of(false)?), (divided, of(true)?)];
+    let mut hashes = vec![(format!("stage.{stage}.{index}"), hash(false)?), (divided, hash(true)?)];
     for (copied, tensor) in all.iter().filter(|(parameter, _)| parameter.shared) {
         let hash = weights_sha256([(copied.name.as_str(), tensor)].into_iter())?;
         hashes.push((format!("{}.{index}.{tensor_rank}.{}", copied.name, copied.shard), hash));
@@ -53,7 +53,7 @@ pub fn agreed_hash(worker: &mut Worker) -> Result<String> {
     chained_sha256(worker, masters)
 }
 
-/// Returns the weights that this rank computes with, or its parts of them if they are sharded.
+/// Returns the weights that this rank computes with, or its shards if weights are sharded.
 fn weights_in_use(worker: &Worker) -> Result<Vec<(nn::Parameter, Tensor)>> {
     let mut all = Vec::new();
     for (model, units) in worker.stage_weights() {
@@ -68,7 +68,7 @@ fn weights_in_use(worker: &Worker) -> Result<Vec<(nn::Parameter, Tensor)>> {
     Ok(all)
 }
 
-/// Compares hashes with those of the same name on other ranks.
+/// Compares hashes with the hashes of the same name on other ranks.
 fn same_where_shared(worker: &mut Worker, own: &[(&str, &str)]) -> Result<()> {
     let lines: Vec<_> = own.iter().map(|(name, hash)| format!("{hash} {name}")).collect();
     let all = worker.control().all_gather(lines.join("\n").as_bytes())?;
@@ -97,7 +97,7 @@ fn weights_sha256<'a>(weights: impl Iterator<Item = (&'a str, &'a Tensor)>) -> R
     Ok(hexadecimal(&digest.finalize()))
 }
 
-/// Hashes the bytes of all elements, which are little-endian in memory as in checkpoints.
+/// Feeds the bytes of all elements, which are little-endian as in checkpoints, to the hash.
 fn feed(digest: &mut Sha256, tensor: &Tensor) -> Result<()> {
     let elements = tensor.elements();
     let mut bytes = Vec::new();
@@ -110,62 +110,62 @@ fn feed(digest: &mut Sha256, tensor: &Tensor) -> Result<()> {
     Ok(())
 }
 
-/// Most runs of each part of an array that ranks hash in turn. An array with more is collected on rank 0,
-/// because each turn is a message to all ranks.
+/// Maximum number of contiguous ranges per part for hashing by ranks one after another. Arrays with more are
+/// gathered on rank 0, because each change of rank costs a message to all.
 const MOST_RUNS: usize = 8;
 
-/// The part of the message that a rank hashes before another one goes on.
+/// The contiguous part of the hashed message that one rank hashes.
 #[derive(Debug)]
-struct Turn {
+struct HashSegment {
     rank: usize,
-    parts: Vec<TurnPart>,
+    parts: Vec<SegmentPart>,
 }
 
 #[derive(Debug)]
-enum TurnPart {
-    /// A run of elements of an array, given by its index, and the number of the rank's tensor.
+enum SegmentPart {
+    /// A range of an array's elements: (array index, index of the rank's tensor, range).
     Run(usize, usize, Run),
-    /// A whole array, which rank 0 collects.
+    /// A whole array, which is gathered on rank 0 and hashed there.
     Whole(usize),
 }
 
-/// Returns the turns of the ranks that hold the arrays, array by array.
-fn turns(arrays: &[Array]) -> Vec<Turn> {
-    let mut turns: Vec<Turn> = Vec::new();
-    let mut add = |rank: usize, part: TurnPart| match turns.last_mut() {
-        Some(turn) if turn.rank == rank => turn.parts.push(part),
-        _ => turns.push(Turn { rank, parts: vec![part] }),
+/// Returns the segments that ranks hash one after another, array by array.
+fn hash_segments(arrays: &[Array]) -> Vec<HashSegment> {
+    let mut segments: Vec<HashSegment> = Vec::new();
+    let mut add = |rank: usize, part: SegmentPart| match segments.last_mut() {
+        Some(segment) if segment.rank == rank => segment.parts.push(part),
+        _ => segments.push(HashSegment { rank, parts: vec![part] }),
     };
     for (index, array) in arrays.iter().enumerate() {
         let runs = array.runs_in_order();
         if runs.len() > MOST_RUNS * array.parts_count() {
-            add(0, TurnPart::Whole(index));
+            add(0, SegmentPart::Whole(index));
             continue;
         }
-        runs.into_iter().for_each(|(rank, lane, run)| add(rank, TurnPart::Run(index, lane, run)));
+        runs.into_iter().for_each(|(rank, lane, run)| add(rank, SegmentPart::Run(index, lane, run)));
     }
-    turns
+    segments
 }
 
-/// Returns the hash of master weights spread over several ranks, on all of them: the hash's state goes from
-/// rank to rank, and each adds what it holds. All ranks call this.
+/// Returns the hash of master weights that are spread over several ranks, on all of them. The hash's state is
+/// sent from rank to rank, and each adds the elements it holds. Every rank must call this.
 fn chained_sha256(worker: &mut Worker, mut masters: Vec<Array>) -> Result<String> {
     masters.sort_by(|a, b| a.name.as_bytes().cmp(b.name.as_bytes()));
     let rank = worker.grid().rank();
     let watch = worker.control().watch();
     let mut digest = Sha256::new();
     let mut bytes = Vec::new();
-    for turn in turns(&masters) {
-        for part in &turn.parts {
+    for segment in hash_segments(&masters) {
+        for part in &segment.parts {
             match part {
-                TurnPart::Whole(index) => {
+                SegmentPart::Whole(index) => {
                     let array = &masters[*index];
                     bytes.resize(if rank == 0 { array.bytes() } else { 0 }, 0);
                     array.bring(worker, &mut bytes)?;
                     digest.update(array.name.as_bytes());
                     digest.update(&bytes);
                 }
-                TurnPart::Run(index, lane, run) if turn.rank == rank => {
+                SegmentPart::Run(index, lane, run) if segment.rank == rank => {
                     let array = &masters[*index];
                     if run.whole == 0 {
                         digest.update(array.name.as_bytes());
@@ -176,13 +176,13 @@ fn chained_sha256(worker: &mut Worker, mut masters: Vec<Array>) -> Result<String
                         digest.update(piece);
                     })?;
                 }
-                TurnPart::Run(..) => {}
+                SegmentPart::Run(..) => {}
             }
         }
         let mut message = digest.serialize().to_vec();
-        worker.control().broadcast(turn.rank, &mut message)?;
+        worker.control().broadcast(segment.rank, &mut message)?;
         let refused =
-            || WorkerError::Rank { rank: turn.rank, reason: "it sent no state of a hash".to_owned() };
+            || WorkerError::Rank { rank: segment.rank, reason: "it sent no state of a hash".to_owned() };
         let state = message.as_slice().try_into().ok();
         digest = state.and_then(|state| Sha256::deserialize(state).ok()).ok_or_else(refused)?;
     }

@@ -1,10 +1,10 @@
-//! Loading: a run's state, or the weights of a model that does not train.
+//! Loads a run's state, or the weights of a model that is not trained.
 //!
-//! The one idea: **ranks that hold the same elements read each of them once**. Every rank reads its shards,
-//! and an equal part of the arrays that others hold too; then the ranks exchange those parts. Small arrays,
-//! and those in host pools, are read by all. Weights that are rounded copies of their masters are cast from
-//! them. Nothing is allocated on a device, and GPUs make no connection that their steps do not use: ranks
-//! that do not send each other tensors (`Engine::has_peers`) broadcast them over the connections of their
+//! The one idea: **ranks that hold the same elements read each of them once**. Every rank reads its own
+//! shards, and an equal part of the arrays that other ranks hold too. The ranks then exchange these parts.
+//! All ranks read small arrays and arrays in host pools. Weights that are rounded copies of master weights
+//! are cast from them. Nothing is allocated on a device, and GPUs open no connection that steps do not use:
+//! ranks that do not send each other tensors (`Engine::has_peers`) broadcast over the connections of their
 //! sums.
 
 use std::ops::Range;
@@ -28,18 +28,18 @@ use crate::state::records::RecordTarget;
 use crate::state::targets::Targets;
 use crate::worker::Worker;
 
-/// Most elements that are read between two answers to other ranks.
+/// Maximum number of elements read between two answers to other ranks.
 const PIECE: usize = 1 << 22;
-/// Bytes of an array that is not worth an exchange.
+/// Size in bytes below which arrays are read by all ranks instead of exchanged.
 const SMALL: usize = 1 << 16;
-/// Bytes that a rank sends to each of the others in one exchange, if no piece has more.
+/// Maximum bytes that a rank sends to each other rank in one exchange, unless a single chunk is larger.
 const ROUND: usize = 1 << 24;
 
 impl Worker {
-    /// Loads the state with which the run starts.
+    /// Loads the initial state of the run.
     ///
     /// # Errors
-    /// Weights that cannot be read or belong to another model; a failure of a rank or of the transport.
+    /// Weights cannot be read or belong to another model, or a rank or the transport fails.
     pub fn begin(&mut self) -> Result<()> {
         match self.setup().start.clone() {
             Start::Drawn => Ok(()),
@@ -53,31 +53,31 @@ impl Worker {
         }
     }
 
-    /// Restores all state from a checkpoint.
+    /// Restores the entire state from a checkpoint.
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<()> {
         let weights = Layered::new(Arc::new(checkpoint.clone()), self.setup().base.clone());
-        self.take(&weights, Targets::of(self)?)?;
+        self.take(&weights, Targets::from_worker(self)?)?;
         checkpoint.loss_scale().map_or(Ok(()), |scale| self.set_loss_scale(scale))?;
         self.set_updates(checkpoint.updates())
     }
 
-    /// Loads `targets`, and rounds masters to the weights that compute.
+    /// Loads `targets`, and rounds master weights to the compute weights.
     pub(crate) fn take(&mut self, weights: &dyn Weights, targets: Targets) -> Result<()> {
         load(self.engine(), targets, weights)?;
         self.round_weights()?;
         settle(self.engine())
     }
 
-    /// Encodes the initial values of weights in codes.
+    /// Quantizes the randomly drawn weights, if weights are quantized.
     ///
     /// # Errors
-    /// Errors of the device or the transport.
+    /// The device or the transport fails.
     pub(crate) fn encode_drawn(&mut self) -> Result<()> {
         let is_coded = self.setup().config.tuning.lora().is_some_and(|lora| lora.base.is_some());
         if !is_coded || self.engine().device.is_meta() {
             return Ok(());
         }
-        let records = Targets::of(self)?.records;
+        let records = Targets::from_worker(self)?.records;
         let mut answers = Answers::new(self.engine().groups.control());
         records.iter().try_for_each(|record| record.encode(None, &mut || answers.answer()))?;
         answers.finish()?;
@@ -86,8 +86,8 @@ impl Worker {
     }
 }
 
-/// Loads the models of a rank that does not train, each with the rank's parts of its weights if those are
-/// sharded. All ranks call this.
+/// Loads the models of a rank that does not train. Each comes with the rank's shards of its weights if
+/// weights are sharded. Every rank must call this.
 pub fn load_models<'a>(
     engine: &mut Engine,
     models: impl Iterator<Item = (&'a dyn Model, Option<&'a WeightUnits>)>,
@@ -101,8 +101,8 @@ pub fn load_models<'a>(
     settle(engine)
 }
 
-/// Reads this rank's part of `targets`, and exchanges it for those of the other ranks when all have read.
-/// Answers them meanwhile: their disks may be slower.
+/// Reads this rank's part of `targets`, and exchanges it with the other ranks once all have read. Meanwhile
+/// answers the others, whose disks may be slower.
 fn load(engine: &mut Engine, mut targets: Targets, weights: &dyn Weights) -> Result<()> {
     let records = targets.take_records(weights);
     let data = engine.groups.divided(Axis::Data)?;
@@ -113,7 +113,7 @@ fn load(engine: &mut Engine, mut targets: Targets, weights: &dyn Weights) -> Res
     let shares = [share(&targets.everywhere, data.all)?, share(&targets.in_groups, data.across)?];
     let mut own = Vec::new();
     for (share, group) in &shares {
-        own.extend(share.of(group.rank()).cloned());
+        own.extend(share.rank_targets(group.rank()).cloned());
     }
     let mut answers = Answers::new(engine.groups.control());
     weights.load(&mut with_progress(own, weights.path()).inspect(|_| answers.answer()))?;
@@ -126,7 +126,7 @@ fn load(engine: &mut Engine, mut targets: Targets, weights: &dyn Weights) -> Res
     })
 }
 
-/// Encodes `records` from the values of `weights`, and logs at times how much of these has been read.
+/// Quantizes `records` from the values of `weights`, and logs progress.
 fn encode(records: &[RecordTarget], weights: &dyn Weights, on_piece: &mut dyn FnMut()) -> Result<()> {
     let bytes = |record: &RecordTarget| (DType::F32.bytes() * record.values.codes.elements()) as u64;
     let all = records.iter().map(bytes).sum();
@@ -142,8 +142,8 @@ fn encode(records: &[RecordTarget], weights: &dyn Weights, on_piece: &mut dyn Fn
     Ok(())
 }
 
-/// Waits for this rank's device, and then for the other ranks: none calls its driver while another one still
-/// waits for it on its device.
+/// Waits for this rank's device and then for the other ranks, so that none calls its driver while another
+/// still waits on its device.
 fn settle(engine: &mut Engine) -> Result<()> {
     engine.device.synchronize()?;
     match engine.grid.world_size() {
@@ -152,17 +152,17 @@ fn settle(engine: &mut Engine) -> Result<()> {
     }
 }
 
-/// The parts of arrays that ranks with the same arrays read.
+/// How ranks with the same arrays divide the reading.
 struct Share {
-    /// Pieces that every rank reads.
+    /// Chunks that every rank reads.
     by_all: Vec<Target>,
-    /// The pieces that each rank reads for all; empty for one rank.
+    /// Chunks that each rank reads for all others; empty for one rank.
     by_rank: Vec<Vec<Target>>,
 }
 
 impl Share {
-    /// Divides `targets` among `ranks` ranks, each of which gets neighbouring elements of neighbouring
-    /// arrays, of about as many bytes. Ranks exchange what is on their `device` only.
+    /// Divides `targets` among `ranks` ranks, in contiguous parts of about equal bytes. Only tensors on
+    /// `device` are exchanged.
     fn new(targets: &[Target], ranks: usize, device: &Device) -> Result<Self> {
         let is_small = |target: &&Target| {
             ranks == 1 || target.tensor.bytes() < SMALL || !target.tensor.device().is(device)
@@ -186,12 +186,12 @@ impl Share {
         Ok(Share { by_all, by_rank })
     }
 
-    /// The pieces that a rank reads.
-    fn of(&self, rank: usize) -> impl Iterator<Item = &Target> {
+    /// Returns the chunks that a rank reads.
+    fn rank_targets(&self, rank: usize) -> impl Iterator<Item = &Target> {
         self.by_all.iter().chain(self.by_rank.get(rank).into_iter().flatten())
     }
 
-    /// Gives every rank of `group` what the others have read, in rounds of bounded length.
+    /// Sends every rank of `group` the chunks that the others have read, in rounds of bounded size.
     fn exchange(&self, group: &ProcessGroup, has_peers: bool) -> Result<()> {
         let mut rounds: Vec<_> = self.by_rank.iter().map(|pieces| rounds(pieces).into_iter()).collect();
         loop {
@@ -208,8 +208,8 @@ impl Share {
     }
 }
 
-/// Returns the first element of the row of `target` that contains its byte number `byte`, or the target's
-/// end. Folders with transposed matrices are read by whole rows.
+/// Returns the first element of the row of `target` that contains byte `byte`, or the target's end. Reads are
+/// aligned to rows, because folders with transposed matrices are read by whole rows.
 fn row_at(target: &Target, byte: usize) -> usize {
     let Target { first, tensor, shape, .. } = target;
     let element = byte / tensor.dtype().bytes();
@@ -219,7 +219,7 @@ fn row_at(target: &Target, byte: usize) -> usize {
     element.saturating_sub((first + element) % shape.columns().max(1))
 }
 
-/// Returns targets that read elements `range` of `target`, part by part.
+/// Splits the elements `range` of `target` into chunks.
 fn pieces(target: &Target, range: Range<usize>) -> Result<Vec<Target>> {
     let piece = |at: usize| {
         let tensor = target.tensor.view(at, [PIECE.min(range.end - at)])?;
@@ -228,7 +228,7 @@ fn pieces(target: &Target, range: Range<usize>) -> Result<Vec<Target>> {
     range.clone().step_by(PIECE).map(piece).collect()
 }
 
-/// Returns the tensors of `pieces` by round.
+/// Groups the tensors of `pieces` into rounds of bounded size.
 fn rounds(pieces: &[Target]) -> Vec<Vec<Tensor>> {
     let mut rounds = Vec::<Vec<Tensor>>::new();
     let mut bytes = usize::MAX;
@@ -247,7 +247,7 @@ fn rounds(pieces: &[Target]) -> Vec<Vec<Tensor>> {
     rounds
 }
 
-/// Returns `targets` one by one, and logs at times how much of them has been read from `path`.
+/// Returns `targets` one by one, and logs the progress of reading `path`.
 fn with_progress(targets: Vec<Target>, path: &Path) -> impl Iterator<Item = Target> {
     let bytes = |target: &Target| (target.dtype.bytes() * target.tensor.elements()) as u64;
     let all = targets.iter().map(bytes).sum();

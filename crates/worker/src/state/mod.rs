@@ -1,9 +1,7 @@
-//! The state that steps change, as named arrays: the contents of a checkpoint, and the input of the weights'
-//! hash.
+//! The training state as named arrays, for checkpoints and for the weights' hash.
 //!
 //! Pipeline ranks hold the arrays of their own stages, and data-parallel ranks may each hold a shard of an
-//! array. Every rank writes its own part of a checkpoint, and hashes its own part. Nothing is allocated on a
-//! device.
+//! array. Every rank writes and hashes its own shards. Nothing is allocated on a device.
 
 pub mod answering;
 mod gather;
@@ -28,10 +26,10 @@ use crate::setup::buffers::BufferEntry;
 use crate::stages::optimizer;
 use crate::worker::Worker;
 
-/// Largest number of bytes in a message and in a copy to the host; a multiple of every element's size.
+/// Maximum bytes of a message and of a copy to the host; a multiple of every element's size.
 pub(crate) const PIECE: usize = 1 << 18;
 
-/// An array of a run's state, held by one or more ranks.
+/// An array of the training state, held by one or more ranks.
 #[derive(Clone, Debug)]
 pub struct Array {
     /// The array's name in checkpoints.
@@ -40,31 +38,31 @@ pub struct Array {
     pub dtype: DType,
     /// Shape of the whole array.
     pub shape: Shape,
-    /// The parts of the array, those of one rank in the order of its tensors.
+    /// The shards of the array on all ranks. Shards of one rank are in the order of its tensors.
     sources: Vec<Source>,
-    /// Whether every rank of the stage holds the whole array, so that one source stands for all of them.
+    /// Whether every rank of the stage holds the whole array, so that one source represents all of them.
     replicated: bool,
-    /// This rank's tensors: one, or one for each lane of a divided parameter; `None` where the rank's shard
-    /// is empty.
+    /// This rank's tensors: one, or one for each tensor lane of a sharded parameter; `None` where the rank's
+    /// shard is empty.
     own: Vec<Option<Tensor>>,
 }
 
-/// A part of an array.
+/// The elements of an array in one tensor of a rank.
 #[derive(Clone, Debug)]
 struct Source {
-    /// The rank that holds the part.
+    /// The rank that holds the tensor.
     rank: usize,
-    /// Number of the rank's tensor.
+    /// Index of the tensor among the rank's.
     lane: usize,
-    /// The elements in the tensor.
+    /// The ranges of elements in the tensor.
     runs: Vec<Run>,
 }
 
-/// The tensors of this rank's optimizer, by stage, parameter of the stage, and name.
+/// The tensors of this rank's optimizer, by (stage, index of the parameter in the stage, name).
 type StateTensors = BTreeMap<(usize, usize, String), Tensor>;
 
-/// Returns every parameter's master weights under the parameter's name, in the order of the whole model. A
-/// parameter that is frozen, or used in f32, is its own master.
+/// Returns every parameter's master weights under the parameter's name, in model order. A frozen or f32
+/// parameter is its own master.
 pub fn masters(worker: &Worker) -> Result<Vec<Array>> {
     masters_among(worker, &state_tensors(worker))
 }
@@ -80,12 +78,12 @@ fn masters_among(worker: &Worker, tensors: &StateTensors) -> Result<Vec<Array>> 
     master.collect()
 }
 
-/// Returns whether the compute weights are the ones that are saved.
+/// Returns whether the compute weights themselves are saved, because there are no separate master weights.
 pub(crate) fn is_own_master(trained: bool, dtype: DType) -> bool {
     !trained || dtype == DType::F32
 }
 
-/// Returns the masters, then the optimizer's other tensors.
+/// Returns the master weights, followed by the other optimizer state.
 pub(crate) fn arrays(worker: &Worker) -> Result<Vec<Array>> {
     let tensors = state_tensors(worker);
     let mut all = masters_among(worker, &tensors)?;
@@ -108,12 +106,12 @@ fn state_tensors(worker: &Worker) -> StateTensors {
     states.map(named).collect()
 }
 
-/// Returns the stage whose copy of a parameter is saved, and the parameter's index there.
+/// Returns the stage whose copy of a parameter is saved, and the parameter's index in that stage.
 fn holder(worker: &Worker, position: usize) -> (usize, usize) {
     worker.blueprint().parameters[position].holders.first().copied().unwrap_or_default()
 }
 
-/// Returns the rank of the world that holds a stage in a replica.
+/// Returns the world rank that holds `stage` in `replica`.
 fn rank_of(worker: &Worker, replica: usize, stage: usize) -> usize {
     let stage_rank = worker.blueprint().layout().rank_of(stage);
     let parts = worker.setup().config.parallel.gradient_parts();
@@ -121,7 +119,7 @@ fn rank_of(worker: &Worker, replica: usize, stage: usize) -> usize {
     worker.grid().rank_at(&[at, [(Axis::Pipeline, stage_rank), (Axis::Tensor, 0)]].concat())
 }
 
-/// Returns the ranks of a stage's replica that hold different parts of a parameter.
+/// Returns the ranks of a stage's replica that hold different shards of a parameter.
 fn part_holders(worker: &Worker, replica: usize, stage: usize, sharding: &Sharding) -> Result<Vec<RankGrid>> {
     let first = worker.grid().seen_from(rank_of(worker, replica, stage))?;
     let along = |holders: Vec<RankGrid>, division: &Division| {
@@ -134,7 +132,8 @@ fn part_holders(worker: &Worker, replica: usize, stage: usize, sharding: &Shardi
     Ok(sharding.divisions().iter().try_fold(vec![first], along)?)
 }
 
-/// Returns the shape of the array `state` of a whole parameter. Blocks are those of its parts.
+/// Returns the shape of the state array `state` for a whole parameter. For blockwise state, the blocks of all
+/// shards are concatenated.
 pub(crate) fn state_shape(state: &StateArray, sharding: &Sharding) -> Shape {
     match state.per {
         1 => sharding.whole(),
@@ -142,8 +141,8 @@ pub(crate) fn state_shape(state: &StateArray, sharding: &Sharding) -> Shape {
     }
 }
 
-/// Returns the runs of the array `state` of a parameter that a rank holds for elements `range` of its part,
-/// whose index along an axis `coordinate` gives.
+/// Returns the ranges of the state array `state` that a rank holds for the elements `range` of its shard.
+/// `coordinate` returns the rank's coordinate along an axis.
 pub(crate) fn state_runs(
     state: &StateArray,
     sharding: &Sharding,
@@ -159,8 +158,8 @@ pub(crate) fn state_runs(
     vec![Run { local: 0, whole: before + elements.start, elements: elements.len() }]
 }
 
-/// Returns the parts of an array of the parameter with `parts`: those of `replicas` replicas of its stage,
-/// each with the range of a part's elements that `range` gives for a replica and a parameter of the stage.
+/// Returns the sources of an array: the shards `parts` of a parameter on `replicas` replicas of its stage.
+/// `range` returns the elements of the shard for (replica, index of the parameter in the stage).
 fn sources(
     worker: &Worker,
     parts: &[usize],
@@ -187,7 +186,7 @@ fn sources(
     Ok(sources)
 }
 
-/// Returns the weights that compute with a parameter, of which a rank has `parts`.
+/// Returns a parameter's compute weights; a rank holds its shards `parts`.
 fn weight(worker: &Worker, parts: &[usize]) -> Result<Array> {
     let (entry, (stage, _)) = (&worker.blueprint().parameters[parts[0]], holder(worker, parts[0]));
     let sharding = &entry.sharding;
@@ -216,7 +215,8 @@ fn weight(worker: &Worker, parts: &[usize]) -> Result<Array> {
     Ok(Array { name, dtype: entry.dtype, shape, sources, replicated, own })
 }
 
-/// Returns the runs of elements `range` of a part of a parameter, counted in the range.
+/// Returns the ranges of the whole parameter for the elements `range` of a shard. Local offsets are relative
+/// to the start of `range`.
 pub(crate) fn part_runs(
     sharding: &Sharding,
     coordinate: impl Fn(Axis) -> usize,
@@ -227,7 +227,7 @@ pub(crate) fn part_runs(
     runs.map(|run| Run { local: run.local - first, ..run }).collect()
 }
 
-/// Returns an array that optimizers keep for a parameter, of which a rank has `parts`.
+/// Returns a state array that the optimizer keeps for a parameter; a rank holds its shards `parts`.
 fn array(worker: &Worker, parts: &[usize], state: StateArray, tensors: &StateTensors) -> Result<Array> {
     let (entry, (stage, _)) = (&worker.blueprint().parameters[parts[0]], holder(worker, parts[0]));
     let shards = worker.blueprint().shards(stage);
@@ -244,7 +244,7 @@ fn array(worker: &Worker, parts: &[usize], state: StateArray, tensors: &StateTen
     Ok(Array { name: state.name, dtype, shape, sources, replicated, own })
 }
 
-/// Returns the model's buffers, each held by the first data-parallel rank of the first stage that has it.
+/// Returns the model's buffers. The first data-parallel rank of the first stage with a buffer holds it.
 pub fn buffers(worker: &Worker) -> Vec<Array> {
     let array = |entry: &BufferEntry| {
         let (stage, number) = entry.holder;
@@ -269,26 +269,26 @@ impl Array {
         self.replicated
     }
 
-    /// The tensor, if this rank holds the whole array in one.
+    /// Returns the tensor if this rank holds the whole array in one; otherwise `None`.
     pub(crate) fn whole(&self) -> Option<&Tensor> {
         let [own] = &*self.own else { return None };
         own.as_ref().filter(|own| own.elements() == self.shape.elements())
     }
 
-    /// Number of parts that ranks hold.
+    /// Returns the number of shards over all ranks.
     pub(crate) fn parts_count(&self) -> usize {
         self.sources.len()
     }
 
-    /// Returns the runs of all elements in the order of the whole array, each with the rank that holds it and
-    /// the number of its tensor. An array without elements has an empty run.
+    /// Returns the ranges of all elements in array order, as (rank, index of its tensor, range). An array
+    /// without elements has one empty range.
     pub(crate) fn runs_in_order(&self) -> Vec<(usize, usize, Run)> {
-        let of = |Source { rank, lane, runs }: &'_ Source| {
+        let source_runs = |Source { rank, lane, runs }: &'_ Source| {
             let rank = *rank;
             let lane = *lane;
             runs.clone().into_iter().filter(|run| run.elements > 0).map(move |run| (rank, lane, run))
         };
-        let mut all: Vec<_> = self.sources.iter().flat_map(of).collect();
+        let mut all: Vec<_> = self.sources.iter().flat_map(source_runs).collect();
         all.sort_by_key(|(_, _, run)| run.whole);
         if all.is_empty() {
             all.push((0, 0, Run { local: 0, whole: 0, elements: 0 }));
@@ -296,8 +296,8 @@ impl Array {
         all
     }
 
-    /// Passes the bytes of a run of this rank's tensor `lane` to `take`, up to `most` elements at a time, by
-    /// way of `bytes`.
+    /// Reads a range of this rank's tensor `lane`, and passes its bytes to `take`, up to `most` elements at a
+    /// time. `bytes` is a scratch buffer.
     pub(crate) fn read_run(
         &self,
         (lane, run): (usize, Run),
@@ -315,12 +315,12 @@ impl Array {
         Ok(())
     }
 
-    /// Bytes of all elements.
+    /// Returns the bytes of all elements.
     pub fn bytes(&self) -> usize {
         self.dtype.bytes() * self.shape.elements()
     }
 
-    /// Byte range of `elements` elements from `first` on.
+    /// Returns the byte range of `elements` elements starting at `first`.
     fn bytes_of(&self, first: usize, elements: usize) -> Range<usize> {
         let size = self.dtype.bytes();
         size * first..size * (first + elements)

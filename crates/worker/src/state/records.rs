@@ -1,8 +1,8 @@
-//! Records of weights in codes, which are made from values while weights are loaded.
+//! Quantized weights, which are encoded while weights are loaded.
 //!
-//! The one idea: **values pass through a small buffer of the host**. A matrix is read in pieces, each of
-//! which is encoded before the next is read; then its record goes to the device. No more of a model's values
-//! exists at a time.
+//! The one idea: **values pass through a small host buffer**. A matrix is read in chunks, and each chunk is
+//! encoded before the next is read. Then the encoded bytes, called a record, are copied to the device. No
+//! more of a model's values exists at a time.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,15 +17,15 @@ use tensor::ops::block_codes::{BLOCK, Encoder};
 use crate::error::Result;
 use crate::setup::start::Weights;
 
-/// Most elements of a piece, if a block of every column has fewer.
+/// Maximum elements per chunk, unless one block of every column has more.
 const PIECE: usize = 1 << 22;
 
-/// The bytes of a record that a rank holds, and how it is made.
+/// The bytes of a quantized matrix that a rank holds, and the values to encode them from.
 #[derive(Clone, Debug)]
 pub(crate) struct RecordTarget {
-    /// The bytes, which a checkpoint of such a run has under the parameter's name.
+    /// The destination of the bytes, named as in checkpoints after the parameter.
     pub(crate) target: Target,
-    /// The first of them in the record.
+    /// Offset of the rank's first byte in the record.
     pub(crate) first: usize,
     /// Whether all data-parallel ranks hold the whole record.
     pub(crate) is_whole: bool,
@@ -33,10 +33,11 @@ pub(crate) struct RecordTarget {
 }
 
 impl RecordTarget {
-    /// Encodes the values of `weights`, or without them the initial ones. Calls `on_piece` after each piece.
+    /// Encodes the values of `weights`, or the randomly drawn ones if it is `None` or lacks them. Calls
+    /// `on_piece` after each chunk.
     ///
     /// # Errors
-    /// Values that cannot be read.
+    /// Values cannot be read.
     pub(crate) fn encode(&self, weights: Option<&dyn Weights>, on_piece: &mut dyn FnMut()) -> Result<()> {
         let Target { name, tensor, .. } = &self.target;
         let weights = weights.filter(|weights| weights.has(name));
@@ -45,7 +46,7 @@ impl RecordTarget {
     }
 }
 
-/// Returns the record of a part of a matrix with the values of `weights`, or without them the initial ones.
+/// Returns the encoded bytes of a matrix shard, from the values of `weights` or else the randomly drawn ones.
 fn encode(
     values: &CodedValues,
     weights: Option<&dyn Weights>,
@@ -71,7 +72,7 @@ fn encode(
     Ok(encoder.finish())
 }
 
-/// Reads the values of a part from element `first` on.
+/// Reads values of a shard, from element `first` on, into `piece`.
 fn read(values: &CodedValues, weights: &dyn Weights, first: usize, piece: &Tensor) -> Result<()> {
     for run in values.runs(first..first + piece.elements()) {
         let tensor = piece.view(run.local - first, [run.elements])?;
@@ -83,18 +84,18 @@ fn read(values: &CodedValues, weights: &dyn Weights, first: usize, piece: &Tenso
     Ok(())
 }
 
-/// Weights of which some are in codes, as values: those that the codes stand for.
+/// Weights whose quantized arrays are decoded to values on reading.
 #[derive(Debug)]
 pub struct Decoded {
     weights: Arc<dyn Weights>,
-    /// The parts of each matrix in codes.
+    /// The quantized shards of each matrix.
     matrices: BTreeMap<String, Vec<CodedValues>>,
-    /// The matrix that was read last, with its values.
+    /// Name and decoded values of the matrix read last.
     last: Mutex<(String, Arc<Vec<f32>>)>,
 }
 
 impl Decoded {
-    /// Returns `weights` as a model with `parameters`, all parts of them, computes with them.
+    /// Wraps `weights` for a model with `parameters`, which include all shards.
     #[must_use]
     pub fn new(weights: Arc<dyn Weights>, parameters: &Parameters) -> Self {
         let mut matrices = BTreeMap::<_, Vec<_>>::new();
@@ -105,7 +106,7 @@ impl Decoded {
         Decoded { weights, matrices, last: Mutex::default() }
     }
 
-    /// The values of a whole matrix.
+    /// Returns the decoded values of a whole matrix.
     fn matrix(&self, name: &str, parts: &[CodedValues]) -> Result<Arc<Vec<f32>>> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.0 != name {
@@ -127,7 +128,7 @@ impl Decoded {
         Ok(Arc::clone(&last.1))
     }
 
-    /// Reads the record of part `number` of `parts`.
+    /// Reads the encoded bytes of shard `number` of `parts`.
     fn stored(&self, part: &CodedValues, number: usize, parts: usize) -> Result<Vec<u8>> {
         let host = Device::cpu(0, &DeviceOptions::default())?;
         let bytes = part.codes.bytes();

@@ -1,12 +1,12 @@
-//! The copy of a rank's part of the state from which a checkpoint is written.
+//! The copy of a rank's state from which a checkpoint is written.
 //!
-//! Every rank knows which ranks hold which elements, so each finds alone what it writes, and rank 0 the index
-//! of all. Of replicas, the first writes.
+//! Every rank knows which ranks hold which elements. So each rank determines alone what it writes, and rank 0
+//! the index of all files. If replicas hold the same elements, the first one writes them.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use checkpoint::{Index, Part, Snapshot};
+use checkpoint::{FileRange, Index, Snapshot};
 use device::{DType, Region};
 use nn::Run;
 use tensor::Tensor;
@@ -15,8 +15,8 @@ use crate::error::Result;
 use crate::state::{Array, arrays, buffers};
 use crate::worker::Worker;
 
-/// Returns the arrays of a checkpoint: those in f32, which precede the losses, and all others, the longest
-/// element types first, which aligns every array of the file to its elements.
+/// Returns the arrays of a checkpoint in two parts: f32 arrays, which precede the losses, and all others. The
+/// others are sorted by decreasing element size, which aligns every array of the file.
 fn saved(worker: &Worker) -> Result<[Vec<Array>; 2]> {
     let mut all = arrays(worker)?;
     if worker.setup().leaves_out_frozen {
@@ -32,11 +32,10 @@ fn saved(worker: &Worker) -> Result<[Vec<Array>; 2]> {
 }
 
 impl Worker {
-    /// Starts to copy the arrays that this rank writes to the memory of `snapshot`, and returns without
-    /// waiting for the device: the next update waits for the copies. Only offloaded state is copied at once,
-    /// when the last update has ended. Rank 0 also writes the losses of `steps`
-    /// steps, which the caller provides, the optimizer's counters and, if there are several files, their
-    /// index. Allocates nothing on the device.
+    /// Starts copying this rank's arrays to the memory of `snapshot`, without waiting for the device; the
+    /// next update waits for the copies. Only offloaded state is copied synchronously, after the last update.
+    /// Rank 0 also adds the losses of `steps` steps, whose values the caller sets, the optimizer's counters
+    /// and, for several files, their index. Allocates nothing on the device.
     pub fn take_snapshot(&mut self, snapshot: &mut Snapshot, steps: u64) -> Result<()> {
         let copies = self.lay_out(snapshot, steps as usize)?;
         if copies.is_empty() {
@@ -54,7 +53,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Returns the bytes of memory that this rank's snapshots take.
+    /// Returns the bytes of memory that a snapshot of this rank takes.
     pub fn snapshot_bytes(&self) -> Result<usize> {
         let mut snapshot = Snapshot::default();
         self.lay_out(&mut snapshot, 0)?;
@@ -88,12 +87,12 @@ impl Worker {
     }
 }
 
-/// Returns the regions of tensors, each with its offset in the memory.
+/// Returns the memory regions of tensors, each with its offset in the snapshot.
 fn regions(copies: Vec<&(Tensor, usize)>) -> Vec<(Region<'_>, usize)> {
     copies.into_iter().map(|(tensor, start)| (tensor.region(), *start)).collect()
 }
 
-/// Returns the ranks that write a file, in order: those that hold elements of an array, and rank 0.
+/// Returns the ranks that write a file, in order: those that hold elements, and rank 0.
 fn writers<'a>(arrays: impl Iterator<Item = &'a Array>) -> Vec<usize> {
     let sources = arrays.flat_map(|array| &array.sources);
     let holders = sources.filter(|source| source.runs.iter().any(|run| run.elements > 0));
@@ -101,7 +100,7 @@ fn writers<'a>(arrays: impl Iterator<Item = &'a Array>) -> Vec<usize> {
     writers.into_iter().collect()
 }
 
-/// Returns the index of the files of all `writers`.
+/// Builds the index of the files of all `writers`.
 fn index<'a>(arrays: impl Iterator<Item = &'a Array>, writers: &[usize], losses: usize) -> Index {
     let mut index = Index::new(writers.len());
     for array in arrays {
@@ -112,8 +111,8 @@ fn index<'a>(arrays: impl Iterator<Item = &'a Array>, writers: &[usize], losses:
 }
 
 impl Array {
-    /// Returns the parts of the array in the files of `writers`.
-    fn parts(&self, writers: &[usize]) -> Vec<Part> {
+    /// Returns the ranges of the array in the files of `writers`.
+    fn parts(&self, writers: &[usize]) -> Vec<FileRange> {
         let mut parts = Vec::new();
         for source in &self.sources {
             let Ok(file) = writers.binary_search(&source.rank) else { continue };
@@ -127,7 +126,7 @@ impl Array {
         parts
     }
 
-    /// Adds the elements that `rank`, this rank, writes to `snapshot`, and what to copy to `copies`.
+    /// Adds the elements that this rank, `rank`, writes to `snapshot`, and the tensors to copy to `copies`.
     fn add_to(&self, snapshot: &mut Snapshot, rank: usize, copies: &mut Vec<(Tensor, usize)>) -> Result<()> {
         let own = self.sources.iter().filter(|source| source.rank == rank);
         let runs = own.flat_map(|source| source.runs.iter().map(move |run| (source.lane, *run)));
@@ -154,7 +153,7 @@ impl Array {
     }
 }
 
-/// Returns runs of tensors, of which neighbours are one.
+/// Merges adjacent ranges of tensors.
 fn joined(runs: &[(usize, Run)]) -> Vec<(usize, Run)> {
     let mut joined: Vec<(usize, Run)> = Vec::new();
     for (lane, run) in runs {

@@ -1,4 +1,4 @@
-//! The tensors of a rank into which its state is read, by the ranks that hold the same elements.
+//! The tensors into which a rank's state is read, grouped by the ranks that hold the same elements.
 
 use std::collections::BTreeSet;
 
@@ -15,21 +15,22 @@ use crate::state::records::RecordTarget;
 use crate::state::{is_own_master, part_runs, state_runs, state_shape};
 use crate::worker::Worker;
 
-/// The tensors into which a rank's state is read, in the same order on all ranks that hold the same elements.
+/// The tensors into which a rank's state is read. All ranks that hold the same elements have them in the same
+/// order.
 #[derive(Debug, Default)]
 pub(crate) struct Targets {
-    /// Tensors that all data-parallel ranks hold alike.
+    /// Tensors that all data-parallel ranks hold.
     pub(crate) everywhere: Vec<Target>,
-    /// Shards, which the ranks with the same index in other groups hold too.
+    /// Shards, which ranks with the same index in other groups also hold.
     pub(crate) in_groups: Vec<Target>,
-    /// Parts of records of codes.
+    /// Shards of quantized weights.
     pub(crate) records: Vec<RecordTarget>,
 }
 
 impl Targets {
-    /// Returns everything that a rank holds, copies of tied weights included, but weights that are rounded
-    /// copies of their masters.
-    pub(crate) fn of(worker: &Worker) -> Result<Self> {
+    /// Returns everything that a rank holds, including copies of tied weights. Weights that are rounded
+    /// copies of master weights are left out.
+    pub(crate) fn from_worker(worker: &Worker) -> Result<Self> {
         let mut targets = Targets::default();
         for (model, units) in worker.stage_weights() {
             targets.add_parameters(model, units, |of| is_own_master(of.trained, of.weight.dtype()))?;
@@ -48,18 +49,18 @@ impl Targets {
         Ok(targets)
     }
 
-    /// Returns those of a rank's targets that are master weights or buffers.
+    /// Returns only the master weights and buffers of a rank.
     pub(crate) fn of_weights(worker: &Worker) -> Result<Self> {
         let parameters = worker.models().flat_map(|model| model.parameters().list());
         let buffers = worker.models().flat_map(|model| model.buffers());
         let names = parameters.map(|parameter| parameter.name.clone());
         let names: BTreeSet<_> = names.chain(buffers.map(|buffer| buffer.name().to_owned())).collect();
-        let mut targets = Self::of(worker)?;
+        let mut targets = Self::from_worker(worker)?;
         targets.retain(|name| names.contains(name));
         Ok(targets)
     }
 
-    /// Adds the weights that compute and the buffers of a model that does not train.
+    /// Adds the compute weights and buffers of a model that is not trained.
     pub(crate) fn add_model(&mut self, model: &dyn Model, units: Option<&WeightUnits>) -> Result<()> {
         self.add_parameters(model, units, |_| true)?;
         self.add_buffers(model);
@@ -74,7 +75,8 @@ impl Targets {
         self.records.retain(|record| keeps(&record.target.name));
     }
 
-    /// Moves the records that `weights` has to the other targets, and returns those to encode.
+    /// Moves records that `weights` stores encoded to the other targets. Returns the records that must be
+    /// encoded.
     pub(crate) fn take_records(&mut self, weights: &dyn Weights) -> Vec<RecordTarget> {
         let records = std::mem::take(&mut self.records).into_iter();
         let (read, encoded): (Vec<_>, Vec<_>) =
@@ -87,7 +89,7 @@ impl Targets {
         if is_whole { &mut self.everywhere } else { &mut self.in_groups }
     }
 
-    /// Adds this rank's parts of the parameters that `chosen` accepts, as targets of master weights.
+    /// Adds this rank's shards of the parameters that `chosen` accepts, as targets of master weights.
     fn add_parameters(
         &mut self,
         model: &dyn Model,
@@ -129,7 +131,8 @@ impl Targets {
     }
 }
 
-/// Returns a target for each of the `runs` of an array of this name, type and shape into `tensor`.
+/// Returns one target for each range in `runs`, which read an array of this name, type and shape into
+/// `tensor`.
 fn run_targets(
     name: &str,
     dtype: DType,

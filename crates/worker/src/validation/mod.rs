@@ -1,5 +1,5 @@
-//! Evaluated micro-batches, which are captured in CUDA graphs and replayed: the forward pass and the loss.
-//! Between the graphs, inputs and targets are copied to the device and results to the host.
+//! Evaluates micro-batches, as forward pass and loss, and captures them in CUDA graphs. Between graphs,
+//! inputs and targets are copied to the device, and results to the host.
 
 pub(crate) mod preference;
 pub mod results;
@@ -17,44 +17,44 @@ use crate::feed::WorkerFeed;
 use crate::feed::batches::MicroBatches;
 use crate::feed::results::Arriving;
 use crate::graphs::refusals::never_captured_evaluation;
-use crate::graphs::{Course, StepGraphs};
+use crate::graphs::{StepGraphs, StepMode};
 
-/// The micro-batches that a rank evaluates.
+/// Captured evaluation of a rank's micro-batches.
 pub(crate) struct Evaluation {
     graphs: StepGraphs,
     pub(crate) batches: MicroBatches,
     pub(crate) arriving: Arriving,
-    /// The index of the captured micro-batch in its walk.
+    /// Index of the captured micro-batch.
     captured: usize,
 }
 
-/// The passes of an evaluation.
+/// Everything needed to run an evaluation's passes.
 pub(crate) struct Passes<'a, 'f> {
     pub(crate) models: Vec<&'a dyn Model>,
     pub(crate) executor: &'a Executor,
     pub(crate) groups: &'a mut GridGroups,
-    /// Micro-batches of this rank.
+    /// Number of this rank's micro-batches.
     pub(crate) count: usize,
     pub(crate) feed: &'a mut WorkerFeed<'f>,
 }
 
 impl Passes<'_, '_> {
-    /// Evaluates some of the micro-batches.
+    /// Evaluates a range of micro-batches, call by call.
     fn make(&mut self, micro_batches: Range<usize>) -> Result<Skipped> {
         self.executor.validate(self.models.clone(), self.groups, micro_batches, self.feed)
     }
 
-    /// Evaluates one micro-batch.
+    /// Evaluates one micro-batch, call by call.
     fn one(&mut self, micro_batch: usize) -> Result<Skipped> {
         self.make(micro_batch..micro_batch + 1)
     }
 }
 
 impl Evaluation {
-    /// Returns the state before the first evaluation of a rank on `device`.
+    /// Returns the state before a rank's first evaluation on `device`.
     ///
     /// # Errors
-    /// None: nothing is demanded.
+    /// Never fails, because evaluation does not require graphs.
     pub(crate) fn new(device: &Device, config: &RunConfig) -> Result<Self> {
         // Graphs that a configuration demands are those of training steps.
         let choice = if config.train.graphs == Graphs::Off { Graphs::Off } else { Graphs::Auto };
@@ -71,15 +71,15 @@ impl Evaluation {
         self.graphs.capture_on_meta();
     }
 
-    /// Number of micro-batches that were replayed.
+    /// Returns the number of micro-batches replayed from CUDA graphs.
     pub(crate) fn replays(&self) -> u64 {
         self.graphs.replays()
     }
 
-    /// Evaluates all micro-batches of a walk.
+    /// Evaluates all micro-batches.
     ///
     /// # Errors
-    /// Errors of passes and of data.
+    /// A pass fails, or data cannot be read.
     pub(crate) fn run(&mut self, device: &Device, mut passes: Passes<'_, '_>) -> Result<Skipped> {
         if !self.graphs.is_possible() {
             return passes.make(0..passes.count);
@@ -90,16 +90,16 @@ impl Evaluation {
             // The first one makes what others use again, as rounded weights.
             let reason = if micro_batch == 0 { Some("") } else { device.refuses_capture() };
             match self.graphs.next(device, 0, reason) {
-                Course::Plain => skipped += passes.one(micro_batch)?,
-                Course::Recorded => skipped += self.record(&mut passes, micro_batch)?,
-                Course::Replayed => self.replay(device, &mut passes, micro_batch)?,
+                StepMode::Plain => skipped += passes.one(micro_batch)?,
+                StepMode::Recorded => skipped += self.record(&mut passes, micro_batch)?,
+                StepMode::Replayed => self.replay(device, &mut passes, micro_batch)?,
             }
             self.graphs.end_step(device);
         }
         Ok(skipped)
     }
 
-    /// Evaluates a micro-batch while it is captured, and if that fails again.
+    /// Evaluates a micro-batch while capturing it. If capturing fails, evaluates it again.
     fn record(&mut self, passes: &mut Passes<'_, '_>, micro_batch: usize) -> Result<Skipped> {
         let recorder = passes.feed.arrays.recorder.clone();
         recorder.start()?;
@@ -117,7 +117,7 @@ impl Evaluation {
         }
     }
 
-    /// Evaluates a micro-batch from the graphs of the captured one.
+    /// Evaluates a micro-batch by replaying the graphs of the captured one.
     fn replay(&mut self, device: &Device, passes: &mut Passes<'_, '_>, micro_batch: usize) -> Result<()> {
         self.batches.replace(self.captured, micro_batch);
         self.graphs.replay(device, 0, self.batches.numbers()?.number(micro_batch))?;

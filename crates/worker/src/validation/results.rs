@@ -7,31 +7,31 @@ use tensor::ops::accuracy::COUNTS;
 use crate::error::Result;
 use crate::validation::preference::{FIGURES, PreferenceFigures};
 
-/// The results of a rank's evaluated micro-batches, in order, if it has the model's last stage.
+/// The results of a rank's evaluated micro-batches, in order; empty unless it has the last stage.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Evaluated {
-    /// The values of each one's loss.
+    /// For each micro-batch, the values of its loss.
     pub(crate) values: Vec<Vec<f32>>,
-    /// Of images, the counts of each.
+    /// For each micro-batch of images, its classification counts.
     pub(crate) counts: Option<Vec<[u32; COUNTS]>>,
 }
 
-/// The results of a rank's validation micro-batches, in order, if it has the model's last stage.
+/// The results of a rank's validation micro-batches, in order; empty unless it has the last stage.
 #[derive(Clone, Debug, Default)]
 pub struct Losses {
-    /// Mean loss of each.
+    /// Mean loss of each micro-batch.
     pub losses: Vec<f32>,
-    /// Of pairs of answers, the figures of each loss.
+    /// For each micro-batch of preference pairs, the figures of its loss.
     pub figures: Option<Vec<[f32; FIGURES]>>,
-    /// Of images, the counts of each: images, and those whose class was the best, or among the best five.
+    /// For each micro-batch of images: [images, top-1 hits, top-5 hits].
     pub counts: Option<Vec<[u32; COUNTS]>>,
-    /// The number of targets of each, where the loss is a mean over those of all micro-batches.
+    /// Number of targets in each micro-batch, if the loss is a mean over the targets of all.
     pub targets: Option<Vec<u32>>,
 }
 
 impl Losses {
-    /// The losses of evaluated micro-batches; `has_figures`: each with its figures; `targets`: their numbers
-    /// of targets.
+    /// Converts evaluated micro-batches. `has_figures`: whether losses come with preference figures;
+    /// `targets`: number of targets in each.
     pub(crate) fn new(evaluated: Evaluated, has_figures: bool, targets: Option<Vec<u32>>) -> Self {
         let Evaluated { values, counts } = evaluated;
         let first = |values: &Vec<f32>| values.first().copied().unwrap_or(f32::NAN);
@@ -46,31 +46,31 @@ impl Losses {
 pub struct Validation {
     /// Mean loss.
     pub loss: f64,
-    /// The share of images whose class was found; `None` for other examples.
+    /// Classification accuracy; `None` unless examples are images.
     pub accuracy: Option<Accuracy>,
-    /// Figures of pairs of answers; `None` for other examples.
+    /// Preference figures; `None` unless examples are preference pairs.
     pub preference: Option<PreferenceFigures>,
 }
 
-/// Images whose class was found.
+/// Classification counts over validation images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accuracy {
-    /// Images.
+    /// Number of images.
     pub images: u64,
-    /// Images whose class had the highest score.
+    /// Number of images whose class had the highest score (top-1).
     pub first: u64,
-    /// Images whose class had one of the five highest scores.
+    /// Number of images whose class had one of the five highest scores (top-5).
     pub among: u64,
 }
 
 impl Accuracy {
-    /// The share of images whose class had the highest score, from 0 to 1.
+    /// Returns the top-1 accuracy, from 0 to 1.
     #[must_use]
     pub fn top_1(&self) -> f64 {
         self.first as f64 / self.images.max(1) as f64
     }
 
-    /// The share of images whose class had one of the five highest scores, from 0 to 1.
+    /// Returns the top-5 accuracy, from 0 to 1.
     #[must_use]
     pub fn top_5(&self) -> f64 {
         self.among as f64 / self.images.max(1) as f64
@@ -78,10 +78,10 @@ impl Accuracy {
 }
 
 impl Validation {
-    /// Joins the results of all micro-batches, in order. Those of images weigh by their images, those of
-    /// tokens by their targets; of a loss of pairs only the part that is a mean over targets.
+    /// Averages the results of all micro-batches, in order. Images are weighted by their number, tokens by
+    /// the number of targets. In a preference loss, only the part that is a mean over targets is weighted.
     #[must_use]
-    pub fn of(all: &Losses) -> Self {
+    pub fn from_losses(all: &Losses) -> Self {
         let losses = || all.losses.iter().map(|loss| f64::from(*loss));
         if let Some(counts) = &all.counts {
             let sum = |at: usize| counts.iter().map(|counts| u64::from(counts[at])).sum();
@@ -108,8 +108,7 @@ impl Validation {
     }
 }
 
-/// Returns the mean of `means`, each of which is one of so many values as `counts` says; NaN if there are
-/// none.
+/// Returns the mean of `means`, weighted by `counts`; NaN if there are none.
 pub fn weighted_mean(means: impl Iterator<Item = f64>, counts: impl Iterator<Item = u64> + Clone) -> f64 {
     // Equal counts are 1, so that they change no bit of the mean.
     let most = counts.clone().max().unwrap_or(0).max(1) as f64;
@@ -119,7 +118,7 @@ pub fn weighted_mean(means: impl Iterator<Item = f64>, counts: impl Iterator<Ite
     sum / all
 }
 
-/// Returns the results of all validation micro-batches of an assignment in order, on every rank. `own` are
+/// Gathers the results of all validation micro-batches of an assignment on every rank, in order. `own` are
 /// the results of this rank's micro-batches.
 pub fn of_all(groups: &mut GridGroups, own: &Losses, assignment: &Assignment) -> Result<Losses> {
     let bits: Vec<u32> = own.losses.iter().map(|loss| loss.to_bits()).collect();
@@ -143,8 +142,8 @@ fn floats(bits: Vec<u32>) -> Vec<f32> {
     bits.into_iter().map(f32::from_bits).collect()
 }
 
-/// Returns the words of all micro-batches of an assignment in order, on every rank. `own` are those of this
-/// rank's micro-batches, so many each.
+/// Gathers the words of all micro-batches of an assignment on every rank, in order. `own` has `each` words
+/// for each of this rank's micro-batches.
 pub(crate) fn gathered(
     groups: &mut GridGroups,
     (own, each): (&[u32], usize),
@@ -154,12 +153,12 @@ pub(crate) fn gathered(
     let all = groups.control().all_gather(&bytes)?;
     let grid = *groups.grid();
     let last = (Axis::Pipeline, grid.size(Axis::Pipeline) - 1);
-    let of = |number: usize| -> Option<&[[u8; 4]]> {
+    let micro_batch_words = |number: usize| -> Option<&[[u8; 4]]> {
         let (replica, index) = assignment.owner(number);
         let bytes = all.get(grid.rank_at(&[(Axis::Data, replica), last]))?;
         Some(bytes.get(4 * each * index..4 * each * (index + 1))?.as_chunks::<4>().0)
     };
-    let words = (0..assignment.total()).filter_map(of).flatten();
+    let words = (0..assignment.total()).filter_map(micro_batch_words).flatten();
     Ok(words.map(|word| u32::from_le_bytes(*word)).collect())
 }
 
@@ -172,17 +171,17 @@ mod tests {
         let counts = Some(vec![[2, 1, 2], [1, 1, 1], [0, 0, 0]]);
         let plain = Losses { losses: vec![1.0, 4.0, 0.0], ..Losses::default() };
         let images = Losses { counts, ..plain.clone() };
-        let Validation { loss, accuracy, .. } = Validation::of(&images);
+        let Validation { loss, accuracy, .. } = Validation::from_losses(&images);
         assert_eq!((loss, accuracy), (2.0, Some(Accuracy { images: 3, first: 2, among: 3 })));
         assert_eq!(accuracy.map(|accuracy| (accuracy.top_1(), accuracy.top_5())), Some((2.0 / 3.0, 1.0)));
-        assert_eq!(Validation::of(&plain).loss, 5.0 / 3.0);
+        assert_eq!(Validation::from_losses(&plain).loss, 5.0 / 3.0);
         let targets = Some(vec![2, 1, 0]);
-        assert_eq!(Validation::of(&Losses { targets: targets.clone(), ..plain.clone() }).loss, 2.0);
+        assert_eq!(Validation::from_losses(&Losses { targets: targets.clone(), ..plain.clone() }).loss, 2.0);
         let equal = Losses { targets: Some(vec![7; 3]), ..plain.clone() };
-        assert_eq!(Validation::of(&equal), Validation::of(&plain));
+        assert_eq!(Validation::from_losses(&equal), Validation::from_losses(&plain));
         // Of pairs, 0.5, 1 and 0 are a mean over targets: (0.5 + 3 + 0) / 3 + (2 · 0.5 + 1) / 3.
         let figures = [0.5, 1.0, 0.0].map(|learnt| [0.0, 0.0, 0.0, 0.0, learnt]);
         let pairs = Losses { targets, figures: Some(figures.to_vec()), ..plain };
-        assert_eq!(Validation::of(&pairs).loss, 3.5 / 3.0 + 2.0 / 3.0);
+        assert_eq!(Validation::from_losses(&pairs).loss, 3.5 / 3.0 + 2.0 / 3.0);
     }
 }

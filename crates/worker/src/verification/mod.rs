@@ -1,8 +1,8 @@
-//! Verification of a micro-batch: hashes of everything that its passes compute, once in a step and once on
-//! another rank.
+//! Verifies micro-batches: everything that a pass computes is hashed, once in the step and once in a
+//! repetition on another rank.
 //!
-//! The device adds hashes up in slots that are allocated once, so that a verified step allocates what every
-//! step allocates and waits for nothing.
+//! The device accumulates hashes in slots that are allocated once, so a verified step allocates what every
+//! step does and waits for nothing.
 
 mod planted;
 mod report;
@@ -28,12 +28,12 @@ use planted::PlantedFlip;
 pub(crate) use report::report;
 pub(crate) use runs::{RankRuns, Round, Run, VerifiedArray};
 
-/// Hashes of one micro-batch on one rank; further ones are added to the last.
+/// Maximum number of hashes for one micro-batch on one rank; further ones are added to the last slot.
 const SLOTS: usize = 1 << 14;
 
-/// Arrays and hashes of one run.
+/// Arrays and hashes of one run of a micro-batch.
 struct Recording {
-    /// u32 `[SLOTS, WORDS]`.
+    /// Hash sums on the device: u32 `[SLOTS, WORDS]`.
     sums: Tensor,
     arrays: RefCell<Vec<(Order, HashedArray)>>,
 }
@@ -41,13 +41,13 @@ struct Recording {
 struct State {
     device: Device,
     recordings: [Recording; 2],
-    /// The present run, and the number of its micro-batch over all steps and ranks.
+    /// The current run, and the index of its micro-batch over all steps and ranks.
     now: Cell<Option<(Run, u64)>>,
     planted: Option<PlantedFlip>,
     step: Cell<u64>,
-    /// Paths of modules.
+    /// Module paths by label.
     modules: RefCell<BTreeMap<Label, String>>,
-    /// Names of parameters by stage and use.
+    /// Names of parameters, by stage and use.
     names: RefCell<BTreeMap<usize, Vec<String>>>,
 }
 
@@ -56,7 +56,7 @@ struct State {
 pub(crate) struct Verification(Rc<State>);
 
 impl Verification {
-    /// Allocates the slots on `device`; `None` without verifications.
+    /// Allocates the slots on `device`; `None` if verification is off.
     pub(crate) fn new(device: &Device, every: u64) -> Result<Option<Self>> {
         if every == 0 {
             return Ok(None);
@@ -93,23 +93,23 @@ impl Verification {
         Ok(())
     }
 
-    /// Ends the present run.
+    /// Ends the current run.
     pub(crate) fn end(&self) {
         self.0.now.set(None);
     }
 
-    /// Returns whether the present run is of micro-batch `number`.
+    /// Returns whether the current run is of micro-batch `number`.
     pub(crate) fn is_of(&self, number: u64) -> bool {
         self.0.now.get().is_some_and(|(_, verified)| verified == number)
     }
 
-    /// Returns an observer of a pass of micro-batch `number` through `stage`, if that is verified.
+    /// Returns an observer of a pass of micro-batch `number` through `stage`, if it is being verified.
     pub(crate) fn of_stage(&self, stage: usize, number: u64) -> Option<Rc<dyn Observer>> {
         self.is_of(number).then(|| stage_observer(self.clone(), stage, ActivationShard::WHOLE))
     }
 
-    /// Returns the gradients of a pass of micro-batch `number` through `stage`, which are hashed when they
-    /// are complete.
+    /// Returns an observer that hashes each gradient of a pass of micro-batch `number` through `stage` once
+    /// it is complete.
     pub(crate) fn gradients(&self, stage: usize, number: u64) -> VerifiedGradients {
         VerifiedGradients { verification: self.clone(), stage, number, targets: BTreeMap::new() }
     }
@@ -119,7 +119,7 @@ impl Verification {
         &self.0.recordings[usize::from(run != Run::Step)]
     }
 
-    /// Returns the arrays of a run in the order of a backward pass that is not divided. Waits for the device.
+    /// Returns the arrays of a run, in the order of an undivided backward pass. Waits for the device.
     pub(crate) fn arrays(&self, run: Run) -> Result<Vec<VerifiedArray>> {
         let recording = self.recording(run);
         let words = recording.sums.to_vec::<u32>()?;
@@ -169,22 +169,22 @@ impl SeeArray for Verification {
     }
 }
 
-/// The gradients of a pass that is verified.
+/// Hashes the gradients of a verified pass.
 pub(crate) struct VerifiedGradients {
     verification: Verification,
     stage: usize,
     number: u64,
-    /// Gradients that are being computed.
+    /// Gradients being computed.
     targets: BTreeMap<UseId, Tensor>,
 }
 
 impl VerifiedGradients {
-    /// Notes where a gradient is computed.
+    /// Records the tensor into which a gradient is computed.
     pub(crate) fn begin(&mut self, use_id: UseId, target: &Target) {
         self.targets.insert(use_id, target.tensor.clone());
     }
 
-    /// Hashes a gradient, which is complete, before it is added up.
+    /// Hashes a complete gradient before it is added to others.
     pub(crate) fn end(&mut self, use_id: UseId) -> autograd::Result<()> {
         let Some(tensor) = self.targets.remove(&use_id) else { return Ok(()) };
         let name = {
@@ -200,14 +200,14 @@ impl VerifiedGradients {
     }
 }
 
-/// Returns one number for a run's arrays.
+/// Returns a single hash over a run's arrays.
 fn digest(arrays: &[VerifiedArray]) -> u64 {
     let terms = arrays.iter().zip(1..).map(|(array, number)| hash::mixed(number, array.hash));
     terms.fold(hash::mixed(0, arrays.len() as u64), u64::wrapping_add)
 }
 
-/// Returns whether the repetition of each micro-batch gave what the step gave. All ranks call this and get
-/// the same answer.
+/// Returns whether every repetition matched the step's results. Every rank must call this; all return the
+/// same.
 pub(crate) fn agree(
     control: &mut dyn ControlChannel,
     grid: &RankGrid,
@@ -228,7 +228,7 @@ pub(crate) fn agree(
 /// Gathers the runs of all ranks on every rank.
 ///
 /// # Errors
-/// The transport's; runs that cannot be read.
+/// The transport fails, or runs cannot be decoded.
 pub(crate) fn gather(control: &mut dyn ControlChannel, own: &RankRuns) -> Result<Vec<RankRuns>> {
     let unreadable = |rank, error: serde_json::Error| WorkerError::Rank {
         rank,

@@ -1,4 +1,4 @@
-//! A bit that a test inverts in the result of an operator.
+//! Injects a fault for tests: inverts one bit in an operator's result.
 
 use device::Device;
 use system::fail_point::{self, Flip};
@@ -14,14 +14,14 @@ use crate::observers::tensor_hashes::Seen;
 pub(super) struct PlantedFlip(Flip);
 
 impl PlantedFlip {
-    /// Returns the bit that the environment names, if it is one of `device`'s rank.
+    /// Returns the bit that the environment specifies, if it is for this rank.
     pub(super) fn of_process(device: &Device) -> Option<Self> {
         let flip = fail_point::flip().filter(|_| !device.is_meta())?;
         (flip.rank == device.rank()).then_some(PlantedFlip(flip))
     }
 
-    /// Inverts the bit if `tensor` is the result number `result` of the run before or in step `step`, counted
-    /// from 0.
+    /// Inverts the bit if `tensor` is the specified result of the specified run and step; `step` counts from
+    /// 0.
     pub(super) fn apply(
         &self,
         run: Run,

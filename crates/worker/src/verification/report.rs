@@ -1,4 +1,4 @@
-//! The report of a micro-batch whose runs differ.
+//! The error report for a micro-batch whose runs differ.
 
 use collective::{Axis, RankGrid};
 use telemetry::hashes::{HashedArray, Section};
@@ -8,17 +8,17 @@ use crate::error::Result;
 
 /// A run of a micro-batch on the ranks of one replica.
 struct ReplicaRun<'a> {
-    /// Arrays in the order of their computation, each with the rank that computed it.
+    /// Arrays in the order of computation, each with the rank that computed it.
     arrays: Vec<(usize, &'a VerifiedArray)>,
 }
 
-/// The hashes of one array in all runs, with the ranks that computed it.
+/// One array's hash in every run, with the rank that computed it.
 struct Compared<'a> {
     array: &'a HashedArray,
     hashes: [(usize, u64); 3],
 }
 
-/// Describes the first result that differs between the runs of a micro-batch, and what a third run says.
+/// Describes the first result that differs between the runs of a micro-batch, and the result of a third run.
 /// `all` are the runs of all ranks.
 pub(crate) fn report(grid: &RankGrid, round: &Round, all: &[RankRuns]) -> Result<String> {
     let replicas = grid.size(Axis::Data);
@@ -37,7 +37,8 @@ pub(crate) fn report(grid: &RankGrid, round: &Round, all: &[RankRuns]) -> Result
     Ok(format!("{}{verdict}", lines.join("; ")))
 }
 
-/// Returns the rank that alone disagrees in every difference, if there is one and only one such rank.
+/// Returns the rank that disagrees with the other two in every difference; `None` if there is no single such
+/// rank.
 fn culprit(differing: &[Compared<'_>]) -> Option<usize> {
     let mut minorities = differing.iter().map(|Compared { hashes: [step, repetition, third], .. }| {
         let ranks_differ = step.0 != repetition.0 && step.0 != third.0 && repetition.0 != third.0;
@@ -54,7 +55,7 @@ fn culprit(differing: &[Compared<'_>]) -> Option<usize> {
     minorities.all(|rank| rank == Some(first)).then_some(first)
 }
 
-/// Returns the first array of the micro-batch of replica `source` that differs between step and repetition.
+/// Returns the first array that differs between step and repetition, for the micro-batch of replica `source`.
 fn first_difference<'a>(
     grid: &RankGrid,
     round: &Round,
@@ -68,8 +69,8 @@ fn first_difference<'a>(
     ];
     let runs = step.arrays.iter().zip(&repetition.arrays).zip(&third.arrays);
     let compared = |((step, repetition), third): ((&(usize, &'a VerifiedArray), &(_, _)), &(_, _))| {
-        let of = |(rank, array): &(usize, &VerifiedArray)| (*rank, array.hash);
-        Compared { array: &step.1.array, hashes: [of(step), of(repetition), of(third)] }
+        let rank_hash = |(rank, array): &(usize, &VerifiedArray)| (*rank, array.hash);
+        Compared { array: &step.1.array, hashes: [rank_hash(step), rank_hash(repetition), rank_hash(third)] }
     };
     Ok(runs.map(compared).find(|Compared { hashes: [step, repetition, _], .. }| step.1 != repetition.1))
 }
@@ -114,7 +115,7 @@ fn describe(
     )
 }
 
-/// Names a rank with its host and device.
+/// Formats a rank with its host and device.
 fn who(rank: usize, all: &[RankRuns]) -> String {
     match all.get(rank) {
         Some(RankRuns { host, device, .. }) => format!("rank {rank} ({host}, {device})"),
@@ -122,7 +123,7 @@ fn who(rank: usize, all: &[RankRuns]) -> String {
     }
 }
 
-/// Describes an array of a micro-batch.
+/// Describes an array: its section, module, operator and micro-batch.
 pub(super) fn in_words(array: &HashedArray) -> String {
     match (array.section, array.micro_batch) {
         (Section::Gradients, Some(number)) => {

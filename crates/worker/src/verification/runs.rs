@@ -1,4 +1,4 @@
-//! The runs of verified micro-batches: their ranks, and what they compute.
+//! The runs of verified micro-batches, and the ranks that compute them.
 
 use parallel::data::Assignment;
 use serde::{Deserialize, Serialize};
@@ -9,9 +9,9 @@ use crate::observers::tensor_hashes::Order;
 /// A run of a verified micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Run {
-    /// In the step.
+    /// Within the step.
     Step,
-    /// Before the step, on another rank if there is one.
+    /// Before the step, on another data-parallel rank if there is one.
     Repetition,
     /// After a difference, to find the rank that computed wrongly.
     Third,
@@ -31,7 +31,7 @@ impl Run {
     }
 }
 
-/// The micro-batch that is verified on each rank, and the ranks of its runs.
+/// Selects the micro-batch that is verified on each rank, and the ranks that run it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Round {
     /// The step, from 0.
@@ -40,14 +40,14 @@ pub(crate) struct Round {
     pub(crate) micro_batch: usize,
     /// Number of data-parallel ranks.
     replicas: usize,
-    /// Distance from a replica to the one whose micro-batch it repeats.
+    /// Distance from a replica to the replica whose micro-batch it repeats.
     shift: usize,
 }
 
 impl Round {
-    /// Returns the round before step `step`, counted from 0, with a verification every `every` steps. Rounds
-    /// rotate through pairs of replicas and through lanes, whose first micro-batch is verified: its gradients
-    /// are not yet added to others.
+    /// Returns the verification before step `step`, counted from 0, if every `every`th step is verified.
+    /// Successive verifications rotate through pairs of replicas and through lanes. The first micro-batch of
+    /// a lane is verified, because its gradients are not yet added to others.
     pub(crate) fn new(step: u64, every: u64, assignment: &Assignment) -> Self {
         let replicas = assignment.replicas();
         let round = (step + 1).checked_div(every).map_or(0, |rounds| rounds.saturating_sub(1));
@@ -59,12 +59,12 @@ impl Round {
         Round { step, micro_batch: lane * assignment.micro_batches_per_lane(), replicas, shift }
     }
 
-    /// The replica whose micro-batch `replica` computes in `run`.
+    /// Returns the replica whose micro-batch `replica` computes in `run`.
     pub(crate) fn source(&self, replica: usize, run: Run) -> usize {
         (replica + self.distance(run)) % self.replicas.max(1)
     }
 
-    /// The replica that computes the micro-batch of replica `source` in `run`.
+    /// Returns the replica that computes the micro-batch of replica `source` in `run`.
     pub(super) fn computer(&self, source: usize, run: Run) -> usize {
         (source + self.replicas - self.distance(run)) % self.replicas.max(1)
     }
@@ -80,7 +80,7 @@ impl Round {
     }
 }
 
-/// The hash of an array of a verified micro-batch.
+/// The hash of one array of a verified micro-batch.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct VerifiedArray {
     pub(super) order: Order,
@@ -92,9 +92,9 @@ pub(crate) struct VerifiedArray {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct RankRuns {
     pub(super) host: String,
-    /// The GPU in words; the processor if the rank has none.
+    /// Description of the GPU, or of the processor if the rank has none.
     pub(super) device: String,
-    /// Arrays by [`Run`].
+    /// Arrays of each [`Run`].
     pub(super) runs: [Vec<VerifiedArray>; 3],
 }
 

@@ -1,4 +1,4 @@
-//! A rank's statistics.
+//! Statistics of a rank.
 
 use collective::Axis;
 use device::Device;
@@ -14,7 +14,7 @@ use crate::error::Result;
 /// Memory of a rank after a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepMemory {
-    /// Bytes in use.
+    /// Bytes in use now.
     pub now: Usage,
     /// Peaks since the device was opened.
     pub peak: Usage,
@@ -30,7 +30,7 @@ impl Worker {
         Ok(self.counters(phases, driver))
     }
 
-    /// Returns the rank's statistics, from the times of its phases and its driver's account.
+    /// Returns the rank's statistics, with these phase times and this driver memory account.
     pub fn counters(&self, phases: PhaseTimes, driver: DriverAccount) -> RankStatistics {
         let traffic = self.engine.groups.traffic();
         let host = self.update.host.as_ref().map(Device::statistics);
@@ -60,8 +60,7 @@ impl Worker {
         Ok(RankRecord { figures, expert_loads: self.expert_loads()? })
     }
 
-    /// Returns the loads of the experts of the last step, if this rank is the first of those that have its
-    /// stages.
+    /// Returns the last step's expert loads, if this rank is the first one with its stages; otherwise empty.
     fn expert_loads(&self) -> Result<Vec<ExpertLoads>> {
         let axes = [Axis::Data, Axis::Context, Axis::Tensor];
         let mut loads = Vec::new();
@@ -70,13 +69,14 @@ impl Worker {
             let counted = part.model.parameters().expert_loads();
             let Some(sums) = counted.sums() else { continue };
             let mut sums = sums.to_vec::<u32>()?.into_iter();
-            let of = |(layer, experts)| ExpertLoads { layer, tokens: sums.by_ref().take(experts).collect() };
-            loads.extend(counted.layers().into_iter().map(of));
+            let layer_loads =
+                |(layer, experts)| ExpertLoads { layer, tokens: sums.by_ref().take(experts).collect() };
+            loads.extend(counted.layers().into_iter().map(layer_loads));
         }
         Ok(loads)
     }
 
-    /// Memory after the last step. Does not wait for the device.
+    /// Returns the memory use after the last step. Does not wait for the device.
     pub fn memory(&self) -> StepMemory {
         let step_peak = self.records.phases.last_peak();
         self.engine.device.with_allocator(|allocator| {

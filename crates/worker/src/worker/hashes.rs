@@ -1,4 +1,4 @@
-//! The hashes of a rank's weights, optimizer state and gradients.
+//! Hashes of a rank's weights, optimizer state and gradients.
 
 use parallel::data::ParameterShard;
 use telemetry::hashes::{HashedStep, Section};
@@ -6,12 +6,12 @@ use telemetry::hashes::{HashedStep, Section};
 use super::Worker;
 use crate::error::Result;
 
-/// Numbers in the order of hashes that are reserved for one parameter.
+/// Number of positions in the order of hashes reserved for each parameter.
 const ARRAYS_PER_PARAMETER: usize = 16;
 
 impl Worker {
-    /// Returns the hashes of the step that has just run, on rank 0, if `telemetry.hashes` selects it. All
-    /// ranks call this.
+    /// Returns, on rank 0, the hashes of the step that has just run; `None` if `telemetry.hashes` does not
+    /// select it. Every rank must call this.
     pub fn take_hashes(&mut self) -> Result<Option<HashedStep>> {
         match self.records.hashes.clone() {
             Some(hashes) => hashes.gather(self.engine.groups.control()),
@@ -19,7 +19,7 @@ impl Worker {
         }
     }
 
-    /// Hashes weights and optimizer state before step `step`, counted from 1, if it is a hashed one.
+    /// Hashes weights and optimizer state before step `step`, counted from 1, if it is a hashed step.
     pub(super) fn hash_state(&self, step: u64) -> Result<()> {
         let Some(hashes) = &self.records.hashes else { return Ok(()) };
         hashes.begin(step);
@@ -50,19 +50,19 @@ impl Worker {
         Ok(())
     }
 
-    /// Returns the number of this rank's part of parameter `index` of the whole model, and the position of
-    /// array `number` of the parameter.
+    /// Returns the index of this rank's shard of parameter `index`, and the position of the parameter's array
+    /// `number` in the order of hashes.
     fn array_order(&self, index: usize, number: usize) -> [usize; 2] {
         let part = self.engine.setup.blueprint.part(index, &self.engine.grid);
         [part, ARRAYS_PER_PARAMETER * index + number]
     }
 
-    /// The name of this rank's part of parameter `index` of the whole model.
+    /// Returns the name of this rank's shard of parameter `index`.
     fn part_name(&self, index: usize) -> String {
         self.engine.setup.blueprint.part_name(index, &self.engine.grid)
     }
 
-    /// Hashes the summed gradients that this rank owns, if the step is a hashed one.
+    /// Hashes the summed gradients that this rank owns, if the step is a hashed step.
     pub(super) fn hash_gradients(&self) -> Result<()> {
         let Some(hashes) = &self.records.hashes else { return Ok(()) };
         let shards = self.stages.parts.iter().zip(self.engine.stages()).flat_map(|(part, stage)| {

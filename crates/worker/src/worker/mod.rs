@@ -50,15 +50,15 @@ pub use counters::StepMemory;
 
 /// One rank of a run.
 pub struct Worker {
-    /// Declared first: groups are dropped before the memory that they share.
+    /// Declared first, because groups must be dropped before the memory that they share.
     engine: Engine,
     stages: Stages,
     update: Update,
     /// The micro-batches of training steps.
     batches: MicroBatches,
     results: StepResults,
-    /// The ends of copies of the state to the host for which no update waits yet: of a checkpoint, and of a
-    /// state in memory after the same step.
+    /// Events that end the copies of state to the host for which no update waits yet, for a checkpoint and a
+    /// state in memory.
     copies: Rc<RefCell<Vec<SharedEvent>>>,
     records: Bookkeeping,
     /// The step's CUDA graphs.
@@ -70,22 +70,23 @@ pub struct Worker {
 /// The stages of a rank, and the gradients of their weights.
 struct Stages {
     parts: Vec<StagePart>,
-    /// Gradients that the optimizer reads, stage by stage.
+    /// The gradients that the optimizer reads, stage by stage.
     gradients: Vec<Tensor>,
-    /// The gradients among them whose weight is tied to one on another rank.
+    /// The gradients whose weight is tied to a weight on another rank.
     tied: Vec<TiedGradient>,
 }
 
 impl Worker {
-    /// Allocates everything that a rank holds through a run: parameters, gradient buckets, optimizer state.
+    /// Allocates everything that a rank holds throughout a run: parameters, gradient buckets, optimizer
+    /// state.
     ///
     /// # Errors
-    /// Out of memory; a grid other than the communicator's.
+    /// Memory runs out, or the grid's size differs from the communicator's.
     pub fn new(setup: &Setup, communicator: Communicator) -> Result<Self> {
         Self::on(setup.device(communicator.rank())?, setup, communicator)
     }
 
-    /// [`Worker::new`] on a device of which the caller keeps a handle.
+    /// Like [`Worker::new`], on a device that the caller opened.
     pub fn on(device: Device, setup: &Setup, communicator: Communicator) -> Result<Self> {
         let config = &setup.config;
         let mut engine = Engine::connect(device, setup, communicator)?;
@@ -128,60 +129,61 @@ impl Worker {
         Ok(worker)
     }
 
-    /// The numbers of the micro-batches of step `step`.
+    /// Returns the numbers of the micro-batches of step `step`.
     fn numbers(&self, step: u64) -> Numbers {
         let setup = &self.engine.setup;
         Numbers::training(&setup.config, &self.engine.grid, step, &setup.left_out)
     }
 
-    /// The rank's device.
+    /// Returns this rank's device.
     pub fn device(&self) -> &Device {
         &self.engine.device
     }
 
-    /// The host pool of what is offloaded, if something is.
+    /// Returns the host pool for offloaded data; `None` if nothing is offloaded.
     pub fn host(&self) -> Option<&Device> {
         self.update.host.as_ref()
     }
 
-    /// The grid, with the rank's coordinates.
+    /// Returns the grid, with this rank's coordinates.
     pub fn grid(&self) -> &RankGrid {
         &self.engine.grid
     }
 
-    /// The model of a stage, if this rank has it.
+    /// Returns the model of a stage; `None` if this rank does not have it.
     pub(crate) fn model(&self, stage: usize) -> Option<&dyn Model> {
         let index = self.engine.stages().position(|own| own == stage);
         self.models().nth(index?)
     }
 
-    /// The setup that all ranks of the run share.
+    /// Returns the setup shared by all ranks.
     pub fn setup(&self) -> &Setup {
         &self.engine.setup
     }
 
-    /// All stages of the model.
+    /// Returns the description of the whole model.
     pub fn blueprint(&self) -> &Blueprint {
         &self.engine.setup.blueprint
     }
 
-    /// The models of the rank's stages, in the order of [`Blueprint::stages_of`].
+    /// Returns the models of this rank's stages, in the order of [`Blueprint::stages_of`].
     pub(crate) fn models(&self) -> impl Iterator<Item = &dyn Model> {
         self.stages.parts.iter().map(|part| &*part.model)
     }
 
-    /// The rank's parts of a stage's weights, if it has some.
+    /// Returns this rank's shards of a stage's weights; `None` if it has none.
     pub(crate) fn weight_units(&self, stage: usize) -> Option<&WeightUnits> {
         let index = self.engine.stages().position(|own| own == stage);
         self.stages.parts.get(index?)?.weights.as_ref()
     }
 
-    /// The models of the rank's stages, each with the rank's parts of its weights if those are sharded.
+    /// Returns the models of this rank's stages, each with its shards of the weights if weights are sharded.
     pub(crate) fn stage_weights(&self) -> impl Iterator<Item = (&dyn Model, Option<&WeightUnits>)> {
         self.stages.parts.iter().map(|part| (&*part.model, part.weights.as_ref()))
     }
 
-    /// The tensors that the optimizer keeps, each with the shard that it updates and the shard's stage.
+    /// Returns the tensors that the optimizer keeps, each with its stage and the parameter shard it belongs
+    /// to.
     pub(crate) fn optimizer_state<'a>(
         &'a self,
     ) -> impl Iterator<Item = (usize, &'a ParameterShard, NamedState<'a>)> {
@@ -196,8 +198,8 @@ impl Worker {
         })
     }
 
-    /// The number of updates that the optimizer has made, one for each step that was not skipped, and the
-    /// loss scale ([`tensor::ops::StepState::counters_tensor`]).
+    /// Returns a tensor with the number of updates, one for each step that was not skipped, and the loss
+    /// scale ([`tensor::ops::StepState::counters_tensor`]).
     pub(crate) fn counters_tensor(&self) -> Result<Tensor> {
         Ok(self.update.norm.norm.state().counters_tensor()?)
     }
@@ -207,13 +209,12 @@ impl Worker {
         self.update.scale_rule.is_some()
     }
 
-    /// Makes the next update wait for `copied`, the end of copies of the state, too.
+    /// Makes the next update also wait for `copied`, the end of copies of the state.
     pub(crate) fn add_copying(&mut self, copied: SharedEvent) {
         self.copies.borrow_mut().push(copied);
     }
 
-    /// Makes the device's work from now on, which may change the state, start after the copies of
-    /// snapshots.
+    /// Makes later work on the device, which may change the state, wait for the copies of snapshots.
     fn await_snapshot(&self) -> Result<()> {
         let device = self.engine.device.clone();
         let copies = Rc::clone(&self.copies);
@@ -223,30 +224,30 @@ impl Worker {
         })
     }
 
-    /// Sets the number of updates, from a checkpoint.
+    /// Sets the number of updates, read from a checkpoint.
     pub(crate) fn set_updates(&self, updates: u32) -> Result<()> {
         Ok(self.update.norm.norm.state().set_updates(updates)?)
     }
 
-    /// Sets the loss scale, from a checkpoint.
+    /// Sets the loss scale, read from a checkpoint.
     pub(crate) fn set_loss_scale(&self, of: LossScale) -> Result<()> {
         let scale = f32::from_bits(of.scale_bits);
         Ok(self.update.norm.norm.state().set_loss_scale(scale, of.good_steps)?)
     }
 
-    /// Parameters of the whole model, each counted once.
+    /// Returns the number of parameters of the whole model. Tied parameters are counted once.
     pub fn parameters(&self) -> usize {
         self.engine.setup.blueprint.sizes().iter().sum()
     }
 
-    /// The rank's endpoints of the transports.
+    /// Returns this rank's communicator.
     pub fn communicator(&mut self) -> &mut Communicator {
         self.engine.groups.communicator()
     }
 }
 
 impl Stages {
-    /// Builds the stages of a rank, and connects it to the others for the sums of their gradients.
+    /// Builds the stages of a rank, and connects it to others for summing their gradients.
     fn build(engine: &mut Engine, host: Option<&Device>) -> Result<Self> {
         let Engine { setup, grid, device, groups, .. } = engine;
         let config = &setup.config;
@@ -263,7 +264,7 @@ impl Stages {
     }
 }
 
-/// The gradients of this rank whose weight another stage has too.
+/// Returns this rank's gradients whose weight is tied to a weight in another stage.
 fn tied(grid: &RankGrid, blueprint: &Blueprint, parts: &[StagePart]) -> Vec<TiedGradient> {
     let parts = parts.iter().zip(blueprint.stages_of(grid.coordinate(Axis::Pipeline)));
     let owned = parts

@@ -1,4 +1,4 @@
-//! A rank's status, comparison with its plan, and times.
+//! Access to a rank's status, plan comparison and times.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -18,28 +18,28 @@ use crate::phases::Phases;
 use telemetry::status::Status;
 
 impl Worker {
-    /// The learning rate of step `step`, counted from 0.
+    /// Returns the learning rate of step `step`, counted from 0.
     pub fn learning_rate(&self, step: u64) -> f32 {
         self.update.schedule.rate(step)
     }
 
-    /// The control channel of all ranks.
+    /// Returns the control channel between all ranks.
     pub fn control(&mut self) -> &mut dyn ControlChannel {
         self.engine.groups.control()
     }
 
-    /// Traffic of the rank so far, by axis.
+    /// Returns the rank's traffic so far, by axis.
     pub fn traffic_by_axis(&self) -> AxisTraffic {
         self.engine.groups.traffic_by_axis()
     }
 
-    /// Totals of the micro-batches skipped because they repeat others
+    /// Returns the totals of micro-batches that were skipped because they repeat others
     /// ([`Setup::plan_work`](crate::Setup)).
     pub fn skipped(&self) -> Skipped {
         self.records.skipped
     }
 
-    /// Records every step and every call of the rank's groups in `status`.
+    /// Records every step and every call of the rank's process groups in `status`.
     pub fn report_to(&mut self, status: &Status) {
         self.records.status = status.clone();
         if let Some(observer) = status.observer() {
@@ -47,56 +47,56 @@ impl Worker {
         }
     }
 
-    /// Sets the file in the run directory to which memory traces are written as soon as they exist, so that a
-    /// killed run leaves them.
+    /// Sets the run directory. Memory traces are written there as soon as they exist, so that a killed run
+    /// leaves them.
     pub fn write_traces_to(&mut self, run_dir: &Path) {
         self.records.watch.write_to(self.engine.grid.rank(), run_dir);
     }
 
-    /// Returns the write of the traces to their file, to wait for.
+    /// Starts writing the remaining traces, and returns the write to wait for.
     ///
     /// # Errors
-    /// A write that cannot be started.
+    /// The write cannot be started.
     pub fn written_traces(&mut self) -> Result<Option<Writing>> {
         Ok(self.records.watch.written()?)
     }
 
-    /// The first part of the run whose memory differed from the plan.
+    /// Returns the first part of the run whose memory differed from the plan; `None` if none did.
     pub fn divergence(&self) -> Option<&Divergence> {
         self.records.watch.divergence()
     }
 
-    /// Returns, in sentences, when the rank's memory first differed from its plan, and which tensors outlived
-    /// their step.
+    /// Returns sentences about when the rank's memory first differed from its plan, and about tensors that
+    /// outlived their step.
     pub fn found_in_words(&self) -> Vec<String> {
         let outlived = self.records.watch.outlived().map(ToString::to_string);
         self.records.watch.divergence().map(ToString::to_string).into_iter().chain(outlived).collect()
     }
 
-    /// Compares the part that the rank has just completed with the plan; `step` counts from 1.
+    /// Compares the part of the run that has just ended with the plan; `step` counts from 1.
     ///
     /// # Errors
-    /// A file that cannot be written.
+    /// A file cannot be written.
     pub fn check_plan(&mut self, part: RunPart, step: u64) -> Result<()> {
         Ok(self.records.watch.check(&self.engine.device, part, step)?)
     }
 
-    /// Gathers the differences of all ranks from their plans on rank 0; the others get none.
+    /// Gathers the differences of all ranks from their plans on rank 0; empty on the others.
     pub fn findings(&mut self) -> Result<Vec<Findings>> {
         Ok(self.records.watch.gather(self.engine.groups.control())?)
     }
 
-    /// Times of the phases of the rank's steps.
+    /// Returns the timer of the phases of this rank's steps.
     pub fn phases(&self) -> &Phases {
         &self.records.phases
     }
 
-    /// Adds an observer of the operators of the steps from now on.
+    /// Adds an observer of the operators of later steps.
     pub fn observe(&mut self, observer: Rc<dyn Observer>) {
         self.records.observers.push(observer);
     }
 
-    /// Times the operators of the steps from now on; [`Worker::end_timing`] ends it.
+    /// Starts timing operators; [`Worker::end_timing`] stops it.
     pub fn time_operators(&mut self) -> OperatorTimer {
         let timer = OperatorTimer::new(&self.engine.device);
         self.records.phases.set_timer(Some(timer.clone()));
@@ -104,14 +104,13 @@ impl Worker {
         timer
     }
 
-    /// Ends the timing of operators.
+    /// Stops timing operators.
     pub fn end_timing(&mut self) {
         self.records.phases.set_timer(None);
         self.records.observers.pop();
     }
 
-    /// Runs step `step`. Returns the times at which the parts of its actions began, and at which the last of
-    /// them ended.
+    /// Runs step `step`. Returns when each part of its actions began, and when the last one ended.
     pub fn marked_step(&mut self, step: u64) -> Result<(Marks, Option<Mark>)> {
         self.records.marks = Some(Rc::default());
         let stepped = self.step(step);

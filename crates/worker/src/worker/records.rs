@@ -1,4 +1,4 @@
-//! The records of a step: they begin before it, end after it, and observe its passes.
+//! Begins and ends the records of a step, and observes its passes.
 
 use autograd::Mode;
 use telemetry::Phase;
@@ -22,14 +22,14 @@ impl Worker {
         self.begin_verified(step)
     }
 
-    /// Begins the update of the present step, at its learning rate.
+    /// Begins the update of the current step, and sets its learning rate.
     pub(super) fn begin_update(&mut self) -> Result<()> {
         self.records.phases.enter(Phase::Update)?;
         self.records.moments.at(Moment::BeforeUpdate, None);
         self.set_learning_rate()
     }
 
-    /// Ends the records of step `step`, and empties the cache if that is due.
+    /// Ends the records of step `step`, and empties the allocator's cache if that is due.
     pub(super) fn end_step(&mut self, step: u64) -> Result<()> {
         self.graphs.end_step(&self.engine.device);
         self.records.moments.at(Moment::AfterUpdate, None);
@@ -51,7 +51,7 @@ impl Worker {
         self.engine.device.with_allocator(|allocator| allocator.mark(part.name(), step));
     }
 
-    /// Returns the observers of the passes of a step, which is trained or rehearsed.
+    /// Returns the observers for the passes of a step that is trained or rehearsed.
     pub(super) fn observation(&self, mode: Mode) -> Observation {
         let records = &self.records;
         let mut observation = Observation::new(&self.engine.device, &records.phases);

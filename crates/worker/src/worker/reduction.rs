@@ -1,4 +1,4 @@
-//! The reduction of a step: gradients, statistics and loads of experts over ranks.
+//! Reduces gradients, statistics and expert loads over ranks.
 
 use collective::Axis;
 use parallel::data::{gather_counts, gather_rows};
@@ -9,11 +9,11 @@ use super::Worker;
 use crate::error::Result;
 
 impl Worker {
-    /// Sums gradients, statistics and loads of experts over ranks. Before these change the state, the
-    /// gradients of step `step` are verified.
+    /// Reduces gradients, statistics and expert loads over ranks. The gradients of step `step` are verified
+    /// before the state changes.
     ///
     /// # Errors
-    /// A failure of a rank or of the transport; corruption.
+    /// A rank or the transport fails, or verification finds a difference.
     pub(super) fn reduce(&mut self, step: u64) -> Result<()> {
         self.records.phases.enter(Phase::Reduce)?;
         self.reduce_gradients()?;
@@ -37,7 +37,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Completes the gradients of weights that another stage uses too.
+    /// Completes the gradients of weights that are tied to another stage's.
     pub(crate) fn add_tied_gradients(&mut self) -> Result<()> {
         for tied in &self.stages.tied {
             add_tied(&self.engine.groups, *tied, &self.stages.gradients[tied.gradient])?;
@@ -45,8 +45,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Adds the statistics of the step's micro-batches on all ranks to the running averages, in the order of
-    /// their numbers.
+    /// Adds the statistics of all micro-batches on all ranks to the running averages, in micro-batch order.
     fn reduce_statistics(&mut self) -> Result<()> {
         let runs = self.engine.setup.config.training_assignment();
         for part in &self.stages.parts {
@@ -59,7 +58,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Adds the loads of experts on all ranks, and moves the corrections of their scores.
+    /// Adds up the expert loads of all ranks, and adjusts the experts' bias corrections.
     fn reduce_loads(&mut self) -> Result<()> {
         let rate = self.engine.setup.config.train.correction_rate as f32;
         for part in &self.stages.parts {

@@ -1,4 +1,4 @@
-//! The scores of answers by the reference model: the model as it is before the first step.
+//! Scores of answers by the reference model, which is the model before the first step.
 
 use std::sync::Arc;
 
@@ -14,16 +14,16 @@ use crate::error::Result;
 use crate::validation::results;
 
 impl Worker {
-    /// Returns whether the loss needs scores of a reference model that are not known.
+    /// Returns whether the loss needs reference scores that have not been computed.
     pub fn lacks_reference(&self) -> bool {
         let objective = build::objective(&self.engine.setup.config);
         objective.is_some_and(|objective| objective.has_reference()) && self.engine.reference.is_none()
     }
 
-    /// Computes the scores of all answers by the model as it is; the data-parallel ranks share the pairs.
+    /// Computes the scores of all answers with the current model. The data-parallel ranks share the pairs.
     ///
     /// # Errors
-    /// Errors of passes, of data and of the transport.
+    /// A pass, the data or the transport fails.
     pub fn score_reference(&mut self) -> Result<()> {
         self.begin_part(RunPart::Reference, 0);
         let own = self.reference_passes(None)?;
@@ -39,14 +39,14 @@ impl Worker {
         Ok(())
     }
 
-    /// The scores of the answers of all pairs by the reference model, if they are known: two for each pair,
-    /// of training first.
+    /// Returns ln p of all answers under the reference model, two for each pair, training pairs first; `None`
+    /// before they are computed.
     pub fn reference_scores(&self) -> Option<Arc<[f32]>> {
         self.engine.reference.clone()
     }
 
-    /// Returns the scores of the answers of this rank's micro-batches of pairs, at most `most`, on ranks with
-    /// the last stage.
+    /// Returns the scores of this rank's micro-batches of pairs, at most `most`; empty unless it has the last
+    /// stage.
     pub(super) fn reference_passes(&mut self, most: Option<usize>) -> Result<Vec<Vec<f32>>> {
         self.gather_for(WalkKind::Forward)?;
         let _scope = self.engine.device.module("reference");

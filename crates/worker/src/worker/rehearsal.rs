@@ -1,5 +1,5 @@
-//! A rehearsal of a step before the first, with transports that only count: the passes of one step and one
-//! validation. The parameters are unchanged.
+//! Rehearsal before the first step: the passes of one step and one validation with transports that transfer
+//! nothing. The parameters stay unchanged.
 
 use autograd::Mode;
 use collective::GridGroups;
@@ -10,11 +10,11 @@ use crate::error::Result;
 use crate::phases::Phases;
 
 impl Worker {
-    /// Rehearses step `step`, counted from 0, if there are other ranks and the allocator has a driver (or
+    /// Rehearses step `step`, counted from 0, if there are other ranks and memory comes from a driver (or
     /// Meta imitates one).
     ///
     /// # Errors
-    /// Errors of a step, out of memory included.
+    /// Errors of a step, for example out of memory.
     pub(crate) fn rehearse(&mut self, step: u64) -> Result<()> {
         if !self.rehearses() {
             return Ok(());
@@ -23,9 +23,9 @@ impl Worker {
         self.engine.end_rehearsal(real, ran)
     }
 
-    /// Rehearses the first step where ranks communicate within the passes of a step that is repeated if a
-    /// rank runs out of memory. After that, the allocator has the memory of all steps, so that no rank runs
-    /// out of memory while others wait for it.
+    /// Rehearses the first step if ranks communicate within passes and steps may be repeated after running
+    /// out of memory. Afterwards the allocator holds the memory of all steps, so that no rank runs out of
+    /// memory while others wait for it.
     ///
     /// # Errors
     /// [`WorkerError::Repeatable`](crate::WorkerError::Repeatable) on all ranks if one ran out of memory.
@@ -38,8 +38,8 @@ impl Worker {
         self.share_out_of_memory(step, ran)
     }
 
-    /// Runs the passes of a step and of a validation with transports that only count. Returns the real ones,
-    /// and the result of the passes.
+    /// Runs the passes of a step and of a validation with transports that transfer nothing. Returns the real
+    /// transports and the result of the passes.
     fn rehearse_passes(&mut self, step: u64) -> Result<(GridGroups, Result<()>)> {
         let real = self.engine.begin_rehearsal()?;
         let unused = Phases::new(&self.engine.device, &self.engine.recorder);

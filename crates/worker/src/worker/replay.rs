@@ -1,12 +1,12 @@
-//! Steps that are captured in CUDA graphs, and replayed.
+//! Captures steps in CUDA graphs and replays them.
 
 use super::Worker;
 use crate::error::Result;
-use crate::graphs::Course;
+use crate::graphs::StepMode;
 use planned::Calendar;
 
 impl Worker {
-    /// Runs the passes and the update of step `step`: from its graphs if it has been captured.
+    /// Runs the passes and the update of step `step`, replaying its graphs if they were captured.
     ///
     /// # Errors
     /// Errors of the step.
@@ -16,9 +16,9 @@ impl Worker {
         self.outdate_weights();
         let length = self.sequence_length(step);
         match self.graphs.next(&self.engine.device, length, self.not_captured(step)) {
-            Course::Plain => self.compute(step),
-            Course::Recorded => self.record_graphs(step, length),
-            Course::Replayed => self.replay(step, length),
+            StepMode::Plain => self.compute(step),
+            StepMode::Recorded => self.record_graphs(step, length),
+            StepMode::Replayed => self.replay(step, length),
         }
     }
 
@@ -28,17 +28,17 @@ impl Worker {
         shape.inputs.extents.get(1).copied().unwrap_or_default()
     }
 
-    /// Number of steps so far that were replayed from CUDA graphs.
+    /// Returns the number of steps that were replayed from CUDA graphs.
     pub fn replayed_steps(&self) -> u64 {
         self.graphs.replays()
     }
 
-    /// Number of validation micro-batches so far that were replayed from CUDA graphs.
+    /// Returns the number of validation micro-batches that were replayed from CUDA graphs.
     pub fn replayed_validations(&self) -> u64 {
         self.engine.replayed_micro_batches()
     }
 
-    /// Returns a reason why step `step` cannot be captured, if there is one that holds for some steps only.
+    /// Returns why step `step` in particular cannot be captured; `None` if it can.
     fn not_captured(&self, step: u64) -> Option<&'static str> {
         let observes = !self.records.observers.is_empty()
             || self.records.moments.has_hook()
@@ -55,7 +55,7 @@ impl Worker {
         reason.or_else(|| self.engine.device.refuses_capture())
     }
 
-    /// Runs a step while it is captured.
+    /// Runs a step while capturing it.
     fn record_graphs(&mut self, step: u64, length: usize) -> Result<()> {
         let device = self.engine.device.clone();
         let recorder = self.engine.recorder.clone();

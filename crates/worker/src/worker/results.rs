@@ -1,4 +1,4 @@
-//! The results of a step, on their way to the host.
+//! Copies the results of a step to the host.
 
 use collective::Axis;
 use parallel::pipeline::share_from_last;
@@ -11,7 +11,7 @@ use crate::step_results::StepScalars;
 use crate::validation::preference::PreferenceFigures;
 
 impl Worker {
-    /// Starts to copy loss, norm and loss scale to the host, and adapts the loss scale.
+    /// Starts copying loss, norm and loss scale to the host, and adapts the loss scale.
     pub(super) fn report(&mut self, step: u64) -> Result<()> {
         let scalars = &self.results.scalars[(step % 2) as usize];
         let values = build::loss_values(&self.engine.setup.config);
@@ -38,8 +38,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Returns loss, norm and loss scale of step `step`, which is the last one or the one before. Waits for
-    /// that step only.
+    /// Returns loss, norm and loss scale of step `step`, which must be one of the last two. Waits only for
+    /// that step.
     pub fn scalars(&self, step: u64) -> Result<StepScalars> {
         let values = match &self.results.reading[(step % 2) as usize] {
             Some(coming) => coming.wait()?,

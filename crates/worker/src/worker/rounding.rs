@@ -1,4 +1,4 @@
-//! Weights that are rounded copies of their masters.
+//! Rounds master weights to compute weights.
 
 use device::{DType, StreamKind};
 use parallel::data::gather_weights;
@@ -9,13 +9,13 @@ use crate::engine::Engine;
 use crate::error::Result;
 
 impl Worker {
-    /// The engine, for loading.
+    /// Returns the engine, for loading.
     pub(crate) fn engine(&mut self) -> &mut Engine {
         &mut self.engine
     }
 
-    /// Casts the masters of this rank, which were loaded, to the weights that compute. If masters are sharded
-    /// and weights are not, ranks then gather the weights as after an update.
+    /// Casts this rank's loaded master weights to compute weights. If masters are sharded and weights are
+    /// not, ranks then gather the weights as after an update.
     pub(crate) fn round_weights(&mut self) -> Result<()> {
         self.update.optimizer.round_masters()?;
         self.outdate_weights();

@@ -1,4 +1,4 @@
-//! Settings of the passes of a training step, and the numbers by which its losses are divided.
+//! Settings of a training step's passes, and the counts by which its losses are divided.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::error::Result;
 use crate::feed::numbers::Numbers;
 use crate::feed::settings::PassSettings;
 
-/// Returns the factors of the losses that balance the loads of experts, for micro-batches whose losses have
-/// the factor `scale` unless they are divided by a number of the whole step.
+/// Returns the factors of the auxiliary losses that balance expert loads. `scale` is the factor of a
+/// micro-batch's loss; it is not used if losses are divided by counts over the whole step.
 fn balance(config: &RunConfig, scale: f32) -> Option<Balance> {
     let scale = if config.masks_padding() { 1.0 } else { scale };
     let [load, logits] = [config.train.balance_loss, config.train.router_z_loss];
@@ -25,16 +25,16 @@ fn balance(config: &RunConfig, scale: f32) -> Option<Balance> {
     has_losses.then_some(Balance { load: load as f32 * scale, logits: logits as f32 * scale })
 }
 
-/// Returns whether losses are divided by numbers of the whole step.
+/// Returns whether losses are divided by counts over the whole step.
 fn divides_losses(config: &RunConfig) -> bool {
     config.means_over_targets() || config.masks_padding()
 }
 
-/// Sets the numbers of targets and tokens of a walk's micro-batches of all replicas, as far as losses are
-/// divided by them; on Meta, which computes nothing, none.
+/// Sets the numbers of targets and tokens over all replicas, if losses are divided by them. Does nothing on
+/// Meta.
 ///
 /// # Errors
-/// Data that cannot be read.
+/// Data cannot be read.
 fn count_targets(
     state: &StepState,
     config: &RunConfig,
@@ -69,12 +69,12 @@ impl Worker {
         })
     }
 
-    /// The factor of a micro-batch's loss in that of a step.
+    /// Returns the weight of a micro-batch's loss in the step's loss.
     pub(super) fn loss_factor(&self) -> f32 {
         1.0 / self.engine.setup.config.train.micro_batches() as f32
     }
 
-    /// The factor of the loss on the device, if there is a loss scale.
+    /// Returns the loss scale on the device; `None` without one.
     fn scaled_loss(&self) -> Result<Option<LossScale>> {
         let state = self.update.norm.norm.state();
         let factor = |_| -> Result<LossScale> {
@@ -83,10 +83,10 @@ impl Worker {
         self.update.scale_rule.map(factor).transpose()
     }
 
-    /// Sets the number of targets of step `step`, over all ranks, by which losses are divided, if they are.
+    /// Sets the number of targets of step `step` over all ranks, if losses are divided by it.
     ///
     /// # Errors
-    /// Data that cannot be read.
+    /// Data cannot be read.
     pub(super) fn count_targets(&self, step: u64) -> Result<()> {
         let setup = &self.engine.setup;
         match divides_losses(&setup.config) {
@@ -100,10 +100,10 @@ impl Worker {
         }
     }
 
-    /// Does [`Worker::count_targets`] of the present step, and again in each replay.
+    /// Calls [`Worker::count_targets`] for the current step, and again in each replay.
     ///
     /// # Errors
-    /// Data that cannot be read.
+    /// Data cannot be read.
     pub(super) fn count_targets_of_step(&self) -> Result<()> {
         let setup = &self.engine.setup;
         if !divides_losses(&setup.config) {
@@ -118,14 +118,15 @@ impl Worker {
             .host(move || count_targets(norm.norm.state(), &config, &*source, &batches.numbers()?))
     }
 
-    /// The number of the step's targets on the device, if its loss is a mean over them.
+    /// Returns the step's number of targets on the device; `None` unless the loss is a mean over them.
     fn target_count(&self) -> Result<Option<Tensor>> {
         let config = &self.engine.setup.config;
         let count = || self.update.norm.norm.state().targets_tensor();
         Ok(config.means_over_targets().then(count).transpose()?)
     }
 
-    /// The number of the step's tokens on the device, if passes are to know which rows are tokens.
+    /// Returns the step's number of tokens on the device; `None` unless passes must know which rows are
+    /// padding.
     fn token_count(&self) -> Result<Option<Tensor>> {
         let config = &self.engine.setup.config;
         let count = || self.update.norm.norm.state().tokens_tensor();

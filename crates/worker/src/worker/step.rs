@@ -1,4 +1,4 @@
-//! One training step: forward and backward, the reduction of gradients, clipping, the update.
+//! One training step: forward and backward, reduction of gradients, clipping, update.
 
 use std::collections::BTreeMap;
 
@@ -63,14 +63,14 @@ impl Worker {
         Ok(())
     }
 
-    /// Returns the feed of training passes of `batches`.
+    /// Returns the feed for training passes on `batches`.
     pub(super) fn training_feed(
         &self,
         batches: &MicroBatches,
         observation: Observation,
     ) -> Result<WorkerFeed<'static>> {
         let engine = &self.engine;
-        let pairs = PairWork::of(&engine.setup.config, engine.reference.as_ref());
+        let pairs = PairWork::from_config(&engine.setup.config, engine.reference.as_ref());
         Ok(WorkerFeed {
             arrays: engine.arrays(batches, pairs),
             settings: self.pass_settings()?,
@@ -79,11 +79,11 @@ impl Worker {
         })
     }
 
-    /// If the step may be repeated, returns [`WorkerError::Repeatable`] on all ranks if one ran out of memory
-    /// in its passes. The gradients so far are then without meaning, and nothing else has changed.
+    /// If steps may be repeated, returns [`WorkerError::Repeatable`] on all ranks when any rank ran out of
+    /// memory in its passes. The gradients are then undefined, and nothing else has changed.
     ///
     /// # Errors
-    /// Errors of `outcome`, and of the transport.
+    /// Errors of `outcome`, or the transport fails.
     pub(super) fn agree_on_memory(&mut self, step: u64, outcome: Result<()>) -> Result<()> {
         // With sharded gradients, ranks communicate within passes, so that others wait for one that failed.
         match self.engine.setup.config.parallel.shards_gradients() {
@@ -92,7 +92,7 @@ impl Worker {
         }
     }
 
-    /// Shares `outcome` with all ranks, if the step may be repeated.
+    /// Shares `outcome` with all ranks, if steps may be repeated.
     pub(super) fn share_out_of_memory(&mut self, step: u64, outcome: Result<()>) -> Result<()> {
         if !self.engine.setup.config.train.halves_micro_batches() {
             return outcome;
@@ -109,7 +109,7 @@ impl Worker {
         Err(WorkerError::Repeatable { step, rank, reason })
     }
 
-    /// Lets weights be gathered, and cast to FP8, at their first use in the passes to come.
+    /// Makes the coming passes gather weights, and cast them to FP8, at their first use.
     pub(super) fn gather_for(&self, kind: WalkKind) -> Result<()> {
         self.stages.parts.iter().for_each(|part| part.model.parameters().fp8().outdate());
         for units in self.stages.parts.iter().filter_map(|part| part.weights.as_ref()) {
@@ -118,12 +118,12 @@ impl Worker {
         Ok(())
     }
 
-    /// Releases gathered weights, whose values have changed.
+    /// Releases gathered weights, because their values have changed.
     pub(crate) fn outdate_weights(&self) {
         self.stages.parts.iter().filter_map(|part| part.weights.as_ref()).for_each(WeightUnits::outdate);
     }
 
-    /// Names of the parameters of each of the rank's stages, by use.
+    /// Returns the names of the parameters in each of this rank's stages, by use.
     pub(super) fn names_by_use(&self) -> BTreeMap<usize, Vec<String>> {
         let stages = self.engine.stages();
         let names = |model: &dyn nn::Model| {

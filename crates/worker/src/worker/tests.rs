@@ -1,4 +1,4 @@
-//! Sharded state, with masters that are not the compute weights.
+//! Tests of sharded state with separate master weights.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ compute = "bf16"
 every = 1
 "#;
 
-/// A bf16 setup; the tests need only its state.
+/// Builds a bf16 setup.
 fn setup(ranks: usize, sharded: bool) -> Setup {
     setup_with(&[&format!("parallel.data={ranks}"), &format!("parallel.zero_stage={}", u8::from(sharded))])
 }
@@ -53,7 +53,7 @@ fn setup_with(overrides: &[&str]) -> Setup {
         .unwrap()
 }
 
-/// Updates by made-up gradients, and returns the resulting weights' hash.
+/// Updates with artificial gradients, and returns the resulting weights' hash.
 fn update(worker: &mut Worker) -> Result<String, WorkerError> {
     let part = &worker.stages.parts[0];
     let shards = part.reduction.shards();
@@ -71,7 +71,7 @@ fn update(worker: &mut Worker) -> Result<String, WorkerError> {
     agreed_hash(worker)
 }
 
-/// Writes a checkpoint of `steps` steps to the run directory `to`. All ranks call this.
+/// Writes a checkpoint of step `steps` to the run directory `to`. Every rank must call this.
 fn save(worker: &mut Worker, steps: u64, to: &Path) -> Result<(), WorkerError> {
     let configuration = worker.engine.setup.config.identity();
     let contents = Contents {
@@ -101,8 +101,8 @@ fn save(worker: &mut Worker, steps: u64, to: &Path) -> Result<(), WorkerError> {
     Ok(writer.finish()?)
 }
 
-/// Returns the hashes at the start, or of the checkpoint in `from`, and after two updates. The state between
-/// these is written as a checkpoint to `to`.
+/// Returns the weights' hashes at the start, or of the checkpoint in `from`, and after each of two updates.
+/// Writes a checkpoint between the updates to `to`.
 fn hashes(ranks: usize, sharded: bool, from: Option<&Path>, to: &Path) -> Vec<String> {
     let setup = setup(ranks, sharded);
     std::fs::write(to.join("metrics.jsonl"), "").unwrap();
@@ -172,17 +172,17 @@ fn a_skipped_step_counts_as_a_step_but_not_as_an_update() {
     assert_eq!(update(&mut again).unwrap(), second);
 }
 
-/// A checkpoint that counts the bytes that are read.
+/// Wraps a checkpoint and counts the bytes read.
 #[derive(Debug)]
 struct Counted {
     checkpoint: Checkpoint,
     read: AtomicUsize,
-    /// The first element of an array that cannot be read.
+    /// Index of the first element of an array that cannot be read.
     damaged: usize,
 }
 
 impl Counted {
-    fn of(checkpoint: &Checkpoint, damaged: usize) -> Arc<Self> {
+    fn from_checkpoint(checkpoint: &Checkpoint, damaged: usize) -> Arc<Self> {
         Arc::new(Counted { checkpoint: checkpoint.clone(), read: AtomicUsize::new(0), damaged })
     }
 }
@@ -215,7 +215,7 @@ impl Weights for Counted {
     }
 }
 
-/// The bits of the weights that this rank holds.
+/// Returns the bits of the weights that this rank holds.
 fn weight_bits(worker: &Worker) -> Vec<Vec<u8>> {
     let bits = |weight: Tensor| {
         let mut bits = vec![0; weight.bytes()];
@@ -234,17 +234,16 @@ fn weight_bits(worker: &Worker) -> Vec<Vec<u8>> {
     all
 }
 
-/// Loads a checkpoint on `ranks` ranks, and then its weights again as for a model that does not train.
-/// Returns the number of bytes that they read for both, and the hashes of the weights then and after an
-/// update.
+/// Loads a checkpoint on `ranks` ranks, and then its weights again as for a model that is not trained.
+/// Returns the bytes read each time, and the weights' hashes then and after an update.
 fn loaded(ranks: usize, overrides: &[&str], checkpoint: &Checkpoint) -> ([usize; 2], Vec<String>) {
     let setup = setup_with(&[overrides, &[&format!("parallel.data={ranks}")]].concat());
-    let weights = Counted::of(checkpoint, usize::MAX);
-    let models = Counted::of(checkpoint, usize::MAX);
+    let weights = Counted::from_checkpoint(checkpoint, usize::MAX);
+    let models = Counted::from_checkpoint(checkpoint, usize::MAX);
     let counted = [Arc::clone(&weights), Arc::clone(&models)];
     let body = move |communicator: Communicator| -> Result<Vec<String>, WorkerError> {
         let mut worker = Worker::new(&setup, communicator)?;
-        let targets = Targets::of(&worker)?;
+        let targets = Targets::from_worker(&worker)?;
         worker.take(&*weights, targets)?;
         worker.set_updates(weights.checkpoint.updates())?;
         worker.gather_for(WalkKind::Forward)?;
@@ -304,11 +303,11 @@ fn ranks_that_have_read_their_parts_learn_why_another_one_has_not() {
     save(&mut worker, 0, directory.path()).unwrap();
     let checkpoint = checkpoint::newest(directory.path()).unwrap().unwrap();
     // Not all ranks read the end of the longest arrays.
-    let weights = Counted::of(&checkpoint, 29_999);
+    let weights = Counted::from_checkpoint(&checkpoint, 29_999);
     let setup = setup(4, false);
     let body = move |communicator: Communicator| -> Result<(), WorkerError> {
         let mut worker = Worker::new(&setup, communicator)?;
-        let targets = Targets::of(&worker)?;
+        let targets = Targets::from_worker(&worker)?;
         worker.take(&*weights, targets)
     };
     let failed = threads::run(4, threads::Options::default(), body).unwrap_err();

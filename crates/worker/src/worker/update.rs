@@ -1,5 +1,4 @@
-//! The update of a step: the norm of gradients and clipping, the optimizer, and the new weights' way to other
-//! ranks.
+//! The update of a step: gradient norm and clipping, the optimizer, and gathering the new weights.
 
 use std::ops::RangeBounds;
 use std::rc::Rc;
@@ -14,7 +13,7 @@ use crate::error::Result;
 use crate::stages::ModelNorm;
 
 impl Worker {
-    /// Sets the learning rate of the present step, and in each replay that of the replayed step.
+    /// Sets the learning rate of the current step, and in each replay that of the replayed step.
     pub(super) fn set_learning_rate(&self) -> Result<()> {
         let (norm, schedule, batches) =
             (Rc::clone(&self.update.norm), self.update.schedule.clone(), self.batches.clone());
@@ -24,12 +23,12 @@ impl Worker {
         })
     }
 
-    /// Sets the gradient norm above which the next step updates nothing; 0: none.
+    /// Sets the gradient norm above which the next step's update is skipped; 0: no limit.
     pub fn skip_above(&self, norm: f32) {
         self.update.norm.norm.skip_above(norm);
     }
 
-    /// Measures the norm of the whole model's gradient, by which the update scales gradients.
+    /// Computes the norm of the whole model's gradient, by which the update scales gradients.
     pub(super) fn clip_gradients(&mut self) -> Result<()> {
         let ModelNorm { norm, parts, counts } = &*self.update.norm;
         let Some(parts) = parts else { return Ok(norm.measure(&self.stages.gradients)?) };
@@ -45,7 +44,8 @@ impl Worker {
         Ok(norm.finish()?)
     }
 
-    /// Updates the parameters, with sharded optimizer state each rank its own shards, and gathers them.
+    /// Updates the parameters and gathers them. With sharded optimizer state, each rank updates its own
+    /// shards.
     pub(super) fn update_parameters(&mut self) -> Result<()> {
         self.update.optimizer.update_first_slots(&self.stages.gradients, self.update.norm.norm.state())?;
         // The weights that the next forward pass needs first are gathered while the rest is updated.
@@ -56,7 +56,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Starts to gather some groups of a stage's weights from the ranks that updated them.
+    /// Starts gathering some groups of a stage's weights from the ranks that updated them.
     fn gather_weights(&mut self, part: usize, groups: impl RangeBounds<usize>) -> Result<()> {
         let StagePart { model, reduction, weights } = &self.stages.parts[part];
         if !reduction.shards().is_sharded() || weights.is_some() {
@@ -71,7 +71,7 @@ impl Worker {
         )?)
     }
 
-    /// Starts to gather the updated weights that are not being gathered yet.
+    /// Starts gathering the updated weights that are not being gathered yet.
     pub(super) fn gather_other_weights(&mut self) -> Result<()> {
         (0..self.stages.parts.len()).try_for_each(|part| self.gather_weights(part, usize::from(part == 0)..))
     }

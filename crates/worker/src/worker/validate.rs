@@ -1,4 +1,4 @@
-//! One validation.
+//! Runs a validation.
 
 use parallel::data::WalkKind;
 use telemetry::step_trace::RunPart;
@@ -8,8 +8,9 @@ use crate::error::Result;
 use crate::validation::results::{self, Losses, Validation};
 
 impl Worker {
-    /// Returns the mean loss over the validation micro-batches, which the data-parallel ranks share, and of
-    /// images the accuracy; equal on every rank and every grid, since losses are added in order.
+    /// Returns the mean loss over the validation micro-batches, and for images the accuracy. The
+    /// data-parallel ranks share the micro-batches. The result is equal on every rank and grid, because
+    /// losses are added in order.
     pub fn validate(&mut self) -> Result<Validation> {
         self.begin_part(RunPart::Validation, self.engine.device.step().into());
         self.records.phases.begin_validation();
@@ -17,10 +18,10 @@ impl Worker {
         let assignment = self.engine.setup.config.validation_assignment();
         let all = results::of_all(&mut self.engine.groups, &own, &assignment)?;
         self.records.phases.end_validation();
-        Ok(Validation::of(&all))
+        Ok(Validation::from_losses(&all))
     }
 
-    /// Returns the results of this rank's validation micro-batches on ranks with the last stage.
+    /// Returns the results of this rank's validation micro-batches; empty unless it has the last stage.
     pub(crate) fn validation_passes(&mut self) -> Result<Losses> {
         self.gather_for(WalkKind::Forward)?;
         let _scope = self.engine.device.module("validation");

@@ -1,4 +1,4 @@
-//! The verification of a micro-batch: its repetition before a step, and the comparison in the step.
+//! Verification of a micro-batch: its repetition before a step, and the comparison within the step.
 
 use collective::Axis;
 use parallel::data::WalkKind;
@@ -11,11 +11,11 @@ use crate::feed::observation::Observation;
 use crate::verification::{self, Round, Run, Verification};
 
 impl Worker {
-    /// Repeats a micro-batch of step `step`, counted from 0, before the step: on another data-parallel rank
-    /// where there is one. All ranks call this, each for another micro-batch.
+    /// Repeats a micro-batch of step `step`, counted from 0, before the step, on another data-parallel rank
+    /// if there is one. Every rank must call this, and repeats a different micro-batch.
     ///
     /// # Errors
-    /// Errors of passes and of data; out of memory as for [`Worker::step`].
+    /// A pass fails or data cannot be read; out of memory as for [`Worker::step`].
     pub fn repeat_micro_batch(&mut self, step: u64) -> Result<()> {
         let Some(verification) = self.records.verification.clone() else { return Ok(()) };
         self.rehearse_repeatable(step)?;
@@ -24,14 +24,14 @@ impl Worker {
         self.agree_on_memory(step, outcome)
     }
 
-    /// Begins to record the micro-batch of step `step` that is verified, if the step is.
+    /// Begins recording the verified micro-batch of step `step`, if the step is verified.
     pub(super) fn begin_verified(&self, step: u64) -> Result<()> {
         let Some((verification, round)) = self.round(step) else { return Ok(()) };
         let number = self.verified_number(&round, Run::Step);
         verification.begin((Run::Step, step, number), self.names_by_use())
     }
 
-    /// Compares the runs of the micro-batches of step `step` that are verified, if the step is.
+    /// Compares the runs of the verified micro-batches of step `step`, if the step is verified.
     ///
     /// # Errors
     /// [`WorkerError::Corruption`] on all ranks if two runs differ.
@@ -55,7 +55,7 @@ impl Worker {
         Err(WorkerError::Corruption { step, report: verification::report(&grid, &round, &all)? })
     }
 
-    /// Rehearses the repetition, if there are verifications.
+    /// Rehearses the repetition, if verification is configured.
     pub(super) fn rehearse_repetition(&mut self, step: u64) -> Result<()> {
         match self.records.verification.clone() {
             Some(verification) => self.run_again(&verification, step, Run::Repetition),
@@ -63,7 +63,7 @@ impl Worker {
         }
     }
 
-    /// Runs and records a micro-batch of step `step` outside of the step.
+    /// Runs and records a micro-batch of step `step` outside the step.
     fn run_again(&mut self, verification: &Verification, step: u64, run: Run) -> Result<()> {
         let round = self.round_of(step);
         let number = self.verified_number(&round, run);
@@ -98,7 +98,7 @@ impl Worker {
         Ok(())
     }
 
-    /// The round of step `step`, if it is verified.
+    /// Returns the verification of step `step`; `None` if the step is not verified.
     fn round(&self, step: u64) -> Option<(Verification, Round)> {
         let verifies = planned::Calendar::new(&self.engine.setup.config).verifies(step);
         let verification = self.records.verification.clone().filter(|_| verifies)?;
@@ -110,7 +110,7 @@ impl Worker {
         Round::new(step, config.train.verify_every, &config.training_assignment())
     }
 
-    /// The number, over all steps and ranks, of the micro-batch that this rank computes in a run.
+    /// Returns the index, over all steps and ranks, of the micro-batch that this rank computes in `run`.
     fn verified_number(&self, round: &Round, run: Run) -> u64 {
         let replica = round.source(self.engine.grid.coordinate(Axis::Data), run);
         self.numbers(round.step).of_replica(replica).number(round.micro_batch)

@@ -1,4 +1,4 @@
-//! Values that contradict each other.
+//! Tests of values that contradict each other.
 
 use super::*;
 

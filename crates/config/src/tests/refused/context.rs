@@ -1,4 +1,4 @@
-//! Sequences that cannot be divided among ranks as a configuration says.
+//! Tests of sequences that do not divide over the configured ranks.
 
 use super::*;
 
@@ -39,11 +39,11 @@ fn divided_sequences_are_refused_where_they_cannot_be() {
 
 #[test]
 fn pieces_follow_the_ranks_that_share_sequences() {
-    let of = |overrides: &[&str]| parse(LEAST, overrides).unwrap().parallel;
-    assert_eq!(of(&[]).context_lanes, 1);
-    assert_eq!(of(&["parallel.context=4"]).context_lanes, 8);
-    let shared = of(&["parallel.context=2", "parallel.data=2", "parallel.zero_stage=1"]);
+    let parallel = |overrides: &[&str]| parse(LEAST, overrides).unwrap().parallel;
+    assert_eq!(parallel(&[]).context_lanes, 1);
+    assert_eq!(parallel(&["parallel.context=4"]).context_lanes, 8);
+    let shared = parallel(&["parallel.context=2", "parallel.data=2", "parallel.zero_stage=1"]);
     assert_eq!((shared.replicas(), shared.owners(), shared.sharding_stage()), (4, 4, 2));
-    let apart = of(&["parallel.context=2", "parallel.data=2"]);
+    let apart = parallel(&["parallel.context=2", "parallel.data=2"]);
     assert_eq!((apart.replicas(), apart.owners(), apart.sharding_stage()), (2, 2, 0));
 }

@@ -1,4 +1,4 @@
-//! Launchers by their environment variables.
+//! Tests that detect launchers from environment variables.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! Captured steps on Meta, whose graphs are empty: a replayed step leaves every counter, peak and event of
-//! the allocator as the step itself does.
+//! Captured steps on Meta, where graphs are empty: a replayed step leaves every counter, peak and event of
+//! the allocator as the computed step does.
 
 use collective::Communicator;
 use telemetry::RankStep;
@@ -16,7 +16,7 @@ const GPT: &str =
     "[model]\nkind = \"gpt\"\nlayers = 3\nheads = 2\nwidth = 64\ncontext = 32\nvocabulary = 100\n";
 const RESNET: &str = "[model]\nkind = \"resnet\"\ndepth = 18\nwidth = 0.125\nimage_size = 32\nclasses = 10\n";
 
-/// Models, with settings that decide what a step allocates.
+/// Models with settings that affect a step's allocations.
 const CASES: &[(&str, &[&str])] = &[
     (GPT, &[]),
     (GPT, &["model.dropout=0.2", "memory.recompute=block", "precision.compute=bf16"]),
@@ -26,7 +26,7 @@ const CASES: &[(&str, &[&str])] = &[
     (RESNET, &["precision.compute=bf16"]),
 ];
 
-/// Settings of the last of several ranks.
+/// Settings with several ranks; the last rank is tested.
 const RANKS: &[&[&str]] = &[
     &["parallel.data=2", "parallel.lanes=2"],
     &["parallel.data=2", "parallel.zero_stage=1", "precision.gradients=bf16", "precision.compute=bf16"],
@@ -55,7 +55,7 @@ fn worker(text: &str, sets: &[&str], captures: bool) -> Worker {
     worker
 }
 
-/// Returns the figures of a step or validation, and the digest of its allocations and frees.
+/// Returns the statistics after a step or validation, and the digest of its allocations and frees.
 fn figures(worker: &mut Worker) -> (String, u64, RankStep) {
     let traffic = worker.engine.groups.traffic();
     let calls = worker.device().stream_calls();
@@ -86,7 +86,7 @@ fn replayed_steps_of_ranks_make_their_calls() {
     }
 }
 
-/// The calls of an abandoned capture are made again, and count then.
+/// The calls of an abandoned capture are made again, and only then counted in the FLOPs.
 #[test]
 fn an_abandoned_capture_counts_no_flops() {
     let mut worker = worker(GPT, &[], false);
@@ -101,7 +101,7 @@ fn an_abandoned_capture_counts_no_flops() {
     assert!(counted > before && device.flops() == before, "{before} {counted} {}", device.flops());
 }
 
-/// Compares steps that are captured with steps that are not, and returns how many were replayed.
+/// Compares steps with and without capture, and returns how many were replayed.
 fn compare(text: &str, sets: &[&str]) -> u64 {
     let mut workers = [worker(text, sets, false), worker(text, sets, true)];
     for step in 0..12 {
