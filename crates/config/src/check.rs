@@ -236,7 +236,7 @@ fn check_data(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     Ok(())
 }
 
-/// Checks that steps may have sequences of other lengths than `model.context`.
+/// Checks that the sequences of a step may be shorter than `model.context`.
 fn check_groups(raw: &RawValues, config: &RunConfig) -> Result<(), Error> {
     if config.data.pack_documents {
         let reason = "packed sequences have no lengths by which data.group_by_length could group them: set \

@@ -266,7 +266,7 @@ pub struct BatchShape {
 }
 
 impl BatchShape {
-    /// Shapes of micro-batches of `rows` sequences of `columns` tokens, each with its target.
+    /// Returns the shapes of micro-batches with `rows` sequences of `columns` tokens and as many targets.
     #[must_use]
     pub fn of_tokens(rows: usize, columns: usize) -> Self {
         let tokens = ArrayShape::of_u32([rows, columns]);

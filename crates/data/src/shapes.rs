@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl MicroBatch {
-    /// Returns a micro-batch with the arrays of micro-batch `id` of `source`, which have no values. Reads no
+    /// Returns a micro-batch with the array shapes of micro-batch `id` of `source`, without values. Reads no
     /// data.
     fn of_shapes(source: &dyn Source, id: MicroBatchId) -> Self {
         let BatchShape { inputs, targets } = source.shape_of(id);
@@ -35,7 +35,7 @@ pub struct Shapes {
     lengths: Lengths,
 }
 
-/// Tokens of training sequences.
+/// Number of tokens in training sequences.
 #[derive(Clone)]
 enum Lengths {
     OfSource,
@@ -44,19 +44,19 @@ enum Lengths {
 }
 
 impl Shapes {
-    /// Returns the shapes of micro-batches of `source`.
+    /// Returns a source with only the shapes of the micro-batches of `source`.
     #[must_use]
     pub fn new(source: Arc<dyn Source>) -> Self {
         Self { source, lengths: Lengths::OfSource }
     }
 
-    /// Returns the shapes of micro-batches of `source`, with sequences of `length` tokens in all of them.
+    /// Returns a source with only the shapes of `source`, in which all sequences have `length` tokens.
     #[must_use]
     pub fn of_length(source: Arc<dyn Source>, length: usize) -> Self {
         Self { source, lengths: Lengths::One(length) }
     }
 
-    /// Returns the shapes of micro-batches of `source`, with training sequences of other lengths.
+    /// Returns a source with only the shapes of `source`, whose training sequences have `lengths` instead.
     #[must_use]
     pub fn of_lengths(source: Arc<dyn Source>, lengths: Arc<StepLengths>) -> Self {
         Self { source, lengths: Lengths::ByStep(lengths) }

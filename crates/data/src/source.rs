@@ -34,8 +34,8 @@ pub(crate) fn read_targets<S: Source + ?Sized>(source: &S, id: MicroBatchId) -> 
     Ok(batch.targets.tokens()?.iter().filter(|target| **target != IGNORED).count() as u64)
 }
 
-/// Returns the shapes of micro-batch `id` of a source of `shape` whose training sequences have these lengths.
-/// `is_pairs`: whether two sequences are one sample.
+/// Returns the shapes of micro-batch `id`, for a source of `shape` whose training sequences have these lengths.
+/// `is_pairs`: whether two sequences form one sample.
 pub(crate) fn shape_in_step(
     shape: BatchShape,
     lengths: &StepLengths,
@@ -126,11 +126,11 @@ pub trait Source: Send + Sync {
         false
     }
 
-    /// Shapes of every micro-batch, which a plan needs; of training with lengths by step, of its longest
-    /// sequences. Reads no data.
+    /// Returns the array shapes of every micro-batch. If the sequence length differs between training steps,
+    /// returns the shapes for the longest. Reads no data.
     fn shape(&self) -> BatchShape;
 
-    /// Shapes of a micro-batch.
+    /// Returns the array shapes of a micro-batch.
     fn shape_of(&self, id: MicroBatchId) -> BatchShape {
         match self.lengths() {
             Some(lengths) => shape_in_step(self.shape(), lengths, id, self.pairs().is_some()),
@@ -138,7 +138,7 @@ pub trait Source: Send + Sync {
         }
     }
 
-    /// The lengths of training sequences by step, if they differ.
+    /// Returns the sequence length of each training step; `None` if all are equal.
     fn lengths(&self) -> Option<&Arc<StepLengths>> {
         None
     }

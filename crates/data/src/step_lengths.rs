@@ -1,4 +1,4 @@
-//! Sequences of like lengths in each step, with shapes from a few lengths.
+//! Groups samples of similar length into steps, so that sequences have one of a few lengths.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,32 +6,32 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::permutation::Permutation;
 use philox::key_of_name;
 
-/// Most steps of a window whose samples are sorted by length, as in transformers' sampler.
+/// Maximum number of steps in a window whose samples are sorted by length, as in transformers' sampler.
 const WINDOW_STEPS: u64 = 50;
-/// Most lengths that sequences of a run have.
+/// Maximum number of different sequence lengths in a run.
 const MOST_LENGTHS: usize = 4;
-/// Long sequences have a multiple of this many tokens, which makes matmuls fast on every GPU.
+/// Long sequences are a multiple of this many tokens, because such matmuls are fast on every GPU.
 const MULTIPLE: usize = 64;
-/// The multiple of sequences of fewer than 512 tokens, whose matmuls on tensor cores need no more.
+/// Sequences below 512 tokens are a multiple of this, which suffices for tensor cores.
 const MULTIPLE_OF_SHORT: usize = 8;
-/// Windows that are kept: one for the reader of data, others for the watch of the plan.
+/// Number of windows kept in memory: one for reading data, the others for the comparison with the plan.
 const MOST_KEPT: usize = 4;
 
-/// Samples in an order that puts like lengths into the same step, and the length of each step's sequences.
+/// An order of samples that groups similar lengths into the same step, and the sequence length of each step.
 ///
 /// The shuffled samples are divided into windows of up to 50 steps. In a window, samples are sorted by length
 /// and divided into steps, which are then shuffled. The sequences of a step have the smallest of a few
 /// lengths that holds all of its samples. These lengths give the first epoch the least padding.
 #[derive(Debug)]
 pub struct StepLengths {
-    /// Input tokens of each sample, at most the context.
+    /// Number of input tokens of each sample, at most the context.
     sizes: Vec<usize>,
-    /// Samples of a step.
+    /// Number of samples per step.
     step_samples: usize,
     window_steps: u64,
     order_key: [u32; 2],
     steps_key: [u32; 2],
-    /// Lengths of sequences, ascending.
+    /// Possible sequence lengths in tokens, ascending.
     lengths: Vec<usize>,
     windows: Mutex<VecDeque<(u64, Arc<Window>)>>,
 }
@@ -41,13 +41,13 @@ pub struct StepLengths {
 struct Window {
     /// Indices of the samples, step by step.
     samples: Vec<usize>,
-    /// Input tokens of the longest sample of each step.
+    /// Number of input tokens of the longest sample in each step.
     longest: Vec<usize>,
 }
 
 impl StepLengths {
-    /// Groups samples with these numbers of input tokens into steps of `step_samples`, in sequences of at
-    /// most `context` tokens. There is at least one sample.
+    /// Groups samples into steps of `step_samples`. `sizes` has the number of input tokens of each sample, at
+    /// least one sample; sequences have at most `context` tokens.
     #[must_use]
     pub fn new(sizes: Vec<usize>, step_samples: usize, context: usize, seed: u64) -> Self {
         let sizes: Vec<usize> = sizes.into_iter().map(|size| size.clamp(1, context)).collect();
@@ -72,19 +72,19 @@ impl StepLengths {
         grouped
     }
 
-    /// Groups the same samples otherwise.
+    /// Returns another grouping of the same samples.
     #[must_use]
     pub fn regrouped(&self, step_samples: usize, context: usize, seed: u64) -> Self {
         Self::new(self.sizes.clone(), step_samples, context, seed)
     }
 
-    /// The longest length of sequences.
+    /// Returns the largest sequence length.
     #[must_use]
     pub fn longest(&self) -> Option<usize> {
         self.lengths.last().copied()
     }
 
-    /// Lengths of sequences, ascending, each with the share of the first epoch's steps that have it.
+    /// Returns (sequence length, fraction of the first epoch's steps with it), ascending.
     #[must_use]
     pub fn shares(&self) -> Vec<(usize, f64)> {
         let steps = self.first_epoch().end as f64;
@@ -95,13 +95,13 @@ impl StepLengths {
         self.lengths.iter().map(|length| share(*length)).filter(|(_, share)| *share > 0.0).collect()
     }
 
-    /// Mean length of the sequences of the first epoch.
+    /// Returns the mean sequence length in the first epoch.
     #[must_use]
     pub fn mean(&self) -> f64 {
         self.shares().iter().map(|(length, share)| *length as f64 * share).sum()
     }
 
-    /// Returns the length of the sequences of a step, counted from 0.
+    /// Returns the sequence length of step `step`, counted from 0.
     #[must_use]
     pub fn length_of_step(&self, step: u64) -> usize {
         let longest = self.longest_of(step);
@@ -109,13 +109,13 @@ impl StepLengths {
         self.lengths.get(index).copied().unwrap_or(longest)
     }
 
-    /// Returns the length of the sequences of training micro-batch `number` of `micro_batch` samples.
+    /// Returns the sequence length of training micro-batch `number`, which has `micro_batch` samples.
     pub(crate) fn length_of(&self, number: u64, micro_batch: usize) -> usize {
         let first = u128::from(number) * micro_batch as u128;
         self.length_of_step((first / self.step_samples as u128) as u64)
     }
 
-    /// Returns the index of the sample that is number `sequence` of training.
+    /// Returns the index of the sample for training sequence `sequence`.
     pub(crate) fn sample(&self, sequence: u128) -> usize {
         let step = (sequence / self.step_samples as u128) as u64;
         let index = (sequence % self.step_samples as u128) as usize;
@@ -123,12 +123,12 @@ impl StepLengths {
         self.window(step / self.window_steps).samples[of_window]
     }
 
-    /// Steps of the first epoch.
+    /// Returns the steps of the first epoch.
     fn first_epoch(&self) -> std::ops::Range<u64> {
         0..self.sizes.len().div_ceil(self.step_samples) as u64
     }
 
-    /// Input tokens of the longest sample of a step.
+    /// Returns the number of input tokens of the longest sample in a step.
     fn longest_of(&self, step: u64) -> usize {
         self.window(step / self.window_steps).longest[(step % self.window_steps) as usize]
     }
@@ -169,8 +169,8 @@ impl StepLengths {
     }
 }
 
-/// Returns at most [`MOST_LENGTHS`] lengths, ascending, of which the last is `longest`, so that sequences of
-/// the ascending `sizes` have the least padding: by dynamic programming over the distinct sizes.
+/// Returns up to [`MOST_LENGTHS`] ascending lengths that minimise the padding of samples with the ascending
+/// `sizes`. The last is `longest`. Computed by dynamic programming over the distinct sizes.
 fn least_padding(sizes: &[usize], longest: usize) -> Vec<usize> {
     let mut counts: Vec<(usize, usize)> = Vec::new();
     for size in sizes.iter().copied().filter(|size| *size < longest) {

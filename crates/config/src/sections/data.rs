@@ -125,8 +125,9 @@ section! {
                 Ok((is_chat(raw)? && packs).into())
             })
             .only(Data::kind, DOCUMENTS);
-        /// Whether a step has conversations or pairs of like lengths, in sequences of one of four lengths,
-        /// which the data decides, instead of `model.context` tokens: less padding where nothing is packed.
+        /// Whether to group conversations or pairs of similar length into the same step, which reduces
+        /// padding if nothing is packed. A step has one of four sequence lengths, chosen from the data,
+        /// instead of `model.context` tokens.
         group_by_length: bool = Row::flag().default("false").only(Data::kind, RECORDS);
         /// The id of the token that begins documents; by default the tokenizer's.
         separator: Option<u32> = Row::new(

@@ -26,7 +26,7 @@ pub struct PairOptions {
     pub learns_prompts: bool,
     /// Whether micro-batches mark which inputs are tokens.
     pub marks_tokens: bool,
-    /// Pairs of a step, if those of like lengths are in the same step.
+    /// Number of pairs per step, if steps group pairs of similar length; otherwise `None`.
     pub groups: Option<usize>,
 }
 
@@ -117,8 +117,8 @@ impl PairSource {
         self.training.get(number).or_else(held_out)
     }
 
-    /// Fills `out` with the pairs of the numbers `number_of(0..micro_batch)`, in sequences of `context`
-    /// tokens.
+    /// Fills `out` with the pairs whose numbers `number_of` returns for `0..micro_batch`, in sequences of
+    /// `context` tokens.
     fn fill(&self, context: usize, out: &mut MicroBatch, number_of: impl Fn(usize) -> usize) {
         let PairOptions { micro_batch, learns_prompts, .. } = self.options;
         let rows = 2 * micro_batch;

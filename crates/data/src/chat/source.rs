@@ -33,7 +33,7 @@ pub struct ChatOptions {
     pub masks: bool,
     /// Whether micro-batches mark which inputs are tokens.
     pub marks_tokens: bool,
-    /// Sequences of a step, if those of like lengths are in the same step.
+    /// Number of sequences per step, if steps group sequences of similar length; otherwise `None`.
     pub groups: Option<usize>,
 }
 
@@ -132,8 +132,8 @@ impl ChatSource {
         }
     }
 
-    /// Fills `out` with the sequences `row_of(0..micro_batch)` of `rows` in `context` tokens each, of which
-    /// `None` is empty.
+    /// Fills `out` with sequences of `context` tokens, whose indices `row_of` returns for `0..micro_batch`;
+    /// `None` is an empty sequence.
     fn fill(
         &self,
         (rows, context): (&Rows, usize),
@@ -220,9 +220,9 @@ impl Rows {
     }
 }
 
-/// Divides conversations into sequences of at most `window` tokens: the longest first, each into the fullest
-/// sequence that has room for it (best-fit decreasing). Returns them in the order of the sequences, which is
-/// that of their first conversations.
+/// Packs conversations into sequences of at most `window` tokens: the longest first, each into the fullest
+/// sequence with room for it (best-fit decreasing). Returns the conversations in sequence order, and their
+/// range in each sequence. Sequences are ordered by their first conversation.
 fn packed(conversations: Vec<Conversation>, window: usize) -> (Vec<Conversation>, Vec<Range<usize>>) {
     let mut order: Vec<usize> = (0..conversations.len()).collect();
     order.sort_by_key(|index| Reverse(conversations[*index].tokens.len()));

@@ -221,12 +221,12 @@ pub(crate) fn open(config: &RunConfig) -> Result<ChatSource> {
     Ok(source)
 }
 
-/// Returns the mean length of training sequences as a share of `context`.
+/// Returns the mean length of training sequences as a fraction of `context`.
 fn mean_share(source: &dyn Source, context: usize) -> f64 {
     source.lengths().map_or(1.0, |lengths| lengths.mean() / context as f64)
 }
 
-/// Returns the lengths of training sequences in words.
+/// Formats the lengths of training sequences.
 fn lengths_in_words(source: &dyn Source, context: usize) -> String {
     let all: Vec<_> = match source.lengths() {
         Some(lengths) => lengths.shares().iter().map(|(length, _)| length.to_string()).collect(),

@@ -22,12 +22,12 @@ pub enum DataScope {
     Shapes,
 }
 
-/// The sizes of samples, for plans that read no data.
+/// Sizes of samples, for plans that read no data.
 #[derive(Clone, Debug)]
 pub struct SampleSizes {
-    /// Returns the fraction of training positions that hold tokens instead of padding.
+    /// Fraction of training positions that hold tokens instead of padding.
     token_share: f64,
-    /// The lengths of training sequences by step, if they differ.
+    /// Sequence length of each training step; `None` if all are equal.
     lengths: Option<Arc<StepLengths>>,
 }
 
@@ -104,7 +104,7 @@ impl Dataset {
         Shapes::new(Arc::clone(&self.source))
     }
 
-    /// The same data with training sequences of one length.
+    /// Returns the same data with only shapes, in which all training sequences have `length` tokens.
     #[must_use]
     pub fn at_length(&self, length: usize) -> Self {
         let source = Arc::new(Shapes::of_length(Arc::clone(&self.source), length));
@@ -112,14 +112,13 @@ impl Dataset {
         Dataset { source, token_share, ..self.clone() }
     }
 
-    /// Returns what a plan that reads no data needs to know of its samples.
+    /// Returns the sizes of its samples, for a plan that reads no data.
     #[must_use]
     pub fn sample_sizes(&self) -> SampleSizes {
         SampleSizes { token_share: self.token_share(), lengths: self.source.lengths().cloned() }
     }
 
-    /// Returns the same data, known by its shapes alone, with samples of these sizes in the steps of
-    /// `config`.
+    /// Returns the same data with only shapes, for samples of these sizes in the steps of `config`.
     #[must_use]
     pub fn with_sample_sizes(self, sizes: &SampleSizes, config: &RunConfig) -> Self {
         let token_share = Some(sizes.token_share);
@@ -131,7 +130,7 @@ impl Dataset {
         Dataset { source, token_share, ..self }
     }
 
-    /// Returns the shapes of its longest micro-batches.
+    /// Returns a source with the shapes of its longest micro-batches.
     #[must_use]
     pub fn longest_shapes(&self) -> Shapes {
         match self.source.lengths().and_then(|lengths| lengths.longest()) {

@@ -39,7 +39,7 @@ pub(crate) struct BatchArrays {
 }
 
 impl BatchArrays {
-    /// Returns the shapes of a micro-batch.
+    /// Returns the array shapes of a micro-batch.
     fn shape(&self, micro_batch: usize) -> Result<BatchShape> {
         Ok(self.dataset.source.shape_of(self.batches.id(micro_batch)?))
     }

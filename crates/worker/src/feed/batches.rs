@@ -72,7 +72,7 @@ impl MicroBatches {
     /// Returns the identifier of a micro-batch.
     ///
     /// # Errors
-    /// No walk has begun.
+    /// No pass has begun.
     pub(crate) fn id(&self, micro_batch: usize) -> Result<MicroBatchId> {
         let walk = self.0.borrow();
         let Walk { numbers, shift, .. } = walk.as_ref().ok_or_else(no_walk)?;

@@ -34,7 +34,7 @@ pub struct StepGraphs {
     choice: Graphs,
     /// Whether no further steps are captured.
     refused: bool,
-    /// The captured steps, each with the tokens of its sequences.
+    /// (sequence length in tokens, captured step), one for each length.
     captured: Vec<(usize, CapturedStep)>,
     /// Digest of the allocator's blocks before the last step.
     before: Option<u64>,
@@ -109,8 +109,8 @@ impl StepGraphs {
         self.replays
     }
 
-    /// Returns how the next step runs, with sequences of `length` tokens. `reason`: one why it cannot be
-    /// captured, if there is one; an empty one is not logged.
+    /// Returns how the next step, with sequences of `length` tokens, runs. `reason`: why it cannot be
+    /// captured, if so; an empty reason is not logged.
     pub fn next(&mut self, device: &Device, length: usize, reason: Option<&'static str>) -> StepMode {
         if self.refused {
             return StepMode::Plain;
@@ -147,7 +147,7 @@ impl StepGraphs {
         self.stream_calls.is_none_or(|calls| calls == device.stream_calls())
     }
 
-    /// Keeps a captured step with sequences of `length` tokens, or the reason why there is none.
+    /// Keeps a captured step with sequences of `length` tokens, or logs why there is none.
     ///
     /// # Errors
     /// A configuration that demands graphs.
@@ -165,8 +165,8 @@ impl StepGraphs {
         }
     }
 
-    /// Replays the captured step with sequences of `length` tokens as one whose first micro-batch is
-    /// `first_number`.
+    /// Replays the captured step for sequences of `length` tokens, with `first_number` as the number of its
+    /// first micro-batch.
     ///
     /// # Errors
     /// Errors of the host's work and of repeated calls.

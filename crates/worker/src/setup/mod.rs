@@ -175,7 +175,7 @@ impl Setup {
         }
     }
 
-    /// Returns the steps of the run, with the lengths of their sequences.
+    /// Returns the calendar of the run, with the sequence length of each step.
     #[must_use]
     pub fn calendar(&self) -> Calendar {
         Calendar::new(&self.config).with_lengths(self.dataset.source.lengths(), &self.left_out)

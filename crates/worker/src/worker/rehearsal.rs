@@ -59,7 +59,7 @@ impl Worker {
         Ok((real, ran.map(|_| ())))
     }
 
-    /// Runs the passes of step `step` and the reduction of their gradients.
+    /// Runs the passes of step `step` and reduces their gradients.
     fn rehearse_walk(&mut self, step: u64) -> Result<()> {
         self.batches.follow(self.numbers(step));
         self.outdate_weights();

@@ -22,7 +22,7 @@ impl Worker {
         }
     }
 
-    /// Tokens of each sequence of a step, if there are sequences.
+    /// Returns the number of tokens per sequence in step `step`.
     fn sequence_length(&self, step: u64) -> usize {
         let shape = self.engine.setup.dataset.source.shape_of(self.numbers(step).id(0));
         shape.inputs.extents.get(1).copied().unwrap_or_default()
